@@ -17,7 +17,10 @@ from trtllm_lite.serve.parsers.registry import (
     REASONING_PARSERS,
     TOOL_PARSERS,
     find_tool_parser,
+    guess,
     make_parser,
+    needs_special_tokens,
+    reasoning_end_str,
 )
 from trtllm_lite.serve.parsers.tools import NamedFunction, Tool, ToolChoice
 
@@ -35,6 +38,9 @@ __all__ = [
     "ToolCallEnd",
     "ToolChoice",
     "find_tool_parser",
+    "guess",
     "join_events",
     "make_parser",
+    "needs_special_tokens",
+    "reasoning_end_str",
 ]

@@ -51,37 +51,49 @@ def as_strict_as(tool: Tool) -> Tool:
 def calls(
     frames: Sequence[Frame], *, separator: str, parallel: bool, unless_begins: str | None = None
 ) -> GuidedDecodingParams:
-    """A text of calls with ``separator`` between them, or if not ``parallel``, of one.
-
-    With ``unless_begins``, also any text that does not begin with this regular expression.
-    """
-    lines = []
+    """A text of calls; see ``of_rules``."""
+    rules = []
     for number, frame in enumerate(frames):
-        lines.append(f"call_{number}: {quoted(frame.begin)} arguments_{number} {quoted(frame.end)}")
-        lines.append(f"arguments_{number}: {json_rule(frame.schema)}")
-    return calls_of_rules(lines, len(frames), separator=separator, parallel=parallel, unless_begins=unless_begins)
+        rules.append(f"call_{number}: {quoted(frame.begin)} arguments_{number} {quoted(frame.end)}")
+        rules.append(f"arguments_{number}: {json_rule(frame.schema)}")
+    return of_rules(rules, len(frames), separator=separator, parallel=parallel, unless_begins=unless_begins)
 
 
-def calls_of_rules(
-    lines: Sequence[str],
+def of_rules(
+    rules: Sequence[str],
     num_calls: int,
     *,
-    begin: str = "",
-    end: str = "",
+    first: str = "call",
     separator: str,
+    end: str = "",
     parallel: bool,
     unless_begins: str | None = None,
 ) -> GuidedDecodingParams:
-    """A text of calls, whose rules ``call_0`` … are among ``lines``, between ``begin`` and ``end``; see ``calls``."""
+    """A text of calls with ``separator`` between them, or if not ``parallel``, of one, and ``end``.
+
+    ``rules`` has the rules ``call_0`` … of a call of each function, and of the first call, if it is written otherwise,
+    the rule that ``first`` names. With ``unless_begins``, a text that does not begin with this regular expression is
+    right as well. The first literal of the first call must then match it, as what is read literal by literal would be
+    taken for the beginning of such a text.
+    """
     more = f" ({quoted(separator)} call)*" if parallel else ""
-    all_calls = " ".join(
-        part for part in (quoted(begin) if begin else "", f"call{more}", quoted(end) if end else "") if part
-    )
-    rules = [f"calls: {all_calls}", "call: " + " | ".join(f"call_{number}" for number in range(num_calls)), *lines]
-    if unless_begins is None:
-        return GuidedDecodingParams(grammar="\n".join(["start: calls", *rules]))
-    free = rf"FREE: /(?s:.*)/ & ~/{unless_begins}(?s:.*)/"
-    return GuidedDecodingParams(grammar="\n".join(["start: calls | FREE", *rules, free]))
+    lines = [
+        "start: calls" + (" | FREE" if unless_begins else ""),
+        f"calls: {first}{more} {quoted(end)}",
+        "call: " + " | ".join(f"call_{number}" for number in range(num_calls)),
+        *rules,
+    ]
+    if unless_begins:
+        lines.append(rf"FREE: /(?s:.*)/ & ~/{unless_begins}(?s:.*)/")
+    return GuidedDecodingParams(grammar="\n".join(lines))
+
+
+def in_free_text(rules: Sequence[str], triggers: Sequence[str]) -> GuidedDecodingParams:
+    """Any text, which behind ``triggers[n]`` goes on by the rule ``tag_n`` of ``rules``."""
+    tags = " | ".join(f"before_{number} tag_{number}" for number in range(len(triggers)))
+    lines = [f"start: ({tags})* FREE", "FREE: /(?s:.*)/", *rules]
+    lines += [f"before_{number}[lazy]: /(?s:.*)/ {quoted(trigger)}" for number, trigger in enumerate(triggers)]
+    return GuidedDecodingParams(grammar="\n".join(lines))
 
 
 def tagged(frames: Sequence[Frame], *, trigger: str) -> GuidedDecodingParams:

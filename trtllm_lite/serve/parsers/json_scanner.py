@@ -184,3 +184,10 @@ _State = Callable[[JsonScanner, str, int], int]
 
 def _space(text: str, at: int) -> int:
     return _SPACE.match(text, at).end()  # type: ignore[union-attr] # it matches nothing at least
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is one JSON value, with nothing but space around it."""
+    scanner, text = JsonScanner(), f"{text} "
+    end = scanner.scan(text, 0)
+    return scanner.is_done and _space(text, end) == len(text)

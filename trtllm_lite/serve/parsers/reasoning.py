@@ -18,7 +18,7 @@ class ReasoningMarkers:
     are_special: bool = False
 
 
-_LINE_ENDS = "\r\n"
+_LINE_ENDS = r"[\r\n]"
 _THINK = ReasoningMarkers(("<think>",), ("</think>",))
 REASONING_MARKERS = {
     "deepseek_r1": _THINK,

@@ -112,9 +112,9 @@ class TextReader(ABC):
             yield
         return self._text[self._at]
 
-    def _skip(self, characters: str) -> Steps[None]:
-        """Take all of ``characters`` that come."""
-        pattern = _run_of(characters)
+    def _skip(self, kind: str) -> Steps[None]:
+        """Take all characters of a kind, as a regular expression writes it."""
+        pattern = _run_of(kind)
         while True:
             self._take(pattern.match(self._text, self._at).end())  # type: ignore[union-attr]
             if self._at < len(self._text) or self._has_ended:
@@ -122,17 +122,19 @@ class TextReader(ABC):
             yield
 
     def _skip_space(self) -> Steps[None]:
-        yield from self._skip(" \t\n\r")
+        yield from self._skip(r"[ \t\n\r]")
 
     def _match(self, *markers: str) -> Steps[str | None]:
         """Take the first of ``markers`` that the text goes on with; None, and nothing taken, if it is none of them."""
         longest = max(map(len, markers))
         while True:
             following = self._text[self._at : self._at + longest]
-            found = next((marker for marker in markers if following.startswith(marker)), None)
-            if found is not None:
-                return self._take(self._at + len(found))
-            if self._has_ended or not any(marker.startswith(following) for marker in markers):
+            for marker in markers:
+                if following.startswith(marker):
+                    return self._take(self._at + len(marker))
+                if marker.startswith(following) and not self._has_ended:
+                    break
+            else:
                 return None
             yield
 
@@ -142,6 +144,19 @@ class TextReader(ABC):
         if found is None:
             raise Fault
         return found
+
+    def _word(self, kind: str) -> Steps[str]:
+        """Take all characters of a kind, as a regular expression writes it. Raises Fault beyond MAX_NAME of them."""
+        pattern, taken = _run_of(kind), ""
+        while True:
+            end = pattern.match(self._text, self._at).end()  # type: ignore[union-attr]
+            allowed = min(end, self._at + MAX_NAME - len(taken))
+            taken += self._take(allowed)
+            if allowed < end:
+                raise Fault
+            if self._at < len(self._text) or self._has_ended:
+                return taken
+            yield
 
     def _text_until(self, markers: Sequence[str], emit: Callable[[str], None]) -> Steps[str | None]:
         """Give the text before the first of ``markers`` to ``emit``; the marker, which stays, or None if there is none.
@@ -203,8 +218,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @lru_cache
-def _run_of(characters: str) -> re.Pattern[str]:
-    return re.compile(f"[{re.escape(characters)}]*")
+def _run_of(kind: str) -> re.Pattern[str]:
+    return re.compile(f"{kind}*")
 
 
 @lru_cache
