@@ -1,6 +1,8 @@
 """Parsers: turn a model's text, as it is generated, into content, reasoning and tool calls.
 
-``make_parser`` makes one for each text; ``find_tool_parser(name).guide`` makes what forces calls of the model's form.
+``make_parser`` makes one for each text; ``find_tool_parser(name).guide`` makes what forces calls of the model's form,
+and ``reasoning_end_str`` says where that form begins behind thoughts. A text ended with tool calls if it ended by
+itself, ``has_tool_calls``, and not ``is_inside_tool_call``.
 """
 
 from trtllm_lite.serve.parsers.events import (

@@ -44,7 +44,9 @@ class HarmonyParser(ToolParser):
         else:  # the role stands in the prompt, and an address may follow it
             self._hold()
             before = yield from self._match(_ADDRESS)
-            yield from self._try_message(before or "")
+            if before is not None:
+                yield from self._try_message(before)
+            self._let_go()
         while (yield from self._text_until([_START, _CHANNEL], self._emit_text)) is not None:
             self._hold()
             yield from self._try_message()

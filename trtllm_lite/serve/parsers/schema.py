@@ -36,15 +36,16 @@ def properties_of(parameters: Mapping[str, Any]) -> list[Property] | None:
     for name, schema in properties.items():
         schema = schema if isinstance(schema, Mapping) else {}
         is_required = isinstance(required, list) and name in required
-        kinds = frozenset(_kinds(schema, parameters, 0))
+        kinds = frozenset(_kinds(schema, parameters, set()))
         found.append(Property(name, {**schema, **definitions}, is_required, kinds))
     return found
 
 
-def _kinds(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[str]:
-    """The types that values of a schema may have, as far as it says so."""
-    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+def _kinds(schema: Any, root: Mapping[str, Any], seen: set[int], depth: int = 0) -> Iterator[str]:
+    """The types that values of a schema may have, as far as it says so. Schemas that were ``seen`` say nothing new."""
+    if not isinstance(schema, Mapping) or id(schema) in seen or depth > _MAX_DEPTH:
         return
+    seen.add(id(schema))
     named = schema.get("type")
     for kind in named if isinstance(named, list) else [named]:
         if isinstance(kind, str):
@@ -56,8 +57,8 @@ def _kinds(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[str]:
     for key in ("anyOf", "oneOf", "allOf"):
         alternatives = schema.get(key)
         for alternative in alternatives if isinstance(alternatives, list) else []:
-            yield from _kinds(alternative, root, depth + 1)
-    yield from _kinds(_referred(schema.get("$ref"), root), root, depth + 1)
+            yield from _kinds(alternative, root, seen, depth + 1)
+    yield from _kinds(_referred(schema.get("$ref"), root), root, seen, depth + 1)
 
 
 def _referred(reference: Any, root: Mapping[str, Any]) -> Any:
