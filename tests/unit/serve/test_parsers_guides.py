@@ -1,9 +1,11 @@
 """Guides of tool parsers, compiled by llguidance: which texts they allow."""
 
 import json
+import random
 from dataclasses import replace
 from functools import cache
 
+import jsonschema
 import pytest
 
 from tests.models import EOS_ID, PAD_ID, tiny_tokenizer
@@ -145,6 +147,44 @@ def test_values_in_tags_follow_their_schemas():
     assert not allows(guide, call(unit="k"))
     assert not allows(guide, call(days='["1"]'))
     assert not allows(guide, call(text="</parameter>"))
+
+
+DRAWN = {
+    "type": "object",
+    "properties": {
+        "unit": {"type": "string", "enum": ["c", "f"]},
+        "days": {"type": "integer", "minimum": 0, "maximum": 99},
+        "flags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+    },
+    "required": ["days"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_any_text_that_is_forced_is_read_as_calls(name):
+    """Tokens are drawn among those that the guide allows, up to the text's end."""
+    tokenizer, grammars = made()
+    guide, size, draw = guide_of(name, tools=[Tool("get_it", DRAWN)]), tokenizer.get_vocab_size(), random.Random(0)
+    num_ended = 0
+    for _ in range(20):
+        matcher, tokens = _testing.start_grammar(grammars.compile(guide.source)), []
+        while len(tokens) < 300:
+            allowed = matcher.allowed(size)
+            if EOS_ID in allowed:
+                num_ended += 1
+                break
+            written = [token for token in allowed if not tokenizer.decode([token]).isspace()]
+            tokens.append(draw.choice(written or allowed))
+            matcher.accept(tokens[-1:])
+        else:
+            continue
+        found = parsed(tokenizer.decode(tokens), name, tools=[Tool("get_it", DRAWN)])
+        assert found
+        for function, arguments in found:
+            assert function == "get_it"
+            jsonschema.validate(json.loads(arguments), DRAWN)
+    assert num_ended > 10
 
 
 @pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
