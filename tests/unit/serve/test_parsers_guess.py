@@ -1,0 +1,44 @@
+"""What chat templates say of the parsers that their models need."""
+
+import pytest
+
+from trtllm_lite.serve.parsers import REASONING_PARSERS, TOOL_PARSERS, guess, needs_special_tokens, reasoning_end_str
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (None, (None, None)),
+        ("{{ messages }}", (None, None)),
+        (r"{%- if tools %}<tools>…return {\"name\": <function-name>}: <tool_call>\n", ("hermes", None)),
+        (
+            r"<tool_call>\n{\"name\": \"{{ tool.name }}\"}</tool_call>{{ '<think>\n\n</think>\n\n' }}",
+            ("hermes", "qwen3"),
+        ),
+        ("<tool_call>\n<function={{ name }}>\n<parameter={{ key }}>", ("qwen3_coder", None)),
+        ("<tool_call>\n<function={{ name }}>\n<parameter={{ key }}></think>", ("qwen3_coder", "qwen3")),
+        ("<tool_call>{{ name }}\n<arg_key>{{ k }}</arg_key></think>", (None, "qwen3")),
+        ("{{ '[TOOL_CALLS] [' }}", ("mistral", None)),
+        ("{{ '[TOOL_CALLS]' }}[THINK]{{ x }}[/THINK]", ("mistral", "mistral")),
+        ("<|start_header_id|>…<|python_tag|>", ("llama3_json", None)),
+        ('<|start_header_id|>{"name": function name, "parameters": dictionary}', ("llama3_json", None)),
+        ("<|header_start|>…<|python_start|>", ("pythonic", None)),
+        ("<|start|>assistant<|channel|>analysis<|message|>", ("openai", "openai_gptoss")),
+        ("<｜User｜>…<｜Assistant｜><think>\n {% split('</think>') %}", (None, "deepseek_r1")),
+        ("Write your thoughts after 'Here is my thought process:'", (None, "granite")),
+    ],
+)
+def test_templates_speak_for_parsers(template, expected):
+    assert guess(template) == expected
+
+
+@pytest.mark.parametrize("name", REASONING_PARSERS)
+def test_thoughts_have_an_end(name):
+    expected = {"granite": "Here is my response:", "mistral": "[/THINK]", "openai_gptoss": None}
+    assert reasoning_end_str(name) == expected.get(name, "</think>")
+
+
+def test_formats_of_special_tokens_are_known():
+    needing = {name for name in TOOL_PARSERS if needs_special_tokens(name, None)}
+    assert needing == {"llama3_json", "mistral", "openai"}
+    assert {name for name in REASONING_PARSERS if needs_special_tokens(None, name)} == {"mistral", "openai_gptoss"}

@@ -1,0 +1,242 @@
+"""What holds of all parsers and all texts: pieces do not matter, nothing is lost, little is held, work is linear."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trtllm_lite.serve.parsers import (
+    REASONING_PARSERS,
+    TOOL_PARSERS,
+    Content,
+    Reasoning,
+    Tool,
+    ToolCallArguments,
+    ToolCallBegin,
+    make_parser,
+)
+from trtllm_lite.serve.parsers.json_scanner import MAX_DEPTH, is_json
+from trtllm_lite.serve.parsers.text_reader import MAX_HELD
+from trtllm_lite.serve.parsers.tool_parser import MAX_CALLS
+
+from .parsing import events_of, pieces_of, said
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": ["array", "object"]}}}
+TOOLS = [Tool("f", SCHEMA)]
+PARSERS = [
+    *({"tool_parser": name} for name in TOOL_PARSERS),
+    *({"reasoning_parser": name} for name in REASONING_PARSERS),
+    {"tool_parser": "hermes", "reasoning_parser": "qwen3"},
+    {"tool_parser": "mistral", "reasoning_parser": "mistral"},
+]
+# What makes or nearly makes a call of some form.
+PARTS = st.sampled_from(
+    [
+        *("<think>", "</think>", "[THINK]", "[/THINK]", "Here is my thought process:", "Here's my response:"),
+        *("<tool_call>", "</tool_call>", "<function=f>", "<parameter=a>", "<parameter=b>", "<parameter=c>"),
+        *("</parameter>", "</function>", "[TOOL_CALLS]", "[CALL_ID]", "abcdefghi", "[ARGS]", "<|python_tag|>", ";"),
+        *("<|start|>", "assistant", "<|channel|>", "analysis", "commentary to=functions.f", "<|message|>", " to=f"),
+        *("<|end|>", "<|call|>", "<|constrain|>", "[f(", "a=", "=", ")", "(", "f", "'", "'''", '"', "\\", "\\n"),
+        *('{"name": "f", "arguments": ', '{"name": "f", "parameters": ', "{}", '{"a": [1, "x\\u00e9"]}', '{"a": 1}'),
+        *('{"arguments": {"a": {}}, "name": "f"', "}", "{", "[", "]", ",", ":", " ", "\n", "\r\n", "-", "0", "1.5e3"),
+        *("true", "null", "None", "<", "|", "/", "é", "🙂", "text", "\\ud83d\\ude42"),
+    ]
+)
+WHOLE = st.sampled_from(
+    [
+        '<think>\nhm\n</think>\n\n<tool_call>\n{"name": "f", "arguments": {"a": "</tool_call>"}}\n</tool_call>\n',
+        '{"name": "f", "parameters": {"a": 1}}; {"name": "f", "parameters": {"a": 1}}',
+        '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"arguments": {}, "name": "g"}]',
+        "[THINK]hm[/THINK]a[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{}[TOOL_CALLS]f{}",
+        "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=c>\n</parameter>\n</function></tool_call>",
+        "[f(a=1, b=['x', {\"k\": None}], c='''q'''), f()]",
+        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant",
+        '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a":1}<|call|>',
+        " to=functions.f<|channel|>commentary json<|message|>{}<|call|>",
+    ]
+)
+TEXTS = st.lists(st.one_of(PARTS, PARTS, WHOLE), max_size=14).map("".join) | st.text(max_size=30)
+
+
+@st.composite
+def cut_texts(draw):
+    text = draw(TEXTS)
+    cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    return text, [text[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+
+def parser_of(options, **others):
+    return make_parser(**{"tools": TOOLS, **options, **others})
+
+
+@pytest.mark.parametrize("options", PARSERS, ids=str)
+@settings(max_examples=150, deadline=None)
+@given(cut_texts(), st.booleans())
+def test_pieces_do_not_matter(options, cut, starts_inside):
+    text, pieces = cut
+    parsers = [parser_of(options, starts_inside=starts_inside) for _ in range(3)]
+    found = [
+        said(events_of(parser, parts)) for parser, parts in zip(parsers, (pieces, [text], list(text)), strict=True)
+    ]
+    assert found[0] == found[1] == found[2]
+    assert len({parser.has_tool_calls for parser in parsers}) == 1
+    assert len({parser.is_inside_tool_call for parser in parsers}) == 1
+
+
+@pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
+@settings(deadline=None)
+@given(TEXTS)
+def test_content_is_part_of_the_text_in_order(name, text):
+    """Nothing is invented, and what is not content belongs to calls or to their markers."""
+    rest = iter(text)
+    events = events_of(parser_of({"tool_parser": name}), [text])
+    content = "".join(event.text for event in events if isinstance(event, Content | Reasoning))
+    assert all(character in rest for character in content)
+    if not any(isinstance(event, ToolCallBegin) for event in events) and name != "openai":
+        assert content == text
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama3_json", "mistral", "openai"])
+@settings(deadline=None)
+@given(TEXTS)
+def test_arguments_are_part_of_the_text(name, text):
+    for event in events_of(parser_of({"tool_parser": name}), [text]):
+        if isinstance(event, ToolCallArguments) and event.text != "{}":
+            assert event.text in text
+
+
+@settings(deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    ),
+    st.integers(0, 3),
+)
+def test_json_is_read_as_json(value, indent):
+    text = json.dumps(value, indent=indent or None, ensure_ascii=indent < 2)
+    assert is_json(text)
+    assert is_json(f" {text}\n")
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([*'{}[],:"\\/ue019.-+ tnfal\n\t', "true", "null", '"a"', '"a":', "1e5"])).map("".join))
+def test_what_is_no_json_is_not(text):
+    try:
+        json.loads(text, parse_constant=lambda _: 1 / 0)
+    except (ValueError, ZeroDivisionError):
+        assert not is_json(text)
+    else:
+        assert is_json(text)
+
+
+def test_nesting_is_bounded():
+    for brackets in ("[]", "{}"):
+        begin = "[" if brackets == "[]" else '{"a":'
+        inner = "" if brackets == "[]" else "1"
+        assert is_json(begin * MAX_DEPTH + inner + brackets[1] * MAX_DEPTH)
+        assert not is_json(begin * (MAX_DEPTH + 1) + inner + brackets[1] * (MAX_DEPTH + 1))
+    text = '<tool_call>{"name": "f", "arguments": ' + '{"a":' * 100_000
+    name, arguments, _, *content = [part for item in said(events_of(parser_of(PARSERS[0]), [text])) for part in item]
+    assert (name, arguments) == ("f", '{"a":' * MAX_DEPTH)
+    assert "".join(content) == '{"a":' * (100_000 - MAX_DEPTH)
+
+
+CALLS = {
+    "hermes": ('<tool_call>{{"name": "f", "arguments": {}}}</tool_call>', "{}"),
+    "llama3_json": ('<|python_tag|>{{"name": "f", "parameters": {}}}', "{}"),
+    "mistral": ("[TOOL_CALLS]f[ARGS]{}", "{}"),
+    "openai": ("<|channel|>commentary to=functions.f<|message|>{}<|call|>", "{}"),
+    "qwen3_coder": ("<function=f>\n{}</function>", ""),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_are_bounded_in_number(name):
+    form, empty = CALLS[name]
+    call = form.format(empty)
+    events = said(events_of(parser_of({"tool_parser": name}), [call * 1000]))
+    assert events == [["f", "{}"]] * MAX_CALLS + [call * (1000 - MAX_CALLS)]
+
+
+@pytest.mark.parametrize(
+    ("name", "separator", "call", "begin"),
+    [
+        ("mistral", ", ", '{"name": "f"}', "[TOOL_CALLS]["),
+        ("pythonic", ", ", "f()", "["),
+        ("llama3_json", ";", '{"name": "f", "parameters": {}}', ""),
+    ],
+)
+def test_calls_of_one_list_are_bounded_in_number(name, separator, call, begin):
+    calls = separator.join([call] * 1000)
+    *found, rest = said(events_of(parser_of({"tool_parser": name}), [begin + calls]))
+    assert found == [["f", "{}"]] * MAX_CALLS
+    assert rest == separator + separator.join([call] * (1000 - MAX_CALLS))
+
+
+STREAMED = {
+    "hermes": ('<tool_call>{"name": "f", "arguments": {"c": "', '"}}'),
+    "llama3_json": ('{"name": "f", "parameters": {"c": "', '"}}'),
+    "mistral": ('[TOOL_CALLS]f[ARGS]{"c": "', '"}'),
+    "openai": ('<|channel|>commentary to=functions.f<|message|>{"c": "', '"}'),
+    "pythonic": ("[f(c='", "')]"),
+    "qwen3_coder": ("<function=f>\n<parameter=c>\n", "\n</parameter>\n</function>"),
+}
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("name", sorted(STREAMED))
+def test_arguments_come_out_as_they_arrive(name, size):
+    """Of what is pushed only a marker's length is held back, and each push touches only what is new."""
+    parser, num_out, num_in = parser_of({"tool_parser": name}), 0, 0
+    begin, end = STREAMED[name]
+    parser.push(begin)
+    reader = parser._tools
+    for piece in pieces_of("xy < [ <| </para" * 2000, size):
+        num_in += len(piece)
+        num_out += sum(len(event.text) for event in parser.push(piece) if isinstance(event, ToolCallArguments))
+        assert num_in - num_out < 64
+        assert len(reader._text) < len(piece) + 64
+    parser.push(end)
+    parser.finish()
+    assert parser.has_tool_calls
+    assert not parser.is_inside_tool_call
+
+
+HOSTILE = {
+    "a call without a name": ("hermes", '<tool_call>{"arguments": {"a": "', "x"),
+    "a call of keys that mean nothing": ("llama3_json", '{"name": "f", "a": ["', "x"),
+    "space": ("hermes", "<tool_call>", " \n"),
+    "space at the beginning": ("llama3_json", "", " "),
+    "a call as a list": ("mistral", "[TOOL_CALLS][", " "),
+    "space before a call": ("pythonic", "[", "\n"),
+    "a head": ("openai", "<|channel|>", "final<|constrain|>"),
+    "a value that is no string": ("qwen3_coder", "<function=f>\n<parameter=a>\n", "1</parameter> "),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_what_is_held_is_bounded(case):
+    """A text without end is content as soon as too much of it would be held back."""
+    name, begin, endless = HOSTILE[case]
+    text = begin + endless * (2 * MAX_HELD // len(endless))
+    found = []
+    for size in (1 << 18, len(text)):
+        parser, num_out, num_in, events = parser_of({"tool_parser": name}), 0, 0, []
+        for piece in pieces_of(text, size):
+            events += parser.push(piece)
+            num_in, num_out = num_in + len(piece), sum(len(getattr(event, "text", "")) for event in events)
+            assert num_in - num_out <= MAX_HELD + 64
+        events += parser.finish()
+        found.append(said(events_of(parser_of({"tool_parser": name}), pieces_of(text, size))))
+        content = "".join(event.text for event in events if isinstance(event, Content))
+        assert text.endswith(content)
+        assert len(content) > 2 * MAX_HELD - 64
+    assert found[0] == found[1]
+
+
+def test_space_before_thoughts_is_bounded():
+    parser = make_parser(reasoning_parser="qwen3")
+    events = events_of(parser, [" " * (MAX_HELD + 1), "<think>"])
+    assert said(events) == [" " * (MAX_HELD + 1) + "<think>"]

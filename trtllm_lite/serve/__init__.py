@@ -1,0 +1,1 @@
+"""Serves engines over HTTP, as OpenAI's API."""

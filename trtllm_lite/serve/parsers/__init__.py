@@ -1,0 +1,48 @@
+"""Parsers: turn a model's text, as it is generated, into content, reasoning and tool calls.
+
+``make_parser`` makes one for each text; ``find_tool_parser(name).guide`` makes what forces calls of the model's form,
+and ``reasoning_end_str`` says where that form begins behind thoughts. A text ended with tool calls if it ended by
+itself, ``has_tool_calls``, and not ``is_inside_tool_call``.
+"""
+
+from trtllm_lite.serve.parsers.events import (
+    Content,
+    Event,
+    OutputParser,
+    Reasoning,
+    ToolCallArguments,
+    ToolCallBegin,
+    ToolCallEnd,
+    join_events,
+)
+from trtllm_lite.serve.parsers.registry import (
+    REASONING_PARSERS,
+    TOOL_PARSERS,
+    find_tool_parser,
+    guess,
+    make_parser,
+    needs_special_tokens,
+    reasoning_end_str,
+)
+from trtllm_lite.serve.parsers.tools import NamedFunction, Tool, ToolChoice
+
+__all__ = [
+    "REASONING_PARSERS",
+    "TOOL_PARSERS",
+    "Content",
+    "Event",
+    "NamedFunction",
+    "OutputParser",
+    "Reasoning",
+    "Tool",
+    "ToolCallArguments",
+    "ToolCallBegin",
+    "ToolCallEnd",
+    "ToolChoice",
+    "find_tool_parser",
+    "guess",
+    "join_events",
+    "make_parser",
+    "needs_special_tokens",
+    "reasoning_end_str",
+]

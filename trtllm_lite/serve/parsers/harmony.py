@@ -1,0 +1,107 @@
+"""HarmonyParser: thoughts, answers and calls of gpt-oss, in OpenAI's harmony format.
+
+A text is messages: ``<|start|>assistant<|channel|>CHANNEL<|message|>`` … ``<|end|>``, of which the prompt has written
+the first ``<|start|>assistant``. The channel ``analysis`` is reasoning; ``final``, and ``commentary`` that is addressed
+to nobody, are content. A message to ``functions.NAME`` is a call, with arguments as JSON, whatever its channel; the
+address stands behind the role or the channel. A message to something else is a call too if a tool has that name, and
+reasoning if not: it is meant for a tool that the model believes to have. ``<|call|>`` and ``<|return|>`` end messages
+too, where the text has the model's end tokens.
+
+The package openai-harmony reads token ids, and needs a vocabulary that it downloads, so this reads text on its own; the
+tests hold it against the package, with the same vocabulary from another package.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import ClassVar
+
+from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
+from trtllm_lite.serve.parsers import guides
+from trtllm_lite.serve.parsers.events import Content, Reasoning
+from trtllm_lite.serve.parsers.text_reader import Fault, Steps
+from trtllm_lite.serve.parsers.tool_parser import ToolParser
+from trtllm_lite.serve.parsers.tools import Tool, ToolChoice
+
+_START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
+_ENDS = ("<|end|>", "<|call|>", "<|return|>")
+_ADDRESS, _FUNCTIONS = " to=", "functions."
+_RECIPIENT = re.compile(r"\bto=(\S+)")
+_WORDS = r"[^<\r\n]"
+
+
+class HarmonyParser(ToolParser):
+    """Messages of gpt-oss: their thoughts, too. ``starts_inside``: the prompt ends with the head of a thought."""
+
+    needs_special_tokens: ClassVar[bool] = True
+
+    def __init__(self, tools: Sequence[Tool] = (), *, starts_inside: bool = False) -> None:
+        self._starts_inside = starts_inside
+        super().__init__(tools)
+
+    def _read(self) -> Steps[None]:
+        if self._starts_inside:
+            yield from self._body(Reasoning)
+        else:  # the role stands in the prompt, and an address may follow it
+            self._hold()
+            before = yield from self._match(_ADDRESS)
+            if before is not None:
+                yield from self._try_message(before)
+            self._let_go()
+        while (yield from self._text_until([_START, _CHANNEL], self._emit_text)) is not None:
+            self._hold()
+            yield from self._try_message()
+
+    def _try_message(self, before: str = "") -> Steps[None]:
+        try:
+            yield from self._message(before)
+        except Fault:
+            self._give_back()
+
+    def _message(self, before: str) -> Steps[None]:
+        """Read a message of which ``before`` is read."""
+        yield from self._match(_START)
+        role = before + (yield from self._word(_WORDS))
+        channel = ""
+        while (marker := (yield from self._expect(_CHANNEL, _CONSTRAIN, _MESSAGE))) != _MESSAGE:
+            words = yield from self._word(_WORDS)
+            channel += words if marker == _CHANNEL else ""
+        recipient = _RECIPIENT.search(f"{role} {channel}")
+        if role.split()[:1] not in ([], ["assistant"]) and not before:  # what somebody else says in the model's dream
+            recipient = None
+        if recipient is not None and self._tools:
+            yield from self._addressed(recipient[1])
+        else:
+            yield from self._body(Reasoning if channel.split()[:1] == ["analysis"] else Content)
+
+    def _addressed(self, recipient: str) -> Steps[None]:
+        name = recipient.removeprefix(_FUNCTIONS)
+        if name == recipient and name not in self._tools:
+            yield from self._body(Reasoning)
+            return
+        yield from self._skip_space()
+        if not name or (yield from self._peek()) != "{":
+            raise Fault
+        self._begin(name)
+        yield from self._json(self._emit_arguments)
+        self._end()
+        yield from self._skip_space()
+        yield from self._match(*_ENDS)
+
+    def _body(self, kind: type[Content] | type[Reasoning]) -> Steps[None]:
+        """All of a message is text of this kind."""
+        self._let_go()
+        self._kind = kind
+        end = yield from self._text_until([*_ENDS, _START, _CHANNEL], self._emit_text)
+        self._kind = Content
+        if end in _ENDS:
+            yield from self._expect(*_ENDS)
+
+    @classmethod
+    def guide(cls, tools: Sequence[Tool], tool_choice: ToolChoice, *, parallel: bool) -> GuidedDecodingParams | None:
+        """None, as no grammar allows the special tokens of messages. Raises ArgumentError if a call must be made.
+
+        Whether arguments of strict tools follow their schemas is left to the model.
+        """
+        del parallel
+        guides.refuse_required(tools, tool_choice, parser="openai", marker=_CHANNEL)
+        return None

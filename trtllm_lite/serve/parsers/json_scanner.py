@@ -1,0 +1,193 @@
+"""JsonScanner: finds the end of a JSON value in a text that arrives in pieces."""
+
+import re
+from collections.abc import Callable
+
+MAX_DEPTH = 64
+"""Most arrays and objects of a value that lie inside each other."""
+_SPACE = re.compile(r"[ \t\n\r]*")
+_CHARACTERS = re.compile(r'[^"\\\x00-\x1f]*')
+_LITERALS = {"t": "true", "f": "false", "n": "null"}
+# For each state of a number, the state that a kind of character leads to; 0 stands for itself, 1 for 1 to 9.
+_NUMBER = {
+    "start": {"-": "minus", "0": "zero", "1": "whole"},
+    "minus": {"0": "zero", "1": "whole"},
+    "zero": {".": "point", "e": "exponent"},
+    "whole": {"0": "whole", "1": "whole", ".": "point", "e": "exponent"},
+    "point": {"0": "fraction", "1": "fraction"},
+    "fraction": {"0": "fraction", "1": "fraction", "e": "exponent"},
+    "exponent": {"+": "sign", "-": "sign", "0": "power", "1": "power"},
+    "sign": {"0": "power", "1": "power"},
+    "power": {"0": "power", "1": "power"},
+}
+_NUMBER_ENDS = {"zero", "whole", "fraction", "power"}
+_NUMBER_KINDS = {**dict.fromkeys("123456789", "1"), "E": "e"}
+
+
+class JsonScanner:
+    """Reads one JSON value (RFC 8259), space before it included. A number ends where the character behind it is seen.
+
+    ``is_done``: the value has ended. ``is_faulty``: what was read last begins no JSON value, or lies deeper than
+    MAX_DEPTH. It holds nothing of the text, and reads each character once.
+    """
+
+    def __init__(self) -> None:
+        self.is_done = self.is_faulty = False
+        self._brackets: list[str] = []
+        self._state: _State = JsonScanner._value
+        self._rest = ""  # of a literal, or of an escape
+        self._number = "start"
+        self._is_key = False  # of the string that is read
+
+    def scan(self, text: str, at: int) -> int:
+        """Read ``text`` from ``at``: where the value goes on, ends, or ceases to be one."""
+        while at < len(text) and not self.is_done and not self.is_faulty:
+            at = self._state(self, text, at)
+        return at
+
+    def _value(self, text: str, at: int) -> int:
+        at = _space(text, at)
+        if at == len(text):
+            return at
+        return self._begin_value(text[at], at)
+
+    def _begin_value(self, first: str, at: int) -> int:
+        if first == '"':
+            self._is_key, self._state = False, JsonScanner._string
+        elif first in "{[":
+            if len(self._brackets) == MAX_DEPTH:
+                return self._fault(at)
+            self._brackets.append(first)
+            self._state = JsonScanner._first_key if first == "{" else JsonScanner._first_item
+        elif first in _LITERALS:
+            self._rest, self._state = _LITERALS[first][1:], JsonScanner._literal
+        elif first in "-0123456789":
+            self._number, self._state = "start", JsonScanner._digits
+            return at
+        else:
+            return self._fault(at)
+        return at + 1
+
+    def _string(self, text: str, at: int) -> int:
+        at = _CHARACTERS.match(text, at).end()  # type: ignore[union-attr] # it matches nothing at least
+        if at == len(text):
+            return at
+        if text[at] == "\\":
+            self._state = JsonScanner._escape
+        elif text[at] != '"':
+            return self._fault(at)
+        elif self._is_key:
+            self._state = JsonScanner._colon
+        else:
+            self._end_value()
+        return at + 1
+
+    def _escape(self, text: str, at: int) -> int:
+        if text[at] == "u":
+            self._rest, self._state = "xxxx", JsonScanner._hexadecimal
+        elif text[at] in '"\\/bfnrt':
+            self._state = JsonScanner._string
+        else:
+            return self._fault(at)
+        return at + 1
+
+    def _hexadecimal(self, text: str, at: int) -> int:
+        if text[at] not in "0123456789abcdefABCDEF":
+            return self._fault(at)
+        self._rest = self._rest[1:]
+        if not self._rest:
+            self._state = JsonScanner._string
+        return at + 1
+
+    def _literal(self, text: str, at: int) -> int:
+        if text[at] != self._rest[0]:
+            return self._fault(at)
+        self._rest = self._rest[1:]
+        if not self._rest:
+            self._end_value()
+        return at + 1
+
+    def _digits(self, text: str, at: int) -> int:
+        following = _NUMBER[self._number].get(_NUMBER_KINDS.get(text[at], text[at]))
+        if following is not None:
+            self._number = following
+            return at + 1
+        if self._number not in _NUMBER_ENDS:
+            return self._fault(at)
+        self._end_value()
+        return at
+
+    def _first_key(self, text: str, at: int) -> int:
+        return self._key_or(text, at, "}")
+
+    def _key(self, text: str, at: int) -> int:
+        return self._key_or(text, at, "")
+
+    def _key_or(self, text: str, at: int, end: str) -> int:
+        at = _space(text, at)
+        if at == len(text):
+            return at
+        if text[at] == end:
+            self._end_bracket()
+        elif text[at] == '"':
+            self._is_key, self._state = True, JsonScanner._string
+        else:
+            return self._fault(at)
+        return at + 1
+
+    def _colon(self, text: str, at: int) -> int:
+        at = _space(text, at)
+        if at == len(text):
+            return at
+        if text[at] != ":":
+            return self._fault(at)
+        self._state = JsonScanner._value
+        return at + 1
+
+    def _first_item(self, text: str, at: int) -> int:
+        at = _space(text, at)
+        if at == len(text):
+            return at
+        if text[at] != "]":
+            return self._begin_value(text[at], at)
+        self._end_bracket()
+        return at + 1
+
+    def _separator(self, text: str, at: int) -> int:
+        at = _space(text, at)
+        if at == len(text):
+            return at
+        is_object = self._brackets[-1] == "{"
+        if text[at] == ",":
+            self._state = JsonScanner._key if is_object else JsonScanner._value
+        elif text[at] == ("}" if is_object else "]"):
+            self._end_bracket()
+        else:
+            return self._fault(at)
+        return at + 1
+
+    def _end_bracket(self) -> None:
+        self._brackets.pop()
+        self._end_value()
+
+    def _end_value(self) -> None:
+        self.is_done = not self._brackets
+        self._state = JsonScanner._separator
+
+    def _fault(self, at: int) -> int:
+        self.is_faulty = True
+        return at
+
+
+_State = Callable[[JsonScanner, str, int], int]
+
+
+def _space(text: str, at: int) -> int:
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr] # it matches nothing at least
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is one JSON value, with nothing but space around it."""
+    scanner, text = JsonScanner(), f"{text} "
+    end = scanner.scan(text, 0)
+    return scanner.is_done and _space(text, end) == len(text)

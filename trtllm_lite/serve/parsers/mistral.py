@@ -1,0 +1,88 @@
+"""MistralParser: calls of Mistral's models, of all versions of their tokenizers.
+
+Behind ``[TOOL_CALLS]`` stands a JSON array of objects with ``name`` and ``arguments``; since version 11 one call, as a
+name and a JSON object, with ``[CALL_ID]`` and an id, or ``[ARGS]``, or both between them, and further calls begin with
+``[TOOL_CALLS]`` again. All markers are special tokens. Ids have nine letters or digits, as Mistral's templates demand.
+"""
+
+import re
+import secrets
+import string
+from collections.abc import Sequence
+from typing import ClassVar
+
+from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
+from trtllm_lite.serve.parsers import guides
+from trtllm_lite.serve.parsers.text_reader import Fault, Steps
+from trtllm_lite.serve.parsers.tool_parser import ToolParser
+from trtllm_lite.serve.parsers.tools import Tool, ToolChoice
+
+_CALLS, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+_VALID_ID = re.compile(r"[A-Za-z0-9]{9}")
+
+
+class MistralParser(ToolParser):
+    """Calls behind ``[TOOL_CALLS]``: an array of them, or one."""
+
+    needs_special_tokens: ClassVar[bool] = True
+
+    def _read(self) -> Steps[None]:
+        while self._may_call():
+            if (yield from self._text_until([_CALLS], self._emit_text)) is None:
+                return
+            self._hold()
+            try:
+                yield from self._calls()
+            except Fault:
+                self._give_back()
+        yield from self._rest()
+
+    def _new_id(self) -> str:
+        return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
+
+    def _calls(self) -> Steps[None]:
+        yield from self._expect(_CALLS)
+        yield from self._skip_space()
+        if (yield from self._match("[")) is None:
+            yield from self._named_call()
+        else:
+            yield from self._array()
+        yield from self._skip_space()
+
+    def _array(self) -> Steps[None]:
+        separator = ","
+        while separator == ",":
+            yield from self._skip_space()
+            yield from self._call_object(needs_arguments=False)
+            yield from self._skip_space()
+            self._hold()
+            separator = yield from self._expect(",", "]")
+        self._let_go()
+
+    def _named_call(self) -> Steps[None]:
+        name = yield from self._word(r"[\w.:/-]")
+        if not name:
+            raise Fault
+        call_id = None
+        yield from self._skip_space()
+        if (yield from self._match(_ID)) is not None:
+            yield from self._skip_space()
+            call_id = yield from self._word("[A-Za-z0-9]")
+            yield from self._skip_space()
+        if (yield from self._match(_ARGUMENTS)) is not None:
+            yield from self._skip_space()
+        if (yield from self._peek()) != "{":
+            raise Fault
+        self._begin(name, call_id if call_id and _VALID_ID.fullmatch(call_id) else None)
+        yield from self._json(self._emit_arguments)
+        self._end()
+
+    @classmethod
+    def guide(cls, tools: Sequence[Tool], tool_choice: ToolChoice, *, parallel: bool) -> GuidedDecodingParams | None:
+        """None, as no grammar allows the special token that calls begin with. Raises ArgumentError if one must be made.
+
+        Whether arguments of strict tools follow their schemas is left to the model.
+        """
+        del parallel
+        guides.refuse_required(tools, tool_choice, parser="mistral", marker=_CALLS)
+        return None

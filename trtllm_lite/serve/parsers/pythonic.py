@@ -1,0 +1,125 @@
+"""PythonicParser: calls of Llama 4, and of Llama 3.2's small models, written as Python.
+
+A text that calls is one list of calls, ``[f(a=1, b="x"), g()]``, from its first character on. Arguments have names, and
+are literals (``python_literal.py``); nothing is evaluated. They are reported as JSON.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+
+from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
+from trtllm_lite.serve.parsers import guides
+from trtllm_lite.serve.parsers.python_literal import LiteralReader
+from trtllm_lite.serve.parsers.schema import Property, properties_of
+from trtllm_lite.serve.parsers.text_reader import Fault, Steps
+from trtllm_lite.serve.parsers.tool_parser import ToolParser
+from trtllm_lite.serve.parsers.tools import Tool, ToolChoice
+
+_CALL_BEGINS = r"\s*\[\s*[A-Za-z_][A-Za-z0-9_.\-]*\s*\("
+
+
+class PythonicParser(ToolParser, LiteralReader):
+    """Calls as a list of Python's, at the beginning of the text."""
+
+    def __init__(self, tools: Sequence[Tool] = ()) -> None:
+        self._name, self._before, self._has_begun = "", "", False
+        super().__init__(tools)
+
+    def _read(self) -> Steps[None]:
+        self._hold()
+        try:
+            yield from self._skip_space()
+            yield from self._expect("[")
+            yield from self._calls()
+        except Fault:
+            self._give_back()
+        yield from self._rest()
+
+    def _calls(self) -> Steps[None]:
+        separator = ","
+        while separator == ",":
+            yield from self._skip_space()
+            yield from self._call()
+            self._hold()
+            yield from self._skip_space()
+            separator = yield from self._expect(",", "]")
+        self._let_go()
+        yield from self._skip_space()
+
+    def _call(self) -> Steps[None]:
+        self._name, self._before, self._has_begun = (yield from self._identifier()), "{", False
+        yield from self._skip_space()
+        yield from self._expect("(")
+        yield from self._skip_space()
+        while (yield from self._match(")")) is None:
+            yield from self._argument()
+            yield from self._skip_space()
+            if (yield from self._expect(",", ")")) == ")":
+                break
+            yield from self._skip_space()
+        self._before = "{" if self._before == "{" else ""
+        self._emit("}")
+        self._end()
+
+    def _argument(self) -> Steps[None]:
+        name = yield from self._identifier()
+        yield from self._skip_space()
+        yield from self._expect("=")
+        yield from self._skip_space()
+        self._before += f"{json.dumps(name, ensure_ascii=False)}: "
+        yield from self._literal(self._emit)
+        self._before = ", "
+
+    def _emit(self, text: str) -> None:
+        """A piece of the arguments' JSON, behind what is to stand before it. With the first the call begins."""
+        if not self._has_begun:
+            self._begin(self._name)
+            self._has_begun = True
+        self._emit_arguments(self._before + text)
+        self._before = ""
+
+    def _identifier(self) -> Steps[str]:
+        word = yield from self._word(r"[\w.-]")
+        if not word:
+            raise Fault
+        return word
+
+    @classmethod
+    def guide(cls, tools: Sequence[Tool], tool_choice: ToolChoice, *, parallel: bool) -> GuidedDecodingParams | None:
+        """See ToolParser. Arguments come in the schema's order, as JSON, which the parser reads as well."""
+        required = guides.required(tools, tool_choice)
+        if required is not None:
+            return _guide(required, parallel)
+        if guides.has_strict(tools, tool_choice):
+            return _guide([guides.as_strict_as(tool) for tool in tools], parallel, unless_begins=_CALL_BEGINS)
+        return None
+
+
+def _guide(tools: Sequence[Tool], parallel: bool, unless_begins: str | None = None) -> GuidedDecodingParams:
+    rules = ["value: %json {}", "NAME: /[A-Za-z_][A-Za-z0-9_]*/"]
+    rules.append("opening: " + " | ".join(f"opening_{number}" for number in range(len(tools))))
+    for number, tool in enumerate(tools):
+        for rule, before in (("opening", "["), ("call", "")):
+            begin = guides.quoted(f"{before}{tool.name}(")
+            rules.append(f'{rule}_{number}: {begin} first_{number}_0 ")"')
+        rules += _argument_rules(number, properties_of(tool.parameters))
+    return guides.of_rules(
+        rules, len(tools), first="opening", separator=", ", end="]", parallel=parallel, unless_begins=unless_begins
+    )
+
+
+def _argument_rules(call: int, properties: Sequence[Property] | None) -> Iterator[str]:
+    """For each argument what follows if it is the first that is written, and what follows if it is not."""
+    if properties is None:
+        yield f'first_{call}_0: (any_{call} (", " any_{call})*)?'
+        yield f'any_{call}: NAME "=" value'
+        return
+    for place, argument in enumerate(properties):
+        value, following = f"value_{call}_{place}", f"next_{call}_{place + 1}"
+        yield f"{value}: {guides.json_rule(argument.schema)}"
+        for state, separator in (("first", ""), ("next", ", ")):
+            rule = f"{guides.quoted(f'{separator}{argument.name}=')} {value} {following}"
+            without = "" if argument.is_required else f" | {state}_{call}_{place + 1}"
+            yield f"{state}_{call}_{place}: {rule}{without}"
+    yield f'first_{call}_{len(properties)}: ""'
+    yield f'next_{call}_{len(properties)}: ""'

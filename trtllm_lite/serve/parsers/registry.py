@@ -1,0 +1,123 @@
+"""Parsers by the names that users know, which are vLLM's, and what a model's chat template says of them."""
+
+from collections.abc import Iterable, Sequence
+
+from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.serve.parsers.composed import ComposedParser
+from trtllm_lite.serve.parsers.events import OutputParser
+from trtllm_lite.serve.parsers.harmony import HarmonyParser
+from trtllm_lite.serve.parsers.hermes import HermesParser
+from trtllm_lite.serve.parsers.llama3_json import Llama3JsonParser
+from trtllm_lite.serve.parsers.mistral import MistralParser
+from trtllm_lite.serve.parsers.pythonic import PythonicParser
+from trtllm_lite.serve.parsers.qwen3_coder import Qwen3CoderParser
+from trtllm_lite.serve.parsers.reasoning import REASONING_MARKERS, ReasoningParser
+from trtllm_lite.serve.parsers.tool_parser import ToolParser
+from trtllm_lite.serve.parsers.tools import Tool
+
+TOOL_PARSERS: dict[str, type[ToolParser]] = {
+    "hermes": HermesParser,
+    "llama3_json": Llama3JsonParser,
+    "mistral": MistralParser,
+    "openai": HarmonyParser,
+    "pythonic": PythonicParser,
+    "qwen3_coder": Qwen3CoderParser,
+}
+_HARMONY = ("openai", "openai_gptoss")
+"""One parser under two names, since its format is of thoughts, answers and calls at once."""
+REASONING_PARSERS = tuple(sorted((*REASONING_MARKERS, _HARMONY[1])))
+
+_TOOL_MARKS = (
+    ("openai", ("<|channel|>",)),
+    ("mistral", ("[TOOL_CALLS]",)),
+    ("qwen3_coder", ("<function=", "<parameter=")),
+    (None, ("<tool_call>", "<arg_key>")),  # GLM's, which is none of ours
+    ("hermes", ("<tool_call>", "name")),
+    ("pythonic", ("<|python_start|>",)),
+    ("llama3_json", ("<|python_tag|>",)),
+    ("llama3_json", ("<|start_header_id|>", '"parameters"')),
+)
+_REASONING_MARKS = (
+    ("openai_gptoss", ("<|channel|>",)),
+    ("mistral", ("[THINK]",)),
+    ("granite", ("Here is my thought process",)),
+    ("deepseek_r1", ("</think>", "<｜Assistant｜>")),
+    ("qwen3", ("</think>",)),
+)
+
+
+def make_parser(
+    *,
+    tool_parser: str | None = None,
+    reasoning_parser: str | None = None,
+    tools: Sequence[Tool] = (),
+    starts_inside: bool = False,
+) -> OutputParser:
+    """A parser of one text.
+
+    ``tools`` are those of the request; without any nothing is called, and what looks like a call is content.
+    ``starts_inside``: the prompt ends inside the model's thoughts, as chat templates that open them make it end.
+    Raises ArgumentError for names of no parser.
+    """
+    _check_names(tool_parser, reasoning_parser)
+    if tool_parser == _HARMONY[0] or reasoning_parser == _HARMONY[1]:
+        return ComposedParser(None, HarmonyParser(tools, starts_inside=starts_inside))
+    markers = None if reasoning_parser is None else REASONING_MARKERS[reasoning_parser]
+    return ComposedParser(
+        None if markers is None else ReasoningParser(markers, starts_inside=starts_inside),
+        None if tool_parser is None or not tools else TOOL_PARSERS[tool_parser](tools),
+    )
+
+
+def needs_special_tokens(tool_parser: str | None, reasoning_parser: str | None) -> bool:
+    """Whether the text must have the names of special tokens. Raises ArgumentError for names of no parser."""
+    _check_names(tool_parser, reasoning_parser)
+    if reasoning_parser == _HARMONY[1] or (reasoning_parser and REASONING_MARKERS[reasoning_parser].are_special):
+        return True
+    return tool_parser is not None and TOOL_PARSERS[tool_parser].needs_special_tokens
+
+
+def reasoning_end_str(reasoning_parser: str) -> str | None:
+    """What ends thoughts, for GuidedDecodingParams; None for gpt-oss, whose messages are of channels.
+
+    Raises ArgumentError for names of no parser.
+    """
+    _check_names(None, reasoning_parser)
+    return None if reasoning_parser == _HARMONY[1] else REASONING_MARKERS[reasoning_parser].ends[0]
+
+
+def find_tool_parser(name: str) -> type[ToolParser]:
+    """The tool parser of a name. Raises ArgumentError if there is none."""
+    _check_name("tool_parser", name, TOOL_PARSERS)
+    return TOOL_PARSERS[name]
+
+
+def guess(chat_template: str | None) -> tuple[str | None, str | None]:
+    """The names of the tool parser and of the reasoning parser that a model's chat template speaks for.
+
+    Each is that of the first row whose marks the template has, all of them; None if there is no such row.
+    """
+    return _first(_TOOL_MARKS, chat_template or ""), _first(_REASONING_MARKS, chat_template or "")
+
+
+def _first(rows: Sequence[tuple[str | None, tuple[str, ...]]], template: str) -> str | None:
+    return next((name for name, marks in rows if all(mark in template for mark in marks)), None)
+
+
+def _check_names(tool_parser: str | None, reasoning_parser: str | None) -> None:
+    if tool_parser is not None:
+        _check_name("tool_parser", tool_parser, TOOL_PARSERS)
+    if reasoning_parser is not None:
+        _check_name("reasoning_parser", reasoning_parser, REASONING_PARSERS)
+    names = (tool_parser, reasoning_parser)
+    for name, other in (names, names[::-1]):
+        if name in _HARMONY and other is not None and other not in _HARMONY:
+            raise ArgumentError(
+                f"tool_parser {shown(tool_parser)} does not go with reasoning_parser {shown(reasoning_parser)}: "
+                f"{name} reads all of the text; leave {other} out"
+            )
+
+
+def _check_name(what: str, name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        raise ArgumentError(f"{what} is {shown(name)}: expected one of {', '.join(sorted(known))}")
