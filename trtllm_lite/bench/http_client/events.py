@@ -5,6 +5,7 @@ from collections import deque
 
 _NUM_FIRST = 2
 _NUM_LAST = 4
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
 
 
 class EventStream:
@@ -24,7 +25,7 @@ class EventStream:
 
     def take(self, piece: bytes, now: float) -> None:
         """Count what ends within ``piece``, the next bytes of the body, which came at ``now``."""
-        if self._plain and piece[:5] == b"data:" and piece[-2:] == b"\n\n" and piece.count(b"\n") == 2:
+        if self._plain and piece[:5] == b"data:" and piece.endswith(_EVENT_ENDS) and piece.count(b"\n") == 2:
             self.times_s.append(now)
             self._last.append(piece)
         else:
