@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +30,7 @@ class Reply:
     close: bool = False
 
 
-Answer = Callable[[Request], Reply]
+Answer = Callable[[Request], Reply | Awaitable[Reply]]
 
 
 @dataclass
@@ -123,6 +123,8 @@ def fake_server(answer: Answer = all_tokens, models: Sequence[Any] = ({"id": MOD
                 request = await read_request(reader, connection)
                 found.requests.append(request)
                 reply = whole({"data": list(models)}) if request.method == "GET" else answer(request)
+                if not isinstance(reply, Reply):
+                    reply = await reply
                 for piece in reply.pieces:
                     writer.write(piece)
                     await writer.drain()
