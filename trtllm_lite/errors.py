@@ -45,6 +45,17 @@ class RegistryError(TrtllmLiteError):
     """A registry that cannot be reached, refuses a request, or does not hold what it is asked for."""
 
 
+class ServerError(TrtllmLiteError):
+    """A server that cannot be reached, refuses a request, or answers otherwise than its protocol says.
+
+    ``kind`` is the same for errors that are counted together.
+    """
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 class OutputError(TrtllmLiteError):
     """An output path that cannot be written: unwritable, full, or holding files that are not ours."""
 

@@ -14,8 +14,9 @@ from tests.unit.runtime.doubles import fake_runner, greedy_continuation
 from tests.unit.runtime.texts import byte_level_tokenizer
 from trtllm_lite import GuidedDecodingParams
 from trtllm_lite.cli import cli, quantize_options
+from trtllm_lite.cli.bench import bench
 from trtllm_lite.cli.console import print_table
-from trtllm_lite.cli.replaced import BUILD, CONVERT, GENERATE, PLAN
+from trtllm_lite.cli.replaced import BENCH_SERVE, BUILD, CONVERT, GENERATE, PLAN
 from trtllm_lite.errors import EngineError, LimitError
 from trtllm_lite.files import atomic_directory
 from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES
@@ -26,7 +27,7 @@ from trtllm_lite.units import counted
 
 BUILDING = ("convert", "quantize", "plan", "build")
 COMMANDS = (*BUILDING, "generate", "inspect", "verify", "push", "pull", "eval", "bench", "cache")
-BENCHMARKS = ("bench latency", "bench throughput", "bench serve-sim")
+BENCHMARKS = ("bench latency", "bench throughput", "bench serve-sim", "bench serve")
 
 
 def run(*arguments, **settings):
@@ -52,7 +53,7 @@ def fail_with(monkeypatch, error):
 def test_help_explains(command):
     result = run(*command.split(), "--help")
     assert result.exit_code == 0
-    assert any(word in result.output for word in ("_dir", "ENGINE", "engines"))
+    assert any(word in result.output for word in ("_dir", "ENGINE", "engines", "URL"))
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS, *BENCHMARKS, "cache list", "cache clear"])
@@ -258,14 +259,16 @@ def test_what_asks_for_nothing_is_accepted_silently(option):
     assert "absent" in result.stderr
 
 
-@pytest.mark.parametrize("table", [CONVERT, BUILD, PLAN, GENERATE])
+@pytest.mark.parametrize("table", [CONVERT, BUILD, PLAN, GENERATE, BENCH_SERVE])
 def test_every_replaced_option_has_a_remedy(table):
     assert all(entry.remedy for entry in table.values())
 
 
 def test_no_option_is_replaced_that_the_command_has():
-    for name, table in {"convert": CONVERT, "build": BUILD, "plan": PLAN, "generate": GENERATE}.items():
-        listed = [option for param in cli.commands[name].params if not param.hidden for option in param.opts]
+    commands = {**cli.commands, "serve": bench.commands["serve"]}
+    tables = {"convert": CONVERT, "build": BUILD, "plan": PLAN, "generate": GENERATE, "serve": BENCH_SERVE}
+    for name, table in tables.items():
+        listed = [option for param in commands[name].params if not param.hidden for option in param.opts]
         assert not {f"--{option}" for option in table} & set(listed), name
 
 

@@ -14,13 +14,16 @@ def check_arrivals(arrival: str, request_rate: float | None, burstiness: float |
     if arrival not in ARRIVALS:
         raise ArgumentError(f"arrival is {shown(arrival)}: expected {', '.join(ARRIVALS)}")
     if (arrival == "all") != (request_rate is None):
-        needs = "has no request_rate: leave it out" if arrival == "all" else "needs a request_rate: requests per second"
+        needs = "has no request_rate: leave it out"
+        if arrival != "all":
+            needs = "needs a request_rate (requests per second), or use arrival all, which sends all at once"
         raise ArgumentError(f"arrival {arrival} {needs}")
     if burstiness is not None and arrival != "burst":
         raise ArgumentError(f"arrival {arrival} has no burstiness: leave it out, or use arrival burst")
     for name, value in (("request_rate", request_rate), ("burstiness", burstiness)):
         if value is not None and not 0 < value < float("inf"):
-            raise ArgumentError(f"{name} is {value}: expected a number above 0")
+            at_once = "; arrival all, without a rate, sends all at once" if value == float("inf") else ""
+            raise ArgumentError(f"{name} is {value}: expected a number above 0{at_once}")
 
 
 def arrival_times(

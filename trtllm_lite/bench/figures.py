@@ -3,15 +3,17 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from trtllm_lite.errors import ArgumentError, shown
 
-PERCENTILES = (50, 95, 99)
+PERCENTILES = (50, 90, 95, 99)
 # The objectives have the names and the unit (milliseconds) of `vllm bench serve --goodput`.
 OBJECTIVES = ("ttft", "tpot", "e2el")
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,9 @@ class RequestRecord:
     """What happened to one request; instants are in seconds from the start of the run.
 
     ``arrival_s``: when it was due; ``sent_s``: when it was submitted, later if the concurrency cap held it back;
-    ``token_times_s``: when each of its tokens arrived, at least one. Latencies count from ``sent_s``. ``queue_s``:
-    from submission to the first step that it was part of.
+    ``token_times_s``: when each of its tokens arrived, at least one; or when each chunk of tokens did, and then
+    ``num_tokens`` says how many they were. Latencies count from ``sent_s``. ``queue_s``: from submission to the first
+    step that it was part of. What a client of a server cannot know is None.
     """
 
     arrival_s: float
@@ -28,9 +31,15 @@ class RequestRecord:
     token_times_s: Sequence[float]
     prompt_len: int
     priority: int = 0
-    queue_s: float = 0.0
-    num_cached_tokens: int = 0
-    num_preemptions: int = 0
+    queue_s: float | None = 0.0
+    num_cached_tokens: int | None = 0
+    num_preemptions: int | None = 0
+    num_tokens: int | None = None
+
+    @property
+    def output_len(self) -> int:
+        """Tokens that were generated."""
+        return len(self.token_times_s) if self.num_tokens is None else self.num_tokens
 
     @property
     def time_to_first_token_s(self) -> float:
@@ -44,13 +53,14 @@ class RequestRecord:
 
     @property
     def time_per_output_token_s(self) -> float | None:
-        """Mean seconds per token after the first; None for an output of one token."""
-        steps = len(self.token_times_s) - 1
-        return (self.token_times_s[-1] - self.token_times_s[0]) / steps if steps else None
+        """Mean seconds per token after the first; None for an output of one token, or one chunk."""
+        if len(self.token_times_s) == 1 or self.output_len == 1:
+            return None
+        return (self.token_times_s[-1] - self.token_times_s[0]) / (self.output_len - 1)
 
     @property
     def inter_token_latencies_s(self) -> list[float]:
-        """Seconds between consecutive tokens."""
+        """Seconds between consecutive tokens, or chunks."""
         return [later - sooner for sooner, later in itertools.pairwise(self.token_times_s)]
 
 
@@ -66,8 +76,11 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def serving_figures(records: Sequence[RequestRecord], seconds: float) -> dict[str, Any]:
-    """Figures of a run of ``seconds``; latencies as :func:`summary`, rates per second."""
-    output_tokens = sum(len(record.token_times_s) for record in records)
+    """Figures of a run of ``seconds``; latencies as :func:`summary`, rates per second.
+
+    A figure of something that is unknown of some requests is left out.
+    """
+    output_tokens = sum(record.output_len for record in records)
     prompt_tokens = sum(record.prompt_len for record in records)
     per_token = [record.time_per_output_token_s for record in records]
     return {
@@ -81,8 +94,7 @@ def serving_figures(records: Sequence[RequestRecord], seconds: float) -> dict[st
         "held_back_s": summary([record.sent_s - record.arrival_s for record in records]),
         "prompt_tokens": prompt_tokens,
         "output_tokens": output_tokens,
-        "cached_prompt_share": sum(record.num_cached_tokens for record in records) / prompt_tokens,
-        "preemptions": sum(record.num_preemptions for record in records),
+        **_counted(records, prompt_tokens),
     }
 
 
@@ -95,11 +107,29 @@ def priority_figures(records: Sequence[RequestRecord]) -> dict[str, dict[str, An
 
 
 def _latencies(records: Sequence[RequestRecord]) -> dict[str, Any]:
-    return {
+    latencies = {
         "time_to_first_token_s": summary([record.time_to_first_token_s for record in records]),
         "end_to_end_latency_s": summary([record.end_to_end_latency_s for record in records]),
-        "queue_s": summary([record.queue_s for record in records]),
     }
+    queued = _known([record.queue_s for record in records])
+    return latencies if queued is None else {**latencies, "queue_s": summary(queued)}
+
+
+def _counted(records: Sequence[RequestRecord], prompt_tokens: int) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    cached = _known([record.num_cached_tokens for record in records])
+    if cached is not None:
+        figures["cached_prompt_share"] = sum(cached) / prompt_tokens
+    preemptions = _known([record.num_preemptions for record in records])
+    if preemptions is not None:
+        figures["preemptions"] = sum(preemptions)
+    return figures
+
+
+def _known(values: Sequence[Number | None]) -> list[Number] | None:
+    """All of ``values``, or None if one is unknown."""
+    known = [value for value in values if value is not None]
+    return known if len(known) == len(values) else None
 
 
 def parse_objectives(texts: Sequence[str]) -> dict[str, float]:

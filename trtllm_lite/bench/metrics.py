@@ -55,12 +55,13 @@ class Metric:
 
 METRICS: Mapping[str, Metric] = {
     # serving
+    "failed_requests": Metric("failed requests", _number, Better.LOWER),
     "time_to_first_token_s": Metric("time to first token", _seconds, Better.LOWER),
     "time_per_output_token_s": Metric("time per output token", _seconds, Better.LOWER),
     "inter_token_latency_s": Metric("inter-token latency", _seconds, Better.LOWER),
     "end_to_end_latency_s": Metric("end-to-end latency", _seconds, Better.LOWER),
     "queue_s": Metric("  of it queued", _seconds),
-    "held_back_s": Metric("held back before sending", _seconds),
+    "held_back_s": Metric("held back unsent", _seconds),
     "output_tokens_per_s": Metric("output tokens", _rate("tok/s"), Better.HIGHER),
     "total_tokens_per_s": Metric("output and prompt tokens", _rate("tok/s"), Better.HIGHER),
     "requests_per_s": Metric("requests", _rate("/s"), Better.HIGHER),
@@ -71,6 +72,8 @@ METRICS: Mapping[str, Metric] = {
     "seconds": Metric("total time", _seconds),
     "prompt_tokens": Metric("prompt tokens", _number),
     "output_tokens": Metric("output tokens", _number),
+    "output_tokens_per_chunk": Metric("output tokens per chunk", _number),
+    "client_cpu_share": Metric("CPU of the busiest client process", _share),
     "cached_prompt_share": Metric("prompt tokens found in the cache", _share),
     "preemptions": Metric("preemptions", _number),
     "kv_use_mean": Metric("KV cache in use, mean", _share),

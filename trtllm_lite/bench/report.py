@@ -31,28 +31,50 @@ def identity(
     engine = read_engine(Path(engine_dir))
     manifest = engine.manifest
     model = manifest.model
+    described = {
+        "architecture": model.architecture,
+        "dtype": model.dtype,
+        "qformat": manifest.qformat,
+        **_blocks_of_weights(engine),
+        "kv_cache_dtype": manifest.kv_cache.dtype,
+        "target": manifest.target.kind,
+        "stripped": manifest.stripped,
+        "hidden_size": model.hidden_size,
+        "num_hidden_layers": model.num_hidden_layers,
+        "vocab_size": model.vocab_size,
+        "tokens_per_block": manifest.kv_cache.tokens_per_block,
+        **({"deterministic": True} if manifest.deterministic else {}),
+        **({} if manifest.lora is None else {"max_lora_rank": manifest.lora.max_rank}),
+        "limits": asdict(manifest.limits),
+    }
+    return _identity(benchmark, manifest.target.kind, described, shape, runtime, terms or {})
+
+
+def server_identity(
+    benchmark: str, model: str, shape: "DataclassInstance", asking: Mapping[str, Any], terms: Mapping[str, Any]
+) -> dict[str, Any]:
+    """As :func:`identity`, of a server that runs the model named ``model``; ``asking`` is how it is asked.
+
+    The machine is the client's. Where the server is and what it runs is no part of it, so that servers are compared.
+    """
+    return _identity(benchmark, "cpu", {"model": model}, shape, asking, terms)
+
+
+def _identity(
+    benchmark: str,
+    target: str,
+    engine: Mapping[str, Any],
+    shape: "DataclassInstance",
+    runtime: Mapping[str, Any],
+    terms: Mapping[str, Any],
+) -> dict[str, Any]:
     return {
-        **describe(manifest.target.kind),
+        **describe(target),
         "benchmark": benchmark,
-        "engine": {
-            "architecture": model.architecture,
-            "dtype": model.dtype,
-            "qformat": manifest.qformat,
-            **_blocks_of_weights(engine),
-            "kv_cache_dtype": manifest.kv_cache.dtype,
-            "target": manifest.target.kind,
-            "stripped": manifest.stripped,
-            "hidden_size": model.hidden_size,
-            "num_hidden_layers": model.num_hidden_layers,
-            "vocab_size": model.vocab_size,
-            "tokens_per_block": manifest.kv_cache.tokens_per_block,
-            **({"deterministic": True} if manifest.deterministic else {}),
-            **({} if manifest.lora is None else {"max_lora_rank": manifest.lora.max_rank}),
-            "limits": asdict(manifest.limits),
-        },
+        "engine": engine,
         "shape": asdict(shape),
         "runtime": {name: value for name, value in runtime.items() if value is not None},
-        "terms": {name: value for name, value in (terms or {}).items() if value not in (None, {})},
+        "terms": {name: value for name, value in terms.items() if value not in (None, {})},
     }
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +11,28 @@ from trtllm_lite.bench.arrivals import arrival_times, check_arrivals
 from trtllm_lite.bench.lengths import Lengths, parse_lengths
 from trtllm_lite.errors import ArgumentError, LimitError, shown
 from trtllm_lite.runtime.lora.request import LoRARequest
-from trtllm_lite.runtime.session.limits import RunnerLimits
 
 _MAX_PRIORITY = 100
+
+
+class LengthLimits(Protocol):
+    """Upper bounds of lengths in tokens, such as ``RunnerLimits``; ``cache_len`` is the longest that memory holds."""
+
+    @property
+    def max_input_len(self) -> int:
+        """Of the prompt."""
+
+    @property
+    def max_output_len(self) -> int:
+        """Of the output."""
+
+    @property
+    def max_seq_len(self) -> int:
+        """Of both together."""
+
+    @property
+    def cache_len(self) -> int:
+        """Of both together, in the KV cache."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +93,7 @@ class Workload:
         parse_lengths("output_len", self.output_len)
         _parse_priorities(self.priorities)
 
-    def requests(self, vocab_size: int, limits: RunnerLimits) -> list[PlannedRequest]:
+    def requests(self, vocab_size: int, limits: LengthLimits) -> list[PlannedRequest]:
         """The requests in order of arrival.
 
         Arrivals, lengths, prefixes and priorities have random numbers of their own, so that changing one keeps the
@@ -99,7 +119,7 @@ class Workload:
             for row in range(self.num_requests)
         ]
 
-    def _lengths(self, limits: RunnerLimits, generator: np.random.Generator) -> list[tuple[int, int]]:
+    def _lengths(self, limits: LengthLimits, generator: np.random.Generator) -> list[tuple[int, int]]:
         """Prompt tokens, without the prefix, and output tokens of each request; room for the prefix is left in all."""
         inputs, outputs = parse_lengths("input_len", self.input_len), parse_lengths("output_len", self.output_len)
         seq_len = min(limits.max_seq_len, limits.cache_len)
@@ -114,7 +134,7 @@ class Workload:
             lengths.append((prompt_len, outputs.draw(generator, room)))
         return lengths
 
-    def _bounds(self, limits: RunnerLimits) -> str:
+    def _bounds(self, limits: LengthLimits) -> str:
         prefix = f" after a prefix of {self.prefix_len}" if self.prefix_len else ""
         return (
             f"max_input_len {limits.max_input_len}, max_seq_len {limits.max_seq_len}, max_output_len "
@@ -135,7 +155,7 @@ class AdaptedWorkload(Workload):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} is {getattr(self, name)}: expected at least 1")
 
-    def requests(self, vocab_size: int, limits: RunnerLimits) -> list[PlannedRequest]:
+    def requests(self, vocab_size: int, limits: LengthLimits) -> list[PlannedRequest]:
         """As :meth:`Workload.requests`, each with its adapter."""
         return in_turn(super().requests(vocab_size, limits), self.num_loras)
 
@@ -159,7 +179,7 @@ def _check_room(name: str, lengths: Lengths, room: int, bounds: str) -> None:
     if _least_room(lengths) > room:
         raise LimitError(
             f"{name} can be {_least_room(lengths)} tokens, but {max(room, 0)} fit ({bounds}): lower it, or build the "
-            "engine with larger limits"
+            "engine, or start the server, with larger limits"
         )
 
 

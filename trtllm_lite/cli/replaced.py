@@ -1,4 +1,7 @@
-"""Tables of what replaces the options of TensorRT-LLM's convert_checkpoint.py, quantize.py, trtllm-build and run.py."""
+"""Tables of what replaces the options of other tools.
+
+They are TensorRT-LLM's convert_checkpoint.py, quantize.py, trtllm-build and run.py, and `vllm bench serve`.
+"""
 
 from collections.abc import Iterable, Mapping
 
@@ -174,5 +177,35 @@ GENERATE = _merge(
             "the KV cache of one prompt is made as large as it needs",
             harmless=True,
         ),
+    ]
+)
+
+_ALL_FIGURES = "every latency is reported, with its mean and percentiles"
+BENCH_SERVE = _merge(
+    [
+        _same("max_concurrency", "use --concurrency"),
+        _same("num_prompts", "use --num_requests"),
+        _same("random_input_len input_length", "use --input_len"),
+        _same("random_output_len output_length", "use --output_len"),
+        _same("random_range_ratio", "use --input_len LEAST:MOST and --output_len LEAST:MOST", ("0", "0.0")),
+        _same("random_prefix_len", "use --prefix_len"),
+        _same("dataset_name", "prompts are random; --input_len sharegpt has lengths like ShareGPT's", ("random",)),
+        _same("dataset_path dataset", "no data set is read; --input_len sharegpt has lengths like ShareGPT's"),
+        _same("sharegpt_output_len", "use --output_len"),
+        _same("host port", "use --base_url http://HOST:PORT"),
+        _same("backend endpoint_type", "use --endpoint /v1/completions or /v1/chat/completions", ("openai", "vllm")),
+        _same("served_model_name", "use --model, with the name that the server knows"),
+        _same("percentile_metrics metric_percentiles", _ALL_FIGURES, harmless=True),
+        _same("save_result save_detailed", "use --json FILE"),
+        _same("result_dir result_filename append_result", "use --json FILE"),
+        _same("disable_tqdm", "progress is shown in terminals alone", harmless=True),
+        _same("tokenizer_mode skip_tokenizer_init", "--tokenizer is only read for prompts as text", harmless=True),
+        _same("trust_remote_code", "code that comes with a model is never run", _OFF, harmless=True),
+        _same("temperature", "the likeliest tokens are asked for; leave it out", ("0", "0.0")),
+        _same("top_p top_k min_p", "the likeliest tokens are asked for; leave it out"),
+        _same("header extra_body", "requests have no other fields; --api_key_file gives a key"),
+        _same("insecure", "certificates are always verified; use http for a server that has none"),
+        _same("profile logprobs use_beam_search", "requests ask for tokens alone; leave it out", _OFF),
+        _same("ramp_up_strategy ramp_up_start_rps ramp_up_end_rps", "measure each --request_rate by itself"),
     ]
 )

@@ -54,10 +54,12 @@ ceiling_options = _together(
     click.option("--peak_tflops", type=float, help="What its matrix products reach at most. [default: no floor]"),
 )
 
+seed_option = click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
+
 engine_options = _together(
     click.option("--engine_dir", required=True, metavar="ENGINE", help="Directory that `build` wrote."),
     click.option("--num_threads", type=int, help="Threads that compute on the CPU. [default: all cores]"),
-    click.option("--seed", default=0, show_default=True, help="Seed of all random choices."),
+    seed_option,
 )
 
 result_options = _together(

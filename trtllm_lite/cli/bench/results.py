@@ -51,10 +51,14 @@ class Results:
         if self.compare:
             self._expected = [find_baseline(identity, self._baselines) for identity in identities]
 
-    def finish(self, reports: Sequence[Report]) -> None:
-        """Write the JSON file and judge the figures, in the order of :meth:`expect`; exit code 3 on a regression."""
+    def write(self, reports: Sequence[Report]) -> None:
+        """Write the JSON file, if one is asked for."""
         if self.json_path:
             _write(self.json_path, reports)
+
+    def finish(self, reports: Sequence[Report]) -> None:
+        """Write the JSON file and judge the figures, in the order of :meth:`expect`; exit code 3 on a regression."""
+        self.write(reports)
         if self.compare:
             self._judge(reports)
 

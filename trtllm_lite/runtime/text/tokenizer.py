@@ -69,6 +69,11 @@ class Tokenizer:
             )
         return cls(backend, settings)
 
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that it knows, added ones too; ids are below, unless some are left out."""
+        return self._backend.get_vocab_size(with_added_tokens=True)
+
     @cached_property
     def max_token_chars(self) -> int:
         """Characters of the longest token: a text of more than n times as many has more than n tokens."""

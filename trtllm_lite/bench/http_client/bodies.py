@@ -1,0 +1,52 @@
+"""What to ask: the JSON bodies of completions and chat completions, for prompts of random tokens."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from trtllm_lite.bench.workload import PlannedRequest
+from trtllm_lite.errors import ArgumentError, shown
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+ENDPOINTS = (COMPLETIONS, CHAT)
+
+Decode = Callable[[list[int]], str]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How requests are put: ``endpoint`` is one of ENDPOINTS; ``ignore_eos`` asks for outputs of exact lengths.
+
+    The model's likeliest tokens are asked for (temperature 0). Raises ArgumentError for another endpoint.
+    """
+
+    model: str
+    endpoint: str = COMPLETIONS
+    stream: bool = True
+    ignore_eos: bool = True
+
+    def __post_init__(self) -> None:
+        if self.endpoint not in ENDPOINTS:
+            raise ArgumentError(f"endpoint is {shown(self.endpoint)}: expected one of {', '.join(ENDPOINTS)}")
+
+    def body(self, request: PlannedRequest, decode: Decode | None) -> bytes:
+        """The JSON of one request, its prompt as token ids, or as the text that ``decode`` makes of them."""
+        ids = request.prompt_ids.tolist()
+        prompt = ids if decode is None else decode(ids)
+        asked = {"messages": [{"role": "user", "content": prompt}]} if self.endpoint == CHAT else {"prompt": prompt}
+        fields: dict[str, Any] = {
+            "model": self.model,
+            **asked,
+            "max_tokens": request.output_len,
+            "temperature": 0.0,
+            "stream": self.stream,
+        }
+        if self.stream:
+            fields["stream_options"] = {"include_usage": True}
+        if self.ignore_eos:
+            fields |= {"ignore_eos": True, "min_tokens": request.output_len}
+        if request.priority:
+            fields["priority"] = request.priority
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")

@@ -1,0 +1,68 @@
+"""Asks a server what it serves: GET /v1/models."""
+
+import asyncio
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trtllm_lite.bench.http_client.client import Client
+from trtllm_lite.bench.http_client.response import Response
+from trtllm_lite.bench.http_client.server import Server
+from trtllm_lite.errors import ArgumentError, ServerError, shown
+
+_PATH = "/v1/models"
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that ``server``, whose address is known, serves.
+
+    ``max_seq_len`` is as vLLM and SGLang tell it, None for servers that do not; ``software`` is their Server header.
+    """
+
+    server: Server
+    model: str
+    max_seq_len: int | None
+    software: str | None
+
+
+def find_model(server: Server, model: str | None) -> Served:
+    """The model named ``model`` of ``server``, the first that it lists without a name.
+
+    A server that lists none is taken at the name's word. Raises ServerError if the server cannot be reached,
+    ArgumentError if it does not list the model, or none and no name is given.
+    """
+    response, address = asyncio.run(_ask(server))
+    cards = _cards(response)
+    names = [str(card["id"]) for card in cards]
+    if model is None:
+        if not names:
+            raise ArgumentError(f"{server.name} answers {_PATH} without a model (HTTP {response.status}): name one")
+        model = names[0]
+    elif names and model not in names:
+        raise ArgumentError(f"model is {shown(model)}, and {server.name} serves {shown(names)}: name one of these")
+    card = next((card for card in cards if card["id"] == model), {})
+    length = card.get("max_model_len")
+    known = length if type(length) is int and length > 0 else None
+    return Served(replace(server, address=address), model, known, response.headers.get("server"))
+
+
+async def _ask(server: Server) -> tuple[Response, str | None]:
+    client = Client(server)
+    try:
+        response = await client.ask(server.request("GET", _PATH))
+    except ServerError as error:
+        raise ServerError(f"{error}: start the server, or give its base_url", error.kind) from error
+    client.close()
+    if response.status in (401, 403):
+        raise ServerError(f"{server.name} refuses the API key (HTTP {response.status}): give api_key_file", "refused")
+    return response, client.peer
+
+
+def _cards(response: Response) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(bytes(response.body)) if response.status == 200 else None
+    except (ValueError, RecursionError):
+        found = None
+    cards = found.get("data") if isinstance(found, dict) else None
+    return [card for card in cards if isinstance(card, dict) and "id" in card] if isinstance(cards, list) else []
