@@ -44,6 +44,7 @@ ALLOWED = {
     "llm": {"engine_cache", "runtime", "engine"},
     "stages": {"builder", "evaluation", "runtime", "quantize", "convert", "network", "engine"},
     "registry": {"engine"},
+    "triton": {"llm", "runtime", "engine"},
     "cli": set(),
 }
 HEAVY = (
