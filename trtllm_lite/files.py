@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -114,6 +114,31 @@ def atomic_directory(path: Path, marker: str, optional: Collection[str] = ()) ->
     """
     path = _resolve(path)
     _check_replaceable(path, marker)
+    with _appearing(path, lambda temporary: _replace(temporary, path, optional)) as temporary:
+        yield temporary
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """As :func:`atomic_directory`, for an output with subdirectories, which replaces nothing.
+
+    Raises OutputError also if there is a directory that is not empty.
+    """
+    path = _resolve(path)
+    if path.exists() and not path.is_dir():
+        raise OutputError(f"the output directory {path} is a file: choose another output directory")
+    if path.is_dir() and (path == Path.cwd() or any(path.iterdir())):
+        raise OutputError(
+            f"expected the output directory {path} to be absent or empty, but it holds files or is the working "
+            "directory: remove it yourself or choose another output directory"
+        )
+    with _appearing(path, lambda temporary: temporary.rename(path)) as temporary:
+        yield temporary
+
+
+@contextmanager
+def _appearing(path: Path, place: Callable[[Path], object]) -> Iterator[Path]:
+    """Yield an empty temporary sibling of ``path``, which ``place`` puts there when the body succeeds."""
     created = _make_parents(path)
     try:
         with ExitStack() as stack:
@@ -121,8 +146,9 @@ def atomic_directory(path: Path, marker: str, optional: Collection[str] = ()) ->
                 temporary = stack.enter_context(temporary_directory(path))
             with _as_output_error(path, temporary):
                 yield temporary
-                _sync(temporary)
-                _replace(temporary, path, optional)
+                for directory, _, _ in os.walk(temporary):
+                    _sync(Path(directory))
+                place(temporary)
                 _sync_one(path.parent)
     except BaseException:
         _remove_parents(created)

@@ -15,7 +15,7 @@ import pytest
 
 from trtllm_lite import temporaries
 from trtllm_lite.errors import OutputError
-from trtllm_lite.files import atomic_directory, require_replaceable, require_space, write_file
+from trtllm_lite.files import atomic_directory, new_directory, require_replaceable, require_space, write_file
 from trtllm_lite.scratch import scratch_directory
 
 OURS = json.dumps({"producer": "trtllm_lite 0.1.0"})
@@ -247,3 +247,31 @@ def test_names_that_no_directory_can_have(tmp_path: Path, name: str) -> None:
     with pytest.raises(OutputError) as raised:
         _write(tmp_path / name)
     assert len(str(raised.value)) < 1000
+
+
+def test_a_new_directory_has_subdirectories_and_appears_whole(tmp_path: Path) -> None:
+    with new_directory(tmp_path / "a" / "out") as temporary:
+        (temporary / "b" / "c").mkdir(parents=True)
+        (temporary / "b" / "c" / "file").write_text("x")
+        assert not (tmp_path / "a" / "out").exists()
+    assert [entry.name for entry in (tmp_path / "a").rglob("*")] == ["out", "b", "c", "file"]
+
+
+def test_a_new_directory_is_not_there_after_an_error(tmp_path: Path) -> None:
+    def fill() -> None:
+        with new_directory(tmp_path / "a" / "out") as temporary:
+            (temporary / "b").mkdir()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fill()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_new_directory_replaces_nothing(tmp_path: Path) -> None:
+    _write(tmp_path / "ours")
+    (tmp_path / "file").write_text("x")
+    for name, message in {"ours": "absent or empty, but it holds files", "file": "is a file"}.items():
+        with pytest.raises(OutputError, match=message), new_directory(tmp_path / name):
+            pass
+    assert _listing(tmp_path / "ours") == {"config.json": OURS}

@@ -45,6 +45,7 @@ ALLOWED = {
     "serve": {"runtime", "engine"},
     "stages": {"builder", "evaluation", "runtime", "quantize", "convert", "network", "engine"},
     "registry": {"engine"},
+    "triton": {"llm", "runtime", "engine"},
     "cli": set(),
 }
 HEAVY = (

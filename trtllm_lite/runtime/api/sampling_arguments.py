@@ -45,11 +45,11 @@ def make_requests(
     for row, ids in enumerate(prompts.token_ids):
         own = {_SAMPLING[name]: values[row] for name, values in spread.items() if values[row] is not None}
         params = SamplingParams(**{"max_tokens": None, **own, **common, **wanted})
-        requests += Request(ids, _as_tensorrt_llm(params), lora_request=loras[row]).sequences()
+        requests += Request(ids, as_tensorrt_llm(params), lora_request=loras[row]).sequences()
     return requests
 
 
-def _as_tensorrt_llm(params: SamplingParams) -> SamplingParams:
+def as_tensorrt_llm(params: SamplingParams) -> SamplingParams:
     """``params`` with TensorRT-LLM's defaults in place of the model's: greedy unless top_k or top_p is given."""
     if params.use_beam_search or (params.top_k is None and params.top_p is None):
         return replace(params, temperature=0.0)
