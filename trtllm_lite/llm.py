@@ -21,7 +21,14 @@ from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
 from trtllm_lite.runtime.session.device import check_num_threads
 from trtllm_lite.runtime.session.limits import RunnerOptions
-from trtllm_lite.runtime.session.prompts import Chat, Prompt, is_conversation, is_token_ids, parse_prompts
+from trtllm_lite.runtime.session.prompts import (
+    Chat,
+    Prompt,
+    is_conversation,
+    is_token_ids,
+    kept_ids,
+    parse_prompts,
+)
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
 from trtllm_lite.runtime.session.session import Session, open_session
@@ -273,7 +280,7 @@ class LLM:
                 raise ArgumentError(
                     f"sampling_params is {shown(own_params)}: expected SamplingParams, or a list of them"
                 )
-            kept = ids[-own_params.truncate_prompt_tokens :] if own_params.truncate_prompt_tokens else ids
+            kept = kept_ids(ids, own_params.truncate_prompt_tokens)
             text = parsed.texts[row] if parsed.texts else None
             result.append(_Prompt(Request(kept, own_params, **own), text, len(ids) - len(kept)))
         return result

@@ -26,7 +26,7 @@ from trtllm_lite.stages.device import DEVICES
 from trtllm_lite.units import counted
 
 BUILDING = ("convert", "quantize", "plan", "build")
-COMMANDS = (*BUILDING, "generate", "inspect", "verify", "push", "pull", "eval", "bench", "cache")
+COMMANDS = (*BUILDING, "generate", "serve", "inspect", "verify", "push", "pull", "eval", "bench", "cache")
 BENCHMARKS = ("bench latency", "bench throughput", "bench serve-sim", "bench serve")
 
 

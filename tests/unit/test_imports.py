@@ -42,7 +42,7 @@ ALLOWED = {
     "evaluation": {"runtime", "engine"},
     "engine_cache": {"network"},  # the name of a file
     "llm": {"engine_cache", "runtime", "engine"},
-    "serve": {"runtime", "engine"},
+    "serve": {"llm", "runtime", "engine"},
     "stages": {"builder", "evaluation", "runtime", "quantize", "convert", "network", "engine"},
     "registry": {"engine"},
     "triton": {"llm", "runtime", "engine"},

@@ -16,6 +16,7 @@ from trtllm_lite.cli.inspect import inspect
 from trtllm_lite.cli.pull import pull
 from trtllm_lite.cli.push import push
 from trtllm_lite.cli.quantize import quantize
+from trtllm_lite.cli.serve import serve
 from trtllm_lite.cli.triton_repo import triton_repo
 from trtllm_lite.cli.verify import verify
 
@@ -33,8 +34,9 @@ def cli() -> None:
 
     `quantize` makes a smaller checkpoint after step 1, `plan` predicts memory before step 2, `inspect` describes a
     checkpoint or an engine, `verify` holds an engine against its provenance, `push` and `pull` take it to and from a
-    registry, `triton-repo` makes a model repository for Triton of it, `eval` and `bench` measure how well and how fast
-    it predicts, `cache` lists and clears the engines that LLM makes by itself.
+    registry, `triton-repo` makes a model repository for Triton of it, `serve` answers requests over HTTP, `eval` and
+    `bench` measure how well and how fast an engine predicts, `cache` lists and clears the engines that LLM makes by
+    itself.
     Options may be spelled with _ or -.
     """
 
@@ -43,7 +45,22 @@ _OBJECTS_BETWEEN_SEARCHES = 1_000_000
 
 
 for command in (
-    *(convert, quantize, plan, build, generate, inspect, verify, push, pull, triton_repo, evaluate, bench, cache),
+    *(
+        convert,
+        quantize,
+        plan,
+        build,
+        generate,
+        serve,
+        inspect,
+        verify,
+        push,
+        pull,
+        triton_repo,
+        evaluate,
+        bench,
+        cache,
+    ),
 ):
     cli.add_command(command)
 

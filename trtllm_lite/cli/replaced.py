@@ -209,3 +209,42 @@ BENCH_SERVE = _merge(
         _same("ramp_up_strategy ramp_up_start_rps ramp_up_end_rps", "measure each --request_rate by itself"),
     ]
 )
+
+_TLS = "the server speaks HTTP alone: let a proxy in front of it do TLS"
+_NO_CODE = "code that comes with a model is never run; leave it out"
+SERVE = _merge(
+    [
+        _EVERYWHERE,
+        _same(
+            "tp_size pp_size ep_size tensor_parallel_size pipeline_parallel_size data_parallel_size",
+            _ONE_DEVICE,
+            ("1",),
+        ),
+        _same("max_model_len", "use --max_seq_len"),
+        _same("max_num_seqs", "use --max_batch_size"),
+        _same("max_num_batched_tokens", "use --max_num_tokens"),
+        _same("gpu_memory_utilization", "use --kv_cache_free_gpu_memory_fraction"),
+        _same("shutdown_timeout", "use --drain_timeout"),
+        _same("api_key", "keys on a command line are seen by all users of a machine: use --api_key_file"),
+        _same("backend", "there is one runtime; leave it out", ("tensorrt",)),
+        _same("max_beam_width", "a search may have up to --max_batch_size beams", ("1",), harmless=True),
+        _same("enable_auto_tool_choice", "tools are always taken where their form is known", harmless=True),
+        _same(
+            "enable_prefix_caching", "prefixes are shared; --no_kv_cache_block_reuse switches that off", harmless=True
+        ),
+        _same("no_enable_prefix_caching", "use --no_kv_cache_block_reuse"),
+        _same("enable_chunked_prefill enable_chunked_context", "prompts are spread over steps", _ON, harmless=True),
+        _same("enable_lora", "adapters are taken by engines that are built with --max_lora_rank", harmless=True),
+        _same("trust_remote_code", _NO_CODE, _OFF),
+        _same("ssl_keyfile ssl_certfile ssl_ca_certs", _TLS),
+        _same("uvicorn_log_level disable_uvicorn_access_log", "use --no_access_log"),
+        _same("allowed_origins allowed_methods allowed_headers", "pages of other origins are not let in"),
+        _same("config extra_llm_api_options", "pass what it holds as flags"),
+        _same("num_postprocess_workers api_server_count", "one process is enough here", ("1", "0"), harmless=True),
+        _same("quantization", "build an engine with `trtllm-lite build --qformat`, and serve that"),
+        _same("kv_cache_dtype", "build an engine with `trtllm-lite build --kv_cache_dtype`, and serve that", ("auto",)),
+        _same("enforce_eager", _STANDARD, _OFF, harmless=True),
+        _same("chat_template", "the model's own is taken; convert the model again with another tokenizer_config.json"),
+        _same("root_path", "let the proxy in front of the server remove the path"),
+    ]
+)

@@ -8,7 +8,7 @@ from trtllm_lite.cli.bench.serving import serve_sim, throughput
 from trtllm_lite.cli.framework import Group
 
 
-@click.group(cls=Group)
+@click.group(cls=Group, short_help="Measure engines and servers.")
 def bench() -> None:
     """Measure an engine or a server, and compare with earlier figures.
 

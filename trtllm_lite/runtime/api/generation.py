@@ -16,6 +16,7 @@ from trtllm_lite.runtime.api.request_output import (
     metrics_of,
     prompt_logprobs_of,
 )
+from trtllm_lite.runtime.session.notifier import Notifier
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.session import Session
@@ -30,7 +31,14 @@ class Generation:
     """
 
     def __init__(
-        self, session: Session, request: Request, *, prompt: str | None, num_truncated_tokens: int, streaming: bool
+        self,
+        session: Session,
+        request: Request,
+        *,
+        prompt: str | None,
+        num_truncated_tokens: int,
+        streaming: bool,
+        notifier: Notifier | None = None,
     ) -> None:
         params = request.params
         self._chooses = params.num_sequences > params.n and not params.use_beam_search
@@ -43,7 +51,12 @@ class Generation:
         self.streaming = streaming
         self._num_truncated_tokens = num_truncated_tokens
         self._prompt_ids: list[int] = request.prompt_ids.tolist()
-        self._handles: list[RequestHandle] = session.submit_all(request.sequences())
+        self._handles: list[RequestHandle] = session.submit_all(request.sequences(), notifier)
+
+    @property
+    def handles(self) -> Sequence[RequestHandle]:
+        """A handle for each sequence that is drawn, or one for a beam search."""
+        return self._handles
 
     @property
     def request_id(self) -> int:

@@ -135,10 +135,10 @@ def completion_of(index: int, output: Output, num_logprobs: int | None) -> Compl
 
 
 def _all_logprobs(tokens: Sequence[int], rows: Sequence[Any]) -> list[dict[int, Logprob]]:
-    return list(map(_logprobs, tokens, rows))
+    return list(map(logprobs_of, tokens, rows))
 
 
-def _logprobs(token: int, row: Any) -> dict[int, Logprob]:
+def logprobs_of(token: int, row: Any) -> dict[int, Logprob]:
     """The chosen token first, then the likeliest; ``row`` is a ``_core.sampling.RowLogprobs``."""
     top = {other: Logprob(logprob, rank) for rank, (other, logprob) in enumerate(row.top, 1)}
     return {token: Logprob(row.logprob, row.rank)} | {other: entry for other, entry in top.items() if other != token}

@@ -41,6 +41,11 @@ class EventPump:
         self._thread = threading.Thread(target=self._run, name="trtllm_lite events", daemon=True)
         self._thread.start()
 
+    @property
+    def failure(self) -> EngineError | None:
+        """Why nothing can be submitted any more, if the thread has failed."""
+        return self._failure
+
     def submit(
         self,
         handle: RequestHandle,

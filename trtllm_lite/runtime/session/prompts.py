@@ -70,9 +70,17 @@ class Prompts:
 
 
 def parse_prompts(
-    value: Any, chat: Chat | None, tokenizer: Tokenizer | None, vocab_size: int, max_input_len: int
+    value: Any,
+    chat: Chat | None,
+    tokenizer: Tokenizer | None,
+    vocab_size: int,
+    max_input_len: int,
+    *,
+    add_special_tokens: bool = True,
 ) -> Prompts:
     """Token ids of ``value``: see ``ModelRunner.generate`` for its forms.
+
+    ``add_special_tokens``: the tokenizer puts around a text what belongs there; templates of chats do that themselves.
 
     Raises ArgumentError for another form, a token id outside the vocabulary, an empty prompt, or text for an engine
     without a tokenizer; LimitError for text that can be no prompt of ``max_input_len`` tokens.
@@ -94,13 +102,18 @@ def parse_prompts(
             )
         texts = [_as_text(prompt, chat, tokenizer) for prompt in prompts]
         for name, text in zip(names, texts, strict=True):
-            _check_chars(name, text, tokenizer, max_input_len)
-        # A chat template spells out every special token itself.
-        arrays = [np.asarray(tokenizer.encode(text, add_special_tokens=chat is None)) for text in texts]
+            check_chars(name, text, tokenizer, max_input_len)
+        adds = add_special_tokens and chat is None
+        arrays = [np.asarray(tokenizer.encode(text, add_special_tokens=adds)) for text in texts]
     else:
         arrays = [_as_array(name, prompt) for name, prompt in zip(names, prompts, strict=True)]
-    checked = [_checked(name, ids, vocab_size) for name, ids in zip(names, arrays, strict=True)]
+    checked = [checked_ids(name, ids, vocab_size) for name, ids in zip(names, arrays, strict=True)]
     return Prompts(checked, texts, single)
+
+
+def kept_ids(ids: NDArray[np.int32], truncate_prompt_tokens: int | None) -> NDArray[np.int32]:
+    """The last ``truncate_prompt_tokens`` of a prompt's tokens, or all of them."""
+    return ids[-truncate_prompt_tokens:] if truncate_prompt_tokens else ids
 
 
 def as_texts(value: Any) -> Any:
@@ -159,7 +172,7 @@ def _as_text(prompt: Any, chat: Chat | None, tokenizer: Tokenizer) -> str:
     return tokenizer.chat_template.render(messages, template=chat.template, tools=chat.tools, arguments=chat.arguments)
 
 
-def _check_chars(name: str, text: str, tokenizer: Tokenizer, max_input_len: int) -> None:
+def check_chars(name: str, text: str, tokenizer: Tokenizer, max_input_len: int) -> None:
     """Raise LimitError for a text that is certainly too long, before it is tokenized: megabytes would take seconds."""
     if len(text) <= max_input_len * _ROOMY_TOKEN_CHARS:  # which spares most prompts a search of the vocabulary
         return
@@ -182,7 +195,8 @@ def _as_array(name: str, prompt: Any) -> NDArray[Any]:
         raise ArgumentError(f"{name} is not a list of token ids ({one_line(str(error))}): {_EXPECTED}") from error
 
 
-def _checked(name: str, ids: NDArray[Any], vocab_size: int) -> NDArray[np.int32]:
+def checked_ids(name: str, ids: NDArray[Any], vocab_size: int) -> NDArray[np.int32]:
+    """A prompt as int32[prompt_len]. Raises ArgumentError for an empty one, or ids outside the vocabulary."""
     if ids.ndim == 0:
         raise ArgumentError(f"{name} is the single value {shown(ids.item())}: {_EXPECTED}; did you mean [prompt]?")
     if ids.size == 0:

@@ -32,6 +32,11 @@ class ChatTemplate:
         texts = {name: value.get("content") if isinstance(value, dict) else value for name, value in tokens.items()}
         return cls(sources, {name: text for name, text in texts.items() if isinstance(text, str)})
 
+    @property
+    def text(self) -> str:
+        """All templates, one after the other."""
+        return "\n".join(self._sources.values())
+
     def render(
         self,
         messages: Sequence[Message],

@@ -18,11 +18,13 @@ from trtllm_lite.serve.parsers.events import (
 from trtllm_lite.serve.parsers.registry import (
     REASONING_PARSERS,
     TOOL_PARSERS,
+    check_names,
     find_tool_parser,
     guess,
     make_parser,
     needs_special_tokens,
     reasoning_end_str,
+    starts_inside,
 )
 from trtllm_lite.serve.parsers.tools import NamedFunction, Tool, ToolChoice
 
@@ -39,10 +41,12 @@ __all__ = [
     "ToolCallBegin",
     "ToolCallEnd",
     "ToolChoice",
+    "check_names",
     "find_tool_parser",
     "guess",
     "join_events",
     "make_parser",
     "needs_special_tokens",
     "reasoning_end_str",
+    "starts_inside",
 ]

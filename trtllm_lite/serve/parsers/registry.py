@@ -59,7 +59,7 @@ def make_parser(
     ``starts_inside``: the prompt ends inside the model's thoughts, as chat templates that open them make it end.
     Raises ArgumentError for names of no parser.
     """
-    _check_names(tool_parser, reasoning_parser)
+    check_names(tool_parser, reasoning_parser)
     if tool_parser == _HARMONY[0] or reasoning_parser == _HARMONY[1]:
         return ComposedParser(None, HarmonyParser(tools, starts_inside=starts_inside))
     markers = None if reasoning_parser is None else REASONING_MARKERS[reasoning_parser]
@@ -71,7 +71,7 @@ def make_parser(
 
 def needs_special_tokens(tool_parser: str | None, reasoning_parser: str | None) -> bool:
     """Whether the text must have the names of special tokens. Raises ArgumentError for names of no parser."""
-    _check_names(tool_parser, reasoning_parser)
+    check_names(tool_parser, reasoning_parser)
     if reasoning_parser == _HARMONY[1] or (reasoning_parser and REASONING_MARKERS[reasoning_parser].are_special):
         return True
     return tool_parser is not None and TOOL_PARSERS[tool_parser].needs_special_tokens
@@ -82,8 +82,14 @@ def reasoning_end_str(reasoning_parser: str) -> str | None:
 
     Raises ArgumentError for names of no parser.
     """
-    _check_names(None, reasoning_parser)
+    check_names(None, reasoning_parser)
     return None if reasoning_parser == _HARMONY[1] else REASONING_MARKERS[reasoning_parser].ends[0]
+
+
+def starts_inside(reasoning_parser: str | None, prompt: str) -> bool:
+    """Whether a prompt ends inside the model's thoughts, which its chat template has opened."""
+    markers = REASONING_MARKERS.get(reasoning_parser or "")
+    return markers is not None and prompt.rstrip().endswith(markers.begins)
 
 
 def find_tool_parser(name: str) -> type[ToolParser]:
@@ -104,7 +110,8 @@ def _first(rows: Sequence[tuple[str | None, tuple[str, ...]]], template: str) ->
     return next((name for name, marks in rows if all(mark in template for mark in marks)), None)
 
 
-def _check_names(tool_parser: str | None, reasoning_parser: str | None) -> None:
+def check_names(tool_parser: str | None, reasoning_parser: str | None) -> None:
+    """Raise ArgumentError for names of no parser, and for two that do not go together."""
     if tool_parser is not None:
         _check_name("tool_parser", tool_parser, TOOL_PARSERS)
     if reasoning_parser is not None:

@@ -1,0 +1,86 @@
+"""Errors as OpenAI's API reports them."""
+
+import re
+import sys
+import traceback
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from trtllm_lite.errors import ArgumentError, EngineError, LimitError, OverloadedError, TrtllmLiteError
+from trtllm_lite.serve.http.messages import Response
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "service_unavailable_error",
+}
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_FIRST_WORDS = 3
+
+
+class ApiError(Exception):
+    """A request that gets an error instead of an answer.
+
+    ``param`` is the field of the request that is at fault, ``code`` a word that programs can tell errors apart by.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The value of ``error`` in the body, or in an event."""
+        return {"message": self.message, "type": _TYPES[self.status], "param": self.param, "code": self.code}
+
+    def response(self) -> Response:
+        """The response to a request that fails before it is answered."""
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return Response(self.status, msgspec.json.encode({"error": self.content}), headers=headers)
+
+
+def api_error(error: Exception, fields: Collection[str] = ()) -> ApiError:
+    """The error that a client gets for any error; ``fields`` are those of the request, which messages begin with."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, OverloadedError):
+        return ApiError(429, str(error), code="overloaded", retry_after=1)
+    if isinstance(error, LimitError):
+        return ApiError(400, str(error), param=_field(error, fields), code="limit_exceeded")
+    if isinstance(error, ArgumentError):
+        return ApiError(400, str(error), param=_field(error, fields), code="invalid_value")
+    if isinstance(error, EngineError):
+        return ApiError(500, str(error), code="engine_error")
+    if isinstance(error, TrtllmLiteError):
+        return ApiError(500, str(error), code="server_error")
+    traceback.print_exception(error, file=sys.stderr)
+    return ApiError(500, "the server failed on this request: its log says why", code="internal_error")
+
+
+def _field(error: Exception, fields: Collection[str]) -> str | None:
+    """The first of the message's words that is a field of the request."""
+    words = _WORD.findall(str(error))[:_FIRST_WORDS]
+    return next((word for word in words if word in fields), None)

@@ -1,0 +1,53 @@
+"""The keys that clients must show."""
+
+import hashlib
+import hmac
+from pathlib import Path
+
+from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.serve.http.messages import is_header_value
+
+_LONGEST_KEY = 512
+_BEARER = "bearer "
+
+
+class ApiKeys:
+    """Keys, of which requests show one as ``Authorization: Bearer KEY`` or, as Anthropic's clients do, ``x-api-key``.
+
+    Only digests are kept, and all of them are compared, so that the time says nothing about a key.
+    """
+
+    def __init__(self, keys: list[str]) -> None:
+        self._digests = [_digest(key) for key in keys]
+
+    @classmethod
+    def from_file(cls, path: Path) -> "ApiKeys":
+        """A key a line; empty lines and those that begin with # do not count. Raises ArgumentError."""
+        try:
+            lines = path.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArgumentError(
+                f"api_key_file {path} cannot be read ({error}): expected a file with a key a line"
+            ) from error
+        keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not keys:
+            raise ArgumentError(f"api_key_file {path} holds no key: write one a line")
+        for number, key in enumerate(keys, 1):
+            if not is_header_value(key, _LONGEST_KEY):
+                raise ArgumentError(
+                    f"key {number} of api_key_file {shown(str(path))} is longer than {_LONGEST_KEY} characters, or has "
+                    "others than visible ASCII: change it"
+                )
+        return cls(keys)
+
+    def are_shown(self, headers: "dict[str, str]") -> bool:
+        """Whether a request shows one of the keys."""
+        given = headers.get("authorization", "")
+        key = given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else headers.get("x-api-key", "")
+        digest = _digest(key)
+        found = [hmac.compare_digest(digest, known) for known in self._digests]
+        return any(found)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()

@@ -1,0 +1,175 @@
+"""Application: finds the endpoint of each request, and turns errors into responses."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtllm_lite.errors import shown
+from trtllm_lite.runtime.lora.request import LoRARequest
+from trtllm_lite.serve.access_log import AccessLog
+from trtllm_lite.serve.api_error import ApiError, api_error
+from trtllm_lite.serve.api_keys import ApiKeys
+from trtllm_lite.serve.http.messages import Request, Response, is_header_value
+from trtllm_lite.serve.served_model import ServedModel
+
+_LONGEST_ID = 128
+_CLOSED_REQUEST = 499  # nginx's number for a client that went away
+
+Endpoint = Callable[["Application", Request], Awaitable[Response | None]]
+
+
+@dataclass(frozen=True)
+class Route:
+    """An endpoint, and the method that it is asked with.
+
+    ``is_open``: no key is needed. ``is_work``: it makes the engine work, which it does not while the server drains.
+    """
+
+    method: str
+    endpoint: Endpoint
+    is_open: bool = False
+    is_work: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the operator has decided: the keys that requests must show, None for none; ``lora_root``, the directory
+    below which adapters may be loaded by requests, None for nowhere; where the access log goes."""
+
+    api_keys: ApiKeys | None = None
+    lora_root: Path | None = None
+    access_log: AccessLog
+
+
+class Application:
+    """Answers requests. ``routes`` are by path; one that ends with / is for all paths that begin with it."""
+
+    def __init__(
+        self, models: Sequence[ServedModel], routes: Mapping[str, Sequence[Route]], settings: Settings
+    ) -> None:
+        self.models = list(models)
+        self.settings = settings
+        self.is_draining = False
+        self._by_name = {name: model for model in models for name in model.settings.names}
+        self._routes = {path: {route.method: route for route in found} for path, found in routes.items()}
+        self._prefixes = [path for path in self._routes if path.endswith("/") and path != "/"]
+        self.running: set[asyncio.Task[object]] = set()
+        """Tasks that answer requests for work."""
+
+    async def handle(self, request: Request) -> Response | None:
+        """Answer a request; None if it was answered by events. Raises nothing but CancelledError."""
+        given = request.headers.get("x-request-id", "")
+        request.id = given if is_header_value(given, _LONGEST_ID) else secrets.token_hex(16)
+        status = _CLOSED_REQUEST
+        try:
+            response = await self._respond(request)
+            status = 200 if response is None else response.status
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
+            failure = api_error(error, _FIELDS)
+            response, status = failure.response(), failure.status
+        finally:
+            self.settings.access_log.write(request, status)
+        if response is not None:
+            response.headers["X-Request-Id"] = request.id
+        return response
+
+    def too_large(self, size: str, most: int) -> Response:
+        """The answer to a body that is larger than the server takes."""
+        message = f"the body has {size} bytes, which exceeds the {most} of max_body_size: send less"
+        return ApiError(413, message, code="body_too_large").response()
+
+    def knows(self, name: str) -> bool:
+        """Whether a model or an adapter is called that."""
+        return name in self._by_name or any(model.adapter(name) for model in self.models)
+
+    def served(self, request: Request, name: str) -> tuple[ServedModel, LoRARequest | None]:
+        """The model called ``name``, or the model of the adapter called that, and the adapter.
+
+        A request that names no model gets the only one. Raises ApiError 404.
+        """
+        model, adapter = self._find(name)
+        request.model = name or model.name
+        return model, adapter
+
+    def _find(self, name: str) -> tuple[ServedModel, LoRARequest | None]:
+        if not name and len(self.models) == 1:
+            return self.models[0], None
+        if name in self._by_name:
+            return self._by_name[name], None
+        for model in self.models:
+            adapter = model.adapter(name)
+            if adapter is not None:
+                return model, adapter
+        known = ", ".join(shown(model.name) for model in self.models)
+        raise ApiError(
+            404,
+            f"there is no model {shown(name)}: expected {known}, or an adapter",
+            param="model",
+            code="model_not_found",
+        )
+
+    async def _respond(self, request: Request) -> Response | None:
+        route = self._route(request)
+        keys = self.settings.api_keys
+        if keys is not None and not route.is_open and not keys.are_shown(dict(request.headers)):
+            raise ApiError(
+                401, "the request shows no valid key: send Authorization: Bearer KEY", code="invalid_api_key"
+            )
+        if request.method == "POST":
+            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json" and request.body:
+                raise ApiError(
+                    415, f"content-type is {shown(kind)}: expected application/json", code="unsupported_media_type"
+                )
+        if not route.is_work:
+            return await route.endpoint(self, request)
+        if self.is_draining:
+            raise ApiError(
+                503, "the server is shutting down: send the request to another", code="draining", retry_after=1
+            )
+        task = asyncio.current_task()
+        assert task is not None
+        self.running.add(task)
+        try:
+            return await route.endpoint(self, request)
+        finally:
+            self.running.discard(task)
+
+    def _route(self, request: Request) -> Route:
+        path = request.path
+        methods = self._routes.get(path) or next(
+            (self._routes[prefix] for prefix in self._prefixes if path.startswith(prefix)), None
+        )
+        if methods is None:
+            raise ApiError(404, f"there is nothing at {shown(path)}", code="not_found")
+        route = methods.get("GET" if request.method == "HEAD" else request.method)
+        if route is None:
+            allowed = " or ".join(methods)
+            raise ApiError(
+                405, f"{shown(path)} is asked with {allowed}, not {shown(request.method)}", code="method_not_allowed"
+            )
+        return route
+
+
+# Names of fields that messages of the runtime begin with.
+_FIELDS = frozenset(
+    (
+        *(
+            "max_tokens",
+            "min_tokens",
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "n",
+            "best_of",
+            "stop",
+            "stop_token_ids",
+        ),
+        *("presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "logit_bias", "allowed_token_ids"),
+        *("logprobs", "prompt_logprobs", "truncate_prompt_tokens", "prompt", "priority", "timeout", "cache_salt"),
+        *("guided_decoding", "length_penalty", "messages", "tools", "chat_template_kwargs", "chat_template"),
+    )
+)

@@ -1,0 +1,52 @@
+"""What requests hold: their fields, with types and bounds, checked when a body is decoded.
+
+A field that is not listed is an error, as in OpenAI's API, so that no wish is dropped without a word.
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from trtllm_lite.errors import shown
+from trtllm_lite.printable import one_line
+from trtllm_lite.serve.api_error import ApiError
+
+Body = TypeVar("Body")
+
+
+def decode(body: bytes, kind: type[Body]) -> Body:
+    """A request's body. Raises ApiError 400, which names the field, for what is not JSON of this kind."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise _invalid(error) from error
+    except msgspec.DecodeError as error:
+        raise ApiError(400, f"the body is not JSON: {one_line(str(error))}", code="invalid_json") from error
+    except RecursionError as error:
+        raise ApiError(400, "the body's JSON is nested too deeply", code="invalid_json") from error
+    except UnicodeDecodeError as error:
+        raise ApiError(400, "the body is not UTF-8", code="invalid_json") from error
+
+
+def convert(value: Any, kind: type[Body], path: str) -> Body:
+    """A part of a body that was decoded as plain JSON; ``path`` says which."""
+    try:
+        return msgspec.convert(value, type=kind)
+    except msgspec.ValidationError as error:
+        raise _invalid(error, path) from error
+
+
+def _invalid(error: msgspec.ValidationError, path: str = "") -> ApiError:
+    # "Expected `int`, got `str` - at `$.stream_options.include_usage`"
+    message, _, place = str(error).partition(" - at `$")
+    where = (path + place.rstrip("`")).lstrip(".") or None
+    if message.startswith("Object contains unknown field `"):
+        unknown = message.removeprefix("Object contains unknown field `").rstrip("`")
+        where = f"{where}.{unknown}" if where else unknown
+        return ApiError(400, f"unknown field {shown(unknown)}: leave it out", param=where, code="unknown_parameter")
+    if message.startswith("Object missing required field `"):
+        missing = message.removeprefix("Object missing required field `").rstrip("`")
+        where = f"{where}.{missing}" if where else missing
+        return ApiError(400, f"{where} is missing", param=where, code="missing_required_parameter")
+    subject = where or "the body"
+    return ApiError(400, f"{subject}: {one_line(message[:1].lower() + message[1:])}", param=where, code="invalid_type")

@@ -1,0 +1,18 @@
+"""The body of /v1/completions."""
+
+from typing import Any
+
+from trtllm_lite.serve.bodies.sampling import SamplingFields
+
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
+
+
+class CompletionBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
+    """``prompt``: a string, token ids, or a list of either; ``logprobs``: how many likely tokens to report."""
+
+    prompt: str | list[Any]
+    best_of: int | None = None
+    echo: bool = False
+    logprobs: int | None = None
+    suffix: str | None = None
+    add_special_tokens: bool = True

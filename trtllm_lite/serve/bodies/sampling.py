@@ -1,0 +1,193 @@
+"""The fields by which completions and chats say how to generate."""
+
+from typing import Any
+
+import msgspec
+
+from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
+from trtllm_lite.runtime.session.sampling_params import SamplingParams
+from trtllm_lite.serve.api_error import ApiError
+from trtllm_lite.serve.bodies import convert
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """``include_usage``: an event behind the last has the numbers of tokens; ``continuous_usage_stats``: all have."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: bool = False
+
+
+class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """vLLM's field of this name: exactly one of its members is given."""
+
+    json: dict[str, Any] | str | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    structural_tag: str | None = None
+
+
+class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """OpenAI's fields, and vLLM's further ones, of the same meaning as those of ``SamplingParams``.
+
+    ``user``, ``metadata`` and the like are taken and mean nothing here.
+    """
+
+    model: str = ""
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    n: int = 1
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    stop: str | list[str] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    response_format: dict[str, Any] | None = None
+
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    length_penalty: float = 1.0
+    use_beam_search: bool = False
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    truncate_prompt_tokens: int | None = None
+    prompt_logprobs: int | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    priority: int = 0
+    request_id: str | None = None
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+    cache_salt: str = ""
+    timeout: float | None = None
+
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    store: bool | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @property
+    def usage_at_end(self) -> bool:
+        """Whether a stream ends with the numbers of tokens."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def usage_always(self) -> bool:
+        """Whether every event of a stream has the numbers of tokens so far."""
+        return self.stream_options is not None and self.stream_options.continuous_usage_stats
+
+    def sampling_params(self, *, max_tokens: int | None, draws: bool, **own: Any) -> SamplingParams:
+        """The parameters that these fields ask for; ``own`` are those that an endpoint decides, such as ``logprobs``.
+
+        Without any of temperature, top_p, top_k and min_p the model's own defaults hold, or temperature 1 if it has
+        none (``draws`` says whether it has some). Raises ArgumentError.
+        """
+        given = (self.temperature, self.top_p, self.top_k, self.min_p)
+        temperature = self.temperature if draws or any(value is not None for value in given) else 1.0
+        values: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "top_p": self.top_p,
+            "top_k": None if self.top_k == -1 else self.top_k,
+            "min_p": self.min_p,
+            "n": self.n,
+            "stop": self.stop or None,
+            "stop_token_ids": self.stop_token_ids,
+            "presence_penalty": self.presence_penalty or 0.0,
+            "frequency_penalty": self.frequency_penalty or 0.0,
+            "repetition_penalty": self.repetition_penalty,
+            "length_penalty": self.length_penalty,
+            "use_beam_search": self.use_beam_search,
+            "seed": self.seed,
+            "logit_bias": self._logit_bias(),
+            "include_stop_str_in_output": self.include_stop_str_in_output,
+            "ignore_eos": self.ignore_eos,
+            "min_tokens": self.min_tokens,
+            "skip_special_tokens": self.skip_special_tokens,
+            "truncate_prompt_tokens": None if self.truncate_prompt_tokens == -1 else self.truncate_prompt_tokens,
+            "prompt_logprobs": self.prompt_logprobs,
+            "allowed_token_ids": self.allowed_token_ids,
+            "bad": self.bad_words,
+            "guided_decoding": self.form(),
+        }
+        if not self.spaces_between_special_tokens:
+            raise ApiError(
+                400,
+                "spaces_between_special_tokens is false: no spaces are put between them anyway; leave it out",
+                param="spaces_between_special_tokens",
+                code="unsupported_value",
+            )
+        return SamplingParams(**{**values, **own})
+
+    def form(self) -> GuidedDecodingParams | None:
+        """What the text must be, by whichever of the fields that say so."""
+        asked: dict[str, Any] = {
+            "json": self.guided_json,
+            "regex": self.guided_regex,
+            "choice": self.guided_choice,
+            "grammar": self.guided_grammar,
+        }
+        if self.structured_outputs is not None:
+            asked = {**_given(asked), **_given(msgspec.structs.asdict(self.structured_outputs))}
+        asked = {**_given(asked), **_response_format(self.response_format)}
+        return GuidedDecodingParams(**asked) if asked else None
+
+    def _logit_bias(self) -> dict[int, float] | None:
+        if self.logit_bias is None:
+            return None
+        try:
+            return {int(token): bias for token, bias in self.logit_bias.items()}
+        except ValueError as error:
+            raise ApiError(
+                400, "logit_bias: expected token ids as keys", param="logit_bias", code="invalid_value"
+            ) from error
+
+
+class _JsonSchema(msgspec.Struct, kw_only=True):
+    """``strict``, ``name`` and ``description`` change nothing: the text always follows the schema."""
+
+    schema: dict[str, Any] = {}
+
+
+def _response_format(value: dict[str, Any] | None) -> dict[str, Any]:
+    """What OpenAI's response_format asks for, as fields of GuidedDecodingParams."""
+    kind = None if value is None else value.get("type")
+    if value is None or kind == "text":
+        return {}
+    if kind == "json_object":
+        return {"json_object": True}
+    if kind == "json_schema":
+        return {"json": convert(value.get("json_schema"), _JsonSchema, "response_format.json_schema").schema}
+    if kind == "structural_tag":
+        return {"structural_tag": value}
+    if kind == "grammar" and isinstance(value.get("grammar"), str):
+        return {"grammar": value["grammar"]}
+    if kind == "regex" and isinstance(value.get("regex"), str):
+        return {"regex": value["regex"]}
+    raise ApiError(
+        400,
+        "response_format.type: expected text, json_object, json_schema, structural_tag, grammar or regex",
+        param="response_format",
+        code="invalid_value",
+    )
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

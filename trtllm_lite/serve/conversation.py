@@ -1,0 +1,219 @@
+"""Makes a prompt of a conversation, and says how the answer to it is read."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from trtllm_lite.errors import ArgumentError
+from trtllm_lite.runtime.lora.request import LoRARequest
+from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
+from trtllm_lite.runtime.session.prompts import check_chars, checked_ids, kept_ids
+from trtllm_lite.runtime.session.request import Request
+from trtllm_lite.serve.api_error import ApiError
+from trtllm_lite.serve.bodies.chat import MAX_TOOLS, ChatBody, NamedTool
+from trtllm_lite.serve.parsers import (
+    NamedFunction,
+    OutputParser,
+    Tool,
+    ToolChoice,
+    find_tool_parser,
+    make_parser,
+    needs_special_tokens,
+    reasoning_end_str,
+    starts_inside,
+)
+from trtllm_lite.serve.served_model import Prompt, ServedModel
+
+_MAX_MESSAGES = 4096
+_MAX_TOP_LOGPROBS = 20
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A conversation whose answer can be generated: the prompt, and what the parser of an answer must know."""
+
+    prompt: Prompt
+    tools: Sequence[Tool]
+    tool_parser: str | None
+    reasoning_parser: str | None
+    starts_inside_reasoning: bool
+
+    def parser(self) -> OutputParser | None:
+        """A parser for one answer; None if all of its text is content."""
+        if self.tool_parser is None and self.reasoning_parser is None:
+            return None
+        return make_parser(
+            tool_parser=self.tool_parser,
+            reasoning_parser=self.reasoning_parser,
+            tools=self.tools,
+            starts_inside=self.starts_inside_reasoning,
+        )
+
+
+def prepare(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> Conversation:
+    """Render, tokenize and check a conversation; it may take a while. Raises ApiError, ArgumentError, LimitError."""
+    tokenizer, session = model.required_tokenizer(), model.session
+    _check(body)
+    text = render(model, body)
+    check_chars("the conversation", text, tokenizer, session.limits.max_input_len)
+    ids = tokenizer.encode(text, add_special_tokens=body.add_special_tokens)  # templates spell special tokens out
+    reasoning_parser = model.settings.reasoning_parser
+    tools = [] if body.tool_choice == "none" else _tools_for_parser(body)
+    tool_parser = _tool_parser(model) if tools else None
+    params = body.sampling_params(
+        max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+        draws=bool(session.manifest.model.generation.get("do_sample")),
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        guided_decoding=_form(body, tools, tool_parser, reasoning_parser),
+        skip_special_tokens=body.skip_special_tokens and not needs_special_tokens(tool_parser, reasoning_parser),
+    )
+    array = checked_ids("the conversation", np.asarray(ids), session.manifest.model.vocab_size)
+    kept = kept_ids(array, params.truncate_prompt_tokens)
+    request = Request(
+        kept,
+        params,
+        priority=body.priority,
+        timeout=body.timeout,
+        cache_salt=body.cache_salt,
+        lora_request=adapter,
+    )
+    prompt = Prompt(request, text, len(array) - len(kept))
+    return Conversation(prompt, tools, tool_parser, reasoning_parser, starts_inside(reasoning_parser, text))
+
+
+def _check(body: ChatBody) -> None:
+    """Raise ApiError for fields that contradict each other, or ask for what there is not."""
+    if len(body.messages) > _MAX_MESSAGES:
+        raise _wrong("messages", f"messages has {len(body.messages)} entries, which exceeds {_MAX_MESSAGES}")
+    if body.tools is not None and len(body.tools) > MAX_TOOLS:
+        raise _wrong("tools", f"tools has {len(body.tools)} entries, which exceeds {MAX_TOOLS}")
+    if body.top_logprobs is not None and not (body.logprobs and 0 <= body.top_logprobs <= _MAX_TOP_LOGPROBS):
+        raise _wrong("top_logprobs", f"top_logprobs: expected 0 to {_MAX_TOP_LOGPROBS}, together with logprobs")
+    if body.modalities not in (None, ["text"]):
+        raise _wrong("modalities", 'modalities: expected ["text"], as only text is generated')
+    if body.echo:
+        raise _wrong("echo", "echo: chats are not echoed; leave it out")
+    if body.continue_final_message and body.add_generation_prompt:
+        raise _wrong("continue_final_message", "continue_final_message: set add_generation_prompt to false with it")
+    needs_tools = body.tool_choice == "required" or isinstance(body.tool_choice, NamedTool)
+    if needs_tools and not body.tools:
+        raise _wrong("tool_choice", "tool_choice asks for a call, and there are no tools: give some, or leave it out")
+    if isinstance(body.tool_choice, NamedTool):
+        names = [tool.function.name for tool in body.tools or ()]
+        if body.tool_choice.function.name not in names:
+            raise _wrong("tool_choice", "tool_choice names a function that is none of tools")
+
+
+def _tools_for_parser(body: ChatBody) -> list[Tool]:
+    functions = [tool.function for tool in body.tools or ()]
+    return [
+        Tool(function.name, strict=bool(function.strict))
+        if function.parameters is None
+        else Tool(function.name, function.parameters, bool(function.strict))
+        for function in functions
+    ]
+
+
+def _tools_for_template(body: ChatBody) -> list[dict[str, Any]]:
+    return [] if body.tools is None else [_without_nones(msgspec.to_builtins(tool)) for tool in body.tools]
+
+
+def _without_nones(tool: dict[str, Any]) -> dict[str, Any]:
+    function = {name: value for name, value in tool["function"].items() if value is not None}
+    return {**tool, "function": function}
+
+
+def _tool_parser(model: ServedModel) -> str:
+    if model.settings.tool_parser is None:
+        raise ApiError(
+            400,
+            "tools are given, and the server knows no form of calls for this model: start it with --tool_call_parser",
+            param="tools",
+            code="no_tool_parser",
+        )
+    return model.settings.tool_parser
+
+
+def render(model: ServedModel, body: ChatBody) -> str:
+    """The conversation as the model's chat template writes it."""
+    template, tools = model.required_tokenizer().chat_template, _tools_for_template(body)
+    if template is None:
+        raise ApiError(400, "this model has no chat template: send prompts to /v1/completions", code="no_chat_template")
+    arguments = dict(body.chat_template_kwargs or {})
+    arguments["add_generation_prompt"] = body.add_generation_prompt
+    if body.documents is not None:
+        arguments["documents"] = body.documents
+    if body.reasoning_effort is not None:
+        arguments["reasoning_effort"] = body.reasoning_effort
+        if body.reasoning_effort == "none":
+            arguments.setdefault("enable_thinking", False)
+    messages = [_for_template(message) for message in body.messages]
+    text = template.render(messages, template=body.chat_template, tools=tools or None, arguments=arguments)
+    return _cut_behind(text, messages[-1]) if body.continue_final_message else text
+
+
+def _for_template(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as chat templates expect it: arguments of calls as objects, and "system" for OpenAI's "developer"."""
+    made = dict(message)
+    if made.get("role") == "developer":
+        made["role"] = "system"
+    calls = made.get("tool_calls")
+    if isinstance(calls, list):
+        made["tool_calls"] = [_call_for_template(call) for call in calls]
+        made.setdefault("content", None)
+    elif "tool_calls" in made:
+        del made["tool_calls"]  # null
+    return made
+
+
+def _call_for_template(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if not isinstance(arguments, str) or not isinstance(function, dict):
+        return call
+    try:
+        parsed = json.loads(arguments or "{}")
+    except (ValueError, RecursionError) as error:
+        raise _wrong("messages", "messages: the arguments of a tool call are not JSON") from error
+    return {**call, "function": {**function, "arguments": parsed}}
+
+
+def _cut_behind(text: str, message: dict[str, Any]) -> str:
+    """The rendered conversation up to the end of its last message's content, which the answer goes on with."""
+    content = message.get("content")
+    if not isinstance(content, str) or not content.strip():
+        raise _wrong("continue_final_message", "continue_final_message: the last message has no text to go on with")
+    place = text.rfind(content.strip())
+    if place < 0:
+        raise ArgumentError("continue_final_message: the chat template changes the last message's content")
+    return text[: place + len(content.strip())]
+
+
+def _form(
+    body: ChatBody, tools: Sequence[Tool], tool_parser: str | None, reasoning_parser: str | None
+) -> GuidedDecodingParams | None:
+    """What the answer must be, by response_format and the like, or by the tools that must be called."""
+    form = body.form()
+    if tool_parser is not None:
+        guide = find_tool_parser(tool_parser).guide(
+            tools, _choice(body), parallel=body.parallel_tool_calls is not False
+        )
+        if form is not None and guide is not None:
+            raise _wrong("response_format", "response_format does not go with tools that must be called, or are strict")
+        form = form or guide
+    if form is not None and reasoning_parser is not None:
+        form = replace(form, reasoning_end_str=reasoning_end_str(reasoning_parser))
+    return form
+
+
+def _choice(body: ChatBody) -> ToolChoice:
+    choice = body.tool_choice
+    return NamedFunction(choice.function.name) if isinstance(choice, NamedTool) else choice or "auto"
+
+
+def _wrong(param: str, message: str) -> ApiError:
+    return ApiError(400, message, param=param, code="invalid_value")

@@ -1,0 +1,84 @@
+"""What the server says about itself: /v1/models, /health, /ready, /version, /load; and what it does not have."""
+
+import time
+from typing import Any
+
+from trtllm_lite import __version__
+from trtllm_lite.errors import shown
+from trtllm_lite.serve.api_error import ApiError
+from trtllm_lite.serve.app import Application
+from trtllm_lite.serve.events import encode_json
+from trtllm_lite.serve.http.messages import Request, Response
+from trtllm_lite.serve.served_model import ServedModel
+
+_MODEL_PATH = "/v1/models/"
+_STARTED = int(time.time())
+
+
+async def models(app: Application, request: Request) -> Response:
+    """All models and their adapters, or one."""
+    entries = [entry for model in app.models for entry in _entries(model)]
+    if not request.path.startswith(_MODEL_PATH):
+        return Response(200, encode_json({"object": "list", "data": entries}))
+    name = request.path[len(_MODEL_PATH) :]
+    found = next((entry for entry in entries if entry["id"] == name), None)
+    if found is None:
+        raise ApiError(404, f"there is no model {shown(name)}", param="model", code="model_not_found")
+    return Response(200, encode_json(found))
+
+
+def _entries(model: ServedModel) -> list[dict[str, Any]]:
+    common = {"object": "model", "created": _STARTED, "owned_by": "trtllm_lite"}
+    own = [
+        {"id": name, **common, "root": model.name, "parent": None, "max_model_len": model.max_model_len}
+        for name in model.settings.names
+    ]
+    adapters = [
+        {"id": name, **common, "root": adapter.lora_path, "parent": model.name}
+        for name, adapter in model.adapters.items()
+    ]
+    return own + adapters
+
+
+async def health(app: Application, request: Request) -> Response:  # noqa: ARG001
+    """200 while every engine works; 503 once one is broken."""
+    broken = next((model for model in app.models if model.session.pump.failure is not None), None)
+    if broken is not None:
+        raise ApiError(503, f"the engine of {shown(broken.name)} has failed: restart the server", code="engine_dead")
+    return Response(200, b"")
+
+
+async def ready(app: Application, request: Request) -> Response:
+    """As :func:`health`; and 503 while the server shuts down."""
+    if app.is_draining:
+        raise ApiError(503, "the server is shutting down", code="draining")
+    return await health(app, request)
+
+
+async def version(app: Application, request: Request) -> Response:  # noqa: ARG001
+    """The version of this package."""
+    return Response(200, encode_json({"version": __version__}))
+
+
+async def load(app: Application, request: Request) -> Response:  # noqa: ARG001
+    """What the engines are working on; ``server_load``, of all together, is vLLM's name."""
+    stats = {model.name: model.session.stats() for model in app.models}
+    models = {
+        model.name: {
+            "num_requests_running": stats[model.name].num_running,
+            "num_requests_waiting": stats[model.name].num_waiting,
+            "num_active_sequences": model.num_active,
+            "capacity": model.capacity,
+            "kv_cache_usage": stats[model.name].num_used_blocks / max(stats[model.name].num_blocks, 1),
+            "num_generated_tokens": stats[model.name].num_generated_tokens,
+        }
+        for model in app.models
+    }
+    return Response(200, encode_json({"server_load": sum(model.num_active for model in app.models), "models": models}))
+
+
+async def embeddings(app: Application, request: Request) -> Response:  # noqa: ARG001
+    """Engines of text generators make no embeddings."""
+    raise ApiError(
+        400, "the models of this server generate text and make no embeddings", param="model", code="not_an_embedder"
+    )

@@ -1,0 +1,76 @@
+"""/v1/load_lora_adapter and /v1/unload_lora_adapter, with vLLM's bodies."""
+
+from pathlib import Path
+
+import msgspec
+
+from trtllm_lite.errors import shown
+from trtllm_lite.serve.api_error import ApiError
+from trtllm_lite.serve.app import Application
+from trtllm_lite.serve.bodies import decode
+from trtllm_lite.serve.http.messages import TEXT, Request, Response
+
+_MAX_ADAPTERS = 4096
+_LONGEST_NAME = 256
+
+
+class LoadBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """``model`` is the one that the adapter belongs to, if there are several."""
+
+    lora_name: str
+    lora_path: str
+    model: str = ""
+
+
+class UnloadBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """``lora_int_id`` is taken, and means nothing here."""
+
+    lora_name: str
+    lora_int_id: int | None = None
+
+
+async def load_lora_adapter(app: Application, request: Request) -> Response:
+    """Give an adapter of the directory ``--lora_root`` a name, by which requests run with it."""
+    body = decode(request.body, LoadBody)
+    model, _ = app.served(request, body.model)
+    path = _checked_path(app.settings.lora_root, body.lora_path)
+    if not 0 < len(body.lora_name) <= _LONGEST_NAME:
+        raise ApiError(
+            400, f"lora_name: expected 1 to {_LONGEST_NAME} characters", param="lora_name", code="invalid_value"
+        )
+    if app.knows(body.lora_name):
+        raise ApiError(
+            400, f"{shown(body.lora_name)} is a model or an adapter already", param="lora_name", code="name_taken"
+        )
+    if len(model.adapters) >= _MAX_ADAPTERS:
+        raise ApiError(400, f"there are {_MAX_ADAPTERS} adapters already: unload one", code="too_many_adapters")
+    model.add_adapter(body.lora_name, str(path))
+    return Response(200, f"Success: LoRA adapter {shown(body.lora_name)} added successfully.\n".encode(), TEXT)
+
+
+async def unload_lora_adapter(app: Application, request: Request) -> Response:
+    """Forget an adapter's name; requests that run with it go on."""
+    body = decode(request.body, UnloadBody)
+    for model in app.models:
+        if model.adapters.pop(body.lora_name, None) is not None:
+            return Response(
+                200, f"Success: LoRA adapter {shown(body.lora_name)} removed successfully.\n".encode(), TEXT
+            )
+    raise ApiError(404, f"there is no adapter {shown(body.lora_name)}", param="lora_name", code="adapter_not_found")
+
+
+def _checked_path(root: Path | None, given: str) -> Path:
+    """The directory of an adapter, which must lie below ``root``."""
+    if root is None:
+        raise ApiError(
+            403, "adapters are not loaded by requests here: start the server with --lora_root DIR", code="not_allowed"
+        )
+    path = (root / given).resolve() if "\0" not in given else root
+    if not path.is_relative_to(root.resolve()) or not (path / "adapter_config.json").is_file():
+        raise ApiError(
+            400,
+            f"lora_path is {shown(given)}: expected a directory below --lora_root with an adapter_config.json",
+            param="lora_path",
+            code="invalid_value",
+        )
+    return path

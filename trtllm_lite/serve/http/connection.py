@@ -1,0 +1,280 @@
+"""One client's connection."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, cast
+
+import httptools
+
+from trtllm_lite.serve.http.messages import EVENTS, TEXT, Request, Response, head_of
+
+if TYPE_CHECKING:
+    from trtllm_lite.serve.http.server import HttpServer
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_LAST_CHUNK = b"0\r\n\r\n"
+# Beyond so many bytes that the client has not read a stream pauses: its next chunk then holds all that came meanwhile.
+_HIGH_WATER = 64 << 10
+
+
+class _RefusedError(Exception):
+    """The request's head or body goes beyond a limit; the connection has the answer."""
+
+
+class Connection(asyncio.Protocol):
+    """Parses requests, has the server answer them one after the other, and hears when the client goes away."""
+
+    def __init__(self, server: "HttpServer") -> None:
+        self._server = server
+        self._limits = server.limits
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # until connection_made
+        self._waiting: deque[tuple[Request, bool, bool]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._refusal: Response | None = None
+        self._closed = False
+        self.paused = False
+        """Whether the client is so far behind in reading that nothing more should be written for now."""
+        self.on_resume: Callable[[], None] | None = None
+        """Called when the client has caught up."""
+        self.deadline: float | None = None
+        """When the server gives up waiting for the client, by the loop's clock; None while it waits for nothing."""
+        self._is_receiving = False
+        self._begin_message()
+
+    @property
+    def client(self) -> str:
+        """The client's address, as the access log shows it."""
+        peer = self._transport.get_extra_info("peername")
+        return peer[0] if isinstance(peer, tuple) else "unix"
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered, or arriving."""
+        return self._task is None and not self._waiting and not self._is_receiving
+
+    def seconds_since(self, instant: float) -> float:
+        """Seconds since an instant of the loop's clock."""
+        return self._server.now() - instant
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class has another base
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER)
+        if not self._server.admit(self):
+            busy = f"there are {self._limits.max_connections} connections already: come back later\n".encode()
+            self._close_with(Response(503, busy, TEXT, {"Retry-After": "1"}))
+            return
+        self.deadline = self._server.now() + self._limits.head_timeout
+
+    def data_received(self, data: bytes) -> None:
+        if self._closed:
+            return
+        if not self._is_receiving:
+            self._is_receiving = True
+            self.deadline = self._server.now() + self._limits.head_timeout
+        self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # an offer of another protocol, which nobody has to take
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or Response(400, b"this is not HTTP/1.1\n", TEXT))
+            return
+        if not self._is_in_body and self._is_receiving and self._head_bytes > self._limits.max_head_bytes:
+            self._refuse(self._too_long_head())
+        if len(self._waiting) > self._limits.max_pipelined:
+            self._refuse(Response(400, b"too many requests before earlier ones are answered\n", TEXT))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._closed = True
+        self.deadline = None
+        self._server.forget(self)
+        self._waiting.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    def pause_writing(self) -> None:
+        self.paused = True
+        self.deadline = self._server.now() + self._limits.write_timeout
+
+    def resume_writing(self) -> None:
+        self.paused, self.deadline = False, None
+        if self.on_resume is not None:
+            self.on_resume()
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        self._begin_message()
+        self._is_receiving = True
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self._headers) >= self._limits.max_headers:
+            self._raise(Response(431, f"more than {self._limits.max_headers} headers\n".encode(), TEXT))
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        limits = self._limits
+        length = self._headers.get("content-length", "0")
+        if length.isascii() and length.isdigit() and (len(length) > 15 or int(length) > limits.max_body_bytes):
+            self._raise(self._server.too_large(length[:15]))
+        self._is_in_body = True
+        self.deadline = self._server.now() + limits.body_timeout
+        if self._headers.get("expect", "").lower() == "100-continue":
+            self._transport.write(_CONTINUE)
+
+    def on_body(self, part: bytes) -> None:
+        self._body.append(part)
+        self._body_bytes += len(part)
+        if self._body_bytes > self._limits.max_body_bytes:
+            self._raise(self._server.too_large(f"more than {self._body_bytes - 1}"))
+
+    def on_message_complete(self) -> None:
+        url = httptools.parse_url(self._url)
+        request = Request(
+            method=self._parser.get_method().decode("latin-1"),
+            path=(url.path or b"/").decode("latin-1"),
+            query=(url.query or b"").decode("latin-1"),
+            headers=self._headers,
+            body=b"".join(self._body),
+            connection=self,
+            received=self._server.now(),
+        )
+        keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
+        self._waiting.append((request, keep_alive, self._parser.get_http_version() == "1.1"))
+        self._begin_message()
+        if self._task is None:
+            self._answer_next()
+
+    def _begin_message(self) -> None:
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        self._body_bytes = self._head_bytes = 0
+        self._is_in_body = self._is_receiving = False
+
+    def _too_long_head(self) -> Response:
+        longest = self._limits.max_head_bytes
+        return Response(431, f"the request's line and headers are longer than {longest} bytes\n".encode(), TEXT)
+
+    def _raise(self, refusal: Response) -> None:
+        self._refusal = refusal
+        raise _RefusedError
+
+    # Answers.
+
+    def _answer_next(self) -> None:
+        request, self._keep_alive, self._may_chunk = self._waiting.popleft()
+        self.deadline = None
+        self._task = self._server.loop.create_task(self._answer(request))
+
+    async def _answer(self, request: Request) -> None:
+        response = await self._server.handler(request)
+        if response is not None:
+            self._send(response, with_body=request.method != "HEAD")
+        self._task = None
+        if self._closed:
+            return
+        if not self._keep_alive or self._server.is_closing:
+            self._close()
+        elif self._waiting:
+            self._answer_next()
+        elif not self._is_receiving and not self.paused:
+            self.deadline = self._server.now() + self._limits.idle_timeout
+
+    def _send(self, response: Response, *, with_body: bool = True) -> None:
+        if self._closed:
+            return
+        close = not self._keep_alive or self._server.is_closing
+        head = head_of(response.status, response.content_type, response.headers, len(response.body), close=close)
+        self._transport.write(head + response.body if with_body else head)
+
+    def open_stream(self, headers: Mapping[str, str]) -> "EventStream":
+        """Begin the answer to the current request with status 200 and server-sent events that come over time."""
+        if not self._may_chunk:
+            self._keep_alive = False
+        close = not self._keep_alive
+        # cache-control and x-accel-buffering keep proxies from holding events back.
+        head = head_of(
+            200, EVENTS, {"cache-control": "no-store", "x-accel-buffering": "no", **headers}, None, close=close
+        )
+        return EventStream(self, head, chunked=not close)
+
+    def write(self, data: bytes) -> None:
+        """Send ``data`` as soon as may be; nothing happens if the client is gone."""
+        if not self._closed:
+            self._transport.write(data)
+
+    # Ends.
+
+    def expire(self) -> None:
+        """The deadline has passed."""
+        if self.paused or self._closed:
+            self._transport.abort()
+        elif self._is_receiving:
+            self._refuse(Response(408, b"the request took too long to arrive\n", TEXT))
+        else:
+            self._close()
+
+    def close_if_idle(self) -> None:
+        """Close the connection unless a request is under way."""
+        if self.is_idle:
+            self._close()
+
+    def abort(self) -> None:
+        """Close the connection at once, whatever goes on."""
+        self._transport.abort()
+
+    def _refuse(self, response: Response) -> None:
+        """Answer with an error what cannot be read any further, unless an earlier answer is under way, and close."""
+        if self._task is None:
+            self._close_with(response)
+        else:
+            self.abort()
+
+    def _close_with(self, response: Response) -> None:
+        self._transport.write(
+            head_of(response.status, response.content_type, response.headers, len(response.body), close=True)
+            + response.body
+        )
+        self._close()
+
+    def _close(self) -> None:
+        self._closed = True
+        self.deadline = self._server.now() + self._limits.write_timeout  # for what is still unread
+        self._transport.close()
+
+
+class EventStream:
+    """A response of server-sent events. Every write is sent at once, as one chunk."""
+
+    __slots__ = ("_chunked", "_connection", "_head")
+
+    def __init__(self, connection: Connection, head: bytes, *, chunked: bool) -> None:
+        self._connection = connection
+        self._head = head  # goes out with the first event
+        self._chunked = chunked
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client is behind in reading; ``Connection.on_resume`` tells when it has caught up."""
+        return self._connection.paused
+
+    def write(self, events: bytes) -> None:
+        """Send whole events, of which there is at least one."""
+        data = b"%x\r\n%b\r\n" % (len(events), events) if self._chunked else events
+        if self._head:
+            data, self._head = self._head + data, b""
+        self._connection.write(data)
+
+    def end(self) -> None:
+        """No more events."""
+        if self._chunked or self._head:
+            self._connection.write(self._head + (_LAST_CHUNK if self._chunked else b""))
+            self._head = b""

@@ -1,0 +1,27 @@
+"""Bounds of what a client may send, and of the time it may take."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class HttpLimits:
+    """Bounds of one connection.
+
+    - ``max_head_bytes``, ``max_headers``: size of a request's line and headers, and their number
+    - ``max_body_bytes``: size of a request's body
+    - ``max_pipelined``: requests that a client may send before earlier ones are answered
+    - ``head_timeout``, ``body_timeout``: seconds for the whole head of a request, and for the whole body
+    - ``idle_timeout``: seconds that a connection may be silent between requests
+    - ``write_timeout``: seconds that a client may leave unread what is written to it
+    - ``max_connections``: open connections; more are answered 503 and closed
+    """
+
+    max_head_bytes: int = 64 << 10
+    max_headers: int = 128
+    max_body_bytes: int = 32 << 20
+    max_pipelined: int = 8
+    head_timeout: float = 30.0
+    body_timeout: float = 120.0
+    idle_timeout: float = 300.0
+    write_timeout: float = 60.0
+    max_connections: int = 16_384

@@ -1,0 +1,69 @@
+"""Requests and responses."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trtllm_lite.serve.http.connection import Connection
+
+JSON = b"application/json"
+TEXT = b"text/plain; charset=utf-8"
+EVENTS = b"text/event-stream; charset=utf-8"
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """A request that has arrived whole. ``headers`` have lower-case names; of equal names the last one counts.
+
+    ``path`` is not decoded, and has no query. ``id`` is what the client called the request (``X-Request-Id``), or a
+    name made for it; the response has it, too. Of the last three, which the access log shows, endpoints write what they
+    know of.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    body: bytes
+    connection: "Connection"
+    received: float
+    """When the request had arrived, by the loop's clock."""
+    id: str = ""
+    model: str = ""
+    num_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Response:
+    """A response that is there whole. ``headers`` are further ones."""
+
+    status: int
+    body: bytes
+    content_type: bytes = JSON
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def head_of(status: int, content_type: bytes, headers: Mapping[str, str], length: int | None, *, close: bool) -> bytes:
+    """A response's status line and headers; without ``length`` the body comes in chunks, or (``close``) till the end.
+
+    Values of ``headers`` must have been checked: see :func:`is_header_value`.
+    """
+    parts = [_STATUS_LINES[status], b"content-type: ", content_type, b"\r\n"]
+    if length is not None:
+        parts.append(b"content-length: %d\r\n" % length)
+    elif not close:
+        parts.append(b"transfer-encoding: chunked\r\n")
+    if close:
+        parts.append(b"connection: close\r\n")
+    parts += [f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items()]
+    parts.append(b"\r\n")
+    return b"".join(parts)
+
+
+def is_header_value(value: str, longest: int) -> bool:
+    """Whether ``value`` may stand in a header: at most ``longest`` visible ASCII characters."""
+    return 0 < len(value) <= longest and all("!" <= character <= "~" for character in value)

@@ -1,0 +1,63 @@
+"""Reads what was generated for one choice, piece by piece: its text, as events, and how many tokens were what."""
+
+from collections.abc import Sequence
+
+from trtllm_lite.runtime.session.request import FinishReason, Response
+from trtllm_lite.serve.parsers.events import Content, Event, OutputParser, Reasoning
+
+_REASONS = {
+    FinishReason.END_ID: "stop",
+    FinishReason.STOP_WORDS: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.CANCELLED: "abort",
+    FinishReason.TIMEOUT: "timeout",
+}
+
+
+class ChoiceReader:
+    """Turns responses into events by ``parser``, or takes all text as content if that is None."""
+
+    def __init__(self, parser: OutputParser | None) -> None:
+        self._parser = parser
+        self.num_tokens = 0
+        self.num_reasoning_tokens = 0
+        self.finish_reason: str | None = None
+        """Why the choice ended, in OpenAI's words; "abort" and "timeout" beside them."""
+
+    def read(self, responses: Sequence[Response]) -> list[Event]:
+        """The events of the next responses, of which the last of all has a finish reason."""
+        events: list[Event] = []
+        for response in responses:
+            found = self._events(response)
+            if response.token_id is not None:
+                self.num_tokens += 1
+                if found and isinstance(found[-1], Reasoning):
+                    self.num_reasoning_tokens += 1
+            events += found
+            if response.finish_reason is not None:
+                self.finish_reason = self._reason(response.finish_reason)
+        return events
+
+    def _events(self, response: Response) -> list[Event]:
+        text, parser = response.text, self._parser
+        if parser is None:
+            return [Content(text)] if text else []
+        events = parser.push(text) if text else []
+        return events + parser.finish() if response.finish_reason is not None else events
+
+    def _reason(self, reason: FinishReason) -> str:
+        """``tool_calls`` only for calls that are whole: what was cut off is no call (see vLLM's issue 53739)."""
+        parser = self._parser
+        if (
+            _REASONS[reason] == "stop"
+            and parser is not None
+            and parser.has_tool_calls
+            and not parser.is_inside_tool_call
+        ):
+            return "tool_calls"
+        return _REASONS[reason]
+
+
+def finish_reason(reason: FinishReason) -> str:
+    """A finish reason in OpenAI's words."""
+    return _REASONS[reason]

@@ -1,0 +1,131 @@
+"""Runs the server: loads the engines, listens, and at a signal lets what runs end."""
+
+import asyncio
+import gc
+import ipaddress
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import uvloop
+
+from trtllm_lite.errors import ArgumentError, OutputError
+from trtllm_lite.llm import LLM
+from trtllm_lite.serve.app import Application, Settings
+from trtllm_lite.serve.http.limits import HttpLimits
+from trtllm_lite.serve.http.server import HttpServer
+from trtllm_lite.serve.routes import ROUTES
+from trtllm_lite.serve.served_model import ModelSettings, ServedModel
+
+_NUM_WORKERS = 8  # threads that render, tokenize and compile grammars
+_OBJECTS_BETWEEN_SEARCHES = 50_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """Where the server listens, and how it ends: ``drain_timeout`` are the seconds that requests may still run."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    drain_timeout: float = 30.0
+    limits: HttpLimits = field(default_factory=HttpLimits)
+
+
+def check_address(host: str, *, has_keys: bool, allow_no_key: bool) -> None:
+    """Raise ArgumentError if others than this machine could use the server without a key, and nobody asked for that."""
+    if has_keys or allow_no_key or is_loopback(host):
+        return
+    raise ArgumentError(
+        f"host is {host}, where other machines can use the server without a key: give --api_key_file, or say "
+        "--allow_no_api_key if that is wanted"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def run(
+    models: Sequence[tuple[LLM, ModelSettings]],
+    settings: Settings,
+    options: ServerOptions,
+    on_listening: Callable[[str], None],
+) -> None:
+    """Serve until SIGTERM or SIGINT has come and what runs has ended; a second signal ends that, too.
+
+    ``on_listening`` is told the server's address. Raises OutputError if it cannot be listened at.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(models, settings, options, on_listening))
+    gc.unfreeze()
+
+
+async def _serve(
+    models: Sequence[tuple[LLM, ModelSettings]],
+    settings: Settings,
+    options: ServerOptions,
+    on_listening: Callable[[str], None],
+) -> None:
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="trtllm_lite serve") as workers:
+        served = [ServedModel(llm, chosen, loop, workers) for llm, chosen in models]
+        app = Application(served, ROUTES, settings)
+        largest = options.limits.max_body_bytes
+        server = HttpServer(app.handle, lambda size: app.too_large(size, largest), options.limits)
+        ending = _Ending(loop)
+        try:
+            port = await server.listen(options.host, options.port)
+        except OSError as error:
+            raise OutputError(f"cannot listen at {options.host}:{options.port} ({error}): choose another") from error
+        gc.set_threshold(_OBJECTS_BETWEEN_SEARCHES)
+        gc.freeze()
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        on_listening(f"http://{host}:{port}")
+        await ending.asked.wait()
+        app.is_draining = True
+        await _drain(app, ending, options.drain_timeout)
+        await asyncio.wait([asyncio.ensure_future(server.close())], timeout=1.0)
+        server.abort()
+
+
+async def _drain(app: Application, ending: "_Ending", timeout: float) -> None:
+    """Wait for what runs, until the time is over or a second signal comes; then cancel it."""
+    if not app.running:
+        return
+    print(f"ending: {len(app.running)} requests may run for {timeout:g} s more", file=sys.stderr, flush=True)
+    hurry = asyncio.ensure_future(ending.hurried.wait())
+    ended = asyncio.ensure_future(_all_ended(app))
+    await asyncio.wait([hurry, ended], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    hurry.cancel()
+    ended.cancel()
+    left = list(app.running)
+    for task in left:
+        task.cancel()
+    if left:
+        print(f"ending: {len(left)} requests were cut off", file=sys.stderr, flush=True)
+        await asyncio.wait(left, timeout=1.0)
+
+
+async def _all_ended(app: Application) -> None:
+    while app.running:
+        await asyncio.wait(list(app.running))
+
+
+class _Ending:
+    """The signals that end the server: ``asked`` at the first, ``hurried`` at the second."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.asked, self.hurried = asyncio.Event(), asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._hear)
+
+    def _hear(self) -> None:
+        (self.hurried if self.asked.is_set() else self.asked).set()
