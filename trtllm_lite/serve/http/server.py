@@ -11,6 +11,7 @@ from trtllm_lite.serve.http.messages import Request, Response
 
 _SWEEP_SECONDS = 1.0
 _BACKLOG = 4096
+_PAUSE_SECONDS = 0.1
 
 Handler = Callable[[Request], Awaitable[Response | None]]
 """Answers a request, with a response or with events (``Connection.open_stream``); raises nothing but CancelledError."""
@@ -91,11 +92,17 @@ class HttpServer:
                 return
             except OSError as error:  # the client is gone already, or there are too many open files
                 print(f"a connection could not be taken: {error}", file=sys.stderr, flush=True)
+                self.loop.remove_reader(listener)
+                self.loop.call_later(_PAUSE_SECONDS, self._accept_again, listener)
                 return
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             task = self.loop.create_task(self.loop.connect_accepted_socket(lambda: Connection(self), accepted))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if not self.is_closing:
+            self.loop.add_reader(listener, self._accept, listener)
 
     def _sweep(self) -> None:
         """End connections whose clients were waited for too long."""
