@@ -6,10 +6,13 @@ from trtllm_lite.serve.app import Route
 from trtllm_lite.serve.endpoints import about, adapters, tokens
 from trtllm_lite.serve.endpoints.chat import chat_completions
 from trtllm_lite.serve.endpoints.completions import completions
+from trtllm_lite.serve.endpoints.responses import responses, stored_response
 
 ROUTES: Mapping[str, Sequence[Route]] = {
     "/v1/completions": [Route("POST", completions, is_work=True)],
     "/v1/chat/completions": [Route("POST", chat_completions, is_work=True)],
+    "/v1/responses": [Route("POST", responses, is_work=True)],
+    "/v1/responses/": [Route(method, stored_response) for method in ("GET", "POST", "DELETE")],
     "/v1/embeddings": [Route("POST", about.embeddings)],
     "/v1/models": [Route("GET", about.models)],
     "/v1/models/": [Route("GET", about.models)],
