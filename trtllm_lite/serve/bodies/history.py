@@ -17,13 +17,13 @@ class History:
         self._turn = None
         self.messages.append({"role": role, "content": content})
 
-    def answer(self, parts: list[Message]) -> None:
-        """The assistant said something, as parts of text."""
+    def answer(self, texts: list[str]) -> None:
+        """The assistant said something, in lines."""
         turn = self._open_turn()
         if "tool_calls" in turn:  # what is said behind calls is a turn of its own
             self._turn = None
             turn = self._open_turn()
-        turn["content"] += parts
+        turn["content"] = "\n".join([turn["content"], *texts] if turn["content"] else texts)
 
     def think(self, text: str) -> None:
         """The assistant thought something."""
@@ -44,7 +44,7 @@ class History:
     def _open_turn(self) -> Message:
         if self._turn is None:
             # Some templates add the content to a text, and cannot do without it.
-            self._turn = {"role": "assistant", "content": []}
+            self._turn = {"role": "assistant", "content": ""}
             self.messages.append(self._turn)
         return self._turn
 

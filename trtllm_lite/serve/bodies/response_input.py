@@ -54,7 +54,7 @@ def _add(history: History, item: dict[str, Any], where: str) -> None:
             message = convert(item, _MessageItem, where)
             parts = _parts(message.content, f"{where}.content")
             if message.role == "assistant":
-                history.answer(parts)
+                history.answer([part["text"] for part in parts])
             else:
                 history.say(message.role, parts)
         case "reasoning":
@@ -95,9 +95,12 @@ def _text(part: dict[str, Any], kinds: tuple[str, ...], where: str) -> str:
 
 def _arguments(text: str, where: str) -> Any:
     try:
-        return json.loads(text or "{}")
+        arguments = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
         raise _wrong(where, f"{where} is not JSON: leave out calls that were cut off") from error
+    if not isinstance(arguments, dict):
+        raise _wrong(where, f"{where}: expected a JSON object")
+    return arguments
 
 
 def _wrong(param: str, message: str) -> ApiError:
