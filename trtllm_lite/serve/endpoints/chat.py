@@ -19,10 +19,10 @@ from trtllm_lite.serve.parsers.events import Content, Event, Reasoning, ToolCall
 
 async def chat_completions(app: Application, request: Request) -> Response | None:
     """Answer a conversation."""
-    return await answer(app, request, decode(request.body, ChatBody), _ChatAnswer)
+    return await answer(app, request, decode(request.body, ChatBody), ChatAnswer)
 
 
-class _ChatAnswer(Answer):
+class ChatAnswer(Answer):
     """The answer as OpenAI's chats have it."""
 
     def __init__(self, started: Started) -> None:

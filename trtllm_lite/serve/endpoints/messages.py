@@ -37,7 +37,7 @@ def anthropic_error(error: ApiError) -> dict[str, Any]:
 
 async def messages(app: Application, request: Request) -> Response | None:
     """Answer a conversation."""
-    return await answer(app, request, to_chat(decode(request.body, MessagesBody)), _MessageAnswer)
+    return await answer(app, request, to_chat(decode(request.body, MessagesBody)), MessageAnswer)
 
 
 async def count_tokens(app: Application, request: Request) -> Response:
@@ -54,7 +54,9 @@ def _count_tokens(model: ServedModel, body: ChatBody) -> Response:
     return Response(200, encode_json({"input_tokens": len(tokens)}))
 
 
-class _MessageAnswer(PartAnswer):
+class MessageAnswer(PartAnswer):
+    """The answer as Anthropic's message, or as the events of one."""
+
     def __init__(self, started: Started) -> None:
         self._blocks = BlockEncoder()
         super().__init__(started, self._blocks)

@@ -22,7 +22,7 @@ _TAKEN_OVER = ("instructions", "max_output_tokens", "metadata", "temperature", "
 async def responses(app: Application, request: Request) -> Response | None:
     """Answer an input."""
     body = decode(request.body, ResponsesBody)
-    return await answer(app, request, to_chat(body), partial(_ResponseAnswer, body))
+    return await answer(app, request, to_chat(body), partial(ResponseAnswer, body))
 
 
 async def stored_response(app: Application, request: Request) -> Response:  # noqa: ARG001
@@ -30,7 +30,9 @@ async def stored_response(app: Application, request: Request) -> Response:  # no
     raise ApiError(404, "responses are not stored: the answer to a request is all there is of it", code="not_found")
 
 
-class _ResponseAnswer(PartAnswer):
+class ResponseAnswer(PartAnswer):
+    """The answer as a response object, or as the events of one; responses repeat what was ``asked``."""
+
     def __init__(self, asked: ResponsesBody, started: Started) -> None:
         self._items = ItemEncoder()
         super().__init__(started, self._items)
