@@ -43,8 +43,8 @@ def test_blocks_become_messages() -> None:
         },
     ]
     assert chat(messages=messages, system=[text("Be brief.")]).messages == [
-        {"role": "system", "content": [text("Be brief.")]},
-        {"role": "user", "content": [text("Hi")]},
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
         {
             "role": "assistant",
             "content": "One moment.",
@@ -54,9 +54,9 @@ def test_blocks_become_messages() -> None:
                 {"id": "t2", "type": "function", "function": {"name": "g", "arguments": {}}},
             ],
         },
-        {"role": "tool", "tool_call_id": "t1", "content": [text("2")]},
-        {"role": "tool", "tool_call_id": "t2", "content": [text("error:"), text("no g")]},
-        {"role": "user", "content": [text("Go on.")]},
+        {"role": "tool", "tool_call_id": "t1", "content": "2"},
+        {"role": "tool", "tool_call_id": "t2", "content": "error:\nno g"},
+        {"role": "user", "content": "Go on."},
     ]
 
 
@@ -107,6 +107,7 @@ def test_an_answer_that_has_begun_goes_on() -> None:
     [
         ({"max_tokens": None}, "max_tokens"),
         ({"container": "c"}, "container"),
+        ({"stop_sequences": [""]}, "stop_sequences[0]"),
         ({"system": [{"type": "image"}]}, "system[0].type"),
         ({"thinking": {"type": "enabled", "display": "omitted"}}, "thinking.display"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),

@@ -34,7 +34,7 @@ def test_what_the_assistant_thought_said_and_called_is_one_message() -> None:
         {"role": "assistant", "content": "Done."},
     ]
     assert chat(input=items).messages == [
-        {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+        {"role": "user", "content": "Hi"},
         {
             "role": "assistant",
             "content": "One moment.",
@@ -44,9 +44,17 @@ def test_what_the_assistant_thought_said_and_called_is_one_message() -> None:
                 {"id": "c2", "type": "function", "function": {"name": "g", "arguments": {}}},
             ],
         },
-        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "2"}]},
-        {"role": "tool", "tool_call_id": "c2", "content": [{"type": "text", "text": "3"}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "2"},
+        {"role": "tool", "tool_call_id": "c2", "content": "3"},
         {"role": "assistant", "content": "Done."},
+    ]
+
+
+def test_instructions_that_follow_one_another_are_one_message() -> None:
+    items = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
+    assert chat(instructions="Be brief.", input=items).messages == [
+        {"role": "system", "content": "Be brief.\nBe kind."},
+        {"role": "user", "content": "Hi"},
     ]
 
 
@@ -96,6 +104,7 @@ def test_fields_have_the_meaning_of_those_of_chats() -> None:
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"n": 2}, "n"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"include": ["message.output_text.logprobs"]}, "include"),
         ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),

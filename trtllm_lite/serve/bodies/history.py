@@ -1,45 +1,53 @@
 """History: collects the messages of a conversation from an API whose turns are made of several parts."""
 
+from collections.abc import Sequence
 from typing import Any
 
 Message = dict[str, Any]
 
 
 class History:
-    """Messages as chat templates expect them: the parts of one turn of the assistant become one message."""
+    """Messages as chat templates expect them; texts become lines of a message's content.
+
+    The parts of one turn of the assistant become one message, and so do instructions that follow one another: few
+    templates take more than one message of the system.
+    """
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self._turn: Message | None = None
 
-    def say(self, role: str, content: Any) -> None:
-        """A message of another role than the assistant's."""
+    def say(self, role: str, texts: Sequence[str]) -> None:
+        """Someone other than the assistant said something; "developer" is OpenAI's newer name of "system"."""
         self._turn = None
-        self.messages.append({"role": role, "content": content})
+        role = "system" if role == "developer" else role
+        if role == "system" and self.messages and self.messages[-1]["role"] == "system":
+            _add_lines(self.messages[-1], texts)
+        else:
+            self.messages.append({"role": role, "content": "\n".join(texts)})
 
-    def answer(self, texts: list[str]) -> None:
-        """The assistant said something, in lines."""
+    def answer(self, texts: Sequence[str]) -> None:
+        """The assistant said something."""
         turn = self._open_turn()
         if "tool_calls" in turn:  # what is said behind calls is a turn of its own
             self._turn = None
             turn = self._open_turn()
-        turn["content"] = "\n".join([turn["content"], *texts] if turn["content"] else texts)
+        _add_lines(turn, texts)
 
     def think(self, text: str) -> None:
         """The assistant thought something."""
         turn = self._open_turn()
         turn["reasoning_content"] = turn.get("reasoning_content", "") + text
 
-    def call(self, call_id: str, name: str, arguments: Any) -> None:
-        """The assistant called a function; ``arguments`` is an object."""
-        turn = self._open_turn()
+    def call(self, call_id: str, name: str, arguments: dict[str, Any]) -> None:
+        """The assistant called a function."""
         function = {"name": name, "arguments": arguments}
-        turn.setdefault("tool_calls", []).append({"id": call_id, "type": "function", "function": function})
+        self._open_turn().setdefault("tool_calls", []).append({"id": call_id, "type": "function", "function": function})
 
-    def return_value(self, call_id: str, content: Any) -> None:
-        """What a call gave."""
+    def return_value(self, call_id: str, texts: Sequence[str]) -> None:
+        """A call gave something."""
         self._turn = None
-        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)})
 
     def _open_turn(self) -> Message:
         if self._turn is None:
@@ -49,6 +57,5 @@ class History:
         return self._turn
 
 
-def text_part(text: str) -> Message:
-    """A part of a message's content."""
-    return {"type": "text", "text": text}
+def _add_lines(message: Message, texts: Sequence[str]) -> None:
+    message["content"] = "\n".join([message["content"], *texts] if message["content"] else texts)

@@ -7,7 +7,7 @@ import msgspec
 from trtllm_lite.errors import shown
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies import convert
-from trtllm_lite.serve.bodies.history import History, Message, text_part
+from trtllm_lite.serve.bodies.history import History, Message
 
 Blocks = list[dict[str, Any]]
 
@@ -45,7 +45,7 @@ def messages_of(messages: Blocks, system: str | Blocks | None) -> list[Message]:
     for number, given in enumerate(messages):
         where = f"messages[{number}]"
         message = convert(given, _Message, where)
-        blocks = [text_part(message.content)] if isinstance(message.content, str) else message.content
+        blocks = [{"type": "text", "text": message.content}] if isinstance(message.content, str) else message.content
         if message.role == "assistant":
             _add_answer(history, blocks, f"{where}.content")
         else:
@@ -70,32 +70,32 @@ def _add_answer(history: History, blocks: Blocks, where: str) -> None:
 
 def _add_words(history: History, role: str, blocks: Blocks, where: str) -> None:
     """Add a message of the user's: the results of tools, each of which is a message of a chat, and text."""
-    texts: list[Message] = []
+    texts: list[str] = []
     for number, block in enumerate(blocks):
         place = f"{where}[{number}]"
         match block.get("type"):
             case "text":
-                texts.append(text_part(convert(block, _Text, place).text))
+                texts.append(convert(block, _Text, place).text)
             case "tool_result":
                 result = convert(block, _ToolResult, place)
-                parts = _texts(result.content or "", f"{place}.content")
-                history.return_value(result.tool_use_id, [text_part("error:"), *parts] if result.is_error else parts)
+                lines = _texts(result.content or "", f"{place}.content")
+                history.return_value(result.tool_use_id, ["error:", *lines] if result.is_error else lines)
             case kind:
                 raise _unknown(place, kind, "text or tool_result")
     if texts or not blocks:
         history.say(role, texts)
 
 
-def _texts(content: str | Blocks, where: str) -> list[Message]:
+def _texts(content: str | Blocks, where: str) -> list[str]:
     if isinstance(content, str):
-        return [text_part(content)]
-    parts = []
+        return [content]
+    lines = []
     for number, block in enumerate(content):
         place = f"{where}[{number}]"
         if block.get("type") != "text":
             raise _unknown(place, block.get("type"), "text")
-        parts.append(text_part(convert(block, _Text, place).text))
-    return parts
+        lines.append(convert(block, _Text, place).text)
+    return lines
 
 
 def _unknown(place: str, kind: Any, expected: str) -> ApiError:

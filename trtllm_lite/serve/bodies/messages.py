@@ -1,6 +1,6 @@
 """The bodies of /v1/messages and /v1/messages/count_tokens, and the conversation that they mean."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -70,7 +70,7 @@ class MessagesBody(PromptFields, forbid_unknown_fields=True, kw_only=True):
 
     max_tokens: int
     stream: bool = False
-    stop_sequences: list[str] | None = None
+    stop_sequences: list[Annotated[str, msgspec.Meta(min_length=1)]] | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None

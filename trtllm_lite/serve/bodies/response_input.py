@@ -8,7 +8,7 @@ import msgspec
 from trtllm_lite.errors import shown
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies import convert
-from trtllm_lite.serve.bodies.history import History, Message, text_part
+from trtllm_lite.serve.bodies.history import History, Message
 
 _TEXT_KINDS = ("input_text", "output_text", "text")
 
@@ -39,9 +39,9 @@ def messages_of(items: str | list[dict[str, Any]], instructions: str | None) -> 
     """The messages of an input. Raises ApiError, which names the item."""
     history = History()
     if instructions is not None:
-        history.say("system", instructions)
+        history.say("system", [instructions])
     if isinstance(items, str):
-        history.say("user", items)
+        history.say("user", [items])
         return history.messages
     for number, item in enumerate(items):
         _add(history, item, f"input[{number}]")
@@ -52,11 +52,11 @@ def _add(history: History, item: dict[str, Any], where: str) -> None:
     match item.get("type", "message"):
         case "message":
             message = convert(item, _MessageItem, where)
-            parts = _parts(message.content, f"{where}.content")
+            texts = _texts(message.content, f"{where}.content")
             if message.role == "assistant":
-                history.answer([part["text"] for part in parts])
+                history.answer(texts)
             else:
-                history.say(message.role, parts)
+                history.say(message.role, texts)
         case "reasoning":
             thoughts = convert(item, _ReasoningItem, where).content or []
             for number, part in enumerate(thoughts):
@@ -66,7 +66,7 @@ def _add(history: History, item: dict[str, Any], where: str) -> None:
             history.call(call.call_id, call.name, _arguments(call.arguments, f"{where}.arguments"))
         case "function_call_output":
             output = convert(item, _OutputItem, where)
-            history.return_value(output.call_id, _parts(output.output, f"{where}.output"))
+            history.return_value(output.call_id, _texts(output.output, f"{where}.output"))
         case "item_reference":
             raise _wrong(f"{where}.type", f"{where}.type is item_reference: items are not stored; send them whole")
         case kind:
@@ -76,10 +76,10 @@ def _add(history: History, item: dict[str, Any], where: str) -> None:
             )
 
 
-def _parts(content: str | list[dict[str, Any]], where: str) -> list[Message]:
+def _texts(content: str | list[dict[str, Any]], where: str) -> list[str]:
     if isinstance(content, str):
-        return [text_part(content)]
-    return [text_part(_text(part, _TEXT_KINDS, f"{where}[{number}]")) for number, part in enumerate(content)]
+        return [content]
+    return [_text(part, _TEXT_KINDS, f"{where}[{number}]") for number, part in enumerate(content)]
 
 
 def _text(part: dict[str, Any], kinds: tuple[str, ...], where: str) -> str:

@@ -1,6 +1,6 @@
 """The body of /v1/responses, and the conversation that it means."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -47,7 +47,7 @@ class ResponsesBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None
-    max_output_tokens: int | None = None
+    max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     text: TextOptions | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Literal["none", "auto", "required"] | FunctionChoice | None = None
