@@ -1,10 +1,12 @@
-"""PartEncoder: puts what a text turns out to be into the form of an API whose answers are lists of parts."""
+"""Answers of APIs in which an answer is a list of parts: PartEncoder tells of them, PartAnswer sends what it tells."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trtllm_lite.runtime.session.request import Response as Step
+from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.serve.answer import Answer, Started
 from trtllm_lite.serve.events import named_event
 from trtllm_lite.serve.parsers.events import (
@@ -133,7 +135,7 @@ class PartAnswer(Answer):
         reason = self._handle.stop_reason(last)
         return reason if isinstance(reason, str) else None
 
-    def _take(self, index: int, steps: Sequence[Any], handle: Any) -> None:  # noqa: ARG002 - there is one choice
+    def _take(self, index: int, steps: Sequence[Step], handle: RequestHandle) -> None:  # noqa: ARG002
         told = [] if self._writer.has_begun else self._first()
         told += self._encoder.take(self._reader.read(steps))
         if self._reader.finish_reason is not None:
