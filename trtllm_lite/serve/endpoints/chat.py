@@ -50,7 +50,8 @@ class _Answer:
         self._model = model
         self._body = body
         self._generation = generation
-        self._readers = [ChoiceReader(conversation.parser()) for _ in generation.handles]
+        self._conversation = conversation
+        self._readers = [self._reader() for _ in generation.handles]
         self._tells_reasoning = conversation.reasoning_parser is not None
         self._is_plain = conversation.parser() is None and not body.logprobs and not body.return_token_ids
         self._is_plain &= not body.usage_always
@@ -60,7 +61,10 @@ class _Answer:
 
     async def whole(self) -> Response:
         """The response, when all choices have ended. Raises EngineError if one failed."""
-        await until_ended(self._model, [self._generation])
+        if self._conversation.one_call:
+            await self._until_called()
+        else:
+            await until_ended(self._model, [self._generation])
         output = self._generation.result()
         choices = [self._choice(completion) for completion in output.outputs]
         content = {
@@ -88,10 +92,21 @@ class _Answer:
         }
         if completion.logprobs is not None:
             rows = list(zip(completion.token_ids, completion.logprobs, strict=True))
-            choice["logprobs"] = self._logprobs(rows)
+            choice["logprobs"] = self._logprobs(rows[: reader.num_tokens])
         if self._body.return_token_ids:
-            choice["token_ids"] = completion.token_ids
+            choice["token_ids"] = completion.token_ids[: reader.num_tokens]
         return choice
+
+    async def _until_called(self) -> None:
+        """Wait for the ends of all choices, and end each at its first call."""
+        readers = [self._reader() for _ in self._readers]
+
+        def read(index: int, steps: Sequence[Step], handle: RequestHandle) -> None:
+            readers[index].read(steps)
+            if readers[index].finish_reason is not None:
+                handle.cancel()
+
+        await stream(self._model, [self._generation], read, self._request.connection)
 
     # A stream.
 
@@ -121,6 +136,8 @@ class _Answer:
     def _take(self, index: int, steps: Sequence[Step], handle: RequestHandle) -> None:
         """Send what is new of a choice."""
         reader = self._readers[index]
+        if reader.finish_reason is not None:
+            return  # the choice has ended with a call
         if self._is_plain and len(steps) == 1 and self._has_begun[index] and steps[0].finish_reason is None:
             reader.num_tokens += 1
             text = steps[0].text
@@ -139,6 +156,8 @@ class _Answer:
         for number, delta in enumerate(deltas):
             chunks.append(self._chunk(index, delta, extra if number == 0 else {}))
         if reader.finish_reason is not None:
+            if steps[-1].finish_reason is None:
+                handle.cancel()
             last = steps[-1].token_id
             chunks.append(self._chunk(index, {}, {"stop_reason": _stop_reason(handle, last)}, reader.finish_reason))
         if chunks:
@@ -179,6 +198,9 @@ class _Answer:
                 return None
 
     # Both.
+
+    def _reader(self) -> ChoiceReader:
+        return ChoiceReader(self._conversation.parser(), one_call=self._conversation.one_call)
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._request.model}
