@@ -1,11 +1,14 @@
-"""A server of SmolLM2, started by one command."""
+"""A server of SmolLM2, started by one command, and OpenAI's own client of it."""
 
 from collections.abc import Iterator
 
+import openai
 import pytest
 
 from tests.real_models import find_smollm2
 from tests.serve.server import Server, serving
+
+MODEL = "smollm2"
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -19,7 +22,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="package")
 def server() -> Iterator[Server]:
     """A server of one model, called smollm2."""
-    options = ("--dtype", "bfloat16", "--tool_call_parser", "hermes")
     limits = ("--max_batch_size", 8, "--max_seq_len", 1024, "--max_input_len", 512)
-    with serving(f"smollm2={find_smollm2()}", *options, *limits) as running:
+    ways = ("--dtype", "bfloat16", "--tool_call_parser", "hermes", "--gather_context_logits")
+    with serving(f"{MODEL}={find_smollm2()}", *ways, *limits) as running:
         yield running
+
+
+@pytest.fixture(scope="package")
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    """A client of the server."""
+    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as made:
+        yield made

@@ -1,27 +1,71 @@
 """Runs ``trtllm-lite serve`` in a process of its own."""
 
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Thread
+from urllib.parse import urlsplit
+
+import httpx
 
 _SECONDS = 60  # after which a server that says nothing is taken to hang
+_MAX_LOOKS = 5000
 
 
 @dataclass
 class Server:
-    """A server that listens at ``address``; ``process`` is its process, whose log is on stderr."""
+    """A server that listens at ``address``; ``log`` has the lines that ``process`` has written to stderr."""
 
     address: str
     process: subprocess.Popen[str]
+    log: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._reader = Thread(target=self._read_log, daemon=True)  # a full pipe would hold the server up
+        self._reader.start()
+
+    def signal(self) -> None:
+        """Send SIGTERM."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> tuple[int, str]:
+        """Wait for the process's end; returns the exit code and the log."""
+        self.process.wait(_SECONDS)
+        self._reader.join(_SECONDS)
+        return self.process.returncode, "".join(self.log)
 
     def terminate(self) -> tuple[int, str]:
-        """Send SIGTERM; returns the exit code, and the rest of the log."""
-        self.process.send_signal(signal.SIGTERM)
-        _, log = self.process.communicate(timeout=_SECONDS)
-        return self.process.returncode, log
+        """:meth:`signal` and :meth:`wait`."""
+        self.signal()
+        return self.wait()
+
+    def wait_until_idle(self, **headers: str) -> None:
+        """Wait until no sequence is generated any more, nor waits for it."""
+        with httpx.Client(base_url=self.address, headers=headers) as client:
+            for _ in range(_MAX_LOOKS):
+                load = client.get("/load").json()
+                if load["server_load"] == 0 and not any(
+                    model["num_requests_running"] for model in load["models"].values()
+                ):
+                    return
+        raise AssertionError(f"the server is still at work: {load}")
+
+    def exchange(self, sent: bytes) -> bytes:
+        """What the server answers to these bytes, until it closes the connection."""
+        address = urlsplit(self.address)
+        received = b""
+        with socket.create_connection((address.hostname, address.port), timeout=_SECONDS) as connection:
+            connection.sendall(sent)
+            while part := connection.recv(1 << 16):
+                received += part
+        return received
+
+    def _read_log(self) -> None:
+        self.log.extend(self.process.stderr)
 
 
 @contextmanager
@@ -42,4 +86,4 @@ def serving(*arguments: object) -> Iterator[Server]:
     finally:
         if process.poll() is None:
             process.kill()
-        process.communicate()
+        server.wait()

@@ -55,19 +55,24 @@ class Answer(ABC):
     def __init__(self, started: Started) -> None:
         self._request, self._model, self._body = started.request, started.model, started.body
         self._generation = started.generation
-        self._readers = [ChoiceReader(started.conversation.parser()) for _ in started.generation.handles]
+        self._conversation = started.conversation
+        self._readers = self._new_readers()
         self._tells_reasoning = started.conversation.reasoning_parser is not None
         self._writer = EventWriter(started.request)
 
     async def whole(self) -> Response:
         """The response, when all choices have ended. Raises EngineError if one failed."""
-        await until_ended(self._model, [self._generation])
+        if self._conversation.one_call:
+            await self._until_called()
+        else:
+            await until_ended(self._model, [self._generation])
         return Response(200, encode_json(self._content()))
 
     async def stream(self) -> None:
         """Send events until all choices have ended."""
+        take = self._take_until_called if self._conversation.one_call else self._take
         try:
-            await stream(self._model, [self._generation], self._take, self._request.connection)
+            await stream(self._model, [self._generation], take, self._request.connection)
         except Exception as error:
             self._usage()  # for the access log
             if not self._writer.has_begun:
@@ -76,6 +81,29 @@ class Answer(ABC):
             return
         self._writer.write(self._last())
         self._writer.end()
+
+    async def _until_called(self) -> None:
+        """Wait for the ends of all choices, and end each at its first call."""
+        readers = self._new_readers()
+
+        def read(index: int, steps: Sequence[Step], handle: RequestHandle) -> None:
+            readers[index].read(steps)
+            if readers[index].finish_reason is not None:
+                handle.cancel()
+
+        await stream(self._model, [self._generation], read, self._request.connection)
+
+    def _take_until_called(self, index: int, steps: Sequence[Step], handle: RequestHandle) -> None:
+        """Send what is new of a choice, which ends at its first call."""
+        if self._readers[index].finish_reason is None:
+            self._take(index, steps, handle)
+            if self._readers[index].finish_reason is not None:
+                handle.cancel()
+
+    def _new_readers(self) -> list[ChoiceReader]:
+        conversation = self._conversation
+        one_call = conversation.one_call
+        return [ChoiceReader(conversation.parser(), one_call=one_call) for _ in self._generation.handles]
 
     @abstractmethod
     def _content(self) -> dict[str, Any]:

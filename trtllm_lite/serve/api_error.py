@@ -25,6 +25,8 @@ _TYPES = {
 }
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _FIRST_WORDS = 3
+_TOO_LONG = re.compile(r"exceeds max_(input|seq)_len")
+_WORDS_OF_OPENAI = " (this model's maximum context length is exceeded)"  # by which LiteLLM knows the error
 
 
 class ApiError(Exception):
@@ -78,7 +80,10 @@ def api_error(error: Exception, fields: Collection[str] = ()) -> ApiError:
     if isinstance(error, OverloadedError):
         return ApiError(429, str(error), code="overloaded", retry_after=1)
     if isinstance(error, LimitError):
-        return ApiError(400, str(error), param=_field(error, fields), code="limit_exceeded")
+        message, code = str(error), "limit_exceeded"
+        if _TOO_LONG.search(message):
+            message, code = message + _WORDS_OF_OPENAI, "context_length_exceeded"
+        return ApiError(400, message, param=_field(error, fields), code=code)
     if isinstance(error, ArgumentError):
         return ApiError(400, str(error), param=_field(error, fields), code="invalid_value")
     if isinstance(error, EngineError):

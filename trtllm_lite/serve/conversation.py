@@ -41,6 +41,8 @@ class Conversation:
     tool_parser: str | None
     reasoning_parser: str | None
     starts_inside_reasoning: bool
+    one_call: bool
+    """Whether an answer ends with its first tool call."""
 
     def parser(self) -> OutputParser | None:
         """A parser for one answer; None if all of its text is content."""
@@ -82,7 +84,8 @@ def prepare(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> 
         lora_request=adapter,
     )
     prompt = Prompt(request, text, len(array) - len(kept))
-    return Conversation(prompt, tools, tool_parser, reasoning_parser, starts_inside(reasoning_parser, text))
+    one_call = tool_parser is not None and body.parallel_tool_calls is False
+    return Conversation(prompt, tools, tool_parser, reasoning_parser, starts_inside(reasoning_parser, text), one_call)
 
 
 def _check(body: ChatBody) -> None:
@@ -152,7 +155,10 @@ def render(model: ServedModel, body: ChatBody) -> str:
         if body.reasoning_effort == "none":
             arguments.setdefault("enable_thinking", False)
     messages = [_for_template(message) for message in body.messages]
-    text = template.render(messages, template=body.chat_template, tools=tools or None, arguments=arguments)
+    try:
+        text = template.render(messages, template=body.chat_template, tools=tools or None, arguments=arguments)
+    except ArgumentError as error:
+        raise _wrong("messages", str(error)) from error
     return _cut_behind(text, messages[-1]) if body.continue_final_message else text
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from trtllm_lite.runtime.session.request import FinishReason, Response
-from trtllm_lite.serve.parsers.events import Content, Event, OutputParser, Reasoning
+from trtllm_lite.serve.parsers.events import Content, Event, OutputParser, Reasoning, ToolCallEnd
 
 _REASONS = {
     FinishReason.END_ID: "stop",
@@ -15,24 +15,34 @@ _REASONS = {
 
 
 class ChoiceReader:
-    """Turns responses into events by ``parser``, or takes all text as content if that is None."""
+    """Turns responses into events by ``parser``, or takes all text as content if that is None.
 
-    def __init__(self, parser: OutputParser | None) -> None:
+    With ``one_call`` the choice ends with its first tool call, whatever is generated behind it.
+    """
+
+    def __init__(self, parser: OutputParser | None, *, one_call: bool = False) -> None:
         self._parser = parser
+        self._one_call = one_call
         self.num_tokens = 0
         self.num_reasoning_tokens = 0
         self.finish_reason: str | None = None
         """Why the choice ended, in OpenAI's words; "abort" and "timeout" beside them."""
 
     def read(self, responses: Sequence[Response]) -> list[Event]:
-        """The events of the next responses, of which the last of all has a finish reason."""
+        """The events of the next responses, until the choice has a finish reason; behind that there are none."""
         events: list[Event] = []
         for response in responses:
+            if self.finish_reason is not None:
+                break
             found = self._events(response)
             if response.token_id is not None:
                 self.num_tokens += 1
                 if found and isinstance(found[-1], Reasoning):
                     self.num_reasoning_tokens += 1
+            end = next((at for at, event in enumerate(found, 1) if isinstance(event, ToolCallEnd)), None)
+            if self._one_call and end is not None:
+                self.finish_reason = "tool_calls"
+                return events + found[:end]
             events += found
             if response.finish_reason is not None:
                 self.finish_reason = self._reason(response.finish_reason)

@@ -54,7 +54,7 @@ class Answering:
         prompt = SimpleNamespace(prompt_ids=range(NUM_PROMPT_TOKENS))
         self.handle = SimpleNamespace(request=prompt, timings=None, responses=[], stop_reason=lambda _: None)
         parser = make_parser(tool_parser="hermes", reasoning_parser="qwen3", tools=TOOLS)
-        conversation: Any = SimpleNamespace(parser=lambda: parser, reasoning_parser="qwen3")
+        conversation: Any = SimpleNamespace(parser=lambda: parser, reasoning_parser="qwen3", one_call=False)
         generation: Any = SimpleNamespace(handles=[self.handle], result=lambda: None)
         model: Any = None
         self.answer = form(Started(request, model, ChatBody(messages=[]), conversation, generation))

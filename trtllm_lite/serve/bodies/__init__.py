@@ -15,9 +15,17 @@ Body = TypeVar("Body")
 
 
 def decode(body: bytes, kind: type[Body]) -> Body:
-    """A request's body. Raises ApiError 400, which names the field, for what is not JSON of this kind."""
+    """A request's body, in which a field that is null counts as left out.
+
+    Raises ApiError 400, which names the field, for what is not JSON of this kind.
+    """
     try:
-        return msgspec.json.decode(body, type=kind)
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.ValidationError:
+            plain = msgspec.json.decode(body)
+            given = _without_nulls(plain) if isinstance(plain, dict) else plain
+            return msgspec.convert(given, type=kind)
     except msgspec.ValidationError as error:
         raise _invalid(error) from error
     except msgspec.DecodeError as error:
@@ -34,6 +42,10 @@ def convert(value: Any, kind: type[Body], path: str) -> Body:
         return msgspec.convert(value, type=kind)
     except msgspec.ValidationError as error:
         raise _invalid(error, path) from error
+
+
+def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _invalid(error: msgspec.ValidationError, path: str = "") -> ApiError:

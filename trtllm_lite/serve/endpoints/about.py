@@ -2,6 +2,7 @@
 
 import time
 from typing import Any
+from urllib.parse import unquote
 
 from trtllm_lite import __version__
 from trtllm_lite.errors import shown
@@ -20,7 +21,7 @@ async def models(app: Application, request: Request) -> Response:
     entries = [entry for model in app.models for entry in _entries(model)]
     if not request.path.startswith(_MODEL_PATH):
         return Response(200, encode_json({"object": "list", "data": entries}))
-    name = request.path[len(_MODEL_PATH) :]
+    name = unquote(request.path[len(_MODEL_PATH) :])
     found = next((entry for entry in entries if entry["id"] == name), None)
     if found is None:
         raise ApiError(404, f"there is no model {shown(name)}", param="model", code="model_not_found")

@@ -66,9 +66,9 @@ class ChatAnswer(Answer):
         }
         if completion.logprobs is not None:
             rows = list(zip(completion.token_ids, completion.logprobs, strict=True))
-            choice["logprobs"] = self._logprobs(rows)
+            choice["logprobs"] = self._logprobs(rows[: reader.num_tokens])
         if self._body.return_token_ids:
-            choice["token_ids"] = completion.token_ids
+            choice["token_ids"] = completion.token_ids[: reader.num_tokens]
         return choice
 
     # A stream.

@@ -41,6 +41,7 @@ class Connection(asyncio.Protocol):
         self.deadline: float | None = None
         """When the server gives up waiting for the client, by the loop's clock; None while it waits for nothing."""
         self._is_receiving = False
+        self._discarded_bytes = 0
         self._begin_message()
 
     @property
@@ -65,17 +66,19 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_HIGH_WATER)
         if not self._server.admit(self):
             busy = f"there are {self._limits.max_connections} connections already: come back later\n".encode()
-            self._close_with(Response(503, busy, TEXT, {"Retry-After": "1"}))
+            self._transport.write(_closing(Response(503, busy, TEXT, {"Retry-After": "1"})))
+            self._close()
             return
         self.deadline = self._server.now() + self._limits.head_timeout
 
     def data_received(self, data: bytes) -> None:
         if self._closed:
+            self._discard(len(data))
             return
         if not self._is_receiving:
             self._is_receiving = True
-            self.deadline = self._server.now() + self._limits.head_timeout
-        self._head_bytes += len(data)
+            self._set_deadline()
+        self._has_read_one = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -83,6 +86,8 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._refuse(self._refusal or Response(400, b"this is not HTTP/1.1\n", TEXT))
             return
+        if not self._has_read_one:  # else the end of another request is among these bytes
+            self._head_bytes += len(data)
         if not self._is_in_body and self._is_receiving and self._head_bytes > self._limits.max_head_bytes:
             self._refuse(self._too_long_head())
         if len(self._waiting) > self._limits.max_pipelined:
@@ -98,10 +103,11 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.paused = True
-        self.deadline = self._server.now() + self._limits.write_timeout
+        self._set_deadline()
 
     def resume_writing(self) -> None:
-        self.paused, self.deadline = False, None
+        self.paused = False
+        self._set_deadline()
         if self.on_resume is not None:
             self.on_resume()
 
@@ -113,10 +119,15 @@ class Connection(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._url += url
+        if len(self._url) > self._limits.max_head_bytes:
+            self._raise(self._too_long_head())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self._headers) >= self._limits.max_headers:
             self._raise(Response(431, f"more than {self._limits.max_headers} headers\n".encode(), TEXT))
+        self._num_header_bytes += len(name) + len(value)
+        if self._num_header_bytes > self._limits.max_head_bytes:
+            self._raise(self._too_long_head())
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -125,9 +136,9 @@ class Connection(asyncio.Protocol):
         if length.isascii() and length.isdigit() and (len(length) > 15 or int(length) > limits.max_body_bytes):
             self._raise(self._server.too_large(length[:15]))
         self._is_in_body = True
-        self.deadline = self._server.now() + limits.body_timeout
-        if self._headers.get("expect", "").lower() == "100-continue":
-            self._transport.write(_CONTINUE)
+        self._set_deadline()
+        if self._headers.get("expect", "").lower() == "100-continue" and self._task is None:
+            self._transport.write(_CONTINUE)  # never into the midst of another answer; clients go on without, too
 
     def on_body(self, part: bytes) -> None:
         self._body.append(part)
@@ -146,17 +157,21 @@ class Connection(asyncio.Protocol):
             connection=self,
             received=self._server.now(),
         )
-        keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
-        self._waiting.append((request, keep_alive, self._parser.get_http_version() == "1.1"))
+        is_new = self._parser.get_http_version() == "1.1"
+        keep_alive = is_new and self._parser.should_keep_alive() and not self._parser.should_upgrade()
+        self._waiting.append((request, keep_alive, is_new))
+        self._has_read_one = True
         self._begin_message()
         if self._task is None:
             self._answer_next()
+        else:
+            self._set_deadline()
 
     def _begin_message(self) -> None:
         self._url = b""
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
-        self._body_bytes = self._head_bytes = 0
+        self._body_bytes = self._head_bytes = self._num_header_bytes = 0
         self._is_in_body = self._is_receiving = False
 
     def _too_long_head(self) -> Response:
@@ -171,8 +186,8 @@ class Connection(asyncio.Protocol):
 
     def _answer_next(self) -> None:
         request, self._keep_alive, self._may_chunk = self._waiting.popleft()
-        self.deadline = None
         self._task = self._server.loop.create_task(self._answer(request))
+        self._set_deadline()
 
     async def _answer(self, request: Request) -> None:
         response = await self._server.handler(request)
@@ -185,8 +200,8 @@ class Connection(asyncio.Protocol):
             self._close()
         elif self._waiting:
             self._answer_next()
-        elif not self._is_receiving and not self.paused:
-            self.deadline = self._server.now() + self._limits.idle_timeout
+        else:
+            self._set_deadline()
 
     def _send(self, response: Response, *, with_body: bool = True) -> None:
         if self._closed:
@@ -213,6 +228,22 @@ class Connection(asyncio.Protocol):
 
     # Ends.
 
+    def _set_deadline(self) -> None:
+        """Begin to wait for what the client has to do next: read, send the rest of a request, or send another."""
+        limits = self._limits
+        if self.paused or self._closed:
+            seconds = limits.write_timeout
+        elif self._is_in_body:
+            seconds = limits.body_timeout
+        elif self._is_receiving:
+            seconds = limits.head_timeout
+        elif self._task is None:
+            seconds = limits.idle_timeout
+        else:
+            self.deadline = None
+            return
+        self.deadline = self._server.now() + seconds
+
     def expire(self) -> None:
         """The deadline has passed."""
         if self.paused or self._closed:
@@ -232,23 +263,35 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _refuse(self, response: Response) -> None:
-        """Answer with an error what cannot be read any further, unless an earlier answer is under way, and close."""
-        if self._task is None:
-            self._close_with(response)
-        else:
-            self.abort()
+        """Answer with an error what cannot be read any further, unless an earlier answer is under way, and close.
 
-    def _close_with(self, response: Response) -> None:
-        self._transport.write(
-            head_of(response.status, response.content_type, response.headers, len(response.body), close=True)
-            + response.body
-        )
-        self._close()
+        What the client still sends is dropped until it has seen the answer: closing at once would make its system
+        throw the answer away (RFC 9112, section 9.6).
+        """
+        if self._task is not None:
+            self.abort()
+            return
+        self._transport.write(_closing(response))
+        self._closed = True
+        self._set_deadline()
+        self._transport.write_eof()
+
+    def _discard(self, num_bytes: int) -> None:
+        """Drop what arrives behind a refusal, up to a bound."""
+        self._discarded_bytes += num_bytes
+        if self._discarded_bytes > self._limits.max_body_bytes:
+            self.abort()
 
     def _close(self) -> None:
         self._closed = True
-        self.deadline = self._server.now() + self._limits.write_timeout  # for what is still unread
+        self._set_deadline()  # for what is still unread
         self._transport.close()
+
+
+def _closing(response: Response) -> bytes:
+    """The bytes of a response that is the last of its connection."""
+    head = head_of(response.status, response.content_type, response.headers, len(response.body), close=True)
+    return head + response.body
 
 
 class EventStream:

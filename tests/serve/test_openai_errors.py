@@ -1,0 +1,77 @@
+"""OpenAI's own client raises what the server's errors mean."""
+
+import httpx
+import openai
+import pytest
+
+QUESTION = [{"role": "user", "content": "Hello"}]
+TOOL = {"type": "function", "function": {"name": "weather"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"extra_body": {"colour": "red"}}, "colour", "unknown_parameter"),
+        ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage", "unknown_parameter"),
+        ({"temperature": "hot"}, "temperature", "invalid_type"),
+        ({"temperature": -1}, "temperature", "invalid_value"),
+        ({"n": 0}, "n", "invalid_value"),
+        ({"n": 10**9}, "n", "invalid_value"),
+        ({"top_logprobs": 3}, "top_logprobs", "invalid_value"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "invalid_value"),
+        ({"messages": []}, "messages", "invalid_value"),
+        ({"messages": [{"content": "no role"}]}, "messages", "invalid_value"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages", "invalid_value"),
+        ({"messages": "text"}, "messages", "invalid_type"),
+        ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter"),
+        ({"tools": [TOOL], "tool_choice": {**TOOL, "function": {"name": "x"}}}, "tool_choice", "invalid_value"),
+        ({"response_format": {"type": "xml"}}, "response_format", "invalid_value"),
+    ],
+)
+def test_a_wrong_field_is_named(client, fields, param, code):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**{"model": "smollm2", "messages": QUESTION, **fields})
+    assert (caught.value.param, caught.value.code, caught.value.type) == (param, code, "invalid_request_error")
+
+
+def test_a_prompt_that_is_too_long_is_measured(client):
+    with pytest.raises(openai.BadRequestError, match=r"600 tokens.*max_input_len 512") as caught:
+        client.completions.create(model="smollm2", prompt=[5] * 600)
+    assert (caught.value.param, caught.value.code) == ("prompt", "context_length_exceeded")
+    with pytest.raises(openai.BadRequestError, match=r"500 tokens.*1000 more.*1024 tokens") as caught:
+        client.completions.create(model="smollm2", prompt=[5] * 500, max_tokens=1000)
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_an_unknown_model_is_not_found(client):
+    for ask in (
+        lambda: client.chat.completions.create(model="other", messages=QUESTION),
+        lambda: client.models.retrieve("other"),
+    ):
+        with pytest.raises(openai.NotFoundError) as caught:
+            ask()
+        assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
+    assert client.models.retrieve("smollm2").id == "smollm2"
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "invalid_json"),
+        (b'{"model": ', "invalid_json"),
+        (b'{"model": "\xff"}', "invalid_json"),
+        (b'{"model": "\\ud800"}', "invalid_json"),
+        (b"[]", "invalid_type"),
+        (b"null", "invalid_type"),
+        (b"{}", "missing_required_parameter"),
+        (b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "invalid_json"),
+        (b'{"messages": [{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]}", "invalid_json"),
+        (b'{"x": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}", "invalid_json"),
+    ],
+)
+def test_a_body_that_is_no_request_is_refused(server, body, code):
+    response = httpx.post(
+        f"{server.address}/v1/chat/completions", content=body, headers={"content-type": "application/json"}
+    )
+    assert (response.status_code, response.json()["error"]["code"]) == (400, code)

@@ -1,0 +1,101 @@
+"""Connections of the HTTP server without sockets, by a transport that keeps what is written and a clock that stands."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from trtllm_lite.serve.http.connection import Connection
+from trtllm_lite.serve.http.limits import HttpLimits
+from trtllm_lite.serve.http.messages import TEXT, Request, Response
+from trtllm_lite.serve.http.server import Handler, HttpServer
+
+_MAX_TURNS = 1000  # of the loop, after which a condition is taken never to come
+
+
+@dataclass
+class Transport:
+    """What a connection has done with its transport."""
+
+    written: bytes = b""
+    calls: list[str] = field(default_factory=list)
+
+    def write(self, data: bytes) -> None:
+        assert "close" not in self.calls
+        self.written += data
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        self.high = high
+
+    def get_extra_info(self, name: str) -> object:
+        return ("client", 1) if name == "peername" else None
+
+    def write_eof(self) -> None:
+        self.calls.append("write_eof")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    def abort(self) -> None:
+        self.calls.append("abort")
+
+
+class Wire:
+    """A server, and connections to it; ``now`` is its clock."""
+
+    def __init__(self, handler: Handler, limits: HttpLimits) -> None:
+        self.server = HttpServer(handler, too_large, limits)
+        self.now = 1000.0
+        self.server.now = lambda: self.now
+
+    def connect(self) -> tuple[Connection, Transport]:
+        """A new connection."""
+        connection, transport = Connection(self.server), Transport()
+        connection.connection_made(transport)
+        return connection, transport
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass, and have the server look for clients that were too slow."""
+        self.now += seconds
+        self.server._sweeper.cancel()
+        self.server._sweep()
+
+
+def too_large(size: str) -> Response:
+    return Response(413, f"{size} bytes are too many".encode(), TEXT)
+
+
+async def echo(request: Request) -> Response:
+    """What the request was."""
+    words = (request.method, request.path, request.query, request.headers.get("x-word", ""), request.body.decode())
+    return Response(200, "|".join(words).encode(), TEXT)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until a condition holds."""
+    for _ in range(_MAX_TURNS):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the condition never came to hold")
+
+
+def on_wire(
+    scenario: Callable[[Wire], Awaitable[None]], *, handler: Handler = echo, limits: HttpLimits | None = None
+) -> None:
+    """Run a scenario on a new server."""
+
+    async def run() -> None:
+        await scenario(Wire(handler, limits or HttpLimits()))
+
+    asyncio.run(run())
+
+
+def bodies(written: bytes) -> list[bytes]:
+    """The bodies of responses with a length, which stand one behind another."""
+    found = []
+    while written:
+        head, _, written = written.partition(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        found.append(written[:length])
+        written = written[length:]
+    return found
