@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +149,27 @@ def test_a_handle_that_nobody_holds_is_cancelled():
     gc.collect()
     assert [entry.tokens for entry in session.pump.loop.running] == [[4]]
     assert kept.finish_reason is None
+
+
+def test_the_end_is_told_once_to_whom_a_request_names():
+    ends = []
+
+    def note(request, reason, timings):
+        ends.append((request.prompt_ids[0], reason, timings.num_generated_tokens))
+
+    session = fake_session(tokenizer=byte_level_tokenizer())
+    told = replace(request([9], 2), on_end=note)
+    session.submit(told).result()
+    stop = session.tokenizer.decode(greedy_continuation([8], 1))
+    session.submit(replace(request([8], 5, stop=stop), on_end=note)).result()
+    session.pump.loop.num_steps_allowed = 0
+    failed = session.submit(replace(told, prompt_ids=np.array([7], np.int32)))
+    session.pump.loop.broken = RuntimeError("lost")
+    session.pump.loop.step()
+    with pytest.raises(EngineError, match="lost"):
+        failed.result()
+    assert [end[:2] for end in ends] == [(9, FinishReason.LENGTH), (8, FinishReason.STOP_WORDS), (7, None)]
+    assert [end[2] for end in ends][::2] == [2, 0]
 
 
 def test_threads_share_a_session():

@@ -48,6 +48,7 @@ class Adapters:
         self, load: Load, start: Start, max_loras: int, max_cpu_loras: int, place: Place | None = None
     ) -> None:
         self._load, self._start, self._place = load, start, place
+        self.max_loras = max_loras
         self._lock = threading.RLock()
         self._entries = Entries(max_loras, max_cpu_loras)
         self._waiting: deque[_Waiting] = deque()
@@ -101,6 +102,12 @@ class Adapters:
         """Names of the adapters in memory, the least recently used first."""
         with self._lock:
             return tuple(entry.lora.lora_name for entry in self._entries if entry.adapter is not None)
+
+    def in_use(self) -> tuple[list[str], list[str]]:
+        """Names of the adapters that requests run with, and of those that requests wait for, a name for each."""
+        with self._lock:
+            running = [entry.lora.lora_name for entry in self._entries if entry.num_running > 0]
+            return running, [waiting.lora.lora_name for waiting in self._waiting]
 
     def close(self) -> None:
         """Forget what waits, and load nothing any more."""
