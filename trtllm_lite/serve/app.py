@@ -12,6 +12,7 @@ from trtllm_lite.serve.access_log import AccessLog
 from trtllm_lite.serve.api_error import ApiError, api_error
 from trtllm_lite.serve.api_keys import ApiKeys
 from trtllm_lite.serve.http.messages import Request, Response, is_header_value
+from trtllm_lite.serve.metrics.server_metrics import ServerMetrics
 from trtllm_lite.serve.served_model import ServedModel
 
 _LONGEST_ID = 128
@@ -51,6 +52,7 @@ class Application:
     ) -> None:
         self.models = list(models)
         self.settings = settings
+        self.metrics = ServerMetrics(self.models)
         self.is_draining = False
         self._by_name = {name: model for model in models for name in model.settings.names}
         self._routes = {path: {route.method: route for route in found} for path, found in routes.items()}
@@ -70,6 +72,7 @@ class Application:
             failure = api_error(error, _FIELDS)
             response, status = failure.response(), failure.status
         finally:
+            self.metrics.count_request(request.method, self._known_path(request.path), status)
             self.settings.access_log.write(request, status)
         if response is not None:
             response.headers["X-Request-Id"] = request.id
@@ -137,13 +140,18 @@ class Application:
         finally:
             self.running.discard(task)
 
+    def _known_path(self, path: str) -> str | None:
+        """The path of ``routes`` that a request's path belongs to."""
+        if path in self._routes:
+            return path
+        return next((prefix for prefix in self._prefixes if path.startswith(prefix)), None)
+
     def _route(self, request: Request) -> Route:
         path = request.path
-        methods = self._routes.get(path) or next(
-            (self._routes[prefix] for prefix in self._prefixes if path.startswith(prefix)), None
-        )
-        if methods is None:
+        known = self._known_path(path)
+        if known is None:
             raise ApiError(404, f"there is nothing at {shown(path)}", code="not_found")
+        methods = self._routes[known]
         route = methods.get("GET" if request.method == "HEAD" else request.method)
         if route is None:
             allowed = " or ".join(methods)
