@@ -3,8 +3,10 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trtllm_lite.errors import shown
 from trtllm_lite.runtime.lora.request import LoRARequest
@@ -14,6 +16,9 @@ from trtllm_lite.serve.api_keys import ApiKeys
 from trtllm_lite.serve.http.messages import Request, Response, is_header_value
 from trtllm_lite.serve.metrics.server_metrics import ServerMetrics
 from trtllm_lite.serve.served_model import ServedModel
+
+if TYPE_CHECKING:
+    from trtllm_lite.serve.tracing import Traces
 
 _LONGEST_ID = 128
 _CLOSED_REQUEST = 499  # nginx's number for a client that went away
@@ -37,11 +42,13 @@ class Route:
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What the operator has decided: the keys that requests must show, None for none; ``lora_root``, the directory
-    below which adapters may be loaded by requests, None for nowhere; where the access log goes."""
+    below which adapters may be loaded by requests, None for nowhere; where the access log goes, and where spans, None
+    for nowhere."""
 
     api_keys: ApiKeys | None = None
     lora_root: Path | None = None
     access_log: AccessLog
+    traces: "Traces | None" = None
 
 
 class Application:
@@ -135,8 +142,10 @@ class Application:
         task = asyncio.current_task()
         assert task is not None
         self.running.add(task)
+        traces = self.settings.traces
         try:
-            return await route.endpoint(self, request)
+            with nullcontext() if traces is None else traces.span(request):
+                return await route.endpoint(self, request)
         finally:
             self.running.discard(task)
 

@@ -1,6 +1,7 @@
 """ServedModel: one engine of the server, its adapters, and the requests that it works on."""
 
 import asyncio
+import contextvars
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.logprobs import TokenTexts
 from trtllm_lite.serve.metrics.sequences import SequenceCounts
+from trtllm_lite.serve.started import note_started
 
 Value = TypeVar("Value")
 Listener = Callable[[RequestHandle], None]
@@ -129,14 +131,14 @@ class ServedModel:
     async def prepare(self, work: Callable[[], Value]) -> Value:
         """The result of ``work``, which runs in another thread."""
         try:
-            return await self.loop.run_in_executor(self.workers, work)
+            return await self.loop.run_in_executor(self.workers, contextvars.copy_context().run, work)
         except OverloadedError:
             self.num_rejected["overloaded"] += 1
             raise
 
     def start(self, prompt: Prompt) -> Generation:
         """Submit a prompt, from any thread. Raises what ``Session.submit`` does."""
-        return Generation(
+        generation = Generation(
             self.session,
             replace(prompt.request, on_end=self.counts.add),
             prompt=prompt.text,
@@ -144,6 +146,8 @@ class ServedModel:
             streaming=False,
             notifier=self.mailbox,
         )
+        note_started(generation)
+        return generation
 
     def start_all(self, prompts: Sequence[Prompt]) -> list[Generation]:
         """:meth:`start` several prompts; if one raises, none runs."""

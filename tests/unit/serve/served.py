@@ -25,13 +25,14 @@ class Asker:
         chosen = ModelSettings(names=("tiny",), **model)
         self.model = ServedModel(llm, chosen, asyncio.get_running_loop(), workers)
         self.loop = self.model.session.pump.loop
-        self.app = Application([self.model], ROUTES, Settings(access_log=AccessLog(None), **settings))
+        self.app = Application([self.model], ROUTES, Settings(**{"access_log": AccessLog(None), **settings}))
+        self.connection = SimpleNamespace(client="192.0.2.1", seconds_since=lambda _: 2.0)
 
     async def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Response:
         """The response to a request."""
         content = b"" if body is None else msgspec.json.encode(body)
         every = {"content-type": "application/json", **(headers or {})}
-        return await self.app.handle(Request(method, path, "", every, content, None, self.model.loop.time()))
+        return await self.app.handle(Request(method, path, "", every, content, self.connection, self.model.loop.time()))
 
     async def complete(self, prompt: list[int], **fields: Any) -> Response:
         """The response to a request for a completion."""

@@ -11,6 +11,7 @@ What differs from vLLM:
 - ``iteration_tokens_total`` has a sum and a count, and no buckets
 - ``cache_config_info`` has the labels that are true of this cache
 - ``admission_rejections`` has the reasons ``queue_full`` (status 429 before tokenizing) and ``overloaded`` (behind it)
+- ``spec_decode_*`` count the guesses of grammars, too
 - ``tool_call_parser_invocations_total`` counts each choice once, and has ``outcome`` alone beside the model's labels
 
 Of vLLM's names these are left out, because there is nothing that they could say:
