@@ -9,13 +9,15 @@ import threading
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
-from trtllm_lite.runtime.session.notifier import Mailbox
+from trtllm_lite.runtime.session.notifier import Mailbox, Notifier
 from trtllm_lite.runtime.session.request import FinishReason, Request
+from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
 
 from .doubles import fake_session, greedy_continuation
@@ -170,6 +172,18 @@ def test_the_end_is_told_once_to_whom_a_request_names():
         failed.result()
     assert [end[:2] for end in ends] == [(9, FinishReason.LENGTH), (8, FinishReason.STOP_WORDS), (7, None)]
     assert [end[2] for end in ends][::2] == [2, 0]
+
+
+def test_the_end_of_a_request_that_never_ran_is_told_once():
+    ends = []
+    asked = replace(request([9], 2), on_end=lambda _, reason, timings: ends.append((reason, timings.total_seconds)))
+    session = fake_session()
+    handles = [RequestHandle(asked, None, None, SimpleNamespace, Notifier(), session.cancel) for _ in range(2)]
+    handles[0].text = SimpleNamespace(finish=lambda: "", match=None)
+    for _ in range(2):
+        handles[0].end_unstarted("TIMED_OUT")
+        handles[1].end_with(EngineError("no adapter"))
+    assert ends == [(FinishReason.TIMEOUT, 0.0), (None, 0.0)]
 
 
 def test_threads_share_a_session():
