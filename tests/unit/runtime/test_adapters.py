@@ -152,6 +152,7 @@ def test_adapters_in_use_stay_and_requests_wait_for_room() -> None:
     world.load_all()
     assert set(world.running) == {first, second}  # nobody passes the one that waits for room
     assert world.manager.loaded() == ("1", "2")
+    assert world.manager.in_use() == (["1", "2"], ["3", "1"])
     world.end(second)
     world.load_all()
     assert set(world.running) == {first, third, again}

@@ -3,11 +3,15 @@
 import asyncio
 import math
 from collections import Counter
+from types import SimpleNamespace
 
+from tests.unit.runtime.doubles import fake_session
 from tests.unit.serve.served import ask
 from trtllm_lite.serve.metrics.counted_parser import CountedParser
 from trtllm_lite.serve.metrics.histogram import Histogram, count_bounds
+from trtllm_lite.serve.metrics.server_metrics import ServerMetrics
 from trtllm_lite.serve.parsers import Tool, make_parser
+from trtllm_lite.serve.served_model import ModelSettings, ServedModel
 
 PROMPT = [3, 4, 5]
 
@@ -165,6 +169,35 @@ def test_speculation_is_there_where_tokens_are_guessed():
     assert found["vllm:spec_decode_num_accepted_tokens_total",] == 3
     assert found["vllm:spec_decode_num_accepted_tokens_per_pos_total", "0"] == 2
     assert found["vllm:spec_decode_num_accepted_tokens_per_pos_total", "1"] == 1
+
+
+def test_models_have_samples_of_their_own_and_adapters_are_named():
+    async def talk(server):
+        adapters = SimpleNamespace(in_use=lambda: (["a"], ["b", "c", "b"]), loaded=lambda: ("a",), max_loras=2)
+        with_adapters = ServedModel(
+            SimpleNamespace(session=fake_session(), tokenizer=None),
+            ModelSettings(names=("large",), tool_parser="hermes"),
+            server.model.loop,
+            server.model.workers,
+        )
+        with_adapters.session.adapters = adapters
+        metrics = ServerMetrics([server.model, with_adapters])
+        await server.complete(PROMPT, max_tokens=1)
+        found = metrics.text().decode()
+        with_adapters.session.close()
+        return found
+
+    lines = ask(talk).splitlines()
+    assert 'vllm:prompt_tokens_total{engine="0",model_name="tiny"} 3.0' in lines
+    assert 'vllm:prompt_tokens_total{engine="0",model_name="large"} 0.0' in lines
+    assert 'vllm:num_requests_waiting{engine="0",model_name="large"} 3.0' in lines
+    assert 'vllm:num_requests_waiting_by_reason{engine="0",model_name="large",reason="deferred"} 3.0' in lines
+    assert [line.split("}")[0] for line in lines if line.startswith("vllm:lora_requests_info{")] == [
+        'vllm:lora_requests_info{engine="0",max_lora="2",model_name="large",running_lora_adapters="a",'
+        'waiting_lora_adapters="b,c"'
+    ]
+    parsers = [line for line in lines if line.startswith("vllm:tool_call_parser_invocations_total{")]
+    assert len(parsers) == 2, "only a model with a parser has them"
 
 
 def test_a_parser_is_counted_by_what_it_found():

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import cache
 from itertools import accumulate
 
 from prometheus_client.utils import floatToGoString
@@ -28,7 +29,7 @@ def count_bounds(most: int) -> tuple[float, ...]:
 class Histogram:
     """Counts values by bucket; the caller sees to it that one thread at a time does so."""
 
-    def __init__(self, bounds: Sequence[float]) -> None:
+    def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
@@ -43,7 +44,11 @@ class Histogram:
         return cumulated(self._bounds, self._counts), self._sum
 
 
-def cumulated(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+def cumulated(bounds: tuple[float, ...], counts: Sequence[int]) -> list[tuple[str, float]]:
     """Prometheus's buckets of the counts between ``bounds`` and of those above all."""
-    names = [*map(floatToGoString, bounds), "+Inf"]
-    return [(name, float(count)) for name, count in zip(names, accumulate(counts), strict=True)]
+    return [(name, float(count)) for name, count in zip(_names(bounds), accumulate(counts), strict=True)]
+
+
+@cache
+def _names(bounds: tuple[float, ...]) -> list[str]:
+    return [*map(floatToGoString, bounds), "+Inf"]
