@@ -9,7 +9,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite._core import Adapter, CudaExecutor, FinishReason, Grammar, sampling
+from trtllm_lite._core import Adapter, CudaExecutor, DeviceExecutor, Engine, FinishReason, Grammar, sampling
+
+class PacedExecutor(DeviceExecutor):
+    """Computes nothing: each step takes ``step_seconds``, and each row that samples comes to a random token."""
+
+    def __init__(self, engine: Engine, *, num_blocks: int, step_seconds: float) -> None: ...
 
 def supported_isas() -> list[str]:
     """Instruction sets that this build has kernels for and this machine can execute, best first."""

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import ipaddress
+import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from trtllm_lite.serve.routes import ROUTES
 from trtllm_lite.serve.served_model import ModelSettings, ServedModel
 
 _NUM_WORKERS = 8  # threads that render, tokenize and compile grammars
+_OTHER_FILES = 256  # beside connections
 _OBJECTS_BETWEEN_SEARCHES = 50_000
 
 
@@ -85,6 +87,7 @@ async def _serve(
             port = await server.listen(options.host, options.port)
         except OSError as error:
             raise OutputError(f"cannot listen at {options.host}:{options.port} ({error}): choose another") from error
+        _allow_files(options.limits.max_connections + _OTHER_FILES)
         gc.set_threshold(_OBJECTS_BETWEEN_SEARCHES)
         gc.freeze()
         host = f"[{options.host}]" if ":" in options.host else options.host
@@ -94,6 +97,13 @@ async def _serve(
         await _drain(app, ending, options.drain_timeout)
         await asyncio.wait([asyncio.ensure_future(server.close())], timeout=1.0)
         server.abort()
+
+
+def _allow_files(wanted: int) -> None:
+    """Raise the number of files that the process may have open, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard) if hard >= 0 else wanted, hard))
 
 
 async def _drain(app: Application, ending: "_Ending", timeout: float) -> None:

@@ -151,8 +151,9 @@ class ServedModel:
 
     def start_all(self, prompts: Sequence[Prompt]) -> list[Generation]:
         """:meth:`start` several prompts; if one raises, none runs."""
-        for row, prompt in enumerate(prompts):
-            self.session.check(prompt.request, row if len(prompts) > 1 else None)
+        if len(prompts) > 1:
+            for row, prompt in enumerate(prompts):
+                self.session.check(prompt.request, row)
         return [self.start(prompt) for prompt in prompts]
 
     def listen(self, handle: RequestHandle, listener: Listener) -> None:

@@ -65,7 +65,7 @@ class Request:
     def sequences(self) -> "list[Request]":
         """A request for each sequence to draw, of which only the first reports on the prompt; one for a beam search."""
         params = self.params
-        if params.use_beam_search:
+        if params.use_beam_search or params.num_sequences == 1:
             return [self]
         if params.seed is None:
             params = replace(params, seed=secrets.randbits(63))

@@ -1,6 +1,8 @@
 """Listens, and keeps the connections."""
 
 import asyncio
+import socket
+import sys
 from collections.abc import Awaitable, Callable
 
 from trtllm_lite.serve.http.connection import Connection
@@ -9,6 +11,7 @@ from trtllm_lite.serve.http.messages import Request, Response
 
 _SWEEP_SECONDS = 1.0
 _BACKLOG = 4096
+_PAUSE_SECONDS = 0.1
 
 Handler = Callable[[Request], Awaitable[Response | None]]
 """Answers a request, with a response or with events (``Connection.open_stream``); raises nothing but CancelledError."""
@@ -30,14 +33,19 @@ class HttpServer:
         """Whether connections end with the answers that are under way."""
         self._connections: set[Connection] = set()
         self._all_closed = asyncio.Event()
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[socket.socket] = []
+        self._opening: set[asyncio.Task[object]] = set()
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     async def listen(self, host: str, port: int) -> int:
         """Listen at an address; returns the port, which the system chooses for port 0. Raises OSError."""
-        server = await self.loop.create_server(lambda: Connection(self), host, port, backlog=_BACKLOG)
-        self._listeners.append(server)
-        return int(server.sockets[0].getsockname()[1])
+        found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        listener.setblocking(False)
+        self._listeners.append(listener)
+        self.loop.add_reader(listener, self._accept, listener)
+        return int(listener.getsockname()[1])
 
     @property
     def num_connections(self) -> int:
@@ -60,8 +68,9 @@ class HttpServer:
     async def close(self) -> None:
         """Take no more connections; end those that are idle now, and the others with the answer under way."""
         self.is_closing = True
-        for server in self._listeners:
-            server.close()
+        for listener in self._listeners:
+            self.loop.remove_reader(listener)
+            listener.close()
         for connection in list(self._connections):
             connection.close_if_idle()
         if self._connections:
@@ -73,6 +82,27 @@ class HttpServer:
         """End all connections at once."""
         for connection in list(self._connections):
             connection.abort()
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Take all connections that wait: uvloop's own server takes one each time around, too few under load."""
+        for _ in range(_BACKLOG):
+            try:
+                accepted, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # the client is gone already, or there are too many open files
+                print(f"a connection could not be taken: {error}", file=sys.stderr, flush=True)
+                self.loop.remove_reader(listener)
+                self.loop.call_later(_PAUSE_SECONDS, self._accept_again, listener)
+                return
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            task = self.loop.create_task(self.loop.connect_accepted_socket(lambda: Connection(self), accepted))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if not self.is_closing:
+            self.loop.add_reader(listener, self._accept, listener)
 
     def _sweep(self) -> None:
         """End connections whose clients were waited for too long."""

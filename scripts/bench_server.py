@@ -1,0 +1,114 @@
+"""Measures the server by itself: an engine that computes nothing gives each stream a token every --step_ms.
+
+    python scripts/bench_server.py --engine_dir ENGINE [--num_streams 256] [--output_len 512] [--step_ms 8]
+
+The engine, for CPUs or GPUs, lends its limits and its tokenizer; max_batch_size must be at least the number of streams.
+The server's process runs on --server_cores, the clients' on --client_cores.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from trtllm_lite import LLM, _testing
+from trtllm_lite.runtime.session import session
+from trtllm_lite.serve.access_log import AccessLog
+from trtllm_lite.serve.app import Settings
+from trtllm_lite.serve.run import ServerOptions, run
+from trtllm_lite.serve.served_model import ModelSettings
+
+_ANY_BYTES = 1 << 50
+
+
+def main() -> None:
+    """Start a server in a process of its own and measure it with ``bench serve``."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine_dir", required=True)
+    parser.add_argument("--tokenizer", help="directory with a tokenizer.json, if the engine has none")
+    parser.add_argument("--num_streams", type=int, default=256)
+    parser.add_argument("--output_len", type=int, default=512)
+    parser.add_argument("--step_ms", type=float, default=8.0)
+    parser.add_argument("--endpoint", default="/v1/completions")
+    parser.add_argument("--server_cores", default="0")
+    parser.add_argument("--client_cores", default="1")
+    parser.add_argument("--num_client_processes", type=int, default=1)
+    parser.add_argument("--max_batch_size", type=int, help="sequences that run side by side [default: the engine's]")
+    parser.add_argument("--max_queue_size", type=int, default=1024)
+    parser.add_argument("--request_rate", type=float, help="let so many requests a second come, in place of streams")
+    parser.add_argument("--seconds", type=float, default=120.0, help="for how long, with --request_rate")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve(arguments)
+        return
+    command = ["taskset", "-c", arguments.server_cores, sys.executable, __file__, "--serve"]
+    for name in ("engine_dir", "step_ms", "tokenizer", "max_batch_size", "max_queue_size"):
+        if getattr(arguments, name) is not None:
+            command += [f"--{name}", str(getattr(arguments, name))]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        line = server.stderr.readline()
+        try:
+            measure(line.removeprefix("serving at ").strip(), server.pid, arguments)
+        finally:
+            server.terminate()
+
+
+def measure(address: str, pid: int, arguments: argparse.Namespace) -> None:
+    """Print what ``bench serve`` finds, and how busy the server was."""
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory) / "report.json"
+        command = ["taskset", "-c", arguments.client_cores, sys.executable, "-m", "trtllm_lite", "bench", "serve"]
+        command += ["--base_url", address, "--endpoint", arguments.endpoint, "--vocab_size", "1000"]
+        command += ["--input_len", "8", "--allow_errors"]
+        if arguments.request_rate is None:
+            command += ["--num_requests", str(arguments.num_streams), "--arrival", "all"]
+        else:
+            command += ["--num_requests", str(int(arguments.request_rate * arguments.seconds))]
+            command += ["--request_rate", str(arguments.request_rate)]
+        command += ["--output_len", str(arguments.output_len), "--json", str(report)]
+        command += ["--num_client_processes", str(arguments.num_client_processes)]
+        if arguments.endpoint.endswith("chat/completions"):
+            command += ["--tokenizer", arguments.engine_dir]
+        before, begin, memory = cpu_seconds(pid), time.perf_counter(), resident_mb(pid)
+        subprocess.run(command, check=True)
+        busy = (cpu_seconds(pid) - before) / (time.perf_counter() - begin)
+        figures: dict[str, Any] = json.loads(report.read_text())[0]["figures"]
+        grown = resident_mb(pid) - memory
+    rate = figures["output_tokens_per_s"]
+    print(f"server: {busy:.2f} cores in the mean; {rate:,.0f} tokens a second; {memory:.0f} MB, then {grown:.0f} more")
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has taken."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mb(pid: int) -> float:
+    """Memory that a process has in use, in 10^6 bytes."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    """Serve an engine whose steps compute nothing."""
+
+    def paced_executor(_: Any, engine: Any, __: Any, *, num_blocks: int, **___: Any) -> Any:
+        return _testing.PacedExecutor(engine, num_blocks=num_blocks, step_seconds=arguments.step_ms / 1000)
+
+    session.make_executor = paced_executor
+    session.available_memory = lambda *_: _ANY_BYTES  # its KV cache takes none
+    settings = Settings(access_log=AccessLog(None))
+    llm = LLM(arguments.engine_dir, tokenizer=arguments.tokenizer, max_batch_size=arguments.max_batch_size)
+    models = [(llm, ModelSettings(names=("paced",), max_queue_size=arguments.max_queue_size))]
+    run(models, settings, ServerOptions(port=0), lambda address: print(f"serving at {address}", file=sys.stderr))
+
+
+if __name__ == "__main__":
+    main()
