@@ -26,7 +26,12 @@ class Asker:
         self.model = ServedModel(llm, chosen, asyncio.get_running_loop(), workers)
         self.loop = self.model.session.pump.loop
         self.app = Application([self.model], ROUTES, Settings(**{"access_log": AccessLog(None), **settings}))
-        self.connection = SimpleNamespace(client="192.0.2.1", seconds_since=lambda _: 2.0)
+        self.events = bytearray()
+        """What was sent in streams."""
+        stream = SimpleNamespace(write=self.events.extend, end=lambda: None)
+        self.connection = SimpleNamespace(
+            client="192.0.2.1", seconds_since=lambda _: 2.0, open_stream=lambda _: stream, paused=False
+        )
 
     async def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Response:
         """The response to a request."""

@@ -82,6 +82,21 @@ def test_errors_are_told_apart(exporter):
     assert (failed.status.status_code, failed.attributes["error.type"]) == (StatusCode.ERROR, "EngineError")
 
 
+def test_a_stream_that_an_error_ends_is_an_error(exporter):
+    async def talk(server):
+        server.loop.num_steps_allowed = 2
+        task = asyncio.ensure_future(server.complete([3], stream=True, return_token_ids=True))
+        while not server.events:
+            await asyncio.sleep(0)
+        server.loop.fail = "no memory"
+        server.loop.step()
+        assert await task is None
+        assert b"no memory" in server.events
+
+    (span,) = spans_of(talk, exporter)
+    assert (span.status.status_code, span.attributes["error.type"]) == (StatusCode.ERROR, "EngineError")
+
+
 def test_spans_reach_a_collector(monkeypatch):
     monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
     bodies = []
