@@ -14,6 +14,7 @@ from trtllm_lite.errors import ArgumentError, EngineError, OverloadedError, Trtl
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.lora.entries import Entries, Entry
 from trtllm_lite.runtime.lora.request import LoRARequest
+from trtllm_lite.runtime.session.request import FinishReason, Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 
 MAX_WAITING = 1 << 12  # requests that wait for their adapters
@@ -29,6 +30,7 @@ Start = Callable[[RequestHandle, Any, float, Callable[[], None]], None]
 @dataclass(frozen=True)
 class _Waiting:
     handle: weakref.ref[RequestHandle]
+    request: Request
     lora: LoRARequest
     since: float
     deadline: float  # infinity: none
@@ -76,7 +78,7 @@ class Adapters:
                 )
             now, timeout = time.monotonic(), handle.request.timeout
             deadline = math.inf if timeout is None else now + timeout
-            self._waiting.append(_Waiting(weakref.ref(handle), lora, now, deadline))
+            self._waiting.append(_Waiting(weakref.ref(handle), handle.request, lora, now, deadline))
             self._advance()
 
     def keep(self, lora: LoRARequest, adapter: Any) -> None:
@@ -129,7 +131,9 @@ class Adapters:
             handle = waiting.handle()
             if handle is None or waiting.deadline <= time.monotonic():
                 self._waiting.remove(waiting)
-                if handle is not None:
+                if handle is None:
+                    waiting.request.tell_unstarted(FinishReason.CANCELLED)
+                else:
                     handle.end_unstarted("TIMED_OUT")
                 continue
             lora_id = waiting.lora.lora_int_id

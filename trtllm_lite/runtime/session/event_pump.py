@@ -82,7 +82,7 @@ class EventPump:
             )
             if on_end is not None:
                 self._on_end[request_id] = on_end
-            observed = handle.submitted()
+            observed = handle.untold()
             if observed is not None:
                 self._observed[request_id] = observed
             self._handles[request_id] = weakref.ref(handle, lambda _: loop.cancel(request_id))

@@ -62,6 +62,11 @@ class Request:
         if not isinstance(self.lora_request, LoRARequest | None):
             raise ArgumentError(f"lora_request is {shown(self.lora_request)}: expected a LoRARequest, or None")
 
+    def tell_unstarted(self, reason: "FinishReason | None") -> None:
+        """Call ``on_end`` for a request that ends before the event loop has seen it."""
+        if self.on_end is not None:
+            self.on_end(self, reason, core().RequestTimings())
+
     def sequences(self) -> "list[Request]":
         """A request for each sequence to draw, of which only the first reports on the prompt; one for a beam search."""
         params = self.params

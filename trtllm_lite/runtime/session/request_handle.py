@@ -101,15 +101,15 @@ class RequestHandle:
     def end_unstarted(self, reason: str) -> None:
         """End a request that the event loop never saw, for a ``_core.FinishReason`` of that name."""
         native = core()
-        timings = native.RequestTimings()
-        self._tell_end(self.end(SimpleNamespace(reason=native.FinishReason[reason], timings=timings)), timings)
+        end = SimpleNamespace(reason=native.FinishReason[reason], timings=native.RequestTimings())
+        self._tell_unstarted(self.end(end))
         with WakeUps() as wake_ups, self.notifier:
             self.publish()
             self.notifier.notify(wake_ups, [self])
 
     def end_with(self, error: TrtllmLiteError) -> None:
         """End the request with ``error``, and wake who waits for it."""
-        self._tell_end(None, core().RequestTimings())
+        self._tell_unstarted(None)
         with WakeUps() as wake_ups, self.notifier:
             self.fail(error)
             self.notifier.notify(wake_ups, [self])
@@ -170,8 +170,8 @@ class RequestHandle:
         self._match = self.text.match
         self.cancel()
 
-    def submitted(self) -> Request | None:
-        """Leave it to the pump to call ``on_end`` of the request, which is returned if there is something to call."""
+    def untold(self) -> Request | None:
+        """The request, if it wants to be told of its end: whoever asks first does so."""
         tells, self._tells_end = self._tells_end, False
         return self.request if tells else None
 
@@ -203,11 +203,10 @@ class RequestHandle:
         if not self.ended:
             self.error = error
 
-    def _tell_end(self, reason: FinishReason | None, timings: Any) -> None:
-        """Call ``on_end`` of a request that the event loop never saw."""
-        tells, self._tells_end = self._tells_end, False
-        if tells and self.request.on_end is not None:
-            self.request.on_end(self.request, reason, timings)
+    def _tell_unstarted(self, reason: FinishReason | None) -> None:
+        request = self.untold()
+        if request is not None:
+            request.tell_unstarted(reason)
 
     def _take_outputs(self, event: Any, token_ids: list[int], texts: list[str]) -> None:
         self.prompt_logprobs += event.prompt_logprobs
