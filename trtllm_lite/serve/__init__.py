@@ -1,1 +1,1 @@
-"""The OpenAI-compatible server: HTTP in http/, the API's endpoints in endpoints/, a model's text in parsers/."""
+"""The server of OpenAI's and Anthropic's APIs: HTTP in http/, endpoints in endpoints/, a model's text in parsers/."""

@@ -1,9 +1,9 @@
-"""Errors as OpenAI's API reports them."""
+"""Errors as clients get them: as OpenAI's API reports them, or in the form of another API (ErrorBody)."""
 
 import re
 import sys
 import traceback
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -54,12 +54,21 @@ class ApiError(Exception):
         """The value of ``error`` in the body, or in an event."""
         return {"message": self.message, "type": _TYPES[self.status], "param": self.param, "code": self.code}
 
-    def response(self) -> Response:
+    def response(self, body: "ErrorBody") -> Response:
         """The response to a request that fails before it is answered."""
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        return Response(self.status, msgspec.json.encode({"error": self.content}), headers=headers)
+        return Response(self.status, msgspec.json.encode(body(self)), headers=headers)
+
+
+ErrorBody = Callable[[ApiError], dict[str, Any]]
+"""What the body of an error says."""
+
+
+def openai_error(error: ApiError) -> dict[str, Any]:
+    """The body of an error in OpenAI's API."""
+    return {"error": error.content}
 
 
 def api_error(error: Exception, fields: Collection[str] = ()) -> ApiError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trtllm_lite.errors import shown
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.serve.access_log import AccessLog
-from trtllm_lite.serve.api_error import ApiError, api_error
+from trtllm_lite.serve.api_error import ApiError, ErrorBody, api_error, openai_error
 from trtllm_lite.serve.api_keys import ApiKeys
 from trtllm_lite.serve.http.messages import Request, Response, is_header_value
 from trtllm_lite.serve.metrics.server_metrics import ServerMetrics
@@ -31,12 +31,14 @@ class Route:
     """An endpoint, and the method that it is asked with.
 
     ``is_open``: no key is needed. ``is_work``: it makes the engine work, which it does not while the server drains.
+    ``error_body``: what the body of an error says.
     """
 
     method: str
     endpoint: Endpoint
     is_open: bool = False
     is_work: bool = False
+    error_body: ErrorBody = openai_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +74,15 @@ class Application:
         given = request.headers.get("x-request-id", "")
         request.id = given if is_header_value(given, _LONGEST_ID) else secrets.token_hex(16)
         status = _CLOSED_REQUEST
+        error_body: ErrorBody = openai_error
         try:
-            response = await self._respond(request)
+            route = self._route(request)
+            error_body = route.error_body
+            response = await self._respond(route, request)
             status = 200 if response is None else response.status
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
             failure = api_error(error, _FIELDS)
-            response, status = failure.response(), failure.status
+            response, status = failure.response(error_body), failure.status
         finally:
             self.metrics.count_request(request.method, self._known_path(request.path), status)
             self.settings.access_log.write(request, status)
@@ -88,7 +93,7 @@ class Application:
     def too_large(self, size: str, most: int) -> Response:
         """The answer to a body that is larger than the server takes."""
         message = f"the body has {size} bytes, which exceeds the {most} of max_body_size: send less"
-        return ApiError(413, message, code="body_too_large").response()
+        return ApiError(413, message, code="body_too_large").response(openai_error)
 
     def knows(self, name: str) -> bool:
         """Whether a model or an adapter is called that."""
@@ -120,8 +125,7 @@ class Application:
             code="model_not_found",
         )
 
-    async def _respond(self, request: Request) -> Response | None:
-        route = self._route(request)
+    async def _respond(self, route: Route, request: Request) -> Response | None:
         keys = self.settings.api_keys
         if keys is not None and not route.is_open and not keys.are_shown(dict(request.headers)):
             raise ApiError(

@@ -17,6 +17,11 @@ def event(content: Any) -> bytes:
     return b"data: " + encode_json(content) + b"\n\n"
 
 
+def named_event(content: dict[str, Any]) -> bytes:
+    """An event whose name is the ``type`` that its data has, too."""
+    return b"event: %b\n%b" % (content["type"].encode(), event(content))
+
+
 class EventWriter:
     """Writes the events that answer a request.
 

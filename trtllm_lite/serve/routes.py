@@ -6,10 +6,16 @@ from trtllm_lite.serve.app import Route
 from trtllm_lite.serve.endpoints import about, adapters, metrics, tokens
 from trtllm_lite.serve.endpoints.chat import chat_completions
 from trtllm_lite.serve.endpoints.completions import completions
+from trtllm_lite.serve.endpoints.messages import anthropic_error, count_tokens, messages
+from trtllm_lite.serve.endpoints.responses import responses, stored_response
 
 ROUTES: Mapping[str, Sequence[Route]] = {
     "/v1/completions": [Route("POST", completions, is_work=True)],
     "/v1/chat/completions": [Route("POST", chat_completions, is_work=True)],
+    "/v1/responses": [Route("POST", responses, is_work=True)],
+    "/v1/responses/": [Route(method, stored_response) for method in ("GET", "POST", "DELETE")],
+    "/v1/messages": [Route("POST", messages, is_work=True, error_body=anthropic_error)],
+    "/v1/messages/count_tokens": [Route("POST", count_tokens, error_body=anthropic_error)],
     "/v1/embeddings": [Route("POST", about.embeddings)],
     "/v1/models": [Route("GET", about.models)],
     "/v1/models/": [Route("GET", about.models)],

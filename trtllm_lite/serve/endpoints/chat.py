@@ -2,65 +2,43 @@
 
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.api.request_output import CompletionOutput, logprobs_of
-from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.request import Response as Step
 from trtllm_lite.runtime.session.request_handle import RequestHandle
-from trtllm_lite.serve.api_error import api_error
+from trtllm_lite.serve.answer import Answer, Started, answer
 from trtllm_lite.serve.app import Application
 from trtllm_lite.serve.bodies import decode
 from trtllm_lite.serve.bodies.chat import ChatBody
-from trtllm_lite.serve.conversation import Conversation, prepare
-from trtllm_lite.serve.events import DONE, EventWriter, encode_json, event
-from trtllm_lite.serve.following import stream, until_ended
+from trtllm_lite.serve.events import DONE, encode_json, event
 from trtllm_lite.serve.http.messages import Request, Response
 from trtllm_lite.serve.logprobs import chat_logprobs
 from trtllm_lite.serve.parsers.events import Content, Event, Reasoning, ToolCallArguments, ToolCallBegin
-from trtllm_lite.serve.reading import ChoiceReader
-from trtllm_lite.serve.served_model import ServedModel
-from trtllm_lite.serve.usage import usage_of
 
 
 async def chat_completions(app: Application, request: Request) -> Response | None:
     """Answer a conversation."""
-    body = decode(request.body, ChatBody)
-    model, adapter = app.served(request, body.model)
-    with model.admission(body.n):
-        conversation, generation = await model.prepare(partial(_start, model, adapter, body))
-        answer = _Answer(request, model, body, conversation, generation)
-        return await (answer.stream() if body.stream else answer.whole())
+    return await answer(app, request, decode(request.body, ChatBody), ChatAnswer)
 
 
-def _start(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> tuple[Conversation, Generation]:
-    conversation = prepare(model, adapter, body)
-    return conversation, model.start(conversation.prompt)
+class ChatAnswer(Answer):
+    """The answer as OpenAI's chats have it."""
 
-
-class _Answer:
-    """The answer to one request, whole or as events."""
-
-    def __init__(
-        self, request: Request, model: ServedModel, body: ChatBody, conversation: Conversation, generation: Generation
-    ) -> None:
-        self._request = request
-        self._model = model
-        self._body = body
-        self._generation = generation
-        self._readers = [ChoiceReader(conversation.parser()) for _ in generation.handles]
-        self._tells_reasoning = conversation.reasoning_parser is not None
-        self._is_plain = conversation.parser() is None and not body.logprobs and not body.return_token_ids
-        self._is_plain &= not body.usage_always
-        self._id, self._created = f"chatcmpl-{request.id}", int(time.time())
+    def __init__(self, started: Started) -> None:
+        super().__init__(started)
+        self._is_plain = started.conversation.parser() is None and not self._body.logprobs
+        self._is_plain &= not self._body.return_token_ids and not self._body.usage_always
+        self._id, self._created = f"chatcmpl-{self._request.id}", int(time.time())
+        self._has_begun = [False] * len(self._readers)
+        head = encode_json(self._head("chat.completion.chunk"))[:-1]
+        self._before = [
+            b'data: %b,"choices":[{"index":%d,"delta":' % (head, index) for index in range(len(self._readers))
+        ]
 
     # The whole answer.
 
-    async def whole(self) -> Response:
-        """The response, when all choices have ended. Raises EngineError if one failed."""
-        await until_ended(self._model, [self._generation])
+    def _content(self) -> dict[str, Any]:
         output = self._generation.result()
         choices = [self._choice(completion) for completion in output.outputs]
         content = {
@@ -73,7 +51,7 @@ class _Answer:
             content["prompt_token_ids"] = output.prompt_token_ids
         if content["prompt_logprobs"] is None:
             del content["prompt_logprobs"]
-        return Response(200, encode_json(content))
+        return content
 
     def _choice(self, completion: CompletionOutput) -> dict[str, Any]:
         reader = self._readers[completion.index]
@@ -95,31 +73,13 @@ class _Answer:
 
     # A stream.
 
-    async def stream(self) -> None:
-        """Send events until all choices have ended."""
-        self._writer = EventWriter(self._request)
-        self._has_begun = [False] * len(self._readers)
-        head = encode_json(self._head("chat.completion.chunk"))[:-1]
-        self._before = [
-            b'data: %b,"choices":[{"index":%d,"delta":' % (head, index) for index in range(len(self._readers))
-        ]
-        try:
-            await stream(self._model, [self._generation], self._take, self._request.connection)
-        except Exception as error:
-            self._usage()
-            if not self._writer.has_begun:
-                raise
-            self._writer.fail(api_error(error))
-            return
+    def _last(self) -> bytes:
         usage = self._usage()
-        end = DONE
-        if self._body.usage_at_end:
-            end = event({**self._head("chat.completion.chunk"), "choices": [], "usage": usage}) + DONE
-        self._writer.write(end)
-        self._writer.end()
+        if not self._body.usage_at_end:
+            return DONE
+        return event({**self._head("chat.completion.chunk"), "choices": [], "usage": usage}) + DONE
 
     def _take(self, index: int, steps: Sequence[Step], handle: RequestHandle) -> None:
-        """Send what is new of a choice."""
         reader = self._readers[index]
         if self._is_plain and len(steps) == 1 and self._has_begun[index] and steps[0].finish_reason is None:
             reader.num_tokens += 1
@@ -182,11 +142,6 @@ class _Answer:
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._request.model}
-
-    def _usage(self) -> dict[str, Any]:
-        num_tokens = sum(reader.num_tokens for reader in self._readers)
-        reasoning = sum(reader.num_reasoning_tokens for reader in self._readers) if self._tells_reasoning else None
-        return usage_of(self._request, [self._generation], num_tokens, reasoning)
 
     def _logprobs(self, rows: Sequence[Any]) -> dict[str, Any]:
         as_ids = self._body.return_tokens_as_token_ids

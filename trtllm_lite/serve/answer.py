@@ -1,0 +1,100 @@
+"""Answer: follows the generation that answers a conversation, and sends what it gives, whole or as events."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from trtllm_lite.runtime.api.generation import Generation
+from trtllm_lite.runtime.lora.request import LoRARequest
+from trtllm_lite.runtime.session.request import Response as Step
+from trtllm_lite.runtime.session.request_handle import RequestHandle
+from trtllm_lite.serve.api_error import ApiError, api_error
+from trtllm_lite.serve.app import Application
+from trtllm_lite.serve.bodies.chat import ChatBody
+from trtllm_lite.serve.conversation import Conversation, prepare
+from trtllm_lite.serve.events import EventWriter, encode_json
+from trtllm_lite.serve.following import stream, until_ended
+from trtllm_lite.serve.http.messages import Request, Response
+from trtllm_lite.serve.reading import ChoiceReader
+from trtllm_lite.serve.served_model import ServedModel
+from trtllm_lite.serve.usage import usage_of
+
+
+@dataclass(frozen=True, eq=False)
+class Started:
+    """A request for the answer to a conversation, which is being generated."""
+
+    request: Request
+    model: ServedModel
+    body: ChatBody
+    conversation: Conversation
+    generation: Generation
+
+
+async def answer(
+    app: Application, request: Request, body: ChatBody, form: "Callable[[Started], Answer]"
+) -> Response | None:
+    """Generate the answer to a conversation, and send it in a form."""
+    model, adapter = app.served(request, body.model)
+    with model.admission(body.n):
+        conversation, generation = await model.prepare(partial(_start, model, adapter, body))
+        made = form(Started(request, model, body, conversation, generation))
+        return await (made.stream() if body.stream else made.whole())
+
+
+def _start(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> tuple[Conversation, Generation]:
+    conversation = prepare(model, adapter, body)
+    return conversation, model.start(conversation.prompt)
+
+
+class Answer(ABC):
+    """The answer to one request. Subclasses give it the form of an API."""
+
+    def __init__(self, started: Started) -> None:
+        self._request, self._model, self._body = started.request, started.model, started.body
+        self._generation = started.generation
+        self._readers = [ChoiceReader(started.conversation.parser()) for _ in started.generation.handles]
+        self._tells_reasoning = started.conversation.reasoning_parser is not None
+        self._writer = EventWriter(started.request)
+
+    async def whole(self) -> Response:
+        """The response, when all choices have ended. Raises EngineError if one failed."""
+        await until_ended(self._model, [self._generation])
+        return Response(200, encode_json(self._content()))
+
+    async def stream(self) -> None:
+        """Send events until all choices have ended."""
+        try:
+            await stream(self._model, [self._generation], self._take, self._request.connection)
+        except Exception as error:
+            self._usage()  # for the access log
+            if not self._writer.has_begun:
+                raise
+            self._fail(api_error(error))
+            return
+        self._writer.write(self._last())
+        self._writer.end()
+
+    @abstractmethod
+    def _content(self) -> dict[str, Any]:
+        """What the body of a whole answer says."""
+
+    @abstractmethod
+    def _take(self, index: int, steps: Sequence[Step], handle: RequestHandle) -> None:
+        """Send what is new of a choice."""
+
+    @abstractmethod
+    def _last(self) -> bytes:
+        """The events that end a stream."""
+
+    def _fail(self, error: ApiError) -> None:
+        """End a stream that has begun with an error."""
+        self._writer.fail(error)
+
+    def _usage(self) -> dict[str, Any]:
+        """OpenAI's ``usage``, which the access log gets, too."""
+        num_tokens = sum(reader.num_tokens for reader in self._readers)
+        reasoning = sum(reader.num_reasoning_tokens for reader in self._readers) if self._tells_reasoning else None
+        return usage_of(self._request, [self._generation], num_tokens, reasoning)

@@ -1,0 +1,149 @@
+"""The bodies of /v1/messages and /v1/messages/count_tokens, and the conversation that they mean."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from trtllm_lite.errors import shown
+from trtllm_lite.serve.api_error import ApiError
+from trtllm_lite.serve.bodies import convert
+from trtllm_lite.serve.bodies.chat import ChatBody, Function, NamedFunction, NamedTool, Tool
+from trtllm_lite.serve.bodies.message_blocks import messages_of
+
+
+class Thinking(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Whether to think, as long as the model likes: ``budget_tokens``, which clients must send, bounds nothing."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = None
+
+
+class ToolOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A function that the model may call. Its input always streams as it comes, and prompts are always cached."""
+
+    name: str
+    input_schema: dict[str, Any]
+    type: Literal["custom"] | None = None
+    description: str | None = None
+    strict: bool | None = None
+    cache_control: dict[str, Any] | None = None
+    eager_input_streaming: bool | None = None
+
+
+class ToolSelection(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which tool to call: ``any`` is one of them, ``tool`` the one of a name."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool = False
+
+
+class JsonFormat(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The schema that the text must follow."""
+
+    type: Literal["json_schema"]
+    schema: dict[str, Any]
+
+
+class OutputOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What form the text has, and how much to think about it."""
+
+    effort: str | None = None
+    format: JsonFormat | None = None
+
+
+class PromptFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The fields that the prompt depends on; all prompts are cached, whatever ``cache_control`` says."""
+
+    messages: list[dict[str, Any]]
+    model: str = ""
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: ToolSelection | None = None
+    thinking: Thinking | None = None
+    output_config: OutputOptions | None = None
+    cache_control: dict[str, Any] | None = None
+
+
+class MessagesBody(PromptFields, forbid_unknown_fields=True, kw_only=True):
+    """Anthropic's fields; ``metadata`` and ``service_tier`` mean nothing here."""
+
+    max_tokens: int
+    stream: bool = False
+    stop_sequences: list[Annotated[str, msgspec.Meta(min_length=1)]] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+
+
+def to_chat(body: MessagesBody) -> ChatBody:
+    """The chat whose answer is the message. Raises ApiError."""
+    sampling: dict[str, Any] = {
+        "max_tokens": body.max_tokens,
+        "stream": body.stream,
+        "stop": body.stop_sequences,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "top_k": body.top_k,
+    }
+    return ChatBody(**_prompt(body), **sampling)
+
+
+def to_prompt(body: PromptFields) -> ChatBody:
+    """A chat of the same prompt. Raises ApiError."""
+    return ChatBody(**_prompt(body))
+
+
+def _prompt(body: PromptFields) -> dict[str, Any]:
+    messages = messages_of(body.messages, body.system)
+    # An answer that the client has begun is gone on with.
+    continues = bool(messages) and messages[-1]["role"] == "assistant"
+    if continues and "tool_calls" in messages[-1]:
+        raise _wrong("messages", "messages end with a tool_use: add a message with its tool_result")
+    config, choice = body.output_config or OutputOptions(), body.tool_choice
+    form = None if config.format is None else {"type": "json_schema", "json_schema": {"schema": config.format.schema}}
+    return {
+        "model": body.model,
+        "messages": messages,
+        "add_generation_prompt": not continues,
+        "continue_final_message": continues,
+        "tools": None if body.tools is None else [_tool(tool, number) for number, tool in enumerate(body.tools)],
+        "tool_choice": None if choice is None else _tool_choice(choice),
+        "parallel_tool_calls": None if choice is None else not choice.disable_parallel_tool_use,
+        "chat_template_kwargs": _template_arguments(body.thinking),
+        "response_format": form,
+        "reasoning_effort": config.effort,
+    }
+
+
+def _template_arguments(thinking: Thinking | None) -> dict[str, Any] | None:
+    """What templates are told of thinking; whether an adaptive model thinks is left to them."""
+    if thinking is None or thinking.type == "adaptive":
+        return None
+    return {"enable_thinking": thinking.type == "enabled"}
+
+
+def _tool(tool: dict[str, Any], number: int) -> Tool:
+    where = f"tools[{number}]"
+    kind = tool.get("type")
+    if kind not in (None, "custom"):
+        raise _wrong(f"{where}.type", f"{where}.type is {shown(kind)}: expected custom, as the server has no own tools")
+    found = convert(tool, ToolOptions, where)
+    function = Function(
+        name=found.name, description=found.description, parameters=found.input_schema, strict=found.strict
+    )
+    return Tool(type="function", function=function)
+
+
+def _tool_choice(choice: ToolSelection) -> Any:
+    if choice.type != "tool":
+        return {"auto": "auto", "any": "required", "none": "none"}[choice.type]
+    if choice.name is None:
+        raise _wrong("tool_choice.name", "tool_choice.name is missing: say which tool")
+    return NamedTool(type="function", function=NamedFunction(name=choice.name))
+
+
+def _wrong(param: str, message: str) -> ApiError:
+    return ApiError(400, message, param=param, code="invalid_value")

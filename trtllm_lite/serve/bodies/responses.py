@@ -1,0 +1,150 @@
+"""The body of /v1/responses, and the conversation that it means."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from trtllm_lite.serve.api_error import ApiError
+from trtllm_lite.serve.bodies import convert
+from trtllm_lite.serve.bodies.chat import ChatBody, Function, NamedFunction, NamedTool, Tool
+from trtllm_lite.serve.bodies.response_input import messages_of
+from trtllm_lite.serve.bodies.sampling import SamplingFields
+
+
+class ReasoningOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How to think. Reasoning is given whole, which ``summary`` "auto" leaves to the server."""
+
+    effort: str | None = None
+    summary: Literal["auto"] | None = None
+
+
+class TextOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What form the text has: ``format`` is OpenAI's text, json_object or json_schema."""
+
+    format: dict[str, Any] | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class FunctionTool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionChoice(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The function that must be called."""
+
+    type: Literal["function"]
+    name: str
+
+
+class ResponsesBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
+    """OpenAI's fields, and vLLM's further ones that say how to sample."""
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    text: TextOptions | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FunctionChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningOptions | None = None
+    truncation: str | None = None
+    include: list[str] | None = None
+    top_logprobs: int | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+    background: bool | None = None
+    prompt: Any = None
+
+
+_NOT_STORED = "responses are not stored: send the whole conversation as input"
+_REFUSED = {
+    "previous_response_id": _NOT_STORED,
+    "conversation": _NOT_STORED,
+    "store": "responses are not stored: leave it out",
+    "background": "responses are not stored, and end with their connection: leave it out",
+    "prompt": "prompts are not stored: send input and instructions",
+    "max_tokens": "it is called max_output_tokens here",
+    "response_format": "it is called text.format here",
+    "prompt_logprobs": "responses have no log probabilities: send chats to /v1/chat/completions",
+    "top_logprobs": "responses have no log probabilities: send chats to /v1/chat/completions",
+    "return_token_ids": "responses have no token ids: send chats to /v1/chat/completions",
+    "return_tokens_as_token_ids": "responses have no log probabilities: send chats to /v1/chat/completions",
+    "use_beam_search": "responses are not searched for: send chats to /v1/chat/completions",
+}
+_INCLUDED = "reasoning.encrypted_content"
+
+
+def to_chat(body: ResponsesBody) -> ChatBody:
+    """The chat whose answer is the response. Raises ApiError for what responses cannot have."""
+    _check(body)
+    effort = None if body.reasoning is None else body.reasoning.effort
+    own: dict[str, Any] = {
+        "messages": messages_of(body.input, body.instructions),
+        "max_tokens": body.max_output_tokens,
+        "response_format": _response_format(body.text),
+        "tools": None if body.tools is None else [_tool(tool, number) for number, tool in enumerate(body.tools)],
+        "tool_choice": _tool_choice(body.tool_choice),
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "reasoning_effort": effort,
+        "chat_template_kwargs": body.chat_template_kwargs,
+    }
+    shared = {name: getattr(body, name) for name in SamplingFields.__struct_fields__}
+    return ChatBody(**{**shared, **own})
+
+
+def _check(body: ResponsesBody) -> None:
+    for name, why in _REFUSED.items():
+        value = getattr(body, name)
+        if value is not None and value is not False:
+            raise _wrong(name, f"{name} is given: {why}")
+    if body.n != 1:
+        raise _wrong("n", "n: a response is one answer; leave it out")
+    if body.truncation not in (None, "disabled"):
+        raise _wrong("truncation", "truncation: expected disabled, as no part of the input is left out")
+    # Clients ask for encrypted reasoning where responses are not stored. Here reasoning is given in plain text.
+    for name in body.include or ():
+        if name != _INCLUDED:
+            raise _wrong("include", f"include: expected nothing, or {_INCLUDED}")
+    if body.stream_options is not None and body.stream_options.continuous_usage_stats:
+        raise _wrong("stream_options", "stream_options.continuous_usage_stats: the last event has the usage")
+
+
+def _response_format(text: TextOptions | None) -> dict[str, Any] | None:
+    """The format in the form of chats, where the schema stands in an object of its own."""
+    form = None if text is None else text.format
+    if form is None:
+        return None
+    kind = form.get("type")
+    if kind == "json_schema" and isinstance(form.get("schema"), dict):
+        return {"type": "json_schema", "json_schema": {name: form[name] for name in form if name != "type"}}
+    if kind in ("text", "json_object"):
+        return form
+    raise _wrong("text.format", "text.format: expected the type text, json_object, or json_schema with a schema")
+
+
+def _tool(tool: dict[str, Any], number: int) -> Tool:
+    where = f"tools[{number}]"
+    if tool.get("type") != "function":
+        raise _wrong(f"{where}.type", f"{where}.type: expected function, as the server has no tools of its own")
+    found = convert(tool, FunctionTool, where)
+    function = Function(
+        name=found.name, description=found.description, parameters=found.parameters, strict=found.strict
+    )
+    return Tool(type="function", function=function)
+
+
+def _tool_choice(choice: Any) -> Any:
+    if not isinstance(choice, FunctionChoice):
+        return choice
+    return NamedTool(type="function", function=NamedFunction(name=choice.name))
+
+
+def _wrong(param: str, message: str) -> ApiError:
+    return ApiError(400, message, param=param, code="unsupported_value")
