@@ -20,6 +20,7 @@ _NO_VALUE = ""  # of a replaced option that was given without a value
 _BUILD = ("cyclonedx", "gguf", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "sentencepiece", "yaml")
 _EXTRAS = dict.fromkeys(_BUILD, "build") | dict.fromkeys(("dxf", "requests"), "oci")
 _EXTRAS |= dict.fromkeys(("httptools", "msgspec", "prometheus_client", "uvloop"), "serve")
+_EXTRAS["opentelemetry"] = "otel"
 
 
 def _normalize(token: str) -> str:

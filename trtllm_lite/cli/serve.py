@@ -15,6 +15,7 @@ from trtllm_lite.errors import ArgumentError, shown
 if TYPE_CHECKING:
     from trtllm_lite.llm import LLM
     from trtllm_lite.serve.served_model import ModelSettings
+    from trtllm_lite.serve.tracing import Traces
 
 _AUTO, _NONE = "auto", "none"
 
@@ -57,6 +58,7 @@ _AUTO, _NONE = "auto", "none"
 @click.option("--api_key_file", metavar="FILE", help="Keys, one a line, of which requests must show one.")
 @click.option("--allow_no_api_key", is_flag=True, help="Let other machines use the server without a key.")
 @click.option("--no_access_log", is_flag=True, help="Do not write a line for each request.")
+@click.option("--otlp_traces_endpoint", metavar="URL", help="Send a span for each request to this collector.")
 @replaced_options(SERVE)
 def serve(models: tuple[str, ...], host: str, port: int, **options: Any) -> None:
     """Serve engines over HTTP, with the API of OpenAI.
@@ -78,10 +80,12 @@ def serve(models: tuple[str, ...], host: str, port: int, **options: Any) -> None
 
     keys = None if options["api_key_file"] is None else ApiKeys.from_file(Path(options["api_key_file"]))
     check_address(host, has_keys=keys is not None, allow_no_key=options["allow_no_api_key"])
+    traces = _traces(options["otlp_traces_endpoint"])
     settings = Settings(
         api_keys=keys,
         lora_root=None if options["lora_root"] is None else Path(options["lora_root"]),
         access_log=AccessLog(None if options["no_access_log"] else sys.stderr),
+        traces=traces,
     )
     served = ServerOptions(
         host=host,
@@ -97,7 +101,22 @@ def serve(models: tuple[str, ...], host: str, port: int, **options: Any) -> None
     finally:
         while loaded:
             loaded.pop()[0].shutdown()
+        if traces is not None:
+            traces.close()
         gc.collect()  # engines give their memory back before the interpreter ends
+
+
+def _traces(endpoint: str | None) -> "Traces | None":
+    if endpoint is None:
+        return None
+    if not endpoint.startswith(("http://", "https://")):
+        raise ArgumentError(
+            f"otlp_traces_endpoint is {shown(endpoint)}: expected the URL where a collector takes OTLP over HTTP, such "
+            "as http://localhost:4318/v1/traces"
+        )
+    from trtllm_lite.serve.tracing import Traces
+
+    return Traces.to(endpoint)
 
 
 def _named(models: tuple[str, ...]) -> list[tuple[str, str]]:

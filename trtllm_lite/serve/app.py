@@ -3,8 +3,10 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trtllm_lite.errors import shown
 from trtllm_lite.runtime.lora.request import LoRARequest
@@ -12,7 +14,11 @@ from trtllm_lite.serve.access_log import AccessLog
 from trtllm_lite.serve.api_error import ApiError, ErrorBody, api_error, openai_error
 from trtllm_lite.serve.api_keys import ApiKeys
 from trtllm_lite.serve.http.messages import Request, Response, is_header_value
+from trtllm_lite.serve.metrics.server_metrics import ServerMetrics
 from trtllm_lite.serve.served_model import ServedModel
+
+if TYPE_CHECKING:
+    from trtllm_lite.serve.tracing import Traces
 
 _LONGEST_ID = 128
 _CLOSED_REQUEST = 499  # nginx's number for a client that went away
@@ -38,11 +44,13 @@ class Route:
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What the operator has decided: the keys that requests must show, None for none; ``lora_root``, the directory
-    below which adapters may be loaded by requests, None for nowhere; where the access log goes."""
+    below which adapters may be loaded by requests, None for nowhere; where the access log goes, and where spans, None
+    for nowhere."""
 
     api_keys: ApiKeys | None = None
     lora_root: Path | None = None
     access_log: AccessLog
+    traces: "Traces | None" = None
 
 
 class Application:
@@ -53,6 +61,7 @@ class Application:
     ) -> None:
         self.models = list(models)
         self.settings = settings
+        self.metrics = ServerMetrics(self.models)
         self.is_draining = False
         self._by_name = {name: model for model in models for name in model.settings.names}
         self._routes = {path: {route.method: route for route in found} for path, found in routes.items()}
@@ -75,6 +84,7 @@ class Application:
             failure = api_error(error, _FIELDS)
             response, status = failure.response(error_body), failure.status
         finally:
+            self.metrics.count_request(request.method, self._known_path(request.path), status)
             self.settings.access_log.write(request, status)
         if response is not None:
             response.headers["X-Request-Id"] = request.id
@@ -136,18 +146,25 @@ class Application:
         task = asyncio.current_task()
         assert task is not None
         self.running.add(task)
+        traces = self.settings.traces
         try:
-            return await route.endpoint(self, request)
+            with nullcontext() if traces is None else traces.span(request):
+                return await route.endpoint(self, request)
         finally:
             self.running.discard(task)
 
+    def _known_path(self, path: str) -> str | None:
+        """The path of ``routes`` that a request's path belongs to."""
+        if path in self._routes:
+            return path
+        return next((prefix for prefix in self._prefixes if path.startswith(prefix)), None)
+
     def _route(self, request: Request) -> Route:
         path = request.path
-        methods = self._routes.get(path) or next(
-            (self._routes[prefix] for prefix in self._prefixes if path.startswith(prefix)), None
-        )
-        if methods is None:
+        known = self._known_path(path)
+        if known is None:
             raise ApiError(404, f"there is nothing at {shown(path)}", code="not_found")
+        methods = self._routes[known]
         route = methods.get("GET" if request.method == "HEAD" else request.method)
         if route is None:
             allowed = " or ".join(methods)

@@ -1,6 +1,7 @@
 """Makes a prompt of a conversation, and says how the answer to it is read."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from trtllm_lite.runtime.session.prompts import check_chars, checked_ids, kept_i
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies.chat import MAX_TOOLS, ChatBody, NamedTool
+from trtllm_lite.serve.metrics.counted_parser import CountedParser
 from trtllm_lite.serve.parsers import (
     NamedFunction,
     OutputParser,
@@ -43,17 +45,19 @@ class Conversation:
     starts_inside_reasoning: bool
     one_call: bool
     """Whether an answer ends with its first tool call."""
+    tool_parses: Counter[str]
 
     def parser(self) -> OutputParser | None:
         """A parser for one answer; None if all of its text is content."""
         if self.tool_parser is None and self.reasoning_parser is None:
             return None
-        return make_parser(
+        parser = make_parser(
             tool_parser=self.tool_parser,
             reasoning_parser=self.reasoning_parser,
             tools=self.tools,
             starts_inside=self.starts_inside_reasoning,
         )
+        return parser if self.tool_parser is None else CountedParser(parser, self.tool_parses)
 
 
 def prepare(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> Conversation:
@@ -85,7 +89,8 @@ def prepare(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> 
     )
     prompt = Prompt(request, text, len(array) - len(kept))
     one_call = tool_parser is not None and body.parallel_tool_calls is False
-    return Conversation(prompt, tools, tool_parser, reasoning_parser, starts_inside(reasoning_parser, text), one_call)
+    inside = starts_inside(reasoning_parser, text)
+    return Conversation(prompt, tools, tool_parser, reasoning_parser, inside, one_call, model.tool_parses)
 
 
 def _check(body: ChatBody) -> None:

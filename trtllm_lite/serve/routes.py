@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from trtllm_lite.serve.app import Route
-from trtllm_lite.serve.endpoints import about, adapters, tokens
+from trtllm_lite.serve.endpoints import about, adapters, metrics, tokens
 from trtllm_lite.serve.endpoints.chat import chat_completions
 from trtllm_lite.serve.endpoints.completions import completions
 from trtllm_lite.serve.endpoints.messages import anthropic_error, count_tokens, messages
@@ -28,4 +28,6 @@ ROUTES: Mapping[str, Sequence[Route]] = {
     "/ready": [Route("GET", about.ready, is_open=True)],
     "/version": [Route("GET", about.version, is_open=True)],
     "/load": [Route("GET", about.load)],
+    "/metrics": [Route("GET", metrics.metrics, is_open=True)],
+    "/prometheus/metrics": [Route("GET", metrics.metrics, is_open=True)],  # where TensorRT-LLM has it
 }

@@ -1,14 +1,16 @@
 """ServedModel: one engine of the server, its adapters, and the requests that it works on."""
 
 import asyncio
+import contextvars
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from trtllm_lite.errors import shown
+from trtllm_lite.errors import OverloadedError, shown
 from trtllm_lite.llm import LLM
 from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.lora.request import LoRARequest
@@ -18,6 +20,8 @@ from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.logprobs import TokenTexts
+from trtllm_lite.serve.metrics.sequences import SequenceCounts
+from trtllm_lite.serve.started import note_started
 
 Value = TypeVar("Value")
 Listener = Callable[[RequestHandle], None]
@@ -64,13 +68,17 @@ class ServedModel:
     workers: ThreadPoolExecutor
     num_active: int = 0
     """Sequences that are being generated, or wait for it."""
-    num_rejected: int = 0
+    num_rejected: Counter[str] = field(default_factory=lambda: Counter(queue_full=0, overloaded=0))
+    """Requests that got status 429, by what was full: the server's queue, or the runtime's."""
     _listeners: dict[RequestHandle, Listener] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.session = self.llm.session
         self.tokenizer = self.llm.tokenizer
         self.token_texts = TokenTexts(self.tokenizer)
+        self.counts = SequenceCounts(self.max_model_len)
+        self.tool_parses = Counter(tool_call=0, no_tool_call=0) if self.settings.tool_parser else Counter[str]()
+        """Choices that were searched for tool calls, by what was found."""
         self.mailbox = Mailbox(self.loop, self._listen)
         self.adapters: dict[str, LoRARequest] = {}
         self._last_adapter = 0
@@ -106,7 +114,7 @@ class ServedModel:
     def admission(self, num_sequences: int) -> Iterator[None]:
         """Take in a request of so many sequences until the block ends. Raises ApiError 429 if too many are there."""
         if self.num_active and self.num_active + num_sequences > self.capacity:
-            self.num_rejected += 1
+            self.num_rejected["queue_full"] += 1
             raise ApiError(
                 429,
                 f"{self.num_active} sequences run or wait, and {num_sequences} more exceed the "
@@ -122,18 +130,24 @@ class ServedModel:
 
     async def prepare(self, work: Callable[[], Value]) -> Value:
         """The result of ``work``, which runs in another thread."""
-        return await self.loop.run_in_executor(self.workers, work)
+        try:
+            return await self.loop.run_in_executor(self.workers, contextvars.copy_context().run, work)
+        except OverloadedError:
+            self.num_rejected["overloaded"] += 1
+            raise
 
     def start(self, prompt: Prompt) -> Generation:
         """Submit a prompt, from any thread. Raises what ``Session.submit`` does."""
-        return Generation(
+        generation = Generation(
             self.session,
-            prompt.request,
+            replace(prompt.request, on_end=self.counts.add),
             prompt=prompt.text,
             num_truncated_tokens=prompt.num_truncated_tokens,
             streaming=False,
             notifier=self.mailbox,
         )
+        note_started(generation)
+        return generation
 
     def start_all(self, prompts: Sequence[Prompt]) -> list[Generation]:
         """:meth:`start` several prompts; if one raises, none runs."""

@@ -20,6 +20,12 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 VOCAB_SIZE = 397
 END_ID = 1
+_UNCOUNTED = (
+    *("num_blocks", "num_used_blocks", "num_free_host_blocks", "lookup_tokens", "hit_tokens", "num_late_rows"),
+    *("num_recompute_preemptions", "num_swap_preemptions", "num_recomputed_tokens", "num_failed_steps"),
+    *("num_scheduled_tokens", "step_seconds", "host_seconds"),
+)
+"""What the fake loop counts nothing of."""
 
 
 def logits_after(history: Sequence[int], vocab_size: int = VOCAB_SIZE) -> np.ndarray:
@@ -50,6 +56,9 @@ class FakeEventLoop:
 
     max_batch_size: int
     num_submitted: int = 0
+    num_generated: int = 0
+    num_steps: int = 0
+    drafts: tuple[int, list[int], list[int]] = (0, [], [])
     running: list[_Running] = field(default_factory=list)
     ends: list[Any] = field(default_factory=list)
     fail: str | None = None
@@ -108,11 +117,23 @@ class FakeEventLoop:
             tokens = []
             if self._may_step():
                 self.num_steps_allowed -= 1
+                self.num_steps += 1
                 tokens = [self._advance(request) for request in self.running[: self.max_batch_size] if not self.fail]
+                self.num_generated += len(tokens)
             for request in self.running if self.fail else ():
                 self._end(request, "ERROR", self.fail)
             ends, self.ends = self.ends, []
         return tokens, ends
+
+    def stats(self):
+        """See ``_core.EventLoop.stats``."""
+        with self.changed:
+            num_running = min(len(self.running), self.max_batch_size)
+            counts = dict.fromkeys(_UNCOUNTED, 0)
+            counts.update(num_running=num_running, num_waiting=len(self.running) - num_running)
+            counts.update(num_generated_tokens=self.num_generated, num_steps=self.num_steps, decode_host_times={})
+            counts["num_drafts"], counts["num_drafted"], counts["num_accepted"] = self.drafts
+        return counts
 
     def _may_step(self):
         return bool(self.running) and self.num_steps_allowed > 0

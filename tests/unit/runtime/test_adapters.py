@@ -4,6 +4,7 @@ import gc
 import random
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from trtllm_lite.errors import ArgumentError, EngineError, OverloadedError
 from trtllm_lite.runtime.lora import adapters as module
 from trtllm_lite.runtime.lora.adapters import Adapters
 from trtllm_lite.runtime.lora.request import LoRARequest
+from trtllm_lite.runtime.session.request import FinishReason
 
 
 class Timer:
@@ -52,9 +54,9 @@ class Handle:
     error: Exception | None = None
     ended: str | None = None
 
-    @property
-    def request(self) -> "Handle":
-        return self
+    def __post_init__(self) -> None:
+        self.told: list = []
+        self.request = SimpleNamespace(timeout=self.timeout, tell_unstarted=self.told.append)
 
     def end_with(self, error) -> None:
         self.error = error
@@ -152,6 +154,7 @@ def test_adapters_in_use_stay_and_requests_wait_for_room() -> None:
     world.load_all()
     assert set(world.running) == {first, second}  # nobody passes the one that waits for room
     assert world.manager.loaded() == ("1", "2")
+    assert world.manager.in_use() == (["1", "2"], ["3", "1"])
     world.end(second)
     world.load_all()
     assert set(world.running) == {first, third, again}
@@ -180,6 +183,18 @@ def test_a_failure_is_that_of_the_requests_which_want_the_adapter_and_is_tried_a
     later = world.submit(1)
     world.load_all()
     assert later in world.running
+
+
+def test_the_end_of_a_request_that_nobody_holds_while_it_waits_is_told() -> None:
+    world = World(max_loras=1, max_cpu_loras=1)
+    first, dropped = world.submit(1), world.submit(2)
+    world.load_all()
+    told = dropped.told
+    del dropped
+    world.end(first)
+    world.load_all()
+    assert told == [FinishReason.CANCELLED]
+    assert first.told == []
 
 
 def test_one_id_belongs_to_one_adapter() -> None:

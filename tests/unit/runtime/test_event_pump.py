@@ -7,14 +7,17 @@ import subprocess
 import sys
 import threading
 import weakref
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
-from trtllm_lite.runtime.session.notifier import Mailbox
+from trtllm_lite.runtime.session.notifier import Mailbox, Notifier
 from trtllm_lite.runtime.session.request import FinishReason, Request
+from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
 
 from .doubles import fake_session, greedy_continuation
@@ -148,6 +151,39 @@ def test_a_handle_that_nobody_holds_is_cancelled():
     gc.collect()
     assert [entry.tokens for entry in session.pump.loop.running] == [[4]]
     assert kept.finish_reason is None
+
+
+def test_the_end_is_told_once_to_whom_a_request_names():
+    ends = []
+
+    def note(request, reason, timings):
+        ends.append((request.prompt_ids[0], reason, timings.num_generated_tokens))
+
+    session = fake_session(tokenizer=byte_level_tokenizer())
+    told = replace(request([9], 2), on_end=note)
+    session.submit(told).result()
+    stop = session.tokenizer.decode(greedy_continuation([8], 1))
+    session.submit(replace(request([8], 5, stop=stop), on_end=note)).result()
+    session.pump.loop.num_steps_allowed = 0
+    failed = session.submit(replace(told, prompt_ids=np.array([7], np.int32)))
+    session.pump.loop.broken = RuntimeError("lost")
+    session.pump.loop.step()
+    with pytest.raises(EngineError, match="lost"):
+        failed.result()
+    assert [end[:2] for end in ends] == [(9, FinishReason.LENGTH), (8, FinishReason.STOP_WORDS), (7, None)]
+    assert [end[2] for end in ends][::2] == [2, 0]
+
+
+def test_the_end_of_a_request_that_never_ran_is_told_once():
+    ends = []
+    asked = replace(request([9], 2), on_end=lambda _, reason, timings: ends.append((reason, timings.total_seconds)))
+    session = fake_session()
+    handles = [RequestHandle(asked, None, None, SimpleNamespace, Notifier(), session.cancel) for _ in range(2)]
+    handles[0].text = SimpleNamespace(finish=lambda: "", match=None)
+    for _ in range(2):
+        handles[0].end_unstarted("TIMED_OUT")
+        handles[1].end_with(EngineError("no adapter"))
+    assert ends == [(FinishReason.TIMEOUT, 0.0), (None, 0.0)]
 
 
 def test_threads_share_a_session():

@@ -14,6 +14,7 @@ from trtllm_lite.errors import ArgumentError, EngineError, OverloadedError, Trtl
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.lora.entries import Entries, Entry
 from trtllm_lite.runtime.lora.request import LoRARequest
+from trtllm_lite.runtime.session.request import FinishReason, Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 
 MAX_WAITING = 1 << 12  # requests that wait for their adapters
@@ -29,6 +30,7 @@ Start = Callable[[RequestHandle, Any, float, Callable[[], None]], None]
 @dataclass(frozen=True)
 class _Waiting:
     handle: weakref.ref[RequestHandle]
+    request: Request
     lora: LoRARequest
     since: float
     deadline: float  # infinity: none
@@ -48,6 +50,7 @@ class Adapters:
         self, load: Load, start: Start, max_loras: int, max_cpu_loras: int, place: Place | None = None
     ) -> None:
         self._load, self._start, self._place = load, start, place
+        self.max_loras = max_loras
         self._lock = threading.RLock()
         self._entries = Entries(max_loras, max_cpu_loras)
         self._waiting: deque[_Waiting] = deque()
@@ -75,7 +78,7 @@ class Adapters:
                 )
             now, timeout = time.monotonic(), handle.request.timeout
             deadline = math.inf if timeout is None else now + timeout
-            self._waiting.append(_Waiting(weakref.ref(handle), lora, now, deadline))
+            self._waiting.append(_Waiting(weakref.ref(handle), handle.request, lora, now, deadline))
             self._advance()
 
     def keep(self, lora: LoRARequest, adapter: Any) -> None:
@@ -102,6 +105,12 @@ class Adapters:
         with self._lock:
             return tuple(entry.lora.lora_name for entry in self._entries if entry.adapter is not None)
 
+    def in_use(self) -> tuple[list[str], list[str]]:
+        """Names of the adapters that requests run with, and of those that requests wait for, a name for each."""
+        with self._lock:
+            running = [entry.lora.lora_name for entry in self._entries if entry.num_running > 0]
+            return running, [waiting.lora.lora_name for waiting in self._waiting]
+
     def close(self) -> None:
         """Forget what waits, and load nothing any more."""
         self._end_all(EngineError("this model was shut down and takes no more requests: load it again"))
@@ -122,7 +131,9 @@ class Adapters:
             handle = waiting.handle()
             if handle is None or waiting.deadline <= time.monotonic():
                 self._waiting.remove(waiting)
-                if handle is not None:
+                if handle is None:
+                    waiting.request.tell_unstarted(FinishReason.CANCELLED)
+                else:
                     handle.end_unstarted("TIMED_OUT")
                 continue
             lora_id = waiting.lora.lora_int_id

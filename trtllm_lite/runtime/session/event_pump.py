@@ -12,7 +12,8 @@ from trtllm_lite.errors import EngineError
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.notifier import Notifier, WakeUps
-from trtllm_lite.runtime.session.request_handle import RequestHandle
+from trtllm_lite.runtime.session.request import FinishReason, Request
+from trtllm_lite.runtime.session.request_handle import FINISH_REASONS, RequestHandle
 from trtllm_lite.runtime.session.stats import TOKEN_GAP_BOUNDS, LatencyLog
 
 _POLL_SECONDS = 60.0
@@ -37,6 +38,8 @@ class EventPump:
         self._lock = threading.Lock()
         self._handles: dict[int, weakref.ref[RequestHandle]] = {}
         self._on_end: dict[int, Callable[[], None]] = {}
+        self._observed: dict[int, Request] = {}
+        """Requests that want to be told of their ends."""
         self._failure: EngineError | None = None
         self._thread = threading.Thread(target=self._run, name="trtllm_lite events", daemon=True)
         self._thread.start()
@@ -79,6 +82,9 @@ class EventPump:
             )
             if on_end is not None:
                 self._on_end[request_id] = on_end
+            observed = handle.untold()
+            if observed is not None:
+                self._observed[request_id] = observed
             self._handles[request_id] = weakref.ref(handle, lambda _: loop.cancel(request_id))
 
     def token_gaps(self) -> tuple[list[int], float]:
@@ -121,8 +127,8 @@ class EventPump:
         self._stage(handles, events, ends)
         for handle, end in ending:
             self.latencies.add(end.timings)
-            if handle is not None:
-                self._end(handle, end)
+            reason = FINISH_REASONS.get(end.reason.name) if handle is None else self._end(handle, end)
+            self._tell(end.request_id, reason, end.timings)
         self._forget(ends)
         handles += [handle for handle, _ in ending if handle is not None]
         changed: dict[Notifier, dict[RequestHandle, None]] = defaultdict(dict)
@@ -156,11 +162,18 @@ class EventPump:
         for row, message in failed:
             _fail_alone(handles[row], one_line(message))
 
-    def _end(self, handle: RequestHandle, end: Any) -> None:
+    def _end(self, handle: RequestHandle, end: Any) -> FinishReason | None:
         try:
-            handle.end(end)
+            return handle.end(end)
         except Exception as error:  # noqa: BLE001 - whatever it is, other requests are not concerned
             _fail_alone(handle, one_line(repr(error)))
+            return None
+
+    def _tell(self, request_id: int, reason: FinishReason | None, timings: Any) -> None:
+        """Say that a request has ended to whom it has told to."""
+        request = self._observed.pop(request_id, None)
+        if request is not None and request.on_end is not None:
+            request.on_end(request, reason, timings)
 
     def _forget(self, ends: list[Any]) -> None:
         """Forget the requests that have ended, and say so to whom they have told to."""
@@ -179,6 +192,8 @@ class EventPump:
             handles = [handle for reference in self._handles.values() if (handle := reference()) is not None]
             ended, self._on_end = list(self._on_end.values()), {}
         self.loop.shut_down(drain=False)
+        for request_id in list(self._observed):
+            self._tell(request_id, None, core().RequestTimings())
         for handle in handles:
             handle.end_with(failure)
         for on_end in ended:  # what waits for one of them fails, too

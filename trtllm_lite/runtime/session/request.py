@@ -2,6 +2,7 @@
 
 import numbers
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -35,6 +36,10 @@ class Request:
     request ends with what it has. Only requests of equal ``cache_salt`` share KV cache content, and only if
     they have the same adapter, ``lora_request``, or none.
 
+    ``on_end`` is called once when a request that was submitted has ended, whether anybody holds its handle or not: with
+    the request, why it ended (None for an error), and its ``_core.RequestTimings``. Threads that deliver results call
+    it before anybody is told of the end; it must be quick, and raise nothing.
+
     Raises ArgumentError for a priority, timeout or salt of the wrong type or out of its range.
     """
 
@@ -45,6 +50,7 @@ class Request:
     timeout: float | None = None
     cache_salt: str = ""
     lora_request: LoRARequest | None = None
+    on_end: "Callable[[Request, FinishReason | None, Any], None] | None" = None
 
     def __post_init__(self) -> None:
         most = core().MAX_PRIORITY
@@ -55,6 +61,11 @@ class Request:
             raise ArgumentError(f"cache_salt is {shown(self.cache_salt)}: expected a string of valid Unicode")
         if not isinstance(self.lora_request, LoRARequest | None):
             raise ArgumentError(f"lora_request is {shown(self.lora_request)}: expected a LoRARequest, or None")
+
+    def tell_unstarted(self, reason: "FinishReason | None") -> None:
+        """Call ``on_end`` for a request that ends before the event loop has seen it."""
+        if self.on_end is not None:
+            self.on_end(self, reason, core().RequestTimings())
 
     def sequences(self) -> "list[Request]":
         """A request for each sequence to draw, of which only the first reports on the prompt; one for a beam search."""

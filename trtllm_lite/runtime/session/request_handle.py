@@ -15,13 +15,14 @@ from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.notifier import Notifier, WakeUps
 from trtllm_lite.runtime.session.request import FinishReason, Hypothesis, Request, Response
 
-_FINISH_REASONS = {
+FINISH_REASONS = {
     "END_ID": FinishReason.END_ID,
     "STOP_SEQUENCE": FinishReason.STOP_WORDS,
     "LENGTH": FinishReason.LENGTH,
     "CANCELLED": FinishReason.CANCELLED,
     "TIMED_OUT": FinishReason.TIMEOUT,
 }
+"""Why requests end, by the names of ``_core.FinishReason``; ERROR is none of them."""
 
 
 class RequestHandle:
@@ -68,6 +69,7 @@ class RequestHandle:
         self._context_logits: list[NDArray[np.float32]] = []
         self._end: Any = None
         self._withdraw: Callable[[RequestHandle], bool] | None = None
+        self._tells_end = request.on_end is not None
 
     @property
     def ended(self) -> bool:
@@ -99,13 +101,15 @@ class RequestHandle:
     def end_unstarted(self, reason: str) -> None:
         """End a request that the event loop never saw, for a ``_core.FinishReason`` of that name."""
         native = core()
-        self.end(SimpleNamespace(reason=native.FinishReason[reason], timings=native.RequestTimings()))
+        end = SimpleNamespace(reason=native.FinishReason[reason], timings=native.RequestTimings())
+        self._tell_unstarted(self.end(end))
         with WakeUps() as wake_ups, self.notifier:
             self.publish()
             self.notifier.notify(wake_ups, [self])
 
     def end_with(self, error: TrtllmLiteError) -> None:
         """End the request with ``error``, and wake who waits for it."""
+        self._tell_unstarted(None)
         with WakeUps() as wake_ups, self.notifier:
             self.fail(error)
             self.notifier.notify(wake_ups, [self])
@@ -166,16 +170,22 @@ class RequestHandle:
         self._match = self.text.match
         self.cancel()
 
-    def end(self, end: Any) -> None:
-        """Take in the end of this request (``_core.RequestEnd``)."""
+    def untold(self) -> Request | None:
+        """The request, if it wants to be told of its end: whoever asks first does so."""
+        tells, self._tells_end = self._tells_end, False
+        return self.request if tells else None
+
+    def end(self, end: Any) -> FinishReason | None:
+        """Take in the end of this request (``_core.RequestEnd``); returns why it ended, None for an error."""
         self._end = end
         if end.reason.name == "ERROR" or self.error is not None:
-            return
+            return None
         text = self.text.finish()
         self._match = self.text.match
-        reason = FinishReason.STOP_WORDS if self._match is not None else _FINISH_REASONS[end.reason.name]
+        reason = FinishReason.STOP_WORDS if self._match is not None else FINISH_REASONS[end.reason.name]
         last = self._staged.pop() if self._staged else Response(token_id=None)
         self._staged.append(last._replace(text=last.text + text, finish_reason=reason))
+        return reason
 
     def publish(self) -> None:
         """Add what is staged to the responses; the caller holds the notifier. The last token waits for the end."""
@@ -192,6 +202,11 @@ class RequestHandle:
         """End the request with ``error``; the caller holds the notifier."""
         if not self.ended:
             self.error = error
+
+    def _tell_unstarted(self, reason: FinishReason | None) -> None:
+        request = self.untold()
+        if request is not None:
+            request.tell_unstarted(reason)
 
     def _take_outputs(self, event: Any, token_ids: list[int], texts: list[str]) -> None:
         self.prompt_logprobs += event.prompt_logprobs

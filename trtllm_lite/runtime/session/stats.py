@@ -67,12 +67,12 @@ class Speculation:
 class Stats:
     """Counts since the engine was opened; numbers with running, waiting, used or free in their names are current.
 
-    ``prefix_hit_rate`` is the share of looked-up prompt tokens that the KV cache held. A preempted request is computed
-    again (``num_recomputed_tokens`` in all) or was swapped to host memory. ``num_steps`` steps took ``step_seconds``;
-    in ``host_seconds`` of these the host did not wait for the device. ``decode_host_times`` counts the steps that only
-    decode by the seconds that the host needed for one, to 3%. ``num_late_rows``: how often a request sat a step out
-    because its grammar's mask was not ready. ``loaded_loras`` are the names of the adapters in memory, the least
-    recently used first.
+    ``prefix_hit_rate`` is the share of looked-up prompt tokens (``lookup_tokens``) that the KV cache held
+    (``hit_tokens``). A preempted request is computed again (``num_recomputed_tokens`` in all) or was swapped to host
+    memory. ``num_steps`` steps took ``step_seconds``; in ``host_seconds`` of these the host did not wait for the
+    device. ``decode_host_times`` counts the steps that only decode by the seconds that the host needed for one, to 3%.
+    ``num_late_rows``: how often a request sat a step out because its grammar's mask was not ready. ``loaded_loras`` are
+    the names of the adapters in memory, the least recently used first.
     """
 
     num_running: int
@@ -80,6 +80,8 @@ class Stats:
     num_blocks: int
     num_used_blocks: int
     num_free_host_blocks: int
+    lookup_tokens: int
+    hit_tokens: int
     prefix_hit_rate: float
     num_recompute_preemptions: int
     num_swap_preemptions: int

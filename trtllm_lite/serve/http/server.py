@@ -68,7 +68,8 @@ class HttpServer:
     async def close(self) -> None:
         """Take no more connections; end those that are idle now, and the others with the answer under way."""
         self.is_closing = True
-        for listener in self._listeners:
+        while self._listeners:
+            listener = self._listeners.pop()
             self.loop.remove_reader(listener)
             listener.close()
         for connection in list(self._connections):

@@ -1,0 +1,81 @@
+"""A server over a fake session, which is asked without a network."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.unit.runtime.doubles import fake_session
+from trtllm_lite.serve.access_log import AccessLog
+from trtllm_lite.serve.app import Application, Settings
+from trtllm_lite.serve.http.messages import Request, Response
+from trtllm_lite.serve.routes import ROUTES
+from trtllm_lite.serve.served_model import ModelSettings, ServedModel
+
+
+class Asker:
+    """Asks an Application whose only model, ``tiny``, runs on a FakeEventLoop."""
+
+    def __init__(self, workers: ThreadPoolExecutor, model: dict[str, Any], settings: dict[str, Any]) -> None:
+        llm = SimpleNamespace(session=fake_session(), tokenizer=None)
+        chosen = ModelSettings(names=("tiny",), **model)
+        self.model = ServedModel(llm, chosen, asyncio.get_running_loop(), workers)
+        self.loop = self.model.session.pump.loop
+        self.app = Application([self.model], ROUTES, Settings(**{"access_log": AccessLog(None), **settings}))
+        self.events = bytearray()
+        """What was sent in streams."""
+        stream = SimpleNamespace(write=self.events.extend, end=lambda: None)
+        self.connection = SimpleNamespace(
+            client="192.0.2.1", seconds_since=lambda _: 2.0, open_stream=lambda _: stream, paused=False
+        )
+
+    async def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Response:
+        """The response to a request."""
+        content = b"" if body is None else msgspec.json.encode(body)
+        every = {"content-type": "application/json", **(headers or {})}
+        return await self.app.handle(Request(method, path, "", every, content, self.connection, self.model.loop.time()))
+
+    async def complete(self, prompt: list[int], **fields: Any) -> Response:
+        """The response to a request for a completion."""
+        headers = fields.pop("headers", None)
+        return await self.ask("POST", "/v1/completions", {"prompt": prompt, "ignore_eos": True, **fields}, headers)
+
+    async def samples(self) -> dict[tuple[str, ...], float]:
+        """What /metrics says: names with the values of their labels but those of the model, sorted by label."""
+        response = await self.ask("GET", "/metrics")
+        assert response.status == 200
+        return samples(response.body.decode())
+
+
+def samples(text: str) -> dict[tuple[str, ...], float]:
+    """Samples of Prometheus's text format: names with the values of their labels but those of the model."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = [
+                sample.labels[key]
+                for key in sorted(sample.labels)
+                if key not in ("model_name", "engine", "engine_type")
+            ]
+            key = (sample.name, *labels)
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+def ask(talk: Callable[[Asker], Awaitable[Any]], model: dict[str, Any] | None = None, **settings: Any) -> Any:
+    """Run ``talk`` with a server of these settings."""
+
+    async def run() -> Any:
+        with ThreadPoolExecutor(2) as workers:
+            asker = Asker(workers, model or {}, settings)
+            try:
+                return await talk(asker)
+            finally:
+                asker.model.session.close()
+
+    return asyncio.run(run())

@@ -1,0 +1,41 @@
+"""The access log has a line for each request, also for one whose client went away."""
+
+import asyncio
+import io
+
+from tests.unit.serve.served import ask
+from trtllm_lite.serve.access_log import AccessLog
+
+
+def test_an_answered_request_is_noted():
+    log = io.StringIO()
+
+    async def talk(server):
+        await server.complete([3, 4, 5], max_tokens=2, headers={"x-request-id": "mine"})
+        await server.ask("GET", "/nowhere\n")
+
+    ask(talk, access_log=AccessLog(log))
+    first, second = log.getvalue().splitlines()
+    assert first.split(" ", 2)[1:] == [
+        "192.0.2.1",
+        '"POST /v1/completions" 200 2.000s model=tiny prompt_tokens=3 completion_tokens=2 request_id=mine',
+    ]
+    assert '"GET /nowhere\\n" 404' in second
+    assert len(second.partition("request_id=")[2]) == 32
+
+
+def test_a_client_that_went_away_is_noted_as_499():
+    log = io.StringIO()
+
+    async def talk(server):
+        server.loop.num_steps_allowed = 0
+        task = asyncio.ensure_future(server.complete([3], headers={"x-request-id": "gone"}))
+        while not server.loop.running:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+
+    ask(talk, access_log=AccessLog(log))
+    (line,) = log.getvalue().splitlines()
+    assert '"POST /v1/completions" 499 2.000s model=tiny' in line
+    assert line.endswith("request_id=gone")

@@ -1,0 +1,29 @@
+"""What /metrics exposes, in Prometheus's text format, under the names of vLLM and of TensorRT-LLM.
+
+Nothing is counted for each token in Python: the runtime counts steps, tokens and the gaps between tokens, and each
+sequence is counted once, when it has ended. With ``n`` or several prompts a request over HTTP is several sequences.
+
+What differs from vLLM:
+
+- times count from when a sequence was submitted to the event loop, behind tokenizing and waiting for an adapter; only
+  sequences that have generated something are in histograms of times, and in the counts of prompt tokens
+- ``request_success`` counts all ends; ``finished_reason`` is ``timeout``, too
+- ``iteration_tokens_total`` has a sum and a count, and no buckets
+- ``cache_config_info`` has the labels that are true of this cache
+- ``admission_rejections`` has the reasons ``queue_full`` (status 429 before tokenizing) and ``overloaded`` (behind it)
+- ``spec_decode_*`` count the guesses of grammars, too
+- ``tool_call_parser_invocations_total`` counts each choice once, and has ``outcome`` alone beside the model's labels
+
+Of vLLM's names these are left out, because there is nothing that they could say:
+
+- ``engine_sleep_state``: engines do not sleep
+- ``external_prefix_cache_*``, ``prompt_tokens_by_source``, ``prompt_tokens_cached_by_source``: there is one cache
+- ``mm_cache_*``: prompts are text; ``corrupted_requests``: sampling raises an error where logits are no numbers
+- ``request_max_num_generation_tokens``: the runtime does not know which sequences belong together
+- ``request_num_preemptions``, ``request_prefill_kv_computed_tokens``: the sums that dashboards show are there
+- ``kv_block_*``: the ages of blocks are not kept
+- ``estimated_*_per_gpu_total``: estimates that were never measured
+
+Of TensorRT-LLM's names those are there that mean the same. The others are of things that do not exist here, such as
+context and generation phases in steps of their own.
+"""

@@ -1,0 +1,53 @@
+"""ServerMetrics: all that /metrics exposes."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from trtllm_lite.serve.metrics.families import Families
+from trtllm_lite.serve.metrics.model_metrics import add_model
+
+if TYPE_CHECKING:
+    from trtllm_lite.serve.served_model import ServedModel
+
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"))
+
+
+class ServerMetrics(Collector):
+    """The metrics of ``models``, of the process, and of HTTP requests, whose name and labels are those of
+    prometheus-fastapi-instrumentator: ``status`` is 2xx and the like, ``handler`` a known route, or none."""
+
+    def __init__(self, models: "Sequence[ServedModel]") -> None:
+        self._models = models
+        self._num_requests: Counter[tuple[str, str, str]] = Counter()
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def count_request(self, method: str, route: str | None, status: int) -> None:
+        """Count a request that has been answered, or whose client went away."""
+        known = method if method in _METHODS else "other"
+        self._num_requests[known, route or "none", f"{status // 100}xx"] += 1
+
+    def text(self) -> bytes:
+        """The metrics in Prometheus's text format; it takes milliseconds."""
+        return generate_latest(self._registry)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, so that nothing is collected when this is registered."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """See Prometheus's Collector."""
+        families = Families()
+        for model in self._models:
+            add_model(families, model)
+        yield from families
+        requests = CounterMetricFamily("http_requests", "HTTP requests.", labels=["method", "handler", "status"])
+        for labels, count in list(self._num_requests.items()):
+            requests.add_metric(labels, count)
+        yield requests

@@ -1,0 +1,27 @@
+"""Notes which generations were started for a request, for who looks at them at its end."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from trtllm_lite.runtime.api.generation import Generation
+
+_STARTED: ContextVar[list[Generation] | None] = ContextVar("started", default=None)
+
+
+@contextmanager
+def noting_started() -> Iterator[list[Generation]]:
+    """The generations that are started inside ``with``, by this task and what it has done in threads."""
+    started: list[Generation] = []
+    token = _STARTED.set(started)
+    try:
+        yield started
+    finally:
+        _STARTED.reset(token)
+
+
+def note_started(generation: Generation) -> None:
+    """A generation was started."""
+    started = _STARTED.get()
+    if started is not None:
+        started.append(generation)
