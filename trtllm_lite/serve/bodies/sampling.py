@@ -1,13 +1,16 @@
 """The fields by which completions and chats say how to generate."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
-from trtllm_lite.runtime.session.sampling_params import SamplingParams
+from trtllm_lite.runtime.session.sampling_params import MAX_SEQUENCES, SamplingParams
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies import convert
+
+NumSequences = Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQUENCES)]
+"""Known to be in bounds before the server counts the sequences as taken in."""
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -39,7 +42,7 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    n: int = 1
+    n: NumSequences = 1
     stream: bool = False
     stream_options: StreamOptions | None = None
     stop: str | list[str] | None = None
