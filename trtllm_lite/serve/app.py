@@ -67,7 +67,7 @@ class Application:
             response = await self._respond(request)
             status = 200 if response is None else response.status
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
-            failure = api_error(error, _FIELDS)
+            failure = api_error(error, FIELDS)
             response, status = failure.response(), failure.status
         finally:
             self.settings.access_log.write(request, status)
@@ -146,15 +146,12 @@ class Application:
             raise ApiError(404, f"there is nothing at {shown(path)}", code="not_found")
         route = methods.get("GET" if request.method == "HEAD" else request.method)
         if route is None:
-            allowed = " or ".join(methods)
-            raise ApiError(
-                405, f"{shown(path)} is asked with {allowed}, not {shown(request.method)}", code="method_not_allowed"
-            )
+            asked = f"{shown(path)} is asked with {' or '.join(methods)}, not {shown(request.method)}"
+            raise ApiError(405, asked, code="method_not_allowed", allow=", ".join(methods))
         return route
 
 
-# Names of fields that messages of the runtime begin with.
-_FIELDS = frozenset(
+FIELDS = frozenset(
     (
         *(
             "max_tokens",
@@ -170,6 +167,8 @@ _FIELDS = frozenset(
         ),
         *("presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "logit_bias", "allowed_token_ids"),
         *("logprobs", "prompt_logprobs", "truncate_prompt_tokens", "prompt", "priority", "timeout", "cache_salt"),
-        *("guided_decoding", "length_penalty", "messages", "tools", "chat_template_kwargs", "chat_template"),
+        *("guided_decoding", "length_penalty", "messages", "tools", "tool_choice"),
+        *("chat_template_kwargs", "chat_template"),
     )
 )
+"""Names of fields that messages of the runtime begin with."""

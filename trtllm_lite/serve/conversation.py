@@ -165,8 +165,15 @@ def render(model: ServedModel, body: ChatBody) -> str:
         except ArgumentError:
             text = rendered("")
     except ArgumentError as error:
-        raise _wrong("messages", str(error)) from error
+        raise _wrong(_field_of_template(body, str(error)), str(error)) from error
     return _cut_behind(text, body.messages[-1]) if body.continue_final_message else text
+
+
+def _field_of_template(body: ChatBody, message: str) -> str:
+    """The field that a chat template's error is about."""
+    if message.startswith("chat_template_kwargs"):
+        return "chat_template_kwargs"
+    return "messages" if body.chat_template is None else "chat_template"
 
 
 def _for_template(message: dict[str, Any], no_content: str | None) -> dict[str, Any]:

@@ -139,6 +139,13 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             )
         return SamplingParams(**{**values, **own})
 
+    @property
+    def form_field(self) -> str:
+        """The name of the field that says what the text must be; if there is none, tools do."""
+        guided = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+        fields = ("response_format", "structured_outputs", *guided)
+        return next((name for name in fields if getattr(self, name) is not None), "tools")
+
     def form(self) -> GuidedDecodingParams | None:
         """What the text must be, by whichever of the fields that say so."""
         asked: dict[str, Any] = {

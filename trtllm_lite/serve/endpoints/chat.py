@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from trtllm_lite.errors import TrtllmLiteError
 from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.api.request_output import CompletionOutput, logprobs_of
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.request import Response as Step
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.serve.api_error import api_error
-from trtllm_lite.serve.app import Application
+from trtllm_lite.serve.app import FIELDS, Application
 from trtllm_lite.serve.bodies import decode
 from trtllm_lite.serve.bodies.chat import ChatBody
 from trtllm_lite.serve.conversation import Conversation, prepare
@@ -30,7 +31,13 @@ async def chat_completions(app: Application, request: Request) -> Response | Non
     body = decode(request.body, ChatBody)
     model, adapter = app.served(request, body.model)
     with model.admission(body.n):
-        conversation, generation = await model.prepare(partial(_start, model, adapter, body))
+        try:
+            conversation, generation = await model.prepare(partial(_start, model, adapter, body))
+        except TrtllmLiteError as error:
+            failure = api_error(error, FIELDS)
+            names = {"prompt": "messages", "guided_decoding": body.form_field}
+            failure.param = names.get(failure.param or "", failure.param)
+            raise failure from error
         answer = _Answer(request, model, body, conversation, generation)
         return await (answer.stream() if body.stream else answer.whole())
 
