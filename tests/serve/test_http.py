@@ -39,6 +39,18 @@ def test_a_client_that_goes_away_has_its_whole_answer_cancelled(server):
     assert any(" 499 " in line for line in server.log)
 
 
+def test_clients_that_go_away_at_once_leave_nothing_behind(server):
+    [before] = httpx.get(f"{server.address}/load").json()["models"].values()
+    body = httpx.Request("POST", "http://a", json={**LONG, "n": 2}).content
+    for _ in range(20):
+        connection = http.client.HTTPConnection(server.address.removeprefix("http://"))
+        connection.request("POST", "/v1/completions", body, {"content-type": "application/json"})
+        connection.close()
+    server.wait_until_idle()
+    [after] = httpx.get(f"{server.address}/load").json()["models"].values()
+    assert after["num_generated_tokens"] - before["num_generated_tokens"] < LONG["max_tokens"]
+
+
 def test_pipelined_requests_are_answered_in_order(server):
     posted = b"POST /v1/completions HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n%b" % (HEADERS, len(BODY), BODY)
     got = b"GET /version HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -6,6 +6,7 @@ import pytest
 
 QUESTION = [{"role": "user", "content": "Hello"}]
 TOOL = {"type": "function", "function": {"name": "weather"}}
+BAD_TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "nonsense"}}}
 
 
 @pytest.mark.parametrize(
@@ -22,11 +23,17 @@ TOOL = {"type": "function", "function": {"name": "weather"}}
         ({"messages": []}, "messages", "invalid_value"),
         ({"messages": [{"content": "no role"}]}, "messages", "invalid_value"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages", "invalid_value"),
+        ({"extra_body": {"chat_template": "{{ 1 / 0 }}"}}, "chat_template", "invalid_value"),
+        ({"extra_body": {"chat_template_kwargs": {"messages": 1}}}, "chat_template_kwargs", "invalid_value"),
         ({"messages": "text"}, "messages", "invalid_type"),
         ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
         ({"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter"),
         ({"tools": [TOOL], "tool_choice": {**TOOL, "function": {"name": "x"}}}, "tool_choice", "invalid_value"),
         ({"response_format": {"type": "xml"}}, "response_format", "invalid_value"),
+        ({"response_format": {"type": "regex", "regex": "("}}, "response_format", "invalid_value"),
+        ({"extra_body": {"guided_regex": "("}}, "guided_regex", "invalid_value"),
+        ({"tools": [BAD_TOOL], "tool_choice": "required"}, "tools", "invalid_value"),
+        ({"messages": [{"role": "user", "content": "far " * 600}]}, "messages", "context_length_exceeded"),
     ],
 )
 def test_a_wrong_field_is_named(client, fields, param, code):
@@ -42,6 +49,11 @@ def test_a_prompt_that_is_too_long_is_measured(client):
     with pytest.raises(openai.BadRequestError, match=r"500 tokens.*1000 more.*1024 tokens") as caught:
         client.completions.create(model="smollm2", prompt=[5] * 500, max_tokens=1000)
     assert caught.value.code == "context_length_exceeded"
+
+
+def test_another_method_is_named(server):
+    response = httpx.delete(f"{server.address}/v1/models")
+    assert (response.status_code, response.headers["Allow"]) == (405, "GET")
 
 
 def test_an_unknown_model_is_not_found(client):

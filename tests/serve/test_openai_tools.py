@@ -115,3 +115,13 @@ def test_no_tool_is_called_where_none_may_be(client):
     assert answer.message.tool_calls is None
     assert answer.message.content.startswith("<tool_call>")
     assert answer.finish_reason == "stop"
+
+
+def test_results_of_calls_go_back_to_the_model(client):
+    answer = client.chat.completions.create(**ASKED, tool_choice="required", parallel_tool_calls=False)
+    called = answer.choices[0].message
+    result = {"role": "tool", "tool_call_id": called.tool_calls[0].id, "content": "Rome is sunny."}
+    asked = {**ASKED, "max_tokens": 8, "messages": [*QUESTION, called, result]}
+    assert client.chat.completions.create(**asked).choices[0].message.content
+    developer = {"role": "developer", "content": "Be brief."}
+    assert client.chat.completions.create(**{**asked, "messages": [developer, *QUESTION]}).choices[0].message.content

@@ -3,6 +3,7 @@
 import importlib
 
 import pytest
+from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
@@ -68,6 +69,13 @@ def test_langchain_has_functions_called(chain):
     calls = chain.bind_tools([travel], tool_choice="any", parallel_tool_calls=False).invoke(QUESTION).tool_calls
     assert [call["name"] for call in calls] == ["travel"]
     assert isinstance(calls[0]["args"]["is_far"], bool)
+
+
+def test_langchain_gives_results_of_functions_back(chain):
+    caller = chain.bind_tools([travel], tool_choice="any", parallel_tool_calls=False)
+    asked = [HumanMessage(QUESTION), caller.invoke(QUESTION)]
+    results = [travel.invoke(call) for call in asked[-1].tool_calls]
+    assert chain.invoke([*asked, *results]).content
 
 
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from trtllm_lite.errors import TrtllmLiteError
 from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.request import Response as Step
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.serve.api_error import ApiError, api_error
-from trtllm_lite.serve.app import Application
+from trtllm_lite.serve.app import FIELDS, Application
 from trtllm_lite.serve.bodies.chat import ChatBody
 from trtllm_lite.serve.conversation import Conversation, prepare
 from trtllm_lite.serve.events import EventWriter, encode_json
@@ -39,7 +40,13 @@ async def answer(
     """Generate the answer to a conversation, and send it in a form."""
     model, adapter = app.served(request, body.model)
     with model.admission(body.n):
-        conversation, generation = await model.prepare(partial(_start, model, adapter, body))
+        try:
+            conversation, generation = await model.prepare(partial(_start, model, adapter, body))
+        except TrtllmLiteError as error:
+            failure = api_error(error, FIELDS)
+            names = {"prompt": "messages", "guided_decoding": body.form_field}
+            failure.param = names.get(failure.param or "", failure.param)
+            raise failure from error
         made = form(Started(request, model, body, conversation, generation))
         return await (made.stream() if body.stream else made.whole())
 

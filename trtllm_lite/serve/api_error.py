@@ -43,6 +43,7 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: int | None = None,
+        allow: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -50,6 +51,7 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.retry_after = retry_after
+        self.allow = allow
 
     @property
     def content(self) -> dict[str, Any]:
@@ -59,6 +61,8 @@ class ApiError(Exception):
     def response(self, body: "ErrorBody") -> Response:
         """The response to a request that fails before it is answered."""
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        if self.allow is not None:
+            headers["Allow"] = self.allow
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return Response(self.status, msgspec.json.encode(body(self)), headers=headers)

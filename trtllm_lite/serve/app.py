@@ -81,7 +81,7 @@ class Application:
             response = await self._respond(route, request)
             status = 200 if response is None else response.status
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
-            failure = api_error(error, _FIELDS)
+            failure = api_error(error, FIELDS)
             response, status = failure.response(error_body), failure.status
         finally:
             self.metrics.count_request(request.method, self._known_path(request.path), status)
@@ -167,15 +167,12 @@ class Application:
         methods = self._routes[known]
         route = methods.get("GET" if request.method == "HEAD" else request.method)
         if route is None:
-            allowed = " or ".join(methods)
-            raise ApiError(
-                405, f"{shown(path)} is asked with {allowed}, not {shown(request.method)}", code="method_not_allowed"
-            )
+            asked = f"{shown(path)} is asked with {' or '.join(methods)}, not {shown(request.method)}"
+            raise ApiError(405, asked, code="method_not_allowed", allow=", ".join(methods))
         return route
 
 
-# Names of fields that messages of the runtime begin with.
-_FIELDS = frozenset(
+FIELDS = frozenset(
     (
         *(
             "max_tokens",
@@ -191,6 +188,8 @@ _FIELDS = frozenset(
         ),
         *("presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "logit_bias", "allowed_token_ids"),
         *("logprobs", "prompt_logprobs", "truncate_prompt_tokens", "prompt", "priority", "timeout", "cache_salt"),
-        *("guided_decoding", "length_penalty", "messages", "tools", "chat_template_kwargs", "chat_template"),
+        *("guided_decoding", "length_penalty", "messages", "tools", "tool_choice"),
+        *("chat_template_kwargs", "chat_template"),
     )
 )
+"""Names of fields that messages of the runtime begin with."""

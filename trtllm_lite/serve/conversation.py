@@ -159,23 +159,41 @@ def render(model: ServedModel, body: ChatBody) -> str:
         arguments["reasoning_effort"] = body.reasoning_effort
         if body.reasoning_effort == "none":
             arguments.setdefault("enable_thinking", False)
-    messages = [_for_template(message) for message in body.messages]
+
+    def rendered(no_content: str | None) -> str:
+        messages = [_for_template(message, no_content) for message in body.messages]
+        return template.render(messages, template=body.chat_template, tools=tools or None, arguments=arguments)
+
     try:
-        text = template.render(messages, template=body.chat_template, tools=tools or None, arguments=arguments)
+        try:
+            text = rendered(None)
+        except ArgumentError:
+            text = rendered("")
     except ArgumentError as error:
-        raise _wrong("messages", str(error)) from error
-    return _cut_behind(text, messages[-1]) if body.continue_final_message else text
+        raise _wrong(_field_of_template(body, str(error)), str(error)) from error
+    return _cut_behind(text, body.messages[-1]) if body.continue_final_message else text
 
 
-def _for_template(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as chat templates expect it: arguments of calls as objects, and "system" for OpenAI's "developer"."""
+def _field_of_template(body: ChatBody, message: str) -> str:
+    """The field that a chat template's error is about."""
+    if message.startswith("chat_template_kwargs"):
+        return "chat_template_kwargs"
+    return "messages" if body.chat_template is None else "chat_template"
+
+
+def _for_template(message: dict[str, Any], no_content: str | None) -> dict[str, Any]:
+    """A message as chat templates expect it: arguments of calls as objects, and "system" for OpenAI's "developer".
+
+    Calls without content have ``no_content``: some templates tell them by null, and others cannot take it.
+    """
     made = dict(message)
     if made.get("role") == "developer":
         made["role"] = "system"
     calls = made.get("tool_calls")
     if isinstance(calls, list):
         made["tool_calls"] = [_call_for_template(call) for call in calls]
-        made.setdefault("content", None)
+        if made.get("content") is None:
+            made["content"] = no_content
     elif "tool_calls" in made:
         del made["tool_calls"]  # null
     return made

@@ -13,6 +13,8 @@ GET = b"GET /a?b=c HTTP/1.1\r\nX-Word: w\r\n\r\n"
 WITH_LENGTH = b"POST /a HTTP/1.1\r\nX-Word: w\r\nContent-Length: 5\r\n\r\nhello"
 IN_CHUNKS = b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"
 
+OFFER = WITH_LENGTH.replace(b"X-Word: w", b"X-Word: w\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c")
+
 
 class Stream:
     """A handler whose answers are streams, which go on until ``end`` is called."""
@@ -36,7 +38,7 @@ class Stream:
         self._end.set()
 
 
-@pytest.mark.parametrize("message", [GET, WITH_LENGTH, IN_CHUNKS])
+@pytest.mark.parametrize("message", [GET, WITH_LENGTH, IN_CHUNKS, OFFER])
 def test_requests_are_read_however_they_are_cut(message):
     async def scenario(wire: Wire) -> None:
         expected = None
@@ -54,6 +56,16 @@ def test_requests_are_read_however_they_are_cut(message):
         await until(lambda: connection.is_idle)
         assert bodies(transport.written) == expected[:1]
         assert len(expected) == 2
+
+    on_wire(scenario)
+
+
+def test_an_offer_of_another_protocol_is_declined():
+    async def scenario(wire: Wire) -> None:
+        connection, transport = wire.connect()
+        connection.data_received(OFFER + OFFER)
+        await until(lambda: connection.is_idle)
+        assert bodies(transport.written) == [b"POST|/a||w|hello"] * 2
 
     on_wire(scenario)
 
@@ -123,6 +135,7 @@ def test_a_stream_has_no_chunks_in_old_http():
     [
         (b"nonsense\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400),
+        (b"CONNECT a:1 HTTP/1.1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),

@@ -61,4 +61,5 @@ def _invalid(error: msgspec.ValidationError, path: str = "") -> ApiError:
         where = f"{where}.{missing}" if where else missing
         return ApiError(400, f"{where} is missing", param=where, code="missing_required_parameter")
     subject = where or "the body"
-    return ApiError(400, f"{subject}: {one_line(message[:1].lower() + message[1:])}", param=where, code="invalid_type")
+    code = "invalid_value" if "<=" in message or ">=" in message else "invalid_type"
+    return ApiError(400, f"{subject}: {one_line(message[:1].lower() + message[1:])}", param=where, code=code)

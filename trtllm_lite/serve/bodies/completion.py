@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trtllm_lite.serve.bodies.sampling import SamplingFields
+from trtllm_lite.serve.bodies.sampling import NumSequences, SamplingFields
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
@@ -11,7 +11,7 @@ class CompletionBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
     """``prompt``: a string, token ids, or a list of either; ``logprobs``: how many likely tokens to report."""
 
     prompt: str | list[Any]
-    best_of: int | None = None
+    best_of: NumSequences | None = None
     echo: bool = False
     logprobs: int | None = None
     suffix: str | None = None

@@ -1,13 +1,16 @@
 """The fields by which completions and chats say how to generate."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
-from trtllm_lite.runtime.session.sampling_params import SamplingParams
+from trtllm_lite.runtime.session.sampling_params import MAX_SEQUENCES, SamplingParams
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies import convert
+
+NumSequences = Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQUENCES)]
+"""Known to be in bounds before the server counts the sequences as taken in."""
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -39,7 +42,7 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    n: int = 1
+    n: NumSequences = 1
     stream: bool = False
     stream_options: StreamOptions | None = None
     stop: str | list[str] | None = None
@@ -135,6 +138,13 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
                 code="unsupported_value",
             )
         return SamplingParams(**{**values, **own})
+
+    @property
+    def form_field(self) -> str:
+        """The name of the field that says what the text must be; if there is none, tools do."""
+        guided = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+        fields = ("response_format", "structured_outputs", *guided)
+        return next((name for name in fields if getattr(self, name) is not None), "tools")
 
     def form(self) -> GuidedDecodingParams | None:
         """What the text must be, by whichever of the fields that say so."""

@@ -80,9 +80,7 @@ class Connection(asyncio.Protocol):
             self._set_deadline()
         self._has_read_one = False
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # an offer of another protocol, which nobody has to take
+            self._feed(data)
         except httptools.HttpParserError:
             self._refuse(self._refusal or Response(400, b"this is not HTTP/1.1\n", TEXT))
             return
@@ -131,6 +129,11 @@ class Connection(asyncio.Protocol):
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
+        if self._parser.get_method() == b"CONNECT":
+            self._raise(Response(400, b"this is no proxy\n", TEXT))
+        if self._parser.should_upgrade():
+            self._is_offer = True
+            return
         limits = self._limits
         length = self._headers.get("content-length", "0")
         if length.isascii() and length.isdigit() and (len(length) > 15 or int(length) > limits.max_body_bytes):
@@ -147,6 +150,8 @@ class Connection(asyncio.Protocol):
             self._raise(self._server.too_large(f"more than {self._body_bytes - 1}"))
 
     def on_message_complete(self) -> None:
+        if self._is_offer:
+            return
         url = httptools.parse_url(self._url)
         request = Request(
             method=self._parser.get_method().decode("latin-1"),
@@ -158,7 +163,7 @@ class Connection(asyncio.Protocol):
             received=self._server.now(),
         )
         is_new = self._parser.get_http_version() == "1.1"
-        keep_alive = is_new and self._parser.should_keep_alive() and not self._parser.should_upgrade()
+        keep_alive = is_new and self._parser.should_keep_alive()
         self._waiting.append((request, keep_alive, is_new))
         self._has_read_one = True
         self._begin_message()
@@ -172,7 +177,28 @@ class Connection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self._body_bytes = self._head_bytes = self._num_header_bytes = 0
-        self._is_in_body = self._is_receiving = False
+        self._is_in_body = self._is_receiving = self._is_offer = False
+
+    def _feed(self, data: bytes) -> None:
+        """Parse ``data``. Offers of another protocol, such as Java's clients make (h2c), are overlooked.
+
+        The parser takes what follows an offer for the other protocol, though it is the request's body. So the request
+        is read anew, without its offer.
+        """
+        while len(self._waiting) <= self._limits.max_pipelined:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                lines = [b"%b %b HTTP/1.1" % (self._parser.get_method(), self._url)]
+                lines += [
+                    f"{name}: {value}".encode("latin-1")
+                    for name, value in self._headers.items()
+                    if name not in ("upgrade", "connection")
+                ]
+                data = b"\r\n".join([*lines, b"", data[offer.args[0] :]])
+                self._parser = httptools.HttpRequestParser(self)
+            else:
+                return
 
     def _too_long_head(self) -> Response:
         longest = self._limits.max_head_bytes
