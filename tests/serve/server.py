@@ -6,22 +6,26 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Thread
 
 _SECONDS = 60  # after which a server that says nothing is taken to hang
 
 
 @dataclass
 class Server:
-    """A server that listens at ``address``; ``process`` is its process, whose log is on stderr."""
+    """A server that listens at ``address``; ``process`` is its process, ``log`` what it has said since it listens."""
 
     address: str
     process: subprocess.Popen[str]
+    log: list[str]
+    _reader: Thread
 
     def terminate(self) -> tuple[int, str]:
-        """Send SIGTERM; returns the exit code, and the rest of the log."""
+        """Send SIGTERM; returns the exit code, and the log."""
         self.process.send_signal(signal.SIGTERM)
-        _, log = self.process.communicate(timeout=_SECONDS)
-        return self.process.returncode, log
+        code = self.process.wait(timeout=_SECONDS)
+        self._reader.join()
+        return code, "".join(self.log)
 
 
 @contextmanager
@@ -29,6 +33,7 @@ def serving(*arguments: object) -> Iterator[Server]:
     """A server of these arguments, which listens at a free port of this machine until the block ends."""
     command = [sys.executable, "-m", "trtllm_lite", "serve", *map(str, arguments), "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
     lines = []
     for line in process.stderr:
         lines.append(line)
@@ -36,10 +41,14 @@ def serving(*arguments: object) -> Iterator[Server]:
             break
     else:
         raise AssertionError("".join(lines))
-    server = Server(line.removeprefix("serving at ").strip(), process)
+    log: list[str] = []
+    reader = Thread(target=log.extend, args=(process.stderr,))  # the server would wait for a pipe that is full
+    reader.start()
     try:
-        yield server
+        yield Server(line.removeprefix("serving at ").strip(), process, log, reader)
     finally:
         if process.poll() is None:
             process.kill()
-        process.communicate()
+        process.wait()
+        reader.join()
+        process.stderr.close()

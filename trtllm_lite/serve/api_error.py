@@ -3,7 +3,7 @@
 import re
 import sys
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -30,7 +30,8 @@ _FIRST_WORDS = 3
 class ApiError(Exception):
     """A request that gets an error instead of an answer.
 
-    ``param`` is the field of the request that is at fault, ``code`` a word that programs can tell errors apart by.
+    ``param`` is the field of the request that is at fault, ``code`` a word that programs can tell errors apart by;
+    ``headers`` are further ones of the response.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -48,6 +50,7 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.retry_after = retry_after
+        self.headers = dict(headers or {})
 
     @property
     def content(self) -> dict[str, Any]:
@@ -56,7 +59,9 @@ class ApiError(Exception):
 
     def response(self) -> Response:
         """The response to a request that fails before it is answered."""
-        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        headers = dict(self.headers)
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(self.retry_after)
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return Response(self.status, msgspec.json.encode({"error": self.content}), headers=headers)

@@ -1,14 +1,16 @@
-"""What the server says about itself: /v1/models, /health, /ready, /version, /load; and what it does not have."""
+"""What the server says about itself: /v1/models, /health, /ready, /version, /load, /openapi.json; and what it lacks."""
 
 import time
 from typing import Any
+from urllib.parse import unquote
 
 from trtllm_lite import __version__
 from trtllm_lite.errors import shown
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.app import Application
 from trtllm_lite.serve.events import encode_json
-from trtllm_lite.serve.http.messages import Request, Response
+from trtllm_lite.serve.http.messages import TEXT, Request, Response
+from trtllm_lite.serve.openapi import describe
 from trtllm_lite.serve.served_model import ServedModel
 
 _MODEL_PATH = "/v1/models/"
@@ -20,7 +22,7 @@ async def models(app: Application, request: Request) -> Response:
     entries = [entry for model in app.models for entry in _entries(model)]
     if not request.path.startswith(_MODEL_PATH):
         return Response(200, encode_json({"object": "list", "data": entries}))
-    name = request.path[len(_MODEL_PATH) :]
+    name = unquote(request.path[len(_MODEL_PATH) :])
     found = next((entry for entry in entries if entry["id"] == name), None)
     if found is None:
         raise ApiError(404, f"there is no model {shown(name)}", param="model", code="model_not_found")
@@ -45,11 +47,11 @@ async def health(app: Application, request: Request) -> Response:  # noqa: ARG00
     broken = next((model for model in app.models if model.session.pump.failure is not None), None)
     if broken is not None:
         raise ApiError(503, f"the engine of {shown(broken.name)} has failed: restart the server", code="engine_dead")
-    return Response(200, b"")
+    return Response(200, b"", TEXT)
 
 
 async def ready(app: Application, request: Request) -> Response:
-    """As :func:`health`; and 503 while the server shuts down."""
+    """200 while every engine works; 503 once one is broken, and while the server shuts down."""
     if app.is_draining:
         raise ApiError(503, "the server is shutting down", code="draining")
     return await health(app, request)
@@ -75,6 +77,11 @@ async def load(app: Application, request: Request) -> Response:  # noqa: ARG001
         for model in app.models
     }
     return Response(200, encode_json({"server_load": sum(model.num_active for model in app.models), "models": models}))
+
+
+async def openapi(app: Application, request: Request) -> Response:  # noqa: ARG001
+    """This description of the server, by OpenAPI 3.1."""
+    return Response(200, encode_json(describe(app.routes, has_keys=app.settings.api_keys is not None)))
 
 
 async def embeddings(app: Application, request: Request) -> Response:  # noqa: ARG001
