@@ -20,5 +20,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def server() -> Iterator[Server]:
     """A server of one model, called smollm2."""
     limits = ("--max_batch_size", 8, "--max_seq_len", 1024, "--max_input_len", 512)
-    with serving(f"smollm2={find_smollm2()}", "--dtype", "bfloat16", *limits, "--tool_call_parser", "hermes") as running:
+    with serving(
+        f"smollm2={find_smollm2()}", "--dtype", "bfloat16", *limits, "--tool_call_parser", "hermes"
+    ) as running:
         yield running

@@ -8,9 +8,10 @@ from trtllm_lite.serve.bodies.completion import CompletionBody
 from trtllm_lite.serve.endpoints import about, adapters, tokens
 from trtllm_lite.serve.endpoints.chat import chat_completions
 from trtllm_lite.serve.endpoints.completions import completions
-from trtllm_lite.serve.http.messages import TEXT
+from trtllm_lite.serve.http.messages import HTML, TEXT
 
 ROUTES: Mapping[str, Sequence[Route]] = {
+    "/": [Route("GET", about.page, answer=HTML, is_open=True)],
     "/v1/completions": [Route("POST", completions, CompletionBody, is_work=True)],
     "/v1/chat/completions": [Route("POST", chat_completions, ChatBody, is_work=True)],
     "/v1/embeddings": [Route("POST", about.embeddings)],

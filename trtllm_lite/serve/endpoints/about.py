@@ -1,4 +1,4 @@
-"""What the server says about itself: /v1/models, /health, /ready, /version, /load, /openapi.json; and what it lacks."""
+"""What the server says about itself, for programs and for people; and what it does not have."""
 
 import time
 from typing import Any
@@ -9,11 +9,13 @@ from trtllm_lite.errors import shown
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.app import Application
 from trtllm_lite.serve.events import encode_json
-from trtllm_lite.serve.http.messages import TEXT, Request, Response
+from trtllm_lite.serve.http.messages import HTML, TEXT, Request, Response
 from trtllm_lite.serve.openapi import describe
+from trtllm_lite.serve.page import render_page
 from trtllm_lite.serve.served_model import ServedModel
 
 _MODEL_PATH = "/v1/models/"
+_PAGE = render_page()
 _STARTED = int(time.time())
 
 
@@ -77,6 +79,12 @@ async def load(app: Application, request: Request) -> Response:  # noqa: ARG001
         for model in app.models
     }
     return Response(200, encode_json({"server_load": sum(model.num_active for model in app.models), "models": models}))
+
+
+async def page(app: Application, request: Request) -> Response:  # noqa: ARG001
+    """The page on which people try prompts."""
+    content, headers = _PAGE
+    return Response(200, content, HTML, dict(headers))
 
 
 async def openapi(app: Application, request: Request) -> Response:  # noqa: ARG001
