@@ -123,7 +123,8 @@ def _load(name: str, path: str, is_one_of_several: bool, options: dict[str, Any]
         raise ArgumentError("served_model_name is for one model, and there are several: write NAME=MODEL")
     same = (
         *("tokenizer", "target", "dtype", "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens"),
-        *("speculative_config", "deterministic", "gather_context_logits", "max_lora_rank", "max_loras", "max_cpu_loras", "num_threads"),
+        *("speculative_config", "deterministic", "gather_context_logits", "num_threads"),
+        *("max_lora_rank", "max_loras", "max_cpu_loras"),
     )
     llm = LLM(
         path,
