@@ -88,7 +88,8 @@ def test_a_prompt_is_answered_in_pieces(page, server):
 
 
 def test_an_answer_is_stopped(page, server):
-    _send(page, "Tell me a very long story.", temperature="2", most="900")
+    page.evaluate("{ const own = settings; settings = () => ({ ...own(), ignore_eos: true }); }")
+    _send(page, "Tell me a very long story.", most="900")
     page.wait_for(f"{ANSWER}.length > 20")
     assert not page.evaluate(IS_IDLE)
     page.wait_for("document.getElementById('running').textContent === '1'")
