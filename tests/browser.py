@@ -61,8 +61,12 @@ class Page:
 
     def open(self, path: Path) -> None:
         """Show a file, and wait until it is there."""
+        self.open_url(path.as_uri())
+
+    def open_url(self, url: str) -> None:
+        """Show what is at an address, and wait until it is there."""
         self._loaded = False
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Page.navigate", url=url)
         while not self._loaded:
             self._next()
 
@@ -71,6 +75,21 @@ class Page:
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
+
+    def wait_for(self, condition: str) -> None:
+        """Wait until a JavaScript expression is true, which is looked at again and again."""
+        look = f"new Promise(done => (function look() {{ ({condition}) ? done() : setTimeout(look, 10); }})())"
+        found = self.call("Runtime.evaluate", expression=look, awaitPromise=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+
+    @contextmanager
+    def prepared(self, script: str) -> Iterator[None]:
+        """Until the block ends, this script runs in every page before the page's own."""
+        made = self.call("Page.addScriptToEvaluateOnNewDocument", source=script)
+        try:
+            yield
+        finally:
+            self.call("Page.removeScriptToEvaluateOnNewDocument", identifier=made["identifier"])
 
     def resize(self, width: int, height: int = 900) -> None:
         """Give the page a window of this size, in CSS pixels."""

@@ -53,7 +53,7 @@ def test_a_prompt_that_is_too_long_is_measured(client):
 
 def test_another_method_is_named(server):
     response = httpx.delete(f"{server.address}/v1/models")
-    assert (response.status_code, response.headers["Allow"]) == (405, "GET")
+    assert (response.status_code, response.headers["Allow"]) == (405, "GET, HEAD")
 
 
 def test_an_unknown_model_is_not_found(client):

@@ -16,7 +16,7 @@ PACKAGE = Path(trtllm_lite.__file__).parent
 # For each part of the package, the parts it may import when it is imported. Everyone may import the plain modules.
 PLAIN = {
     *("errors", "vocabulary", "files", "temporaries", "units", "printable", "progress", "library_errors", "nibbles"),
-    *("host_memory", "scratch"),
+    *("host_memory", "scratch", "pages"),
     "_core",
 }
 ALLOWED = {

@@ -3,7 +3,7 @@
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -32,7 +32,8 @@ _WORDS_OF_OPENAI = " (this model's maximum context length is exceeded)"  # by wh
 class ApiError(Exception):
     """A request that gets an error instead of an answer.
 
-    ``param`` is the field of the request that is at fault, ``code`` a word that programs can tell errors apart by.
+    ``param`` is the field of the request that is at fault, ``code`` a word that programs can tell errors apart by;
+    ``headers`` are further ones of the response.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: int | None = None,
-        allow: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -51,7 +52,7 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.retry_after = retry_after
-        self.allow = allow
+        self.headers = dict(headers or {})
 
     @property
     def content(self) -> dict[str, Any]:
@@ -60,9 +61,9 @@ class ApiError(Exception):
 
     def response(self, body: "ErrorBody") -> Response:
         """The response to a request that fails before it is answered."""
-        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
-        if self.allow is not None:
-            headers["Allow"] = self.allow
+        headers = dict(self.headers)
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(self.retry_after)
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return Response(self.status, msgspec.json.encode(body(self)), headers=headers)

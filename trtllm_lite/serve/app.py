@@ -13,7 +13,7 @@ from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.serve.access_log import AccessLog
 from trtllm_lite.serve.api_error import ApiError, ErrorBody, api_error, openai_error
 from trtllm_lite.serve.api_keys import ApiKeys
-from trtllm_lite.serve.http.messages import Request, Response, is_header_value
+from trtllm_lite.serve.http.messages import JSON, Request, Response, is_header_value
 from trtllm_lite.serve.metrics.server_metrics import ServerMetrics
 from trtllm_lite.serve.served_model import ServedModel
 
@@ -31,11 +31,15 @@ class Route:
     """An endpoint, and the method that it is asked with.
 
     ``is_open``: no key is needed. ``is_work``: it makes the engine work, which it does not while the server drains.
-    ``error_body``: what the body of an error says.
+    ``error_body``: what the body of an error says. ``body``: what the request's body is decoded to, None if it has
+    none; ``answer``: the content type of an answer that is no stream. The endpoint's docstring is its summary in the
+    server's description (``openapi.py``).
     """
 
     method: str
     endpoint: Endpoint
+    body: type | None = None
+    answer: bytes = JSON
     is_open: bool = False
     is_work: bool = False
     error_body: ErrorBody = openai_error
@@ -62,6 +66,7 @@ class Application:
         self.models = list(models)
         self.settings = settings
         self.metrics = ServerMetrics(self.models)
+        self.routes = routes
         self.is_draining = False
         self._by_name = {name: model for model in models for name in model.settings.names}
         self._routes = {path: {route.method: route for route in found} for path, found in routes.items()}
@@ -167,8 +172,13 @@ class Application:
         methods = self._routes[known]
         route = methods.get("GET" if request.method == "HEAD" else request.method)
         if route is None:
-            asked = f"{shown(path)} is asked with {' or '.join(methods)}, not {shown(request.method)}"
-            raise ApiError(405, asked, code="method_not_allowed", allow=", ".join(methods))
+            allowed = [*methods, "HEAD"] if "GET" in methods else list(methods)
+            raise ApiError(
+                405,
+                f"{shown(path)} is asked with {' or '.join(allowed)}, not {shown(request.method)}",
+                code="method_not_allowed",
+                headers={"Allow": ", ".join(allowed)},
+            )
         return route
 
 

@@ -3,31 +3,41 @@
 from collections.abc import Mapping, Sequence
 
 from trtllm_lite.serve.app import Route
+from trtllm_lite.serve.bodies.chat import ChatBody
+from trtllm_lite.serve.bodies.completion import CompletionBody
+from trtllm_lite.serve.bodies.messages import MessagesBody, PromptFields
+from trtllm_lite.serve.bodies.responses import ResponsesBody
 from trtllm_lite.serve.endpoints import about, adapters, metrics, tokens
 from trtllm_lite.serve.endpoints.chat import chat_completions
 from trtllm_lite.serve.endpoints.completions import completions
 from trtllm_lite.serve.endpoints.messages import anthropic_error, count_tokens, messages
 from trtllm_lite.serve.endpoints.responses import responses, stored_response
+from trtllm_lite.serve.http.messages import HTML, TEXT
 
 ROUTES: Mapping[str, Sequence[Route]] = {
-    "/v1/completions": [Route("POST", completions, is_work=True)],
-    "/v1/chat/completions": [Route("POST", chat_completions, is_work=True)],
-    "/v1/responses": [Route("POST", responses, is_work=True)],
+    "/": [Route("GET", about.page, answer=HTML, is_open=True)],
+    "/v1/completions": [Route("POST", completions, CompletionBody, is_work=True)],
+    "/v1/chat/completions": [Route("POST", chat_completions, ChatBody, is_work=True)],
+    "/v1/responses": [Route("POST", responses, ResponsesBody, is_work=True)],
     "/v1/responses/": [Route(method, stored_response) for method in ("GET", "POST", "DELETE")],
-    "/v1/messages": [Route("POST", messages, is_work=True, error_body=anthropic_error)],
-    "/v1/messages/count_tokens": [Route("POST", count_tokens, error_body=anthropic_error)],
+    "/v1/messages": [Route("POST", messages, MessagesBody, is_work=True, error_body=anthropic_error)],
+    "/v1/messages/count_tokens": [Route("POST", count_tokens, PromptFields, error_body=anthropic_error)],
     "/v1/embeddings": [Route("POST", about.embeddings)],
     "/v1/models": [Route("GET", about.models)],
     "/v1/models/": [Route("GET", about.models)],
-    "/v1/load_lora_adapter": [Route("POST", adapters.load_lora_adapter)],
-    "/v1/unload_lora_adapter": [Route("POST", adapters.unload_lora_adapter)],
-    "/tokenize": [Route("POST", tokens.tokenize)],
-    "/detokenize": [Route("POST", tokens.detokenize)],
-    "/health": [Route("GET", about.health, is_open=True)],
-    "/ping": [Route("GET", about.health, is_open=True), Route("POST", about.health, is_open=True)],
-    "/ready": [Route("GET", about.ready, is_open=True)],
+    "/v1/load_lora_adapter": [Route("POST", adapters.load_lora_adapter, adapters.LoadBody, TEXT)],
+    "/v1/unload_lora_adapter": [Route("POST", adapters.unload_lora_adapter, adapters.UnloadBody, TEXT)],
+    "/tokenize": [Route("POST", tokens.tokenize, tokens.TokenizeBody)],
+    "/detokenize": [Route("POST", tokens.detokenize, tokens.DetokenizeBody)],
+    "/health": [Route("GET", about.health, answer=TEXT, is_open=True)],
+    "/ping": [
+        Route("GET", about.health, answer=TEXT, is_open=True),
+        Route("POST", about.health, answer=TEXT, is_open=True),
+    ],
+    "/ready": [Route("GET", about.ready, answer=TEXT, is_open=True)],
     "/version": [Route("GET", about.version, is_open=True)],
     "/load": [Route("GET", about.load)],
-    "/metrics": [Route("GET", metrics.metrics, is_open=True)],
-    "/prometheus/metrics": [Route("GET", metrics.metrics, is_open=True)],  # where TensorRT-LLM has it
+    "/metrics": [Route("GET", metrics.metrics, answer=TEXT, is_open=True)],
+    "/prometheus/metrics": [Route("GET", metrics.metrics, answer=TEXT, is_open=True)],  # where TensorRT-LLM has it
+    "/openapi.json": [Route("GET", about.openapi, is_open=True)],
 }

@@ -4,8 +4,6 @@ Names in it come from engines, which are hostile: everything is escaped, and a c
 run only the page's own script and style, by their hashes, and load nothing.
 """
 
-import hashlib
-from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from trtllm_lite.engine.inspect import Inspection
 from trtllm_lite.engine.inspect_text import limits_of
 from trtllm_lite.engine.page.charts import BAR_WIDTH, arena_map, bar
 from trtllm_lite.engine.page.rows import file_rows, refusals, tactic_rows
+from trtllm_lite.pages import colors, digest
 from trtllm_lite.printable import one_line
 from trtllm_lite.units import counted, format_bytes
 
@@ -24,7 +23,7 @@ _FOLDER = Path(__file__).parent
 
 def render_page(found: Inspection) -> str:
     """The page of ``found``, the same for the same inspection."""
-    style, script = ((_FOLDER / name).read_text() for name in ("page.css", "page.js"))
+    style, script = colors() + (_FOLDER / "page.css").read_text(), (_FOLDER / "page.js").read_text()
     return (
         _environment()
         .get_template("page.html")
@@ -37,14 +36,10 @@ def render_page(found: Inspection) -> str:
             workspace_bar=bar(found.workspace),
             style=Markup(style),
             script=Markup(script),
-            policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+            policy=f"default-src 'none'; style-src '{digest(style)}'; script-src '{digest(script)}'; "
             "base-uri 'none'; form-action 'none'",
         )
     )
-
-
-def _digest(text: str) -> str:
-    return f"sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def _environment() -> jinja2.Environment:

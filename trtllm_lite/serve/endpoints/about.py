@@ -1,4 +1,4 @@
-"""What the server says about itself: /v1/models, /health, /ready, /version, /load; and what it does not have."""
+"""What the server says about itself, for programs and for people; and what it does not have."""
 
 import time
 from typing import Any
@@ -9,10 +9,13 @@ from trtllm_lite.errors import shown
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.app import Application
 from trtllm_lite.serve.events import encode_json
-from trtllm_lite.serve.http.messages import Request, Response
+from trtllm_lite.serve.http.messages import HTML, TEXT, Request, Response
+from trtllm_lite.serve.openapi import describe
+from trtllm_lite.serve.page import render_page
 from trtllm_lite.serve.served_model import ServedModel
 
 _MODEL_PATH = "/v1/models/"
+_PAGE = render_page()
 _STARTED = int(time.time())
 
 
@@ -46,11 +49,11 @@ async def health(app: Application, request: Request) -> Response:  # noqa: ARG00
     broken = next((model for model in app.models if model.session.pump.failure is not None), None)
     if broken is not None:
         raise ApiError(503, f"the engine of {shown(broken.name)} has failed: restart the server", code="engine_dead")
-    return Response(200, b"")
+    return Response(200, b"", TEXT)
 
 
 async def ready(app: Application, request: Request) -> Response:
-    """As :func:`health`; and 503 while the server shuts down."""
+    """200 while every engine works; 503 once one is broken, and while the server shuts down."""
     if app.is_draining:
         raise ApiError(503, "the server is shutting down", code="draining")
     return await health(app, request)
@@ -76,6 +79,17 @@ async def load(app: Application, request: Request) -> Response:  # noqa: ARG001
         for model in app.models
     }
     return Response(200, encode_json({"server_load": sum(model.num_active for model in app.models), "models": models}))
+
+
+async def page(app: Application, request: Request) -> Response:  # noqa: ARG001
+    """The page on which people try prompts."""
+    content, headers = _PAGE
+    return Response(200, content, HTML, dict(headers))
+
+
+async def openapi(app: Application, request: Request) -> Response:  # noqa: ARG001
+    """This description of the server, by OpenAPI 3.1."""
+    return Response(200, encode_json(describe(app.routes, has_keys=app.settings.api_keys is not None)))
 
 
 async def embeddings(app: Application, request: Request) -> Response:  # noqa: ARG001

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
+HTML = b"text/html; charset=utf-8"
 EVENTS = b"text/event-stream; charset=utf-8"
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 

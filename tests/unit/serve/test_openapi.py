@@ -1,0 +1,56 @@
+"""The description of a server's routes."""
+
+from typing import Any
+
+import msgspec
+
+from trtllm_lite.serve.app import Application, Route
+from trtllm_lite.serve.http.messages import TEXT, Request, Response
+from trtllm_lite.serve.openapi import describe
+
+
+class _Body(msgspec.Struct, kw_only=True):
+    words: list[str]
+    stream: bool = False
+
+
+async def _endpoint(app: Application, request: Request) -> Response:
+    """Do what is wanted.
+
+    And say more.
+    """
+    raise NotImplementedError
+
+
+def _operation(route: Route, *, path: str = "/a", has_keys: bool = False) -> dict[str, Any]:
+    (item,) = describe({path: [route]}, has_keys=has_keys)["paths"].values()
+    return item[route.method.lower()]
+
+
+def test_a_route_says_all_that_is_described() -> None:
+    found = describe({"/a": [Route("POST", _endpoint, _Body)]}, has_keys=False)
+    operation = found["paths"]["/a"]["post"]
+    assert (operation["summary"], operation["description"]) == ("Do what is wanted.", "And say more.")
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert schema == {"$ref": "#/components/schemas/_Body"}
+    assert found["components"]["schemas"]["_Body"]["required"] == ["words"]
+    assert operation["responses"]["200"]["content"].keys() == {"application/json", "text/event-stream"}
+
+
+def test_an_answer_of_another_type() -> None:
+    operation = _operation(Route("GET", _endpoint, answer=TEXT))
+    assert "requestBody" not in operation
+    assert operation["responses"]["200"]["content"].keys() == {"text/plain"}
+
+
+def test_a_prefix_has_a_parameter() -> None:
+    found = describe({"/": [Route("GET", _endpoint)], "/a/": [Route("GET", _endpoint)]}, has_keys=False)["paths"]
+    assert list(found) == ["/", "/a/{name}"]
+    assert found["/a/{name}"]["parameters"][0]["name"] == "name"
+
+
+def test_keys_are_asked_for_where_they_are() -> None:
+    closed, opened = Route("GET", _endpoint), Route("GET", _endpoint, is_open=True)
+    assert "security" not in _operation(closed)
+    assert _operation(closed, has_keys=True)["security"] == [{"key": []}]
+    assert _operation(opened, has_keys=True)["security"] == []

@@ -1,0 +1,24 @@
+"""The built-in page, on which people try prompts. It runs no script but its own, and asks nobody but the server."""
+
+from pathlib import Path
+
+from trtllm_lite.pages import colors, digest
+
+_FOLDER = Path(__file__).parent
+
+
+def render_page() -> tuple[bytes, dict[str, str]]:
+    """The page, and its headers."""
+    style, script = colors() + (_FOLDER / "page.css").read_text(), (_FOLDER / "page.js").read_text()
+    page = (_FOLDER / "page.html").read_text().replace("/* style */", style).replace("/* script */", script)
+    policy = (
+        f"default-src 'none'; style-src '{digest(style)}'; script-src '{digest(script)}'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    headers = {
+        "Content-Security-Policy": policy,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+    }
+    return page.encode(), headers
