@@ -127,3 +127,11 @@ def test_a_chat_tells_likely_tokens(client):
     chunks = client.chat.completions.create(**chosen, stream=True)
     streamed = [entry for chunk in chunks if (found := chunk.choices[0].logprobs) for entry in found.content]
     assert streamed == entries
+
+
+def test_a_request_may_be_named_in_its_body(client):
+    asked = {"model": "smollm2", "prompt": "One", "max_tokens": 1}
+    assert client.completions.create(**asked, extra_body={"request_id": "mine"}).id == "cmpl-mine"
+    with pytest.raises(openai.BadRequestError, match="request_id: expected 1 to 128") as caught:
+        client.completions.create(**asked, extra_body={"request_id": "a\r\nb"})
+    assert caught.value.param == "request_id"

@@ -38,7 +38,7 @@ async def answer(
     app: Application, request: Request, body: ChatBody, form: "Callable[[Started], Answer]"
 ) -> Response | None:
     """Generate the answer to a conversation, and send it in a form."""
-    model, adapter = app.served(request, body.model)
+    model, adapter = app.served(request, body.model, body.request_id)
     with model.admission(body.n):
         try:
             conversation, generation = await model.prepare(partial(_start, model, adapter, body))

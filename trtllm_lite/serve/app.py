@@ -104,11 +104,23 @@ class Application:
         """Whether a model or an adapter is called that."""
         return name in self._by_name or any(model.adapter(name) for model in self.models)
 
-    def served(self, request: Request, name: str) -> tuple[ServedModel, LoRARequest | None]:
+    def served(
+        self, request: Request, name: str, request_id: str | None = None
+    ) -> tuple[ServedModel, LoRARequest | None]:
         """The model called ``name``, or the model of the adapter called that, and the adapter.
 
-        A request that names no model gets the only one. Raises ApiError 404.
+        A request that names no model gets the only one. ``request_id`` is what a body calls the request, in place of
+        its header. Raises ApiError 404; 400 for a name that cannot stand in a header.
         """
+        if request_id is not None:
+            if not is_header_value(request_id, _LONGEST_ID):
+                raise ApiError(
+                    400,
+                    f"request_id: expected 1 to {_LONGEST_ID} visible ASCII characters",
+                    param="request_id",
+                    code="invalid_value",
+                )
+            request.id = request_id
         model, adapter = self._find(name)
         request.model = name or model.name
         return model, adapter

@@ -32,7 +32,7 @@ _MAX_PROMPTS = 1024
 async def completions(app: Application, request: Request) -> Response | None:
     """Continue one or several prompts."""
     body = decode(request.body, CompletionBody)
-    model, adapter = app.served(request, body.model)
+    model, adapter = app.served(request, body.model, body.request_id)
     num_prompts = _num_prompts(body.prompt)
     with model.admission(num_prompts * (body.best_of or body.n)):
         generations = await model.prepare(partial(_start, model, adapter, body))

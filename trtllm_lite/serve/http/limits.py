@@ -18,7 +18,7 @@ class HttpLimits:
 
     max_head_bytes: int = 64 << 10
     max_headers: int = 128
-    max_body_bytes: int = 32 << 20
+    max_body_bytes: int = 16 << 20
     max_pipelined: int = 8
     head_timeout: float = 30.0
     body_timeout: float = 120.0
