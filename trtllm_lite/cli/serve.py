@@ -11,7 +11,6 @@ from trtllm_lite.cli.bench.options import JsonObject
 from trtllm_lite.cli.framework import Command, replaced_options
 from trtllm_lite.cli.replaced import SERVE
 from trtllm_lite.errors import ArgumentError, shown
-from trtllm_lite.serve.http.limits import HttpLimits
 
 if TYPE_CHECKING:
     from trtllm_lite.llm import LLM
@@ -54,7 +53,7 @@ _AUTO, _NONE = "auto", "none"
 @click.option("--reasoning_parser", default=_AUTO, show_default=True, help="Form of reasoning: qwen3, …, none.")
 @click.option("--num_threads", type=int, help="Threads that compute on the CPU. [default: all cores]")
 @click.option("--max_queue_size", default=1024, show_default=True, help="Sequences that may wait; then status 429.")
-@click.option("--max_body_size", default=HttpLimits.max_body_bytes, show_default=True, help="Bytes of a body at most.")
+@click.option("--max_body_size", type=int, help="Bytes of a request's body at most. [default: 16 MiB]")
 @click.option("--drain_timeout", default=30.0, show_default=True, help="Seconds for what runs when SIGTERM comes.")
 @click.option("--api_key_file", metavar="FILE", help="Keys, one a line, of which requests must show one.")
 @click.option("--allow_no_api_key", is_flag=True, help="Let other machines use the server without a key.")
@@ -76,6 +75,7 @@ def serve(models: tuple[str, ...], host: str, port: int, **options: Any) -> None
     from trtllm_lite.serve.access_log import AccessLog
     from trtllm_lite.serve.api_keys import ApiKeys
     from trtllm_lite.serve.app import Settings
+    from trtllm_lite.serve.http.limits import HttpLimits
     from trtllm_lite.serve.run import ServerOptions, check_address, run
 
     keys = None if options["api_key_file"] is None else ApiKeys.from_file(Path(options["api_key_file"]))
@@ -87,11 +87,12 @@ def serve(models: tuple[str, ...], host: str, port: int, **options: Any) -> None
         access_log=AccessLog(None if options["no_access_log"] else sys.stderr),
         traces=traces,
     )
+    largest = options["max_body_size"]
     served = ServerOptions(
         host=host,
         port=port,
         drain_timeout=options["drain_timeout"],
-        limits=HttpLimits(max_body_bytes=options["max_body_size"]),
+        limits=HttpLimits() if largest is None else HttpLimits(max_body_bytes=largest),
     )
     loaded: list[tuple[LLM, ModelSettings]] = []
     try:
