@@ -20,6 +20,12 @@ SHARED_SCRATCH_BYTES: int
 def crc32c(data: Buffer, crc: int = 0) -> int:
     """CRC-32C (RFC 3720) of ``data`` after data whose checksum is ``crc``. The GIL is released."""
 
+def send_each(sockets: list[int], data: list[bytes]) -> list[int]:
+    """Send to each socket what it takes at once, and return how many bytes that were; 0 also for a broken socket.
+
+    The GIL is released.
+    """
+
 def resolve_num_threads(num_threads: int = 0) -> int:
     """``num_threads``, or for 0 the number of cores this process may use. Raises ArgumentError for absurd numbers."""
 

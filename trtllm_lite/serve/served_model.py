@@ -59,7 +59,7 @@ class ServedModel:
     """An engine that requests over HTTP are run on.
 
     Its methods belong to the thread of ``loop``, but for those of ``session`` and what :meth:`prepare` runs in one of
-    the ``workers``: rendering, tokenizing and compiling grammars take time and must not hold up streams.
+    the ``workers``: rendering, tokenizing and compiling grammars may take time and must not hold up streams.
     """
 
     llm: LLM
@@ -128,9 +128,11 @@ class ServedModel:
         finally:
             self.num_active -= num_sequences
 
-    async def prepare(self, work: Callable[[], Value]) -> Value:
-        """The result of ``work``, which runs in another thread."""
+    async def prepare(self, work: Callable[[], Value], *, is_quick: bool = False) -> Value:
+        """The result of ``work``, which runs in another thread, unless it ``is_quick``, and over before that began."""
         try:
+            if is_quick:
+                return work()
             return await self.loop.run_in_executor(self.workers, contextvars.copy_context().run, work)
         except OverloadedError:
             self.num_rejected["overloaded"] += 1

@@ -27,7 +27,16 @@ class Transport:
         self.high = high
 
     def get_extra_info(self, name: str) -> object:
-        return ("client", 1) if name == "peername" else None
+        return {"peername": ("client", 1), "socket": self}[name]
+
+    def fileno(self) -> int:
+        return -1
+
+    def get_write_buffer_size(self) -> int:
+        return 1  # so that nothing is sent but by write
+
+    def is_closing(self) -> bool:
+        return "close" in self.calls or "abort" in self.calls
 
     def write_eof(self) -> None:
         self.calls.append("write_eof")
@@ -71,9 +80,10 @@ async def echo(request: Request) -> Response:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until a condition holds."""
+    """Let the loop turn until a condition holds, and once more, so that what was written then is sent."""
     for _ in range(_MAX_TURNS):
         if condition():
+            await asyncio.sleep(0)
             return
         await asyncio.sleep(0)
     raise AssertionError("the condition never came to hold")

@@ -195,6 +195,7 @@ def test_a_client_that_asks_is_told_to_go_on():
     async def scenario(wire: Wire) -> None:
         connection, transport = wire.connect()
         connection.data_received(expecting[:-5])
+        await asyncio.sleep(0)
         assert transport.written == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.data_received(expecting[-5:])
         await until(lambda: handler.stream is not None)

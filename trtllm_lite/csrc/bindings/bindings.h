@@ -15,6 +15,7 @@ void bind_executor(nanobind::module_& module);
 void bind_adapter(nanobind::module_& module);
 void bind_grammar(nanobind::module_& module);
 void bind_sampling(nanobind::module_& module);
+void bind_sockets(nanobind::module_& module);
 void bind_text(nanobind::module_& module);
 
 }  // namespace tl

@@ -13,6 +13,13 @@ NumSequences = Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQUENCES)]
 """Known to be in bounds before the server counts the sequences as taken in."""
 
 
+_FORMS = (
+    *("response_format", "structured_outputs"),
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+)
+"""Fields that say what the text must be."""
+
+
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """``include_usage``: an event behind the last has the numbers of tokens; ``continuous_usage_stats``: all have."""
 
@@ -96,6 +103,11 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         """Whether every event of a stream has the numbers of tokens so far."""
         return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether nothing is asked for that takes long to prepare, such as a grammar, or bad words."""
+        return not self.bad_words and not any(getattr(self, name) is not None for name in _FORMS)
+
     def sampling_params(self, *, max_tokens: int | None, draws: bool, **own: Any) -> SamplingParams:
         """The parameters that these fields ask for; ``own`` are those that an endpoint decides, such as ``logprobs``.
 
@@ -142,9 +154,7 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     @property
     def form_field(self) -> str:
         """The name of the field that says what the text must be; if there is none, tools do."""
-        guided = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
-        fields = ("response_format", "structured_outputs", *guided)
-        return next((name for name in fields if getattr(self, name) is not None), "tools")
+        return next((name for name in _FORMS if getattr(self, name) is not None), "tools")
 
     def form(self) -> GuidedDecodingParams | None:
         """What the text must be, by whichever of the fields that say so."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from trtllm_lite.serve.http.messages import EVENTS, TEXT, Request, Response, head_of
+from trtllm_lite.serve.http.outbox import Outlet
 
 if TYPE_CHECKING:
     from trtllm_lite.serve.http.server import HttpServer
@@ -30,6 +31,7 @@ class Connection(asyncio.Protocol):
         self._limits = server.limits
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # until connection_made
+        self._outlet: Outlet = None  # type: ignore[assignment]
         self._waiting: deque[tuple[Request, bool, bool]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._refusal: Response | None = None
@@ -64,9 +66,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class has another base
         self._transport.set_write_buffer_limits(high=_HIGH_WATER)
+        self._outlet = Outlet(self._server.outbox, self._transport)
         if not self._server.admit(self):
             busy = f"there are {self._limits.max_connections} connections already: come back later\n".encode()
-            self._transport.write(_closing(Response(503, busy, TEXT, {"Retry-After": "1"})))
+            self._outlet.write(_closing(Response(503, busy, TEXT, {"Retry-After": "1"})))
             self._close()
             return
         self.deadline = self._server.now() + self._limits.head_timeout
@@ -141,7 +144,7 @@ class Connection(asyncio.Protocol):
         self._is_in_body = True
         self._set_deadline()
         if self._headers.get("expect", "").lower() == "100-continue" and self._task is None:
-            self._transport.write(_CONTINUE)  # never into the midst of another answer; clients go on without, too
+            self._outlet.write(_CONTINUE)  # never into the midst of another answer; clients go on without, too
 
     def on_body(self, part: bytes) -> None:
         self._body.append(part)
@@ -234,7 +237,7 @@ class Connection(asyncio.Protocol):
             return
         close = not self._keep_alive or self._server.is_closing
         head = head_of(response.status, response.content_type, response.headers, len(response.body), close=close)
-        self._transport.write(head + response.body if with_body else head)
+        self._outlet.write(head + response.body if with_body else head)
 
     def open_stream(self, headers: Mapping[str, str]) -> "EventStream":
         """Begin the answer to the current request with status 200 and server-sent events that come over time."""
@@ -250,7 +253,7 @@ class Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send ``data`` as soon as may be; nothing happens if the client is gone."""
         if not self._closed:
-            self._transport.write(data)
+            self._outlet.write(data)
 
     # Ends.
 
@@ -297,9 +300,10 @@ class Connection(asyncio.Protocol):
         if self._task is not None:
             self.abort()
             return
-        self._transport.write(_closing(response))
+        self._outlet.write(_closing(response))
         self._closed = True
         self._set_deadline()
+        self._outlet.flush()
         self._transport.write_eof()
 
     def _discard(self, num_bytes: int) -> None:
@@ -310,6 +314,7 @@ class Connection(asyncio.Protocol):
 
     def _close(self) -> None:
         self._closed = True
+        self._outlet.flush()
         self._set_deadline()  # for what is still unread
         self._transport.close()
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from trtllm_lite.serve.http.connection import Connection
 from trtllm_lite.serve.http.limits import HttpLimits
 from trtllm_lite.serve.http.messages import Request, Response
+from trtllm_lite.serve.http.outbox import Outbox
 
 _SWEEP_SECONDS = 1.0
 _BACKLOG = 4096
@@ -29,6 +30,7 @@ class HttpServer:
         self.limits = limits
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
+        self.outbox = Outbox(self.loop)
         self.is_closing = False
         """Whether connections end with the answers that are under way."""
         self._connections: set[Connection] = set()
