@@ -12,8 +12,7 @@ import numpy as np
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
-from trtllm_lite.runtime.session.prompts import check_chars, checked_ids, kept_ids
-from trtllm_lite.runtime.session.request import Request
+from trtllm_lite.runtime.session.prompts import check_chars, checked_ids
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies.chat import MAX_TOOLS, ChatBody, NamedTool
 from trtllm_lite.serve.metrics.counted_parser import CountedParser
@@ -78,16 +77,7 @@ def prepare(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> 
         skip_special_tokens=body.skip_special_tokens and not needs_special_tokens(tool_parser, reasoning_parser),
     )
     array = checked_ids("the conversation", np.asarray(ids), session.manifest.model.vocab_size)
-    kept = kept_ids(array, params.truncate_prompt_tokens)
-    request = Request(
-        kept,
-        params,
-        priority=body.priority,
-        timeout=body.timeout,
-        cache_salt=body.cache_salt,
-        lora_request=adapter,
-    )
-    prompt = Prompt(request, text, len(array) - len(kept))
+    prompt = model.prompt(array, text, params, body, adapter)
     one_call = tool_parser is not None and body.parallel_tool_calls is False
     inside = starts_inside(reasoning_parser, text)
     return Conversation(prompt, tools, tool_parser, reasoning_parser, inside, one_call, model.tool_parses)

@@ -7,18 +7,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trtllm_lite.errors import OverloadedError, shown
 from trtllm_lite.llm import LLM
 from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.notifier import Mailbox
+from trtllm_lite.runtime.session.prompts import kept_ids
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
+from trtllm_lite.runtime.session.sampling_params import SamplingParams
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.serve.api_error import ApiError
+from trtllm_lite.serve.bodies.sampling import SamplingFields
 from trtllm_lite.serve.logprobs import TokenTexts
 from trtllm_lite.serve.metrics.sequences import SequenceCounts
 from trtllm_lite.serve.started import note_started
@@ -138,11 +144,32 @@ class ServedModel:
             self.num_rejected["overloaded"] += 1
             raise
 
+    def prompt(
+        self,
+        ids: NDArray[np.int32],
+        text: str | None,
+        params: SamplingParams,
+        fields: SamplingFields,
+        adapter: LoRARequest | None,
+    ) -> Prompt:
+        """The prompt of checked token ids, int32[prompt_len], to be served as the request's ``fields`` want it."""
+        kept = kept_ids(ids, params.truncate_prompt_tokens)
+        request = Request(
+            kept,
+            params,
+            priority=fields.priority,
+            timeout=fields.timeout,
+            cache_salt=fields.cache_salt,
+            lora_request=adapter,
+            on_end=self.counts.add,
+        )
+        return Prompt(request, text, len(ids) - len(kept))
+
     def start(self, prompt: Prompt) -> Generation:
         """Submit a prompt, from any thread. Raises what ``Session.submit`` does."""
         generation = Generation(
             self.session,
-            replace(prompt.request, on_end=self.counts.add),
+            prompt.request,
             prompt=prompt.text,
             num_truncated_tokens=prompt.num_truncated_tokens,
             streaming=False,

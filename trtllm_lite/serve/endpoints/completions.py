@@ -8,8 +8,7 @@ from typing import Any
 from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.api.request_output import CompletionOutput, RequestOutput, logprobs_of
 from trtllm_lite.runtime.lora.request import LoRARequest
-from trtllm_lite.runtime.session.prompts import is_token_ids, kept_ids, parse_prompts
-from trtllm_lite.runtime.session.request import Request as EngineRequest
+from trtllm_lite.runtime.session.prompts import is_token_ids, parse_prompts
 from trtllm_lite.runtime.session.request import Response as Step
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.serve.api_error import ApiError, api_error
@@ -22,7 +21,7 @@ from trtllm_lite.serve.following import stream, until_ended
 from trtllm_lite.serve.http.messages import Request, Response
 from trtllm_lite.serve.logprobs import completion_logprobs
 from trtllm_lite.serve.reading import finish_reason
-from trtllm_lite.serve.served_model import Prompt, ServedModel
+from trtllm_lite.serve.served_model import ServedModel
 from trtllm_lite.serve.usage import usage_of
 
 _MAX_PROMPTS = 1024
@@ -75,19 +74,9 @@ def _start(model: ServedModel, adapter: LoRARequest | None, body: CompletionBody
         logprobs=body.logprobs,
         prompt_logprobs=prompt_logprobs,
     )
-    prompts = []
-    for row, ids in enumerate(parsed.token_ids):
-        kept = kept_ids(ids, params.truncate_prompt_tokens)
-        request = EngineRequest(
-            kept,
-            params,
-            priority=body.priority,
-            timeout=body.timeout,
-            cache_salt=body.cache_salt,
-            lora_request=adapter,
-        )
-        prompts.append(Prompt(request, None if parsed.texts is None else parsed.texts[row], len(ids) - len(kept)))
-    return model.start_all(prompts)
+    texts: Sequence[str | None] = parsed.texts or [None] * len(parsed.token_ids)
+    rows = zip(parsed.token_ids, texts, strict=True)
+    return model.start_all([model.prompt(ids, text, params, body, adapter) for ids, text in rows])
 
 
 class _Answer:
