@@ -1,5 +1,6 @@
 """The README's tables of engines on GPUs that guess, take adapters or are deterministic, from reports of benchmarks."""
 
+from collections.abc import Sequence
 from typing import Any
 
 Report = dict[str, Any]
@@ -30,7 +31,7 @@ def guesses_table(reports: list[Report]) -> str:
         plain = by_kind["plain"]
         faster = [f"{by_kind[kind]:,.0f} tok/s ({by_kind[kind] / plain:.2f}×)" for kind in ("always", "paced")]
         rows.append([str(batch), f"{plain:,.0f} tok/s", *faster, str(reports[0]["commit"])[:10]])
-    return _markdown(titles, rows)
+    return markdown(titles, rows)
 
 
 def adapters_table(reports: list[Report], plain: list[Report]) -> str:
@@ -49,7 +50,7 @@ def adapters_table(reports: list[Report], plain: list[Report]) -> str:
         rows.append([name, f"{rate:,.0f} tok/s", f"{rate / base:.1%}", str(report["commit"])[:10]])
     batch = reports[0]["engine"]["limits"]["max_batch_size"]
     title = f"{batch} requests at a time, {shape['input_len']} in, {shape['output_len']} out"
-    return _markdown([title, "measured", "of the first", "commit"], rows)
+    return markdown([title, "measured", "of the first", "commit"], rows)
 
 
 def deterministic_table(reports: list[Report], plain: list[Report]) -> str:
@@ -65,7 +66,7 @@ def deterministic_table(reports: list[Report], plain: list[Report]) -> str:
         ]
         for report in sorted(reports, key=_batch)
     ]
-    return _markdown(["`build --deterministic`", "measured", "without", "difference", "commit"], rows)
+    return markdown(["`build --deterministic`", "measured", "without", "difference", "commit"], rows)
 
 
 def _kind(report: Report) -> str:
@@ -95,5 +96,6 @@ def _same_model(report: Report, other: Report) -> bool:
     return same_shape and report["engine"]["hidden_size"] == other["engine"]["hidden_size"]
 
 
-def _markdown(titles: list[str], rows: list[list[str]]) -> str:
+def markdown(titles: Sequence[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (titles, ["---"] * len(titles), *rows))
