@@ -1,5 +1,8 @@
 """A line for each request."""
 
+import contextlib
+import queue
+import threading
 import time
 from typing import TextIO
 
@@ -7,16 +10,24 @@ from trtllm_lite.printable import one_line
 from trtllm_lite.serve.http.messages import Request
 
 _LONGEST_PATH = 200
+_MAX_WAITING = 10_000  # lines
+_CLOSING_SECONDS = 1.0
 
 
 class AccessLog:
     """Writes when a request was answered: when, who, what, status, seconds, model, tokens of prompt and answer, id.
 
-    ``file`` None writes nothing.
+    ``file`` None writes nothing. A thread writes, so that a file that takes nothing holds nobody up: lines that it does
+    not keep up with are dropped, and a later line says how many.
     """
 
     def __init__(self, file: TextIO | None) -> None:
         self._file = file
+        self._lines: queue.Queue[str | None] = queue.Queue(_MAX_WAITING)
+        self._num_dropped = 0
+        self._thread = threading.Thread(target=self._write_lines, name="trtllm_lite access log", daemon=True)
+        if file is not None:
+            self._thread.start()
 
     def write(self, request: Request, status: int) -> None:
         """Note a request that has been answered, or whose client went away (status 499)."""
@@ -37,5 +48,32 @@ class AccessLog:
                 f"completion_tokens={request.num_generated_tokens}",
             ]
         fields.append(f"request_id={request.id}")
-        self._file.write(" ".join(fields) + "\n")
-        self._file.flush()
+        if self._num_dropped and not self._lines.full():
+            self._put(f"{self._num_dropped} lines of the access log were dropped\n")
+            self._num_dropped = 0
+        if not self._put(" ".join(fields) + "\n"):
+            self._num_dropped += 1
+
+    def close(self) -> None:
+        """Write what waits, for a second at most; nothing is noted any more."""
+        if self._file is not None:
+            self._file = None
+            with contextlib.suppress(queue.Full):
+                self._lines.put(None, timeout=_CLOSING_SECONDS)
+            self._thread.join(_CLOSING_SECONDS)
+
+    def _put(self, line: str) -> bool:
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            return False
+        return True
+
+    def _write_lines(self) -> None:
+        file = self._file
+        assert file is not None
+        while (line := self._lines.get()) is not None:
+            with contextlib.suppress(OSError, ValueError):  # a full disk, or nobody reads: the server goes on
+                file.write(line)
+                if self._lines.empty():
+                    file.flush()

@@ -43,12 +43,17 @@ async def answer(
         try:
             conversation, generation = await model.prepare(partial(_start, model, adapter, body))
         except TrtllmLiteError as error:
-            failure = api_error(error, FIELDS)
-            names = {"prompt": "messages", "guided_decoding": body.form_field}
-            failure.param = names.get(failure.param or "", failure.param)
-            raise failure from error
+            raise _of_chat(error, body) from error
         made = form(Started(request, model, body, conversation, generation))
         return await (made.stream() if body.stream else made.whole())
+
+
+def _of_chat(error: TrtllmLiteError, body: ChatBody) -> ApiError:
+    """The error that a client gets, about the fields that chats have. No caller keeps it, nor so the request."""
+    failure = api_error(error, FIELDS)
+    names = {"prompt": "messages", "guided_decoding": body.form_field}
+    failure.param = names.get(failure.param or "", failure.param)
+    return failure
 
 
 def _start(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> tuple[Conversation, Generation]:
@@ -73,6 +78,11 @@ class Answer(ABC):
             await self._until_called()
         else:
             await until_ended(self._model, [self._generation])
+        if not self._body.logprobs and self._body.prompt_logprobs is None:
+            return self._response()
+        return await self._model.prepare(self._response)
+
+    def _response(self) -> Response:
         return Response(200, encode_json(self._content()))
 
     async def stream(self) -> None:
@@ -81,11 +91,12 @@ class Answer(ABC):
         try:
             await stream(self._model, [self._generation], take, self._request.connection)
         except Exception as error:
-            self._usage()  # for the access log
             if not self._writer.has_begun:
                 raise
             self._fail(api_error(error))
             return
+        finally:
+            self._usage()  # for the access log, also where the client has gone away
         self._writer.write(self._last())
         self._writer.end()
 

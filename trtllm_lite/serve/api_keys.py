@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+from collections.abc import Mapping
 from pathlib import Path
 
 from trtllm_lite.errors import ArgumentError, shown
@@ -40,7 +41,7 @@ class ApiKeys:
                 )
         return cls(keys)
 
-    def are_shown(self, headers: "dict[str, str]") -> bool:
+    def are_shown(self, headers: Mapping[str, str]) -> bool:
         """Whether a request shows one of the keys."""
         given = headers.get("authorization", "")
         key = given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else headers.get("x-api-key", "")

@@ -86,14 +86,19 @@ class Application:
             response = await self._respond(route, request)
             status = 200 if response is None else response.status
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
-            failure = api_error(error, FIELDS)
-            response, status = failure.response(error_body), failure.status
+            response = _failed(error, error_body)
+            status = response.status
         finally:
             self.metrics.count_request(request.method, self._known_path(request.path), status)
             self.settings.access_log.write(request, status)
         if response is not None:
             response.headers["X-Request-Id"] = request.id
         return response
+
+    def check_head(self, headers: Mapping[str, str]) -> Response | None:
+        """The answer to a request whose headers show no valid key, where one is needed, or else None."""
+        keys = self.settings.api_keys
+        return None if keys is None or keys.are_shown(headers) else _no_key().response(openai_error)
 
     def too_large(self, size: str, most: int) -> Response:
         """The answer to a body that is larger than the server takes."""
@@ -144,10 +149,8 @@ class Application:
 
     async def _respond(self, route: Route, request: Request) -> Response | None:
         keys = self.settings.api_keys
-        if keys is not None and not route.is_open and not keys.are_shown(dict(request.headers)):
-            raise ApiError(
-                401, "the request shows no valid key: send Authorization: Bearer KEY", code="invalid_api_key"
-            )
+        if keys is not None and not route.is_open and not keys.are_shown(request.headers):
+            raise _no_key()
         if request.method == "POST":
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json" and request.body:
@@ -192,6 +195,15 @@ class Application:
                 headers={"Allow": ", ".join(allowed)},
             )
         return route
+
+
+def _failed(error: Exception, body: ErrorBody) -> Response:
+    """The response to a request that an error ended. No caller keeps the error, which would keep the request."""
+    return api_error(error, FIELDS).response(body)
+
+
+def _no_key() -> ApiError:
+    return ApiError(401, "the request shows no valid key: send Authorization: Bearer KEY", code="invalid_api_key")
 
 
 FIELDS = frozenset(

@@ -14,6 +14,7 @@ from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 from trtllm_lite.runtime.session.prompts import check_chars, checked_ids
 from trtllm_lite.serve.api_error import ApiError
+from trtllm_lite.serve.bodies import check_num_messages
 from trtllm_lite.serve.bodies.chat import MAX_TOOLS, ChatBody, NamedTool
 from trtllm_lite.serve.metrics.counted_parser import CountedParser
 from trtllm_lite.serve.parsers import (
@@ -29,7 +30,6 @@ from trtllm_lite.serve.parsers import (
 )
 from trtllm_lite.serve.served_model import Prompt, ServedModel
 
-_MAX_MESSAGES = 4096
 _MAX_TOP_LOGPROBS = 20
 
 
@@ -85,14 +85,17 @@ def prepare(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> 
 
 def _check(body: ChatBody) -> None:
     """Raise ApiError for fields that contradict each other, or ask for what there is not."""
-    if len(body.messages) > _MAX_MESSAGES:
-        raise _wrong("messages", f"messages has {len(body.messages)} entries, which exceeds {_MAX_MESSAGES}")
+    check_num_messages("messages", len(body.messages))
     if body.tools is not None and len(body.tools) > MAX_TOOLS:
         raise _wrong("tools", f"tools has {len(body.tools)} entries, which exceeds {MAX_TOOLS}")
     if body.top_logprobs is not None and not (body.logprobs and 0 <= body.top_logprobs <= _MAX_TOP_LOGPROBS):
         raise _wrong("top_logprobs", f"top_logprobs: expected 0 to {_MAX_TOP_LOGPROBS}, together with logprobs")
     if body.modalities not in (None, ["text"]):
         raise _wrong("modalities", 'modalities: expected ["text"], as only text is generated')
+    if body.use_beam_search:
+        raise _wrong("use_beam_search", "use_beam_search: chats are sampled; search with /v1/completions")
+    if body.stream and body.prompt_logprobs is not None:
+        raise _wrong("prompt_logprobs", "prompt_logprobs: streams have none; leave it out, or stream")
     if body.echo:
         raise _wrong("echo", "echo: chats are not echoed; leave it out")
     if body.continue_final_message and body.add_generation_prompt:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from trtllm_lite.serve.api_error import ApiError
-from trtllm_lite.serve.http.connection import EventStream
+from trtllm_lite.serve.http.event_stream import EventStream
 from trtllm_lite.serve.http.messages import Request
 
 encode_json = msgspec.json.Encoder().encode

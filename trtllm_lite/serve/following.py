@@ -76,13 +76,14 @@ class _Following:
         ended = handle.ended  # read before the responses: a request that has ended has all of them
         number, responses = self._numbers[handle], handle.responses
         first = self._num_taken[number]
-        if len(responses) == first and not ended:
+        news = responses[first:]  # one look: the pump's thread adds to them
+        if not news and not ended:
             return
-        self._num_taken[number] = len(responses)
+        self._num_taken[number] = first + len(news)
         try:
             if ended and handle.error is not None:
                 raise copy(handle.error)  # a traceback of what the handle keeps would keep the session
-            on_news(number, responses[first:], handle)
+            on_news(number, news, handle)
         except Exception as error:  # noqa: BLE001 - it ends this request, whatever it is
             self._end(handle, error)
             return

@@ -67,3 +67,13 @@ def _top(found: Mapping[int, Logprob], num_top: int, texts: TokenTexts, as_ids: 
     # The chosen token is there even if it is none of the likeliest, as in OpenAI's API.
     kept = list(found.items())[: num_top + 1]
     return {texts.name(token, as_ids=as_ids): max(known.logprob, _LEAST) for token, known in kept}
+
+
+def prompt_rows(rows: Sequence[Any]) -> list[Any]:
+    """vLLM's ``prompt_logprobs``: for each token of the prompt, by token id."""
+    return [
+        None
+        if row is None
+        else {str(token): {"logprob": found.logprob, "rank": found.rank} for token, found in row.items()}
+        for row in rows
+    ]

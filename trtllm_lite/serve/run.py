@@ -21,6 +21,7 @@ from trtllm_lite.serve.routes import ROUTES
 from trtllm_lite.serve.served_model import ModelSettings, ServedModel
 
 _NUM_WORKERS = 8  # threads that render, tokenize and compile grammars
+_LEAST_CLOSING_SECONDS = 1.0  # for clients to read the last answers
 _OTHER_FILES = 256  # beside connections
 _OBJECTS_BETWEEN_SEARCHES = 50_000
 
@@ -81,7 +82,9 @@ async def _serve(
         served = [ServedModel(llm, chosen, loop, workers) for llm, chosen in models]
         app = Application(served, ROUTES, settings)
         largest = options.limits.max_body_bytes
-        server = HttpServer(app.handle, lambda size: app.too_large(size, largest), options.limits)
+        server = HttpServer(
+            app.handle, lambda size: app.too_large(size, largest), options.limits, check_head=app.check_head
+        )
         ending = _Ending(loop)
         try:
             port = await server.listen(options.host, options.port)
@@ -94,9 +97,15 @@ async def _serve(
         on_listening(f"http://{host}:{port}")
         await ending.asked.wait()
         app.is_draining = True
+        end = loop.time() + options.drain_timeout
         await _drain(app, ending, options.drain_timeout)
-        await asyncio.wait([asyncio.ensure_future(server.close())], timeout=1.0)
+        hurry = asyncio.ensure_future(ending.hurried.wait())
+        closed = asyncio.ensure_future(server.close())
+        left = max(end - loop.time(), _LEAST_CLOSING_SECONDS)
+        await asyncio.wait([closed, hurry], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
         server.abort()
+        settings.access_log.close()
 
 
 def _allow_files(wanted: int) -> None:

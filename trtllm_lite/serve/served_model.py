@@ -118,8 +118,18 @@ class ServedModel:
 
     @contextmanager
     def admission(self, num_sequences: int) -> Iterator[None]:
-        """Take in a request of so many sequences until the block ends. Raises ApiError 429 if too many are there."""
-        if self.num_active and self.num_active + num_sequences > self.capacity:
+        """Take in a request of so many sequences until the block ends.
+
+        Raises ApiError 400 for more than the server ever takes in, 429 if too many are there now.
+        """
+        if num_sequences > self.capacity:
+            raise ApiError(
+                400,
+                f"the request asks for {num_sequences} sequences, which exceeds the {self.capacity} of max_batch_size "
+                "and max_queue_size together: send several requests",
+                code="too_many_sequences",
+            )
+        if self.num_active + num_sequences > self.capacity:
             self.num_rejected["queue_full"] += 1
             raise ApiError(
                 429,
@@ -135,7 +145,10 @@ class ServedModel:
             self.num_active -= num_sequences
 
     async def prepare(self, work: Callable[[], Value], *, is_quick: bool = False) -> Value:
-        """The result of ``work``, which runs in another thread, unless it ``is_quick``, and over before that began."""
+        """The result of ``work``.
+
+        It runs in a worker's thread, or at once in this one if it ``is_quick``: if handing over takes longer.
+        """
         try:
             if is_quick:
                 return work()
@@ -179,11 +192,19 @@ class ServedModel:
         return generation
 
     def start_all(self, prompts: Sequence[Prompt]) -> list[Generation]:
-        """:meth:`start` several prompts; if one raises, none runs."""
+        """:meth:`start` several prompts; if one is refused, none is left running."""
         if len(prompts) > 1:
             for row, prompt in enumerate(prompts):
                 self.session.check(prompt.request, row)
-        return [self.start(prompt) for prompt in prompts]
+        started: list[Generation] = []
+        try:
+            for prompt in prompts:
+                started.append(self.start(prompt))
+        except BaseException:
+            for generation in started:
+                generation.cancel()
+            raise
+        return started
 
     def listen(self, handle: RequestHandle, listener: Listener) -> None:
         """Call ``listener`` now, and whenever the handle has something new, until :meth:`forget`."""
@@ -195,7 +216,7 @@ class ServedModel:
         self._listeners.pop(handle, None)
 
     def adapter(self, name: str) -> LoRARequest | None:
-        """The adapter of this name."""
+        """The adapter of this name, or None."""
         return self.adapters.get(name)
 
     def add_adapter(self, name: str, path: str) -> LoRARequest:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from trtllm_lite.serve.http.connection import Connection
 from trtllm_lite.serve.http.limits import HttpLimits
@@ -18,6 +19,8 @@ class Transport:
 
     written: bytes = b""
     calls: list[str] = field(default_factory=list)
+    unread: int = 1
+    """Bytes that the client has not read; some, so that nothing is sent but by write."""
 
     def write(self, data: bytes) -> None:
         assert "close" not in self.calls
@@ -33,7 +36,7 @@ class Transport:
         return -1
 
     def get_write_buffer_size(self) -> int:
-        return 1  # so that nothing is sent but by write
+        return self.unread
 
     def is_closing(self) -> bool:
         return "close" in self.calls or "abort" in self.calls
@@ -51,8 +54,8 @@ class Transport:
 class Wire:
     """A server, and connections to it; ``now`` is its clock."""
 
-    def __init__(self, handler: Handler, limits: HttpLimits) -> None:
-        self.server = HttpServer(handler, too_large, limits)
+    def __init__(self, handler: Handler, limits: HttpLimits, **options: Any) -> None:
+        self.server = HttpServer(handler, too_large, limits, **options)
         self.now = 1000.0
         self.server.now = lambda: self.now
 
@@ -90,12 +93,16 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def on_wire(
-    scenario: Callable[[Wire], Awaitable[None]], *, handler: Handler = echo, limits: HttpLimits | None = None
+    scenario: Callable[[Wire], Awaitable[None]],
+    *,
+    handler: Handler = echo,
+    limits: HttpLimits | None = None,
+    **options: Any,
 ) -> None:
     """Run a scenario on a new server."""
 
     async def run() -> None:
-        await scenario(Wire(handler, limits or HttpLimits()))
+        await scenario(Wire(handler, limits or HttpLimits(), **options))
 
     asyncio.run(run())
 

@@ -77,5 +77,6 @@ def ask(talk: Callable[[Asker], Awaitable[Any]], model: dict[str, Any] | None = 
                 return await talk(asker)
             finally:
                 asker.model.session.close()
+                asker.app.settings.access_log.close()
 
     return asyncio.run(run())

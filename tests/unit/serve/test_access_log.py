@@ -2,8 +2,10 @@
 
 import asyncio
 import io
+import threading
 
 from tests.unit.serve.served import ask
+from trtllm_lite.serve import access_log
 from trtllm_lite.serve.access_log import AccessLog
 
 
@@ -39,3 +41,46 @@ def test_a_client_that_went_away_is_noted_as_499():
     (line,) = log.getvalue().splitlines()
     assert '"POST /v1/completions" 499 2.000s model=tiny' in line
     assert line.endswith("request_id=gone")
+
+
+class Stuck(io.StringIO):
+    """A file that takes nothing until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.free.wait()
+        return super().write(text)
+
+
+def test_a_log_that_takes_nothing_holds_up_nobody(monkeypatch):
+    monkeypatch.setattr(access_log, "_MAX_WAITING", 3)
+    file = Stuck()
+
+    async def talk(server):
+        for number in range(10):
+            assert (await server.ask("GET", "/version", headers={"x-request-id": f"r{number}"})).status == 200
+        file.free.set()
+        while file.getvalue().count("\n") < 3:
+            await asyncio.sleep(0)
+        await server.ask("GET", "/version", headers={"x-request-id": "last"})
+
+    ask(talk, access_log=AccessLog(file))
+    lines = file.getvalue().splitlines()
+    assert lines[-1].endswith("request_id=last")
+    (note,) = [line for line in lines if "were dropped" in line]
+    assert int(note.split()[0]) == 10 - (len(lines) - 2)
+
+
+def test_a_log_that_fails_ends_nothing():
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    async def talk(server):
+        assert (await server.ask("GET", "/version")).status == 200
+        assert (await server.ask("GET", "/version")).status == 200
+
+    ask(talk, access_log=AccessLog(Full()))

@@ -3,6 +3,8 @@
 A field that is not listed is an error, as in OpenAI's API, so that no wish is dropped without a word.
 """
 
+import asyncio
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,6 +14,14 @@ from trtllm_lite.printable import one_line
 from trtllm_lite.serve.api_error import ApiError
 
 Body = TypeVar("Body")
+MAX_MESSAGES = 4096
+"""Most messages of a conversation."""
+_LARGE_BODY = 64 << 10  # bytes; what is made of less takes a millisecond at most
+
+
+async def read(body: bytes, make: Callable[[bytes], Body]) -> Body:
+    """What ``make`` makes of a request's body; of a large one in another thread, so that streams go on meanwhile."""
+    return make(body) if len(body) <= _LARGE_BODY else await asyncio.to_thread(make, body)
 
 
 def decode(body: bytes, kind: type[Body]) -> Body:
@@ -42,6 +52,13 @@ def convert(value: Any, kind: type[Body], path: str) -> Body:
         return msgspec.convert(value, type=kind)
     except msgspec.ValidationError as error:
         raise _invalid(error, path) from error
+
+
+def check_num_messages(name: str, count: int) -> None:
+    """Raise ApiError if a conversation is longer than any; ``name`` is the field that holds it."""
+    if count > MAX_MESSAGES:
+        message = f"{name} has {count} entries, which exceeds {MAX_MESSAGES}: send fewer"
+        raise ApiError(400, message, param=name, code="invalid_value")
 
 
 def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import msgspec
 
 from trtllm_lite.errors import shown
 from trtllm_lite.serve.api_error import ApiError
-from trtllm_lite.serve.bodies import convert
+from trtllm_lite.serve.bodies import check_num_messages, convert
 from trtllm_lite.serve.bodies.history import History, Message
 
 Blocks = list[dict[str, Any]]
@@ -39,6 +39,7 @@ class _ToolResult(msgspec.Struct, kw_only=True):
 
 def messages_of(messages: Blocks, system: str | Blocks | None) -> list[Message]:
     """The messages of a chat. Raises ApiError, which names the block."""
+    check_num_messages("messages", len(messages))
     history = History()
     if system:
         history.say("system", _texts(system, "system"))

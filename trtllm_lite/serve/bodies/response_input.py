@@ -7,7 +7,7 @@ import msgspec
 
 from trtllm_lite.errors import shown
 from trtllm_lite.serve.api_error import ApiError
-from trtllm_lite.serve.bodies import convert
+from trtllm_lite.serve.bodies import check_num_messages, convert
 from trtllm_lite.serve.bodies.history import History, Message
 
 _TEXT_KINDS = ("input_text", "output_text", "text")
@@ -43,6 +43,7 @@ def messages_of(items: str | list[dict[str, Any]], instructions: str | None) -> 
     if isinstance(items, str):
         history.say("user", [items])
         return history.messages
+    check_num_messages("input", len(items))
     for number, item in enumerate(items):
         _add(history, item, f"input[{number}]")
     return history.messages

@@ -76,7 +76,7 @@ _REFUSED = {
     "top_logprobs": "responses have no log probabilities: send chats to /v1/chat/completions",
     "return_token_ids": "responses have no token ids: send chats to /v1/chat/completions",
     "return_tokens_as_token_ids": "responses have no log probabilities: send chats to /v1/chat/completions",
-    "use_beam_search": "responses are not searched for: send chats to /v1/chat/completions",
+    "use_beam_search": "responses are sampled: leave it out",
 }
 _INCLUDED = "reasoning.encrypted_content"
 

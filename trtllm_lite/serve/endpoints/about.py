@@ -1,6 +1,7 @@
 """What the server says about itself, for programs and for people; and what it does not have."""
 
 import time
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -89,7 +90,12 @@ async def page(app: Application, request: Request) -> Response:  # noqa: ARG001
 
 async def openapi(app: Application, request: Request) -> Response:  # noqa: ARG001
     """This description of the server, by OpenAPI 3.1."""
-    return Response(200, encode_json(describe(app.routes, has_keys=app.settings.api_keys is not None)))
+    return Response(200, _description(app))
+
+
+@lru_cache(maxsize=1)
+def _description(app: Application) -> bytes:
+    return encode_json(describe(app.routes, has_keys=app.settings.api_keys is not None))
 
 
 async def embeddings(app: Application, request: Request) -> Response:  # noqa: ARG001

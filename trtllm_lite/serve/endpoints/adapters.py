@@ -65,8 +65,12 @@ def _checked_path(root: Path | None, given: str) -> Path:
         raise ApiError(
             403, "adapters are not loaded by requests here: start the server with --lora_root DIR", code="not_allowed"
         )
-    path = (root / given).resolve() if "\0" not in given else root
-    if not path.is_relative_to(root.resolve()) or not (path / "adapter_config.json").is_file():
+    try:
+        path = (root / given).resolve() if "\0" not in given else root
+        is_adapter = path.is_relative_to(root.resolve()) and (path / "adapter_config.json").is_file()
+    except OSError:  # such as a name that no file system takes
+        is_adapter = False
+    if not is_adapter:
         raise ApiError(
             400,
             f"lora_path is {shown(given)}: expected a directory below --lora_root with an adapter_config.json",

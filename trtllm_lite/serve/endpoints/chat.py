@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from trtllm_lite.runtime.api.request_output import CompletionOutput, logprobs_of
@@ -9,17 +10,18 @@ from trtllm_lite.runtime.session.request import Response as Step
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.serve.answer import Answer, Started, answer
 from trtllm_lite.serve.app import Application
-from trtllm_lite.serve.bodies import decode
+from trtllm_lite.serve.bodies import decode, read
 from trtllm_lite.serve.bodies.chat import ChatBody
 from trtllm_lite.serve.events import DONE, encode_json, event
 from trtllm_lite.serve.http.messages import Request, Response
-from trtllm_lite.serve.logprobs import chat_logprobs
+from trtllm_lite.serve.logprobs import chat_logprobs, prompt_rows
 from trtllm_lite.serve.parsers.events import Content, Event, Reasoning, ToolCallArguments, ToolCallBegin
 
 
 async def chat_completions(app: Application, request: Request) -> Response | None:
     """Answer a conversation."""
-    return await answer(app, request, decode(request.body, ChatBody), ChatAnswer)
+    body = await read(request.body, partial(decode, kind=ChatBody))
+    return await answer(app, request, body, ChatAnswer)
 
 
 class ChatAnswer(Answer):
@@ -100,7 +102,7 @@ class ChatAnswer(Answer):
             chunks.append(self._chunk(index, delta, extra if number == 0 else {}))
         if reader.finish_reason is not None:
             last = steps[-1].token_id
-            chunks.append(self._chunk(index, {}, {"stop_reason": _stop_reason(handle, last)}, reader.finish_reason))
+            chunks.append(self._chunk(index, {}, {"stop_reason": handle.stop_reason(last)}, reader.finish_reason))
         if chunks:
             self._writer.write(b"".join(chunks))
 
@@ -168,17 +170,3 @@ def _message(events: Sequence[Event], *, include_reasoning: bool) -> dict[str, A
 def _call(begin: ToolCallBegin, events: Sequence[Event]) -> dict[str, Any]:
     pieces = [found.text for found in events if isinstance(found, ToolCallArguments) and found.index == begin.index]
     return {"id": begin.id, "type": "function", "function": {"name": begin.name, "arguments": "".join(pieces)}}
-
-
-def _stop_reason(handle: RequestHandle, last_token: int | None) -> Any:
-    return handle.stop_reason(last_token)
-
-
-def prompt_rows(rows: Sequence[Any]) -> list[Any]:
-    """vLLM's ``prompt_logprobs``: for each token of the prompt, by token id."""
-    return [
-        None
-        if row is None
-        else {str(token): {"logprob": found.logprob, "rank": found.rank} for token, found in row.items()}
-        for row in rows
-    ]

@@ -13,26 +13,25 @@ from trtllm_lite.runtime.session.request import Response as Step
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.serve.api_error import ApiError, api_error
 from trtllm_lite.serve.app import Application
-from trtllm_lite.serve.bodies import decode
+from trtllm_lite.serve.bodies import decode, read
 from trtllm_lite.serve.bodies.completion import DEFAULT_MAX_TOKENS, CompletionBody
-from trtllm_lite.serve.endpoints.chat import prompt_rows
 from trtllm_lite.serve.events import DONE, EventWriter, encode_json, event
 from trtllm_lite.serve.following import stream, until_ended
 from trtllm_lite.serve.http.messages import Request, Response
-from trtllm_lite.serve.logprobs import completion_logprobs
+from trtllm_lite.serve.logprobs import completion_logprobs, prompt_rows
 from trtllm_lite.serve.reading import finish_reason
 from trtllm_lite.serve.served_model import ServedModel
 from trtllm_lite.serve.usage import usage_of
 
 _MAX_PROMPTS = 1024
 """Most prompts of one request."""
-_MAX_QUICK_BYTES = 2048
-"""A body of so many bytes has a prompt that is tokenized within half a millisecond."""
+_MAX_QUICK_BYTES = 1536
+"""A body of so many bytes has a prompt that is tokenized within a millisecond, mostly within a quarter of one."""
 
 
 async def completions(app: Application, request: Request) -> Response | None:
     """Continue one or several prompts."""
-    body = decode(request.body, CompletionBody)
+    body = await read(request.body, partial(decode, kind=CompletionBody))
     model, adapter = app.served(request, body.model, body.request_id)
     num_prompts = _num_prompts(body.prompt)
     num_sequences = num_prompts * (body.best_of or body.n)
@@ -57,6 +56,8 @@ def _start(model: ServedModel, adapter: LoRARequest | None, body: CompletionBody
         raise _wrong("suffix", "suffix: texts are not filled in; leave it out")
     if body.use_beam_search and body.stream:
         raise _wrong("stream", "stream: a beam search gives its texts at its end; leave one of them out")
+    if body.prompt_logprobs is not None and body.stream:
+        raise _wrong("prompt_logprobs", "prompt_logprobs: streams have none; leave it out, or stream")
     if body.best_of is not None and body.best_of > body.n and body.stream:
         raise _wrong("best_of", "best_of: it chooses when all have ended; leave stream out, or best_of")
     batch = [body.prompt] if isinstance(body.prompt, str) or is_token_ids(body.prompt) else body.prompt
@@ -96,6 +97,11 @@ class _Answer:
     async def whole(self) -> Response:
         """The response, when all choices have ended. Raises EngineError if one failed."""
         await until_ended(self._model, self._generations)
+        if self._body.logprobs is None and self._body.prompt_logprobs is None:
+            return self._response()
+        return await self._model.prepare(self._response)
+
+    def _response(self) -> Response:
         outputs = [generation.result() for generation in self._generations]
         choices = [
             self._choice(row * self._body.n + completion.index, output, completion)
@@ -103,6 +109,9 @@ class _Answer:
             for completion in output.outputs
         ]
         drawn = sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
+        if not self._body.use_beam_search:  # of several that were drawn the best alone may be among the outputs
+            handles = [handle for generation in self._generations for handle in generation.handles]
+            drawn = sum(step.token_id is not None for handle in handles for step in handle.responses)
         content = {
             **self._head,
             "choices": choices,
@@ -145,13 +154,13 @@ class _Answer:
         try:
             await stream(self._model, self._generations, self._take, self._request.connection)
         except Exception as error:
-            self._usage()
             if not self._writer.has_begun:
                 raise
             self._writer.fail(api_error(error))
             return
-        usage = self._usage()
-        last = event({**self._head, "choices": [], "usage": usage}) if body.usage_at_end else b""
+        finally:
+            self._usage()  # for the access log, also where the client has gone away
+        last = event({**self._head, "choices": [], "usage": self._usage()}) if body.usage_at_end else b""
         self._writer.write(last + DONE)
         self._writer.end()
 

@@ -10,7 +10,8 @@ import msgspec
 from trtllm_lite.serve.answer import Started, answer
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.app import Application
-from trtllm_lite.serve.bodies import decode
+from trtllm_lite.serve.bodies import decode, read
+from trtllm_lite.serve.bodies.chat import ChatBody
 from trtllm_lite.serve.bodies.responses import ResponsesBody, to_chat
 from trtllm_lite.serve.endpoints.response_items import ItemEncoder
 from trtllm_lite.serve.http.messages import Request, Response
@@ -21,8 +22,13 @@ _TAKEN_OVER = ("instructions", "max_output_tokens", "metadata", "temperature", "
 
 async def responses(app: Application, request: Request) -> Response | None:
     """Answer an input."""
-    body = decode(request.body, ResponsesBody)
-    return await answer(app, request, to_chat(body), partial(ResponseAnswer, body))
+    body, chat = await read(request.body, _read)
+    return await answer(app, request, chat, partial(ResponseAnswer, body))
+
+
+def _read(data: bytes) -> tuple[ResponsesBody, ChatBody]:
+    body = decode(data, ResponsesBody)
+    return body, to_chat(body)
 
 
 async def stored_response(app: Application, request: Request) -> Response:  # noqa: ARG001

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from trtllm_lite.runtime.session.prompts import check_chars
+from trtllm_lite.runtime.session.prompts import MAX_PROMPT_IDS, check_chars
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.app import Application
-from trtllm_lite.serve.bodies import decode
+from trtllm_lite.serve.bodies import decode, read
 from trtllm_lite.serve.bodies.chat import ChatBody, Tool
 from trtllm_lite.serve.conversation import render
 from trtllm_lite.serve.events import encode_json
@@ -40,7 +40,7 @@ class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 async def tokenize(app: Application, request: Request) -> Response:
     """The tokens of a text, or of a conversation."""
-    body = decode(request.body, TokenizeBody)
+    body = await read(request.body, partial(decode, kind=TokenizeBody))
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "expected either prompt or messages", param="prompt", code="invalid_value")
     model, _ = app.served(request, body.model)
@@ -65,10 +65,20 @@ def _tokenize(model: ServedModel, body: TokenizeBody) -> Response:
 
 async def detokenize(app: Application, request: Request) -> Response:
     """The text of tokens."""
-    body = decode(request.body, DetokenizeBody)
+    body = await read(request.body, partial(decode, kind=DetokenizeBody))
     model, _ = app.served(request, body.model)
+    return await model.prepare(partial(_detokenize, model, body.tokens))
+
+
+def _detokenize(model: ServedModel, tokens: list[int]) -> Response:
     vocab_size = model.session.manifest.model.vocab_size
-    if not all(0 <= token < vocab_size for token in body.tokens):
+    if len(tokens) > MAX_PROMPT_IDS:
+        raise ApiError(
+            400,
+            f"tokens has {len(tokens)} entries, which exceeds {MAX_PROMPT_IDS}: send fewer",
+            param="tokens",
+            code="invalid_value",
+        )
+    if not all(0 <= token < vocab_size for token in tokens):
         raise ApiError(400, f"tokens: expected token ids below {vocab_size}", param="tokens", code="invalid_value")
-    text = await model.prepare(lambda: model.required_tokenizer().decode_all(body.tokens))
-    return Response(200, encode_json({"prompt": text}))
+    return Response(200, encode_json({"prompt": model.required_tokenizer().decode_all(tokens)}))

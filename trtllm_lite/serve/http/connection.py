@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
+from trtllm_lite.serve.http.event_stream import EventStream
 from trtllm_lite.serve.http.messages import EVENTS, TEXT, Request, Response, head_of
 from trtllm_lite.serve.http.outbox import Outlet
 
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
     from trtllm_lite.serve.http.server import HttpServer
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_LAST_CHUNK = b"0\r\n\r\n"
 # Beyond so many bytes that the client has not read a stream pauses: its next chunk then holds all that came meanwhile.
 _HIGH_WATER = 64 << 10
+# What of a body may arrive before anybody looks at who sends it.
+_LARGE_BODY = 64 << 10
 
 
 class _RefusedError(Exception):
@@ -29,7 +31,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: "HttpServer") -> None:
         self._server = server
         self._limits = server.limits
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # until connection_made
         self._outlet: Outlet = None  # type: ignore[assignment]
         self._waiting: deque[tuple[Request, bool, bool]] = deque()
@@ -44,6 +46,8 @@ class Connection(asyncio.Protocol):
         """When the server gives up waiting for the client, by the loop's clock; None while it waits for nothing."""
         self._is_receiving = False
         self._discarded_bytes = 0
+        self._held_bytes = 0  # of bodies that arrive, or whose requests are not answered yet
+        self._unread_bytes = 0  # what the client had not read when its deadline was set
         self._begin_message()
 
     @property
@@ -99,6 +103,9 @@ class Connection(asyncio.Protocol):
         self.deadline = None
         self._server.forget(self)
         self._waiting.clear()
+        self._begin_message()
+        self._hold(-self._held_bytes)
+        self._parser = None  # it refers to this connection, which so needs no search for cycles to be freed
         if self._task is not None:
             self._task.cancel()
 
@@ -132,6 +139,7 @@ class Connection(asyncio.Protocol):
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
+        assert self._parser is not None
         if self._parser.get_method() == b"CONNECT":
             self._raise(Response(400, b"this is no proxy\n", TEXT))
         if self._parser.should_upgrade():
@@ -149,10 +157,20 @@ class Connection(asyncio.Protocol):
     def on_body(self, part: bytes) -> None:
         self._body.append(part)
         self._body_bytes += len(part)
+        self._hold(len(part))
         if self._body_bytes > self._limits.max_body_bytes:
             self._raise(self._server.too_large(f"more than {self._body_bytes - 1}"))
+        if self._server.held_bytes > self._limits.max_held_bytes:
+            busy = f"bodies of {self._limits.max_held_bytes} bytes are being read already: come back later\n"
+            self._raise(Response(503, busy.encode(), TEXT, {"Retry-After": "1"}))
+        if self._body_bytes > _LARGE_BODY and not self._is_head_checked:
+            self._is_head_checked = True
+            refusal = self._server.check_head(self._headers)
+            if refusal is not None:
+                self._raise(refusal)
 
     def on_message_complete(self) -> None:
+        assert self._parser is not None
         if self._is_offer:
             return
         url = httptools.parse_url(self._url)
@@ -180,7 +198,12 @@ class Connection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
         self._body_bytes = self._head_bytes = self._num_header_bytes = 0
-        self._is_in_body = self._is_receiving = self._is_offer = False
+        self._is_in_body = self._is_receiving = self._is_offer = self._is_head_checked = False
+
+    def _hold(self, num_bytes: int) -> None:
+        """So many more bytes of bodies are held for this connection."""
+        self._held_bytes += num_bytes
+        self._server.held_bytes += num_bytes
 
     def _feed(self, data: bytes) -> None:
         """Parse ``data``. Offers of another protocol, such as Java's clients make (h2c), are overlooked.
@@ -189,6 +212,7 @@ class Connection(asyncio.Protocol):
         is read anew, without its offer.
         """
         while len(self._waiting) <= self._limits.max_pipelined:
+            assert self._parser is not None
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as offer:
@@ -219,10 +243,15 @@ class Connection(asyncio.Protocol):
         self._set_deadline()
 
     async def _answer(self, request: Request) -> None:
-        response = await self._server.handler(request)
+        try:
+            response = await self._server.handler(request)
+        except Exception:
+            self.abort()
+            raise
         if response is not None:
             self._send(response, with_body=request.method != "HEAD")
         self._task = None
+        self._hold(-min(len(request.body), self._held_bytes))
         if self._closed:
             return
         if not self._keep_alive or self._server.is_closing:
@@ -239,7 +268,7 @@ class Connection(asyncio.Protocol):
         head = head_of(response.status, response.content_type, response.headers, len(response.body), close=close)
         self._outlet.write(head + response.body if with_body else head)
 
-    def open_stream(self, headers: Mapping[str, str]) -> "EventStream":
+    def open_stream(self, headers: Mapping[str, str]) -> EventStream:
         """Begin the answer to the current request with status 200 and server-sent events that come over time."""
         if not self._may_chunk:
             self._keep_alive = False
@@ -272,11 +301,15 @@ class Connection(asyncio.Protocol):
             self.deadline = None
             return
         self.deadline = self._server.now() + seconds
+        self._unread_bytes = self._transport.get_write_buffer_size()
 
     def expire(self) -> None:
-        """The deadline has passed."""
+        """The deadline has passed. A client that reads, however slowly, is waited for again."""
         if self.paused or self._closed:
-            self._transport.abort()
+            if self._transport.get_write_buffer_size() < self._unread_bytes:
+                self._set_deadline()
+            else:
+                self._transport.abort()
         elif self._is_receiving:
             self._refuse(Response(408, b"the request took too long to arrive\n", TEXT))
         else:
@@ -323,32 +356,3 @@ def _closing(response: Response) -> bytes:
     """The bytes of a response that is the last of its connection."""
     head = head_of(response.status, response.content_type, response.headers, len(response.body), close=True)
     return head + response.body
-
-
-class EventStream:
-    """A response of server-sent events. Every write is sent at once, as one chunk."""
-
-    __slots__ = ("_chunked", "_connection", "_head")
-
-    def __init__(self, connection: Connection, head: bytes, *, chunked: bool) -> None:
-        self._connection = connection
-        self._head = head  # goes out with the first event
-        self._chunked = chunked
-
-    @property
-    def paused(self) -> bool:
-        """Whether the client is behind in reading; ``Connection.on_resume`` tells when it has caught up."""
-        return self._connection.paused
-
-    def write(self, events: bytes) -> None:
-        """Send whole events, of which there is at least one."""
-        data = b"%x\r\n%b\r\n" % (len(events), events) if self._chunked else events
-        if self._head:
-            data, self._head = self._head + data, b""
-        self._connection.write(data)
-
-    def end(self) -> None:
-        """No more events."""
-        if self._chunked or self._head:
-            self._connection.write(self._head + (_LAST_CHUNK if self._chunked else b""))
-            self._head = b""

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class HttpLimits:
-    """Bounds of one connection.
+    """Bounds of one connection, and of all together.
 
     - ``max_head_bytes``, ``max_headers``: size of a request's line and headers, and their number
     - ``max_body_bytes``: size of a request's body
     - ``max_pipelined``: requests that a client may send before earlier ones are answered
     - ``head_timeout``, ``body_timeout``: seconds for the whole head of a request, and for the whole body
     - ``idle_timeout``: seconds that a connection may be silent between requests
-    - ``write_timeout``: seconds that a client may leave unread what is written to it
+    - ``write_timeout``: seconds for which a client may read nothing of what is written to it
+    - ``max_held_bytes``: sizes of all connections' bodies together, those of running requests among them
     - ``max_connections``: open connections; more are answered 503 and closed
     """
 
@@ -24,4 +25,5 @@ class HttpLimits:
     body_timeout: float = 120.0
     idle_timeout: float = 300.0
     write_timeout: float = 60.0
+    max_held_bytes: int = 1 << 30
     max_connections: int = 16_384

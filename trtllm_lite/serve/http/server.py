@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from trtllm_lite.serve.http.connection import Connection
 from trtllm_lite.serve.http.limits import HttpLimits
@@ -22,17 +22,27 @@ class HttpServer:
     """Answers requests with ``handler``, which is cancelled when the client of its request goes away.
 
     ``too_large`` makes the answer to a body of more than ``limits.max_body_bytes``, of which it is given the size.
+    ``check_head`` is given the headers of a request with a large body before it is all there; a response refuses it.
     """
 
-    def __init__(self, handler: Handler, too_large: Callable[[str], Response], limits: HttpLimits) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        too_large: Callable[[str], Response],
+        limits: HttpLimits,
+        check_head: Callable[[Mapping[str, str]], Response | None] = lambda _: None,
+    ) -> None:
         self.handler = handler
         self.too_large = too_large
+        self.check_head = check_head
         self.limits = limits
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
         self.outbox = Outbox(self.loop)
         self.is_closing = False
         """Whether connections end with the answers that are under way."""
+        self.held_bytes = 0
+        """Sizes of all bodies that are arriving, or whose requests run."""
         self._connections: set[Connection] = set()
         self._all_closed = asyncio.Event()
         self._listeners: list[socket.socket] = []
