@@ -76,7 +76,7 @@ def test_a_log_that_takes_nothing_holds_up_nobody(monkeypatch):
 
 def test_a_log_that_fails_ends_nothing():
     class Full(io.StringIO):
-        def write(self, text: str) -> int:
+        def write(self, _: str) -> int:
             raise OSError(28, "No space left on device")
 
     async def talk(server):

@@ -49,18 +49,18 @@ class Body(Request):
 
 
 @pytest.mark.parametrize(
-    ("path", "field", "entry"),
+    ("path", "field", "others"),
     [
-        ("/v1/messages", "messages", {"role": "user", "content": "x"}),
-        ("/v1/messages/count_tokens", "messages", {"role": "user", "content": "x"}),
-        ("/v1/responses", "input", {"role": "user", "content": "x"}),
+        ("/v1/messages", "messages", {"max_tokens": 1}),
+        ("/v1/messages/count_tokens", "messages", {}),
+        ("/v1/responses", "input", {}),
     ],
 )
-def test_conversations_without_end_are_refused_before_they_are_read(monkeypatch, path, field, entry):
+def test_conversations_without_end_are_refused_before_they_are_read(monkeypatch, path, field, others):
     monkeypatch.setattr(bodies, "MAX_MESSAGES", 3)
 
     async def talk(server):
-        response = await server.ask("POST", path, {field: [entry] * 4, **({"max_tokens": 1} if path == "/v1/messages" else {})})
+        response = await server.ask("POST", path, {field: [{"role": "user", "content": "x"}] * 4, **others})
         assert response.status == 400
         message = json.loads(response.body)["error"]["message"]
         assert f"{field} has 4 entries, which exceeds 3" in message

@@ -425,7 +425,7 @@ def test_a_handler_that_fails_ends_its_connection():
         connection.data_received(GET)
         await until(lambda: transport.calls == ["abort"])
 
-    async def fail(request: Request) -> Response:
+    async def fail(_: Request) -> Response:
         raise RuntimeError
 
     on_wire(scenario, handler=fail)
