@@ -45,6 +45,7 @@ class Connection(asyncio.Protocol):
         self.deadline: float | None = None
         """When the server gives up waiting for the client, by the loop's clock; None while it waits for nothing."""
         self._is_receiving = False
+        self._is_head_checked = False  # of a request with a large body
         self._discarded_bytes = 0
         self._held_bytes = 0  # of bodies that arrive, or whose requests are not answered yet
         self._unread_bytes = 0  # what the client had not read when its deadline was set
