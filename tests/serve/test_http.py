@@ -139,3 +139,13 @@ def test_other_machines_need_a_key():
     assert "0.0.0.0" in ended.stderr
     assert "--api_key_file" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_port_in_use_is_one_error(server):
+    """Nothing of the engine is left when the interpreter ends: nanobind would list it."""
+    address, port = server.address.removeprefix("http://").split(":")
+    ended = subprocess.run([*server.process.args[:-1], port], capture_output=True, text=True)
+    assert ended.returncode == 1
+    [line] = ended.stderr.splitlines()
+    assert line.startswith(f"Error: cannot listen at {address}:{port} (")
+    assert line.endswith("): choose another")

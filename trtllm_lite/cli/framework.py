@@ -1,6 +1,7 @@
 """The classes of all commands: spelling of options, errors as one message, options that TensorRT-LLM had."""
 
 import difflib
+import gc
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -57,15 +58,19 @@ class Command(click.Command):
             raise
         except Terminated as end:
             click.echo(_ended("terminated", end), err=True)
-            ctx.exit(TERMINATED)
+            code = TERMINATED
         except KeyboardInterrupt as end:
             click.echo(_ended("interrupted", end), err=True)
-            ctx.exit(INTERRUPTED)
+            code = INTERRUPTED
         except Exception as error:  # noqa: BLE001 - the last resort: users see messages, not tracebacks
             if ctx.meta.get("debug"):
                 traceback.print_exc()
             click.echo(f"Error: {printable(_message(error))}", err=True)
-            ctx.exit(1)
+            code = 1
+        # Out here the error is gone, whose traceback kept the command's engines. What they hold in cycles is freed now:
+        # no search for cycles follows (see cli.main), and nanobind would list it as leaked.
+        gc.collect()
+        raise click.exceptions.Exit(code)
 
 
 class Group(click.Group):
