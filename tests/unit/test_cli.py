@@ -22,8 +22,10 @@ from trtllm_lite.files import atomic_directory
 from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.limits import RunnerOptions
+from trtllm_lite.serve.http.limits import HttpLimits
 from trtllm_lite.stages.device import DEVICES
 from trtllm_lite.units import counted
+from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
 BUILDING = ("convert", "quantize", "plan", "build")
 COMMANDS = (*BUILDING, "generate", "serve", "inspect", "verify", "push", "pull", "eval", "bench", "cache")
@@ -60,6 +62,28 @@ def test_help_explains(command):
 def test_help_fits_80_columns(command):
     _, *lines = run(*command.split(), "--help", env={"COLUMNS": "80"}).output.splitlines()
     assert [line for line in lines if len(line) > 80 or line.endswith("...") or "None" in line] == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("port", -1), ("port", 65536), ("max_body_size", 0), ("max_queue_size", -5), ("host_cache_size", -1)),
+        *(("drain_timeout", -3), ("drain_timeout", "nan"), ("drain_timeout", "inf")),
+        *(("kv_cache_free_gpu_memory_fraction", 0), ("kv_cache_free_gpu_memory_fraction", 1.5)),
+        *((name, 0) for name in ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "num_threads")),
+        *((name, 0) for name in ("max_tokens_in_paged_kv_cache", "max_lora_rank", "max_loras", "max_cpu_loras")),
+    ],
+)
+def test_numbers_of_servers_are_in_range(option, value):
+    result = run("serve", "absent", f"--{option}", value)
+    assert result.exit_code == 2
+    assert f"Invalid value for '--{option}'" in result.stderr
+
+
+def test_defaults_of_servers_are_those_of_their_parts():
+    shown = re.sub(r"\s+", " ", run("serve", "--help").output)
+    assert f"[default: {HttpLimits.max_body_bytes}; x>=1]" in shown
+    assert f"Adapters in use at once. [default: {DEFAULT_MAX_LORAS}]" in shown
 
 
 def test_choices_are_those_of_the_stages() -> None:

@@ -48,6 +48,8 @@ ALLOWED = {
     "triton": {"llm", "runtime", "engine"},
     "cli": set(),
 }
+# Modules that need the standard library alone; everyone may import them.
+LIGHT = {"trtllm_lite.serve.http.limits"}
 HEAVY = (
     "cyclonedx",
     "dxf",
@@ -83,8 +85,9 @@ def imported_modules(tree, *, everywhere):
 
 
 def parts_imported(path, *, everywhere):
-    """Parts of this package that the file imports."""
-    names = (name.split(".") for name in imported_modules(ast.parse(path.read_text()), everywhere=everywhere))
+    """Parts of this package that the file imports, but for LIGHT modules."""
+    modules = imported_modules(ast.parse(path.read_text()), everywhere=everywhere)
+    names = [name.split(".") for name in modules if not {name, name.rpartition(".")[0]} & LIGHT]
     found = {name[1] for name in names if name[0] == "trtllm_lite" and len(name) > 1}
     return {part for part in found if (PACKAGE / part).is_dir() or (PACKAGE / f"{part}.py").is_file()}
 
@@ -176,6 +179,13 @@ def packages_loaded_by(*arguments):
 
 def test_help_loads_nothing_heavy():
     assert not packages_loaded_by("--help") & {*HEAVY, "numpy", "tokenizers", "rich", "jinja2"}
+
+
+@pytest.mark.parametrize("module", sorted(LIGHT))
+def test_light_modules_need_the_standard_library_alone(module):
+    path = PACKAGE.parent / f"{module.replace('.', '/')}.py"
+    imported = imported_modules(ast.parse(path.read_text()), everywhere=True)
+    assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names
 
 
 def test_planning_a_model_config_loads_the_packages_of_networks_alone():

@@ -75,9 +75,6 @@ def measure_server(
     """
     if not asking.stream and {"ttft", "tpot"} & set(objectives):
         raise ArgumentError("goodput has objectives of single tokens, which only a stream shows: use stream, or e2el")
-    for name, value, least in (("num_client_processes", num_client_processes, 1), ("num_warmups", num_warmups, 0)):
-        if value < least:
-            raise ArgumentError(f"{name} is {value}: expected at least {least}")
     planned = workload.requests(prompts.vocab_size, prompts.limits)
     asked = _asked(server, planned, prompts, asking)
     warm_up = _warm_up(server, workload, prompts, asking, num_warmups)

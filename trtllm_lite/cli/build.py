@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtllm_lite.cli.framework import Command, Decorated, replaced_options
+from trtllm_lite.cli.option_types import Finite
 from trtllm_lite.cli.quantize_options import (
     EIGHT_BIT_CACHES,
     QFORMAT_HELP,
     QFORMAT_TYPE,
-    Finite,
     calibration_options,
     recipe_options,
     take_calibration,

@@ -1,12 +1,12 @@
 """The options of quantization and calibration, which `quantize` and `build` share."""
 
 from collections.abc import Callable
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from trtllm_lite.cli.framework import Decorated
+from trtllm_lite.cli.option_types import Finite
 
 if TYPE_CHECKING:
     from trtllm_lite.quantize.network import Recipe
@@ -21,19 +21,6 @@ QFORMAT_TYPE = click.Choice(QFORMATS)
 QFORMAT_HELP = f"How products are quantized: {', '.join(QFORMATS)}; README.md describes each."
 _CALIBRATION = ("calib_dataset", "calib_size", "calib_max_seq_length", "calib_seed", "calib_dir", "device")
 DEVICES = ("cpu", "cuda")
-
-
-class Finite(click.FloatRange):
-    """A number in a range, and not infinite or NaN, which would pass comparisons."""
-
-    name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """As click asks for it."""
-        number = float(super().convert(value, param, ctx))
-        if not isfinite(number):
-            self.fail(f"{number} is not a finite number.", param, ctx)
-        return number
 
 
 def recipe_options(function: Decorated) -> Decorated:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtllm_lite.cli.bench.options import JsonObject
 from trtllm_lite.cli.framework import Command, replaced_options
+from trtllm_lite.cli.option_types import COUNT, COUNT_OR_ZERO, Finite, JsonObject
 from trtllm_lite.cli.replaced import SERVE
 from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.serve.http.limits import HttpLimits
+from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
 if TYPE_CHECKING:
     from trtllm_lite.llm import LLM
@@ -23,20 +25,32 @@ _AUTO, _NONE = "auto", "none"
 @click.command(cls=Command, short_help="Serve engines over HTTP, with OpenAI's API.")
 @click.argument("models", metavar="[NAME=]MODEL...", nargs=-1, required=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
-@click.option("--port", default=8000, show_default=True, help="Port to listen at; 0 for a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Port to listen at; 0 for a free one.",
+)
 @click.option("--served_model_name", multiple=True, help="What requests call the model; may be given several times.")
 @click.option("--tokenizer", metavar="DIR", help="Directory with another tokenizer.json than the model's own.")
 @click.option("--target", help="What an engine is built for, of models that are none: cpu or sm_90. [default: cpu]")
 @click.option("--dtype", default="auto", show_default=True, help="Type of the matrices, of models that are no engine.")
-@click.option("--max_batch_size", type=int, help="Sequences that run side by side. [default: the engine's]")
-@click.option("--max_input_len", type=int, help="Tokens of a prompt at most. [default: the engine's]")
-@click.option("--max_seq_len", type=int, help="Tokens of prompt and answer at most. [default: the engine's]")
-@click.option("--max_num_tokens", type=int, help="Tokens of one step. [default: the engine's]")
-@click.option("--kv_cache_free_gpu_memory_fraction", type=float, help="Share of free memory for the KV cache.")
+@click.option("--max_batch_size", type=COUNT, help="Sequences that run side by side. [default: the engine's]")
+@click.option("--max_input_len", type=COUNT, help="Tokens of a prompt at most. [default: the engine's]")
+@click.option("--max_seq_len", type=COUNT, help="Tokens of prompt and answer at most. [default: the engine's]")
+@click.option("--max_num_tokens", type=COUNT, help="Tokens of one step. [default: the engine's]")
 @click.option(
-    "--max_tokens_in_paged_kv_cache", type=int, help="Tokens that the KV cache holds. [default: a full batch]"
+    "--kv_cache_free_gpu_memory_fraction",
+    type=Finite(0, 1, min_open=True),
+    help="Share of free memory for the KV cache.",
 )
-@click.option("--host_cache_size", type=int, help="Bytes of host memory for requests that MAX_UTILIZATION preempts.")
+@click.option(
+    "--max_tokens_in_paged_kv_cache", type=COUNT, help="Tokens that the KV cache holds. [default: a full batch]"
+)
+@click.option(
+    "--host_cache_size", type=COUNT_OR_ZERO, help="Bytes of host memory for requests that MAX_UTILIZATION preempts."
+)
 @click.option(
     "--capacity_scheduler_policy", default="GUARANTEED_NO_EVICT", show_default=True, help="Or MAX_UTILIZATION."
 )
@@ -44,17 +58,35 @@ _AUTO, _NONE = "auto", "none"
 @click.option("--speculative_config", type=JsonObject(), help="Fields of SpeculativeConfig, as JSON.")
 @click.option("--deterministic", is_flag=True, help="What a request gets must not depend on the others, bit for bit.")
 @click.option("--gather_context_logits", is_flag=True, help="Log probabilities of prompts must be there.")
-@click.option("--max_lora_rank", type=int, help="Take adapters of up to this rank, of models that are no engine.")
-@click.option("--max_loras", type=int, help="Adapters in use at once. [default: 16]")
-@click.option("--max_cpu_loras", type=int, help="Adapters in memory. [default: twice as many]")
+@click.option("--max_lora_rank", type=COUNT, help="Take adapters of up to this rank, of models that are no engine.")
+@click.option("--max_loras", type=COUNT, help=f"Adapters in use at once. [default: {DEFAULT_MAX_LORAS}]")
+@click.option("--max_cpu_loras", type=COUNT, help="Adapters in memory. [default: twice as many]")
 @click.option("--lora_modules", multiple=True, metavar="NAME=DIR", help="An adapter; may be given several times.")
 @click.option("--lora_root", metavar="DIR", help="Let requests load adapters below this directory. [default: none]")
 @click.option("--tool_call_parser", default=_AUTO, show_default=True, help="Form of tool calls: hermes, …, none.")
 @click.option("--reasoning_parser", default=_AUTO, show_default=True, help="Form of reasoning: qwen3, …, none.")
-@click.option("--num_threads", type=int, help="Threads that compute on the CPU. [default: all cores]")
-@click.option("--max_queue_size", default=1024, show_default=True, help="Sequences that may wait; then status 429.")
-@click.option("--max_body_size", type=int, help="Bytes of a request's body at most. [default: 16 MiB]")
-@click.option("--drain_timeout", default=30.0, show_default=True, help="Seconds for what runs when SIGTERM comes.")
+@click.option("--num_threads", type=COUNT, help="Threads that compute on the CPU. [default: all cores]")
+@click.option(
+    "--max_queue_size",
+    type=COUNT_OR_ZERO,
+    default=1024,
+    show_default=True,
+    help="Sequences that may wait; then status 429.",
+)
+@click.option(
+    "--max_body_size",
+    type=COUNT,
+    default=HttpLimits.max_body_bytes,
+    show_default=True,
+    help="Bytes of a request's body at most.",
+)
+@click.option(
+    "--drain_timeout",
+    type=Finite(min=0),
+    default=30.0,
+    show_default=True,
+    help="Seconds for what runs when SIGTERM comes.",
+)
 @click.option("--api_key_file", metavar="FILE", help="Keys, one a line, of which requests must show one.")
 @click.option("--allow_no_api_key", is_flag=True, help="Let other machines use the server without a key.")
 @click.option("--no_access_log", is_flag=True, help="Do not write a line for each request.")
@@ -75,7 +107,6 @@ def serve(models: tuple[str, ...], host: str, port: int, **options: Any) -> None
     from trtllm_lite.serve.access_log import AccessLog
     from trtllm_lite.serve.api_keys import ApiKeys
     from trtllm_lite.serve.app import Settings
-    from trtllm_lite.serve.http.limits import HttpLimits
     from trtllm_lite.serve.run import ServerOptions, check_address, run
 
     keys = None if options["api_key_file"] is None else ApiKeys.from_file(Path(options["api_key_file"]))
@@ -87,12 +118,11 @@ def serve(models: tuple[str, ...], host: str, port: int, **options: Any) -> None
         access_log=AccessLog(None if options["no_access_log"] else sys.stderr),
         traces=traces,
     )
-    largest = options["max_body_size"]
     served = ServerOptions(
         host=host,
         port=port,
         drain_timeout=options["drain_timeout"],
-        limits=HttpLimits() if largest is None else HttpLimits(max_body_bytes=largest),
+        limits=HttpLimits(max_body_bytes=options["max_body_size"]),
     )
     loaded: list[tuple[LLM, ModelSettings]] = []
     try:

@@ -104,11 +104,9 @@ def test_failures_end_with_an_error_unless_they_are_allowed(tmp_path):
         ((), "give the model's vocab_size, or its tokenizer"),
         (("--endpoint", "/v1/chat/completions"), "prompts as text need a tokenizer"),
         (("--endpoint", "/v1/chat/completions", "--prompt_type", "ids"), "takes text: leave it out"),
-        (("--vocab_size", 0), "vocab_size is 0: expected at least 1"),
         (("--vocab_size", 40, "--model", "other"), "model is 'other'"),
         (("--vocab_size", 40, "--max_seq_len", 50), "input_len can be 128 tokens, but 47 fit"),
         (("--vocab_size", 40, "--num_client_processes", 9), "num_client_processes is 9, above num_requests 4"),
-        (("--vocab_size", 40, "--num_client_processes", 0), "num_client_processes is 0: expected at least 1"),
         (("--vocab_size", 40, "--api_key_file", "absent"), "cannot read api_key_file absent"),
         (("--vocab_size", 40, "--goodput", "itl:3"), "expected NAME:MILLISECONDS"),
         (("--arrival", "poisson", "--request_rate", "inf"), "arrival all, without a rate, sends all at once"),
@@ -119,6 +117,21 @@ def test_options_that_make_no_sense_are_errors_before_anything_is_measured(argum
         result = run(server, *arguments)
     assert result.exit_code == 1
     assert message in result.stderr
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("vocab_size", 0), ("vocab_size", (1 << 31) + 1), ("max_seq_len", 0), ("num_client_processes", 0)),
+        *(("num_warmups", -1), ("price_per_hour", -1), ("price_per_hour", "nan")),
+    ],
+)
+def test_numbers_out_of_range_are_wrong_options(option, value):
+    with fake_server() as server:
+        result = run(server, f"--{option}", value)
+    assert result.exit_code == 2
+    assert f"Invalid value for '--{option}'" in result.stderr
     assert server.asked == []
 
 

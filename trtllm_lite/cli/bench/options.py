@@ -1,12 +1,11 @@
 """Options that several benchmarks share."""
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from trtllm_lite.errors import shown
+from trtllm_lite.cli.option_types import Finite, JsonObject
 
 if TYPE_CHECKING:
     from trtllm_lite.bench.floor import Ceilings
@@ -26,22 +25,6 @@ def _together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated
         return function
 
     return decorate
-
-
-class JsonObject(click.ParamType):
-    """A JSON object, as a dictionary."""
-
-    name = "JSON"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
-        """The dictionary, whose entries are not looked at."""
-        try:
-            found = json.loads(value)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            self.fail(f'{shown(value)} is not a JSON object such as {{"method": "ngram"}}', param, ctx)
-        return found
 
 
 ceiling_options = _together(
@@ -85,7 +68,9 @@ workload_options = _together(
     click.option("--prefix_len", default=0, help="Tokens that prompts share, in front of input_len of their own."),
     click.option("--prefix_share", default=1.0, show_default=True, help="Share of the prompts that have the prefix."),
     click.option("--priorities", default="0", show_default=True, help="Priorities and their weights, as in 0:9,50:1."),
-    click.option("--price_per_hour", type=float, help="Price of the machine; adds the price of a million tokens."),
+    click.option(
+        "--price_per_hour", type=Finite(min=0), help="Price of the machine; adds the price of a million tokens."
+    ),
 )
 
 adapter_options = _together(

@@ -8,6 +8,7 @@ import click
 from trtllm_lite.cli.bench.options import arrival_options, result_options, seed_option, workload_options
 from trtllm_lite.cli.bench.results import Report, Results, warn_if_busy
 from trtllm_lite.cli.framework import Command, replaced_options
+from trtllm_lite.cli.option_types import COUNT, COUNT_OR_ZERO
 from trtllm_lite.cli.replaced import BENCH_SERVE
 from trtllm_lite.errors import ArgumentError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _SATURATED = 0.9  # of a core, from which on the client may be what limits
 _UNBOUNDED = 1 << 31
+_MOST_IDS = 1 << 31  # of int32
 
 
 @click.command(cls=Command, short_help="Latencies and throughput of a server, over HTTP.")
@@ -36,10 +38,12 @@ _UNBOUNDED = 1 << 31
     help="Prompts as token ids, or as text, of which a server may make more tokens. [default: ids; text for chat]",
 )
 @click.option("--tokenizer", metavar="DIR", help="Directory with the tokenizer.json that makes texts of random ids.")
-@click.option("--vocab_size", type=int, help="Random ids are below. [default: the tokenizer's]")
+@click.option(
+    "--vocab_size", type=click.IntRange(1, _MOST_IDS), help="Random ids are below. [default: the tokenizer's]"
+)
 @click.option(
     "--max_seq_len",
-    type=int,
+    type=COUNT,
     help="Tokens of prompt and output that the server takes. [default: what the server says, else any]",
 )
 @click.option("--stream/--no_stream", default=True, show_default=True, help="Ask for tokens as they come.")
@@ -52,8 +56,12 @@ _UNBOUNDED = 1 << 31
 @workload_options
 @arrival_options
 @seed_option
-@click.option("--num_client_processes", default=1, show_default=True, help="Processes that the requests are dealt to.")
-@click.option("--num_warmups", default=1, show_default=True, help="Other requests to send before any is measured.")
+@click.option(
+    "--num_client_processes", type=COUNT, default=1, show_default=True, help="Processes that requests are dealt to."
+)
+@click.option(
+    "--num_warmups", type=COUNT_OR_ZERO, default=1, show_default=True, help="Requests to send before any is measured."
+)
 @click.option("--allow_errors", is_flag=True, help="End with exit code 0 even if requests failed.")
 @result_options
 @replaced_options(BENCH_SERVE)
@@ -150,9 +158,6 @@ def _prompts(
     chat = asking.endpoint == CHAT
     if chat and prompt_type == "ids":
         raise ArgumentError(f"prompt_type is 'ids', and {CHAT} takes text: leave it out")
-    for name, value in (("vocab_size", vocab_size), ("max_seq_len", max_seq_len)):
-        if value is not None and value < 1:
-            raise ArgumentError(f"{name} is {value}: expected at least 1")
     found = None if tokenizer is None else Tokenizer.from_files(Path(tokenizer))
     as_text = chat or prompt_type == "text"
     if as_text and found is None:

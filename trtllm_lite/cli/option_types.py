@@ -1,0 +1,41 @@
+"""Types of values that options of several commands have."""
+
+import json
+from math import isfinite
+from typing import Any
+
+import click
+
+from trtllm_lite.errors import shown
+
+COUNT = click.IntRange(min=1)
+COUNT_OR_ZERO = click.IntRange(min=0)
+
+
+class Finite(click.FloatRange):
+    """A number in a range, and not infinite or NaN, which would pass comparisons."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As click asks for it."""
+        number = float(super().convert(value, param, ctx))
+        if not isfinite(number):
+            self.fail(f"{number} is not a finite number.", param, ctx)
+        return number
+
+
+class JsonObject(click.ParamType):
+    """A JSON object, as a dictionary."""
+
+    name = "JSON"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        """The dictionary, whose entries are not looked at."""
+        try:
+            found = json.loads(value)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            self.fail(f'{shown(value)} is not a JSON object such as {{"method": "ngram"}}', param, ctx)
+        return found
