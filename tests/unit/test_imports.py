@@ -49,7 +49,7 @@ ALLOWED = {
     "cli": set(),
 }
 # Modules that need the standard library alone; everyone may import them.
-LIGHT = {"trtllm_lite.serve.http.limits"}
+LIGHT = {"trtllm_lite.bench.http_client.endpoints", "trtllm_lite.serve.http.limits"}
 HEAVY = (
     "cyclonedx",
     "dxf",

@@ -7,10 +7,9 @@ from click.testing import CliRunner
 
 from tests.models import tiny_tokenizer
 from tests.unit.bench.fake_server import all_tokens, fake_server, in_turn, whole
-from trtllm_lite.bench.http_client.bodies import ENDPOINTS
 from trtllm_lite.cli import cli
 from trtllm_lite.cli.bench.options import REGRESSED
-from trtllm_lite.cli.bench.serve import _warn_if_saturated, serve
+from trtllm_lite.cli.bench.serve import _warn_if_saturated
 
 
 def run(server, *arguments):
@@ -174,9 +173,3 @@ def test_a_client_that_may_be_the_limit_is_told(capsys):
     assert capsys.readouterr().err == ""
     _warn_if_saturated([0.2, 0.95, 1.0])
     assert "2 of 3 client processes took 95%, 100% of a core" in capsys.readouterr().err
-
-
-def test_the_endpoints_are_those_of_the_client():
-    """The command line repeats the names, so that its help imports nothing."""
-    (endpoint,) = (param for param in serve.params if param.name == "endpoint")
-    assert tuple(endpoint.type.choices) == ENDPOINTS

@@ -5,12 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from trtllm_lite.bench.http_client.endpoints import CHAT, COMPLETIONS, ENDPOINTS
 from trtllm_lite.bench.workload import PlannedRequest
 from trtllm_lite.errors import ArgumentError, shown
-
-COMPLETIONS = "/v1/completions"
-CHAT = "/v1/chat/completions"
-ENDPOINTS = (COMPLETIONS, CHAT)
 
 Decode = Callable[[list[int]], str]
 

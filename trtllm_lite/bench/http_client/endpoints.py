@@ -1,0 +1,5 @@
+"""The paths that requests are sent to."""
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+ENDPOINTS = (COMPLETIONS, CHAT)
