@@ -16,7 +16,7 @@ from trtllm_lite.serve.parsers import (
     ToolCallBegin,
     make_parser,
 )
-from trtllm_lite.serve.parsers.json_scanner import MAX_DEPTH, is_json
+from trtllm_lite.serve.parsers.json_scanner import MAX_DEPTH, is_json, is_number
 from trtllm_lite.serve.parsers.text_reader import MAX_HELD
 from trtllm_lite.serve.parsers.tool_parser import MAX_CALLS
 
@@ -129,6 +129,12 @@ def test_what_is_no_json_is_not(text):
         assert not is_json(text)
     else:
         assert is_json(text)
+
+
+@settings(deadline=None)
+@given(st.text("01289.-+eE", max_size=8))
+def test_numbers_are_the_json_that_begins_as_they_do(text):
+    assert is_number(text) == is_json(text)
 
 
 def test_nesting_is_bounded():

@@ -41,23 +41,20 @@ class HarmonyParser(ToolParser):
     def _read(self) -> Steps[None]:
         if self._starts_inside:
             yield from self._body(Reasoning)
-        else:  # the role stands in the prompt, and an address may follow it
-            self._hold()
-            before = yield from self._match(_ADDRESS)
-            if before is not None:
-                yield from self._try_message(before)
-            self._let_go()
+        else:
+            yield from self._try(self._first_message())
         while (yield from self._text_until([_START, _CHANNEL], self._emit_text)) is not None:
-            self._hold()
-            yield from self._try_message()
+            yield from self._try(self._message())
 
-    def _try_message(self, before: str = "") -> Steps[None]:
-        try:
+    def _first_message(self) -> Steps[None]:
+        """Read a message whose role stands in the prompt, if an address follows."""
+        before = yield from self._match(_ADDRESS)
+        if before is None:
+            self._let_go()
+        else:
             yield from self._message(before)
-        except Fault:
-            self._give_back()
 
-    def _message(self, before: str) -> Steps[None]:
+    def _message(self, before: str = "") -> Steps[None]:
         """Read a message of which ``before`` is read."""
         yield from self._match(_START)
         role = before + (yield from self._word(_WORDS))

@@ -6,29 +6,21 @@ The closing tag may be missing, as models sometimes end without it.
 
 import json
 from collections.abc import Sequence
+from typing import ClassVar
 
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 from trtllm_lite.serve.parsers import guides
-from trtllm_lite.serve.parsers.text_reader import Fault, Steps
-from trtllm_lite.serve.parsers.tool_parser import ToolParser
+from trtllm_lite.serve.parsers.text_reader import Steps
+from trtllm_lite.serve.parsers.tool_parser import MarkedCallParser
 from trtllm_lite.serve.parsers.tools import Tool, ToolChoice
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
 
 
-class HermesParser(ToolParser):
+class HermesParser(MarkedCallParser):
     """Calls as JSON objects in ``<tool_call>`` tags."""
 
-    def _read(self) -> Steps[None]:
-        while self._may_call():
-            if (yield from self._text_until([_BEGIN], self._emit_text)) is None:
-                return
-            self._hold()
-            try:
-                yield from self._call()
-            except Fault:
-                self._give_back()
-        yield from self._rest()
+    _markers: ClassVar[tuple[str, ...]] = (_BEGIN,)
 
     def _call(self) -> Steps[None]:
         yield from self._expect(_BEGIN)

@@ -8,6 +8,7 @@ MAX_DEPTH = 64
 _SPACE = re.compile(r"[ \t\n\r]*")
 _CHARACTERS = re.compile(r'[^"\\\x00-\x1f]*')
 _LITERALS = {"t": "true", "f": "false", "n": "null"}
+_WHOLE_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 # For each state of a number, the state that a kind of character leads to; 0 stands for itself, 1 for 1 to 9.
 _NUMBER = {
     "start": {"-": "minus", "0": "zero", "1": "whole"},
@@ -191,3 +192,8 @@ def is_json(text: str) -> bool:
     scanner, text = JsonScanner(), f"{text} "
     end = scanner.scan(text, 0)
     return scanner.is_done and _space(text, end) == len(text)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is one JSON number, and nothing else."""
+    return _WHOLE_NUMBER.fullmatch(text) is not None

@@ -6,11 +6,12 @@ very beginning or behind ``<|python_tag|>``. An object without both keys is cont
 
 import json
 from collections.abc import Sequence
+from typing import ClassVar
 
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 from trtllm_lite.serve.parsers import guides
-from trtllm_lite.serve.parsers.text_reader import Fault, Steps
-from trtllm_lite.serve.parsers.tool_parser import ToolParser
+from trtllm_lite.serve.parsers.text_reader import Steps
+from trtllm_lite.serve.parsers.tool_parser import MarkedCallParser
 from trtllm_lite.serve.parsers.tools import Tool, ToolChoice
 
 _TAG = "<|python_tag|>"
@@ -18,29 +19,19 @@ _TAG = "<|python_tag|>"
 _CALL_BEGINS = r'\s*\{\s*"(name|type|parameters|arguments|function)"'
 
 
-class Llama3JsonParser(ToolParser):
+class Llama3JsonParser(MarkedCallParser):
     """Calls as JSON objects, at the beginning of the text or behind a special token."""
 
-    needs_special_tokens = True
+    needs_special_tokens: ClassVar[bool] = True
+    _markers: ClassVar[tuple[str, ...]] = (_TAG,)
 
     def _read(self) -> Steps[None]:
-        yield from self._try_calls()
-        while self._may_call():
-            if (yield from self._text_until([_TAG], self._emit_text)) is None:
-                return
-            yield from self._try_calls()
-        yield from self._rest()
+        yield from self._try(self._call())
+        yield from super()._read()
 
-    def _try_calls(self) -> Steps[None]:
-        self._hold()
-        try:
-            yield from self._skip_space()
-            yield from self._match(_TAG)
-            yield from self._calls()
-        except Fault:
-            self._give_back()
-
-    def _calls(self) -> Steps[None]:
+    def _call(self) -> Steps[None]:
+        yield from self._skip_space()
+        yield from self._match(_TAG)
         separator: str | None = ";"
         while separator is not None:
             yield from self._skip_space()

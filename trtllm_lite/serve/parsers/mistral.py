@@ -14,33 +14,23 @@ from typing import ClassVar
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 from trtllm_lite.serve.parsers import guides
 from trtllm_lite.serve.parsers.text_reader import Fault, Steps
-from trtllm_lite.serve.parsers.tool_parser import ToolParser
+from trtllm_lite.serve.parsers.tool_parser import MarkedCallParser
 from trtllm_lite.serve.parsers.tools import Tool, ToolChoice
 
 _CALLS, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 _VALID_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
-class MistralParser(ToolParser):
+class MistralParser(MarkedCallParser):
     """Calls behind ``[TOOL_CALLS]``: an array of them, or one."""
 
     needs_special_tokens: ClassVar[bool] = True
-
-    def _read(self) -> Steps[None]:
-        while self._may_call():
-            if (yield from self._text_until([_CALLS], self._emit_text)) is None:
-                return
-            self._hold()
-            try:
-                yield from self._calls()
-            except Fault:
-                self._give_back()
-        yield from self._rest()
+    _markers: ClassVar[tuple[str, ...]] = (_CALLS,)
 
     def _new_id(self) -> str:
         return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
 
-    def _calls(self) -> Steps[None]:
+    def _call(self) -> Steps[None]:
         yield from self._expect(_CALLS)
         yield from self._skip_space()
         if (yield from self._match("[")) is None:

@@ -5,11 +5,10 @@ import math
 import re
 from collections.abc import Callable
 
-from trtllm_lite.serve.parsers.json_scanner import MAX_DEPTH
+from trtllm_lite.serve.parsers.json_scanner import MAX_DEPTH, is_number
 from trtllm_lite.serve.parsers.text_reader import Fault, Steps, TextReader
 
 _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _FLOAT = re.compile(r"-?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _PLAIN = re.compile(r"[^\"'\\]*")
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\n": ""}
@@ -139,7 +138,7 @@ def characters_of(text: str) -> str:
 def _scalar(word: str) -> str:
     if word in _WORDS:
         return _WORDS[word]
-    if _NUMBER.fullmatch(word):
+    if is_number(word):
         return word
     if _FLOAT.fullmatch(word) and math.isfinite(float(word)):
         return repr(float(word))

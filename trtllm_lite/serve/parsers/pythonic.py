@@ -26,16 +26,12 @@ class PythonicParser(ToolParser, LiteralReader):
         super().__init__(tools)
 
     def _read(self) -> Steps[None]:
-        self._hold()
-        try:
-            yield from self._skip_space()
-            yield from self._expect("[")
-            yield from self._calls()
-        except Fault:
-            self._give_back()
+        yield from self._try(self._calls())
         yield from self._rest()
 
     def _calls(self) -> Steps[None]:
+        yield from self._skip_space()
+        yield from self._expect("[")
         separator = ","
         while separator == ",":
             yield from self._skip_space()

@@ -16,14 +16,15 @@ is none of these is a string after all, so that the client sees what the model w
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
 
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 from trtllm_lite.serve.parsers import guides
-from trtllm_lite.serve.parsers.json_scanner import is_json
+from trtllm_lite.serve.parsers.json_scanner import is_json, is_number
 from trtllm_lite.serve.parsers.python_literal import characters_of, literal_as_json
 from trtllm_lite.serve.parsers.schema import Property, properties_of
 from trtllm_lite.serve.parsers.text_reader import Fault, Steps
-from trtllm_lite.serve.parsers.tool_parser import ToolParser
+from trtllm_lite.serve.parsers.tool_parser import MarkedCallParser
 from trtllm_lite.serve.parsers.tools import Tool, ToolChoice
 
 MAX_SPACE = 64
@@ -35,11 +36,12 @@ _AFTER_BEGIN, _BEFORE_END = f"\n{_FUNCTION}", f"\n{_END}"
 _FOLLOWING = (_PARAMETER, _FUNCTION_END)
 _VALUE_ENDS = (f"\r\n{_PARAMETER_END}", f"\n{_PARAMETER_END}", _PARAMETER_END)
 _SPACE = re.compile(r"[ \t\r\n]*")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 
 
-class Qwen3CoderParser(ToolParser):
+class Qwen3CoderParser(MarkedCallParser):
     """Calls in tags, whose arguments become JSON by the tools' schemas."""
+
+    _markers: ClassVar[tuple[str, ...]] = (_BEGIN, _FUNCTION)
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._properties = {
@@ -47,17 +49,6 @@ class Qwen3CoderParser(ToolParser):
             for tool in tools
         }
         super().__init__(tools)
-
-    def _read(self) -> Steps[None]:
-        while self._may_call():
-            if (yield from self._text_until([_BEGIN, _FUNCTION], self._emit_text)) is None:
-                return
-            self._hold()
-            try:
-                yield from self._call()
-            except Fault:
-                self._give_back()
-        yield from self._rest()
 
     def _call(self) -> Steps[None]:
         if (yield from self._match(_BEGIN)) is not None:
@@ -180,7 +171,7 @@ def _as_json(text: str, kinds: frozenset[str]) -> str:
     if "string" not in kinds:
         if "boolean" in kinds and word in ("true", "false"):
             return word
-        if kinds & {"integer", "number"} and _NUMBER.fullmatch(value):
+        if kinds & {"integer", "number"} and is_number(value):
             return value
         if kinds & {"object", "array"} and value.startswith(("{", "[")):
             return value if is_json(value) else literal_as_json(value) or f'"{characters_of(text)}"'

@@ -73,6 +73,14 @@ class ToolParser(TextReader):
     def _may_call(self) -> bool:
         return self._num_begun < MAX_CALLS
 
+    def _try(self, call: Steps[None]) -> Steps[None]:
+        """Read what may be a call. Where it turns out to be none, what is held of it is content."""
+        self._hold()
+        try:
+            yield from call
+        except Fault:
+            self._give_back()
+
     def _call_object(self, *, needs_arguments: bool) -> Steps[None]:
         """Read a call as a JSON object: a name, arguments (or parameters), which are an object, and anything else.
 
@@ -114,6 +122,23 @@ class ToolParser(TextReader):
             self._begin(name)
             self._emit_arguments("{}")
         self._end()
+
+
+class MarkedCallParser(ToolParser):
+    """Finds calls that begin with one of ``_markers``, anywhere in the text."""
+
+    _markers: ClassVar[tuple[str, ...]]
+
+    def _read(self) -> Steps[None]:
+        while self._may_call():
+            if (yield from self._text_until(self._markers, self._emit_text)) is None:
+                return
+            yield from self._try(self._call())
+        yield from self._rest()
+
+    @abstractmethod
+    def _call(self) -> Steps[None]:
+        """Read a marker and its call, or several, and the space behind. Raises Fault where it is none."""
 
 
 def _ignore(text: str) -> None:
