@@ -11,23 +11,41 @@ shift
 port=${PORT:-8123}
 cache=${TIMING_CACHE:-configs/timing_caches/nvidia-h200.json}
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+server=  # its process, while it runs
+trap clean_up EXIT
 mkdir -p "$out"
 lengths=(--input_len 128 --output_len 128)
 
 measure() {  # NAME SHAPE
   trtllm-lite build --model_config "configs/models/$2.json" --strip_plan --target sm_90 --input_timing_cache "$cache" \
     --max_batch_size 256 --max_input_len 512 --max_seq_len 1024 --max_num_tokens 8192 --output_dir "$work/engine"
+  : >"$work/server.log"
   trtllm-lite serve "$1=$work/engine" --tokenizer "$work/tokenizer" --port "$port" --no_access_log \
-    --no_kv_cache_block_reuse &
-  until curl -sf "localhost:$port/ready" >"$work/ready"; do kill -0 $! && sleep 0.2; done
+    --no_kv_cache_block_reuse 2>>"$work/server.log" &
+  server=$!
+  wait_until_it_listens
   over_http "$1-http" --concurrency 256 --num_client_processes 4 --num_requests 2048
   over_http "$1-http-1" --concurrency 1 --num_requests 60
-  kill $!
-  wait $!
+  kill "$server"
+  wait "$server"
+  server=
   alone throughput "$1-alone" --num_requests 2048 --max_batch_size 256
   alone serve-sim "$1-alone-1" --arrival all --concurrency 1 --num_requests 60
   rm -r "$work/engine"
+}
+wait_until_it_listens() {
+  until grep -q '^serving at ' "$work/server.log"; do
+    kill -0 "$server" 2>/dev/null || { echo "the server ended before it listened" >&2; exit 1; }
+    sleep 0.2
+  done
+}
+clean_up() {  # end the server of a measurement that failed, and show what it said
+  if [ -n "$server" ]; then
+    kill "$server" 2>/dev/null || true
+    wait "$server" || true
+    cat "$work/server.log" >&2
+  fi
+  rm -rf "$work"
 }
 over_http() {  # REPORT OPTION...
   trtllm-lite bench serve --base_url "http://127.0.0.1:$port" --vocab_size 100000 --arrival all "${lengths[@]}" \
