@@ -5,14 +5,6 @@ from collections.abc import Sequence
 from trtllm_lite.runtime.session.request import FinishReason, Response
 from trtllm_lite.serve.parsers.events import Content, Event, OutputParser, Reasoning, ToolCallEnd
 
-_REASONS = {
-    FinishReason.END_ID: "stop",
-    FinishReason.STOP_WORDS: "stop",
-    FinishReason.LENGTH: "length",
-    FinishReason.CANCELLED: "abort",
-    FinishReason.TIMEOUT: "timeout",
-}
-
 
 class ChoiceReader:
     """Turns responses into events by ``parser``, or takes all text as content if that is None.
@@ -57,17 +49,17 @@ class ChoiceReader:
 
     def _reason(self, reason: FinishReason) -> str:
         """``tool_calls`` only for calls that are whole: what was cut off is no call (see vLLM's issue 53739)."""
-        parser = self._parser
-        if (
-            _REASONS[reason] == "stop"
-            and parser is not None
-            and parser.has_tool_calls
-            and not parser.is_inside_tool_call
-        ):
+        parser, word = self._parser, finish_reason(reason)
+        if word == "stop" and parser is not None and parser.has_tool_calls and not parser.is_inside_tool_call:
             return "tool_calls"
-        return _REASONS[reason]
+        return word
 
 
 def finish_reason(reason: FinishReason) -> str:
-    """A finish reason in OpenAI's words."""
-    return _REASONS[reason]
+    """A finish reason in OpenAI's words; "abort" and "timeout" beside them."""
+    return as_openai(reason.word)
+
+
+def as_openai(word: str) -> str:
+    """What OpenAI's API, as vLLM extends it, calls a finish reason of a RequestOutput."""
+    return "abort" if word == FinishReason.CANCELLED.word else word

@@ -14,6 +14,7 @@ import triton_python_backend_utils as pb_utils
 
 from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.api.request_output import RequestOutput
+from trtllm_lite.runtime.session.request import FinishReason
 from trtllm_lite.triton import python_backend
 from trtllm_lite.triton.engine_settings import SETTINGS, open_engine, whole_number_of
 from trtllm_lite.triton.python_backend import Parameters, arrays_of, error_response, response_of
@@ -103,4 +104,4 @@ def _send_last(sender: Any, response: Any) -> None:
 
 
 def _is_cancelled(output: RequestOutput) -> bool:
-    return any(entry.finish_reason == "cancelled" for entry in output.outputs)
+    return any(entry.finish_reason == FinishReason.CANCELLED.word for entry in output.outputs)

@@ -10,16 +10,7 @@ from numpy.typing import NDArray
 from trtllm_lite.errors import TrtllmLiteError
 from trtllm_lite.runtime.api.computed_later import ComputedLater
 from trtllm_lite.runtime.api.outputs import Output
-from trtllm_lite.runtime.session.request import FinishReason
 from trtllm_lite.runtime.session.request_handle import RequestHandle
-
-_REASONS = {
-    FinishReason.END_ID: "stop",
-    FinishReason.STOP_WORDS: "stop",
-    FinishReason.LENGTH: "length",
-    FinishReason.CANCELLED: "cancelled",
-    FinishReason.TIMEOUT: "timeout",
-}
 
 
 @dataclass(frozen=True)
@@ -108,7 +99,7 @@ def metrics_of(handle: RequestHandle) -> RequestMetrics | None:
 def completion_of(index: int, output: Output, num_logprobs: int | None) -> CompletionOutput:
     reason = "error" if output.handle.error is not None else None
     if output.finish_reason is not None:
-        reason = _REASONS[output.finish_reason]
+        reason = output.finish_reason.word
     tokens, rows, pieces, logits = output.token_ids, output.logprobs, output.pieces, output.generation_logits
     num_tokens, num_pieces, num_logits = len(tokens), len(pieces), len(logits)
     begin = num_tokens - output.num_new_tokens

@@ -26,6 +26,11 @@ class FinishReason(StrEnum):
     CANCELLED = "cancelled"
     TIMEOUT = "timeout"
 
+    @property
+    def word(self) -> str:
+        """The reason in the words of TensorRT-LLM's API: "stop", "length", "cancelled" or "timeout"."""
+        return "stop" if self in (FinishReason.END_ID, FinishReason.STOP_WORDS) else self.value
+
 
 @dataclass(frozen=True)
 class Request:

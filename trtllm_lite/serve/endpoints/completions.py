@@ -19,7 +19,7 @@ from trtllm_lite.serve.events import DONE, EventWriter, encode_json, event
 from trtllm_lite.serve.following import stream, until_ended
 from trtllm_lite.serve.http.messages import Request, Response
 from trtllm_lite.serve.logprobs import completion_logprobs, prompt_rows
-from trtllm_lite.serve.reading import finish_reason
+from trtllm_lite.serve.reading import as_openai, finish_reason
 from trtllm_lite.serve.served_model import ServedModel
 from trtllm_lite.serve.usage import usage_of
 
@@ -126,7 +126,7 @@ class _Answer:
             "index": number,
             "text": echoed + completion.text,
             "logprobs": None,
-            "finish_reason": "abort" if completion.finish_reason == "cancelled" else completion.finish_reason,
+            "finish_reason": completion.finish_reason and as_openai(completion.finish_reason),
             "stop_reason": completion.stop_reason,
         }
         if body.logprobs is not None and completion.logprobs is not None:

@@ -10,19 +10,13 @@ from trtllm_lite.runtime.session.stats import TOKEN_GAP_BOUNDS, Speculation, Sta
 from trtllm_lite.serve.metrics.families import Families
 from trtllm_lite.serve.metrics.histogram import cumulated
 from trtllm_lite.serve.metrics.sequences import SequenceCounts
+from trtllm_lite.serve.reading import finish_reason
 
 if TYPE_CHECKING:
     from trtllm_lite.serve.served_model import ServedModel
 
-_REASONS = {
-    FinishReason.END_ID: "stop",
-    FinishReason.STOP_WORDS: "stop",
-    FinishReason.LENGTH: "length",
-    FinishReason.CANCELLED: "abort",
-    FinishReason.TIMEOUT: "timeout",
-    None: "error",
-}
-_TRTLLM_REASONS = {reason: "cancelled" if word == "abort" else word for reason, word in _REASONS.items() if reason}
+_REASONS: dict[FinishReason | None, str] = {**{reason: finish_reason(reason) for reason in FinishReason}, None: "error"}
+_TRTLLM_REASONS = {reason: reason.word for reason in FinishReason}
 
 
 def add_model(families: Families, model: "ServedModel") -> None:
