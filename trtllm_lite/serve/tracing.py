@@ -17,6 +17,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from trtllm_lite.errors import ArgumentError, LimitError, OverloadedError
 from trtllm_lite.runtime.api.generation import Generation
+from trtllm_lite.runtime.session.stats import phases_of
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.http.messages import Request
 from trtllm_lite.serve.started import noting_started
@@ -103,13 +104,12 @@ def _attributes(request: Request, generations: Sequence[Generation]) -> dict[str
     }
     timings = handles[0].timings
     if timings is not None and timings.num_generated_tokens > 0:
-        prefill = timings.first_token_seconds - timings.queue_seconds
-        decode = timings.seconds_per_token * (timings.num_generated_tokens - 1)
+        phases = phases_of(timings)
         found |= {
             "gen_ai.latency.time_in_queue": timings.queue_seconds,
             "gen_ai.latency.time_to_first_token": timings.first_token_seconds,
-            "gen_ai.latency.time_in_model_prefill": prefill,
-            "gen_ai.latency.time_in_model_decode": decode,
-            "gen_ai.latency.time_in_model_inference": prefill + decode,
+            "gen_ai.latency.time_in_model_prefill": phases.prefill,
+            "gen_ai.latency.time_in_model_decode": phases.decode,
+            "gen_ai.latency.time_in_model_inference": sum(phases),
         }
     return {name: value for name, value in found.items() if value is not None}

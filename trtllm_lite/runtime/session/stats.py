@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -100,6 +100,21 @@ class Stats:
     loaded_loras: tuple[str, ...] = ()
 
 
+class Phases(NamedTuple):
+    """Seconds of a request from joining the batch to the first token, and from there to the last."""
+
+    prefill: float
+    decode: float
+
+
+def phases_of(timings: Any) -> Phases:
+    """The phases of a request that generated something, of its ``_core.RequestTimings``."""
+    return Phases(
+        timings.first_token_seconds - timings.queue_seconds,
+        timings.seconds_per_token * (timings.num_generated_tokens - 1),
+    )
+
+
 class LatencyLog:
     """Keeps count of ended requests. One thread adds, others read."""
 
@@ -111,9 +126,8 @@ class LatencyLog:
         """Count a request by its ``_core.RequestTimings``."""
         if timings.num_generated_tokens == 0:
             return
-        decoded = timings.num_generated_tokens - 1
         means = (timings.queue_seconds, timings.first_token_seconds, timings.total_seconds)
-        row = np.array([1, *means, timings.seconds_per_token * decoded, decoded])
+        row = np.array([1, *means, phases_of(timings).decode, timings.num_generated_tokens - 1])
         self._sums = self._sums + row
         self._recent.append(row)
 

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 from trtllm_lite.runtime.session.request import FinishReason, Request
-from trtllm_lite.runtime.session.stats import TOKEN_GAP_BOUNDS
+from trtllm_lite.runtime.session.stats import TOKEN_GAP_BOUNDS, phases_of
 from trtllm_lite.serve.metrics.histogram import (
     FIRST_TOKEN_BOUNDS,
     LATENCY_BOUNDS,
@@ -59,14 +59,12 @@ class SequenceCounts:
     def _add_times(self, timings: Any) -> None:
         self.num_prompt_tokens += timings.num_prompt_tokens
         self.num_cached_tokens += timings.num_cached_tokens
-        num_decoded = timings.num_generated_tokens - 1
-        prefill = timings.first_token_seconds - timings.queue_seconds
-        decode = timings.seconds_per_token * num_decoded
-        if num_decoded > 0:
+        phases = phases_of(timings)
+        if timings.num_generated_tokens > 1:
             self.per_token.observe(timings.seconds_per_token)
         self.first_token.observe(timings.first_token_seconds)
         self.total.observe(timings.total_seconds)
         self.queue.observe(timings.queue_seconds)
-        self.prefill.observe(prefill)
-        self.decode.observe(decode)
-        self.inference.observe(prefill + decode)
+        self.prefill.observe(phases.prefill)
+        self.decode.observe(phases.decode)
+        self.inference.observe(sum(phases))
