@@ -66,9 +66,11 @@ def run(
 
     ``on_listening`` is told the server's address. Raises OutputError if it cannot be listened at.
     """
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(models, settings, options, on_listening))
-    gc.unfreeze()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(models, settings, options, on_listening))
+    finally:
+        gc.unfreeze()
 
 
 async def _serve(
