@@ -1,5 +1,7 @@
 """A server that is full refuses, one with keys wants them, and one that is told to end lets its streams end first."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import httpx
 import openai
 import pytest
@@ -95,14 +97,21 @@ def test_a_server_that_ends_lets_its_streams_end():
     assert "cut off" not in log
 
 
-def test_a_server_that_may_not_wait_cuts_its_streams_off():
-    with serving(f"smollm2={find_smollm2()}", *LIMITS, "--drain_timeout", 0.1) as server:
-        running = client_of(server).completions.create(**ASKED, max_tokens=1000, stream=True)
+def test_a_server_that_may_not_wait_ends_its_answers_with_errors():
+    with serving(f"smollm2={find_smollm2()}", *LIMITS, "--drain_timeout", 0.1) as server, ThreadPoolExecutor(1) as pool:
+        client = client_of(server)
+        running = client.completions.create(**ASKED, max_tokens=1000, stream=True)
         next(running)
+        whole = pool.submit(client.completions.create, **ASKED, max_tokens=1000)
+        while httpx.get(f"{server.address}/load").json()["server_load"] < 2:
+            next(running)
         server.signal()
-        with pytest.raises((httpx.RemoteProtocolError, openai.APIError)):
+        with pytest.raises(openai.APIError, match="shut down before the answer was whole"):
             list(running)
+        with pytest.raises(openai.InternalServerError) as caught:
+            whole.result()
         code, log = server.wait()
+    assert (caught.value.status_code, caught.value.code) == (503, "draining")
     assert code == 0
-    assert "ending: 1 requests were cut off" in log
+    assert "ending: 2 requests are cut off" in log
     assert "Traceback" not in log

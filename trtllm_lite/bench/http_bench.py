@@ -26,14 +26,10 @@ _OF_TOKENS = ("time_to_first_token_s", "inter_token_latency_s", "time_per_output
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """The longest sequence that a server takes, which bounds the lengths of random requests."""
+    """The longest sequence and prompt that a server takes, which bound the lengths of random requests."""
 
     max_seq_len: int
-
-    @property
-    def max_input_len(self) -> int:
-        """See ``workload.LengthLimits``."""
-        return self.max_seq_len
+    max_input_len: int
 
     @property
     def max_output_len(self) -> int:

@@ -36,10 +36,20 @@ _AUTO, _NONE = "auto", "none"
 @click.option("--tokenizer", metavar="DIR", help="Directory with another tokenizer.json than the model's own.")
 @click.option("--target", help="What an engine is built for, of models that are none: cpu or sm_90. [default: cpu]")
 @click.option("--dtype", default="auto", show_default=True, help="Type of the matrices, of models that are no engine.")
-@click.option("--max_batch_size", type=COUNT, help="Sequences that run side by side. [default: the engine's]")
+@click.option(
+    *("--max_batch_size", "--max_num_seqs"),
+    type=COUNT,
+    help="Sequences that run side by side. [default: the engine's]",
+)
 @click.option("--max_input_len", type=COUNT, help="Tokens of a prompt at most. [default: the engine's]")
-@click.option("--max_seq_len", type=COUNT, help="Tokens of prompt and answer at most. [default: the engine's]")
-@click.option("--max_num_tokens", type=COUNT, help="Tokens of one step. [default: the engine's]")
+@click.option(
+    *("--max_seq_len", "--max_model_len"),
+    type=COUNT,
+    help="Tokens of prompt and answer at most. [default: the engine's]",
+)
+@click.option(
+    *("--max_num_tokens", "--max_num_batched_tokens"), type=COUNT, help="Tokens of one step. [default: the engine's]"
+)
 @click.option(
     "--kv_cache_free_gpu_memory_fraction",
     type=Finite(0, 1, min_open=True),
@@ -54,14 +64,20 @@ _AUTO, _NONE = "auto", "none"
 @click.option(
     "--capacity_scheduler_policy", default="GUARANTEED_NO_EVICT", show_default=True, help="Or MAX_UTILIZATION."
 )
-@click.option("--no_kv_cache_block_reuse", is_flag=True, help="Do not share the cache blocks of equal prefixes.")
+@click.option(
+    *("--no_kv_cache_block_reuse", "--no_enable_prefix_caching"),
+    is_flag=True,
+    help="Do not share the cache blocks of equal prefixes.",
+)
 @click.option("--speculative_config", type=JsonObject(), help="Fields of SpeculativeConfig, as JSON.")
 @click.option("--deterministic", is_flag=True, help="What a request gets must not depend on the others, bit for bit.")
 @click.option("--gather_context_logits", is_flag=True, help="Log probabilities of prompts must be there.")
 @click.option("--max_lora_rank", type=COUNT, help="Take adapters of up to this rank, of models that are no engine.")
 @click.option("--max_loras", type=COUNT, help=f"Adapters in use at once. [default: {DEFAULT_MAX_LORAS}]")
 @click.option("--max_cpu_loras", type=COUNT, help="Adapters in memory. [default: twice as many]")
-@click.option("--lora_modules", multiple=True, metavar="NAME=DIR", help="An adapter; may be given several times.")
+@click.option(
+    "--lora_modules", multiple=True, metavar="NAME=DIR", help="An adapter, or vLLM's JSON; may be given several times."
+)
 @click.option("--lora_root", metavar="DIR", help="Let requests load adapters below this directory. [default: none]")
 @click.option("--tool_call_parser", default=_AUTO, show_default=True, help="Form of tool calls: hermes, …, none.")
 @click.option("--reasoning_parser", default=_AUTO, show_default=True, help="Form of reasoning: qwen3, …, none.")
@@ -81,7 +97,7 @@ _AUTO, _NONE = "auto", "none"
     help="Bytes of a request's body at most.",
 )
 @click.option(
-    "--drain_timeout",
+    *("--drain_timeout", "--shutdown_timeout"),
     type=Finite(min=0),
     default=30.0,
     show_default=True,
@@ -104,6 +120,7 @@ def serve(models: tuple[str, ...], host: str, port: int, **options: Any) -> None
       trtllm-lite serve engine --host 0.0.0.0 --api_key_file keys.txt
       trtllm-lite serve small=engine-1b large=engine-8b --port 9000
     """
+    from trtllm_lite.cli.lora_modules import give_adapters
     from trtllm_lite.serve.access_log import AccessLog
     from trtllm_lite.serve.api_keys import ApiKeys
     from trtllm_lite.serve.app import Settings
@@ -128,6 +145,7 @@ def serve(models: tuple[str, ...], host: str, port: int, **options: Any) -> None
     try:
         for name, path in _named(models):
             loaded.append(_load(name, path, len(models) > 1, options))
+        give_adapters(loaded, options["lora_modules"], settings.lora_root)
         run(loaded, settings, served, lambda address: click.echo(f"serving at {address}", err=True))
     finally:
         while loaded:
@@ -196,7 +214,6 @@ def _load(name: str, path: str, is_one_of_several: bool, options: dict[str, Any]
         tool_parser=tool_parser,
         reasoning_parser=reasoning_parser,
         max_queue_size=options["max_queue_size"],
-        adapters=tuple(_adapters(options["lora_modules"])),
     )
     return llm, settings
 
@@ -205,13 +222,3 @@ def _chosen(given: str, guessed: str | None) -> str | None:
     if given == _AUTO:
         return guessed
     return None if given == _NONE else given
-
-
-def _adapters(modules: tuple[str, ...]) -> list[tuple[str, str]]:
-    pairs = []
-    for module in modules:
-        name, equals, path = module.partition("=")
-        if not (name and equals and path):
-            raise ArgumentError(f"lora_modules is {shown(module)}: expected NAME=DIR")
-        pairs.append((name, path))
-    return pairs

@@ -12,7 +12,7 @@ from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.request import Response as Step
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.serve.api_error import ApiError, api_error
-from trtllm_lite.serve.app import FIELDS, Application
+from trtllm_lite.serve.app import Application, error_about
 from trtllm_lite.serve.bodies.chat import ChatBody
 from trtllm_lite.serve.conversation import Conversation, prepare
 from trtllm_lite.serve.events import EventWriter, encode_json
@@ -43,17 +43,9 @@ async def answer(
         try:
             conversation, generation = await model.prepare(partial(_start, model, adapter, body))
         except TrtllmLiteError as error:
-            raise _of_chat(error, body) from error
+            raise error_about(error, {"prompt": "messages", "guided_decoding": body.form_field}) from error
         made = form(Started(request, model, body, conversation, generation))
         return await (made.stream() if body.stream else made.whole())
-
-
-def _of_chat(error: TrtllmLiteError, body: ChatBody) -> ApiError:
-    """The error that a client gets, about the fields that chats have. No caller keeps it, nor so the request."""
-    failure = api_error(error, FIELDS)
-    names = {"prompt": "messages", "guided_decoding": body.form_field}
-    failure.param = names.get(failure.param or "", failure.param)
-    return failure
 
 
 def _start(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> tuple[Conversation, Generation]:

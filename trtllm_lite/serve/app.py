@@ -95,6 +95,12 @@ class Application:
             response.headers["X-Request-Id"] = request.id
         return response
 
+    def cut_off(self) -> None:
+        """End all answers that are being generated with an error."""
+        for model in self.models:
+            for interrupt in list(model.waiting):
+                interrupt(ApiError(503, "the server was shut down before the answer was whole", code="draining"))
+
     def check_head(self, headers: Mapping[str, str]) -> Response | None:
         """The answer to a request whose headers show no valid key, where one is needed, or else None."""
         keys = self.settings.api_keys
@@ -140,6 +146,9 @@ class Application:
             if adapter is not None:
                 return model, adapter
         known = ", ".join(shown(model.name) for model in self.models)
+        if not name:
+            missing = f"model is missing: expected {known}, or an adapter"
+            raise ApiError(400, missing, param="model", code="missing_required_parameter")
         raise ApiError(
             404,
             f"there is no model {shown(name)}: expected {known}, or an adapter",
@@ -195,6 +204,16 @@ class Application:
                 headers={"Allow": ", ".join(allowed)},
             )
         return route
+
+
+def error_about(error: Exception, names: Mapping[str, str]) -> ApiError:
+    """The error that a client gets whose fields have other ``names`` than those of the runtime.
+
+    No caller may keep it: it would keep the request.
+    """
+    failure = api_error(error, FIELDS)
+    failure.param = names.get(failure.param or "", failure.param)
+    return failure
 
 
 def _failed(error: Exception, body: ErrorBody) -> Response:

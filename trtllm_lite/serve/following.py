@@ -47,15 +47,22 @@ class _Following:
         self._connection = connection
         self._ended: asyncio.Future[None] = model.loop.create_future()
 
+    def interrupt(self, error: Exception) -> None:
+        """End with an error, whatever the generations do."""
+        if not self._ended.done():
+            self._ended.set_exception(error)
+
     async def wait(self) -> None:
         listener = self._check_end if self._on_news is None else self._take_news
         if self._connection is not None:
             self._connection.on_resume = self._resume
+        self._model.waiting.add(self.interrupt)
         try:
             for handle in self._handles:
                 self._model.listen(handle, listener)
             await self._ended
         finally:
+            self._model.waiting.discard(self.interrupt)
             for handle in self._handles:
                 self._model.forget(handle)
             for handle in self._running:

@@ -21,6 +21,7 @@ from trtllm_lite.serve.routes import ROUTES
 from trtllm_lite.serve.served_model import ModelSettings, ServedModel
 
 _NUM_WORKERS = 8  # threads that render, tokenize and compile grammars
+_CUTTING_SECONDS = 1.0  # for what is being prepared to be submitted, and answered
 _LEAST_CLOSING_SECONDS = 1.0  # for clients to read the last answers
 _OTHER_FILES = 256  # beside connections
 _OBJECTS_BETWEEN_SEARCHES = 50_000
@@ -128,11 +129,13 @@ async def _drain(app: Application, ending: "_Ending", timeout: float) -> None:
     hurry.cancel()
     ended.cancel()
     left = list(app.running)
-    for task in left:
+    if not left:
+        return
+    print(f"ending: {len(left)} requests are cut off", file=sys.stderr, flush=True)
+    app.cut_off()
+    await asyncio.wait(left, timeout=_CUTTING_SECONDS)
+    for task in app.running:
         task.cancel()
-    if left:
-        print(f"ending: {len(left)} requests were cut off", file=sys.stderr, flush=True)
-        await asyncio.wait(left, timeout=1.0)
 
 
 async def _all_ended(app: Application) -> None:

@@ -76,6 +76,8 @@ class ServedModel:
     """Sequences that are being generated, or wait for it."""
     num_rejected: Counter[str] = field(default_factory=lambda: Counter(queue_full=0, overloaded=0))
     """Requests that got status 429, by what was full: the server's queue, or the runtime's."""
+    waiting: set[Callable[[Exception], None]] = field(default_factory=set)
+    """What ends each answer that is waited for with an error."""
     _listeners: dict[RequestHandle, Listener] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -220,8 +222,11 @@ class ServedModel:
         return self.adapters.get(name)
 
     def add_adapter(self, name: str, path: str) -> LoRARequest:
-        """Make an adapter known under a name; its files are read when a request first names it."""
-        self.session.check_takes_adapters("lora_name")
+        """Make an adapter known under a name, from any thread. Its files are read now, and when it is first used.
+
+        Raises ArgumentError if the engine takes no adapters, EngineError if not this one.
+        """
+        self.session.check_takes_adapters("lora_name").check(LoRARequest(name, 1, path))
         self._last_adapter += 1  # no number is given twice: requests may still run with an adapter that was removed
         self.adapters[name] = adapter = LoRARequest(name, self._last_adapter, path)
         return adapter

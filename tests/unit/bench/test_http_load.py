@@ -28,13 +28,14 @@ from trtllm_lite.bench.http_client.server import Server, parse_base_url
 from trtllm_lite.bench.workload import Workload
 from trtllm_lite.errors import ArgumentError, LimitError, ServerError
 
-PROMPTS = Prompts(50, ServerLimits(1000))
+PROMPTS = Prompts(50, ServerLimits(1000, 1000))
 ASKING = Asking(MODEL)
 
 
 def requests_for(server, count, asking=ASKING, **options):
     """Requests that are all due at once."""
-    planned = Workload(num_requests=count, input_len="3", output_len="5", **options).requests(50, ServerLimits(1000))
+    workload = Workload(num_requests=count, input_len="3", output_len="5", **options)
+    planned = workload.requests(50, ServerLimits(1000, 1000))
     return [
         Asked(row, 0.0, server.request("POST", asking.endpoint, asking.body(one, None)), asking.stream, one.output_len)
         for row, one in enumerate(planned)
@@ -208,7 +209,7 @@ def test_other_urls_are_errors(url):
 def test_processes_send_the_same_requests_together(num_processes):
     with fake_server() as server:
         report = measured(server, num_processes, num_warmups=num_processes, concurrency=3)
-    planned = Workload(num_requests=6, input_len="3:9", output_len="1:5").requests(50, ServerLimits(1000))
+    planned = Workload(num_requests=6, input_len="3:9", output_len="1:5").requests(50, ServerLimits(1000, 1000))
     expected = sorted((one.prompt_ids.tolist(), one.output_len) for one in planned)
     sent = [(request.body["prompt"], request.body["max_tokens"]) for request in server.asked]
     assert sorted(sent[num_processes:]) == expected
@@ -227,7 +228,7 @@ def test_arrivals_are_those_of_the_workload():
     with fake_server() as server:
         target = parse_base_url(server.base_url)
         arrivals = {"arrival": "poisson", "request_rate": 2000.0}
-        planned = Workload(num_requests=9, **arrivals).requests(50, ServerLimits(1000))
+        planned = Workload(num_requests=9, **arrivals).requests(50, ServerLimits(1000, 1000))
         at_once = requests_for(target, 9)
         asked = [replace(one, arrival_s=due.arrival_s) for one, due in zip(at_once, planned, strict=True)]
         shares = deal(target, asked, [], 4, 2)

@@ -24,6 +24,7 @@ class Model:
 
     def __init__(self) -> None:
         self.loop, self._listeners = asyncio.get_running_loop(), {}
+        self.waiting = set()
 
     def listen(self, handle, listener) -> None:
         self._listeners[handle] = listener

@@ -17,12 +17,14 @@ _PATH = "/v1/models"
 class Served:
     """A model that ``server``, whose address is known, serves.
 
-    ``max_seq_len`` is as vLLM and SGLang tell it, None for servers that do not; ``software`` is their Server header.
+    ``max_seq_len`` is as vLLM and SGLang tell it, and ``max_input_len`` as this project's server does; None for servers
+    that do not. ``software`` is their Server header.
     """
 
     server: Server
     model: str
     max_seq_len: int | None
+    max_input_len: int | None
     software: str | None
 
 
@@ -42,9 +44,18 @@ def find_model(server: Server, model: str | None) -> Served:
     elif names and model not in names:
         raise ArgumentError(f"model is {shown(model)}, and {server.name} serves {shown(names)}: name one of these")
     card = next((card for card in cards if card["id"] == model), {})
-    length = card.get("max_model_len")
-    known = length if type(length) is int and length > 0 else None
-    return Served(replace(server, address=address), model, known, response.headers.get("server"))
+    return Served(
+        replace(server, address=address),
+        model,
+        max_seq_len=_length(card, "max_model_len"),
+        max_input_len=_length(card, "max_input_len"),
+        software=response.headers.get("server"),
+    )
+
+
+def _length(card: dict[str, Any], name: str) -> int | None:
+    length = card.get(name)
+    return length if type(length) is int and length > 0 else None
 
 
 async def _ask(server: Server) -> tuple[Response, str | None]:

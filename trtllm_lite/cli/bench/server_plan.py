@@ -52,7 +52,7 @@ def plan_of(options: dict[str, Any]) -> ServerPlan:
     workload = Workload(**options)
     served = find_model(parse_base_url(base_url, _api_key(api_key_file)), model)
     asking = Asking(served.model, **asked)
-    prompts = _prompts(asking, served.max_seq_len, **text)
+    prompts = _prompts(asking, served, **text)
     return ServerPlan(served, workload, asking, prompts, sending, objectives, price_per_hour)
 
 
@@ -71,7 +71,7 @@ def _api_key(path: str | None) -> str | None:
 
 def _prompts(
     asking: "Asking",
-    server_max_seq_len: int | None,
+    served: "Served",
     prompt_type: str | None,
     tokenizer: str | None,
     vocab_size: int | None,
@@ -92,5 +92,6 @@ def _prompts(
         if found is None:
             raise ArgumentError("prompts are random token ids: give the model's vocab_size, or its tokenizer")
         vocab_size = found.vocab_size
-    limits = ServerLimits(max_seq_len or server_max_seq_len or _UNBOUNDED)
+    longest = max_seq_len or served.max_seq_len or _UNBOUNDED
+    limits = ServerLimits(longest, min(served.max_input_len or longest, longest))
     return Prompts(vocab_size, limits, found.decode if as_text and found is not None else None)

@@ -33,11 +33,9 @@ async def models(app: Application, request: Request) -> Response:
 
 
 def _entries(model: ServedModel) -> list[dict[str, Any]]:
+    lengths = {"max_model_len": model.max_model_len, "max_input_len": model.session.limits.max_input_len}
     common = {"object": "model", "created": _STARTED, "owned_by": "trtllm_lite"}
-    own = [
-        {"id": name, **common, "root": model.name, "parent": None, "max_model_len": model.max_model_len}
-        for name in model.settings.names
-    ]
+    own = [{"id": name, **common, "root": model.name, "parent": None, **lengths} for name in model.settings.names]
     adapters = [
         {"id": name, **common, "root": adapter.lora_path, "parent": model.name}
         for name, adapter in model.adapters.items()

@@ -1,14 +1,16 @@
 """/v1/load_lora_adapter and /v1/unload_lora_adapter, with vLLM's bodies."""
 
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from trtllm_lite.errors import shown
+from trtllm_lite.errors import EngineError, LimitError, shown
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.app import Application
 from trtllm_lite.serve.bodies import decode
 from trtllm_lite.serve.http.messages import TEXT, Request, Response
+from trtllm_lite.serve.served_model import ServedModel
 
 _MAX_ADAPTERS = 4096
 _LONGEST_NAME = 256
@@ -44,7 +46,7 @@ async def load_lora_adapter(app: Application, request: Request) -> Response:
         )
     if len(model.adapters) >= _MAX_ADAPTERS:
         raise ApiError(400, f"there are {_MAX_ADAPTERS} adapters already: unload one", code="too_many_adapters")
-    model.add_adapter(body.lora_name, str(path))
+    await model.prepare(partial(_add, model, body, path))
     return Response(200, f"Success: LoRA adapter {shown(body.lora_name)} added successfully.\n".encode(), TEXT)
 
 
@@ -57,6 +59,14 @@ async def unload_lora_adapter(app: Application, request: Request) -> Response:
                 200, f"Success: LoRA adapter {shown(body.lora_name)} removed successfully.\n".encode(), TEXT
             )
     raise ApiError(404, f"there is no adapter {shown(body.lora_name)}", param="lora_name", code="adapter_not_found")
+
+
+def _add(model: ServedModel, body: LoadBody, path: Path) -> None:
+    try:
+        model.add_adapter(body.lora_name, str(path))
+    except (EngineError, LimitError) as error:
+        message = f"{shown(body.lora_path)} is no adapter of this model: {error}".replace(str(path), body.lora_path)
+        raise ApiError(400, message, param="lora_path", code="invalid_value") from error
 
 
 def _checked_path(root: Path | None, given: str) -> Path:
@@ -73,7 +83,7 @@ def _checked_path(root: Path | None, given: str) -> Path:
     if not is_adapter:
         raise ApiError(
             400,
-            f"lora_path is {shown(given)}: expected a directory below --lora_root with an adapter_config.json",
+            f"lora_path is {shown(given)}: expected a directory with an adapter_config.json, counted from --lora_root",
             param="lora_path",
             code="invalid_value",
         )

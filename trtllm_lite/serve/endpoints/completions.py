@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from trtllm_lite.errors import TrtllmLiteError
 from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.api.request_output import CompletionOutput, RequestOutput, logprobs_of
 from trtllm_lite.runtime.lora.request import LoRARequest
@@ -12,7 +13,7 @@ from trtllm_lite.runtime.session.prompts import is_token_ids, parse_prompts
 from trtllm_lite.runtime.session.request import Response as Step
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.serve.api_error import ApiError, api_error
-from trtllm_lite.serve.app import Application
+from trtllm_lite.serve.app import Application, error_about
 from trtllm_lite.serve.bodies import decode, read
 from trtllm_lite.serve.bodies.completion import DEFAULT_MAX_TOKENS, CompletionBody
 from trtllm_lite.serve.events import DONE, EventWriter, encode_json, event
@@ -37,7 +38,10 @@ async def completions(app: Application, request: Request) -> Response | None:
     num_sequences = num_prompts * (body.best_of or body.n)
     is_quick = num_sequences == 1 and len(request.body) <= _MAX_QUICK_BYTES and body.is_quick
     with model.admission(num_sequences):
-        generations = await model.prepare(partial(_start, model, adapter, body), is_quick=is_quick)
+        try:
+            generations = await model.prepare(partial(_start, model, adapter, body), is_quick=is_quick)
+        except TrtllmLiteError as error:
+            raise error_about(error, {"guided_decoding": body.form_field}) from error
         answer = _Answer(request, model, body, generations)
         return await (answer.stream() if body.stream else answer.whole())
 

@@ -153,6 +153,7 @@ class Connection(asyncio.Protocol):
         self._is_in_body = True
         self._set_deadline()
         if self._headers.get("expect", "").lower() == "100-continue" and self._task is None:
+            self._check_head()
             self._outlet.write(_CONTINUE)  # never into the midst of another answer; clients go on without, too
 
     def on_body(self, part: bytes) -> None:
@@ -165,10 +166,14 @@ class Connection(asyncio.Protocol):
             busy = f"bodies of {self._limits.max_held_bytes} bytes are being read already: come back later\n"
             self._raise(Response(503, busy.encode(), TEXT, {"Retry-After": "1"}))
         if self._body_bytes > _LARGE_BODY and not self._is_head_checked:
-            self._is_head_checked = True
-            refusal = self._server.check_head(self._headers)
-            if refusal is not None:
-                self._raise(refusal)
+            self._check_head()
+
+    def _check_head(self) -> None:
+        """Refuse the request whose body is about to come if its head is not in order."""
+        self._is_head_checked = True
+        refusal = self._server.check_head(self._headers)
+        if refusal is not None:
+            self._raise(refusal)
 
     def on_message_complete(self) -> None:
         assert self._parser is not None
