@@ -287,10 +287,10 @@ TEST(blocks_are_back_within_a_step_of_a_cancellation) {
 TEST(timeouts_end_waiting_and_running_requests) {
   tl::EventLoopConfig config = loop_config(1);
   Service service(config, [](FakeExecutor& executor) {
-    executor.on_wait = [](const tl::StepBatch&) { std::this_thread::sleep_for(std::chrono::milliseconds(2)); };
+    executor.on_wait = [](const tl::StepBatch&) { std::this_thread::sleep_for(std::chrono::milliseconds(10)); };
   });
   tl::RequestSpec spec = spec_of({1, 2}, 90);
-  spec.timeout = std::chrono::milliseconds(30);
+  spec.timeout = std::chrono::milliseconds(400);  // 40 of its 90 tokens; the first, however busy the machine is
   const RequestId running = service.loop.submit(spec);
   const RequestId waiting = service.loop.submit(spec);
   spec.timeout = tl::Clock::duration::max();
