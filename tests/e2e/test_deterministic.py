@@ -35,15 +35,15 @@ KINDS = (
 
 
 def requests() -> list[Request]:
-    """Prompts of 1 to 60 tokens, every other one with a prefix that others have, and a text that repeats itself."""
+    """Prompts of 1 to 43 tokens, every other one with a prefix that others have, and a text that repeats itself."""
     generator = np.random.default_rng(0)
     shared = np.tile(generator.integers(0, VOCAB_SIZE, 8), 8)
     made = []
     for row in range(24):
-        prompt = generator.integers(0, VOCAB_SIZE, int(generator.integers(1, 60)))
+        prompt = generator.integers(0, VOCAB_SIZE, int(generator.integers(1, 44)))
         if row % 2:
             prompt[: len(prompt) * 3 // 4] = shared[: len(prompt) * 3 // 4]
-        params = replace(KINDS[row % 2], max_tokens=int(generator.integers(20, 36)), detokenize=False)
+        params = replace(KINDS[row % 2], max_tokens=int(generator.integers(36, 52)), detokenize=False)
         made.append(Request(prompt.astype(np.int32), params))
     return made
 
