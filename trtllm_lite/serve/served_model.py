@@ -91,6 +91,7 @@ class ServedModel:
         self.adapters: dict[str, LoRARequest] = {}
         self._last_adapter = 0
         for name, path in self.settings.adapters:
+            self.check_adapter(path)
             self.add_adapter(name, path)
 
     @property
@@ -221,12 +222,15 @@ class ServedModel:
         """The adapter of this name, or None."""
         return self.adapters.get(name)
 
-    def add_adapter(self, name: str, path: str) -> LoRARequest:
-        """Make an adapter known under a name, from any thread. Its files are read now, and when it is first used.
+    def check_adapter(self, path: str) -> None:
+        """Read an adapter, from any thread.
 
-        Raises ArgumentError if the engine takes no adapters, EngineError if not this one.
+        Raises ArgumentError if the engine takes no adapters, EngineError or LimitError if not this one.
         """
-        self.session.check_takes_adapters("lora_name").check(LoRARequest(name, 1, path))
+        self.session.check_takes_adapters("lora_name").check(path)
+
+    def add_adapter(self, name: str, path: str) -> LoRARequest:
+        """Make an adapter known under a name that nothing has; its files are read when a request first names it."""
         self._last_adapter += 1  # no number is given twice: requests may still run with an adapter that was removed
         self.adapters[name] = adapter = LoRARequest(name, self._last_adapter, path)
         return adapter

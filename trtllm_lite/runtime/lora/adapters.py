@@ -81,9 +81,12 @@ class Adapters:
             self._waiting.append(_Waiting(weakref.ref(handle), handle.request, lora, now, deadline))
             self._advance()
 
-    def check(self, lora: LoRARequest) -> None:
-        """Read an adapter's files without keeping it. Raises EngineError if the engine cannot run with it."""
-        self._load(lora)
+    def check(self, path: str) -> None:
+        """Read the files of an adapter without keeping it; any thread may.
+
+        Raises EngineError or LimitError if the engine cannot run with it.
+        """
+        self._load(LoRARequest("unnamed", 1, path))
 
     def keep(self, lora: LoRARequest, adapter: Any) -> None:
         """Take a native adapter that was made elsewhere, as if it had been loaded.

@@ -13,7 +13,7 @@ NumSequences = Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQUENCES)]
 """Known to be in bounds before the server counts the sequences as taken in."""
 
 
-_TOO_LONG = 10  # digits of a token id
+_MOST_DIGITS = 9  # of a token id
 _FORMS = (
     *("response_format", "structured_outputs"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
@@ -176,7 +176,7 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def _logit_bias(self) -> dict[int, float] | None:
         if self.logit_bias is None:
             return None
-        if not all(token.isascii() and token.isdigit() and len(token) < _TOO_LONG for token in self.logit_bias):
+        if not all(token.isascii() and token.isdigit() and len(token) <= _MOST_DIGITS for token in self.logit_bias):
             raise ApiError(400, "logit_bias: expected token ids as keys", param="logit_bias", code="invalid_value")
         return {int(token): bias for token, bias in self.logit_bias.items()}
 

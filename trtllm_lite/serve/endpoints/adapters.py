@@ -40,13 +40,10 @@ async def load_lora_adapter(app: Application, request: Request) -> Response:
         raise ApiError(
             400, f"lora_name: expected 1 to {_LONGEST_NAME} characters", param="lora_name", code="invalid_value"
         )
-    if app.knows(body.lora_name):
-        raise ApiError(
-            400, f"{shown(body.lora_name)} is a model or an adapter already", param="lora_name", code="name_taken"
-        )
-    if len(model.adapters) >= _MAX_ADAPTERS:
-        raise ApiError(400, f"there are {_MAX_ADAPTERS} adapters already: unload one", code="too_many_adapters")
-    await model.prepare(partial(_add, model, body, path))
+    _check_room(app, model, body.lora_name)
+    await model.prepare(partial(_check_adapter, model, body.lora_path, path))
+    _check_room(app, model, body.lora_name)  # another request may have come first meanwhile
+    model.add_adapter(body.lora_name, str(path))
     return Response(200, f"Success: LoRA adapter {shown(body.lora_name)} added successfully.\n".encode(), TEXT)
 
 
@@ -61,11 +58,18 @@ async def unload_lora_adapter(app: Application, request: Request) -> Response:
     raise ApiError(404, f"there is no adapter {shown(body.lora_name)}", param="lora_name", code="adapter_not_found")
 
 
-def _add(model: ServedModel, body: LoadBody, path: Path) -> None:
+def _check_room(app: Application, model: ServedModel, name: str) -> None:
+    if app.knows(name):
+        raise ApiError(400, f"{shown(name)} is a model or an adapter already", param="lora_name", code="name_taken")
+    if len(model.adapters) >= _MAX_ADAPTERS:
+        raise ApiError(400, f"there are {_MAX_ADAPTERS} adapters already: unload one", code="too_many_adapters")
+
+
+def _check_adapter(model: ServedModel, given: str, path: Path) -> None:
     try:
-        model.add_adapter(body.lora_name, str(path))
+        model.check_adapter(str(path))
     except (EngineError, LimitError) as error:
-        message = f"{shown(body.lora_path)} is no adapter of this model: {error}".replace(str(path), body.lora_path)
+        message = f"{shown(given)} is no adapter of this model: {error}".replace(str(path), given)
         raise ApiError(400, message, param="lora_path", code="invalid_value") from error
 
 

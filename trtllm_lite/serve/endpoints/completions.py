@@ -112,16 +112,15 @@ class _Answer:
             for row, output in enumerate(outputs)
             for completion in output.outputs
         ]
-        drawn = sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
-        if not self._body.use_beam_search:  # of several that were drawn the best alone may be among the outputs
-            handles = [handle for generation in self._generations for handle in generation.handles]
-            drawn = sum(step.token_id is not None for handle in handles for step in handle.responses)
-        content = {
-            **self._head,
-            "choices": choices,
-            "usage": usage_of(self._request, self._generations, drawn),
-        }
-        return Response(200, encode_json(content))
+        usage = usage_of(self._request, self._generations, self._num_drawn(outputs))
+        return Response(200, encode_json({**self._head, "choices": choices, "usage": usage}))
+
+    def _num_drawn(self, outputs: Sequence[RequestOutput]) -> int:
+        """Tokens of all sequences, of which the best alone may be among the outputs."""
+        if self._body.use_beam_search:  # beams that were given up are not known
+            return sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
+        handles = [handle for generation in self._generations for handle in generation.handles]
+        return sum(step.token_id is not None for handle in handles for step in handle.responses)
 
     def _choice(self, number: int, output: RequestOutput, completion: CompletionOutput) -> dict[str, Any]:
         body = self._body
