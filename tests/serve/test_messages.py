@@ -94,10 +94,12 @@ def test_a_tool_is_used_and_its_result_taken(client):
 
 def test_a_call_that_is_cut_off_is_never_said_to_be_complete(client):
     num_tokens = client.messages.create(**ASKS_FOR_WEATHER).usage.output_tokens
-    asked = {**ASKS_FOR_WEATHER, "max_tokens": num_tokens - 12}
-    whole = client.messages.create(**asked)
-    assert (whole.stop_reason, whole.content) == ("max_tokens", [])
-    assert list(client.messages.create(**asked, stream=True))[-2].delta.stop_reason == "max_tokens"
+    for missing in (1, 4, 12):
+        asked = {**ASKS_FOR_WEATHER, "max_tokens": num_tokens - missing}
+        whole = client.messages.create(**asked)
+        assert whole.stop_reason == "max_tokens"
+        assert not [block for block in whole.content if block.type == "tool_use"]
+        assert list(client.messages.create(**asked, stream=True))[-2].delta.stop_reason == "max_tokens"
 
 
 @pytest.mark.parametrize(

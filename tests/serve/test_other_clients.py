@@ -66,13 +66,14 @@ def test_langchain_gets_answers_whole_and_in_pieces(chain):
 
 
 def test_langchain_has_functions_called(chain):
-    calls = chain.bind_tools([travel], tool_choice="any", parallel_tool_calls=False).invoke(QUESTION).tool_calls
+    caller = chain.bind_tools([travel], tool_choice="any", parallel_tool_calls=False, strict=True)
+    calls = caller.invoke(QUESTION).tool_calls
     assert [call["name"] for call in calls] == ["travel"]
     assert isinstance(calls[0]["args"]["is_far"], bool)
 
 
 def test_langchain_gives_results_of_functions_back(chain):
-    caller = chain.bind_tools([travel], tool_choice="any", parallel_tool_calls=False)
+    caller = chain.bind_tools([travel], tool_choice="any", parallel_tool_calls=False, strict=True)
     asked = [HumanMessage(QUESTION), caller.invoke(QUESTION)]
     results = [travel.invoke(call) for call in asked[-1].tool_calls]
     assert chain.invoke([*asked, *results]).content
