@@ -51,8 +51,8 @@ def server(repository: Path, log: Path) -> Iterator[None]:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR")),
     }
-    with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+    with log.open("w") as output:  # Python in the server imports from its folder first: not from this checkout
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=log.parent)
     try:
         while not ready():
             if process.poll() is not None:
