@@ -72,7 +72,8 @@ class Schema:
 
     ``constraints`` relate shape symbols and int attributes, e.g. ``half_dim * 2 == head_dim``: one comparison each, of
     integers, names, ``+``, ``-``, ``*`` and ``%``. One that mentions a symbol of absent operands only says nothing.
-    ``check`` says that ``check.h`` beside the schema checks what else a valid call fulfils.
+    ``check`` says that ``check.h`` beside the schema checks what else a valid call fulfils. All ranks compute a
+    ``collective`` together: plans of CPUs have instructions of its folder's name instead of calls.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Schema:
     attributes: tuple[Attribute, ...]
     constraints: tuple[str, ...] = ()
     check: bool = False
+    collective: bool = False
 
     @property
     def keeps_state(self) -> bool:
@@ -152,6 +154,7 @@ def load_schema(path: Path) -> Schema:
         attributes=attributes,
         constraints=tuple(raw.pop("constraints", ())),
         check=raw.pop("check", False),
+        collective=raw.pop("collective", False),
     )
     if raw:
         raise ValueError(f"{path}: unknown keys {sorted(raw)}")

@@ -140,7 +140,7 @@ class DeviceExecutor:
         """
 
 def open_executor(
-    engine: Engine,
+    ranks: Sequence[Engine],
     *,
     num_blocks: int = 0,
     num_threads: int = 0,
@@ -148,16 +148,21 @@ def open_executor(
     network: Network | None = None,
     features_of: DeviceExecutor | None = None,
     num_loras: int = 0,
+    rank_timeout: float = ...,
 ) -> DeviceExecutor:
-    """Load ``engine``; the options are those of CpuExecutor, CudaExecutor and NetworkExecutor.
+    """Load the engines of all ranks; the options are those of CpuExecutor, CudaExecutor and NetworkExecutor.
 
     Each ignores what concerns the others. The engine of a head that drafts reads what ``features_of`` keeps; on a GPU
-    there are ``num_loras`` slots for adapters. Raises
+    there are ``num_loras`` slots for adapters. A rank that comes to a collective ``rank_timeout`` seconds after another
+    ends the step with DeviceError. Raises
     ArgumentError without the network that a NetworkExecutor needs, or without fitting features.
     """
 
 class LogitsExecutor(DeviceExecutor):
-    """An executor whose logits come to the host: a CpuExecutor or a NetworkExecutor."""
+    """An executor whose logits come to the host: a CpuExecutor, a CpuGroup or a NetworkExecutor."""
+
+class CpuGroup(LogitsExecutor):
+    """The ranks of an engine for CPUs, each on threads of its own. Made by ``open_executor``."""
 
 class NetworkExecutor(LogitsExecutor):
     """An engine whose plan is a network, which has a KV block for each sequence."""

@@ -42,7 +42,7 @@ _ARGUMENTS = (
     *("model", "tokenizer", "target", "dtype", "kv_cache_config", "scheduler_config", "speculative_config"),
     "enable_chunked_prefill",
     *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "num_threads"),
-    *("gather_context_logits", "deterministic", "ignore_config_keys", "dequantize"),
+    *("gather_context_logits", "deterministic", "ignore_config_keys", "dequantize", "tensor_parallel_size"),
 )
 
 
@@ -80,6 +80,8 @@ class LLM:
     - ``num_threads``: threads that compute on the CPU; all cores by default
     - ``max_lora_rank``: the engine must take adapters of up to this rank (a multiple of 8), at most ``max_loras`` (16)
       in use at once and ``max_cpu_loras`` (twice as many) in memory
+    - ``tensor_parallel_size``: devices that share out every layer, or threads of their own on a CPU; 1 by default, or
+      what a given engine was built for
 
     Raises ConvertError, BuildError, EngineError (the model), DeviceError (the GPU), LimitError, ArgumentError (the
     arguments).
@@ -108,6 +110,7 @@ class LLM:
         max_lora_rank: int | None = None,
         max_loras: int | None = None,
         max_cpu_loras: int | None = None,
+        tensor_parallel_size: int | None = None,
         **others: Any,
     ) -> None:
         arguments.reject_unsupported("LLM", others, arguments.LLM, _ARGUMENTS)
@@ -148,11 +151,13 @@ class LLM:
             conversion = Conversion(dtype, ignored, dequantize)
             max_draft_len = None if speculation is None else speculation.num_speculative_tokens
             built = {**limits, "max_draft_len": max_draft_len, "max_lora_rank": max_lora_rank}
+            built["tp_size"] = tensor_parallel_size
             recipe = Recipe(target or "cpu", conversion, built, kv_cache.tokens_per_block, flags)
             self.engine_dir, self.session = open_cached(str(model), recipe, lambda path: open_session(path, 0, options))
         _check_engine(self.session, target, dtype, flags)
         _check_ignored(self.session, ignored)
         _check_lora(self.session, max_lora_rank)
+        _check_ranks(self.session, tensor_parallel_size)
         if tokenizer is not None:
             self.session.tokenizer = Tokenizer.from_files(Path(tokenizer))
 
@@ -239,7 +244,8 @@ class LLM:
         """
         _check_text("engine_dir", engine_dir, "a directory", str | Path)
         # A manifest may name other files; only these are copied.
-        files = (ENGINE_FILE, CONFIG_FILE, *(name for name in TOKENIZER_FILES if name in self.session.manifest.files))
+        manifest = self.session.manifest
+        files = (*manifest.engine_files, CONFIG_FILE, *(name for name in TOKENIZER_FILES if name in manifest.files))
         with atomic_directory(Path(engine_dir), CONFIG_FILE) as directory:
             for name in files:
                 try:
@@ -349,6 +355,15 @@ def _check_engine(session: Session, target: str | None, dtype: str, flags: Mappi
         is_so = name == "deterministic" and session.manifest.target.kind == "cpu"
         if asked and not is_so and not getattr(session.manifest, name):
             raise ArgumentError(f"this engine was built without {name}: build it again with it, or leave it out")
+
+
+def _check_ranks(session: Session, tp_size: int | None) -> None:
+    built = session.manifest.mapping.tp_size
+    if tp_size is not None and tp_size != built:
+        raise ArgumentError(
+            f"tensor_parallel_size is {shown(tp_size)}, but this engine was built with --tp_size {built}: leave it "
+            "out, or build the engine again"
+        )
 
 
 def _check_lora(session: Session, max_lora_rank: int | None) -> None:

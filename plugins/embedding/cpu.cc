@@ -23,12 +23,18 @@ void embedding(const KernelArgs& args) {
   const Tensor& scales = args.inputs[embedding::kWeightScale];
   const Tensor& offsets = args.inputs[embedding::kWeightOffset];
   const auto* token_ids = args.inputs[embedding::kTokenIds].as<const std::int32_t>();
-  const std::int64_t num_tokens = args.inputs[embedding::kTokenIds].shape[0], hidden = table.shape[1];
+  const std::int64_t num_tokens = args.inputs[embedding::kTokenIds].shape[0];
+  const std::int64_t vocab = table.shape[0], hidden = table.shape[1], first = args.rank * vocab;
   float* y = args.outputs[embedding::kY].as<float>();
   const auto scale = static_cast<float>(embedding::attributes_of(args).scale);
   args.pool->parallel_for(num_tokens, [&](std::int64_t t, int) {
-    read_row(table, token_ids[t], y + t * hidden);
-    if (scales.data != nullptr) scale_blocks(scales, offsets, token_ids[t], hidden, y + t * hidden);
+    const std::int64_t row = token_ids[t] - first;
+    if (row < 0 || row >= vocab) {
+      for (std::int64_t k = 0; k < hidden; ++k) y[t * hidden + k] = 0;
+      return;
+    }
+    read_row(table, row, y + t * hidden);
+    if (scales.data != nullptr) scale_blocks(scales, offsets, row, hidden, y + t * hidden);
     for (std::int64_t k = 0; k < hidden; ++k) y[t * hidden + k] *= scale;
   });
 }

@@ -63,8 +63,8 @@ def stepper(models: Models) -> Callable[..., np.ndarray]:
     """Runs tokens of one sequence through the model or its head, over one paged cache; logits of the last ones."""
     native = core()
     engines = [native.Engine(str(path / "rank0.engine")) for path in (models.engine, models.head_engine)]
-    target = native.open_executor(engines[0], num_blocks=8)
-    head = native.open_executor(engines[1], num_blocks=8, features_of=target)
+    target = native.open_executor([engines[0]], num_blocks=8)
+    head = native.open_executor([engines[1]], num_blocks=8, features_of=target)
     table = np.array([[5, 0, 7, 2]], np.int32)
 
     def run(tokens: list[int], past: int, num_logits: int = 0, of_head: bool = False) -> np.ndarray:

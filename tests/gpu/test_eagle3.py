@@ -63,8 +63,8 @@ def test_a_head_computes_what_its_reference_does(models: Models) -> None:
     native, head = core(), models.head
     tolerances = HEAD_TOLERANCES if models.method == "eagle3" else GPU_TOLERANCES
     engines = [native.Engine(str(path / "rank0.engine")) for path in (models.engine, models.head_engine)]
-    target = native.open_executor(engines[0], num_blocks=8)
-    draft = native.open_executor(engines[1], num_blocks=8, features_of=target)
+    target = native.open_executor([engines[0]], num_blocks=8)
+    draft = native.open_executor([engines[1]], num_blocks=8, features_of=target)
     table, known = np.array([[5, 0, 7, 2]], np.int32), head.known.numpy()
 
     def run(executor: Any, tokens: list[int], past: int, num_logits: int = 1) -> np.ndarray:

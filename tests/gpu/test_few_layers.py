@@ -94,7 +94,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         directory / "checkpoint", directory / "engine", **LIMITS, gather_context_logits=True, target="sm_90"
     )
     engine = _core.Engine(str(directory / "engine" / "rank0.engine"))
-    executor = make_executor(_core, engine, manifest, num_threads=0, num_blocks=NUM_BLOCKS)
+    executor = make_executor(_core, [engine], manifest, num_threads=0, num_blocks=NUM_BLOCKS)
     run = Run(executor, manifest.kv_cache, config["vocab_size"])
     for step in SCHEDULE:
         run.step(step)

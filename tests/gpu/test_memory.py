@@ -23,7 +23,7 @@ def test_device_memory_is_as_planned(tmp_path: Path) -> None:
     manifest = build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_90", strip_plan=True)
     before = _core.cuda_device_memory()["free"]
     engine = _core.Engine(str(tmp_path / "engine" / "rank0.engine"))
-    executor = make_executor(_core, engine, manifest, num_threads=0, num_blocks=manifest.kv_cache.num_blocks)
+    executor = make_executor(_core, [engine], manifest, num_threads=0, num_blocks=manifest.kv_cache.num_blocks)
     for num_tokens, past in ((2048, 0), (1, 2048)):
         tables = np.arange(128, dtype=np.int32)[None]
         tokens, last = np.ones(num_tokens, np.int32), np.array([num_tokens - 1], np.int32)

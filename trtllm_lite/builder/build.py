@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Unpack
 
@@ -16,12 +17,14 @@ from trtllm_lite.builder.limits import BuildLimits, GivenLimits
 from trtllm_lite.builder.lora import check_lora, check_lora_of_quantized
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.observe import observe
-from trtllm_lite.builder.parts import EngineParts, manifest_of, write_parts
+from trtllm_lite.builder.parts import EngineParts, content_of, manifest_of
 from trtllm_lite.builder.passes.features import has_features
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
+from trtllm_lite.builder.sharding import check_shardable, ranks_of
+from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES, engine_file
 from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
 from trtllm_lite.engine.sbom import SBOM_FILE
+from trtllm_lite.engine.writer import EngineContent, Weight, write_engines
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
@@ -90,32 +93,39 @@ def build_engine(
     job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, chosen, targets, strip_plan, tuning, report, statistics)
     job = replace(job, accuracy=accuracy)
     observe(job.graph, observed or {})
+    jobs = ranks_of(job)
     report("fuse", 1, 1)
-    parts = _ahead(chosen.compile(job), workers_of(job.graph))
+    ranks = _ahead([chosen.compile(job) for job in jobs], workers_of(job.graph))
     optional = (*TOKENIZER_FILES, PROVENANCE_FILE, SBOM_FILE)
     with atomic_directory(Path(output_dir), CONFIG_FILE, optional=optional) as directory:
         files = _copy_tokenizer(checkpoint, directory)
-        manifest = manifest_of(job, parts, files)
-        _write(directory, parts, manifest, partial(report, "write"))
+        manifests = [manifest_of(job, parts, files) for job, parts in zip(jobs, ranks, strict=True)]
+        _write(directory, list(map(content_of, ranks, manifests)), partial(report, "write"))
+        (directory / CONFIG_FILE).write_text(manifests[0].to_json(indent=2) + "\n")
         if attest is not None:
             attest(directory)
-    return manifest
+    return manifests[0]
 
 
-def _ahead(parts: EngineParts, workers: int) -> EngineParts:
-    """``parts`` whose computed weights, which are loaded in their order, ``workers`` threads compute ahead."""
-    computed = in_order([weight.load for weight in parts.weights if weight.computed], workers)
-    weights = (replace(weight, load=lambda: next(computed)) if weight.computed else weight for weight in parts.weights)
-    return replace(parts, weights=tuple(weights))
+def _ahead(ranks: Sequence[EngineParts], workers: int) -> list[EngineParts]:
+    """``ranks`` whose computed weights ``workers`` threads compute ahead, in the order in which they are written."""
+    in_turns = (weight for turn in zip_longest(*(parts.weights for parts in ranks)) for weight in turn if weight)
+    computed = in_order([weight.load for weight in in_turns if weight.computed], workers)
+
+    def ahead(weight: Weight) -> Weight:
+        return replace(weight, load=lambda: next(computed)) if weight.computed else weight
+
+    return [replace(parts, weights=tuple(map(ahead, parts.weights))) for parts in ranks]
 
 
-def _write(directory: Path, parts: EngineParts, manifest: Manifest, progress: Callable[[int, int], None]) -> None:
-    """The engine and its manifest. Raises OutputError if there is no room, BuildError if the runtime refuses it."""
-    weights = 0 if manifest.stripped else sum(weight.num_bytes for weight in parts.weights)
-    require_space(directory, weights + sum(map(len, parts.networks.values())))
-    write_parts(directory / ENGINE_FILE, parts, manifest, progress)
-    _read_back(directory / ENGINE_FILE)
-    (directory / CONFIG_FILE).write_text(manifest.to_json(indent=2) + "\n")
+def _write(directory: Path, ranks: Sequence[EngineContent], progress: Callable[[int, int], None]) -> None:
+    """The engines. Raises OutputError if there is no room, BuildError if the runtime refuses one."""
+    weights = sum(weight.num_bytes for engine in ranks for weight in engine.weights)
+    require_space(directory, weights + sum(len(image) for engine in ranks for image in engine.networks.values()))
+    engines = {directory / engine_file(rank): engine for rank, engine in enumerate(ranks)}
+    write_engines(engines, progress)
+    for path in engines:
+        _read_back(path)
 
 
 def _read_back(engine: Path) -> None:
@@ -151,7 +161,7 @@ def plan_memory(
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
     recipe = _recipe(qformat, group_size, kv_cache_dtype, kv_cache_scale)
     job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, chosen, targets, False, Tuning(), _ignore, placeholder)
-    return chosen.memory(job, num_threads)
+    return chosen.memory(ranks_of(job)[0], num_threads)
 
 
 def _recipe(qformat: str, group_size: int, kv_cache_dtype: str, kv_cache_scale: float | None) -> Recipe:
@@ -196,6 +206,7 @@ def _fuse(
             "the network has features for a head that drafts, which engines of TensorRT neither keep nor read: build "
             "with --backend native, or convert the model without --draft_model_dir"
         )
+    check_shardable(checkpoint.model.graph, limits, backend.kind)
     check_lora(limits, backend.kind, targets)
     quantized, _ = quantize_network(checkpoint.model, recipe, statistics)
     check_lora_of_quantized(limits.max_lora_rank, quantized_as(quantized))

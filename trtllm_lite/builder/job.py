@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.checkpoint import Checkpoint
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.engine.manifest import Accuracy, CacheGroup, Fusion
+from trtllm_lite.engine.manifest import ONE_RANK, Accuracy, CacheGroup, Fusion, RankMapping
 
 # Called with (stage, done, total): stage is "fuse" (passes and planning), "compile" (GPU kernels),
 # "measure" (products) or "write" (weights).
@@ -46,6 +46,7 @@ class BuildJob:
     ``qformat`` says how the graph has the weights of linear layers; ``kv_cache_dtype`` is the type that the KV cache
     has in the graph or should have, or ``auto``. ``targets`` are names that the backend accepts. Without weights in the
     engine (``strip_plan``) the runtime makes random ones. ``accuracy`` is what was measured of the network before.
+    ``mapping`` says which part of the network the graph is.
     """
 
     checkpoint: Checkpoint
@@ -59,4 +60,5 @@ class BuildJob:
     tuning: Tuning
     report: Progress
     accuracy: Accuracy | None = None
+    mapping: RankMapping = ONE_RANK
     lora_projections: tuple[str, ...] = ()

@@ -1,8 +1,7 @@
 """The parts that a backend makes of a network, and that go into the engine file."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import onnx_ir as ir
 
@@ -11,7 +10,7 @@ from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.passes.features import borrows_features, feature_size
 from trtllm_lite.engine.format import PRODUCER
 from trtllm_lite.engine.manifest import KvCache, Limits, Lora, Manifest, Tactic, Target
-from trtllm_lite.engine.writer import Weight, write_engine
+from trtllm_lite.engine.writer import EngineContent, Weight
 from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
 
@@ -56,6 +55,7 @@ def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> 
         fusions=job.fusions,
         num_parameters=_num_parameters(job.checkpoint.model.graph),
         qformat=job.qformat,
+        mapping=job.mapping,
         stripped=job.strip_plan,
         tactics=parts.tactics,
         expansions=parts.expansions,
@@ -77,16 +77,12 @@ def _num_parameters(graph: ir.Graph) -> int:
     return sum(int(tensor.size) for tensor in tensors if isinstance(tensor, ir.LazyTensor))
 
 
-def write_parts(
-    path: Path, parts: EngineParts, manifest: Manifest, progress: Callable[[int, int], None] | None = None
-) -> None:
-    """Write the engine file, without the weights of a stripped engine; ``progress`` counts weights. Raises OSError."""
-    write_engine(
-        path,
+def content_of(parts: EngineParts, manifest: Manifest) -> EngineContent:
+    """What goes into the engine file; that of a stripped engine has no weights."""
+    return EngineContent(
         () if manifest.stripped else parts.weights,
         parts.plan,
         manifest.to_json(),
-        progress,
         cubins=parts.cubins,
         networks=parts.networks,
         alignment=parts.alignment,

@@ -74,6 +74,11 @@ def _build_options(function: Decorated) -> Decorated:
             type=int,
             help="Highest rank of adapters (LoRA) of requests, a multiple of 8, at most 512. [default: 0, none]",
         ),
+        click.option(
+            "--tp_size",
+            type=int,
+            help="Devices that share out every layer (tensor parallelism), up to 16; each has an engine. [default: 1]",
+        ),
         click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
         click.option(
             "--deterministic",

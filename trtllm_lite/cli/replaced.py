@@ -21,7 +21,8 @@ def _merge(tables: Iterable[Mapping[str, Replaced]]) -> dict[str, Replaced]:
     return {name: entry for table in tables for name, entry in table.items()}
 
 
-_ONE_DEVICE = "engines run on one device so far; leave it out"
+_ONE_DEVICE = "engines share layers out among devices, by --tp_size of `trtllm-lite build`, and in no other way yet"
+_SHARDED = "`trtllm-lite build --tp_size` shares embeddings out by rows of the vocabulary"
 _INT8_WEIGHTS = "use `trtllm-lite build --qformat int8_wo`"
 _NOT_QUANTIZED = "this quantization is not supported yet; `trtllm-lite quantize --help` lists the schemes that are"
 _LORA = "adapters are given when an engine runs; --max_lora_rank makes room for them, at every linear layer"
@@ -36,7 +37,8 @@ _EVERYWHERE = _merge(
 )
 _PARALLEL = _merge(
     [
-        _same("tp_size pp_size cp_size world_size moe_tp_size moe_ep_size", _ONE_DEVICE, ("1",)),
+        _same("pp_size cp_size moe_tp_size moe_ep_size", _ONE_DEVICE, ("1",)),
+        _same("world_size", "use --tp_size of `trtllm-lite build`", ("1",)),
         _same("auto_parallel", _ONE_DEVICE, ("1", *_OFF)),
         _same("gpus_per_node cluster_key", _ONE_DEVICE),
     ]
@@ -63,12 +65,15 @@ CONVERT = _merge(
     [
         _EVERYWHERE,
         _PARALLEL,
+        _same(
+            "tp_size", "a checkpoint is the same for any number of GPUs: use --tp_size of `trtllm-lite build`", ("1",)
+        ),
         _QUANTIZED,
         _same("qformat", _LATER, ("full_prec", "none")),
         _same(f"{_CALIBRATION} quantize_lm_head", _LATER, _OFF),
         _same("kv_cache_dtype", "use `trtllm-lite build --kv_cache_dtype`", ("auto", "none")),
         _same("load_by_shard load_model_on_cpu", "weights are always streamed on the CPU", harmless=True),
-        _same("use_parallel_embedding embedding_sharding_dim", _ONE_DEVICE, _OFF),
+        _same("use_parallel_embedding embedding_sharding_dim", _SHARDED, harmless=True),
         _same("use_embedding_sharing", "tied embeddings are always stored once", harmless=True),
         _same("export_format", "there is one format; leave it out", ("tensorrt_llm",)),
         _same("device", "converting needs no GPU", harmless=True),
@@ -99,7 +104,7 @@ _BUILD = _merge(
         _same("gpt_attention_plugin bert_attention_plugin gemm_plugin", _BUILT_IN, _ON_IN_ANY_DTYPE, harmless=True),
         _same("use_gpt_attention_plugin use_gemm_plugin use_rmsnorm_plugin", _BUILT_IN, harmless=True),
         _same("gemm_swiglu_plugin low_latency_gemm_plugin low_latency_gemm_swiglu_plugin", _BUILT_IN, harmless=True),
-        _same("nccl_plugin user_buffer gemm_allreduce_plugin pp_reduce_scatter", _ONE_DEVICE, harmless=True),
+        _same("nccl_plugin user_buffer gemm_allreduce_plugin pp_reduce_scatter", _BUILT_IN, harmless=True),
         _same("use_fp8_context_fmha norm_quant_fusion fp8_rowwise_gemm_plugin fuse_fp4_quant", _NOT_QUANTIZED, _OFF),
         _same("weight_only_quant_matmul_plugin weight_only_groupwise_quant_matmul_plugin", _NOT_QUANTIZED, _OFF),
         _same("smooth_quant_gemm_plugin smooth_quant_plugins quantize_per_token_plugin", _NOT_QUANTIZED, _OFF),
@@ -216,7 +221,7 @@ SERVE = _merge(
     [
         _EVERYWHERE,
         _same(
-            "tp_size pp_size ep_size tensor_parallel_size pipeline_parallel_size data_parallel_size",
+            "pp_size ep_size pipeline_parallel_size data_parallel_size",
             _ONE_DEVICE,
             ("1",),
         ),

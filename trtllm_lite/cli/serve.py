@@ -81,6 +81,11 @@ _AUTO, _NONE = "auto", "none"
 @click.option("--lora_root", metavar="DIR", help="Let requests load adapters below this directory. [default: none]")
 @click.option("--tool_call_parser", default=_AUTO, show_default=True, help="Form of tool calls: hermes, …, none.")
 @click.option("--reasoning_parser", default=_AUTO, show_default=True, help="Form of reasoning: qwen3, …, none.")
+@click.option(
+    *("--tensor_parallel_size", "--tp_size"),
+    type=COUNT,
+    help="Devices that share out every layer, of models that are no engine. [default: 1]",
+)
 @click.option("--num_threads", type=COUNT, help="Threads that compute on the CPU. [default: all cores]")
 @click.option(
     "--max_queue_size",
@@ -192,7 +197,7 @@ def _load(name: str, path: str, is_one_of_several: bool, options: dict[str, Any]
     same = (
         *("tokenizer", "target", "dtype", "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens"),
         *("speculative_config", "deterministic", "gather_context_logits", "max_lora_rank", "max_loras"),
-        *("max_cpu_loras", "num_threads"),
+        *("max_cpu_loras", "num_threads", "tensor_parallel_size"),
     )
     llm = LLM(
         path,

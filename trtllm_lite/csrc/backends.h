@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,12 @@ struct OpenOptions {
   std::unique_ptr<Network> network;              // what runs the network of an engine of TensorRT
   const DeviceExecutor* features_of = nullptr;   // whose features an engine reads that drafts from them
   int num_loras = 0;                             // slots for adapters in a GPU's memory
+  double rank_timeout = 30;                      // seconds by which a rank may come to a collective after another
 };
 
-// Loads the engine on a device of the kind that its manifest names, and borrows it. Throws what the constructors of
-// CpuExecutor, CudaExecutor and NetworkExecutor throw, ArgumentError without a network or features where some are
-// needed.
-std::unique_ptr<DeviceExecutor> open_executor(const Engine& engine, OpenOptions options);
+// Loads the engines of all ranks on devices of the kind that their manifest names, and borrows them. Throws what the
+// constructors of CpuExecutor, CudaExecutor and NetworkExecutor throw, ArgumentError without a network or features
+// where some are needed.
+std::unique_ptr<DeviceExecutor> open_executor(std::span<const Engine* const> ranks, OpenOptions options);
 
 }  // namespace tl

@@ -76,6 +76,7 @@ def _limit_facts(manifest: Manifest, plan: Plan) -> Iterator[Fact]:
         yield Fact("limits", name, value, False)
     yield Fact("limits", "gather_context_logits", manifest.gather_context_logits, False)
     yield Fact("limits", "deterministic", manifest.deterministic, True)
+    yield Fact("limits", "tp_size", manifest.mapping.tp_size, True)
     if manifest.lora is not None:
         yield Fact("limits", "max_lora_rank", manifest.lora.max_rank, False)
     if plan.cuda is not None:

@@ -143,7 +143,8 @@ def _inspect_checkpoint(path: Path) -> Inspection:
 
 
 def _file_bytes(engine: EngineFile) -> dict[str, int]:
-    others = (engine.path.parent / name for name in (CONFIG_FILE, *TOKENIZER_FILES))
+    ranks = () if engine.manifest.mapping.rank else engine.manifest.engine_files[1:]
+    others = (engine.path.parent / name for name in (*ranks, CONFIG_FILE, *TOKENIZER_FILES))
     return {engine.path.name: engine.file_bytes} | {file.name: file.stat().st_size for file in others if file.is_file()}
 
 
@@ -161,9 +162,10 @@ def _versions(engine: EngineFile) -> dict[str, str]:
 
 
 def _limits(manifest: Manifest) -> dict[str, int]:
-    """The limits, and the highest rank of adapters if the engine takes some."""
-    ranks = {} if manifest.lora is None else {"max_lora_rank": manifest.lora.max_rank}
-    return {**to_json(manifest.limits), **ranks}
+    """The limits, the highest rank of adapters if the engine takes some, and the devices if it is for several."""
+    adapters = {} if manifest.lora is None else {"max_lora_rank": manifest.lora.max_rank}
+    devices = {} if manifest.mapping.tp_size == 1 else {"tp_size": manifest.mapping.tp_size}
+    return {**to_json(manifest.limits), **adapters, **devices}
 
 
 def _target(engine: EngineFile) -> str:

@@ -7,10 +7,11 @@ read those.
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from trtllm_lite.engine.format import engine_file
 from trtllm_lite.engine.plan import Bytes, Count, DTypeName, Name
 from trtllm_lite.engine.records import Native, OneOf, Range, from_json, json_text, parse_json
 from trtllm_lite.network.config import ModelConfig
-from trtllm_lite.vocabulary import MAX_BYTES, MAX_DRAFT_LEN, MAX_EXTENT
+from trtllm_lite.vocabulary import MAX_BYTES, MAX_DRAFT_LEN, MAX_EXTENT, MAX_TP_SIZE
 
 _PYTHON_ONLY = {"python_only": True}
 
@@ -129,6 +130,17 @@ class Lora:
 
 
 @dataclass(frozen=True)
+class RankMapping:
+    """Which part of a model an engine is: that of ``rank`` of ``tp_size`` ranks, which share out each layer."""
+
+    tp_size: Annotated[int, Range(1, MAX_TP_SIZE)] = 1
+    rank: Annotated[int, Range(0, MAX_TP_SIZE - 1)] = 0
+
+
+ONE_RANK = RankMapping()
+
+
+@dataclass(frozen=True)
 class Manifest:
     """``files`` maps each file beside the engine to the CRC-32C of its bytes in hexadecimal.
 
@@ -152,6 +164,7 @@ class Manifest:
     memory: Memory = field(metadata=_PYTHON_ONLY)
     fusions: tuple[Fusion, ...] = field(metadata=_PYTHON_ONLY)
     num_parameters: Annotated[int, Range(0, MAX_BYTES)] = field(metadata=_PYTHON_ONLY)
+    mapping: RankMapping = ONE_RANK
     stripped: bool = False
     feature_size: Annotated[int, Range(0, MAX_EXTENT - 1)] = 0
     borrows_features: bool = False
@@ -161,6 +174,11 @@ class Manifest:
     accuracy: Accuracy | None = field(default=None, metadata=_PYTHON_ONLY)
     deterministic: bool = field(default=False, metadata=_PYTHON_ONLY)
     lora: Lora | None = field(default=None, metadata=_PYTHON_ONLY)
+
+    @property
+    def engine_files(self) -> tuple[str, ...]:
+        """The engines of all ranks, which lie in one directory."""
+        return tuple(map(engine_file, range(self.mapping.tp_size)))
 
     def to_json(self, indent: int | None = None) -> str:
         """JSON, identical for equal manifests; compact unless ``indent`` is given."""

@@ -118,7 +118,8 @@ def _settings(plan: Plan, instruction: Instruction) -> dict[str, Any]:
         return {"size": size, "dtype": instruction.dtype, "out_dtype": instruction.out_dtype} | residual
     if isinstance(instruction, NetworkInstruction):
         return {"network": instruction.network, "profile": instruction.profile}
-    return {"features": instruction.features, "dtype": instruction.dtype}
+    parts = {"features": instruction.x_features, "of all ranks": instruction.y_features}
+    return parts | {"dtype": instruction.dtype}
 
 
 def _number(extent: int | Extent) -> str:

@@ -189,17 +189,19 @@ class MatmulInstruction:
 
 @dataclass(frozen=True)
 class CollectiveInstruction:
-    """``collective``: ``all_reduce`` sums x[rows, features] of all ranks into y of every rank, in order of the ranks.
+    """``collective``: what all ranks compute together of x[rows, x_features], into y[rows, y_features] of every rank.
 
-    An engine of one rank has none.
+    ``all_reduce`` sums x of all ranks, in their order. ``all_gather`` puts their features side by side, in their order,
+    without those beyond y_features.
     """
 
     kind: Literal["collective"]
-    op: Annotated[str, OneOf("CollectiveOp", ("all_reduce",))]
+    op: Annotated[str, OneOf("CollectiveOp", ("all_reduce", "all_gather"))]
     x: TensorArgument
     y: TensorArgument
     rows: Number
-    features: Count
+    x_features: Count
+    y_features: Count
     dtype: DTypeName
 
 

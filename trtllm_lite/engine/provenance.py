@@ -153,7 +153,8 @@ def check_engine(directory: Path) -> CheckedEngine:
         provenance = verify_engine(directory)
         return CheckedEngine(read_engine(directory / ENGINE_FILE).manifest, provenance)
     manifest = _check_manifest(directory)
-    Engine(str(directory / ENGINE_FILE))  # the runtime's reader reads the weights, too
+    for name in manifest.engine_files:
+        Engine(str(directory / name))  # the runtime's reader reads the weights, too
     return CheckedEngine(manifest, None)
 
 

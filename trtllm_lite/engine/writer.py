@@ -7,11 +7,11 @@ last, when the checksums are known. A file whose writing was interrupted therefo
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from math import prod
 from pathlib import Path
-from types import MappingProxyType
 from typing import BinaryIO
 
 from trtllm_lite._core import crc32c
@@ -69,36 +69,53 @@ def weight_offsets(sizes: Sequence[int], alignment: int = ALIGNMENT) -> list[int
     return offsets
 
 
-def write_engine(
-    path: Path,
-    weights: Sequence[Weight],
-    plan: str,
-    manifest: str,
-    progress: Callable[[int, int], None] | None = None,
-    *,
-    cubins: Mapping[str, Bytes] = MappingProxyType({}),
-    networks: Mapping[str, Bytes] = MappingProxyType({}),
-    alignment: int = ALIGNMENT,
-) -> None:
-    """Write the engine file ``path``; weights lie at :func:`weight_offsets`, all others behind them.
+@dataclass(frozen=True)
+class EngineContent:
+    """What goes into an engine file; ``cubins`` and ``networks`` map keys to images."""
 
-    ``cubins`` and ``networks`` map keys to images. ``progress`` is called with (weights written, all weights). Raises
-    OSError if the file cannot be written; what is at ``path`` then is not a valid engine.
+    weights: Sequence[Weight]
+    plan: str
+    manifest: str
+    cubins: Mapping[str, Bytes] = field(default_factory=dict)
+    networks: Mapping[str, Bytes] = field(default_factory=dict)
+    alignment: int = ALIGNMENT
+
+
+def write_engines(engines: Mapping[Path, EngineContent], progress: Callable[[int, int], None] | None = None) -> None:
+    """Write engine files; weights lie at :func:`weight_offsets`, all others behind them.
+
+    The weights of several files are loaded in turns, the first of each, then the second of each, and so on.
+    ``progress`` is called with (weights written, all weights). Raises OSError if a file cannot be written; what is at
+    its path then is not a valid engine.
     """
-    documents: dict[str, Bytes] = {CUBIN_PREFIX + key: image for key, image in cubins.items()}
-    documents |= {NETWORK_PREFIX + key: image for key, image in networks.items()}
-    documents |= {PLAN_ENTRY: plan.encode(), MANIFEST_ENTRY: manifest.encode()}
-    entries = _lay_out(weights, documents, alignment)
+    num_weights = sum(len(engine.weights) for engine in engines.values())
+    files = [_write(path, engine) for path, engine in engines.items()]
+    written = 0
+    for turn in zip_longest(*files):
+        done = sum(name is not None and name.startswith(WEIGHT_PREFIX) for name in turn)
+        written += done
+        if progress is not None and done:
+            progress(written, num_weights)
+
+
+def write_engine(path: Path, engine: EngineContent, progress: Callable[[int, int], None] | None = None) -> None:
+    """:func:`write_engines` of one file."""
+    write_engines({path: engine}, progress)
+
+
+def _write(path: Path, engine: EngineContent) -> Iterator[str]:
+    """Write one file, entry by entry; yields the names of the entries once they are written."""
+    documents: dict[str, Bytes] = {CUBIN_PREFIX + key: image for key, image in engine.cubins.items()}
+    documents |= {NETWORK_PREFIX + key: image for key, image in engine.networks.items()}
+    documents |= {PLAN_ENTRY: engine.plan.encode(), MANIFEST_ENTRY: engine.manifest.encode()}
+    entries = _lay_out(engine.weights, documents, engine.alignment)
     header_bytes = len(_header(entries, {entry.name: ZERO_CHECKSUM for entry in entries}))
     checksums: dict[str, str] = {}
     with open(path, "wb") as file:
         file.seek(LENGTH_BYTES + header_bytes)
-        written = 0
         for entry in entries:
             checksums[entry.name] = _write_entry(file, entry)
-            if progress is not None and entry.name.startswith(WEIGHT_PREFIX):
-                written += 1
-                progress(written, len(weights))
+            yield entry.name
         file.seek(0)
         file.write(header_bytes.to_bytes(LENGTH_BYTES, "little"))
         file.write(_seal(_header(entries, checksums)))

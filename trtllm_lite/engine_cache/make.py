@@ -75,10 +75,12 @@ def _is_sound(entry: Path) -> bool:
 
     native = core()
     try:
-        files = Manifest.from_json(native.Engine(str(entry / ENGINE_FILE)).manifest).files
+        manifest = Manifest.from_json(native.Engine(str(entry / ENGINE_FILE)).manifest)
+        for name in manifest.engine_files:
+            native.Engine(str(entry / name))
         return all(
             name in TOKENIZER_FILES and f"{native.crc32c((entry / name).read_bytes()):08x}" == checksum
-            for name, checksum in files.items()
+            for name, checksum in manifest.files.items()
         )
     except (EngineError, OSError):
         return False

@@ -88,6 +88,25 @@ def stack(tensors: Sequence[ir.TensorProtocol]) -> ir.LazyTensor:
     return lazy(lambda: np.stack([tensor.numpy() for tensor in tensors]), tensors[0].dtype, shape, tensors)
 
 
+def take(tensor: ir.TensorProtocol, axis: int, ranges: Sequence[tuple[int, int]]) -> ir.LazyTensor:
+    """The elements ``ranges`` (from, to) of ``tensor`` along ``axis``, one behind the other; zeros behind its end."""
+    shape = list(extents(tensor))
+    end, length = shape[axis], sum(stop - start for start, stop in ranges)
+    shape[axis] = length
+
+    def load() -> np.ndarray:
+        source = np.moveaxis(tensor.numpy(), axis, 0)
+        result = np.zeros((length, *source.shape[1:]), source.dtype)
+        at = 0
+        for start, stop in ranges:
+            found = source[min(start, end) : min(stop, end)]
+            result[at : at + len(found)] = found
+            at += stop - start
+        return np.ascontiguousarray(np.moveaxis(result, 0, axis))
+
+    return lazy(load, tensor.dtype, shape, [tensor])
+
+
 def zeros(size: int) -> ir.LazyTensor:
     """A float32 vector of zeros."""
     return lazy(lambda: np.zeros(size, np.float32), ir.DataType.FLOAT, (size,))

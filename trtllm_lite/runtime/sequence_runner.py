@@ -13,7 +13,7 @@ from trtllm_lite.engine.plan import Plan, PlanTensor
 from trtllm_lite.errors import EngineError, LimitError
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.device import available_memory, check_num_threads, make_executor
-from trtllm_lite.runtime.session.session import engine_path
+from trtllm_lite.runtime.session.session import open_ranks
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 
@@ -36,7 +36,8 @@ class SequenceRunner:
     def __init__(self, engine_dir: Path, max_len: int | None = None, num_threads: int | None = None) -> None:
         native, directory = core(), Path(engine_dir)
         self.directory = directory
-        engine = native.Engine(str(engine_path(directory, rank=0)))
+        ranks = open_ranks(native, directory)
+        engine = ranks[0]
         self.manifest = Manifest.from_json(engine.manifest)
         if self.manifest.stripped:
             raise EngineError(f"{directory} was built with --strip_plan: its weights are random; build it without")
@@ -55,9 +56,7 @@ class SequenceRunner:
         available_memory(native, self.manifest)
         self._tables = _tables(self.manifest.kv_cache, self.max_len, limits.max_num_tokens)
         num_blocks = int(self._tables.max()) + 1
-        self.executor = make_executor(
-            native, engine, self.manifest, num_threads=num_threads or 0, num_blocks=num_blocks
-        )
+        self.executor = make_executor(native, ranks, self.manifest, num_threads=num_threads or 0, num_blocks=num_blocks)
         """The ``_core.DeviceExecutor``."""
 
     def parts(self, num_tokens: int, most: int) -> list[Part]:

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
+from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
 from trtllm_lite.engine.reader import find_engine, read_engine
 from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.files import new_directory, require_space
@@ -31,7 +31,7 @@ def write_repository(engine_dir: Path, output_dir: Path, path_on_server: str | N
             "engine"
         )
     tokenizer = [name for name in TOKENIZER_FILES if name in manifest.files]
-    files = [ENGINE_FILE, CONFIG_FILE, *tokenizer]
+    files = [*manifest.engine_files, CONFIG_FILE, *tokenizer]
     absent = [name for name in files if not (source / name).is_file()]
     if absent:
         raise EngineError(f"{source} lacks {', '.join(absent)}: copy the whole directory that `build` wrote")

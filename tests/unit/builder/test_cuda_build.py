@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,14 @@ from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, cuda_shape, l
 from tests.unit.builder.networks import VARIANTS
 from tests.unit.builder.plan_interpreter import header_of
 from trtllm_lite._core import Engine
-from trtllm_lite.builder import build_engine, parts, plan_memory
+from trtllm_lite.builder import build, build_engine, plan_memory
 from trtllm_lite.cli import cli
 from trtllm_lite.engine.difference import compare_paths
 from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.manifest import Target
 from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.reader import EngineFile, read_engine
-from trtllm_lite.engine.writer import write_engine
+from trtllm_lite.engine.writer import EngineContent, write_engines
 from trtllm_lite.errors import BuildError
 
 MODEL_CONFIG = {
@@ -231,10 +232,14 @@ def test_a_shape_that_cannot_be_built(tmp_path: Path, arguments: list[str], mess
 def test_what_the_runtime_refuses_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = save_checkpoint(tmp_path / "checkpoint", cuda_shape())
 
-    def damaged(path: Path, weights: Any, plan: str, *arguments: Any, **others: Any) -> None:
-        write_engine(path, weights, plan.replace('"decode_batches":[', '"decode_batches":[9,'), *arguments, **others)
+    def damaged(engines: dict[Path, EngineContent], progress: Any) -> None:
+        wrong = {
+            path: replace(engine, plan=engine.plan.replace('"decode_batches":[', '"decode_batches":[9,'))
+            for path, engine in engines.items()
+        }
+        write_engines(wrong, progress)
 
-    monkeypatch.setattr(parts, "write_engine", damaged)
+    monkeypatch.setattr(build, "write_engines", damaged)
     with pytest.raises(BuildError, match=r"the runtime refuses the engine \(.*decode_batches.*\); this is a defect"):
         build_engine(checkpoint, tmp_path / "engine", **LIMITS, target="sm_90")
     assert not (tmp_path / "engine").exists()

@@ -219,7 +219,14 @@ PLANS: dict[str, tuple[Change, str]] = {
     "missing operand": (set_operand("Linear", "weight", ""), "input weight: expected an operand, found none"),
     "collective of a weight": (
         lambda e: e.instructions().append(
-            {"kind": "collective", "op": "all_reduce", "rows": 1, "features": 16, "dtype": "float32"}
+            {
+                "kind": "collective",
+                "op": "all_reduce",
+                "rows": 1,
+                "x_features": 16,
+                "y_features": 16,
+                "dtype": "float32",
+            }
             | {key: {"tensor": e.plan["tensors"].index(e.tensor("qkv")), "offset": 0} for key in "xy"}
         ),
         "collective: expected whole arena tensors",

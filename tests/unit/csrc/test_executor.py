@@ -242,7 +242,8 @@ def test_a_collective_of_one_rank_hands_its_operand_on(tiny: TinyEngine, tmp_pat
     tensors.append(tiny.tensor("n3") | {"name": "reduced", "offset": tiny.plan["arena_bytes"]})
     tiny.plan["arena_bytes"] += MAX_NUM_TOKENS * HIDDEN * 4
     source = {"tensor": tensors.index(tiny.tensor("n3")), "offset": 0}
-    reduce = {"kind": "collective", "op": "all_reduce", "rows": MAX_NUM_TOKENS, "features": HIDDEN, "dtype": "float32"}
+    reduce = {"kind": "collective", "op": "all_reduce", "rows": MAX_NUM_TOKENS, "dtype": "float32"}
+    reduce |= {"x_features": HIDDEN, "y_features": HIDDEN}
     gather = tiny.instruction("GatherRows")
     gather["operands"]["x"] = index
     place = tiny.instructions().index(gather)

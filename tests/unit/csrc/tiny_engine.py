@@ -43,6 +43,7 @@ PYTHON_ONLY: dict[str, Any] = {
     "memory": {"weights": 0, "kv_cache": 0, "workspace": 0},
     "fusions": [],
     "num_parameters": 0,
+    "mapping": {"tp_size": 1, "rank": 0},
     "stripped": False,
     "feature_size": 0,
     "borrows_features": False,

@@ -8,7 +8,7 @@ from tests.unit.engine.test_outline import gpu_plan
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE
 from trtllm_lite.engine.manifest import Accuracy, CacheGroup, Fusion, Tactic, Target
 from trtllm_lite.engine.provenance import Material, write_provenance
-from trtllm_lite.engine.writer import write_engine
+from trtllm_lite.engine.writer import EngineContent, write_engine
 
 SCRIPT = "<script>window.hacked = 1</script>"
 IMAGE = "<img src=x onerror='window.hacked = 2'>"
@@ -46,7 +46,7 @@ def write_hostile(directory: Path) -> Path:
         accuracy=Accuracy(SCRIPT, 100, 9.5, 9.25, 0.01, 0.97),
     )
     cubins = {key: key.encode() for kernel in plan.kernels for key in kernel.cubins.values()}
-    write_engine(directory / ENGINE_FILE, (), plan.to_json(), manifest.to_json(), cubins=cubins)
+    write_engine(directory / ENGINE_FILE, EngineContent((), plan.to_json(), manifest.to_json(), cubins=cubins))
     (directory / CONFIG_FILE).write_text(manifest.to_json())
     (directory / "tokenizer.json").write_text("{}")
     options = {"build": {"max_batch_size": 2, "name": SCRIPT}}

@@ -6,7 +6,7 @@ import numpy as np
 
 from trtllm_lite.engine.manifest import CacheGroup, Fusion, KvCache, Limits, Manifest, Memory, Target
 from trtllm_lite.engine.plan import CallInstruction, Plan, PlanTensor, Program
-from trtllm_lite.engine.writer import Weight, weight_offsets, write_engine
+from trtllm_lite.engine.writer import EngineContent, Weight, weight_offsets, write_engine
 from trtllm_lite.network.config import ModelConfig
 
 ARRAYS = {
@@ -74,5 +74,5 @@ def plan() -> Plan:
 
 def write_sample(path: Path) -> Path:
     """Write the sample engine to ``path``; returns ``path``."""
-    write_engine(path, weights(), plan().to_json(), MANIFEST.to_json())
+    write_engine(path, EngineContent(weights(), plan().to_json(), MANIFEST.to_json()))
     return path

@@ -31,7 +31,7 @@ from trtllm_lite.engine.plan import (
     symbol,
 )
 from trtllm_lite.engine.provenance import Material, write_provenance
-from trtllm_lite.engine.writer import write_engine
+from trtllm_lite.engine.writer import EngineContent, write_engine
 from trtllm_lite.errors import EngineError
 
 Build = Callable[..., Path]
@@ -114,7 +114,7 @@ def test_checkpoints_are_refused(engine: Path) -> None:
 
 def _write(path: Path, manifest: Manifest = MANIFEST, plan: Plan | None = None, **cubins: bytes) -> Path:
     text = (plan or samples.plan()).to_json()
-    write_engine(path, samples.weights(), text, manifest.to_json(), cubins=cubins)
+    write_engine(path, EngineContent(samples.weights(), text, manifest.to_json(), cubins=cubins))
     return path
 
 

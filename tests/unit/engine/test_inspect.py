@@ -13,7 +13,7 @@ from tests.unit.engine.samples import MANIFEST, MODEL, plan, write_sample
 from trtllm_lite.builder import build_engine
 from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.manifest import Fusion, Manifest, Tactic, Target
-from trtllm_lite.engine.writer import write_engine
+from trtllm_lite.engine.writer import EngineContent, write_engine
 from trtllm_lite.errors import EngineError
 
 
@@ -63,7 +63,7 @@ def test_neither_engine_nor_checkpoint(tmp_path: Path) -> None:
 
 
 def _sample(path: Path, manifest: Manifest = MANIFEST, plan: str = plan().to_json()) -> Path:
-    write_engine(path, (), plan, manifest.to_json())
+    write_engine(path, EngineContent((), plan, manifest.to_json()))
     return path
 
 

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 from tests.unit.engine.samples import ARRAYS, MANIFEST, plan, weights, write_sample
 from trtllm_lite._core import crc32c
-from trtllm_lite.engine.writer import Weight, weight_offsets, write_engine
+from trtllm_lite.engine.writer import EngineContent, Weight, weight_offsets, write_engine
 
 
 def _parse(path: Path) -> tuple[str, dict, bytes]:
@@ -55,7 +55,7 @@ def test_versions_and_order_of_the_header(tmp_path: Path) -> None:
     assert (metadata["format"], metadata["format_version"], metadata["plan_version"]) == (
         "trtllm_lite.engine",
         "1",
-        "9",
+        "10",
     )
     names = list(entries)
     assert names[0] == "__metadata__"
@@ -76,14 +76,14 @@ def test_one_weight_at_a_time_in_file_order(tmp_path: Path) -> None:
         return memoryview(ARRAYS[name].reshape(-1).view("u1"))
 
     lazy = [Weight(w.name, w.dtype, w.shape, lambda name=w.name: load(name)) for w in weights()]
-    write_engine(tmp_path / "e", lazy, "{}", "{}", lambda *state: seen.append(state))
+    write_engine(tmp_path / "e", EngineContent(lazy, "{}", "{}"), lambda *state: seen.append(state))
     assert loaded == list(ARRAYS)
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_a_weight_of_another_size_than_promised(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"weights\.w: promised 8 bytes, got 4"):
-        write_engine(tmp_path / "e", [Weight("w", "float32", (2,), lambda: bytes(4))], "{}", "{}")
+        write_engine(tmp_path / "e", EngineContent([Weight("w", "float32", (2,), lambda: bytes(4))], "{}", "{}"))
 
 
 def test_an_interrupted_file_has_no_header(tmp_path: Path) -> None:
@@ -91,5 +91,5 @@ def test_an_interrupted_file_has_no_header(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_engine(tmp_path / "e", [*weights(), Weight("w", "float32", (2,), fail)], "{}", "{}")
+        write_engine(tmp_path / "e", EngineContent([*weights(), Weight("w", "float32", (2,), fail)], "{}", "{}"))
     assert not any((tmp_path / "e").read_bytes()[:8])

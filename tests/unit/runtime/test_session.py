@@ -56,7 +56,7 @@ def test_another_directory(tmp_path):
 
 def test_another_rank(tmp_path):
     (tmp_path / "rank0.engine").touch()
-    with pytest.raises(EngineError, match="built for one rank"):
+    with pytest.raises(ArgumentError, match="rank is 1: one process runs all ranks of an engine, so pass rank=0"):
         ModelRunner.from_dir(tmp_path, rank=1)
     with pytest.raises(ArgumentError, match="rank is -1"):
         ModelRunner.from_dir(tmp_path, rank=-1)

@@ -7,17 +7,27 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.arena import Lifetime, assign_offsets
 from trtllm_lite.builder.constraints import broken_constraints
-from trtllm_lite.builder.graph import aliases_of, attribute, dims, weight_tensor
+from trtllm_lite.builder.graph import aliases_of, attribute, dims, operands, results, weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.paged_attention import TOKENS_PER_BLOCK
-from trtllm_lite.engine.plan import CallInstruction, Plan, PlanTensor, Program
+from trtllm_lite.engine.plan import (
+    CallInstruction,
+    CollectiveInstruction,
+    Extent,
+    Instruction,
+    Plan,
+    PlanTensor,
+    Program,
+    TensorArgument,
+    symbol,
+)
 from trtllm_lite.engine.writer import Weight, weight_offsets
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.network.tensors import Computed, extents
 from trtllm_lite.plugins.packing import pack, packed_shape
-from trtllm_lite.plugins.schema import LAYOUTS, all_schemas
-from trtllm_lite.vocabulary import FEATURES
+from trtllm_lite.plugins.schema import LAYOUTS, Schema, all_schemas
+from trtllm_lite.vocabulary import FEATURES, FLOAT32
 
 CPU = "cpu"  # the target, its kind, and the arch of its program
 
@@ -55,7 +65,7 @@ def make_plan(graph: ir.Graph, limits: BuildLimits, cache_dtype: str = "float32"
         add(value, "weight", offsets[value], layout)
     for value, offset in arena.items():
         add(value, "arena", offset)
-    calls = tuple(_call(node, index) for node in graph)
+    instructions = tuple(_instruction(node, index) for node in graph)
     _check_constraints(graph, tensors, index)
     plan = Plan(
         symbols=symbols,
@@ -64,7 +74,7 @@ def make_plan(graph: ir.Graph, limits: BuildLimits, cache_dtype: str = "float32"
         tensors=tuple(tensors),
         outputs={str(value.name): index[value] for value in graph.outputs if value in arena},
         kernels=(),
-        programs=(Program("step", CPU, False, symbols["num_tokens"], calls),),
+        programs=(Program("step", CPU, False, symbols["num_tokens"], instructions),),
         cuda=None,
     )
     return Planned(plan, weights)
@@ -134,6 +144,24 @@ def _tensor(value: ir.Value, limits: BuildLimits, kind: str, offset: int = 0, la
             )
         shape.append(limits.tokens_per_block if dim == TOKENS_PER_BLOCK else dim)
     return PlanTensor(str(value.name), DTYPE_NAMES[value.dtype], tuple(shape), layout, kind, offset)
+
+
+def _instruction(node: ir.Node, index: dict[ir.Value, int]) -> Instruction:
+    schema = all_schemas()[node.op_type]
+    return _collective(node, schema, index) if schema.collective else _call(node, index)
+
+
+def _collective(node: ir.Node, schema: Schema, index: dict[ir.Value, int]) -> CollectiveInstruction:
+    x, y = operands(node)["x"], results(node)["y"]
+    rows, x_features = dims(x) or ()
+    _, y_features = dims(y) or ()
+    assert isinstance(rows, str)
+    assert isinstance(x_features, int)
+    assert isinstance(y_features, int)
+    at = [TensorArgument(index[value], Extent(0)) for value in (x, y)]
+    return CollectiveInstruction(
+        "collective", schema.folder, at[0], at[1], symbol(rows), x_features, y_features, FLOAT32
+    )
 
 
 def _call(node: ir.Node, index: dict[ir.Value, int]) -> CallInstruction:

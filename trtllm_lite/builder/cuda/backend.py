@@ -18,9 +18,10 @@ from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.job import BuildJob, Fused, Tuning
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan
-from trtllm_lite.builder.parts import EngineParts, manifest_of, write_parts
+from trtllm_lite.builder.parts import EngineParts, content_of, manifest_of
 from trtllm_lite.builder.pipeline import fuse_into_plugins
 from trtllm_lite.engine.format import ENGINE_FILE
+from trtllm_lite.engine.writer import write_engine
 from trtllm_lite.errors import BuildError, DeviceError, shown
 from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
@@ -100,7 +101,7 @@ def _measure(job: BuildJob, known: TimingCache | None) -> TimingCache:
     def make(directory: str, timings: TimingCache | None) -> Path:
         parts = parts_of(lowered, partial(job.report, "compile"), timings)
         engine = Path(directory) / ENGINE_FILE
-        write_parts(engine, parts, manifest_of(replace(job, strip_plan=True), parts, {}))
+        write_engine(engine, content_of(parts, manifest_of(replace(job, strip_plan=True), parts, {})))
         return engine
 
     progress = partial(job.report, "measure")

@@ -12,6 +12,7 @@
 #include "bindings/network.h"
 #include "bindings/step.h"
 #include "cpu/cpu_executor.h"
+#include "cpu/cpu_group.h"
 #include "cuda/run_step.h"
 #include "host/thread_pool.h"
 #include "network/network_executor.h"
@@ -60,18 +61,19 @@ void bind_executor(nb::module_& module) {
       .def("output", &output, nb::arg("name"), nb::arg("begin") = 0, nb::arg("end") = nb::none());
   module.def(
       "open_executor",
-      [](const Engine& engine, std::int64_t num_blocks, std::int64_t num_threads,
+      [](const std::vector<const Engine*>& ranks, std::int64_t num_blocks, std::int64_t num_threads,
          std::vector<std::string> library_directories, const nb::object& network, const DeviceExecutor* features_of,
-         int num_loras) {
-        OpenOptions options{num_blocks,  num_threads, std::move(library_directories), borrow_network(network),
-                            features_of, num_loras};
+         int num_loras, double rank_timeout) {
+        OpenOptions options{
+            num_blocks, num_threads, std::move(library_directories), borrow_network(network), features_of,
+            num_loras,  rank_timeout};
         const nb::gil_scoped_release release;
-        return open_executor(engine, std::move(options));
+        return open_executor(ranks, std::move(options));
       },
-      nb::arg("engine"), nb::kw_only(), nb::arg("num_blocks") = 0, nb::arg("num_threads") = 0,
+      nb::arg("ranks"), nb::kw_only(), nb::arg("num_blocks") = 0, nb::arg("num_threads") = 0,
       nb::arg("library_directories") = std::vector<std::string>(), nb::arg("network").none() = nb::none(),
-      nb::arg("features_of").none() = nb::none(), nb::arg("num_loras") = 0, nb::keep_alive<0, 1>(),
-      nb::keep_alive<0, 6>());
+      nb::arg("features_of").none() = nb::none(), nb::arg("num_loras") = 0,
+      nb::arg("rank_timeout") = OpenOptions().rank_timeout, nb::keep_alive<0, 1>(), nb::keep_alive<0, 6>());
   nb::class_<LogitsExecutor, DeviceExecutor>(module, "LogitsExecutor");
   nb::class_<NetworkExecutor, LogitsExecutor>(module, "NetworkExecutor");
   nb::class_<CpuExecutor, LogitsExecutor>(module, "CpuExecutor")
@@ -79,6 +81,7 @@ void bind_executor(nb::module_& module) {
            nb::arg("num_threads") = 0, nb::arg("num_blocks") = 0, nb::arg("isa") = "auto", nb::keep_alive<1, 2>())
       .def_prop_ro("num_threads", &CpuExecutor::num_threads)
       .def_prop_ro("isa", &CpuExecutor::isa);
+  nb::class_<CpuGroup, LogitsExecutor>(module, "CpuGroup");
   def_step<LogitsExecutor, &run_step, &compute>(module);
   def_step<cuda::CudaExecutor, &cuda::run_step, &cuda::compute>(module);
 }

@@ -8,20 +8,23 @@
 #include "cpu/kernel_registry.h"
 #include "cpu_count.h"
 #include "kv_cache_size.h"
+#include "ranks/collectives.h"
 
 namespace tl {
 namespace {
 
-// An engine has one rank, so that the sum over all ranks is x itself.
-void reduce_over_one_rank(const Tensor& x, const Tensor& y) {
-  if (x.data == y.data) return;
-  std::memcpy(y.data, x.data, static_cast<std::size_t>(x.shape[0] * x.shape[1] * item_size(x.dtype)));
+void check_meeting(const RankMapping& mapping, const RankMeeting* meeting) {
+  const std::int64_t num_ranks = meeting == nullptr ? 1 : meeting->num_ranks();
+  if (mapping.tp_size == num_ranks) return;
+  throw EngineError("expected an engine of " + std::to_string(num_ranks) + " ranks, found rank " +
+                    std::to_string(mapping.rank) + " of " + std::to_string(mapping.tp_size) +
+                    ": load all ranks of the engine directory together");
 }
 
 }  // namespace
 
 CpuExecutor::CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa,
-                         const CpuExecutor* features_of)
+                         const CpuExecutor* features_of, RankMeeting* meeting)
     : engine_(engine),
       plan_(engine.plan_for(TargetKind::kCpu)),
       isa_(resolve_isa(isa)),
@@ -35,7 +38,10 @@ CpuExecutor::CpuExecutor(const Engine& engine, std::int64_t num_threads, std::in
       // cache.
       cache_(kv_cache_bytes(engine, num_blocks_), AnonymousMemory::Pages::kDefault, "KV cache", "reserve fewer blocks"),
       features_(borrowed_features(features_of)),
-      inputs_(step_limits(engine, num_blocks_)) {
+      inputs_(step_limits(engine, num_blocks_)),
+      rank_(engine.manifest().mapping.rank),
+      meeting_(meeting) {
+  check_meeting(engine.manifest().mapping, meeting);
   const std::vector<std::byte*> places = place_tensors();
   for (const Instruction& instruction : plan_.programs.front().instructions) add_call(instruction, places);
   logits_ = reinterpret_cast<const float*>(places[static_cast<std::size_t>(plan_.outputs.at("logits"))]);
@@ -87,13 +93,15 @@ std::vector<std::byte*> CpuExecutor::place_tensors() {
 // The resolved call lives as long as the executor: kernels read its attributes.
 void CpuExecutor::add_call(const Instruction& instruction, const std::vector<std::byte*>& places) {
   if (const auto* collective = std::get_if<CollectiveInstruction>(&instruction)) {
-    Call call{nullptr, nullptr, operands_.size(), operands_.size() + 1, operands_.size() + 2};
+    Call call{nullptr, collective, nullptr, operands_.size(), operands_.size() + 1, operands_.size() + 2};
+    const std::string& x = plan_.tensors[static_cast<std::size_t>(collective->x.tensor)].name;
+    sites_.push_back({static_cast<int>(sites_.size()), std::string(to_string(collective->op)) + " of " + x});
     add_operands({collective->x.tensor, collective->y.tensor}, places);
     calls_.push_back(call);
     return;
   }
   const ResolvedCall& resolved = resolved_.emplace_back(resolve(std::get<CallInstruction>(instruction)));
-  Call call{find_kernel(resolved.schema->name, isa_), resolved.attributes.data(), operands_.size(), 0, 0};
+  Call call{find_kernel(resolved.schema->name, isa_), nullptr, resolved.attributes.data(), operands_.size(), 0, 0};
   add_operands(resolved.inputs, places);
   call.first_output = operands_.size();
   add_operands(resolved.outputs, places);
@@ -136,18 +144,34 @@ void CpuExecutor::step(const StepRequest& request, const LogitsUse& use) {
   for (const VaryingExtent& varying : varying_extents_) {
     operands_[varying.operand].shape[varying.axis] = extents_[varying.symbol];
   }
+  num_met_ = 0;
   const DType product_dtype = engine_.manifest().model.dtype;
   const LowRankPart* const* adapters = request.adapters.empty() ? nullptr : request.adapters.data();
   for (const Call& call : calls_) {
     if (!has_work(call)) continue;
-    if (call.kernel == nullptr) {
-      reduce_over_one_rank(operands_[call.first_input], operands_[call.first_output]);
+    if (call.collective != nullptr) {
+      run_collective(call);
       continue;
     }
     call.kernel({&operands_[call.first_input], &operands_[call.first_output], call.attributes, pool_.get(),
-                 product_dtype, adapters});
+                 product_dtype, adapters, rank_});
   }
   use({logits_, request.logits_indices.size() * static_cast<std::size_t>(vocab_size())}, *pool_);
+}
+
+// Nobody reads the ranks' results, or overwrites what they are made of, before all ranks have computed their parts.
+void CpuExecutor::run_collective(const Call& call) {
+  const Tensor &x = operands_[call.first_input], &y = operands_[call.first_output];
+  const RankOperands own{x.as<const std::byte>(), y.as<std::byte>()};
+  const CollectiveSite& site = sites_[num_met_++];
+  const bool is_alone = meeting_ == nullptr;
+  const std::span<const RankOperands> ranks = is_alone ? std::span(&own, 1) : meeting_->meet(rank(), own, site);
+  if (call.collective->op == CollectiveOp::kAllReduce) {
+    all_reduce(rank(), ranks, x.shape[0] * x.shape[1]);
+  } else {
+    all_gather(rank(), ranks, x.shape[0], x.shape[1], y.shape[1]);
+  }
+  if (!is_alone) meeting_->meet(rank(), own, site);
 }
 
 StepOutput CpuExecutor::output(const std::string& name, const RowSlice& slice) {

@@ -18,16 +18,18 @@
 #include "host/logits_executor.h"
 #include "host/step_inputs.h"
 #include "host/thread_pool.h"
+#include "ranks/rank_meeting.h"
 
 namespace tl {
 
 class CpuExecutor final : public LogitsExecutor {
  public:
   // Borrows the engine. num_threads: 0 for all cores; num_blocks: 0 for the manifest's; isa: "auto" for the best. An
-  // engine that drafts from features borrows the executor that keeps these, of as many blocks. Throws LimitError,
-  // ArgumentError about features or, if this build lacks a kernel, EngineError.
+  // engine that drafts from features borrows the executor that keeps these, of as many blocks. An engine of several
+  // ranks borrows the meeting of their steps. Throws LimitError, ArgumentError about features or, if this build lacks a
+  // kernel or the meeting is of another number of ranks, EngineError.
   CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa,
-              const CpuExecutor* features_of = nullptr);
+              const CpuExecutor* features_of = nullptr, RankMeeting* meeting = nullptr);
 
   using LogitsExecutor::step;
   void step(const StepRequest& request, const LogitsUse& use) override;
@@ -45,7 +47,8 @@ class CpuExecutor final : public LogitsExecutor {
 
  private:
   struct Call {
-    Kernel kernel;  // null for a collective
+    Kernel kernel;                            // null for a collective
+    const CollectiveInstruction* collective;  // null for a kernel
     const AttributeValue* attributes;
     std::size_t first_input;  // positions in operands_
     std::size_t first_output;
@@ -71,6 +74,8 @@ class CpuExecutor final : public LogitsExecutor {
   void add_call(const Instruction& instruction, const std::vector<std::byte*>& places);
   void add_operands(const std::vector<int>& tensors, const std::vector<std::byte*>& places);
   bool has_work(const Call& call) const;
+  void run_collective(const Call& call);
+  int rank() const { return static_cast<int>(rank_); }
 
   const Engine& engine_;
   const Plan& plan_;
@@ -86,6 +91,10 @@ class CpuExecutor final : public LogitsExecutor {
   std::vector<VaryingExtent> varying_extents_;
   std::deque<ResolvedCall> resolved_;
   std::vector<Call> calls_;
+  const std::int64_t rank_;
+  RankMeeting* meeting_;               // null: there is one rank
+  std::vector<CollectiveSite> sites_;  // of collectives, in order
+  std::size_t num_met_ = 0;            // collectives of the step that goes on
   const float* logits_ = nullptr;
   Extents extents_;  // of the last step
   std::mutex mutex_;

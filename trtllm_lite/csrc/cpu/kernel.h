@@ -42,6 +42,8 @@ struct KernelArgs {
   DType product_dtype = DType::kFloat32;
   // The adapter of each token of the step, null of a token without one; null itself if no token has one.
   const LowRankPart* const* adapters = nullptr;
+  // The number of the rank among those that compute the step together.
+  std::int64_t rank = 0;
 };
 
 // A kernel. Its arguments were checked against the schema when the engine was loaded, step inputs when the step began.

@@ -308,7 +308,7 @@ void ProgramSet::enqueue(const Instruction& instruction, bool follows_kernel, co
 void ProgramSet::enqueue_collective(const CollectiveInstruction& collective, const Extents& extents,
                                     const Addresses& addresses, Stream stream) {
   const DevicePtr x = address_of(collective.x, extents, addresses), y = address_of(collective.y, extents, addresses);
-  const std::int64_t bytes = collective.rows.at(extents) * collective.features * item_size(collective.dtype);
+  const std::int64_t bytes = collective.rows.at(extents) * collective.x_features * item_size(collective.dtype);
   if (x == y || bytes == 0) return;
   driver().check(driver().copy_on_device(y, x, static_cast<std::size_t>(bytes), stream), "reducing over one rank");
 }

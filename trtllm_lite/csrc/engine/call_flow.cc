@@ -74,18 +74,26 @@ class CallFlow {
 
   // A collective reads and writes whole tensors, whose shapes must be those that it names.
   void check_collective(const CollectiveInstruction& collective) {
-    for (const TensorArgument* argument : {&collective.x, &collective.y}) {
-      const PlanTensor& operand = tensor(argument->tensor);
-      const bool matches = operand.kind == TensorKind::kArena && operand.dtype == collective.dtype &&
-                           operand.shape.size() == 2 && operand.shape[1] == Dim{collective.features, std::nullopt} &&
-                           argument->offset.constant == 0 && argument->offset.terms.empty();
-      if (!matches) throw EngineError("collective: expected whole arena tensors of its dtype and features");
-    }
+    check_collective_operand(collective.x, collective.x_features, collective.dtype);
+    check_collective_operand(collective.y, collective.y_features, collective.dtype);
     const int x = collective.x.tensor, y = collective.y.tensor;
+    if (collective.dtype != DType::kFloat32) throw EngineError("collective: expected the dtype float32 on a CPU");
+    if (collective.op == CollectiveOp::kAllReduce && collective.x_features != collective.y_features) {
+      throw EngineError("collective: expected a sum of as many features as its parts");
+    }
     if (tensor(x).shape[0] != tensor(y).shape[0]) throw EngineError("collective: expected tensors of equal rows");
     if (!is_readable(x)) throw EngineError("collective: expected a tensor that holds a value, found " + tensor(x).name);
-    if (x != y && overlaps(x, y)) throw EngineError("collective: expected storage of its own, found an overlap");
+    // Ranks write into each other's y while others read their x.
+    if (overlaps(x, y)) throw EngineError("collective: expected storage of its own, found an overlap");
     contents_.write(y, tensor(y).offset, end_of(y));
+  }
+
+  void check_collective_operand(const TensorArgument& argument, std::int64_t features, DType dtype) const {
+    const PlanTensor& operand = tensor(argument.tensor);
+    const bool matches = operand.kind == TensorKind::kArena && operand.dtype == dtype && operand.shape.size() == 2 &&
+                         operand.shape[1] == Dim{features, std::nullopt} && argument.offset.constant == 0 &&
+                         argument.offset.terms.empty();
+    if (!matches) throw EngineError("collective: expected whole arena tensors of its dtype and features");
   }
 
   // No operator of a CPU engine keeps state: what a step leaves behind is in the KV cache.

@@ -176,8 +176,8 @@ class ProgramChecker {
 
   void check_collective(const CollectiveInstruction& collective) const {
     const std::int64_t rows = rows_of(collective.rows);
-    check_matrix(collective.x, rows, collective.features, collective.dtype);
-    check_matrix(collective.y, rows, collective.features, collective.dtype);
+    check_matrix(collective.x, rows, collective.x_features, collective.dtype);
+    check_matrix(collective.y, rows, collective.y_features, collective.dtype);
     check_written(collective.y);
   }
 

@@ -195,6 +195,16 @@ bool runs_on(const Instruction& instruction, TargetKind target) {
   return std::holds_alternative<CallInstruction>(instruction) == (target == TargetKind::kCpu);
 }
 
+// The ranks' tables have a row for every token that a request may bring.
+void check_vocabulary_of(const CallInstruction& call, const Plan& plan, const Manifest& manifest) {
+  if (call.op != "Embedding") return;
+  const PlanTensor& table = plan.tensors[static_cast<std::size_t>(call.operands.at("weight"))];
+  const std::int64_t rows = table.shape[0].value * manifest.mapping.tp_size;
+  if (rows >= manifest.model.vocab_size) return;
+  fail("tensor " + table.name, "expected embeddings of " + std::to_string(manifest.model.vocab_size) +
+                                   " tokens in all, found " + std::to_string(rows));
+}
+
 void check_kinds(const Plan& plan, TargetKind target) {
   const bool is_cpu = target == TargetKind::kCpu;
   if (is_cpu && plan.programs.size() != 1) fail("programs", "expected the one program of a CPU engine");
@@ -250,8 +260,12 @@ std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, c
   if (manifest.target.kind == TargetKind::kCpu) {
     std::vector<ValueBound> bounds = check_calls(plan, container, manifest.kv_cache.tokens_per_block);
     for (const Instruction& instruction : plan.programs.front().instructions) {
-      if (const auto* call = std::get_if<CallInstruction>(&instruction)) check_group_of(*call, manifest.kv_cache);
+      if (const auto* call = std::get_if<CallInstruction>(&instruction)) {
+        check_group_of(*call, manifest.kv_cache);
+        check_vocabulary_of(*call, plan, manifest);
+      }
     }
+    bounds.push_back({kTokenIds, {manifest.model.vocab_size, {}}});
     return bounds;
   }
   if (manifest.target.kind == TargetKind::kTensorrt) {

@@ -75,7 +75,7 @@ GENERATE: Mapping[str, Unsupported] = {
 
 LLM: Mapping[str, Unsupported] = {
     **_same("trust_remote_code", "code that comes with a model is never run; leave it out"),
-    **_same("tensor_parallel_size pipeline_parallel_size context_parallel_size gpus_per_node", _ONE_DEVICE, 1),
+    **_same("pipeline_parallel_size context_parallel_size gpus_per_node", _ONE_DEVICE, 1),
     **_same("moe_tensor_parallel_size moe_expert_parallel_size moe_cluster_parallel_size", _ONE_DEVICE, 1, -1),
     **_same("enable_attention_dp", _ONE_DEVICE),
     **_same("cuda_graph_config attn_backend torch_compile_config sampler_type", _AUTOMATIC, "auto"),

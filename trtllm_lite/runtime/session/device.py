@@ -1,5 +1,6 @@
 """Makes the executor for an engine's target, and finds how much memory there is for its KV cache."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -58,7 +59,7 @@ def available_memory(core: Any, manifest: Manifest, draft: Manifest | None = Non
 
 def make_executor(
     core: Any,
-    engine: Any,
+    ranks: Sequence[Any],
     manifest: Manifest,
     *,
     num_threads: int,
@@ -66,7 +67,7 @@ def make_executor(
     features_of: Any = None,
     num_loras: int = 0,
 ) -> Any:
-    """A ``_core.DeviceExecutor`` over ``engine``; on a CPU it has ``num_threads`` threads (0: all cores).
+    """A ``_core.DeviceExecutor`` over the engines of all ranks; on a CPU it has ``num_threads`` threads (0: all cores).
 
     On a GPU it has ``num_loras`` slots for adapters.
 
@@ -82,9 +83,9 @@ def make_executor(
         # Not before: other engines need none of these packages.
         from trtllm_lite.runtime.tensorrt.network import open_network
 
-        network = open_network(engine, manifest, num_blocks)
+        network = open_network(ranks[0], manifest, num_blocks)
     return core.open_executor(
-        engine,
+        tuple(ranks),
         num_blocks=num_blocks,
         num_threads=num_threads,
         library_directories=directories,

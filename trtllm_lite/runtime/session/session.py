@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from trtllm_lite.engine.format import ENGINE_FILE, engine_file
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError, shown
 from trtllm_lite.host_memory import available_host_memory
@@ -177,16 +178,19 @@ class Session:
 
 
 def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> Session:
-    """Load ``rank``'s engine of ``engine_dir``: map and check the file, reserve the KV cache, read the tokenizer.
+    """Load the engines of ``engine_dir``: map and check the files, reserve the KV cache, read the tokenizer.
 
-    Raises EngineError if the directory holds no engine or a broken one, DeviceError if the engine is for a GPU and
-    there is none that it can run on, LimitError if an option exceeds the engine's limits or the engine needs more
-    memory than there is, ArgumentError if an option makes no sense.
+    ``rank`` is 0: whoever loads an engine runs all its ranks. Raises EngineError if the directory holds no engine or a
+    broken one, DeviceError if the engine is for a GPU and there is none that it can run on, LimitError if an option
+    exceeds the engine's limits or the engine needs more memory than there is, ArgumentError if an option makes no
+    sense.
     """
     directory = Path(engine_dir)
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank != 0:
+        raise ArgumentError(f"rank is {shown(rank)}: one process runs all ranks of an engine, so pass rank=0")
     native = core()
-    engine = native.Engine(str(engine_path(directory, rank)))
-    manifest = Manifest.from_json(engine.manifest)
+    ranks = open_ranks(native, directory)
+    engine, manifest = ranks[0], Manifest.from_json(ranks[0].manifest)
     check_end_ids(manifest)
     options = device_options(manifest.target, options)
     draft_engine = _draft_engine(native, options.speculation)
@@ -201,10 +205,10 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
         native.check_draft_model(engine, draft_engine, max_seq_len=max_seq_len, max_batch_size=limits.max_batch_size)
     with memory_for(limits):
         memory = {"num_threads": options.num_threads or 0, "num_blocks": limits.num_blocks}
-        executor = make_executor(native, engine, manifest, **memory, num_loras=num_loras)
+        executor = make_executor(native, ranks, manifest, **memory, num_loras=num_loras)
         drafting = drafting_options(native, options.speculation, manifest.limits)
         if draft is not None:
-            drafting["draft_model"] = make_executor(native, draft_engine, draft, **memory, features_of=executor)
+            drafting["draft_model"] = make_executor(native, [draft_engine], draft, **memory, features_of=executor)
         loop = native.EventLoop(
             executor,
             max_batch_size=limits.max_batch_size,
@@ -226,6 +230,13 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
         tokenizer=tokenizer,
         adapters=_adapters(native, engine, manifest, options, pump, executor),
     )
+
+
+def open_ranks(native: Any, directory: Path) -> list[Any]:
+    """``_core.Engine`` of each rank."""
+    first = native.Engine(str(engine_path(directory, 0)))
+    others = range(1, Manifest.from_json(first.manifest).mapping.tp_size)
+    return [first, *(native.Engine(str(engine_path(directory, rank))) for rank in others)]
 
 
 def _adapters(
@@ -282,9 +293,7 @@ def check_end_ids(manifest: Manifest) -> None:
 
 def engine_path(directory: Path, rank: int) -> Path:
     """The engine file of ``rank``, or an EngineError that says what the directory is instead."""
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
-        raise ArgumentError(f"rank is {shown(rank)}: expected a number from 0 on")
-    path = directory / f"rank{rank}.engine"
+    path = directory / engine_file(rank)
     if path.is_file():
         return path
     if not directory.exists():
@@ -296,8 +305,8 @@ def engine_path(directory: Path, rank: int) -> Path:
             f"{directory} is a checkpoint, expected an engine: build it first with "
             f"`trtllm-lite build --checkpoint_dir {directory} --output_dir ENGINE`"
         )
-    if rank and (directory / "rank0.engine").is_file():
-        raise EngineError(f"{directory} has no {path.name}: this engine was built for one rank, pass rank=0")
+    if rank and (directory / ENGINE_FILE).is_file():
+        raise EngineError(f"{directory} has {ENGINE_FILE}, but no {path.name}: copy the whole directory, or build it")
     found = one_line(", ".join(sorted(entry.name for entry in directory.iterdir())[:8])) or "nothing"
     raise EngineError(
         f"{directory} holds no {path.name} (found: {found}): make an engine with `trtllm-lite convert`, then "

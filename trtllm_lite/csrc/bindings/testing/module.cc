@@ -7,6 +7,7 @@ NB_MODULE(_testing, module) {
   tl::bind_steps(module);
   tl::bind_kv_cache(module);
   tl::bind_paced_executor(module);
+  tl::bind_ranks(module);
   tl::bind_sampler(module);
   tl::bind_adapter_matrices(module);
   tl::bind_beam_search_by_hand(module);

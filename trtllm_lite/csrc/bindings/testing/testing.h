@@ -11,6 +11,7 @@ void bind_grammar_matcher(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
 void bind_kv_cache(nanobind::module_& module);
 void bind_paced_executor(nanobind::module_& module);
+void bind_ranks(nanobind::module_& module);
 void bind_sampler(nanobind::module_& module);
 void bind_steps(nanobind::module_& module);
 

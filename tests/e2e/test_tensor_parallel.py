@@ -1,0 +1,186 @@
+"""Engines of several ranks compute what the engine of one rank computes, on CPUs with a thread for each rank."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.tolerances import BYTE_TOLERANCES, TOLERANCES, assert_close
+from tests.unit.quantize.made_up import made_up
+from trtllm_lite import LLM, SamplingParams, _core, _testing
+from trtllm_lite.builder import build_engine
+from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.errors import ArgumentError, BuildError, DeviceError, EngineError
+from trtllm_lite.network.tensors import extents, lazy
+from trtllm_lite.quantize.network import Recipe, quantize_network
+from trtllm_lite.quantize.schemes import SCHEMES
+
+EVEN = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+LIMITS: dict[str, Any] = {"max_batch_size": 4, "max_input_len": 32, "max_seq_len": 64, "tokens_per_block": 16}
+
+
+def checkpoint_of(family: str, directory: Path, **shape: Any) -> Checkpoint:
+    """A tiny model of float32, of which no instruction set rounds activations."""
+    save_tiny_model(family, directory / "model", **shape)
+    convert_checkpoint(str(directory / "model"), directory / "checkpoint", "float32")
+    return open_checkpoint(directory / "checkpoint")
+
+
+def opened(directory: Path, **options: Any) -> Any:
+    count = read_engine(directory).manifest.mapping.tp_size
+    ranks = [_core.Engine(str(directory / f"rank{rank}.engine")) for rank in range(count)]
+    return _core.open_executor(ranks, **options)
+
+
+def two_steps(executor: Any, num_groups: int = 1) -> list[np.ndarray]:
+    """The logits of a step of three prompts, and of one that continues them."""
+    generator = np.random.default_rng(0)
+    lens, found = np.array([7, 19, 1], np.int32), []
+    tables = np.arange(9 * num_groups, dtype=np.int32).reshape(3 * num_groups, 3)
+    for past, new in ((np.zeros(3, np.int32), lens), (lens, np.array([1, 3, 20], np.int32))):
+        tokens = generator.integers(0, VOCAB_SIZE, new.sum()).astype(np.int32)
+        last = (np.cumsum(new) - 1).astype(np.int32)
+        found.append(_core.step(executor, tokens, new, past, tables, last))
+    return found
+
+
+@pytest.mark.parametrize("tp_size", [2, 6])
+@pytest.mark.parametrize("family", NETWORK_FAMILIES)
+def test_ranks_compute_what_one_computes(family: str, tp_size: int, tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(family, tmp_path)
+    build_engine(checkpoint, tmp_path / "one", **LIMITS)
+    build_engine(checkpoint, tmp_path / "many", tp_size=tp_size, **LIMITS)
+    groups = len(read_engine(tmp_path / "one").manifest.kv_cache.groups)
+    one, many = (two_steps(opened(tmp_path / name), groups) for name in ("one", "many"))
+    for expected, found in zip(one, many, strict=True):
+        assert_close(found, expected)
+
+
+@pytest.mark.parametrize("qformat", sorted(SCHEMES))
+def test_quantized_weights_are_shared_out_with_their_scales(qformat: str, tmp_path: Path) -> None:
+    checkpoint = checkpoint_of("llama", tmp_path, **EVEN)
+    model, _ = quantize_network(checkpoint.model, Recipe(qformat, group_size=16), made_up(checkpoint.model))
+    quantized = replace(checkpoint, model=model)
+    build_engine(quantized, tmp_path / "one", **LIMITS)
+    manifest = build_engine(quantized, tmp_path / "many", tp_size=2, **LIMITS)
+    # Where each row of activations has a scale of its own, ranks round their parts by their own.
+    rounds_rows = any(fusion.pass_name == "quantize_rows" and fusion.fused for fusion in manifest.fusions)
+    table = BYTE_TOLERANCES if rounds_rows else TOLERANCES
+    for expected, found in zip(two_steps(opened(tmp_path / "one")), two_steps(opened(tmp_path / "many")), strict=True):
+        assert_close(found, expected, "bfloat16", table=table)
+
+
+def test_ranks_generate_the_same_text(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of("llama", tmp_path)
+    prompts = [[5, 6, 7, 8] * 4, [9, 10], list(range(30))]
+    sampling = [SamplingParams(max_tokens=20, temperature=0.0, logprobs=1), SamplingParams(max_tokens=9, seed=3)]
+    found = []
+    for tp_size in (1, 2):
+        directory = tmp_path / str(tp_size)
+        build_engine(checkpoint, directory, tp_size=tp_size, max_draft_len=3, **LIMITS)
+        for speculation in (None, {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}):
+            with LLM(directory, speculative_config=speculation, tensor_parallel_size=tp_size) as llm:
+                outputs = [llm.generate(prompts, params, use_tqdm=False) for params in sampling]
+            found.append([output.outputs[0].token_ids for of_kind in outputs for output in of_kind])
+    assert all(tokens == found[0] for tokens in found)
+
+
+def test_ranks_have_one_plan_and_equal_bytes_of_what_is_not_shared_out(tmp_path: Path) -> None:
+    build_engine(checkpoint_of("qwen2", tmp_path), tmp_path / "engine", tp_size=2, **LIMITS)
+    first, second = (read_engine(tmp_path / "engine" / f"rank{rank}.engine") for rank in range(2))
+    assert first.plan == second.plan
+    assert replace(second.manifest, mapping=first.manifest.mapping) == first.manifest
+    assert (first.manifest.kv_cache.num_kv_heads, first.manifest.mapping.rank, second.manifest.mapping.rank) == (
+        1,
+        0,
+        1,
+    )
+    same = {name for name in first.checksums if first.checksums[name] == second.checksums[name]}
+    assert {name for name in same if "norm" in name} == {name for name in first.checksums if "norm" in name}
+    assert not {name for name in same if "proj.weight" in name or "embed" in name or "lm_head" in name}
+
+
+def test_each_weight_is_evaluated_once(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of("llama", tmp_path, **EVEN)
+    counts: dict[str, int] = {}
+    for value in checkpoint.model.graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.LazyTensor) and len(tensor.shape) == 2:
+            value.const_value = _counted(tensor, str(value.name), counts)
+    build_engine(checkpoint, tmp_path / "engine", tp_size=4, **LIMITS)
+    assert counts
+    assert set(counts.values()) == {1}
+
+
+def _counted(tensor: ir.LazyTensor, name: str, counts: dict[str, int]) -> ir.LazyTensor:
+    def load() -> np.ndarray:
+        counts[name] = counts.get(name, 0) + 1
+        return tensor.numpy()
+
+    return lazy(load, tensor.dtype, extents(tensor))
+
+
+@pytest.mark.parametrize(
+    ("shape", "tp_size", "message"),
+    [
+        ({}, 4, r"tp_size is 4, and layers\.0\.attention\.attention cannot .*: its 6 query heads"),
+        ({}, 3, "its 2 key/value heads cannot be shared out or repeated evenly"),
+        ({}, 17, "tp_size is 17: expected an integer from 1 to 16"),
+    ],
+)
+def test_what_cannot_be_shared_out_is_named(shape: dict[str, int], tp_size: int, message: str, tmp_path: Path) -> None:
+    checkpoint = checkpoint_of("llama", tmp_path, **shape)
+    with pytest.raises(BuildError, match=message):
+        build_engine(checkpoint, tmp_path / "engine", tp_size=tp_size, **LIMITS)
+    assert not (tmp_path / "engine").exists()
+
+
+def test_blocks_of_scales_must_not_be_cut(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of("llama", tmp_path, **EVEN)
+    with pytest.raises(BuildError, match=r"down_proj cannot .* 0 to 31, and the weight has scales for blocks of 64"):
+        build_engine(checkpoint, tmp_path / "engine", qformat="int4_wo", group_size=64, tp_size=4, **LIMITS)
+
+
+def test_adapters_are_for_engines_of_one_device(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="tp_size is 2: adapters"):
+        build_engine(checkpoint_of("llama", tmp_path), tmp_path / "engine", tp_size=2, max_lora_rank=8, **LIMITS)
+
+
+@pytest.mark.parametrize("backend", ["native", "tensorrt"])
+def test_engines_for_gpus_are_for_one_of_them(backend: str, tmp_path: Path) -> None:
+    checkpoint = checkpoint_of("llama", tmp_path)
+    target = {"native": "sm_90", "tensorrt": "sm_120"}[backend]
+    with pytest.raises(BuildError, match="tp_size is 2: engines for GPUs"):
+        build_engine(checkpoint, tmp_path / "engine", tp_size=2, target=target, backend=backend, **LIMITS)
+
+
+def test_all_ranks_are_loaded_together(tmp_path: Path) -> None:
+    build_engine(checkpoint_of("llama", tmp_path), tmp_path / "engine", tp_size=2, **LIMITS)
+    with pytest.raises(ArgumentError, match="tensor_parallel_size is 4, but this engine was built with --tp_size 2"):
+        LLM(tmp_path / "engine", tensor_parallel_size=4)
+    first, second = (_core.Engine(str(tmp_path / "engine" / f"rank{rank}.engine")) for rank in range(2))
+    with pytest.raises(EngineError, match="expected an engine of 1 ranks, found rank 0 of 2"):
+        _core.open_executor([first])
+    with pytest.raises(EngineError, match="expected the engine of rank 0 of 2, found rank 1"):
+        _core.open_executor([second, first])
+    (tmp_path / "engine" / "rank1.engine").unlink()
+    with pytest.raises(EngineError, match=r"has rank0\.engine, but no rank1\.engine"):
+        LLM(tmp_path / "engine")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_stalls_is_named_and_ends_the_step(rank: int, tmp_path: Path) -> None:
+    build_engine(checkpoint_of("llama", tmp_path), tmp_path / "engine", tp_size=2, **LIMITS)
+    ranks = [_core.Engine(str(tmp_path / "engine" / f"rank{number}.engine")) for number in range(2)]
+    executor = _testing.stalling_group(ranks, rank=rank, collective=2, timeout=0.2)
+    where = r"collective 2 \(all_reduce of layers\.0\.mlp\.down_proj\.linear\) of step 1"
+    with pytest.raises(DeviceError, match=rf"rank {rank} of 2 did not come to {where} within 0\.2 s"):
+        two_steps(executor)
+    with pytest.raises(DeviceError, match="did not come back from an earlier step: load the engine again"):
+        two_steps(executor)

@@ -1,0 +1,364 @@
+"""Shares a fused network out among ranks (tensor parallelism, Megatron-LM, arXiv 1909.08053).
+
+A product whose result is read by another one alone (query, key and value; gate and up) keeps some of its output
+features on each rank, heads whole; the product behind it takes those as its input features, and an AllReduce adds up
+what the ranks make of them. Ranks have their rows of the vocabulary in embedding and LM head, whose logits an AllGather
+puts together. All else, norms among it, every rank computes alike. All ranks have the same plan, and weights of the
+same shapes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from threading import Lock
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.builder.cpu.planning import CPU
+from trtllm_lite.builder.graph import (
+    attribute,
+    dims,
+    fused_by,
+    fused_node,
+    operands,
+    replace_value,
+    results,
+    value_of,
+    weight_tensor,
+)
+from trtllm_lite.builder.job import BuildJob
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.passes.features import borrows_features, has_features
+from trtllm_lite.engine.manifest import RankMapping
+from trtllm_lite.errors import BuildError
+from trtllm_lite.network.tensors import extents, lazy, take, zeros
+from trtllm_lite.quantize.formats import matrix_of
+from trtllm_lite.vocabulary import LOGITS
+
+_PADDED_TO = 8  # features; kernels of GPUs read so many at once
+_VOCAB_PADDED_TO = 64
+_ROW_WISE = ("GatherRows", "QuantizeRows", "Rowwise")  # treat the features of a row apart
+
+Range = tuple[int, int]
+
+
+def check_shardable(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:
+    """Raise BuildError if engines of ``graph`` are for one device alone."""
+    if limits.tp_size == 1:
+        return
+    problems = {
+        "engines for GPUs are for one of them so far": backend != CPU,
+        "adapters (--max_lora_rank) are for engines of one device": limits.max_lora_rank > 0,
+        "heads that draft from features (EAGLE-3), and models that keep some for them, are for one device": (
+            has_features(graph) or borrows_features(graph)
+        ),
+    }
+    for problem, found in problems.items():
+        if found:
+            raise BuildError(f"tp_size is {limits.tp_size}: {problem}; leave one of the two out")
+
+
+def ranks_of(job: BuildJob) -> list[BuildJob]:
+    """``job`` for each rank. Raises BuildError if the network cannot be shared out by so many."""
+    tp_size = job.limits.tp_size
+    if tp_size == 1:
+        return [job]
+    graphs = shard(job.graph, tp_size)
+    return [replace(job, graph=graph, mapping=RankMapping(tp_size, rank)) for rank, graph in enumerate(graphs)]
+
+
+def shard(graph: ir.Graph, tp_size: int) -> list[ir.Graph]:
+    """The part of each rank of ``graph``, which holds fused operators only and is left as it is.
+
+    Tensors are evaluated once for all ranks, if the ranks' weights are loaded in turns. Raises BuildError for what
+    cannot be shared out by so many.
+    """
+    sources = _Sources(tp_size)
+    ranks = [graph.clone() for _ in range(tp_size)]
+    for rank, part in enumerate(ranks):
+        _Rank(part, tp_size, rank, sources).rewrite()
+    return ranks
+
+
+class _Sources:
+    """The tensors that ranks take their parts of, each evaluated when the first rank asks, and kept for the others."""
+
+    def __init__(self, num_readers: int) -> None:
+        self._num_readers = num_readers
+        self._shared: dict[int, ir.TensorProtocol] = {}
+        self._alive: list[ir.TensorProtocol] = []  # so that no other tensor gets the id of one
+
+    def of(self, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+        if id(tensor) not in self._shared:
+            self._alive.append(tensor)
+            kept = _Kept(tensor, self._num_readers)
+            self._shared[id(tensor)] = lazy(kept.read, tensor.dtype, extents(tensor), [tensor])
+        return self._shared[id(tensor)]
+
+
+class _Kept:
+    """The elements of a tensor, kept until they have been read ``num_readers`` times."""
+
+    def __init__(self, tensor: ir.TensorProtocol, num_readers: int) -> None:
+        self._tensor, self._num_readers, self._lock = tensor, num_readers, Lock()
+        self._elements: np.ndarray | None = None
+        self._left = num_readers
+
+    def read(self) -> np.ndarray:
+        with self._lock:
+            elements = self._tensor.numpy() if self._elements is None else self._elements
+            self._left -= 1
+            self._elements = elements if self._left else None
+            self._left = self._left or self._num_readers
+            return elements
+
+
+class _Rank:
+    """The part of one rank while it is made."""
+
+    def __init__(self, graph: ir.Graph, tp_size: int, rank: int, sources: _Sources) -> None:
+        self.graph, self.tp_size, self.rank, self.sources = graph, tp_size, rank, sources
+        self.parted: set[ir.Value] = set()  # values of which the rank has some features
+        self.cut: dict[ir.Value, tuple[int, Sequence[Range]]] = {}  # weights that were cut already, and how
+        # Layers of several groups have one cache.
+        caches = {operands(node)["key_cache"] for node in graph if node.op_type == "PagedAttention"}
+        self.num_kv_heads = {cache: (dims(cache) or ())[1] for cache in caches}
+
+    def rewrite(self) -> None:
+        inner = self._inner_products()
+        for node in list(self.graph):
+            reads_part = any(value in self.parted for value in node.inputs if value is not None)
+            if node.op_type == "Embedding":
+                self._share_embedding(node)
+            elif node.op_type == "PagedAttention":
+                self._share_attention(node)
+            elif node in inner:
+                self._share_outputs(node)
+            elif reads_part and node.op_type == "Linear":
+                self._share_inputs(node)
+            elif reads_part:
+                self._follow(node)
+            elif node.op_type == "Linear" and self._makes_logits(node):
+                self._share_logits(node)
+
+    def _inner_products(self) -> set[ir.Node]:
+        """The products whose results only other products read, but for what treats features apart."""
+        found: set[ir.Node] = set()
+        for node in self.graph:
+            if node.op_type == "PagedAttention":
+                found.add(self._qkv_product(node))
+            if node.op_type == "Linear":
+                origins = _origins(operands(node)["x"])
+                if all(_is(origin, "Linear", "GatedLinear", "PagedAttention") for origin in origins):
+                    found |= {origin for origin in origins if origin and _is(origin, "Linear", "GatedLinear")}
+        return found
+
+    def _qkv_product(self, attention: ir.Node) -> ir.Node:
+        product = fused_by(operands(attention)["qkv"], "Linear")
+        if product is None:
+            raise self._refusal(attention, "its queries, keys and values do not come straight from one product")
+        return product
+
+    # What a rank has of the outputs of products.
+
+    def _share_outputs(self, node: ir.Node) -> None:
+        matrix = matrix_of(operands(node))
+        attention = next((use.node for use in node.outputs[0].uses() if use.node.op_type == "PagedAttention"), None)
+        part = self._even_part(matrix.shape[-2], _PADDED_TO)
+        self._cut_product(node, [part] if attention is None else self._heads(attention))
+
+    def _heads(self, attention: ir.Node) -> list[Range]:
+        """The features of the rank's heads: queries, keys, values. A key/value head may be several ranks'."""
+        num_heads = attribute(attention, "num_heads")
+        num_kv_heads, head_dim = self._kv_shape(attention)
+        if num_heads % self.tp_size:
+            raise self._refusal(attention, f"its {num_heads} query heads cannot be shared out evenly")
+        if num_kv_heads % self.tp_size and self.tp_size % num_kv_heads:
+            raise self._refusal(
+                attention, f"its {num_kv_heads} key/value heads cannot be shared out or repeated evenly"
+            )
+        heads = num_heads // self.tp_size
+        kv_heads = self._own_kv_heads(num_kv_heads)
+        first_kv = self.rank * num_kv_heads // self.tp_size
+        ranges = [(self.rank * heads, heads), (num_heads + first_kv, kv_heads)]
+        ranges.append((num_heads + num_kv_heads + first_kv, kv_heads))
+        return [(first * head_dim, (first + count) * head_dim) for first, count in ranges]
+
+    def _kv_shape(self, attention: ir.Node) -> tuple[int, int]:
+        """The key/value heads of all ranks, and the size of a head."""
+        cache = operands(attention)["key_cache"]
+        num_kv_heads, (_, _, head_dim, _) = self.num_kv_heads[cache], dims(cache) or ()
+        assert isinstance(num_kv_heads, int)
+        assert isinstance(head_dim, int)
+        return num_kv_heads, head_dim
+
+    def _own_kv_heads(self, num_kv_heads: int) -> int:
+        return max(num_kv_heads // self.tp_size, 1)
+
+    def _cut_product(self, node: ir.Node, ranges: Sequence[Range]) -> None:
+        """Keep the output features ``ranges`` of a product."""
+        given = operands(node)
+        for value in matrix_of(given).operands.values():
+            self._cut(value, -2, ranges)
+        if "bias" in given:
+            self._cut(given["bias"], -1, ranges)
+        self._mark(node.outputs[0], sum(stop - start for start, stop in ranges))
+
+    def _share_attention(self, node: ir.Node) -> None:
+        given, made = operands(node), results(node)
+        num_heads = attribute(node, "num_heads") // self.tp_size
+        num_kv_heads, head_dim = self._kv_shape(node)
+        node.attributes["num_heads"] = ir.AttrInt64("num_heads", num_heads)
+        for value in (given["key_cache"], given["value_cache"], made["key_cache_out"], made["value_cache_out"]):
+            shape = list(dims(value) or ())
+            shape[1] = self._own_kv_heads(num_kv_heads)
+            value.shape = ir.Shape(shape)
+        if "stored" in made:
+            raise self._refusal(node, "what it stores is an output of the network")
+        self._mark(made["y"], num_heads * head_dim)
+
+    # What a rank has of the inputs of products.
+
+    def _share_inputs(self, node: ir.Node) -> None:
+        given = operands(node)
+        if attribute(node, "activation") != "none":
+            raise self._refusal(node, "its activation would be applied before the ranks' parts are added")
+        matrix = matrix_of(given)
+        in_features, part = matrix.shape[-1], self._part_of(given["x"])
+        for value in matrix.operands.values():
+            self._cut_inputs(node, value, in_features, part)
+        if "bias" in given and self.rank > 0:  # it is added once
+            self._replace(given["bias"], zeros(_size(given["bias"])))
+        self._add_collective(node, "AllReduce")
+
+    def _part_of(self, x: ir.Value) -> Range:
+        """The features that ``x`` has on this rank; the last ones may be padding."""
+        features = (dims(x) or ())[-1]
+        assert isinstance(features, int)
+        return self.rank * features, (self.rank + 1) * features
+
+    def _cut_inputs(self, node: ir.Node, value: ir.Value, in_features: int, part: Range) -> None:
+        """Keep the input features ``part`` of a weight or its numbers, whose columns are each for a block of them."""
+        columns = extents(self._tensor(value))[-1]
+        block = in_features // columns
+        if columns == 1:
+            return
+        if part[0] % block or part[1] % block:
+            raise self._refusal(
+                node,
+                f"a rank would have the input features {part[0]} to {part[1] - 1}, and the weight has scales for "
+                f"blocks of {block}: quantize with a --group_size that divides {part[1] - part[0]}",
+            )
+        self._cut(value, -1, [(part[0] // block, part[1] // block)])
+
+    # Embedding and logits.
+
+    def _share_embedding(self, node: ir.Node) -> None:
+        matrix = matrix_of(operands(node))
+        part = self._even_part(matrix.shape[0], _VOCAB_PADDED_TO)
+        for value in matrix.operands.values():
+            self._cut(value, -2, [part])
+        self._add_collective(node, "AllReduce")
+
+    def _makes_logits(self, node: ir.Node) -> bool:
+        value = node.outputs[0]
+        while not value.is_graph_output():
+            readers = {use.node for use in value.uses()}
+            if len(readers) != 1:
+                return False
+            (reader,) = readers
+            if not _is(reader, "Rowwise"):
+                return False
+            value = reader.outputs[0]
+        return value.name == LOGITS
+
+    def _share_logits(self, node: ir.Node) -> None:
+        features = (dims(node.outputs[0]) or ())[-1]
+        assert isinstance(features, int)
+        self._cut_product(node, [self._even_part(features, _VOCAB_PADDED_TO)])
+        self.parted.remove(node.outputs[0])
+        self._add_collective(node, "AllGather", features)
+
+    # What reads some features and makes as many.
+
+    def _follow(self, node: ir.Node) -> None:
+        if node.op_type not in _ROW_WISE:
+            raise self._refusal(node, f"{node.op_type} reads features that the ranks share out")
+        (features,) = {(dims(value) or ())[-1] for value in node.inputs if value is not None and value in self.parted}
+        assert isinstance(features, int)
+        if _is(node, "Rowwise"):
+            for name, value in operands(node).items():
+                if name.startswith("x") and value not in self.parted:
+                    raise self._refusal(node, "it reads features that the ranks share out beside others")
+                if name.startswith("v"):
+                    self._cut(value, -1, [(self.rank * features, (self.rank + 1) * features)])
+        for name, value in results(node).items():
+            if name == "y":
+                self._mark(value, features)
+
+    # Tools.
+
+    def _even_part(self, features: int, padded_to: int) -> Range:
+        """The rank's share of ``features``: equal parts, the last of which ends with padding if they are not even."""
+        share, uneven = divmod(features, self.tp_size)
+        if uneven or share % padded_to:
+            share = -(-features // self.tp_size // padded_to) * padded_to
+        return self.rank * share, (self.rank + 1) * share
+
+    def _mark(self, value: ir.Value, features: int) -> None:
+        value.shape = ir.Shape([*(dims(value) or ())[:-1], features])
+        self.parted.add(value)
+
+    def _cut(self, value: ir.Value, axis: int, ranges: Sequence[Range]) -> None:
+        """Keep ``ranges`` of a weight; a weight that several operators read is cut once."""
+        if value in self.cut:
+            if self.cut[value] != (axis, ranges):
+                raise BuildError(
+                    f"tp_size is {self.tp_size}: {value.name} is shared by operators that need different parts of it: "
+                    "give each its own copy in network.onnx"
+                )
+            return
+        self.cut[value] = (axis, ranges)
+        tensor = self._tensor(value)
+        self._replace(value, take(self.sources.of(tensor), axis % len(extents(tensor)), ranges))
+
+    def _tensor(self, value: ir.Value) -> ir.TensorProtocol:
+        tensor = weight_tensor(value)
+        assert tensor is not None
+        return tensor
+
+    def _replace(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
+        value.const_value, value.shape = tensor, ir.Shape(extents(tensor))
+
+    def _add_collective(self, node: ir.Node, op_type: str, features: int | None = None) -> None:
+        """Let what reads the result of ``node`` read what ``op_type`` makes of all ranks' results."""
+        value = node.outputs[0]
+        shape = list(dims(value) or ())
+        whole = value_of(f"{value.name}.whole", ir.DataType.FLOAT, [*shape[:-1], features or shape[-1]])
+        replace_value(value, whole)
+        name = f"{node.name}.{'all_reduce' if op_type == 'AllReduce' else 'all_gather'}"
+        self.graph.insert_after(node, fused_node(op_type, name, {"x": value}, {"y": whole}))
+
+    def _refusal(self, node: ir.Node, problem: str) -> BuildError:
+        return BuildError(
+            f"tp_size is {self.tp_size}, and {node.name} cannot be shared out by so many ranks: {problem}"
+        )
+
+
+def _is(node: ir.Node | None, *op_types: str) -> bool:
+    return node is not None and node.op_type in op_types
+
+
+def _size(value: ir.Value) -> int:
+    (size,) = dims(value) or ()
+    assert isinstance(size, int)
+    return size
+
+
+def _origins(value: ir.Value) -> set[ir.Node | None]:
+    """What makes the features that operators without regard to their neighbours turn into ``value``."""
+    node = value.producer()
+    if node is None or node.op_type not in _ROW_WISE:
+        return {node}
+    rows = [found for name, found in operands(node).items() if name.startswith("x")]
+    return set().union(*map(_origins, rows))

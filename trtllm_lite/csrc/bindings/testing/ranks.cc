@@ -1,0 +1,54 @@
+// Lets tests open an engine one of whose ranks stalls in the middle of a step, as a device that hangs does.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "bindings/testing/testing.h"
+#include "cpu/cpu_group.h"
+
+namespace nb = nanobind;
+
+namespace tl {
+namespace {
+
+class StallingMeeting final : public RankMeeting {
+ public:
+  StallingMeeting(int num_ranks, std::chrono::nanoseconds timeout, int rank, int collective)
+      : RankMeeting(num_ranks, timeout), rank_(rank), collective_(collective) {}
+
+  std::span<const RankOperands> meet(int rank, RankOperands operands, const CollectiveSite& site) override {
+    if (rank == rank_ && site.number == collective_) stall();
+    return RankMeeting::meet(rank, operands, site);
+  }
+
+ private:
+  static void stall() {
+    std::mutex mutex;
+    std::condition_variable never;
+    std::unique_lock lock(mutex);
+    while (true) never.wait(lock);
+  }
+
+  const int rank_, collective_;
+};
+
+std::unique_ptr<CpuGroup> stalling_group(const std::vector<const Engine*>& ranks, int rank, int collective,
+                                         double timeout) {
+  const auto limit = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(timeout));
+  const int num_ranks = static_cast<int>(ranks.size());
+  return std::make_unique<CpuGroup>(ranks, 1, 0, std::make_unique<StallingMeeting>(num_ranks, limit, rank, collective));
+}
+
+}  // namespace
+
+void bind_ranks(nb::module_& module) {
+  module.def("stalling_group", &stalling_group, nb::arg("ranks"), nb::kw_only(), nb::arg("rank"), nb::arg("collective"),
+             nb::arg("timeout"), nb::keep_alive<0, 1>());
+}
+
+}  // namespace tl

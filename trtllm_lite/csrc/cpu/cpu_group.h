@@ -1,0 +1,63 @@
+// The ranks of one engine on the CPU: an executor and a thread each. The group takes steps as one executor does.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "cpu/cpu_executor.h"
+#include "host/logits_executor.h"
+#include "ranks/rank_meeting.h"
+
+namespace tl {
+
+class CpuGroup final : public LogitsExecutor {
+ public:
+  // Borrows the engines, one for each rank, in order; num_threads is shared out among them. Throws as CpuExecutor does,
+  // EngineError if the engines are not the ranks of one.
+  CpuGroup(std::span<const Engine* const> engines, std::int64_t num_threads, std::int64_t num_blocks,
+           std::unique_ptr<RankMeeting> meeting);
+  ~CpuGroup() override;
+
+  using LogitsExecutor::step;
+  // Throws DeviceError if a rank does not come to a collective in time; later steps then throw, too.
+  void step(const StepRequest& request, const LogitsUse& use) override;
+  std::size_t block_bytes() const override;
+  void copy_block(std::int64_t src, std::int64_t dst) override;
+  void save_block(std::int64_t block, std::span<std::byte> out) override;
+  void load_block(std::int64_t block, std::span<const std::byte> data) override;
+
+  std::int64_t num_blocks() const override { return first().num_blocks(); }
+  const Engine& engine() const override { return first().engine(); }
+  int num_threads() const override { return first().num_threads(); }
+  MemoryUse memory() const override;
+  StepOutput output(const std::string& name, const RowSlice& slice) override { return first().output(name, slice); }
+
+ private:
+  // What the ranks' threads use; a rank that is given up keeps it alive.
+  struct Ranks {
+    std::unique_ptr<RankMeeting> meeting;
+    std::vector<std::unique_ptr<CpuExecutor>> executors;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::uint64_t num_steps = 0;  // that were begun
+    bool stopping = false;
+    StepRequest request;
+    const LogitsUse* use = nullptr;  // of rank 0
+  };
+  static void work(const std::shared_ptr<Ranks>& ranks, std::size_t rank);
+  CpuExecutor& first() const { return *ranks_->executors.front(); }
+
+  std::shared_ptr<Ranks> ranks_;
+  HomeProcess home_;
+  std::vector<std::thread> threads_;
+  std::mutex turn_;
+};
+
+}  // namespace tl

@@ -1,0 +1,116 @@
+#include "ranks/rank_meeting.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "errors.h"
+
+namespace tl {
+namespace {
+
+constexpr char kNo = 0, kYes = 1;
+
+// Ranks that wait in a meeting leave it at once when the step fails; the others get as long to notice.
+constexpr std::chrono::seconds kGrace{1};
+
+std::string seconds_text(std::chrono::nanoseconds duration) {
+  std::string text = std::to_string(std::chrono::duration<double>(duration).count());
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+RankMeeting::RankMeeting(int num_ranks, std::chrono::nanoseconds timeout)
+    : timeout_(timeout),
+      operands_(static_cast<std::size_t>(num_ranks)),
+      here_(static_cast<std::size_t>(num_ranks)),
+      ended_(static_cast<std::size_t>(num_ranks), kYes) {}
+
+void RankMeeting::begin() {
+  const Lock lock(mutex_);
+  if (gave_up_)
+    throw DeviceError("a rank of this engine did not come back from an earlier step: load the engine again");
+  ++num_steps_;
+  failure_ = nullptr;
+  std::ranges::fill(here_, kNo);
+  std::ranges::fill(ended_, kNo);
+}
+
+// The end of a step is its last meeting, at which nobody waits but the supervisor.
+void RankMeeting::end(int rank, std::exception_ptr error) {
+  const Lock lock(mutex_);
+  ended_[static_cast<std::size_t>(rank)] = kYes;
+  if (error) {
+    fail(std::move(error));
+  } else {
+    arrive(rank, {-1, "its end"});
+  }
+  ended_or_failed_.notify_all();
+}
+
+std::span<const RankOperands> RankMeeting::meet(int rank, RankOperands operands, const CollectiveSite& site) {
+  Lock lock(mutex_);
+  operands_[static_cast<std::size_t>(rank)] = operands;
+  const std::uint64_t before = num_meetings_;
+  arrive(rank, site);
+  met_.wait(lock, [&] { return num_meetings_ > before || failure_ != nullptr; });
+  if (num_meetings_ == before) throw DeviceError("another rank failed");
+  return operands_;
+}
+
+void RankMeeting::arrive(int rank, const CollectiveSite& site) {
+  if (std::ranges::count(here_, kYes) == 0) {
+    site_ = site;
+    since_ = Clock::now();
+  }
+  here_[static_cast<std::size_t>(rank)] = kYes;
+  if (std::ranges::count(here_, kNo) == 0) {
+    std::ranges::fill(here_, kNo);
+    ++num_meetings_;
+    met_.notify_all();
+  }
+}
+
+void RankMeeting::fail(std::exception_ptr error) {
+  if (!failure_) failure_ = std::move(error);
+  met_.notify_all();
+}
+
+bool RankMeeting::is_done() const { return std::ranges::count(ended_, kNo) == 0; }
+
+bool RankMeeting::is_overdue() const {
+  return std::ranges::count(here_, kYes) > 0 && Clock::now() >= since_ + timeout_;
+}
+
+void RankMeeting::supervise() {
+  Lock lock(mutex_);
+  while (!is_done() && !failure_) {
+    ended_or_failed_.wait_for(lock, timeout_ / 8);
+    if (!is_done() && !failure_ && is_overdue()) fail(std::make_exception_ptr(DeviceError(missing())));
+  }
+  if (!ended_or_failed_.wait_for(lock, kGrace, [&] { return is_done(); })) gave_up_ = true;
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+std::string RankMeeting::missing() const {
+  std::string ranks;
+  int count = 0;
+  for (std::size_t rank = 0; rank < here_.size(); ++rank) {
+    if (here_[rank]) continue;
+    ranks += (count++ > 0 ? ", " : "") + std::to_string(rank);
+  }
+  const std::string where =
+      site_.number < 0 ? site_.name : "collective " + std::to_string(site_.number) + " (" + site_.name + ")";
+  return (count > 1 ? "ranks " : "rank ") + ranks + " of " + std::to_string(num_ranks()) + " did not come to " + where +
+         " of step " + std::to_string(num_steps_) + " within " + seconds_text(timeout_) +
+         " s of the first: the requests of the step are ended, load the engine again";
+}
+
+bool RankMeeting::gave_up() const {
+  const Lock lock(mutex_);
+  return gave_up_;
+}
+
+}  // namespace tl
