@@ -23,7 +23,7 @@ find_python() {
 source_fingerprint() {
   {
     cat pyproject.toml CMakeLists.txt plugins/*.py trtllm_lite/vocabulary.py trtllm_lite/engine/*.py trtllm_lite/csrc/*.py
-    find trtllm_lite plugins \( -name '*.cc' -o -name '*.h' -o -name slot.cuh -o -name '*.toml' -o -name '*.cmake' \) -print0 | sort -z | xargs -0 cat
+    find trtllm_lite plugins \( -name '*.cc' -o -name '*.h' -o -name slot.cuh -o -name rank_table.cuh -o -name '*.toml' -o -name '*.cmake' \) -print0 | sort -z | xargs -0 cat
     find trtllm_lite plugins -name '*.py' | sort
   } | sha256sum | cut -c1-16
 }

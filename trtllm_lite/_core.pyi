@@ -148,12 +148,14 @@ def open_executor(
     network: Network | None = None,
     features_of: DeviceExecutor | None = None,
     num_loras: int = 0,
+    devices: Sequence[int] = ...,
     rank_timeout: float = ...,
 ) -> DeviceExecutor:
     """Load the engines of all ranks; the options are those of CpuExecutor, CudaExecutor and NetworkExecutor.
 
     Each ignores what concerns the others. The engine of a head that drafts reads what ``features_of`` keeps; on a GPU
-    there are ``num_loras`` slots for adapters. A rank that comes to a collective ``rank_timeout`` seconds after another
+    there are ``num_loras`` slots for adapters. ``devices`` are the numbers of the ranks' GPUs. A rank that
+    comes to a collective ``rank_timeout`` seconds after another
     ends the step with DeviceError. Raises
     ArgumentError without the network that a NetworkExecutor needs, or without fitting features.
     """

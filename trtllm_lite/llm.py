@@ -125,7 +125,7 @@ class LLM:
         ignored = _config_keys(ignore_config_keys)
         kv_cache = config_of("kv_cache_config", KvCacheConfig, kv_cache_config)
         speculation = speculation_of(speculative_config)
-        limits = {
+        limits: dict[str, Any] = {
             "max_batch_size": max_batch_size,
             "max_input_len": max_input_len,
             "max_seq_len": max_seq_len,

@@ -1,25 +1,32 @@
 // Embedding: y[t] = scale * weight[id of t], 16-bit elements. A token whose slot is not negative is the one that its
 // sequence sampled last, last_tokens[token_slots[t]] (or its complement), which then never left the card; any other is
-// token_ids[t].
+// token_ids[t]. Where several ranks have `vocab` rows of the table each, tokens of the others' rows give zeros.
 //
 // Bytes: 4 * hidden a token. FLOPs: 1 an element. Floor: latency (about 2 us) for a few tokens; 67 MB, 15 us for 4096
-// tokens of 4096 features. Launch: grid = tokens, up to hidden / 8 threads. Macros: TL_HIDDEN, TL_FP16.
-#include "cuda/async.cuh"
+// tokens of 4096 features. Launch: grid = tokens, up to hidden / 8 threads. Macros: TL_HIDDEN, TL_FP16,
+// TL_MEETING_BLOCKS.
+#include "cuda/ranks.cuh"
 #include "cuda/types.cuh"
 
 extern "C" __global__ void embedding(tl::u16* y, const int* token_ids, const int* token_slots, const int* last_tokens,
-                                     const tl::u16* weight, float scale) {
+                                     const tl::u16* weight, const tl::RankTable* ranks, int vocab, float scale) {
   tl::wait_for_previous_kernel();
   tl::allow_next_kernel();
   const tl::u64 row = blockIdx.x;
+  int first = 0;
+  if (ranks != nullptr) {  // the first rank draws all tokens
+    last_tokens = tl::in_state(ranks, last_tokens, 0);
+    first = static_cast<int>(ranks->rank) * vocab;
+  }
   const int slot = token_slots[row], id = slot >= 0 ? last_tokens[slot] : token_ids[row];
-  const tl::u64 token = id < 0 ? ~id : id;
+  const int token = (id < 0 ? ~id : id) - first;
+  const bool is_here = token >= 0 && token < vocab;
   static_assert(TL_HIDDEN % 8 == 0, "rows must be multiples of 16 bytes");
-  const uint4* from = reinterpret_cast<const uint4*>(weight + token * TL_HIDDEN);
+  const uint4* from = reinterpret_cast<const uint4*>(weight + (is_here ? static_cast<tl::u64>(token) * TL_HIDDEN : 0));
   uint4* to = reinterpret_cast<uint4*>(y + row * TL_HIDDEN);
   for (int i = threadIdx.x; i < TL_HIDDEN / 8; i += blockDim.x) {
-    float values[8];
-    tl::unpack8(from[i], values);
+    float values[8] = {};
+    if (is_here) tl::unpack8(from[i], values);
     for (float& value : values) value *= scale;
     to[i] = tl::pack8(values);
   }

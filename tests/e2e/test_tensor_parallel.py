@@ -152,12 +152,23 @@ def test_adapters_are_for_engines_of_one_device(tmp_path: Path) -> None:
         build_engine(checkpoint_of("llama", tmp_path), tmp_path / "engine", tp_size=2, max_lora_rank=8, **LIMITS)
 
 
-@pytest.mark.parametrize("backend", ["native", "tensorrt"])
-def test_engines_for_gpus_are_for_one_of_them(backend: str, tmp_path: Path) -> None:
+def test_engines_of_tensorrt_are_for_one_gpu(tmp_path: Path) -> None:
     checkpoint = checkpoint_of("llama", tmp_path)
-    target = {"native": "sm_90", "tensorrt": "sm_120"}[backend]
-    with pytest.raises(BuildError, match="tp_size is 2: engines for GPUs"):
-        build_engine(checkpoint, tmp_path / "engine", tp_size=2, target=target, backend=backend, **LIMITS)
+    with pytest.raises(BuildError, match="tp_size is 2: engines of the backend tensorrt are for one GPU"):
+        build_engine(checkpoint, tmp_path / "engine", tp_size=2, target="sm_120", backend="tensorrt", **LIMITS)
+
+
+def test_engines_for_gpus_are_built_without_one(tmp_path: Path) -> None:
+    save_tiny_model("llama", tmp_path / "model", **EVEN)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", tp_size=2, target="sm_90", **LIMITS)
+    first, second = (read_engine(tmp_path / "engine" / f"rank{rank}.engine") for rank in range(2))
+    assert first.plan == second.plan
+    named = {program.name: list(map(first.plan.name_of, program.instructions)) for program in first.plan.programs}
+    assert [named["decode_1"].count(name) for name in ("all_reduce", "all_reduce_norm", "all_gather")] == [1, 6, 1]
+    assert [named["mixed"].count(name) for name in ("all_reduce", "all_reduce_norm", "all_gather")] == [1, 6, 1]
+    with pytest.raises(EngineError, match="expected the engines of all 2 ranks, found 1"):
+        _core.open_executor([_core.Engine(str(first.path))])
 
 
 def test_all_ranks_are_loaded_together(tmp_path: Path) -> None:
@@ -165,8 +176,10 @@ def test_all_ranks_are_loaded_together(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="tensor_parallel_size is 4, but this engine was built with --tp_size 2"):
         LLM(tmp_path / "engine", tensor_parallel_size=4)
     first, second = (_core.Engine(str(tmp_path / "engine" / f"rank{rank}.engine")) for rank in range(2))
-    with pytest.raises(EngineError, match="expected an engine of 1 ranks, found rank 0 of 2"):
+    with pytest.raises(EngineError, match="expected the engines of all 2 ranks, found 1"):
         _core.open_executor([first])
+    with pytest.raises(EngineError, match="expected an engine of 1 ranks, found rank 0 of 2"):
+        _core.CpuExecutor(first)
     with pytest.raises(EngineError, match="expected the engine of rank 0 of 2, found rank 1"):
         _core.open_executor([second, first])
     (tmp_path / "engine" / "rank1.engine").unlink()

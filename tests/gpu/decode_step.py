@@ -9,6 +9,7 @@ from tests.gpu.device import Kernel
 from tests.gpu.kernels import GatedLinear, Linear, ModelShape, QkvLinear, StreamConfig
 from tests.gpu.row_kernels import Sample
 from tests.gpu.sampling import Sampling
+from trtllm_lite.plugins.cuda.ranks import MEETING_BLOCKS
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,9 @@ class DecodeStep:
         self.gate_up = GatedLinear(shape.intermediate, shape.hidden, bucket, norm=True, config=configs.get("gate_up"))
         self.down = Linear(shape.hidden, shape.intermediate, bucket, residual=True, config=configs.get("down"))
         self.head = Linear(shape.vocab, shape.hidden, bucket, norm=True, float_out=True, config=configs.get("head"))
-        self.embedding = Kernel("embedding/cuda.cuh", "embedding", 128, 0, {"TL_HIDDEN": shape.hidden})
+        self.embedding = Kernel(
+            "embedding/cuda.cuh", "embedding", 128, 0, {"TL_HIDDEN": shape.hidden, "TL_MEETING_BLOCKS": MEETING_BLOCKS}
+        )
         half = shape.head_dim // 2
         slots = {"TL_PAGE": shape.page, "TL_GROUPS": 1}
         self.cache_slots = Kernel("cache_slots/cuda.cuh", "cache_slots", 128, 0, slots)
@@ -99,7 +102,7 @@ class DecodeStep:
         bounds = (batch, batch, self.block_tables.shape[1])
         self.cache_slots(self.slots, self.past_lens, *step, *bounds, grid=-(-batch // 128), **linked)
         ids = (self.tokens, token_slots, self.last_tokens)
-        self.embedding(self.hidden, *ids, self.table, 1.0, grid=batch, **linked)
+        self.embedding(self.hidden, *ids, self.table, None, len(self.table), 1.0, grid=batch, **linked)
         self.rotary_table(self.cos, self.sin, self.past_lens, self.inv_freq, 1.0, grid=batch, **linked)
         for layer in range(self.layers):
             self._run_layer(layer, linked)

@@ -103,21 +103,22 @@ def _products_floor(engine: EngineFile, batch_size: int, ceilings: Ceilings) -> 
 
 
 def prompt_flops(manifest: Manifest, length: int) -> float:
-    """Operations up to the first token of a prompt of ``length`` tokens; a multiply-add counts two."""
-    model = manifest.model
-    attention = 4 * model.num_hidden_layers * model.num_attention_heads * model.head_dim * length**2 / 2  # causal
+    """A rank's operations up to the first token of a prompt of ``length`` tokens; a multiply-add counts two."""
+    model, heads = manifest.model, manifest.model.num_attention_heads / manifest.mapping.tp_size
+    attention = 4 * model.num_hidden_layers * heads * model.head_dim * length**2 / 2  # causal
     return 2 * _layer_weights(manifest) * length + attention + _head_flops(manifest)
 
 
-def _layer_weights(manifest: Manifest) -> int:
-    """Elements of the matrices of all layers."""
+def _layer_weights(manifest: Manifest) -> float:
+    """Elements of a rank's matrices of all layers."""
     model = manifest.model
     attention = 2 * (model.num_attention_heads + model.num_key_value_heads) * model.head_dim
-    return model.num_hidden_layers * model.hidden_size * (attention + 3 * model.intermediate_size)
+    whole = model.num_hidden_layers * model.hidden_size * (attention + 3 * model.intermediate_size)
+    return whole / manifest.mapping.tp_size
 
 
-def _head_flops(manifest: Manifest) -> int:
-    return 2 * manifest.model.vocab_size * manifest.model.hidden_size
+def _head_flops(manifest: Manifest) -> float:
+    return 2 * manifest.model.vocab_size * manifest.model.hidden_size / manifest.mapping.tp_size
 
 
 def weight_bytes_per_step(engine: EngineFile) -> int:

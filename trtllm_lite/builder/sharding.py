@@ -14,7 +14,6 @@ from threading import Lock
 import numpy as np
 import onnx_ir as ir
 
-from trtllm_lite.builder.cpu.planning import CPU
 from trtllm_lite.builder.graph import (
     attribute,
     dims,
@@ -26,7 +25,7 @@ from trtllm_lite.builder.graph import (
     value_of,
     weight_tensor,
 )
-from trtllm_lite.builder.job import BuildJob
+from trtllm_lite.builder.job import BuildJob, Tuning
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.features import borrows_features, has_features
 from trtllm_lite.engine.manifest import RankMapping
@@ -47,7 +46,7 @@ def check_shardable(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:
     if limits.tp_size == 1:
         return
     problems = {
-        "engines for GPUs are for one of them so far": backend != CPU,
+        "engines of the backend tensorrt are for one GPU": backend == "tensorrt",
         "adapters (--max_lora_rank) are for engines of one device": limits.max_lora_rank > 0,
         "heads that draft from features (EAGLE-3), and models that keep some for them, are for one device": (
             has_features(graph) or borrows_features(graph)
@@ -59,12 +58,17 @@ def check_shardable(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:
 
 
 def ranks_of(job: BuildJob) -> list[BuildJob]:
-    """``job`` for each rank. Raises BuildError if the network cannot be shared out by so many."""
+    """``job`` for each rank, to be compiled in order. Raises BuildError if so many cannot share the network out."""
     tp_size = job.limits.tp_size
     if tp_size == 1:
         return [job]
-    graphs = shard(job.graph, tp_size)
-    return [replace(job, graph=graph, mapping=RankMapping(tp_size, rank)) for rank, graph in enumerate(graphs)]
+    # What the first rank measures holds for the others, whose products have the same shapes.
+    measured = job.tuning.output_timing_cache
+    known = job.tuning if measured is None else Tuning(input_timing_cache=measured)
+    return [
+        replace(job, graph=graph, mapping=RankMapping(tp_size, rank), tuning=known if rank else job.tuning)
+        for rank, graph in enumerate(shard(job.graph, tp_size))
+    ]
 
 
 def shard(graph: ir.Graph, tp_size: int) -> list[ir.Graph]:

@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "cpu/cpu_executor.h"
 #include "cpu/cpu_group.h"
 #include "cuda/cuda_executor.h"
+#include "cuda/cuda_group.h"
 #include "errors.h"
 #include "network/network_executor.h"
+#include "ranks/check_ranks.h"
 
 namespace tl {
 namespace {
@@ -18,14 +21,6 @@ struct Backend {
   TargetKind kind;
   std::unique_ptr<DeviceExecutor> (*open)(std::span<const Engine* const> ranks, OpenOptions options);
 };
-
-// The engine of what runs on one device alone.
-const Engine& only(std::span<const Engine* const> ranks) {
-  const RankMapping& mapping = ranks.front()->manifest().mapping;
-  if (ranks.size() == 1 && mapping.tp_size == 1) return *ranks.front();
-  throw EngineError("expected an engine of one rank, found one of " + std::to_string(mapping.tp_size) +
-                    ": engines of this kind run on one device; build it with --tp_size 1");
-}
 
 std::unique_ptr<DeviceExecutor> open_cpu(std::span<const Engine* const> ranks, OpenOptions options) {
   if (ranks.size() > 1) {
@@ -39,15 +34,29 @@ std::unique_ptr<DeviceExecutor> open_cpu(std::span<const Engine* const> ranks, O
   return std::make_unique<CpuExecutor>(engine, options.num_threads, options.num_blocks, "auto", features_of);
 }
 
+std::vector<int> devices_of(std::vector<int> given, std::size_t num_ranks) {
+  if (given.empty()) {
+    for (std::size_t rank = 0; rank < num_ranks; ++rank) given.push_back(static_cast<int>(rank));
+  }
+  const std::set<int> different(given.begin(), given.end());
+  if (given.size() == num_ranks && different.size() == num_ranks) return given;
+  throw ArgumentError("device_ids: expected " + std::to_string(num_ranks) +
+                      " different GPUs, one for each rank of the engine, found " + std::to_string(given.size()) + ", " +
+                      std::to_string(different.size()) + " of them different");
+}
+
 std::unique_ptr<DeviceExecutor> open_cuda(std::span<const Engine* const> ranks, OpenOptions options) {
-  const Engine& engine = only(ranks);
+  const std::vector<int> devices = devices_of(std::move(options.devices), ranks.size());
+  if (ranks.size() > 1) {
+    return std::make_unique<cuda::CudaGroup>(ranks, devices, options.num_blocks, options.library_directories);
+  }
   const auto* features_of = dynamic_cast<const cuda::CudaExecutor*>(options.features_of);
-  return std::make_unique<cuda::CudaExecutor>(engine, 0, options.num_blocks, options.library_directories, features_of,
-                                              options.num_loras);
+  return std::make_unique<cuda::CudaExecutor>(*ranks.front(), devices.front(), options.num_blocks,
+                                              options.library_directories, features_of, options.num_loras);
 }
 
 std::unique_ptr<DeviceExecutor> open_network(std::span<const Engine* const> ranks, OpenOptions options) {
-  const Engine& engine = only(ranks);
+  const Engine& engine = *ranks.front();
   if (options.network == nullptr) throw ArgumentError("network: expected one that runs the engine's, found none");
   return std::make_unique<NetworkExecutor>(engine, options.num_blocks, std::move(options.network));
 }
@@ -58,6 +67,7 @@ constexpr Backend kBackends[] = {
 }  // namespace
 
 std::unique_ptr<DeviceExecutor> open_executor(std::span<const Engine* const> ranks, OpenOptions options) {
+  check_ranks(ranks);
   const TargetKind kind = ranks.front()->manifest().target.kind;
   const auto found = std::ranges::find(kBackends, kind, &Backend::kind);
   if (found == std::end(kBackends)) {

@@ -20,6 +20,7 @@ struct OpenOptions {
   std::unique_ptr<Network> network;              // what runs the network of an engine of TensorRT
   const DeviceExecutor* features_of = nullptr;   // whose features an engine reads that drafts from them
   int num_loras = 0;                             // slots for adapters in a GPU's memory
+  std::vector<int> devices;                      // GPUs by their numbers, one for each rank; empty for the first ones
   double rank_timeout = 30;                      // seconds by which a rank may come to a collective after another
 };
 

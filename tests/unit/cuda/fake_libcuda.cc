@@ -400,6 +400,8 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
 int cuDevicePrimaryCtxRetain(void** context, int) { return *context = context, 0; }
 int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
 int cuCtxSetCurrent(void*) { return std::getenv("FAKE_DEAD") ? kLaunchFailed : 0; }
+int cuDeviceCanAccessPeer(int* can, int, int) { return *can = 0, 0; }
+int cuCtxEnablePeerAccess(void*, unsigned) { return kLaunchFailed; }
 int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   return *free = kTotalBytes - allocated(), *total = kTotalBytes, 0;
 }

@@ -12,7 +12,7 @@ from trtllm_lite.runtime.api import arguments
 
 # The arguments that examples/run.py passes when it is run with its defaults.
 FROM_DIR = {
-    **dict.fromkeys(("max_attention_window_size", "sink_token_length", "device_ids", "medusa_choices")),
+    **dict.fromkeys(("max_attention_window_size", "sink_token_length", "medusa_choices")),
     **dict.fromkeys(("eagle_choices", "lookahead_config", "cross_kv_cache_fraction", "logits_processor_map")),
     **dict.fromkeys(("debug_mode", "is_enc_dec", "cuda_graph_mode", "mm_embedding_offloading"), False),
     **dict.fromkeys(("enable_context_fmha_fp32_acc", "gather_generation_logits", "is_orchestrator_mode"), False),

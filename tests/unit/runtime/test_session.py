@@ -122,12 +122,12 @@ def test_too_little_memory_names_the_limits():
 
 def test_a_gpu_too_small_for_the_engine():
     engine = replace(fake_manifest(), target=Target("cuda", ("sm_90a",)), memory=Memory(1000, 0, 300))
-    gpu = SimpleNamespace(cuda_device_memory=lambda: {"free": 1350, "total": 2000})
+    gpu = SimpleNamespace(cuda_device_memory=lambda _: {"free": 1350, "total": 2000})
     assert available_memory(gpu, engine) == 50
-    gpu.cuda_device_memory = lambda: {"free": 1299, "total": 2000}
+    gpu.cuda_device_memory = lambda _: {"free": 1299, "total": 2000}
     with pytest.raises(LimitError, match=r"needs 1,000 bytes for weights and 300 for .* has 1,299 free: .*--max_num"):
         available_memory(gpu, engine)
-    gpu.cuda_device_memory = lambda: {"free": 1350, "total": 2000}
+    gpu.cuda_device_memory = lambda _: {"free": 1350, "total": 2000}
     adapted = replace(engine, lora=Lora(8, ("layers.0.mlp.up_proj",), slot_bytes=10))
     assert available_memory(gpu, adapted, num_loras=4) == 10
     with pytest.raises(LimitError, match=r"slots of 6 adapters take 60 bytes .* 1,350 free: lower max_loras"):

@@ -27,7 +27,7 @@ def trt(monkeypatch: pytest.MonkeyPatch) -> FakeTensorRt:
     monkeypatch.setattr("trtllm_lite.runtime.tensorrt.library.import_module", modules.__getitem__)
     monkeypatch.setattr("trtllm_lite.runtime.tensorrt.cuda.import_module", modules.__getitem__)
     monkeypatch.setattr(_core, "cuda_device", lambda: GPU)
-    monkeypatch.setattr(_core, "cuda_device_memory", lambda: {"free": 1 << 30, "total": 1 << 30})
+    monkeypatch.setattr(_core, "cuda_device_memory", lambda _: {"free": 1 << 30, "total": 1 << 30})
     return fake
 
 

@@ -63,7 +63,7 @@ class _Program:
         """Whether ``value`` is the logits, or becomes them through operators that keep rows of float32."""
         while value.name != LOGITS:
             reader = self.links.only_reader(value)
-            if reader is None or reader.kind not in ("Rowwise", "GatherColumns"):
+            if reader is None or reader.kind not in ("Rowwise", "GatherColumns", "AllGather"):
                 return False
             value = reader.outputs["y"]
         return True

@@ -41,7 +41,7 @@ from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, Kernel, 
 
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA recommends for cuBLASLt on Hopper
 
-_WRITTEN_STATE = ("sampling_slots", "token_masks")  # what the executor itself writes of the state
+_WRITTEN_STATE = ("sampling_slots", "token_masks", "ranks")  # what the executor itself writes of the state
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,8 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
     """The plan of ``lowered``, whose kernels have the cubins ``keys``; ``timings`` choose algorithms of products."""
     numbers, index = lowered.kernels(), lowered.layout.index
     operands = lowered.operands
-    outputs = {**operands.outputs, **{name: operands.states[name] for name in _WRITTEN_STATE}}
+    written = (name for name in _WRITTEN_STATE if name in operands.states)
+    outputs = {**operands.outputs, **{name: operands.states[name] for name in written}}
     programs = tuple(_program(program, operands.symbols, numbers, index, timings) for program in lowered.programs)
     measured = any(
         instruction.algorithms

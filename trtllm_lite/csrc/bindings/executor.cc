@@ -63,16 +63,21 @@ void bind_executor(nb::module_& module) {
       "open_executor",
       [](const std::vector<const Engine*>& ranks, std::int64_t num_blocks, std::int64_t num_threads,
          std::vector<std::string> library_directories, const nb::object& network, const DeviceExecutor* features_of,
-         int num_loras, double rank_timeout) {
-        OpenOptions options{
-            num_blocks, num_threads, std::move(library_directories), borrow_network(network), features_of,
-            num_loras,  rank_timeout};
+         int num_loras, std::vector<int> devices, double rank_timeout) {
+        OpenOptions options{num_blocks,
+                            num_threads,
+                            std::move(library_directories),
+                            borrow_network(network),
+                            features_of,
+                            num_loras,
+                            std::move(devices),
+                            rank_timeout};
         const nb::gil_scoped_release release;
         return open_executor(ranks, std::move(options));
       },
       nb::arg("ranks"), nb::kw_only(), nb::arg("num_blocks") = 0, nb::arg("num_threads") = 0,
       nb::arg("library_directories") = std::vector<std::string>(), nb::arg("network").none() = nb::none(),
-      nb::arg("features_of").none() = nb::none(), nb::arg("num_loras") = 0,
+      nb::arg("features_of").none() = nb::none(), nb::arg("num_loras") = 0, nb::arg("devices") = std::vector<int>(),
       nb::arg("rank_timeout") = OpenOptions().rank_timeout, nb::keep_alive<0, 1>(), nb::keep_alive<0, 6>());
   nb::class_<LogitsExecutor, DeviceExecutor>(module, "LogitsExecutor");
   nb::class_<NetworkExecutor, LogitsExecutor>(module, "NetworkExecutor");

@@ -3,14 +3,12 @@
 #include <algorithm>
 
 #include "cpu_count.h"
-#include "ranks/check_ranks.h"
 
 namespace tl {
 
 CpuGroup::CpuGroup(std::span<const Engine* const> engines, std::int64_t num_threads, std::int64_t num_blocks,
                    std::unique_ptr<RankMeeting> meeting)
     : ranks_(std::make_shared<Ranks>()) {
-  check_ranks(engines);
   ranks_->meeting = std::move(meeting);
   const std::int64_t threads_each = std::max<std::int64_t>(resolve_num_threads(num_threads) / std::ssize(engines), 1);
   for (const Engine* engine : engines) {

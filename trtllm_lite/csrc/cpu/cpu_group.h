@@ -19,8 +19,8 @@ namespace tl {
 
 class CpuGroup final : public LogitsExecutor {
  public:
-  // Borrows the engines, one for each rank, in order; num_threads is shared out among them. Throws as CpuExecutor does,
-  // EngineError if the engines are not the ranks of one.
+  // Borrows the engines (check_ranks), one for each rank, in order; num_threads is shared out among them. Throws as
+  // CpuExecutor does.
   CpuGroup(std::span<const Engine* const> engines, std::int64_t num_threads, std::int64_t num_blocks,
            std::unique_ptr<RankMeeting> meeting);
   ~CpuGroup() override;

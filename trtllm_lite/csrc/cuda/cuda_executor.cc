@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "borrowed_features.h"
+#include "cuda/rank_table.cuh"
 #include "errors.h"
 #include "kv_cache_size.h"
 
@@ -65,7 +66,8 @@ CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_bl
               "build the engine with a smaller --max_num_tokens"),
       cache_(device_, kv_cache_bytes(engine, num_blocks_ + 1), "KV cache",
              "reserve fewer blocks (kv_cache_free_gpu_memory_fraction, max_tokens_in_paged_kv_cache)"),
-      features_(borrowed_features(features_of)) {
+      features_(borrowed_features(features_of)),
+      knows_ranks_(engine.manifest().mapping.tp_size == 1) {
   place_tensors();
   const Stream stream = stream_.get();
   programs_.prepare(addresses_, stream);
@@ -181,6 +183,7 @@ void CudaExecutor::enqueue_sampling(const StepShape& shape) {
 }
 
 void CudaExecutor::enqueue(const StepShape& shape, const std::byte* inputs, ProgramPart part) {
+  if (!knows_ranks_) throw DeviceError("expected all ranks of the engine to be loaded before a step");
   const Extents step = last_step_ = extents(shape);
   const InputLayout layout(step, table_columns());
   const Stream stream = stream_.get();
@@ -198,16 +201,30 @@ void CudaExecutor::enqueue(const StepShape& shape, const std::byte* inputs, Prog
   programs_.enqueue(program_of(shape), part, step, addresses_, stream);
 }
 
-void CudaExecutor::capture(const StepShape& shape, const std::byte* inputs) {
-  const std::pair key(shape.num_seqs, shape.adapters);
-  if (graphs_.contains(key)) return;
-  enqueue_step(shape, inputs);  // so that nothing is left to be loaded while capturing
+void CudaExecutor::capture(const StepShape& shape) {
   const auto capture_part = [&](ProgramPart part) {
     return programs_.capture(program_of(shape), part, extents(shape), addresses_, stream_.get());
   };
   DecodeGraphs made{.whole = capture_part(ProgramPart::kWhole), .forward = capture_part(ProgramPart::kForward)};
-  graphs_.emplace(key, std::move(made));
-  driver().check(driver().stream_synchronize(stream_.get()), "running a step to capture it");
+  graphs_.emplace(std::pair(shape.num_seqs, shape.adapters), std::move(made));
+}
+
+void CudaExecutor::synchronize() const { driver().check(driver().stream_synchronize(stream_.get()), "running a step"); }
+
+void CudaExecutor::set_ranks(std::span<const RankMemory> ranks) {
+  RankTable table{.rank = static_cast<unsigned long long>(engine_.manifest().mapping.rank),
+                  .count = ranks.size(),
+                  .arenas = {},
+                  .states = {}};
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    table.arenas[rank] = ranks[rank].arena;
+    table.states[rank] = ranks[rank].state;
+  }
+  knows_ranks_ = true;
+  device_.make_current();
+  const DevicePtr to = addresses_[static_cast<std::size_t>(plan_.outputs.at("ranks"))];
+  driver().check(driver().copy_to_device(to, &table, sizeof table, stream_.get()), "telling a rank of the others");
+  synchronize();
 }
 
 std::vector<InstructionTime> CudaExecutor::time_step(const StepShape& shape, const std::byte* inputs, int repeats) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,11 @@
 #include "cuda/weights.h"
 
 namespace tl::cuda {
+
+// Where a rank has its arena and its state.
+struct RankMemory {
+  DevicePtr arena = 0, state = 0;
+};
 
 // What one step computes, in the order of its rows: num_decode_seqs of one new token each, then the others.
 struct StepShape {
@@ -79,9 +85,15 @@ class CudaExecutor final : public DeviceExecutor {
   // The same in two parts: what makes the logits, then, with no other step between, what draws tokens of them.
   void enqueue_forward(const StepShape& shape, const std::byte* inputs);
   void enqueue_sampling(const StepShape& shape);
-  // Carries out such a decode-only step, and makes graphs of it and of its forward part, unless there are some of its
-  // kind and size. Steps must not be in flight.
-  void capture(const StepShape& shape, const std::byte* inputs);
+  // Makes graphs of such a decode-only step and of its forward part. One has been carried out, and none is in flight.
+  void capture(const StepShape& shape);
+  bool has_captured(const StepShape& shape) const { return graphs_.contains({shape.num_seqs, shape.adapters}); }
+  // Waits for all that is on the stream.
+  void synchronize() const;
+
+  RankMemory rank_memory() const { return {arena_.address(), state_.address()}; }
+  // Tells an engine of several ranks where all of them are, in order.
+  void set_ranks(std::span<const RankMemory> ranks);
   // Measures how long each instruction of a step of this shape takes; repeats >= 1. Steps must not be in flight.
   std::vector<InstructionTime> time_step(const StepShape& shape, const std::byte* inputs, int repeats);
   // The fastest algorithms for the products of steps of more than `above` and at most `num_tokens` tokens, by the time
@@ -154,6 +166,7 @@ class CudaExecutor final : public DeviceExecutor {
   std::optional<RandomValues> timed_values_;
   DeviceBuffer arena_, state_, inputs_, cache_;
   DevicePtr features_;  // of tokens, in the KV cache or in that of another engine; 0 if there are none
+  bool knows_ranks_;    // of an engine of several; one of one rank has none to know
   std::vector<CacheTensors> cache_tensors_;
   Addresses addresses_;
   Extents last_step_{};

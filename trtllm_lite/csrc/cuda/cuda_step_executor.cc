@@ -6,16 +6,30 @@
 
 namespace tl::cuda {
 
-CudaStepExecutor::CudaStepExecutor(CudaExecutor& executor, std::int64_t num_host_blocks)
-    : executor_(executor),
-      vocab_size_(static_cast<std::size_t>(executor.engine().manifest().model.vocab_size)),
-      host_(executor),
-      masks_(executor, host_.rows()),
-      packer_(executor, host_),
-      tables_(executor.num_slots(), executor.num_cache_groups()) {
-  executor_.device().make_current();
-  host_cache_ = PinnedBuffer(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), "swapped KV cache",
-                             "lower host_cache_size");
+namespace {
+
+std::byte* host_block(const PinnedBuffer& cache, std::int32_t index, const CudaExecutor& executor) {
+  return cache.data() + static_cast<std::size_t>(index) * executor.block_bytes();
+}
+
+}  // namespace
+
+CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks)
+    : executor_(*ranks.front()),
+      vocab_size_(static_cast<std::size_t>(executor_.engine().manifest().model.vocab_size)),
+      host_(executor_),
+      masks_(executor_, host_.rows()),
+      packer_(executor_, host_),
+      tables_(executor_.num_slots(), executor_.num_cache_groups()) {
+  CudaExecutor& executor = executor_;
+  const auto host_cache = [num_host_blocks](const CudaExecutor& rank) {
+    rank.device().make_current();
+    return PinnedBuffer(static_cast<std::size_t>(num_host_blocks) * rank.block_bytes(), "swapped KV cache",
+                        "lower host_cache_size");
+  };
+  for (CudaExecutor* rank : ranks.subspan(1)) followers_.push_back({rank, host_cache(*rank)});
+  host_cache_ = host_cache(executor_);
+  drawn_ = make_event();
   for (Flight& flight : flights_) {
     flight.inputs = PinnedBuffer(executor.max_input_bytes(), "inputs of a step",
                                  "build the engine with a smaller --max_num_tokens");
@@ -31,11 +45,15 @@ CudaStepExecutor::CudaStepExecutor(CudaExecutor& executor, std::int64_t num_host
 }
 
 CudaStepExecutor::~CudaStepExecutor() {
+  for (const Follower& follower : followers_) {
+    if (follower.executor->device().try_make_current()) driver().stream_synchronize(follower.executor->stream());
+  }
   if (executor_.device().try_make_current()) driver().stream_synchronize(executor_.stream());
 }
 
 std::unique_ptr<StepExecutor> CudaExecutor::make_step_executor(std::int64_t num_host_blocks, int max_batch_size) {
-  auto steps = std::make_unique<CudaStepExecutor>(*this, num_host_blocks);
+  CudaExecutor* const only[] = {this};
+  auto steps = std::make_unique<CudaStepExecutor>(only, num_host_blocks);
   steps->capture_decode_steps(max_batch_size);
   return steps;
 }
@@ -53,10 +71,29 @@ void CudaStepExecutor::capture_decode_steps(int max_batch_size) {
                             .decode_only = true,
                             .adapters = adapters};
       packer_.pack(StepBatch(), shape, tables_, {}, flight.inputs.data(), flight.written);  // padding alone
-      executor_.capture(shape, flight.inputs.data());
+      capture(shape, flight.inputs.data());
     }
     if (rows >= max_batch_size * (1 + max_draft_len())) return;
   }
+}
+
+template <typename Use>
+void CudaStepExecutor::for_each_rank(const Use& use) {
+  for (const Follower& follower : followers_) {
+    follower.executor->device().make_current();
+    use(*follower.executor);
+  }
+  executor_.device().make_current();
+  use(executor_);
+}
+
+// A step is carried out first, so that nothing is left to be loaded while capturing. Ranks wait for each other in it:
+// it is on the streams of all before any is waited for.
+void CudaStepExecutor::capture(const StepShape& shape, const std::byte* inputs) {
+  if (executor_.has_captured(shape)) return;
+  for_each_rank([&](CudaExecutor& rank) { rank.enqueue_step(shape, inputs); });
+  for_each_rank([](CudaExecutor& rank) { rank.synchronize(); });
+  for_each_rank([&](CudaExecutor& rank) { rank.capture(shape); });
 }
 
 void CudaStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> params,
@@ -104,18 +141,29 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   flight.plan.clear();
   flight.is_timed = !batch.only_decodes() || max_draft_len() > 0;
   if (flight.is_timed) driver().check(driver().event_record(flight.started.get(), stream), "timing a step");
-  copy_blocks(batch.copies, executor_, [this](std::int32_t index) { return host_block(index); });
+  copy_blocks(batch.copies, executor_,
+              [this](std::int32_t index) { return host_block(host_cache_, index, executor_); });
   if (!batch.copies.empty()) driver().check(driver().event_record(flight.copied.get(), stream), "timing a step");
   tables_.update(batch.table_updates);
   if (!batch.rows.empty()) enqueue_rows(batch, flight);
+  if (!followers_.empty()) follow(batch, flight);
   if (!flight.awaits_masks) enqueue_end(flight);
 }
 
-std::int64_t CudaStepExecutor::max_draft_len() const { return executor_.engine().manifest().limits.max_draft_len; }
-
-std::byte* CudaStepExecutor::host_block(std::int32_t index) const {
-  return host_cache_.data() + static_cast<std::size_t>(index) * executor_.block_bytes();
+// The other ranks' part of a step, whose inputs have been packed. It begins when the tokens of the step before are
+// drawn.
+void CudaStepExecutor::follow(const StepBatch& batch, const Flight& flight) {
+  for (const Follower& follower : followers_) {
+    CudaExecutor& rank = *follower.executor;
+    rank.device().make_current();
+    driver().check(driver().stream_wait(rank.stream(), drawn_.get(), 0), "waiting for the first rank");
+    copy_blocks(batch.copies, rank, [&](std::int32_t index) { return host_block(follower.host_cache, index, rank); });
+    if (!batch.rows.empty()) rank.enqueue_forward(flight.shape, flight.inputs.data());
+  }
+  executor_.device().make_current();
 }
+
+std::int64_t CudaStepExecutor::max_draft_len() const { return executor_.engine().manifest().limits.max_draft_len; }
 
 void CudaStepExecutor::enqueue_rows(const StepBatch& batch, Flight& flight) {
   flight.shape = packer_.plan(batch, flight.plan);
@@ -142,6 +190,7 @@ void CudaStepExecutor::enqueue_guided(Flight& flight) {
 }
 
 void CudaStepExecutor::enqueue_end(Flight& flight) {
+  if (!followers_.empty()) driver().check(driver().event_record(drawn_.get(), executor_.stream()), "drawing tokens");
   if (flight.shape.num_logits > 0) copy_tokens(flight);
   driver().check(driver().event_record(flight.ended.get(), executor_.stream()), "timing a step");
 }

@@ -26,8 +26,9 @@ namespace tl::cuda {
 
 class CudaStepExecutor : public StepExecutor {
  public:
-  // Borrows the executor. `num_host_blocks`: KV blocks that swapped-out requests may take on the host.
-  CudaStepExecutor(CudaExecutor& executor, std::int64_t num_host_blocks);
+  // Borrows the executors, one for each rank. `num_host_blocks`: KV blocks that swapped-out requests may take on the
+  // host. The first rank draws the tokens, which the others read in its memory; they compute logits alone.
+  CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks);
   ~CudaStepExecutor() override;
 
   // Captures graphs of decode steps of up to `max_batch_size` rows, each with as many drafts as there may be, without
@@ -59,8 +60,19 @@ class CudaStepExecutor : public StepExecutor {
     StepResult result;
   };
 
+  // Another rank than the first.
+  struct Follower {
+    CudaExecutor* executor;
+    PinnedBuffer host_cache;
+  };
+
   template <typename Fn>
   void or_synchronize(const Fn& enqueue);
+  void follow(const StepBatch& batch, const Flight& flight);
+  void capture(const StepShape& shape, const std::byte* inputs);
+  // Calls `use` for the executor of each rank, with its context current, the first's at last.
+  template <typename Use>
+  void for_each_rank(const Use& use);
   void enqueue(const StepBatch& batch, Flight& flight);
   void enqueue_rows(const StepBatch& batch, Flight& flight);
   void enqueue_guided(Flight& flight);
@@ -72,7 +84,6 @@ class CudaStepExecutor : public StepExecutor {
   void read_tokens(Flight& flight);
   void read_guided(Flight& flight);
   void read_logprobs(Flight& flight);
-  std::byte* host_block(std::int32_t index) const;
   std::int64_t max_draft_len() const;
 
   CudaExecutor& executor_;
@@ -82,6 +93,8 @@ class CudaStepExecutor : public StepExecutor {
   StepPacker packer_;
   SlotTables tables_;
   PinnedBuffer host_cache_;
+  std::vector<Follower> followers_;
+  OwnedEvent drawn_;  // the tokens of the last step, on the first rank
   std::array<Flight, 2> flights_;
   int oldest_ = 0;  // of flights_
   int in_flight_ = 0;

@@ -41,6 +41,20 @@ bool Device::try_make_current() const noexcept {
   return home_.is_this() && driver().context_set_current(context_) == 0;
 }
 
+void Device::enable_access_to(const Device& other) const {
+  int can = 0;
+  driver().check(driver().can_access_peer(&can, ordinal_, other.ordinal_), "asking for peer access");
+  if (can == 0) {
+    throw DeviceError("GPU " + std::to_string(ordinal_) + " (" + name_ + "): expected access to the memory of GPU " +
+                      std::to_string(other.ordinal_) +
+                      ", found no way to it (NVLink or PCIe peer to peer); choose "
+                      "others with device_ids, or build the engine with --tp_size 1");
+  }
+  make_current();
+  const Result result = driver().enable_peer_access(other.context_, 0);
+  if (result != kPeerAccessAlreadyEnabled) driver().check(result, "giving access to the memory of ", other.name_);
+}
+
 DeviceMemory Device::memory() const {
   DeviceMemory memory;
   driver().check(driver().memory_info(&memory.free, &memory.total), "reading the memory of " + name_);

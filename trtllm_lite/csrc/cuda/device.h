@@ -32,6 +32,9 @@ class Device {
   // make_current() for destructors. False if the context cannot be made current: then there is nothing to wait for.
   bool try_make_current() const noexcept;
 
+  // Lets kernels on this device use the memory of the other one. Throws DeviceError if there is no way to it.
+  void enable_access_to(const Device& other) const;
+
   const std::string& name() const { return name_; }
   int capability_major() const { return major_; }
   int capability_minor() const { return minor_; }

@@ -25,6 +25,7 @@ using GraphExec = Opaque<struct GraphExecTag>*;
 
 constexpr Result kOutOfMemory = 2;
 constexpr Result kNotReady = 600;
+constexpr Result kPeerAccessAlreadyEnabled = 704;
 
 constexpr unsigned kHostMemory = 1;  // CUmemorytype
 constexpr unsigned kDeviceMemory = 2;
@@ -100,6 +101,8 @@ static_assert(sizeof(Copy3d) == 200);
   X(context_retain, "cuDevicePrimaryCtxRetain", (Context * context, Ordinal device))                                  \
   X(context_release, "cuDevicePrimaryCtxRelease_v2", (Ordinal device))                                                \
   X(context_set_current, "cuCtxSetCurrent", (Context context))                                                        \
+  X(can_access_peer, "cuDeviceCanAccessPeer", (int* can, Ordinal device, Ordinal peer))                               \
+  X(enable_peer_access, "cuCtxEnablePeerAccess", (Context peer, unsigned flags))                                      \
   X(memory_info, "cuMemGetInfo_v2", (std::size_t* free, std::size_t* total))                                          \
   X(memory_alloc, "cuMemAlloc_v2", (DevicePtr * pointer, std::size_t bytes))                                          \
   X(memory_free, "cuMemFree_v2", (DevicePtr pointer))                                                                 \

@@ -1,6 +1,7 @@
 #include "cuda/run_step.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <mutex>
 #include <string>
@@ -38,7 +39,7 @@ class HandmadeStep {
         num_seqs_(request.seq_lens.size()),
         blocks_per_row_(static_cast<std::size_t>(request.blocks_per_row)),
         inputs_(step_limits(executor)),
-        device_(executor, 0) {
+        device_(std::array{&executor}, 0) {
     inputs_.assign(request);
     const std::int32_t* wanted = inputs_.data(kLogitsIndices);
     wanted_.assign(wanted, wanted + request.logits_indices.size());

@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "cuda/rank_table.cuh"
 #include "engine/call_flow.h"
 #include "engine/launch_check.h"
 #include "engine/low_rank_parts.h"
@@ -16,7 +17,9 @@ namespace tl {
 namespace {
 
 constexpr std::int64_t kWord = 4;  // bytes of an int32
-constexpr std::string_view kSamplingOutputs[] = {"tokens", "logprobs", "sampling_slots", "token_masks"};
+constexpr const char* kRankTableOutput = "ranks";
+constexpr std::string_view kSamplingOutputs[] = {"tokens", "logprobs", "sampling_slots", "token_masks",
+                                                 kRankTableOutput};
 
 [[noreturn]] void fail(const std::string& where, const std::string& message) {
   throw EngineError("plan." + where + ": " + message);
@@ -174,6 +177,21 @@ void check_rows(const Plan& plan, const std::string& name) {
        "found another tensor");
 }
 
+// Checks the table of ranks, plugins/cuda/rank_table.cuh, which engines of several have.
+void check_rank_table(const Plan& plan, std::int64_t tp_size) {
+  const auto found = plan.outputs.find(kRankTableOutput);
+  if ((found != plan.outputs.end()) != (tp_size > 1)) {
+    fail("outputs", "expected a table of ranks if there are several, and only then");
+  }
+  if (found == plan.outputs.end()) return;
+  const PlanTensor& table = plan.tensors[static_cast<std::size_t>(found->second)];
+  const auto words = static_cast<std::int64_t>(sizeof(RankTable) / sizeof(std::int64_t));
+  const bool matches = table.kind == TensorKind::kState && table.dtype == DType::kInt64 && table.shape.size() == 1 &&
+                       table.shape[0] == Dim{words, std::nullopt};
+  if (!matches)
+    fail("outputs.ranks", "expected " + std::to_string(words) + " words of the state, found another tensor");
+}
+
 void check_outputs(const Plan& plan, const Manifest& manifest) {
   const PlanTensor& logits = check_output(plan, "logits", TensorKind::kArena, DType::kFloat32, Symbol::kNumLogits, 2);
   if (logits.shape[1].value != manifest.model.vocab_size) {
@@ -181,7 +199,10 @@ void check_outputs(const Plan& plan, const Manifest& manifest) {
                                " logits, found " + std::to_string(logits.shape[1].value));
   }
   const bool samples = manifest.target.kind == TargetKind::kCuda;
-  if (samples) check_sampling_outputs(plan, manifest.model.vocab_size);
+  if (samples) {
+    check_sampling_outputs(plan, manifest.model.vocab_size);
+    check_rank_table(plan, manifest.mapping.tp_size);
+  }
   for (const auto& [name, index] : plan.outputs) {
     if (!samples || std::ranges::find(kSamplingOutputs, name) == std::end(kSamplingOutputs)) check_rows(plan, name);
   }

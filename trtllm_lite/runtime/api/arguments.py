@@ -26,7 +26,7 @@ def _same(names: str, remedy: str, *neutral: Any) -> dict[str, Unsupported]:
 
 _LORA = "adapters are directories that PEFT wrote: pass them as lora_dir"
 _AUTOMATIC = "engines for GPUs choose this themselves; leave it out"
-_ONE_DEVICE = "engines run on one device; leave it out"
+_ONE_DEVICE = "engines share layers out among devices (tensor_parallel_size), and in no other way yet; leave it out"
 _WINDOWS = "attention windows are part of the model and travel in the engine; leave it out"
 _SINKS = "attention sinks are not supported; leave it out"
 _SPECULATION = "speculative decoding is not supported yet; leave it out"
@@ -49,7 +49,6 @@ FROM_DIR: Mapping[str, Unsupported] = {
     **_same("gpu_weights_percent", "weights are always on the device; leave it out", 1, 100),
     **_same("cuda_graph_mode stream", _AUTOMATIC),
     **_same("multi_block_mode enable_context_fmha_fp32_acc", _AUTOMATIC, True),
-    **_same("device_ids", "choose the GPU with CUDA_VISIBLE_DEVICES", 0),
     **_same("debug_mode debug_tensor_names", "there is no debug mode; `trtllm-lite inspect` shows an engine"),
     **_same("is_enc_dec cross_kv_cache_fraction mm_embedding_offloading", _TEXT_ONLY),
     **_same("logits_processor_map", _CALLBACKS),

@@ -92,9 +92,12 @@ class ModelRunner:
         speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
         enable_chunked_context: bool = True,
         num_threads: int | None = None,
+        device_ids: Sequence[int] | None = None,
         **others: Any,
     ) -> "ModelRunner":
-        """Load the engine of ``rank`` from ``engine_dir``. Nothing is compiled; the file is mapped and checked.
+        """Load the engine of ``engine_dir``, all its ranks. Nothing is compiled; the files are mapped and checked.
+
+        ``rank`` is 0: one process runs all ranks. ``device_ids`` are the numbers of their GPUs, by default the first.
 
         ``lora_dir`` has directories of adapters in PEFT's format, which ``lora_uids`` of :meth:`generate` number from
         "0" on; each is read when a request first wants it. At most ``max_loras`` are in use at once, ``max_cpu_loras``
@@ -129,6 +132,7 @@ class ModelRunner:
             num_threads=num_threads,
             max_loras=max_loras,
             max_cpu_loras=max_cpu_loras,
+            device_ids=None if device_ids is None else tuple(device_ids),
         )
         loras = loras_of(lora_dir)
         session = open_session(engine_dir, rank, options)

@@ -19,6 +19,10 @@ def device_options(target: Target, options: RunnerOptions) -> RunnerOptions:
     Raises ArgumentError for threads on a GPU.
     """
     check_num_threads(options.num_threads, on_gpu=target.kind != "cpu")
+    if options.device_ids is not None and target.kind != "cuda":
+        raise ArgumentError(
+            "device_ids are given, and only engines of --target sm_90 and the like choose GPUs: leave it out"
+        )
     if target.kind == "cpu" or options.kv_cache.free_gpu_memory_fraction is not None:
         return options
     return replace(options, kv_cache=replace(options.kv_cache, free_gpu_memory_fraction=GPU_MEMORY_FRACTION))
@@ -30,15 +34,23 @@ def check_num_threads(num_threads: int | None, *, on_gpu: bool) -> None:
         raise ArgumentError("num_threads is given, and the engine runs on a GPU: leave it out")
 
 
-def available_memory(core: Any, manifest: Manifest, draft: Manifest | None = None, num_loras: int = 0) -> int:
-    """Bytes of the device's memory that are free for the KV cache, beside weights and workspace of the engine, and of
-    the one that drafts for it, and beside so many adapters.
+def available_memory(
+    core: Any,
+    manifest: Manifest,
+    draft: Manifest | None = None,
+    num_loras: int = 0,
+    device_ids: Sequence[int] | None = None,
+) -> int:
+    """Bytes of a rank's device that are free for the KV cache, beside weights and workspace of the engine, and of the
+    one that drafts for it, and beside so many adapters: on the device that has least.
 
     Raises DeviceError if the engine is for a GPU and there is none, LimitError if all that does not fit.
     """
     if manifest.target.kind == "cpu":
         return available_host_memory()
-    free, needs = core.cuda_device_memory()["free"], [engine.memory for engine in (manifest, draft) if engine]
+    devices = range(manifest.mapping.tp_size) if device_ids is None else device_ids
+    free = min(core.cuda_device_memory(device)["free"] for device in devices)
+    needs = [engine.memory for engine in (manifest, draft) if engine]
     weights, workspace = sum(memory.weights for memory in needs), sum(memory.workspace for memory in needs)
     if free < weights + workspace:
         what = "this engine needs" if draft is None else "this engine and its draft model need"
@@ -66,10 +78,11 @@ def make_executor(
     num_blocks: int,
     features_of: Any = None,
     num_loras: int = 0,
+    device_ids: Sequence[int] | None = None,
 ) -> Any:
     """A ``_core.DeviceExecutor`` over the engines of all ranks; on a CPU it has ``num_threads`` threads (0: all cores).
 
-    On a GPU it has ``num_loras`` slots for adapters.
+    On GPUs, of the numbers ``device_ids`` or the first ones, it has ``num_loras`` slots for adapters.
 
     The engine of a head that drafts reads what the executor ``features_of`` keeps.
 
@@ -92,6 +105,7 @@ def make_executor(
         network=network,
         features_of=features_of,
         num_loras=num_loras,
+        devices=device_ids or (),
     )
 
 

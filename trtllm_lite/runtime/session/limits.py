@@ -56,7 +56,8 @@ class RunnerOptions:
     ``enable_chunked_context``: prompts may be spread over several steps. Without it max_input_len may not exceed
     max_num_tokens. ``speculation``: how to guess tokens ahead, if at all. ``num_threads``: threads of a CPU engine;
     None means one for each core. ``max_loras``: adapters that running requests use at once (16 by default);
-    ``max_cpu_loras``: adapters that are kept in memory (twice as many).
+    ``max_cpu_loras``: adapters that are kept in memory (twice as many). ``device_ids``: the GPUs of an engine's ranks,
+    in their order; None means the first ones.
     Raises ArgumentError for a value that makes no sense.
     """
 
@@ -73,6 +74,7 @@ class RunnerOptions:
     speculation: SpeculativeConfig | None = None
     max_loras: int | None = None
     max_cpu_loras: int | None = None
+    device_ids: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in (*LIMIT_NAMES, "max_loras", "max_cpu_loras"):
@@ -84,6 +86,8 @@ class RunnerOptions:
             )
         if self.num_threads is not None:
             whole_number("num_threads", self.num_threads, 1, _MAX_THREADS)
+        for device in self.device_ids or ():
+            whole_number("device_ids", device, 0, _MAX_DEVICES)
         check_flag("enable_chunked_context", self.enable_chunked_context)
         policy = self.scheduler.capacity_scheduler_policy
         if self.kv_cache.host_cache_size and policy != "MAX_UTILIZATION":
@@ -94,6 +98,7 @@ class RunnerOptions:
 
 
 _NOTED_BYTES = 128  # more than the event loop keeps of a block besides its token ids (csrc/batching)
+_MAX_DEVICES = 1 << 10  # as _MAX_THREADS
 _MAX_THREADS = 1 << 16  # the C++ side refuses numbers that the machine cannot run
 LIMIT_NAMES = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_output_len", "max_beam_width")
 

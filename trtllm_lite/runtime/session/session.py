@@ -196,7 +196,9 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     draft_engine = _draft_engine(native, options.speculation)
     draft = None if draft_engine is None else Manifest.from_json(draft_engine.manifest)
     num_loras = 0 if manifest.lora is None else options.max_loras or DEFAULT_MAX_LORAS
-    limits = runner_limits(manifest, options, available_memory(native, manifest, draft, num_loras), draft)
+    limits = runner_limits(
+        manifest, options, available_memory(native, manifest, draft, num_loras, options.device_ids), draft
+    )
     tokenizer = Tokenizer.from_dir(directory, manifest.files, native.crc32c)
     check_host_memory(limits, available_host_memory())
     max_seq_len = min(limits.max_seq_len, limits.cache_len)
@@ -204,11 +206,15 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
         check_method(options.speculation, draft)
         native.check_draft_model(engine, draft_engine, max_seq_len=max_seq_len, max_batch_size=limits.max_batch_size)
     with memory_for(limits):
-        memory = {"num_threads": options.num_threads or 0, "num_blocks": limits.num_blocks}
-        executor = make_executor(native, ranks, manifest, **memory, num_loras=num_loras)
+        where: dict[str, Any] = {
+            "num_threads": options.num_threads or 0,
+            "num_blocks": limits.num_blocks,
+            "device_ids": options.device_ids,
+        }
+        executor = make_executor(native, ranks, manifest, **where, num_loras=num_loras)
         drafting = drafting_options(native, options.speculation, manifest.limits)
         if draft is not None:
-            drafting["draft_model"] = make_executor(native, [draft_engine], draft, **memory, features_of=executor)
+            drafting["draft_model"] = make_executor(native, [draft_engine], draft, **where, features_of=executor)
         loop = native.EventLoop(
             executor,
             max_batch_size=limits.max_batch_size,

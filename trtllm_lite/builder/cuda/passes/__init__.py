@@ -6,6 +6,8 @@ from trtllm_lite.builder.cuda.passes.cache_slots import cache_slots
 from trtllm_lite.builder.cuda.passes.norm_prologue import norm_prologue
 from trtllm_lite.builder.cuda.passes.qkv_epilogue import qkv_epilogue
 from trtllm_lite.builder.cuda.passes.quantized_rows import quantize_epilogue, quantized_rows
+from trtllm_lite.builder.cuda.passes.ranks import ranks
+from trtllm_lite.builder.cuda.passes.reduced_norm import reduced_norm
 from trtllm_lite.builder.cuda.passes.residual_epilogue import residual_epilogue
 from trtllm_lite.builder.cuda.passes.rows_with_logits import rows_with_logits
 from trtllm_lite.builder.cuda.passes.sampling import sampling
@@ -18,8 +20,10 @@ PASSES: tuple[DevicePass, ...] = (
     qkv_epilogue,
     norm_prologue,
     quantize_epilogue,
+    reduced_norm,
     sampling,
     cache_slots,
+    ranks,
 )
 
 

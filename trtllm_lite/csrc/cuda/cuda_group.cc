@@ -1,0 +1,49 @@
+#include "cuda/cuda_group.h"
+
+#include "cuda/cuda_step_executor.h"
+
+namespace tl::cuda {
+
+CudaGroup::CudaGroup(std::span<const Engine* const> engines, std::span<const int> devices, std::int64_t num_blocks,
+                     const std::vector<std::string>& library_directories) {
+  std::vector<RankMemory> memory;
+  for (std::size_t rank = 0; rank < engines.size(); ++rank) {
+    ranks_.push_back(std::make_unique<CudaExecutor>(*engines[rank], devices[rank], num_blocks, library_directories));
+    memory.push_back(ranks_.back()->rank_memory());
+  }
+  for (const auto& rank : ranks_) {
+    for (const auto& other : ranks_) {
+      if (rank != other) rank->device().enable_access_to(other->device());
+    }
+  }
+  for (const auto& rank : ranks_) rank->set_ranks(memory);
+}
+
+// Each is destroyed in its own context.
+CudaGroup::~CudaGroup() {
+  for (auto& rank : ranks_) {
+    rank->device().try_make_current();
+    rank.reset();
+  }
+}
+
+MemoryUse CudaGroup::memory() const {
+  MemoryUse all;
+  for (const auto& rank : ranks_) {
+    const MemoryUse own = rank->memory();
+    all.weights += own.weights;
+    all.kv_cache += own.kv_cache;
+    all.workspace += own.workspace;
+  }
+  return all;
+}
+
+std::unique_ptr<StepExecutor> CudaGroup::make_step_executor(std::int64_t num_host_blocks, int max_batch_size) {
+  std::vector<CudaExecutor*> ranks;
+  for (const auto& rank : ranks_) ranks.push_back(rank.get());
+  auto steps = std::make_unique<CudaStepExecutor>(ranks, num_host_blocks);
+  steps->capture_decode_steps(max_batch_size);
+  return steps;
+}
+
+}  // namespace tl::cuda

@@ -1,0 +1,35 @@
+// The ranks of one engine on as many GPUs of a machine. One process drives them, and they reach each other's memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cuda/cuda_executor.h"
+
+namespace tl::cuda {
+
+class CudaGroup final : public DeviceExecutor {
+ public:
+  // Borrows the engines (check_ranks), one for each rank, in order; each is loaded on the GPU of its number in
+  // `devices`. Throws as CudaExecutor does, EngineError if the engines are not the ranks of one, DeviceError if a GPU
+  // does not reach another.
+  CudaGroup(std::span<const Engine* const> engines, std::span<const int> devices, std::int64_t num_blocks,
+            const std::vector<std::string>& library_directories);
+  ~CudaGroup() override;
+
+  const Engine& engine() const override { return first().engine(); }
+  std::int64_t num_blocks() const override { return first().num_blocks(); }
+  MemoryUse memory() const override;
+  StepOutput output(const std::string& name, const RowSlice& slice) override { return first().output(name, slice); }
+  std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) override;
+
+ private:
+  CudaExecutor& first() const { return *ranks_.front(); }
+
+  std::vector<std::unique_ptr<CudaExecutor>> ranks_;
+};
+
+}  // namespace tl::cuda
