@@ -10,7 +10,7 @@ import torch
 
 from tests.e2e.test_tensor_parallel import EVEN, LIMITS
 from tests.models import save_tiny_model
-from tests.tolerances import ROUNDED_TOLERANCES, assert_close
+from tests.tolerances import GPU_TOLERANCES, assert_close
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
@@ -56,7 +56,7 @@ def test_two_gpus_compute_what_one_computes(family: str, dtype: str, tmp_path: P
         alike = np.cumprod(np.equal(tokens(one), tokens(two))).sum() + 1  # then texts differ
         pairs.append([output.outputs[0].generation_logits[:alike] for output in (two, one)])
         for actual, expected in pairs:
-            assert_close(np.asarray(actual), np.asarray(expected), dtype, table=ROUNDED_TOLERANCES)
+            assert_close(np.asarray(actual), np.asarray(expected), dtype, table=GPU_TOLERANCES)
 
 
 def test_draws_under_load_are_those_of_each_request_alone(tmp_path: Path) -> None:

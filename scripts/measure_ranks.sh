@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Measures engines of the Llama-3.1-8B shape (bfloat16, random weights) of one rank and of several, on as many NVIDIA GPUs
+# of this machine: OUT/latency-1.json and so on. `scripts/update_readme.py --record_ranks NAME OUT` stores the reports and
+# renews the README.
+#   measure_ranks.sh OUT [NUM_RANKS]...      (default: 1 2)
+# The products of one rank are chosen by the timing cache (TIMING_CACHE), those of several by measurements on the first
+# GPU, which are written to OUT. Needs trtllm-lite on the PATH, and the cuBLAS that the cache was measured with. BANDWIDTH
+# (GB/s read) and TFLOPS (dense bfloat16) are the measured ceilings of a card.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=${1:?usage: measure_ranks.sh OUT [NUM_RANKS]...}
+shift
+cache=${TIMING_CACHE:-configs/timing_caches/nvidia-h200.json}
+ceilings=(--memory_bandwidth "${BANDWIDTH:-4470}" --peak_tflops "${TFLOPS:-789}")
+mkdir -p "$out"
+
+for ranks in ${*:-1 2}; do
+  engine=$out/engine-$ranks
+  tuning=(--input_timing_cache "$cache")
+  [ "$ranks" = 1 ] || tuning=(--output_timing_cache "$out/timing-cache-$ranks.json" --fast_build)
+  trtllm-lite build --model_config configs/models/llama-3.1-8b.json --strip_plan --target sm_90 --tp_size "$ranks" \
+    "${tuning[@]}" --max_batch_size 256 --max_input_len 8192 --max_seq_len 8320 --max_num_tokens 8192 \
+    --output_dir "$engine"
+  trtllm-lite bench latency --engine_dir "$engine" "${ceilings[@]}" --batch_size 1,8,64,256 --input_len 128 \
+    --output_len 128 --json "$out/latency-$ranks.json"
+  trtllm-lite bench latency --engine_dir "$engine" "${ceilings[@]}" --batch_size 1 --input_len 8192 --output_len 8 \
+    --json "$out/first-$ranks.json"
+  trtllm-lite bench throughput --engine_dir "$engine" "${ceilings[@]}" --skip_tokenizer_init --input_len 1000 \
+    --output_len 1000 --num_requests 384 --kv_cache_free_gpu_memory_fraction 0.97 --json "$out/throughput-$ranks.json"
+  rm -r "$engine"
+done

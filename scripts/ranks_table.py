@@ -1,0 +1,79 @@
+"""The README's table of engines of one rank and of several, from reports of ``measure_ranks.sh``."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from variant_tables import markdown
+
+Report = dict[str, Any]
+KINDS = ("latency", "first", "throughput")
+
+
+def record_ranks(path: Path, directory: Path, commit: str | None) -> None:
+    """Store the reports that ``measure_ranks.sh`` has written to ``directory``: <kind>-<number of ranks>.json."""
+    known = json.loads(path.read_text()) if path.is_file() else {}
+    for kind in KINDS:
+        for report_path in directory.glob(f"{kind}-*.json"):
+            reports = json.loads(report_path.read_text())
+            for report in reports:
+                report["commit"] = commit or report["commit"]
+            known.setdefault(report_path.stem.partition("-")[2], {})[kind] = reports
+    incomplete = [ranks for ranks, reports in known.items() if sorted(reports) != sorted(KINDS)]
+    if incomplete:
+        raise SystemExit(f"{path}: expected reports {', '.join(KINDS)} of {incomplete[0]} ranks, found fewer")
+    path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+def ranks_table(path: Path) -> str:
+    """The Markdown of one baseline file."""
+    by_ranks = {int(ranks): _figures(reports) for ranks, reports in json.loads(path.read_text()).items()}
+    one, *others = (by_ranks[ranks] for ranks in sorted(by_ranks))
+    titles = ["Llama-3.1-8B shape, bfloat16", "one GPU"]
+    for ranks in sorted(by_ranks)[1:]:
+        titles += [f"{ranks} GPUs", "", "its floor", "reached"]
+    rows = [
+        [title, _text(one, title), *(cell for other in others for cell in _cells(one, other, title))] for title in one
+    ]
+    report = json.loads(path.read_text())[str(max(by_ranks))]["throughput"][0]
+    return (
+        f"{report['machine']['gpu']}, driver {report['versions']['driver']}, {report['date'][:10]}, commit "
+        f"{str(report['commit'])[:10]}; random weights and prompts. The floor is that of a card's own bytes or "
+        f"operations ({report['terms']['memory_bandwidth']:,.0f} GB/s, {report['terms']['peak_tflops']:,.0f} TFLOPS), "
+        f"without the link between the cards.\n\n{markdown(titles, rows)}\n\n"
+        "Measured by `bash scripts/measure_ranks.sh OUT` (`trtllm-lite bench latency` and `throughput`, token ids "
+        "alone).\n"
+    )
+
+
+def _figures(reports: dict[str, list[Report]]) -> dict[str, tuple[float, float, str]]:
+    """Figure, floor (or ceiling) and unit by title."""
+    found = {}
+    for report in reports["latency"]:
+        figures = report["figures"]
+        times = (figures["inter_token_latency_s"] * 1e3, figures["floor_inter_token_latency_s"] * 1e3, "ms")
+        found[f"time per token, batch {report['shape']['batch_size']}"] = times
+    (report,) = reports["first"]
+    figures = report["figures"]
+    times = (figures["time_to_first_token_s"] * 1e3, figures["floor_time_to_first_token_s"] * 1e3, "ms")
+    found[f"first token, prompt of {report['shape']['input_len']:,}"] = times
+    (report,) = reports["throughput"]
+    figures, shape = report["figures"], report["shape"]
+    rates = (figures["output_tokens_per_s"], figures["ceiling_output_tokens_per_s"], "tok/s")
+    found[f"{shape['input_len']} in, {shape['output_len']} out, {shape['num_requests']} requests"] = rates
+    return found
+
+
+def _text(figures: dict[str, tuple[float, float, str]], title: str, which: int = 0) -> str:
+    unit = figures[title][2]
+    return f"{figures[title][which]:,.{2 if unit == 'ms' else 0}f} {unit}"
+
+
+def _cells(
+    one: dict[str, tuple[float, float, str]], other: dict[str, tuple[float, float, str]], title: str
+) -> list[str]:
+    """Figure, how often as fast as that of one rank, floor, and the share of it that is reached."""
+    value, floor, unit = other[title]
+    faster = one[title][0] / value if unit == "ms" else value / one[title][0]
+    reached = floor / value if unit == "ms" else value / floor
+    return [_text(other, title), f"{faster:.2f}×", _text(other, title, 1), f"{reached:.0%}"]
