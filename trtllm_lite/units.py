@@ -2,6 +2,8 @@
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024
+_FACTORS = {name: _STEP**power for power, name in reversed(list(enumerate(_UNITS)))}
+_FACTORS = {**{f"{prefix}B": 1000 ** (power + 1) for power, prefix in enumerate("kMGTP")}, **_FACTORS}
 
 
 def format_bytes(num_bytes: float) -> str:
@@ -21,13 +23,13 @@ def counted(count: int, noun: str) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """The bytes that ``text`` names, such as 1073741824, 512 MiB or 1.5GiB. Raises ValueError for anything else."""
-    number, unit = text.strip(), _UNITS[0]
-    for name in reversed(_UNITS):
+    """The bytes that ``text`` names, such as 1073741824, 512 MiB or 80GB. Raises ValueError for anything else."""
+    number, factor = text.strip(), 1
+    for name, of_unit in _FACTORS.items():
         if number.lower().endswith(name.lower()):
-            number, unit = number[: -len(name)], name
+            number, factor = number[: -len(name)], of_unit
             break
-    num_bytes = float(number) * _STEP ** _UNITS.index(unit)
+    num_bytes = float(number) * factor
     if not 0 <= num_bytes < 2**63:
         raise ValueError(f"{text} is no number of bytes")
     return int(num_bytes)

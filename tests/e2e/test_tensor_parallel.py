@@ -12,7 +12,7 @@ from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.tolerances import BYTE_TOLERANCES, TOLERANCES, assert_close
 from tests.unit.quantize.made_up import made_up
 from trtllm_lite import LLM, SamplingParams, _core, _testing
-from trtllm_lite.builder import build_engine
+from trtllm_lite.builder import build_engine, least_tp_size, plan_memory
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.reader import read_engine
@@ -197,3 +197,16 @@ def test_a_rank_that_stalls_is_named_and_ends_the_step(rank: int, tmp_path: Path
         two_steps(executor)
     with pytest.raises(DeviceError, match="did not come back from an earlier step: load the engine again"):
         two_steps(executor)
+
+
+def test_plans_say_what_a_rank_takes_and_reads(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of("llama", tmp_path, **EVEN)
+    one, two = (plan_memory(checkpoint, tp_size=tp_size, num_threads=1, **LIMITS) for tp_size in (1, 2))
+    assert two.kv_cache * 2 == one.kv_cache
+    layers, hidden, vocab_part = 3, EVEN["hidden_size"], 256
+    assert one.link_bytes == {}
+    assert two.link_bytes == {"all_reduce": (1 + 2 * layers) * hidden * 4, "all_gather": vocab_part * 4}
+    build_engine(checkpoint, tmp_path / "engine", tp_size=2, **LIMITS)
+    assert opened(tmp_path / "engine", num_threads=2).memory["weights"] == 2 * two.weights
+    for room, expected in ((one.total, 1), (one.total - 1, 2), (two.total, 2), (1000, None)):
+        assert least_tp_size(checkpoint, room, num_threads=1, **LIMITS) == expected

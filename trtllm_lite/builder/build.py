@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from trtllm_lite import _core
 from trtllm_lite.builder.backends import NATIVE, Backend, backend_of
@@ -19,7 +19,7 @@ from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.observe import observe
 from trtllm_lite.builder.parts import EngineParts, content_of, manifest_of
 from trtllm_lite.builder.passes.features import has_features
-from trtllm_lite.builder.sharding import check_shardable, ranks_of
+from trtllm_lite.builder.sharding import check_shardable, link_bytes, ranks_of
 from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES, engine_file
 from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
@@ -32,7 +32,7 @@ from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES, with_plain_kv_cache
 from trtllm_lite.quantize.network import GROUP_SIZE, Recipe, no_calibration, quantize_network, quantized_as
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 from trtllm_lite.quantize.threads import in_order, workers_of
-from trtllm_lite.vocabulary import PLAIN_DTYPES
+from trtllm_lite.vocabulary import MAX_TP_SIZE, PLAIN_DTYPES
 
 
 def build_engine(
@@ -161,7 +161,27 @@ def plan_memory(
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
     recipe = _recipe(qformat, group_size, kv_cache_dtype, kv_cache_scale)
     job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, chosen, targets, False, Tuning(), _ignore, placeholder)
-    return chosen.memory(ranks_of(job)[0], num_threads)
+    first = ranks_of(job)[0]
+    return replace(chosen.memory(first, num_threads), link_bytes=link_bytes(first))
+
+
+def least_tp_size(checkpoint_dir: Path | Checkpoint, device_memory: int, **given: Any) -> int | None:
+    """The least number of ranks of which each fits into ``device_memory`` bytes; None if not even the most do.
+
+    ``given`` are the arguments of :func:`plan_memory` but for tp_size. Numbers that the model cannot be shared out by
+    are left out. Raises as it does.
+    """
+    checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
+    for tp_size in range(1, MAX_TP_SIZE + 1):
+        try:
+            memory = plan_memory(checkpoint, **given, tp_size=tp_size)
+        except BuildError:
+            if tp_size == 1:
+                raise
+            continue
+        if memory.total <= device_memory:
+            return tp_size
+    return None
 
 
 def _recipe(qformat: str, group_size: int, kv_cache_dtype: str, kv_cache_scale: float | None) -> Recipe:

@@ -1,6 +1,7 @@
 """Predicts the exact bytes that an engine will need, from the plan alone; no weight is read."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trtllm_lite._core import SCRATCH_BYTES_PER_THREAD, SHARED_SCRATCH_BYTES
@@ -20,7 +21,8 @@ class MemoryPlan:
     ``weights`` as stored in the engine; ``kv_cache`` for a full batch of full sequences; ``arena`` for intermediate
     values; ``step_inputs`` for token ids, block tables and the like; ``scratch`` for ``num_threads`` threads or, with
     0 of them, for a GPU's matrix products and state; ``adapters`` on a GPU for DEFAULT_MAX_LORAS of them.
-    ``cache_use`` is what one sequence takes of the KV cache.
+    ``cache_use`` is what one sequence takes of the KV cache. If a model has several ranks, these are the bytes of each,
+    and ``link_bytes`` what one reads of the others' memory for a token that is generated, by collective.
     """
 
     weights: int
@@ -31,6 +33,7 @@ class MemoryPlan:
     num_threads: int
     cache_use: CacheUse
     adapters: int = 0
+    link_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def workspace(self) -> int:

@@ -14,6 +14,7 @@ from threading import Lock
 import numpy as np
 import onnx_ir as ir
 
+from trtllm_lite.builder.cpu.planning import CPU
 from trtllm_lite.builder.graph import (
     attribute,
     dims,
@@ -31,8 +32,9 @@ from trtllm_lite.builder.passes.features import borrows_features, has_features
 from trtllm_lite.engine.manifest import RankMapping
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.tensors import extents, lazy, take, zeros
+from trtllm_lite.plugins.schema import all_schemas
 from trtllm_lite.quantize.formats import matrix_of
-from trtllm_lite.vocabulary import LOGITS
+from trtllm_lite.vocabulary import FLOAT32, LOGITS, num_bytes
 
 _PADDED_TO = 8  # features; kernels of GPUs read so many at once
 _VOCAB_PADDED_TO = 64
@@ -69,6 +71,21 @@ def ranks_of(job: BuildJob) -> list[BuildJob]:
         replace(job, graph=graph, mapping=RankMapping(tp_size, rank), tuning=known if rank else job.tuning)
         for rank, graph in enumerate(shard(job.graph, tp_size))
     ]
+
+
+def link_bytes(job: BuildJob) -> dict[str, int]:
+    """Bytes that a rank reads of the others' memory for a token that is generated, by collective."""
+    on_gpu = any(target != CPU for target in job.targets)
+    found: dict[str, int] = {}
+    for node in job.graph:
+        schema = all_schemas()[node.op_type]
+        if schema.collective:
+            features = (dims(operands(node)["x"]) or ())[-1]
+            assert isinstance(features, int)
+            dtype = job.checkpoint.config.dtype if on_gpu and node.op_type == "AllReduce" else FLOAT32
+            read = num_bytes(dtype, (features,)) * (job.limits.tp_size - 1)
+            found[schema.folder] = found.get(schema.folder, 0) + read
+    return found
 
 
 def shard(graph: ir.Graph, tp_size: int) -> list[ir.Graph]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtllm_lite.cli.framework import Command, Decorated, replaced_options
-from trtllm_lite.cli.option_types import Finite
+from trtllm_lite.cli.option_types import Finite, NumBytes
 from trtllm_lite.cli.quantize_options import (
     EIGHT_BIT_CACHES,
     QFORMAT_HELP,
@@ -322,10 +322,20 @@ def _has_gpu() -> bool:
 @click.command(cls=Command)
 @_build_options
 @click.option("--num_threads", type=int, help="CPU threads at run time; each has scratch memory. [default: all cores]")
+@click.option(
+    "--device_memory", type=NumBytes(), help="Also say the least --tp_size whose ranks fit into this, such as 80GB."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @recipe_options
 @replaced_options(PLAN)
-def plan(checkpoint_dir: Path | None, model_config: str | None, qformat: str, as_json: bool, **limits: Any) -> None:
+def plan(
+    checkpoint_dir: Path | None,
+    model_config: str | None,
+    qformat: str,
+    device_memory: int | None,
+    as_json: bool,
+    **limits: Any,
+) -> None:
     """Predict the memory of an engine before building it.
 
     `plan` reads no weights and writes nothing. Its flags are those of `build`.
@@ -336,7 +346,7 @@ def plan(checkpoint_dir: Path | None, model_config: str | None, qformat: str, as
         --max_batch_size 8 --max_input_len 1024 --max_seq_len 2048
     """
 
-    from trtllm_lite.builder import BuildLimits, plan_memory
+    from trtllm_lite.builder import BuildLimits, least_tp_size, plan_memory
     from trtllm_lite.builder.backends import backend_of
     from trtllm_lite.cli.console import print_table
     from trtllm_lite.runtime.session.device import check_num_threads
@@ -353,6 +363,9 @@ def plan(checkpoint_dir: Path | None, model_config: str | None, qformat: str, as
     bounds = BuildLimits.for_model(source.config.max_position_embeddings, **limits)
     memory = plan_memory(source, **given, **limits)
     values = memory.to_dict()
+    if device_memory is not None:
+        of_any = {name: value for name, value in limits.items() if name != "tp_size"}
+        values["least_tp_size"] = least_tp_size(source, device_memory, **given, **of_any)
     if as_json:
         click.echo(json.dumps(values, indent=2))
         return
@@ -365,7 +378,15 @@ def plan(checkpoint_dir: Path | None, model_config: str | None, qformat: str, as
         "total": "",
     }
     rows = [[name, format_bytes(values[name]), f"{values[name]:,}", text] for name, text in meaning.items()]
-    print_table("predicted memory", ["", "", "bytes", "what for"], rows)
+    title = "predicted memory" if bounds.tp_size == 1 else f"predicted memory of each of {bounds.tp_size} ranks"
+    print_table(title, ["", "", "bytes", "what for"], rows)
+    if memory.link_bytes:
+        links = [[name, format_bytes(size), f"{size:,}"] for name, size in memory.link_bytes.items()]
+        print_table("what a rank reads of the others' memory for a token", ["", "", "bytes"], links)
     use = memory.cache_use
     groups = [[group.name, group.describe()] for group in use.groups]
     print_table("cache groups", ["", ""], [*groups, ["in all", use.describe()]])
+    if device_memory is not None:
+        least = values["least_tp_size"]
+        fits = "no --tp_size is enough" if least is None else f"--tp_size {least} is the least"
+        click.echo(f"{format_bytes(device_memory)} a device: {fits}")

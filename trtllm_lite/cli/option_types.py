@@ -39,3 +39,18 @@ class JsonObject(click.ParamType):
         if not isinstance(found, dict):
             self.fail(f'{shown(value)} is not a JSON object such as {{"method": "ngram"}}', param, ctx)
         return found
+
+
+class NumBytes(click.ParamType):
+    """A number of bytes, such as 80GB or 512 MiB."""
+
+    name = "BYTES"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number."""
+        from trtllm_lite.units import parse_bytes
+
+        try:
+            return parse_bytes(str(value))
+        except ValueError:
+            self.fail(f"{shown(value)} is no number of bytes such as 80GB or 512 MiB", param, ctx)
