@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES
+from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, ENGINE_FILES, TOKENIZER_FILES
 from trtllm_lite.engine_cache import Conversion, Recipe, open_cached
 from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.files import atomic_directory
@@ -246,7 +246,7 @@ class LLM:
         # A manifest may name other files; only these are copied.
         manifest = self.session.manifest
         files = (*manifest.engine_files, CONFIG_FILE, *(name for name in TOKENIZER_FILES if name in manifest.files))
-        with atomic_directory(Path(engine_dir), CONFIG_FILE) as directory:
+        with atomic_directory(Path(engine_dir), CONFIG_FILE, optional=ENGINE_FILES) as directory:
             for name in files:
                 try:
                     shutil.copyfile(self.engine_dir / name, directory / name)

@@ -15,6 +15,8 @@ from trtllm_lite import LLM, SamplingParams, _core, _testing
 from trtllm_lite.builder import build_engine, least_tp_size, plan_memory
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
 from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.engine.format import ENGINE_FILES
+from trtllm_lite.engine.provenance import check_engine
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import ArgumentError, BuildError, DeviceError, EngineError
 from trtllm_lite.network.tensors import extents, lazy
@@ -104,6 +106,17 @@ def test_ranks_have_one_plan_and_equal_bytes_of_what_is_not_shared_out(tmp_path:
     same = {name for name in first.checksums if first.checksums[name] == second.checksums[name]}
     assert {name for name in same if "norm" in name} == {name for name in first.checksums if "norm" in name}
     assert not {name for name in same if "proj.weight" in name or "embed" in name or "lm_head" in name}
+
+
+def test_an_engine_of_fewer_ranks_takes_the_place_of_one_of_more(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of("llama", tmp_path)
+    for tp_size in (6, 2, 1):
+        build_engine(checkpoint, tmp_path / "engine", tp_size=tp_size, **LIMITS)
+        assert len(list((tmp_path / "engine").glob("rank*.engine"))) == tp_size
+        assert check_engine(tmp_path / "engine").manifest.mapping.tp_size == tp_size
+        with LLM(tmp_path / "engine") as llm:
+            llm.save(tmp_path / "copy")
+        assert [path.name for path in sorted((tmp_path / "copy").glob("rank*"))] == list(ENGINE_FILES[:tp_size])
 
 
 def test_each_weight_is_evaluated_once(tmp_path: Path) -> None:

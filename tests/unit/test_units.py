@@ -17,9 +17,10 @@ def test_bytes_for_people(num_bytes: float, text: str) -> None:
     assert format_bytes(num_bytes) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "num_bytes"), [("0", 0), ("1073741824", 1 << 30), ("1.5GiB", 3 << 29), (" 512 mib ", 1 << 29), ("7B", 7), ("80 GB", 80 * 10**9)]
-)
+NAMED = {"0": 0, "1073741824": 1 << 30, "1.5GiB": 3 << 29, " 512 mib ": 1 << 29, "7B": 7, "80 GB": 80 * 10**9}
+
+
+@pytest.mark.parametrize(("text", "num_bytes"), NAMED.items())
 def test_bytes_from_text(text: str, num_bytes: int) -> None:
     assert parse_bytes(text) == num_bytes
 

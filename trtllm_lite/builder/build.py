@@ -20,7 +20,7 @@ from trtllm_lite.builder.observe import observe
 from trtllm_lite.builder.parts import EngineParts, content_of, manifest_of
 from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.builder.sharding import check_shardable, link_bytes, ranks_of
-from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES, engine_file
+from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES, engine_file
 from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
 from trtllm_lite.engine.sbom import SBOM_FILE
@@ -96,7 +96,7 @@ def build_engine(
     jobs = ranks_of(job)
     report("fuse", 1, 1)
     ranks = _ahead([chosen.compile(job) for job in jobs], workers_of(job.graph))
-    optional = (*TOKENIZER_FILES, PROVENANCE_FILE, SBOM_FILE)
+    optional = (*ENGINE_FILES, *TOKENIZER_FILES, PROVENANCE_FILE, SBOM_FILE)
     with atomic_directory(Path(output_dir), CONFIG_FILE, optional=optional) as directory:
         files = _copy_tokenizer(checkpoint, directory)
         manifests = [manifest_of(job, parts, files) for job, parts in zip(jobs, ranks, strict=True)]

@@ -15,13 +15,12 @@ def engine_file(rank: int) -> str:
     return f"rank{rank}.engine"
 
 
-ENGINE_FILE = engine_file(0)  # whose manifest is the directory's
+ENGINE_FILES = tuple(map(engine_file, range(MAX_TP_SIZE)))  # of which an engine of one rank has the first alone
+ENGINE_FILE = ENGINE_FILES[0]  # whose manifest is the directory's
 CONFIG_FILE = "config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 # These limits are several times the sizes of the largest tokenizer files known.
-_MAX_FILE_BYTES = dict.fromkeys(map(engine_file, range(MAX_TP_SIZE)), MAX_BYTES) | dict(
-    zip(TOKENIZER_FILES, (1 << 27, 1 << 24), strict=True)
-)
+_MAX_FILE_BYTES = dict.fromkeys(ENGINE_FILES, MAX_BYTES) | dict(zip(TOKENIZER_FILES, (1 << 27, 1 << 24), strict=True))
 
 LENGTH_BYTES = 8  # safetensors: a little-endian u64 with the length of the JSON header
 # The bound is far above the header of any engine, and low enough that a forged length costs little memory.

@@ -8,13 +8,13 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, TOKENIZER_FILES, engine_file, max_file_bytes
+from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, ENGINE_FILES, TOKENIZER_FILES, max_file_bytes
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
 from trtllm_lite.engine.records import OneOf, Range, from_json, json_text, parse_json
 from trtllm_lite.engine.sbom import SBOM_FILE
 from trtllm_lite.errors import EngineError, shown
-from trtllm_lite.vocabulary import MAX_BYTES, MAX_TP_SIZE
+from trtllm_lite.vocabulary import MAX_BYTES
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 ARTIFACT_TYPE = "application/vnd.trtllm-lite.engine.v1"
@@ -22,7 +22,7 @@ CONFIG_TYPE = "application/vnd.trtllm-lite.engine.config.v1+json"
 # The files of an engine, and what each is.
 LAYER_TYPES = {
     CONFIG_FILE: CONFIG_TYPE,
-    **{engine_file(rank): "application/vnd.trtllm-lite.engine.rank.v1" for rank in range(MAX_TP_SIZE)},
+    **dict.fromkeys(ENGINE_FILES, "application/vnd.trtllm-lite.engine.rank.v1"),
     **dict.fromkeys(TOKENIZER_FILES, "application/vnd.trtllm-lite.engine.tokenizer.v1+json"),
     PROVENANCE_FILE: "application/vnd.in-toto+json",
     SBOM_FILE: "application/vnd.cyclonedx+json",
