@@ -19,7 +19,7 @@ from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.observe import observe
 from trtllm_lite.builder.parts import EngineParts, content_of, manifest_of
 from trtllm_lite.builder.passes.features import has_features
-from trtllm_lite.builder.sharding import check_shardable, link_bytes, ranks_of
+from trtllm_lite.builder.ranks import check_shardable, link_bytes, ranks_of
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES, engine_file
 from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE

@@ -214,6 +214,7 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
         executor = make_executor(native, ranks, manifest, **where, num_loras=num_loras)
         drafting = drafting_options(native, options.speculation, manifest.limits)
         if draft is not None:
+            where["device_ids"] = options.device_ids and options.device_ids[:1]
             drafting["draft_model"] = make_executor(native, [draft_engine], draft, **where, features_of=executor)
         loop = native.EventLoop(
             executor,
