@@ -2,21 +2,11 @@
 #pragma once
 
 #include "cuda/async.cuh"
-#include "cuda/rank_table.cuh"
+#include "cuda/rank_memory.cuh"
 
 namespace tl {
 
 constexpr int kMeetingBlocks = TL_MEETING_BLOCKS;
-
-// What another rank has where this one has `own`, in its arena or its state.
-template <typename T>
-__device__ __forceinline__ T* in_arena(const RankTable* ranks, T* own, int other) {
-  return reinterpret_cast<T*>(reinterpret_cast<u64>(own) - ranks->arenas[ranks->rank] + ranks->arenas[other]);
-}
-template <typename T>
-__device__ __forceinline__ T* in_state(const RankTable* ranks, T* own, int other) {
-  return reinterpret_cast<T*>(reinterpret_cast<u64>(own) - ranks->states[ranks->rank] + ranks->states[other]);
-}
 
 __device__ __forceinline__ void store_release(int* to, int value) {
   asm volatile("st.release.sys.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");

@@ -3,9 +3,8 @@
 // token_ids[t]. Where several ranks have `vocab` rows of the table each, tokens of the others' rows give zeros.
 //
 // Bytes: 4 * hidden a token. FLOPs: 1 an element. Floor: latency (about 2 us) for a few tokens; 67 MB, 15 us for 4096
-// tokens of 4096 features. Launch: grid = tokens, up to hidden / 8 threads. Macros: TL_HIDDEN, TL_FP16,
-// TL_MEETING_BLOCKS.
-#include "cuda/ranks.cuh"
+// tokens of 4096 features. Launch: grid = tokens, up to hidden / 8 threads. Macros: TL_HIDDEN, TL_FP16.
+#include "cuda/rank_memory.cuh"
 #include "cuda/types.cuh"
 
 extern "C" __global__ void embedding(tl::u16* y, const int* token_ids, const int* token_slots, const int* last_tokens,

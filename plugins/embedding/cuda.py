@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..cuda.lowering import Lowering
-from ..cuda.ranks import MEETING_BLOCKS
 from ..launch import DTYPE_FLAGS, Command, features, kernel, launch, symbol
 
 _THREADS = 128
@@ -15,7 +14,7 @@ def lower(op: Lowering) -> list[Command]:
     A negative one is the complement of the id.
     """
     table, y = op.matrix("weight"), op.new("y")
-    defines = {"TL_HIDDEN": features(y), "TL_FP16": DTYPE_FLAGS[y.dtype], "TL_MEETING_BLOCKS": MEETING_BLOCKS}
+    defines = {"TL_HIDDEN": features(y), "TL_FP16": DTYPE_FLAGS[y.dtype]}
     specialised = kernel("embedding/cuda.cuh", "embedding", _THREADS, 0, defines)
     ids = (op.step_input("token_ids"), op.step_input("token_slots"), op.state("last_tokens"))
     ranks, (vocab, _) = op.state("ranks") if op.has("ranks") else None, table.shape

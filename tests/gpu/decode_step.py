@@ -9,7 +9,6 @@ from tests.gpu.device import Kernel
 from tests.gpu.kernels import GatedLinear, Linear, ModelShape, QkvLinear, StreamConfig
 from tests.gpu.row_kernels import Sample
 from tests.gpu.sampling import Sampling
-from trtllm_lite.plugins.cuda.ranks import MEETING_BLOCKS
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,7 @@ class DecodeStep:
         self.gate_up = GatedLinear(shape.intermediate, shape.hidden, bucket, norm=True, config=configs.get("gate_up"))
         self.down = Linear(shape.hidden, shape.intermediate, bucket, residual=True, config=configs.get("down"))
         self.head = Linear(shape.vocab, shape.hidden, bucket, norm=True, float_out=True, config=configs.get("head"))
-        self.embedding = Kernel(
-            "embedding/cuda.cuh", "embedding", 128, 0, {"TL_HIDDEN": shape.hidden, "TL_MEETING_BLOCKS": MEETING_BLOCKS}
-        )
+        self.embedding = Kernel("embedding/cuda.cuh", "embedding", 128, 0, {"TL_HIDDEN": shape.hidden})
         half = shape.head_dim // 2
         slots = {"TL_PAGE": shape.page, "TL_GROUPS": 1}
         self.cache_slots = Kernel("cache_slots/cuda.cuh", "cache_slots", 128, 0, slots)

@@ -18,7 +18,6 @@ from tests.gpu.row_checks import (
     check_rotary_table,
     check_rowwise,
 )
-from trtllm_lite.plugins.cuda.ranks import MEETING_BLOCKS
 
 EPSILON = 1e-5
 ROWS = [1, 3, 17, 65, 129]
@@ -54,7 +53,7 @@ def test_embedding(rows: int, hidden: int, dtype: torch.dtype, scale: float) -> 
     token_ids[slots >= 0] = 1 << 30  # not to be read
     last_tokens[::2] = ~last_tokens[::2]
     y = torch.full((rows, hidden), POISON, device="cuda", dtype=dtype)
-    macros = {"TL_HIDDEN": hidden, "TL_FP16": dtype_flag(dtype), "TL_MEETING_BLOCKS": MEETING_BLOCKS}
+    macros = {"TL_HIDDEN": hidden, "TL_FP16": dtype_flag(dtype)}
     kernel = Kernel("embedding/cuda.cuh", "embedding", 128, 0, macros)
     kernel(y, token_ids, slots, last_tokens, table, None, len(table), scale, grid=rows)
     ids = torch.where(slots >= 0, last_tokens[slots.clamp(min=0).long()], token_ids)

@@ -58,6 +58,9 @@ GELU = {"TL_ACTIVATION": 2}
 ADAPTERS = {"TL_PARTS": 3, "TL_MAX_RANK": 16, "TL_SPLITS": 8, "TL_UNITS": 24, "TL_THREADS": 256}
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32}
 KERNELS: dict[str, dict[str, int | str]] = {
+    "all_gather/cuda.cuh": {"TL_MEETING_BLOCKS": 128},
+    "all_reduce/cuda.cuh": {"TL_MEETING_BLOCKS": 128},
+    "all_reduce/norm.cuh": {"TL_MEETING_BLOCKS": 128, "TL_HIDDEN": 8192, "TL_THREADS": 512, "TL_RESIDUAL": 1},
     "cache_slots/cuda.cuh": {"TL_PAGE": 32, "TL_GROUPS": 3},
     "channel_magnitudes/cuda.cuh": {"TL_FEATURES": 4096},
     "embedding/cuda.cuh": {"TL_HIDDEN": 4096},

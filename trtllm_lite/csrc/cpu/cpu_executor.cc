@@ -171,7 +171,7 @@ void CpuExecutor::run_collective(const Call& call) {
   } else {
     all_gather(rank(), ranks, x.shape[0], x.shape[1], y.shape[1]);
   }
-  if (!is_alone) meeting_->meet(rank(), own, site);
+  if (!is_alone) meeting_->part(rank(), site);
 }
 
 StepOutput CpuExecutor::output(const std::string& name, const RowSlice& slice) {

@@ -53,11 +53,20 @@ void RankMeeting::end(int rank, std::exception_ptr error) {
 std::span<const RankOperands> RankMeeting::meet(int rank, RankOperands operands, const CollectiveSite& site) {
   Lock lock(mutex_);
   operands_[static_cast<std::size_t>(rank)] = operands;
+  wait_for_all(lock, rank, site);
+  return operands_;
+}
+
+void RankMeeting::part(int rank, const CollectiveSite& site) {
+  Lock lock(mutex_);
+  wait_for_all(lock, rank, site);
+}
+
+void RankMeeting::wait_for_all(Lock& lock, int rank, const CollectiveSite& site) {
   const std::uint64_t before = num_meetings_;
   arrive(rank, site);
   met_.wait(lock, [&] { return num_meetings_ > before || failure_ != nullptr; });
   if (num_meetings_ == before) throw DeviceError("another rank failed");
-  return operands_;
 }
 
 void RankMeeting::arrive(int rank, const CollectiveSite& site) {

@@ -44,9 +44,11 @@ class RankMeeting {
   void end(int rank, std::exception_ptr error);
   void supervise();
 
-  // Waits until every rank is here with its operands, which are valid until the next meeting. Throws DeviceError if the
-  // step has failed meanwhile. (Tests have ranks that do not come.)
+  // A collective: meet() waits until every rank is here with its operands, which all may read and write until each has
+  // called part(), which waits for the others to do so. Both throw DeviceError if the step has failed meanwhile. (Tests
+  // have ranks that do not come.)
   virtual std::span<const RankOperands> meet(int rank, RankOperands operands, const CollectiveSite& site);
+  void part(int rank, const CollectiveSite& site);
 
   // Whether a rank was given up, whose thread may never end.
   bool gave_up() const;
@@ -57,6 +59,7 @@ class RankMeeting {
   bool is_done() const;
   bool is_overdue() const;
   void arrive(int rank, const CollectiveSite& site);
+  void wait_for_all(Lock& lock, int rank, const CollectiveSite& site);
   void fail(std::exception_ptr error);
   std::string missing() const;
 
