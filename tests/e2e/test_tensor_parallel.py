@@ -1,5 +1,6 @@
 """Engines of several ranks compute what the engine of one rank computes, on CPUs with a thread for each rank."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from click.testing import CliRunner
 
 from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.tolerances import BYTE_TOLERANCES, TOLERANCES, assert_close
@@ -14,6 +16,7 @@ from tests.unit.quantize.made_up import made_up
 from trtllm_lite import LLM, SamplingParams, _core, _testing
 from trtllm_lite.builder import build_engine, least_tp_size, plan_memory
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
+from trtllm_lite.cli import cli
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.format import ENGINE_FILES
 from trtllm_lite.engine.provenance import check_engine
@@ -223,3 +226,37 @@ def test_plans_say_what_a_rank_takes_and_reads(tmp_path: Path) -> None:
     assert opened(tmp_path / "engine", num_threads=2).memory["weights"] == 2 * two.weights
     for room, expected in ((one.total, 1), (one.total - 1, 2), (two.total, 2), (1000, None)):
         assert least_tp_size(checkpoint, room, num_threads=1, **LIMITS) == expected
+
+
+def test_the_command_plan_says_so_too(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of("llama", tmp_path, **EVEN)
+    two = plan_memory(checkpoint, tp_size=2, num_threads=1, **LIMITS)
+    limits = [word for name, value in LIMITS.items() for word in (f"--{name}", str(value))]
+    command = ["plan", "--checkpoint_dir", str(tmp_path / "checkpoint"), "--num_threads", "1", *limits]
+    command += ["--tp_size", "2", "--device_memory"]
+    result = CliRunner().invoke(cli, [*command, str(two.total), "--json"])
+    found = json.loads(result.stdout)
+    assert (found["least_tp_size"], found["link_bytes"], found["total"]) == (2, two.link_bytes, two.total)
+    text = CliRunner().invoke(cli, [*command, "1 kB"]).stdout
+    assert "predicted memory of each of 2 ranks" in text
+    assert text.endswith("1,000 B a device: no --tp_size is enough\n")
+    assert CliRunner().invoke(cli, [*command, "many"]).exit_code == 2
+
+
+def test_a_rank_that_stalls_ends_all_requests_with_its_name(tmp_path: Path) -> None:
+    build_engine(checkpoint_of("llama", tmp_path), tmp_path / "engine", tp_size=2, **LIMITS)
+    ranks = [_core.Engine(str(tmp_path / "engine" / name)) for name in ENGINE_FILES[:2]]
+    executor = _testing.stalling_group(ranks, rank=1, collective=4, timeout=0.2)
+    limits = {name: LIMITS[name] for name in ("max_batch_size", "max_input_len", "max_seq_len")}
+    loop = _core.EventLoop(executor, max_num_tokens=64, **limits)
+    params = _core.sampling.SamplingParams()
+    params.max_tokens = 8
+    waiting = {loop.submit(np.arange(5, dtype=np.int32), params) for _ in range(9)}
+    while waiting:
+        _, ends = loop.poll(60.0)
+        for end in ends:
+            waiting.remove(end.request_id)
+            assert end.reason == _core.FinishReason.ERROR
+            named = "rank 1 of 2 did not come to collective 4" in end.message
+            assert named or "did not come back from an earlier step" in end.message
+    loop.shut_down()
