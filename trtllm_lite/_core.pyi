@@ -154,10 +154,9 @@ def open_executor(
     """Load the engines of all ranks; the options are those of CpuExecutor, CudaExecutor and NetworkExecutor.
 
     Each ignores what concerns the others. The engine of a head that drafts reads what ``features_of`` keeps; on a GPU
-    there are ``num_loras`` slots for adapters. ``devices`` are the numbers of the ranks' GPUs. A rank that
-    comes to a collective ``rank_timeout`` seconds after another
-    ends the step with DeviceError. Raises
-    ArgumentError without the network that a NetworkExecutor needs, or without fitting features.
+    there are ``num_loras`` slots for adapters. ``devices`` are the numbers of the ranks' GPUs. A rank that comes to a
+    collective ``rank_timeout`` seconds after another ends the step with DeviceError. Raises ArgumentError without the
+    network that a NetworkExecutor needs, or without fitting features.
     """
 
 class LogitsExecutor(DeviceExecutor):
