@@ -21,8 +21,9 @@ Every program begins with CacheSlots and ends with Sample, of which others have 
 
 - Embedding has the step input ``token_slots`` and the state ``last_tokens``, where Sample leaves tokens: a token whose
   slot is not negative is the one that the slot has there;
-- of several ranks, Embedding, AllReduce, AllGather have the states ``ranks`` (``rank_table.cuh``) and ``rank_flags``;
-  AllReduce may have the ``residual`` and ``weight`` of the RmsNorm behind it, whose outputs it then makes;
+- of several ranks, Embedding, AllReduce, AllGather have the states ``ranks`` (``rank_table.cuh``) and ``rank_flags``,
+  AllReduce ``rank_inbox`` and ``rank_turns``, too (``rank_inbox.cuh``); it may have the ``residual`` and ``weight`` of
+  the RmsNorm behind it, whose outputs it then makes;
 - PagedAttention, PagedLoad and PagedStore have ``slots`` [cache groups, num_tokens] of CacheSlots, where each token
   lies in the paged cache.
 """
@@ -55,6 +56,7 @@ class Lowering(Protocol):
     max_seq_len: int
     tokens_per_block: int
     symbols: Mapping[str, int]  # the bound of each symbol
+    collective: int  # the number by which a collective is known that not all ranks come to
 
     def has(self, operand: str) -> bool:
         """Whether the optional input or output ``name`` is present."""

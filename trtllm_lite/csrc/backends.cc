@@ -22,11 +22,13 @@ struct Backend {
   std::unique_ptr<DeviceExecutor> (*open)(std::span<const Engine* const> ranks, OpenOptions options);
 };
 
+std::chrono::nanoseconds timeout_of(const OpenOptions& options) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(options.rank_timeout));
+}
+
 std::unique_ptr<DeviceExecutor> open_cpu(std::span<const Engine* const> ranks, OpenOptions options) {
   if (ranks.size() > 1) {
-    const auto timeout =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(options.rank_timeout));
-    auto meeting = std::make_unique<RankMeeting>(static_cast<int>(ranks.size()), timeout);
+    auto meeting = std::make_unique<RankMeeting>(static_cast<int>(ranks.size()), timeout_of(options));
     return std::make_unique<CpuGroup>(ranks, options.num_threads, options.num_blocks, std::move(meeting));
   }
   const Engine& engine = *ranks.front();
@@ -48,7 +50,8 @@ std::vector<int> devices_of(std::vector<int> given, std::size_t num_ranks) {
 std::unique_ptr<DeviceExecutor> open_cuda(std::span<const Engine* const> ranks, OpenOptions options) {
   const std::vector<int> devices = devices_of(std::move(options.devices), ranks.size());
   if (ranks.size() > 1) {
-    return std::make_unique<cuda::CudaGroup>(ranks, devices, options.num_blocks, options.library_directories);
+    return std::make_unique<cuda::CudaGroup>(ranks, devices, options.num_blocks, options.library_directories,
+                                             timeout_of(options));
   }
   const auto* features_of = dynamic_cast<const cuda::CudaExecutor*>(options.features_of);
   return std::make_unique<cuda::CudaExecutor>(*ranks.front(), devices.front(), options.num_blocks,

@@ -270,13 +270,15 @@ class CudaSettings:
 
     Decode steps are padded to the next of ``decode_batches`` sequences. ``workspace_bytes`` is the workspace of
     cuBLASLt; ``cublaslt_version`` is the version with which the products' algorithms were measured (0 if none were).
-    Adapters may change the parts of the ``adapted`` products, which are numbered in their order.
+    Adapters may change the parts of the ``adapted`` products, which are numbered in their order. ``collectives`` are
+    the names of those that ranks compute together, by the numbers that kernels know them by.
     """
 
     decode_batches: tuple[Count, ...]
     workspace_bytes: Bytes
     cublaslt_version: Bytes
     adapted: tuple[AdaptedProduct, ...] = ()
+    collectives: tuple[Name, ...] = ()
 
 
 @dataclass(frozen=True)

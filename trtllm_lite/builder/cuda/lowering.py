@@ -108,6 +108,10 @@ class _OpLowering:
     def symbols(self) -> Mapping[str, int]:
         return self._operands.symbols
 
+    @property
+    def collective(self) -> int:
+        return self._operands.collective(self.name)
+
     def has(self, operand: str) -> bool:
         return operand in self._op.inputs or operand in self._op.outputs
 

@@ -56,6 +56,7 @@ class Operands:
         self.adapted: dict[int, AdapterMatrices] = {}  # by the number of a product's first projection
         self.outputs: dict[str, Buffer] = {}
         self.states: dict[str, Buffer] = {}
+        self.collectives: list[str] = []
         self._by_value: dict[ir.Value, Buffer] = {}
         self._converted: dict[ir.Value, Buffer] = {}
         self.inputs = {buffer.name: buffer for buffer in _step_inputs(limits, self.symbols)}
@@ -115,6 +116,12 @@ class Operands:
     def state(self, value: ir.Value) -> Buffer:
         """Memory that is kept between steps."""
         return self.states.setdefault(str(value.name), buffer_of(value, "state"))
+
+    def collective(self, name: str) -> int:
+        """The number of the collective ``name``, which is that of its operator."""
+        if name not in self.collectives:
+            self.collectives.append(name)
+        return self.collectives.index(name)
 
     def cache(self, value: ir.Value, *shape: int) -> Buffer:
         """The paged cache that the graph's input ``value`` is, of blocks of this shape."""

@@ -165,6 +165,7 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
                 AdaptedProduct(index[slots.a], index[slots.b], index[slots.ranks], slots.widths)
                 for _, slots in sorted(operands.adapted.items())
             ),
+            collectives=tuple(operands.collectives),
         ),
     )
 
