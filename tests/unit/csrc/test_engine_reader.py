@@ -233,7 +233,7 @@ PLANS: dict[str, tuple[Change, str]] = {
     ),
     "settings of a GPU": (
         lambda e: e.plan.update(
-            cuda={"decode_batches": [2], "workspace_bytes": 0, "cublaslt_version": 0, "adapted": []}
+            cuda={"decode_batches": [2], "workspace_bytes": 0, "cublaslt_version": 0, "adapted": [], "collectives": []}
         ),
         "expected settings for GPU engines alone",
     ),
