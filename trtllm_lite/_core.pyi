@@ -160,10 +160,41 @@ def open_executor(
     """
 
 class LogitsExecutor(DeviceExecutor):
-    """An executor whose logits come to the host: a CpuExecutor, a CpuGroup or a NetworkExecutor."""
+    """An executor whose logits come to the host: a CpuExecutor, a CpuGroup, a NetworkExecutor or RemoteStages."""
 
 class CpuGroup(LogitsExecutor):
     """The ranks of an engine for CPUs, each on threads of its own. Made by ``open_executor``."""
+
+class Stages(Protocol):
+    """The stages of an engine in other processes, as Python provides them.
+
+    An exception becomes a LimitError if it is one, else a DeviceError. Copies of blocks come after the steps that were
+    begun before them, and before the others.
+    """
+
+    num_stages: int
+    num_blocks: int
+    block_bytes: int
+    """Bytes of a KV block in all stages."""
+    memory: dict[str, int]
+    """Reserved bytes of all stages: ``weights``, ``kv_cache``, ``workspace``."""
+
+    def begin(self, *request: NDArray[np.int32]) -> None:
+        """Hand a step to the stages: the arrays of ``step``, which are gone when this returns."""
+    def finish(self) -> NDArray[np.float32]:
+        """The logits [L, vocab_size] of the oldest step that was begun. Another thread may begin steps meanwhile."""
+    def copy_block(self, source: int, to: int) -> None:
+        """Copy a KV block to another."""
+    def save_block(self, block: int, out: NDArray[np.uint8]) -> None:
+        """Write a KV block to ``out``, stage after stage."""
+    def load_block(self, block: int, data: NDArray[np.uint8]) -> None:
+        """The reverse of ``save_block``."""
+
+class RemoteStages(LogitsExecutor):
+    """An engine whose stages compute in other processes."""
+
+    def __init__(self, engine: Engine, stages: Stages) -> None:
+        """``engine`` is that of rank 0, which says what all stages have in common."""
 
 class NetworkExecutor(LogitsExecutor):
     """An engine whose plan is a network, which has a KV block for each sequence."""

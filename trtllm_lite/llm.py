@@ -43,6 +43,7 @@ _ARGUMENTS = (
     "enable_chunked_prefill",
     *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "num_threads"),
     *("gather_context_logits", "deterministic", "ignore_config_keys", "dequantize", "tensor_parallel_size"),
+    "distributed_executor_backend",
 )
 
 
@@ -82,6 +83,8 @@ class LLM:
       in use at once and ``max_cpu_loras`` (twice as many) in memory
     - ``tensor_parallel_size``: devices that share out every layer, or threads of their own on a CPU; 1 by default, or
       what a given engine was built for
+    - ``distributed_executor_backend``: "ray" lets each stage compute in an actor of Ray, which may be on another
+      machine with the engine at the same path; by default all compute in this process
 
     Raises ConvertError, BuildError, EngineError (the model), DeviceError (the GPU), LimitError, ArgumentError (the
     arguments).
@@ -111,6 +114,7 @@ class LLM:
         max_loras: int | None = None,
         max_cpu_loras: int | None = None,
         tensor_parallel_size: int | None = None,
+        distributed_executor_backend: str | None = None,
         **others: Any,
     ) -> None:
         arguments.reject_unsupported("LLM", others, arguments.LLM, _ARGUMENTS)
@@ -140,6 +144,7 @@ class LLM:
             speculation=speculation,
             max_loras=max_loras,
             max_cpu_loras=max_cpu_loras,
+            distributed_executor_backend=distributed_executor_backend,
         )
         if _is_engine(Path(model)):
             self.engine_dir = Path(model)
