@@ -113,7 +113,8 @@ void HostStepExecutor::run(const StepBatch& batch, StepResult& result) {
                             .block_tables = block_tables_,
                             .blocks_per_row = blocks_per_row_,
                             .logits_indices = logits_indices_,
-                            .adapters = adapters_};
+                            .adapters = adapters_,
+                            .received = {}};
   executor_.step(request,
                  [&](std::span<const float> logits, ThreadPool& pool) { sample(batch, logits, pool, result); });
   result.compute_seconds = seconds_since(compute_start);

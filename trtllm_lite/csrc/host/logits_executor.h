@@ -16,7 +16,7 @@ namespace tl {
 class LogitsExecutor : public DeviceExecutor {
  public:
   // Runs one step and hands `use` its logits, float32[num logits_indices, vocab_size], and a thread pool, which is idle
-  // then. Both are valid within the call only. Steps of several threads run one after the other. Throws LimitError if
+  // then. (A stage of a pipeline that is not the last makes what the next one receives instead.) Both are valid within the call only. Steps of several threads run one after the other. Throws LimitError if
   // the request is not within the limits, EngineError in a fork of the process: then `use` was not called, and of the
   // caches nothing has changed but, perhaps, what lies behind the past_lens of the request's sequences.
   using LogitsUse = std::function<void(std::span<const float> logits, ThreadPool& pool)>;
