@@ -150,8 +150,7 @@ bool CpuExecutor::has_work(const Call& call) const {
   return false;
 }
 
-void CpuExecutor::step(const StepRequest& request, const LogitsUse& use) {
-  pool_.get_deleter().home.check();
+void CpuExecutor::compute(const StepRequest& request, const LogitsUse& use) {
   const std::lock_guard lock(mutex_);
   extents_ = inputs_.assign(request);
   receive(request.received);

@@ -22,7 +22,7 @@
 
 namespace tl {
 
-class CpuExecutor final : public LogitsExecutor {
+class CpuExecutor final : public OneStageExecutor {
  public:
   // Borrows the engine. num_threads: 0 for all cores; num_blocks: 0 for the manifest's; isa: "auto" for the best. An
   // engine that drafts from features borrows the executor that keeps these, of as many blocks. An engine of several
@@ -31,8 +31,6 @@ class CpuExecutor final : public LogitsExecutor {
   CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa,
               const CpuExecutor* features_of = nullptr, RankMeeting* meeting = nullptr);
 
-  using LogitsExecutor::step;
-  void step(const StepRequest& request, const LogitsUse& use) override;
   std::size_t block_bytes() const override;
   void copy_block(std::int64_t src, std::int64_t dst) override;
   void save_block(std::int64_t block, std::span<std::byte> out) override;
@@ -80,6 +78,7 @@ class CpuExecutor final : public LogitsExecutor {
   std::size_t size_of(const Rows& rows) const;
   void receive(std::span<const std::byte> received);
   std::span<const float> made();
+  void compute(const StepRequest& request, const LogitsUse& use) override;
   std::byte* borrowed_features(const CpuExecutor* from) const;
   std::vector<std::byte*> place_tensors();
   void add_call(const Instruction& instruction, const std::vector<std::byte*>& places);

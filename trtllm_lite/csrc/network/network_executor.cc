@@ -33,8 +33,7 @@ NetworkExecutor::NetworkExecutor(const Engine& engine, std::int64_t num_blocks, 
       logits_(std::make_unique<float[]>(num_logits_ * static_cast<std::size_t>(vocab_size()))),
       lengths_(static_cast<std::size_t>(num_blocks_), 0) {}
 
-void NetworkExecutor::step(const StepRequest& request, const LogitsUse& use) {
-  pool_.get_deleter().home.check();
+void NetworkExecutor::compute(const StepRequest& request, const LogitsUse& use) {
   const std::lock_guard lock(mutex_);
   extents_ = inputs_.assign(request);
   split(extents_[Symbol::kNumSeqs], extents_[Symbol::kNumLogits]);
