@@ -67,6 +67,17 @@ class CpuExecutor final : public OneStageExecutor {
     std::byte* block(std::int64_t index) const { return data + static_cast<std::size_t>(index) * block_bytes; }
   };
 
+  // Rows of floats in the arena, as many as the symbol counts.
+  struct Rows {
+    float* data;
+    std::size_t features;
+    Symbol count;
+  };
+
+  Rows row_values(int index, const std::vector<std::byte*>& places) const;
+  std::size_t size_of(const Rows& rows) const;
+  void receive(std::span<const std::byte> received);
+  std::span<const float> made();
   void compute(const StepRequest& request, const LogitsUse& use) override;
   std::byte* borrowed_features(const CpuExecutor* from) const;
   std::vector<std::byte*> place_tensors();
@@ -94,7 +105,8 @@ class CpuExecutor final : public OneStageExecutor {
   RankMeeting* meeting_;               // null: there is one rank
   std::vector<CollectiveSite> sites_;  // of collectives, in order
   std::size_t num_met_ = 0;            // collectives of the step that goes on
-  const float* logits_ = nullptr;
+  std::vector<Rows> received_, made_;  // what the stage before makes, and what this one hands on
+  std::vector<float> all_made_;
   Extents extents_;  // of the last step
   std::mutex mutex_;
 };

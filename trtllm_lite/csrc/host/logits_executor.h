@@ -25,9 +25,10 @@ class LogitsExecutor : public DeviceExecutor {
   // Stages that a step passes through one after the other; each may compute another step meanwhile.
   virtual int num_stages() const = 0;
   // begin() takes a step, and finish() ends the oldest that was begun: it hands `use` the step's logits,
-  // float32[num logits_indices, vocab_size], and a thread pool, which is idle then. Both are valid within the call
-  // only. At most num_stages() steps are begun and not finished, and what their requests name stays until they are. A
-  // thread may begin a step while another finishes one. Both throw LimitError if the request is not within the limits,
+  // float32[num logits_indices, vocab_size], and a thread pool, which is idle then. Both are valid within the call only.
+  // (One stage of a pipeline, if it is not the last, makes what the next one receives instead.)
+  // At most num_stages() steps are begun and not finished, and what their requests name stays until they are. A thread
+  // may begin a step while another finishes one. Both throw LimitError if the request is not within the limits,
   // EngineError in a fork of the process, DeviceError. When begin() throws, the step was not begun; when finish() does,
   // it is over, `use` was not called, and of the caches nothing has changed but, perhaps, what lies behind the
   // past_lens of the request's sequences.
@@ -39,8 +40,8 @@ class LogitsExecutor : public DeviceExecutor {
   // The same with the logits for a result.
   std::unique_ptr<float[]> step(const StepRequest& request);
 
-  // Copies whole KV blocks: the keys and values of all layers, block_bytes() in all. Like steps, copies take turns: a
-  // copy comes after the steps that were begun before it, and before those that are begun later.
+  // Copies whole KV blocks: the keys and values of all layers, block_bytes() in all. Like those of step(), copies take
+  // turns, and come when no step is begun.
   virtual std::size_t block_bytes() const = 0;
   virtual void copy_block(std::int64_t src, std::int64_t dst) = 0;
   virtual void save_block(std::int64_t block, std::span<std::byte> out) = 0;

@@ -57,7 +57,8 @@ StepRequest PackedStep::request() const {
           .block_tables = block_tables_,
           .blocks_per_row = blocks_per_row_,
           .logits_indices = logits_indices_,
-          .adapters = adapters_};
+          .adapters = adapters_,
+          .received = {}};
 }
 
 }  // namespace tl

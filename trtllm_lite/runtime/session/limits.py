@@ -1,7 +1,7 @@
 """The limits of a loaded engine: those that it was built for, or tighter ones that are chosen when it is loaded."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -111,11 +111,15 @@ LIMIT_NAMES = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens
 
 
 def runner_limits(
-    manifest: Manifest, options: RunnerOptions, available_bytes: int, draft: Manifest | None = None
+    manifest: Manifest,
+    options: RunnerOptions,
+    available_bytes: int,
+    draft: Manifest | None = None,
+    others: Sequence[Manifest] = (),
 ) -> RunnerLimits:
     """The engine's limits, tightened by the options.
 
-    An engine that drafts for it, ``draft``, has as many blocks, in the same memory. ``available_bytes`` is the free
+    ``others`` are the manifests of its ranks but the first: on a CPU they have blocks in the same memory. An engine that drafts for it, ``draft``, has as many blocks, in the same memory. ``available_bytes`` is the free
     memory of the device, of which free_gpu_memory_fraction is a share. Raises LimitError for an option above the
     engine's limit, ArgumentError for one that contradicts the engine.
     """
@@ -129,14 +133,16 @@ def runner_limits(
     windows = tuple(group.window for group in cache.groups)
     geometry = core().KvGeometry(cache.tokens_per_block, windows, values["max_num_tokens"])
     demand = geometry.most_blocks_of_batch(values["max_batch_size"], values["max_seq_len"])
-    block_bytes = cache.bytes_per_block
+    of_ranks = [rank.kv_cache.bytes_per_block for rank in (manifest, *others)]
+    of_draft = 0
     if draft is not None:
-        demand = min(demand, draft.kv_cache.num_blocks)
-        block_bytes += draft.kv_cache.bytes_per_block
+        demand, of_draft = min(demand, draft.kv_cache.num_blocks), draft.kv_cache.bytes_per_block
+    on_host = sum(of_ranks) + of_draft
+    block_bytes = on_host if manifest.target.kind == "cpu" else max(of_ranks) + of_draft
     return RunnerLimits(
         **values,
         num_blocks=_cache_blocks(cache, block_bytes, demand, options.kv_cache, available_bytes),
-        num_host_blocks=_host_cache_bytes(options.kv_cache) // block_bytes,
+        num_host_blocks=_host_cache_bytes(options.kv_cache) // on_host,
         tokens_per_block=cache.tokens_per_block,
         windows=windows,
     )

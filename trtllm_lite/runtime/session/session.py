@@ -194,7 +194,8 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     native = core()
     is_remote = options.distributed_executor_backend is not None
     ranks = [native.Engine(str(engine_path(directory, 0)))] if is_remote else open_ranks(native, directory)
-    engine, manifest = ranks[0], Manifest.from_json(ranks[0].manifest)
+    manifests = [Manifest.from_json(rank.manifest) for rank in ranks]
+    engine, manifest = ranks[0], manifests[0]
     check_end_ids(manifest)
     if is_remote:
         check_remote(manifest, options)
@@ -202,9 +203,9 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     draft_engine = _draft_engine(native, options.speculation)
     draft = None if draft_engine is None else Manifest.from_json(draft_engine.manifest)
     num_loras = 0 if manifest.lora is None else options.max_loras or DEFAULT_MAX_LORAS
-    limits = runner_limits(
-        manifest, options, available_memory(native, manifest, draft, num_loras, options.device_ids), draft
-    )
+    others = manifests[1:]
+    available = available_memory(native, manifest, draft, num_loras, options.device_ids, others)
+    limits = runner_limits(manifest, options, available, draft, others)
     tokenizer = Tokenizer.from_dir(directory, manifest.files, native.crc32c)
     check_host_memory(limits, available_host_memory())
     max_seq_len = min(limits.max_seq_len, limits.cache_len)
@@ -255,7 +256,7 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
 def open_ranks(native: Any, directory: Path) -> list[Any]:
     """``_core.Engine`` of each rank."""
     first = native.Engine(str(engine_path(directory, 0)))
-    others = range(1, Manifest.from_json(first.manifest).mapping.tp_size)
+    others = range(1, Manifest.from_json(first.manifest).mapping.num_ranks)
     return [first, *(native.Engine(str(engine_path(directory, rank))) for rank in others)]
 
 
