@@ -46,7 +46,7 @@ class Stages:
         parts = [dict(digests[first : first + mapping.tp_size]) for first in range(0, len(digests), mapping.tp_size)]
         self._placement = Placement(parts, num_blocks, num_threads or default_num_threads(self.num_stages))
         self.close = weakref.finalize(self, self._placement.release)
-        self._nodes = ["unknown"] * self.num_stages
+        self.nodes = ["unknown"] * self.num_stages
         self._failure: str | None = None
         self._begun: deque[_Step] = deque()
         self._num_begun = 0
@@ -89,7 +89,7 @@ class Stages:
         self._call("load_block", [(block, part) for part in parts])
 
     def _load(self) -> list[Facts]:
-        self._nodes = [self._placement.node_of(stage) for stage in range(self.num_stages)]
+        self.nodes = [self._placement.node_of(stage) for stage in range(self.num_stages)]
         refs = [actor.facts.remote() for actor in self._placement.actors]
         facts: list[Facts] = self._get(refs, refs, "loading", LOADING_SECONDS)
         self._block_bytes = [stage.block_bytes for stage in facts]
@@ -117,7 +117,7 @@ class Stages:
             self._fail(*_first_failed(made), what)
 
     def _fail(self, stage: int, why: str, what: str) -> NoReturn:
-        place = f"stage {stage} of {self.num_stages}, on node {self._nodes[stage]}"
+        place = f"stage {stage} of {self.num_stages}, on node {self.nodes[stage]}"
         self._failure = f"{place}, {why} ({what}): load the engine again"
         self.close()
         raise DeviceError(self._failure)
