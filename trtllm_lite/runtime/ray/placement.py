@@ -1,5 +1,6 @@
 """Places stages on the nodes of a Ray cluster, as actors."""
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ def connect() -> None:
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here reports to nobody
-    ray.init(log_to_driver=False, logging_level="WARNING")
+    ray.init(log_to_driver=False, logging_level=logging.WARNING)
 
 
 def default_num_threads(num_stages: int) -> int:

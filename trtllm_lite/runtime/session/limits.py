@@ -92,8 +92,8 @@ class RunnerOptions:
             whole_number("device_ids", device, 0, _MAX_DEVICES)
         if self.distributed_executor_backend not in (None, "ray"):
             raise ArgumentError(
-                f"distributed_executor_backend is {shown(self.distributed_executor_backend)}: expected ray, or leave it "
-                "out to compute in this process"
+                f"distributed_executor_backend is {shown(self.distributed_executor_backend)}: expected ray, or leave "
+                "it out to compute in this process"
             )
         check_flag("enable_chunked_context", self.enable_chunked_context)
         policy = self.scheduler.capacity_scheduler_policy
