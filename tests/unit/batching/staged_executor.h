@@ -39,11 +39,11 @@ class StagedExecutor final : public tl::LogitsExecutor {
     changed_.wait(lock, [&] { return begun_.front().logits != nullptr; });
     const std::size_t size = begun_.front().request.logits_indices.size() * static_cast<std::size_t>(vocab_size());
     const std::unique_ptr<float[]> logits = std::move(begun_.front().logits);
-    --num_computed_;
     lock.unlock();
     use({logits.get(), size}, pool_);
     lock.lock();
     begun_.pop_front();
+    --num_computed_;
   }
 
   std::size_t block_bytes() const override { return executor_.block_bytes(); }
