@@ -21,7 +21,9 @@ def _merge(tables: Iterable[Mapping[str, Replaced]]) -> dict[str, Replaced]:
     return {name: entry for table in tables for name, entry in table.items()}
 
 
-_DIVIDED = "engines are divided among devices by --tp_size and --pp_size of `trtllm-lite build`, and in no other way yet"
+_DIVIDED = (
+    "engines are divided among devices by --tp_size and --pp_size of `trtllm-lite build`, and in no other way yet"
+)
 _ANY_NUMBER = "a checkpoint is the same for any number of GPUs: use --tp_size and --pp_size of `trtllm-lite build`"
 _SHARDED = "`trtllm-lite build --tp_size` shares embeddings out by rows of the vocabulary"
 _INT8_WEIGHTS = "use `trtllm-lite build --qformat int8_wo`"

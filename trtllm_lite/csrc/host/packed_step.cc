@@ -8,7 +8,7 @@
 namespace tl {
 
 void PackedStep::pack(const StepBatch& batch, const RowSampler& rows, const BlockTables& blocks,
- const KvGeometry& geometry) {
+                      const KvGeometry& geometry) {
   token_ids_ = batch.token_ids;
   seq_lens_.clear();
   past_lens_.clear();
