@@ -13,7 +13,7 @@ from tests.e2e.test_tensor_parallel import EVEN, LIMITS, checkpoint_of, two_step
 from tests.models import NETWORK_FAMILIES, save_tiny_model
 from tests.tolerances import assert_close
 from tests.unit.quantize.made_up import made_up
-from trtllm_lite import LLM, SamplingParams, _core
+from trtllm_lite import LLM, SamplingParams, _core, _testing
 from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.cli import cli
 from trtllm_lite.convert import convert_checkpoint
@@ -162,6 +162,24 @@ def test_all_stages_are_loaded_together(tmp_path: Path) -> None:
     (tmp_path / "engine" / "rank1.engine").unlink()
     with pytest.raises(EngineError, match=r"has rank0\.engine, but no rank1\.engine"):
         LLM(tmp_path / "engine")
+
+
+def test_a_stage_that_stalls_is_named_and_ends_all_requests(tmp_path: Path) -> None:
+    build_engine(checkpoint_of("llama", tmp_path), tmp_path / "engine", pp_size=2, tp_size=2, **LIMITS)
+    executor = _testing.stalling_pipeline(engines_of(tmp_path / "engine"), rank=1, collective=1, timeout=0.2)
+    limits = {name: LIMITS[name] for name in ("max_batch_size", "max_input_len", "max_seq_len")}
+    loop = _core.EventLoop(executor, max_num_tokens=64, **limits)
+    params = _core.sampling.SamplingParams()
+    params.max_tokens = 8
+    waiting = {loop.submit(np.arange(5, dtype=np.int32), params) for _ in range(9)}
+    messages = []
+    while waiting:
+        _, ends = loop.poll(60.0)
+        waiting -= {end.request_id for end in ends}
+        messages += [end.message for end in ends if end.reason == _core.FinishReason.ERROR]
+    loop.shut_down()
+    assert len(messages) == 9
+    assert any("stage 1 of 2: rank 1 of 2 did not come to collective 1" in message for message in messages)
 
 
 def test_engines_of_stages_for_gpus_are_built_without_one(tmp_path: Path) -> None:
