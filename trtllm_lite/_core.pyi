@@ -174,7 +174,7 @@ def open_stage(
     """As ``open_executor``, of the ranks of one stage of a pipeline, whose steps ``step_stage`` runs."""
 
 class LogitsExecutor(DeviceExecutor):
-    """An executor whose logits come to the host: of a CPU's engines (one, ranks, stages) or a NetworkExecutor."""
+    """An executor whose logits come to the host: of a CPU, a network, or RemoteStages."""
 
     @property
     def block_bytes(self) -> int:
@@ -194,6 +194,37 @@ class CpuGroup(LogitsExecutor):
 
 class CpuPipeline(LogitsExecutor):
     """The stages of an engine for CPUs, each on threads of its own. Made by ``open_executor``."""
+
+class Stages(Protocol):
+    """The stages of an engine in other processes, as Python provides them.
+
+    An exception becomes a LimitError if it is one, else a DeviceError. Copies of blocks come after the steps that were
+    begun before them, and before the others.
+    """
+
+    num_stages: int
+    num_blocks: int
+    block_bytes: int
+    """Bytes of a KV block in all stages."""
+    memory: dict[str, int]
+    """Reserved bytes of all stages: ``weights``, ``kv_cache``, ``workspace``."""
+
+    def begin(self, *request: NDArray[np.int32]) -> None:
+        """Hand a step to the stages: the arrays of ``step``, which are gone when this returns."""
+    def finish(self) -> NDArray[np.float32]:
+        """The logits [L, vocab_size] of the oldest step that was begun. Another thread may begin steps meanwhile."""
+    def copy_block(self, source: int, to: int) -> None:
+        """Copy a KV block to another."""
+    def save_block(self, block: int, out: NDArray[np.uint8]) -> None:
+        """Write a KV block to ``out``, stage after stage."""
+    def load_block(self, block: int, data: NDArray[np.uint8]) -> None:
+        """The reverse of ``save_block``."""
+
+class RemoteStages(LogitsExecutor):
+    """An engine whose stages compute in other processes."""
+
+    def __init__(self, engine: Engine, stages: Stages) -> None:
+        """``engine`` is that of rank 0, which says what all stages have in common."""
 
 class NetworkExecutor(LogitsExecutor):
     """An engine whose plan is a network, which has a KV block for each sequence."""

@@ -44,6 +44,7 @@ _ARGUMENTS = (
     *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "num_threads"),
     *("gather_context_logits", "deterministic", "ignore_config_keys", "dequantize"),
     *("tensor_parallel_size", "pipeline_parallel_size"),
+    "distributed_executor_backend",
 )
 
 
@@ -84,6 +85,8 @@ class LLM:
     - ``tensor_parallel_size``: devices that share out every layer, or threads of their own on a CPU; 1 by default, or
       what a given engine was built for
     - ``pipeline_parallel_size``: stages that have some of the layers each, of so many devices; likewise
+    - ``distributed_executor_backend``: "ray" lets each stage compute in an actor of Ray, which may be on another
+      machine with the engine at the same path; by default all compute in this process
 
     Raises ConvertError, BuildError, EngineError (the model), DeviceError (the GPU), LimitError, ArgumentError (the
     arguments).
@@ -114,6 +117,7 @@ class LLM:
         max_cpu_loras: int | None = None,
         tensor_parallel_size: int | None = None,
         pipeline_parallel_size: int | None = None,
+        distributed_executor_backend: str | None = None,
         **others: Any,
     ) -> None:
         arguments.reject_unsupported("LLM", others, arguments.LLM, _ARGUMENTS)
@@ -143,6 +147,7 @@ class LLM:
             speculation=speculation,
             max_loras=max_loras,
             max_cpu_loras=max_cpu_loras,
+            distributed_executor_backend=distributed_executor_backend,
         )
         if _is_engine(Path(model)):
             self.engine_dir = Path(model)

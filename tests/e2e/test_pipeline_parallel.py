@@ -13,7 +13,7 @@ from tests.e2e.test_tensor_parallel import EVEN, LIMITS, checkpoint_of, two_step
 from tests.models import NETWORK_FAMILIES, save_tiny_model
 from tests.tolerances import assert_close
 from tests.unit.quantize.made_up import made_up
-from trtllm_lite import LLM, SamplingParams, _core, _testing
+from trtllm_lite import LLM, KvCacheConfig, SamplingParams, SchedulerConfig, _core, _testing
 from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.cli import cli
 from trtllm_lite.convert import convert_checkpoint
@@ -104,6 +104,21 @@ def test_beams_move_the_blocks_of_all_stages(tmp_path: Path) -> None:
         with LLM(tmp_path / str(pp_size)) as llm:
             beams = SamplingParams(use_beam_search=True, n=3, best_of=3, max_tokens=24, end_id=-1)
             found.append([beam.token_ids for beam in llm.generate([[5, 6, 7]], beams, use_tqdm=False)[0].outputs])
+    assert found[0] == found[1]
+
+
+def test_requests_that_are_swapped_out_come_back_in_all_stages(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of("llama", tmp_path)
+    found = []
+    for pp_size in (1, 2):
+        build_engine(checkpoint, tmp_path / str(pp_size), pp_size=pp_size, **LIMITS)
+        cache = KvCacheConfig(max_tokens=112, host_cache_size=1 << 20, enable_block_reuse=False)
+        scheduler = SchedulerConfig(capacity_scheduler_policy="MAX_UTILIZATION")
+        with LLM(tmp_path / str(pp_size), kv_cache_config=cache, scheduler_config=scheduler) as llm:
+            params = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True)
+            outputs = llm.generate([[row, 5, 6, 7] for row in range(8)], params, use_tqdm=False)
+            assert llm.get_stats().num_swap_preemptions > 0
+        found.append([output.outputs[0].token_ids for output in outputs])
     assert found[0] == found[1]
 
 

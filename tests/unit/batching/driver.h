@@ -102,7 +102,8 @@ class Driver {
     hear();
   }
 
-  // Prepares and launches a step, then waits for the oldest one if the pipe is full. False when there is nothing left to do.
+  // Prepares and launches a step, then waits for the oldest one if the pipe is full. False when there is nothing left
+  // to do.
   bool step() {
     now += std::chrono::milliseconds(1);
     tl::StepBatch& batch = in_flight(in_flight_);

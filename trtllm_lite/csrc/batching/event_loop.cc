@@ -114,7 +114,8 @@ void EventLoop::take_mail() {
   for (const RequestId id : mail_.cancellations) scheduler_.end(id, FinishReason::kCancelled, "", now_, staged_);
 }
 
-// A step without the rows that wait for the one whose requests it continues would read all weights for the others alone.
+// A step without the rows that wait for the one whose requests it continues would read all weights for the others
+// alone.
 bool EventLoop::launch_next() {
   if (in_flight_ == batches_.size() - 1 && batches_[oldest_].awaited) return false;
   StepBatch& batch = in_flight(in_flight_);

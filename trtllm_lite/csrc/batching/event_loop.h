@@ -26,8 +26,8 @@ struct EventLoopConfig {
 // Step n+1 is prepared and launched while step n is in flight, and only then are the results of n looked at, unless n
 // is awaited. So that a request ended by what it generated is found out one step late; the row it left in step n+1 is
 // discarded. (A GPU knows stop tokens by itself and spares such a row its attention: plugins/sample/slot.cuh.) Where
-// steps pass through stages, as many more are in flight, each of other requests, and n+1 stands for the next step of the
-// requests in n.
+// steps pass through stages, as many more are in flight, each of other requests, and n+1 stands for the next step of
+// the requests in n.
 //
 // A failure of the executor ends the requests at fault, never the loop.
 class EventLoop {

@@ -36,10 +36,9 @@ Scheduler::Shares Scheduler::shares(std::uint64_t step) const {
   }
   const int num_before = std::min(static_cast<int>(launched_ - ended_), num_stages_ - 1);
   const int num_admissible = std::min(waiting_.size(), config_.max_batch_size - num_rows_);
-  return {.num_decoding = std::max(
-              std::min(divided(num_decoding, num_stages_),
-                       divided(num_decoding - num_under_way, num_stages_ - num_before)),
-              1),
+  return {.num_decoding = std::max(std::min(divided(num_decoding, num_stages_),
+                                            divided(num_decoding - num_under_way, num_stages_ - num_before)),
+                                   1),
           .num_prefilling = std::max(divided(num_prefilling + num_admissible, num_stages_), 1)};
 }
 

@@ -166,8 +166,8 @@ class StepError : public std::runtime_error {
   std::vector<int> slots_;
 };
 
-// The interface of a device. All calls come from one thread. At most num_stages() + 1 launched steps have not been waited
-// for.
+// The interface of a device. All calls come from one thread. At most num_stages() + 1 launched steps have not been
+// waited for.
 class StepExecutor {
  public:
   virtual ~StepExecutor() = default;

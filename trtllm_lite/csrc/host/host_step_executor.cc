@@ -94,11 +94,12 @@ void HostStepExecutor::work() {
 }
 
 // Begins the launched steps that the executor has room for, unless the other thread is about it. The tokens that a step
-// continues are known then: its requests are in none of the num_stages() - 1 steps before it.
+// continues are known then: its requests are in none of the num_stages() - 1 steps before it. Blocks are copied when no
+// step is begun.
 void HostStepExecutor::begin_steps(Lock& lock) {
   if (is_beginning_) return;
   is_beginning_ = true;
-  while (!to_begin_.empty() && begun_.size() < packed_.size()) {
+  while (!to_begin_.empty() && begun_.size() < (to_begin_.front()->copies.empty() ? packed_.size() : 1)) {
     Step step{.batch = to_begin_.front(), .packed = &packed_[num_begun_++ % packed_.size()]};
     to_begin_.pop_front();
     const bool is_lost = broken_ || (!begun_.empty() && begun_.back().error);

@@ -1,5 +1,5 @@
-// HostStepExecutor runs steps for the event loop on an executor whose logits come to the host: a worker thread drives it
-// and a RowSampler. While the worker waits for the logits of a step, launch() begins those for which there is room.
+// HostStepExecutor runs steps for the event loop on an executor whose logits come to the host: a worker thread drives
+// it and a RowSampler. While the worker waits for the logits of a step, launch() begins those for which there is room.
 #pragma once
 
 #include <chrono>

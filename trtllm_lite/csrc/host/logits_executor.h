@@ -15,6 +15,9 @@
 
 namespace tl {
 
+// Of executors that compute elsewhere: sampling takes little time beside a step.
+constexpr int kMaxSamplingThreads = 8;
+
 class LogitsExecutor : public DeviceExecutor {
  public:
   using LogitsUse = std::function<void(std::span<const float> logits, ThreadPool& pool)>;
@@ -37,8 +40,8 @@ class LogitsExecutor : public DeviceExecutor {
   // The same with the logits for a result.
   std::unique_ptr<float[]> step(const StepRequest& request);
 
-  // Copies whole KV blocks: the keys and values of all layers, block_bytes() in all. Like steps, copies take turns: a
-  // copy comes after the steps that were begun before it, and before those that are begun later.
+  // Copies whole KV blocks: the keys and values of all layers, block_bytes() in all. Like those of step(), copies take
+  // turns, and come when no step is begun.
   virtual std::size_t block_bytes() const = 0;
   virtual void copy_block(std::int64_t src, std::int64_t dst) = 0;
   virtual void save_block(std::int64_t block, std::span<std::byte> out) = 0;

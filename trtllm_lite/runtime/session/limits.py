@@ -57,7 +57,8 @@ class RunnerOptions:
     max_num_tokens. ``speculation``: how to guess tokens ahead, if at all. ``num_threads``: threads of a CPU engine;
     None means one for each core. ``max_loras``: adapters that running requests use at once (16 by default);
     ``max_cpu_loras``: adapters that are kept in memory (twice as many). ``device_ids``: the GPUs of an engine's ranks,
-    in their order; None means the first ones.
+    in their order; None means the first ones. ``distributed_executor_backend``: "ray" for stages in actors of Ray, None
+    for this process.
     Raises ArgumentError for a value that makes no sense.
     """
 
@@ -75,6 +76,7 @@ class RunnerOptions:
     max_loras: int | None = None
     max_cpu_loras: int | None = None
     device_ids: tuple[int, ...] | None = None
+    distributed_executor_backend: str | None = None
 
     def __post_init__(self) -> None:
         for name in (*LIMIT_NAMES, "max_loras", "max_cpu_loras"):
@@ -88,6 +90,11 @@ class RunnerOptions:
             whole_number("num_threads", self.num_threads, 1, _MAX_THREADS)
         for device in self.device_ids or ():
             whole_number("device_ids", device, 0, _MAX_DEVICES)
+        if self.distributed_executor_backend not in (None, "ray"):
+            raise ArgumentError(
+                f"distributed_executor_backend is {shown(self.distributed_executor_backend)}: expected ray, or leave "
+                "it out to compute in this process"
+            )
         check_flag("enable_chunked_context", self.enable_chunked_context)
         policy = self.scheduler.capacity_scheduler_policy
         if self.kv_cache.host_cache_size and policy != "MAX_UTILIZATION":
