@@ -1,14 +1,14 @@
 """Splits a fused network into the stages of a pipeline, each of which computes some layers behind one another.
 
-A cut lies between two operators. Few bytes cross it: the residual stream, from which the stage behind computes its first
-norm again, as it does what depends on positions alone (rotary tables). Stages cost about the same: the cost of an
+A cut lies between two operators. Few bytes cross it: the residual stream, from which the stage behind computes its
+first norm again, as it does what depends on positions alone (rotary tables). Stages cost about the same: the cost of an
 operator is the bytes of weights that a decode step reads, a row of an embedding and all of the LM head.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import onnx_ir as ir
 
@@ -56,7 +56,7 @@ def split(graph: ir.Graph, cache_groups: tuple[CacheGroup, ...], pp_size: int) -
     """
     network = _Network(graph)
     bounds = [0, *_choose_cuts(network, pp_size), len(network.nodes)]
-    return [_stage(network, cache_groups, begin, end) for begin, end in zip(bounds, bounds[1:], strict=False)]
+    return [_stage(network, cache_groups, begin, end) for begin, end in pairwise(bounds)]
 
 
 def received(graph: ir.Graph) -> list[ir.Value]:
@@ -227,11 +227,11 @@ def _own_caches(graph: ir.Graph, layers: Mapping[int, ir.Node]) -> list[ir.Value
     """Let each layer update caches of its own, which are inputs of the graph; returns what they are afterwards."""
     schema, made = all_schemas()[OP], []
     for layer, node in layers.items():
-        for cache in CACHES:
-            before = operands(node)[cache]
+        for name in CACHES:
+            before = operands(node)[name]
             assert before.dtype is not None
-            own = value_of(f"{cache}.{layer}", before.dtype, dims(before) or ())
+            own = value_of(f"{name}.{layer}", before.dtype, dims(before) or ())
             graph.inputs.append(own)
-            node.replace_input_with(schema.input_index(cache), own)
+            node.replace_input_with(schema.input_index(name), own)
         made += [node.outputs[position] for position in aliases_of(node)]
     return made

@@ -28,7 +28,7 @@ from trtllm_lite.errors import BuildError
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 if TYPE_CHECKING:
-    from trtllm_lite.builder import Checkpoint
+    from trtllm_lite.builder import BuildLimits, Checkpoint
     from trtllm_lite.cli.build_file import BuildFile
     from trtllm_lite.engine.manifest import Manifest
 

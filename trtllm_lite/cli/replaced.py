@@ -21,7 +21,9 @@ def _merge(tables: Iterable[Mapping[str, Replaced]]) -> dict[str, Replaced]:
     return {name: entry for table in tables for name, entry in table.items()}
 
 
-_DIVIDED = "engines are divided among devices by --tp_size and --pp_size of `trtllm-lite build`, and in no other way yet"
+_DIVIDED = (
+    "engines are divided among devices by --tp_size and --pp_size of `trtllm-lite build`, and in no other way yet"
+)
 _ANY_NUMBER = "a checkpoint is the same for any number of GPUs: use --tp_size and --pp_size of `trtllm-lite build`"
 _SHARDED = "`trtllm-lite build --tp_size` shares embeddings out by rows of the vocabulary"
 _INT8_WEIGHTS = "use `trtllm-lite build --qformat int8_wo`"
@@ -219,11 +221,7 @@ _NO_CODE = "code that comes with a model is never run; leave it out"
 SERVE = _merge(
     [
         _EVERYWHERE,
-        _same(
-            "pp_size ep_size pipeline_parallel_size data_parallel_size",
-            _DIVIDED,
-            ("1",),
-        ),
+        _same("ep_size data_parallel_size", _DIVIDED, ("1",)),
         _same("gpu_memory_utilization", "use --kv_cache_free_gpu_memory_fraction, a share of what weights leave free"),
         _same("kv_cache_memory_bytes", "use --max_tokens_in_paged_kv_cache"),
         _same("scheduling_policy", "requests with a greater priority always come first", harmless=True),

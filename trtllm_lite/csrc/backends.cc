@@ -41,7 +41,8 @@ std::unique_ptr<DeviceExecutor> open_cpu(std::span<const Engine* const> ranks, O
   const std::size_t tp_size = static_cast<std::size_t>(ranks.front()->manifest().mapping.tp_size);
   if (ranks.size() == tp_size) return open_cpu_stage(ranks, options);
   const std::size_t pp_size = ranks.size() / tp_size;
-  options.num_threads = std::max(resolve_num_threads(options.num_threads) / static_cast<std::int64_t>(pp_size), std::int64_t{1});
+  options.num_threads =
+      std::max(resolve_num_threads(options.num_threads) / static_cast<std::int64_t>(pp_size), std::int64_t{1});
   std::vector<std::unique_ptr<LogitsExecutor>> stages;
   for (std::size_t stage = 0; stage < pp_size; ++stage) {
     stages.push_back(open_cpu_stage(ranks.subspan(stage * tp_size, tp_size), options));

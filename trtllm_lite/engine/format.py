@@ -15,7 +15,8 @@ def engine_file(rank: int) -> str:
     return f"rank{rank}.engine"
 
 
-ENGINE_FILES = tuple(map(engine_file, range(MAX_TP_SIZE * MAX_PP_SIZE)))  # of which an engine of one rank has the first alone
+# Of which an engine of one rank has the first alone.
+ENGINE_FILES = tuple(map(engine_file, range(MAX_TP_SIZE * MAX_PP_SIZE)))
 ENGINE_FILE = ENGINE_FILES[0]  # whose manifest is the directory's
 CONFIG_FILE = "config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")

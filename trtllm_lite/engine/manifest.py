@@ -59,8 +59,8 @@ class KvCache:
     """Geometry of the paged cache.
 
     A block holds the keys and values of ``tokens_per_block`` tokens in the ``num_layers`` layers of one cache group (a
-    group may have fewer, or in a stage none: the other places lie idle), so that a block is as large in every group, ``bytes_per_block``,
-    and one pool of ``num_blocks`` serves all.
+    group may have fewer, or in a stage none: the other places lie idle), so that a block is as large in every group,
+    ``bytes_per_block``, and one pool of ``num_blocks`` serves all.
     """
 
     tokens_per_block: Count

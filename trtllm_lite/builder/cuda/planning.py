@@ -89,6 +89,17 @@ class Lowered:
         return found
 
 
+def operands_of(graph: ir.Graph, dtype: str, limits: BuildLimits) -> Operands:
+    """The operands of the programs of ``graph``, among them what a stage of a pipeline has of others."""
+    operands = Operands(dtype, limits)
+    for value in received(graph):
+        operands.receive(value)
+    if limits.pp_size > 1:
+        for state in (LAST_TOKENS, *rank_states(limits).values()):
+            operands.state_of_ranks(state)
+    return operands
+
+
 def lower_network(
     graph: ir.Graph,
     dtype: str,
@@ -102,12 +113,7 @@ def lower_network(
     """
     if limits.deterministic:
         _check_ordered(devices)
-    operands, network = Operands(dtype, limits), expand_weights(graph, dtype)
-    for value in received(graph):
-        operands.receive(value)
-    if limits.pp_size > 1:
-        for state in (LAST_TOKENS, *rank_states(limits).values()):
-            operands.state_of_ranks(state)
+    operands, network = operands_of(graph, dtype, limits), expand_weights(graph, dtype)
     buckets = [*decode_buckets(limits), *step_buckets(operands.symbols["num_tokens"])]
     if shows_rows(graph):
         buckets = buckets[-1:]  # the one that fits any step: nobody waits for the others

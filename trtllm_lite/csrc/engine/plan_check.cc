@@ -117,8 +117,9 @@ void check_cache_groups(const KvCache& cache, const RankMapping& mapping) {
   for (const CacheGroup& group : cache.groups) {
     const bool has_layers = !is_whole || !group.layers.empty();
     if (has_layers && std::cmp_less_equal(group.layers.size(), cache.num_layers)) continue;
-    throw EngineError("manifest.kv_cache.groups: expected " + std::string(is_whole ? "1" : "0") + " to num_layers = " + std::to_string(cache.num_layers) +
-                      " layers in " + group.name + ", found " + std::to_string(group.layers.size()));
+    throw EngineError("manifest.kv_cache.groups: expected " + std::string(is_whole ? "1" : "0") +
+                      " to num_layers = " + std::to_string(cache.num_layers) + " layers in " + group.name + ", found " +
+                      std::to_string(group.layers.size()));
   }
 }
 

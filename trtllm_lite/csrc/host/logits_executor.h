@@ -25,13 +25,13 @@ class LogitsExecutor : public DeviceExecutor {
   // Stages that a step passes through one after the other; each may compute another step meanwhile.
   virtual int num_stages() const = 0;
   // begin() takes a step, and finish() ends the oldest that was begun: it hands `use` the step's logits,
-  // float32[num logits_indices, vocab_size], and a thread pool, which is idle then. Both are valid within the call only.
-  // (One stage of a pipeline, if it is not the last, makes what the next one receives instead.)
-  // At most num_stages() steps are begun and not finished, and what their requests name stays until they are. A thread
-  // may begin a step while another finishes one. Both throw LimitError if the request is not within the limits,
-  // EngineError in a fork of the process, DeviceError. When begin() throws, the step was not begun; when finish() does,
-  // it is over, `use` was not called, and of the caches nothing has changed but, perhaps, what lies behind the
-  // past_lens of the request's sequences.
+  // float32[num logits_indices, vocab_size], and a thread pool, which is idle then. Both are valid within the call
+  // only. (One stage of a pipeline, if it is not the last, makes what the next one receives instead.) At most
+  // num_stages() steps are begun and not finished, and what their requests name stays until they are. A thread may
+  // begin a step while another finishes one. Both throw LimitError if the request is not within the limits, EngineError
+  // in a fork of the process, DeviceError. When begin() throws, the step was not begun; when finish() does, it is over,
+  // `use` was not called, and of the caches nothing has changed but, perhaps, what lies behind the past_lens of the
+  // request's sequences.
   virtual void begin(const StepRequest& request) = 0;
   virtual void finish(const LogitsUse& use) = 0;
 

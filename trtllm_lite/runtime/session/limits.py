@@ -119,9 +119,10 @@ def runner_limits(
 ) -> RunnerLimits:
     """The engine's limits, tightened by the options.
 
-    ``others`` are the manifests of its ranks but the first: on a CPU they have blocks in the same memory. An engine that drafts for it, ``draft``, has as many blocks, in the same memory. ``available_bytes`` is the free
-    memory of the device, of which free_gpu_memory_fraction is a share. Raises LimitError for an option above the
-    engine's limit, ArgumentError for one that contradicts the engine.
+    ``others`` are the manifests of its ranks but the first: on a CPU they have blocks in the same memory. An engine
+    that drafts for it, ``draft``, has as many blocks, in the same memory, too. ``available_bytes`` is the free memory
+    of the device, of which free_gpu_memory_fraction is a share. Raises LimitError for an option above the engine's
+    limit, ArgumentError for one that contradicts the engine.
     """
     built, cache = manifest.limits, manifest.kv_cache
     ceilings = {**vars(built), "max_output_len": built.max_seq_len, "max_beam_width": built.max_batch_size}
