@@ -86,6 +86,15 @@ _AUTO, _NONE = "auto", "none"
     type=COUNT,
     help="Devices that share out every layer, of models that are no engine. [default: 1]",
 )
+@click.option(
+    *("--pipeline_parallel_size", "--pp_size"),
+    type=COUNT,
+    help="Stages that have some of the layers each, of models that are no engine. [default: 1]",
+)
+@click.option(
+    "--distributed_executor_backend",
+    help="ray: each stage computes in an actor of Ray. [default: all compute in this process]",
+)
 @click.option("--num_threads", type=COUNT, help="Threads that compute on the CPU. [default: all cores]")
 @click.option(
     "--max_queue_size",
@@ -197,7 +206,8 @@ def _load(name: str, path: str, is_one_of_several: bool, options: dict[str, Any]
     same = (
         *("tokenizer", "target", "dtype", "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens"),
         *("speculative_config", "deterministic", "gather_context_logits", "max_lora_rank", "max_loras"),
-        *("max_cpu_loras", "num_threads", "tensor_parallel_size"),
+        *("max_cpu_loras", "num_threads", "tensor_parallel_size", "pipeline_parallel_size"),
+        "distributed_executor_backend",
     )
     llm = LLM(
         path,

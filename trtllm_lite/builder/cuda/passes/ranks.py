@@ -5,8 +5,19 @@ import onnx_ir as ir
 from trtllm_lite.builder.cuda.limits import symbols
 from trtllm_lite.builder.cuda.ops import Op, ProgramKind, known_dims
 from trtllm_lite.builder.graph import value_of
+from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.plugins.cuda.ranks import FLAG_WORDS, INBOX_ROWS, INBOX_TURNS, RANKS_WORDS
 from trtllm_lite.plugins.schema import all_schemas
+
+
+def rank_states(limits: BuildLimits) -> dict[str, ir.Value]:
+    """The states that engines of several ranks have, in all stages."""
+    if limits.tp_size * limits.pp_size == 1:
+        return {}
+    return {
+        "ranks": value_of("ranks", ir.DataType.INT64, [RANKS_WORDS]),
+        "rank_flags": value_of("rank_flags", ir.DataType.INT32, [FLAG_WORDS]),
+    }
 
 
 def ranks(ops: list[Op], program: ProgramKind) -> list[Op]:
@@ -14,12 +25,7 @@ def ranks(ops: list[Op], program: ProgramKind) -> list[Op]:
 
     AllReduce gets ``rank_inbox`` and ``rank_turns``, too.
     """
-    if program.limits.tp_size == 1:
-        return ops
-    states = {
-        "ranks": value_of("ranks", ir.DataType.INT64, [RANKS_WORDS]),
-        "rank_flags": value_of("rank_flags", ir.DataType.INT32, [FLAG_WORDS]),
-    }
+    states = rank_states(program.limits)
     concerned = {name for name, schema in all_schemas().items() if schema.collective} | {"Embedding"}
     inboxes = {op: _inbox(op, program) for op in ops if op.kind == "AllReduce"}
     return [op.with_inputs(**states, **inboxes.get(op, {})) if op.kind in concerned else op for op in ops]
