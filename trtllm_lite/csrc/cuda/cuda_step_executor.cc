@@ -136,8 +136,8 @@ Event CudaStepExecutor::drawn_before() const { return drawn_[num_enqueued_ % dra
 void CudaStepExecutor::launch(const StepBatch& batch) {
   if (watchdog_ != nullptr && watchdog_->is_raised()) throw DeviceError(kRankGivenUp);
   executor_.device().make_current();
-  // This step may continue tokens that the host has still to draw.
-  if (!knows_predecessor() && !flight_at(0).plan.host_rows.empty()) or_synchronize([&] { finish(flight_at(0)); });
+  // This step may continue tokens that the host has still to draw, and it overwrites the logits that they are drawn of.
+  if (in_flight_ > 0 && !newest().plan.host_rows.empty()) or_synchronize([&] { finish_all(); });
   Flight& flight = flight_at(in_flight_);
   const bool all_known = knows_predecessor();
   or_synchronize([&] {
@@ -282,6 +282,12 @@ void CudaStepExecutor::wait(StepResult& result) {
 
 std::span<const std::size_t> CudaStepExecutor::late_rows() const {
   return flights_[static_cast<std::size_t>(oldest_ + in_flight_ - 1) % flights_.size()].late;
+}
+
+void CudaStepExecutor::finish_all() {
+  for (int place = 0; place < in_flight_; ++place) {
+    if (!flight_at(place).finished) finish(flight_at(place));
+  }
 }
 
 void CudaStepExecutor::finish(Flight& flight) {

@@ -97,6 +97,7 @@ class CudaStepExecutor : public StepExecutor {
   void copy_tokens(Flight& flight);
   void copy_logprobs(Flight& flight);
   void finish(Flight& flight);
+  void finish_all();
   void read_times(Flight& flight);
   void read_tokens(Flight& flight);
   void read_guided(Flight& flight);
