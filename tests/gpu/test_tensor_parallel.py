@@ -1,4 +1,4 @@
-"""Engines of two ranks on two GPUs, which share out each layer or are stages, compute what the engine of one computes."""
+"""Engines of two ranks on two GPUs, which share out each layer or are stages, compute what one GPU computes."""
 
 import re
 import subprocess
