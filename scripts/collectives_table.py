@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from variant_tables import markdown
 
-from trtllm_lite.plugins.cuda.ranks import INBOX_ROWS
+from trtllm_lite.plugins.cuda.ranks import inbox_rows
 
 Report = dict[str, Any]
 ENGINE = "trtllm_lite"
@@ -63,7 +63,7 @@ class Link:
         if ranks == 1:
             return 0.0
         num_bytes = ACTIVATION_BYTES * rows * hidden
-        if rows <= INBOX_ROWS:
+        if rows <= inbox_rows(ranks):
             return self.push.time(hidden, num_bytes * (ranks - 1))
         return self.pull.time(hidden, num_bytes * pulled(ranks))
 
@@ -97,12 +97,13 @@ def collectives_table(path: Path) -> str:
     sizes = sorted({hidden for hidden, _ in measured})
     rows, errors = [], []
     for count in sorted({rows for _, rows in measured}):
-        cells = [f"{count:,}", "push" if count <= INBOX_ROWS else "pull"]
+        cells = [f"{count:,}", "push" if count <= inbox_rows(report["ranks"]) else "pull"]
         for hidden in sizes:
             fitted = link.all_reduce(count, hidden, report["ranks"]) * 1e6
             errors.append(fitted / measured[hidden, count] - 1)
             cells += [f"{measured[hidden, count]:,.1f} µs", f"{fitted:,.1f} µs ({errors[-1]:+z.0%})"]
         rows.append([*cells, f"{others[sizes[0], count]:,.1f} µs" if (sizes[0], count) in others else ""])
+    most = ", ".join(f"{inbox_rows(ranks)} rows of {ranks} ranks" for ranks in (2, 4, 8, 16))
     titles = ["rows", "way"]
     for hidden in sizes:
         titles += [f"measured, rows of {hidden:,}", "fit"]
@@ -114,7 +115,7 @@ def collectives_table(path: Path) -> str:
         f"Fit of a push: {link.push.seconds * 1e6:.2f} µs + {link.push.seconds_per_feature * 1e9:.2f} ns × hidden size "
         f"+ bytes / {link.push.bytes_per_s / 1e9:.0f} GB/s; of a pull: {link.pull.seconds * 1e6:.2f} µs + bytes / "
         f"{link.pull.bytes_per_s / 1e9:.0f} GB/s. The error is at most {max(map(abs, errors)):.0%}. Engines push up to "
-        f"{INBOX_ROWS} rows. By the fit a pull of rows of {sizes[0]:,} would be faster {_bounds(link, sizes[0])}.\n"
+        f"{most}. By the fit a pull of rows of {sizes[0]:,} would be faster {_bounds(link, sizes[0])}.\n"
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from accuracy_table import accuracy_table, record_accuracy
 from collectives_table import record_collectives
 from parallelism_tables import sections
-from ranks_table import ranks_table, record_ranks
+from ranks_table import ranks_table, record_ranks, record_shapes
 from server_table import record_server, server_table
 from variant_tables import adapters_table, deterministic_table, guesses_table, variant
 
@@ -240,6 +240,7 @@ def main() -> None:
     if options.record_ranks:
         (directory,) = options.reports
         record_ranks(BASELINES / f"ranks-{options.record_ranks}.json", directory, options.commit)
+        record_shapes(BASELINES / f"shapes-of-ranks-{options.record_ranks}.json", directory, options.commit)
     if options.record_collectives:
         record_collectives(
             BASELINES / f"collectives-{options.record_collectives}.json", options.reports, options.commit
