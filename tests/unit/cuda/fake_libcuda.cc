@@ -40,7 +40,7 @@ struct Stream {
 };
 struct Event {
   Stream* stream = nullptr;
-  bool reached = true;
+  std::int64_t num_recorded = 0, num_reached = 0;
   std::int64_t num_kernels = 0;  // executed before it
 };
 using Graph = std::vector<Work>;
@@ -368,6 +368,11 @@ int max_shared_bytes() { return fake_capability() == 89 ? 99 << 10 : 227 << 10; 
 
 }  // namespace
 
+// One that was never recorded is reached.
+void run_until_reached(Event* event, std::int64_t number) {
+  if (number > 0) run_until(event->stream, [event, number] { return event->num_reached >= number; });
+}
+
 extern "C" {
 
 // For tests: how often something was called.
@@ -530,9 +535,8 @@ int cuEventCreate(Event** event, unsigned) { return *event = new Event, 0; }
 int cuEventDestroy_v2(Event* event) { return delete event, 0; }
 int cuEventRecord(Event* event, Stream* stream) {
   event->stream = stream;
-  event->reached = false;
-  const auto reach = [event] {
-    event->reached = true;
+  const auto reach = [event, number = ++event->num_recorded] {
+    event->num_reached = number;
     event->num_kernels = counts()["executed"];
   };
   return stream->push(reach), 0;
@@ -542,7 +546,7 @@ int cuEventSynchronize(Event* event) {
     std::unique_lock lock(hold().mutex);
     hold().changed.wait(lock, [] { return !hold().held; });
   }
-  if (event->stream) run_until(event->stream, [event] { return event->reached; });
+  run_until_reached(event, event->num_recorded);
   return 0;
 }
 int cuEventQuery(Event* event) {
@@ -550,12 +554,13 @@ int cuEventQuery(Event* event) {
     const std::lock_guard lock(hold().mutex);
     if (hold().held) return kNotReady;
   }
-  if (event->stream) run_until(event->stream, [event] { return event->reached; });
+  run_until_reached(event, event->num_recorded);
   return 0;
 }
 int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
   ++counts()["waits"];
-  return stream->push([event] { run_until(event->stream, [event] { return event->reached; }); }), 0;
+  // Of an event that is recorded again meanwhile, what was recorded when this was called is waited for.
+  return stream->push([event, number = event->num_recorded] { run_until_reached(event, number); }), 0;
 }
 // Copies take next to no time, so that requests are rather swapped out than computed again.
 int cuEventElapsedTime(float* milliseconds, Event* start, Event* end) {

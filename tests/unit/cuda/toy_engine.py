@@ -162,6 +162,7 @@ def make_toy_engine(max_draft_len: int = 0) -> TinyEngine:
             for name, dtype, shape, kind, offset in TENSORS
         ],
         "outputs": {name: INDEX[name] for name in ("logits", "tokens", "logprobs", "sampling_slots", "token_masks")},
+        "received": {},
         "kernels": [{"name": name, "cubins": {"sm_90a": name}, "threads": 32, "shared_bytes": 0} for name in KERNELS],
         "programs": [
             *(program(f"decode_{size}", size, True) for size in (1, 2, 4)),
