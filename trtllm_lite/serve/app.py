@@ -111,6 +111,14 @@ class Application:
         message = f"the body has {size} bytes, which exceeds the {most} of max_body_size: send less"
         return ApiError(413, message, code="body_too_large").response(openai_error)
 
+    def check_engines(self) -> None:
+        """Raise ApiError 503 if an engine is broken."""
+        broken = next((model for model in self.models if model.session.pump.failure is not None), None)
+        if broken is not None:
+            raise ApiError(
+                503, f"the engine of {shown(broken.name)} has failed: restart the server", code="engine_dead"
+            )
+
     def knows(self, name: str) -> bool:
         """Whether a model or an adapter is called that."""
         return name in self._by_name or any(model.adapter(name) for model in self.models)

@@ -19,7 +19,7 @@ class AsgiServer:
     def __init__(
         self,
         handler: Handler,
-        too_large: Callable[[str], Response],
+        too_large: Callable[[str, int], Response],
         limits: HttpLimits,
         check_head: Callable[[Mapping[str, str]], Response | None] = lambda _: None,
     ) -> None:
@@ -69,14 +69,14 @@ class AsgiServer:
         """
         limits, length = self._limits, headers.get("content-length", "0")
         if length.isascii() and length.isdigit() and (len(length) > 15 or int(length) > limits.max_body_bytes):
-            return self._too_large(length[:15])
+            return self._too_large(length[:15], limits.max_body_bytes)
         is_head_checked = False
         while (message := await receive())["type"] != "http.disconnect":
             part = message.get("body", b"")
             body += part
             self._held_bytes += len(part)
             if len(body) > limits.max_body_bytes:
-                return self._too_large(f"more than {len(body) - 1}")
+                return self._too_large(f"more than {len(body) - 1}", limits.max_body_bytes)
             if self._held_bytes > limits.max_held_bytes:
                 return bodies_are_held(limits)
             if len(body) > LARGE_BODY and not is_head_checked:

@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
         limits = self._limits
         length = self._headers.get("content-length", "0")
         if length.isascii() and length.isdigit() and (len(length) > 15 or int(length) > limits.max_body_bytes):
-            self._raise(self._server.too_large(length[:15]))
+            self._raise(self._server.too_large(length[:15], limits.max_body_bytes))
         self._is_in_body = True
         self._set_deadline()
         if self._headers.get("expect", "").lower() == "100-continue" and self._task is None:
@@ -158,7 +158,7 @@ class Connection(asyncio.Protocol):
         self._body_bytes += len(part)
         self._hold(len(part))
         if self._body_bytes > self._limits.max_body_bytes:
-            self._raise(self._server.too_large(f"more than {self._body_bytes - 1}"))
+            self._raise(self._server.too_large(f"more than {self._body_bytes - 1}", self._limits.max_body_bytes))
         if self._server.held_bytes > self._limits.max_held_bytes:
             self._raise(bodies_are_held(self._limits))
         if self._body_bytes > LARGE_BODY and not self._is_head_checked:

@@ -1,0 +1,94 @@
+"""The server as an application of Ray Serve, each of whose replicas holds one engine and answers as a server does.
+
+    serve run trtllm_lite.serve.ray:app engine=/srv/engine num_replicas=2 api_key_file=/srv/keys.txt
+
+Ray Serve's proxies take the connections and choose a replica for each request, and Ray Serve replaces a replica that
+ends, or whose engine breaks. Arguments are the options of ``trtllm-lite serve``, but for its address.
+"""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+
+from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.errors import ArgumentError
+from trtllm_lite.serve.http.asgi import AsgiServer
+from trtllm_lite.serve.http.limits import HttpLimits
+from trtllm_lite.serve.opening import named, opened, settings_of
+from trtllm_lite.serve.run import application, new_workers
+
+_HEALTH_SECONDS = 2.0  # between looks at an engine; Ray Serve replaces a replica after three that find it broken
+
+
+def app(arguments: dict[str, Any]) -> serve.Application:
+    """The application of an engine, as ``serve run`` and Ray Serve's configuration files build it.
+
+    ``arguments`` are ``engine``, the directory of an engine that is there on each node, ``num_replicas``, and the
+    options of the server by their names; those that may be given several times are lists. Raises ArgumentError for what
+    is missing, unknown, or not possible with several replicas.
+    """
+    from trtllm_lite.cli.ray_serve import parsed
+
+    engine, num_replicas, options = parsed(arguments)
+    if options["api_key_file"] is None and not options["allow_no_api_key"]:
+        raise ArgumentError(
+            "whoever reaches Ray Serve's proxies could use the engine without a key: give api_key_file, or say "
+            "allow_no_api_key=true if that is wanted"
+        )
+    if options["lora_root"] is not None:
+        raise ArgumentError(
+            "lora_root is given, and an adapter that a request loads would be known to one replica alone: name "
+            "adapters by lora_modules"
+        )
+    ((name, path),) = named([engine])
+    manifest = read_engine(Path(path)).manifest
+    return _REPLICAS.options(
+        num_replicas=num_replicas,
+        ray_actor_options=_resources(manifest, options["num_threads"]),
+        graceful_shutdown_timeout_s=options["drain_timeout"],
+    ).bind((name, path), options)
+
+
+def _resources(manifest: Manifest, num_threads: int | None) -> dict[str, float]:
+    """What a replica takes of its node: a GPU for each rank, or the CPUs that it computes on."""
+    if manifest.target.kind != "cpu":
+        return {"num_cpus": 1, "num_gpus": manifest.mapping.tp_size}
+    if num_threads is None:
+        raise ArgumentError(
+            "num_threads is missing, by which Ray knows how many of a node's CPUs a replica computes on"
+        )
+    return {"num_cpus": num_threads}
+
+
+class Replica:
+    """One engine, and the application that answers for it."""
+
+    def __init__(self, engine: tuple[str, str], options: Mapping[str, Any]) -> None:
+        self._open = ExitStack()
+        self._limits = HttpLimits(max_body_bytes=options["max_body_size"])
+        settings = settings_of(options)
+        self._open.callback(settings.access_log.close)
+        loaded = self._open.enter_context(opened([engine], settings, options))
+        self._app = application(loaded, settings, self._open.enter_context(new_workers()))
+
+    def __serve_build_asgi_app__(self) -> AsgiServer:
+        """What Ray Serve hands requests to."""
+        return AsgiServer(self._app.handle, self._app.too_large, self._limits, self._app.check_head)
+
+    async def check_health(self) -> None:
+        """Raise ApiError if the engine is broken: Ray Serve asks this."""
+        self._app.check_engines()
+
+    def __del__(self) -> None:
+        """Close the engine: Ray Serve calls this when what ran has ended."""
+        self._open.close()
+
+
+# The application itself refuses what is too much, by status 429, as soon as max_queue_size sequences wait.
+_REPLICAS: serve.Deployment = serve.deployment(
+    name="server", max_ongoing_requests=HttpLimits.max_connections, health_check_period_s=_HEALTH_SECONDS
+)(serve.ingress()(Replica))
