@@ -17,8 +17,10 @@ from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.serve.http.asgi import AsgiServer
+from trtllm_lite.serve.http.asgi_exchange import Message, Receive, Send
 from trtllm_lite.serve.http.limits import HttpLimits
 from trtllm_lite.serve.opening import named, opened, settings_of
+from trtllm_lite.serve.ray_router import AnyNodeRouter
 from trtllm_lite.serve.run import application, new_workers
 
 _HEALTH_SECONDS = 2.0  # between looks at an engine; Ray Serve replaces a replica after three that find it broken
@@ -48,12 +50,12 @@ def app(arguments: dict[str, Any]) -> serve.Application:
     manifest = read_engine(Path(path)).manifest
     return _REPLICAS.options(
         num_replicas=num_replicas,
-        ray_actor_options=_resources(manifest, options["num_threads"]),
+        ray_actor_options=resources(manifest, options["num_threads"]),
         graceful_shutdown_timeout_s=options["drain_timeout"],
     ).bind((name, path), options)
 
 
-def _resources(manifest: Manifest, num_threads: int | None) -> dict[str, float]:
+def resources(manifest: Manifest, num_threads: int | None) -> dict[str, float]:
     """What a replica takes of its node: a GPU for each rank, or the CPUs that it computes on."""
     if manifest.target.kind != "cpu":
         return {"num_cpus": 1, "num_gpus": manifest.mapping.tp_size}
@@ -62,6 +64,20 @@ def _resources(manifest: Manifest, num_threads: int | None) -> dict[str, float]:
             "num_threads is missing, by which Ray knows how many of a node's CPUs a replica computes on"
         )
     return {"num_cpus": num_threads}
+
+
+class Ingress(AsgiServer):
+    """What Ray Serve hands requests to. Its proxies add X-Request-Id, which the application's responses have, too."""
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """As ASGI asks for it."""
+
+        async def send_nameless(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [header for header in message["headers"] if header[0] != b"x-request-id"]
+            await send(message)
+
+        await super().__call__(scope, receive, send_nameless)
 
 
 class Replica:
@@ -75,9 +91,9 @@ class Replica:
         loaded = self._open.enter_context(opened([engine], settings, options))
         self._app = application(loaded, settings, self._open.enter_context(new_workers()))
 
-    def __serve_build_asgi_app__(self) -> AsgiServer:
-        """What Ray Serve hands requests to."""
-        return AsgiServer(self._app.handle, self._app.too_large, self._limits, self._app.check_head)
+    def __serve_build_asgi_app__(self) -> Ingress:
+        """Ray Serve asks this once the engine is open."""
+        return Ingress(self._app.handle, self._app.too_large, self._limits, self._app.check_head)
 
     async def check_health(self) -> None:
         """Raise ApiError if the engine is broken: Ray Serve asks this."""
@@ -90,5 +106,8 @@ class Replica:
 
 # The application itself refuses what is too much, by status 429, as soon as max_queue_size sequences wait.
 _REPLICAS: serve.Deployment = serve.deployment(
-    name="server", max_ongoing_requests=HttpLimits.max_connections, health_check_period_s=_HEALTH_SECONDS
+    name="server",
+    max_ongoing_requests=HttpLimits.max_connections,
+    health_check_period_s=_HEALTH_SECONDS,
+    request_router_config={"request_router_class": AnyNodeRouter},
 )(serve.ingress()(Replica))
