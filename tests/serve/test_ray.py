@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.serve.engines import make_tiny_engine
 from tests.serve.server import Server, serving
@@ -91,6 +92,14 @@ def whole_stream(response: httpx.Response) -> tuple[str, Any]:
 def test_the_request_is_called_what_the_client_calls_it(service: Service) -> None:
     response = httpx.get(f"{service.address}/v1/models", headers={"X-Request-Id": "mine"})
     assert response.headers.get_list("x-request-id") == ["mine"]
+
+
+def test_the_metrics_are_those_of_both_replicas(service: Service) -> None:
+    response = httpx.get(f"{service.address}/metrics", timeout=60)
+    (running,) = [
+        family for family in text_string_to_metric_families(response.text) if family.name == "vllm:num_requests_running"
+    ]
+    assert len({sample.labels["replica"] for sample in running.samples}) == len(running.samples) == 2
 
 
 def whole(service: Service, max_tokens: int) -> httpx.Response:

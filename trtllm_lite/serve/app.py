@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,8 @@ class Application:
         self.models = list(models)
         self.settings = settings
         self.metrics = ServerMetrics(self.models)
+        self.metrics_text: Callable[[], Awaitable[bytes]] = partial(asyncio.to_thread, self.metrics.text)
+        """What /metrics says; made in another thread, so that streams go on."""
         self.routes = routes
         self.is_draining = False
         self._by_name = {name: model for model in models for name in model.settings.names}

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.core import Metric
 from ray import serve
 
 from trtllm_lite.engine.manifest import Manifest
@@ -19,11 +20,14 @@ from trtllm_lite.errors import ArgumentError
 from trtllm_lite.serve.http.asgi import AsgiServer
 from trtllm_lite.serve.http.asgi_exchange import Message, Receive, Send
 from trtllm_lite.serve.http.limits import HttpLimits
+from trtllm_lite.serve.metrics.replicas import labelled, text_of_all
 from trtllm_lite.serve.opening import named, opened, settings_of
 from trtllm_lite.serve.ray_router import AnyNodeRouter
 from trtllm_lite.serve.run import application, new_workers
 
 _HEALTH_SECONDS = 2.0  # between looks at an engine; Ray Serve replaces a replica after three that find it broken
+
+_METRICS_SECONDS = 5.0  # for the metrics of other replicas
 
 
 def app(arguments: dict[str, Any]) -> serve.Application:
@@ -90,10 +94,22 @@ class Replica:
         self._open.callback(settings.access_log.close)
         loaded = self._open.enter_context(opened([engine], settings, options))
         self._app = application(loaded, settings, self._open.enter_context(new_workers()))
+        self._app.metrics_text = self._metrics_of_all
 
     def __serve_build_asgi_app__(self) -> Ingress:
         """Ray Serve asks this once the engine is open."""
         return Ingress(self._app.handle, self._app.too_large, self._limits, self._app.check_head)
+
+    def metrics(self) -> list[Metric]:
+        """The metrics of this replica."""
+        return labelled(self._app.metrics, serve.get_replica_context().replica_id.unique_id)
+
+    async def _metrics_of_all(self) -> bytes:
+        """What /metrics says, whichever replica is asked; one that does not answer is left out."""
+        context = serve.get_replica_context()
+        asked = serve.get_deployment_handle(context.deployment, context.app_name).broadcast("metrics")
+        found = await asked.results_async(timeout_s=_METRICS_SECONDS, return_exceptions=True)
+        return text_of_all(families for families in found if not isinstance(families, Exception))
 
     async def check_health(self) -> None:
         """Raise ApiError if the engine is broken: Ray Serve asks this."""
