@@ -65,7 +65,7 @@ def test_arguments_are_read_from_files_and_from_command_lines(flag: Any) -> None
 def test_a_replica_takes_what_its_ranks_run_on(
     target: str, num_ranks: int, num_threads: int | None, expected: dict[str, int]
 ) -> None:
-    manifest = SimpleNamespace(target=SimpleNamespace(kind=target), mapping=SimpleNamespace(tp_size=num_ranks))
+    manifest = SimpleNamespace(target=SimpleNamespace(kind=target), engine_files=["an engine"] * num_ranks)
     assert ray_serve.resources(manifest, num_threads) == expected
 
 

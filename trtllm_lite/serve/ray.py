@@ -26,7 +26,6 @@ from trtllm_lite.serve.ray_router import AnyNodeRouter
 from trtllm_lite.serve.run import application, new_workers
 
 _HEALTH_SECONDS = 2.0  # between looks at an engine; Ray Serve replaces a replica after three that find it broken
-
 _METRICS_SECONDS = 5.0  # for the metrics of other replicas
 
 
@@ -62,7 +61,7 @@ def app(arguments: dict[str, Any]) -> serve.Application:
 def resources(manifest: Manifest, num_threads: int | None) -> dict[str, float]:
     """What a replica takes of its node: a GPU for each rank, or the CPUs that it computes on."""
     if manifest.target.kind != "cpu":
-        return {"num_cpus": 1, "num_gpus": manifest.mapping.tp_size}
+        return {"num_cpus": 1, "num_gpus": len(manifest.engine_files)}
     if num_threads is None:
         raise ArgumentError(
             "num_threads is missing, by which Ray knows how many of a node's CPUs a replica computes on"
