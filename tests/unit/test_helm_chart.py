@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.unit.test_kubernetes import VERSION
+from trtllm_lite import __version__
 
 helm = pytest.importorskip("helm_python", reason="needs Helm's library")
 
@@ -37,6 +38,8 @@ def test_the_manifest_is_what_the_chart_gives() -> None:
 
 
 def test_helm_finds_nothing_wrong() -> None:
+    with helm.Chart.load(CHART) as chart:
+        assert chart.metadata["appVersion"] == chart.version == __version__
     report = helm.lint(CHART, strict=True)
     assert report["errors"] == []
     assert [message["error"] for message in report["messages"]] == ["icon is recommended"]

@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.unit.serve.asgi import Call
@@ -234,5 +235,21 @@ def test_the_application_answers_and_cancels_by_asgi() -> None:
         assert left.sent == []
         while asker.loop.running:
             await asyncio.sleep(0)
+
+    ask(talk)
+
+
+def test_another_implementation_of_asgi_gets_the_same_answers() -> None:
+    async def talk(asker: Asker) -> None:
+        transport = httpx.ASGITransport(AsgiServer(asker.app.handle, asker.app.too_large, HttpLimits()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            body = {"prompt": [1], "max_tokens": 4, "ignore_eos": True}
+            whole = await client.post("/v1/completions", json=body)
+            assert (whole.status_code, whole.json()["usage"]["completion_tokens"]) == (200, 4)
+            streamed = await client.post("/v1/completions", json={**body, "stream": True})
+            assert streamed.headers["content-type"] == "text/event-stream; charset=utf-8"
+            assert streamed.text.endswith("data: [DONE]\n\n")
+            refused = await client.post("/v1/completions", content=b"{")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (415, "unsupported_media_type")
 
     ask(talk)
