@@ -159,11 +159,72 @@ def open_executor(
     network that a NetworkExecutor needs, or without fitting features.
     """
 
+def open_stage(
+    ranks: Sequence[Engine],
+    *,
+    num_blocks: int = 0,
+    num_threads: int = 0,
+    library_directories: list[str] = ...,
+    network: Network | None = None,
+    features_of: DeviceExecutor | None = None,
+    num_loras: int = 0,
+    devices: Sequence[int] = ...,
+    rank_timeout: float = ...,
+) -> DeviceExecutor:
+    """As ``open_executor``, of the ranks of one stage of a pipeline, whose steps ``step_stage`` runs."""
+
 class LogitsExecutor(DeviceExecutor):
-    """An executor whose logits come to the host: a CpuExecutor, a CpuGroup or a NetworkExecutor."""
+    """An executor whose logits come to the host: of a CPU, a network, or RemoteStages."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block of the KV cache: keys and values of all layers."""
+
+    def copy_block(self, src: int, dst: int) -> None:
+        """Copy a block of the KV cache. Like steps, copies take turns. Raises LimitError."""
+
+    def save_block(self, block: int) -> NDArray[np.uint8]:
+        """The bytes of a block. Raises LimitError."""
+
+    def load_block(self, block: int, data: NDArray[np.uint8]) -> None:
+        """The reverse of ``save_block``."""
 
 class CpuGroup(LogitsExecutor):
     """The ranks of an engine for CPUs, each on threads of its own. Made by ``open_executor``."""
+
+class CpuPipeline(LogitsExecutor):
+    """The stages of an engine for CPUs, each on threads of its own. Made by ``open_executor``."""
+
+class Stages(Protocol):
+    """The stages of an engine in other processes, as Python provides them.
+
+    An exception becomes a LimitError if it is one, else a DeviceError. Copies of blocks come after the steps that were
+    begun before them, and before the others.
+    """
+
+    num_stages: int
+    num_blocks: int
+    block_bytes: int
+    """Bytes of a KV block in all stages."""
+    memory: dict[str, int]
+    """Reserved bytes of all stages: ``weights``, ``kv_cache``, ``workspace``."""
+
+    def begin(self, *request: NDArray[np.int32]) -> None:
+        """Hand a step to the stages: the arrays of ``step``, which are gone when this returns."""
+    def finish(self) -> NDArray[np.float32]:
+        """The logits [L, vocab_size] of the oldest step that was begun. Another thread may begin steps meanwhile."""
+    def copy_block(self, source: int, to: int) -> None:
+        """Copy a KV block to another."""
+    def save_block(self, block: int, out: NDArray[np.uint8]) -> None:
+        """Write a KV block to ``out``, stage after stage."""
+    def load_block(self, block: int, data: NDArray[np.uint8]) -> None:
+        """The reverse of ``save_block``."""
+
+class RemoteStages(LogitsExecutor):
+    """An engine whose stages compute in other processes."""
+
+    def __init__(self, engine: Engine, stages: Stages) -> None:
+        """``engine`` is that of rank 0, which says what all stages have in common."""
 
 class NetworkExecutor(LogitsExecutor):
     """An engine whose plan is a network, which has a KV block for each sequence."""
@@ -282,6 +343,20 @@ def step(
     On a GPU, of a sequence whose logits are wanted, those from the first wanted row on count towards the limit.
     Threads may share an executor: steps take turns. Raises LimitError before anything is computed if a size or value
     is beyond its limit.
+    """
+
+def step_stage(
+    executor: LogitsExecutor,
+    token_ids: NDArray[np.int32],
+    seq_lens: NDArray[np.int32],
+    past_lens: NDArray[np.int32],
+    block_tables: NDArray[np.int32],
+    logits_indices: NDArray[np.int32],
+    received: NDArray[np.uint8],
+) -> NDArray[np.uint8] | NDArray[np.float32]:
+    """As ``step``, by one stage of a pipeline, of ``open_stage``, which has ``received`` what the one before returned.
+
+    The first stage receives no bytes. Returns the bytes for the next stage, or the last one's logits.
     """
 
 def compute(

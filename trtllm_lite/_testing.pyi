@@ -9,7 +9,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite._core import Adapter, CpuGroup, CudaExecutor, DeviceExecutor, Engine, FinishReason, Grammar, sampling
+from trtllm_lite._core import (
+    Adapter,
+    CpuGroup,
+    CpuPipeline,
+    CudaExecutor,
+    DeviceExecutor,
+    Engine,
+    FinishReason,
+    Grammar,
+    sampling,
+)
 
 class PacedExecutor(DeviceExecutor):
     """Computes nothing: each step takes ``step_seconds``, and each row that samples comes to a random token."""
@@ -251,6 +261,9 @@ def start_guesser(grammar: Grammar) -> GrammarGuesser:
 
 def start_grammar(grammar: Grammar) -> GrammarMatcher:
     """A matcher of the empty text."""
+
+def stalling_pipeline(ranks: Sequence[Engine], *, rank: int, collective: int, timeout: float) -> CpuPipeline:
+    """Two stages, of which the second one is as ``stalling_group`` makes it."""
 
 def stalling_group(ranks: Sequence[Engine], *, rank: int, collective: int, timeout: float) -> CpuGroup:
     """The ranks of a CPU engine with a thread each; ``rank`` never comes to ``collective`` of a step.

@@ -42,7 +42,9 @@ _ARGUMENTS = (
     *("model", "tokenizer", "target", "dtype", "kv_cache_config", "scheduler_config", "speculative_config"),
     "enable_chunked_prefill",
     *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "num_threads"),
-    *("gather_context_logits", "deterministic", "ignore_config_keys", "dequantize", "tensor_parallel_size"),
+    *("gather_context_logits", "deterministic", "ignore_config_keys", "dequantize"),
+    *("tensor_parallel_size", "pipeline_parallel_size"),
+    "distributed_executor_backend",
 )
 
 
@@ -82,6 +84,9 @@ class LLM:
       in use at once and ``max_cpu_loras`` (twice as many) in memory
     - ``tensor_parallel_size``: devices that share out every layer, or threads of their own on a CPU; 1 by default, or
       what a given engine was built for
+    - ``pipeline_parallel_size``: stages that have some of the layers each, of so many devices; likewise
+    - ``distributed_executor_backend``: "ray" lets each stage compute in an actor of Ray, which may be on another
+      machine with the engine at the same path; by default all compute in this process
 
     Raises ConvertError, BuildError, EngineError (the model), DeviceError (the GPU), LimitError, ArgumentError (the
     arguments).
@@ -111,6 +116,8 @@ class LLM:
         max_loras: int | None = None,
         max_cpu_loras: int | None = None,
         tensor_parallel_size: int | None = None,
+        pipeline_parallel_size: int | None = None,
+        distributed_executor_backend: str | None = None,
         **others: Any,
     ) -> None:
         arguments.reject_unsupported("LLM", others, arguments.LLM, _ARGUMENTS)
@@ -140,6 +147,7 @@ class LLM:
             speculation=speculation,
             max_loras=max_loras,
             max_cpu_loras=max_cpu_loras,
+            distributed_executor_backend=distributed_executor_backend,
         )
         if _is_engine(Path(model)):
             self.engine_dir = Path(model)
@@ -151,13 +159,15 @@ class LLM:
             conversion = Conversion(dtype, ignored, dequantize)
             max_draft_len = None if speculation is None else speculation.num_speculative_tokens
             built = {**limits, "max_draft_len": max_draft_len, "max_lora_rank": max_lora_rank}
-            built["tp_size"] = tensor_parallel_size
+            built |= {"tp_size": tensor_parallel_size, "pp_size": pipeline_parallel_size}
             recipe = Recipe(target or "cpu", conversion, built, kv_cache.tokens_per_block, flags)
             self.engine_dir, self.session = open_cached(str(model), recipe, lambda path: open_session(path, 0, options))
         _check_engine(self.session, target, dtype, flags)
         _check_ignored(self.session, ignored)
         _check_lora(self.session, max_lora_rank)
-        _check_ranks(self.session, tensor_parallel_size)
+        mapping = self.session.manifest.mapping
+        _check_divided("tensor_parallel_size", tensor_parallel_size, "--tp_size", mapping.tp_size)
+        _check_divided("pipeline_parallel_size", pipeline_parallel_size, "--pp_size", mapping.pp_size)
         if tokenizer is not None:
             self.session.tokenizer = Tokenizer.from_files(Path(tokenizer))
 
@@ -357,12 +367,11 @@ def _check_engine(session: Session, target: str | None, dtype: str, flags: Mappi
             raise ArgumentError(f"this engine was built without {name}: build it again with it, or leave it out")
 
 
-def _check_ranks(session: Session, tp_size: int | None) -> None:
-    built = session.manifest.mapping.tp_size
-    if tp_size is not None and tp_size != built:
+def _check_divided(name: str, given: int | None, flag: str, built: int) -> None:
+    if given is not None and given != built:
         raise ArgumentError(
-            f"tensor_parallel_size is {shown(tp_size)}, but this engine was built with --tp_size {built}: leave it "
-            "out, or build the engine again"
+            f"{name} is {shown(given)}, but this engine was built with {flag} {built}: leave it out, or build the "
+            "engine again"
         )
 
 

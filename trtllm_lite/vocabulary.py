@@ -10,7 +10,7 @@ from math import prod
 
 FORMAT = "trtllm_lite.engine"
 FORMAT_VERSION = 1  # version of the container: entries, alignment, checksums
-PLAN_VERSION = 10  # version of the plan and the meaning of its instructions
+PLAN_VERSION = 11  # version of the plan and the meaning of its instructions
 
 ALIGNMENT = 64  # bytes; every entry of the file and every tensor of a CPU's arena is so aligned
 DEVICE_ALIGNMENT = 256  # bytes; weights and all other tensors that a GPU reads are so aligned
@@ -25,7 +25,8 @@ MAX_CACHE_BLOCKS = 1 << 26  # blocks of the KV cache, and entries of the block t
 MAX_DRAFT_LEN = 8  # guessed tokens that a sequence brings to a step
 DEFAULT_MAX_LORAS, MAX_LORAS = 16, 256  # adapters in use at once, which a GPU has in its memory
 MAX_RANK = 4
-MAX_TP_SIZE = 16  # ranks, of an engine each, that compute a step together
+MAX_TP_SIZE = 16  # ranks, of an engine each, that share out every layer
+MAX_PP_SIZE = 16  # stages, of so many ranks each, that have some of the layers each
 MAX_JSON_BYTES = 1 << 26  # bound of a manifest or plan, far above the size of any engine's
 
 

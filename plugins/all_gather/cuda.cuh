@@ -1,22 +1,51 @@
 // AllGather: y[row] has the float32 features of all ranks side by side; what goes beyond the features of y is left out.
 //
 // Bytes over the link: 4 * elements of each other rank. Floor: two meetings, about 3 us, or bytes / bandwidth of the
-// link. Launch: a grid of at most TL_MEETING_BLOCKS, the same on all ranks. Macros: TL_MEETING_BLOCKS.
+// link. Launch: a grid of at most TL_MEETING_BLOCKS, the same on all ranks. `part`, the features of a rank, is a
+// multiple of 4. Macros: TL_MEETING_BLOCKS.
 #include "cuda/ranks.cuh"
 
-extern "C" __global__ void all_gather(float* y, const float* x, const tl::RankTable* ranks, int* flags, int rows,
-                                      int part, int features) {
+namespace tl {
+
+constexpr int kAtOnce = 4;  // loads of a thread
+
+// The first `count` of four numbers; rows of an odd number of features do not begin at multiples of 16 bytes.
+__device__ __forceinline__ void store4(float* to, float4 values, int count, bool aligned) {
+  if (aligned && count >= 4) {
+    *reinterpret_cast<float4*>(to) = values;
+    return;
+  }
+  const float each[4] = {values.x, values.y, values.z, values.w};
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    if (k < count) to[k] = each[k];
+  }
+}
+
+}  // namespace tl
+
+extern "C" __global__ void all_gather(float* y, const float* x, const tl::RankTable* ranks, int* flags, int site,
+                                      int rows, int part, int features) {
   using namespace tl;
   wait_for_previous_kernel();
   allow_next_kernel();
-  BlockMeeting meeting(ranks, flags);
+  BlockMeeting meeting(ranks, flags, site);
   meeting.meet(0);
-  const int stride = gridDim.x * blockDim.x;
-  for (int row = 0; row < rows; ++row) {
-    for (int column = blockIdx.x * blockDim.x + threadIdx.x; column < features; column += stride) {
-      const int rank = column / part;
-      const u64 place = static_cast<u64>(row) * part + column - rank * part;
-      y[static_cast<u64>(row) * features + column] = in_arena(ranks, x, rank)[place];
+  const int in_row = part / 4, stride = gridDim.x * blockDim.x, thread = blockIdx.x * blockDim.x + threadIdx.x;
+  for (int rank = 0; rank < static_cast<int>(ranks->count); ++rank) {
+    const float4* from = reinterpret_cast<const float4*>(in_arena(ranks, x, rank));
+    for (int first = thread; first < rows * in_row; first += kAtOnce * stride) {
+      float4 values[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (first + k * stride < rows * in_row) values[k] = from[first + k * stride];
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int place = first + k * stride, row = place / in_row, column = rank * part + place % in_row * 4;
+        if (place >= rows * in_row || column >= features) continue;
+        store4(y + static_cast<u64>(row) * features + column, values[k], features - column, features % 4 == 0);
+      }
     }
   }
   meeting.meet(1);

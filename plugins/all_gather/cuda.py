@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..cuda.lowering import Lowering
-from ..cuda.ranks import meeting
+from ..cuda.ranks import MEETING_BLOCKS
 from ..launch import Command, features, kernel, launch
 
 _THREADS = 512
@@ -14,7 +14,6 @@ def lower(op: Lowering) -> list[Command]:
     x, y = op.rows("x"), op.result("y")
     if x.dtype != "float32" or y.dtype != "float32":
         op.refuse("expected logits, which alone are gathered")
-    blocks, defines = meeting(features(y), _THREADS)
-    specialised = kernel("all_gather/cuda.cuh", "all_gather", _THREADS, 0, defines)
-    where = (op.state("ranks"), op.state("rank_flags"))
-    return [launch(specialised, (blocks,), y, x, *where, op.num_rows("y"), features(x), features(y))]
+    specialised = kernel("all_gather/cuda.cuh", "all_gather", _THREADS, 0, {"TL_MEETING_BLOCKS": MEETING_BLOCKS})
+    where = (op.state("ranks"), op.state("rank_flags"), op.collective)
+    return [launch(specialised, (MEETING_BLOCKS,), y, x, *where, op.num_rows("y"), features(x), features(y))]

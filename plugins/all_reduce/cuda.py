@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from ..cuda.lowering import Lowering
-from ..cuda.ranks import meeting
+from ..cuda.ranks import MEETING_BLOCKS
 from ..cuda.row_norm import RowNorm
-from ..launch import DTYPE_FLAGS, Command, features, kernel, launch
-
-_VECTOR = 8  # elements of one load
-_THREADS = 512
+from ..cuda.row_scales import row_type
+from ..launch import Command, launch
 
 
 def lower(op: Lowering) -> list[Command]:
     """One launch, which also adds a ``residual`` and norms the sum by ``weight`` where these are operands."""
-    where = (op.state("ranks"), op.state("rank_flags"))
-    if op.has("weight"):
-        rows = RowNorm.of(op)
-        _, defines = meeting(op.max_tokens, 1)
-        specialised = rows.kernel("all_reduce/norm.cuh", "all_reduce_norm", **defines)
-        norm = (op.vector("weight"), op.attribute("epsilon"))
-        return [launch(specialised, (op.num_rows("y"),), rows.y, rows.total, rows.x, rows.residual, *norm, *where)]
-    x, y = op.rows("x"), op.new("y")
-    row_vectors = features(y) // _VECTOR
-    blocks, defines = meeting(op.max_tokens * row_vectors, _THREADS)
-    specialised = kernel("all_reduce/cuda.cuh", "all_reduce", _THREADS, 0, {"TL_FP16": DTYPE_FLAGS[y.dtype], **defines})
-    return [launch(specialised, (blocks,), y, x, *where, op.num_rows("y"), row_vectors)]
+    rows, scales, count = RowNorm.of(op), op.scales("y"), op.num_rows("y")
+    value, buffer = (0.0, None) if scales is None else (scales.value, scales.buffer)
+    weight, epsilon = (op.vector("weight"), op.attribute("epsilon")) if op.has("weight") else (None, 0.0)
+    defines = {"TL_NORM": int(op.has("weight"))}
+    defines |= {"TL_Y_TYPE": row_type(scales), "TL_ROW_SCALES": int(buffer is not None)}
+    norm = (rows.y, buffer, rows.total, rows.x, weight, rows.residual, epsilon, value, op.state("ranks"))
+    inbox = op.state("rank_inbox")
+    _, inbox_rows, others, _ = inbox.shape
+    assert isinstance(inbox_rows, int)
+    assert isinstance(others, int)
+    if op.max_tokens <= inbox_rows:
+        specialised = rows.kernel("all_reduce/push.cuh", "all_reduce_push", TL_INBOX_ROWS=inbox_rows, **defines)
+        return [launch(specialised, (count,), *norm, op.state("rank_turns"), inbox, op.collective)]
+    defines |= {"TL_RANKS": others + 1, "TL_TWO_SHOT": int(others > 1), "TL_MEETING_BLOCKS": MEETING_BLOCKS}
+    specialised = rows.kernel("all_reduce/pull.cuh", "all_reduce_pull", **defines)
+    return [launch(specialised, (MEETING_BLOCKS,), *norm, op.state("rank_flags"), op.collective, count)]

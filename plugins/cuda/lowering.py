@@ -17,12 +17,14 @@ Rows of bytes have the attributes ``<operand>_type`` (a key of row_scales.ROW_TY
 of at most 16 rows, 16-bit elements, which they round. An output ``y`` with ``y_type`` is rounded by the operator
 that makes it.
 
-Every program begins with CacheSlots and ends with Sample, of which others have operands:
+Every program begins with CacheSlots and ends with Sample (in a pipeline that of the last stage alone), of which others
+have operands:
 
 - Embedding has the step input ``token_slots`` and the state ``last_tokens``, where Sample leaves tokens: a token whose
   slot is not negative is the one that the slot has there;
-- of several ranks, Embedding, AllReduce, AllGather have the states ``ranks`` (``rank_table.cuh``) and ``rank_flags``;
-  AllReduce may have the ``residual`` and ``weight`` of the RmsNorm behind it, whose outputs it then makes;
+- of several ranks, Embedding, AllReduce, AllGather have the states ``ranks`` (``rank_table.cuh``) and ``rank_flags``,
+  AllReduce ``rank_inbox`` and ``rank_turns``, too (``rank_inbox.cuh``); it may have the ``residual`` and ``weight`` of
+  the RmsNorm behind it, whose outputs it then makes;
 - PagedAttention, PagedLoad and PagedStore have ``slots`` [cache groups, num_tokens] of CacheSlots, where each token
   lies in the paged cache.
 """
@@ -55,6 +57,7 @@ class Lowering(Protocol):
     max_seq_len: int
     tokens_per_block: int
     symbols: Mapping[str, int]  # the bound of each symbol
+    collective: int  # the number by which a collective is known that not all ranks come to
 
     def has(self, operand: str) -> bool:
         """Whether the optional input or output ``name`` is present."""

@@ -10,6 +10,14 @@ constexpr int kMaxRanks = 16;
 struct RankTable {
   unsigned long long rank, count;
   unsigned long long arenas[kMaxRanks], states[kMaxRanks];
+  unsigned long long alarm;    // address of a RankAlarm in the host's memory
+  unsigned long long timeout;  // nanoseconds that a rank waits for another before it raises the alarm
+  unsigned long long is_over;  // not 0: a rank has raised it, and nobody waits any more
+};
+
+// Zeros, until a rank has waited too long: for rank `missing` - 1, in the collective of number `site`.
+struct alignas(8) RankAlarm {
+  int missing, site;
 };
 
 }  // namespace tl

@@ -23,8 +23,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {},  # one group, with a window
 }
 GROUPS = {
-    "gemma2": [("full", (1, 5)), (f"window_{WINDOW}", (0, 2)), (f"window_{WINDOW}.1", (3, 4))],
-    "gemma3": [("full", (1, 5)), (f"window_{WINDOW}", (0, 2)), (f"window_{WINDOW}.1", (3, 4))],
+    "gemma2": [("full", (1, 5)), (f"window_{WINDOW}", (0, 3)), (f"window_{WINDOW}.1", (2, 4))],
+    "gemma3": [("full", (1, 5)), (f"window_{WINDOW}", (0, 3)), (f"window_{WINDOW}.1", (2, 4))],
     "mistral": [(f"window_{WINDOW}", (0, 1, 2))],
 }
 

@@ -177,12 +177,13 @@ def test_engines_of_tensorrt_are_for_one_gpu(tmp_path: Path) -> None:
 def test_engines_for_gpus_are_built_without_one(tmp_path: Path) -> None:
     save_tiny_model("llama", tmp_path / "model", **EVEN)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
-    build_engine(tmp_path / "checkpoint", tmp_path / "engine", tp_size=2, target="sm_90", **LIMITS)
+    limits = {**LIMITS, "max_batch_size": 8, "max_seq_len": 128, "max_num_tokens": 1024}
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", tp_size=2, target="sm_90", **limits)
     first, second = (read_engine(tmp_path / "engine" / f"rank{rank}.engine") for rank in range(2))
     assert first.plan == second.plan
     named = {program.name: list(map(first.plan.name_of, program.instructions)) for program in first.plan.programs}
-    assert [named["decode_1"].count(name) for name in ("all_reduce", "all_reduce_norm", "all_gather")] == [1, 6, 1]
-    assert [named["mixed"].count(name) for name in ("all_reduce", "all_reduce_norm", "all_gather")] == [1, 6, 1]
+    assert [named["decode_1"].count(name) for name in ("all_reduce_push", "all_gather", "rms_norm")] == [7, 1, 1]
+    assert [named["mixed"].count(name) for name in ("all_reduce_pull", "all_gather", "rms_norm")] == [7, 1, 1]
     with pytest.raises(EngineError, match="expected the engines of all 2 ranks, found 1"):
         _core.open_executor([_core.Engine(str(first.path))])
 

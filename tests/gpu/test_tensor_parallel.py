@@ -1,5 +1,8 @@
 """Engines of two ranks on two GPUs compute what the engine of one rank computes."""
 
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +70,29 @@ def test_draws_under_load_are_those_of_each_request_alone(tmp_path: Path) -> Non
         for _ in range(20):
             together = llm.generate(PROMPTS, DRAWN, use_tqdm=False)
             assert all(len(tokens(output)) == 24 for output in together)
+
+
+def errors_of(directory: Path, failure: str) -> list[str]:
+    """What nine requests hear, and one behind them."""
+    command = [sys.executable, "-m", "tests.gpu.failing_rank", str(directory), failure]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    errors = done.stdout.splitlines()
+    assert len(errors) == 10, done.stderr
+    return errors
+
+
+def test_requests_end_with_the_name_of_a_rank_that_ends(tmp_path: Path) -> None:
+    (directory,) = made(tmp_path, "llama", "bfloat16", 2)
+    for error in errors_of(directory, "end"):
+        assert "rank 1 on GPU 1" in error or "did not come back from an earlier step" in error, error
+
+
+def test_requests_end_with_the_name_of_a_rank_that_stalls(tmp_path: Path) -> None:
+    (directory,) = made(tmp_path, "llama", "bfloat16", 2)
+    first, *others = errors_of(directory, "stall")
+    assert re.match(r"rank 1 of 2 did not come to collective \d+ \(\S+\) of step \d+ within 1 s of the first", first)
+    for error in others:
+        assert error == first or "did not come back from an earlier step" in error, error
 
 
 def test_devices_are_chosen(tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_the_package_runs_as_a_module():
         ("convert", ("--tp_size", "2"), "a checkpoint is the same for any number of GPUs"),
         ("convert", ("--use-weight-only",), "use `trtllm-lite build --qformat int8_wo`"),
         ("convert", ("--trust_remote_code",), "never run"),
-        ("build", ("--pp-size=2",), "by --tp_size"),
+        ("build", ("--cp-size=2",), "by --tp_size and --pp_size"),
         ("build", ("--max_output_len", "256"), "--max_seq_len"),
         ("build", ("--qformat", "int3"), "'int3' is not one of 'full_prec', 'int8_wo', 'fp8_wo'"),
         ("build", ("--use_weight_only",), "use `trtllm-lite build --qformat int8_wo`"),

@@ -50,8 +50,11 @@ def latency_floors(
     """How near the first tokens after ``first_s`` and a mean decode step of ``step_s`` seconds come to the ceilings.
 
     The floor of the first tokens is the time of the products and the attention of all prompts, or the time to read the
-    weights if that is longer. Without ceilings only the numbers of bytes are reported.
+    weights if that is longer. Without ceilings only the numbers of bytes are reported, and nothing of a pipeline, of
+    which ``engine`` is the first stage.
     """
+    if engine.manifest.mapping.pp_size > 1:
+        return {}
     weights, cache = weight_bytes_per_step(engine), kv_bytes_per_step(engine, shape)
     figures: dict[str, Any] = {"weight_bytes_per_step": weights, "kv_bytes_per_step": cache}
     if ceilings.bandwidth is not None:
@@ -79,7 +82,7 @@ def serving_floor(
     engine: EngineFile, requests: Sequence[PlannedRequest], max_batch_size: int, ceilings: Ceilings, seconds: float
 ) -> dict[str, Any]:
     """How near ``requests``, served in ``seconds``, come to the sum of the floors of their prompts and decode steps."""
-    if ceilings.bandwidth is None or ceilings.flops is None:
+    if ceilings.bandwidth is None or ceilings.flops is None or engine.manifest.mapping.pp_size > 1:
         return {}
     manifest, cache = engine.manifest, engine.manifest.kv_cache
     batch = min(max_batch_size, len(requests))

@@ -19,7 +19,7 @@ from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.observe import observe
 from trtllm_lite.builder.parts import EngineParts, content_of, manifest_of
 from trtllm_lite.builder.passes.features import has_features
-from trtllm_lite.builder.ranks import check_shardable, link_bytes, ranks_of
+from trtllm_lite.builder.ranks import check_divisible, link_bytes, ranks_of
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES, engine_file
 from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
@@ -161,8 +161,13 @@ def plan_memory(
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
     recipe = _recipe(qformat, group_size, kv_cache_dtype, kv_cache_scale)
     job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, chosen, targets, False, Tuning(), _ignore, placeholder)
-    first = ranks_of(job)[0]
-    return replace(chosen.memory(first, num_threads), link_bytes=link_bytes(first))
+    firsts = [rank for rank in ranks_of(job) if rank.mapping.part == 0]
+    memories = [chosen.memory(rank, num_threads) for rank in firsts]
+    links: dict[str, int] = {}
+    for rank in firsts:
+        links |= {name: max(read, links.get(name, 0)) for name, read in link_bytes(rank).items()}
+    largest = max(memories, key=lambda memory: memory.total)
+    return replace(largest, link_bytes=links, stage_bytes=tuple(memory.total for memory in memories))
 
 
 def least_tp_size(checkpoint_dir: Path | Checkpoint, device_memory: int, **given: Any) -> int | None:
@@ -226,7 +231,7 @@ def _fuse(
             "the network has features for a head that drafts, which engines of TensorRT neither keep nor read: build "
             "with --backend native, or convert the model without --draft_model_dir"
         )
-    check_shardable(checkpoint.model.graph, limits, backend.kind)
+    check_divisible(checkpoint.model.graph, limits, backend.kind)
     check_lora(limits, backend.kind, targets)
     quantized, _ = quantize_network(checkpoint.model, recipe, statistics)
     check_lora_of_quantized(limits.max_lora_rank, quantized_as(quantized))

@@ -5,7 +5,7 @@ that blocks are alike and one pool serves every group, as in the hybrid allocato
 attention is one group.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -15,8 +15,8 @@ from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.schema import DOMAIN, all_schemas
 
 _MOST_IDLE = 1 / 8  # of the places of all groups; fewer places a block idle less, and make more groups
-_OP = "PagedAttention"
-_CACHES = ("key_cache", "value_cache")
+OP = "PagedAttention"
+CACHES = ("key_cache", "value_cache")  # its inputs that it updates
 
 
 def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, ...]:
@@ -25,16 +25,15 @@ def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, 
     A window that no sequence outgrows is none. Groups without a window come first, then by descending window. Raises
     BuildError for a network without attention.
     """
-    nodes = nodes_of(graph, _OP, DOMAIN)
+    nodes = dict(enumerate(nodes_of(graph, OP, DOMAIN)))
     if not nodes:
         raise BuildError("expected a network with attention layers, found none: it cannot run as a decoder")
     layers: dict[int, list[int]] = {}
-    for layer, node in enumerate(nodes):
+    for layer, node in nodes.items():
         window = attribute(node, "window")
         layers.setdefault(window if window < max_seq_len else 0, []).append(layer)
     groups = _groups(layers)
-    places = {layer: place for group in groups for place, layer in enumerate(group.layers)}
-    _share_caches(graph, nodes, [places[layer] for layer in range(len(nodes))])
+    share_caches(graph, nodes, groups)
     for number, group in enumerate(groups):
         for layer in group.layers:
             nodes[layer].attributes["cache_group"] = ir.AttrInt64("cache_group", number)
@@ -42,14 +41,18 @@ def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, 
 
 
 def _groups(layers: dict[int, list[int]]) -> tuple[CacheGroup, ...]:
-    """``layers`` by window, cut into groups of as many layers as a block has places."""
+    """``layers`` by window, in groups of at most as many layers as a block has places.
+
+    Layers of a window take turns in its groups, so that every stage of a pipeline has about as many of each.
+    """
     num_places = places_of_block([len(of_kind) for of_kind in layers.values()])
     groups = []
     for window in sorted(layers, key=lambda window: (window > 0, -window)):
         name, own = f"window_{window}" if window else "full", layers[window]
-        for number, first in enumerate(range(0, len(own), num_places)):
+        count = -(-len(own) // num_places)
+        for number in range(count):
             suffix = f".{number}" if number else ""
-            groups.append(CacheGroup(name + suffix, window, tuple(own[first : first + num_places])))
+            groups.append(CacheGroup(name + suffix, window, tuple(own[number::count])))
     return tuple(groups)
 
 
@@ -67,17 +70,21 @@ def places_of_block(counts: Sequence[int]) -> int:
     return next(places for places in divisors if num_idle(places) <= (total + num_idle(places)) * _MOST_IDLE)
 
 
-def _share_caches(graph: ir.Graph, nodes: Sequence[ir.Node], places: Sequence[int]) -> None:
-    """Layers of equal place update one cache, one after the other, in blocks of their groups."""
-    schema, latest = all_schemas()[_OP], dict[tuple[str, int], ir.Value]()
+def share_caches(graph: ir.Graph, nodes: Mapping[int, ir.Node], groups: Sequence[CacheGroup]) -> None:
+    """Let layers of equal place in ``groups`` update one cache, one after the other, in blocks of their groups.
+
+    ``nodes`` are those of the layers, by their numbers, in order.
+    """
+    places = {layer: place for group in groups for place, layer in enumerate(group.layers)}
+    schema, latest = all_schemas()[OP], dict[tuple[str, int], ir.Value]()
     outputs = {output.alias: position for position, output in enumerate(schema.outputs)}
-    for node, place in zip(nodes, places, strict=True):
-        for cache in _CACHES:
-            position, before = schema.input_index(cache), latest.get((cache, place))
+    for layer, node in nodes.items():
+        for cache in CACHES:
+            position, before = schema.input_index(cache), latest.get((cache, places[layer]))
             if before is not None:
                 own = node.inputs[position]
                 assert own is not None
                 node.replace_input_with(position, before)
                 graph.inputs.remove(own)
                 graph.outputs.remove(before)
-            latest[cache, place] = node.outputs[outputs[cache]]
+            latest[cache, places[layer]] = node.outputs[outputs[cache]]

@@ -23,6 +23,13 @@ def dims(value: ir.Value | None) -> tuple[Dim | None, ...] | None:
     return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape.dims)
 
 
+def features_of(value: ir.Value) -> int:
+    """The last extent of a value, which is known."""
+    features = (dims(value) or (None,))[-1]
+    assert isinstance(features, int)
+    return features
+
+
 def produced_by(value: ir.Value | None, *op_types: str, domain: str = "") -> ir.Node | None:
     """The node that makes ``value`` if it is one of ``op_types`` of ``domain``."""
     node = None if value is None else value.producer()
@@ -129,6 +136,11 @@ def aliases_of(node: ir.Node) -> dict[int, int]:
     """Positions of outputs of a fused node, each with the position of the input whose storage it is."""
     schema = all_schemas()[node.op_type]
     return {i: schema.input_index(o.alias) for i, o in enumerate(schema.outputs) if o.alias is not None}
+
+
+def is_cache(value: ir.Value) -> bool:
+    """Whether an operator that reads the input of the graph updates it in place."""
+    return any(use.idx in aliases_of(use.node).values() for use in value.uses())
 
 
 def replace_value(old: ir.Value, new: ir.Value) -> None:

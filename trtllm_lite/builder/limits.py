@@ -10,6 +10,7 @@ from trtllm_lite.vocabulary import (
     MAX_CACHE_BLOCKS,
     MAX_DRAFT_LEN,
     MAX_EXTENT,
+    MAX_PP_SIZE,
     MAX_STEP_SEQS,
     MAX_STEP_TOKENS,
     MAX_TP_SIZE,
@@ -24,7 +25,7 @@ LORA_RANK_MULTIPLE = 8
 _LEAST = {"max_draft_len": 0, "max_lora_rank": 0}
 _FLAGS = ("gather_context_logits", "deterministic")
 _MOST = {"max_batch_size": MAX_STEP_SEQS, "max_num_tokens": MAX_STEP_TOKENS, "max_draft_len": MAX_DRAFT_LEN}
-_MOST |= {"max_lora_rank": MAX_LORA_RANK, "tp_size": MAX_TP_SIZE}
+_MOST |= {"max_lora_rank": MAX_LORA_RANK, "tp_size": MAX_TP_SIZE, "pp_size": MAX_PP_SIZE}
 
 
 class GivenLimits(TypedDict, total=False):
@@ -40,6 +41,7 @@ class GivenLimits(TypedDict, total=False):
     deterministic: bool
     max_lora_rank: int | None
     tp_size: int | None
+    pp_size: int | None
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ class BuildLimits:
     logits of every token of a step instead of one per sequence; ``max_draft_len`` for those of so many guessed tokens
     of each. With ``deterministic`` a sequence's results do not depend on what else is in its steps, on how its tokens
     are cut into steps, or on what was in the cache, bit for bit. ``cache_groups`` are the network's, once it is known.
-    ``max_lora_rank``, a multiple of 8, makes room for adapters of up to that rank; 0 means none. Each of ``tp_size``
-    devices computes a part of every layer, and has an engine of its own, its rank's.
+    ``max_lora_rank``, a multiple of 8, makes room for adapters of up to that rank; 0 means none. Each of ``pp_size``
+    stages has some of the layers, and each of its ``tp_size`` devices, which have an engine each, a part of every one.
     """
 
     max_batch_size: int = 8
@@ -65,6 +67,7 @@ class BuildLimits:
     deterministic: bool = False
     max_lora_rank: int = 0
     tp_size: int = 1
+    pp_size: int = 1
     cache_groups: tuple[CacheGroup, ...] = (CacheGroup("full", 0, ()),)
 
     def __post_init__(self) -> None:

@@ -22,7 +22,9 @@ class MemoryPlan:
     values; ``step_inputs`` for token ids, block tables and the like; ``scratch`` for ``num_threads`` threads or, with
     0 of them, for a GPU's matrix products and state; ``adapters`` on a GPU for DEFAULT_MAX_LORAS of them.
     ``cache_use`` is what one sequence takes of the KV cache. If a model has several ranks, these are the bytes of each,
-    and ``link_bytes`` what one reads of the others' memory for a token that is generated, by collective.
+    and ``link_bytes`` the most that one reads of the others' memory for a token that is generated, by collective, and
+    ``received`` from the stage before. Of a pipeline these are the ranks of the stage that takes most; ``stage_bytes``
+    are the bytes in all of a rank of each stage.
     """
 
     weights: int
@@ -34,6 +36,7 @@ class MemoryPlan:
     cache_use: CacheUse
     adapters: int = 0
     link_bytes: Mapping[str, int] = field(default_factory=dict)
+    stage_bytes: tuple[int, ...] = ()
 
     @property
     def workspace(self) -> int:

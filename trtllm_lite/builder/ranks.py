@@ -5,20 +5,23 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from trtllm_lite.builder.cpu.planning import CPU
-from trtllm_lite.builder.graph import dims, operands
+from trtllm_lite.builder.graph import features_of, operands
 from trtllm_lite.builder.job import BuildJob, Tuning
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.builder.sharding import shard
+from trtllm_lite.builder.stages import received, split
 from trtllm_lite.engine.manifest import RankMapping
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.schema import all_schemas
 from trtllm_lite.vocabulary import FLOAT32, num_bytes
 
 
-def check_shardable(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:
+def check_divisible(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:
     """Raise BuildError if engines of ``graph`` are for one device alone."""
-    if limits.tp_size == 1:
+    sizes = {"tp_size": limits.tp_size, "pp_size": limits.pp_size}
+    given = [f"{name} is {size}" for name, size in sizes.items() if size > 1]
+    if not given:
         return
     problems = {
         "engines of the backend tensorrt are for one GPU": backend == "tensorrt",
@@ -29,33 +32,65 @@ def check_shardable(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:
     }
     for problem, found in problems.items():
         if found:
-            raise BuildError(f"tp_size is {limits.tp_size}: {problem}; leave one of the two out")
+            raise BuildError(f"{' and '.join(given)}: {problem}; leave one of the two out")
 
 
 def ranks_of(job: BuildJob) -> list[BuildJob]:
-    """``job`` for each rank, to be compiled in order. Raises BuildError if so many cannot share the network out."""
-    tp_size = job.limits.tp_size
-    if tp_size == 1:
-        return [job]
-    # What the first rank measures holds for the others, whose products have the same shapes.
+    """``job`` for each rank, to be compiled in order. Raises BuildError if the network cannot be divided so."""
+    return [rank for stage in stages_of(job) for rank in _parts_of(stage)]
+
+
+def stages_of(job: BuildJob) -> list[BuildJob]:
+    """``job`` for each stage of the pipeline, as its first rank is mapped. Raises BuildError as :func:`split` does."""
+    limits = job.limits
+    if limits.pp_size == 1:
+        return [replace(job, mapping=RankMapping(limits.tp_size))]
+    # Each stage measures its own products, beside what those before have measured.
     measured = job.tuning.output_timing_cache
-    known = job.tuning if measured is None else Tuning(input_timing_cache=measured)
+    further = job.tuning if measured is None else replace(job.tuning, input_timing_cache=measured)
     return [
-        replace(job, graph=graph, mapping=RankMapping(tp_size, rank), tuning=known if rank else job.tuning)
-        for rank, graph in enumerate(shard(job.graph, tp_size))
+        replace(
+            job,
+            graph=stage.graph,
+            limits=replace(limits, cache_groups=stage.cache_groups),
+            mapping=RankMapping(limits.tp_size, number * limits.tp_size, limits.pp_size),
+            tuning=further if number else job.tuning,
+        )
+        for number, stage in enumerate(split(job.graph, limits.cache_groups, limits.pp_size))
+    ]
+
+
+def _parts_of(stage: BuildJob) -> list[BuildJob]:
+    """The ranks that share out the layers of ``stage``."""
+    if stage.mapping.tp_size == 1:
+        return [stage]
+    # What the first rank measures holds for the others, whose products have the same shapes.
+    measured = stage.tuning.output_timing_cache
+    known = stage.tuning if measured is None else Tuning(input_timing_cache=measured)
+    return [
+        replace(
+            stage,
+            graph=graph,
+            mapping=replace(stage.mapping, rank=stage.mapping.rank + part),
+            tuning=known if part else stage.tuning,
+        )
+        for part, graph in enumerate(shard(stage.graph, stage.mapping.tp_size))
     ]
 
 
 def link_bytes(job: BuildJob) -> dict[str, int]:
-    """Bytes that a rank reads of the others' memory for a token that is generated, by collective."""
+    """Bytes that a rank reads of the others' memory for a token that is generated.
+
+    They are named by collective, and those from the stage before ``received``.
+    """
     on_gpu = any(target != CPU for target in job.targets)
-    found: dict[str, int] = {}
+    activations = job.checkpoint.config.dtype if on_gpu else FLOAT32
+    rows = [features_of(value) for value in received(job.graph)]
+    found = {"received": sum(num_bytes(activations, (features,)) for features in rows)} if rows else {}
     for node in job.graph:
         schema = all_schemas()[node.op_type]
         if schema.collective:
-            features = (dims(operands(node)["x"]) or ())[-1]
-            assert isinstance(features, int)
-            dtype = job.checkpoint.config.dtype if on_gpu and node.op_type == "AllReduce" else FLOAT32
-            read = num_bytes(dtype, (features,)) * (job.limits.tp_size - 1)
+            dtype = activations if node.op_type == "AllReduce" else FLOAT32
+            read = num_bytes(dtype, (features_of(operands(node)["x"]),)) * (job.limits.tp_size - 1)
             found[schema.folder] = found.get(schema.folder, 0) + read
     return found

@@ -28,7 +28,7 @@ from trtllm_lite.errors import BuildError
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 if TYPE_CHECKING:
-    from trtllm_lite.builder import Checkpoint
+    from trtllm_lite.builder import BuildLimits, Checkpoint
     from trtllm_lite.cli.build_file import BuildFile
     from trtllm_lite.engine.manifest import Manifest
 
@@ -78,6 +78,12 @@ def _build_options(function: Decorated) -> Decorated:
             "--tp_size",
             type=int,
             help="Devices that share out every layer (tensor parallelism), up to 16; each has an engine. [default: 1]",
+        ),
+        click.option(
+            "--pp_size",
+            type=int,
+            help="Stages that have some of the layers each (pipeline parallelism), up to 16, of tp_size devices each. "
+            "[default: 1]",
         ),
         click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
         click.option(
@@ -378,8 +384,11 @@ def plan(
         "total": "",
     }
     rows = [[name, format_bytes(values[name]), f"{values[name]:,}", text] for name, text in meaning.items()]
-    title = "predicted memory" if bounds.tp_size == 1 else f"predicted memory of each of {bounds.tp_size} ranks"
+    title = _memory_title(bounds)
     print_table(title, ["", "", "bytes", "what for"], rows)
+    if bounds.pp_size > 1:
+        stages = [[str(number), format_bytes(size), f"{size:,}"] for number, size in enumerate(memory.stage_bytes)]
+        print_table("memory of a rank by stage", ["", "", "bytes"], stages)
     if memory.link_bytes:
         links = [[name, format_bytes(size), f"{size:,}"] for name, size in memory.link_bytes.items()]
         print_table("what a rank reads of the others' memory for a token", ["", "", "bytes"], links)
@@ -390,3 +399,9 @@ def plan(
         least = values["least_tp_size"]
         fits = "no --tp_size is enough" if least is None else f"--tp_size {least} is the least"
         click.echo(f"{format_bytes(device_memory)} a device: {fits}")
+
+
+def _memory_title(limits: "BuildLimits") -> str:
+    if limits.pp_size > 1:
+        return f"predicted memory of a rank of the largest of {limits.pp_size} stages"
+    return "predicted memory" if limits.tp_size == 1 else f"predicted memory of each of {limits.tp_size} ranks"

@@ -21,7 +21,10 @@ def _merge(tables: Iterable[Mapping[str, Replaced]]) -> dict[str, Replaced]:
     return {name: entry for table in tables for name, entry in table.items()}
 
 
-_ONE_DEVICE = "engines share layers out among devices, by --tp_size of `trtllm-lite build`, and in no other way yet"
+_DIVIDED = (
+    "engines are divided among devices by --tp_size and --pp_size of `trtllm-lite build`, and in no other way yet"
+)
+_ANY_NUMBER = "a checkpoint is the same for any number of GPUs: use --tp_size and --pp_size of `trtllm-lite build`"
 _SHARDED = "`trtllm-lite build --tp_size` shares embeddings out by rows of the vocabulary"
 _INT8_WEIGHTS = "use `trtllm-lite build --qformat int8_wo`"
 _NOT_QUANTIZED = "this quantization is not supported yet; `trtllm-lite quantize --help` lists the schemes that are"
@@ -37,10 +40,10 @@ _EVERYWHERE = _merge(
 )
 _PARALLEL = _merge(
     [
-        _same("pp_size cp_size moe_tp_size moe_ep_size", _ONE_DEVICE, ("1",)),
-        _same("world_size", "use --tp_size of `trtllm-lite build`", ("1",)),
-        _same("auto_parallel", _ONE_DEVICE, ("1", *_OFF)),
-        _same("gpus_per_node cluster_key", _ONE_DEVICE),
+        _same("cp_size moe_tp_size moe_ep_size", _DIVIDED, ("1",)),
+        _same("world_size", "use --tp_size and --pp_size of `trtllm-lite build`", ("1",)),
+        _same("auto_parallel", _DIVIDED, ("1", *_OFF)),
+        _same("gpus_per_node cluster_key", _DIVIDED),
     ]
 )
 _QUANTIZED = _merge(
@@ -65,9 +68,7 @@ CONVERT = _merge(
     [
         _EVERYWHERE,
         _PARALLEL,
-        _same(
-            "tp_size", "a checkpoint is the same for any number of GPUs: use --tp_size of `trtllm-lite build`", ("1",)
-        ),
+        _same("tp_size pp_size", _ANY_NUMBER, ("1",)),
         _QUANTIZED,
         _same("qformat", _LATER, ("full_prec", "none")),
         _same(f"{_CALIBRATION} quantize_lm_head", _LATER, _OFF),
@@ -220,11 +221,7 @@ _NO_CODE = "code that comes with a model is never run; leave it out"
 SERVE = _merge(
     [
         _EVERYWHERE,
-        _same(
-            "pp_size ep_size pipeline_parallel_size data_parallel_size",
-            _ONE_DEVICE,
-            ("1",),
-        ),
+        _same("ep_size data_parallel_size", _DIVIDED, ("1",)),
         _same("gpu_memory_utilization", "use --kv_cache_free_gpu_memory_fraction, a share of what weights leave free"),
         _same("kv_cache_memory_bytes", "use --max_tokens_in_paged_kv_cache"),
         _same("scheduling_policy", "requests with a greater priority always come first", harmless=True),

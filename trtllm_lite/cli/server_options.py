@@ -80,6 +80,15 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         type=COUNT,
         help="Devices that share out every layer, of models that are no engine. [default: 1]",
     ),
+    click.option(
+        *("--pipeline_parallel_size", "--pp_size"),
+        type=COUNT,
+        help="Stages that have some of the layers each, of models that are no engine. [default: 1]",
+    ),
+    click.option(
+        "--distributed_executor_backend",
+        help="ray: each stage computes in an actor of Ray. [default: all compute in this process]",
+    ),
     click.option("--num_threads", type=COUNT, help="Threads that compute on the CPU. [default: all cores]"),
     click.option(
         "--max_queue_size",

@@ -8,11 +8,14 @@
 
 #include "cpu/cpu_executor.h"
 #include "cpu/cpu_group.h"
+#include "cpu/cpu_pipeline.h"
+#include "cpu_count.h"
 #include "cuda/cuda_executor.h"
 #include "cuda/cuda_group.h"
 #include "errors.h"
 #include "network/network_executor.h"
 #include "ranks/check_ranks.h"
+#include "ranks/place.h"
 
 namespace tl {
 namespace {
@@ -22,16 +25,31 @@ struct Backend {
   std::unique_ptr<DeviceExecutor> (*open)(std::span<const Engine* const> ranks, OpenOptions options);
 };
 
-std::unique_ptr<DeviceExecutor> open_cpu(std::span<const Engine* const> ranks, OpenOptions options) {
+std::chrono::nanoseconds timeout_of(const OpenOptions& options) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(options.rank_timeout));
+}
+
+std::unique_ptr<LogitsExecutor> open_cpu_stage(std::span<const Engine* const> ranks, const OpenOptions& options) {
   if (ranks.size() > 1) {
-    const auto timeout =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(options.rank_timeout));
-    auto meeting = std::make_unique<RankMeeting>(static_cast<int>(ranks.size()), timeout);
+    auto meeting = std::make_unique<RankMeeting>(static_cast<int>(ranks.size()), timeout_of(options));
     return std::make_unique<CpuGroup>(ranks, options.num_threads, options.num_blocks, std::move(meeting));
   }
   const Engine& engine = *ranks.front();
   const auto* features_of = dynamic_cast<const CpuExecutor*>(options.features_of);
   return std::make_unique<CpuExecutor>(engine, options.num_threads, options.num_blocks, "auto", features_of);
+}
+
+std::unique_ptr<DeviceExecutor> open_cpu(std::span<const Engine* const> ranks, OpenOptions options) {
+  const std::size_t tp_size = static_cast<std::size_t>(ranks.front()->manifest().mapping.tp_size);
+  if (ranks.size() == tp_size) return open_cpu_stage(ranks, options);
+  const std::size_t pp_size = ranks.size() / tp_size;
+  options.num_threads =
+      std::max(resolve_num_threads(options.num_threads) / static_cast<std::int64_t>(pp_size), std::int64_t{1});
+  std::vector<std::unique_ptr<LogitsExecutor>> stages;
+  for (std::size_t stage = 0; stage < pp_size; ++stage) {
+    stages.push_back(open_cpu_stage(ranks.subspan(stage * tp_size, tp_size), options));
+  }
+  return std::make_unique<CpuPipeline>(std::move(stages));
 }
 
 std::vector<int> devices_of(std::vector<int> given, std::size_t num_ranks) {
@@ -46,9 +64,13 @@ std::vector<int> devices_of(std::vector<int> given, std::size_t num_ranks) {
 }
 
 std::unique_ptr<DeviceExecutor> open_cuda(std::span<const Engine* const> ranks, OpenOptions options) {
+  if (ranks.front()->manifest().mapping.pp_size > 1) {
+    throw DeviceError("engines of several stages (--pp_size) run on CPUs alone yet: build with --tp_size for GPUs");
+  }
   const std::vector<int> devices = devices_of(std::move(options.devices), ranks.size());
   if (ranks.size() > 1) {
-    return std::make_unique<cuda::CudaGroup>(ranks, devices, options.num_blocks, options.library_directories);
+    return std::make_unique<cuda::CudaGroup>(ranks, devices, options.num_blocks, options.library_directories,
+                                             timeout_of(options));
   }
   const auto* features_of = dynamic_cast<const cuda::CudaExecutor*>(options.features_of);
   return std::make_unique<cuda::CudaExecutor>(*ranks.front(), devices.front(), options.num_blocks,
@@ -64,10 +86,7 @@ std::unique_ptr<DeviceExecutor> open_network(std::span<const Engine* const> rank
 constexpr Backend kBackends[] = {
     {TargetKind::kCpu, open_cpu}, {TargetKind::kCuda, open_cuda}, {TargetKind::kTensorrt, open_network}};
 
-}  // namespace
-
-std::unique_ptr<DeviceExecutor> open_executor(std::span<const Engine* const> ranks, OpenOptions options) {
-  check_ranks(ranks);
+std::unique_ptr<DeviceExecutor> open(std::span<const Engine* const> ranks, OpenOptions options) {
   const TargetKind kind = ranks.front()->manifest().target.kind;
   const auto found = std::ranges::find(kBackends, kind, &Backend::kind);
   if (found == std::end(kBackends)) {
@@ -75,6 +94,18 @@ std::unique_ptr<DeviceExecutor> open_executor(std::span<const Engine* const> ran
                       std::string(to_string(kind)));
   }
   return found->open(ranks, std::move(options));
+}
+
+}  // namespace
+
+std::unique_ptr<DeviceExecutor> open_executor(std::span<const Engine* const> ranks, OpenOptions options) {
+  check_ranks(ranks);
+  return open(ranks, std::move(options));
+}
+
+std::unique_ptr<DeviceExecutor> open_stage(std::span<const Engine* const> ranks, OpenOptions options) {
+  check_stage(ranks);
+  return open(ranks, std::move(options));
 }
 
 }  // namespace tl

@@ -29,4 +29,8 @@ struct OpenOptions {
 // where some are needed.
 std::unique_ptr<DeviceExecutor> open_executor(std::span<const Engine* const> ranks, OpenOptions options);
 
+// The same for the ranks of one stage of a pipeline, whose steps need what the stage before makes of their tokens
+// (StepRequest::received), and come to what the next one receives.
+std::unique_ptr<DeviceExecutor> open_stage(std::span<const Engine* const> ranks, OpenOptions options);
+
 }  // namespace tl

@@ -45,7 +45,7 @@ def arena_spans(plan: Plan, program: Program) -> list[Span]:
     """The spans of all tensors in the arena that ``program`` uses, by their first instruction.
 
     A plan does not say which operands a kernel writes. A span therefore reaches from one use of a tensor to its last
-    one before another tensor takes some of its bytes.
+    one before another tensor takes some of its bytes; that of what a stage has received begins with the program.
     """
     ends = {
         index: tensor.offset + max(plan.max_bytes(tensor), 1)
@@ -53,8 +53,9 @@ def arena_spans(plan: Plan, program: Program) -> list[Span]:
         if tensor.kind == "arena"
     }
     spans: list[Span] = []
-    open_spans: dict[int, Span] = {}
-    places: list[tuple[int, int]] = []  # offset and tensor of each open span; their bytes do not overlap
+    open_spans = {index: Span(index, 0, 0) for index in plan.received.values()}
+    # Offset and tensor of each open span; their bytes do not overlap.
+    places = sorted((plan.tensors[index].offset, index) for index in open_spans)
     for number, instruction in enumerate(program.instructions):
         for tensor in (index for index in touched(instruction) if index in ends):
             if tensor in open_spans:

@@ -5,7 +5,7 @@ of it in the file, so that a memory-mapped weight can be read with aligned vecto
 """
 
 from trtllm_lite import __version__
-from trtllm_lite.vocabulary import ALIGNMENT, MAX_BYTES, MAX_JSON_BYTES, MAX_TP_SIZE
+from trtllm_lite.vocabulary import ALIGNMENT, MAX_BYTES, MAX_JSON_BYTES, MAX_PP_SIZE, MAX_TP_SIZE
 
 PRODUCER = f"trtllm_lite {__version__}"
 
@@ -15,7 +15,8 @@ def engine_file(rank: int) -> str:
     return f"rank{rank}.engine"
 
 
-ENGINE_FILES = tuple(map(engine_file, range(MAX_TP_SIZE)))  # of which an engine of one rank has the first alone
+# Of which an engine of one rank has the first alone.
+ENGINE_FILES = tuple(map(engine_file, range(MAX_TP_SIZE * MAX_PP_SIZE)))
 ENGINE_FILE = ENGINE_FILES[0]  # whose manifest is the directory's
 CONFIG_FILE = "config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")

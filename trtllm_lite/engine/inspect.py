@@ -164,8 +164,7 @@ def _versions(engine: EngineFile) -> dict[str, str]:
 def _limits(manifest: Manifest) -> dict[str, int]:
     """The limits, the highest rank of adapters if the engine takes some, and the devices if it is for several."""
     adapters = {} if manifest.lora is None else {"max_lora_rank": manifest.lora.max_rank}
-    devices = {} if manifest.mapping.tp_size == 1 else {"tp_size": manifest.mapping.tp_size}
-    return {**to_json(manifest.limits), **adapters, **devices}
+    return {**to_json(manifest.limits), **adapters, **manifest.mapping.divided}
 
 
 def _target(engine: EngineFile) -> str:

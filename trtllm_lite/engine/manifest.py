@@ -11,7 +11,7 @@ from trtllm_lite.engine.format import engine_file
 from trtllm_lite.engine.plan import Bytes, Count, DTypeName, Name
 from trtllm_lite.engine.records import Native, OneOf, Range, from_json, json_text, parse_json
 from trtllm_lite.network.config import ModelConfig
-from trtllm_lite.vocabulary import MAX_BYTES, MAX_DRAFT_LEN, MAX_EXTENT, MAX_TP_SIZE
+from trtllm_lite.vocabulary import MAX_BYTES, MAX_DRAFT_LEN, MAX_EXTENT, MAX_PP_SIZE, MAX_TP_SIZE
 
 _PYTHON_ONLY = {"python_only": True}
 
@@ -59,8 +59,8 @@ class KvCache:
     """Geometry of the paged cache.
 
     A block holds the keys and values of ``tokens_per_block`` tokens in the ``num_layers`` layers of one cache group (a
-    group may have fewer: the other places lie idle), so that a block is as large in every group, ``bytes_per_block``,
-    and one pool of ``num_blocks`` serves all.
+    group may have fewer, or in a stage none: the other places lie idle), so that a block is as large in every group,
+    ``bytes_per_block``, and one pool of ``num_blocks`` serves all.
     """
 
     tokens_per_block: Count
@@ -131,10 +131,46 @@ class Lora:
 
 @dataclass(frozen=True)
 class RankMapping:
-    """Which part of a model an engine is: that of ``rank`` of ``tp_size`` ranks, which share out each layer."""
+    """Which part of a model an engine is.
+
+    Each of ``pp_size`` stages has some of the layers, which its ``tp_size`` ranks share out. Ranks are numbered stage
+    by stage.
+    """
 
     tp_size: Annotated[int, Range(1, MAX_TP_SIZE)] = 1
-    rank: Annotated[int, Range(0, MAX_TP_SIZE - 1)] = 0
+    rank: Annotated[int, Range(0, MAX_TP_SIZE * MAX_PP_SIZE - 1)] = 0
+    pp_size: Annotated[int, Range(1, MAX_PP_SIZE)] = 1
+
+    @property
+    def divided(self) -> dict[str, int]:
+        """The sizes of what several devices share, by name."""
+        sizes = {"tp_size": self.tp_size, "pp_size": self.pp_size}
+        return {name: size for name, size in sizes.items() if size > 1}
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of all stages."""
+        return self.tp_size * self.pp_size
+
+    @property
+    def stage(self) -> int:
+        """The number of the rank's stage."""
+        return self.rank // self.tp_size
+
+    @property
+    def part(self) -> int:
+        """The number of the rank in its stage."""
+        return self.rank % self.tp_size
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the rank's stage reads tokens."""
+        return self.stage == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the rank's stage makes logits."""
+        return self.stage == self.pp_size - 1
 
 
 ONE_RANK = RankMapping()
@@ -178,7 +214,7 @@ class Manifest:
     @property
     def engine_files(self) -> tuple[str, ...]:
         """The engines of all ranks, which lie in one directory."""
-        return tuple(map(engine_file, range(self.mapping.tp_size)))
+        return tuple(map(engine_file, range(self.mapping.num_ranks)))
 
     def to_json(self, indent: int | None = None) -> str:
         """JSON, identical for equal manifests; compact unless ``indent`` is given."""

@@ -270,13 +270,15 @@ class CudaSettings:
 
     Decode steps are padded to the next of ``decode_batches`` sequences. ``workspace_bytes`` is the workspace of
     cuBLASLt; ``cublaslt_version`` is the version with which the products' algorithms were measured (0 if none were).
-    Adapters may change the parts of the ``adapted`` products, which are numbered in their order.
+    Adapters may change the parts of the ``adapted`` products, which are numbered in their order. ``collectives`` are
+    the names of those that ranks compute together, by the numbers that kernels know them by.
     """
 
     decode_batches: tuple[Count, ...]
     workspace_bytes: Bytes
     cublaslt_version: Bytes
     adapted: tuple[AdaptedProduct, ...] = ()
+    collectives: tuple[Name, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,9 @@ class Plan:
     ``outputs`` maps the name of a result to its tensor: ``logits``, and on GPUs ``tokens``, ``logprobs``,
     ``sampling_slots`` and ``token_masks``, too: a program's instructions from the first on that reads ``token_masks``
     draw tokens, and those before make logits. ``symbols`` has those that the plan uses.
+
+    A stage of a pipeline that is not the last has no ``logits``: its outputs are what the next one has ``received``,
+    rows of all tokens by the same names, in the arena before the first instruction runs.
     """
 
     symbols: Annotated[dict[str, int], Native("Extents", "read_bounds")]
@@ -296,6 +301,7 @@ class Plan:
     kernels: tuple[CompiledKernel, ...]
     programs: tuple[Program, ...]
     cuda: CudaSettings | None
+    received: dict[str, TensorIndex] = field(default_factory=dict)
 
     def name_of(self, instruction: Instruction) -> str:
         """What an instruction runs: an operator, a kernel, a ``product`` of the library, or the network of one."""

@@ -49,11 +49,11 @@ class SequenceRunner:
                 "less, or build the engine with a larger --max_seq_len"
             )
         self.tokenizer = Tokenizer.from_dir(directory, self.manifest.files, native.crc32c)
-        self._plan = Plan.from_json(engine.plan)
+        self._plan = Plan.from_json(ranks[-1].plan)  # the last stage's, which has the results
         self.max_logits = self._plan.symbols["num_logits"]
         """Rows of logits that a step computes at most."""
         check_num_threads(num_threads, on_gpu=self.manifest.target.kind != "cpu")
-        available_memory(native, self.manifest)
+        available_memory(native, self.manifest, others=[Manifest.from_json(rank.manifest) for rank in ranks[1:]])
         self._tables = _tables(self.manifest.kv_cache, self.max_len, limits.max_num_tokens)
         num_blocks = int(self._tables.max()) + 1
         self.executor = make_executor(native, ranks, self.manifest, num_threads=num_threads or 0, num_blocks=num_blocks)

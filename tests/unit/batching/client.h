@@ -61,11 +61,13 @@ inline tl::EventLoopConfig loop_config(int batch = 4, int num_blocks = 64) {
 }
 
 // The loop owns the executor; the pointer stays valid as long as the loop.
-inline std::pair<std::unique_ptr<FakeExecutor>, FakeExecutor*> executor_for(const tl::EventLoopConfig& config) {
+inline std::pair<std::unique_ptr<FakeExecutor>, FakeExecutor*> executor_for(const tl::EventLoopConfig& config,
+                                                                            int num_stages = 1) {
   auto executor = std::make_unique<FakeExecutor>(FakeShape{.num_slots = config.scheduler.max_batch_size + 2,
                                                            .num_blocks = config.cache.num_blocks,
                                                            .num_host_blocks = config.cache.num_host_blocks,
-                                                           .tokens_per_block = config.cache.tokens_per_block});
+                                                           .tokens_per_block = config.cache.tokens_per_block,
+                                                           .num_stages = num_stages});
   FakeExecutor* borrowed = executor.get();
   return {std::move(executor), borrowed};
 }

@@ -1,5 +1,5 @@
 // Random submissions, cancellations and timeouts from several threads against the event loop over the CPU executor:
-// every request ends exactly once, with the tokens it has alone, and every block comes back.
+// every request ends exactly once, with the tokens it has alone, and every block comes back. With stages, too.
 //   cpu_loop_stress ENGINE NUM_REQUESTS POISON
 // POISON is a token whose embedding is NaN, and which nobody generates: a request whose prompt has it must end with an
 // error, and no other.
@@ -14,6 +14,7 @@
 #include "cpu/cpu_executor.h"
 #include "errors.h"
 #include "host/host_step_executor.h"
+#include "staged_executor.h"
 
 namespace {
 
@@ -78,12 +79,14 @@ tl::EventLoopConfig config_for(const tl::CpuExecutor& executor, int num_host_blo
           .max_requests = 200};
 }
 
-// An event loop over an executor of its own.
+// An event loop over an executor of its own, of one stage or several.
 struct Service {
-  Service(const tl::Engine& engine, int num_blocks, int num_host_blocks)
+  Service(const tl::Engine& engine, int num_blocks, int num_host_blocks, int num_stages = 1)
       : executor(engine, 2, num_blocks, "portable"),
+        staged(executor, num_stages),
         config(config_for(executor, num_host_blocks)),
-        loop(config, std::make_unique<tl::HostStepExecutor>(executor, num_host_blocks)) {}
+        loop(config, std::make_unique<tl::HostStepExecutor>(
+                         num_stages == 1 ? static_cast<tl::LogitsExecutor&>(executor) : staged, num_host_blocks)) {}
 
   // Waits for events; false when the loop is closed.
   bool hear() {
@@ -108,6 +111,7 @@ struct Service {
   }
 
   tl::CpuExecutor executor;
+  StagedExecutor staged;
   tl::EventLoopConfig config;
   tl::EventLoop loop;
   tl::EventBatch events;
@@ -186,9 +190,10 @@ void check_coverage(const tl::LoopStats& stats, int num_requests, int num_host_b
   CHECK(num_preemptions >= num_requests / 500);
 }
 
-void stress(const tl::Engine& engine, const std::vector<Task>& tasks, int num_requests, int num_host_blocks) {
+void stress(const tl::Engine& engine, const std::vector<Task>& tasks, int num_requests, int num_host_blocks,
+            int num_stages) {
   constexpr int kBlocks = 10;  // under half of the demand
-  Service service(engine, kBlocks, num_host_blocks);
+  Service service(engine, kBlocks, num_host_blocks, num_stages);
   Submitted submitted;
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
@@ -203,6 +208,7 @@ void stress(const tl::Engine& engine, const std::vector<Task>& tasks, int num_re
   CHECK(std::ssize(service.outcomes) == num_requests && std::ssize(submitted.tasks) == num_requests);
   for (const auto& [id, outcome] : service.outcomes) check(outcome, *submitted.tasks.at(id));
   check_coverage(service.loop.stats(), num_requests, num_host_blocks);
+  if (num_stages > 1) CHECK(service.staged.most_begun == num_stages);
 }
 
 }  // namespace
@@ -212,6 +218,7 @@ int main(int argc, char** argv) {
   const tl::Engine engine(argv[1]);
   const int num_requests = std::atoi(argv[2]);
   const std::vector<Task> tasks = make_tasks(engine, std::atoi(argv[3]));
-  stress(engine, tasks, num_requests / 2, 4);                 // preempted requests swap
-  stress(engine, tasks, num_requests - num_requests / 2, 0);  // they are computed again
+  stress(engine, tasks, num_requests / 3, 4, 1);                     // preempted requests swap
+  stress(engine, tasks, num_requests / 3, 0, 1);                     // they are computed again
+  stress(engine, tasks, num_requests - num_requests / 3 * 2, 4, 3);  // steps pass through stages
 }

@@ -80,13 +80,15 @@ struct Heard {
 
 class Driver {
  public:
-  Driver(tl::SchedulerConfig scheduler_config, tl::KvManagerConfig cache, int num_slots = 0)
+  Driver(tl::SchedulerConfig scheduler_config, tl::KvManagerConfig cache, int num_slots = 0, int num_stages = 1)
       : executor({.num_slots = num_slots > 0 ? num_slots : scheduler_config.max_batch_size + 2,
                   .num_blocks = cache.num_blocks,
                   .num_host_blocks = cache.num_host_blocks,
                   .tokens_per_block = cache.tokens_per_block,
-                  .windows = cache.windows}),
-        scheduler(scheduler_config, cache, executor) {}
+                  .windows = cache.windows,
+                  .num_stages = num_stages}),
+        scheduler(scheduler_config, cache, executor),
+        batches_(static_cast<std::size_t>(num_stages) + 1) {}
 
   tl::RequestId submit(tl::RequestSpec spec) {
     const tl::RequestId id = ++last_id_;
@@ -100,11 +102,12 @@ class Driver {
     hear();
   }
 
-  // Prepares and launches a step, then waits for the one before it. False when there is nothing left to do.
+  // Prepares and launches a step, then waits for the oldest one if the pipe is full. False when there is nothing left
+  // to do.
   bool step() {
     now += std::chrono::milliseconds(1);
-    tl::StepBatch& batch = batches_[(oldest_ + in_flight_) % 2];
-    const bool waits = in_flight_ > 0 && batches_[(oldest_ + in_flight_ - 1) % 2].awaited && may_wait;
+    tl::StepBatch& batch = in_flight(in_flight_);
+    const bool waits = in_flight_ + 1 == batches_.size() && in_flight(0).awaited && may_wait;
     const bool launched = !waits && scheduler.prepare(batch, now, events_);
     if (launched) {
       scheduler.launched(batch);
@@ -115,7 +118,7 @@ class Driver {
       if (in_flight_ == 1) scheduler.sit_out(batch, executor.late_rows());
     }
     check();
-    if (in_flight_ == 2 || (in_flight_ == 1 && !launched)) collect();
+    if (in_flight_ == batches_.size() || (in_flight_ > 0 && !launched)) collect();
     check();
     return launched || in_flight_ > 0;
   }
@@ -151,18 +154,21 @@ class Driver {
 
  private:
   void collect() {
-    const tl::StepBatch& batch = batches_[oldest_];
+    const tl::StepBatch& batch = in_flight(0);
     try {
       executor.wait(result_);
-      if (in_flight_ == 2) scheduler.sit_out(batches_[oldest_ ^ 1], executor.late_rows());
+      if (in_flight_ == 2) scheduler.sit_out(in_flight(1), executor.late_rows());
       scheduler.complete(batch, result_, now, events_);
-      oldest_ ^= 1;
+      oldest_ = (oldest_ + 1) % batches_.size();
       --in_flight_;
     } catch (const tl::StepError& error) {
-      const tl::StepBatch* failed[] = {&batches_[oldest_], &batches_[oldest_ ^ 1]};
       executor.on_wait = [](const tl::StepBatch&) {};
-      if (in_flight_ == 2) CHECK_THROWS(tl::StepError, executor.wait(result_), "before");
-      scheduler.abandon(std::span(failed, static_cast<std::size_t>(in_flight_)), error, now, events_);
+      std::vector<const tl::StepBatch*> failed{&batch};
+      while (failed.size() < in_flight_) {
+        failed.push_back(&in_flight(failed.size()));
+        CHECK_THROWS(tl::StepError, executor.wait(result_), "before");
+      }
+      scheduler.abandon(failed, error, now, events_);
       in_flight_ = 0;
     }
     hear();
@@ -192,8 +198,10 @@ class Driver {
     hear();
   }
 
-  std::array<tl::StepBatch, 2> batches_;
-  int oldest_ = 0, in_flight_ = 0;
+  tl::StepBatch& in_flight(std::size_t number) { return batches_[(oldest_ + number) % batches_.size()]; }
+
+  std::vector<tl::StepBatch> batches_;
+  std::size_t oldest_ = 0, in_flight_ = 0;
   tl::StepResult result_;
   tl::EventBatch events_;
   tl::RequestId last_id_ = 0;

@@ -21,9 +21,11 @@ struct FakeShape {
   int num_host_blocks = 0;
   int tokens_per_block = 4;
   std::vector<int> windows{0};  // of each cache group
+  int num_stages = 1;
 };
 
 // A step is carried out as late as the contract allows: when its results are waited for, after the next one's launch.
+// With several stages no row is late.
 class FakeExecutor : public tl::StepExecutor {
  public:
   explicit FakeExecutor(const FakeShape& shape)
@@ -46,6 +48,8 @@ class FakeExecutor : public tl::StepExecutor {
   double seconds_per_token = 0, seconds_per_copy = 0;
 
   int num_slots() const override { return shape_.num_slots; }
+  int num_stages() const override { return shape_.num_stages; }
+  int num_in_flight() const { return static_cast<int>(flights_.size()); }
 
   void set_slot(int slot, std::shared_ptr<const tl::SlotParams> params, std::span<const std::int32_t> tokens,
                 int num_prompt) override {
@@ -60,10 +64,11 @@ class FakeExecutor : public tl::StepExecutor {
   }
 
   void launch(const tl::StepBatch& batch) override {
-    CHECK(batch.step > last_step_ && !batch.empty() && flights_.size() < 2);
+    CHECK(batch.step > last_step_ && !batch.empty() && num_in_flight() <= shape_.num_stages);
     last_step_ = batch.step;
     const Touched touched = touched_by(batch);
     for (const Flight& flight : flights_) check_no_conflict(flight, batch);
+    for (const tl::StepRow& row : batch.rows) check_sampled_before(row);
     on_launch(batch);
     flights_.push_back({&batch, digest(batch), touched, {}});
     if (flights_.size() == 1) choose_late(flights_.front());
@@ -122,6 +127,7 @@ class FakeExecutor : public tl::StepExecutor {
   };
 
   void choose_late(Flight& flight) {
+    if (shape_.num_stages > 1) return;
     for (std::size_t i = 0; i < flight.batch->rows.size(); ++i) {
       const tl::StepRow& row = flight.batch->rows[i];
       const FakeParams* params = slots_[row.request_slot].params.get();
@@ -167,6 +173,14 @@ class FakeExecutor : public tl::StepExecutor {
     for (const auto& [block, slot] : touched.written) CHECK(slot == kCopy || touched.device[block] == slot);
     launch_touched_ = touched;
     return touched;
+  }
+
+  // A row comes behind the step that samples what it continues by as many steps as there are stages.
+  void check_sampled_before(const tl::StepRow& row) const {
+    for (std::size_t i = 0; i < flights_.size(); ++i) {
+      if (static_cast<int>(flights_.size() - i) >= shape_.num_stages) continue;
+      for (const tl::StepRow& other : flights_[i].batch->rows) CHECK(other.slot != row.slot || !other.sample);
+    }
   }
 
   // Blocks still used by a step in flight are not given to anybody else.

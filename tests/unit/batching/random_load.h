@@ -69,7 +69,8 @@ struct Totals {
   std::int64_t recomputed = 0, swapped = 0, hit_tokens = 0, failed = 0, found = 0, accepted = 0, rejected = 0, late = 0;
 };
 
-inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::KvManagerConfig cache, Totals& totals) {
+inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::KvManagerConfig cache, Totals& totals,
+                            int num_stages = 1) {
   const tl::KvGeometry geometry = tl::with_steps_of(cache, config.max_num_tokens).geometry();
   Load load(seed, config.max_batch_size, cache.num_blocks, geometry);
   if (seed / 2 % 2 == 0) {
@@ -77,7 +78,7 @@ inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::
     config.drafter = fake_drafter();
     config.paces_drafts = load.draw(4) == 0;
   }
-  Driver driver(config, cache, config.max_batch_size + load.draw(3));
+  Driver driver(config, cache, config.max_batch_size + load.draw(3), num_stages);
   driver.may_wait = load.draw(2) > 0;
   const int odds = 2 + load.draw(8);
   driver.executor.is_late = [&, odds](const tl::StepRow&) { return load.draw(odds) == 0; };

@@ -55,6 +55,54 @@ TEST(random_load_without_chunked_context) {
   }
 }
 
+TEST(random_load_of_stages) {
+  Totals totals;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    const auto policy = seed % 3 ? CapacityPolicy::kMaxUtilization : CapacityPolicy::kGuaranteedNoEvict;
+    const auto config = scheduler_config(policy, 2 + seed % 7, 16 + seed % 40, 80);
+    run_random_load(seed, config,
+                    {.num_blocks = 20 + static_cast<int>(seed % 25),
+                     .num_host_blocks = seed % 2 ? 30 : 0,
+                     .tokens_per_block = 4,
+                     .enable_block_reuse = seed % 5 != 4},
+                    totals, 2 + static_cast<int>(seed % 3));
+  }
+  CHECK(totals.recomputed > 20 && totals.swapped > 20 && totals.hit_tokens > 400 && totals.failed > 20);
+  CHECK(totals.found > 20 && totals.accepted > 200 && totals.rejected > 200);
+}
+
+// Each stage has a step as long as there are requests for all.
+TEST(steps_fill_the_stages) {
+  for (const int num_stages : {1, 2, 3, 4}) {
+    for (const int num_requests : {1, num_stages, num_stages + 1, 4 * num_stages - 1}) {
+      const auto config = scheduler_config(CapacityPolicy::kMaxUtilization, 16, 64, 100);
+      Driver driver(config, {.num_blocks = 500, .tokens_per_block = 4}, 0, num_stages);
+      std::mt19937_64 random(3);
+      for (int i = 0; i < num_requests; ++i) driver.submit(spec_of(random_tokens(random, 3), 60));
+      int fewest = num_stages, most_rows = 0;
+      driver.executor.on_wait = [&](const tl::StepBatch& batch) {
+        if (driver.num_steps < 3 * num_stages || driver.num_steps > 40 * num_stages) return;
+        fewest = std::min(fewest, driver.executor.num_in_flight() + 1);  // this one is taken out
+        most_rows = std::max(most_rows, static_cast<int>(batch.rows.size()));
+      };
+      driver.run();
+      CHECK(fewest == std::min(num_requests, num_stages));
+      CHECK(most_rows == (num_requests + num_stages - 1) / num_stages);
+    }
+  }
+}
+
+TEST(chunks_of_a_prompt_fill_the_stages) {
+  const auto config = scheduler_config(CapacityPolicy::kMaxUtilization, 4, 8, 100);
+  Driver driver(config, {.num_blocks = 50, .tokens_per_block = 4}, 0, 4);
+  std::mt19937_64 random(3);
+  driver.submit(spec_of(random_tokens(random, 64), 1));
+  int most = 0;
+  driver.executor.on_wait = [&](const tl::StepBatch&) { most = std::max(most, driver.executor.num_in_flight() + 1); };
+  driver.run();
+  CHECK(most == 5 && driver.num_steps == 8);
+}
+
 // Cache groups: the fake device checks every position that a window reaches, and overwrites what is given back.
 const std::vector<std::vector<int>> kGroups{{0, 6}, {0, 9, 9, 9}, {13}, {0, 1}, {0, 0, 5}, {17, 3}};
 

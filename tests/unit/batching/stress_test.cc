@@ -1,5 +1,5 @@
-// 10,000 random submissions, cancellations and timeouts from several threads, with device faults: every request ends
-// exactly once, every token is right, every block comes back.
+// Thousands of random submissions, cancellations and timeouts from several threads, with device faults: every request
+// ends exactly once, every token is right, every block comes back.
 #include <atomic>
 #include <mutex>
 #include <random>
@@ -13,7 +13,6 @@
 namespace {
 
 constexpr int kThreads = 3;
-constexpr int kRequests = 10000;
 
 struct Submitted {
   std::mutex mutex;
@@ -61,11 +60,11 @@ void inject_faults(FakeExecutor& executor) {
   executor.is_late = [random](const tl::StepRow&) { return (*random)() % 4 == 0; };
 }
 
-TEST(ten_thousand_random_requests) {
+void run_random_requests(int num_requests, int num_stages) {
   tl::EventLoopConfig config = loop_config(8, 26);
   config.cache.num_host_blocks = 6;  // some preempted requests swap, others do not fit
   config.max_requests = 200;
-  auto [executor, borrowed] = executor_for(config);
+  auto [executor, borrowed] = executor_for(config, num_stages);
   borrowed->seconds_per_token = 1e-3;
   inject_faults(*borrowed);
   tl::EventLoop loop(config, std::move(executor));
@@ -73,15 +72,15 @@ TEST(ten_thousand_random_requests) {
   Submitted submitted;
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
-    const int count = kRequests / kThreads + (i < kRequests % kThreads);
+    const int count = num_requests / kThreads + (i < num_requests % kThreads);
     threads.emplace_back([&, i, count] { submit_randomly(loop, submitted, static_cast<std::uint64_t>(i), count); });
   }
-  while (std::ssize(client.ends) < kRequests) client.poll();
+  while (std::ssize(client.ends) < num_requests) client.poll();
   for (std::thread& thread : threads) thread.join();
   loop.shut_down(tl::Shutdown::kDrain);
   client.wait_until_closed();
 
-  CHECK(std::ssize(client.ends) == kRequests && std::ssize(submitted.requests) == kRequests);
+  CHECK(std::ssize(client.ends) == num_requests && std::ssize(submitted.requests) == num_requests);
   int num_found = 0;
   for (auto& [id, request] : submitted.requests) {
     request.tokens = client.tokens[id];
@@ -98,9 +97,12 @@ TEST(ten_thousand_random_requests) {
                             tl::FinishReason::kError}) {
     CHECK(stats.num_ended[static_cast<std::size_t>(reason)] > 20);  // the test reaches what it is about
   }
-  CHECK(num_found > 100 && stats.scheduler.num_late_rows > 100);
+  CHECK(num_found > 100 && (stats.scheduler.num_late_rows > 100) == (num_stages == 1));
   CHECK(s.num_recompute_preemptions > 20 && s.num_swap_preemptions > 20 && stats.num_failed_steps > 5);
 }
+
+TEST(ten_thousand_random_requests) { run_random_requests(10000, 1); }
+TEST(random_requests_to_stages) { run_random_requests(4000, 3); }
 
 }  // namespace
 

@@ -16,6 +16,7 @@ from trtllm_lite.builder.cuda.planning import Lowered, lower_network, make_plan
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.pipeline import fuse_into_plugins
+from trtllm_lite.builder.stages import split
 from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.quantize.network import Recipe, quantize_network
@@ -93,6 +94,18 @@ def lowered(
     bounds = replace(bounds, cache_groups=fused.cache_groups)
     timings = tiles_first(fused.graph, dtype, bounds, devices[0]) if tiled else None
     return lower_network(fused.graph, dtype, bounds, devices, timings)
+
+
+def lowered_stages(shape: Shape, pp_size: int, targets: str = "sm_90") -> list[Lowered]:
+    """The programs of each stage of a network in bfloat16."""
+    bounds = BuildLimits(**LIMITS, pp_size=pp_size)
+    fused = fuse_into_plugins(quantized(shape, FULL_PRECISION), AUTO_DTYPE, bounds)
+    return [
+        lower_network(
+            stage.graph, "bfloat16", replace(bounds, cache_groups=stage.cache_groups), parse_targets(targets.split(","))
+        )
+        for stage in split(fused.graph, fused.cache_groups, pp_size)
+    ]
 
 
 def cuda_plan(shape: Shape | None = None, targets: str = "sm_90", tiled: bool = False, **limits: int) -> Plan:

@@ -51,6 +51,11 @@ class CudaInterpreter:
 
     def step(self, inputs: dict[str, np.ndarray], program: str) -> np.ndarray:
         """Run one program; returns the logits. ``inputs`` are the step inputs by name, those not given are zeros."""
+        self.run(inputs, program, {})
+        return self.output("logits")
+
+    def run(self, inputs: dict[str, np.ndarray], program: str, received: dict[str, np.ndarray]) -> None:
+        """Run one program of a stage that has received rows by these names."""
         self.ran, self.symbols = [], self._symbols(inputs)
         self.inputs = {
             tensor.name: np.ascontiguousarray(inputs[tensor.name]).reshape(-1).view(np.uint8)
@@ -60,9 +65,11 @@ class CudaInterpreter:
             if tensor.kind == "input"
         }
         self.memory["arena"][...] = _POISON
+        for name, rows in received.items():
+            tensor = self.plan.tensors[self.plan.received[name]]
+            at(self.memory["arena"][tensor.offset :], _TYPES[tensor.dtype], *rows.shape)[...] = rows
         for instruction in self._program(program).instructions:
             self._run(instruction)
-        return self.output("logits")
 
     def tokens(self) -> np.ndarray:
         """What the last step sampled."""

@@ -158,12 +158,12 @@ def embedding(
     slots: Pointer,
     last: Pointer,
     weight: Pointer,
-    ranks: None,
+    ranks: Pointer | None,
     vocab: int,
     scale: float,
 ) -> None:
     rows, hidden, half = grid[0], macros["TL_HIDDEN"], half_type(macros)
-    del ranks, vocab  # there is one rank
+    del ranks, vocab  # there is one rank in a stage
     chosen = [at(last, np.int32, s + 1)[s] if s >= 0 else i for i, s in zip(*_ints(rows, ids, slots), strict=True)]
     for row, token in enumerate(chosen):
         at(y, half, rows, hidden)[row] = at(weight, half, token + 1, hidden)[token].astype(np.float32) * scale

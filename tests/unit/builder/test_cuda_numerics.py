@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from tests.tolerances import BYTE_TOLERANCES, ROUNDED_TOLERANCES, Tolerance, assert_close
-from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, lowered, quantized
+from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, lowered, lowered_stages, quantized
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from tests.unit.builder.networks import Shape
 from tests.unit.builder.scenario import Feeds, Sequences
@@ -62,6 +62,22 @@ def test_programs_compute_the_networks_logits(variant: str, tiled: bool) -> None
         ([1, 1, 1], "decode_4"),
     ):
         _check(card, state, lens, program, model)
+
+
+@pytest.mark.parametrize("variant", ["llama", "gemma2", "cohere", "plain"])
+def test_stages_compute_what_the_network_does(variant: str) -> None:
+    """Each hands its rows on in 16 bits."""
+    shape = CUDA_VARIANTS[variant]
+    first, last = map(CudaInterpreter, lowered_stages(shape, pp_size=2))
+    state, model = _state(shape, last), quantized(shape, FULL_PRECISION)
+    for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
+        feeds = state.feeds(lens)
+        inputs = _step_inputs(feeds, len(lens))
+        first.run(inputs, program, {})
+        last.run(inputs, program, {name: first.output(name) for name in last.plan.received})
+        (expected,) = state.step([model], lens, feeds)
+        assert_close(last.output("logits"), expected, last.dtype, table=ROUNDED_TOLERANCES)
+        assert np.array_equal(last.tokens(), last.output("logits").argmax(-1))
 
 
 @pytest.mark.parametrize(("target", "kernel"), [("sm_90", "linear_tiled"), ("sm_80", "dequantize")])

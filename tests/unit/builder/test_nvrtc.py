@@ -56,11 +56,12 @@ BLOCKS = {"TL_BLOCK": 128, "TL_NUMBER_TYPE": 1, "TL_OFFSETS": 1}
 SCORES = {"TL_SOFTCAP": 1, "TL_FIRST_POSITION": 1}
 GELU = {"TL_ACTIVATION": 2}
 ADAPTERS = {"TL_PARTS": 3, "TL_MAX_RANK": 16, "TL_SPLITS": 8, "TL_UNITS": 24, "TL_THREADS": 256}
+NORM = {"TL_HIDDEN": 8192, "TL_THREADS": 512, "TL_Y_TYPE": 0, "TL_ROW_SCALES": 0}
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32}
 KERNELS: dict[str, dict[str, int | str]] = {
     "all_gather/cuda.cuh": {"TL_MEETING_BLOCKS": 128},
-    "all_reduce/cuda.cuh": {"TL_MEETING_BLOCKS": 128},
-    "all_reduce/norm.cuh": {"TL_MEETING_BLOCKS": 128, "TL_HIDDEN": 8192, "TL_THREADS": 512, "TL_RESIDUAL": 1},
+    "all_reduce/pull.cuh": NORM | {"TL_NORM": 1, "TL_MEETING_BLOCKS": 128, "TL_RANKS": 8, "TL_TWO_SHOT": 1},
+    "all_reduce/push.cuh": NORM | {"TL_NORM": 1, "TL_INBOX_ROWS": 512},
     "cache_slots/cuda.cuh": {"TL_PAGE": 32, "TL_GROUPS": 3},
     "channel_magnitudes/cuda.cuh": {"TL_FEATURES": 4096},
     "embedding/cuda.cuh": {"TL_HIDDEN": 4096},
@@ -87,7 +88,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "paged_store/cuda.cuh": {"TL_HIDDEN": 4096},
     "position_embedding/cuda.cuh": {"TL_HIDDEN": 4096},
     "quantize_rows/cuda.cuh": {"TL_FEATURES": 4096, "TL_THREADS": 512, "TL_ROW_SCALES": 1, "TL_Y_TYPE": 2},
-    "rms_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_Y_TYPE": 0, "TL_ROW_SCALES": 0},
+    "rms_norm/cuda.cuh": NORM | {"TL_RESIDUAL": 1},
     "rotary_table/cuda.cuh": {"TL_HALF_DIM": 64},
     "rowwise/cuda.cuh": {
         "TL_EXPRESSION": rowwise_expression("x0 x1 add gelu x2 gelu_tanh sub neg v0 mul c1 div tanh exp sqrt relu"),

@@ -197,6 +197,14 @@ def add_sample(engine: TinyEngine) -> None:
     engine.instructions().append({"kind": "call", "op": "Sample", "operands": operands, "attributes": {"max_edits": 1}})
 
 
+def last_stage(engine: TinyEngine) -> None:
+    engine.manifest["mapping"].update(pp_size=2, rank=1)
+
+
+def receive(engine: TinyEngine, *names: str) -> None:
+    engine.plan["received"] = {name: engine.plan["tensors"].index(engine.tensor(name)) for name in names}
+
+
 PLANS: dict[str, tuple[Change, str]] = {
     "unknown key": (lambda e: e.plan.update(extra=1), 'plan: expected no member "extra"'),
     "missing key": (lambda e: e.plan.pop("symbols"), 'plan: expected a member "symbols"'),
@@ -233,7 +241,7 @@ PLANS: dict[str, tuple[Change, str]] = {
     ),
     "settings of a GPU": (
         lambda e: e.plan.update(
-            cuda={"decode_batches": [2], "workspace_bytes": 0, "cublaslt_version": 0, "adapted": []}
+            cuda={"decode_batches": [2], "workspace_bytes": 0, "cublaslt_version": 0, "adapted": [], "collectives": []}
         ),
         "expected settings for GPU engines alone",
     ),
@@ -327,6 +335,18 @@ PLANS: dict[str, tuple[Change, str]] = {
         lambda e: e.plan["outputs"].update(more=next(i for i, t in enumerate(e.plan["tensors"]) if t["name"] == "qkv")),
         "outputs.more: expected floating-point rows in the arena",
     ),
+    "received by the first stage": (
+        lambda e: receive(e, "x"),
+        r"plan\.received: expected something in every stage but the first",
+    ),
+    "received as a step input": (
+        lambda e: last_stage(e) or receive(e, "past_lens"),
+        r"plan\.received\.past_lens: expected a row of floats of 32 bits for each token, in the arena",
+    ),
+    "received into one place": (
+        lambda e: last_stage(e) or receive(e, "x", "n1") or e.tensor("n1").update(offset=e.tensor("x")["offset"]),
+        r"plan\.received\..*: expected storage of its own",
+    ),
 }
 
 
@@ -376,6 +396,12 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
     ),
     "features": (lambda e: e.manifest.update(feature_size=8), "expected a cache of features"),
     "number of layers": (lambda e: e.manifest["kv_cache"].update(num_layers=2), "expected 4 KV caches"),
+    "a rank of too few": (lambda e: e.manifest["mapping"].update(rank=1), r"mapping\.rank: expected one of 1 ranks"),
+    "a last stage that receives nothing": (lambda e: last_stage(e), "received: expected something in every stage but"),
+    "a first stage with logits": (
+        lambda e: e.manifest["mapping"].update(pp_size=2),
+        r"outputs\.logits: expected a row of floats of 32 bits for each token",
+    ),
     "vocabulary": (lambda e: e.manifest["model"].update(vocab_size=71), "expected rows of vocab_size = 71"),
 }
 

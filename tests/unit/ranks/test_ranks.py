@@ -9,7 +9,7 @@ import pytest
 from tests.unit.batching.cpp_build import CSRC, PROGRAMS, VARIANTS, alone, cached_folder, compile_objects, link
 
 PROGRAM = Path(__file__).parent / "ranks_test.cc"
-RANKS = [CSRC / "ranks" / "collectives.cc", CSRC / "ranks" / "rank_meeting.cc"]
+RANKS = [CSRC / "ranks" / f"{name}.cc" for name in ("collectives", "failed_rank", "rank_meeting")]
 NAMES = re.findall(r"^TEST\((\w+)\)", PROGRAM.read_text(), re.MULTILINE)
 
 

@@ -30,7 +30,7 @@ GENERATE = {
     **{"output_cum_log_probs": False, "output_log_probs": False, "output_generation_logits": False},
     **{"fail_fast_on_attention_window_too_large": False, "end_id": 1, "pad_id": 1, "return_dict": True},
 }
-LLM_ARGUMENTS = {"pipeline_parallel_size": 1, "trust_remote_code": False, "revision": None}
+LLM_ARGUMENTS = {"context_parallel_size": 1, "trust_remote_code": False, "revision": None}
 
 
 def accept(function: str, given: dict[str, object], table: dict[str, arguments.Unsupported]) -> None:

@@ -7,9 +7,10 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.arena import Lifetime, assign_offsets
 from trtllm_lite.builder.constraints import broken_constraints
-from trtllm_lite.builder.graph import aliases_of, attribute, dims, operands, results, weight_tensor
+from trtllm_lite.builder.graph import aliases_of, attribute, dims, is_cache, operands, results, weight_tensor
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.paged_attention import TOKENS_PER_BLOCK
+from trtllm_lite.builder.stages import received
 from trtllm_lite.engine.plan import (
     CallInstruction,
     CollectiveInstruction,
@@ -60,7 +61,8 @@ def make_plan(graph: ir.Graph, limits: BuildLimits, cache_dtype: str = "float32"
         tensors.append(replace(tensor, dtype=cache_dtype) if kind == "cache" and tensor.name != FEATURES else tensor)
 
     for value in graph.inputs:
-        add(value, "cache" if _is_cache(value) else "input")
+        if value not in arena:
+            add(value, "cache" if is_cache(value) else "input")
     for value, layout in layouts.items():
         add(value, "weight", offsets[value], layout)
     for value, offset in arena.items():
@@ -76,6 +78,7 @@ def make_plan(graph: ir.Graph, limits: BuildLimits, cache_dtype: str = "float32"
         kernels=(),
         programs=(Program("step", CPU, False, symbols["num_tokens"], instructions),),
         cuda=None,
+        received={str(value.name): index[value] for value in received(graph)},
     )
     return Planned(plan, weights)
 
@@ -115,11 +118,12 @@ def _stored_weight(value: ir.Value, layout: str) -> Weight:
 
 
 def _arena(graph: ir.Graph, symbols: dict[str, int], limits: BuildLimits) -> tuple[dict[ir.Value, int], int]:
-    """Offset of every intermediate value, and the bytes of the arena."""
+    """Offset of every intermediate value, and of those that another stage makes, and the bytes of the arena."""
     nodes = list(graph)
     aliased = {node.outputs[i] for node in nodes for i in aliases_of(node)}
     position = {node: step for step, node in enumerate(nodes)}
-    born = {value: step for step, node in enumerate(nodes) for value in node.outputs if value not in aliased}
+    born = dict.fromkeys(received(graph), 0)
+    born |= {value: step for step, node in enumerate(nodes) for value in node.outputs if value not in aliased}
     lifetimes = []
     for value, first in born.items():
         last = len(nodes) if value.is_graph_output() else first
@@ -127,11 +131,6 @@ def _arena(graph: ir.Graph, symbols: dict[str, int], limits: BuildLimits) -> tup
         lifetimes.append(Lifetime(_tensor(value, limits, "arena").max_bytes(symbols), first, last))
     offsets, arena_bytes = assign_offsets(lifetimes)
     return dict(zip(born, offsets, strict=True)), arena_bytes
-
-
-def _is_cache(value: ir.Value) -> bool:
-    """Whether an operator that reads the input updates it in place."""
-    return any(use.idx in aliases_of(use.node).values() for use in value.uses())
 
 
 def _tensor(value: ir.Value, limits: BuildLimits, kind: str, offset: int = 0, layout: str = "row_major") -> PlanTensor:

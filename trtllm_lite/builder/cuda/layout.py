@@ -28,13 +28,14 @@ class Layout:
 def lay_out(operands: Operands, programs: Sequence[Sequence[Command]], kept: Iterable[Buffer] = ()) -> Layout:
     """Tensors for everything that ``programs`` touch, and for all step inputs.
 
-    Buffers of the arena that are ``kept`` share their place with no other buffer. Equal names have one place.
+    What ranks read in each other's state comes first, so that it has one place in all stages of a pipeline. Buffers of
+    the arena that are ``kept`` share their place with no other buffer. Equal names have one place.
     """
     layout = _Layout(operands.symbols)
     for buffer in operands.inputs.values():
         layout.add(buffer, 0)
     touched = dict.fromkeys(buffer for commands in programs for command in commands for buffer in buffers_of(command))
-    state = [buffer for buffer in touched if buffer.kind == "state"]
+    state = dict.fromkeys([*operands.states_of_ranks, *(buffer for buffer in touched if buffer.kind == "state")])
     state_bytes = layout.add_in_a_row(state)
     for cache in operands.caches.values():
         layout.add(cache, 0)
@@ -44,7 +45,7 @@ def lay_out(operands: Operands, programs: Sequence[Sequence[Command]], kept: Ite
     sizes = [weight.num_bytes for weight in operands.weights.values()]
     for weight, offset in zip(operands.weights, weight_offsets(sizes, DEVICE_ALIGNMENT), strict=True):
         layout.add(weight, offset)
-    fixed_bytes = layout.add_in_a_row([*operands.outputs.values(), *kept])
+    fixed_bytes = layout.add_in_a_row([*operands.outputs.values(), *operands.received.values(), *kept])
     arena_bytes = [layout.add_arena(commands, fixed_bytes) for commands in programs]
     return Layout(tuple(layout.tensors), layout.index, max(arena_bytes), state_bytes)
 

@@ -41,7 +41,7 @@ def lower(ops: list[Op], operands: Operands, device: Device, bucket: Bucket, cho
     """
     kind = ProgramKind(device, bucket, operands.limits)
     ops = run_device_passes(ops, kind)
-    program = _Program(kind, operands, choose, Links(ops))
+    program = _Program(kind, operands, choose, Links(ops), dict(operands.received))
     commands: list[Command] = []
     for op in ops:
         plugin = import_module(f"trtllm_lite.plugins.{all_schemas()[op.kind].folder}.cuda")
@@ -107,6 +107,10 @@ class _OpLowering:
     @property
     def symbols(self) -> Mapping[str, int]:
         return self._operands.symbols
+
+    @property
+    def collective(self) -> int:
+        return self._operands.collective(self.name)
 
     def has(self, operand: str) -> bool:
         return operand in self._op.inputs or operand in self._op.outputs

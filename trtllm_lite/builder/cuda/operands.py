@@ -56,6 +56,9 @@ class Operands:
         self.adapted: dict[int, AdapterMatrices] = {}  # by the number of a product's first projection
         self.outputs: dict[str, Buffer] = {}
         self.states: dict[str, Buffer] = {}
+        self.collectives: list[str] = []
+        self.states_of_ranks: list[Buffer] = []  # of ``states``, in the order of their places
+        self.received: dict[ir.Value, Buffer] = {}
         self._by_value: dict[ir.Value, Buffer] = {}
         self._converted: dict[ir.Value, Buffer] = {}
         self.inputs = {buffer.name: buffer for buffer in _step_inputs(limits, self.symbols)}
@@ -115,6 +118,20 @@ class Operands:
     def state(self, value: ir.Value) -> Buffer:
         """Memory that is kept between steps."""
         return self.states.setdefault(str(value.name), buffer_of(value, "state"))
+
+    def collective(self, name: str) -> int:
+        """The number of the collective ``name``, which is that of its operator."""
+        if name not in self.collectives:
+            self.collectives.append(name)
+        return self.collectives.index(name)
+
+    def state_of_ranks(self, value: ir.Value) -> None:
+        """Keep a state, touched or not, where every stage of a pipeline has it."""
+        self.states_of_ranks.append(self.state(value))
+
+    def receive(self, value: ir.Value) -> None:
+        """Make room for the rows ``value`` that another stage computes."""
+        self.received[value] = Buffer(str(value.name), self.dtype, known_dims(value))
 
     def cache(self, value: ir.Value, *shape: int) -> Buffer:
         """The paged cache that the graph's input ``value`` is, of blocks of this shape."""

@@ -11,11 +11,14 @@ from trtllm_lite.builder.cuda.layout import Layout, lay_out
 from trtllm_lite.builder.cuda.limits import Bucket, decode_batches, decode_buckets, step_buckets, with_adapters
 from trtllm_lite.builder.cuda.lowering import lower
 from trtllm_lite.builder.cuda.operands import Operands
+from trtllm_lite.builder.cuda.passes.ranks import rank_states
 from trtllm_lite.builder.cuda.products.choices import chooser
 from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
+from trtllm_lite.builder.cuda.program_ops import LAST_TOKENS
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.observe import shows_rows
 from trtllm_lite.builder.passes.features import borrows_features
+from trtllm_lite.builder.stages import received
 from trtllm_lite.engine.manifest import Tactic
 from trtllm_lite.engine.plan import (
     AdaptedProduct,
@@ -86,6 +89,17 @@ class Lowered:
         return found
 
 
+def operands_of(graph: ir.Graph, dtype: str, limits: BuildLimits) -> Operands:
+    """The operands of the programs of ``graph``, among them what a stage of a pipeline has of others."""
+    operands = Operands(dtype, limits)
+    for value in received(graph):
+        operands.receive(value)
+    if limits.pp_size > 1:
+        for state in (LAST_TOKENS, *rank_states(limits).values()):
+            operands.state_of_ranks(state)
+    return operands
+
+
 def lower_network(
     graph: ir.Graph,
     dtype: str,
@@ -99,7 +113,7 @@ def lower_network(
     """
     if limits.deterministic:
         _check_ordered(devices)
-    operands, network = Operands(dtype, limits), expand_weights(graph, dtype)
+    operands, network = operands_of(graph, dtype, limits), expand_weights(graph, dtype)
     buckets = [*decode_buckets(limits), *step_buckets(operands.symbols["num_tokens"])]
     if shows_rows(graph):
         buckets = buckets[-1:]  # the one that fits any step: nobody waits for the others
@@ -152,6 +166,7 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
         state_bytes=lowered.layout.state_bytes,
         tensors=lowered.layout.tensors,
         outputs={name: index[buffer] for name, buffer in outputs.items()},
+        received={buffer.name: index[buffer] for buffer in operands.received.values()},
         kernels=tuple(
             CompiledKernel(kernel.name, {arch: keys[kernel, arch]}, kernel.threads, kernel.shared_bytes)
             for kernel, arch in numbers
@@ -165,6 +180,7 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
                 AdaptedProduct(index[slots.a], index[slots.b], index[slots.ranks], slots.widths)
                 for _, slots in sorted(operands.adapted.items())
             ),
+            collectives=tuple(operands.collectives),
         ),
     )
 

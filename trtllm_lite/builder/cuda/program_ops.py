@@ -11,6 +11,7 @@ from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.plugins.schema import Argument, all_schemas
 from trtllm_lite.vocabulary import STEP_INPUTS
 
+LAST_TOKENS = value_of("last_tokens", ir.DataType.INT32, ["num_slots"])
 _STEP_INPUTS = {step_input.name: step_input for step_input in STEP_INPUTS}
 
 
@@ -38,6 +39,11 @@ def program_op(
     state = {argument.name: new(argument) for argument in schema.inputs if argument.state}
     made = {argument.name: new(argument) for argument in schema.outputs}
     return Op(kind, schema.folder, {**read, **state, **inputs}, made, attributes)
+
+
+def last_tokens(ops: Sequence[Op]) -> ir.Value:
+    """The state where Sample leaves the tokens of each slot, or that of a stage whose tokens another one draws."""
+    return next((op.inputs["last_tokens"] for op in ops if op.kind == "Sample"), LAST_TOKENS)
 
 
 def step_input(name: str, ops: Sequence[Op]) -> ir.Value:

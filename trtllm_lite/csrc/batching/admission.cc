@@ -6,18 +6,21 @@
 
 namespace tl {
 
-void Scheduler::admit(StepBatch& batch, Clock::time_point now, EventBatch& events) {
+void Scheduler::admit(int num_most, StepBatch& batch, Clock::time_point now, EventBatch& events) {
   auto& entries = waiting_.entries();
   for (auto entry = entries.begin(); entry != entries.end();) {
-    if (budget(batch) == 0) return;
-    const auto [rank, index] = *entry++;                                   // admission erases the entry
-    if (try_admit(index, batch, now, events) == Verdict::kNoRoom) return;  // nobody passes it
+    if (budget(batch) == 0 || num_most == 0) return;
+    const auto [rank, index] = *entry++;  // admission erases the entry
+    const Verdict verdict = try_admit(index, batch, now, events);
+    if (verdict == Verdict::kNoRoom) return;  // nobody passes it
+    if (verdict == Verdict::kAdmitted) --num_most;
   }
 }
 
 Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::time_point now, EventBatch& events) {
   RequestState& state = table_.state(index);
   Request& request = request_of(state);
+  if (request.num_pending > 0) return Verdict::kNoRoom;  // it was preempted: its tokens are on their way
   if (num_rows_ + request.max_rows() > config_.max_batch_size) return Verdict::kNoRoom;
   if (slots_.num_ready() < request.max_rows()) return Verdict::kNoRoom;
   auto* swapped = std::get_if<Swapped>(&state);

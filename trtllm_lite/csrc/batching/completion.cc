@@ -6,8 +6,7 @@
 namespace tl {
 
 void Scheduler::complete(const StepBatch& batch, StepResult& result, Clock::time_point now, EventBatch& events) {
-  cache_.step_ended(batch.step);
-  slots_.step_ended(batch.step);
+  step_ended(batch.step);
   costs_.observe(batch, result);
   if (num_drafters_ > 0) observe_drafts(batch, result);
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
@@ -69,8 +68,7 @@ void Scheduler::abandon(std::span<const StepBatch* const> batches, const StepErr
     return error.slots().empty() || std::ranges::find(error.slots(), slot) != error.slots().end();
   };
   for (const StepBatch* batch : batches) {
-    cache_.step_ended(batch->step);
-    slots_.step_ended(batch->step);
+    step_ended(batch->step);
     for (const StepRow& row : batch->rows) {
       if (!table_.alive(row.request)) continue;
       Request& request = table_.request(row.request.index);
@@ -98,11 +96,8 @@ void Scheduler::reset(const std::string& message, Clock::time_point now, EventBa
   end_all(FinishReason::kError, message, now, events);
   cache_.forget_written_since(0);
   // The step that was perhaps being prepared is never launched, but blocks may wait for its end.
-  ++launched_;
-  cache_.step_launched(launched_);
-  slots_.step_launched(launched_);
-  cache_.step_ended(launched_);
-  slots_.step_ended(launched_);
+  step_launched(launched_ + 1);
+  step_ended(launched_);
 }
 
 SchedulerStats Scheduler::stats() const {

@@ -20,12 +20,13 @@ void Scheduler::wake_drafters(std::uint64_t step) {
 }
 
 // Adds the newest token of every request that drafts, unless a step in flight samples it.
-void Scheduler::add_draft_rows(StepBatch& batch) {
+void Scheduler::add_draft_rows(const Shares& shares, StepBatch& batch) {
   if (num_drafters_ == 0) return;
   drafting_.clear();
   drafts_.clear();
   int num_left = budget(batch) - (num_rows_ - static_cast<int>(batch.rows.size()));
   for (const Index index : running_) {
+    if (std::ssize(batch.rows) + std::ssize(drafting_) >= shares.num_decoding) break;
     Running& running = table_.running(index);
     const Request& request = running.request();
     if (!request.drafts() || request.num_pending > 0 || remaining(running) != 1) continue;

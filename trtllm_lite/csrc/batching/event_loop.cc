@@ -49,6 +49,7 @@ EventLoop::EventLoop(const EventLoopConfig& config, std::unique_ptr<StepExecutor
       executor_(std::move(executor)),
       inbox_(config.max_requests),
       scheduler_(config.scheduler, config.cache, *executor_),
+      batches_(static_cast<std::size_t>(executor_->num_stages()) + 1),
       now_(Clock::now()),
       last_results_(now_),
       thread_([this] { run(); }) {}
@@ -96,7 +97,7 @@ bool EventLoop::iterate() {
   scheduler_.expire(now_, staged_);
 
   const bool launched = launch_next();
-  if (in_flight_ == 2 || (in_flight_ == 1 && !launched)) {
+  if (in_flight_ == batches_.size() || (in_flight_ > 0 && !launched)) {
     collect_oldest();
   } else if (in_flight_ == 0 && staged_.empty()) {
     if (!scheduler_.empty()) throw std::logic_error("no waiting request can be scheduled");
@@ -113,10 +114,11 @@ void EventLoop::take_mail() {
   for (const RequestId id : mail_.cancellations) scheduler_.end(id, FinishReason::kCancelled, "", now_, staged_);
 }
 
-// A step without the rows that wait for the one in flight would read all weights for the others alone.
+// A step without the rows that wait for the one whose requests it continues would read all weights for the others
+// alone.
 bool EventLoop::launch_next() {
-  if (in_flight_ > 0 && batches_[(oldest_ + in_flight_ - 1) % 2].awaited) return false;
-  StepBatch& batch = batches_[(oldest_ + in_flight_) % 2];
+  if (in_flight_ == batches_.size() - 1 && batches_[oldest_].awaited) return false;
+  StepBatch& batch = in_flight(in_flight_);
   if (!scheduler_.prepare(batch, now_, staged_)) return false;
   scheduler_.launched(batch);
   ++in_flight_;
@@ -128,7 +130,7 @@ bool EventLoop::launch_next() {
     if (owed_ == 1) take_back_late();
     return true;
   }
-  if (owed_ > 0) {  // the step before it is not concerned: its results count, unless it fails too
+  while (owed_ > 0) {  // the steps before it are not concerned: their results count, unless they fail too
     if (const std::optional<StepError> earlier = wait_for_oldest()) {
       fail_steps(*earlier);
       return true;
@@ -165,7 +167,7 @@ std::optional<StepError> EventLoop::wait_for_oldest() {
 
 void EventLoop::complete_oldest() {
   const StepBatch& batch = batches_[oldest_];
-  oldest_ ^= 1;
+  oldest_ = (oldest_ + 1) % batches_.size();
   --in_flight_;
   if (owed_ == 1) take_back_late();
   scheduler_.complete(batch, result_, now_, staged_);
@@ -187,14 +189,14 @@ void EventLoop::count_from(Clock::time_point instant) {
   launched_only_decodes_ = true;
 }
 
-// The oldest step in flight has failed, and with it a later one, whose input it was.
+// The oldest step in flight has failed, and with it the later ones, whose input it was.
 void EventLoop::fail_steps(const StepError& error) {
   drain();
-  std::array<const StepBatch*, 2> failed{&batches_[oldest_], &batches_[oldest_ ^ 1]};
-  const std::span<const StepBatch* const> all(failed.data(), static_cast<std::size_t>(in_flight_));
-  work_stats_.num_failed_steps += in_flight_;
+  std::vector<const StepBatch*> failed;
+  for (std::size_t i = 0; i < in_flight_; ++i) failed.push_back(&in_flight(i));
+  work_stats_.num_failed_steps += std::ssize(failed);
   in_flight_ = 0;
-  scheduler_.abandon(all, error, now_, staged_);
+  scheduler_.abandon(failed, error, now_, staged_);
 }
 
 void EventLoop::drain() {

@@ -1,11 +1,11 @@
 // The thread that owns scheduler, KV cache and executor, and keeps the device busy.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "batching/event_queue.h"
 #include "batching/inbox.h"
@@ -25,7 +25,9 @@ struct EventLoopConfig {
 
 // Step n+1 is prepared and launched while step n is in flight, and only then are the results of n looked at, unless n
 // is awaited. So that a request ended by what it generated is found out one step late; the row it left in step n+1 is
-// discarded. (A GPU knows stop tokens by itself and spares such a row its attention: plugins/sample/slot.cuh.)
+// discarded. (A GPU knows stop tokens by itself and spares such a row its attention: plugins/sample/slot.cuh.) Where
+// steps pass through stages, as many more are in flight, each of other requests, and n+1 stands for the next step of
+// the requests in n.
 //
 // A failure of the executor ends the requests at fault, never the loop.
 class EventLoop {
@@ -53,6 +55,7 @@ class EventLoop {
   bool iterate();
   void take_mail();
   bool launch_next();
+  StepBatch& in_flight(std::size_t number) { return batches_[(oldest_ + number) % batches_.size()]; }
   void collect_oldest();
   std::optional<StepError> wait_for_oldest();
   void complete_oldest();
@@ -70,10 +73,10 @@ class EventLoop {
 
   // Only the loop's thread uses the following members.
   Scheduler scheduler_;
-  std::array<StepBatch, 2> batches_;
-  int oldest_ = 0;     // of batches_: the next whose results are due
-  int in_flight_ = 0;  // batches launched and not completed
-  int owed_ = 0;       // steps that the executor has taken and whose results are not collected: at most in_flight_
+  std::vector<StepBatch> batches_;  // one more than there are stages
+  std::size_t oldest_ = 0;          // of batches_: the next whose results are due
+  std::size_t in_flight_ = 0;       // batches launched and not completed
+  std::size_t owed_ = 0;  // steps that the executor has taken and whose results are not collected: at most in_flight_
   StepResult result_;
   Mail mail_;
   EventBatch staged_;

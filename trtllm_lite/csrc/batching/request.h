@@ -97,6 +97,7 @@ struct alignas(64) Request {
   int rest = kForEver, forced_rest = kForEver;
   RequestSpec spec;
   Rank rank;
+  std::uint64_t sampling_step = 0;          // of the newest row in flight that samples
   std::vector<std::uint64_t> hashes;        // see TokenChain
   std::unique_ptr<DraftState> draft_state;  // null: its rows bring no drafts
   DraftPace pace;

@@ -41,7 +41,8 @@ Scheduler::Scheduler(const SchedulerConfig& config, const KvManagerConfig& cache
       executor_(executor),
       cache_(with_steps_of(cache, config.max_num_tokens)),
       slots_(executor.num_slots()),
-      waiting_(config.ageing_window) {
+      waiting_(config.ageing_window),
+      num_stages_(executor.num_stages()) {
   running_.reserve(config.max_batch_size);
 }
 
@@ -84,14 +85,15 @@ bool Scheduler::prepare(StepBatch& batch, Clock::time_point now, EventBatch& eve
   const bool prefill_only = head_needs_a_step_of_its_own();
   bool has_prefill = true;
   wake_drafters(batch.step);
-  if (!prefill_only) has_prefill = add_decode_rows(batch);
-  if (!prefill_only) add_draft_rows(batch);
-  if (has_prefill) add_prefill_rows(batch);
+  Shares left = shares(batch.step);
+  if (!prefill_only) has_prefill = add_decode_rows(left, batch);
+  if (!prefill_only) add_draft_rows(left, batch);
+  if (has_prefill) add_prefill_rows(left, batch);
   // A request that was just preempted still has a token in flight, and nobody may pass it: admission pauses.
-  if (room) admit(batch, now, events);
+  if (room) admit(left.num_prefilling, batch, now, events);
   if (prefill_only && batch.rows.empty()) {
-    add_decode_rows(batch);
-    add_draft_rows(batch);
+    add_decode_rows(left, batch);
+    add_draft_rows(left, batch);
   }
   last_step_decoded_ = batch.num_decode_tokens > 0;
   return !batch.empty();
@@ -116,10 +118,20 @@ void Scheduler::sit_out(const StepBatch& batch, std::span<const std::size_t> lat
 }
 
 void Scheduler::launched(const StepBatch& batch) {
-  launched_ = batch.step;
-  cache_.step_launched(batch.step);
-  slots_.step_launched(batch.step);
+  step_launched(batch.step);
   if (config_.drafter) config_.drafter->launched(batch);
+}
+
+void Scheduler::step_launched(std::uint64_t step) {
+  launched_ = step;
+  cache_.step_launched(step);
+  slots_.step_launched(step);
+}
+
+void Scheduler::step_ended(std::uint64_t step) {
+  ended_ = step;
+  cache_.step_ended(step);
+  slots_.step_ended(step);
 }
 
 // Known or pending tokens that no step has been given yet; the last of them yields the next token.
@@ -138,29 +150,32 @@ int Scheduler::num_free(bool beside_promises) const {
   return cache_.config().num_blocks - cache_.num_claimed() - promises_.num_blocks();
 }
 
-bool Scheduler::add_decode_rows(StepBatch& batch) {
+bool Scheduler::add_decode_rows(const Shares& shares, StepBatch& batch) {
   bool has_prefill = false;
+  const auto has_share = [&] { return static_cast<int>(batch.rows.size()) < shares.num_decoding; };
   for (const Index index : running_) {
     const Running& running = table_.running(index);
     // A request without a block waits for the next step: blocks that steps in flight still use are about to become
     // ready.
     if (running.beams() != nullptr && running.beams()->ready()) {
-      add_beam_rows(index, batch);
+      if (has_share()) add_beam_rows(index, batch);
       continue;
     }
     const int num_tokens = remaining(running);
     has_prefill = has_prefill || num_tokens > 1;
     const Request& request = running.request();
-    if (num_tokens == 1 && !request.all_scheduled() && !request.drafts()) add_row(index, 1, {}, batch);
+    if (num_tokens != 1 || request.all_scheduled() || request.drafts()) continue;
+    if (has_share() && !is_under_way(request, batch.step)) add_row(index, 1, {}, batch);
   }
   return has_prefill;
 }
 
-void Scheduler::add_prefill_rows(StepBatch& batch) {
+void Scheduler::add_prefill_rows(Shares& shares, StepBatch& batch) {
   for (const Index index : running_) {
-    if (budget(batch) == 0) return;
+    if (budget(batch) == 0 || shares.num_prefilling == 0) return;
     const int num_tokens = remaining(table_.running(index));
-    if (num_tokens > 1) add_row(index, std::min(num_tokens, budget(batch)), {}, batch);
+    if (num_tokens <= 1) continue;
+    if (add_row(index, std::min(num_tokens, budget(batch)), {}, batch)) --shares.num_prefilling;
   }
 }
 
@@ -179,7 +194,8 @@ bool Scheduler::add_row(Index index, int num_tokens, const TokenRun& drafts, Ste
   row.sample = known_end == request.num_total();
   cache_.advance(running.kv(), row.num_tokens, num_unsettled(request, row));
   if (row.decodes()) batch.num_decode_tokens += row.num_tokens;
-  batch.awaited = batch.awaited || (row.sample && request.drafts_in(batch.step + 1));
+  const std::uint64_t next_step = batch.step + static_cast<std::uint64_t>(num_stages_);
+  batch.awaited = batch.awaited || (row.sample && request.drafts_in(next_step));
   if (request.num_pending > 0) {  // then exactly one token remained, and only the device knows it
     batch.token_ids.push_back(kLastSampled);
   } else {
@@ -191,7 +207,10 @@ bool Scheduler::add_row(Index index, int num_tokens, const TokenRun& drafts, Ste
   if (request.spec.prompt_outputs) request.outputs_from = std::max(request.outputs_from, known_end);
   counters_.num_recomputed_tokens += std::max(std::min(known_end, request.max_scheduled) - past_len, 0);
   request.max_scheduled = std::max(request.max_scheduled, known_end);
-  if (!request.is_search()) request.num_pending += row.sample;
+  if (!request.is_search() && row.sample) {
+    ++request.num_pending;
+    request.sampling_step = batch.step;
+  }
   if (!has_windows) return true;
   leave_behind(running, running.kv(), batch.step);
   if (Promise* promise = running.promise()) promise->take(most_before - request.max_blocks(cache_.geometry(), end));

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -68,7 +69,8 @@ struct SchedulerStats {
 // remains of max_num_tokens, first of requests already running. Every running request has at least one token of the
 // budget to itself (max_batch_size <= max_num_tokens), so decode is never delayed by prefill and the first prefill
 // always advances. A beam search has at most one step in flight: what it continues with is known when that has ended.
-// So does a request with drafts: they are guessed behind its newest token.
+// So does a request with drafts: they are guessed behind its newest token. Of another request that decodes, none of the
+// last num_stages - 1 steps launched has a row; prefill chunks of one prompt may follow each other from step to step.
 class Scheduler {
  public:
   // A request is put off at most so often for a running request that computes a prefix which they share.
@@ -116,12 +118,21 @@ class Scheduler {
     bool swap;
   };
 
+  // Rows of a step: those that decode, and those that do not.
+  struct Shares {
+    int num_decoding = std::numeric_limits<int>::max();
+    int num_prefilling = std::numeric_limits<int>::max();
+  };
+
   // scheduler.cc
+  void step_launched(std::uint64_t step);
+  void step_ended(std::uint64_t step);
   int remaining(const Running& running) const;
   int budget(const StepBatch& batch) const;
   int num_free(bool beside_promises) const;
-  bool add_decode_rows(StepBatch& batch);  // true: others of the running requests have prefill left
-  void add_prefill_rows(StepBatch& batch);
+  // True: others of the running requests have prefill left.
+  bool add_decode_rows(const Shares& shares, StepBatch& batch);
+  void add_prefill_rows(Shares& shares, StepBatch& batch);
   bool add_row(Index index, int num_tokens, const TokenRun& drafts, StepBatch& batch);
   StepRow& push_row(Index index, int slot, const KvSequence& kv, int num_tokens, int num_drafts, StepBatch& batch);
   void add_table_updates(int slot, const KvSequence& kv, StepBatch& batch);
@@ -132,8 +143,12 @@ class Scheduler {
   void remove(Index index, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events);
   TokenChain chain(Request& request) const { return {request.tokens, request.hashes, request.spec.cache_salt}; }
 
+  // shares.cc
+  Shares shares(std::uint64_t step) const;
+  bool is_under_way(const Request& request, std::uint64_t step) const;
+
   // admission.cc
-  void admit(StepBatch& batch, Clock::time_point now, EventBatch& events);
+  void admit(int num_most, StepBatch& batch, Clock::time_point now, EventBatch& events);
   Verdict try_admit(Index index, StepBatch& batch, Clock::time_point now, EventBatch& events);
   bool fits(const Request& request, int num_computed, const PrefixHit& hit) const;
   bool needs_promise(const Request& request) const;
@@ -155,7 +170,7 @@ class Scheduler {
 
   // drafts.cc
   void wake_drafters(std::uint64_t step);
-  void add_draft_rows(StepBatch& batch);
+  void add_draft_rows(const Shares& shares, StepBatch& batch);
   bool ask_for_drafts(Index index, int most, StepBatch& batch);
   int most_drafts(const Running& running, int num_left) const;
   int paced(const Request& request, int most) const;
@@ -192,7 +207,8 @@ class Scheduler {
   std::vector<Index> drafting_;        // of the step in preparation
   std::vector<DraftTask> drafts_;      // of these
   int num_drafters_ = 0;               // requests that ever draft
-  std::uint64_t launched_ = 0;
+  const int num_stages_;
+  std::uint64_t launched_ = 0, ended_ = 0;
   bool last_step_decoded_ = false;
   SchedulerStats counters_;
 };

@@ -166,7 +166,8 @@ class StepError : public std::runtime_error {
   std::vector<int> slots_;
 };
 
-// The interface of a device. All calls come from one thread. At most two launched steps have not been waited for.
+// The interface of a device. All calls come from one thread. At most num_stages() + 1 launched steps have not been
+// waited for.
 class StepExecutor {
  public:
   virtual ~StepExecutor() = default;
@@ -174,6 +175,11 @@ class StepExecutor {
   // Sampling states held at once; at least the scheduler's max_batch_size. A finished request's slot is free only when
   // its last step has ended, so a few more than that keep the batch full. Each beam has a slot, too.
   virtual int num_slots() const = 0;
+
+  // Stages that steps pass through one after the other, each computing another step. Two steps in flight continue the
+  // same request only if num_stages() steps were launched from one to the other, unless the tokens of the later one are
+  // known (prefill).
+  virtual int num_stages() const { return 1; }
 
   // A request takes over `slot`, which no step in flight uses. `tokens` are its prompt (the first num_prompt) and what
   // it has generated before a preemption. `params` may be null; keep it, the request may end while its last step is in

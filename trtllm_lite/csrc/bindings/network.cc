@@ -1,48 +1,17 @@
 #include "bindings/network.h"
 
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/string.h>
-
-#include <string>
 #include <utility>
 
-#include "errors.h"
+#include "bindings/python_calls.h"
 
 namespace nb = nanobind;
 
 namespace tl {
 namespace {
 
-// An array that borrows memory for the duration of a call.
-template <typename T, typename... Extents>
-auto array_over(T* data, Extents... extents) {
-  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<sizeof...(Extents)>>(data, {static_cast<std::size_t>(extents)...},
-                                                                          nb::handle()),
-                  nb::rv_policy::reference);
-}
-
-auto array_over(std::span<const std::int32_t> values) { return array_over(values.data(), values.size()); }
-
-// Runs `call` with the GIL. An exception of Python's becomes one of ours, so that none crosses threads.
-template <typename Call>
-void call_python(const Call& call) {
-  const nb::gil_scoped_acquire acquire;
-  try {
-    call();
-  } catch (const nb::python_error& error) {
-    const auto message = nb::cast<std::string>(nb::str(error.value()));
-    if (error.matches(nb::module_::import_("trtllm_lite.errors").attr("LimitError"))) throw LimitError(message);
-    throw DeviceError(message);
-  }
-}
-
 class PythonNetwork final : public Network {
  public:
-  explicit PythonNetwork(nb::object object) : object_(std::move(object)) {
-    const nb::dict memory(object_.attr("memory"));
-    memory_ = {nb::cast<std::size_t>(memory["weights"]), nb::cast<std::size_t>(memory["kv_cache"]),
-               nb::cast<std::size_t>(memory["workspace"])};
-  }
+  explicit PythonNetwork(nb::object object) : object_(std::move(object)), memory_(memory_use(object_.attr("memory"))) {}
   ~PythonNetwork() override {
     const nb::gil_scoped_acquire acquire;
     object_.reset();

@@ -22,21 +22,29 @@ auto owning_array(std::unique_ptr<T[]> data, Extents... extents) {
       pointer, {static_cast<std::size_t>(extents)...}, owner);
 }
 
+inline StepRequest request_of(const Int32Array<1>& token_ids, const Int32Array<1>& seq_lens,
+                              const Int32Array<1>& past_lens, const Int32Array<2>& block_tables,
+                              const Int32Array<1>& logits_indices) {
+  const auto values = [](const auto& array) { return std::span(array.data(), array.size()); };
+  return {
+      .token_ids = values(token_ids),
+      .seq_lens = values(seq_lens),
+      .past_lens = values(past_lens),
+      .block_tables = values(block_tables),
+      .blocks_per_row = static_cast<std::int64_t>(block_tables.shape(1)),
+      .logits_indices = values(logits_indices),
+      .adapters = {},
+      .received = {},
+  };
+}
+
 // Adds the function `name` for an executor, which calls `use(executor, request)`.
 template <typename AnyExecutor, typename Use>
 void def_with_request(nanobind::module_& module, const char* name, const Use& use) {
   const auto function = [use](AnyExecutor& executor, const Int32Array<1>& token_ids, const Int32Array<1>& seq_lens,
                               const Int32Array<1>& past_lens, const Int32Array<2>& block_tables,
                               const Int32Array<1>& logits_indices) {
-    const auto values = [](const auto& array) { return std::span(array.data(), array.size()); };
-    return use(executor, StepRequest{
-                             .token_ids = values(token_ids),
-                             .seq_lens = values(seq_lens),
-                             .past_lens = values(past_lens),
-                             .block_tables = values(block_tables),
-                             .blocks_per_row = static_cast<std::int64_t>(block_tables.shape(1)),
-                             .logits_indices = values(logits_indices),
-                         });
+    return use(executor, request_of(token_ids, seq_lens, past_lens, block_tables, logits_indices));
   };
   using nanobind::arg;
   module.def(name, function, arg("executor"), arg("token_ids").noconvert(), arg("seq_lens").noconvert(),

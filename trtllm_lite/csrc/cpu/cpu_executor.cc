@@ -7,8 +7,10 @@
 #include "borrowed_features.h"
 #include "cpu/kernel_registry.h"
 #include "cpu_count.h"
+#include "errors.h"
 #include "kv_cache_size.h"
 #include "ranks/collectives.h"
+#include "ranks/place.h"
 
 namespace tl {
 namespace {
@@ -17,7 +19,7 @@ void check_meeting(const RankMapping& mapping, const RankMeeting* meeting) {
   const std::int64_t num_ranks = meeting == nullptr ? 1 : meeting->num_ranks();
   if (mapping.tp_size == num_ranks) return;
   throw EngineError("expected an engine of " + std::to_string(num_ranks) + " ranks, found rank " +
-                    std::to_string(mapping.rank) + " of " + std::to_string(mapping.tp_size) +
+                    std::to_string(part_of(mapping)) + " of " + std::to_string(mapping.tp_size) +
                     ": load all ranks of the engine directory together");
 }
 
@@ -39,12 +41,23 @@ CpuExecutor::CpuExecutor(const Engine& engine, std::int64_t num_threads, std::in
       cache_(kv_cache_bytes(engine, num_blocks_), AnonymousMemory::Pages::kDefault, "KV cache", "reserve fewer blocks"),
       features_(borrowed_features(features_of)),
       inputs_(step_limits(engine, num_blocks_)),
-      rank_(engine.manifest().mapping.rank),
+      rank_(part_of(engine.manifest().mapping)),
       meeting_(meeting) {
   check_meeting(engine.manifest().mapping, meeting);
   const std::vector<std::byte*> places = place_tensors();
   for (const Instruction& instruction : plan_.programs.front().instructions) add_call(instruction, places);
-  logits_ = reinterpret_cast<const float*>(places[static_cast<std::size_t>(plan_.outputs.at("logits"))]);
+  for (const auto& [_, index] : plan_.received) received_.push_back(row_values(index, places));
+  if (is_last_stage(engine.manifest().mapping)) {
+    made_.push_back(row_values(plan_.outputs.at("logits"), places));
+  } else {
+    for (const auto& [_, index] : sent_by(plan_)) made_.push_back(row_values(index, places));
+  }
+}
+
+CpuExecutor::Rows CpuExecutor::row_values(int index, const std::vector<std::byte*>& places) const {
+  const PlanTensor& tensor = plan_.tensors[static_cast<std::size_t>(index)];
+  const auto features = static_cast<std::size_t>(tensor.shape[1].value);
+  return {reinterpret_cast<float*>(places[static_cast<std::size_t>(index)]), features, *tensor.shape[0].symbol};
 }
 
 std::byte* CpuExecutor::borrowed_features(const CpuExecutor* from) const {
@@ -137,10 +150,10 @@ bool CpuExecutor::has_work(const Call& call) const {
   return false;
 }
 
-void CpuExecutor::step(const StepRequest& request, const LogitsUse& use) {
-  pool_.get_deleter().home.check();
+void CpuExecutor::compute(const StepRequest& request, const LogitsUse& use) {
   const std::lock_guard lock(mutex_);
   extents_ = inputs_.assign(request);
+  receive(request.received);
   for (const VaryingExtent& varying : varying_extents_) {
     operands_[varying.operand].shape[varying.axis] = extents_[varying.symbol];
   }
@@ -156,7 +169,33 @@ void CpuExecutor::step(const StepRequest& request, const LogitsUse& use) {
     call.kernel({&operands_[call.first_input], &operands_[call.first_output], call.attributes, pool_.get(),
                  product_dtype, adapters, rank_});
   }
-  use({logits_, request.logits_indices.size() * static_cast<std::size_t>(vocab_size())}, *pool_);
+  use(made(), *pool_);
+}
+
+std::size_t CpuExecutor::size_of(const Rows& rows) const {
+  return static_cast<std::size_t>(extents_[rows.count]) * rows.features;
+}
+
+void CpuExecutor::receive(std::span<const std::byte> received) {
+  std::size_t expected = 0;
+  for (const Rows& rows : received_) expected += size_of(rows) * sizeof(float);
+  if (received.size() != expected) {
+    throw LimitError("step: received: expected " + std::to_string(expected) +
+                     " bytes, what the stage before makes of the tokens, found " + std::to_string(received.size()) +
+                     "; pass what it has sent for the same step");
+  }
+  for (const Rows& rows : received_) {
+    std::memcpy(rows.data, received.data(), size_of(rows) * sizeof(float));
+    received = received.subspan(size_of(rows) * sizeof(float));
+  }
+}
+
+// One value lies where it was computed; several are put one behind the other.
+std::span<const float> CpuExecutor::made() {
+  if (made_.size() == 1) return {made_.front().data, size_of(made_.front())};
+  all_made_.clear();
+  for (const Rows& rows : made_) all_made_.insert(all_made_.end(), rows.data, rows.data + size_of(rows));
+  return all_made_;
 }
 
 // Nobody reads the ranks' results, or overwrites what they are made of, before all ranks have computed their parts.

@@ -22,7 +22,7 @@
 
 namespace tl {
 
-class CpuExecutor final : public LogitsExecutor {
+class CpuExecutor final : public OneStageExecutor {
  public:
   // Borrows the engine. num_threads: 0 for all cores; num_blocks: 0 for the manifest's; isa: "auto" for the best. An
   // engine that drafts from features borrows the executor that keeps these, of as many blocks. An engine of several
@@ -31,8 +31,6 @@ class CpuExecutor final : public LogitsExecutor {
   CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa,
               const CpuExecutor* features_of = nullptr, RankMeeting* meeting = nullptr);
 
-  using LogitsExecutor::step;
-  void step(const StepRequest& request, const LogitsUse& use) override;
   std::size_t block_bytes() const override;
   void copy_block(std::int64_t src, std::int64_t dst) override;
   void save_block(std::int64_t block, std::span<std::byte> out) override;
@@ -69,6 +67,18 @@ class CpuExecutor final : public LogitsExecutor {
     std::byte* block(std::int64_t index) const { return data + static_cast<std::size_t>(index) * block_bytes; }
   };
 
+  // Rows of floats in the arena, as many as the symbol counts.
+  struct Rows {
+    float* data;
+    std::size_t features;
+    Symbol count;
+  };
+
+  Rows row_values(int index, const std::vector<std::byte*>& places) const;
+  std::size_t size_of(const Rows& rows) const;
+  void receive(std::span<const std::byte> received);
+  std::span<const float> made();
+  void compute(const StepRequest& request, const LogitsUse& use) override;
   std::byte* borrowed_features(const CpuExecutor* from) const;
   std::vector<std::byte*> place_tensors();
   void add_call(const Instruction& instruction, const std::vector<std::byte*>& places);
@@ -95,7 +105,8 @@ class CpuExecutor final : public LogitsExecutor {
   RankMeeting* meeting_;               // null: there is one rank
   std::vector<CollectiveSite> sites_;  // of collectives, in order
   std::size_t num_met_ = 0;            // collectives of the step that goes on
-  const float* logits_ = nullptr;
+  std::vector<Rows> received_, made_;  // what the stage before makes, and what this one hands on
+  std::vector<float> all_made_;
   Extents extents_;  // of the last step
   std::mutex mutex_;
 };

@@ -51,9 +51,7 @@ void CpuGroup::work(const std::shared_ptr<Ranks>& ranks, std::size_t rank) {
   }
 }
 
-void CpuGroup::step(const StepRequest& request, const LogitsUse& use) {
-  home_.check();
-  const std::lock_guard turn(turn_);
+void CpuGroup::compute(const StepRequest& request, const LogitsUse& use) {
   ranks_->meeting->begin();
   {
     const std::lock_guard lock(ranks_->mutex);

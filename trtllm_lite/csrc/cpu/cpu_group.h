@@ -17,7 +17,7 @@
 
 namespace tl {
 
-class CpuGroup final : public LogitsExecutor {
+class CpuGroup final : public OneStageExecutor {
  public:
   // Borrows the engines (check_ranks), one for each rank, in order; num_threads is shared out among them. Throws as
   // CpuExecutor does.
@@ -25,9 +25,6 @@ class CpuGroup final : public LogitsExecutor {
            std::unique_ptr<RankMeeting> meeting);
   ~CpuGroup() override;
 
-  using LogitsExecutor::step;
-  // Throws DeviceError if a rank does not come to a collective in time; later steps then throw, too.
-  void step(const StepRequest& request, const LogitsUse& use) override;
   std::size_t block_bytes() const override;
   void copy_block(std::int64_t src, std::int64_t dst) override;
   void save_block(std::int64_t block, std::span<std::byte> out) override;
@@ -51,13 +48,14 @@ class CpuGroup final : public LogitsExecutor {
     StepRequest request;
     const LogitsUse* use = nullptr;  // of rank 0
   };
+  // Throws DeviceError if a rank does not come to a collective in time; later steps then throw, too.
+  void compute(const StepRequest& request, const LogitsUse& use) override;
   static void work(const std::shared_ptr<Ranks>& ranks, std::size_t rank);
   CpuExecutor& first() const { return *ranks_->executors.front(); }
 
   std::shared_ptr<Ranks> ranks_;
   HomeProcess home_;
   std::vector<std::thread> threads_;
-  std::mutex turn_;
 };
 
 }  // namespace tl

@@ -211,11 +211,14 @@ void CudaExecutor::capture(const StepShape& shape) {
 
 void CudaExecutor::synchronize() const { driver().check(driver().stream_synchronize(stream_.get()), "running a step"); }
 
-void CudaExecutor::set_ranks(std::span<const RankMemory> ranks) {
+void CudaExecutor::set_ranks(std::span<const RankMemory> ranks, const RankWatchdog& watchdog) {
   RankTable table{.rank = static_cast<unsigned long long>(engine_.manifest().mapping.rank),
                   .count = ranks.size(),
                   .arenas = {},
-                  .states = {}};
+                  .states = {},
+                  .alarm = watchdog.alarm(),
+                  .timeout = watchdog.timeout(),
+                  .is_over = 0};
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     table.arenas[rank] = ranks[rank].arena;
     table.states[rank] = ranks[rank].state;

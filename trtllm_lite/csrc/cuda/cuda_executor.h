@@ -17,6 +17,7 @@
 #include "cuda/measure/time_products.h"
 #include "cuda/program.h"
 #include "cuda/random_values.h"
+#include "cuda/rank_watchdog.h"
 #include "cuda/weights.h"
 
 namespace tl::cuda {
@@ -92,8 +93,8 @@ class CudaExecutor final : public DeviceExecutor {
   void synchronize() const;
 
   RankMemory rank_memory() const { return {arena_.address(), state_.address()}; }
-  // Tells an engine of several ranks where all of them are, in order.
-  void set_ranks(std::span<const RankMemory> ranks);
+  // Tells an engine of several ranks where all of them are, in order, and how to say that one does not come.
+  void set_ranks(std::span<const RankMemory> ranks, const RankWatchdog& watchdog);
   // Measures how long each instruction of a step of this shape takes; repeats >= 1. Steps must not be in flight.
   std::vector<InstructionTime> time_step(const StepShape& shape, const std::byte* inputs, int repeats);
   // The fastest algorithms for the products of steps of more than `above` and at most `num_tokens` tokens, by the time

@@ -5,7 +5,7 @@
 namespace tl::cuda {
 
 CudaGroup::CudaGroup(std::span<const Engine* const> engines, std::span<const int> devices, std::int64_t num_blocks,
-                     const std::vector<std::string>& library_directories) {
+                     const std::vector<std::string>& library_directories, std::chrono::nanoseconds timeout) {
   std::vector<RankMemory> memory;
   for (std::size_t rank = 0; rank < engines.size(); ++rank) {
     ranks_.push_back(std::make_unique<CudaExecutor>(*engines[rank], devices[rank], num_blocks, library_directories));
@@ -16,7 +16,8 @@ CudaGroup::CudaGroup(std::span<const Engine* const> engines, std::span<const int
       if (rank != other) rank->device().enable_access_to(other->device());
     }
   }
-  for (const auto& rank : ranks_) rank->set_ranks(memory);
+  watchdog_ = std::make_unique<RankWatchdog>(static_cast<int>(ranks_.size()), timeout);
+  for (const auto& rank : ranks_) rank->set_ranks(memory, *watchdog_);
 }
 
 // Each is destroyed in its own context.
@@ -41,7 +42,7 @@ MemoryUse CudaGroup::memory() const {
 std::unique_ptr<StepExecutor> CudaGroup::make_step_executor(std::int64_t num_host_blocks, int max_batch_size) {
   std::vector<CudaExecutor*> ranks;
   for (const auto& rank : ranks_) ranks.push_back(rank.get());
-  auto steps = std::make_unique<CudaStepExecutor>(ranks, num_host_blocks);
+  auto steps = std::make_unique<CudaStepExecutor>(ranks, num_host_blocks, watchdog_.get());
   steps->capture_decode_steps(max_batch_size);
   return steps;
 }

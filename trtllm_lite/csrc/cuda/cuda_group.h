@@ -1,6 +1,7 @@
 // The ranks of one engine on as many GPUs of a machine. One process drives them, and they reach each other's memory.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -15,9 +16,9 @@ class CudaGroup final : public DeviceExecutor {
  public:
   // Borrows the engines (check_ranks), one for each rank, in order; each is loaded on the GPU of its number in
   // `devices`. Throws as CudaExecutor does, EngineError if the engines are not the ranks of one, DeviceError if a GPU
-  // does not reach another.
+  // does not reach another. A rank that comes to a collective later than another by more than `timeout` has failed.
   CudaGroup(std::span<const Engine* const> engines, std::span<const int> devices, std::int64_t num_blocks,
-            const std::vector<std::string>& library_directories);
+            const std::vector<std::string>& library_directories, std::chrono::nanoseconds timeout);
   ~CudaGroup() override;
 
   const Engine& engine() const override { return first().engine(); }
@@ -30,6 +31,7 @@ class CudaGroup final : public DeviceExecutor {
   CudaExecutor& first() const { return *ranks_.front(); }
 
   std::vector<std::unique_ptr<CudaExecutor>> ranks_;
+  std::unique_ptr<RankWatchdog> watchdog_;
 };
 
 }  // namespace tl::cuda

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "ranks/failed_rank.h"
 #include "sample/slot.cuh"
 
 namespace tl::cuda {
@@ -14,13 +15,15 @@ std::byte* host_block(const PinnedBuffer& cache, std::int32_t index, const CudaE
 
 }  // namespace
 
-CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks)
+CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks,
+                                   const RankWatchdog* watchdog)
     : executor_(*ranks.front()),
       vocab_size_(static_cast<std::size_t>(executor_.engine().manifest().model.vocab_size)),
       host_(executor_),
       masks_(executor_, host_.rows()),
       packer_(executor_, host_),
-      tables_(executor_.num_slots(), executor_.num_cache_groups()) {
+      tables_(executor_.num_slots(), executor_.num_cache_groups()),
+      watchdog_(watchdog) {
   CudaExecutor& executor = executor_;
   const auto host_cache = [num_host_blocks](const CudaExecutor& rank) {
     rank.device().make_current();
@@ -106,6 +109,7 @@ void CudaStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> para
 }
 
 void CudaStepExecutor::launch(const StepBatch& batch) {
+  if (watchdog_ != nullptr && watchdog_->is_raised()) throw DeviceError(kRankGivenUp);
   executor_.device().make_current();
   // This step may continue tokens that the host has still to draw.
   if (in_flight_ == 1) {
@@ -121,15 +125,32 @@ void CudaStepExecutor::launch(const StepBatch& batch) {
   ++in_flight_;
 }
 
-// Carries out `enqueue`; if it fails half-way, waits for what is on the stream, because the buffers are used again.
+// Carries out `call`; if it fails half-way, waits for what is on the streams, because the buffers are used again, and
+// names the ranks whose GPUs have failed.
 template <typename Fn>
-void CudaStepExecutor::or_synchronize(const Fn& enqueue) {
+void CudaStepExecutor::or_synchronize(const Fn& call) {
   try {
-    enqueue();
+    call();
+  } catch (const DeviceError& error) {
+    const std::string failed = synchronize();
+    throw DeviceError(failed + (failed.empty() ? "" : ": ") + error.what());
   } catch (...) {
-    driver().stream_synchronize(executor_.stream());
+    synchronize();
     throw;
   }
+}
+
+// Waits for all that is on the streams. Returns the names of ranks that have failed, if there are several ranks.
+std::string CudaStepExecutor::synchronize() {
+  std::string failed;
+  const auto wait_for = [&](CudaExecutor& rank) {
+    if (rank.device().try_make_current() && driver().stream_synchronize(rank.stream()) == 0) return;
+    failed += (failed.empty() ? "rank " : ", rank ") + std::to_string(rank.engine().manifest().mapping.rank) +
+              " on GPU " + std::to_string(rank.device().index());
+  };
+  for (const Follower& follower : followers_) wait_for(*follower.executor);
+  wait_for(executor_);
+  return followers_.empty() ? "" : failed;
 }
 
 void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
@@ -212,7 +233,7 @@ void CudaStepExecutor::wait(StepResult& result) {
   Flight& flight = flights_[static_cast<std::size_t>(oldest_)];
   oldest_ ^= 1;
   --in_flight_;
-  if (!flight.finished) finish(flight);
+  if (!flight.finished) or_synchronize([&] { finish(flight); });
   Flight& next = flights_[static_cast<std::size_t>(oldest_)];
   if (in_flight_ == 1 && next.awaits_masks) or_synchronize([&] { enqueue_guided(next); });
   std::swap(result, flight.result);
@@ -225,6 +246,7 @@ std::span<const std::size_t> CudaStepExecutor::late_rows() const {
 void CudaStepExecutor::finish(Flight& flight) {
   if (flight.awaits_masks) enqueue_guided(flight);  // the step before it has failed
   driver().check(driver().event_synchronize(flight.ended.get()), "running a step");
+  if (watchdog_ != nullptr) watchdog_->check(executor_.plan(), flight.batch->step);
   read_times(flight);
   read_tokens(flight);
   read_guided(flight);

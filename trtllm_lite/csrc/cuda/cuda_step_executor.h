@@ -13,6 +13,7 @@
 #include <array>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "batching/step.h"
@@ -27,8 +28,10 @@ namespace tl::cuda {
 class CudaStepExecutor : public StepExecutor {
  public:
   // Borrows the executors, one for each rank. `num_host_blocks`: KV blocks that swapped-out requests may take on the
-  // host. The first rank draws the tokens, which the others read in its memory; they compute logits alone.
-  CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks);
+  // host. The first rank draws the tokens, which the others read in its memory; they compute logits alone. The watchdog
+  // is theirs; one rank has none.
+  CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks,
+                   const RankWatchdog* watchdog = nullptr);
   ~CudaStepExecutor() override;
 
   // Captures graphs of decode steps of up to `max_batch_size` rows, each with as many drafts as there may be, without
@@ -67,7 +70,8 @@ class CudaStepExecutor : public StepExecutor {
   };
 
   template <typename Fn>
-  void or_synchronize(const Fn& enqueue);
+  void or_synchronize(const Fn& call);
+  std::string synchronize();
   void follow(const StepBatch& batch, const Flight& flight);
   void capture(const StepShape& shape, const std::byte* inputs);
   // Calls `use` for the executor of each rank, with its context current, the first's at last.
@@ -94,6 +98,7 @@ class CudaStepExecutor : public StepExecutor {
   SlotTables tables_;
   PinnedBuffer host_cache_;
   std::vector<Follower> followers_;
+  const RankWatchdog* const watchdog_;
   OwnedEvent drawn_;  // the tokens of the last step, on the first rank
   std::array<Flight, 2> flights_;
   int oldest_ = 0;  // of flights_

@@ -35,6 +35,8 @@ class Device {
   // Lets kernels on this device use the memory of the other one. Throws DeviceError if there is no way to it.
   void enable_access_to(const Device& other) const;
 
+  // The number of the GPU.
+  int index() const { return ordinal_; }
   const std::string& name() const { return name_; }
   int capability_major() const { return major_; }
   int capability_minor() const { return minor_; }

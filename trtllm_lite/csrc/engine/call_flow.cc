@@ -46,6 +46,7 @@ class CallFlow {
   }
 
   std::vector<ValueBound> check() {
+    receive();
     const std::vector<Instruction>& instructions = plan_.programs.front().instructions;
     for (std::size_t i = 0; i < instructions.size(); ++i) {
       try {
@@ -54,8 +55,10 @@ class CallFlow {
         throw EngineError("plan.programs[0].instructions[" + std::to_string(i) + "]: " + error.what());
       }
     }
-    if (!is_readable(plan_.outputs.at("logits"))) {
-      throw EngineError("plan.outputs.logits: expected an arena tensor that holds the result, found one that does not");
+    for (const auto& [name, index] : plan_.outputs) {
+      if (is_readable(index)) continue;
+      throw EngineError("plan.outputs." + name +
+                        ": expected an arena tensor that holds the result, found one that does not");
     }
     return std::move(value_bounds_);
   }
@@ -65,6 +68,14 @@ class CallFlow {
 
   bool is_readable(int index) const {
     return tensor(index).kind != TensorKind::kArena || contents_.holds(index, tensor(index).offset);
+  }
+
+  // What another stage has made lies in the arena when the step begins.
+  void receive() {
+    for (const auto& [name, index] : plan_.received) contents_.write(index, tensor(index).offset, end_of(index));
+    for (const auto& [name, index] : plan_.received) {
+      if (!is_readable(index)) throw EngineError("plan.received." + name + ": expected storage of its own");
+    }
   }
 
   void check_instruction(const Instruction& instruction) {

@@ -11,6 +11,7 @@
 #include "engine/tensor_check.h"
 #include "errors.h"
 #include "grammar/grammar.h"
+#include "ranks/place.h"
 #include "sample/slot.cuh"
 
 namespace tl {
@@ -103,12 +104,22 @@ void check_caches(const Plan& plan, const Manifest& manifest) {
                       std::to_string(num_caches) + " of " + std::to_string(bytes_per_block));
 }
 
-void check_cache_groups(const KvCache& cache) {
+void check_mapping(const RankMapping& mapping) {
+  if (mapping.rank < num_ranks(mapping)) return;
+  throw EngineError("manifest.mapping.rank: expected one of " + std::to_string(num_ranks(mapping)) +
+                    " ranks, found number " + std::to_string(mapping.rank));
+}
+
+// A stage of several may have no layer of a group.
+void check_cache_groups(const KvCache& cache, const RankMapping& mapping) {
+  const bool is_whole = mapping.pp_size == 1;
   if (cache.groups.empty()) throw EngineError("manifest.kv_cache.groups: expected one or more, found none");
   for (const CacheGroup& group : cache.groups) {
-    if (!group.layers.empty() && std::cmp_less_equal(group.layers.size(), cache.num_layers)) continue;
-    throw EngineError("manifest.kv_cache.groups: expected 1 to num_layers = " + std::to_string(cache.num_layers) +
-                      " layers in " + group.name + ", found " + std::to_string(group.layers.size()));
+    const bool has_layers = !is_whole || !group.layers.empty();
+    if (has_layers && std::cmp_less_equal(group.layers.size(), cache.num_layers)) continue;
+    throw EngineError("manifest.kv_cache.groups: expected " + std::string(is_whole ? "1" : "0") +
+                      " to num_layers = " + std::to_string(cache.num_layers) + " layers in " + group.name + ", found " +
+                      std::to_string(group.layers.size()));
   }
 }
 
@@ -178,9 +189,9 @@ void check_rows(const Plan& plan, const std::string& name) {
 }
 
 // Checks the table of ranks, plugins/cuda/rank_table.cuh, which engines of several have.
-void check_rank_table(const Plan& plan, std::int64_t tp_size) {
+void check_rank_table(const Plan& plan, std::int64_t num_ranks) {
   const auto found = plan.outputs.find(kRankTableOutput);
-  if ((found != plan.outputs.end()) != (tp_size > 1)) {
+  if ((found != plan.outputs.end()) != (num_ranks > 1)) {
     fail("outputs", "expected a table of ranks if there are several, and only then");
   }
   if (found == plan.outputs.end()) return;
@@ -192,17 +203,43 @@ void check_rank_table(const Plan& plan, std::int64_t tp_size) {
     fail("outputs.ranks", "expected " + std::to_string(words) + " words of the state, found another tensor");
 }
 
-void check_outputs(const Plan& plan, const Manifest& manifest) {
+void check_logits(const Plan& plan, const Manifest& manifest) {
   const PlanTensor& logits = check_output(plan, "logits", TensorKind::kArena, DType::kFloat32, Symbol::kNumLogits, 2);
   if (logits.shape[1].value != manifest.model.vocab_size) {
     fail("outputs.logits", "expected rows of vocab_size = " + std::to_string(manifest.model.vocab_size) +
                                " logits, found " + std::to_string(logits.shape[1].value));
   }
+}
+
+// What goes from stage to stage: floats of the type that activations have, in rows of all tokens.
+void check_link(const Plan& plan, const Manifest& manifest, const std::string& name, int index) {
+  const PlanTensor& tensor = plan.tensors[static_cast<std::size_t>(index)];
+  const std::int64_t bytes = manifest.target.kind == TargetKind::kCpu ? 4 : 2;
+  const bool is_float = tensor.dtype == DType::kFloat32 || item_size(tensor.dtype) == 2;
+  const bool has_rows = tensor.shape.size() == 2 && tensor.shape[0].symbol == Symbol::kNumTokens &&
+                        !tensor.shape[1].symbol && tensor.shape[1].value > 0;
+  if (tensor.kind == TensorKind::kArena && is_float && item_size(tensor.dtype) == bytes && has_rows) return;
+  fail(name, "expected a row of floats of " + std::to_string(8 * bytes) + " bits for each token, in the arena");
+}
+
+// The first stage receives nothing, and the last one sends nothing: it has logits, and on GPUs draws tokens.
+void check_links(const Plan& plan, const Manifest& manifest) {
+  const bool is_first = is_first_stage(manifest.mapping);
+  if (plan.received.empty() != is_first) fail("received", "expected something in every stage but the first");
+  for (const auto& [name, index] : plan.received) check_link(plan, manifest, "received." + name, index);
+  if (is_last_stage(manifest.mapping)) return;
+  const std::map<std::string, int> sent = sent_by(plan);
+  if (sent.empty()) fail("outputs", "expected what the next stage receives, found none");
+  for (const auto& [name, index] : sent) check_link(plan, manifest, "outputs." + name, index);
+}
+
+void check_outputs(const Plan& plan, const Manifest& manifest) {
   const bool samples = manifest.target.kind == TargetKind::kCuda;
-  if (samples) {
-    check_sampling_outputs(plan, manifest.model.vocab_size);
-    check_rank_table(plan, manifest.mapping.tp_size);
-  }
+  if (samples) check_rank_table(plan, num_ranks(manifest.mapping));
+  check_links(plan, manifest);
+  if (!is_last_stage(manifest.mapping)) return;
+  check_logits(plan, manifest);
+  if (samples) check_sampling_outputs(plan, manifest.model.vocab_size);
   for (const auto& [name, index] : plan.outputs) {
     if (!samples || std::ranges::find(kSamplingOutputs, name) == std::end(kSamplingOutputs)) check_rows(plan, name);
   }
@@ -270,8 +307,17 @@ const PlanTensor& output_of(const Plan& plan, const std::string& name) {
   return plan.tensors[static_cast<std::size_t>(found->second)];
 }
 
+std::map<std::string, int> sent_by(const Plan& plan) {
+  std::map<std::string, int> sent = plan.outputs;
+  std::erase_if(sent, [&](const auto& output) {
+    return plan.tensors[static_cast<std::size_t>(output.second)].kind != TensorKind::kArena;
+  });
+  return sent;
+}
+
 std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, const Container& container) {
-  check_cache_groups(manifest.kv_cache);
+  check_mapping(manifest.mapping);
+  check_cache_groups(manifest.kv_cache, manifest.mapping);
   check_bounds(plan, manifest);
   check_cuda_settings(plan, manifest.target.kind);
   check_tensors(plan, manifest, container);

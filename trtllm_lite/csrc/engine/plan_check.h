@@ -3,6 +3,7 @@
 // programs you would run.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,9 @@ int step_input_index(std::string_view name);
 
 // The tensor that holds a result. Throws EngineError if the plan has no such output.
 const PlanTensor& output_of(const Plan& plan, const std::string& name);
+
+// What a stage of a pipeline that is not the last computes for the next one: its outputs in the arena, by name.
+std::map<std::string, int> sent_by(const Plan& plan);
 
 // Bytes of a tensor as stored when every symbol has its upper bound; of a cache, per block. Throws EngineError if that
 // is more than kMaxBytes, or the plan does not bound a symbol.

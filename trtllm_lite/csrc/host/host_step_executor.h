@@ -1,8 +1,10 @@
-// HostStepExecutor runs steps for the event loop on an executor whose logits come to the host: one worker thread drives
-// it and a RowSampler.
+// HostStepExecutor runs steps for the event loop on an executor whose logits come to the host: a worker thread drives
+// it and a RowSampler. While the worker waits for the logits of a step, launch() begins those for which there is room.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -14,6 +16,7 @@
 #include "batching/step_memory.h"
 #include "host/anonymous_memory.h"
 #include "host/logits_executor.h"
+#include "host/packed_step.h"
 #include "sampling/row_sampler.h"
 
 namespace tl {
@@ -25,42 +28,47 @@ class HostStepExecutor : public StepExecutor {
   ~HostStepExecutor() override;
 
   int num_slots() const override { return rows_.num_slots(); }
+  int num_stages() const override { return executor_.num_stages(); }
   void set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
                 int num_prompt) override;
   void launch(const StepBatch& batch) override;
   void wait(StepResult& result) override;
 
  private:
-  struct Finished {
-    StepResult result;
-    std::exception_ptr error;
+  using Clock = std::chrono::steady_clock;
+  using Lock = std::unique_lock<std::mutex>;
+  struct Step {
+    const StepBatch* batch;
+    PackedStep* packed;
+    StepResult result = {};
+    std::exception_ptr error = {};
+    Clock::time_point start = {};
+    bool computes = false;  // the executor has begun it
   };
   void work();
-  void run(const StepBatch& batch, StepResult& result);
+  void begin_steps(Lock& lock);
+  void finish_oldest(Lock& lock);
+  void begin(Step& step);
+  void finish(Step& step);
   std::span<std::byte> host_block(std::int32_t index) const;
-  void pack(const StepBatch& batch);
-  void pack_row(const StepBatch& batch, const StepRow& row);
-  void pack_tables(const StepBatch& batch);
-  void sample(const StepBatch& batch, std::span<const float> logits, ThreadPool& pool, StepResult& result);
 
   LogitsExecutor& executor_;
   RowSampler rows_;
   const KvGeometry geometry_;
   BlockTables blocks_;
   AnonymousMemory host_cache_;
-
-  // The step in the form that the executor takes; only the worker uses these.
-  std::vector<std::int32_t> token_ids_, seq_lens_, past_lens_, block_tables_, logits_indices_;
-  std::int64_t blocks_per_row_ = 1;
-  std::vector<const LowRankPart*> adapters_;  // of each token; empty if none has one
-  std::vector<RowLogits> row_logits_;
+  std::vector<PackedStep> packed_;            // of steps that are begun and not finished, in turn
   std::vector<SamplerWorkspace> workspaces_;  // one per thread of the executor
 
   std::mutex mutex_;
-  std::condition_variable launched_, finished_;
-  std::deque<const StepBatch*> to_run_;
-  std::deque<Finished> to_collect_;
-  bool broken_ = false;  // a step failed, and steps launched before its failure was known must fail, too
+  std::condition_variable changed_, finished_;
+  std::deque<const StepBatch*> to_begin_;
+  std::deque<Step> begun_;
+  std::deque<Step> to_collect_;
+  std::uint64_t num_begun_ = 0;
+  bool is_beginning_ = false;  // a step: it is in none of the three
+  bool is_finishing_ = false;  // the oldest of begun_
+  bool broken_ = false;        // a step failed, and steps launched before its failure was known must fail, too
   bool stopping_ = false;
   std::thread worker_;
 };

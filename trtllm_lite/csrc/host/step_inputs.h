@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -26,6 +27,8 @@ struct StepRequest {
   std::span<const std::int32_t> logits_indices;  // rows of token_ids whose logits are wanted
   // The adapter of each token, null of one without; empty if no token has one. Devices without LowRank read none.
   std::span<const LowRankPart* const> adapters;
+  // What the stage before has made of the tokens, if there is one: the rows of each value, one value behind the other.
+  std::span<const std::byte> received;
 };
 
 // The limits of a step.

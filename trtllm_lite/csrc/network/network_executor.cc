@@ -10,8 +10,6 @@
 namespace tl {
 namespace {
 
-constexpr int kMaxThreads = 8;  // of sampling, which takes little time beside a step
-
 // The device runs one network for all sequences of a step of generation, compiled for max_batch_size of them.
 std::int64_t check_num_blocks(const Engine& engine, std::int64_t num_blocks) {
   const std::int64_t found = resolve_num_blocks(engine, num_blocks);
@@ -27,14 +25,13 @@ NetworkExecutor::NetworkExecutor(const Engine& engine, std::int64_t num_blocks, 
     : engine_(engine),
       num_blocks_(check_num_blocks(engine, num_blocks)),
       network_(std::move(network)),
-      pool_(new ThreadPool(std::min(resolve_num_threads(0), kMaxThreads))),
+      pool_(new ThreadPool(std::min(resolve_num_threads(0), kMaxSamplingThreads))),
       inputs_(step_limits(engine, num_blocks_)),
       num_logits_(static_cast<std::size_t>(engine.plan_for(TargetKind::kTensorrt).symbols[Symbol::kNumLogits])),
       logits_(std::make_unique<float[]>(num_logits_ * static_cast<std::size_t>(vocab_size()))),
       lengths_(static_cast<std::size_t>(num_blocks_), 0) {}
 
-void NetworkExecutor::step(const StepRequest& request, const LogitsUse& use) {
-  pool_.get_deleter().home.check();
+void NetworkExecutor::compute(const StepRequest& request, const LogitsUse& use) {
   const std::lock_guard lock(mutex_);
   extents_ = inputs_.assign(request);
   split(extents_[Symbol::kNumSeqs], extents_[Symbol::kNumLogits]);

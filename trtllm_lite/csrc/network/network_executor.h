@@ -18,13 +18,11 @@
 
 namespace tl {
 
-class NetworkExecutor final : public LogitsExecutor {
+class NetworkExecutor final : public OneStageExecutor {
  public:
   // Borrows the engine; the caches of `network` have `num_blocks` rows (0: the manifest's number). Throws LimitError.
   NetworkExecutor(const Engine& engine, std::int64_t num_blocks, std::unique_ptr<Network> network);
 
-  using LogitsExecutor::step;
-  void step(const StepRequest& request, const LogitsUse& use) override;
   std::size_t block_bytes() const override;
   void copy_block(std::int64_t src, std::int64_t dst) override;
   void save_block(std::int64_t block, std::span<std::byte> out) override;
@@ -46,6 +44,7 @@ class NetworkExecutor final : public LogitsExecutor {
     std::vector<std::int32_t> outputs;    // where they belong in the logits of the step
   };
 
+  void compute(const StepRequest& request, const LogitsUse& use) override;
   void split(std::int64_t num_seqs, std::int64_t num_logits);
   void run_context(const Part& part);
   void run_generation();

@@ -1,28 +1,90 @@
 #include "ranks/check_ranks.h"
 
+#include <algorithm>
+#include <map>
 #include <string>
+#include <utility>
 
 #include "errors.h"
+#include "ranks/place.h"
 
 namespace tl {
+namespace {
+
+constexpr const char* kRemedy = "copy the directory again or build it again";
+
+void check_count(std::int64_t expected, std::size_t found, const std::string& of_what) {
+  if (std::cmp_equal(found, expected)) return;
+  throw EngineError("expected the engines of all " + std::to_string(expected) + " ranks" + of_what + ", found " +
+                    std::to_string(found) + ": pass the directory that build wrote");
+}
+
+std::string rank_text(const RankMapping& mapping, std::int64_t rank) {
+  return "rank " + std::to_string(rank) + " of " + std::to_string(num_ranks(mapping));
+}
+
+void check_rank(const RankMapping& found, const RankMapping& first, std::int64_t rank) {
+  if (found.tp_size == first.tp_size && found.pp_size == first.pp_size && found.rank == rank) return;
+  throw EngineError("expected the engine of " + rank_text(first, rank) + ", found " + rank_text(found, found.rank) +
+                    ": " + kRemedy);
+}
+
+// The ranks from number `first` on are a stage's.
+void check_parts(std::span<const Engine* const> parts, const RankMapping& mapping, std::int64_t first) {
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    check_rank(parts[part]->manifest().mapping, mapping, first + static_cast<std::int64_t>(part));
+    if (parts[part]->plan_json() != parts.front()->plan_json()) {
+      throw EngineError("rank " + std::to_string(first + static_cast<std::int64_t>(part)) +
+                        " has another plan than rank " + std::to_string(first) +
+                        ", as of another build: build the engine again");
+    }
+  }
+}
+
+bool is_alike(const Engine& sender, int sent, const Engine& receiver, int received) {
+  const PlanTensor& from = sender.plan().tensors[static_cast<std::size_t>(sent)];
+  const PlanTensor& to = receiver.plan().tensors[static_cast<std::size_t>(received)];
+  return from.dtype == to.dtype && from.shape == to.shape;
+}
+
+// The blocks of a sequence have the same numbers in every stage.
+bool counts_alike(const Engine& one, const Engine& other) {
+  const auto& a = one.manifest().limits;
+  const auto& b = other.manifest().limits;
+  const KvCache &own = one.manifest().kv_cache, &its = other.manifest().kv_cache;
+  const bool same_limits = a.max_batch_size == b.max_batch_size && a.max_seq_len == b.max_seq_len &&
+                           a.max_num_tokens == b.max_num_tokens && a.max_draft_len == b.max_draft_len;
+  return same_limits && own.tokens_per_block == its.tokens_per_block && own.num_blocks == its.num_blocks &&
+         std::ranges::equal(own.groups, its.groups, {}, &CacheGroup::window, &CacheGroup::window);
+}
+
+void check_link(const Engine& sender, const Engine& receiver) {
+  const std::map<std::string, int> sent = sent_by(sender.plan()), &received = receiver.plan().received;
+  const bool matches = std::ranges::equal(sent, received, [&](const auto& output, const auto& input) {
+    return output.first == input.first && is_alike(sender, output.second, receiver, input.second);
+  });
+  if (matches && counts_alike(sender, receiver)) return;
+  throw EngineError("stage " + std::to_string(stage_of(receiver.manifest().mapping)) +
+                    " does not take what the stage before it sends, as of another build: build the engine again");
+}
+
+}  // namespace
+
+void check_stage(std::span<const Engine* const> engines) {
+  if (engines.empty()) throw EngineError("expected the engines of a stage, found none");
+  const RankMapping& mapping = engines.front()->manifest().mapping;
+  check_count(mapping.tp_size, engines.size(), " of a stage");
+  check_parts(engines, mapping, stage_of(mapping) * mapping.tp_size);
+}
 
 void check_ranks(std::span<const Engine* const> engines) {
-  const std::int64_t tp_size = engines.front()->manifest().mapping.tp_size;
-  if (tp_size != std::ssize(engines)) {
-    throw EngineError("expected the engines of all " + std::to_string(tp_size) + " ranks, found " +
-                      std::to_string(engines.size()) + ": pass the directory that build wrote");
-  }
-  for (std::size_t rank = 0; rank < engines.size(); ++rank) {
-    const RankMapping& found = engines[rank]->manifest().mapping;
-    if (found.tp_size != tp_size || found.rank != static_cast<std::int64_t>(rank)) {
-      throw EngineError("expected the engine of rank " + std::to_string(rank) + " of " + std::to_string(tp_size) +
-                        ", found rank " + std::to_string(found.rank) + " of " + std::to_string(found.tp_size) +
-                        ": copy the directory again or build it again");
-    }
-    if (engines[rank]->plan_json() != engines.front()->plan_json()) {
-      throw EngineError("rank " + std::to_string(rank) +
-                        " has another plan than rank 0, as of another build: build the engine again");
-    }
+  if (engines.empty()) throw EngineError("expected the engines of all ranks, found none");
+  const RankMapping& mapping = engines.front()->manifest().mapping;
+  check_count(num_ranks(mapping), engines.size(), "");
+  const auto tp_size = static_cast<std::size_t>(mapping.tp_size);
+  for (std::size_t first = 0; first < engines.size(); first += tp_size) {
+    check_parts(engines.subspan(first, tp_size), mapping, static_cast<std::int64_t>(first));
+    if (first > 0) check_link(*engines[first - tp_size], *engines[first]);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "ranks/failed_rank.h"
 
 namespace tl {
 namespace {
@@ -12,13 +13,6 @@ constexpr char kNo = 0, kYes = 1;
 
 // Ranks that wait in a meeting leave it at once when the step fails; the others get as long to notice.
 constexpr std::chrono::seconds kGrace{1};
-
-std::string seconds_text(std::chrono::nanoseconds duration) {
-  std::string text = std::to_string(std::chrono::duration<double>(duration).count());
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text;
-}
 
 }  // namespace
 
@@ -30,8 +24,7 @@ RankMeeting::RankMeeting(int num_ranks, std::chrono::nanoseconds timeout)
 
 void RankMeeting::begin() {
   const Lock lock(mutex_);
-  if (gave_up_)
-    throw DeviceError("a rank of this engine did not come back from an earlier step: load the engine again");
+  if (gave_up_) throw DeviceError(kRankGivenUp);
   ++num_steps_;
   failure_ = nullptr;
   std::ranges::fill(here_, kNo);
@@ -112,9 +105,8 @@ std::string RankMeeting::missing() const {
   }
   const std::string where =
       site_.number < 0 ? site_.name : "collective " + std::to_string(site_.number) + " (" + site_.name + ")";
-  return (count > 1 ? "ranks " : "rank ") + ranks + " of " + std::to_string(num_ranks()) + " did not come to " + where +
-         " of step " + std::to_string(num_steps_) + " within " + seconds_text(timeout_) +
-         " s of the first: the requests of the step are ended, load the engine again";
+  return did_not_come((count > 1 ? "ranks " : "rank ") + ranks, num_ranks(), where,
+                      static_cast<std::uint64_t>(num_steps_), timeout_);
 }
 
 bool RankMeeting::gave_up() const {

@@ -26,7 +26,10 @@ def _same(names: str, remedy: str, *neutral: Any) -> dict[str, Unsupported]:
 
 _LORA = "adapters are directories that PEFT wrote: pass them as lora_dir"
 _AUTOMATIC = "engines for GPUs choose this themselves; leave it out"
-_ONE_DEVICE = "engines share layers out among devices (tensor_parallel_size), and in no other way yet; leave it out"
+_DIVIDED = (
+    "engines are divided among devices by tensor_parallel_size and pipeline_parallel_size, and in no other way yet; "
+    "leave it out"
+)
 _WINDOWS = "attention windows are part of the model and travel in the engine; leave it out"
 _SINKS = "attention sinks are not supported; leave it out"
 _SPECULATION = "speculative decoding is not supported yet; leave it out"
@@ -52,7 +55,7 @@ FROM_DIR: Mapping[str, Unsupported] = {
     **_same("debug_mode debug_tensor_names", "there is no debug mode; `trtllm-lite inspect` shows an engine"),
     **_same("is_enc_dec cross_kv_cache_fraction mm_embedding_offloading", _TEXT_ONLY),
     **_same("logits_processor_map", _CALLBACKS),
-    **_same("is_orchestrator_mode", _ONE_DEVICE),
+    **_same("is_orchestrator_mode", _DIVIDED),
     **_same("gather_generation_logits", "always available: generate(output_generation_logits=True)", True),
     **_same("use_runtime_defaults", "an engine's defaults are always used; leave it out", True),
     **_same("use_gpu_direct_storage", _LOADER),
@@ -74,9 +77,9 @@ GENERATE: Mapping[str, Unsupported] = {
 
 LLM: Mapping[str, Unsupported] = {
     **_same("trust_remote_code", "code that comes with a model is never run; leave it out"),
-    **_same("pipeline_parallel_size context_parallel_size gpus_per_node", _ONE_DEVICE, 1),
-    **_same("moe_tensor_parallel_size moe_expert_parallel_size moe_cluster_parallel_size", _ONE_DEVICE, 1, -1),
-    **_same("enable_attention_dp", _ONE_DEVICE),
+    **_same("context_parallel_size gpus_per_node", _DIVIDED, 1),
+    **_same("moe_tensor_parallel_size moe_expert_parallel_size moe_cluster_parallel_size", _DIVIDED, 1, -1),
+    **_same("enable_attention_dp", _DIVIDED),
     **_same("cuda_graph_config attn_backend torch_compile_config sampler_type", _AUTOMATIC, "auto"),
     **_same("backend", "there is one runtime; leave it out", "tensorrt"),
     **_same("enforce_eager disable_overlap_scheduler", _AUTOMATIC),

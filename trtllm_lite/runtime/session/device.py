@@ -40,17 +40,25 @@ def available_memory(
     draft: Manifest | None = None,
     num_loras: int = 0,
     device_ids: Sequence[int] | None = None,
+    others: Sequence[Manifest] = (),
 ) -> int:
     """Bytes of a rank's device that are free for the KV cache, beside weights and workspace of the engine, and of the
     one that drafts for it, and beside so many adapters: on the device that has least.
+
+    ``others`` are the manifests of the ranks but the first.
 
     Raises DeviceError if the engine is for a GPU and there is none, LimitError if all that does not fit.
     """
     if manifest.target.kind == "cpu":
         return available_host_memory()
-    devices = range(manifest.mapping.tp_size) if device_ids is None else device_ids
-    free = min(core.cuda_device_memory(device)["free"] for device in devices)
-    needs = [engine.memory for engine in (manifest, draft) if engine]
+    ranks = [manifest, *others]
+    devices = range(len(ranks)) if device_ids is None else device_ids
+    found = [core.cuda_device_memory(device)["free"] for device in devices]
+    free, memory = min(
+        ((free, rank.memory) for free, rank in zip(found, ranks, strict=False)),
+        key=lambda pair: pair[0] - pair[1].weights - pair[1].workspace,
+    )
+    needs = [memory, *([draft.memory] if draft else [])]
     weights, workspace = sum(memory.weights for memory in needs), sum(memory.workspace for memory in needs)
     if free < weights + workspace:
         what = "this engine needs" if draft is None else "this engine and its draft model need"

@@ -1,7 +1,7 @@
 """The limits of a loaded engine: those that it was built for, or tighter ones that are chosen when it is loaded."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,7 +57,8 @@ class RunnerOptions:
     max_num_tokens. ``speculation``: how to guess tokens ahead, if at all. ``num_threads``: threads of a CPU engine;
     None means one for each core. ``max_loras``: adapters that running requests use at once (16 by default);
     ``max_cpu_loras``: adapters that are kept in memory (twice as many). ``device_ids``: the GPUs of an engine's ranks,
-    in their order; None means the first ones.
+    in their order; None means the first ones. ``distributed_executor_backend``: "ray" for stages in actors of Ray, None
+    for this process.
     Raises ArgumentError for a value that makes no sense.
     """
 
@@ -75,6 +76,7 @@ class RunnerOptions:
     max_loras: int | None = None
     max_cpu_loras: int | None = None
     device_ids: tuple[int, ...] | None = None
+    distributed_executor_backend: str | None = None
 
     def __post_init__(self) -> None:
         for name in (*LIMIT_NAMES, "max_loras", "max_cpu_loras"):
@@ -88,6 +90,11 @@ class RunnerOptions:
             whole_number("num_threads", self.num_threads, 1, _MAX_THREADS)
         for device in self.device_ids or ():
             whole_number("device_ids", device, 0, _MAX_DEVICES)
+        if self.distributed_executor_backend not in (None, "ray"):
+            raise ArgumentError(
+                f"distributed_executor_backend is {shown(self.distributed_executor_backend)}: expected ray, or leave "
+                "it out to compute in this process"
+            )
         check_flag("enable_chunked_context", self.enable_chunked_context)
         policy = self.scheduler.capacity_scheduler_policy
         if self.kv_cache.host_cache_size and policy != "MAX_UTILIZATION":
@@ -104,13 +111,18 @@ LIMIT_NAMES = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens
 
 
 def runner_limits(
-    manifest: Manifest, options: RunnerOptions, available_bytes: int, draft: Manifest | None = None
+    manifest: Manifest,
+    options: RunnerOptions,
+    available_bytes: int,
+    draft: Manifest | None = None,
+    others: Sequence[Manifest] = (),
 ) -> RunnerLimits:
     """The engine's limits, tightened by the options.
 
-    An engine that drafts for it, ``draft``, has as many blocks, in the same memory. ``available_bytes`` is the free
-    memory of the device, of which free_gpu_memory_fraction is a share. Raises LimitError for an option above the
-    engine's limit, ArgumentError for one that contradicts the engine.
+    ``others`` are the manifests of its ranks but the first: on a CPU they have blocks in the same memory. An engine
+    that drafts for it, ``draft``, has as many blocks, in the same memory, too. ``available_bytes`` is the free memory
+    of the device, of which free_gpu_memory_fraction is a share. Raises LimitError for an option above the engine's
+    limit, ArgumentError for one that contradicts the engine.
     """
     built, cache = manifest.limits, manifest.kv_cache
     ceilings = {**vars(built), "max_output_len": built.max_seq_len, "max_beam_width": built.max_batch_size}
@@ -122,14 +134,16 @@ def runner_limits(
     windows = tuple(group.window for group in cache.groups)
     geometry = core().KvGeometry(cache.tokens_per_block, windows, values["max_num_tokens"])
     demand = geometry.most_blocks_of_batch(values["max_batch_size"], values["max_seq_len"])
-    block_bytes = cache.bytes_per_block
+    of_ranks = [rank.kv_cache.bytes_per_block for rank in (manifest, *others)]
+    of_draft = 0
     if draft is not None:
-        demand = min(demand, draft.kv_cache.num_blocks)
-        block_bytes += draft.kv_cache.bytes_per_block
+        demand, of_draft = min(demand, draft.kv_cache.num_blocks), draft.kv_cache.bytes_per_block
+    on_host = sum(of_ranks) + of_draft
+    block_bytes = on_host if manifest.target.kind == "cpu" else max(of_ranks) + of_draft
     return RunnerLimits(
         **values,
         num_blocks=_cache_blocks(cache, block_bytes, demand, options.kv_cache, available_bytes),
-        num_host_blocks=_host_cache_bytes(options.kv_cache) // block_bytes,
+        num_host_blocks=_host_cache_bytes(options.kv_cache) // on_host,
         tokens_per_block=cache.tokens_per_block,
         windows=windows,
     )

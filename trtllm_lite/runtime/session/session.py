@@ -32,6 +32,7 @@ from trtllm_lite.runtime.session.limits import (
 )
 from trtllm_lite.runtime.session.notifier import Notifier
 from trtllm_lite.runtime.session.prompt_len import check_prompt_len, output_len
+from trtllm_lite.runtime.session.remote import check_remote, open_stages
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.stats import Stats, make_stats
@@ -44,7 +45,8 @@ class Session:
     """Takes requests, from any thread, and runs them together.
 
     ``executor`` is a ``_core.DeviceExecutor``; ``pump`` delivers the events of the
-    ``_core.EventLoop`` over it; tests put stand-ins in their place. A session lives as long as something refers to it
+    ``_core.EventLoop`` over it; tests put stand-ins in their place. ``stages`` are the processes that compute, if it is
+    not this one. A session lives as long as something refers to it
     or to the handle of one of its requests.
     """
 
@@ -54,10 +56,11 @@ class Session:
     pump: EventPump
     tokenizer: Tokenizer | None
     adapters: Adapters | None = None
+    stages: Any = None
 
     def __post_init__(self) -> None:
         # This also runs at the interpreter's exit: the pump's thread must end before the objects that it uses.
-        self._close = weakref.finalize(self, _close, self.adapters, self.pump)
+        self._close = weakref.finalize(self, _close, self.adapters, self.pump, self.stages)
 
     def check(self, request: Request, row: int | None = None) -> None:
         """Raise what :meth:`submit` would raise but for a full queue; ``row`` is the prompt's number among several."""
@@ -189,16 +192,20 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     if isinstance(rank, bool) or not isinstance(rank, int) or rank != 0:
         raise ArgumentError(f"rank is {shown(rank)}: one process runs all ranks of an engine, so pass rank=0")
     native = core()
-    ranks = open_ranks(native, directory)
-    engine, manifest = ranks[0], Manifest.from_json(ranks[0].manifest)
+    is_remote = options.distributed_executor_backend is not None
+    ranks = [native.Engine(str(engine_path(directory, 0)))] if is_remote else open_ranks(native, directory)
+    manifests = [Manifest.from_json(rank.manifest) for rank in ranks]
+    engine, manifest = ranks[0], manifests[0]
     check_end_ids(manifest)
+    if is_remote:
+        check_remote(manifest, options)
     options = device_options(manifest.target, options)
     draft_engine = _draft_engine(native, options.speculation)
     draft = None if draft_engine is None else Manifest.from_json(draft_engine.manifest)
     num_loras = 0 if manifest.lora is None else options.max_loras or DEFAULT_MAX_LORAS
-    limits = runner_limits(
-        manifest, options, available_memory(native, manifest, draft, num_loras, options.device_ids), draft
-    )
+    others = manifests[1:]
+    available = available_memory(native, manifest, draft, num_loras, options.device_ids, others)
+    limits = runner_limits(manifest, options, available, draft, others)
     tokenizer = Tokenizer.from_dir(directory, manifest.files, native.crc32c)
     check_host_memory(limits, available_host_memory())
     max_seq_len = min(limits.max_seq_len, limits.cache_len)
@@ -211,7 +218,13 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
             "num_blocks": limits.num_blocks,
             "device_ids": options.device_ids,
         }
-        executor = make_executor(native, ranks, manifest, **where, num_loras=num_loras)
+        stages = None
+        if is_remote:
+            files = [directory / name for name in manifest.engine_files]
+            stages = open_stages(files, manifest, limits.num_blocks, options.num_threads)
+            executor = native.RemoteStages(engine, stages)
+        else:
+            executor = make_executor(native, ranks, manifest, **where, num_loras=num_loras)
         drafting = drafting_options(native, options.speculation, manifest.limits)
         if draft is not None:
             where["device_ids"] = options.device_ids and options.device_ids[:1]
@@ -236,13 +249,14 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
         pump=pump,
         tokenizer=tokenizer,
         adapters=_adapters(native, engine, manifest, options, pump, executor),
+        stages=stages,
     )
 
 
 def open_ranks(native: Any, directory: Path) -> list[Any]:
     """``_core.Engine`` of each rank."""
     first = native.Engine(str(engine_path(directory, 0)))
-    others = range(1, Manifest.from_json(first.manifest).mapping.tp_size)
+    others = range(1, Manifest.from_json(first.manifest).mapping.num_ranks)
     return [first, *(native.Engine(str(engine_path(directory, rank))) for rank in others)]
 
 
@@ -274,10 +288,12 @@ def _adapters(
     return Adapters(load, pump.submit, max_loras, options.max_cpu_loras or 2 * max_loras, place if has_slots else None)
 
 
-def _close(adapters: Adapters | None, pump: EventPump) -> None:
+def _close(adapters: Adapters | None, pump: EventPump, stages: Any) -> None:
     if adapters is not None:
         adapters.close()
     pump.close()
+    if stages is not None:
+        stages.close()
 
 
 def _draft_engine(native: Any, config: SpeculativeConfig | None) -> Any:

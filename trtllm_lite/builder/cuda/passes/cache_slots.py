@@ -1,7 +1,7 @@
 """A program begins with the search for the tokens' places in the cache, once for all layers."""
 
 from trtllm_lite.builder.cuda.ops import Op, ProgramKind
-from trtllm_lite.builder.cuda.program_ops import program_op
+from trtllm_lite.builder.cuda.program_ops import last_tokens, program_op
 
 _OVER_CACHES = ("PagedAttention", "PagedLoad", "PagedStore")
 
@@ -11,12 +11,11 @@ def cache_slots(ops: list[Op], program: ProgramKind) -> list[Op]:
 
     The sequences that have ended are those of which Sample has said so.
     """
-    (sample,) = (op for op in ops if op.kind == "Sample")
     limits = program.limits
     first = program_op(
         "CacheSlots",
         ops,
-        {"last_tokens": sample.inputs["last_tokens"]},
+        {"last_tokens": last_tokens(ops)},
         {"tokens_per_block": limits.tokens_per_block},
         {"num_groups": len(limits.cache_groups)},
     )

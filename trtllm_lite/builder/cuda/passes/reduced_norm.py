@@ -1,15 +1,13 @@
-"""The sum over all ranks adds the residual stream and norms it, for few rows, so that one launch does all three."""
+"""The sum over all ranks adds the residual stream and norms it, so that one launch does all three."""
 
 from dataclasses import replace
 
 from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind
-from trtllm_lite.plugins.cuda.ranks import MEETING_BLOCKS
 
 
 def reduced_norm(ops: list[Op], program: ProgramKind) -> list[Op]:
     """RmsNorm(x=AllReduce(z), residual=r, w) -> y, sum becomes AllReduce(z, residual=r, w) -> y, sum."""
-    if program.bucket.max_tokens > MEETING_BLOCKS:
-        return ops
+    del program
     links = Links(ops)
     sums = {op: found for op in ops if (found := _sum(op, links)) is not None}
     fused = []
@@ -22,8 +20,8 @@ def reduced_norm(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def _sum(norm: Op, links: Links) -> Op | None:
-    """The AllReduce whose sum ``norm`` alone reads, to add a residual to it and norm it in 16 bits."""
-    if norm.kind != "RmsNorm" or "residual" not in norm.inputs or "y_type" in norm.attributes:
+    """The AllReduce whose sum ``norm`` alone reads, to add a residual to it and norm it."""
+    if norm.kind != "RmsNorm" or "residual" not in norm.inputs:
         return None
     reduce = links.producer(norm.inputs["x"], "AllReduce")
     return reduce if reduce is not None and links.only_reader(norm.inputs["x"]) is norm else None

@@ -15,12 +15,14 @@ def residual_epilogue(ops: list[Op], program: ProgramKind) -> list[Op]:
     del program
     links = Links(ops)
     norms = {op: linear for op in ops if (linear := _product(op, links)) is not None}
-    sums = {op.outputs["sum"]: linear.outputs["y"] for op, linear in norms.items() if "sum" in op.outputs}
+    sums = {linear.outputs["y"]: op.outputs["sum"] for op, linear in norms.items() if "sum" in op.outputs}
     rewritten = []
     for op in (op for op in ops if op not in norms.values()):
         reads_sums = replace(op, inputs={name: sums.get(value, value) for name, value in op.inputs.items()})
         if op in norms:
-            rewritten.append(norms[op].with_inputs(residual=reads_sums.inputs["residual"]))
+            linear, y = norms[op], norms[op].outputs["y"]
+            added = linear.with_inputs(residual=reads_sums.inputs["residual"])
+            rewritten.append(replace(added, outputs={**linear.outputs, "y": sums.get(y, y)}))
             reads_sums = reads_sums.without("residual", "sum")
         rewritten.append(reads_sums)
     return rewritten

@@ -9,8 +9,7 @@ from trtllm_lite.builder.cuda.expansion import expand_weights
 from trtllm_lite.builder.cuda.layout import lay_out
 from trtllm_lite.builder.cuda.limits import LARGEST_STEP, STEP_BUCKETS, Bucket, step_buckets
 from trtllm_lite.builder.cuda.lowering import lower
-from trtllm_lite.builder.cuda.operands import Operands
-from trtllm_lite.builder.cuda.planning import Lowered, LoweredProgram
+from trtllm_lite.builder.cuda.planning import Lowered, LoweredProgram, operands_of
 from trtllm_lite.builder.cuda.products.sites import Choice, Site, implement
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, Product
 from trtllm_lite.builder.limits import BuildLimits
@@ -62,7 +61,7 @@ def lower_contests(
 
     There is a contest for each kind of product and size of step that has tiled kernels; their best guesses compete.
     """
-    operands = Operands(dtype, limits)
+    operands = operands_of(graph, dtype, limits)
     sites: dict[Product, list[Site]] = defaultdict(list)
 
     def record(site: Site) -> Choice:

@@ -1,4 +1,4 @@
-// Lets tests open an engine one of whose ranks stalls in the middle of a step, as a device that hangs does.
+// Lets tests open engines one of whose ranks stalls in the middle of a step, as a device that hangs does.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -6,10 +6,12 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "bindings/testing/testing.h"
 #include "cpu/cpu_group.h"
+#include "cpu/cpu_pipeline.h"
 
 namespace nb = nanobind;
 
@@ -44,9 +46,23 @@ std::unique_ptr<CpuGroup> stalling_group(const std::vector<const Engine*>& ranks
   return std::make_unique<CpuGroup>(ranks, 1, 0, std::make_unique<StallingMeeting>(num_ranks, limit, rank, collective));
 }
 
+// Two stages, of which the second one stalls.
+std::unique_ptr<CpuPipeline> stalling_pipeline(const std::vector<const Engine*>& ranks, int rank, int collective,
+                                               double timeout) {
+  const auto half = static_cast<std::ptrdiff_t>(ranks.size() / 2);
+  const std::vector<const Engine*> first(ranks.begin(), ranks.begin() + half), last(ranks.begin() + half, ranks.end());
+  std::vector<std::unique_ptr<LogitsExecutor>> stages;
+  const auto meeting = [&] { return std::make_unique<RankMeeting>(static_cast<int>(half), std::chrono::seconds(30)); };
+  stages.push_back(std::make_unique<CpuGroup>(first, 1, 0, meeting()));
+  stages.push_back(stalling_group(last, rank, collective, timeout));
+  return std::make_unique<CpuPipeline>(std::move(stages));
+}
+
 }  // namespace
 
 void bind_ranks(nb::module_& module) {
+  module.def("stalling_pipeline", &stalling_pipeline, nb::arg("ranks"), nb::kw_only(), nb::arg("rank"),
+             nb::arg("collective"), nb::arg("timeout"), nb::keep_alive<0, 1>());
   module.def("stalling_group", &stalling_group, nb::arg("ranks"), nb::kw_only(), nb::arg("rank"), nb::arg("collective"),
              nb::arg("timeout"), nb::keep_alive<0, 1>());
 }

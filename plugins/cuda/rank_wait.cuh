@@ -1,0 +1,53 @@
+// Waiting for other ranks: a rank that does not come has failed, and the others must not wait for ever.
+#pragma once
+
+#include "cuda/rank_memory.cuh"
+
+namespace tl {
+
+__device__ __forceinline__ u64 nanoseconds() {
+  u64 now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+// One thread's wait for rank `other` in the collective of number `site`, which looks again and again:
+// `while (!here && !wait.is_over())`.
+class RankWait {
+ public:
+  __device__ __forceinline__ RankWait(const RankTable* ranks, int other, int site)
+      : ranks_(ranks), other_(other), site_(site) {}
+
+  // Whether it makes no sense to go on: the time is over, on this rank or another. Then the step has failed, which the
+  // host learns from the alarm; what kernels compute from here on is read by nobody. (The host's memory is written, and
+  // never read: reads of so many threads would delay what the host launches.)
+  __device__ __forceinline__ bool is_over() {
+    if (++num_looks_ % kLooksBetween != 0) return false;
+    if (*static_cast<const volatile u64*>(&ranks_->is_over) != 0) return true;
+    const u64 now = nanoseconds();
+    if (begin_ == 0) begin_ = now;
+    if (now - begin_ < ranks_->timeout) return false;
+    raise();
+    return true;
+  }
+
+ private:
+  static constexpr int kLooksBetween = 256;
+
+  __device__ __noinline__ void raise() const {
+    volatile RankAlarm* alarm = reinterpret_cast<RankAlarm*>(ranks_->alarm);
+    alarm->site = site_;
+    __threadfence_system();
+    alarm->missing = other_ + 1;
+    for (int rank = 0; rank < static_cast<int>(ranks_->count); ++rank) {
+      *const_cast<volatile u64*>(in_state(ranks_, &ranks_->is_over, rank)) = 1;
+    }
+  }
+
+  const RankTable* ranks_;
+  const int other_, site_;
+  int num_looks_ = 0;
+  u64 begin_ = 0;
+};
+
+}  // namespace tl

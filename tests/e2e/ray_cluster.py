@@ -1,0 +1,45 @@
+"""A cluster of Ray on this machine, of two nodes with loopback addresses of their own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+from ray.cluster_utils import Cluster
+from ray.util.placement_group import placement_group, remove_placement_group
+
+HEAD, WORKER = "127.0.0.2", "127.0.0.3"
+
+
+class TwoNodes:
+    """Nodes of one CPU each, to which this process is connected. Its own is the head."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        cluster.add_node(num_cpus=1, node_ip_address=HEAD, include_dashboard=False)
+        self.add_node()
+        ray.init(address=cluster.address, _node_ip_address=HEAD, log_to_driver=False)
+
+    def add_node(self) -> None:
+        """Let the node that is not the head join."""
+        self._node = self._cluster.add_node(num_cpus=1, node_ip_address=WORKER)
+
+    def kill_node(self) -> None:
+        """Kill the processes of the node that is not the head."""
+        self._cluster.remove_node(self._node, allow_graceful=False)
+
+    def wait_for_cpus(self) -> None:
+        """Wait until no actor has a CPU of either node."""
+        group = placement_group([{"CPU": 1}] * 2, strategy="STRICT_SPREAD")
+        assert group.wait(60), ray.available_resources()
+        remove_placement_group(group)
+
+
+@contextmanager
+def two_nodes() -> Iterator[TwoNodes]:
+    """A cluster until the block ends."""
+    cluster = Cluster()
+    try:
+        yield TwoNodes(cluster)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()

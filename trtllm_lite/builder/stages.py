@@ -1,0 +1,237 @@
+"""Splits a fused network into the stages of a pipeline, each of which computes some layers behind one another.
+
+A cut lies between two operators. Few bytes cross it: the residual stream, from which the stage behind computes its
+first norm again, as it does what depends on positions alone (rotary tables). Stages cost about the same: the cost of an
+operator is the bytes of weights that a decode step reads, a row of an embedding and all of the LM head.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate, pairwise
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.cache_groups import CACHES, OP, share_caches
+from trtllm_lite.builder.graph import (
+    aliases_of,
+    attribute,
+    dims,
+    fused_node,
+    is_cache,
+    nodes_of,
+    operands,
+    remove_dead,
+    remove_unused_inputs,
+    results,
+    value_of,
+    weight_tensor,
+)
+from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS, POSITION_IDS
+from trtllm_lite.engine.manifest import CacheGroup
+from trtllm_lite.errors import BuildError
+from trtllm_lite.network.dtypes import DTYPE_NAMES
+from trtllm_lite.network.tensors import extents
+from trtllm_lite.plugins.schema import DOMAIN, all_schemas
+from trtllm_lite.vocabulary import STEP_INPUTS, num_bytes
+
+_LOOKED_UP = ("Embedding", "PositionEmbedding")  # operators that read a row of their table for each token
+_MOST_REPEATED = 1 << 16  # bytes of weights of what several stages compute
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a network. ``cache_groups`` are all of the network's, with the layers that the stage has of each."""
+
+    graph: ir.Graph
+    cache_groups: tuple[CacheGroup, ...]
+
+
+def split(graph: ir.Graph, cache_groups: tuple[CacheGroup, ...], pp_size: int) -> list[Stage]:
+    """``graph``, which holds fused operators only and is left as it is, as ``pp_size`` stages.
+
+    What a stage receives are inputs of its graph, by the names that they have as outputs of the one before. Raises
+    BuildError if there are not so many places to cut.
+    """
+    network = _Network(graph)
+    bounds = [0, *_choose_cuts(network, pp_size), len(network.nodes)]
+    return [_stage(network, cache_groups, begin, end) for begin, end in pairwise(bounds)]
+
+
+def received(graph: ir.Graph) -> list[ir.Value]:
+    """The inputs of a stage's graph that the stage before makes, in its order."""
+    step_inputs = {step_input.name for step_input in STEP_INPUTS}
+    return [value for value in graph.inputs if value.name not in step_inputs and not is_cache(value)]
+
+
+def decode_bytes(node: ir.Node) -> int:
+    """The bytes of weights that ``node`` reads for a token."""
+    total = 0
+    for value in node.inputs:
+        tensor = weight_tensor(value)
+        if tensor is not None:
+            shape = extents(tensor)
+            read = shape[1:] if node.op_type in _LOOKED_UP and len(shape) > 1 else shape
+            total += num_bytes(DTYPE_NAMES[tensor.dtype], read)
+    return total
+
+
+class _Network:
+    """What there is to know of a network before it is cut."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph, self.nodes = graph, list(graph)
+        self.position = {node: number for number, node in enumerate(self.nodes)}
+        self.repeated: set[ir.Value] = set()  # values that depend on positions alone
+        for node in self.nodes:
+            if self._is_repeated(node):
+                self.repeated |= set(node.outputs)
+        self.num_attention = [0, *accumulate(int(node.op_type == OP) for node in self.nodes)]
+        self.bytes_before = [0, *accumulate(map(decode_bytes, self.nodes))]
+        self.crossing = cache(self._crossing)
+
+    def _is_repeated(self, node: ir.Node) -> bool:
+        computed = [value for value in node.inputs if value is not None and weight_tensor(value) is None]
+        known = all(value in self.repeated or value.name == POSITION_IDS for value in computed)
+        return known and not aliases_of(node) and decode_bytes(node) <= _MOST_REPEATED
+
+    def _crossing(self, cut: int) -> list[ir.Value]:
+        """The values that are sent where the operators from number ``cut`` on are another stage's, in their order."""
+        found: dict[ir.Value, None] = {}
+        for node in self.nodes[:cut]:
+            for value in node.outputs:
+                is_read = any(self.position[use.node] >= cut for use in value.uses())
+                if is_read and value not in self.repeated and not _is_stored(value):
+                    found[sum_of_norm(value) or value] = None
+        return list(found)
+
+    def crossing_bytes(self, cut: int) -> int | None:
+        """The bytes that cross for each token; None if something else than rows of floats of all tokens would."""
+        total = 0
+        for value in self.crossing(cut):
+            rows, features = (*(dims(value) or ()), None, None)[:2]
+            if value.dtype != ir.DataType.FLOAT or rows != NUM_TOKENS or not isinstance(features, int):
+                return None
+            total += num_bytes(DTYPE_NAMES[value.dtype], (features,))
+        return total
+
+    def cuts(self) -> list[int]:
+        """Where least crosses, with attention on both sides."""
+        total = self.num_attention[-1]
+        inner = [cut for cut in range(1, len(self.nodes)) if 0 < self.num_attention[cut] < total]
+        costs = {cut: cost for cut in inner if (cost := self.crossing_bytes(cut)) is not None}
+        return [cut for cut, cost in costs.items() if cost == min(costs.values())]
+
+
+def sum_of_norm(value: ir.Value) -> ir.Value | None:
+    """The sum that ``value`` is the norm of, if the operator that makes it makes both."""
+    producer = value.producer()
+    if producer is None or producer.op_type not in ("RmsNorm", "LayerNorm"):
+        return None
+    made = results(producer)
+    return made.get("sum") if made["y"] is value else None
+
+
+def _choose_cuts(network: _Network, pp_size: int) -> list[int]:
+    """The cuts whose largest stage is smallest; of equal ones the first."""
+    ends = [0, *network.cuts(), len(network.nodes)]
+    # best[end]: the largest of so many stages up to there, and their cuts.
+    best: dict[int, tuple[int, list[int]]] = {0: (0, [])}
+    for _ in range(pp_size):
+        further: dict[int, tuple[int, list[int]]] = {}
+        for end in ends:
+            options = [
+                (max(largest, network.bytes_before[end] - network.bytes_before[begin]), [*cuts, end])
+                for begin, (largest, cuts) in best.items()
+                if network.num_attention[begin] < network.num_attention[end]
+            ]
+            if options:
+                further[end] = min(options)
+        best = further
+    if len(network.nodes) not in best:
+        raise _too_many(network, pp_size)
+    return best[len(network.nodes)][1][:-1]
+
+
+def _too_many(network: _Network, pp_size: int) -> BuildError:
+    """The error that names the places where the network can be cut."""
+    cuts = network.cuts()
+    places = [str(network.nodes[cut - 1].name) for cut in cuts]
+    more = [f"and {len(places) - _MOST_NAMED} more"] if len(places) > _MOST_NAMED else []
+    most = 1 + len({network.num_attention[cut] for cut in cuts})
+    return BuildError(
+        f"pp_size is {pp_size}, and this network can be cut into at most {most} stages with attention, behind "
+        f"{', '.join([*places[:_MOST_NAMED], *more]) or 'no operator'}: pass --pp_size {most} or less"
+    )
+
+
+def _stage(network: _Network, groups: Sequence[CacheGroup], begin: int, end: int) -> Stage:
+    """The operators from number ``begin`` up to ``end``, and what they need of those before that is computed again."""
+    graph = network.graph.clone()
+    nodes = list(graph)
+    own = nodes[begin:end]
+    values = {str(value.name): value for node in nodes for value in node.outputs}
+    if begin > 0:
+        values |= _receive(graph, [values[str(value.name)] for value in network.crossing(begin)], own)
+    layers = {layer: node for layer, node in enumerate(nodes_of(graph, OP, DOMAIN)) if node in set(own)}
+    made = [value for value in graph.outputs if value.producer() in set(own) and not _is_stored(value)]
+    sent = made if end == len(nodes) else [values[str(value.name)] for value in network.crossing(end)]
+    graph.outputs.clear()
+    graph.outputs.extend([*_own_caches(graph, layers), *sent])
+    remove_dead(graph)
+    remove_unused_inputs(graph, list(graph.inputs))
+    own_groups = [replace(group, layers=tuple(layer for layer in group.layers if layer in layers)) for group in groups]
+    share_caches(graph, layers, own_groups)
+    return Stage(graph, tuple(own_groups))
+
+
+def _is_stored(value: ir.Value) -> bool:
+    """Whether the value lies where an input of its producer does."""
+    producer = value.producer()
+    return producer is not None and producer.outputs.index(value) in aliases_of(producer)
+
+
+def _receive(graph: ir.Graph, sent: Sequence[ir.Value], readers: Sequence[ir.Node]) -> dict[str, ir.Value]:
+    """Let ``readers`` read inputs of the graph instead of the values ``sent``, and of norms of them; the inputs."""
+    inputs = {value: value_of(str(value.name), ir.DataType.FLOAT, dims(value) or ()) for value in sent}
+    graph.inputs.extend(inputs.values())
+    for value, given in inputs.items():
+        _replace_within(value, given, readers)
+        norm = value.producer()
+        assert norm is not None
+        if sum_of_norm(norm.outputs[0]) is value and any(use.node in readers for use in norm.outputs[0].uses()):
+            again = _norm_again(norm, given)
+            graph.insert_before(readers[0], again)
+            _replace_within(norm.outputs[0], again.outputs[0], readers)
+    return {str(given.name): given for given in inputs.values()}
+
+
+def _replace_within(value: ir.Value, new: ir.Value, readers: Sequence[ir.Node]) -> None:
+    """Let those of ``readers`` that read ``value`` read ``new``."""
+    within = set(readers)
+    for node, position in list(value.uses()):
+        if node in within:
+            node.replace_input_with(position, new)
+
+
+def _norm_again(norm: ir.Node, total: ir.Value) -> ir.Node:
+    """The operator ``norm`` of the sum that it makes, where that is known."""
+    vectors = {name: value for name, value in operands(norm).items() if name not in ("x", "residual")}
+    y = value_of(str(norm.outputs[0].name), ir.DataType.FLOAT, dims(norm.outputs[0]) or ())
+    epsilon = {"epsilon": attribute(norm, "epsilon")}
+    return fused_node(norm.op_type, str(norm.name), {"x": total, **vectors}, {"y": y}, epsilon)
+
+
+def _own_caches(graph: ir.Graph, layers: Mapping[int, ir.Node]) -> list[ir.Value]:
+    """Let each layer update caches of its own, which are inputs of the graph; returns what they are afterwards."""
+    schema, made = all_schemas()[OP], []
+    for layer, node in layers.items():
+        for name in CACHES:
+            before = operands(node)[name]
+            assert before.dtype is not None
+            own = value_of(f"{name}.{layer}", before.dtype, dims(before) or ())
+            graph.inputs.append(own)
+            node.replace_input_with(schema.input_index(name), own)
+        made += [node.outputs[position] for position in aliases_of(node)]
+    return made

@@ -1,0 +1,75 @@
+// The stages of one engine on the CPU, each of which computes some layers: they take steps as one executor does.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "home_process.h"
+#include "host/logits_executor.h"
+
+namespace tl {
+
+class CpuPipeline final : public LogitsExecutor {
+ public:
+  // `stages` are the executors of all stages (check_ranks), two or more, in order, with as many blocks each. Each but
+  // the last has a thread, which hands on what it makes; the last computes a step when that is to finish.
+  explicit CpuPipeline(std::vector<std::unique_ptr<LogitsExecutor>> stages);
+
+  int num_stages() const override { return static_cast<int>(stages_.size()); }
+  void begin(const StepRequest& request) override;
+  // Throws what the stages throw; a DeviceError names its stage.
+  void finish(const LogitsUse& use) override;
+
+  // Copies wait until no step is begun, and then concern all stages.
+  std::size_t block_bytes() const override;
+  void copy_block(std::int64_t src, std::int64_t dst) override;
+  void save_block(std::int64_t block, std::span<std::byte> out) override;
+  void load_block(std::int64_t block, std::span<const std::byte> data) override;
+
+  std::int64_t num_blocks() const override { return stages_.front()->num_blocks(); }
+  const Engine& engine() const override { return stages_.front()->engine(); }
+  int num_threads() const override { return stages_.back()->num_threads(); }
+  MemoryUse memory() const override;
+  StepOutput output(const std::string& name, const RowSlice& slice) override;
+
+ private:
+  // A step that is begun and not finished.
+  struct Step {
+    explicit Step(const StepRequest& of) : request(of) {}
+
+    StepRequest request;
+    std::vector<float> made;  // by the stage before, for the next one
+    std::exception_ptr error;
+    std::size_t num_passed = 0;  // stages
+  };
+  // What the threads share. They end with it.
+  struct Pipe {
+    ~Pipe();
+
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<Step> steps;
+    bool stopping = false;
+    std::vector<std::thread> threads;  // of all stages but the last
+  };
+  void work(std::size_t stage);
+  void pass(Step& step, std::size_t stage);
+  void run_stage(Step& step, std::size_t stage, const LogitsUse& use);
+  Step* at(std::size_t stage);
+  // A lock with which no step is begun.
+  std::unique_lock<std::mutex> lock_idle();
+
+  std::vector<std::unique_ptr<LogitsExecutor>> stages_;
+  HomeBound<Pipe> pipe_;
+};
+
+}  // namespace tl

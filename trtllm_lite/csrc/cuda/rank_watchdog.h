@@ -1,0 +1,32 @@
+// Learns from the kernels of ranks that one of them did not come to a collective.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "cuda/device.h"
+#include "engine/engine.h"
+
+namespace tl::cuda {
+
+class RankWatchdog {
+ public:
+  // A rank that comes later to a collective than another by more than `timeout` has failed.
+  RankWatchdog(int num_ranks, std::chrono::nanoseconds timeout);
+
+  // Where kernels raise the alarm (plugins/cuda/rank_table.cuh), and after how many nanoseconds.
+  DevicePtr alarm() const { return reinterpret_cast<DevicePtr>(memory_.data()); }
+  std::uint64_t timeout() const { return static_cast<std::uint64_t>(timeout_.count()); }
+
+  bool is_raised() const;
+  // Throws DeviceError, which names rank, collective and step, if an alarm was raised in a step of `plan` that has
+  // ended.
+  void check(const Plan& plan, std::uint64_t step) const;
+
+ private:
+  const int num_ranks_;
+  const std::chrono::nanoseconds timeout_;
+  PinnedBuffer memory_;
+};
+
+}  // namespace tl::cuda

@@ -1,0 +1,78 @@
+"""A stage of an engine: what runs in an actor of Ray."""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.engine.format import LENGTH_BYTES, MAX_HEADER_BYTES
+from trtllm_lite.errors import EngineError
+from trtllm_lite.runtime.core import core
+
+# Blocks of the KV cache to be copied, from where and to where, before anything else is done.
+Copies = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the driver must know of a stage that is ready."""
+
+    pid: int
+    block_bytes: int
+    memory: dict[str, int]
+
+
+class Stage:
+    """The engines of a stage's ranks, in a process of their own. Calls come in the order of steps."""
+
+    def __init__(self, digests: Mapping[Path, str], num_blocks: int, num_threads: int) -> None:
+        """``digests`` has the engine file of each rank of the stage, and its :func:`header_digest` where the driver is.
+
+        Raises EngineError if a file is not there or another one, LimitError if there is too little memory.
+        """
+        for path, digest in digests.items():
+            if path.is_file() and header_digest(path) != digest:
+                raise EngineError(f"{path} is another engine here than where the requests come from: copy it again")
+        native = core()
+        self._step = native.step_stage
+        self._executor = native.open_stage(
+            [native.Engine(str(path)) for path in digests], num_blocks=num_blocks, num_threads=num_threads
+        )
+
+    def facts(self) -> Facts:
+        """The stage is ready."""
+        return Facts(os.getpid(), self._executor.block_bytes, self._executor.memory)
+
+    def step(self, copies: Copies, request: Sequence[NDArray[np.int32]], received: Any = None) -> NDArray[Any]:
+        """What the stage makes of a step, and of what it has ``received`` from the one before it.
+
+        That is what the next stage receives, or the logits.
+        """
+        self._copy(copies)
+        return self._step(self._executor, *request, np.empty(0, np.uint8) if received is None else received)
+
+    def save_block(self, copies: Copies, block: int) -> NDArray[np.uint8]:
+        """The content of a block of the KV cache."""
+        self._copy(copies)
+        return self._executor.save_block(block)
+
+    def load_block(self, copies: Copies, block: int, data: NDArray[np.uint8]) -> None:
+        """The reverse of :meth:`save_block`."""
+        self._copy(copies)
+        self._executor.load_block(block, data)
+
+    def _copy(self, copies: Copies) -> None:
+        for source, to in copies:
+            self._executor.copy_block(source, to)
+
+
+def header_digest(path: Path) -> str:
+    """The SHA-256 digest of an engine file's header, which has the checksums of all that follows."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        return hashlib.sha256(file.read(min(length, MAX_HEADER_BYTES))).hexdigest()
