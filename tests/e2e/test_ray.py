@@ -15,7 +15,7 @@ from trtllm_lite.errors import ArgumentError, DeviceError, EngineError
 
 pytest.importorskip("ray", reason="needs the ray extra")
 
-from tests.e2e.ray_cluster import HEAD, WORKER, TwoNodes, two_nodes
+from tests.ray_cluster import HEAD, WORKER, TwoNodes, two_nodes
 from trtllm_lite.runtime.ray import placement, stages
 from trtllm_lite.runtime.ray.stage import Stage, header_digest
 

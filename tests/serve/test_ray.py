@@ -18,7 +18,7 @@ from tests.serve.server import Server, serving
 
 pytest.importorskip("ray.serve", reason="needs the serve-ray extra")
 
-from tests.serve.ray_cluster import Service, replicated
+from tests.serve.replicas import Service, replicated
 
 MAX_LOOKS = 500
 LONG = 10_000  # tokens, of which the tests wait for all
@@ -165,14 +165,14 @@ def test_what_a_dead_replica_was_answering_fails_and_the_rest_goes_on(service: S
         other = threads.submit(whole, service, LONG)
         wait_until_busy(service)
         if what == "node":
-            service.remove_node()
+            service.nodes.kill_node()
         else:
             service.kill_replica()
         outcome = is_whole(lines), other.result().status_code
     assert outcome in ((True, 500), (False, 200))
     assert whole(service, 1).status_code == 200
     if what == "node":
-        service.add_node()
+        service.nodes.add_node()
     service.wait_until_whole()
     with begun(service, ENDLESS), begun(service, ENDLESS):
         pass

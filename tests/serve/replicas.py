@@ -1,4 +1,4 @@
-"""A cluster of Ray on this machine, whose nodes have loopback addresses of their own, and the server on it."""
+"""The server as an application of Ray Serve, on a cluster of two nodes."""
 
 import os
 import signal
@@ -8,32 +8,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray import serve
-from ray.cluster_utils import Cluster
 
+from tests.ray_cluster import TwoNodes, two_nodes
 from trtllm_lite.serve.ray import app
 
-HEAD, WORKER = "127.0.0.2", "127.0.0.3"
 _MAX_LOOKS = 100_000
 _REPLICA = b"ray::ServeReplica"
 
 
 class Service:
-    """Two replicas of the server, one on each node, behind one proxy at ``address``."""
+    """Two replicas of the server, one on each of ``nodes``, behind one proxy at ``address``."""
 
-    def __init__(self, cluster: Cluster, address: str) -> None:
+    def __init__(self, nodes: TwoNodes, address: str) -> None:
+        self.nodes = nodes
         self.address = address
-        self._cluster = cluster
-        self.add_node()
-
-    def add_node(self) -> None:
-        """Let the node that is not the head join."""
-        self._node = self._cluster.add_node(num_cpus=1, node_ip_address=WORKER)
-
-    def remove_node(self) -> None:
-        """Kill the processes of the node that is not the head."""
-        self._cluster.remove_node(self._node, allow_graceful=False)
 
     def replicas(self) -> set[int]:
         """Processes of the replicas."""
@@ -65,17 +54,8 @@ def replicated(engine: Path, **arguments: Any) -> Iterator[Service]:
     """Serve an engine by two replicas, of one thread each, until the block ends."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 1, "node_ip_address": HEAD, "include_dashboard": False},
-    )
-    try:
-        service = Service(cluster, f"http://127.0.0.1:{port}")
-        ray.init(address=cluster.address, _node_ip_address=HEAD, log_to_driver=False)
+    with two_nodes() as nodes:
         serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
         serve.run(app({"engine": str(engine), "num_replicas": 2, "num_threads": 1, **arguments}))
-        yield service
+        yield Service(nodes, f"http://127.0.0.1:{port}")
         serve.shutdown()
-    finally:
-        ray.shutdown()
-        cluster.shutdown()

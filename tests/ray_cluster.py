@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import pytest
 import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group, remove_placement_group
 
 HEAD, WORKER = "127.0.0.2", "127.0.0.3"
+_ONLY_WHAT_COMPUTES: dict[str, Any] = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+_CONFIG = {"health_check_period_ms": 100}  # Ray takes a node for dead once five looks in a row found it so
 
 
 class TwoNodes:
@@ -15,7 +19,7 @@ class TwoNodes:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        cluster.add_node(num_cpus=1, node_ip_address=HEAD, include_dashboard=False)
+        cluster.add_node(num_cpus=1, node_ip_address=HEAD, _system_config=_CONFIG, **_ONLY_WHAT_COMPUTES)
         self.add_node()
         ray.init(address=cluster.address, _node_ip_address=HEAD, log_to_driver=False)
 
@@ -38,8 +42,10 @@ class TwoNodes:
 def two_nodes() -> Iterator[TwoNodes]:
     """A cluster until the block ends."""
     cluster = Cluster()
-    try:
-        yield TwoNodes(cluster)
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            yield TwoNodes(cluster)
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
