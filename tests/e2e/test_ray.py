@@ -36,7 +36,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[TwoNodes]:
-    with two_nodes() as running:
+    with two_nodes(num_cpus=1) as running:
         yield running
 
 
@@ -101,6 +101,7 @@ def test_a_stage_that_ends_ends_all_requests(
     for generation in running:
         with pytest.raises(EngineError, match=message):
             generation.result()
+    assert llm.session.is_broken
     with pytest.raises(EngineError, match="load the engine again"):
         llm.generate([1, 2], use_tqdm=False)
     if harm is kill_node:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ray import serve
+from ray.util import placement_group_table
 
 from tests.ray_cluster import TwoNodes, two_nodes
 from trtllm_lite.serve.ray import app
@@ -18,15 +19,25 @@ _REPLICA = b"ray::ServeReplica"
 
 
 class Service:
-    """Two replicas of the server, one on each of ``nodes``, behind one proxy at ``address``."""
+    """What Ray Serve serves on ``nodes``, of two CPUs each, behind one proxy at ``address``."""
 
     def __init__(self, nodes: TwoNodes, address: str) -> None:
         self.nodes = nodes
         self.address = address
 
+    def run(self, engine: Path, **arguments: Any) -> None:
+        """Serve an engine, in place of what was served before."""
+        serve.delete("default")
+        serve.run(app({"engine": str(engine), **arguments}))
+
     def replicas(self) -> set[int]:
         """Processes of the replicas."""
         return {int(path.name) for path in Path("/proc").glob("[0-9]*") if _command(path).startswith(_REPLICA)}
+
+    def num_stages(self) -> list[int]:
+        """How many stages each engine has that computes in actors of its own."""
+        groups = placement_group_table().values()
+        return [len(group["bundles"]) for group in groups if group["state"] == "CREATED"]
 
     def wait_until_whole(self) -> None:
         """Wait until two replicas run that are both alive."""
@@ -51,11 +62,12 @@ def _command(process: Path) -> bytes:
 
 @contextmanager
 def replicated(engine: Path, **arguments: Any) -> Iterator[Service]:
-    """Serve an engine by two replicas, of one thread each, until the block ends."""
+    """Serve an engine by two replicas, each of which takes one of two nodes, until the block ends."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    with two_nodes() as nodes:
+    with two_nodes(num_cpus=2) as nodes:
         serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
-        serve.run(app({"engine": str(engine), "num_replicas": 2, "num_threads": 1, **arguments}))
-        yield Service(nodes, f"http://127.0.0.1:{port}")
+        service = Service(nodes, f"http://127.0.0.1:{port}")
+        service.run(engine, num_replicas=2, num_threads=2, **arguments)
+        yield service
         serve.shutdown()

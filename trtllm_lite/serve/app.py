@@ -116,7 +116,7 @@ class Application:
 
     def check_engines(self) -> None:
         """Raise ApiError 503 if an engine is broken."""
-        broken = next((model for model in self.models if model.session.pump.failure is not None), None)
+        broken = next((model for model in self.models if model.session.is_broken), None)
         if broken is not None:
             raise ApiError(
                 503, f"the engine of {shown(broken.name)} has failed: restart the server", code="engine_dead"

@@ -124,6 +124,11 @@ class Session:
         """End a request within a step; a request that has ended already stays as it is."""
         self.pump.loop.cancel(request_id)
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing can be generated any more until the engine is loaded again."""
+        return self.pump.failure is not None or (self.stages is not None and self.stages.failure is not None)
+
     def stats(self) -> Stats:
         """Counts and times of what the session has done so far."""
         loaded = () if self.adapters is None else self.adapters.loaded()
