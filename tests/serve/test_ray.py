@@ -176,3 +176,17 @@ def test_what_a_dead_replica_was_answering_fails_and_the_rest_goes_on(service: S
     service.wait_until_whole()
     with begun(service, ENDLESS), begun(service, ENDLESS):
         pass
+
+
+def test_the_stages_of_a_replica_compute_in_actors_of_their_own(
+    plain: Server, service: Service, tmp_path: Path
+) -> None:
+    """This comes last: no replica of the tests above is left."""
+    staged = make_tiny_engine(tmp_path, max_seq_len=2 * ENDLESS, pipeline_parallel_size=2)
+    service.run(staged, num_threads=1, distributed_executor_backend="ray", allow_no_api_key=True, **OPTIONS)
+    body = {**HELLO, "max_tokens": 9}
+    expected, found = (
+        httpx.post(f"{server.address}/v1/completions", json=body, timeout=60) for server in (plain, service)
+    )
+    assert told(found) == told(expected)
+    assert (len(service.replicas()), service.num_stages()) == (1, [2])

@@ -1,5 +1,6 @@
 """The application of Ray Serve takes the options of the server, and refuses what several replicas cannot do."""
 
+from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,18 +56,19 @@ def test_arguments_are_read_from_files_and_from_command_lines(flag: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("target", "num_ranks", "num_threads", "expected"),
+    ("target", "num_ranks", "options", "expected"),
     [
-        ("cpu", 1, 4, {"num_cpus": 4}),
-        ("cuda", 1, None, {"num_cpus": 1, "num_gpus": 1}),
-        ("cuda", 4, None, {"num_cpus": 1, "num_gpus": 4}),
+        ("cpu", 1, {"num_threads": 4}, {"num_cpus": 4}),
+        ("cpu", 2, {"num_threads": 4, "distributed_executor_backend": "ray"}, {"num_cpus": 1}),
+        ("cuda", 1, {}, {"num_cpus": 1, "num_gpus": 1}),
+        ("cuda", 4, {}, {"num_cpus": 1, "num_gpus": 4}),
     ],
 )
-def test_a_replica_takes_what_its_ranks_run_on(
-    target: str, num_ranks: int, num_threads: int | None, expected: dict[str, int]
+def test_a_replica_takes_what_computes_in_its_process(
+    target: str, num_ranks: int, options: dict[str, Any], expected: dict[str, int]
 ) -> None:
     manifest = SimpleNamespace(target=SimpleNamespace(kind=target), engine_files=["an engine"] * num_ranks)
-    assert ray_serve.resources(manifest, num_threads) == expected
+    assert ray_serve.resources(manifest, defaultdict(lambda: None, options)) == expected
 
 
 def test_a_replica_whose_engine_breaks_is_not_healthy() -> None:

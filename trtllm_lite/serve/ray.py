@@ -53,20 +53,24 @@ def app(arguments: dict[str, Any]) -> serve.Application:
     manifest = read_engine(Path(path)).manifest
     return _REPLICAS.options(
         num_replicas=num_replicas,
-        ray_actor_options=resources(manifest, options["num_threads"]),
+        ray_actor_options=resources(manifest, options),
         graceful_shutdown_timeout_s=options["drain_timeout"],
     ).bind((name, path), options)
 
 
-def resources(manifest: Manifest, num_threads: int | None) -> dict[str, float]:
-    """What a replica takes of its node: a GPU for each rank, or the CPUs that it computes on."""
+def resources(manifest: Manifest, options: Mapping[str, Any]) -> dict[str, float]:
+    """What the process of a replica takes of its node: a GPU for each rank, or the CPUs that it computes on.
+
+    Stages in actors of their own take theirs of any node.
+    """
     if manifest.target.kind != "cpu":
         return {"num_cpus": 1, "num_gpus": len(manifest.engine_files)}
-    if num_threads is None:
+    if options["num_threads"] is None:
         raise ArgumentError(
-            "num_threads is missing, by which Ray knows how many of a node's CPUs a replica computes on"
+            "num_threads is missing, by which Ray knows how many of a node's CPUs a replica, or each of its stages, "
+            "computes on"
         )
-    return {"num_cpus": num_threads}
+    return {"num_cpus": 1 if options["distributed_executor_backend"] == "ray" else options["num_threads"]}
 
 
 class Ingress(AsgiServer):
