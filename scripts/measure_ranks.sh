@@ -3,9 +3,8 @@
 # of this machine: OUT/latency-1.json and so on. `scripts/update_readme.py --record_ranks NAME OUT` stores the reports and
 # renews the README.
 #   measure_ranks.sh OUT [NUM_RANKS]...      (default: 1 2)
-# The products of one rank are chosen by the timing cache (TIMING_CACHE), those of several by measurements on the first
-# GPU, which are written to OUT. Needs trtllm-lite on the PATH, and the cuBLAS that the cache was measured with. BANDWIDTH
-# (GB/s read) and TFLOPS (dense bfloat16) are the measured ceilings of a card.
+# The products are chosen by the timing cache (TIMING_CACHE). Needs trtllm-lite on the PATH, and the cuBLAS that the cache
+# was measured with. BANDWIDTH (GB/s read) and TFLOPS (dense bfloat16) are the measured ceilings of a card.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:?usage: measure_ranks.sh OUT [NUM_RANKS]...}
@@ -16,10 +15,8 @@ mkdir -p "$out"
 
 for ranks in ${*:-1 2}; do
   engine=$out/engine-$ranks
-  tuning=(--input_timing_cache "$cache")
-  [ "$ranks" = 1 ] || tuning=(--output_timing_cache "$out/timing-cache-$ranks.json" --fast_build)
   trtllm-lite build --model_config configs/models/llama-3.1-8b.json --strip_plan --target sm_90 --tp_size "$ranks" \
-    "${tuning[@]}" --max_batch_size 256 --max_input_len 8192 --max_seq_len 8320 --max_num_tokens 8192 \
+    --input_timing_cache "$cache" --max_batch_size 256 --max_input_len 8192 --max_seq_len 8320 --max_num_tokens 8192 \
     --output_dir "$engine"
   trtllm-lite bench latency --engine_dir "$engine" "${ceilings[@]}" --batch_size 1,8,64,256 --input_len 128 \
     --output_len 128 --json "$out/latency-$ranks.json"

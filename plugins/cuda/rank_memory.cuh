@@ -16,4 +16,10 @@ __device__ __forceinline__ T* in_state(const RankTable* ranks, T* own, int other
   return reinterpret_cast<T*>(reinterpret_cast<u64>(own) - ranks->states[ranks->rank] + ranks->states[other]);
 }
 
+// What the rank that draws tokens has where this one has `own` in its state.
+template <typename T>
+__device__ __forceinline__ T* where_drawn(const RankTable* ranks, T* own) {
+  return reinterpret_cast<T*>(reinterpret_cast<u64>(own) - ranks->states[ranks->rank] + ranks->drawing);
+}
+
 }  // namespace tl

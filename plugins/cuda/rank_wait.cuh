@@ -38,7 +38,7 @@ class RankWait {
     volatile RankAlarm* alarm = reinterpret_cast<RankAlarm*>(ranks_->alarm);
     alarm->site = site_;
     __threadfence_system();
-    alarm->missing = other_ + 1;
+    alarm->missing = static_cast<int>(ranks_->first) + other_ + 1;
     for (int rank = 0; rank < static_cast<int>(ranks_->count); ++rank) {
       *const_cast<volatile u64*>(in_state(ranks_, &ranks_->is_over, rank)) = 1;
     }

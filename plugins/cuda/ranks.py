@@ -6,7 +6,7 @@ from trtllm_lite.vocabulary import MAX_TP_SIZE
 
 MEETING_BLOCKS = 128  # of a kernel, at most
 # Words of the states that such kernels read: what there is to know of all ranks (int64), and flags (int32).
-RANKS_WORDS = 5 + 2 * MAX_TP_SIZE
+RANKS_WORDS = 7 + 2 * MAX_TP_SIZE
 FLAG_WORDS = 2 * MEETING_BLOCKS * MAX_TP_SIZE + MEETING_BLOCKS
 # An inbox has room for so many rows. Steps of no more send rows; in larger ones, ranks read them where they are, which
 # costs two meetings. (Measured on two H200s: 14 and 21 us for 512 rows of 4096 elements.)

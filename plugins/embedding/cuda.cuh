@@ -13,8 +13,8 @@ extern "C" __global__ void embedding(tl::u16* y, const int* token_ids, const int
   tl::allow_next_kernel();
   const tl::u64 row = blockIdx.x;
   int first = 0;
-  if (ranks != nullptr) {  // the first rank draws all tokens
-    last_tokens = tl::in_state(ranks, last_tokens, 0);
+  if (ranks != nullptr) {
+    last_tokens = tl::where_drawn(ranks, last_tokens);
     first = static_cast<int>(ranks->rank) * vocab;
   }
   const int slot = token_slots[row], id = slot >= 0 ? last_tokens[slot] : token_ids[row];

@@ -9,7 +9,7 @@ from tests.gpu.device import Argument, Kernel
 from tests.gpu.kernels import dtype_flag
 from trtllm_lite.plugins.cuda.ranks import FLAG_WORDS, INBOX_ROWS, INBOX_TURNS, MEETING_BLOCKS, RANKS_WORDS
 
-MAX_RANKS = (RANKS_WORDS - 5) // 2
+MAX_RANKS = (RANKS_WORDS - 7) // 2
 EPSILON = 1e-5
 THREADS = 512
 
@@ -50,7 +50,7 @@ class Ranks:
             for other in self.ranks:
                 rank.arena[0, :1].copy_(other.arena[0, :1])  # torch then lets one card reach the other's memory
         for rank in self.ranks:
-            table = [rank.number, self.count]
+            table = [rank.number, self.count, 0, self.ranks[0].state.data_ptr()]
             for memory in ("arena", "state"):
                 addresses = [getattr(one, memory).data_ptr() for one in self.ranks]
                 table += addresses + [0] * (MAX_RANKS - self.count)

@@ -1,4 +1,4 @@
-"""Engines of two ranks on two GPUs compute what the engine of one rank computes."""
+"""Engines of two ranks on two GPUs, which share out each layer or are stages, compute what one GPU computes."""
 
 import re
 import subprocess
@@ -28,28 +28,32 @@ PROMPTS = [[5, 6, 7, 8] * 4, [9, 10], list(range(30)), [3] * 17]
 PARAMS = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
 WITH_LOGITS = replace(PARAMS, return_context_logits=True, return_generation_logits=True)
 DRAWN = replace(PARAMS, temperature=0.8, seed=5)
+WITH_LOGPROBS = replace(PARAMS, logprobs=2)
+BEAMS = SamplingParams(max_tokens=12, n=2, use_beam_search=True)
 
 
-def made(directory: Path, family: str, dtype: str, *tp_sizes: int, **how: Any) -> list[Path]:
-    """Engines of as many ranks."""
+def made(directory: Path, family: str, dtype: str, *mappings: dict[str, int], **how: Any) -> list[Path]:
+    """An engine for each of ``mappings``, such as {"tp_size": 2}."""
     shape = {**EVEN, **({"head_dim": 16} if family == "qwen3" else {})}
     save_tiny_model(family, directory / "model", **shape)
     convert_checkpoint(str(directory / "model"), directory / "checkpoint", dtype)
-    for tp_size in tp_sizes:
-        out = directory / str(tp_size)
-        build_engine(directory / "checkpoint", out, target="sm_90", tp_size=tp_size, **{**LIMITS, **how})
-    return [directory / str(tp_size) for tp_size in tp_sizes]
+    made = []
+    for number, mapping in enumerate(mappings):
+        made.append(directory / f"engine-{number}")
+        build_engine(directory / "checkpoint", made[-1], target="sm_90", **{**LIMITS, **how, **mapping})
+    return made
 
 
 def tokens(output: Any) -> list[int]:
     return list(output.outputs[0].token_ids)
 
 
+@pytest.mark.parametrize("two", [{"tp_size": 2}, {"pp_size": 2}], ids=str)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_two_gpus_compute_what_one_computes(family: str, dtype: str, tmp_path: Path) -> None:
+def test_two_gpus_compute_what_one_computes(family: str, dtype: str, two: dict[str, int], tmp_path: Path) -> None:
     found = []
-    for directory in made(tmp_path, family, dtype, 1, 2, gather_context_logits=True):
+    for directory in made(tmp_path, family, dtype, {}, two, gather_context_logits=True):
         with LLM(directory) as llm:
             found.append(llm.generate(PROMPTS, WITH_LOGITS, use_tqdm=False))
             on_card = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
@@ -62,8 +66,9 @@ def test_two_gpus_compute_what_one_computes(family: str, dtype: str, tmp_path: P
             assert_close(np.asarray(actual), np.asarray(expected), dtype, table=GPU_TOLERANCES)
 
 
-def test_draws_under_load_are_those_of_each_request_alone(tmp_path: Path) -> None:
-    (directory,) = made(tmp_path, "llama", "bfloat16", 2)
+@pytest.mark.parametrize("two", [{"tp_size": 2}, {"pp_size": 2}], ids=str)
+def test_draws_under_load_are_those_of_each_request_alone(two: dict[str, int], tmp_path: Path) -> None:
+    (directory,) = made(tmp_path, "llama", "bfloat16", two)
     with LLM(directory, kv_cache_config={"enable_block_reuse": False}) as llm:
         alone = [llm.generate(prompt, DRAWN, use_tqdm=False) for prompt in PROMPTS[:1] * 3]
         assert len({tuple(tokens(output)) for output in alone}) == 1
@@ -82,21 +87,37 @@ def errors_of(directory: Path, failure: str) -> list[str]:
 
 
 def test_requests_end_with_the_name_of_a_rank_that_ends(tmp_path: Path) -> None:
-    (directory,) = made(tmp_path, "llama", "bfloat16", 2)
+    (directory,) = made(tmp_path, "llama", "bfloat16", {"tp_size": 2})
     for error in errors_of(directory, "end"):
         assert "rank 1 on GPU 1" in error or "did not come back from an earlier step" in error, error
 
 
 def test_requests_end_with_the_name_of_a_rank_that_stalls(tmp_path: Path) -> None:
-    (directory,) = made(tmp_path, "llama", "bfloat16", 2)
+    (directory,) = made(tmp_path, "llama", "bfloat16", {"tp_size": 2})
     first, *others = errors_of(directory, "stall")
     assert re.match(r"rank 1 of 2 did not come to collective \d+ \(\S+\) of step \d+ within 1 s of the first", first)
     for error in others:
         assert error == first or "did not come back from an earlier step" in error, error
 
 
+def test_stages_take_guesses_and_forms_and_swapped_requests(tmp_path: Path) -> None:
+    """What sampling on the host, masks, drafts and copies of blocks need of several steps in flight."""
+    prompts, found = [[5, 6, 7] * (1 + number % 4) for number in range(12)], []
+    guessing = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+    swapping = {
+        "kv_cache_config": {"max_tokens": 160, "host_cache_size": 1 << 20, "enable_block_reuse": False},
+        "scheduler_config": {"capacity_scheduler_policy": "MAX_UTILIZATION"},
+    }
+    for directory in made(tmp_path, "llama", "float16", {}, {"pp_size": 2}, max_draft_len=3):
+        for options in (guessing, swapping):
+            with LLM(directory, **options) as llm:
+                outputs = llm.generate(prompts, [PARAMS, WITH_LOGPROBS, BEAMS] * 4, use_tqdm=False)
+                found.append([tokens(output) for output in outputs])
+    assert all(each == found[0] for each in found)
+
+
 def test_devices_are_chosen(tmp_path: Path) -> None:
-    one, two = made(tmp_path, "llama", "bfloat16", 1, 2)
+    one, two = made(tmp_path, "llama", "bfloat16", {}, {"tp_size": 2})
     before = torch.cuda.mem_get_info(1)[0]
     runner = ModelRunner.from_dir(one, device_ids=[1])
     assert torch.cuda.mem_get_info(1)[0] < before

@@ -64,9 +64,6 @@ std::vector<int> devices_of(std::vector<int> given, std::size_t num_ranks) {
 }
 
 std::unique_ptr<DeviceExecutor> open_cuda(std::span<const Engine* const> ranks, OpenOptions options) {
-  if (ranks.front()->manifest().mapping.pp_size > 1) {
-    throw DeviceError("engines of several stages (--pp_size) run on CPUs alone yet: build with --tp_size for GPUs");
-  }
   const std::vector<int> devices = devices_of(std::move(options.devices), ranks.size());
   if (ranks.size() > 1) {
     return std::make_unique<cuda::CudaGroup>(ranks, devices, options.num_blocks, options.library_directories,

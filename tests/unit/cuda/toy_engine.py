@@ -171,7 +171,8 @@ def make_toy_engine(max_draft_len: int = 0) -> TinyEngine:
             "decode_batches": [*(size for size in (1, 2, 4, 8, 16) if size < num_seqs), num_seqs],
             "workspace_bytes": 0,
             "cublaslt_version": 0,
-            "adapted": [], "collectives": [],
+            "adapted": [],
+            "collectives": [],
         },
     }
     limits = MANIFEST["limits"] | {"max_draft_len": max_draft_len}

@@ -98,7 +98,8 @@ def test_a_kernel_that_there_is_not_is_an_error(tmp_path: Path, kernel: int) -> 
     launch = {"kind": "launch", "kernel": kernel, "grid": [1, 1, 1], "args": [], "programmatic": False}
     document["programs"][0]["instructions"] = [launch]
     document["kernels"] = [{"name": "linear", "cubins": {}, "threads": 32, "shared_bytes": 0}]
-    document["cuda"] = {"decode_batches": [1], "workspace_bytes": 0, "cublaslt_version": 0, "adapted": [], "collectives": []}
+    sizes = {"decode_batches": [1], "workspace_bytes": 0, "cublaslt_version": 0}
+    document["cuda"] = {**sizes, "adapted": [], "collectives": []}
     path = _sample(tmp_path / "e", replace(MANIFEST, target=Target("cuda", ("sm_90a",))), json.dumps(document))
     with pytest.raises(EngineError, match=r"kernel.*[Tt]he file is damaged"):
         inspect_path(path)

@@ -6,6 +6,7 @@
 #include "cuda/rank_table.cuh"
 #include "errors.h"
 #include "kv_cache_size.h"
+#include "ranks/place.h"
 
 namespace tl::cuda {
 namespace {
@@ -67,7 +68,7 @@ CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_bl
       cache_(device_, kv_cache_bytes(engine, num_blocks_ + 1), "KV cache",
              "reserve fewer blocks (kv_cache_free_gpu_memory_fraction, max_tokens_in_paged_kv_cache)"),
       features_(borrowed_features(features_of)),
-      knows_ranks_(engine.manifest().mapping.tp_size == 1) {
+      knows_ranks_(num_ranks(engine.manifest().mapping) == 1) {
   place_tensors();
   const Stream stream = stream_.get();
   programs_.prepare(addresses_, stream);
@@ -130,7 +131,8 @@ void CudaExecutor::place_tensors() {
         break;
     }
   }
-  const auto output = [this](const char* name) { return addresses_[static_cast<std::size_t>(plan_.outputs.at(name))]; };
+  if (!is_last_stage(engine_.manifest().mapping)) return;  // the others draw no tokens
+  const auto output = [this](const char* name) { return address_of(plan_.outputs.at(name)); };
   logits_ = output("logits");
   tokens_ = output("tokens");
   logprobs_ = output("logprobs");
@@ -211,21 +213,24 @@ void CudaExecutor::capture(const StepShape& shape) {
 
 void CudaExecutor::synchronize() const { driver().check(driver().stream_synchronize(stream_.get()), "running a step"); }
 
-void CudaExecutor::set_ranks(std::span<const RankMemory> ranks, const RankWatchdog& watchdog) {
-  RankTable table{.rank = static_cast<unsigned long long>(engine_.manifest().mapping.rank),
-                  .count = ranks.size(),
+void CudaExecutor::set_ranks(const RankPeers& peers, const RankWatchdog& watchdog) {
+  const RankMapping& mapping = engine_.manifest().mapping;
+  RankTable table{.rank = static_cast<unsigned long long>(part_of(mapping)),
+                  .count = peers.stage.size(),
+                  .first = static_cast<unsigned long long>(mapping.rank - part_of(mapping)),
+                  .drawing = peers.drawing,
                   .arenas = {},
                   .states = {},
                   .alarm = watchdog.alarm(),
                   .timeout = watchdog.timeout(),
                   .is_over = 0};
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    table.arenas[rank] = ranks[rank].arena;
-    table.states[rank] = ranks[rank].state;
+  for (std::size_t rank = 0; rank < peers.stage.size(); ++rank) {
+    table.arenas[rank] = peers.stage[rank].arena;
+    table.states[rank] = peers.stage[rank].state;
   }
   knows_ranks_ = true;
   device_.make_current();
-  const DevicePtr to = addresses_[static_cast<std::size_t>(plan_.outputs.at("ranks"))];
+  const DevicePtr to = address_of(plan_.outputs.at("ranks"));
   driver().check(driver().copy_to_device(to, &table, sizeof table, stream_.get()), "telling a rank of the others");
   synchronize();
 }

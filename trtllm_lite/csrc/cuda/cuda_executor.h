@@ -27,6 +27,13 @@ struct RankMemory {
   DevicePtr arena = 0, state = 0;
 };
 
+// What a rank must know of others: where those of its stage have their memory, in order, and the state of the rank that
+// draws tokens.
+struct RankPeers {
+  std::vector<RankMemory> stage;
+  DevicePtr drawing = 0;
+};
+
 // What one step computes, in the order of its rows: num_decode_seqs of one new token each, then the others.
 struct StepShape {
   std::int64_t num_tokens = 0;
@@ -93,8 +100,8 @@ class CudaExecutor final : public DeviceExecutor {
   void synchronize() const;
 
   RankMemory rank_memory() const { return {arena_.address(), state_.address()}; }
-  // Tells an engine of several ranks where all of them are, in order, and how to say that one does not come.
-  void set_ranks(std::span<const RankMemory> ranks, const RankWatchdog& watchdog);
+  // Tells an engine of several ranks where the others are, and how to say that one does not come.
+  void set_ranks(const RankPeers& peers, const RankWatchdog& watchdog);
   // Measures how long each instruction of a step of this shape takes; repeats >= 1. Steps must not be in flight.
   std::vector<InstructionTime> time_step(const StepShape& shape, const std::byte* inputs, int repeats);
   // The fastest algorithms for the products of steps of more than `above` and at most `num_tokens` tokens, by the time
@@ -113,6 +120,8 @@ class CudaExecutor final : public DeviceExecutor {
   ProgramSet& programs() { return programs_; }
   // The extents of the last step, and where it leaves an output.
   const Extents& last_step() const { return last_step_; }
+  // Of a tensor of the plan, by its number.
+  DevicePtr address_of(int tensor) const { return addresses_[static_cast<std::size_t>(tensor)]; }
   DevicePtr address_of(const OutputPlace& place) const {
     return arena_.address() + static_cast<DevicePtr>(place.offset);
   }

@@ -1,23 +1,41 @@
 #include "cuda/cuda_group.h"
 
+#include <utility>
+
 #include "cuda/cuda_step_executor.h"
+#include "ranks/place.h"
 
 namespace tl::cuda {
 
 CudaGroup::CudaGroup(std::span<const Engine* const> engines, std::span<const int> devices, std::int64_t num_blocks,
                      const std::vector<std::string>& library_directories, std::chrono::nanoseconds timeout) {
-  std::vector<RankMemory> memory;
   for (std::size_t rank = 0; rank < engines.size(); ++rank) {
     ranks_.push_back(std::make_unique<CudaExecutor>(*engines[rank], devices[rank], num_blocks, library_directories));
-    memory.push_back(ranks_.back()->rank_memory());
   }
   for (const auto& rank : ranks_) {
     for (const auto& other : ranks_) {
       if (rank != other) rank->device().enable_access_to(other->device());
     }
   }
-  watchdog_ = std::make_unique<RankWatchdog>(static_cast<int>(ranks_.size()), timeout);
-  for (const auto& rank : ranks_) rank->set_ranks(memory, *watchdog_);
+  std::vector<const Plan*> plans;
+  for (const auto& rank : ranks_) plans.push_back(&rank->plan());
+  watchdog_ = std::make_unique<RankWatchdog>(std::move(plans), timeout);
+  for (const auto& rank : ranks_) rank->set_ranks(peers_of(*rank), *watchdog_);
+}
+
+CudaExecutor& CudaGroup::drawing() const {
+  const RankMapping& mapping = ranks_.front()->engine().manifest().mapping;
+  return *ranks_[static_cast<std::size_t>(num_ranks(mapping) - mapping.tp_size)];
+}
+
+RankPeers CudaGroup::peers_of(const CudaExecutor& rank) const {
+  const RankMapping& mapping = rank.engine().manifest().mapping;
+  RankPeers peers{.stage = {}, .drawing = drawing().rank_memory().state};
+  const auto first = static_cast<std::size_t>(mapping.rank - part_of(mapping));
+  for (std::size_t part = 0; part < static_cast<std::size_t>(mapping.tp_size); ++part) {
+    peers.stage.push_back(ranks_[first + part]->rank_memory());
+  }
+  return peers;
 }
 
 // Each is destroyed in its own context.

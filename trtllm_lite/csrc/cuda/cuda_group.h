@@ -1,4 +1,5 @@
-// The ranks of one engine on as many GPUs of a machine. One process drives them, and they reach each other's memory.
+// The ranks of one engine, of all its stages, on as many GPUs of a machine. One process drives them, and they reach
+// each other's memory.
 #pragma once
 
 #include <chrono>
@@ -21,14 +22,16 @@ class CudaGroup final : public DeviceExecutor {
             const std::vector<std::string>& library_directories, std::chrono::nanoseconds timeout);
   ~CudaGroup() override;
 
-  const Engine& engine() const override { return first().engine(); }
-  std::int64_t num_blocks() const override { return first().num_blocks(); }
+  const Engine& engine() const override { return drawing().engine(); }
+  std::int64_t num_blocks() const override { return drawing().num_blocks(); }
   MemoryUse memory() const override;
-  StepOutput output(const std::string& name, const RowSlice& slice) override { return first().output(name, slice); }
+  StepOutput output(const std::string& name, const RowSlice& slice) override { return drawing().output(name, slice); }
   std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) override;
 
  private:
-  CudaExecutor& first() const { return *ranks_.front(); }
+  // The rank that draws tokens: the first one of the last stage.
+  CudaExecutor& drawing() const;
+  RankPeers peers_of(const CudaExecutor& rank) const;
 
   std::vector<std::unique_ptr<CudaExecutor>> ranks_;
   std::unique_ptr<RankWatchdog> watchdog_;

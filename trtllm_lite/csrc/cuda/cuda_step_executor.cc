@@ -17,26 +17,37 @@ std::byte* host_block(const PinnedBuffer& cache, std::int32_t index, const CudaE
 
 CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks,
                                    const RankWatchdog* watchdog)
-    : executor_(*ranks.front()),
+    : num_stages_(static_cast<int>(ranks.front()->engine().manifest().mapping.pp_size)),
+      executor_(*ranks[ranks.size() - ranks.size() / static_cast<std::size_t>(num_stages_)]),
       vocab_size_(static_cast<std::size_t>(executor_.engine().manifest().model.vocab_size)),
       host_(executor_),
       masks_(executor_, host_.rows()),
       packer_(executor_, host_),
       tables_(executor_.num_slots(), executor_.num_cache_groups()),
-      watchdog_(watchdog) {
-  CudaExecutor& executor = executor_;
-  const auto host_cache = [num_host_blocks](const CudaExecutor& rank) {
-    rank.device().make_current();
-    return PinnedBuffer(static_cast<std::size_t>(num_host_blocks) * rank.block_bytes(), "swapped KV cache",
-                        "lower host_cache_size");
-  };
-  for (CudaExecutor* rank : ranks.subspan(1)) followers_.push_back({rank, host_cache(*rank)});
-  host_cache_ = host_cache(executor_);
-  drawn_ = make_event();
+      watchdog_(watchdog),
+      flights_(static_cast<std::size_t>(num_stages_) + 1) {
+  link_stages(ranks);
+  const auto tp_size = ranks.size() / static_cast<std::size_t>(num_stages_);
+  const auto link_to = [&](std::size_t rank) { return rank < tp_size ? nullptr : links_[rank - tp_size].get(); };
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    CudaExecutor& executor = *ranks[rank];
+    executor.device().make_current();
+    PinnedBuffer host_cache(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), "swapped KV cache",
+                            "lower host_cache_size");
+    if (&executor == &executor_) {
+      host_cache_ = std::move(host_cache);
+      from_ = link_to(rank);
+      continue;
+    }
+    StageLink* const to = rank + tp_size < ranks.size() ? link_to(rank + tp_size) : nullptr;
+    followers_.push_back({&executor, std::move(host_cache), link_to(rank), to});
+  }
+  executor_.device().make_current();
+  for (int stage = 0; stage < num_stages_; ++stage) drawn_.push_back(make_event());
   for (Flight& flight : flights_) {
-    flight.inputs = PinnedBuffer(executor.max_input_bytes(), "inputs of a step",
+    flight.inputs = PinnedBuffer(executor_.max_input_bytes(), "inputs of a step",
                                  "build the engine with a smaller --max_num_tokens");
-    const std::size_t num_logits = static_cast<std::size_t>(executor.max_logits());
+    const std::size_t num_logits = static_cast<std::size_t>(executor_.max_logits());
     flight.tokens = PinnedBuffer(num_logits * sizeof(std::int32_t), "sampled tokens", "free host memory");
     flight.logprobs = PinnedBuffer(num_logits * sizeof(DrawnLogprobs), "log probabilities", "free host memory");
     flight.records = PinnedBuffer(host_.records().num_bytes(), "sampling parameters", "free host memory");
@@ -44,6 +55,14 @@ CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::in
     flight.has_logits = make_event();
     flight.copied = make_event();
     flight.ended = make_event();
+  }
+}
+
+// What a rank computes goes to the rank of the same part in the next stage.
+void CudaStepExecutor::link_stages(std::span<CudaExecutor* const> ranks) {
+  const auto tp_size = ranks.size() / static_cast<std::size_t>(num_stages_);
+  for (std::size_t rank = tp_size; rank < ranks.size(); ++rank) {
+    links_.push_back(std::make_unique<StageLink>(*ranks[rank - tp_size], *ranks[rank]));
   }
 }
 
@@ -108,16 +127,19 @@ void CudaStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> para
   }
 }
 
+// Whether the tokens are known that a step continues which is launched next.
+bool CudaStepExecutor::knows_predecessor() { return in_flight_ < num_stages_ || flight_at(0).finished; }
+
+// When the tokens are drawn that the next step continues: those of the step num_stages() before it.
+Event CudaStepExecutor::drawn_before() const { return drawn_[num_enqueued_ % drawn_.size()].get(); }
+
 void CudaStepExecutor::launch(const StepBatch& batch) {
   if (watchdog_ != nullptr && watchdog_->is_raised()) throw DeviceError(kRankGivenUp);
   executor_.device().make_current();
-  // This step may continue tokens that the host has still to draw.
-  if (in_flight_ == 1) {
-    Flight& before = flights_[static_cast<std::size_t>(oldest_)];
-    if (!before.plan.host_rows.empty() && !before.finished) finish(before);
-  }
-  Flight& flight = flights_[static_cast<std::size_t>((oldest_ + in_flight_) % 2)];
-  const bool all_known = in_flight_ == 0 || flights_[static_cast<std::size_t>(oldest_)].finished;
+  // This step may continue tokens that the host has still to draw, and it overwrites the logits that they are drawn of.
+  if (in_flight_ > 0 && !newest().plan.host_rows.empty()) or_synchronize([&] { finish_all(); });
+  Flight& flight = flight_at(in_flight_);
+  const bool all_known = knows_predecessor();
   or_synchronize([&] {
     enqueue(batch, flight);
     if (flight.awaits_masks && all_known) enqueue_guided(flight);
@@ -154,43 +176,61 @@ std::string CudaStepExecutor::synchronize() {
 }
 
 void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
-  const Stream stream = executor_.stream();
   flight.batch = &batch;
   flight.finished = flight.awaits_masks = false;
   flight.late.clear();
   flight.shape = {};
   flight.plan.clear();
   flight.is_timed = !batch.only_decodes() || max_draft_len() > 0;
+  tables_.update(batch.table_updates);
+  if (!batch.rows.empty()) pack(batch, flight);
+  const auto in_last_stage = [](const Follower& follower) { return follower.to == nullptr; };
+  for (const Follower& follower : followers_) {
+    if (!in_last_stage(follower)) follow(batch, flight, follower);
+  }
+  enqueue_drawing(batch, flight);
+  for (const Follower& follower : followers_) {
+    if (in_last_stage(follower)) follow(batch, flight, follower);
+  }
+  executor_.device().make_current();
+  if (!flight.awaits_masks) enqueue_end(flight);
+}
+
+// The part of a step that another rank has than the one that draws tokens. Its inputs have been packed.
+void CudaStepExecutor::follow(const StepBatch& batch, const Flight& flight, const Follower& follower) {
+  CudaExecutor& rank = *follower.executor;
+  rank.device().make_current();
+  if (follower.from == nullptr) {
+    driver().check(driver().stream_wait(rank.stream(), drawn_before(), 0), "waiting for tokens");
+  }
+  copy_blocks(batch.copies, rank, [&](std::int32_t index) { return host_block(follower.host_cache, index, rank); });
+  if (batch.rows.empty()) return;
+  if (follower.from != nullptr) follower.from->receive(flight.shape.num_tokens);
+  rank.enqueue_forward(flight.shape, flight.inputs.data());
+  if (follower.to != nullptr) follower.to->send(flight.shape.num_tokens);
+}
+
+void CudaStepExecutor::enqueue_drawing(const StepBatch& batch, Flight& flight) {
+  executor_.device().make_current();
+  const Stream stream = executor_.stream();
   if (flight.is_timed) driver().check(driver().event_record(flight.started.get(), stream), "timing a step");
   copy_blocks(batch.copies, executor_,
               [this](std::int32_t index) { return host_block(host_cache_, index, executor_); });
   if (!batch.copies.empty()) driver().check(driver().event_record(flight.copied.get(), stream), "timing a step");
-  tables_.update(batch.table_updates);
-  if (!batch.rows.empty()) enqueue_rows(batch, flight);
-  if (!followers_.empty()) follow(batch, flight);
-  if (!flight.awaits_masks) enqueue_end(flight);
-}
-
-// The other ranks' part of a step, whose inputs have been packed. It begins when the tokens of the step before are
-// drawn.
-void CudaStepExecutor::follow(const StepBatch& batch, const Flight& flight) {
-  for (const Follower& follower : followers_) {
-    CudaExecutor& rank = *follower.executor;
-    rank.device().make_current();
-    driver().check(driver().stream_wait(rank.stream(), drawn_.get(), 0), "waiting for the first rank");
-    copy_blocks(batch.copies, rank, [&](std::int32_t index) { return host_block(follower.host_cache, index, rank); });
-    if (!batch.rows.empty()) rank.enqueue_forward(flight.shape, flight.inputs.data());
-  }
-  executor_.device().make_current();
+  if (!batch.rows.empty()) enqueue_rows(flight);
 }
 
 std::int64_t CudaStepExecutor::max_draft_len() const { return executor_.engine().manifest().limits.max_draft_len; }
 
-void CudaStepExecutor::enqueue_rows(const StepBatch& batch, Flight& flight) {
+void CudaStepExecutor::pack(const StepBatch& batch, Flight& flight) {
   flight.shape = packer_.plan(batch, flight.plan);
   packer_.pack(batch, flight.shape, tables_, flight.plan.rows, flight.inputs.data(), flight.written);
-  host_.records().enqueue(flight.records);
   flight.awaits_masks = !flight.plan.guided.empty();
+}
+
+void CudaStepExecutor::enqueue_rows(Flight& flight) {
+  host_.records().enqueue(flight.records);
+  if (from_ != nullptr) from_->receive(flight.shape.num_tokens);
   if (flight.awaits_masks) {
     executor_.enqueue_forward(flight.shape, flight.inputs.data());
     driver().check(driver().event_record(flight.has_logits.get(), executor_.stream()), "running a step");
@@ -211,7 +251,8 @@ void CudaStepExecutor::enqueue_guided(Flight& flight) {
 }
 
 void CudaStepExecutor::enqueue_end(Flight& flight) {
-  if (!followers_.empty()) driver().check(driver().event_record(drawn_.get(), executor_.stream()), "drawing tokens");
+  if (!followers_.empty()) driver().check(driver().event_record(drawn_before(), executor_.stream()), "drawing tokens");
+  ++num_enqueued_;
   if (flight.shape.num_logits > 0) copy_tokens(flight);
   driver().check(driver().event_record(flight.ended.get(), executor_.stream()), "timing a step");
 }
@@ -230,23 +271,29 @@ void CudaStepExecutor::copy_logprobs(Flight& flight) {
 }
 
 void CudaStepExecutor::wait(StepResult& result) {
-  Flight& flight = flights_[static_cast<std::size_t>(oldest_)];
-  oldest_ ^= 1;
+  Flight& flight = flight_at(0);
+  oldest_ = (oldest_ + 1) % static_cast<int>(flights_.size());
   --in_flight_;
   if (!flight.finished) or_synchronize([&] { finish(flight); });
-  Flight& next = flights_[static_cast<std::size_t>(oldest_)];
-  if (in_flight_ == 1 && next.awaits_masks) or_synchronize([&] { enqueue_guided(next); });
+  // The tokens that the newest step continues are known, because no more than num_stages() are in flight.
+  if (in_flight_ > 0 && newest().awaits_masks) or_synchronize([&] { enqueue_guided(newest()); });
   std::swap(result, flight.result);
 }
 
 std::span<const std::size_t> CudaStepExecutor::late_rows() const {
-  return flights_[static_cast<std::size_t>((oldest_ + in_flight_ - 1) % 2)].late;
+  return flights_[static_cast<std::size_t>(oldest_ + in_flight_ - 1) % flights_.size()].late;
+}
+
+void CudaStepExecutor::finish_all() {
+  for (int place = 0; place < in_flight_; ++place) {
+    if (!flight_at(place).finished) finish(flight_at(place));
+  }
 }
 
 void CudaStepExecutor::finish(Flight& flight) {
   if (flight.awaits_masks) enqueue_guided(flight);  // the step before it has failed
   driver().check(driver().event_synchronize(flight.ended.get()), "running a step");
-  if (watchdog_ != nullptr) watchdog_->check(executor_.plan(), flight.batch->step);
+  if (watchdog_ != nullptr) watchdog_->check(flight.batch->step);
   read_times(flight);
   read_tokens(flight);
   read_guided(flight);

@@ -6,11 +6,14 @@
 // draws tokens follows when the tokens of step n-1 are known (wait() for that step has read them), the texts have been
 // continued, and the masks made, while the device makes the logits. A row whose mask takes longer sits the step out.
 //
+// Ranks are on GPUs and streams of their own. The first rank of the last stage draws the tokens, which those of the
+// first stage read in its memory; the others compute logits alone, or what the next stage goes on with (stage_link.h).
+// As long as steps of other requests are queued, all stages compute.
+//
 // Rows that ask for more than the device's sampling kernel does (beams, logits, allowed tokens, …) are sampled on the
 // host from their logits; a step that follows them is launched when they have been.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <span>
 #include <string>
@@ -20,6 +23,7 @@
 #include "batching/step_memory.h"
 #include "cuda/cuda_executor.h"
 #include "cuda/host_sampling.h"
+#include "cuda/stage_link.h"
 #include "cuda/step_packer.h"
 #include "cuda/token_masks.h"
 
@@ -27,9 +31,8 @@ namespace tl::cuda {
 
 class CudaStepExecutor : public StepExecutor {
  public:
-  // Borrows the executors, one for each rank. `num_host_blocks`: KV blocks that swapped-out requests may take on the
-  // host. The first rank draws the tokens, which the others read in its memory; they compute logits alone. The watchdog
-  // is theirs; one rank has none.
+  // Borrows the executors, one for each rank, in order. `num_host_blocks`: KV blocks that swapped-out requests may take
+  // on the host. The watchdog is theirs; one rank has none.
   CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks,
                    const RankWatchdog* watchdog = nullptr);
   ~CudaStepExecutor() override;
@@ -39,6 +42,7 @@ class CudaStepExecutor : public StepExecutor {
   void capture_decode_steps(int max_batch_size);
 
   int num_slots() const override { return executor_.num_slots(); }
+  int num_stages() const override { return num_stages_; }
   void set_slot(int slot, std::shared_ptr<const SlotParams> params, std::span<const std::int32_t> tokens,
                 int num_prompt) override;
   void launch(const StepBatch& batch) override;
@@ -63,45 +67,59 @@ class CudaStepExecutor : public StepExecutor {
     StepResult result;
   };
 
-  // Another rank than the first.
+  // Another rank than the one that draws tokens.
   struct Follower {
     CudaExecutor* executor;
     PinnedBuffer host_cache;
+    StageLink* from;  // of another stage; null in the first
+    StageLink* to;    // null in the last
   };
 
   template <typename Fn>
   void or_synchronize(const Fn& call);
   std::string synchronize();
-  void follow(const StepBatch& batch, const Flight& flight);
+  void link_stages(std::span<CudaExecutor* const> ranks);
+  void follow(const StepBatch& batch, const Flight& flight, const Follower& follower);
+  Flight& flight_at(int place) { return flights_[static_cast<std::size_t>(oldest_ + place) % flights_.size()]; }
+  Flight& newest() { return flight_at(in_flight_ - 1); }
+  bool knows_predecessor();
+  Event drawn_before() const;
   void capture(const StepShape& shape, const std::byte* inputs);
   // Calls `use` for the executor of each rank, with its context current, the first's at last.
   template <typename Use>
   void for_each_rank(const Use& use);
   void enqueue(const StepBatch& batch, Flight& flight);
-  void enqueue_rows(const StepBatch& batch, Flight& flight);
+  void pack(const StepBatch& batch, Flight& flight);
+  void enqueue_drawing(const StepBatch& batch, Flight& flight);
+  void enqueue_rows(Flight& flight);
   void enqueue_guided(Flight& flight);
   void enqueue_end(Flight& flight);
   void copy_tokens(Flight& flight);
   void copy_logprobs(Flight& flight);
   void finish(Flight& flight);
+  void finish_all();
   void read_times(Flight& flight);
   void read_tokens(Flight& flight);
   void read_guided(Flight& flight);
   void read_logprobs(Flight& flight);
   std::int64_t max_draft_len() const;
 
-  CudaExecutor& executor_;
+  const int num_stages_;
+  CudaExecutor& executor_;  // of the rank that draws tokens
   const std::size_t vocab_size_;
   HostSampling host_;
   TokenMasks masks_;
   StepPacker packer_;
   SlotTables tables_;
   PinnedBuffer host_cache_;
+  std::vector<std::unique_ptr<StageLink>> links_;  // to each rank of the stages but the first, in order
+  StageLink* from_ = nullptr;                      // to the rank that draws tokens
   std::vector<Follower> followers_;
   const RankWatchdog* const watchdog_;
-  OwnedEvent drawn_;  // the tokens of the last step, on the first rank
-  std::array<Flight, 2> flights_;
-  int oldest_ = 0;  // of flights_
+  std::vector<OwnedEvent> drawn_;   // the tokens of the last num_stages() steps, in turn
+  std::uint64_t num_enqueued_ = 0;  // steps
+  std::vector<Flight> flights_;     // one more than there are stages
+  int oldest_ = 0;                  // of flights_
   int in_flight_ = 0;
 };
 

@@ -140,7 +140,8 @@ ProgramSet::ProgramSet(const Device& device, const Engine& engine, std::vector<s
   for (const Program& program : plan_.programs) {
     if (program.arch != best) continue;
     programs_.push_back(&program);
-    num_forward_[&program] = num_forward(program, plan_.outputs.at("token_masks"));
+    const auto masks = plan_.outputs.find("token_masks");  // stages before the last draw no tokens
+    num_forward_[&program] = num_forward(program, masks == plan_.outputs.end() ? -1 : masks->second);
     for (const Instruction& instruction : program.instructions) {
       if (const auto* launch = std::get_if<LaunchInstruction>(&instruction)) {
         load_kernel(launch->kernel, best, device);

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <vector>
 
 #include "cuda/device.h"
 #include "engine/engine.h"
@@ -11,20 +12,20 @@ namespace tl::cuda {
 
 class RankWatchdog {
  public:
-  // A rank that comes later to a collective than another by more than `timeout` has failed.
-  RankWatchdog(int num_ranks, std::chrono::nanoseconds timeout);
+  // A rank that comes later to a collective than another by more than `timeout` has failed. The plans of all ranks, in
+  // order, are borrowed.
+  RankWatchdog(std::vector<const Plan*> plans, std::chrono::nanoseconds timeout);
 
   // Where kernels raise the alarm (plugins/cuda/rank_table.cuh), and after how many nanoseconds.
   DevicePtr alarm() const { return reinterpret_cast<DevicePtr>(memory_.data()); }
   std::uint64_t timeout() const { return static_cast<std::uint64_t>(timeout_.count()); }
 
   bool is_raised() const;
-  // Throws DeviceError, which names rank, collective and step, if an alarm was raised in a step of `plan` that has
-  // ended.
-  void check(const Plan& plan, std::uint64_t step) const;
+  // Throws DeviceError, which names rank, collective and step, if an alarm was raised in a step that has ended.
+  void check(std::uint64_t step) const;
 
  private:
-  const int num_ranks_;
+  const std::vector<const Plan*> plans_;
   const std::chrono::nanoseconds timeout_;
   PinnedBuffer memory_;
 };
