@@ -26,3 +26,14 @@ for ranks in ${*:-1 2}; do
     --output_len 1000 --num_requests 384 --kv_cache_free_gpu_memory_fraction 0.97 --json "$out/throughput-$ranks.json"
   rm -r "$engine"
 done
+
+# Other models and formats, shared out among two.
+limits=(--max_batch_size 64 --max_input_len 2048 --max_seq_len 4096 --max_num_tokens 2048)
+for shape in "llama-3.1-8b fp8_rowwise 1,64" "llama-3.1-70b fp8_rowwise 1,64" "llama-3.1-70b full_prec 1"; do
+  read -r model qformat batches <<<"$shape"
+  trtllm-lite build --model_config "configs/models/$model.json" --strip_plan --target sm_90 --tp_size 2 \
+    --qformat "$qformat" "${limits[@]}" --output_dir "$out/engine"
+  trtllm-lite bench latency --engine_dir "$out/engine" --batch_size "$batches" --input_len 128 --output_len 128 \
+    --json "$out/shape-$model-$qformat.json"
+  rm -r "$out/engine"
+done

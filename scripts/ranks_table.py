@@ -8,6 +8,7 @@ from variant_tables import markdown
 
 Report = dict[str, Any]
 KINDS = ("latency", "first", "throughput")
+SIZES = {4096: "8B", 8192: "70B"}  # of Llama 3.1, by hidden size
 
 
 def record_ranks(path: Path, directory: Path, commit: str | None) -> None:
@@ -25,6 +26,30 @@ def record_ranks(path: Path, directory: Path, commit: str | None) -> None:
     path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 
+def record_shapes(path: Path, directory: Path, commit: str | None) -> None:
+    """Store the reports of other models and formats that ``measure_ranks.sh`` has written: shape-<name>.json."""
+    reports = [report for file in sorted(directory.glob("shape-*.json")) for report in json.loads(file.read_text())]
+    for report in reports:
+        report["commit"] = commit or report["commit"]
+    if reports:
+        path.write_text(json.dumps(reports, indent=1, sort_keys=True) + "\n")
+
+
+def shapes_table(path: Path, bandwidth: float) -> str:
+    """The Markdown of reports of ``record_shapes``; ``bandwidth`` in GB/s makes floors of bytes."""
+    rows = []
+    for report in json.loads(path.read_text()):
+        engine, figures = report["engine"], report["figures"]
+        floor = (figures["weight_bytes_per_step"] + figures["kv_bytes_per_step"]) / bandwidth / 1e9
+        time = figures["inter_token_latency_s"]
+        weights = engine["dtype"] if engine["qformat"] == "full_prec" else engine["qformat"]
+        shape = f"{SIZES[engine['hidden_size']]}, {weights}, {engine['tp_size']} GPUs"
+        cells = [f"{time * 1e3:.2f} ms", f"{floor * 1e3:.2f} ms", f"{floor / time:.0%}"]
+        rows.append([shape, str(report["shape"]["batch_size"]), *cells])
+    rows.sort(key=lambda row: (row[0].startswith("70B"), row[0], int(row[1])))
+    return markdown(["Llama-3.1 shape", "batch", "time per token", "its floor", "reached"], rows)
+
+
 def ranks_table(path: Path) -> str:
     """The Markdown of one baseline file."""
     by_ranks = {int(ranks): _figures(reports) for ranks, reports in json.loads(path.read_text()).items()}
@@ -40,10 +65,15 @@ def ranks_table(path: Path) -> str:
         f"{report['machine']['gpu']}, driver {report['versions']['driver']}, {report['date'][:10]}, commit "
         f"{str(report['commit'])[:10]}; random weights and prompts. The floor is that of a card's own bytes or "
         f"operations ({report['terms']['memory_bandwidth']:,.0f} GB/s, {report['terms']['peak_tflops']:,.0f} TFLOPS), "
-        f"without the link between the cards.\n\n{markdown(titles, rows)}\n\n"
+        f"without the link between the cards.\n\n{markdown(titles, rows)}\n\n{_shapes_of(path, report)}"
         "Measured by `bash scripts/measure_ranks.sh OUT` (`trtllm-lite bench latency` and `throughput`, token ids "
         "alone).\n"
     )
+
+
+def _shapes_of(path: Path, report: Report) -> str:
+    shapes = path.with_name(f"shapes-of-{path.name}")
+    return f"{shapes_table(shapes, report['terms']['memory_bandwidth'])}\n\n" if shapes.is_file() else ""
 
 
 def _figures(reports: dict[str, list[Report]]) -> dict[str, tuple[float, float, str]]:

@@ -8,7 +8,15 @@ MEETING_BLOCKS = 128  # of a kernel, at most
 # Words of the states that such kernels read: what there is to know of all ranks (int64), and flags (int32).
 RANKS_WORDS = 7 + 2 * MAX_TP_SIZE
 FLAG_WORDS = 2 * MEETING_BLOCKS * MAX_TP_SIZE + MEETING_BLOCKS
-# An inbox has room for so many rows. Steps of no more send rows; in larger ones, ranks read them where they are, which
-# costs two meetings. (Measured on two H200s: 14 and 21 us for 512 rows of 4096 elements.)
-INBOX_ROWS = 512
 INBOX_TURNS = 3  # places of each row of an inbox, used in turn
+_INBOX_ROWS = 512  # of all other ranks
+
+
+def inbox_rows(num_ranks: int) -> int:
+    """The rows that an inbox has room for, from each other rank.
+
+    Steps of no more send rows, which takes as many times their bytes as there are other ranks; in larger ones, ranks
+    read them where they are, which costs two meetings. (Measured on two H200s: 14 and 21 us for 512 rows of 4096
+    elements.)
+    """
+    return _INBOX_ROWS // (num_ranks - 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from tests.gpu.collectives import Rank, Ranks
-from trtllm_lite.plugins.cuda.ranks import INBOX_ROWS
+from trtllm_lite.plugins.cuda.ranks import inbox_rows
 
 ROWS = (1, 8, 64, 128, 256, 512, 1024, 2048, 8192)
 HIDDEN = (4096, 8192)
@@ -62,7 +62,7 @@ def read_rate(ranks: Ranks) -> float:
 
 def all_reduce(ranks: Ranks, rows: int) -> dict[str, int | float | str]:
     """The time of AllReduce as engines compute it."""
-    name = "push" if rows <= INBOX_ROWS else "pull"
+    name = "push" if rows <= inbox_rows(ranks.count) else "pull"
     microseconds = timed(ranks, lambda rank: ranks.launch(name, rank, rows, True))
     rate = 2 * rows * ranks.hidden * (ranks.count - 1) / microseconds / 1e3
     print(f"{rows:6d} rows of {ranks.hidden}: {name} {microseconds:8.2f} us  {rate:6.1f} GB/s", flush=True)

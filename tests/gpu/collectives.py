@@ -7,7 +7,7 @@ import torch
 
 from tests.gpu.device import Argument, Kernel
 from tests.gpu.kernels import dtype_flag
-from trtllm_lite.plugins.cuda.ranks import FLAG_WORDS, INBOX_ROWS, INBOX_TURNS, MEETING_BLOCKS, RANKS_WORDS
+from trtllm_lite.plugins.cuda.ranks import FLAG_WORDS, INBOX_TURNS, MEETING_BLOCKS, RANKS_WORDS, inbox_rows
 
 MAX_RANKS = (RANKS_WORDS - 7) // 2
 EPSILON = 1e-5
@@ -44,6 +44,7 @@ class Ranks:
     def __init__(self, hidden: int, max_rows: int, dtype: torch.dtype, timeout: float = 10.0) -> None:
         self.hidden, self.max_rows, self.dtype = hidden, max_rows, dtype
         self.count = torch.cuda.device_count()
+        self.inbox_rows = inbox_rows(self.count)
         self.alarm = torch.zeros(1, dtype=torch.int64, pin_memory=True)
         self.ranks = [self._rank(number) for number in range(self.count)]
         for rank in self.ranks:
@@ -62,9 +63,9 @@ class Ranks:
     def _rank(self, number: int) -> Rank:
         device, elements = f"cuda:{number}", self.max_rows * self.hidden
         residual = torch.empty(elements, device=device, dtype=self.dtype)
-        inbox = INBOX_TURNS * INBOX_ROWS * max(self.count - 1, 1) * self.hidden * 2
+        inbox = INBOX_TURNS * self.inbox_rows * (self.count - 1) * self.hidden * 2
         state = torch.zeros(
-            8 * RANKS_WORDS + 4 * (FLAG_WORDS + INBOX_ROWS) + 256 + inbox, device=device, dtype=torch.uint8
+            8 * RANKS_WORDS + 4 * (FLAG_WORDS + self.inbox_rows) + 256 + inbox, device=device, dtype=torch.uint8
         )
         arena = torch.empty(3, elements, device=device, dtype=self.dtype)
         weight = torch.randn(self.hidden, generator=torch.Generator().manual_seed(7))
@@ -77,7 +78,7 @@ class Ranks:
             defines: dict[str, int | str] = {"TL_HIDDEN": self.hidden, "TL_THREADS": THREADS, "TL_NORM": int(norm)}
             defines |= {"TL_RANKS": self.count, "TL_TWO_SHOT": int(two_shot)}
             defines |= {"TL_Y_TYPE": 0, "TL_ROW_SCALES": 0, "TL_FP16": dtype_flag(self.dtype)}
-            defines |= {"TL_INBOX_ROWS": INBOX_ROWS, "TL_MEETING_BLOCKS": MEETING_BLOCKS}
+            defines |= {"TL_INBOX_ROWS": self.inbox_rows, "TL_MEETING_BLOCKS": MEETING_BLOCKS}
             source, self._kernels[key] = f"all_reduce/{name}.cuh", []
             for rank in self.ranks:
                 with rank.on_card:
@@ -88,7 +89,7 @@ class Ranks:
         """``push`` or ``pull`` on the current stream of the card of ``rank``: y (and total) of its x."""
         flags = 8 * RANKS_WORDS
         turns = flags + 4 * FLAG_WORDS
-        inbox = -(-(turns + 4 * INBOX_ROWS) // 256) * 256
+        inbox = -(-(turns + 4 * self.inbox_rows) // 256) * 256
         places = {"push": (rank.state[turns:], rank.state[inbox:], 0), "pull": (rank.state[flags:], 0, rows)}
         x, y = (rank.rows(place, rows, self.hidden) for place in (0, 1))
         of_norm: tuple[Argument, ...] = (rank.total, x, rank.weight, rank.residual) if norm else (None, x, None, None)

@@ -6,7 +6,7 @@ from typing import Any
 
 from trtllm_lite.bench.latency_shape import LatencyShape
 from trtllm_lite.bench.workload import PlannedRequest
-from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.engine.manifest import ModelConfig
 from trtllm_lite.engine.plan import (
     CallInstruction,
     CollectiveInstruction,
@@ -62,7 +62,8 @@ def latency_floors(
         figures["read_bandwidth_bytes_per_s"] = ceilings.bandwidth
         figures |= {"floor_inter_token_latency_s": floor, "fraction_of_floor": floor / step_s}
     if ceilings.flops is not None:
-        floor = shape.batch_size * prompt_flops(engine.manifest, shape.input_len) / ceilings.flops
+        operations = prompt_flops(engine.manifest.model, shape.input_len, engine.manifest.mapping.tp_size)
+        floor = shape.batch_size * operations / ceilings.flops
         if ceilings.bandwidth is not None:
             floor = max(floor, weights / ceilings.bandwidth)
         figures |= {"floor_time_to_first_token_s": floor, "fraction_of_first_token_floor": floor / first_s}
@@ -84,12 +85,12 @@ def serving_floor(
     """How near ``requests``, served in ``seconds``, come to the sum of the floors of their prompts and decode steps."""
     if ceilings.bandwidth is None or ceilings.flops is None or engine.manifest.mapping.pp_size > 1:
         return {}
-    manifest, cache = engine.manifest, engine.manifest.kv_cache
+    model, cache, tp_size = engine.manifest.model, engine.manifest.kv_cache, engine.manifest.mapping.tp_size
     batch = min(max_batch_size, len(requests))
     steps = sum(request.output_len - 1 for request in requests) / batch
     attended = sum((request.output_len - 1) * (request.prompt_len + request.output_len / 2) for request in requests)
     reading = attended * cache.bytes_per_block / cache.tokens_per_block / ceilings.bandwidth
-    prompts = sum(prompt_flops(manifest, request.prompt_len) for request in requests) / ceilings.flops
+    prompts = sum(prompt_flops(model, request.prompt_len, tp_size) for request in requests) / ceilings.flops
     floor = prompts + steps * _products_floor(engine, batch, ceilings) + reading
     tokens = sum(request.output_len for request in requests)
     return {"ceiling_output_tokens_per_s": tokens / floor, "fraction_of_ceiling": floor / seconds}
@@ -101,27 +102,24 @@ def _products_floor(engine: EngineFile, batch_size: int, ceilings: Ceilings) -> 
     reading = weight_bytes_per_step(engine) / ceilings.bandwidth
     if ceilings.flops is None:
         return reading
-    manifest = engine.manifest
-    return max(reading, batch_size * (2 * _layer_weights(manifest) + _head_flops(manifest)) / ceilings.flops)
+    model, tp_size = engine.manifest.model, engine.manifest.mapping.tp_size
+    return max(reading, batch_size * (2 * _layer_weights(model) + _head_flops(model)) / tp_size / ceilings.flops)
 
 
-def prompt_flops(manifest: Manifest, length: int) -> float:
+def prompt_flops(model: ModelConfig, length: int, tp_size: int = 1) -> float:
     """A rank's operations up to the first token of a prompt of ``length`` tokens; a multiply-add counts two."""
-    model, heads = manifest.model, manifest.model.num_attention_heads / manifest.mapping.tp_size
-    attention = 4 * model.num_hidden_layers * heads * model.head_dim * length**2 / 2  # causal
-    return 2 * _layer_weights(manifest) * length + attention + _head_flops(manifest)
+    attention = 4 * model.num_hidden_layers * model.num_attention_heads * model.head_dim * length**2 / 2  # causal
+    return (2 * _layer_weights(model) * length + attention + _head_flops(model)) / tp_size
 
 
-def _layer_weights(manifest: Manifest) -> float:
-    """Elements of a rank's matrices of all layers."""
-    model = manifest.model
+def _layer_weights(model: ModelConfig) -> int:
+    """Elements of the matrices of all layers."""
     attention = 2 * (model.num_attention_heads + model.num_key_value_heads) * model.head_dim
-    whole = model.num_hidden_layers * model.hidden_size * (attention + 3 * model.intermediate_size)
-    return whole / manifest.mapping.tp_size
+    return model.num_hidden_layers * model.hidden_size * (attention + 3 * model.intermediate_size)
 
 
-def _head_flops(manifest: Manifest) -> float:
-    return 2 * manifest.model.vocab_size * manifest.model.hidden_size / manifest.mapping.tp_size
+def _head_flops(model: ModelConfig) -> int:
+    return 2 * model.vocab_size * model.hidden_size
 
 
 def weight_bytes_per_step(engine: EngineFile) -> int:

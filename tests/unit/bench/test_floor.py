@@ -56,7 +56,7 @@ def _llama_8b() -> Manifest:
 
 def test_operations_of_a_prompt_are_those_of_a_known_model() -> None:
     # Llama-3.1-8B: 8.030 billion parameters, of which the embedding table (0.525) is looked up, not multiplied.
-    one, many = prompt_flops(_llama_8b(), 1), prompt_flops(_llama_8b(), 8192)
+    one, many = prompt_flops(_llama_8b().model, 1), prompt_flops(_llama_8b().model, 8192)
     assert one / 2 == pytest.approx(8.030e9 - 0.525e9, rel=1e-3)
     # The LM head for the last token alone; attention of half a square: 4 * 32 * 32 * 128 * 8192^2 / 2 = 17.6e12.
     assert many == pytest.approx(2 * 6.979e9 * 8192 + 17.6e12 + 1.05e9, rel=1e-3)
@@ -71,7 +71,7 @@ def test_a_first_token_takes_its_arithmetic_and_no_less_than_reading_the_weights
         assert figures["fraction_of_first_token_floor"] == figures["floor_time_to_first_token_s"] / 2.0
         return float(figures["floor_time_to_first_token_s"])
 
-    assert floor(Ceilings(bandwidth=1e15, flops=1e3)) == 3 * prompt_flops(MANIFEST, 20) / 1e3
+    assert floor(Ceilings(bandwidth=1e15, flops=1e3)) == 3 * prompt_flops(MANIFEST.model, 20) / 1e3
     assert floor(Ceilings(bandwidth=1e3, flops=1e15)) == weight_bytes_per_step(engine) / 1e3
 
 

@@ -241,7 +241,9 @@ void CudaStepExecutor::enqueue_rows(Flight& flight) {
 
 // The rest of a step with guided rows, for which the step before has been read. It is the last on the stream.
 void CudaStepExecutor::enqueue_guided(Flight& flight) {
-  masks_.put(*flight.batch, flight.plan.guided, flight.masks, flight.has_logits);
+  const auto number = static_cast<std::size_t>(&flight - flights_.data());
+  const Flight& before = flights_[(number + flights_.size() - 1) % flights_.size()];
+  masks_.put(*flight.batch, flight.plan.guided, flight.masks, flight.has_logits, before.ended);
   for (const GuidedRow& guided : flight.plan.guided) {
     if (guided.is_late) flight.late.push_back(guided.row);
   }

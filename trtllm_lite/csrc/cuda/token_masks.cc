@@ -17,7 +17,10 @@ constexpr std::chrono::microseconds kPollTime{50};
 }  // namespace
 
 TokenMasks::TokenMasks(const CudaExecutor& executor, const RowSampler& rows)
-    : executor_(executor), rows_(rows), num_words_(mask_words(rows.vocab_size())) {}
+    : executor_(executor),
+      rows_(rows),
+      num_words_(mask_words(rows.vocab_size())),
+      may_be_late_(executor.engine().manifest().mapping.pp_size == 1) {}
 
 void TokenMasks::reserve(Staging& staging) {
   if (staging.words.size() > 0) return;
@@ -31,7 +34,7 @@ void TokenMasks::reserve(Staging& staging) {
 }
 
 void TokenMasks::put(const StepBatch& batch, std::span<GuidedRow> guided, const Staging& staging,
-                     const OwnedEvent& logits) {
+                     const OwnedEvent& logits, const OwnedEvent& before) {
   make(batch, guided, staging);
   wait(batch.rows.size(), logits);
   for (std::size_t i = 0; i < guided.size(); ++i) {
@@ -43,6 +46,7 @@ void TokenMasks::put(const StepBatch& batch, std::span<GuidedRow> guided, const 
   const std::span<std::uint32_t> last = masks_of(batch, guided.back(), staging);
   const std::size_t begin = static_cast<std::size_t>(guided.front().first_mask) * num_words_ * sizeof(std::uint32_t);
   const auto num_bytes = static_cast<std::size_t>(last.data() + last.size() - first.data()) * sizeof(std::uint32_t);
+  driver().check(driver().stream_wait(stream_.get(), before.get(), 0), "copying masks of tokens");
   driver().check(driver().copy_to_device(executor_.token_masks() + begin, first.data(), num_bytes, stream_.get()),
                  "copying masks of tokens");
   driver().check(driver().event_record(staging.copied.get(), stream_.get()), "copying masks of tokens");
@@ -71,14 +75,15 @@ void TokenMasks::make(const StepBatch& batch, std::span<const GuidedRow> guided,
 
 // Waits for the masks as long as the device makes logits anyway, and then until the step's other rows, together, have
 // waited as long as the late ones would for another step; never longer than that step takes, as the results of the step
-// before are not delivered meanwhile.
+// before are not delivered meanwhile. Where steps pass through stages, rows are not late: they would be, by all the
+// steps in flight.
 void TokenMasks::wait(std::size_t num_rows, const OwnedEvent& logits) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   std::optional<Clock::time_point> ready;  // the logits
   while (const std::size_t num_late = threads_->wait(kPollTime)) {
     if (!ready && driver().reached(logits.get())) ready = Clock::now();
-    if (!ready) continue;
+    if (!ready || !may_be_late_) continue;
     const std::size_t num_others = std::max(num_rows - num_late, num_late);
     if ((Clock::now() - *ready) * num_others >= (*ready - begin) * num_late) return;
   }

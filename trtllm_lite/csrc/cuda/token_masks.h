@@ -36,8 +36,9 @@ class TokenMasks {
   void reserve(Staging& staging);
   // Makes the masks of the step's guided rows, of which there are some, puts their copy on the way, and lets the
   // executor's stream wait for it. The tokens of all steps before have been added to the texts. `logits`: reached when
-  // the step has made its logits.
-  void put(const StepBatch& batch, std::span<GuidedRow> guided, const Staging& staging, const OwnedEvent& logits);
+  // the step has made its logits. `before`: when the step before it has ended, which reads masks in the same place.
+  void put(const StepBatch& batch, std::span<GuidedRow> guided, const Staging& staging, const OwnedEvent& logits,
+           const OwnedEvent& before);
 
  private:
   std::span<std::uint32_t> masks_of(const StepBatch& batch, const GuidedRow& guided, const Staging& staging) const;
@@ -47,6 +48,7 @@ class TokenMasks {
   const CudaExecutor& executor_;
   const RowSampler& rows_;
   const std::size_t num_words_;  // of a mask
+  const bool may_be_late_;       // not where steps of other requests are in flight behind the one before
   OwnedStream stream_;           // made with the first staging, as the threads
   std::unique_ptr<MaskThreads> threads_;
   std::vector<MaskThreads::Order> orders_;

@@ -6,7 +6,7 @@ from trtllm_lite.builder.cuda.limits import symbols
 from trtllm_lite.builder.cuda.ops import Op, ProgramKind, known_dims
 from trtllm_lite.builder.graph import value_of
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.plugins.cuda.ranks import FLAG_WORDS, INBOX_ROWS, INBOX_TURNS, RANKS_WORDS
+from trtllm_lite.plugins.cuda.ranks import FLAG_WORDS, INBOX_TURNS, RANKS_WORDS, inbox_rows
 from trtllm_lite.plugins.schema import all_schemas
 
 
@@ -34,9 +34,9 @@ def ranks(ops: list[Op], program: ProgramKind) -> list[Op]:
 def _inbox(op: Op, program: ProgramKind) -> dict[str, ir.Value]:
     """Where rows of ``op`` are that other ranks send, 16-bit elements, and the turn that each row of it has."""
     *_, features = known_dims(op.inputs["x"])
-    others = program.limits.tp_size - 1
-    rows = min(INBOX_ROWS // others, symbols(program.limits)["num_tokens"])
-    shape = (INBOX_TURNS, rows, others, features)
+    num_ranks = program.limits.tp_size
+    rows = min(inbox_rows(num_ranks), symbols(program.limits)["num_tokens"])
+    shape = (INBOX_TURNS, rows, num_ranks - 1, features)
     return {
         "rank_inbox": value_of(f"rank_inbox.{features}", ir.DataType.BFLOAT16, shape),
         "rank_turns": value_of(f"rank_turns.{features}", ir.DataType.INT32, [rows]),
