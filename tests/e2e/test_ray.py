@@ -9,18 +9,22 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_tensor_parallel import checkpoint_of
-from trtllm_lite import LLM, SamplingParams
+from trtllm_lite import LLM, KvCacheConfig, SamplingParams, SchedulerConfig
 from trtllm_lite.builder import build_engine
 from trtllm_lite.errors import ArgumentError, DeviceError, EngineError
 
 pytest.importorskip("ray", reason="needs the ray extra")
 
-from tests.e2e.ray_cluster import HEAD, WORKER, TwoNodes, two_nodes
+from tests.ray_cluster import HEAD, WORKER, TwoNodes, two_nodes
 from trtllm_lite.runtime.ray import placement, stages
 from trtllm_lite.runtime.ray.stage import Stage, header_digest
 
 MAX_SEQ_LEN = 8192
 LIMITS: dict[str, Any] = {"max_batch_size": 4, "max_input_len": 64, "max_seq_len": MAX_SEQ_LEN, "max_num_tokens": 16}
+TIGHT: dict[str, Any] = {  # requests are swapped out
+    "kv_cache_config": KvCacheConfig(max_tokens=128, host_cache_size=1 << 20),
+    "scheduler_config": SchedulerConfig(capacity_scheduler_policy="MAX_UTILIZATION"),
+}
 ENDLESS = SamplingParams(max_tokens=MAX_SEQ_LEN - 64, ignore_eos=True)  # far more tokens than are waited for
 
 
@@ -36,7 +40,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[TwoNodes]:
-    with two_nodes() as running:
+    with two_nodes(num_cpus=1) as running:
         yield running
 
 
@@ -50,18 +54,21 @@ def requests() -> tuple[list[list[int]], list[SamplingParams]]:
     """Prompts of one chunk and of several, some alike; greedy, drawn, searched with beams that part."""
     prompts = [[1 + (7 * row + i) % 90 for i in range(length)] for row, length in enumerate((3, 40, 17, 5, 33, 64))]
     prompts.append(prompts[1])
-    params = [SamplingParams(max_tokens=20, ignore_eos=True) for _ in prompts]
+    params = [SamplingParams(max_tokens=40, ignore_eos=True) for _ in prompts]
     params[2] = SamplingParams(max_tokens=30, temperature=1.0, seed=7, ignore_eos=True, logprobs=2)
     params[3] = SamplingParams(max_tokens=12, use_beam_search=True, n=2)
     return prompts, params
 
 
-def test_stages_on_two_nodes_give_the_tokens_of_an_undivided_engine(engines: Path, llm: LLM) -> None:
-    with LLM(engines / "one", num_threads=1) as undivided:
+def test_stages_on_two_nodes_give_the_tokens_of_an_undivided_engine(engines: Path, cluster: TwoNodes) -> None:  # noqa: ARG001
+    with LLM(engines / "one", num_threads=1, **TIGHT) as undivided:
         expected = undivided.generate(*requests(), use_tqdm=False)
-    found = llm.generate(*requests(), use_tqdm=False)
+    with LLM(engines / "two", num_threads=1, distributed_executor_backend="ray", **TIGHT) as llm:
+        found = llm.generate(*requests(), use_tqdm=False)
+        assert llm.get_stats().num_swap_preemptions > 0
     for one, two in zip(expected, found, strict=True):
         assert [output.token_ids for output in two.outputs] == [output.token_ids for output in one.outputs]
+    assert llm.session.limits == undivided.session.limits
     assert set(llm.session.stages.nodes) == {HEAD, WORKER}
     assert llm.session.stages.memory["weights"] > 0
 
@@ -101,6 +108,7 @@ def test_a_stage_that_ends_ends_all_requests(
     for generation in running:
         with pytest.raises(EngineError, match=message):
             generation.result()
+    assert llm.session.is_broken
     with pytest.raises(EngineError, match="load the engine again"):
         llm.generate([1, 2], use_tqdm=False)
     if harm is kill_node:

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,8 @@ class Application:
         self.models = list(models)
         self.settings = settings
         self.metrics = ServerMetrics(self.models)
+        self.metrics_text: Callable[[], Awaitable[bytes]] = partial(asyncio.to_thread, self.metrics.text)
+        """What /metrics says; made in another thread, so that streams go on."""
         self.routes = routes
         self.is_draining = False
         self._by_name = {name: model for model in models for name in model.settings.names}
@@ -110,6 +113,14 @@ class Application:
         """The answer to a body that is larger than the server takes."""
         message = f"the body has {size} bytes, which exceeds the {most} of max_body_size: send less"
         return ApiError(413, message, code="body_too_large").response(openai_error)
+
+    def check_engines(self) -> None:
+        """Raise ApiError 503 if an engine is broken."""
+        broken = next((model for model in self.models if model.session.is_broken), None)
+        if broken is not None:
+            raise ApiError(
+                503, f"the engine of {shown(broken.name)} has failed: restart the server", code="engine_dead"
+            )
 
     def knows(self, name: str) -> bool:
         """Whether a model or an adapter is called that."""

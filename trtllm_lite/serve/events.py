@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 
 from trtllm_lite.serve.api_error import ApiError
-from trtllm_lite.serve.http.event_stream import EventStream
-from trtllm_lite.serve.http.messages import Request
+from trtllm_lite.serve.http.messages import EventSink, Request
 
 encode_json = msgspec.json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
@@ -30,7 +29,7 @@ class EventWriter:
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._stream: EventStream | None = None
+        self._stream: EventSink | None = None
 
     @property
     def has_begun(self) -> bool:

@@ -7,7 +7,7 @@ from copy import copy
 from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.session.request import Response
 from trtllm_lite.runtime.session.request_handle import RequestHandle
-from trtllm_lite.serve.http.connection import Connection
+from trtllm_lite.serve.http.messages import Exchange
 from trtllm_lite.serve.served_model import ServedModel
 
 OnNews = Callable[[int, list[Response], RequestHandle], None]
@@ -19,9 +19,7 @@ async def until_ended(model: ServedModel, generations: Sequence[Generation]) -> 
     await _Following(model, generations, None, None).wait()
 
 
-async def stream(
-    model: ServedModel, generations: Sequence[Generation], on_news: OnNews, connection: Connection
-) -> None:
+async def stream(model: ServedModel, generations: Sequence[Generation], on_news: OnNews, connection: Exchange) -> None:
     """Call ``on_news`` whenever a choice has something new and the client reads what it is sent, until all have ended.
 
     Choices are counted through the sequences of all generations. Raises the error that ended one of them, if there was
@@ -36,7 +34,7 @@ class _Following:
         model: ServedModel,
         generations: Sequence[Generation],
         on_news: OnNews | None,
-        connection: Connection | None,
+        connection: Exchange | None,
     ) -> None:
         self._model = model
         self._handles = [handle for generation in generations for handle in generation.handles]

@@ -20,7 +20,7 @@ from trtllm_lite.serve.http.server import HttpServer
 from trtllm_lite.serve.routes import ROUTES
 from trtllm_lite.serve.served_model import ModelSettings, ServedModel
 
-_NUM_WORKERS = 8  # threads that render, tokenize and compile grammars
+_NUM_WORKERS = 8
 _CUTTING_SECONDS = 1.0  # for what is being prepared to be submitted, and answered
 _LEAST_CLOSING_SECONDS = 1.0  # for clients to read the last answers
 _OTHER_FILES = 256  # beside connections
@@ -74,6 +74,19 @@ def run(
         gc.unfreeze()
 
 
+def new_workers() -> ThreadPoolExecutor:
+    """Threads that render, tokenize and compile grammars."""
+    return ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="trtllm_lite serve")
+
+
+def application(
+    models: Sequence[tuple[LLM, ModelSettings]], settings: Settings, workers: ThreadPoolExecutor
+) -> Application:
+    """What answers requests in the running loop; ``workers`` prepare them."""
+    loop = asyncio.get_running_loop()
+    return Application([ServedModel(llm, chosen, loop, workers) for llm, chosen in models], ROUTES, settings)
+
+
 async def _serve(
     models: Sequence[tuple[LLM, ModelSettings]],
     settings: Settings,
@@ -81,13 +94,9 @@ async def _serve(
     on_listening: Callable[[str], None],
 ) -> None:
     loop = asyncio.get_running_loop()
-    with ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="trtllm_lite serve") as workers:
-        served = [ServedModel(llm, chosen, loop, workers) for llm, chosen in models]
-        app = Application(served, ROUTES, settings)
-        largest = options.limits.max_body_bytes
-        server = HttpServer(
-            app.handle, lambda size: app.too_large(size, largest), options.limits, check_head=app.check_head
-        )
+    with new_workers() as workers:
+        app = application(models, settings, workers)
+        server = HttpServer(app.handle, app.too_large, options.limits, app.check_head)
         ending = _Ending(loop)
         try:
             port = await server.listen(options.host, options.port)

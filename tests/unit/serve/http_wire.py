@@ -72,8 +72,8 @@ class Wire:
         self.server._sweep()
 
 
-def too_large(size: str) -> Response:
-    return Response(413, f"{size} bytes are too many".encode(), TEXT)
+def too_large(size: str, most: int) -> Response:
+    return Response(413, f"{size} bytes are more than {most}".encode(), TEXT)
 
 
 async def echo(request: Request) -> Response:

@@ -2,13 +2,17 @@
 
 import asyncio
 import math
+import pickle
 from collections import Counter
 from types import SimpleNamespace
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.runtime.doubles import fake_session
 from tests.unit.serve.served import ask
 from trtllm_lite.serve.metrics.counted_parser import CountedParser
 from trtllm_lite.serve.metrics.histogram import Histogram, count_bounds
+from trtllm_lite.serve.metrics.replicas import labelled, text_of_all
 from trtllm_lite.serve.metrics.server_metrics import ServerMetrics
 from trtllm_lite.serve.parsers import Tool, make_parser
 from trtllm_lite.serve.served_model import ModelSettings, ServedModel
@@ -215,3 +219,15 @@ def test_values_on_a_bound_are_below_it():
         histogram.observe(value)
     assert histogram.sample() == ([("1.0", 2.0), ("2.0", 3.0), ("+Inf", 4.0)], 6.0)
     assert count_bounds(40) == (1.0, 2.0, 5.0, 10.0, 20.0)
+
+
+def test_the_metrics_of_replicas_are_told_apart():
+    async def talk(server):
+        assert (await server.complete(PROMPT, max_tokens=4)).status == 200
+        return pickle.loads(pickle.dumps([labelled(server.app.metrics, name) for name in ("a", "b")]))
+
+    text = text_of_all(ask(talk)).decode()
+    families = list(text_string_to_metric_families(text))
+    assert len({family.name for family in families}) == len(families)
+    (tokens,) = [family for family in families if family.name == "vllm:generation_tokens"]
+    assert [(sample.labels["replica"], sample.value) for sample in tokens.samples] == [("a", 4), ("b", 4)]

@@ -47,7 +47,7 @@ class Stages:
         self._placement = Placement(parts, num_blocks, num_threads or default_num_threads(self.num_stages))
         self.close = weakref.finalize(self, self._placement.release)
         self.nodes = ["unknown"] * self.num_stages
-        self._failure: str | None = None
+        self.failure: str | None = None  # why no step can run any more
         self._begun: deque[_Step] = deque()
         self._num_begun = 0
         self._copies: list[tuple[int, int]] = []  # that come before the next step
@@ -118,13 +118,13 @@ class Stages:
 
     def _fail(self, stage: int, why: str, what: str) -> NoReturn:
         place = f"stage {stage} of {self.num_stages}, on node {self.nodes[stage]}"
-        self._failure = f"{place}, {why} ({what}): load the engine again"
+        self.failure = f"{place}, {why} ({what}): load the engine again"
         self.close()
-        raise DeviceError(self._failure)
+        raise DeviceError(self.failure)
 
     def _check(self) -> None:
-        if self._failure is not None:
-            raise DeviceError(self._failure)
+        if self.failure is not None:
+            raise DeviceError(self.failure)
         if not self.close.alive:
             raise DeviceError("the engine's stages have been closed: load the engine again")
 

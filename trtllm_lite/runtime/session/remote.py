@@ -20,6 +20,16 @@ def check_remote(manifest: Manifest, options: RunnerOptions) -> None:
         raise ArgumentError(f"{given}draft models run beside an engine in its process: guess with the method ngram")
 
 
+def all_manifests(directory: Path, manifest: Manifest) -> list[Manifest]:
+    """The manifests of all ranks of an engine, given the first. Raises EngineError if a file is not there or broken.
+
+    The weights are not read: each is checked where it computes.
+    """
+    from trtllm_lite.engine.reader import read_engine  # not before: it needs the C++ extension
+
+    return [manifest, *(read_engine(directory / name).manifest for name in manifest.engine_files[1:])]
+
+
 def open_stages(files: Sequence[Path], manifest: Manifest, num_blocks: int, num_threads: int | None) -> Any:
     """The stages of an engine as actors of Ray, for ``_core.RemoteStages``.
 

@@ -32,7 +32,7 @@ from trtllm_lite.runtime.session.limits import (
 )
 from trtllm_lite.runtime.session.notifier import Notifier
 from trtllm_lite.runtime.session.prompt_len import check_prompt_len, output_len
-from trtllm_lite.runtime.session.remote import check_remote, open_stages
+from trtllm_lite.runtime.session.remote import all_manifests, check_remote, open_stages
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.stats import Stats, make_stats
@@ -124,6 +124,11 @@ class Session:
         """End a request within a step; a request that has ended already stays as it is."""
         self.pump.loop.cancel(request_id)
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing can be generated any more until the engine is loaded again."""
+        return self.pump.failure is not None or (self.stages is not None and self.stages.failure is not None)
+
     def stats(self) -> Stats:
         """Counts and times of what the session has done so far."""
         loaded = () if self.adapters is None else self.adapters.loaded()
@@ -199,6 +204,7 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     check_end_ids(manifest)
     if is_remote:
         check_remote(manifest, options)
+        manifests = all_manifests(directory, manifest)
     options = device_options(manifest.target, options)
     draft_engine = _draft_engine(native, options.speculation)
     draft = None if draft_engine is None else Manifest.from_json(draft_engine.manifest)

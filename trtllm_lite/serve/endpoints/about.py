@@ -45,9 +45,7 @@ def _entries(model: ServedModel) -> list[dict[str, Any]]:
 
 async def health(app: Application, request: Request) -> Response:  # noqa: ARG001
     """200 while every engine works; 503 once one is broken."""
-    broken = next((model for model in app.models if model.session.pump.failure is not None), None)
-    if broken is not None:
-        raise ApiError(503, f"the engine of {shown(broken.name)} has failed: restart the server", code="engine_dead")
+    app.check_engines()
     return Response(200, b"", TEXT)
 
 

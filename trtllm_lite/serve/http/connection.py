@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from trtllm_lite.serve.http.event_stream import EventStream
-from trtllm_lite.serve.http.messages import EVENTS, TEXT, Request, Response, head_of
+from trtllm_lite.serve.http.limits import HIGH_WATER, LARGE_BODY
+from trtllm_lite.serve.http.messages import EVENT_HEADERS, EVENTS, TEXT, Request, Response, bodies_are_held, head_of
 from trtllm_lite.serve.http.outbox import Outlet
 
 if TYPE_CHECKING:
     from trtllm_lite.serve.http.server import HttpServer
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-# Beyond so many bytes that the client has not read a stream pauses: its next chunk then holds all that came meanwhile.
-_HIGH_WATER = 64 << 10
-# What of a body may arrive before anybody looks at who sends it.
-_LARGE_BODY = 64 << 10
 
 
 class _RefusedError(Exception):
@@ -70,7 +67,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class has another base
-        self._transport.set_write_buffer_limits(high=_HIGH_WATER)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER)
         self._outlet = Outlet(self._server.outbox, self._transport)
         if not self._server.admit(self):
             busy = f"there are {self._limits.max_connections} connections already: come back later\n".encode()
@@ -149,7 +146,7 @@ class Connection(asyncio.Protocol):
         limits = self._limits
         length = self._headers.get("content-length", "0")
         if length.isascii() and length.isdigit() and (len(length) > 15 or int(length) > limits.max_body_bytes):
-            self._raise(self._server.too_large(length[:15]))
+            self._raise(self._server.too_large(length[:15], limits.max_body_bytes))
         self._is_in_body = True
         self._set_deadline()
         if self._headers.get("expect", "").lower() == "100-continue" and self._task is None:
@@ -161,11 +158,10 @@ class Connection(asyncio.Protocol):
         self._body_bytes += len(part)
         self._hold(len(part))
         if self._body_bytes > self._limits.max_body_bytes:
-            self._raise(self._server.too_large(f"more than {self._body_bytes - 1}"))
+            self._raise(self._server.too_large(f"more than {self._body_bytes - 1}", self._limits.max_body_bytes))
         if self._server.held_bytes > self._limits.max_held_bytes:
-            busy = f"bodies of {self._limits.max_held_bytes} bytes are being read already: come back later\n"
-            self._raise(Response(503, busy.encode(), TEXT, {"Retry-After": "1"}))
-        if self._body_bytes > _LARGE_BODY and not self._is_head_checked:
+            self._raise(bodies_are_held(self._limits))
+        if self._body_bytes > LARGE_BODY and not self._is_head_checked:
             self._check_head()
 
     def _check_head(self) -> None:
@@ -279,10 +275,7 @@ class Connection(asyncio.Protocol):
         if not self._may_chunk:
             self._keep_alive = False
         close = not self._keep_alive
-        # cache-control and x-accel-buffering keep proxies from holding events back.
-        head = head_of(
-            200, EVENTS, {"cache-control": "no-store", "x-accel-buffering": "no", **headers}, None, close=close
-        )
+        head = head_of(200, EVENTS, {**EVENT_HEADERS, **headers}, None, close=close)
         return EventStream(self, head, chunked=not close)
 
     def write(self, data: bytes) -> None:

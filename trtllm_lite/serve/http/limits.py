@@ -2,6 +2,12 @@
 
 from dataclasses import dataclass
 
+LARGE_BODY = 64 << 10
+"""Bytes of a body that may arrive before anybody looks at who sends it."""
+HIGH_WATER = 64 << 10
+"""Beyond so many bytes that the client has not read a stream pauses: its next chunk then holds all that came meanwhile.
+"""
+
 
 @dataclass(frozen=True)
 class HttpLimits:

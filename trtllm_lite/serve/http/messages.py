@@ -1,18 +1,50 @@
 """Requests and responses."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from trtllm_lite.serve.http.connection import Connection
+from trtllm_lite.serve.http.limits import HttpLimits
 
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
 HTML = b"text/html; charset=utf-8"
 EVENTS = b"text/event-stream; charset=utf-8"
+EVENT_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+"""Headers of every stream, which keep proxies from holding events back."""
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+
+class EventSink(Protocol):
+    """Takes the events of a response that comes over time."""
+
+    def write(self, events: bytes) -> None:
+        """Send whole events, of which there is at least one."""
+
+    def end(self) -> None:
+        """No more events."""
+
+
+class Exchange(Protocol):
+    """What a request came by, and its answer goes by."""
+
+    on_resume: Callable[[], None] | None
+    """Called when the client has caught up."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client is so far behind in reading that nothing more should be written for now."""
+
+    @property
+    def client(self) -> str:
+        """The client's address, as the access log shows it."""
+
+    def seconds_since(self, instant: float) -> float:
+        """Seconds since an instant of the loop's clock."""
+
+    def open_stream(self, headers: Mapping[str, str]) -> EventSink:
+        """Begin the answer to the current request with status 200 and server-sent events that come over time."""
 
 
 @dataclass(eq=False, slots=True)
@@ -29,7 +61,7 @@ class Request:
     query: str
     headers: Mapping[str, str]
     body: bytes
-    connection: "Connection"
+    connection: Exchange
     received: float
     """When the request had arrived, by the loop's clock."""
     id: str = ""
@@ -63,6 +95,12 @@ def head_of(status: int, content_type: bytes, headers: Mapping[str, str], length
     parts += [f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items()]
     parts.append(b"\r\n")
     return b"".join(parts)
+
+
+def bodies_are_held(limits: HttpLimits) -> Response:
+    """The response to a body that does not fit beside those of other requests."""
+    busy = f"bodies of {limits.max_held_bytes} bytes are being read already: come back later\n"
+    return Response(503, busy.encode(), TEXT, {"Retry-After": "1"})
 
 
 def is_header_value(value: str, longest: int) -> bool:

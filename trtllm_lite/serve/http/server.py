@@ -21,14 +21,14 @@ Handler = Callable[[Request], Awaitable[Response | None]]
 class HttpServer:
     """Answers requests with ``handler``, which is cancelled when the client of its request goes away.
 
-    ``too_large`` makes the answer to a body of more than ``limits.max_body_bytes``, of which it is given the size.
+    ``too_large`` makes the answer to a body of more than ``limits.max_body_bytes``, given the size and the limit.
     ``check_head`` is given the headers of a request with a large body before it is all there; a response refuses it.
     """
 
     def __init__(
         self,
         handler: Handler,
-        too_large: Callable[[str], Response],
+        too_large: Callable[[str, int], Response],
         limits: HttpLimits,
         check_head: Callable[[Mapping[str, str]], Response | None] = lambda _: None,
     ) -> None:

@@ -24,9 +24,9 @@ class ServerMetrics(Collector):
     def __init__(self, models: "Sequence[ServedModel]") -> None:
         self._models = models
         self._num_requests: Counter[tuple[str, str, str]] = Counter()
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
 
     def count_request(self, method: str, route: str | None, status: int) -> None:
         """Count a request that has been answered, or whose client went away."""
@@ -35,7 +35,7 @@ class ServerMetrics(Collector):
 
     def text(self) -> bytes:
         """The metrics in Prometheus's text format; it takes milliseconds."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
     def describe(self) -> Iterable[Metric]:
         """Nothing, so that nothing is collected when this is registered."""

@@ -3,13 +3,11 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trtllm_lite.errors import ArgumentError, shown
-
-if TYPE_CHECKING:
-    from trtllm_lite.llm import LLM
-    from trtllm_lite.serve.served_model import ModelSettings
+from trtllm_lite.llm import LLM
+from trtllm_lite.serve.served_model import ModelSettings
 
 _JSON = '{"name": "NAME", "path": "DIR", "base_model_name": "MODEL"}'
 
@@ -20,7 +18,7 @@ class _Module(NamedTuple):
     base: str | None = None
 
 
-def give_adapters(loaded: "list[tuple[LLM, ModelSettings]]", modules: tuple[str, ...], lora_root: Path | None) -> None:
+def give_adapters(loaded: list[tuple[LLM, ModelSettings]], modules: tuple[str, ...], lora_root: Path | None) -> None:
     """Put the adapters into the settings of the engines that take them.
 
     Raises ArgumentError for a directory that is none, or if it is not clear which engine an adapter belongs to.
@@ -40,7 +38,7 @@ def give_adapters(loaded: "list[tuple[LLM, ModelSettings]]", modules: tuple[str,
         loaded[row] = llm, replace(settings, adapters=(*settings.adapters, (module.name, module.path)))
 
 
-def _engine_of(module: _Module, loaded: "list[tuple[LLM, ModelSettings]]", takers: list[int]) -> int:
+def _engine_of(module: _Module, loaded: list[tuple[LLM, ModelSettings]], takers: list[int]) -> int:
     if module.base is not None:
         rows = [row for row in takers if module.base in loaded[row][1].names]
         if not rows:

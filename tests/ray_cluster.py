@@ -1,0 +1,52 @@
+"""A cluster of Ray on this machine, of two nodes with loopback addresses of their own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from ray.util.placement_group import placement_group, remove_placement_group
+
+HEAD, WORKER = "127.0.0.2", "127.0.0.3"
+_ONLY_WHAT_COMPUTES: dict[str, Any] = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+_CONFIG = {"health_check_period_ms": 100}  # Ray takes a node for dead once five looks in a row found it so
+
+
+class TwoNodes:
+    """Nodes of ``num_cpus`` CPUs each, to which this process is connected. Its own is the head."""
+
+    def __init__(self, cluster: Cluster, num_cpus: int) -> None:
+        self._cluster = cluster
+        self._num_cpus = num_cpus
+        cluster.add_node(num_cpus=num_cpus, node_ip_address=HEAD, _system_config=_CONFIG, **_ONLY_WHAT_COMPUTES)
+        self.add_node()
+        ray.init(address=cluster.address, _node_ip_address=HEAD, log_to_driver=False)
+
+    def add_node(self) -> None:
+        """Let the node that is not the head join."""
+        self._node = self._cluster.add_node(num_cpus=self._num_cpus, node_ip_address=WORKER)
+
+    def kill_node(self) -> None:
+        """Kill the processes of the node that is not the head."""
+        self._cluster.remove_node(self._node, allow_graceful=False)
+
+    def wait_for_cpus(self) -> None:
+        """Wait until no actor has a CPU of either node."""
+        group = placement_group([{"CPU": self._num_cpus}] * 2, strategy="STRICT_SPREAD")
+        assert group.wait(60), ray.available_resources()
+        remove_placement_group(group)
+
+
+@contextmanager
+def two_nodes(num_cpus: int) -> Iterator[TwoNodes]:
+    """A cluster of such nodes until the block ends."""
+    cluster = Cluster()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            yield TwoNodes(cluster, num_cpus)
+        finally:
+            ray.shutdown()
+            cluster.shutdown()

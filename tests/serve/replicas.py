@@ -1,0 +1,73 @@
+"""The server as an application of Ray Serve, on a cluster of two nodes."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+from ray.util import placement_group_table
+
+from tests.ray_cluster import TwoNodes, two_nodes
+from trtllm_lite.serve.ray import app
+
+_MAX_LOOKS = 100_000
+_REPLICA = b"ray::ServeReplica"
+
+
+class Service:
+    """What Ray Serve serves on ``nodes``, of two CPUs each, behind one proxy at ``address``."""
+
+    def __init__(self, nodes: TwoNodes, address: str) -> None:
+        self.nodes = nodes
+        self.address = address
+
+    def run(self, engine: Path, **arguments: Any) -> None:
+        """Serve an engine, in place of what was served before."""
+        serve.delete("default")
+        serve.run(app({"engine": str(engine), **arguments}))
+
+    def replicas(self) -> set[int]:
+        """Processes of the replicas."""
+        return {int(path.name) for path in Path("/proc").glob("[0-9]*") if _command(path).startswith(_REPLICA)}
+
+    def num_stages(self) -> list[int]:
+        """How many stages each engine has that computes in actors of its own."""
+        groups = placement_group_table().values()
+        return [len(group["bundles"]) for group in groups if group["state"] == "CREATED"]
+
+    def wait_until_whole(self) -> None:
+        """Wait until two replicas run that are both alive."""
+        for _ in range(_MAX_LOOKS):
+            if len(self.replicas()) == 2:
+                found = serve.status().applications["default"].deployments["server"].replica_states
+                if found == {"RUNNING": 2}:
+                    return
+        raise AssertionError("the replicas did not come back")
+
+    def kill_replica(self) -> None:
+        """Kill the process of one of the replicas."""
+        os.kill(min(self.replicas()), signal.SIGKILL)
+
+
+def _command(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""
+
+
+@contextmanager
+def replicated(engine: Path, **arguments: Any) -> Iterator[Service]:
+    """Serve an engine by two replicas, each of which takes one of two nodes, until the block ends."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with two_nodes(num_cpus=2) as nodes:
+        serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
+        service = Service(nodes, f"http://127.0.0.1:{port}")
+        service.run(engine, num_replicas=2, num_threads=2, **arguments)
+        yield service
+        serve.shutdown()

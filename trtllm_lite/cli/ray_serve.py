@@ -1,0 +1,48 @@
+"""Arguments of the application of Ray Serve, which are read as the options of a command are."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from trtllm_lite.cli.option_types import COUNT
+from trtllm_lite.cli.server_options import server_options
+from trtllm_lite.errors import ArgumentError, shown
+
+_ENGINE = "engine"
+
+
+@click.command(add_help_option=False)
+@click.argument(_ENGINE, metavar="engine=[NAME=]DIR")
+@click.option("--num_replicas", type=COUNT, default=1)
+@server_options
+def _ray_serve(**_: Any) -> None:
+    """No command that runs: Ray Serve's own does."""
+
+
+def parsed(arguments: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:
+    """The engine, the number of replicas, and the options of the server. Raises ArgumentError."""
+    given = dict(arguments)
+    engine = given.pop(_ENGINE, None)
+    if not isinstance(engine, str):
+        raise ArgumentError(f"engine is {shown(engine)}: expected the directory of an engine")
+    flags = {name for param in _ray_serve.params if getattr(param, "is_flag", False) for name in param.opts}
+    words = [word for name, value in given.items() for word in _words(f"--{name}", value, flags)]
+    try:
+        options = _ray_serve.make_context("app", [*words, "--", engine]).params
+    except click.UsageError as error:
+        raise ArgumentError(error.format_message()) from error
+    return options.pop(_ENGINE), options.pop("num_replicas"), options
+
+
+def _words(option: str, value: Any, flags: set[str]) -> Iterator[str]:
+    """An option as a command line spells it."""
+    if option in flags:
+        if str(value).lower() not in ("true", "false"):
+            raise ArgumentError(f"{option.removeprefix('--')} is {shown(value)}: expected true or false")
+        if str(value).lower() == "true":
+            yield option
+        return
+    for each in value if isinstance(value, list) else [value]:
+        yield f"{option}={json.dumps(each) if isinstance(each, Mapping) else each}"

@@ -1,0 +1,124 @@
+"""The options of everything that serves engines over HTTP, wherever it listens."""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, TypeVar
+
+import click
+
+from trtllm_lite.cli.framework import replaced_options
+from trtllm_lite.cli.option_types import COUNT, COUNT_OR_ZERO, Finite, JsonObject
+from trtllm_lite.cli.replaced import SERVE
+from trtllm_lite.serve.http.limits import HttpLimits
+from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+_OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
+    click.option(
+        "--served_model_name", multiple=True, help="What requests call the model; may be given several times."
+    ),
+    click.option("--tokenizer", metavar="DIR", help="Directory with another tokenizer.json than the model's own."),
+    click.option("--target", help="What an engine is built for, of models that are none: cpu or sm_90. [default: cpu]"),
+    click.option(
+        "--dtype", default="auto", show_default=True, help="Type of the matrices, of models that are no engine."
+    ),
+    click.option(
+        *("--max_batch_size", "--max_num_seqs"),
+        type=COUNT,
+        help="Sequences that run side by side. [default: the engine's]",
+    ),
+    click.option("--max_input_len", type=COUNT, help="Tokens of a prompt at most. [default: the engine's]"),
+    click.option(
+        *("--max_seq_len", "--max_model_len"),
+        type=COUNT,
+        help="Tokens of prompt and answer at most. [default: the engine's]",
+    ),
+    click.option(
+        *("--max_num_tokens", "--max_num_batched_tokens"),
+        type=COUNT,
+        help="Tokens of one step. [default: the engine's]",
+    ),
+    click.option(
+        "--kv_cache_free_gpu_memory_fraction",
+        type=Finite(0, 1, min_open=True),
+        help="Share of free memory for the KV cache.",
+    ),
+    click.option(
+        "--max_tokens_in_paged_kv_cache", type=COUNT, help="Tokens that the KV cache holds. [default: a full batch]"
+    ),
+    click.option(
+        "--host_cache_size", type=COUNT_OR_ZERO, help="Bytes of host memory for requests that MAX_UTILIZATION preempts."
+    ),
+    click.option(
+        "--capacity_scheduler_policy", default="GUARANTEED_NO_EVICT", show_default=True, help="Or MAX_UTILIZATION."
+    ),
+    click.option(
+        *("--no_kv_cache_block_reuse", "--no_enable_prefix_caching"),
+        is_flag=True,
+        help="Do not share the cache blocks of equal prefixes.",
+    ),
+    click.option("--speculative_config", type=JsonObject(), help="Fields of SpeculativeConfig, as JSON."),
+    click.option(
+        "--deterministic", is_flag=True, help="What a request gets must not depend on the others, bit for bit."
+    ),
+    click.option("--gather_context_logits", is_flag=True, help="Log probabilities of prompts must be there."),
+    click.option("--max_lora_rank", type=COUNT, help="Take adapters of up to this rank, of models that are no engine."),
+    click.option("--max_loras", type=COUNT, help=f"Adapters in use at once. [default: {DEFAULT_MAX_LORAS}]"),
+    click.option("--max_cpu_loras", type=COUNT, help="Adapters in memory. [default: twice as many]"),
+    click.option(
+        "--lora_modules",
+        multiple=True,
+        metavar="NAME=DIR",
+        help="An adapter, or vLLM's JSON; may be given several times.",
+    ),
+    click.option("--lora_root", metavar="DIR", help="Let requests load adapters below this directory. [default: none]"),
+    click.option("--tool_call_parser", default="auto", show_default=True, help="Form of tool calls: hermes, …, none."),
+    click.option("--reasoning_parser", default="auto", show_default=True, help="Form of reasoning: qwen3, …, none."),
+    click.option(
+        *("--tensor_parallel_size", "--tp_size"),
+        type=COUNT,
+        help="Devices that share out every layer, of models that are no engine. [default: 1]",
+    ),
+    click.option(
+        *("--pipeline_parallel_size", "--pp_size"),
+        type=COUNT,
+        help="Stages that have some of the layers each, of models that are no engine. [default: 1]",
+    ),
+    click.option(
+        "--distributed_executor_backend",
+        help="ray: each stage computes in an actor of Ray. [default: all compute in this process]",
+    ),
+    click.option("--num_threads", type=COUNT, help="Threads that compute on the CPU. [default: all cores]"),
+    click.option(
+        "--max_queue_size",
+        type=COUNT_OR_ZERO,
+        default=1024,
+        show_default=True,
+        help="Sequences that may wait; then status 429.",
+    ),
+    click.option(
+        "--max_body_size",
+        type=COUNT,
+        default=HttpLimits.max_body_bytes,
+        show_default=True,
+        help="Bytes of a request's body at most.",
+    ),
+    click.option(
+        *("--drain_timeout", "--shutdown_timeout"),
+        type=Finite(min=0),
+        default=30.0,
+        show_default=True,
+        help="Seconds for what runs when SIGTERM comes.",
+    ),
+    click.option("--api_key_file", metavar="FILE", help="Keys, one a line, of which requests must show one."),
+    click.option("--allow_no_api_key", is_flag=True, help="Let other machines use the server without a key."),
+    click.option("--no_access_log", is_flag=True, help="Do not write a line for each request."),
+    click.option("--otlp_traces_endpoint", metavar="URL", help="Send a span for each request to this collector."),
+    replaced_options(SERVE),
+)
+
+
+def server_options(function: Decorated) -> Decorated:
+    """A decorator: adds the options, which ``trtllm_lite.serve.opening`` reads."""
+    return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), function)

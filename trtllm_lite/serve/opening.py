@@ -1,0 +1,115 @@
+"""Opens the engines that a server serves, as the options of ``trtllm_lite/cli/server_options.py`` say."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.llm import LLM
+from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
+from trtllm_lite.serve.access_log import AccessLog
+from trtllm_lite.serve.api_keys import ApiKeys
+from trtllm_lite.serve.app import Settings
+from trtllm_lite.serve.lora_modules import give_adapters
+from trtllm_lite.serve.parsers import check_names, guess
+from trtllm_lite.serve.served_model import ModelSettings
+
+if TYPE_CHECKING:
+    from trtllm_lite.serve.tracing import Traces
+
+_AUTO, _NONE = "auto", "none"  # beside the names of parsers
+
+Opened = list[tuple[LLM, ModelSettings]]
+
+
+def named(models: Sequence[str]) -> list[tuple[str, str]]:
+    """Names and paths of ``[NAME=]MODEL``. Raises ArgumentError if two have one name."""
+    pairs = []
+    for model in models:
+        name, equals, path = model.partition("=")
+        pairs.append((name, path) if equals and not Path(model).exists() else (Path(model).name or model, model))
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise ArgumentError(f"two models are called {shown(max(names, key=names.count))}: write NAME=MODEL")
+    return pairs
+
+
+def settings_of(options: Mapping[str, Any]) -> Settings:
+    """What the operator has decided. Raises ArgumentError for files and addresses that are none."""
+    return Settings(
+        api_keys=None if options["api_key_file"] is None else ApiKeys.from_file(Path(options["api_key_file"])),
+        lora_root=None if options["lora_root"] is None else Path(options["lora_root"]),
+        access_log=AccessLog(None if options["no_access_log"] else sys.stderr),
+        traces=_traces(options["otlp_traces_endpoint"]),
+    )
+
+
+@contextmanager
+def opened(models: Sequence[tuple[str, str]], settings: Settings, options: Mapping[str, Any]) -> Iterator[Opened]:
+    """The engines of named models, and how they are served, until the block ends."""
+    loaded: Opened = []
+    try:
+        for name, path in models:
+            loaded.append(_open(name, path, len(models) > 1, options))
+        give_adapters(loaded, options["lora_modules"], settings.lora_root)
+        yield loaded
+    finally:
+        while loaded:
+            loaded.pop()[0].shutdown()
+        if settings.traces is not None:
+            settings.traces.close()
+
+
+def _open(name: str, path: str, is_one_of_several: bool, options: Mapping[str, Any]) -> tuple[LLM, ModelSettings]:
+    names = options["served_model_name"]
+    if names and is_one_of_several:
+        raise ArgumentError("served_model_name is for one model, and there are several: write NAME=MODEL")
+    same = (
+        *("tokenizer", "target", "dtype", "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens"),
+        *("speculative_config", "deterministic", "gather_context_logits", "max_lora_rank", "max_loras"),
+        *("max_cpu_loras", "num_threads", "tensor_parallel_size", "pipeline_parallel_size"),
+        "distributed_executor_backend",
+    )
+    llm = LLM(
+        path,
+        **{name: options[name] for name in same},
+        kv_cache_config=KvCacheConfig(
+            enable_block_reuse=not options["no_kv_cache_block_reuse"],
+            free_gpu_memory_fraction=options["kv_cache_free_gpu_memory_fraction"],
+            max_tokens=options["max_tokens_in_paged_kv_cache"],
+            host_cache_size=options["host_cache_size"],
+        ),
+        scheduler_config=SchedulerConfig(capacity_scheduler_policy=options["capacity_scheduler_policy"]),
+    )
+    template = None if llm.tokenizer is None else llm.tokenizer.chat_template
+    guessed = guess(None if template is None else template.text)
+    tool_parser, reasoning_parser = map(_chosen, (options["tool_call_parser"], options["reasoning_parser"]), guessed)
+    check_names(tool_parser, reasoning_parser)
+    settings = ModelSettings(
+        names=names or (name,),
+        tool_parser=tool_parser,
+        reasoning_parser=reasoning_parser,
+        max_queue_size=options["max_queue_size"],
+    )
+    return llm, settings
+
+
+def _chosen(given: str, guessed: str | None) -> str | None:
+    if given == _AUTO:
+        return guessed
+    return None if given == _NONE else given
+
+
+def _traces(endpoint: str | None) -> "Traces | None":
+    if endpoint is None:
+        return None
+    if not endpoint.startswith(("http://", "https://")):
+        raise ArgumentError(
+            f"otlp_traces_endpoint is {shown(endpoint)}: expected the URL where a collector takes OTLP over HTTP, such "
+            "as http://localhost:4318/v1/traces"
+        )
+    from trtllm_lite.serve.tracing import Traces
+
+    return Traces.to(endpoint)

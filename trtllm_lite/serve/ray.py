@@ -1,0 +1,132 @@
+"""The server as an application of Ray Serve, each of whose replicas holds one engine and answers as a server does.
+
+    serve run trtllm_lite.serve.ray:app engine=/srv/engine num_replicas=2 api_key_file=/srv/keys.txt
+
+Ray Serve's proxies take the connections and choose a replica for each request, and Ray Serve replaces a replica that
+ends, or whose engine breaks. Arguments are the options of ``trtllm-lite serve``, but for its address.
+"""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.core import Metric
+from ray import serve
+
+from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.errors import ArgumentError
+from trtllm_lite.serve.http.asgi import AsgiServer
+from trtllm_lite.serve.http.asgi_exchange import Message, Receive, Send
+from trtllm_lite.serve.http.limits import HttpLimits
+from trtllm_lite.serve.metrics.replicas import labelled, text_of_all
+from trtllm_lite.serve.opening import named, opened, settings_of
+from trtllm_lite.serve.ray_router import AnyNodeRouter
+from trtllm_lite.serve.run import application, new_workers
+
+_HEALTH_SECONDS = 2.0  # between looks at an engine; Ray Serve replaces a replica after three that find it broken
+_METRICS_SECONDS = 5.0  # for the metrics of other replicas
+
+
+def app(arguments: dict[str, Any]) -> serve.Application:
+    """The application of an engine, as ``serve run`` and Ray Serve's configuration files build it.
+
+    ``arguments`` are ``engine``, the directory of an engine that is there on each node, ``num_replicas``, and the
+    options of the server by their names; those that may be given several times are lists. Raises ArgumentError for what
+    is missing, unknown, or not possible with several replicas.
+    """
+    from trtllm_lite.cli.ray_serve import parsed
+
+    engine, num_replicas, options = parsed(arguments)
+    if options["api_key_file"] is None and not options["allow_no_api_key"]:
+        raise ArgumentError(
+            "whoever reaches Ray Serve's proxies could use the engine without a key: give api_key_file, or say "
+            "allow_no_api_key=true if that is wanted"
+        )
+    if options["lora_root"] is not None:
+        raise ArgumentError(
+            "lora_root is given, and an adapter that a request loads would be known to one replica alone: name "
+            "adapters by lora_modules"
+        )
+    ((name, path),) = named([engine])
+    manifest = read_engine(Path(path)).manifest
+    return _REPLICAS.options(
+        num_replicas=num_replicas,
+        ray_actor_options=resources(manifest, options),
+        graceful_shutdown_timeout_s=options["drain_timeout"],
+    ).bind((name, path), options)
+
+
+def resources(manifest: Manifest, options: Mapping[str, Any]) -> dict[str, float]:
+    """What the process of a replica takes of its node: a GPU for each rank, or the CPUs that it computes on.
+
+    Stages in actors of their own take theirs of any node.
+    """
+    if manifest.target.kind != "cpu":
+        return {"num_cpus": 1, "num_gpus": len(manifest.engine_files)}
+    if options["num_threads"] is None:
+        raise ArgumentError(
+            "num_threads is missing, by which Ray knows how many of a node's CPUs a replica, or each of its stages, "
+            "computes on"
+        )
+    return {"num_cpus": 1 if options["distributed_executor_backend"] == "ray" else options["num_threads"]}
+
+
+class Ingress(AsgiServer):
+    """What Ray Serve hands requests to. Its proxies add X-Request-Id, which the application's responses have, too."""
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """As ASGI asks for it."""
+
+        async def send_nameless(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [header for header in message["headers"] if header[0] != b"x-request-id"]
+            await send(message)
+
+        await super().__call__(scope, receive, send_nameless)
+
+
+class Replica:
+    """One engine, and the application that answers for it."""
+
+    def __init__(self, engine: tuple[str, str], options: Mapping[str, Any]) -> None:
+        self._open = ExitStack()
+        self._limits = HttpLimits(max_body_bytes=options["max_body_size"])
+        settings = settings_of(options)
+        self._open.callback(settings.access_log.close)
+        loaded = self._open.enter_context(opened([engine], settings, options))
+        self._app = application(loaded, settings, self._open.enter_context(new_workers()))
+        self._app.metrics_text = self._metrics_of_all
+
+    def __serve_build_asgi_app__(self) -> Ingress:
+        """Ray Serve asks this once the engine is open."""
+        return Ingress(self._app.handle, self._app.too_large, self._limits, self._app.check_head)
+
+    def metrics(self) -> list[Metric]:
+        """The metrics of this replica."""
+        return labelled(self._app.metrics, serve.get_replica_context().replica_id.unique_id)
+
+    async def _metrics_of_all(self) -> bytes:
+        """What /metrics says, whichever replica is asked; one that does not answer is left out."""
+        context = serve.get_replica_context()
+        asked = serve.get_deployment_handle(context.deployment, context.app_name).broadcast("metrics")
+        found = await asked.results_async(timeout_s=_METRICS_SECONDS, return_exceptions=True)
+        return text_of_all(families for families in found if not isinstance(families, Exception))
+
+    async def check_health(self) -> None:
+        """Raise ApiError if the engine is broken: Ray Serve asks this."""
+        self._app.check_engines()
+
+    def __del__(self) -> None:
+        """Close the engine: Ray Serve calls this when what ran has ended."""
+        self._open.close()
+
+
+# The application itself refuses what is too much, by status 429, as soon as max_queue_size sequences wait.
+_REPLICAS: serve.Deployment = serve.deployment(
+    name="server",
+    max_ongoing_requests=HttpLimits.max_connections,
+    health_check_period_s=_HEALTH_SECONDS,
+    request_router_config={"request_router_class": AnyNodeRouter},
+)(serve.ingress()(Replica))
