@@ -4,13 +4,15 @@ import pytest
 
 from tests.unit.builder.cuda_engines import LIMITS, cuda_shape
 from tests.unit.builder.networks import network
+from tests.unit.quantize.made_up import made_up
 from trtllm_lite.builder.cuda.layout import buffers_of
 from trtllm_lite.builder.cuda.planning import Lowered, LoweredProgram
 from trtllm_lite.builder.cuda.products.contests import Contest, lower_contests
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.pipeline import run_passes
-from trtllm_lite.plugins.launch import Buffer, Matmul
+from trtllm_lite.plugins.launch import Buffer, Matmul, Operand, Slice
+from trtllm_lite.quantize.network import Recipe, quantize_network
 
 (H200,) = parse_targets(["sm_90"])
 Place = tuple[int, int]  # first byte of the arena, and one past the last
@@ -58,3 +60,17 @@ def test_contestants_of_a_product_read_the_same(contests: tuple[Lowered, list[Co
         assert len(first) == 1 + contest.product.residual
         assert others
         assert all(set(other) == set(first) for other in others)
+
+
+@pytest.mark.parametrize("qformat", ["fp8_rowwise", "int8_wo", "int4_wo"])
+def test_the_library_multiplies_no_quantized_weights(qformat: str) -> None:
+    source = network(cuda_shape(hidden=128, inter=192))
+    quantized, _ = quantize_network(source, Recipe(qformat, group_size=64), made_up(source))
+    model, _ = run_passes(quantized)
+    lowered, _ = lower_contests(model.graph, "bfloat16", BuildLimits(**LIMITS), H200, max_contestants=3)
+    products = [command for program in lowered.programs for command in program.commands if isinstance(command, Matmul)]
+    assert {_buffer(product.weight).dtype for product in products} <= {"bfloat16"}
+
+
+def _buffer(operand: Operand) -> Buffer:
+    return operand.buffer if isinstance(operand, Slice) else operand

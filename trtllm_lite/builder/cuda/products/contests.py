@@ -10,6 +10,7 @@ from trtllm_lite.builder.cuda.layout import lay_out
 from trtllm_lite.builder.cuda.limits import LARGEST_STEP, STEP_BUCKETS, Bucket, step_buckets
 from trtllm_lite.builder.cuda.lowering import lower
 from trtllm_lite.builder.cuda.planning import Lowered, LoweredProgram, operands_of
+from trtllm_lite.builder.cuda.products.choices import chooser
 from trtllm_lite.builder.cuda.products.sites import Choice, Site, implement
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, Product
 from trtllm_lite.builder.limits import BuildLimits
@@ -59,16 +60,20 @@ def lower_contests(
 ) -> tuple[Lowered, list[Contest]]:
     """A program that computes any step through cuBLASLt, and those of the contests. Raises BuildError.
 
-    There is a contest for each kind of product and size of step that has tiled kernels; their best guesses compete.
+    There is a contest for each kind of product and size of step that has tiled kernels; their best guesses compete. Of
+    products of quantized weights, which cuBLASLt does not compute, there is none.
     """
     operands = operands_of(graph, dtype, limits)
     sites: dict[Product, list[Site]] = defaultdict(list)
+    mixed = step_buckets(operands.symbols["num_tokens"])[-1]
+    guess = chooser(mixed, device, None)
 
     def record(site: Site) -> Choice:
+        if site.weight.scale is not None:
+            return guess(site)
         sites[site.product].append(site)
         return Choice(None, "")
 
-    mixed = step_buckets(operands.symbols["num_tokens"])[-1]
     ops = expand_weights(graph, dtype).ops
     programs = [LoweredProgram(device, mixed, lower(ops, operands, device, mixed, record))]
     contests: list[Contest] = []
