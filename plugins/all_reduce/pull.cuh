@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
   const Places places{ranks};
   const int first = TL_TWO_SHOT ? blockIdx.x * TL_RANKS + static_cast<int>(ranks->rank) : blockIdx.x;
   const int stride = TL_TWO_SHOT ? gridDim.x * TL_RANKS : gridDim.x;
-  RowParts next(ranks, x, residual, min_of(first, rows - 1));
+  RowParts next(ranks, x, residual, max_of(min_of(first, rows - 1), 0));
   for (int number = first; number < rows; number += stride) {
     uint4 total[kCount];
     for_each_vector([&](int i, int vector) {

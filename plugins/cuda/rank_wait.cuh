@@ -36,9 +36,12 @@ class RankWait {
 
   __device__ __noinline__ void raise() const {
     volatile RankAlarm* alarm = reinterpret_cast<RankAlarm*>(ranks_->alarm);
-    alarm->site = site_;
-    __threadfence_system();
-    alarm->missing = static_cast<int>(ranks_->first) + other_ + 1;
+    if (alarm->missing == 0) {  // the first alarm is the one that counts
+      alarm->site = site_;
+      __threadfence_system();
+      alarm->missing = static_cast<int>(ranks_->first) + other_ + 1;
+      __threadfence_system();  // the host sees it before any rank ends the step because of it
+    }
     for (int rank = 0; rank < static_cast<int>(ranks_->count); ++rank) {
       *const_cast<volatile u64*>(in_state(ranks_, &ranks_->is_over, rank)) = 1;
     }

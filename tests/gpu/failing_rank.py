@@ -1,7 +1,7 @@
-"""Lets the second rank of an engine of two fail while requests run, and prints the errors with which they end.
+"""Lets a rank of an engine of two fail while requests run, and prints the errors with which they end.
 
-python -m tests.gpu.failing_rank ENGINE_DIR end|stall: in a process of its own, because the context of a GPU does not
-survive what ends a rank.
+python -m tests.gpu.failing_rank ENGINE_DIR end|stall RANK: in a process of its own, because the context of a GPU does
+not survive what ends a rank.
 """
 
 import sys
@@ -34,21 +34,21 @@ def submit(loop: _core.EventLoop) -> int:
     return loop.submit(np.arange(5, dtype=np.int32), params)
 
 
-def end() -> None:
-    """An index that a kernel refuses ends the context of the second GPU."""
-    numbers = torch.zeros(1, device="cuda:1")
+def end(rank: int) -> None:
+    """An index that a kernel refuses ends the context of the rank's GPU."""
+    numbers = torch.zeros(1, device=f"cuda:{rank}")
     with suppress(RuntimeError):
-        numbers[torch.tensor([5], device="cuda:1")] += 1
+        numbers[torch.tensor([5], device=f"cuda:{rank}")] += 1
 
 
-def stall() -> None:
-    """Blocks that fill all multiprocessors of the second GPU leave its rank none."""
-    with torch.cuda.device(1), tempfile.TemporaryDirectory() as directory:
+def stall(rank: int) -> None:
+    """Blocks that fill all multiprocessors of a GPU leave its rank none."""
+    with torch.cuda.device(rank), tempfile.TemporaryDirectory() as directory:
         source = Path(directory) / "spin.cuh"
         source.write_text(SPIN)
         spin = Kernel(str(source), "spin", 1024, WHOLE_SM_BYTES, {})
         with torch.cuda.stream(torch.cuda.Stream()):
-            spin(6, grid=torch.cuda.get_device_properties(1).multi_processor_count)
+            spin(6, grid=torch.cuda.get_device_properties(rank).multi_processor_count)
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def main() -> None:
     loop = _core.EventLoop(executor, max_batch_size=4, max_input_len=32, max_seq_len=64, max_num_tokens=64)
     waiting = {submit(loop) for _ in range(9)}
     loop.poll(60.0)  # a step has ended
-    {"end": end, "stall": stall}[sys.argv[2]]()
+    {"end": end, "stall": stall}[sys.argv[2]](int(sys.argv[3]))
     failed = False
     while waiting:
         _, ends = loop.poll(60.0)

@@ -67,7 +67,7 @@ def test_two_gpus_compute_what_one_computes(family: str, dtype: str, two: dict[s
 
 
 @pytest.mark.parametrize("two", [{"tp_size": 2}, {"pp_size": 2}], ids=str)
-def test_draws_under_load_are_those_of_each_request_alone(two: dict[str, int], tmp_path: Path) -> None:
+def test_draws_repeat_alone_and_no_request_is_lost_under_load(two: dict[str, int], tmp_path: Path) -> None:
     (directory,) = made(tmp_path, "llama", "bfloat16", two)
     with LLM(directory, kv_cache_config={"enable_block_reuse": False}) as llm:
         alone = [llm.generate(prompt, DRAWN, use_tqdm=False) for prompt in PROMPTS[:1] * 3]
@@ -77,9 +77,9 @@ def test_draws_under_load_are_those_of_each_request_alone(two: dict[str, int], t
             assert all(len(tokens(output)) == 24 for output in together)
 
 
-def errors_of(directory: Path, failure: str) -> list[str]:
+def errors_of(directory: Path, failure: str, rank: int) -> list[str]:
     """What nine requests hear, and one behind them."""
-    command = [sys.executable, "-m", "tests.gpu.failing_rank", str(directory), failure]
+    command = [sys.executable, "-m", "tests.gpu.failing_rank", str(directory), failure, str(rank)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     errors = done.stdout.splitlines()
     assert len(errors) == 10, done.stderr
@@ -88,20 +88,22 @@ def errors_of(directory: Path, failure: str) -> list[str]:
 
 def test_requests_end_with_the_name_of_a_rank_that_ends(tmp_path: Path) -> None:
     (directory,) = made(tmp_path, "llama", "bfloat16", {"tp_size": 2})
-    for error in errors_of(directory, "end"):
+    for error in errors_of(directory, "end", 1):
         assert "rank 1 on GPU 1" in error or "did not come back from an earlier step" in error, error
 
 
-def test_requests_end_with_the_name_of_a_rank_that_stalls(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_requests_end_with_the_name_of_a_rank_that_stalls(rank: int, tmp_path: Path) -> None:
     (directory,) = made(tmp_path, "llama", "bfloat16", {"tp_size": 2})
-    first, *others = errors_of(directory, "stall")
-    assert re.match(r"rank 1 of 2 did not come to collective \d+ \(\S+\) of step \d+ within 1 s of the first", first)
+    first, *others = errors_of(directory, "stall", rank)
+    where = r"collective \d+ \(\S+\) of step \d+"
+    assert re.match(rf"rank {rank} of 2 did not come to {where} within 1 s of the first", first)
     for error in others:
         assert error == first or "did not come back from an earlier step" in error, error
 
 
-def test_stages_take_guesses_and_forms_and_swapped_requests(tmp_path: Path) -> None:
-    """What sampling on the host, masks, drafts and copies of blocks need of several steps in flight."""
+def test_stages_take_guesses_and_beams_and_swapped_requests(tmp_path: Path) -> None:
+    """What sampling on the host, drafts and copies of blocks need of several steps in flight."""
     prompts, found = [[5, 6, 7] * (1 + number % 4) for number in range(12)], []
     guessing = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
     swapping = {

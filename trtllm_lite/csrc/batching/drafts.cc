@@ -8,8 +8,8 @@
 
 namespace tl {
 
-// Requests that rest try again in the same steps, because drafts cost less where many rows have some. The step before
-// is awaited, so that none of their rows is in flight then and the batch stays together.
+// Requests that rest try again in the same steps, because drafts cost less where many rows have some. The step that
+// they continue is awaited, so that none of their rows is in flight then; with one stage the batch stays together.
 void Scheduler::wake_drafters(std::uint64_t step) {
   if (num_drafters_ == 0 || step % DraftPace::kLeastRest != 0) return;
   for (const Index index : running_) {

@@ -203,11 +203,12 @@ void CudaExecutor::enqueue(const StepShape& shape, const std::byte* inputs, Prog
   programs_.enqueue(program_of(shape), part, step, addresses_, stream);
 }
 
-void CudaExecutor::capture(const StepShape& shape) {
+void CudaExecutor::capture(const StepShape& shape, bool draws) {
   const auto capture_part = [&](ProgramPart part) {
     return programs_.capture(program_of(shape), part, extents(shape), addresses_, stream_.get());
   };
-  DecodeGraphs made{.whole = capture_part(ProgramPart::kWhole), .forward = capture_part(ProgramPart::kForward)};
+  DecodeGraphs made{.whole = draws ? capture_part(ProgramPart::kWhole) : OwnedGraphExec(),
+                    .forward = capture_part(ProgramPart::kForward)};
   graphs_.emplace(std::pair(shape.num_seqs, shape.adapters), std::move(made));
 }
 

@@ -93,8 +93,9 @@ class CudaExecutor final : public DeviceExecutor {
   // The same in two parts: what makes the logits, then, with no other step between, what draws tokens of them.
   void enqueue_forward(const StepShape& shape, const std::byte* inputs);
   void enqueue_sampling(const StepShape& shape);
-  // Makes graphs of such a decode-only step and of its forward part. One has been carried out, and none is in flight.
-  void capture(const StepShape& shape);
+  // Makes graphs of the forward part of such a decode-only step and, if this rank `draws` tokens, of all of it. One has
+  // been carried out, and none is in flight.
+  void capture(const StepShape& shape, bool draws);
   bool has_captured(const StepShape& shape) const { return graphs_.contains({shape.num_seqs, shape.adapters}); }
   // Waits for all that is on the stream.
   void synchronize() const;

@@ -38,14 +38,6 @@ RankPeers CudaGroup::peers_of(const CudaExecutor& rank) const {
   return peers;
 }
 
-// Each is destroyed in its own context.
-CudaGroup::~CudaGroup() {
-  for (auto& rank : ranks_) {
-    rank->device().try_make_current();
-    rank.reset();
-  }
-}
-
 MemoryUse CudaGroup::memory() const {
   MemoryUse all;
   for (const auto& rank : ranks_) {

@@ -20,7 +20,6 @@ class CudaGroup final : public DeviceExecutor {
   // does not reach another. A rank that comes to a collective later than another by more than `timeout` has failed.
   CudaGroup(std::span<const Engine* const> engines, std::span<const int> devices, std::int64_t num_blocks,
             const std::vector<std::string>& library_directories, std::chrono::nanoseconds timeout);
-  ~CudaGroup() override;
 
   const Engine& engine() const override { return drawing().engine(); }
   std::int64_t num_blocks() const override { return drawing().num_blocks(); }

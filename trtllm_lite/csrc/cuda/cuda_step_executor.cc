@@ -1,5 +1,7 @@
 #include "cuda/cuda_step_executor.h"
 
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "ranks/failed_rank.h"
@@ -8,6 +10,9 @@
 namespace tl::cuda {
 
 namespace {
+
+constexpr const char* kTakesTooLong =
+    " takes longer than twice the time by which a rank may be late: a GPU of the engine has failed, load it again";
 
 std::byte* host_block(const PinnedBuffer& cache, std::int32_t index, const CudaExecutor& executor) {
   return cache.data() + static_cast<std::size_t>(index) * executor.block_bytes();
@@ -67,6 +72,7 @@ void CudaStepExecutor::link_stages(std::span<CudaExecutor* const> ranks) {
 }
 
 CudaStepExecutor::~CudaStepExecutor() {
+  if (watchdog_ != nullptr && watchdog_->is_raised()) return;  // a stream may never end
   for (const Follower& follower : followers_) {
     if (follower.executor->device().try_make_current()) driver().stream_synchronize(follower.executor->stream());
   }
@@ -113,9 +119,13 @@ void CudaStepExecutor::for_each_rank(const Use& use) {
 // it is on the streams of all before any is waited for.
 void CudaStepExecutor::capture(const StepShape& shape, const std::byte* inputs) {
   if (executor_.has_captured(shape)) return;
-  for_each_rank([&](CudaExecutor& rank) { rank.enqueue_step(shape, inputs); });
+  const auto draws = [this](const CudaExecutor& rank) { return &rank == &executor_; };
+  for_each_rank([&](CudaExecutor& rank) {
+    draws(rank) ? rank.enqueue_step(shape, inputs) : rank.enqueue_forward(shape, inputs);
+  });
   for_each_rank([](CudaExecutor& rank) { rank.synchronize(); });
-  for_each_rank([&](CudaExecutor& rank) { rank.capture(shape); });
+  if (watchdog_ != nullptr) watchdog_->check(0);
+  for_each_rank([&](CudaExecutor& rank) { rank.capture(shape, draws(rank)); });
 }
 
 void CudaStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> params,
@@ -154,6 +164,7 @@ void CudaStepExecutor::or_synchronize(const Fn& call) {
   try {
     call();
   } catch (const DeviceError& error) {
+    if (watchdog_ != nullptr && watchdog_->is_raised()) throw;  // a stream may never end, and no step comes behind it
     const std::string failed = synchronize();
     throw DeviceError(failed + (failed.empty() ? "" : ": ") + error.what());
   } catch (...) {
@@ -286,6 +297,22 @@ std::span<const std::size_t> CudaStepExecutor::late_rows() const {
   return flights_[static_cast<std::size_t>(oldest_ + in_flight_ - 1) % flights_.size()].late;
 }
 
+// Of several ranks one may stall for ever: who waits for it raises the alarm, or else, where ranks are stages, the time
+// is over that a step may take.
+void CudaStepExecutor::wait_for_end(const Flight& flight) {
+  if (watchdog_ == nullptr) {
+    driver().check(driver().event_synchronize(flight.ended.get()), "running a step");
+    return;
+  }
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + 2 * std::chrono::nanoseconds(watchdog_->timeout());
+  while (!driver().reached(flight.ended.get()) && !watchdog_->is_raised()) {
+    if (Clock::now() > end) throw DeviceError("step " + std::to_string(flight.batch->step) + kTakesTooLong);
+    std::this_thread::yield();
+  }
+  watchdog_->check(flight.batch->step);
+}
+
 void CudaStepExecutor::finish_all() {
   for (int place = 0; place < in_flight_; ++place) {
     if (!flight_at(place).finished) finish(flight_at(place));
@@ -294,8 +321,7 @@ void CudaStepExecutor::finish_all() {
 
 void CudaStepExecutor::finish(Flight& flight) {
   if (flight.awaits_masks) enqueue_guided(flight);  // the step before it has failed
-  driver().check(driver().event_synchronize(flight.ended.get()), "running a step");
-  if (watchdog_ != nullptr) watchdog_->check(flight.batch->step);
+  wait_for_end(flight);
   read_times(flight);
   read_tokens(flight);
   read_guided(flight);

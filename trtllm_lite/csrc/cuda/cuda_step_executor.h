@@ -85,7 +85,7 @@ class CudaStepExecutor : public StepExecutor {
   bool knows_predecessor();
   Event drawn_before() const;
   void capture(const StepShape& shape, const std::byte* inputs);
-  // Calls `use` for the executor of each rank, with its context current, the first's at last.
+  // Calls `use` for the executor of each rank, with its context current, that of the one that draws at last.
   template <typename Use>
   void for_each_rank(const Use& use);
   void enqueue(const StepBatch& batch, Flight& flight);
@@ -98,6 +98,7 @@ class CudaStepExecutor : public StepExecutor {
   void copy_logprobs(Flight& flight);
   void finish(Flight& flight);
   void finish_all();
+  void wait_for_end(const Flight& flight);
   void read_times(Flight& flight);
   void read_tokens(Flight& flight);
   void read_guided(Flight& flight);

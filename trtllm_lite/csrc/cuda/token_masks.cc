@@ -75,8 +75,8 @@ void TokenMasks::make(const StepBatch& batch, std::span<const GuidedRow> guided,
 
 // Waits for the masks as long as the device makes logits anyway, and then until the step's other rows, together, have
 // waited as long as the late ones would for another step; never longer than that step takes, as the results of the step
-// before are not delivered meanwhile. Where steps pass through stages, rows are not late: they would be, by all the
-// steps in flight.
+// before are not delivered meanwhile. Where steps pass through stages, rows are never late, and all masks are waited
+// for: others of the same requests may be in flight already when it shows.
 void TokenMasks::wait(std::size_t num_rows, const OwnedEvent& logits) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
