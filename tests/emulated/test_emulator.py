@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.emulated.emulator import EmulationError, Emulator
+from tests.emulated.compiler import EmulationError
+from tests.emulated.emulator import Emulator
 from tests.emulated.ptx import translate
 
 KERNELS = Path(__file__).parent / "kernels"
