@@ -123,8 +123,7 @@ std::size_t take_launches(const Launch* launches, u32 count) {
       machine->error = text("a grid of %u blocks in clusters of %u", launch->grid.x, launch->cluster);
     }
     threads.resize(std::max<std::size_t>(threads.size(), launch->stream + 1));
-    threads[launch->stream] =
-        std::max(threads[launch->stream], std::size_t{launch->resident_blocks} * launch->block.x);
+    threads[launch->stream] = std::max(threads[launch->stream], std::size_t{launch->resident_blocks} * launch->block.x);
     machine->streams.resize(threads.size());
     machine->streams[launch->stream].launches.push_back(launch);
   }
