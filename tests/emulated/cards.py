@@ -20,8 +20,10 @@ class EmulatedCards(Emulator):
     @contextmanager
     def on(self, number: int) -> Iterator[None]:
         before, self._number = self._number, number
-        yield
-        self._number = before
+        try:
+            yield
+        finally:
+            self._number = before
 
     def launch(self, launch: EmulatedLaunch) -> None:
         self._streams[self._number].append(launch)

@@ -1,6 +1,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <numeric>
@@ -38,6 +39,13 @@ void end_block(Block& block) {
 
 namespace {
 
+constexpr std::array kLaunchPaces = {1.0, 0.5, 0.1}, kWarpPaces = {1.0, 1.0, 0.2};
+
+// Launches beside others, and their warps, have different paces, so that some are far ahead.
+double pace_beside(double pace, const std::array<double, 3>& factors) {
+  return machine->streams.size() == 1 ? pace : pace * factors[machine->pick(factors.size())];
+}
+
 void start_block(Stream& stream, Index index, u32 rank, std::shared_ptr<Cluster> cluster) {
   const Launch& launch = *stream.launches[stream.current];
   auto block = std::make_unique<Block>();
@@ -57,6 +65,7 @@ void start_block(Stream& stream, Index index, u32 rank, std::shared_ptr<Cluster>
     Warp& warp = block->warps[w];
     warp.block = block.get();
     warp.index = w;
+    warp.pace = pace_beside(stream.pace, kWarpPaces);
     warp.lanes.resize(std::min<std::size_t>(kLanes, launch.block.x - w * kLanes));
     for (std::size_t lane = 0; lane < warp.lanes.size(); ++lane) {
       Fiber& fiber = warp.lanes[lane];
@@ -82,18 +91,12 @@ void start_cluster(Stream& stream) {
   }
 }
 
-void begin_launch(Stream& stream) {
-  constexpr double kPaces[] = {1.0, 0.5, 0.02};
-  stream.started = 0;
-  if (machine->streams.size() > 1) stream.pace = kPaces[machine->pick(std::size(kPaces))];
-}
-
 // Starts the blocks that there is room for. Returns false when all launches of the stream have ended.
 bool advance(Stream& stream) {
   while (stream.current < stream.launches.size()) {
     const Launch& launch = *stream.launches[stream.current];
     const u64 total = u64{launch.grid.x} * launch.grid.y * launch.grid.z;
-    if (stream.started == 0) begin_launch(stream);
+    if (stream.started == 0) stream.pace = pace_beside(1.0, kLaunchPaces);
     while (stream.started < total && stream.running + launch.cluster <= launch.resident_blocks) start_cluster(stream);
     if (stream.running > 0) return true;
     stream.started = 0;

@@ -50,8 +50,7 @@ void step() {
   if (machine->ready.empty()) return;
   const std::size_t at = machine->pick(machine->ready.size());
   Warp& warp = *machine->ready[at];
-  const double pace = warp.block->stream->pace;
-  if (pace < 1.0 && !machine->chance(pace)) return;
+  if (warp.pace < 1.0 && !machine->chance(warp.pace)) return;
   machine->ready[at] = machine->ready.back();
   machine->ready.pop_back();
   warp.queued = false;

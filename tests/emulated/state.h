@@ -53,6 +53,7 @@ struct Work {
 struct Warp {
   Block* block;
   int index;
+  double pace;  // how likely it goes on at its turn
   std::vector<Fiber> lanes;
   bool queued = false;
   const char* meeting = nullptr;
@@ -87,13 +88,13 @@ struct Cluster {
   NamedBarrier barrier;
 };
 
-// The launches of one GPU. With others beside it, each of them has another pace: how likely a warp goes on at its turn.
+// The launches of one GPU.
 struct Stream {
   std::vector<const Launch*> launches;
   std::size_t current = 0;  // of the launches
   u64 started = 0;          // blocks of the current launch
   u32 running = 0;          // of them
-  double pace = 1.0;
+  double pace = 1.0;        // of the current launch
 };
 
 struct Block {

@@ -11,6 +11,7 @@ from tests.gpu.ranks import Rank, Ranks
 
 _UNWRITTEN = 0xFF  # a NaN in every type of floating point
 _COPY_THREADS = 128
+_LARGE = {torch.float16: 2.0**13, torch.bfloat16: 2.0**20, torch.float32: 2.0**30}
 
 
 def check_all_reduce(reduce: AllReduce, way: str, rows: int) -> None:
@@ -116,10 +117,13 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _random_parts(ranks: Ranks, *shape: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    """The x of each rank, with many a -0."""
+    """The x of each rank: with words of -0, and with large numbers, so that sums in another order are others."""
     parts = [torch.randn(shape).to(dtype) for _ in ranks.ranks]
-    parts[0].view(-1)[::3] = -0.0
-    parts[-1].view(-1)[::2] = -0.0
+    first, last = (part.view(-1, 8) for part in (parts[0], parts[-1]))
+    first[:, :3] = -0.0
+    last[:, ::2] = -0.0
+    first[:, 5] *= _LARGE[dtype]
+    last[:, 5] = -first[:, 5]
     return parts
 
 
