@@ -25,7 +25,7 @@ def check_all_reduce(reduce: AllReduce, way: str, rows: int) -> None:
     reduce.run(lambda rank: reduce.launch(way, rank, rows))
     first = reduce.ranks[0]
     for rank in reduce.ranks:
-        _check_results(reduce, rank, _sums(reduce, parts), rank["y"][:rows].cpu(), rank["sum"][:rows].cpu())
+        _check_results(reduce, rank, _sums(reduce, parts), [rank[name][:rows].cpu() for name in reduce.results])
         for name in ("y", "sum", "row_scales"):
             assert torch.equal(_bits(rank[name]), _bits(first[name]))
             assert torch.all(_bits(rank[name][rows:]) == _UNWRITTEN)
@@ -36,7 +36,7 @@ def check_turns(reduce: AllReduce, ways: Sequence[str], turns: int) -> None:
     parts = _random_parts(reduce, turns, reduce.max_rows, reduce.hidden, dtype=reduce.dtype)
     copies = _Copies(reduce, reduce.hidden * reduce.dtype.itemsize)
     inputs = [part.to(rank.arena.device) for part, rank in zip(parts, reduce.ranks, strict=True)]
-    found = [{name: torch.full_like(x, POISON) for name in ("y", "sum")} for x in inputs]
+    found = [{name: torch.full_like(x, POISON) for name in reduce.results} for x in inputs]
     most = min(reduce.inbox_rows, reduce.max_rows)
     plan = [(ways[_below(len(ways))], 1 + _below(most)) for _ in range(turns)]
     for way in ways:
@@ -47,15 +47,15 @@ def check_turns(reduce: AllReduce, ways: Sequence[str], turns: int) -> None:
         for turn, (way, rows) in enumerate(plan):
             copies(rank, rank["x"], inputs[rank.number][turn], rows)
             reduce.launch(way, rank, rows)
-            for name, results in found[rank.number].items():
-                copies(rank, results[turn], rank[name], rows)
+            for name, rows_of in found[rank.number].items():
+                copies(rank, rows_of[turn], rank[name], rows)
 
     reduce.run(launch)
     for turn, (_, rows) in enumerate(plan):
         expected = _sums(reduce, [part[turn, :rows] for part in parts])
         for rank in reduce.ranks:
-            y, total = (found[rank.number][name][turn, :rows].cpu() for name in ("y", "sum"))
-            _check_results(reduce, rank, expected, y, total)
+            results = [rows_of[turn, :rows].cpu() for rows_of in found[rank.number].values()]
+            _check_results(reduce, rank, expected, results)
 
 
 def check_all_gather(gather: AllGather, turns: int) -> None:
@@ -138,10 +138,11 @@ def _sums(reduce: AllReduce, parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return (rounded.float() + reduce.ranks[0]["residual"][: len(total)].cpu().float()).to(reduce.dtype)
 
 
-def _check_results(reduce: AllReduce, rank: Rank, expected: torch.Tensor, y: torch.Tensor, total: torch.Tensor) -> None:
-    assert torch.equal(total if reduce.norm else y, expected)
+def _check_results(reduce: AllReduce, rank: Rank, expected: torch.Tensor, results: Sequence[torch.Tensor]) -> None:
+    assert torch.equal(results[-1], expected)
     if not reduce.norm:
         return
+    y = results[0]
     wide = expected.double()
     normal = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON) * rank["weight"].cpu().double()
     if reduce.y_scales is None:

@@ -51,6 +51,11 @@ class AllReduce(Ranks):
         self.load = cache(self._load)
 
     @property
+    def results(self) -> tuple[str, ...]:
+        """The rows that it computes, sums last."""
+        return ("y", "sum") if self.norm else ("y",)
+
+    @property
     def has_row_scales(self) -> bool:
         return self.y_scales is not None and self.y_scales.per_row
 
