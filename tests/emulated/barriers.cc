@@ -43,8 +43,8 @@ void barrier_arrive(u32 id, u32 threads) {
 }
 
 void cluster_arrive() {
-  const u32 threads = machine->config->cluster * machine->config->block.x;
-  arrive_at(my_block().cluster->barrier, threads);
+  const Launch& launch = *my_block().launch;
+  arrive_at(my_block().cluster->barrier, launch.cluster * launch.block.x);
 }
 
 void cluster_wait() {

@@ -45,6 +45,7 @@ void land_any() {
   const BulkCopy copy = machine->copies[at];
   machine->copies[at] = machine->copies.back();
   machine->copies.pop_back();
+  here = &copy.block->warps[0].lanes[0];  // whom a failure names
   land(copy);
 }
 

@@ -100,6 +100,7 @@ Variable& static_shared(const Tag&) {
 }  // namespace emulated
 
 inline void __threadfence() { emulated::pause(); }
+inline void __threadfence_system() { emulated::pause(); }
 inline void __syncthreads() { emulated::barrier_sync(0, emulated::here->block_size.x); }
 
 namespace emulated {

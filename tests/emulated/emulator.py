@@ -1,31 +1,16 @@
 """Runs kernels of ``plugins/`` on the CPU, on torch's CPU tensors, as ``tests/gpu/device.py`` runs them on a GPU."""
 
 import ctypes
-import hashlib
 import itertools
-import os
-import re
-import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 
-from tests.emulated.ptx import translate
+from tests.emulated.compiler import EmulationError, compile_kernel, machine_library
 from tests.gpu.device import PLUGINS, Argument, argument_value, check_map
 
-_HERE = Path(__file__).parent
-_RUNTIME = ("scheduler", "memory", "barriers", "copies", "matrices")
-_FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
-_COMPILER = os.environ.get("CXX", "g++")
 _MESSAGE_BYTES = 8192
-
-
-class EmulationError(Exception):
-    """A launch that would hang, or do what the hardware leaves undefined; names the threads and what they do."""
 
 
 class _Index(ctypes.Structure):
@@ -36,86 +21,30 @@ class _Range(ctypes.Structure):
     _fields_ = (("begin", ctypes.c_void_p), ("bytes", ctypes.c_uint64))
 
 
-class _LaunchConfig(ctypes.Structure):
-    """``LaunchConfig`` of machine.h."""
+class _Launch(ctypes.Structure):
+    """``Launch`` of machine.h."""
 
     _fields_ = (
+        ("kernel", ctypes.c_void_p),
+        ("arguments", ctypes.POINTER(ctypes.c_void_p)),
+        ("ranges", ctypes.POINTER(_Range)),
         ("grid", _Index),
         ("block", _Index),
         ("shared_bytes", ctypes.c_uint),
         ("cluster", ctypes.c_uint),
         ("resident_blocks", ctypes.c_uint),
         ("num_ranges", ctypes.c_uint),
-        ("seed", ctypes.c_uint64),
-        ("ranges", ctypes.POINTER(_Range)),
+        ("stream", ctypes.c_uint),
     )
 
 
-@cache
-def _folder() -> Path:
-    """Where objects are kept, by their content; other users cannot write there."""
-    folder = Path(tempfile.gettempdir()) / f"trtllm_lite_emulated_{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
+@dataclass(frozen=True)
+class EmulatedLaunch:
+    """A launch of a kernel, and what its ``structure`` points to."""
 
-
-def _run(*command: str | Path, text: str | None = None) -> str:
-    done = subprocess.run([str(word) for word in command], input=text, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise EmulationError(f"{' '.join(map(str, command))} failed:\n{done.stderr}")
-    return done.stdout
-
-
-def _built(name: str, content: str, *command: str | Path, text: str | None = None) -> Path:
-    """The output of ``command -o FILE``, kept under a hash of ``content`` and the command."""
-    key = hashlib.sha256("\0".join([content, *map(str, command)]).encode()).hexdigest()[:32]
-    target = _folder() / f"{key}-{name}"
-    if not target.is_file():
-        with tempfile.TemporaryDirectory(dir=_folder()) as scratch:
-            made = Path(scratch) / "made"
-            _run(*command, "-o", made, text=text)
-            made.replace(target)
-    return target
-
-
-@cache
-def _headers() -> str:
-    return "".join(path.read_text() for path in sorted(_HERE.glob("*.h")))
-
-
-@cache
-def _runtime() -> tuple[Path, ...]:
-    def compiled(name: str) -> Path:
-        source = _HERE / f"{name}.cc"
-        return _built(f"{name}.o", _headers() + source.read_text(), _COMPILER, *_FLAGS, "-O2", "-c", source)
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return tuple(pool.map(compiled, _RUNTIME))
-
-
-@cache
-def _ptx() -> Path:
-    """What ``-include`` finds as compiled already: parsing ptx.h takes longer than compiling most kernels."""
-    compiled = _built("ptx.h.gch", _headers(), _COMPILER, *_FLAGS, "-x", "c++-header", _HERE / "ptx.h")
-    return compiled.with_suffix("")
-
-
-@cache
-def _compile(source: Path, name: str, macros: tuple[str, ...]) -> ctypes.CDLL:
-    """The kernel's library."""
-    kernel = translate(_run(_COMPILER, "-std=c++20", "-E", "-x", "c++", *macros, "-I", PLUGINS, source))
-    cluster = re.search(r"__cluster_dims__\((.+), 1, 1\)", kernel)
-    launcher = f"""
-extern "C" int emulated_cluster() {{ return {cluster[1] if cluster is not None else 1}; }}
-extern "C" bool emulated_launch(const emulated::LaunchConfig* config, void* const* arguments, char* message,
-                                unsigned message_bytes) {{
-  return emulated::launch_kernel({name}, *config, arguments, message, message_bytes);
-}}
-"""
-    text = kernel + launcher
-    options = ("-include", _ptx(), "-x", "c++", "-", "-x", "none", *_runtime())
-    library = _built(f"{name}.so", text, _COMPILER, *_FLAGS, "-shared", *options, text=text)
-    return ctypes.CDLL(str(library))
+    name: str
+    structure: _Launch
+    kept: tuple[object, ...]
 
 
 class Emulator:
@@ -125,7 +54,7 @@ class Emulator:
 
     def __init__(self, arch: str = "sm_90a", num_sms: int = 3, seed: int = 0) -> None:
         self.arch, self.num_sms = arch, num_sms
-        self.seeds: Iterator[int] = itertools.count(seed)
+        self._seeds: Iterator[int] = itertools.count(seed)
 
     def kernel(
         self, source: str, name: str, threads: int, shared_bytes: int, defines: dict[str, int | str]
@@ -136,6 +65,25 @@ class Emulator:
         check_map(tensor, rows, columns)
         assert box[1] * tensor.itemsize == 128
         return _Matrix(tensor.data_ptr(), rows, columns, tensor.itemsize, box[0])
+
+    def launch(self, launch: EmulatedLaunch) -> None:
+        """Run it, to its end."""
+        self.run([[launch]])
+
+    def run(self, streams: Sequence[Sequence[EmulatedLaunch]]) -> None:
+        """Run streams side by side, the launches of each in order; every run has another seed, which errors tell."""
+        launches = []
+        for number, stream in enumerate(streams):
+            for launch in stream:
+                launch.structure.stream = number
+                launches.append(launch)
+        structures = (_Launch * len(launches))(*(launch.structure for launch in launches))
+        seed, message = next(self._seeds), ctypes.create_string_buffer(_MESSAGE_BYTES)
+        run = machine_library().emulated_run
+        run.restype = ctypes.c_bool
+        if not run(structures, len(launches), ctypes.c_uint64(seed), message, _MESSAGE_BYTES):
+            names = ", ".join(dict.fromkeys(launch.name for launch in launches))
+            raise EmulationError(f"{names} (seed {seed}): {message.value.decode()}")
 
 
 class _Matrix(ctypes.Structure):
@@ -152,7 +100,7 @@ class _Matrix(ctypes.Structure):
 
 
 class EmulatedKernel:
-    """As :class:`tests.gpu.device.Kernel`; every launch has another seed, which errors tell."""
+    """As :class:`tests.gpu.device.Kernel`."""
 
     def __init__(
         self, machine: Emulator, source: str, name: str, threads: int, shared_bytes: int, defines: dict[str, int | str]
@@ -160,10 +108,9 @@ class EmulatedKernel:
         self.machine, self.name, self.threads, self.shared_bytes = machine, name, threads, shared_bytes
         number = int(machine.arch.removeprefix("sm_").removesuffix("a")) * 10
         macros = sorted((defines | {"__CUDA_ARCH__": number}).items())
-        library = _compile(PLUGINS / source, name, tuple(f"-D{key}={value}" for key, value in macros))
+        library = compile_kernel(PLUGINS / source, name, tuple(f"-D{key}={value}" for key, value in macros))
         self._cluster: int = library.emulated_cluster()
-        self._launch = library.emulated_launch
-        self._launch.restype = ctypes.c_bool
+        self._function = ctypes.cast(library.emulated_kernel, ctypes.c_void_p)
 
     def __call__(
         self,
@@ -176,16 +123,15 @@ class EmulatedKernel:
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         tensors = [*memory, *(argument for argument in arguments if isinstance(argument, torch.Tensor))]
         ranges = (_Range * len(tensors))(*(_Range(tensor.data_ptr(), tensor.nbytes) for tensor in tensors))
-        config = _LaunchConfig(
+        structure = _Launch(
+            kernel=self._function,
+            arguments=pointers,
+            ranges=ranges,
             grid=_Index(*((grid, 1, 1) if isinstance(grid, int) else grid)),
             block=_Index(self.threads, 1, 1),
             shared_bytes=self.shared_bytes,
             cluster=self._cluster,
             resident_blocks=max(self.machine.num_sms, self._cluster),
             num_ranges=len(ranges),
-            seed=next(self.machine.seeds),
-            ranges=ranges,
         )
-        message = ctypes.create_string_buffer(_MESSAGE_BYTES)
-        if not self._launch(ctypes.byref(config), pointers, message, _MESSAGE_BYTES):
-            raise EmulationError(f"{self.name} (seed {config.seed}): {message.value.decode()}")
+        self.machine.launch(EmulatedLaunch(self.name, structure, (values, tensors)))

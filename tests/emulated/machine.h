@@ -6,9 +6,13 @@
 // missing wait shows. What the hardware leaves undefined is an error where it can be told: lanes that meet in different
 // instructions, arrivals that nobody counted, copies out of bounds, a deadlock.
 //
+// Kernels of several streams run side by side, as those of several GPUs that reach each other's memory do, each at a
+// pace of its own.
+//
 // Not modelled: the order of memory accesses (everything is sequentially consistent, fences do nothing), registers.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 
 namespace emulated {
@@ -48,6 +52,13 @@ void check_global(const void* pointer, u64 bytes, const char* what);
 void meet(const char* what, void* mine, void (*act)(void* const* lanes));
 // Others may run now, for a while.
 void pause();
+// How often the machine has let a warp go on: its clock.
+u64 turns_so_far();
+
+// Words of a tensor that other streams read or write at the same time: they are stored one by one, in any order, and
+// others may run between any two; and loaded as they are after others have run.
+void store_words(void* to, const u32* words, u32 count, const char* what);
+void load_words(u32* words, const void* from, u32 count, const char* what);
 
 // Named barriers of the block (bar.sync, bar.arrive) and the barrier of the cluster.
 void barrier_sync(u32 id, u32 threads);
@@ -83,22 +94,23 @@ void issue(std::function<void()> work);
 void issue_commit();
 void issue_wait(u32 groups_under_way);
 
-// A kernel as one thread runs it.
-using Body = std::function<void()>;
-
 struct Range {
   const void* begin;
   u64 bytes;
 };
 
-struct LaunchConfig {
+// One launch of a kernel, whose blocks begin when those of the launch before it in its stream have ended.
+struct Launch {
+  void (*kernel)(void* const* arguments);  // as one thread runs it
+  void* const* arguments;                  // a pointer to each, as for cuLaunchKernel
+  const Range* ranges;                     // memory that the kernel may copy from
   Index grid, block;
-  u32 shared_bytes, cluster, resident_blocks, num_ranges;
-  u64 seed;
-  const Range* ranges;  // memory that kernels may copy from
+  u32 shared_bytes, cluster, resident_blocks, num_ranges, stream;
 };
 
-// Returns false with the reason in `message` if the launch failed.
-bool launch(const LaunchConfig& config, const Body& body, char* message, u32 message_bytes);
-
 }  // namespace emulated
+
+// Runs launches of the streams 0, 1 …, each stream's in their order. Returns false with the reason in `message` if one
+// has failed.
+extern "C" bool emulated_run(const emulated::Launch* launches, emulated::u32 num_launches, emulated::u64 seed,
+                             char* message, emulated::u32 message_bytes);

@@ -47,6 +47,7 @@ inline void cvt_pack_sat_s8_s32_b32(u32& to, u32 second, u32 first, u32 above) {
   to = above << 16 | saturated_byte(second) << 8 | saturated_byte(first);
 }
 inline void mov_u32(u32& to, u32 from) { to = from; }
+inline void mov_u64(u64& to, u64 from) { to = from; }
 inline void setp_ne_b32(bool& to, u32 a, u32 b) { to = a != b; }
 inline void selp_u32(u32& to, u32 a, u32 b, bool first) { to = first ? a : b; }
 inline void cvt_f32_f16(float& to, u16 bits) { to = to_float<true>(bits); }
@@ -103,6 +104,7 @@ inline void fma_rn_bf16x2(u32& to, u32 a, u32 b, u32 c) { to = multiply_add<fals
 inline void ex2_approx_ftz_f32(float& to, float x) { to = std::exp2(x); }
 inline void rcp_approx_ftz_f32(float& to, float x) { to = 1.0f / x; }
 inline u32 cluster_ctarank() { return rank_in_cluster(); }
+inline u64 globaltimer() { return turns_so_far(); }  // a nanosecond each
 
 // ---- what changes nothing here
 
@@ -177,9 +179,27 @@ inline void ld_shared_f32(float& to, u32 address) { std::memcpy(&to, shared(addr
 inline void ld_shared_u16(u16& to, u32 address) { std::memcpy(&to, shared(address, 2, "ld.shared"), 2); }
 inline void ld_shared_cluster_u64(u64& to, u32 address) { std::memcpy(&to, shared(address, 8, "ld.shared"), 8); }
 
+// ---- memory of all GPUs
+
+inline void* global(u64 address) { return reinterpret_cast<void*>(address); }
+inline void st_relaxed_sys_global_v4_u32(u64 address, Group<4, const u32> from) {
+  if (address % 16 != 0) fail("st.relaxed.sys.v4 at 0x%llx", address);
+  const u32 words[4] = {*from[0], *from[1], *from[2], *from[3]};
+  store_words(global(address), words, 4, "st.relaxed.sys");
+}
+inline void ld_relaxed_sys_global_v4_u32(Group<4, u32> to, u64 address) {
+  if (address % 16 != 0) fail("ld.relaxed.sys.v4 at 0x%llx", address);
+  u32 words[4];
+  load_words(words, global(address), 4, "ld.relaxed.sys");
+  for (int i = 0; i < 4; ++i) *to[i] = words[i];
+}
+inline void st_release_sys_global_s32(u64 address, u32 value) {
+  store_words(global(address), &value, 1, "st.release.sys");
+}
+inline void ld_acquire_sys_global_s32(u32& to, u64 address) { load_words(&to, global(address), 1, "ld.acquire.sys"); }
+
 // ---- copies
 
-inline const void* global(u64 address) { return reinterpret_cast<const void*>(address); }
 inline void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(u32 target, u64 source, u32 bytes,
                                                                            u32 barrier) {
   copy_bulk(target, global(source), bytes, barrier);
@@ -351,18 +371,12 @@ T* dynamic_shared(std::size_t alignment) {
   return reinterpret_cast<T*>(dynamic_shared_begin());
 }
 
-template <class... Parameters, std::size_t... kIndex>
-bool launch_kernel(void (*kernel)(Parameters...), const LaunchConfig& config, void* const* arguments, char* message,
-                   u32 message_bytes, std::index_sequence<kIndex...>) {
-  return launch(
-      config, [&] { kernel(*static_cast<std::remove_const_t<Parameters>*>(arguments[kIndex])...); }, message,
-      message_bytes);
-}
-// `arguments`: a pointer to each, as for cuLaunchKernel.
+// `arguments`: a pointer to each.
 template <class... Parameters>
-bool launch_kernel(void (*kernel)(Parameters...), const LaunchConfig& config, void* const* arguments, char* message,
-                   u32 message_bytes) {
-  return launch_kernel(kernel, config, arguments, message, message_bytes, std::index_sequence_for<Parameters...>());
+void call(void (*kernel)(Parameters...), void* const* arguments) {
+  [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
+    kernel(*static_cast<std::remove_const_t<Parameters>*>(arguments[kIndex])...);
+  }(std::index_sequence_for<Parameters...>());
 }
 
 }  // namespace emulated

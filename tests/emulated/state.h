@@ -53,6 +53,7 @@ struct Work {
 struct Warp {
   Block* block;
   int index;
+  double pace;  // how likely it goes on at its turn
   std::vector<Fiber> lanes;
   bool queued = false;
   const char* meeting = nullptr;
@@ -87,7 +88,18 @@ struct Cluster {
   NamedBarrier barrier;
 };
 
+// The launches of one GPU.
+struct Stream {
+  std::vector<const Launch*> launches;
+  std::size_t current = 0;  // of the launches
+  u64 started = 0;          // blocks of the current launch
+  u32 running = 0;          // of them
+  double pace = 1.0;        // of the current launch
+};
+
 struct Block {
+  const Launch* launch;
+  Stream* stream;
   Index index;
   u32 rank;
   std::shared_ptr<Cluster> cluster;
@@ -102,14 +114,14 @@ struct Block {
 struct Failure {};  // of what the scheduler itself does; its message is machine->error
 
 struct Machine {
-  const LaunchConfig* config;
-  const Body* body;
+  std::vector<Stream> streams;
   std::mt19937_64 random;
+  u64 turns = 0;
   double eagerness;  // how likely something under way gets done at a step
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<Warp*> ready;
   std::vector<BulkCopy> copies;
-  std::map<const void*, u32> statics;  // where the kernel's own shared variables lie, behind each other
+  std::map<const void*, u32> statics;  // where the kernels' own shared variables lie, behind each other
   u32 statics_end = 0;
   char* stacks;
   std::vector<char*> free_stacks;
@@ -127,7 +139,17 @@ extern Machine* machine;  // of the launch that is under way
 inline Fiber& me() { return *static_cast<Fiber*>(here); }
 inline Block& my_block() { return *me().warp->block; }
 
-// scheduler.cc. A thread that waits goes on when another has woken it.
+// messages.cc
+std::string text(const char* format, ...) __attribute__((format(printf, 1, 2)));
+std::string deadlock();  // who waits for what
+
+// launches.cc
+void end_block(Block& block);
+
+// scheduler.cc. One warp goes on, each of its lanes up to where it waits; a thread that waits goes on when another has
+// woken it.
+void step();
+void queue(Warp& warp);
 void wait(const char* at, u32 number = 0);
 void wake(Fiber& fiber);
 void wake(std::vector<Fiber*>& fibers);

@@ -1,11 +1,14 @@
 """The emulator finds what it is there for: races, deadlocks, and what the hardware leaves undefined."""
 
+import itertools
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.emulated.emulator import EmulationError, Emulator
+from tests.emulated.cards import EmulatedCards
+from tests.emulated.compiler import EmulationError
+from tests.emulated.emulator import EmulatedKernel, Emulator
 from tests.emulated.ptx import translate
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -14,13 +17,16 @@ MISTAKES = ("none", "no wait", "early release", "wrong parity", "extra arrival",
 SEEDS = 20
 
 
+def _kernel(mistake: str, machine: Emulator) -> EmulatedKernel:
+    defines: dict[str, int | str] = {"TL_MISTAKE": MISTAKES.index(mistake) if mistake in MISTAKES else len(MISTAKES)}
+    return machine.kernel(str(KERNELS / "mistakes.cuh"), "mistakes", 2 * WORDS, SHARED_BYTES, defines)
+
+
 def _run(mistake: str, seed: int) -> bool:
     """Whether the result is right."""
     x = torch.arange(TILES * WORDS, dtype=torch.int32)
     y = torch.full_like(x, -1)
-    machine = Emulator(seed=seed)
-    defines: dict[str, int | str] = {"TL_MISTAKE": MISTAKES.index(mistake) if mistake in MISTAKES else len(MISTAKES)}
-    machine.kernel(str(KERNELS / "mistakes.cuh"), "mistakes", 2 * WORDS, SHARED_BYTES, defines)(y, x, grid=1)
+    _kernel(mistake, Emulator(seed=seed))(y, x, grid=1)
     return torch.equal(y, x + 1)
 
 
@@ -54,6 +60,27 @@ def test_races_show(mistake: str) -> None:
 def test_errors_name_the_cause(mistake: str, message: str) -> None:
     with pytest.raises(EmulationError, match=message):
         _run(mistake, 0)
+
+
+def test_launches_of_a_card_run_in_order() -> None:
+    """Each adds 1 to what the one before has left."""
+    cards = EmulatedCards(2)
+    found = torch.zeros(2, 9, TILES * WORDS, dtype=torch.int32)
+    for number in (0, 1):
+        with cards.on(number):
+            kernel = _kernel("none", cards)
+            for x, y in itertools.pairwise(found[number]):
+                kernel(y, x, grid=1)
+    cards.synchronize()
+    assert torch.equal(found, torch.arange(9, dtype=torch.int32)[:, None].expand_as(found))
+
+
+def test_errors_name_the_card() -> None:
+    cards, x = EmulatedCards(2), torch.zeros(TILES * WORDS, dtype=torch.int32)
+    with cards.on(1):
+        _kernel("wrong parity", cards)(torch.zeros_like(x), x, grid=1)
+    with pytest.raises(EmulationError, match=r"deadlock:\n  stream 1, block \(0, 0\), warp 0: 32 lanes wait"):
+        cards.synchronize()
 
 
 def _neighbours(seed: int, *, stays: bool, grid: int = 8) -> list[int]:

@@ -222,11 +222,19 @@ def check_rms_norm(
     memory.run(rms_norm(how, memory("weight", weight), 1e-5, scales, symbol("rows")), rows, machine)
     wide = x.double() if other is None else (x + other).double()
     normal = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5) * weight.double()
-    expected = scales_of(normal.to(dtype), static, kind)
+    assert_rounded(y, y_scale, normal, dtype, static)
+
+
+def assert_rounded(
+    y: torch.Tensor, y_scale: torch.Tensor, normal: torch.Tensor, dtype: torch.dtype, static: float | None
+) -> None:
+    """Bytes y are float64 rows in ``dtype``, rounded under the scale ``static`` or each row's own, ``y_scale``."""
+    expected = scales_of(normal.to(dtype), static, y.dtype)
     if static is None:
         torch.testing.assert_close(y_scale, expected.flatten(), rtol=2**-7, atol=0)
+        scales = y_scale[:, None]
     else:
-        y_scale.fill_(static)
-    largest, (of_number, of_scale) = LARGEST[kind] * expected, HALF_STEPS[kind]
-    off = (y.double() * y_scale.double()[:, None] - normal.clamp(-largest, largest)).abs()
+        scales = expected
+    largest, (of_number, of_scale) = LARGEST[y.dtype] * expected, HALF_STEPS[y.dtype]
+    off = (y.double() * scales.double() - normal.clamp(-largest, largest)).abs()
     assert (off <= normal.abs() * (of_number + 2**-7) + expected.double() * (of_scale * 2 + 2**-9)).all()

@@ -1,110 +1,108 @@
-"""AllReduce on as many GPUs as there are, each with an arena and a state as an engine has them."""
+"""How AllReduce and AllGather are specialised and launched on ranks."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cache
 
 import torch
 
-from tests.gpu.device import Argument, Kernel
+from tests.gpu.cards import Cards
+from tests.gpu.device import Argument, Launchable
 from tests.gpu.kernels import dtype_flag
-from trtllm_lite.plugins.cuda.ranks import FLAG_WORDS, INBOX_TURNS, MEETING_BLOCKS, RANKS_WORDS, inbox_rows
+from tests.gpu.memory import DTYPES
+from tests.gpu.ranks import TIMEOUT, Layout, Rank, Ranks
+from trtllm_lite.plugins.cuda.ranks import INBOX_TURNS, MEETING_BLOCKS, inbox_rows
+from trtllm_lite.plugins.cuda.row_scales import RowScales, row_type
 
-MAX_RANKS = (RANKS_WORDS - 7) // 2
 EPSILON = 1e-5
+SITE = 5  # the number of the collective
+PUSH, PULL, TWO_SHOTS = "push", "pull", "pull in two shots"  # ways of AllReduce
 THREADS = 512
 
 
-@dataclass
-class Rank:
-    """What a GPU has; others find x, y and total in its ``arena``."""
+class AllReduce(Ranks):
+    """Ranks that add up rows of ``hidden`` elements, ``max_rows`` at most; with ``norm``, a residual, too.
 
-    number: int
-    arena: torch.Tensor
-    state: torch.Tensor
-    residual: torch.Tensor
-    weight: torch.Tensor
-    stream: torch.cuda.Stream
+    Rows of y are normed sums then, of 16 bits or as ``y_scales`` says. The grids of pulls have ``blocks``.
+    """
+
+    def __init__(
+        self,
+        cards: Cards,
+        hidden: int,
+        max_rows: int,
+        dtype: torch.dtype,
+        *,
+        norm: bool,
+        y_scales: RowScales | None = None,
+        threads: int = THREADS,
+        blocks: int = MEETING_BLOCKS,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        self.hidden, self.max_rows, self.dtype, self.norm = hidden, max_rows, dtype, norm
+        self.y_scales, self.threads, self.blocks = y_scales, threads, blocks
+        self.inbox_rows, shape = inbox_rows(cards.count), (max_rows, hidden)
+        y_type = dtype if y_scales is None else DTYPES[y_scales.dtype]
+        arena: Layout = {"x": (dtype, shape), "y": (y_type, shape), "sum": (dtype, shape)}
+        arena = {**arena, "row_scales": (torch.float32, (max_rows,))}
+        inbox = (INBOX_TURNS, self.inbox_rows, cards.count - 1, hidden)
+        super().__init__(cards, arena, {"turns": (torch.int32, inbox[1:2]), "inbox": (dtype, inbox)}, timeout)
+        weight, residual = torch.randn(hidden), torch.randn(shape).to(dtype)
+        for rank in self.ranks:
+            rank.tensors["weight"], rank.tensors["residual"] = (x.to(rank.arena.device) for x in (weight, residual))
+        self.load = cache(self._load)
 
     @property
-    def total(self) -> torch.Tensor:
-        return self.arena[2]
-
-    def rows(self, place: int, rows: int, hidden: int) -> torch.Tensor:
-        """x is at place 0, y at 1."""
-        return self.arena[place, : rows * hidden].view(rows, hidden)
+    def results(self) -> tuple[str, ...]:
+        """The rows that it computes, sums last."""
+        return ("y", "sum") if self.norm else ("y",)
 
     @property
-    def on_card(self) -> torch.cuda.device:
-        return torch.cuda.device(self.number)
+    def has_row_scales(self) -> bool:
+        return self.y_scales is not None and self.y_scales.per_row
+
+    def _load(self, way: str) -> list[Launchable]:
+        defines: dict[str, int | str] = {"TL_HIDDEN": self.hidden, "TL_THREADS": self.threads}
+        defines |= {"TL_NORM": int(self.norm), "TL_FP16": dtype_flag(self.dtype)}
+        defines |= {"TL_Y_TYPE": row_type(self.y_scales), "TL_ROW_SCALES": int(self.has_row_scales)}
+        if way == PUSH:
+            defines["TL_INBOX_ROWS"] = self.inbox_rows
+            return self.kernels("all_reduce/push.cuh", "all_reduce_push", self.threads, defines)
+        defines |= {"TL_RANKS": len(self.ranks), "TL_TWO_SHOT": int(way == TWO_SHOTS)}
+        defines["TL_MEETING_BLOCKS"] = MEETING_BLOCKS
+        return self.kernels("all_reduce/pull.cuh", "all_reduce_pull", self.threads, defines)
+
+    def launch(self, way: str, rank: Rank, rows: int) -> None:
+        """On the card of ``rank``: y, the sum and scales of rows, where they are computed, of its x."""
+        total, weight, residual = (rank[name] if self.norm else None for name in ("sum", "weight", "residual"))
+        row_scales = rank["row_scales"] if self.has_row_scales else None
+        y_scale = 0.0 if self.y_scales is None else self.y_scales.value
+        operands: tuple[Argument, ...] = (rank["y"], row_scales, total, rank["x"], weight, residual, EPSILON, y_scale)
+        others: tuple[Argument, ...] = (rank["flags"], SITE, rows)
+        if way == PUSH:
+            others = (rank["turns"], rank["inbox"], SITE)
+        kernel, grid = self.load(way)[rank.number], rows if way == PUSH else self.blocks
+        kernel(*operands, rank["ranks"], *others, grid=grid, programmatic=True, memory=self.memory)
 
 
-class Ranks:
-    """Ranks whose rows have ``hidden`` elements, ``max_rows`` of them at most."""
+class AllGather(Ranks):
+    """Ranks that gather ``features`` float32 of rows, ``max_rows`` at most, of which each has ``part``."""
 
-    def __init__(self, hidden: int, max_rows: int, dtype: torch.dtype, timeout: float = 10.0) -> None:
-        self.hidden, self.max_rows, self.dtype = hidden, max_rows, dtype
-        self.count = torch.cuda.device_count()
-        self.inbox_rows = inbox_rows(self.count)
-        self.alarm = torch.zeros(1, dtype=torch.int64, pin_memory=True)
-        self.ranks = [self._rank(number) for number in range(self.count)]
-        for rank in self.ranks:
-            for other in self.ranks:
-                rank.arena[0, :1].copy_(other.arena[0, :1])  # torch then lets one card reach the other's memory
-        for rank in self.ranks:
-            table = [rank.number, self.count, 0, self.ranks[0].state.data_ptr()]
-            for memory in ("arena", "state"):
-                addresses = [getattr(one, memory).data_ptr() for one in self.ranks]
-                table += addresses + [0] * (MAX_RANKS - self.count)
-            words = torch.tensor([*table, self.alarm.data_ptr(), int(timeout * 1e9), 0])
-            rank.state[: 8 * RANKS_WORDS] = words.view(torch.uint8).to(rank.state.device)
-        self._kernels: dict[tuple[str, bool, bool], list[Kernel]] = {}
-        self.synchronize()
+    def __init__(
+        self,
+        cards: Cards,
+        part: int,
+        features: int,
+        max_rows: int,
+        *,
+        threads: int = THREADS,
+        blocks: int = MEETING_BLOCKS,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        self.part, self.features, self.max_rows, self.blocks = part, features, max_rows, blocks
+        super().__init__(cards, {"x": (torch.float32, (max_rows, part))}, {}, timeout)
+        defines: dict[str, int | str] = {"TL_MEETING_BLOCKS": MEETING_BLOCKS}
+        self._kernels = self.kernels("all_gather/cuda.cuh", "all_gather", threads, defines)
 
-    def _rank(self, number: int) -> Rank:
-        device, elements = f"cuda:{number}", self.max_rows * self.hidden
-        residual = torch.empty(elements, device=device, dtype=self.dtype)
-        inbox = INBOX_TURNS * self.inbox_rows * (self.count - 1) * self.hidden * 2
-        state = torch.zeros(
-            8 * RANKS_WORDS + 4 * (FLAG_WORDS + self.inbox_rows) + 256 + inbox, device=device, dtype=torch.uint8
-        )
-        arena = torch.empty(3, elements, device=device, dtype=self.dtype)
-        weight = torch.randn(self.hidden, generator=torch.Generator().manual_seed(7))
-        return Rank(number, arena, state, residual, weight.to(device), torch.cuda.Stream(device))
-
-    def kernel(self, name: str, norm: bool, two_shot: bool = False) -> list[Kernel]:
-        """One for each card."""
-        key = (name, norm, two_shot)
-        if key not in self._kernels:
-            defines: dict[str, int | str] = {"TL_HIDDEN": self.hidden, "TL_THREADS": THREADS, "TL_NORM": int(norm)}
-            defines |= {"TL_RANKS": self.count, "TL_TWO_SHOT": int(two_shot)}
-            defines |= {"TL_Y_TYPE": 0, "TL_ROW_SCALES": 0, "TL_FP16": dtype_flag(self.dtype)}
-            defines |= {"TL_INBOX_ROWS": self.inbox_rows, "TL_MEETING_BLOCKS": MEETING_BLOCKS}
-            source, self._kernels[key] = f"all_reduce/{name}.cuh", []
-            for rank in self.ranks:
-                with rank.on_card:
-                    self._kernels[key].append(Kernel(source, f"all_reduce_{name}", THREADS, 0, defines))
-        return self._kernels[key]
-
-    def launch(self, name: str, rank: Rank, rows: int, norm: bool, two_shot: bool = False) -> None:
-        """``push`` or ``pull`` on the current stream of the card of ``rank``: y (and total) of its x."""
-        flags = 8 * RANKS_WORDS
-        turns = flags + 4 * FLAG_WORDS
-        inbox = -(-(turns + 4 * self.inbox_rows) // 256) * 256
-        places = {"push": (rank.state[turns:], rank.state[inbox:], 0), "pull": (rank.state[flags:], 0, rows)}
-        x, y = (rank.rows(place, rows, self.hidden) for place in (0, 1))
-        of_norm: tuple[Argument, ...] = (rank.total, x, rank.weight, rank.residual) if norm else (None, x, None, None)
-        kernel = self.kernel(name, norm, two_shot)[rank.number]
-        grid = rows if name == "push" else MEETING_BLOCKS
-        kernel(y, None, *of_norm, EPSILON, 0.0, rank.state, *places[name], grid=grid, programmatic=True)
-
-    def run(self, launch: Callable[[Rank], None]) -> None:
-        """``launch`` on all cards, whose kernels wait for each other."""
-        for rank in self.ranks:
-            with rank.on_card, torch.cuda.stream(rank.stream):
-                launch(rank)
-        self.synchronize()
-
-    def synchronize(self) -> None:
-        for rank in self.ranks:
-            torch.cuda.synchronize(rank.number)
-        assert int(self.alarm[0]) == 0, "a rank has waited for another too long"
+    def launch(self, y: torch.Tensor, rank: Rank, rows: int) -> None:
+        """On the card of ``rank``: y of the x of all."""
+        operands = (y, rank["x"], rank["ranks"], rank["flags"], SITE, rows, self.part, self.features)
+        self._kernels[rank.number](*operands, grid=self.blocks, programmatic=True, memory=self.memory)

@@ -17,6 +17,7 @@ NAMES = {
     torch.int8: "int8",
     torch.int32: "int32",
 }
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
 
 
 class Memory:

@@ -1,0 +1,94 @@
+"""Compiles kernels of ``plugins/`` and the machine that runs them for the CPU, each once."""
+
+import ctypes
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+from tests.emulated.ptx import translate
+from tests.gpu.device import PLUGINS
+
+_HERE = Path(__file__).parent
+_RUNTIME = ("launches", "scheduler", "messages", "memory", "barriers", "copies", "matrices")
+_FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
+_COMPILER = os.environ.get("CXX", "g++")
+
+
+class EmulationError(Exception):
+    """A launch that would hang, or do what the hardware leaves undefined; names the threads and what they do."""
+
+
+@cache
+def _folder() -> Path:
+    """Where objects are kept, by their content; other users cannot write there."""
+    folder = Path(tempfile.gettempdir()) / f"trtllm_lite_emulated_{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _run(*command: str | Path, text: str | None = None) -> str:
+    done = subprocess.run([str(word) for word in command], input=text, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise EmulationError(f"{' '.join(map(str, command))} failed:\n{done.stderr}")
+    return done.stdout
+
+
+def _built(name: str, content: str, *command: str | Path, text: str | None = None) -> Path:
+    """The output of ``command -o FILE``, kept under a hash of ``content`` and the command."""
+    key = hashlib.sha256("\0".join([content, *map(str, command)]).encode()).hexdigest()[:32]
+    target = _folder() / f"{key}-{name}"
+    if not target.is_file():
+        with tempfile.TemporaryDirectory(dir=_folder()) as scratch:
+            made = Path(scratch) / "made"
+            _run(*command, "-o", made, text=text)
+            made.replace(target)
+    return target
+
+
+@cache
+def _headers() -> str:
+    return "".join(path.read_text() for path in sorted(_HERE.glob("*.h")))
+
+
+@cache
+def _runtime() -> Path:
+    """The machine, of which there is one, whatever kernels it runs."""
+
+    def compiled(name: str) -> Path:
+        source = _HERE / f"{name}.cc"
+        return _built(f"{name}.o", _headers() + source.read_text(), _COMPILER, *_FLAGS, "-O2", "-c", source)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return _built("machine.so", "", _COMPILER, "-shared", *pool.map(compiled, _RUNTIME))
+
+
+@cache
+def machine_library() -> ctypes.CDLL:
+    """What has ``emulated_run`` of machine.h."""
+    return ctypes.CDLL(str(_runtime()))
+
+
+@cache
+def _ptx() -> Path:
+    """What ``-include`` finds as compiled already: parsing ptx.h takes longer than compiling most kernels."""
+    compiled = _built("ptx.h.gch", _headers(), _COMPILER, *_FLAGS, "-x", "c++-header", _HERE / "ptx.h")
+    return compiled.with_suffix("")
+
+
+@cache
+def compile_kernel(source: Path, name: str, macros: tuple[str, ...]) -> ctypes.CDLL:
+    """A library with ``emulated_kernel``, a ``Launch.kernel`` of machine.h, and the blocks of its clusters."""
+    kernel = translate(_run(_COMPILER, "-std=c++20", "-E", "-x", "c++", *macros, "-I", PLUGINS, source))
+    cluster = re.search(r"__cluster_dims__\((.+), 1, 1\)", kernel)
+    entries = f"""
+extern "C" int emulated_cluster() {{ return {cluster[1] if cluster is not None else 1}; }}
+extern "C" void emulated_kernel(void* const* arguments) {{ emulated::call({name}, arguments); }}
+"""
+    text = kernel + entries
+    options = ("-include", _ptx(), "-x", "c++", "-", "-x", "none", _runtime())
+    return ctypes.CDLL(str(_built(f"{name}.so", text, _COMPILER, *_FLAGS, "-shared", *options, text=text)))

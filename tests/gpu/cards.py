@@ -1,0 +1,43 @@
+"""Several GPUs as one machine: kernels of all run at the same time, and wait for each other."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+import torch
+
+from tests.gpu.device import Gpu, Machine
+
+
+class Cards(Machine, Protocol):
+    """A machine of ``count`` cards that reach each other's memory."""
+
+    @property
+    def count(self) -> int: ...
+    def on(self, number: int) -> AbstractContextManager[None]:
+        """What is made, loaded and launched inside is so on that card, launches in a stream of its own."""
+        ...
+
+    def synchronize(self) -> None:
+        """Return when all launches have ended."""
+        ...
+
+
+class Gpus(Gpu):
+    """The GPUs here."""
+
+    def __init__(self) -> None:
+        self.streams = [torch.cuda.Stream(number) for number in range(torch.cuda.device_count())]
+
+    @property
+    def count(self) -> int:
+        return len(self.streams)
+
+    @contextmanager
+    def on(self, number: int) -> Iterator[None]:
+        with torch.cuda.device(number), torch.cuda.stream(self.streams[number]):
+            yield
+
+    def synchronize(self) -> None:
+        for number in range(self.count):
+            torch.cuda.synchronize(number)

@@ -1,0 +1,152 @@
+"""Checks of AllReduce and AllGather: exact sums, norms against float64, turns in a row, a rank that is missing."""
+
+from collections.abc import Sequence
+
+import torch
+
+from tests.gpu.byte_checks import assert_rounded
+from tests.gpu.checks import POISON, assert_close
+from tests.gpu.collectives import EPSILON, SITE, AllGather, AllReduce
+from tests.gpu.ranks import Rank, Ranks
+
+_UNWRITTEN = 0xFF  # a NaN in every type of floating point
+_COPY_THREADS = 128
+_LARGE = {torch.float16: 2.0**13, torch.bfloat16: 2.0**20, torch.float32: 2.0**30}
+
+
+def check_all_reduce(reduce: AllReduce, way: str, rows: int) -> None:
+    """One launch; all ranks have the same bits, and nothing else is written."""
+    parts = _random_parts(reduce, rows, reduce.hidden, dtype=reduce.dtype)
+    for rank, part in zip(reduce.ranks, parts, strict=True):
+        rank.arena.fill_(_UNWRITTEN)
+        rank["x"][:rows].copy_(part)
+    reduce.cards.synchronize()
+    reduce.load(way)
+    reduce.run(lambda rank: reduce.launch(way, rank, rows))
+    first = reduce.ranks[0]
+    for rank in reduce.ranks:
+        _check_results(reduce, rank, _sums(reduce, parts), [rank[name][:rows].cpu() for name in reduce.results])
+        for name in ("y", "sum", "row_scales"):
+            assert torch.equal(_bits(rank[name]), _bits(first[name]))
+            assert torch.all(_bits(rank[name][rows:]) == _UNWRITTEN)
+
+
+def check_turns(reduce: AllReduce, ways: Sequence[str], turns: int) -> None:
+    """Launches of any of ``ways`` and any number of rows behind each other, before all of which x is written anew."""
+    parts = _random_parts(reduce, turns, reduce.max_rows, reduce.hidden, dtype=reduce.dtype)
+    copies = _Copies(reduce, reduce.hidden * reduce.dtype.itemsize)
+    inputs = [part.to(rank.arena.device) for part, rank in zip(parts, reduce.ranks, strict=True)]
+    found = [{name: torch.full_like(x, POISON) for name in reduce.results} for x in inputs]
+    most = min(reduce.inbox_rows, reduce.max_rows)
+    plan = [(ways[_below(len(ways))], 1 + _below(most)) for _ in range(turns)]
+    for way in ways:
+        reduce.load(way)
+    reduce.cards.synchronize()
+
+    def launch(rank: Rank) -> None:
+        for turn, (way, rows) in enumerate(plan):
+            copies(rank, rank["x"], inputs[rank.number][turn], rows)
+            reduce.launch(way, rank, rows)
+            for name, rows_of in found[rank.number].items():
+                copies(rank, rows_of[turn], rank[name], rows)
+
+    reduce.run(launch)
+    for turn, (_, rows) in enumerate(plan):
+        expected = _sums(reduce, [part[turn, :rows] for part in parts])
+        for rank in reduce.ranks:
+            results = [rows_of[turn, :rows].cpu() for rows_of in found[rank.number].values()]
+            _check_results(reduce, rank, expected, results)
+
+
+def check_all_gather(gather: AllGather, turns: int) -> None:
+    """Launches of any number of rows behind each other, before all of which x is written anew."""
+    parts = _random_parts(gather, turns, gather.max_rows, gather.part, dtype=torch.float32)
+    copies = _Copies(gather, gather.part * parts[0].itemsize)
+    inputs = [part.to(rank.arena.device) for part, rank in zip(parts, gather.ranks, strict=True)]
+    found = [torch.full((*x.shape[:2], gather.features), POISON, device=x.device) for x in inputs]
+    plan = [1 + _below(gather.max_rows) for _ in range(turns)]
+    gather.cards.synchronize()
+
+    def launch(rank: Rank) -> None:
+        for turn, rows in enumerate(plan):
+            copies(rank, rank["x"], inputs[rank.number][turn], rows)
+            gather.launch(found[rank.number][turn], rank, rows)
+
+    gather.run(launch)
+    for turn, rows in enumerate(plan):
+        expected = torch.full_like(found[0][turn], POISON, device="cpu")
+        expected[:rows] = torch.cat([part[turn, :rows] for part in parts], -1)[:, : gather.features]
+        for results in found:
+            assert torch.equal(_bits(results[turn]), _bits(expected))
+
+
+def check_missing(reduce: AllReduce, ways: Sequence[str], turns: int) -> None:
+    """The last rank never comes: the kernels of all others end, which wait once, and the alarm names it."""
+    *present, missing = reduce.ranks
+    for way in ways:
+        reduce.load(way)
+    for rank in present:
+        with reduce.cards.on(rank.number):
+            for turn in range(turns):
+                reduce.launch(ways[turn % len(ways)], rank, reduce.max_rows)
+    reduce.cards.synchronize()
+    assert reduce.alarm.view(torch.int32).tolist() == [missing.number + 1, SITE]
+    for rank in reduce.ranks:
+        assert int(rank["ranks"][-1]) != 0  # is_over
+
+
+class _Copies:
+    """A kernel of each rank that copies rows of ``row_bytes`` when its turn comes."""
+
+    def __init__(self, ranks: Ranks, row_bytes: int) -> None:
+        defines: dict[str, int | str] = {"TL_HIDDEN": row_bytes // 2}
+        self._kernels = ranks.kernels("gather_rows/cuda.cuh", "gather_rows", _COPY_THREADS, defines)
+        order = torch.arange(len(ranks.ranks[0]["x"]), dtype=torch.int32)
+        self._orders = [order.to(rank.arena.device) for rank in ranks.ranks]
+
+    def __call__(self, rank: Rank, to: torch.Tensor, source: torch.Tensor, rows: int) -> None:
+        self._kernels[rank.number](to, source, self._orders[rank.number], grid=rows, programmatic=True)
+
+
+def _below(limit: int) -> int:
+    return int(torch.randint(limit, ()))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.cpu().view(torch.uint8)
+
+
+def _random_parts(ranks: Ranks, *shape: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    """The x of each rank: with words of -0, and with large numbers, so that sums in another order are others."""
+    parts = [torch.randn(shape).to(dtype) for _ in ranks.ranks]
+    first, last = (part.view(-1, 8) for part in (parts[0], parts[-1]))
+    first[:, :3] = -0.0
+    last[:, ::2] = -0.0
+    first[:, 5] *= _LARGE[dtype]
+    last[:, 5] = -first[:, 5]
+    return parts
+
+
+def _sums(reduce: AllReduce, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Sums in float32, in the order of the ranks, in 16 bits, and with a norm those with the residual."""
+    total = parts[0].float()
+    for part in parts[1:]:
+        total = total + part.float()
+    rounded = total.to(reduce.dtype)
+    if not reduce.norm:
+        return rounded
+    return (rounded.float() + reduce.ranks[0]["residual"][: len(total)].cpu().float()).to(reduce.dtype)
+
+
+def _check_results(reduce: AllReduce, rank: Rank, expected: torch.Tensor, results: Sequence[torch.Tensor]) -> None:
+    assert torch.equal(results[-1], expected)
+    if not reduce.norm:
+        return
+    y = results[0]
+    wide = expected.double()
+    normal = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON) * rank["weight"].cpu().double()
+    if reduce.y_scales is None:
+        assert_close(y, normal)
+    else:
+        static = None if reduce.y_scales.per_row else reduce.y_scales.value
+        assert_rounded(y, rank["row_scales"][: len(y)].cpu(), normal, reduce.dtype, static)

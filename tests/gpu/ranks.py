@@ -1,0 +1,87 @@
+"""Ranks of an engine, each with an arena and a state on a card of its own."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from tests.gpu.cards import Cards
+from tests.gpu.device import Launchable
+from trtllm_lite.plugins.cuda.ranks import FLAG_WORDS, RANKS_WORDS
+
+TIMEOUT = 10.0
+_MAX_RANKS = (RANKS_WORDS - 7) // 2
+_ALIGNMENT = 256
+
+Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]  # of tensors, by name
+_TABLE: Layout = {"ranks": (torch.int64, (RANKS_WORDS,)), "flags": (torch.int32, (FLAG_WORDS,))}
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What a rank has: ``tensors`` in its arena and its state, where others find them, and of its own."""
+
+    number: int
+    arena: torch.Tensor
+    state: torch.Tensor
+    tensors: dict[str, torch.Tensor]
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.tensors[name]
+
+
+def _laid_out(layout: Layout, device: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Zeros, and the tensors in them."""
+    places, end = {}, 0
+    for name, (dtype, shape) in layout.items():
+        places[name] = slice(end, end + torch.Size(shape).numel() * dtype.itemsize)
+        end = -(-places[name].stop // _ALIGNMENT) * _ALIGNMENT
+    memory = torch.zeros(end, device=device, dtype=torch.uint8)
+    return memory, {name: memory[places[name]].view(dtype).view(shape) for name, (dtype, shape) in layout.items()}
+
+
+class Ranks:
+    """A rank on each of ``cards``; one that waits for another for ``timeout`` seconds raises the alarm."""
+
+    def __init__(self, cards: Cards, arena: Layout, state: Layout, timeout: float) -> None:
+        self.cards, self.ranks = cards, []
+        for number in range(cards.count):
+            with cards.on(number):
+                in_arena, in_state = (_laid_out(layout, cards.device) for layout in (arena, {**_TABLE, **state}))
+            self.ranks.append(Rank(number, in_arena[0], in_state[0], in_arena[1] | in_state[1]))
+        cards.synchronize()
+        for rank in self.ranks:
+            for other in self.ranks:
+                rank.arena[:1].copy_(other.arena[:1])  # torch then lets one card reach the other's memory
+        self.alarm = torch.zeros(1, dtype=torch.int64, pin_memory=cards.device != "cpu")
+        for rank in self.ranks:
+            rank["ranks"].copy_(self._table(rank, timeout))
+        self.memory = [memory for rank in self.ranks for memory in (rank.arena, rank.state)]
+        cards.synchronize()
+
+    def _table(self, rank: Rank, timeout: float) -> torch.Tensor:
+        """A ``RankTable`` (``rank_table.cuh``)."""
+        words = [rank.number, len(self.ranks), 0, self.ranks[0].state.data_ptr()]
+        for memory in ([one.arena for one in self.ranks], [one.state for one in self.ranks]):
+            words += [one.data_ptr() for one in memory] + [0] * (_MAX_RANKS - len(memory))
+        return torch.tensor([*words, self.alarm.data_ptr(), int(timeout * 1e9), 0])
+
+    def kernels(self, source: str, name: str, threads: int, defines: dict[str, int | str]) -> list[Launchable]:
+        """One for each rank; a GPU loads none while a kernel waits on another."""
+        found = []
+        for rank in self.ranks:
+            with self.cards.on(rank.number):
+                found.append(self.cards.kernel(source, name, threads, 0, defines))
+        return found
+
+    def run(self, launch: Callable[[Rank], None]) -> None:
+        """``launch`` on all cards, whose kernels wait for each other."""
+        for rank in self.ranks:
+            with self.cards.on(rank.number):
+                launch(rank)
+        self.finish()
+
+    def finish(self) -> None:
+        """Return when all launches have ended, none of which gave a rank up."""
+        self.cards.synchronize()
+        assert int(self.alarm[0]) == 0, "a rank has waited for another too long"
