@@ -7,7 +7,7 @@ import torch
 from tests.gpu.byte_checks import assert_rounded
 from tests.gpu.checks import POISON, assert_close
 from tests.gpu.collectives import EPSILON, SITE, AllGather, AllReduce
-from tests.gpu.ranks import Rank, Ranks
+from tests.gpu.ranks import FIRST, Rank, Ranks
 
 _UNWRITTEN = 0xFF  # a NaN in every type of floating point
 _COPY_THREADS = 128
@@ -23,9 +23,9 @@ def check_all_reduce(reduce: AllReduce, way: str, rows: int) -> None:
     reduce.cards.synchronize()
     reduce.load(way)
     reduce.run(lambda rank: reduce.launch(way, rank, rows))
-    first = reduce.ranks[0]
+    first, expected = reduce.ranks[0], _sums(reduce, parts)
     for rank in reduce.ranks:
-        _check_results(reduce, rank, _sums(reduce, parts), [rank[name][:rows].cpu() for name in reduce.results])
+        _check_results(reduce, rank, expected, [rank[name][:rows].cpu() for name in reduce.results])
         for name in ("y", "sum", "row_scales"):
             assert torch.equal(_bits(rank[name]), _bits(first[name]))
             assert torch.all(_bits(rank[name][rows:]) == _UNWRITTEN)
@@ -90,7 +90,7 @@ def check_missing(reduce: AllReduce, ways: Sequence[str], turns: int) -> None:
             for turn in range(turns):
                 reduce.launch(ways[turn % len(ways)], rank, reduce.max_rows)
     reduce.cards.synchronize()
-    assert reduce.alarm.view(torch.int32).tolist() == [missing.number + 1, SITE]
+    assert reduce.alarm.view(torch.int32).tolist() == [FIRST + missing.number + 1, SITE]
     for rank in reduce.ranks:
         assert int(rank["ranks"][-1]) != 0  # is_over
 

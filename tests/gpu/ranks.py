@@ -10,6 +10,7 @@ from tests.gpu.device import Launchable
 from trtllm_lite.plugins.cuda.ranks import FLAG_WORDS, RANKS_WORDS
 
 TIMEOUT = 10.0
+FIRST = 3  # the number of the first rank: there are those of other stages before it
 _MAX_RANKS = (RANKS_WORDS - 7) // 2
 _ALIGNMENT = 256
 
@@ -61,7 +62,7 @@ class Ranks:
 
     def _table(self, rank: Rank, timeout: float) -> torch.Tensor:
         """A ``RankTable`` (``rank_table.cuh``)."""
-        words = [rank.number, len(self.ranks), 0, self.ranks[0].state.data_ptr()]
+        words = [rank.number, len(self.ranks), FIRST, self.ranks[0].state.data_ptr()]
         for memory in ([one.arena for one in self.ranks], [one.state for one in self.ranks]):
             words += [one.data_ptr() for one in memory] + [0] * (_MAX_RANKS - len(memory))
         return torch.tensor([*words, self.alarm.data_ptr(), int(timeout * 1e9), 0])
