@@ -97,13 +97,13 @@ void run_random_requests(int num_requests, int num_stages) {
                             tl::FinishReason::kError}) {
     CHECK(stats.num_ended[static_cast<std::size_t>(reason)] > 20);  // the test reaches what it is about
   }
-  CHECK(num_found > num_requests / 100);
+  CHECK(num_found > 100);
   CHECK((stats.scheduler.num_late_rows > 100) == (num_stages == 1));
   CHECK(s.num_recompute_preemptions > 20 && s.num_swap_preemptions > 20 && stats.num_failed_steps > 5);
 }
 
 TEST(ten_thousand_random_requests) { run_random_requests(10000, 1); }
-TEST(random_requests_to_stages) { run_random_requests(4000, 3); }
+TEST(random_requests_to_stages) { run_random_requests(10000, 3); }
 
 }  // namespace
 
