@@ -1,8 +1,9 @@
 // AllGather: y[row] has the float32 features of all ranks side by side; what goes beyond the features of y is left out.
+// The kernel rows_are_there waits until the products before have stored them on the first rank (cuda/peer_rows.cuh).
 //
 // Bytes over the link: 4 * elements of each other rank. Floor: two meetings, about 3 us, or bytes / bandwidth of the
-// link. Launch: a grid of at most TL_MEETING_BLOCKS, the same on all ranks. `part`, the features of a rank, is a
-// multiple of 4. Macros: TL_MEETING_BLOCKS.
+// link; one meeting where they are stored. Launch: a grid of at most TL_MEETING_BLOCKS, the same on all ranks; of one
+// block where rows are stored. `part`, the features of a rank, is a multiple of 4. Macros: TL_MEETING_BLOCKS.
 #include "cuda/ranks.cuh"
 
 namespace tl {
@@ -49,4 +50,10 @@ extern "C" __global__ void all_gather(float* y, const float* x, const tl::RankTa
     }
   }
   meeting.meet(1);
+}
+
+extern "C" __global__ void rows_are_there(const tl::RankTable* ranks, int* flags, int site) {
+  tl::wait_for_previous_kernel();
+  tl::allow_next_kernel();
+  tl::BlockMeeting(ranks, flags, site).meet_once();
 }

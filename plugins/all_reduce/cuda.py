@@ -24,6 +24,12 @@ def lower(op: Lowering) -> list[Command]:
     if op.max_tokens <= inbox_rows:
         specialised = rows.kernel("all_reduce/push.cuh", "all_reduce_push", TL_INBOX_ROWS=inbox_rows, **defines)
         return [launch(specialised, (count,), *norm, op.state("rank_turns"), inbox, op.collective)]
-    defines |= {"TL_RANKS": others + 1, "TL_TWO_SHOT": int(others > 1), "TL_MEETING_BLOCKS": MEETING_BLOCKS}
+    stored = {"TL_STORED": 0}
+    if op.has("rank_sums"):
+        _, rank_rows, _ = rows.x.shape
+        assert isinstance(rank_rows, int)
+        stored = {"TL_STORED": 1, "TL_RANK_ROWS": rank_rows}
+    owned = {"TL_OWNED": int(op.attribute("owned")), "TL_SUM_EVERYWHERE": int(op.attribute("sum_everywhere"))}
+    defines |= {"TL_RANKS": others + 1, "TL_MEETING_BLOCKS": MEETING_BLOCKS, **stored, **owned}
     specialised = rows.kernel("all_reduce/pull.cuh", "all_reduce_pull", **defines)
     return [launch(specialised, (MEETING_BLOCKS,), *norm, op.state("rank_flags"), op.collective, count)]

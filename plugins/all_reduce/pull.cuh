@@ -1,13 +1,15 @@
 // AllReduce of many rows: each rank reads those of all others in their memory, and adds them up in the order of the
 // ranks, in float32, so that all get the same bits. With TL_NORM, sum = that, rounded to 16 bits, + residual, and y =
-// the RMS norm of sum, as rms_norm computes it. With TL_TWO_SHOT each rank does so for its share of the rows, and
-// writes the results into the memory of all others.
+// the RMS norm of sum, as rms_norm computes it. With TL_OWNED a rank does so for the rows that it owns, every
+// TL_RANKS-th, and writes y into the memory of all others; sum, too, with TL_SUM_EVERYWHERE, else its owner alone has
+// it. With TL_STORED the product before has stored all parts of a row on its owner, in x [TL_RANKS][TL_RANK_ROWS]
+// (cuda/peer_rows.cuh), so that nothing is read over the link.
 //
-// Bytes over the link: 2 * elements from each other rank; with two shots the N-th part of that, and as many bytes of
-// results to each. Floor: two meetings, about 3 us, or bytes / bandwidth of the link (of two H200s 331 GB/s to read;
-// 8192 rows of 4096 take 210 us with the norm, 97% of that). Launch: a grid of at most TL_MEETING_BLOCKS,
-// the same on all ranks, TL_THREADS threads; a block takes a row at a time, and loads the next one meanwhile. Macros:
-// TL_RANKS, TL_TWO_SHOT, TL_NORM (0 or 1), TL_MEETING_BLOCKS, TL_FP16, those of cuda/norm_row.cuh.
+// Bytes over the link: 2 * elements from each other rank; with TL_OWNED the N-th part of that (with TL_STORED the
+// product sends them, while it multiplies), and as many bytes of results to each. Floor: two meetings, about 3 us, or
+// bytes / bandwidth of the link (of two H200s 331 GB/s to read, 360 to write). Launch: a grid of at most
+// TL_MEETING_BLOCKS, the same on all ranks, TL_THREADS threads; a block takes a row at a time, and loads the next one
+// meanwhile. Macros: the above, TL_NORM (0 or 1), TL_MEETING_BLOCKS, TL_FP16, those of cuda/norm_row.cuh.
 #include "cuda/norm_row.cuh"
 #include "cuda/ranks.cuh"
 
@@ -21,7 +23,12 @@ struct RowParts {
     const u64 row = static_cast<u64>(number) * kVectors;
 #pragma unroll
     for (int rank = 0; rank < TL_RANKS; ++rank) {
+#if TL_STORED
+      const u64 place = static_cast<u64>(rank) * TL_RANK_ROWS + number / TL_RANKS;
+      const uint4* from = reinterpret_cast<const uint4*>(own) + place * kVectors;
+#else
       const uint4* from = reinterpret_cast<const uint4*>(in_arena(ranks, own, rank)) + row;
+#endif
       for_each_vector([&](int i, int vector) { x[rank][i] = from[vector]; });
     }
     if (!TL_NORM) return;
@@ -42,13 +49,14 @@ struct RowParts {
   }
 };
 
-// Results of a rank's share of the rows are stored on all ranks.
+// Results that are stored on this rank, or `everywhere`.
 struct Places {
   const RankTable* ranks;
+  bool everywhere;
 
   template <typename T, typename Store>
   __device__ __forceinline__ void operator()(T* to, const Store& store) const {
-    if (!TL_TWO_SHOT) return store(to);
+    if (!everywhere) return store(to);
 #pragma unroll
     for (int rank = 0; rank < TL_RANKS; ++rank) store(in_arena(ranks, to, rank));
   }
@@ -67,21 +75,21 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
   wait_for_previous_kernel();
   allow_next_kernel();
   BlockMeeting meeting(ranks, flags, site);
-  meeting.meet(0);  // x is there on all ranks
-  const Places places{ranks};
-  const int first = TL_TWO_SHOT ? blockIdx.x * TL_RANKS + static_cast<int>(ranks->rank) : blockIdx.x;
-  const int stride = TL_TWO_SHOT ? gridDim.x * TL_RANKS : gridDim.x;
+  meeting.meet(0);  // x is there, of all ranks
+  const Places y_places{ranks, TL_OWNED}, sum_places{ranks, TL_OWNED && (!TL_NORM || TL_SUM_EVERYWHERE)};
+  const int first = TL_OWNED ? blockIdx.x * TL_RANKS + static_cast<int>(ranks->rank) : blockIdx.x;
+  const int stride = TL_OWNED ? gridDim.x * TL_RANKS : gridDim.x;
   RowParts next(ranks, x, residual, max_of(min_of(first, rows - 1), 0));
   for (int number = first; number < rows; number += stride) {
     uint4 total[kCount];
     for_each_vector([&](int i, int vector) {
       total[i] = next.sum(i);
       uint4* to = TL_NORM ? reinterpret_cast<uint4*>(sum) : static_cast<uint4*>(y);
-      places(to + static_cast<u64>(number) * kVectors + vector, [&](uint4* place) { *place = total[i]; });
+      sum_places(to + static_cast<u64>(number) * kVectors + vector, [&](uint4* place) { *place = total[i]; });
     });
     if (number + stride < rows) next = RowParts(ranks, x, residual, number + stride);
 #if TL_NORM
-    norm_row(total, weights, number, {y, row_scales, epsilon, y_scale}, places);
+    norm_row(total, weights, number, {y, row_scales, epsilon, y_scale}, y_places);
     __syncthreads();
 #endif
   }

@@ -25,6 +25,9 @@ have operands:
 - of several ranks, Embedding, AllReduce, AllGather have the states ``ranks`` (``rank_table.cuh``) and ``rank_flags``,
   AllReduce ``rank_inbox`` and ``rank_turns``, too (``rank_inbox.cuh``); it may have the ``residual`` and ``weight`` of
   the RmsNorm behind it, whose outputs it then makes;
+- Linear may store its rows on other ranks (``peer_rows.cuh``): on those that add them up, if it and the AllReduce
+  behind it have the state ``rank_sums``; beside theirs on the first, if it has ``ranks`` alone, where the AllGather
+  behind it has ``in_place`` and waits for them;
 - PagedAttention, PagedLoad and PagedStore have ``slots`` [cache groups, num_tokens] of CacheSlots, where each token
   lies in the paged cache.
 """
@@ -35,6 +38,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from ..launch import Buffer, Command, Device, Extent, WeightBuffers
+from .peer_rows import HERE, PeerRows
 from .row_scales import RowScales
 from .stream import Streaming
 
@@ -95,6 +99,9 @@ class Lowering(Protocol):
     def output(self, output: str) -> Buffer:
         """Memory for what the executor reads after the step."""
 
+    def place(self, output: str, buffer: Buffer) -> Buffer:
+        """Memory that there is for an output: ``buffer``."""
+
     def matrix(self, operand: str) -> Buffer:
         """A weight matrix, row-major, of the activations' type."""
 
@@ -122,8 +129,11 @@ class Lowering(Protocol):
     def streaming(self) -> Streaming | None:
         """How a kernel for few rows streams ``weight``; None if there are many rows, or if it does not fit."""
 
-    def product(self, y: Buffer) -> list[Command]:
-        """y = the product of ``x`` and ``weight`` with all that goes with it, by what is fastest for many rows."""
+    def product(self, y: Buffer, peers: PeerRows = HERE) -> list[Command]:
+        """y = the product of ``x`` and ``weight`` with all that goes with it, by what is fastest for many rows.
+
+        It is stored where ``peers`` says.
+        """
 
     def qkv_product(self, tokens: NewTokens) -> list[Command]:
         """``tokens`` from the product of ``x`` and ``weight``, by what is fastest for many rows."""

@@ -40,11 +40,21 @@ class BlockMeeting {
       while (load_acquire(own + other) - number_ < 0 && !wait.is_over()) {
       }
     }
-    if (phase == 1 && threadIdx.x == 0) *epoch_ = number_;
+    if (phase == 1) end();
     __syncthreads();
   }
 
+  // A meeting of one phase.
+  __device__ __forceinline__ void meet_once() {
+    meet(0);
+    end();
+  }
+
  private:
+  __device__ __forceinline__ void end() {
+    if (threadIdx.x == 0) *epoch_ = number_;
+  }
+
   const RankTable* ranks_;
   int *flags_, *epoch_;
   const int number_, site_;

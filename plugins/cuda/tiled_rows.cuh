@@ -20,6 +20,51 @@ __device__ __forceinline__ void transpose_quad(u32 (&pieces)[4], int lane) {
   }
 }
 
+// The rows of two quads of lanes that follow each other, of which both store 128 bytes at a time.
+struct RowPair {
+  uint4 *even, *odd;
+  int num_even, num_odd;  // vectors that exist
+  bool second;            // of the quads
+
+  __device__ __forceinline__ RowPair(void* row, int present, int lane) : second(lane & 4) {
+    const u64 own = reinterpret_cast<u64>(row), other = __shfl_xor_sync(0xffffffffu, own, 4);
+    const int others = __shfl_xor_sync(0xffffffffu, present, 4);
+    even = reinterpret_cast<uint4*>(second ? other : own);
+    odd = reinterpret_cast<uint4*>(second ? own : other);
+    num_even = second ? others : present;
+    num_odd = second ? present : others;
+  }
+
+  // Lane q of a quad has vectors at + q and at + 4 + q of its row.
+  __device__ __forceinline__ void store(u32 (&a)[4], u32 (&b)[4], int at, int lane) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const u32 got = __shfl_xor_sync(0xffffffffu, second ? a[i] : b[i], 4);
+      (second ? a[i] : b[i]) = got;
+    }
+    const int mine = at + (second ? 4 : 0) + lane % 4;
+    if (mine < num_even) even[mine] = make_uint4(a[0], a[1], a[2], a[3]);
+    if (mine < num_odd) odd[mine] = make_uint4(b[0], b[1], b[2], b[3]);
+  }
+};
+
+// Lane q of each four has elements 2q and 2q + 1 of the eight of `a`, and of `b`; it gets four that follow each other:
+// lanes 0 and 1 those of `a`.
+__device__ __forceinline__ void join_quad(float2 a, float2 b, u32 (&four)[4], int lane) {
+  const auto exchange = [](float2 value, int bit) {
+    return make_float2(__shfl_xor_sync(0xffffffffu, value.x, bit), __shfl_xor_sync(0xffffffffu, value.y, bit));
+  };
+  const bool high = lane & 2, odd = lane & 1;
+  const float2 across = exchange(high ? a : b, 2);
+  const float2 first = high ? across : a, second = high ? b : across;  // pairs q % 2 and q % 2 + 2
+  const float2 beside = exchange(odd ? first : second, 1);
+  const float2 low = odd ? beside : first, up = odd ? second : beside;
+  four[0] = __float_as_uint(low.x);
+  four[1] = __float_as_uint(low.y);
+  four[2] = __float_as_uint(up.x);
+  four[3] = __float_as_uint(up.y);
+}
+
 // A row of kCount fragments of eight elements, of which the first `present` exist (maybe less than none). All lanes of
 // a warp take part even where their row has none.
 template <int kCount>
@@ -29,8 +74,20 @@ struct RowPart {
 
   // pieces[f]: this lane's two elements of fragment f.
   __device__ __forceinline__ void store(const u32 (&pieces)[kCount]) const {
+    constexpr int kPaired = kCount / 8 * 8;
+    if constexpr (kPaired > 0) {
+      const RowPair pair(row, present, lane);
 #pragma unroll
-    for (int f = 0; f + 4 <= kCount; f += 4) {
+      for (int f = 0; f < kPaired; f += 8) {
+        u32 a[4] = {pieces[f], pieces[f + 1], pieces[f + 2], pieces[f + 3]};
+        u32 b[4] = {pieces[f + 4], pieces[f + 5], pieces[f + 6], pieces[f + 7]};
+        transpose_quad(a, lane);
+        transpose_quad(b, lane);
+        pair.store(a, b, f, lane);
+      }
+    }
+#pragma unroll
+    for (int f = kPaired; f + 4 <= kCount; f += 4) {
       u32 mine[4] = {pieces[f], pieces[f + 1], pieces[f + 2], pieces[f + 3]};
       transpose_quad(mine, lane);
       const int at = f + lane % 4;

@@ -7,9 +7,10 @@
 // Macros: TL_IN, TL_OUT (features), TL_SPLITS (blocks that share the depth of a row), TL_TOKENS (most rows: 1, 2, 4, 8,
 // 16), TL_STAGE_K, TL_TILES_PER_STAGE, TL_STREAM_X, TL_SHARED_BYTES, TL_IN_FLIGHT_BYTES and TL_WEIGHT_FORM (see
 // cuda/weight_form.cuh), TL_ROW_SCALES (see cuda/few_rows.cuh), TL_NORM, TL_BIAS, TL_RESIDUAL (0 or 1), TL_FLOAT_OUT
-// (1: y is float32), TL_ACTIVATION (cuda/activation.cuh; of the result and its bias).
+// (1: y is float32), TL_ACTIVATION (cuda/activation.cuh; of the result and its bias), those of cuda/peer_rows.cuh.
 #include "cuda/activation.cuh"
 #include "cuda/few_rows_linear.cuh"
+#include "cuda/peer_rows.cuh"
 
 namespace tl {
 
@@ -21,7 +22,7 @@ struct LinearOp {
   const void* weight;
   BlockNumbers numbers;
   const float* scale;  // of each feature
-  void* y;
+  PeerRows y;
   const float* bias;
   const u16* residual;
 
@@ -46,12 +47,11 @@ struct LinearOp {
     return {added(first, m), added(second, m), scale_of(first), scale_of(second)};
   }
   __device__ __forceinline__ void put(int feature, int m, float value) const {
-    if (feature >= TL_OUT) return;
-    const u64 at = static_cast<u64>(m) * TL_OUT + feature;
+    if (feature >= y.columns()) return;
     if (TL_FLOAT_OUT) {
-      static_cast<float*>(y)[at] = value;
+      y.row<float>(m)[feature] = value;
     } else {
-      static_cast<u16*>(y)[at] = pack1(value);
+      y.row<u16>(m)[feature] = pack1(value);
     }
   }
   __device__ __forceinline__ void store(int tile, int f, int m, float a, float b, Begun begun) const {
@@ -64,9 +64,10 @@ struct LinearOp {
 
 extern "C" __global__ void TL_FEW_ROWS_CLUSTER __launch_bounds__(tl::kFewRowsThreads, 1)
     linear(void* y, const tl::u16* x, const void* weight, const void* weight_scale, const void* weight_offset,
-           const float* norm_weight, const float* bias, const tl::u16* residual, int rows, float epsilon,
-           float x_scale) {
+           const float* norm_weight, const float* bias, const tl::u16* residual, const tl::RankTable* ranks, int rows,
+           float epsilon, float x_scale) {
+  const float* scale = static_cast<const float*>(weight_scale);
   tl::few_rows_linear<TL_IN, TL_NORM>(
       {x, x_scale}, norm_weight, epsilon, rows,
-      tl::LinearOp{weight, {weight_scale, weight_offset}, static_cast<const float*>(weight_scale), y, bias, residual});
+      tl::LinearOp{weight, {weight_scale, weight_offset}, scale, {y, ranks}, bias, residual});
 }

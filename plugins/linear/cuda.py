@@ -6,10 +6,11 @@ from math import prod
 
 from ..cuda.activation import ACTIVATION_FLAGS
 from ..cuda.lowering import Lowering
+from ..cuda.peer_rows import HERE, PeerRows, on_first_rank, on_owners
 from ..cuda.stream import Streaming
 from ..cuda.tiles import Tiling
 from ..cuda.weight_form import form_of
-from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, Operand, WeightBuffers, kernel, launch
+from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, Operand, WeightBuffers, features, kernel, launch
 
 _DEQUANTIZE_THREADS, _BYTES_PER_THREAD = 256, 16
 
@@ -25,10 +26,11 @@ def stream(
     activation: str = "none",
     bias: Buffer | None = None,
     residual: Buffer | None = None,
+    peers: PeerRows = HERE,
 ) -> Launch:
     """y = activation([rms_norm](x) @ weight.T [+ bias]) [+ residual]; not both an activation and a residual.
 
-    x and residual are 16-bit; y is 16-bit or float32; ``norm`` (weight, epsilon) and
+    x and residual are 16-bit; y is 16-bit or float32, and stored where ``peers`` says; ``norm`` (weight, epsilon) and
     bias are float32.
     """
     flags = {
@@ -37,10 +39,11 @@ def stream(
         "TL_RESIDUAL": int(residual is not None),
         "TL_FLOAT_OUT": int(y.dtype == "float32"),
         "TL_ACTIVATION": ACTIVATION_FLAGS[activation],
+        **peers.defines,
     }
     specialised = how.kernel("linear/cuda.cuh", "linear", weight, flags)
     norm_weight, epsilon = norm or (None, 0.0)
-    operands = (weight.values, *weight.numbers, norm_weight, bias, residual)
+    operands = (weight.values, *weight.numbers, norm_weight, bias, residual, peers.ranks)
     return launch(specialised, how.grid(weight), y, x, *operands, rows, epsilon, how.x_scale)
 
 
@@ -50,6 +53,7 @@ def tiled(
     weight: WeightBuffers,
     rows: Extent,
     how: Tiling,
+    peers: PeerRows = HERE,
     *,
     activation: str = "none",
     bias: Buffer | None = None,
@@ -61,9 +65,10 @@ def tiled(
         "TL_RESIDUAL": int(residual is not None),
         "TL_FLOAT_OUT": int(y.dtype == "float32"),
         "TL_ACTIVATION": ACTIVATION_FLAGS[activation],
+        **peers.defines,
     }
     specialised = how.kernel("linear/tiled.cuh", "linear_tiled", weight, flags)
-    operands = (*weight.numbers, how.row_scales, bias, residual, how.x_scale)
+    operands = (*weight.numbers, how.row_scales, bias, residual, peers.ranks, how.x_scale)
     return launch(specialised, how.grid(weight), *how.maps(x, weight), y, *operands, rows)
 
 
@@ -80,11 +85,21 @@ def dequantize(to: Buffer, weight: WeightBuffers) -> Launch:
 
 def lower(op: Lowering) -> list[Command]:
     """The streaming kernel, or what is fastest for many rows."""
+    y, peers = _rows(op)
     how = op.streaming()
     if how is None:
-        return op.product(op.result("y"))
+        return op.product(y, peers)
     weight, x = op.weight(), op.rows("x")
-    more = {"norm": op.norm(), "activation": op.attribute("activation")}
+    more = {"norm": op.norm(), "activation": op.attribute("activation"), "peers": peers}
     residual = op.optional_rows("residual") or op.optional_rows("added")
     more |= {"residual": residual, "bias": op.optional_vector("bias")}
-    return [stream(op.result("y"), x, weight, op.num_rows("y"), how, **more)]
+    return [stream(y, x, weight, op.num_rows("y"), how, **more)]
+
+
+def _rows(op: Lowering) -> tuple[Buffer, PeerRows]:
+    """y, and which rank stores it."""
+    if op.has("rank_sums"):
+        sums = op.place("y", op.state("rank_sums"))
+        return sums, on_owners(op.state("ranks"), sums)
+    y = op.result("y")
+    return y, on_first_rank(op.state("ranks"), features(y)) if op.has("ranks") else HERE

@@ -3,8 +3,9 @@
 // Bytes: N*K*2 for the weights, 2*M*(K + N) for the rows. FLOPs: 2*M*N*K. Floor: FLOPs / rate from about 180 rows on,
 // the weights' bytes / bandwidth below (N = 4096, K = 14336: 117 MB, 26 us at 4.47 TB/s).
 // Launch and macros as in cuda/tiled_linear.cuh, and TL_BIAS, TL_RESIDUAL (0 or 1), TL_FLOAT_OUT (1: y is float32),
-// TL_ACTIVATION (cuda/activation.cuh; of the result and its bias).
+// TL_ACTIVATION (cuda/activation.cuh; of the result and its bias), those of cuda/peer_rows.cuh.
 #include "cuda/activation.cuh"
+#include "cuda/peer_rows.cuh"
 #include "cuda/tiled_linear.cuh"
 
 namespace tl {
@@ -12,9 +13,10 @@ namespace tl {
 // y may be residual itself: every element is read and written by the same thread.
 struct TiledLinearOp {
   static constexpr int kParts = 1, kRun = kTileColumns;
+  static constexpr bool kPairs = PeerRows::kStride % 2 == 0;  // rows begin where pairs of elements do
   static_assert(!TL_FLOAT_OUT || !TL_RESIDUAL, "a residual is added to 16-bit rows only");
   static_assert(!TL_ACTIVATION || !TL_RESIDUAL, "a residual is added behind the activation, and no kernel does both");
-  void* y;
+  PeerRows y;
   const float* bias;
   u16* residual;
   ProductScales scales;
@@ -32,9 +34,10 @@ struct TiledLinearOp {
       for (int i = 0; i < 4; ++i) sums[f][i] += i % 2 == 0 ? both.x : both.y;
     }
   }
-  // `kMost` fragments at a time, which bounds the registers that a residual needs.
+  // The fragments of a row from `to` on; of the residual from element `at` on. `kMost` at a time, which bounds the
+  // registers that a residual needs.
   template <int kFirst, int kAll>
-  __device__ __forceinline__ void store(const float (&sums)[kAll][4], u64 at, int present, int half) const {
+  __device__ __forceinline__ void store(const float (&sums)[kAll][4], u16* to, u64 at, int present, int half) const {
     constexpr int kMost = 16, kCount = min_of(kAll - kFirst, kMost);
     const int lane = threadIdx.x % 32;
     u32 pieces[kCount] = {};
@@ -45,15 +48,32 @@ struct TiledLinearOp {
       const float (&sum)[4] = sums[kFirst + f];
       pieces[f] = pack2(sum[half * 2] + more.x, sum[half * 2 + 1] + more.y);
     }
-    RowPart<kCount>{static_cast<u16*>(y) + at + kFirst * 8, present - kFirst, lane}.store(pieces);
-    if constexpr (kFirst + kCount < kAll) store<kFirst + kCount>(sums, at, present, half);
+    RowPart<kCount>{to + kFirst * 8, present - kFirst, lane}.store(pieces);
+    if constexpr (kFirst + kCount < kAll) store<kFirst + kCount>(sums, to, at, present, half);
   }
+  // `present` elements of a row.
   template <int kCount>
-  __device__ __forceinline__ void store_float(const float (&sums)[kCount][4], u64 at, int present, int half) const {
-    float2* to = reinterpret_cast<float2*>(static_cast<float*>(y) + at) + threadIdx.x % 4;
+  __device__ __forceinline__ void store_float(const float (&sums)[kCount][4], float* to, int present, int half) const {
+    constexpr int kPaired = PeerRows::kStride % 4 == 0 ? kCount / 4 * 4 : 0;
+    const int lane = threadIdx.x % 32;
+    if constexpr (kPaired > 0) {
+      const RowPair pair(to, present / 4, lane);
 #pragma unroll
-    for (int f = 0; f < kCount; ++f) {
-      if (f < present) to[f * 4] = make_float2(sums[f][half * 2], sums[f][half * 2 + 1]);
+      for (int f = 0; f < kPaired; f += 4) {
+        const auto of = [&](int i) { return make_float2(sums[f + i][half * 2], sums[f + i][half * 2 + 1]); };
+        u32 a[4], b[4];
+        join_quad(of(0), of(1), a, lane);
+        join_quad(of(2), of(3), b, lane);
+        pair.store(a, b, f * 2, lane);
+      }
+    }
+#pragma unroll
+    for (int f = kPaired; f < kCount; ++f) {
+      const int at = f * 8 + threadIdx.x % 4 * 2;
+      const float2 both = make_float2(sums[f][half * 2], sums[f][half * 2 + 1]);
+      if (kPairs && at < present) *reinterpret_cast<float2*>(to + at) = both;
+      if (!kPairs && at < present) to[at] = both.x;
+      if (!kPairs && at + 1 < present) to[at + 1] = both.y;
     }
   }
   template <int kCount>
@@ -73,12 +93,11 @@ struct TiledLinearOp {
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int r = row + half * 8, present = r < rows ? (columns - column) / 8 : 0;
-      const u64 at = static_cast<u64>(r) * TL_OUT + column;
+      const int r = row + half * 8, present = r < rows ? min_of(columns, y.columns()) - column : 0;
       if constexpr (TL_FLOAT_OUT) {
-        store_float(sums, at, present, half);
+        store_float(sums, y.row<float>(r) + column, present, half);
       } else {
-        store<0>(sums, at, present, half);
+        store<0>(sums, y.row<u16>(r) + column, static_cast<u64>(r) * TL_OUT + column, present / 8, half);
       }
     }
   }
@@ -89,7 +108,8 @@ struct TiledLinearOp {
 extern "C" __global__ void TL_TILED_CLUSTER __launch_bounds__(tl::kTiledThreads, 1)
     linear_tiled(const __grid_constant__ tl::TensorMap x, const __grid_constant__ tl::TensorMap weight, void* y,
                  const void* weight_scale, const void* weight_offset, const float* row_scales, const float* bias,
-                 tl::u16* residual, float x_scale, int rows) {
+                 tl::u16* residual, const tl::RankTable* ranks, float x_scale, int rows) {
   const tl::ProductScales scales{static_cast<const float*>(weight_scale), row_scales, x_scale};
-  tl::tiled_linear(x, weight, rows, tl::TiledLinearOp{y, bias, residual, scales, {weight_scale, weight_offset}});
+  const tl::TiledLinearOp op{{y, ranks}, bias, residual, scales, {weight_scale, weight_offset}};
+  tl::tiled_linear(x, weight, rows, op);
 }

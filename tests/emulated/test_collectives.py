@@ -7,10 +7,12 @@ import torch
 
 from tests.emulated.cards import EmulatedCards
 from tests.gpu.collective_checks import check_all_gather, check_all_reduce, check_missing, check_turns
-from tests.gpu.collectives import PULL, PUSH, TWO_SHOTS, AllGather, AllReduce
+from tests.gpu.collectives import OWNED, PULL, PUSH, STORED, AllGather, AllReduce
+from tests.gpu.peer_rows import Shape, check_stored_logits, check_stored_on_owners
 from trtllm_lite.plugins.cuda.row_scales import E4M3, RowScales
+from trtllm_lite.plugins.cuda.tiles import TileConfig
 
-WAYS = [PUSH, PULL, TWO_SHOTS]
+WAYS = [PUSH, PULL, OWNED, STORED]
 # Ranks wait for 20 million turns of the emulator, far more than any test takes.
 SMALL: dict[str, Any] = {"threads": 64, "blocks": 3, "timeout": 2e-2}
 MAX_ROWS = 7  # of which a card pushes three at a time
@@ -51,6 +53,15 @@ def test_normed_rows_of_bytes(count: int, hidden: int, dtype: torch.dtype, y_sca
 def test_all_gather(count: int, part: int, features: int) -> None:
     """Of all features, of an odd number of them that take threads several rounds, and of none of the last rank's."""
     check_all_gather(AllGather(EmulatedCards(count), part, features, MAX_ROWS, **SMALL | {"threads": 32}), 12)
+
+
+@pytest.mark.parametrize("tiles", [None, TileConfig(64, 48, 1, 1, 1, ""), TileConfig(64, 64, 1, 1, 2, "")], ids=str)
+@pytest.mark.parametrize(("count", "dtype"), [(2, torch.bfloat16), (3, torch.float16)])
+def test_products_store_rows_on_other_ranks(count: int, dtype: torch.dtype, tiles: TileConfig | None) -> None:
+    capacity = 8 if tiles is None else 64
+    check_stored_on_owners(EmulatedCards(count), Shape(104, 256, capacity, tiles, dtype), capacity - 3)
+    for leaves in (0, 7):  # rows begin where pairs do, or not
+        check_stored_logits(EmulatedCards(count), Shape(104, 256, capacity, tiles, dtype), capacity - 3, leaves)
 
 
 @pytest.mark.parametrize("ways", [[PUSH], [PULL, PUSH]])

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from tests.gpu.cards import Gpus
-from tests.gpu.collectives import PULL, PUSH, AllReduce
+from tests.gpu.collectives import PUSH, STORED, AllReduce
 from tests.gpu.ranks import Rank
 
 ROWS = (1, 8, 64, 128, 256, 512, 1024, 2048, 8192)
@@ -63,10 +63,11 @@ def read_rate(cards: Gpus) -> float:
 
 
 def all_reduce(ranks: AllReduce, cards: Gpus, rows: int) -> dict[str, int | float | str]:
-    """The time of AllReduce as engines compute it."""
-    name = PUSH if rows <= ranks.inbox_rows else PULL
+    """The time of AllReduce as engines compute it; what products store on owners before is not in it."""
+    name = PUSH if rows <= ranks.inbox_rows else STORED
     microseconds = timed(ranks, cards, lambda rank: ranks.launch(name, rank, rows))
-    rate = 2 * rows * ranks.hidden * (cards.count - 1) / microseconds / 1e3
+    sent = 2 * rows * ranks.hidden * (cards.count - 1) / (1 if name == PUSH else cards.count)
+    rate = sent / microseconds / 1e3
     print(f"{rows:6d} rows of {ranks.hidden}: {name} {microseconds:8.2f} us  {rate:6.1f} GB/s", flush=True)
     return {"hidden": ranks.hidden, "rows": rows, "microseconds": microseconds, "way": name}
 

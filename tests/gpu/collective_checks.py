@@ -6,7 +6,7 @@ import torch
 
 from tests.gpu.byte_checks import assert_rounded
 from tests.gpu.checks import POISON, assert_close
-from tests.gpu.collectives import EPSILON, SITE, AllGather, AllReduce
+from tests.gpu.collectives import EPSILON, SITE, STORED, AllGather, AllReduce
 from tests.gpu.ranks import FIRST, Rank, Ranks
 
 _UNWRITTEN = 0xFF  # a NaN in every type of floating point
@@ -19,16 +19,20 @@ def check_all_reduce(reduce: AllReduce, way: str, rows: int) -> None:
     parts = _random_parts(reduce, rows, reduce.hidden, dtype=reduce.dtype)
     for rank, part in zip(reduce.ranks, parts, strict=True):
         rank.arena.fill_(_UNWRITTEN)
-        rank["x"][:rows].copy_(part)
+        for to, own in _places(reduce, way, rank, rows):
+            to[: len(part[own])].copy_(part[own])
     reduce.cards.synchronize()
     reduce.load(way)
     reduce.run(lambda rank: reduce.launch(way, rank, rows))
     first, expected = reduce.ranks[0], _sums(reduce, parts)
     for rank in reduce.ranks:
-        _check_results(reduce, rank, expected, [rank[name][:rows].cpu() for name in reduce.results])
+        _check_results(reduce, way, rank, expected, [rank[name][:rows].cpu() for name in reduce.results])
         for name in ("y", "sum", "row_scales"):
-            assert torch.equal(_bits(rank[name]), _bits(first[name]))
             assert torch.all(_bits(rank[name][rows:]) == _UNWRITTEN)
+            if name != "sum" or reduce.shows_sums(way):
+                assert torch.equal(_bits(rank[name]), _bits(first[name]))
+            else:
+                assert torch.all(_bits(rank[name][:rows][~_owned(reduce, rank, rows)]) == _UNWRITTEN)
 
 
 def check_turns(reduce: AllReduce, ways: Sequence[str], turns: int) -> None:
@@ -45,17 +49,18 @@ def check_turns(reduce: AllReduce, ways: Sequence[str], turns: int) -> None:
 
     def launch(rank: Rank) -> None:
         for turn, (way, rows) in enumerate(plan):
-            copies(rank, rank["x"], inputs[rank.number][turn], rows)
+            for to, own in _places(reduce, way, rank, rows):
+                copies(rank, to, inputs[rank.number][turn], own)
             reduce.launch(way, rank, rows)
             for name, rows_of in found[rank.number].items():
-                copies(rank, rows_of[turn], rank[name], rows)
+                copies(rank, rows_of[turn], rank[name], slice(0, rows))
 
     reduce.run(launch)
-    for turn, (_, rows) in enumerate(plan):
+    for turn, (way, rows) in enumerate(plan):
         expected = _sums(reduce, [part[turn, :rows] for part in parts])
         for rank in reduce.ranks:
             results = [rows_of[turn, :rows].cpu() for rows_of in found[rank.number].values()]
-            _check_results(reduce, rank, expected, results)
+            _check_results(reduce, way, rank, expected, results)
 
 
 def check_all_gather(gather: AllGather, turns: int) -> None:
@@ -69,7 +74,7 @@ def check_all_gather(gather: AllGather, turns: int) -> None:
 
     def launch(rank: Rank) -> None:
         for turn, rows in enumerate(plan):
-            copies(rank, rank["x"], inputs[rank.number][turn], rows)
+            copies(rank, rank["x"], inputs[rank.number][turn], slice(0, rows))
             gather.launch(found[rank.number][turn], rank, rows)
 
     gather.run(launch)
@@ -101,11 +106,16 @@ class _Copies:
     def __init__(self, ranks: Ranks, row_bytes: int) -> None:
         defines: dict[str, int | str] = {"TL_HIDDEN": row_bytes // 2}
         self._kernels = ranks.kernels("gather_rows/cuda.cuh", "gather_rows", _COPY_THREADS, defines)
-        order = torch.arange(len(ranks.ranks[0]["x"]), dtype=torch.int32)
-        self._orders = [order.to(rank.arena.device) for rank in ranks.ranks]
+        count, numbers = len(ranks.ranks), torch.arange(len(ranks.ranks[0]["x"]), dtype=torch.int32)
+        orders = {(first, step): numbers[first::step].contiguous() for step in {1, count} for first in range(step)}
+        self._orders = [{key: order.to(rank.arena.device) for key, order in orders.items()} for rank in ranks.ranks]
 
-    def __call__(self, rank: Rank, to: torch.Tensor, source: torch.Tensor, rows: int) -> None:
-        self._kernels[rank.number](to, source, self._orders[rank.number], grid=rows, programmatic=True)
+    def __call__(self, rank: Rank, to: torch.Tensor, source: torch.Tensor, own: slice) -> None:
+        """The rows ``own`` of ``source``."""
+        order = self._orders[rank.number][own.start, own.step or 1]
+        rows = len(range(len(source))[own])
+        if rows > 0:
+            self._kernels[rank.number](to, source, order, grid=rows, programmatic=True)
 
 
 def _below(limit: int) -> int:
@@ -138,8 +148,26 @@ def _sums(reduce: AllReduce, parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return (rounded.float() + reduce.ranks[0]["residual"][: len(total)].cpu().float()).to(reduce.dtype)
 
 
-def _check_results(reduce: AllReduce, rank: Rank, expected: torch.Tensor, results: Sequence[torch.Tensor]) -> None:
-    assert torch.equal(results[-1], expected)
+def _places(reduce: AllReduce, way: str, rank: Rank, rows: int) -> list[tuple[torch.Tensor, slice]]:
+    """Where the ``rows`` of a rank go, and which go there."""
+    if way != STORED:
+        return [(rank["x"], slice(0, rows))]
+    count = len(reduce.ranks)
+    return [(owner["sums"][rank.number], slice(owner.number, rows, count)) for owner in reduce.ranks]
+
+
+def _owned(reduce: AllReduce, rank: Rank, rows: int) -> torch.Tensor:
+    """Which rows a rank owns."""
+    return torch.arange(rows) % len(reduce.ranks) == rank.number
+
+
+def _check_results(
+    reduce: AllReduce, way: str, rank: Rank, expected: torch.Tensor, results: Sequence[torch.Tensor]
+) -> None:
+    known = torch.ones(len(expected), dtype=torch.bool)
+    if not reduce.shows_sums(way):
+        known = _owned(reduce, rank, len(expected))
+    assert torch.equal(results[-1][known], expected[known])
     if not reduce.norm:
         return
     y = results[0]

@@ -14,7 +14,9 @@ from trtllm_lite.plugins.cuda.row_scales import RowScales, row_type
 
 EPSILON = 1e-5
 SITE = 5  # the number of the collective
-PUSH, PULL, TWO_SHOTS = "push", "pull", "pull in two shots"  # ways of AllReduce
+# Ways of AllReduce: rows are sent; read where they are, by all ranks or by the one that owns them; or stored on that by
+# the product before, for which a copy stands here.
+PUSH, PULL, OWNED, STORED = "push", "pull", "pull by owners", "stored on owners"
 THREADS = 512
 
 
@@ -43,8 +45,9 @@ class AllReduce(Ranks):
         y_type = dtype if y_scales is None else DTYPES[y_scales.dtype]
         arena: Layout = {"x": (dtype, shape), "y": (y_type, shape), "sum": (dtype, shape)}
         arena = {**arena, "row_scales": (torch.float32, (max_rows,))}
-        inbox = (INBOX_TURNS, self.inbox_rows, cards.count - 1, hidden)
-        super().__init__(cards, arena, {"turns": (torch.int32, inbox[1:2]), "inbox": (dtype, inbox)}, timeout)
+        inbox, self.rank_rows = (INBOX_TURNS, self.inbox_rows, cards.count - 1, hidden), -(-max_rows // cards.count)
+        state: Layout = {"turns": (torch.int32, inbox[1:2]), "inbox": (dtype, inbox)}
+        super().__init__(cards, arena, {**state, "sums": (dtype, (cards.count, self.rank_rows, hidden))}, timeout)
         weight, residual = torch.randn(hidden), torch.randn(shape).to(dtype)
         for rank in self.ranks:
             rank.tensors["weight"], rank.tensors["residual"] = (x.to(rank.arena.device) for x in (weight, residual))
@@ -59,6 +62,10 @@ class AllReduce(Ranks):
     def has_row_scales(self) -> bool:
         return self.y_scales is not None and self.y_scales.per_row
 
+    def shows_sums(self, way: str) -> bool:
+        """Whether a rank has all sums, and not only those of the rows that it owns."""
+        return way != STORED or not self.norm
+
     def _load(self, way: str) -> list[Launchable]:
         defines: dict[str, int | str] = {"TL_HIDDEN": self.hidden, "TL_THREADS": self.threads}
         defines |= {"TL_NORM": int(self.norm), "TL_FP16": dtype_flag(self.dtype)}
@@ -66,16 +73,18 @@ class AllReduce(Ranks):
         if way == PUSH:
             defines["TL_INBOX_ROWS"] = self.inbox_rows
             return self.kernels("all_reduce/push.cuh", "all_reduce_push", self.threads, defines)
-        defines |= {"TL_RANKS": len(self.ranks), "TL_TWO_SHOT": int(way == TWO_SHOTS)}
-        defines["TL_MEETING_BLOCKS"] = MEETING_BLOCKS
+        defines |= {"TL_OWNED": int(way != PULL), "TL_STORED": int(way == STORED), "TL_RANK_ROWS": self.rank_rows}
+        defines |= {"TL_RANKS": len(self.ranks), "TL_MEETING_BLOCKS": MEETING_BLOCKS}
+        defines["TL_SUM_EVERYWHERE"] = int(self.shows_sums(way))
         return self.kernels("all_reduce/pull.cuh", "all_reduce_pull", self.threads, defines)
 
     def launch(self, way: str, rank: Rank, rows: int) -> None:
-        """On the card of ``rank``: y, the sum and scales of rows, where they are computed, of its x."""
+        """On the card of ``rank``: y, the sum and scales of rows, where they are computed, of x or what is stored."""
         total, weight, residual = (rank[name] if self.norm else None for name in ("sum", "weight", "residual"))
         row_scales = rank["row_scales"] if self.has_row_scales else None
         y_scale = 0.0 if self.y_scales is None else self.y_scales.value
-        operands: tuple[Argument, ...] = (rank["y"], row_scales, total, rank["x"], weight, residual, EPSILON, y_scale)
+        x = rank["sums" if way == STORED else "x"]
+        operands: tuple[Argument, ...] = (rank["y"], row_scales, total, x, weight, residual, EPSILON, y_scale)
         others: tuple[Argument, ...] = (rank["flags"], SITE, rows)
         if way == PUSH:
             others = (rank["turns"], rank["inbox"], SITE)

@@ -73,7 +73,7 @@ class Linear:
         config = config or stream_config(in_features, tokens)
         defines = _stream_defines(out, in_features, tokens, dtype, config)
         flags = {"TL_NORM": norm, "TL_BIAS": bias, "TL_RESIDUAL": residual, "TL_FLOAT_OUT": float_out}
-        flags["TL_ACTIVATION"] = False
+        flags |= {"TL_ACTIVATION": False, "TL_ROWS_ON": False}
         defines.update({name: int(value) for name, value in flags.items()})
         self.kernel = machine.kernel("linear/cuda.cuh", "linear", STREAM_THREADS, config.shared_bytes, defines)
         tiles = -(-out // (16 * config.tiles_per_stage))
@@ -91,7 +91,7 @@ class Linear:
         epsilon: float = 1e-5,
         programmatic: bool = False,
     ) -> None:
-        arguments = (y, x, weight, None, None, norm_weight, bias, residual, x.shape[0], epsilon, 0.0, None)
+        arguments = (y, x, weight, None, None, norm_weight, bias, residual, None, x.shape[0], epsilon, 0.0)
         self.kernel(*arguments, grid=self.grid, programmatic=programmatic)
 
 

@@ -1,6 +1,6 @@
 """Runs what ``plugins/<op>/cuda.py`` says on tensors of torch: its macros, grid and arguments are what is tested."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -20,7 +20,9 @@ class Prepared:
         tensors: Mapping[Buffer, torch.Tensor],
         symbols: Mapping[str, int],
         machine: Machine = GPU,
+        others: Sequence[torch.Tensor] = (),
     ) -> None:
+        """``others``: what kernels reach besides, in the memory of other ranks."""
         specialised, self._machine = launch.kernel, machine
         defines: dict[str, int | str] = dict(specialised.defines)
         self._symbols = {"num_sms": machine.num_sms, **symbols}
@@ -29,7 +31,7 @@ class Prepared:
         )
         x, y, z = (self._extent(extent) for extent in launch.grid)
         self.grid = (x, y, z)
-        self._memory = list(tensors.values())
+        self._memory = [*tensors.values(), *others]
         self._arguments = [self._value(argument, tensors) for argument in launch.arguments]
 
     def __call__(self, *, programmatic: bool = False) -> None:

@@ -16,6 +16,7 @@ NAMES = {
     torch.float8_e4m3fn: E4M3,
     torch.int8: "int8",
     torch.int32: "int32",
+    torch.int64: "int64",
 }
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
 

@@ -13,7 +13,7 @@ import torch
 
 from tests.e2e.test_tensor_parallel import EVEN, LIMITS
 from tests.models import save_tiny_model
-from tests.tolerances import GPU_TOLERANCES, assert_close
+from tests.tolerances import BYTE_TOLERANCES, GPU_TOLERANCES, assert_close
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
@@ -34,7 +34,7 @@ BEAMS = SamplingParams(max_tokens=12, n=2, use_beam_search=True)
 
 def made(directory: Path, family: str, dtype: str, *mappings: dict[str, int], **how: Any) -> list[Path]:
     """An engine for each of ``mappings``, such as {"tp_size": 2}."""
-    shape = {**EVEN, **({"head_dim": 16} if family == "qwen3" else {})}
+    shape = {**EVEN, "max_position_embeddings": 2048, **({"head_dim": 16} if family == "qwen3" else {})}
     save_tiny_model(family, directory / "model", **shape)
     convert_checkpoint(str(directory / "model"), directory / "checkpoint", dtype)
     made = []
@@ -64,6 +64,19 @@ def test_two_gpus_compute_what_one_computes(family: str, dtype: str, two: dict[s
         pairs.append([output.outputs[0].generation_logits[:alike] for output in (two, one)])
         for actual, expected in pairs:
             assert_close(np.asarray(actual), np.asarray(expected), dtype, table=GPU_TOLERANCES)
+
+
+@pytest.mark.parametrize("how", [{}, {"qformat": "fp8_rowwise"}, {"qformat": "int8_wo"}], ids=str)
+def test_long_prompts_are_what_one_gpu_makes_of_them(how: dict[str, Any], tmp_path: Path) -> None:
+    """Ranks store rows of large steps on those that own them, beside steps that send them."""
+    limits = {"max_input_len": 1500, "max_seq_len": 1600, "max_num_tokens": 2048, "gather_context_logits": True}
+    prompts, found = [[(7 * i + k) % 60 for i in range(1337 + k)] for k in range(3)] + PROMPTS, []
+    for directory in made(tmp_path, "llama", "bfloat16", {}, {"tp_size": 2}, **limits, **how):
+        with LLM(directory) as llm:
+            found.append(llm.generate(prompts, WITH_LOGITS, use_tqdm=False))
+    for one, two in zip(*found, strict=True):
+        table = GPU_TOLERANCES if not how else BYTE_TOLERANCES
+        assert_close(np.asarray(two.context_logits), np.asarray(one.context_logits), "bfloat16", table=table)
 
 
 @pytest.mark.parametrize("two", [{"tp_size": 2}, {"pp_size": 2}], ids=str)

@@ -320,11 +320,13 @@ def linear(
     norm_weight: Pointer | None,
     bias: Pointer | None,
     residual: Pointer | None,
+    ranks: Pointer | None,
     rows: int,
     epsilon: float,
     x_scale: float,
 ) -> None:
     del grid
+    assert ranks is None
     result = product(macros, x, weight, weight_scale, weight_offset, norm_weight, rows, epsilon, x_scale)
     finish_linear(macros, result, y, bias, residual)
 
@@ -397,10 +399,12 @@ def linear_tiled(
     row_scales: Pointer | None,
     bias: Pointer | None,
     residual: Pointer | None,
+    ranks: Pointer | None,
     x_scale: float,
     rows: int,
 ) -> None:
     del grid
+    assert ranks is None
     result = tiled_product(macros, x, weight, weight_scale, weight_offset, row_scales, x_scale, rows)
     finish_linear(macros, result, y, bias, residual)
 

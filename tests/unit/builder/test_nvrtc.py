@@ -57,10 +57,12 @@ SCORES = {"TL_SOFTCAP": 1, "TL_FIRST_POSITION": 1}
 GELU = {"TL_ACTIVATION": 2}
 ADAPTERS = {"TL_PARTS": 3, "TL_MAX_RANK": 16, "TL_SPLITS": 8, "TL_UNITS": 24, "TL_THREADS": 256}
 NORM = {"TL_HIDDEN": 8192, "TL_THREADS": 512, "TL_Y_TYPE": 0, "TL_ROW_SCALES": 0}
+OWNED = {"TL_OWNED": 1, "TL_STORED": 1, "TL_RANK_ROWS": 512, "TL_SUM_EVERYWHERE": 0}
+HERE, OWNERS = {"TL_ROWS_ON": 0}, {"TL_ROWS_ON": 1, "TL_RANKS": 8, "TL_RANK_ROWS": 512}
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32}
 KERNELS: dict[str, dict[str, int | str]] = {
     "all_gather/cuda.cuh": {"TL_MEETING_BLOCKS": 128},
-    "all_reduce/pull.cuh": NORM | {"TL_NORM": 1, "TL_MEETING_BLOCKS": 128, "TL_RANKS": 8, "TL_TWO_SHOT": 1},
+    "all_reduce/pull.cuh": NORM | {"TL_NORM": 1, "TL_MEETING_BLOCKS": 128, "TL_RANKS": 8} | OWNED,
     "all_reduce/push.cuh": NORM | {"TL_NORM": 1, "TL_INBOX_ROWS": 512},
     "cache_slots/cuda.cuh": {"TL_PAGE": 32, "TL_GROUPS": 3},
     "channel_magnitudes/cuda.cuh": {"TL_FEATURES": 4096},
@@ -71,9 +73,13 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "gather_columns/cuda.cuh": {"TL_FEATURES": 32008, "TL_COLUMNS": 128256, "TL_ITEM_BYTES": 4, "TL_THREADS": 256},
     "gather_rows/cuda.cuh": {"TL_HIDDEN": 4096},
     "layer_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_BIAS": 1},
-    "linear/cuda.cuh": LINEAR | {"TL_WEIGHT_FORM": 4} | BLOCKS,
+    "linear/cuda.cuh": LINEAR | {"TL_WEIGHT_FORM": 4} | BLOCKS | HERE,
     "linear/dequantize.cuh": {"TL_IN": 4096, "TL_THREADS": 256, "TL_WEIGHT_FORM": 3} | BLOCKS,
-    "linear/tiled.cuh": LINEAR | TILED | {"TL_WEIGHT_FORM": 4, "TL_RAW_STAGES": 2, "TL_TILE_COLUMNS": 192} | BLOCKS,
+    "linear/tiled.cuh": LINEAR
+    | TILED
+    | {"TL_WEIGHT_FORM": 4, "TL_RAW_STAGES": 2, "TL_TILE_COLUMNS": 192}
+    | BLOCKS
+    | OWNERS,
     "low_rank/expand.cuh": ADAPTERS | {"TL_OUT_0": 4096, "TL_OUT_1": 1024, "TL_OUT_2": 1024, "TL_RESIDUAL": 0},
     "low_rank/shrink.cuh": ADAPTERS | {"TL_IN": 4096},
     "paged_attention/decode.cuh": HEADS | SCORES | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192},

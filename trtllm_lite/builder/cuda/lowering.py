@@ -20,6 +20,7 @@ from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.plugins.cuda.lowering import Norm
+from trtllm_lite.plugins.cuda.peer_rows import HERE, PeerRows
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.cuda.stream import Streaming
 from trtllm_lite.plugins.cuda.tiles import TILED_ARCH
@@ -164,6 +165,10 @@ class _OpLowering:
     def result(self, output: str) -> Buffer:
         return self.new(output, "float32" if self._program.becomes_logits(self._op.outputs[output]) else None)
 
+    def place(self, output: str, buffer: Buffer) -> Buffer:
+        self._program.buffers[self._op.outputs[output]] = buffer
+        return buffer
+
     def output(self, output: str) -> Buffer:
         value = self._op.outputs[output]
         self._program.buffers[value] = self._operands.output(buffer_of(value))
@@ -203,8 +208,9 @@ class _OpLowering:
         self._check_forms()
         return Streaming(self.max_tokens, self.dtype, self.device, config, self.scales("x"))
 
-    def product(self, y: Buffer) -> list[Command]:
-        return self._implement(self._site(y, self.attribute("activation"), self.scales("y")))
+    def product(self, y: Buffer, peers: PeerRows = HERE) -> list[Command]:
+        site = self._site(y, self.attribute("activation"), self.scales("y"))
+        return self._implement(replace(site, peers=peers))
 
     def qkv_product(self, tokens: NewTokens) -> list[Command]:
         features, *_ = static_dims(self._op.inputs["weight"])

@@ -4,6 +4,7 @@ from trtllm_lite.builder.cuda.ops import DevicePass, Op, ProgramKind, without_un
 from trtllm_lite.builder.cuda.passes.adapters import adapters
 from trtllm_lite.builder.cuda.passes.cache_slots import cache_slots
 from trtllm_lite.builder.cuda.passes.norm_prologue import norm_prologue
+from trtllm_lite.builder.cuda.passes.peer_rows import stored_logits, stored_sums
 from trtllm_lite.builder.cuda.passes.qkv_epilogue import qkv_epilogue
 from trtllm_lite.builder.cuda.passes.quantized_rows import quantize_epilogue, quantized_rows
 from trtllm_lite.builder.cuda.passes.ranks import ranks
@@ -23,6 +24,8 @@ PASSES: tuple[DevicePass, ...] = (
     reduced_norm,
     sampling,
     cache_slots,
+    stored_sums,
+    stored_logits,
     ranks,
 )
 

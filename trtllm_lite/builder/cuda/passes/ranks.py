@@ -31,11 +31,16 @@ def ranks(ops: list[Op], program: ProgramKind) -> list[Op]:
     return [op.with_inputs(**states, **inboxes.get(op, {})) if op.kind in concerned else op for op in ops]
 
 
+def inbox_size(program: ProgramKind) -> int:
+    """The rows that an inbox has room for, and the most of a program that sends them there."""
+    return min(inbox_rows(program.limits.tp_size), symbols(program.limits)["num_tokens"])
+
+
 def _inbox(op: Op, program: ProgramKind) -> dict[str, ir.Value]:
     """Where rows of ``op`` are that other ranks send, 16-bit elements, and the turn that each row of it has."""
     *_, features = known_dims(op.inputs["x"])
     num_ranks = program.limits.tp_size
-    rows = min(inbox_rows(num_ranks), symbols(program.limits)["num_tokens"])
+    rows = inbox_size(program)
     shape = (INBOX_TURNS, rows, num_ranks - 1, features)
     return {
         "rank_inbox": value_of(f"rank_inbox.{features}", ir.DataType.BFLOAT16, shape),

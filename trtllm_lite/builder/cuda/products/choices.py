@@ -12,6 +12,7 @@ from trtllm_lite.builder.cuda.limits import STEP_BUCKETS, Bucket, measured_rows,
 from trtllm_lite.builder.cuda.products.sites import Choice, Chooser, Site
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, KernelTiming, Product, TimingCache
 from trtllm_lite.errors import BuildError
+from trtllm_lite.plugins.cuda.peer_rows import HERE
 from trtllm_lite.plugins.cuda.tiles import CUTS, TileConfig
 from trtllm_lite.plugins.launch import Device
 
@@ -24,10 +25,10 @@ def chooser(bucket: Bucket, device: Device, timings: TimingCache | None, determi
     With ``deterministic`` a product is computed in the same order of additions in all programs.
     """
     known = timings if timings is not None and timings.arch == device.arch else None
-    choices: dict[tuple[Product, int], Choice] = {}  # the layers of a network have the same few products
+    choices: dict[tuple[Product, int, bool], Choice] = {}  # the layers of a network have the same few products
 
     def choose(site: Site) -> Choice:
-        kind = (site.product, site.chunk)
+        kind = (site.product, site.chunk, site.peers is HERE)
         if kind not in choices:
             choose_one = _choose_ordered if deterministic else _choose
             choices[kind] = choose_one(bucket, device, known, site)
@@ -37,6 +38,8 @@ def chooser(bucket: Bucket, device: Device, timings: TimingCache | None, determi
 
 
 def _choose(bucket: Bucket, device: Device, timings: TimingCache | None, site: Site) -> Choice:
+    if site.peers is not HERE:
+        return _fastest(bucket, timings, site, site.tile_configs(size_class(bucket), device))
     if bucket.decode and site.weight.scale is None:  # what is not streamed there is too large for any tile
         return Choice(None, "")
     configs = site.tile_configs(size_class(bucket), device)

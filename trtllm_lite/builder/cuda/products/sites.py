@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from trtllm_lite.builder.cuda.operands import Bias
 from trtllm_lite.builder.cuda.products.timing_cache import Product
+from trtllm_lite.plugins.cuda.peer_rows import HERE, PeerRows
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling, tile_configs
 from trtllm_lite.plugins.cuda.weight_form import form_of
@@ -23,7 +24,8 @@ class Site:
     With a weight of two matrices, y = activation(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]).
     What adapters add comes before the activation: ``added``, of a product with a residual or another activation None.
     ``dtype`` is that of activations; x with ``x_scales`` and y with ``y_scales`` are bytes. With ``tokens``, y is
-    queries, keys and values, and what becomes of them is computed, too.
+    queries, keys and values, and what becomes of them is computed, too. ``peers`` says which rank stores y: only tiled
+    kernels store it on others.
     """
 
     y: Buffer
@@ -39,17 +41,19 @@ class Site:
     x_scales: RowScales | None = None
     y_scales: RowScales | None = None
     tokens: NewTokens | None = None
+    peers: PeerRows = HERE
 
     @property
     def product(self) -> Product:
         """The kind of product, by which timings are found: those of y alone, without adapters."""
-        in_features = self.weight.values.shape[-1]
+        out_features, in_features = self.weight.values.shape[-2:]
+        assert isinstance(out_features, int)
         assert isinstance(in_features, int)
         return Product(
             dtype=self.weight.values.dtype,
             x_dtype=self.weight.rows or self.dtype,
             out_dtype=self.y.dtype,
-            out_features=features(self.y),
+            out_features=out_features,
             in_features=in_features,
             gated=len(self.weight.values.shape) == 3,
             residual=self.residual is not None,
@@ -107,7 +111,8 @@ class Site:
         bias = None if self.bias is None else self.bias.vector()
         if self.fused_tokens is not None:
             return [self.fused_tokens.tiled(self.x, self.weight, self.rows, how, bias=bias)]
-        product = linear.tiled(*operands, activation=self.activation, bias=bias, residual=self.residual or self.added)
+        residual = self.residual or self.added
+        product = linear.tiled(*operands, self.peers, activation=self.activation, bias=bias, residual=residual)
         return [product, *self._cache_write()]
 
     def _cache_write(self) -> list[Command]:

@@ -1,0 +1,32 @@
+"""Where products store their rows that other ranks go on with (``peer_rows.cuh``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..launch import Buffer
+
+
+@dataclass(frozen=True)
+class PeerRows:
+    """The rank that rows are stored on; ``ranks`` is the state of that name, where that is another."""
+
+    defines: Mapping[str, int]
+    ranks: Buffer | None = field(default=None)
+
+
+HERE = PeerRows({"TL_ROWS_ON": 0})
+
+
+def on_owners(ranks: Buffer, rows: Buffer) -> PeerRows:
+    """Each row on the rank that adds it up: in the state ``rows`` [ranks, rows of a rank, features]."""
+    num_ranks, rank_rows, _ = rows.shape
+    assert isinstance(num_ranks, int)
+    assert isinstance(rank_rows, int)
+    return PeerRows({"TL_ROWS_ON": 1, "TL_RANKS": num_ranks, "TL_RANK_ROWS": rank_rows}, ranks)
+
+
+def on_first_rank(ranks: Buffer, features: int) -> PeerRows:
+    """All rows on the first rank, side by side with those of the others, which have ``features`` in all."""
+    return PeerRows({"TL_ROWS_ON": 2, "TL_ROW_FEATURES": features}, ranks)
