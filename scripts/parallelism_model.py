@@ -4,7 +4,7 @@ from dataclasses import astuple, dataclass
 
 from collectives_table import ACTIVATION_BYTES, Link
 
-from trtllm_lite.bench.floor import prompt_flops
+from trtllm_lite.bench.floor import pipeline_step, prompt_flops
 from trtllm_lite.network.config import ModelConfig
 
 WEIGHT_BYTES, CACHE_BYTES, NORM_BYTES = 2, 2, 4
@@ -136,7 +136,8 @@ def token_time(
     step = decode_step(model, machine, rows, context, layout.tp_size)
     row_bytes = ACTIVATION_BYTES * rows * model.hidden_size
     crossing = row_bytes / network if network else machine.link.push.time(model.hidden_size, row_bytes)
-    return step.seconds + (layout.pp_size - 1) * crossing
+    even = [step.seconds / layout.pp_size] * layout.pp_size
+    return pipeline_step(even, (layout.pp_size - 1) * crossing, min(layout.pp_size, requests))
 
 
 def fits(model: ModelConfig, memory: float, layout: Layout, requests: int, context: float) -> bool:

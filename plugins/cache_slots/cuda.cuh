@@ -3,20 +3,21 @@
 //
 // A token that was sampled last by a sequence which it ended (last_tokens[token_slots[t]] is a complement) needs no
 // attention: its sequence's past_lens become 0, so that attention reads one token. What comes of it, keys and values of
-// further layers too, is wrong, and nobody may use it.
+// further layers too, is wrong, and nobody may use it. Several ranks read the tokens where one of them draws them.
 //
 // Bytes: 4 a token and group, and as many read. FLOPs: none. Floor: latency, about 2 us. Launch: a thread for each
 // token. Macros: TL_PAGE, TL_GROUPS.
-#include "cuda/async.cuh"
+#include "cuda/rank_memory.cuh"
 #include "cuda/sequence_of.cuh"
 
 extern "C" __global__ void cache_slots(int* slots, int* past_lens, const int* position_ids, const int* token_slots,
                                        const int* cu_seqlens, const int* block_tables, const int* last_tokens,
-                                       int num_tokens, int num_seqs, int max_blocks) {
+                                       const tl::RankTable* ranks, int num_tokens, int num_seqs, int max_blocks) {
   tl::wait_for_previous_kernel();
   tl::allow_next_kernel();
   const int token = blockIdx.x * blockDim.x + threadIdx.x;
   if (token >= num_tokens) return;
+  if (ranks != nullptr) last_tokens = tl::where_drawn(ranks, last_tokens);
   const int sequence = tl::sequence_of(token, cu_seqlens, num_seqs), position = position_ids[token];
   const int sampler = token_slots[token];
   if (sampler >= 0 && last_tokens[sampler] < 0) past_lens[sequence] = 0;

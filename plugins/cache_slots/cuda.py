@@ -18,6 +18,7 @@ def lower(op: Lowering) -> list[Command]:
     defines = {"TL_PAGE": op.attribute("tokens_per_block"), "TL_GROUPS": num_groups}
     specialised = kernel("cache_slots/cuda.cuh", "cache_slots", _THREADS, 0, defines)
     inputs = [op.step_input(name) for name in _STEP_INPUTS]
+    states = (op.state("last_tokens"), op.state("ranks") if op.has("ranks") else None)
     extents = (symbol("num_tokens"), symbol("num_seqs"), symbol("max_blocks_per_seq"))
     grid = (symbol("num_tokens", 1, _THREADS),)
-    return [launch(specialised, grid, slots, *inputs, op.state("last_tokens"), *extents)]
+    return [launch(specialised, grid, slots, *inputs, *states, *extents)]

@@ -22,9 +22,9 @@ have operands:
 
 - Embedding has the step input ``token_slots`` and the state ``last_tokens``, where Sample leaves tokens: a token whose
   slot is not negative is the one that the slot has there;
-- of several ranks, Embedding, AllReduce, AllGather have the states ``ranks`` (``rank_table.cuh``) and ``rank_flags``,
-  AllReduce ``rank_inbox`` and ``rank_turns``, too (``rank_inbox.cuh``); it may have the ``residual`` and ``weight`` of
-  the RmsNorm behind it, whose outputs it then makes;
+- of several ranks, CacheSlots, Embedding, AllReduce and AllGather have the states ``ranks`` (``rank_table.cuh``) and
+  ``rank_flags``, AllReduce ``rank_inbox`` and ``rank_turns``, too (``rank_inbox.cuh``); it may have the ``residual``
+  and ``weight`` of the RmsNorm behind it, whose outputs it then makes;
 - Linear may store its rows on other ranks (``peer_rows.cuh``): on those that add them up, if it and the AllReduce
   behind it have the state ``rank_sums``; beside theirs on the first, if it has ``ranks`` alone, where the AllGather
   behind it has ``in_place`` and waits for them;

@@ -96,7 +96,7 @@ class DecodeStep:
         batch, linked = self.batch, {"programmatic": programmatic}
         token_slots = self.sampling["sample_slots"]
         step = (self.past_lens, token_slots, self.cu_seqlens, self.block_tables, self.last_tokens)
-        bounds = (batch, batch, self.block_tables.shape[1])
+        bounds = (None, batch, batch, self.block_tables.shape[1])
         self.cache_slots(self.slots, self.past_lens, *step, *bounds, grid=-(-batch // 128), **linked)
         ids = (self.tokens, token_slots, self.last_tokens)
         self.embedding(self.hidden, *ids, self.table, None, len(self.table), 1.0, grid=batch, **linked)

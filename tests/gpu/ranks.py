@@ -41,6 +41,16 @@ def _laid_out(layout: Layout, device: str) -> tuple[torch.Tensor, dict[str, torc
     return memory, {name: memory[places[name]].view(dtype).view(shape) for name, (dtype, shape) in layout.items()}
 
 
+def rank_table(
+    number: int, first: int, drawing: int, arenas: list[int], states: list[int], alarm: int, timeout: float
+) -> torch.Tensor:
+    """A ``RankTable`` (``rank_table.cuh``) of the rank of that number in a stage; memory is said by its addresses."""
+    words = [number, len(arenas), first, drawing]
+    for memory in (arenas, states):
+        words += [*memory, *[0] * (_MAX_RANKS - len(memory))]
+    return torch.tensor([*words, alarm, int(timeout * 1e9), 0])
+
+
 class Ranks:
     """A rank on each of ``cards``; one that waits for another for ``timeout`` seconds raises the alarm."""
 
@@ -56,16 +66,13 @@ class Ranks:
                 rank.arena[:1].copy_(other.arena[:1])  # torch then lets one card reach the other's memory
         self.alarm = torch.zeros(1, dtype=torch.int64, pin_memory=cards.device != "cpu")
         for rank in self.ranks:
-            rank["ranks"].copy_(self._table(rank, timeout))
+            rank["ranks"].copy_(self._table(rank.number, timeout))
         self.memory = [memory for rank in self.ranks for memory in (rank.arena, rank.state)]
         cards.synchronize()
 
-    def _table(self, rank: Rank, timeout: float) -> torch.Tensor:
-        """A ``RankTable`` (``rank_table.cuh``)."""
-        words = [rank.number, len(self.ranks), FIRST, self.ranks[0].state.data_ptr()]
-        for memory in ([one.arena for one in self.ranks], [one.state for one in self.ranks]):
-            words += [one.data_ptr() for one in memory] + [0] * (_MAX_RANKS - len(memory))
-        return torch.tensor([*words, self.alarm.data_ptr(), int(timeout * 1e9), 0])
+    def _table(self, number: int, timeout: float) -> torch.Tensor:
+        arenas, states = ([getattr(rank, name).data_ptr() for rank in self.ranks] for name in ("arena", "state"))
+        return rank_table(number, FIRST, states[0], arenas, states, self.alarm.data_ptr(), timeout)
 
     def kernels(self, source: str, name: str, threads: int, defines: dict[str, int | str]) -> list[Launchable]:
         """One for each rank; a GPU loads none while a kernel waits on another."""

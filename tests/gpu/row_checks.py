@@ -6,6 +6,7 @@ import torch
 from tests.gpu.checks import POISON, assert_close
 from tests.gpu.device import Machine
 from tests.gpu.kernels import dtype_flag
+from tests.gpu.ranks import rank_table
 from trtllm_lite.plugins.cache_slots.reference import reference
 from trtllm_lite.plugins.channel_magnitudes.reference import reference as magnitudes
 from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
@@ -92,19 +93,23 @@ def check_cache_slots(lengths: list[int], past: list[int], page: int, groups: in
     positions = torch.cat([torch.arange(p, p + n) for p, n in zip(past, lengths, strict=True)])
     starts = torch.tensor([0, *lengths]).cumsum(0)
     tables = torch.randperm(count * groups * columns).view(count, groups, columns)
-    slots = torch.full((groups, num_tokens), -1, device=device, dtype=torch.int32)
     decoding = [sequence for sequence, length in enumerate(lengths) if length == 1][:2]
     token_slots = torch.full((num_tokens,), -1)
     token_slots[starts[decoding]] = torch.tensor([2, 0])
-    step = (past_lens := torch.tensor(past), positions, token_slots, starts, tables, torch.tensor([~5, ~6, 7]))
-    past_lens, *others = (tensor.int().to(device) for tensor in step)
+    step = (torch.tensor(past), positions, token_slots, starts, tables, torch.tensor([~5, ~6, 7]))
     kernel = machine.kernel("cache_slots/cuda.cuh", "cache_slots", 128, 0, {"TL_PAGE": page, "TL_GROUPS": groups})
-    kernel(slots, past_lens, *others, num_tokens, count, columns, grid=-(-num_tokens // 128))
     inputs = [tensor.int().numpy() for tensor in (*step[:4], tables.flatten(0, 1), step[5])]
     expected, expected_lens = reference(inputs, {"tokens_per_block": page})
-    assert past_lens.tolist() == expected_lens.tolist()
     assert expected_lens.tolist() == [0 if sequence == decoding[1] else p for sequence, p in enumerate(past)]
-    assert np.array_equal(slots.cpu().numpy(), expected)
+    past_lens, *others, drawn = (tensor.int().to(device) for tensor in step)
+    own = torch.zeros_like(drawn)  # of a rank that draws none
+    table = rank_table(0, 0, drawn.data_ptr(), [0], [own.data_ptr()], 0, 0.0).to(device)
+    for last_tokens, ranks in ((drawn, None), (own, table)):
+        slots = torch.full((groups, num_tokens), -1, device=device, dtype=torch.int32)
+        lens, grid = past_lens.clone(), -(-num_tokens // 128)
+        kernel(slots, lens, *others, last_tokens, ranks, num_tokens, count, columns, grid=grid, memory=[drawn])
+        assert lens.tolist() == expected_lens.tolist()
+        assert np.array_equal(slots.cpu().numpy(), expected)
 
 
 def check_paged_rows(batch: list[tuple[int, int]], page: int, features: int, machine: Machine) -> None:

@@ -52,6 +52,13 @@ WAYS: dict[str, dict[str, Any]] = {
     },
     "reuse": {"kv_cache_config": {"enable_block_reuse": True}},
 }
+OF_TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
+RANKS, STAGES = {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}
+ALONE_AND_DIVIDED = [
+    pytest.param({}, id="one GPU"),
+    pytest.param(RANKS, id="ranks", marks=OF_TWO_GPUS),
+    pytest.param(STAGES, id="stages", marks=OF_TWO_GPUS),
+]
 
 
 def questions(temperature: float) -> tuple[list[list[int]], list[SamplingParams]]:
@@ -114,13 +121,14 @@ def check_same_until_a_near_tie(
     return False
 
 
+@pytest.mark.parametrize("divided", ALONE_AND_DIVIDED)
 @pytest.mark.parametrize("way", WAYS)
 def test_greedy_tokens_are_those_of_a_cpu(
-    model: tuple[Path, PreTrainedModel], of_cpu: list[RequestOutput], way: str
+    model: tuple[Path, PreTrainedModel], of_cpu: list[RequestOutput], way: str, divided: dict[str, int]
 ) -> None:
     directory, reference = model
     prompts, params = questions(0.0)
-    with LLM(directory, target="sm_90", **LIMITS, **WAYS[way]) as llm:
+    with LLM(directory, target="sm_90", **LIMITS, **WAYS[way], **divided) as llm:
         outputs = llm.generate(prompts, params, use_tqdm=False)
         again = llm.generate(prompts, params, use_tqdm=False) if way == "reuse" else []
         stats = llm.get_stats()
@@ -138,10 +146,13 @@ def test_greedy_tokens_are_those_of_a_cpu(
         assert stats.num_recompute_preemptions + stats.num_swap_preemptions > 0
 
 
-def test_sampled_texts_have_their_forms_while_others_are_cancelled(model: tuple[Path, PreTrainedModel]) -> None:
+@pytest.mark.parametrize("divided", ALONE_AND_DIVIDED)
+def test_sampled_texts_have_their_forms_while_others_are_cancelled(
+    model: tuple[Path, PreTrainedModel], divided: dict[str, int]
+) -> None:
     prompts, params = questions(1.0)
     endless = SamplingParams(max_tokens=80, guided_decoding=GuidedDecodingParams(regex="(ab)*"), logit_bias={1: -100.0})
-    with LLM(model[0], target="sm_90", **LIMITS, speculative_config=NGRAM) as llm:
+    with LLM(model[0], target="sm_90", **LIMITS, speculative_config=NGRAM, **divided) as llm:
         cancelled = [llm.generate_async("fox", endless, streaming=True) for _ in range(4)]
         handles = [llm.generate_async(prompt, own) for prompt, own in zip(prompts, params, strict=True)]
         for generation in cancelled:

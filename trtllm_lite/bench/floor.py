@@ -1,8 +1,8 @@
 """The least time that a device's memory and arithmetic allow: for a decode step, a first token, a whole workload."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from trtllm_lite.bench.latency_shape import LatencyShape
 from trtllm_lite.bench.workload import PlannedRequest
@@ -43,31 +43,61 @@ class Ceilings:
 
 UNKNOWN = Ceilings()
 
+Stages: TypeAlias = Sequence[EngineFile]  # the first rank of each, in order; one of an engine that is no pipeline
+
 
 def latency_floors(
-    engine: EngineFile, shape: LatencyShape, ceilings: Ceilings, *, first_s: float, step_s: float
+    stages: Stages, shape: LatencyShape, ceilings: Ceilings, *, first_s: float, step_s: float
 ) -> dict[str, Any]:
     """How near the first tokens after ``first_s`` and a mean decode step of ``step_s`` seconds come to the ceilings.
 
     The floor of the first tokens is the time of the products and the attention of all prompts, or the time to read the
-    weights if that is longer. Without ceilings only the numbers of bytes are reported, and nothing of a pipeline, of
-    which ``engine`` is the first stage.
+    weights if that is longer. The stages of a pipeline are each a device: a token passes all of them, while each
+    computes for as many parts of the batch as there are stages. Without ceilings only the numbers of bytes are
+    reported, of a rank of each stage.
     """
-    if engine.manifest.mapping.pp_size > 1:
-        return {}
-    weights, cache = weight_bytes_per_step(engine), kv_bytes_per_step(engine, shape)
-    figures: dict[str, Any] = {"weight_bytes_per_step": weights, "kv_bytes_per_step": cache}
+    weights = [weight_bytes_per_step(engine) for engine in stages]
+    cache = [kv_bytes_per_step(engine, shape) for engine in stages]
+    figures: dict[str, Any] = {"weight_bytes_per_step": sum(weights), "kv_bytes_per_step": sum(cache)}
     if ceilings.bandwidth is not None:
-        floor = _products_floor(engine, shape.batch_size, ceilings) + cache / ceilings.bandwidth
+        floor = _decode_floor(stages, shape, ceilings)
         figures["read_bandwidth_bytes_per_s"] = ceilings.bandwidth
         figures |= {"floor_inter_token_latency_s": floor, "fraction_of_floor": floor / step_s}
     if ceilings.flops is not None:
-        operations = prompt_flops(engine.manifest.model, shape.input_len, engine.manifest.mapping.tp_size)
-        floor = shape.batch_size * operations / ceilings.flops
+        floor = _prompts_floor(stages, shape, ceilings.flops)
         if ceilings.bandwidth is not None:
-            floor = max(floor, weights / ceilings.bandwidth)
+            floor = max(floor, sum(weights) / ceilings.bandwidth)
         figures |= {"floor_time_to_first_token_s": floor, "fraction_of_first_token_floor": floor / first_s}
     return figures
+
+
+def pipeline_step(stages: Sequence[float], crossings: float, groups: int) -> float:
+    """Seconds between two tokens of a request, which pass ``stages`` of so many seconds one after the other.
+
+    On the way between them they are for ``crossings`` seconds. Each stage computes for ``groups`` of requests in turn,
+    so that the slowest may be what all wait for.
+    """
+    return max(sum(stages) + crossings, groups * max(stages))
+
+
+def _decode_floor(stages: Stages, shape: LatencyShape, ceilings: Ceilings) -> float:
+    assert ceilings.bandwidth is not None
+    groups = min(shape.batch_size, _num_devices(stages))
+    rows = shape.batch_size / groups
+    cache = [kv_bytes_per_step(engine, shape) / groups / ceilings.bandwidth for engine in stages]
+    products = [_products_floor(engine, rows, ceilings) for engine in stages]
+    seconds = _of_devices(stages, [sum(parts) for parts in zip(products, cache, strict=True)])
+    crossings = sum(rows * _received_bytes(engine) for engine in stages) / ceilings.bandwidth
+    return pipeline_step(seconds, crossings, groups)
+
+
+def _prompts_floor(stages: Stages, shape: LatencyShape, flops: float) -> float:
+    """Seconds of all prompts, of which a step has one at least, or as much of one as ``max_num_tokens`` allows."""
+    limit = stages[0].manifest.limits.max_num_tokens
+    steps = max(shape.batch_size, -(-shape.batch_size * shape.input_len // limit))
+    of_one = [prompt_flops(_model_of(engine), shape.input_len, _tp_size(engine)) for engine in stages]
+    seconds = _of_devices(stages, [shape.batch_size * operations / flops for operations in of_one])
+    return max(seconds) + (sum(seconds) - max(seconds)) / steps  # the others have a step before it or behind
 
 
 def start_up_floor(engine: EngineFile, ceilings: Ceilings, seconds: float) -> dict[str, Any]:
@@ -80,30 +110,66 @@ def start_up_floor(engine: EngineFile, ceilings: Ceilings, seconds: float) -> di
 
 
 def serving_floor(
-    engine: EngineFile, requests: Sequence[PlannedRequest], max_batch_size: int, ceilings: Ceilings, seconds: float
+    stages: Stages, requests: Sequence[PlannedRequest], max_batch_size: int, ceilings: Ceilings, seconds: float
 ) -> dict[str, Any]:
-    """How near ``requests``, served in ``seconds``, come to the sum of the floors of their prompts and decode steps."""
-    if ceilings.bandwidth is None or ceilings.flops is None or engine.manifest.mapping.pp_size > 1:
+    """How near ``requests``, served in ``seconds``, come to the sum of the floors of their prompts and decode steps.
+
+    Of a pipeline, whose stages all compute as long as there are requests for them, the slowest counts.
+    """
+    if ceilings.bandwidth is None or ceilings.flops is None:
         return {}
-    model, cache, tp_size = engine.manifest.model, engine.manifest.kv_cache, engine.manifest.mapping.tp_size
     batch = min(max_batch_size, len(requests))
-    steps = sum(request.output_len - 1 for request in requests) / batch
+    groups = min(batch, _num_devices(stages))
+    steps = groups * sum(request.output_len - 1 for request in requests) / batch
     attended = sum((request.output_len - 1) * (request.prompt_len + request.output_len / 2) for request in requests)
-    reading = attended * cache.bytes_per_block / cache.tokens_per_block / ceilings.bandwidth
-    prompts = sum(prompt_flops(model, request.prompt_len, tp_size) for request in requests) / ceilings.flops
-    floor = prompts + steps * _products_floor(engine, batch, ceilings) + reading
+    of_stages = []
+    for engine in stages:
+        model, cache = _model_of(engine), engine.manifest.kv_cache
+        reading = attended * cache.bytes_per_block / cache.tokens_per_block / ceilings.bandwidth
+        prompts = sum(prompt_flops(model, request.prompt_len, _tp_size(engine)) for request in requests)
+        of_stages.append(prompts / ceilings.flops + steps * _products_floor(engine, batch / groups, ceilings) + reading)
+    floor = max(_of_devices(stages, of_stages))
     tokens = sum(request.output_len for request in requests)
     return {"ceiling_output_tokens_per_s": tokens / floor, "fraction_of_ceiling": floor / seconds}
 
 
-def _products_floor(engine: EngineFile, batch_size: int, ceilings: Ceilings) -> float:
+def _num_devices(stages: Stages) -> int:
+    return 1 if stages[0].manifest.target.kind == "cpu" else len(stages)
+
+
+def _of_devices(stages: Stages, seconds: Sequence[float]) -> list[float]:
+    """What takes each stage so many ``seconds``, by the device that computes it; on CPUs that is the same for all."""
+    return list(seconds) if _num_devices(stages) > 1 else [sum(seconds)]
+
+
+def _tp_size(engine: EngineFile) -> int:
+    return engine.manifest.mapping.tp_size
+
+
+def _model_of(engine: EngineFile) -> ModelConfig:
+    """The model as far as the engine's stage computes it: with its layers alone, and logits in the last one."""
+    model, mapping = engine.manifest.model, engine.manifest.mapping
+    if mapping.pp_size == 1:
+        return model
+    layers = engine.manifest.kv_cache.num_layers
+    return replace(model, num_hidden_layers=layers, vocab_size=model.vocab_size if mapping.is_last else 0)
+
+
+def _received_bytes(engine: EngineFile) -> int:
+    """Bytes of a token that the engine's stage takes from the one before it."""
+    plan = engine.plan
+    rows = [plan.tensors[index] for index in plan.received.values()]
+    return sum(tensor.max_bytes(plan.symbols) for tensor in rows) // plan.symbols["num_tokens"]
+
+
+def _products_floor(engine: EngineFile, rows: float, ceilings: Ceilings) -> float:
     """Seconds of a decode step without attention: the time to read the weights, or of the products if longer."""
     assert ceilings.bandwidth is not None
     reading = weight_bytes_per_step(engine) / ceilings.bandwidth
     if ceilings.flops is None:
         return reading
-    model, tp_size = engine.manifest.model, engine.manifest.mapping.tp_size
-    return max(reading, batch_size * (2 * _layer_weights(model) + _head_flops(model)) / tp_size / ceilings.flops)
+    model = _model_of(engine)
+    return max(reading, rows * (2 * _layer_weights(model) + _head_flops(model)) / _tp_size(engine) / ceilings.flops)
 
 
 def prompt_flops(model: ModelConfig, length: int, tp_size: int = 1) -> float:

@@ -22,7 +22,7 @@ from trtllm_lite.bench.latency_shape import LatencyShape
 from trtllm_lite.bench.machine import num_cores, peak_memory, read_bandwidth, reset_peak_memory
 from trtllm_lite.bench.serving import Run, host_figure, serve
 from trtllm_lite.bench.workload import PlannedRequest
-from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.engine.reader import read_stages
 from trtllm_lite.runtime import ModelRunner
 
 
@@ -41,12 +41,15 @@ class LatencyBench:
         num_threads: int | None = None,
         ceilings: Ceilings = UNKNOWN,
     ) -> None:
-        self._engine = read_engine(Path(engine_dir))
+        self._stages = read_stages(Path(engine_dir))
+        self._engine = self._stages[0]
         self._on_cpu = self._engine.manifest.target.kind == "cpu"
         self._num_threads = num_threads or num_cores()
         self._ceilings = ceilings
         self._measured_bandwidth = 0.0
-        self._bytes_per_step = weight_bytes_per_step(self._engine) + kv_bytes_per_step(self._engine, shapes[0])
+        self._bytes_per_step = sum(
+            weight_bytes_per_step(engine) + kv_bytes_per_step(engine, shapes[0]) for engine in self._stages
+        )
         self._probe_bandwidth()
         self._begin = time.perf_counter()
         self._start_up: float | None = None
@@ -92,7 +95,7 @@ class LatencyBench:
             "prefill_tokens_per_s": shape.batch_size * shape.input_len / first,
             "decode_tokens_per_s": shape.batch_size / step,
             **host_figure([whole for _, whole in runs[1:]]),
-            **latency_floors(self._engine, shape, ceilings, first_s=first, step_s=step),
+            **latency_floors(self._stages, shape, ceilings, first_s=first, step_s=step),
             "load_s": self._load,
             "start_up_s": self._start_up,
             **start_up_floor(self._engine, ceilings, self._start_up),

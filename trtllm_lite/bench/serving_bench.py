@@ -12,7 +12,7 @@ from trtllm_lite.bench.figures import cost_figures, goodput_figures, priority_fi
 from trtllm_lite.bench.floor import Ceilings, serving_floor
 from trtllm_lite.bench.serving import OnFinished, Run, host_figure, serve
 from trtllm_lite.bench.workload import AdaptedWorkload, PlannedRequest, Workload, in_turn
-from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.engine.reader import read_engine, read_stages
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.api.configs import speculation_of
@@ -65,7 +65,7 @@ def measure_serving(
     run = serve(runner.session, requests, concurrency=workload.concurrency, on_finished=on_finished)
     figures = {**serving_figures(run.records, run.seconds), **_engine_figures(run)}
     figures |= serving_floor(
-        read_engine(Path(engine_dir)), requests, runner.limits.max_batch_size, ceilings, run.seconds
+        read_stages(Path(engine_dir)), requests, runner.limits.max_batch_size, ceilings, run.seconds
     )
     figures |= goodput_figures(run.records, run.seconds, objectives)
     figures |= cost_figures(figures, price_per_hour)

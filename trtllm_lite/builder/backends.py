@@ -29,8 +29,11 @@ class Backend(Protocol):
     def fuse(self, network: ir.Model, config: ModelConfig, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
         """The quantized standard ``network`` as this kind of device computes it. Raises BuildError."""
 
-    def compile(self, job: BuildJob) -> EngineParts:
-        """Make everything that goes into the engine file. Raises BuildError."""
+    def compile(self, ranks: Sequence[BuildJob]) -> list[EngineParts]:
+        """Make everything that goes into the engine files of a stage's ``ranks``, whose plans are one and the same.
+
+        Raises BuildError.
+        """
 
     def memory(self, job: BuildJob, num_threads: int | None) -> MemoryPlan:
         """The memory that a running engine would need; nothing is compiled. Raises BuildError, ArgumentError."""

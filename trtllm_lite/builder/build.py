@@ -93,9 +93,10 @@ def build_engine(
     job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, chosen, targets, strip_plan, tuning, report, statistics)
     job = replace(job, accuracy=accuracy)
     observe(job.graph, observed or {})
-    jobs = ranks_of(job)
+    stages = ranks_of(job)
     report("fuse", 1, 1)
-    ranks = _ahead([chosen.compile(job) for job in jobs], workers_of(job.graph))
+    jobs = [rank for stage in stages for rank in stage]
+    ranks = _ahead([parts for stage in stages for parts in chosen.compile(stage)], workers_of(job.graph))
     optional = (*ENGINE_FILES, *TOKENIZER_FILES, PROVENANCE_FILE, SBOM_FILE)
     with atomic_directory(Path(output_dir), CONFIG_FILE, optional=optional) as directory:
         files = _copy_tokenizer(checkpoint, directory)
@@ -161,7 +162,7 @@ def plan_memory(
     bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
     recipe = _recipe(qformat, group_size, kv_cache_dtype, kv_cache_scale)
     job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, chosen, targets, False, Tuning(), _ignore, placeholder)
-    firsts = [rank for rank in ranks_of(job) if rank.mapping.part == 0]
+    firsts = [first for first, *_ in ranks_of(job)]
     memories = [chosen.memory(rank, num_threads) for rank in firsts]
     links: dict[str, int] = {}
     for rank in firsts:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.cpu.planning import CPU
 from trtllm_lite.builder.graph import features_of, operands
-from trtllm_lite.builder.job import BuildJob, Tuning
+from trtllm_lite.builder.job import BuildJob
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.builder.sharding import shard
@@ -35,9 +35,12 @@ def check_divisible(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:
             raise BuildError(f"{' and '.join(given)}: {problem}; leave one of the two out")
 
 
-def ranks_of(job: BuildJob) -> list[BuildJob]:
-    """``job`` for each rank, to be compiled in order. Raises BuildError if the network cannot be divided so."""
-    return [rank for stage in stages_of(job) for rank in _parts_of(stage)]
+def ranks_of(job: BuildJob) -> list[list[BuildJob]]:
+    """``job`` for each rank of each stage, in the order in which stages are to be compiled.
+
+    Raises BuildError if the network cannot be divided so.
+    """
+    return [_parts_of(stage) for stage in stages_of(job)]
 
 
 def stages_of(job: BuildJob) -> list[BuildJob]:
@@ -64,16 +67,8 @@ def _parts_of(stage: BuildJob) -> list[BuildJob]:
     """The ranks that share out the layers of ``stage``."""
     if stage.mapping.tp_size == 1:
         return [stage]
-    # What the first rank measures holds for the others, whose products have the same shapes.
-    measured = stage.tuning.output_timing_cache
-    known = stage.tuning if measured is None else Tuning(input_timing_cache=measured)
     return [
-        replace(
-            stage,
-            graph=graph,
-            mapping=replace(stage.mapping, rank=stage.mapping.rank + part),
-            tuning=known if part else stage.tuning,
-        )
+        replace(stage, graph=graph, mapping=replace(stage.mapping, rank=stage.mapping.rank + part))
         for part, graph in enumerate(shard(stage.graph, stage.mapping.tp_size))
     ]
 

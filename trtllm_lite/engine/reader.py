@@ -22,6 +22,7 @@ from trtllm_lite.engine.format import (
     PLAN_ENTRY,
     ZERO_CHECKSUM,
     align,
+    engine_file,
 )
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.plan import Plan
@@ -105,6 +106,14 @@ def read_engine(path: Path) -> EngineFile:
         raise EngineError(
             f"cannot read the engine {path}: {error.strerror}: check the path and its permissions"
         ) from error
+
+
+def read_stages(path: Path) -> list[EngineFile]:
+    """The engines of the first rank of each stage, in order. Raises EngineError as :func:`read_engine` does."""
+    first = read_engine(path)
+    mapping = first.manifest.mapping
+    others = range(mapping.tp_size, mapping.num_ranks, mapping.tp_size)
+    return [first, *(read_engine(first.path.parent / engine_file(rank)) for rank in others)]
 
 
 def _read(path: Path, file: BinaryIO) -> EngineFile:

@@ -3,20 +3,24 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.unit.builder.cuda_engines import cuda_plan, cuda_shape
+from tests.unit.builder.cuda_engines import cuda_plan, cuda_shape, lowered_stages
 from tests.unit.engine.samples import MANIFEST
 from trtllm_lite.bench.floor import (
     Ceilings,
     kv_bytes_per_step,
     latency_floors,
     prompt_flops,
+    serving_floor,
     start_up_floor,
     weight_bytes_per_step,
 )
 from trtllm_lite.bench.latency_shape import LatencyShape
-from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.bench.workload import PlannedRequest
+from trtllm_lite.builder.cuda.planning import make_plan
+from trtllm_lite.engine.manifest import CacheGroup, KvCache, Manifest, RankMapping, Target
 from trtllm_lite.engine.reader import EngineFile, StoredTensor
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.network.config import ModelConfig
@@ -67,7 +71,7 @@ def test_a_first_token_takes_its_arithmetic_and_no_less_than_reading_the_weights
     shape = LatencyShape(batch_size=3, input_len=20)
 
     def floor(ceilings: Ceilings) -> float:
-        figures = latency_floors(engine, shape, ceilings, first_s=2.0, step_s=1.0)
+        figures = latency_floors([engine], shape, ceilings, first_s=2.0, step_s=1.0)
         assert figures["fraction_of_first_token_floor"] == figures["floor_time_to_first_token_s"] / 2.0
         return float(figures["floor_time_to_first_token_s"])
 
@@ -83,7 +87,7 @@ def test_a_decode_step_reads_the_weights_or_computes_and_reads_the_cache() -> No
     assert cache == round(3 * 22.5 * manifest.kv_cache.bytes_per_block / manifest.kv_cache.tokens_per_block)
 
     def floor(ceilings: Ceilings) -> float:
-        figures = latency_floors(engine, shape, ceilings, first_s=2.0, step_s=4.0)
+        figures = latency_floors([engine], shape, ceilings, first_s=2.0, step_s=4.0)
         assert figures["fraction_of_floor"] == figures["floor_inter_token_latency_s"] / 4.0
         return float(figures["floor_inter_token_latency_s"])
 
@@ -91,6 +95,69 @@ def test_a_decode_step_reads_the_weights_or_computes_and_reads_the_cache() -> No
     assert floor(Ceilings(bandwidth=1e3, flops=1e15)) == pytest.approx((weights + cache) / 1e3)
     # The model has 8.030 billion parameters; the embedding table (0.525) is looked up, not multiplied.
     assert floor(Ceilings(bandwidth=1e15, flops=1e12)) == pytest.approx(3 * 2 * (8.030e-3 - 0.525e-3), rel=1e-3)
+
+
+def _stages(kind: str) -> list[EngineFile]:
+    """A whole engine, and one for each of its two stages."""
+    shape = cuda_shape(tied=False)
+    cache = KvCache(16, 64, shape.layers, 2, 16, "bfloat16", 4096, (CacheGroup("full", 0, (0,)),))
+    manifest = replace(_llama_8b(), target=Target(kind), kv_cache=cache)
+    manifest = replace(manifest, model=replace(manifest.model, num_hidden_layers=shape.layers))
+    found = [EngineFile(Path(), 0, {}, {}, manifest, cuda_plan(shape))]
+    for rank, lowered in enumerate(lowered_stages(shape, pp_size=2)):
+        names = {specialised: f"{number:064x}" for specialised, number in lowered.kernels().items()}
+        own = replace(cache, num_layers=shape.layers // 2, bytes_per_block=2048)
+        stage = replace(manifest, kv_cache=own, mapping=RankMapping(rank=rank, pp_size=2))
+        found.append(EngineFile(Path(), 0, {}, {}, stage, make_plan(lowered, names)))
+    return found
+
+
+def _latency(stages: list[EngineFile], shape: LatencyShape, **ceilings: float) -> tuple[float, float]:
+    """The floors of the first token, if there is one, and of a token."""
+    figures = latency_floors(stages, shape, Ceilings(**ceilings), first_s=1.0, step_s=1.0)
+    return figures.get("floor_time_to_first_token_s", 0.0), figures["floor_inter_token_latency_s"]
+
+
+def test_one_request_passes_all_stages_of_a_pipeline() -> None:
+    whole, *stages = _stages("cuda")
+    alone = LatencyShape(batch_size=1, input_len=20, output_len=5)
+    rows, frequencies = 2 * 64, 4 * 16 // 2  # what crosses in 16 bits, and what both stages have of rotary positions
+    for limits in ({"bandwidth": 1e3}, {"bandwidth": 1e6, "flops": 1e3}):
+        (first, step), (staged_first, staged_step) = (_latency(one, alone, **limits) for one in ([whole], stages))
+        assert staged_step == pytest.approx(step + (rows + frequencies) / limits["bandwidth"])
+        assert staged_first == pytest.approx(first)
+
+
+def test_many_requests_wait_for_the_slowest_stage() -> None:
+    """The second has the LM head, so that nearly all arithmetic is there."""
+    whole, *stages = _stages("cuda")
+    many = LatencyShape(batch_size=4, input_len=16, output_len=5)
+    last = 2 * (4096 * 128256 + (32 + 8) * 2 * 4096 * 128 + 3 * 4096 * 14336)  # of a token in the last stage
+    _, step = _latency(stages, many, bandwidth=1e15, flops=1e9)
+    assert step == pytest.approx(4 * last / 1e9, rel=1e-6)
+    slowest = weight_bytes_per_step(stages[1]) + kv_bytes_per_step(stages[1], many) / 2
+    assert _latency(stages, many, bandwidth=1e3)[1] == pytest.approx(2 * slowest / 1e3)
+    # Four prompts in four steps: the first stage's share of one, then four times that of the last.
+    model = whole.manifest.model
+    of_last = prompt_flops(replace(model, num_hidden_layers=1), 16)
+    expected = prompt_flops(model, 16) - of_last + 4 * of_last
+    assert _latency(stages, many, bandwidth=1e15, flops=1e3)[0] == pytest.approx(expected / 1e3)
+
+
+def test_stages_on_cpus_read_the_same_memory() -> None:
+    whole, *stages = _stages("cpu")
+    many = LatencyShape(batch_size=4, input_len=16, output_len=5)
+    staged, one = (_latency(engines, many, bandwidth=1e6, flops=1e9) for engines in (stages, [whole]))
+    assert staged == pytest.approx(one, rel=1e-3)
+
+
+def test_a_load_keeps_all_stages_busy() -> None:
+    _, *stages = _stages("cuda")
+    requests = [PlannedRequest(0.0, np.zeros(8, np.int32), 11) for _ in range(6)]
+    limits = Ceilings(bandwidth=1e3, flops=1e15)
+    steps, attended = 2 * 6 * 10 / 4, 6 * 10 * (8 + 5.5)  # of two rows each
+    last = steps * weight_bytes_per_step(stages[1]) + attended * 2048 / 16
+    assert serving_floor(stages, requests, 4, limits, 1.0)["fraction_of_ceiling"] == pytest.approx(last / 1e3)
 
 
 @pytest.mark.parametrize("stripped", [False, True])

@@ -184,10 +184,12 @@ def cache_slots(
     cu_seqlens: Pointer,
     block_tables: Pointer,
     last_tokens: Pointer,
+    ranks: Pointer | None,
     num_tokens: int,
     num_seqs: int,
     max_blocks: int,
 ) -> None:
+    del ranks  # one of them draws tokens, the others write none
     page, groups = macros["TL_PAGE"], macros["TL_GROUPS"]
     assert 0 <= 128 * grid[0] - num_tokens < 128
     past, chosen = at(past_lens, np.int32, num_seqs), at(token_slots, np.int32, num_tokens)

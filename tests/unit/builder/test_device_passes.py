@@ -42,6 +42,14 @@ def test_a_decode_step_has_five_operators_a_layer_at_most() -> None:
     assert sum("residual" in op.inputs for op in ops) == 4
 
 
+def test_several_ranks_read_the_last_tokens_where_one_draws_them() -> None:
+    ops = _ops(DECODE, BuildLimits(**LIMITS, tp_size=2))
+    readers = [op for op in ops if "last_tokens" in op.inputs and op.kind != "Sample"]
+    assert [op.kind for op in readers] == ["CacheSlots", "Embedding"]
+    assert all(op.inputs["ranks"].name == "ranks" for op in readers)
+    assert not any("ranks" in op.inputs for op in _ops(DECODE))
+
+
 @pytest.mark.parametrize("bucket", [DECODE, MIXED], ids=lambda bucket: bucket.name)
 def test_attention_reads_what_the_search_for_slots_has_left(bucket: Bucket) -> None:
     groups = (CacheGroup("window_5", 5, (0,)), CacheGroup("full", 0, (1,)))

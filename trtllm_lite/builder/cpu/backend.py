@@ -46,8 +46,11 @@ class CpuBackend:
         del config
         return fuse_into_plugins(network, kv_cache_dtype, limits)
 
-    def compile(self, job: BuildJob) -> EngineParts:
+    def compile(self, ranks: Sequence[BuildJob]) -> list[EngineParts]:
         """As :meth:`Backend.compile`."""
+        return list(map(self._compile, ranks))
+
+    def _compile(self, job: BuildJob) -> EngineParts:
         planned, borrows = make_plan(job.graph, job.limits, _cache_dtype(job)), borrows_features(job.graph)
         return EngineParts(
             target=Target(CPU),

@@ -62,8 +62,9 @@ class CudaBackend:
         del config
         return fuse_into_plugins(network, kv_cache_dtype, limits)
 
-    def compile(self, job: BuildJob) -> EngineParts:
-        """As :meth:`Backend.compile`."""
+    def compile(self, ranks: Sequence[BuildJob]) -> list[EngineParts]:
+        """As :meth:`Backend.compile`; what the first rank measures holds for the others, of the same shapes."""
+        job, graphs = ranks[0], [rank.graph for rank in ranks]
         _check_cache(job)
         tuning = job.tuning
         timings = None if tuning.input_timing_cache is None else load_timing_cache(tuning.input_timing_cache)
@@ -71,7 +72,7 @@ class CudaBackend:
             timings = _measure(job, timings)
             timings.save(tuning.output_timing_cache)
         dtype, progress = job.checkpoint.config.dtype, partial(job.report, "compile")
-        return cuda_parts(job.graph, dtype, job.limits, parse_targets(job.targets), progress, timings)
+        return cuda_parts(graphs, dtype, job.limits, parse_targets(job.targets), progress, timings)
 
     def memory(self, job: BuildJob, num_threads: int | None) -> MemoryPlan:
         """As :meth:`Backend.memory`; threads are the CPU's."""

@@ -1,10 +1,12 @@
 """Makes the parts of a GPU engine of a fused network."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
 from trtllm_lite.builder.cuda.compile import compile_kernels
+from trtllm_lite.builder.cuda.expansion import expand_weights
 from trtllm_lite.builder.cuda.planning import WORKSPACE_BYTES, Lowered, lower_network, make_plan
 from trtllm_lite.builder.cuda.products.tactics import explain
 from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
@@ -14,20 +16,25 @@ from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.engine.cache_use import cache_use
 from trtllm_lite.engine.format import align
 from trtllm_lite.engine.manifest import KvCache, Target
+from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.launch import Device, Matmul
 from trtllm_lite.vocabulary import DEVICE_ALIGNMENT, FEATURES
 
 
 def cuda_parts(
-    graph: ir.Graph,
+    ranks: Sequence[ir.Graph],
     dtype: str,
     limits: BuildLimits,
     devices: Sequence[Device],
     progress: Callable[[int, int], None],
     timings: TimingCache | None = None,
-) -> EngineParts:
-    """Lower, compile and plan; ``progress`` counts compiled kernels. Raises BuildError."""
+) -> list[EngineParts]:
+    """Lower, compile and plan the first of ``ranks``, which have a plan in common, and weights of their own.
+
+    ``progress`` counts compiled kernels. Raises BuildError.
+    """
+    graph, *others = ranks
     if timings is not None and timings.arch not in {device.arch for device in devices}:
         raise BuildError(
             f"the timing cache was measured on {timings.device} ({timings.arch}), and the targets are "
@@ -36,7 +43,14 @@ def cuda_parts(
     lowered = lower_network(graph, dtype, limits, devices, timings)
     if timings is not None:
         _check_known(lowered, timings)
-    return parts_of(lowered, progress, timings)
+    first = parts_of(lowered, progress, timings)
+    return [first, *(replace(first, weights=weights_of(other, lowered)) for other in others)]
+
+
+def weights_of(graph: ir.Graph, lowered: Lowered) -> tuple[Weight, ...]:
+    """The weights of ``graph``, of another rank than the one that was lowered."""
+    expand_weights(graph, lowered.operands.dtype)
+    return lowered.operands.weights_of(graph)
 
 
 def _check_known(lowered: Lowered, timings: TimingCache) -> None:

@@ -26,6 +26,23 @@ _FOUR_BITS = (ONNX["int4"], ONNX["uint4"])
 
 
 @dataclass(frozen=True)
+class _Source:
+    """What a stored weight is made of: the elements of the network's weight ``name``, turned by ``convert``."""
+
+    name: str
+    convert: Callable[[np.ndarray], np.ndarray]
+
+    def weight(self, tensor: ir.TensorProtocol, buffer: Buffer) -> Weight:
+        """The weight stored as ``buffer`` where ``tensor`` has the elements."""
+
+        def load() -> memoryview:
+            return np.ascontiguousarray(self.convert(tensor.numpy())).reshape(-1).view("u1").data
+
+        physical = packed_shape(extents(tensor), buffer.layout, NUMPY[buffer.dtype])
+        return Weight(buffer.name, buffer.dtype, physical, load, isinstance(tensor, Computed))
+
+
+@dataclass(frozen=True)
 class Bias:
     """A bias as kernels add it, float32, and rounded to the engine's type; asking for one stores it in the engine."""
 
@@ -59,6 +76,7 @@ class Operands:
         self.collectives: list[str] = []
         self.states_of_ranks: list[Buffer] = []  # of ``states``, in the order of their places
         self.received: dict[ir.Value, Buffer] = {}
+        self._sources: dict[Buffer, _Source] = {}  # of ``weights``
         self._by_value: dict[ir.Value, Buffer] = {}
         self._converted: dict[ir.Value, Buffer] = {}
         self.inputs = {buffer.name: buffer for buffer in _step_inputs(limits, self.symbols)}
@@ -95,16 +113,13 @@ class Operands:
     def indices(self, value: ir.Value, below: int) -> Buffer:
         """A weight of int32 indices from 0 up to ``below``; they are looked at when the weight is written."""
         if value not in self._by_value:
-            tensor = weight_tensor(value)
-            assert tensor is not None
 
-            def read() -> np.ndarray:
-                indices = tensor.numpy()
+            def checked(indices: np.ndarray) -> np.ndarray:
                 if np.any((indices < 0) | (indices >= below)):
                     raise BuildError(f"expected indices from 0 to {below - 1} in {value.name}: convert the model again")
                 return indices
 
-            self._by_value[value] = self._store(str(value.name), "int32", tensor, read)
+            self._by_value[value] = self._store(value, str(value.name), "int32", checked)
         return self._by_value[value]
 
     def bias(self, value: ir.Value) -> Bias:
@@ -154,13 +169,23 @@ class Operands:
             self.adapted[first_part] = AdapterMatrices(a, b, slots("ranks", "int32", len(widths)), widths)
         return self.adapted[first_part]
 
+    def weights_of(self, graph: ir.Graph) -> tuple[Weight, ...]:
+        """``weights`` of another rank, whose ``graph`` has weights of the same names and shapes."""
+        found = []
+        for buffer, source in self._sources.items():
+            tensor = weight_tensor(graph.initializers[source.name])
+            assert tensor is not None
+            assert extents(tensor) == buffer.shape
+            found.append(source.weight(tensor, buffer))
+        return tuple(found)
+
     def _weight(self, value: ir.Value, layout: str = "row_major") -> Buffer:
         if value not in self._by_value:
             tensor = weight_tensor(value)
             if tensor is None:
                 raise BuildError(f"expected {value.name} to be a weight, but the network computes it")
             name, dtype = str(value.name), DTYPE_NAMES[tensor.dtype]
-            self._by_value[value] = self._store(name, dtype, tensor, lambda: pack(tensor.numpy(), layout), layout)
+            self._by_value[value] = self._store(value, name, dtype, partial(pack, layout=layout), layout)
         return self._by_value[value]
 
     def _stored_as(self, value: ir.Value, dtype: str) -> Buffer:
@@ -168,29 +193,24 @@ class Operands:
         if value.dtype == ONNX[dtype]:
             return self._weight(value)
         if value not in self._converted:
-            tensor, name = weight_tensor(value), f"{dtype}.{value.name}"
-            assert tensor is not None
-            numbers = tensor.numpy
-            self._converted[value] = self._store(name, dtype, tensor, lambda: numbers().astype(NUMPY[dtype]))
+            name = f"{dtype}.{value.name}"
+            self._converted[value] = self._store(value, name, dtype, lambda numbers: numbers.astype(NUMPY[dtype]))
         return self._converted[value]
 
     def _store(
         self,
+        value: ir.Value,
         name: str,
         dtype: str,
-        tensor: ir.TensorProtocol,
-        read: Callable[[], np.ndarray],
+        convert: Callable[[np.ndarray], np.ndarray],
         layout: str = "row_major",
     ) -> Buffer:
-        """The buffer of what ``read`` makes of the weight ``tensor``, which has its shape."""
-        shape = extents(tensor)
-
-        def load() -> memoryview:
-            return np.ascontiguousarray(read()).reshape(-1).view("u1").data
-
-        buffer = Buffer(name, dtype, shape, "weight", layout)
-        physical = packed_shape(shape, layout, NUMPY[dtype])
-        self.weights[buffer] = Weight(name, dtype, physical, load, isinstance(tensor, Computed))
+        """The buffer of what ``convert`` makes of the weight ``value``, which has its shape."""
+        tensor = weight_tensor(value)
+        assert tensor is not None
+        buffer = Buffer(name, dtype, extents(tensor), "weight", layout)
+        self._sources[buffer] = _Source(str(value.name), convert)
+        self.weights[buffer] = self._sources[buffer].weight(tensor, buffer)
         return buffer
 
 

@@ -66,8 +66,11 @@ class TensorRtBackend:
         layers = tuple(range(len(nodes_of(model.graph, "TensorScatter")) // 2))
         return Fused(model.graph, tuple(fusions), (CacheGroup("full", 0, layers),), dtype)
 
-    def compile(self, job: BuildJob) -> EngineParts:
-        """As :meth:`Backend.compile`."""
+    def compile(self, ranks: Sequence[BuildJob]) -> list[EngineParts]:
+        """As :meth:`Backend.compile`; there is one rank."""
+        return list(map(self._compile, ranks))
+
+    def _compile(self, job: BuildJob) -> EngineParts:
         library = find_library()
         compiled = compile_network(job, library)
         cache = _cache_of(job)

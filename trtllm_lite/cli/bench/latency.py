@@ -105,7 +105,8 @@ def latency(
     Every combination of batch size and prompt length is measured, in one load of the engine. The time per token is
     (time of output_len tokens - time of 1 token) / (output_len - 1). The floor of the time per token is the time to
     read the weights once (or to compute the products, if that is longer) plus the time to read the KV cache. The floor
-    of the first token is the time of its arithmetic, or the time to read the weights if that is longer.
+    of the first token is the time of its arithmetic, or the time to read the weights if that is longer. Of an engine of
+    stages, a token passes all of them, while each computes for a part of the batch; the slowest may hold up the others.
     """
     from trtllm_lite.bench.latency import LatencyBench
     from trtllm_lite.bench.latency_shape import LatencyShape

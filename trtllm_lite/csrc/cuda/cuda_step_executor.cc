@@ -39,14 +39,10 @@ CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::in
     executor.device().make_current();
     PinnedBuffer host_cache(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), "swapped KV cache",
                             "lower host_cache_size");
-    if (&executor == &executor_) {
-      host_cache_ = std::move(host_cache);
-      from_ = link_to(rank);
-      continue;
-    }
     StageLink* const to = rank + tp_size < ranks.size() ? link_to(rank + tp_size) : nullptr;
-    followers_.push_back({&executor, std::move(host_cache), link_to(rank), to});
+    ranks_.push_back({&executor, std::move(host_cache), link_to(rank), to});
   }
+  if (tp_size > 1) threads_.reset(new ThreadPool(static_cast<int>(tp_size)));
   executor_.device().make_current();
   for (int stage = 0; stage < num_stages_; ++stage) drawn_.push_back(make_event());
   for (Flight& flight : flights_) {
@@ -73,10 +69,10 @@ void CudaStepExecutor::link_stages(std::span<CudaExecutor* const> ranks) {
 
 CudaStepExecutor::~CudaStepExecutor() {
   if (watchdog_ != nullptr && watchdog_->is_raised()) return;  // a stream may never end
-  for (const Follower& follower : followers_) {
-    if (follower.executor->device().try_make_current()) driver().stream_synchronize(follower.executor->stream());
+  for (const Rank& rank : ranks_) {
+    if (rank.executor->device().try_make_current()) driver().stream_synchronize(rank.executor->stream());
   }
-  if (executor_.device().try_make_current()) driver().stream_synchronize(executor_.stream());
+  static_cast<void>(executor_.device().try_make_current());
 }
 
 std::unique_ptr<StepExecutor> CudaExecutor::make_step_executor(std::int64_t num_host_blocks, int max_batch_size) {
@@ -106,26 +102,33 @@ void CudaStepExecutor::capture_decode_steps(int max_batch_size) {
 }
 
 template <typename Use>
-void CudaStepExecutor::for_each_rank(const Use& use) {
-  for (const Follower& follower : followers_) {
-    follower.executor->device().make_current();
-    use(*follower.executor);
+void CudaStepExecutor::for_each_rank(Order order, const Use& use) {
+  const auto tp_size = std::ssize(ranks_) / num_stages_;
+  for (int stage = 0; stage < num_stages_; ++stage) {
+    const auto use_part = [&](std::int64_t part, int) {
+      Rank& rank = ranks_[static_cast<std::size_t>(stage * tp_size + part)];
+      rank.executor->device().make_current();
+      use(rank);
+    };
+    if (order == Order::kAtOnce && threads_ != nullptr) {
+      threads_->parallel_for(tp_size, use_part);
+    } else {
+      for (std::int64_t part = 0; part < tp_size; ++part) use_part(part, 0);
+    }
   }
   executor_.device().make_current();
-  use(executor_);
 }
 
 // A step is carried out first, so that nothing is left to be loaded while capturing. Ranks wait for each other in it:
 // it is on the streams of all before any is waited for.
 void CudaStepExecutor::capture(const StepShape& shape, const std::byte* inputs) {
   if (executor_.has_captured(shape)) return;
-  const auto draws = [this](const CudaExecutor& rank) { return &rank == &executor_; };
-  for_each_rank([&](CudaExecutor& rank) {
-    draws(rank) ? rank.enqueue_step(shape, inputs) : rank.enqueue_forward(shape, inputs);
+  for_each_rank(Order::kAtOnce, [&](const Rank& rank) {
+    draws(rank) ? rank.executor->enqueue_step(shape, inputs) : rank.executor->enqueue_forward(shape, inputs);
   });
-  for_each_rank([](CudaExecutor& rank) { rank.synchronize(); });
+  for_each_rank(Order::kOneByOne, [](const Rank& rank) { rank.executor->synchronize(); });
   if (watchdog_ != nullptr) watchdog_->check(0);
-  for_each_rank([&](CudaExecutor& rank) { rank.capture(shape, draws(rank)); });
+  for_each_rank(Order::kAtOnce, [&](const Rank& rank) { rank.executor->capture(shape, draws(rank)); });
 }
 
 void CudaStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> params,
@@ -135,6 +138,11 @@ void CudaStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> para
   for (Flight& flight : flights_) {
     if (host_.guides(slot)) masks_.reserve(flight.masks);
   }
+}
+
+// On the stream of the rank that draws tokens.
+void CudaStepExecutor::record(const OwnedEvent& event) const {
+  driver().check(driver().event_record(event.get(), executor_.stream()), "timing a step");
 }
 
 // Whether the tokens are known that a step continues which is launched next.
@@ -176,14 +184,14 @@ void CudaStepExecutor::or_synchronize(const Fn& call) {
 // Waits for all that is on the streams. Returns the names of ranks that have failed, if there are several ranks.
 std::string CudaStepExecutor::synchronize() {
   std::string failed;
-  const auto wait_for = [&](CudaExecutor& rank) {
-    if (rank.device().try_make_current() && driver().stream_synchronize(rank.stream()) == 0) return;
-    failed += (failed.empty() ? "rank " : ", rank ") + std::to_string(rank.engine().manifest().mapping.rank) +
-              " on GPU " + std::to_string(rank.device().index());
-  };
-  for (const Follower& follower : followers_) wait_for(*follower.executor);
-  wait_for(executor_);
-  return followers_.empty() ? "" : failed;
+  for (const Rank& rank : ranks_) {
+    const CudaExecutor& executor = *rank.executor;
+    if (executor.device().try_make_current() && driver().stream_synchronize(executor.stream()) == 0) continue;
+    failed += (failed.empty() ? "rank " : ", rank ") + std::to_string(executor.engine().manifest().mapping.rank) +
+              " on GPU " + std::to_string(executor.device().index());
+  }
+  static_cast<void>(executor_.device().try_make_current());
+  return ranks_.size() == 1 ? "" : failed;
 }
 
 void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
@@ -195,40 +203,33 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   flight.is_timed = !batch.only_decodes() || max_draft_len() > 0;
   tables_.update(batch.table_updates);
   if (!batch.rows.empty()) pack(batch, flight);
-  const auto in_last_stage = [](const Follower& follower) { return follower.to == nullptr; };
-  for (const Follower& follower : followers_) {
-    if (!in_last_stage(follower)) follow(batch, flight, follower);
-  }
-  enqueue_drawing(batch, flight);
-  for (const Follower& follower : followers_) {
-    if (in_last_stage(follower)) follow(batch, flight, follower);
-  }
-  executor_.device().make_current();
+  for_each_rank(order_of(flight), [&](const Rank& rank) { enqueue(batch, flight, rank); });
   if (!flight.awaits_masks) enqueue_end(flight);
 }
 
-// The part of a step that another rank has than the one that draws tokens. Its inputs have been packed.
-void CudaStepExecutor::follow(const StepBatch& batch, const Flight& flight, const Follower& follower) {
-  CudaExecutor& rank = *follower.executor;
-  rank.device().make_current();
-  if (follower.from == nullptr) {
-    driver().check(driver().stream_wait(rank.stream(), drawn_before(), 0), "waiting for tokens");
-  }
-  copy_blocks(batch.copies, rank, [&](std::int32_t index) { return host_block(follower.host_cache, index, rank); });
-  if (batch.rows.empty()) return;
-  if (follower.from != nullptr) follower.from->receive(flight.shape.num_tokens);
-  rank.enqueue_forward(flight.shape, flight.inputs.data());
-  if (follower.to != nullptr) follower.to->send(flight.shape.num_tokens);
+// A rank that launches one graph, or no more than copies, does not wait for others: a thread would cost more.
+CudaStepExecutor::Order CudaStepExecutor::order_of(const Flight& flight) const {
+  const bool is_short = flight.batch->rows.empty() || executor_.has_captured(flight.shape);
+  return is_short ? Order::kOneByOne : Order::kAtOnce;
 }
 
-void CudaStepExecutor::enqueue_drawing(const StepBatch& batch, Flight& flight) {
-  executor_.device().make_current();
-  const Stream stream = executor_.stream();
-  if (flight.is_timed) driver().check(driver().event_record(flight.started.get(), stream), "timing a step");
-  copy_blocks(batch.copies, executor_,
-              [this](std::int32_t index) { return host_block(host_cache_, index, executor_); });
-  if (!batch.copies.empty()) driver().check(driver().event_record(flight.copied.get(), stream), "timing a step");
-  if (!batch.rows.empty()) enqueue_rows(flight);
+// The part of a step that a rank has, whose inputs have been packed. Ranks do this at once, each on its own stream.
+void CudaStepExecutor::enqueue(const StepBatch& batch, const Flight& flight, const Rank& rank) {
+  if (!draws(rank) && rank.from == nullptr) {
+    driver().check(driver().stream_wait(rank.executor->stream(), drawn_before(), 0), "waiting for tokens");
+  }
+  if (draws(rank) && flight.is_timed) record(flight.started);
+  copy_blocks_of(batch, rank);
+  if (draws(rank) && !batch.copies.empty()) record(flight.copied);
+  if (batch.rows.empty()) return;
+  if (rank.from != nullptr) rank.from->receive(flight.shape.num_tokens);
+  draws(rank) ? enqueue_drawing(flight) : rank.executor->enqueue_forward(flight.shape, flight.inputs.data());
+  if (rank.to != nullptr) rank.to->send(flight.shape.num_tokens);
+}
+
+void CudaStepExecutor::copy_blocks_of(const StepBatch& batch, const Rank& rank) {
+  copy_blocks(batch.copies, *rank.executor,
+              [&](std::int32_t index) { return host_block(rank.host_cache, index, *rank.executor); });
 }
 
 std::int64_t CudaStepExecutor::max_draft_len() const { return executor_.engine().manifest().limits.max_draft_len; }
@@ -239,12 +240,11 @@ void CudaStepExecutor::pack(const StepBatch& batch, Flight& flight) {
   flight.awaits_masks = !flight.plan.guided.empty();
 }
 
-void CudaStepExecutor::enqueue_rows(Flight& flight) {
+void CudaStepExecutor::enqueue_drawing(const Flight& flight) {
   host_.records().enqueue(flight.records);
-  if (from_ != nullptr) from_->receive(flight.shape.num_tokens);
   if (flight.awaits_masks) {
     executor_.enqueue_forward(flight.shape, flight.inputs.data());
-    driver().check(driver().event_record(flight.has_logits.get(), executor_.stream()), "running a step");
+    record(flight.has_logits);
   } else {
     executor_.enqueue_step(flight.shape, flight.inputs.data());
   }
@@ -264,10 +264,10 @@ void CudaStepExecutor::enqueue_guided(Flight& flight) {
 }
 
 void CudaStepExecutor::enqueue_end(Flight& flight) {
-  if (!followers_.empty()) driver().check(driver().event_record(drawn_before(), executor_.stream()), "drawing tokens");
+  if (ranks_.size() > 1) driver().check(driver().event_record(drawn_before(), executor_.stream()), "drawing tokens");
   ++num_enqueued_;
   if (flight.shape.num_logits > 0) copy_tokens(flight);
-  driver().check(driver().event_record(flight.ended.get(), executor_.stream()), "timing a step");
+  record(flight.ended);
 }
 
 void CudaStepExecutor::copy_tokens(Flight& flight) {

@@ -21,12 +21,12 @@ def rank_states(limits: BuildLimits) -> dict[str, ir.Value]:
 
 
 def ranks(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """Embedding, AllReduce and AllGather get the states ``ranks`` and ``rank_flags``, if there are several ranks.
+    """Of several ranks, CacheSlots, Embedding, AllReduce and AllGather get the states ``ranks`` and ``rank_flags``.
 
     AllReduce gets ``rank_inbox`` and ``rank_turns``, too.
     """
     states = rank_states(program.limits)
-    concerned = {name for name, schema in all_schemas().items() if schema.collective} | {"Embedding"}
+    concerned = {name for name, schema in all_schemas().items() if schema.collective} | {"CacheSlots", "Embedding"}
     inboxes = {op: _inbox(op, program) for op in ops if op.kind == "AllReduce"}
     return [op.with_inputs(**states, **inboxes.get(op, {})) if op.kind in concerned else op for op in ops]
 
