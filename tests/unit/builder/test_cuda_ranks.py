@@ -1,4 +1,4 @@
-"""The programs of ranks: of a stage's one is lowered, whose plan the others have; products store rows for each other."""
+"""The programs of ranks: one of a stage is lowered, and the others have its plan; products store rows for others."""
 
 from collections.abc import Iterable
 from dataclasses import replace
