@@ -25,15 +25,6 @@ def record_collectives(path: Path, files: list[Path], commit: str | None) -> Non
     path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 
-def pulled(ranks: int) -> float:
-    """How many times the bytes of all rows cross a rank's link in a pull.
-
-    Of two ranks each reads all rows of the other; of more, each reads its share of the rows of all others, and writes
-    the sums and their norms to all others (``all_reduce/pull.cuh``).
-    """
-    return 1 if ranks == 2 else 3 * (ranks - 1) / ranks
-
-
 @dataclass(frozen=True)
 class Fit:
     """``seconds`` + ``seconds_per_feature`` * features of a row + bytes / ``bytes_per_s``."""
@@ -48,34 +39,46 @@ class Fit:
 
 @dataclass(frozen=True)
 class Link:
-    """What ranks send each other, and how long that takes: ``push`` for few rows, ``pull`` with two meetings."""
+    """What ranks send each other, and how long that takes: ``push`` for few rows, ``stored`` with two meetings."""
 
     push: Fit
-    pull: Fit
+    stored: Fit
 
     def scaled(self, factor: float) -> "Link":
         """A link of ``factor`` times the bandwidth and the same latency."""
-        push, pull = (replace(fit, bytes_per_s=fit.bytes_per_s * factor) for fit in (self.push, self.pull))
-        return Link(push, pull)
+        push, stored = (replace(fit, bytes_per_s=fit.bytes_per_s * factor) for fit in (self.push, self.stored))
+        return Link(push, stored)
 
     def all_reduce(self, rows: float, hidden: int, ranks: int) -> float:
-        """Seconds of an AllReduce with residual and norm of ``rows`` rows; few are pushed to each other rank."""
+        """Seconds of an AllReduce with residual and norm of ``rows`` rows; few are pushed to each other rank.
+
+        Of more, products have stored the parts on the rank that adds them up, which writes the norm of its share of the
+        rows to all others.
+        """
         if ranks == 1:
             return 0.0
         num_bytes = ACTIVATION_BYTES * rows * hidden
         if rows <= inbox_rows(ranks):
             return self.push.time(hidden, num_bytes * (ranks - 1))
-        return self.pull.time(hidden, num_bytes * pulled(ranks))
+        return self.stored.time(hidden, num_bytes * (ranks - 1) / ranks)
 
-    def all_gather(self, rows: float, vocab: int, ranks: int) -> float:
-        """Seconds until each rank has the logits of the others, which takes two meetings as well."""
-        return self.pull.time(0, LOGIT_BYTES * rows * vocab * (ranks - 1) / ranks) if ranks > 1 else 0.0
+    def all_gather(self, rows: float, vocab: int, ranks: int, head: float) -> float:
+        """Seconds until one rank has the logits of the others, beyond the ``head`` seconds of the LM head.
+
+        It stores them there while it multiplies; one meeting is behind it.
+        """
+        if ranks == 1:
+            return 0.0
+        sent = LOGIT_BYTES * rows * vocab * (ranks - 1) / ranks / self.stored.bytes_per_s
+        return self.stored.seconds / 2 + max(sent - head, 0.0)
 
 
 def fit_link(path: Path) -> Link:
-    """The least squares of relative errors. A pull's rows are many for each block, which hides the time of one."""
+    """The least squares of relative errors. Stored rows are many for each block, which hides the time of one."""
     times = json.loads(path.read_text())[ENGINE]["times"]
-    return Link(_fit(times, "push", per_feature=True), _fit(times, "pull", per_feature=False))
+    ranks = json.loads(path.read_text())[ENGINE]["ranks"]
+    push, stored = _fit(times, "push", per_feature=True), _fit(times, "stored", per_feature=False)
+    return Link(push, replace(stored, bytes_per_s=stored.bytes_per_s * (ranks - 1) / ranks))
 
 
 def _fit(times: list[Report], way: str, *, per_feature: bool) -> Fit:
@@ -97,7 +100,7 @@ def collectives_table(path: Path) -> str:
     sizes = sorted({hidden for hidden, _ in measured})
     rows, errors = [], []
     for count in sorted({rows for _, rows in measured}):
-        cells = [f"{count:,}", "push" if count <= inbox_rows(report["ranks"]) else "pull"]
+        cells = [f"{count:,}", "push" if count <= inbox_rows(report["ranks"]) else "stored"]
         for hidden in sizes:
             fitted = link.all_reduce(count, hidden, report["ranks"]) * 1e6
             errors.append(fitted / measured[hidden, count] - 1)
@@ -113,17 +116,18 @@ def collectives_table(path: Path) -> str:
         f"norm, in graphs. NCCL, on rows of {sizes[0]:,}: {nccl['how']}, so that its few rows are the time of a call."
         f"\n\n{markdown([*titles, f'NCCL, {sizes[0]:,}'], rows)}\n\n"
         f"Fit of a push: {link.push.seconds * 1e6:.2f} µs + {link.push.seconds_per_feature * 1e9:.2f} ns × hidden size "
-        f"+ bytes / {link.push.bytes_per_s / 1e9:.0f} GB/s; of a pull: {link.pull.seconds * 1e6:.2f} µs + bytes / "
-        f"{link.pull.bytes_per_s / 1e9:.0f} GB/s. The error is at most {max(map(abs, errors)):.0%}. Engines push up to "
-        f"{most}. By the fit a pull of rows of {sizes[0]:,} would be faster {_bounds(link, sizes[0])}.\n"
+        f"+ bytes / {link.push.bytes_per_s / 1e9:.0f} GB/s; of stored rows: {link.stored.seconds * 1e6:.2f} µs + bytes "
+        f"that are sent / {link.stored.bytes_per_s / 1e9:.0f} GB/s. The error is at most {max(map(abs, errors)):.0%}. Engines push up to "
+        f"{most}. By the fit stored rows of {sizes[0]:,} would be faster {_bounds(link, sizes[0])}.\n"
     )
 
 
 def _bounds(link: Link, hidden: int) -> str:
-    """From how many rows on a pull of several ranks is faster than a push."""
+    """From how many rows on storing rows is faster than a push between several ranks."""
     texts, row_bytes = [], ACTIVATION_BYTES * hidden
-    later = link.pull.time(hidden, 0) - link.push.time(hidden, 0)
+    later = link.stored.time(hidden, 0) - link.push.time(hidden, 0)
     for ranks in (4, 8, 16):
-        faster = row_bytes * ((ranks - 1) / link.push.bytes_per_s - pulled(ranks) / link.pull.bytes_per_s)
+        stored = (ranks - 1) / ranks / link.stored.bytes_per_s
+        faster = row_bytes * ((ranks - 1) / link.push.bytes_per_s - stored)
         texts.append(f"from {later / faster:,.0f} rows on between {ranks} ranks")
     return ", ".join(texts)

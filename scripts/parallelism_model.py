@@ -97,7 +97,7 @@ def decode_step(model: ModelConfig, machine: Machine, rows: float, context: floa
         cache=rows * context * cache_bytes(model, tp_size) / machine.bandwidth,
         kernels=machine.kernels.time(model, rows, tp_size),
         all_reduce=all_reduces(model, machine, rows, tp_size),
-        all_gather=machine.link.all_gather(rows, model.vocab_size, tp_size),
+        all_gather=all_gather(model, machine, rows, tp_size),
     )
 
 
@@ -111,12 +111,18 @@ def all_reduces(model: ModelConfig, machine: Machine, rows: float, tp_size: int)
     return num_all_reduces(model) * machine.link.all_reduce(rows, model.hidden_size, tp_size)
 
 
+def all_gather(model: ModelConfig, machine: Machine, rows: float, tp_size: int) -> float:
+    """Seconds until the rank that draws tokens has all logits, beyond those of the LM head."""
+    head = table_bytes(model, tp_size) / machine.bandwidth
+    return machine.link.all_gather(rows, model.vocab_size, tp_size, head)
+
+
 def prompt_time(model: ModelConfig, machine: Machine, length: int, tp_size: int = 1, prompts: int = 1) -> float:
     """Seconds up to the first tokens of ``prompts``, which are computed STEP_TOKENS tokens at a time."""
     products = prompts * prompt_flops(model, length, tp_size) / (machine.prompt_share * machine.flops)
     steps = -(-prompts * length // STEP_TOKENS)
     meeting = steps * all_reduces(model, machine, prompts * length / steps, tp_size)
-    return products + meeting + machine.link.all_gather(prompts, model.vocab_size, tp_size)
+    return products + meeting + all_gather(model, machine, prompts, tp_size)
 
 
 def token_time(

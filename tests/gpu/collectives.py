@@ -16,7 +16,7 @@ EPSILON = 1e-5
 SITE = 5  # the number of the collective
 # Ways of AllReduce: rows are sent; read where they are, by all ranks or by the one that owns them; or stored on that by
 # the product before, for which a copy stands here.
-PUSH, PULL, OWNED, STORED = "push", "pull", "pull by owners", "stored on owners"
+PUSH, PULL, OWNED, STORED = "push", "pull", "owned", "stored"
 THREADS = 512
 
 

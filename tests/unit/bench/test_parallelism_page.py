@@ -48,17 +48,26 @@ def test_the_bytes_of_a_rank_are_those_that_plan_says(tp_size: int) -> None:
     link = Link(Fit(**BYTES), Fit(**BYTES))
     sent = num_all_reduces(model) * link.all_reduce(1, model.hidden_size, tp_size)
     assert sent == plan.link_bytes["all_reduce"]
-    gathered = link.all_gather(1, model.vocab_size, tp_size)
+    gathered = link.all_gather(1, model.vocab_size, tp_size, 0.0)
     assert gathered == pytest.approx(plan.link_bytes["all_gather"], rel=1e-2)
 
 
-def test_many_rows_are_read_in_shares_and_their_sums_and_norms_written() -> None:
+def test_norms_of_many_rows_are_written_in_shares() -> None:
     from collectives_table import Fit, Link
 
     link, rows = Link(Fit(**BYTES | {"seconds": 1e9}), Fit(**BYTES)), 1000
     assert link.all_reduce(rows, 8, 1) == 0
-    assert link.all_reduce(rows, 8, 2) == 2 * rows * 8
-    assert link.all_reduce(rows, 8, 4) == pytest.approx(2 * rows * 8 * 3 * 3 / 4)
+    assert link.all_reduce(rows, 8, 2) == 2 * rows * 8 / 2
+    assert link.all_reduce(rows, 8, 4) == pytest.approx(2 * rows * 8 * 3 / 4)
+
+
+def test_logits_take_what_the_product_before_does_not_hide() -> None:
+    from collectives_table import Fit, Link
+
+    link, sent = Link(Fit(**BYTES), Fit(**BYTES | {"seconds": 6.0})), 4 * 10 * 64 * 3 / 4
+    assert link.all_gather(10, 64, 4, sent - 5) == pytest.approx(3 + 5)
+    assert link.all_gather(10, 64, 4, sent + 5) == pytest.approx(3)
+    assert link.all_gather(10, 64, 1, 0.0) == 0
 
 
 def test_floors_are_those_of_the_measured_engines(llama_8b: ModelConfig) -> None:
@@ -76,20 +85,20 @@ def test_floors_are_those_of_the_measured_engines(llama_8b: ModelConfig) -> None
 def test_a_fit_finds_the_numbers_that_times_were_made_of(tmp_path: Path) -> None:
     from collectives_table import Fit, fit_link, record_collectives
 
-    push, pull = Fit(2e-6, 3e-10, 4e11), Fit(7e-6, 0.0, 3e11)
+    push, stored_rows = Fit(2e-6, 3e-10, 4e11), Fit(7e-6, 0.0, 3e11)
     times = [
-        {"hidden": hidden, "rows": rows, "way": way, "microseconds": fit.time(hidden, 2 * hidden * rows) * 1e6}
+        {"hidden": hidden, "rows": rows, "way": way, "microseconds": fit.time(hidden, share * hidden * rows) * 1e6}
         for hidden in (1024, 4096)
-        for way, fit, counts in (("push", push, (1, 64, 256)), ("pull", pull, (1024, 8192)))
+        for way, fit, share, counts in (("push", push, 2, (1, 64, 256)), ("stored", stored_rows, 1, (1024, 8192)))
         for rows in counts
     ]
     report, stored = tmp_path / "report.json", tmp_path / "stored.json"
-    report.write_text(json.dumps({"times": times}))
+    report.write_text(json.dumps({"ranks": 2, "times": times}))
     other = tmp_path / "other.json"
     other.write_text(json.dumps({"library": "NCCL", "times": []}))
     record_collectives(stored, [report, other], "abc")
     link = fit_link(stored)
-    for found, expected in ((link.push, push), (link.pull, pull)):
+    for found, expected in ((link.push, push), (link.stored, stored_rows)):
         assert vars(found) == pytest.approx(vars(expected), rel=1e-6)
     assert {name: kept.get("commit") for name, kept in json.loads(stored.read_text()).items()} == {
         "trtllm_lite": "abc",
