@@ -1,19 +1,21 @@
-"""AllGather on GPUs that reach each other's memory."""
+"""AllGather on GPUs that reach each other's memory, or in NCCL."""
 
 from __future__ import annotations
 
 from ..cuda.lowering import Lowering
 from ..cuda.ranks import MEETING_BLOCKS
-from ..launch import Command, features, kernel, launch
+from ..launch import Buffer, Collective, Command, features, kernel, launch
 
 _SOURCE = "all_gather/cuda.cuh"
 _THREADS, _MEETING_THREADS = 512, 32
 
 
 def lower(op: Lowering) -> list[Command]:
-    """One launch."""
-    x, where = op.rows("x"), (op.state("ranks"), op.state("rank_flags"), op.collective)
-    defines = {"TL_MEETING_BLOCKS": MEETING_BLOCKS}
+    """One launch, or where ``ranks`` is no operand one that puts side by side what NCCL has gathered rank by rank."""
+    x = op.rows("x")
+    if not op.has("ranks"):
+        return _by_library(op, x, op.result("y"))
+    where, defines = (op.state("ranks"), op.state("rank_flags"), op.collective), {"TL_MEETING_BLOCKS": MEETING_BLOCKS}
     if op.attribute("in_place"):
         op.place("y", x)
         return [launch(kernel(_SOURCE, "rows_are_there", _MEETING_THREADS, 0, defines), (1,), *where)]
@@ -22,3 +24,13 @@ def lower(op: Lowering) -> list[Command]:
         op.refuse("expected logits, which alone are gathered")
     specialised = kernel(_SOURCE, "all_gather", _THREADS, 0, defines)
     return [launch(specialised, (MEETING_BLOCKS,), y, x, *where, op.num_rows("y"), features(x), features(y))]
+
+
+def _by_library(op: Lowering, x: Buffer, y: Buffer) -> list[Command]:
+    rows, part = op.num_rows("y"), features(x)
+    gathered = Buffer(f"{op.name}.gathered", x.dtype, (op.extents("x")[0], op.num_ranks * part))
+    specialised = kernel("all_gather/side_by_side.cuh", "side_by_side", _THREADS, 0, {})
+    return [
+        Collective("all_gather_rows", x, gathered, rows),
+        launch(specialised, (rows, op.num_ranks), y, gathered, rows, part, features(y)),
+    ]

@@ -24,7 +24,8 @@ have operands:
   slot is not negative is the one that the slot has there;
 - of several ranks, CacheSlots, Embedding, AllReduce and AllGather have the states ``ranks`` (``rank_table.cuh``) and
   ``rank_flags``, AllReduce ``rank_inbox`` and ``rank_turns``, too (``rank_inbox.cuh``); it may have the ``residual``
-  and ``weight`` of the RmsNorm behind it, whose outputs it then makes;
+  and ``weight`` of the RmsNorm behind it, whose outputs it then makes; where ranks meet in NCCL, Embedding alone has
+  ``ranks``;
 - Linear may store its rows on other ranks (``peer_rows.cuh``): on those that add them up, if it and the AllReduce
   behind it have the state ``rank_sums``; beside theirs on the first, if it has ``ranks`` alone, where the AllGather
   behind it has ``in_place`` and waits for them;
@@ -61,6 +62,7 @@ class Lowering(Protocol):
     max_seq_len: int
     tokens_per_block: int
     symbols: Mapping[str, int]  # the bound of each symbol
+    num_ranks: int  # that share out the layers
     collective: int  # the number by which a collective is known that not all ranks come to
 
     def has(self, operand: str) -> bool:

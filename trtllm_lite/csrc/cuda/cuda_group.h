@@ -1,5 +1,5 @@
 // The ranks of one engine, of all its stages, on as many GPUs of a machine. One process drives them, and they reach
-// each other's memory.
+// each other's memory, or meet in NCCL.
 #pragma once
 
 #include <chrono>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/cuda_executor.h"
+#include "cuda/rank_communicators.h"
 
 namespace tl::cuda {
 
@@ -17,9 +18,11 @@ class CudaGroup final : public DeviceExecutor {
  public:
   // Borrows the engines (check_ranks), one for each rank, in order; each is loaded on the GPU of its number in
   // `devices`. Throws as CudaExecutor does, EngineError if the engines are not the ranks of one, DeviceError if a GPU
-  // does not reach another. A rank that comes to a collective later than another by more than `timeout` has failed.
+  // does not reach another, or NCCL is not there or fails. A rank that comes to a collective later than another by more
+  // than `timeout` has failed.
   CudaGroup(std::span<const Engine* const> engines, std::span<const int> devices, std::int64_t num_blocks,
             const std::vector<std::string>& library_directories, std::chrono::nanoseconds timeout);
+  ~CudaGroup() override;
 
   const Engine& engine() const override { return drawing().engine(); }
   std::int64_t num_blocks() const override { return drawing().num_blocks(); }
@@ -31,9 +34,12 @@ class CudaGroup final : public DeviceExecutor {
   // The rank that draws tokens: the first one of the last stage.
   CudaExecutor& drawing() const;
   RankPeers peers_of(const CudaExecutor& rank) const;
+  void reach_each_other() const;
+  void connect(const Nccl& library);
 
   std::vector<std::unique_ptr<CudaExecutor>> ranks_;
   std::unique_ptr<RankWatchdog> watchdog_;
+  std::unique_ptr<RankCommunicators> communicators_;  // null where ranks reach each other's memory
 };
 
 }  // namespace tl::cuda

@@ -19,7 +19,7 @@ def stored_sums(ops: list[Op], program: ProgramKind) -> list[Op]:
     Linear stores them there, if its kernel can: it and its AllReduce have the state ``rank_sums``. An AllReduce with
     ``sum_everywhere`` shows others the sum that it norms, too.
     """
-    if program.limits.tp_size == 1:
+    if program.limits.tp_size == 1 or program.limits.uses_nccl:
         return ops
     links = Links(ops)
     many = program.bucket.max_tokens > inbox_size(program)
@@ -41,6 +41,8 @@ def stored_logits(ops: list[Op], program: ProgramKind) -> list[Op]:
 
     The AllGather behind it becomes a wait for those of all ranks (``in_place``).
     """
+    if program.limits.tp_size == 1 or program.limits.uses_nccl:
+        return ops
     links = Links(ops)
     products = {op: linear for op in ops if (linear := _logits_product(op, links, program)) is not None}
     gathered = {op.outputs["y"]: _like(op.outputs["y"]) for op in products}
