@@ -117,7 +117,8 @@ def collectives_table(path: Path) -> str:
         f"\n\n{markdown([*titles, f'NCCL, {sizes[0]:,}'], rows)}\n\n"
         f"Fit of a push: {link.push.seconds * 1e6:.2f} µs + {link.push.seconds_per_feature * 1e9:.2f} ns × hidden size "
         f"+ bytes / {link.push.bytes_per_s / 1e9:.0f} GB/s; of stored rows: {link.stored.seconds * 1e6:.2f} µs + bytes "
-        f"that are sent / {link.stored.bytes_per_s / 1e9:.0f} GB/s. The error is at most {max(map(abs, errors)):.0%}. Engines push up to "
+        f"that are sent / {link.stored.bytes_per_s / 1e9:.0f} GB/s. The error is at most "
+        f"{max(map(abs, errors)):.0%}. Engines push up to "
         f"{most}. By the fit stored rows of {sizes[0]:,} would be faster {_bounds(link, sizes[0])}.\n"
     )
 
