@@ -197,7 +197,9 @@ def test_engines_whose_ranks_meet_in_nccl_need_no_memory_of_others(tmp_path: Pat
     first, second = (read_engine(tmp_path / "engine" / f"rank{rank}.engine") for rank in range(2))
     plan = first.plan
     assert plan == second.plan
-    assert first.manifest.allreduce_strategy == "NCCL"
+    assert first.manifest.divided == {"tp_size": 2, "allreduce_strategy": "NCCL"}
+    shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / "engine"), "--json"]).stdout
+    assert json.loads(shown)["limits"]["allreduce_strategy"] == "NCCL"
     for program in plan.programs:
         names = list(map(plan.name_of, program.instructions))
         assert [names.count(name) for name in ("all_reduce", "all_gather_rows", "side_by_side")] == [7, 1, 1]
