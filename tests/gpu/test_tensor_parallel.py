@@ -80,7 +80,6 @@ def test_two_gpus_compute_what_one_computes(family: str, dtype: str, two: dict[s
             assert_close(np.asarray(actual), np.asarray(expected), dtype, table=GPU_TOLERANCES)
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("how", [{}, {"qformat": "fp8_rowwise"}, {"qformat": "int8_wo"}], ids=str)
 def test_long_prompts_are_what_one_gpu_makes_of_them(how: dict[str, Any], tmp_path: Path) -> None:
     """Ranks store rows of large steps on those that own them, beside steps that send them."""
@@ -94,12 +93,8 @@ def test_long_prompts_are_what_one_gpu_makes_of_them(how: dict[str, Any], tmp_pa
         assert_close(np.asarray(two.context_logits), np.asarray(one.context_logits), "bfloat16", table=table)
 
 
-@pytest.mark.parametrize("two", [{"tp_size": 2}, {"pp_size": 2}], ids=str)
-def test_draws_repeat_alone_and_no_request_is_lost_under_load(two: dict[str, int], tmp_path: Path) -> None:
-=======
 @OF_TWO
 def test_draws_repeat_alone_and_no_request_is_lost_under_load(two: dict[str, Any], tmp_path: Path) -> None:
->>>>>>> a2556622cde15dc9ed681bfc949da3a43eaf0917
     (directory,) = made(tmp_path, "llama", "bfloat16", two)
     with LLM(directory, kv_cache_config={"enable_block_reuse": False}) as llm:
         alone = [llm.generate(prompt, DRAWN, use_tqdm=False) for prompt in PROMPTS[:1] * 3]
