@@ -121,12 +121,14 @@ void CudaStepExecutor::for_each_rank(Order order, const Use& use) {
 // it is on the streams of all before any is waited for.
 void CudaStepExecutor::capture(const StepShape& shape, const std::byte* inputs) {
   if (executor_.has_captured(shape)) return;
-  for_each_rank(Order::kAtOnce, [&](const Rank& rank) {
-    draws(rank) ? rank.executor->enqueue_step(shape, inputs) : rank.executor->enqueue_forward(shape, inputs);
+  or_give_up([&] {
+    for_each_rank(Order::kAtOnce, [&](const Rank& rank) {
+      draws(rank) ? rank.executor->enqueue_step(shape, inputs) : rank.executor->enqueue_forward(shape, inputs);
+    });
+    record(flights_.front().ended);
+    share_tokens();
+    wait_for_end(flights_.front(), 0);
   });
-  record(flights_.front().ended);
-  share_tokens();
-  wait_for_end(flights_.front(), 0);
   for_each_rank(Order::kOneByOne, [](const Rank& rank) { rank.executor->synchronize(); });
   for_each_rank(Order::kAtOnce, [&](const Rank& rank) { rank.executor->capture(shape, draws(rank)); });
 }
@@ -182,6 +184,17 @@ void CudaStepExecutor::or_synchronize(const Fn& call) {
   }
 }
 
+// Carries out `call`; if it fails half-way, no rank waits for what another has not been given.
+template <typename Fn>
+void CudaStepExecutor::or_give_up(const Fn& call) {
+  try {
+    call();
+  } catch (...) {
+    give_up();
+    throw;
+  }
+}
+
 // Waits for all that is on the streams. Returns the names of ranks that have failed, if there are several ranks.
 std::string CudaStepExecutor::synchronize() {
   std::string failed;
@@ -205,12 +218,7 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   flight.is_timed = !batch.only_decodes() || max_draft_len() > 0;
   tables_.update(batch.table_updates);
   if (!batch.rows.empty()) pack(batch, flight);
-  try {
-    for_each_rank(order_of(flight), [&](const Rank& rank) { enqueue(batch, flight, rank); });
-  } catch (...) {
-    give_up();  // other ranks wait for what one has not been given
-    throw;
-  }
+  or_give_up([&] { for_each_rank(order_of(flight), [&](const Rank& rank) { enqueue(batch, flight, rank); }); });
   if (!flight.awaits_masks) enqueue_end(flight);
 }
 

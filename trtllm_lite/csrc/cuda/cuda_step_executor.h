@@ -83,6 +83,8 @@ class CudaStepExecutor : public StepExecutor {
 
   template <typename Fn>
   void or_synchronize(const Fn& call);
+  template <typename Fn>
+  void or_give_up(const Fn& call);
   std::string synchronize();
   void link_stages(std::span<CudaExecutor* const> ranks);
   Flight& flight_at(int place) { return flights_[static_cast<std::size_t>(oldest_ + place) % flights_.size()]; }
