@@ -14,16 +14,14 @@ namespace {
 constexpr const char* kTakesTooLong =
     " takes longer than twice the time by which a rank may be late: a GPU of the engine has failed, load it again";
 
-std::byte* host_block(const PinnedBuffer& cache, std::int32_t index, const CudaExecutor& executor) {
-  return cache.data() + static_cast<std::size_t>(index) * executor.block_bytes();
-}
-
 }  // namespace
 
 CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks,
-                                   const RankWatchdog* watchdog)
+                                   const RankWatchdog* watchdog, EarlierStages* earlier)
     : num_stages_(static_cast<int>(ranks.front()->engine().manifest().mapping.pp_size)),
-      executor_(*ranks[ranks.size() - ranks.size() / static_cast<std::size_t>(num_stages_)]),
+      tp_size_(static_cast<std::size_t>(ranks.front()->engine().manifest().mapping.tp_size)),
+      executor_(*ranks[ranks.size() - tp_size_]),
+      earlier_(earlier),
       vocab_size_(static_cast<std::size_t>(executor_.engine().manifest().model.vocab_size)),
       host_(executor_),
       masks_(executor_, host_.rows()),
@@ -32,20 +30,17 @@ CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::in
       watchdog_(watchdog),
       flights_(static_cast<std::size_t>(num_stages_) + 1) {
   link_stages(ranks);
-  const auto tp_size = ranks.size() / static_cast<std::size_t>(num_stages_);
-  const auto link_to = [&](std::size_t rank) { return rank < tp_size ? nullptr : links_[rank - tp_size].get(); };
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     CudaExecutor& executor = *ranks[rank];
     executor.device().make_current();
-    PinnedBuffer host_cache(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), "swapped KV cache",
-                            "lower host_cache_size");
+    PinnedBuffer host_cache = make_host_cache(executor, num_host_blocks);
     if (&executor == &executor_) {
       host_cache_ = std::move(host_cache);
-      from_ = link_to(rank);
+      from_ = source_of(rank);
       continue;
     }
-    StageLink* const to = rank + tp_size < ranks.size() ? link_to(rank + tp_size) : nullptr;
-    followers_.push_back({&executor, std::move(host_cache), link_to(rank), to});
+    RowSink* const to = rank + tp_size_ < ranks.size() ? links_[rank].get() : nullptr;
+    followers_.push_back({&executor, std::move(host_cache), source_of(rank), to});
   }
   executor_.device().make_current();
   for (int stage = 0; stage < num_stages_; ++stage) drawn_.push_back(make_event());
@@ -65,13 +60,19 @@ CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::in
 
 // What a rank computes goes to the rank of the same part in the next stage.
 void CudaStepExecutor::link_stages(std::span<CudaExecutor* const> ranks) {
-  const auto tp_size = ranks.size() / static_cast<std::size_t>(num_stages_);
-  for (std::size_t rank = tp_size; rank < ranks.size(); ++rank) {
-    links_.push_back(std::make_unique<StageLink>(*ranks[rank - tp_size], *ranks[rank]));
+  for (std::size_t rank = tp_size_; rank < ranks.size(); ++rank) {
+    links_.push_back(std::make_unique<StageLink>(*ranks[rank - tp_size_], *ranks[rank]));
   }
 }
 
+// Where a rank has its rows from; null in the first stage.
+RowSource* CudaStepExecutor::source_of(std::size_t rank) const {
+  if (rank >= tp_size_) return links_[rank - tp_size_].get();
+  return earlier_ == nullptr ? nullptr : earlier_->rows_of(rank);
+}
+
 CudaStepExecutor::~CudaStepExecutor() {
+  if (earlier_ != nullptr) earlier_->abort();
   if (watchdog_ != nullptr && watchdog_->is_raised()) return;  // a stream may never end
   for (const Follower& follower : followers_) {
     if (follower.executor->device().try_make_current()) driver().stream_synchronize(follower.executor->stream());
@@ -119,6 +120,7 @@ void CudaStepExecutor::for_each_rank(const Use& use) {
 // it is on the streams of all before any is waited for.
 void CudaStepExecutor::capture(const StepShape& shape, const std::byte* inputs) {
   if (executor_.has_captured(shape)) return;
+  if (earlier_ != nullptr) earlier_->capture(shape, inputs);
   const auto draws = [this](const CudaExecutor& rank) { return &rank == &executor_; };
   for_each_rank([&](CudaExecutor& rank) {
     draws(rank) ? rank.enqueue_step(shape, inputs) : rank.enqueue_forward(shape, inputs);
@@ -164,10 +166,12 @@ void CudaStepExecutor::or_synchronize(const Fn& call) {
   try {
     call();
   } catch (const DeviceError& error) {
+    if (earlier_ != nullptr) earlier_->fail(error.what());  // or else streams would wait for ever
     if (watchdog_ != nullptr && watchdog_->is_raised()) throw;  // a stream may never end, and no step comes behind it
     const std::string failed = synchronize();
     throw DeviceError(failed + (failed.empty() ? "" : ": ") + error.what());
   } catch (...) {
+    if (earlier_ != nullptr) earlier_->fail("a step could not be carried out");
     synchronize();
     throw;
   }
@@ -195,6 +199,7 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   flight.is_timed = !batch.only_decodes() || max_draft_len() > 0;
   tables_.update(batch.table_updates);
   if (!batch.rows.empty()) pack(batch, flight);
+  if (earlier_ != nullptr) earlier_->step(batch.step, batch.copies, flight.shape, flight.inputs.data());
   const auto in_last_stage = [](const Follower& follower) { return follower.to == nullptr; };
   for (const Follower& follower : followers_) {
     if (!in_last_stage(follower)) follow(batch, flight, follower);
@@ -209,16 +214,11 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
 
 // The part of a step that another rank has than the one that draws tokens. Its inputs have been packed.
 void CudaStepExecutor::follow(const StepBatch& batch, const Flight& flight, const Follower& follower) {
-  CudaExecutor& rank = *follower.executor;
-  rank.device().make_current();
   if (follower.from == nullptr) {
-    driver().check(driver().stream_wait(rank.stream(), drawn_before(), 0), "waiting for tokens");
+    follower.executor->device().make_current();
+    driver().check(driver().stream_wait(follower.executor->stream(), drawn_before(), 0), "waiting for tokens");
   }
-  copy_blocks(batch.copies, rank, [&](std::int32_t index) { return host_block(follower.host_cache, index, rank); });
-  if (batch.rows.empty()) return;
-  if (follower.from != nullptr) follower.from->receive(flight.shape.num_tokens);
-  rank.enqueue_forward(flight.shape, flight.inputs.data());
-  if (follower.to != nullptr) follower.to->send(flight.shape.num_tokens);
+  follower.enqueue(batch.copies, flight.shape, flight.inputs.data());
 }
 
 void CudaStepExecutor::enqueue_drawing(const StepBatch& batch, Flight& flight) {
@@ -265,6 +265,7 @@ void CudaStepExecutor::enqueue_guided(Flight& flight) {
 
 void CudaStepExecutor::enqueue_end(Flight& flight) {
   if (!followers_.empty()) driver().check(driver().event_record(drawn_before(), executor_.stream()), "drawing tokens");
+  if (earlier_ != nullptr) earlier_->send_tokens();
   ++num_enqueued_;
   if (flight.shape.num_logits > 0) copy_tokens(flight);
   driver().check(driver().event_record(flight.ended.get(), executor_.stream()), "timing a step");
@@ -307,10 +308,16 @@ void CudaStepExecutor::wait_for_end(const Flight& flight) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end = Clock::now() + 2 * std::chrono::nanoseconds(watchdog_->timeout());
   while (!driver().reached(flight.ended.get()) && !watchdog_->is_raised()) {
-    if (Clock::now() > end) throw DeviceError("step " + std::to_string(flight.batch->step) + kTakesTooLong);
+    if (Clock::now() > end) give_up(flight.batch->step);
+    if (earlier_ != nullptr) earlier_->look_after(flight.batch->step);
     std::this_thread::yield();
   }
   watchdog_->check(flight.batch->step);
+}
+
+void CudaStepExecutor::give_up(std::uint64_t step) {
+  if (earlier_ != nullptr) earlier_->check_ended(step);
+  throw DeviceError("step " + std::to_string(step) + kTakesTooLong);
 }
 
 void CudaStepExecutor::finish_all() {

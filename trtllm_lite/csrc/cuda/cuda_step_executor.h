@@ -7,7 +7,8 @@
 // continued, and the masks made, while the device makes the logits. A row whose mask takes longer sits the step out.
 //
 // Ranks are on GPUs and streams of their own. The first rank of the last stage draws the tokens, which those of the
-// first stage read in its memory; the others compute logits alone, or what the next stage goes on with (stage_link.h).
+// first stage read in its memory; the others (follower.h) compute logits alone, or what the next stage goes on with.
+// Where the other stages are in other processes (earlier_stages.h), all ranks here are the last stage's.
 // As long as steps of other requests are queued, all stages compute.
 //
 // Rows that ask for more than the device's sampling kernel does (beams, logits, allowed tokens, …) are sampled on the
@@ -22,6 +23,8 @@
 #include "batching/step.h"
 #include "batching/step_memory.h"
 #include "cuda/cuda_executor.h"
+#include "cuda/earlier_stages.h"
+#include "cuda/follower.h"
 #include "cuda/host_sampling.h"
 #include "cuda/stage_link.h"
 #include "cuda/step_packer.h"
@@ -32,9 +35,9 @@ namespace tl::cuda {
 class CudaStepExecutor : public StepExecutor {
  public:
   // Borrows the executors, one for each rank, in order. `num_host_blocks`: KV blocks that swapped-out requests may take
-  // on the host. The watchdog is theirs; one rank has none.
+  // on the host. The watchdog is theirs; one rank has none. `earlier`: the stages that are elsewhere, if some are.
   CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks,
-                   const RankWatchdog* watchdog = nullptr);
+                   const RankWatchdog* watchdog = nullptr, EarlierStages* earlier = nullptr);
   ~CudaStepExecutor() override;
 
   // Captures graphs of decode steps of up to `max_batch_size` rows, each with as many drafts as there may be, without
@@ -67,18 +70,11 @@ class CudaStepExecutor : public StepExecutor {
     StepResult result;
   };
 
-  // Another rank than the one that draws tokens.
-  struct Follower {
-    CudaExecutor* executor;
-    PinnedBuffer host_cache;
-    StageLink* from;  // of another stage; null in the first
-    StageLink* to;    // null in the last
-  };
-
   template <typename Fn>
   void or_synchronize(const Fn& call);
   std::string synchronize();
   void link_stages(std::span<CudaExecutor* const> ranks);
+  RowSource* source_of(std::size_t rank) const;
   void follow(const StepBatch& batch, const Flight& flight, const Follower& follower);
   Flight& flight_at(int place) { return flights_[static_cast<std::size_t>(oldest_ + place) % flights_.size()]; }
   Flight& newest() { return flight_at(in_flight_ - 1); }
@@ -99,6 +95,7 @@ class CudaStepExecutor : public StepExecutor {
   void finish(Flight& flight);
   void finish_all();
   void wait_for_end(const Flight& flight);
+  [[noreturn]] void give_up(std::uint64_t step);
   void read_times(Flight& flight);
   void read_tokens(Flight& flight);
   void read_guided(Flight& flight);
@@ -106,15 +103,17 @@ class CudaStepExecutor : public StepExecutor {
   std::int64_t max_draft_len() const;
 
   const int num_stages_;
+  const std::size_t tp_size_;
   CudaExecutor& executor_;  // of the rank that draws tokens
+  EarlierStages* const earlier_;
   const std::size_t vocab_size_;
   HostSampling host_;
   TokenMasks masks_;
   StepPacker packer_;
   SlotTables tables_;
   PinnedBuffer host_cache_;
-  std::vector<std::unique_ptr<StageLink>> links_;  // to each rank of the stages but the first, in order
-  StageLink* from_ = nullptr;                      // to the rank that draws tokens
+  std::vector<std::unique_ptr<StageLink>> links_;  // to each rank of the stages but the first here, in order
+  RowSource* from_ = nullptr;                      // of the rank that draws tokens
   std::vector<Follower> followers_;
   const RankWatchdog* const watchdog_;
   std::vector<OwnedEvent> drawn_;   // the tokens of the last num_stages() steps, in turn
