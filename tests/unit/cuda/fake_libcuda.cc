@@ -2,42 +2,36 @@
 // somebody waits for it. So a buffer that is reused too early gives wrong tokens, here as on a GPU.
 //
 // The "kernels" are those of a toy model: a token's successor is the sum of all tokens up to it, modulo the vocabulary.
-// Its KV cache holds the tokens. Token kPoison gives logits that are not numbers.
+// Its KV cache holds the tokens. Token kPoison gives logits that are not numbers. Of several ranks each adds up the
+// tokens of its positions, and they add up their sums.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "cuda/rank_table.cuh"
+#include "fake_streams.h"
 #include "sample/slot.cuh"
 
 namespace {
 
-using Work = std::function<void()>;
-constexpr int kPoison = 13, kGarbage = 3, kInvalidValue = 1, kOutOfMemory = 2, kNotReady = 600, kOutOfResources = 701,
-              kLaunchFailed = 719;
+using fake::Context, fake::count, fake::counted, fake::Lock, fake::Meeting, fake::number_from, fake::run_until,
+    fake::Stream, fake::Work;
+constexpr int kPoison = 13, kGarbage = 3, kInvalidValue = 1, kOutOfMemory = 2, kInvalidContext = 201,
+              kNoPeerAccess = 217, kInvalidHandle = 400, kNotReady = 600, kOutOfResources = 701,
+              kPeerAccessAlreadyEnabled = 704, kLaunchFailed = 719;
 
-struct Stream {
-  std::deque<Work> queue;
-  std::vector<Work>* capture = nullptr;
-
-  void push(Work work) {
-    if (capture) {
-      capture->push_back(std::move(work));
-    } else {
-      queue.push_back(std::move(work));
-    }
-  }
-};
 struct Event {
   Stream* stream = nullptr;
   std::int64_t num_recorded = 0, num_reached = 0;
@@ -70,10 +64,6 @@ struct Copy3d {
   std::size_t width, height, depth;
 };
 
-std::map<std::string, std::int64_t>& counts() {
-  static std::map<std::string, std::int64_t> counts;
-  return counts;
-}
 std::size_t& allocated() {
   static std::size_t bytes = 0;
   return bytes;
@@ -129,9 +119,79 @@ Work embed(Arguments& a, unsigned blocks) {
     for (unsigned t = 0; t < blocks; ++t) {
       x[t] = slots[t] >= 0 ? last[slots[t]] : ids[t];
       if (x[t] >= 0) continue;
-      ++counts()["ended"];
+      count("ended");
       x[t] = kGarbage;  // nobody may use what comes of the row
     }
+  };
+}
+
+using tl::RankTable;
+
+// The same, where the rank that draws tokens has its own last ones.
+Work embed_of_rank(Arguments& a, unsigned blocks) {
+  auto* x = a.next<int*>();
+  const auto *ids = a.next<const int*>(), *slots = a.next<const int*>();
+  const char* last = a.next<const char*>();
+  const auto* ranks = a.next<const RankTable*>();
+  return [=] {
+    const auto* drawn = reinterpret_cast<const int*>(last - ranks->states[ranks->rank] + ranks->drawing);
+    for (unsigned t = 0; t < blocks; ++t) {
+      x[t] = slots[t] >= 0 ? drawn[slots[t]] : ids[t];
+      if (x[t] < 0) x[t] = kGarbage;
+    }
+  };
+}
+
+// Forgets what other ranks have to add up: of positions that are not this rank's, x counts as 0.
+Work attend_of_rank(Arguments& a, unsigned blocks) {
+  auto *sums = a.next<int*>(), *x = a.next<int*>();
+  auto* cache = a.next<std::uint16_t*>();
+  const auto *cu_seqlens = a.next<const int*>(), *past_lens = a.next<const int*>(), *tables = a.next<const int*>();
+  const int stride = a.next<int>(), page = a.next<int>();
+  const auto* ranks = a.next<const RankTable*>();
+  return [=] {
+    for (unsigned s = 0; s < blocks; ++s) {
+      const int first = cu_seqlens[s], count = cu_seqlens[s + 1] - first;
+      const auto place = [&](int position) {
+        return cache + tables[s * stride + position / page] * page + position % page;
+      };
+      for (int i = 0; i < count; ++i) *place(past_lens[s] + i) = static_cast<std::uint16_t>(x[first + i]);
+      for (int i = 0, sum = 0; i < past_lens[s] + count; ++i) {
+        if (static_cast<unsigned>(i) % ranks->count == ranks->rank) sum += *place(i);
+        if (i >= past_lens[s]) sums[first + i - past_lens[s]] = sum;
+      }
+    }
+  };
+}
+
+// Of engines, by the arenas of their first ranks.
+std::map<void*, Meeting>& meetings() {
+  static std::map<void*, Meeting> meetings;
+  return meetings;
+}
+
+struct Sums {
+  int* sums;
+  int rows;
+};
+void add_sums(void* const* each, int count) {
+  const auto sums_of = [&](int rank) { return static_cast<const Sums*>(each[rank]); };
+  for (int row = 0; row < sums_of(0)->rows; ++row) {
+    int sum = 0;
+    for (int rank = 0; rank < count; ++rank) sum += sums_of(rank)->sums[row];
+    for (int rank = 0; rank < count; ++rank) sums_of(rank)->sums[row] = sum;
+  }
+}
+
+// Adds up what all ranks have, which meet for it.
+Work add_up(Arguments& a, unsigned) {
+  auto own = std::make_shared<Sums>();
+  own->sums = a.next<int*>();
+  const auto* ranks = a.next<const RankTable*>();
+  own->rows = a.next<int>();
+  return [=] {
+    const auto rank = static_cast<int>(ranks->rank), count = static_cast<int>(ranks->count);
+    return meetings()[reinterpret_cast<void*>(ranks->arenas[0])].come(rank, count, own.get(), add_sums);
   };
 }
 
@@ -226,7 +286,7 @@ void forbid(const int* mask, std::vector<float>& row) {
   }
 }
 
-void count(SamplingSlot& slot, LogitEdit* edits, int max_edits, int token) {
+void count_token(SamplingSlot& slot, LogitEdit* edits, int max_edits, int token) {
   for (LogitEdit* edit = edits; edit < edits + slot.num_edits; ++edit) {
     if ((edit->token & LogitEdit::kTokenMask) != static_cast<unsigned>(token)) continue;
     edit->num_generated = std::max(edit->num_generated, 0) + 1;
@@ -280,7 +340,7 @@ Work sample(Arguments& a, unsigned blocks) {
         const int best = static_cast<int>(std::max_element(changed.begin(), changed.end()) - changed.begin());
         if (std::isinf(changed[static_cast<unsigned>(best)])) break;
         if (!greedy && slot->num_logprobs > 0) describe(row, best, slot->num_logprobs - 1, logprobs[r]);
-        if (!greedy && slot->counts_tokens) count(*slot, edits, max_edits, best);
+        if (!greedy && slot->counts_tokens) count_token(*slot, edits, max_edits, best);
         const bool ends = std::find(slot->stops, slot->stops + tl::kMaxStops, ~best) != slot->stops + tl::kMaxStops;
         tokens[r] = best;
         last[slots[first]] = ends ? ~best : best;
@@ -299,23 +359,30 @@ Work probe(Arguments& a, unsigned) {
   const int after = a.next<int>();
   const auto* address = a.next<const char*>();
   return [=] {
-    counts()["map_offset"] = static_cast<const char*>(map.address) - address;
-    counts()["map_data_type"] = map.data_type;
-    counts()["map_columns"] = map.columns;
-    counts()["map_rows"] = map.rows;
-    counts()["map_row_bytes"] = map.row_bytes;
-    counts()["map_box_columns"] = map.box_columns;
-    counts()["map_box_rows"] = map.box_rows;
-    counts()["map_swizzle"] = map.swizzle;
-    counts()["map_promotion"] = map.promotion;
-    counts()["map_fill"] = map.fill;
-    counts()["map_neighbours"] = 1000 * before + after;
+    counted("map_offset") = static_cast<const char*>(map.address) - address;
+    counted("map_data_type") = map.data_type;
+    counted("map_columns") = map.columns;
+    counted("map_rows") = map.rows;
+    counted("map_row_bytes") = map.row_bytes;
+    counted("map_box_columns") = map.box_columns;
+    counted("map_box_rows") = map.box_rows;
+    counted("map_swizzle") = map.swizzle;
+    counted("map_promotion") = map.promotion;
+    counted("map_fill") = map.fill;
+    counted("map_neighbours") = 1000 * before + after;
   };
 }
 
 const std::map<std::string, Kernel>& kernels() {
-  static const std::map<std::string, Kernel> all{{"embed", embed}, {"attend", attend}, {"adapt", adapt},
-                                                 {"score", score}, {"sample", sample}, {"probe", probe}};
+  static const std::map<std::string, Kernel> all{{"embed", embed},
+                                                 {"attend", attend},
+                                                 {"adapt", adapt},
+                                                 {"score", score},
+                                                 {"sample", sample},
+                                                 {"probe", probe},
+                                                 {"embed_of_rank", embed_of_rank},
+                                                 {"attend_of_rank", attend_of_rank},
+                                                 {"add_up", add_up}};
   return all;
 }
 
@@ -325,21 +392,16 @@ const std::map<std::string, std::vector<std::size_t>>& parameter_sizes() {
                                                                    {"adapt", {8, 8, 8, 8, 8, 8, 4, 4, 4}},
                                                                    {"score", {8, 8, 8, 8, 4}},
                                                                    {"sample", {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 4, 4}},
-                                                                   {"probe", {4, sizeof(TensorMap), 4, 8}}};
+                                                                   {"probe", {4, sizeof(TensorMap), 4, 8}},
+                                                                   {"embed_of_rank", {8, 8, 8, 8, 8}},
+                                                                   {"attend_of_rank", {8, 8, 8, 8, 8, 8, 4, 4, 8}},
+                                                                   {"add_up", {8, 8, 4}}};
   return all;
 }
 
-void run_until(Stream* stream, const std::function<bool()>& done) {
-  while (!done() && !stream->queue.empty()) {
-    const Work work = std::move(stream->queue.front());
-    stream->queue.pop_front();
-    work();
-  }
-}
-
 int push_copy(void* to, const void* from, std::size_t bytes, Stream* stream, const char* kind) {
-  ++counts()[kind];
-  counts()[std::string(kind) + "_bytes"] += static_cast<std::int64_t>(bytes);
+  count(kind);
+  count(std::string(kind) + "_bytes", static_cast<std::int64_t>(bytes));
   stream->push([=] { std::memcpy(to, from, bytes); });
   return 0;
 }
@@ -356,27 +418,42 @@ Hold& hold() {
 }
 
 // 89 is compute capability 8.9.
-int fake_capability() {
-  const char* set = std::getenv("FAKE_CAPABILITY");
-  return set == nullptr ? 90 : std::atoi(set);
-}
+int fake_capability() { return number_from("FAKE_CAPABILITY", 90); }
 std::map<const Kernel*, int>& allowed_shared_bytes() {
   static std::map<const Kernel*, int> allowed;
   return allowed;
 }
 int max_shared_bytes() { return fake_capability() == 89 ? 99 << 10 : 227 << 10; }
 
-}  // namespace
-
-// One that was never recorded is reached.
-void run_until_reached(Event* event, std::int64_t number) {
-  if (number > 0) run_until(event->stream, [event, number] { return event->num_reached >= number; });
+// Whether the stream has come to it. One that was never recorded is reached.
+bool run_until_reached(Event* event, std::int64_t number) {
+  const auto reached = [=] { return event->num_reached >= number; };
+  if (!reached()) run_until(event->stream, reached);
+  return reached();
 }
+
+// Waits until there is room for one more kernel on a stream, if that is limited. Returns false if there is none: the
+// stream waits for another, on which nobody puts what it waits for.
+bool has_room(Stream* stream) {
+  constexpr std::chrono::seconds kNever{20};
+  const int most = number_from("FAKE_MAX_PENDING", 0);
+  std::unique_lock lock(fake::device_mutex());
+  const auto has_one = [=] { return most == 0 || stream->num_pending < most; };
+  const auto make_one = [&] { return run_until(stream, has_one), has_one(); };
+  if (!fake::pushed().wait_for(lock, kNever, make_one)) return false;
+  ++stream->num_pending;
+  return true;
+}
+
+}  // namespace
 
 extern "C" {
 
 // For tests: how often something was called.
-std::int64_t fake_count(const char* what) { return counts()[what]; }
+std::int64_t fake_count(const char* what) {
+  const Lock lock(fake::device_mutex());
+  return counted(what);
+}
 std::int64_t fake_allocated() { return static_cast<std::int64_t>(allocated()); }
 
 // While `held` is not 0, whoever waits for the device waits: a test may submit any number of requests meanwhile.
@@ -392,7 +469,7 @@ int cuInit(unsigned) { return 0; }
 int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
 int cuGetErrorName(int, const char** name) { return *name = "CUDA_ERROR_FAKE", 0; }
 int cuGetErrorString(int, const char** text) { return *text = "the fake driver refuses", 0; }
-int cuDeviceGetCount(int* count) { return *count = std::getenv("FAKE_NO_GPU") ? 0 : 1, 0; }
+int cuDeviceGetCount(int* count) { return *count = std::getenv("FAKE_NO_GPU") ? 0 : number_from("FAKE_GPUS", 1), 0; }
 int cuDeviceGet(int* device, int index) { return *device = index, 0; }
 int cuDeviceGetName(char* name, int size, int) {
   return std::strncpy(name, "Fake GPU", static_cast<std::size_t>(size)), 0;
@@ -402,15 +479,26 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
   const std::map<int, int> values{{16, 4}, {75, capability / 10}, {76, capability % 10}, {97, max_shared_bytes()}};
   return *value = values.at(attribute), 0;
 }
-int cuDevicePrimaryCtxRetain(void** context, int) { return *context = context, 0; }
+int cuDevicePrimaryCtxRetain(Context** context, int device) {
+  static std::map<int, Context> contexts;
+  const Lock lock(fake::device_mutex());
+  return *context = &(contexts[device] = {device}), 0;
+}
 int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
-int cuCtxSetCurrent(void*) { return std::getenv("FAKE_DEAD") ? kLaunchFailed : 0; }
-int cuDeviceCanAccessPeer(int* can, int, int) { return *can = 0, 0; }
-int cuCtxEnablePeerAccess(void*, unsigned) { return kLaunchFailed; }
+int cuCtxSetCurrent(Context* context) {
+  if (std::getenv("FAKE_DEAD")) return kLaunchFailed;
+  return fake::current() = context, 0;
+}
+int cuDeviceCanAccessPeer(int* can, int, int) { return *can = number_from("FAKE_PEER_ACCESS", 0), 0; }
+int cuCtxEnablePeerAccess(Context* peer, unsigned) {
+  if (number_from("FAKE_PEER_ACCESS", 0) == 0) return kNoPeerAccess;
+  return peer == fake::current() ? kInvalidContext : 0;
+}
 int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   return *free = kTotalBytes - allocated(), *total = kTotalBytes, 0;
 }
 int cuMemAlloc_v2(void** pointer, std::size_t bytes) {
+  const Lock lock(fake::device_mutex());
   if (bytes > kTotalBytes - allocated()) return 2;  // CUDA_ERROR_OUT_OF_MEMORY
   *pointer = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   std::memset(*pointer, 0xff, bytes);
@@ -419,8 +507,10 @@ int cuMemAlloc_v2(void** pointer, std::size_t bytes) {
   return 0;
 }
 int cuMemFree_v2(void* pointer) {
+  const Lock lock(fake::device_mutex());
   allocated() -= allocations()[pointer];
   allocations().erase(pointer);
+  meetings().erase(pointer);
   return std::free(pointer), 0;
 }
 int cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) {
@@ -445,7 +535,7 @@ int cuMemcpy3DAsync_v2(const Copy3d* copy, Stream* stream) {
     if (copy->width > end.pitch || copy->height > end.height) return kInvalidValue;
     if ((end.memory_type == kHostMemory ? end.host : end.device) == nullptr) return kInvalidValue;
   }
-  ++counts()["slices"];
+  count("slices");
   stream->push([copy = *copy] {
     for (std::size_t z = 0; z < copy.depth; ++z) {
       for (std::size_t y = 0; y < copy.height; ++y) std::memcpy(copy.to.row(y, z), copy.from.row(y, z), copy.width);
@@ -488,7 +578,7 @@ int cuFuncSetAttribute(const Kernel* function, int, int value) {
 int cuTensorMapEncodeTiled(TensorMap* map, int data_type, unsigned rank, const void* address,
                            const std::uint64_t* extents, const std::uint64_t* strides, const unsigned* box,
                            const unsigned* steps, int interleave, int swizzle, int promotion, int fill) {
-  ++counts()["maps"];
+  count("maps");
   if (rank != 2 || steps[0] != 1 || steps[1] != 1 || interleave != 0) return kInvalidValue;
   const auto number = [](auto value) { return static_cast<std::int64_t>(value); };
   *map = {address,
@@ -505,23 +595,38 @@ int cuTensorMapEncodeTiled(TensorMap* map, int data_type, unsigned rank, const v
 }
 int cuLaunchKernelEx(const LaunchConfig* config, const Kernel* function, void** each, void** extra) {
   if ((each == nullptr) == (extra == nullptr)) return kInvalidValue;
+  if (config->stream->context != fake::current()) return kInvalidHandle;
+  const bool is_captured = config->stream->capture != nullptr;
+  if (!is_captured && !has_room(config->stream)) return kLaunchFailed;
+  const Lock lock(fake::device_mutex());
   if (static_cast<int>(config->shared_bytes) > std::max(48 << 10, allowed_shared_bytes()[function])) {
     return kInvalidValue;
   }
   Arguments arguments(each, extra);
   Work work = (*function)(arguments, config->grid[0]);
   if (!arguments.complete() || config->grid[0] * config->grid[1] * config->grid[2] == 0) return kOutOfResources;
-  ++counts()[config->stream->capture ? "captured" : "launched"];
-  const auto counted = [work = std::move(work)] {
-    ++counts()["executed"];
-    work();
+  count(is_captured ? "captured" : "launched");
+  const auto counted = [work = std::move(work), stream = config->stream, is_captured] {
+    if (!work()) return false;
+    if (!is_captured) --stream->num_pending;
+    count("executed");
+    return true;
   };
   return config->stream->push(counted), 0;
 }
-int cuStreamCreate(Stream** stream, unsigned) { return *stream = new Stream, 0; }
-int cuStreamDestroy_v2(Stream* stream) { return delete stream, 0; }
+int cuStreamCreate(Stream** stream, unsigned) {
+  const Lock lock(fake::device_mutex());
+  return fake::streams().push_back(*stream = new Stream), 0;
+}
+int cuStreamDestroy_v2(Stream* stream) {
+  const Lock lock(fake::device_mutex());
+  std::erase(fake::streams(), stream);
+  return delete stream, 0;
+}
+// One that never ends is an error here, so that tests end.
 int cuStreamSynchronize(Stream* stream) {
-  return run_until(stream, [] { return false; }), 0;
+  run_until(stream, [] { return false; });
+  return stream->queue.empty() ? 0 : kLaunchFailed;
 }
 int cuStreamBeginCapture_v2(Stream* stream, int) { return stream->capture = new Graph, 0; }
 int cuStreamEndCapture(Stream* stream, Graph** graph) {
@@ -535,9 +640,10 @@ int cuEventCreate(Event** event, unsigned) { return *event = new Event, 0; }
 int cuEventDestroy_v2(Event* event) { return delete event, 0; }
 int cuEventRecord(Event* event, Stream* stream) {
   event->stream = stream;
+  const Lock lock(fake::device_mutex());
   const auto reach = [event, number = ++event->num_recorded] {
     event->num_reached = number;
-    event->num_kernels = counts()["executed"];
+    event->num_kernels = counted("executed");
   };
   return stream->push(reach), 0;
 }
@@ -546,36 +652,39 @@ int cuEventSynchronize(Event* event) {
     std::unique_lock lock(hold().mutex);
     hold().changed.wait(lock, [] { return !hold().held; });
   }
-  run_until_reached(event, event->num_recorded);
-  return 0;
+  return run_until_reached(event, event->num_recorded) ? 0 : kLaunchFailed;
 }
 int cuEventQuery(Event* event) {
   {
     const std::lock_guard lock(hold().mutex);
     if (hold().held) return kNotReady;
   }
-  run_until_reached(event, event->num_recorded);
-  return 0;
+  return run_until_reached(event, event->num_recorded) ? 0 : kNotReady;
 }
 int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
-  ++counts()["waits"];
+  count("waits");
   // Of an event that is recorded again meanwhile, what was recorded when this was called is waited for.
-  return stream->push([event, number = event->num_recorded] { run_until_reached(event, number); }), 0;
+  const Lock lock(fake::device_mutex());
+  return stream->push([event, number = event->num_recorded] { return run_until_reached(event, number); }), 0;
 }
 // Copies take next to no time, so that requests are rather swapped out than computed again.
 int cuEventElapsedTime(float* milliseconds, Event* start, Event* end) {
   return *milliseconds = end->num_kernels > start->num_kernels ? 0.5f : 1e-3f, 0;
 }
 int cuGraphInstantiateWithFlags(Graph** exec, Graph* graph, unsigned long long) {
+  const Lock lock(fake::device_mutex());
   const char* most = std::getenv("FAKE_MAX_GRAPHS");
-  if (most != nullptr && counts()["instantiated"] >= std::atoi(most)) return kOutOfMemory;
-  ++counts()["instantiated"];
+  if (most != nullptr && counted("instantiated") >= std::atoi(most)) return kOutOfMemory;
+  count("instantiated");
   return *exec = new Graph(*graph), 0;
 }
 int cuGraphDestroy(Graph* graph) { return delete graph, 0; }
-int cuGraphExecDestroy(Graph* exec) { return --counts()["instantiated"], delete exec, 0; }
+int cuGraphExecDestroy(Graph* exec) { return count("instantiated", -1), delete exec, 0; }
 int cuGraphLaunch(Graph* exec, Stream* stream) {
-  ++counts()["graphs"];
+  if (stream->context != fake::current()) return kInvalidHandle;
+  count("graphs");
+  thread_local bool is_counted = false;
+  if (!std::exchange(is_counted, true)) count("graph_threads");
   for (const Work& work : *exec) stream->push(work);
   return 0;
 }

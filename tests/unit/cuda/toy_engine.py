@@ -4,6 +4,7 @@ import copy
 from typing import Any
 
 from tests.unit.csrc.tiny_engine import METADATA, PYTHON_ONLY, TinyEngine
+from trtllm_lite.plugins.cuda.ranks import RANKS_WORDS
 
 VOCAB, PAGE, MAX_BATCH_SIZE, MAX_SEQ_LEN, MAX_NUM_TOKENS = 50, 4, 6, 40, 24
 NUM_BLOCKS = MAX_BATCH_SIZE * MAX_SEQ_LEN // PAGE
@@ -85,6 +86,7 @@ INDEX = {name: number for number, (name, *_) in enumerate(TENSORS)}
 
 Json = dict[str, Any]
 
+KERNELS_OF_RANKS = ("embed_of_rank", "attend_of_rank", "add_up")
 ADAPT = "adapt"  # the kernel that engines with adapters have besides
 NUM_LORAS, MAX_LORA_RANK, ADAPTER_WIDTH = 3, 8, 4
 ADAPTER_TENSORS: list[Json] = [
@@ -113,6 +115,11 @@ def launch(kernel: str, grid: int | Json, *arguments: Json) -> Json:
     """One launch."""
     number = KERNELS.index(kernel)
     return {"kind": "launch", "kernel": number, "grid": [grid, 1, 1], "args": list(arguments), "programmatic": False}
+
+
+def compiled(kernel: str) -> Json:
+    """A kernel whose machine code is its name."""
+    return {"name": kernel, "cubins": {"sm_90a": kernel}, "threads": 32, "shared_bytes": 0}
 
 
 def attend(rows: str, first: int | Json, stride: int | Json) -> Json:
@@ -163,7 +170,7 @@ def make_toy_engine(max_draft_len: int = 0) -> TinyEngine:
         ],
         "outputs": {name: INDEX[name] for name in ("logits", "tokens", "logprobs", "sampling_slots", "token_masks")},
         "received": {},
-        "kernels": [{"name": name, "cubins": {"sm_90a": name}, "threads": 32, "shared_bytes": 0} for name in KERNELS],
+        "kernels": [compiled(name) for name in KERNELS],
         "programs": [
             *(program(f"decode_{size}", size, True) for size in (1, 2, 4)),
             program("mixed", MAX_NUM_TOKENS, False),
@@ -189,7 +196,7 @@ def make_toy_engine_of_adapters(max_draft_len: int = 0) -> TinyEngine:
     toy.plan["tensors"] += ADAPTER_TENSORS
     slots = {"a": names["adapter_a.0"], "b": names["adapter_b.0"], "ranks": names["adapter_ranks.0"]}
     toy.plan["cuda"]["adapted"] = [{**slots, "widths": [ADAPTER_WIDTH]}]
-    toy.plan["kernels"].append({"name": ADAPT, "cubins": {"sm_90a": ADAPT}, "threads": 32, "shared_bytes": 0})
+    toy.plan["kernels"].append(compiled(ADAPT))
     size = MAX_LORA_RANK * ADAPTER_WIDTH
     for plain in list(toy.plan["programs"]):
         lists = [{"tensor": names[f"adapter_token{name}"], "offset": 0} for name in ("s", "_ends")]
@@ -238,10 +245,32 @@ def make_toy_engine_with_features(max_draft_len: int = 0, *, borrows: bool = Fal
     return toy
 
 
+def make_toy_engine_of_ranks(count: int, rank: int) -> TinyEngine:
+    """One of ``count``, each of which adds up the tokens of its positions; then they add up their sums."""
+    toy = copy.deepcopy(make_toy_engine())
+    toy.manifest["mapping"] = {"tp_size": count, "rank": rank, "pp_size": 1}
+    table = {"tensor": len(toy.plan["tensors"]), "offset": 0}
+    where = {"layout": "row_major", "kind": "state", "offset": -(-STATE_BYTES // 256) * 256}
+    toy.plan["tensors"].append({"name": "ranks", "dtype": "int64", "shape": [RANKS_WORDS], **where})
+    toy.plan["state_bytes"] = where["offset"] + RANKS_WORDS * 8
+    toy.plan["outputs"]["ranks"] = table["tensor"]
+    first = len(KERNELS)
+    toy.plan["kernels"] += [compiled(name) for name in KERNELS_OF_RANKS]
+    for step in toy.plan["programs"]:
+        embed, *attention, score, sample = step["instructions"]
+        for number, instruction in enumerate((embed, *attention)):
+            instruction["kernel"] = first + min(number, 1)
+            instruction["args"].append(table)
+        add_up = {"kind": "launch", "kernel": first + 2, "grid": [1, 1, 1], "programmatic": False}
+        add_up["args"] = [pointer("sums"), table, {"int": extent("num_tokens")}]
+        step["instructions"] = [embed, *attention, add_up, score, sample]
+    return toy
+
+
 def to_bytes(engine: TinyEngine) -> bytes:
     """The file, with the kernels' names as machine code."""
-    names = [name for name in (*KERNELS, ADAPT) if name in KERNELS or repr(name) in str(engine.plan)]
-    cubins = {f"cubin.{name}": name.encode() for name in names}
+    others = [name for name in (ADAPT, *KERNELS_OF_RANKS) if repr(name) in str(engine.plan)]
+    cubins = {f"cubin.{name}": name.encode() for name in (*KERNELS, *others)}
     return engine.to_bytes({**engine.documents(), **cubins})
 
 

@@ -170,6 +170,11 @@ const Program& CudaExecutor::program_of(const StepShape& shape) const {
   return programs_.choose(shape.num_tokens, shape.decode_only, shape.adapters);
 }
 
+const CudaExecutor::DecodeGraphs* CudaExecutor::graphs_of(const StepShape& shape) const {
+  const auto found = graphs_.find({shape.num_seqs, shape.adapters});
+  return shape.decode_only && found != graphs_.end() ? &found->second : nullptr;
+}
+
 void CudaExecutor::enqueue_step(const StepShape& shape, const std::byte* inputs) {
   enqueue(shape, inputs, ProgramPart::kWhole);
 }
@@ -190,14 +195,10 @@ void CudaExecutor::enqueue(const StepShape& shape, const std::byte* inputs, Prog
   const InputLayout layout(step, table_columns());
   const Stream stream = stream_.get();
   driver().check(driver().copy_to_device(inputs_.address(), inputs, layout.bytes, stream), "copying inputs");
-  if (shape.decode_only) {
-    const auto graph = graphs_.find({shape.num_seqs, shape.adapters});
-    if (graph != graphs_.end()) {
-      const DecodeGraphs& of_size = graph->second;
-      const OwnedGraphExec& exec = part == ProgramPart::kWhole ? of_size.whole : of_size.forward;
-      driver().check(driver().graph_launch(exec.get(), stream), "launching a graph");
-      return;
-    }
+  if (const DecodeGraphs* const graphs = graphs_of(shape)) {
+    const OwnedGraphExec& exec = part == ProgramPart::kWhole ? graphs->whole : graphs->forward;
+    driver().check(driver().graph_launch(exec.get(), stream), "launching a graph");
+    return;
   }
   place_inputs(layout);
   programs_.enqueue(program_of(shape), part, step, addresses_, stream);

@@ -96,7 +96,8 @@ class CudaExecutor final : public DeviceExecutor {
   // Makes graphs of the forward part of such a decode-only step and, if this rank `draws` tokens, of all of it. One has
   // been carried out, and none is in flight.
   void capture(const StepShape& shape, bool draws);
-  bool has_captured(const StepShape& shape) const { return graphs_.contains({shape.num_seqs, shape.adapters}); }
+  // Whether such a step is launched as a graph.
+  bool has_captured(const StepShape& shape) const { return graphs_of(shape) != nullptr; }
   // Waits for all that is on the stream.
   void synchronize() const;
 
@@ -152,6 +153,7 @@ class CudaExecutor final : public DeviceExecutor {
   };
 
   const Program& program_of(const StepShape& shape) const;
+  const DecodeGraphs* graphs_of(const StepShape& shape) const;  // null if none were captured
   // The extents of a step that is timed.
   Extents timed_extents(std::int64_t num_tokens) const;
   // Random values in the arena to compute with, and inputs of 0. Throws LimitError.

@@ -33,15 +33,10 @@ CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::in
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     CudaExecutor& executor = *ranks[rank];
     executor.device().make_current();
-    PinnedBuffer host_cache = make_host_cache(executor, num_host_blocks);
-    if (&executor == &executor_) {
-      host_cache_ = std::move(host_cache);
-      from_ = source_of(rank);
-      continue;
-    }
     RowSink* const to = rank + tp_size_ < ranks.size() ? links_[rank].get() : nullptr;
-    followers_.push_back({&executor, std::move(host_cache), source_of(rank), to});
+    ranks_.push_back({&executor, make_host_cache(executor, num_host_blocks), source_of(rank), to});
   }
+  if (tp_size_ > 1) threads_.reset(new ThreadPool(static_cast<int>(tp_size_)));
   executor_.device().make_current();
   for (int stage = 0; stage < num_stages_; ++stage) drawn_.push_back(make_event());
   for (Flight& flight : flights_) {
@@ -74,10 +69,10 @@ RowSource* CudaStepExecutor::source_of(std::size_t rank) const {
 CudaStepExecutor::~CudaStepExecutor() {
   if (earlier_ != nullptr) earlier_->abort();
   if (watchdog_ != nullptr && watchdog_->is_raised()) return;  // a stream may never end
-  for (const Follower& follower : followers_) {
-    if (follower.executor->device().try_make_current()) driver().stream_synchronize(follower.executor->stream());
+  for (const StageRank& rank : ranks_) {
+    if (rank.executor->device().try_make_current()) driver().stream_synchronize(rank.executor->stream());
   }
-  if (executor_.device().try_make_current()) driver().stream_synchronize(executor_.stream());
+  static_cast<void>(executor_.device().try_make_current());
 }
 
 std::unique_ptr<StepExecutor> CudaExecutor::make_step_executor(std::int64_t num_host_blocks, int max_batch_size) {
@@ -107,13 +102,21 @@ void CudaStepExecutor::capture_decode_steps(int max_batch_size) {
 }
 
 template <typename Use>
-void CudaStepExecutor::for_each_rank(const Use& use) {
-  for (const Follower& follower : followers_) {
-    follower.executor->device().make_current();
-    use(*follower.executor);
+void CudaStepExecutor::for_each_rank(Order order, const Use& use) {
+  const auto tp_size = static_cast<std::int64_t>(tp_size_);
+  for (std::size_t first = 0; first < ranks_.size(); first += tp_size_) {
+    const auto use_part = [&](std::int64_t part, int) {
+      StageRank& rank = ranks_[first + static_cast<std::size_t>(part)];
+      rank.executor->device().make_current();
+      use(rank);
+    };
+    if (order == Order::kAtOnce && threads_ != nullptr) {
+      threads_->parallel_for(tp_size, use_part);
+    } else {
+      for (std::int64_t part = 0; part < tp_size; ++part) use_part(part, 0);
+    }
   }
   executor_.device().make_current();
-  use(executor_);
 }
 
 // A step is carried out first, so that nothing is left to be loaded while capturing. Ranks wait for each other in it:
@@ -121,13 +124,12 @@ void CudaStepExecutor::for_each_rank(const Use& use) {
 void CudaStepExecutor::capture(const StepShape& shape, const std::byte* inputs) {
   if (executor_.has_captured(shape)) return;
   if (earlier_ != nullptr) earlier_->capture(shape, inputs);
-  const auto draws = [this](const CudaExecutor& rank) { return &rank == &executor_; };
-  for_each_rank([&](CudaExecutor& rank) {
-    draws(rank) ? rank.enqueue_step(shape, inputs) : rank.enqueue_forward(shape, inputs);
+  for_each_rank(Order::kAtOnce, [&](const StageRank& rank) {
+    draws(rank) ? rank.executor->enqueue_step(shape, inputs) : rank.executor->enqueue_forward(shape, inputs);
   });
-  for_each_rank([](CudaExecutor& rank) { rank.synchronize(); });
+  for_each_rank(Order::kOneByOne, [](const StageRank& rank) { rank.executor->synchronize(); });
   if (watchdog_ != nullptr) watchdog_->check(0);
-  for_each_rank([&](CudaExecutor& rank) { rank.capture(shape, draws(rank)); });
+  for_each_rank(Order::kAtOnce, [&](const StageRank& rank) { rank.executor->capture(shape, draws(rank)); });
 }
 
 void CudaStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> params,
@@ -137,6 +139,11 @@ void CudaStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> para
   for (Flight& flight : flights_) {
     if (host_.guides(slot)) masks_.reserve(flight.masks);
   }
+}
+
+// On the stream of the rank that draws tokens.
+void CudaStepExecutor::record(const OwnedEvent& event) const {
+  driver().check(driver().event_record(event.get(), executor_.stream()), "timing a step");
 }
 
 // Whether the tokens are known that a step continues which is launched next.
@@ -180,14 +187,14 @@ void CudaStepExecutor::or_synchronize(const Fn& call) {
 // Waits for all that is on the streams. Returns the names of ranks that have failed, if there are several ranks.
 std::string CudaStepExecutor::synchronize() {
   std::string failed;
-  const auto wait_for = [&](CudaExecutor& rank) {
-    if (rank.device().try_make_current() && driver().stream_synchronize(rank.stream()) == 0) return;
-    failed += (failed.empty() ? "rank " : ", rank ") + std::to_string(rank.engine().manifest().mapping.rank) +
-              " on GPU " + std::to_string(rank.device().index());
-  };
-  for (const Follower& follower : followers_) wait_for(*follower.executor);
-  wait_for(executor_);
-  return followers_.empty() ? "" : failed;
+  for (const StageRank& rank : ranks_) {
+    const CudaExecutor& executor = *rank.executor;
+    if (executor.device().try_make_current() && driver().stream_synchronize(executor.stream()) == 0) continue;
+    failed += (failed.empty() ? "rank " : ", rank ") + std::to_string(executor.engine().manifest().mapping.rank) +
+              " on GPU " + std::to_string(executor.device().index());
+  }
+  static_cast<void>(executor_.device().try_make_current());
+  return ranks_.size() == 1 ? "" : failed;
 }
 
 void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
@@ -200,35 +207,31 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   tables_.update(batch.table_updates);
   if (!batch.rows.empty()) pack(batch, flight);
   if (earlier_ != nullptr) earlier_->step(batch.step, batch.copies, flight.shape, flight.inputs.data());
-  const auto in_last_stage = [](const Follower& follower) { return follower.to == nullptr; };
-  for (const Follower& follower : followers_) {
-    if (!in_last_stage(follower)) follow(batch, flight, follower);
-  }
-  enqueue_drawing(batch, flight);
-  for (const Follower& follower : followers_) {
-    if (in_last_stage(follower)) follow(batch, flight, follower);
-  }
-  executor_.device().make_current();
+  for_each_rank(order_of(flight), [&](const StageRank& rank) { enqueue(batch, flight, rank); });
   if (!flight.awaits_masks) enqueue_end(flight);
 }
 
-// The part of a step that another rank has than the one that draws tokens. Its inputs have been packed.
-void CudaStepExecutor::follow(const StepBatch& batch, const Flight& flight, const Follower& follower) {
-  if (follower.from == nullptr) {
-    follower.executor->device().make_current();
-    driver().check(driver().stream_wait(follower.executor->stream(), drawn_before(), 0), "waiting for tokens");
-  }
-  follower.enqueue(batch.copies, flight.shape, flight.inputs.data());
+// A rank that launches one graph, or no more than copies, does not wait for others: a thread would cost more.
+CudaStepExecutor::Order CudaStepExecutor::order_of(const Flight& flight) const {
+  const bool is_short = flight.batch->rows.empty() || executor_.has_captured(flight.shape);
+  return is_short ? Order::kOneByOne : Order::kAtOnce;
 }
 
-void CudaStepExecutor::enqueue_drawing(const StepBatch& batch, Flight& flight) {
-  executor_.device().make_current();
-  const Stream stream = executor_.stream();
-  if (flight.is_timed) driver().check(driver().event_record(flight.started.get(), stream), "timing a step");
-  copy_blocks(batch.copies, executor_,
-              [this](std::int32_t index) { return host_block(host_cache_, index, executor_); });
-  if (!batch.copies.empty()) driver().check(driver().event_record(flight.copied.get(), stream), "timing a step");
-  if (!batch.rows.empty()) enqueue_rows(flight);
+// The part of a step that a rank has, whose inputs have been packed. Ranks do this at once, each on its own stream.
+void CudaStepExecutor::enqueue(const StepBatch& batch, const Flight& flight, const StageRank& rank) {
+  if (!draws(rank)) {
+    if (rank.from == nullptr) {
+      driver().check(driver().stream_wait(rank.executor->stream(), drawn_before(), 0), "waiting for tokens");
+    }
+    rank.enqueue(batch.copies, flight.shape, flight.inputs.data());
+    return;
+  }
+  if (flight.is_timed) record(flight.started);
+  rank.enqueue_copies(batch.copies);
+  if (!batch.copies.empty()) record(flight.copied);
+  if (batch.rows.empty()) return;
+  if (rank.from != nullptr) rank.from->receive(flight.shape.num_tokens);
+  enqueue_drawing(flight);
 }
 
 std::int64_t CudaStepExecutor::max_draft_len() const { return executor_.engine().manifest().limits.max_draft_len; }
@@ -239,12 +242,11 @@ void CudaStepExecutor::pack(const StepBatch& batch, Flight& flight) {
   flight.awaits_masks = !flight.plan.guided.empty();
 }
 
-void CudaStepExecutor::enqueue_rows(Flight& flight) {
+void CudaStepExecutor::enqueue_drawing(const Flight& flight) {
   host_.records().enqueue(flight.records);
-  if (from_ != nullptr) from_->receive(flight.shape.num_tokens);
   if (flight.awaits_masks) {
     executor_.enqueue_forward(flight.shape, flight.inputs.data());
-    driver().check(driver().event_record(flight.has_logits.get(), executor_.stream()), "running a step");
+    record(flight.has_logits);
   } else {
     executor_.enqueue_step(flight.shape, flight.inputs.data());
   }
@@ -264,11 +266,11 @@ void CudaStepExecutor::enqueue_guided(Flight& flight) {
 }
 
 void CudaStepExecutor::enqueue_end(Flight& flight) {
-  if (!followers_.empty()) driver().check(driver().event_record(drawn_before(), executor_.stream()), "drawing tokens");
+  if (ranks_.size() > 1) driver().check(driver().event_record(drawn_before(), executor_.stream()), "drawing tokens");
   if (earlier_ != nullptr) earlier_->send_tokens();
   ++num_enqueued_;
   if (flight.shape.num_logits > 0) copy_tokens(flight);
-  driver().check(driver().event_record(flight.ended.get(), executor_.stream()), "timing a step");
+  record(flight.ended);
 }
 
 void CudaStepExecutor::copy_tokens(Flight& flight) {

@@ -7,9 +7,11 @@
 // continued, and the masks made, while the device makes the logits. A row whose mask takes longer sits the step out.
 //
 // Ranks are on GPUs and streams of their own. The first rank of the last stage draws the tokens, which those of the
-// first stage read in its memory; the others (follower.h) compute logits alone, or what the next stage goes on with.
+// first stage read in its memory; the others compute logits alone, or what the next stage goes on with (stage_link.h).
 // Where the other stages are in other processes (earlier_stages.h), all ranks here are the last stage's.
-// As long as steps of other requests are queued, all stages compute.
+// As long as steps of other requests are queued, all stages compute. The ranks of a stage are put on their streams at
+// once, by a thread each: the driver makes whoever launches wait when a stream has about a thousand launches, and one
+// that waits for another rank takes no more until that rank has come.
 //
 // Rows that ask for more than the device's sampling kernel does (beams, logits, allowed tokens, …) are sampled on the
 // host from their logits; a step that follows them is launched when they have been.
@@ -24,11 +26,13 @@
 #include "batching/step_memory.h"
 #include "cuda/cuda_executor.h"
 #include "cuda/earlier_stages.h"
-#include "cuda/follower.h"
 #include "cuda/host_sampling.h"
 #include "cuda/stage_link.h"
+#include "cuda/stage_rank.h"
 #include "cuda/step_packer.h"
 #include "cuda/token_masks.h"
+#include "home_process.h"
+#include "host/thread_pool.h"
 
 namespace tl::cuda {
 
@@ -70,24 +74,29 @@ class CudaStepExecutor : public StepExecutor {
     StepResult result;
   };
 
+  // How the ranks of a stage come to their turn.
+  enum class Order : std::uint8_t { kAtOnce, kOneByOne };
+
   template <typename Fn>
   void or_synchronize(const Fn& call);
   std::string synchronize();
   void link_stages(std::span<CudaExecutor* const> ranks);
   RowSource* source_of(std::size_t rank) const;
-  void follow(const StepBatch& batch, const Flight& flight, const Follower& follower);
   Flight& flight_at(int place) { return flights_[static_cast<std::size_t>(oldest_ + place) % flights_.size()]; }
   Flight& newest() { return flight_at(in_flight_ - 1); }
   bool knows_predecessor();
   Event drawn_before() const;
+  void record(const OwnedEvent& event) const;
   void capture(const StepShape& shape, const std::byte* inputs);
-  // Calls `use` for the executor of each rank, with its context current, that of the one that draws at last.
+  bool draws(const StageRank& rank) const { return rank.executor == &executor_; }
+  // Calls `use` for each rank, stage by stage, with the rank's context current in the thread that calls.
   template <typename Use>
-  void for_each_rank(const Use& use);
+  void for_each_rank(Order order, const Use& use);
+  Order order_of(const Flight& flight) const;
   void enqueue(const StepBatch& batch, Flight& flight);
   void pack(const StepBatch& batch, Flight& flight);
-  void enqueue_drawing(const StepBatch& batch, Flight& flight);
-  void enqueue_rows(Flight& flight);
+  void enqueue(const StepBatch& batch, const Flight& flight, const StageRank& rank);
+  void enqueue_drawing(const Flight& flight);
   void enqueue_guided(Flight& flight);
   void enqueue_end(Flight& flight);
   void copy_tokens(Flight& flight);
@@ -111,16 +120,15 @@ class CudaStepExecutor : public StepExecutor {
   TokenMasks masks_;
   StepPacker packer_;
   SlotTables tables_;
-  PinnedBuffer host_cache_;
-  std::vector<std::unique_ptr<StageLink>> links_;  // to each rank of the stages but the first here, in order
-  RowSource* from_ = nullptr;                      // of the rank that draws tokens
-  std::vector<Follower> followers_;
+  std::vector<std::unique_ptr<StageLink>> links_;  // to each rank of the stages here but the first, in order
+  std::vector<StageRank> ranks_;
   const RankWatchdog* const watchdog_;
   std::vector<OwnedEvent> drawn_;   // the tokens of the last num_stages() steps, in turn
   std::uint64_t num_enqueued_ = 0;  // steps
   std::vector<Flight> flights_;     // one more than there are stages
   int oldest_ = 0;                  // of flights_
   int in_flight_ = 0;
+  HomeBound<ThreadPool> threads_;  // one for each rank of a stage, that of the caller among them; null for one rank
 };
 
 }  // namespace tl::cuda

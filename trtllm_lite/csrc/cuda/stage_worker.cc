@@ -21,16 +21,16 @@ StageWorker::StageWorker(std::span<const Engine* const> engines, std::span<const
                          std::int64_t num_host_blocks, const std::vector<std::string>& library_directories,
                          std::chrono::nanoseconds timeout)
     : group_(engines, devices, num_blocks, library_directories, timeout),
-      ranks_(group_.ranks()),
       num_stages_(static_cast<std::size_t>(engines.front()->manifest().mapping.pp_size)),
       flights_(num_stages_ + 2) {
-  for (CudaExecutor* const rank : ranks_) {
+  for (CudaExecutor* const rank : group_.ranks()) {
     rank->device().make_current();
-    followers_.push_back({rank, make_host_cache(*rank, num_host_blocks), nullptr, nullptr});
+    ranks_.push_back({rank, make_host_cache(*rank, num_host_blocks), nullptr, nullptr});
     for (Flight& flight : flights_) flight.ended.push_back(make_event());
   }
+  if (ranks_.size() > 1) threads_.reset(new ThreadPool(static_cast<int>(ranks_.size())));
   for (Flight& flight : flights_) {
-    flight.inputs = PinnedBuffer(ranks_.front()->max_input_bytes(), "inputs of a step",
+    flight.inputs = PinnedBuffer(ranks_.front().executor->max_input_bytes(), "inputs of a step",
                                  "build the engine with a smaller --max_num_tokens");
   }
 }
@@ -40,17 +40,17 @@ StageWorker::~StageWorker() {
   for (const auto& source : sources_) source->abort();  // or else the streams might never end
   for (const auto& pair : tokens_) pair->abort();
   for (const auto& sink : sinks_) sink->abort();
-  for (CudaExecutor* const rank : ranks_) {
-    if (rank->device().try_make_current()) driver().stream_synchronize(rank->stream());
+  for (const StageRank& rank : ranks_) {
+    if (rank.executor->device().try_make_current()) driver().stream_synchronize(rank.executor->stream());
   }
 }
 
 // Processes connect in the order of the receivers' numbers, so that none waits for one that waits for it.
 void StageWorker::connect(const Nccl& nccl, std::span<const NcclId> ids) {
-  const RankMapping& mapping = ranks_.front()->engine().manifest().mapping;
+  const RankMapping& mapping = ranks_.front().executor->engine().manifest().mapping;
   const auto first = static_cast<std::size_t>(mapping.rank), tp_size = ranks_.size();
   for (std::size_t part = 0; part < tp_size; ++part) {
-    const CudaExecutor& rank = *ranks_[part];
+    const CudaExecutor& rank = *ranks_[part].executor;
     rank.device().make_current();
     const std::string what = is_first_stage(mapping) ? "receiving tokens" : "receiving rows of the stage before";
     auto pair = std::make_unique<NcclPair>(nccl, ids[first + part], PairRole::kReceives, rank.device(), what);
@@ -59,20 +59,20 @@ void StageWorker::connect(const Nccl& nccl, std::span<const NcclId> ids) {
       continue;
     }
     sources_.push_back(std::make_unique<NcclRowSource>(rank, std::move(pair)));
-    followers_[part].from = sources_.back().get();
+    ranks_[part].from = sources_.back().get();
   }
   for (std::size_t part = 0; part < tp_size; ++part) {
-    const CudaExecutor& rank = *ranks_[part];
+    const CudaExecutor& rank = *ranks_[part].executor;
     rank.device().make_current();
     auto pair = std::make_unique<NcclPair>(nccl, ids[first + tp_size + part], PairRole::kSends, rank.device(),
                                            "sending rows to the next stage");
     sinks_.push_back(std::make_unique<NcclRowSink>(rank, std::move(pair)));
-    followers_[part].to = sinks_.back().get();
+    ranks_[part].to = sinks_.back().get();
   }
 }
 
 void StageWorker::pack(Flight& flight, const StepShape& shape, std::span<const std::byte> inputs) const {
-  const CudaExecutor& rank = *ranks_.front();
+  const CudaExecutor& rank = *ranks_.front().executor;
   const InputLayout layout(rank.extents(shape), rank.table_columns());
   const std::size_t expected = shape.num_tokens == 0 ? 0 : layout.bytes;
   if (inputs.size() != expected || expected > flight.inputs.size()) {
@@ -84,19 +84,25 @@ void StageWorker::pack(Flight& flight, const StepShape& shape, std::span<const s
 
 // As CudaStepExecutor::capture.
 void StageWorker::capture(const StepShape& shape, std::span<const std::byte> inputs) {
-  if (ranks_.front()->has_captured(shape)) return;
+  if (ranks_.front().executor->has_captured(shape)) return;
   Flight& flight = flights_.front();
   pack(flight, shape, inputs);
-  const auto for_each_rank = [this](const auto& use) {
-    for (CudaExecutor* const rank : ranks_) {
-      rank->device().make_current();
-      use(*rank);
-    }
-  };
-  for_each_rank([&](CudaExecutor& rank) { rank.enqueue_forward(shape, flight.inputs.data()); });
-  for_each_rank([](CudaExecutor& rank) { rank.synchronize(); });
+  for_each_rank([&](CudaExecutor& rank, std::size_t) { rank.enqueue_forward(shape, flight.inputs.data()); });
+  for_each_rank([](CudaExecutor& rank, std::size_t) { rank.synchronize(); });
   group_.watchdog().check(0);
-  for_each_rank([&](CudaExecutor& rank) { rank.capture(shape, false); });
+  for_each_rank([&](CudaExecutor& rank, std::size_t) { rank.capture(shape, false); });
+}
+
+// Calls `use` for each rank and its part, at once, as one whose stream is full waits for others.
+template <typename Use>
+void StageWorker::for_each_rank(const Use& use) {
+  const auto use_part = [&](std::int64_t part, int) {
+    CudaExecutor& rank = *ranks_[static_cast<std::size_t>(part)].executor;
+    rank.device().make_current();
+    use(rank, static_cast<std::size_t>(part));
+  };
+  if (threads_ == nullptr) return use_part(0, 0);
+  threads_->parallel_for(std::ssize(ranks_), use_part);
 }
 
 void StageWorker::step(std::uint64_t number, std::span<const CopyOrder> copies, const StepShape& shape,
@@ -109,7 +115,7 @@ void StageWorker::step(std::uint64_t number, std::span<const CopyOrder> copies, 
   try {
     next.number = number;
     pack(next, shape, inputs);
-    enqueue(next, copies, shape);
+    for_each_rank([&](const CudaExecutor&, std::size_t part) { enqueue(next, copies, shape, part); });
     lock.lock();
     ++num_begun_;
   } catch (...) {
@@ -120,22 +126,20 @@ void StageWorker::step(std::uint64_t number, std::span<const CopyOrder> copies, 
 }
 
 // The first stage has the tokens of the step num_stages_ before.
-void StageWorker::enqueue(Flight& flight, std::span<const CopyOrder> copies, const StepShape& shape) {
-  for (std::size_t part = 0; part < ranks_.size(); ++part) {
-    const CudaExecutor& rank = *ranks_[part];
-    rank.device().make_current();
-    if (!tokens_.empty() && num_begun_ >= num_stages_) {
-      const Piece tokens = last_tokens(rank);
-      tokens_[part]->transfer({&tokens, 1}, rank.stream());
-    }
-    followers_[part].enqueue(copies, shape, flight.inputs.data());
-    driver().check(driver().event_record(flight.ended[part].get(), rank.stream()), "running a step");
+void StageWorker::enqueue(const Flight& flight, std::span<const CopyOrder> copies, const StepShape& shape,
+                          std::size_t part) {
+  const CudaExecutor& rank = *ranks_[part].executor;
+  if (!tokens_.empty() && num_begun_ >= num_stages_) {
+    const Piece tokens = last_tokens(rank);
+    tokens_[part]->transfer({&tokens, 1}, rank.stream());
   }
+  ranks_[part].enqueue(copies, shape, flight.inputs.data());
+  driver().check(driver().event_record(flight.ended[part].get(), rank.stream()), "running a step");
 }
 
 bool StageWorker::is_ended(const Flight& flight) const {
   for (std::size_t part = 0; part < ranks_.size(); ++part) {
-    ranks_[part]->device().make_current();
+    ranks_[part].executor->device().make_current();
     if (!driver().reached(flight.ended[part].get())) return false;
   }
   return true;

@@ -1,11 +1,11 @@
 // A stage of a pipeline, but the last, in a process of its own: it carries out the steps that it is told of.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "cuda/cuda_group.h"
-#include "cuda/follower.h"
 #include "cuda/nccl_link.h"
+#include "cuda/stage_rank.h"
+#include "host/thread_pool.h"
 
 namespace tl::cuda {
 
@@ -53,20 +54,21 @@ class StageWorker {
     std::vector<OwnedEvent> ended;  // of each rank
   };
 
-  void place(std::int64_t num_host_blocks);
   Flight& flight(std::uint64_t count) { return flights_[count % flights_.size()]; }
   void pack(Flight& flight, const StepShape& shape, std::span<const std::byte> inputs) const;
-  void enqueue(Flight& flight, std::span<const CopyOrder> copies, const StepShape& shape);
+  void enqueue(const Flight& flight, std::span<const CopyOrder> copies, const StepShape& shape, std::size_t part);
+  template <typename Use>
+  void for_each_rank(const Use& use);
   bool is_ended(const Flight& flight) const;
   void wait_for_end(const Flight& flight) const;
 
   CudaGroup group_;
-  const std::vector<CudaExecutor*> ranks_;
   const std::size_t num_stages_;
   std::vector<std::unique_ptr<NcclRowSource>> sources_;  // of each rank; none in the first stage
   std::vector<std::unique_ptr<NcclPair>> tokens_;        // of each rank of the first stage
   std::vector<std::unique_ptr<NcclRowSink>> sinks_;      // of each rank
-  std::vector<Follower> followers_;
+  std::vector<StageRank> ranks_;
+  HomeBound<ThreadPool> threads_;  // one for each rank, if there are several
   std::vector<Flight> flights_;
 
   mutable std::mutex mutex_;  // of what follows

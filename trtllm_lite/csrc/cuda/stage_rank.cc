@@ -1,4 +1,4 @@
-#include "cuda/follower.h"
+#include "cuda/stage_rank.h"
 
 #include "batching/step_memory.h"
 
@@ -9,13 +9,15 @@ PinnedBuffer make_host_cache(const CudaExecutor& executor, std::int64_t num_bloc
                       "lower host_cache_size");
 }
 
-std::byte* host_block(const PinnedBuffer& cache, std::int32_t index, const CudaExecutor& executor) {
-  return cache.data() + static_cast<std::size_t>(index) * executor.block_bytes();
+void StageRank::enqueue_copies(std::span<const CopyOrder> copies) const {
+  const std::size_t block_bytes = executor->block_bytes();
+  copy_blocks(copies, *executor, [&](std::int32_t index) {
+    return host_cache.data() + static_cast<std::size_t>(index) * block_bytes;
+  });
 }
 
-void Follower::enqueue(std::span<const CopyOrder> copies, const StepShape& shape, const std::byte* inputs) const {
-  executor->device().make_current();
-  copy_blocks(copies, *executor, [this](std::int32_t index) { return host_block(host_cache, index, *executor); });
+void StageRank::enqueue(std::span<const CopyOrder> copies, const StepShape& shape, const std::byte* inputs) const {
+  enqueue_copies(copies);
   if (shape.num_tokens == 0) return;
   if (from != nullptr) from->receive(shape.num_tokens);
   executor->enqueue_forward(shape, inputs);

@@ -1,0 +1,80 @@
+"""Engines of several ranks on a fake driver of as many GPUs."""
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cuda.fake_device.requests import LIMITS, check, greedy, random_prompts, run
+from tests.unit.cuda.toy_engine import make_toy_engine_of_ranks, to_bytes
+from trtllm_lite import _core
+from trtllm_lite.errors import DeviceError
+
+
+def loop_of(directory: Path, count: int) -> _core.EventLoop:
+    """An event loop over an engine of so many ranks."""
+    return _core.EventLoop(open_ranks(directory, count), **LIMITS)
+
+
+def open_ranks(directory: Path, count: int, **options: Any) -> _core.DeviceExecutor:
+    engines = []
+    for rank in range(count):
+        path = directory / f"rank{rank}.engine"
+        path.write_bytes(to_bytes(make_toy_engine_of_ranks(count, rank)))
+        engines.append(_core.Engine(str(path)))
+    return _core.open_executor(engines, **options)
+
+
+@pytest.fixture(autouse=True)
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four GPUs that reach each other's memory."""
+    monkeypatch.setenv("FAKE_GPUS", "4")
+    monkeypatch.setenv("FAKE_PEER_ACCESS", "1")
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_ranks_give_the_models_tokens(tmp_path: Path, count: int) -> None:
+    loop = loop_of(tmp_path, count)
+    prompts = random_prompts(3, 30)
+    lengths = [1 + number % 12 for number in range(len(prompts))]
+    answers = run(loop, [(prompt, greedy(length)) for prompt, length in zip(prompts, lengths, strict=True)])
+    for answer, prompt, length in zip(answers, prompts, lengths, strict=True):
+        check(answer, prompt, length)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_a_rank_whose_queue_is_full_waits_for_ranks_that_are_put_on_streams_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setenv("FAKE_MAX_PENDING", "1")
+    loop = loop_of(tmp_path, count)
+    prompts = random_prompts(4, 12)
+    for answer, prompt in zip(run(loop, [(prompt, greedy(7)) for prompt in prompts]), prompts, strict=True):
+        check(answer, prompt, 7)
+
+
+def test_one_thread_launches_the_graphs_of_all_ranks(fake_driver: ctypes.CDLL, tmp_path: Path) -> None:
+    def counts() -> dict[str, int]:
+        names = ("graphs", "captured", "launched", "graph_threads")
+        return {name: fake_driver.fake_count(name.encode()) for name in names}
+
+    begin = counts()
+    loop = loop_of(tmp_path, 2)
+    before = counts()
+    num_sizes = 4  # 1, 2, 4 and 8 rows, of five launches each; the rank that draws has the whole and all but the last
+    assert before["captured"] - begin["captured"] == (5 + 4 + 4) * num_sizes
+    assert before["launched"] - begin["launched"] == (5 + 4) * num_sizes
+    [answer] = run(loop, [([1, 2, 3], greedy(11))])
+    loop.shut_down()
+    check(answer, [1, 2, 3], 11)
+    done = {name: number - before[name] for name, number in counts().items()}
+    assert (done["captured"], done["launched"]) == (0, 5 + 4)  # the prompt's
+    assert done["graphs"] in (2 * 10, 2 * 11)  # a step more may be under way when the last token is known
+    assert done["graph_threads"] == 1
+
+
+def test_gpus_that_do_not_reach_each_other_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_PEER_ACCESS", "0")
+    with pytest.raises(DeviceError, match=r"GPU 0 \(Fake GPU\): expected access to the memory of GPU 1, found no way"):
+        open_ranks(tmp_path, 2)
