@@ -17,7 +17,8 @@ pytest.importorskip("ray", reason="needs the ray extra")
 
 from tests.ray_cluster import HEAD, WORKER, TwoNodes, two_nodes
 from trtllm_lite.runtime.ray import placement, stages
-from trtllm_lite.runtime.ray.stage import Stage, header_digest
+from trtllm_lite.runtime.ray.stage import Stage
+from trtllm_lite.runtime.remote.engine_files import header_digest
 
 MAX_SEQ_LEN = 8192
 LIMITS: dict[str, Any] = {"max_batch_size": 4, "max_input_len": 64, "max_seq_len": MAX_SEQ_LEN, "max_num_tokens": 16}

@@ -15,7 +15,11 @@ PLUGINS = HERE.parents[2] / "plugins"
 FLAGS = ("-std=c++20", "-O1", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror")
 CASES = sorted(path.name for path in (HERE / "fake_device").glob("*_cases.py"))
 # Each library calls those before it.
-LIBRARIES = {"fake_libcuda.cc": "libcuda.so.1", "fake_libcublaslt.cc": "libcublasLt.so.13"}
+LIBRARIES = {
+    "fake_libcuda.cc": "libcuda.so.1",
+    "fake_libcublaslt.cc": "libcublasLt.so.13",
+    "fake_libnccl.cc": "libnccl.so.2",
+}
 
 
 @pytest.fixture(scope="module")

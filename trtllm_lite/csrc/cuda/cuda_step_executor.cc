@@ -173,7 +173,7 @@ void CudaStepExecutor::or_synchronize(const Fn& call) {
   try {
     call();
   } catch (const DeviceError& error) {
-    if (earlier_ != nullptr) earlier_->fail(error.what());  // or else streams would wait for ever
+    if (earlier_ != nullptr) earlier_->fail(error.what());      // or else streams would wait for ever
     if (watchdog_ != nullptr && watchdog_->is_raised()) throw;  // a stream may never end, and no step comes behind it
     const std::string failed = synchronize();
     throw DeviceError(failed + (failed.empty() ? "" : ": ") + error.what());

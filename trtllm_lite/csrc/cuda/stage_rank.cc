@@ -11,9 +11,8 @@ PinnedBuffer make_host_cache(const CudaExecutor& executor, std::int64_t num_bloc
 
 void StageRank::enqueue_copies(std::span<const CopyOrder> copies) const {
   const std::size_t block_bytes = executor->block_bytes();
-  copy_blocks(copies, *executor, [&](std::int32_t index) {
-    return host_cache.data() + static_cast<std::size_t>(index) * block_bytes;
-  });
+  copy_blocks(copies, *executor,
+              [&](std::int32_t index) { return host_cache.data() + static_cast<std::size_t>(index) * block_bytes; });
 }
 
 void StageRank::enqueue(std::span<const CopyOrder> copies, const StepShape& shape, const std::byte* inputs) const {
