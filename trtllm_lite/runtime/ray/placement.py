@@ -56,11 +56,10 @@ class Placement:
                 f"{PLACING_SECONDS:.0f} s: {takes.remedy}"
             )
         options |= {"num_cpus": takes.count} if takes.kind == "CPU" else {"num_cpus": 0, "num_gpus": takes.count}
-        made: Any = ray.remote(stage)
+        made: Any = ray.remote(max_restarts=0, max_task_retries=0, **options)(stage)
         for number, own in enumerate(arguments):
             where = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=number)
-            actor = made.options(scheduling_strategy=where, max_restarts=0, max_task_retries=0, **options)
-            self.actors.append(actor.remote(*own))
+            self.actors.append(made.options(scheduling_strategy=where).remote(*own))
 
     def release(self) -> None:
         """End the actors, and give back what they had; releasing twice is fine."""
