@@ -15,7 +15,7 @@ _CONFIG = {"health_check_period_ms": 100}  # Ray takes a node for dead once five
 
 
 class TwoNodes:
-    """Nodes of ``num_cpus`` CPUs and ``num_gpus`` GPUs each, to which this process is connected. Its own is the head."""
+    """Nodes of ``num_cpus`` CPUs and ``num_gpus`` GPUs each. This process is connected to them; its own is the head."""
 
     def __init__(self, cluster: Cluster, num_cpus: int, num_gpus: int) -> None:
         self._cluster = cluster
