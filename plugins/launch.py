@@ -151,7 +151,17 @@ class Matmul:
         return extent
 
 
-Command: TypeAlias = Launch | Matmul  # what a program is a list of
+@dataclass(frozen=True)
+class Collective:
+    """What all ranks compute together in a library, of ``rows`` rows: ``op`` is that of CollectiveInstruction."""
+
+    op: str
+    x: Buffer
+    y: Buffer
+    rows: Extent
+
+
+Command: TypeAlias = Launch | Matmul | Collective  # what a program is a list of
 
 
 def features(buffer: Buffer) -> int:

@@ -1,4 +1,4 @@
-"""AllReduce on GPUs that reach each other's memory."""
+"""AllReduce on GPUs that reach each other's memory, or in NCCL."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from ..cuda.lowering import Lowering
 from ..cuda.ranks import MEETING_BLOCKS
 from ..cuda.row_norm import RowNorm
 from ..cuda.row_scales import row_type
-from ..launch import Command, launch
+from ..launch import Collective, Command, launch
 
 
 def lower(op: Lowering) -> list[Command]:
-    """One launch, which also adds a ``residual`` and norms the sum by ``weight`` where these are operands."""
+    """One launch, which also adds a ``residual`` and norms the sum by ``weight`` where these are operands.
+
+    NCCL makes the sum alone, where ``ranks`` is no operand.
+    """
+    if not op.has("ranks"):
+        return [Collective("all_reduce", op.rows("x"), op.new("y"), op.num_rows("y"))]
     rows, scales, count = RowNorm.of(op), op.scales("y"), op.num_rows("y")
     value, buffer = (0.0, None) if scales is None else (scales.value, scales.buffer)
     weight, epsilon = (op.vector("weight"), op.attribute("epsilon")) if op.has("weight") else (None, 0.0)

@@ -24,7 +24,7 @@ have operands:
   slot is not negative is the one that the slot has there;
 - of several ranks, Embedding, AllReduce, AllGather have the states ``ranks`` (``rank_table.cuh``) and ``rank_flags``,
   AllReduce ``rank_inbox`` and ``rank_turns``, too (``rank_inbox.cuh``); it may have the ``residual`` and ``weight`` of
-  the RmsNorm behind it, whose outputs it then makes;
+  the RmsNorm behind it, whose outputs it then makes; where ranks meet in NCCL, Embedding alone has ``ranks``;
 - PagedAttention, PagedLoad and PagedStore have ``slots`` [cache groups, num_tokens] of CacheSlots, where each token
   lies in the paged cache.
 """
@@ -57,6 +57,7 @@ class Lowering(Protocol):
     max_seq_len: int
     tokens_per_block: int
     symbols: Mapping[str, int]  # the bound of each symbol
+    num_ranks: int  # that share out the layers
     collective: int  # the number by which a collective is known that not all ranks come to
 
     def has(self, operand: str) -> bool:

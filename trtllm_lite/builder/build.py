@@ -19,7 +19,7 @@ from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.observe import observe
 from trtllm_lite.builder.parts import EngineParts, content_of, manifest_of
 from trtllm_lite.builder.passes.features import has_features
-from trtllm_lite.builder.ranks import check_divisible, link_bytes, ranks_of
+from trtllm_lite.builder.ranks import check_divisible, check_strategy, link_bytes, ranks_of
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES, engine_file
 from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
@@ -232,6 +232,7 @@ def _fuse(
             "with --backend native, or convert the model without --draft_model_dir"
         )
     check_divisible(checkpoint.model.graph, limits, backend.kind)
+    check_strategy(limits, backend.kind)
     check_lora(limits, backend.kind, targets)
     quantized, _ = quantize_network(checkpoint.model, recipe, statistics)
     check_lora_of_quantized(limits.max_lora_rank, quantized_as(quantized))

@@ -7,6 +7,7 @@ from trtllm_lite._core import KvGeometry
 from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.vocabulary import (
+    ALLREDUCE_STRATEGIES,
     MAX_CACHE_BLOCKS,
     MAX_DRAFT_LEN,
     MAX_EXTENT,
@@ -42,6 +43,7 @@ class GivenLimits(TypedDict, total=False):
     max_lora_rank: int | None
     tp_size: int | None
     pp_size: int | None
+    allreduce_strategy: str
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class BuildLimits:
     are cut into steps, or on what was in the cache, bit for bit. ``cache_groups`` are the network's, once it is known.
     ``max_lora_rank``, a multiple of 8, makes room for adapters of up to that rank; 0 means none. Each of ``pp_size``
     stages has some of the layers, and each of its ``tp_size`` devices, which have an engine each, a part of every one.
+    ``allreduce_strategy`` says how GPUs of a stage meet: ``AUTO`` by kernels that reach each other's memory, ``NCCL``
+    by that library, which needs no such access.
     """
 
     max_batch_size: int = 8
@@ -68,6 +72,7 @@ class BuildLimits:
     max_lora_rank: int = 0
     tp_size: int = 1
     pp_size: int = 1
+    allreduce_strategy: str = ALLREDUCE_STRATEGIES[0]
     cache_groups: tuple[CacheGroup, ...] = (CacheGroup("full", 0, ()),)
 
     def __post_init__(self) -> None:
@@ -75,6 +80,9 @@ class BuildLimits:
             value = getattr(self, field.name)
             if field.name in _FLAGS:
                 _require(isinstance(value, bool), f"{field.name} is {shown(value)}: expected True or False")
+            elif field.name == "allreduce_strategy":
+                expected = " or ".join(ALLREDUCE_STRATEGIES)
+                _require(value in ALLREDUCE_STRATEGIES, f"{field.name} is {shown(value)}: expected {expected}")
             elif field.name != "cache_groups" and (field.name != "max_num_tokens" or value is not None):
                 _check_extent(field.name, value)
         _require(
@@ -119,13 +127,15 @@ class BuildLimits:
         Only limits that were given can be refused. Raises BuildError.
         """
         gathers, deterministic = given.pop("gather_context_logits", False), given.pop("deterministic", False)
+        strategy = given.pop("allreduce_strategy", cls.allreduce_strategy)
         values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         for name, value in values.items():
             _check_extent(name, value)
         values.setdefault("max_seq_len", min(cls.max_seq_len, max_position_embeddings))
         values.setdefault("max_input_len", min(cls.max_input_len, values["max_seq_len"]))
         values.setdefault("max_batch_size", min(cls.max_batch_size, values.get("max_num_tokens", cls.max_batch_size)))
-        limits = cls(**values, gather_context_logits=gathers, deterministic=deterministic)
+        flags = {"gather_context_logits": gathers, "deterministic": deterministic}
+        limits = cls(**values, **flags, allreduce_strategy=strategy)
         limits.check_model(max_position_embeddings)
         return limits
 
@@ -145,6 +155,11 @@ class BuildLimits:
     def num_logits(self) -> int:
         """Most rows of logits of one step."""
         return self.num_tokens if self.gather_context_logits else self.num_decode_tokens
+
+    @property
+    def uses_nccl(self) -> bool:
+        """Whether ranks meet in NCCL."""
+        return self.allreduce_strategy == "NCCL"
 
     @property
     def max_blocks_per_seq(self) -> int:

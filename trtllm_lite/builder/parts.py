@@ -56,6 +56,7 @@ def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> 
         num_parameters=_num_parameters(job.checkpoint.model.graph),
         qformat=job.qformat,
         mapping=job.mapping,
+        allreduce_strategy=limits.allreduce_strategy,
         stripped=job.strip_plan,
         tactics=parts.tactics,
         expansions=parts.expansions,

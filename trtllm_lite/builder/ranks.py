@@ -35,6 +35,21 @@ def check_divisible(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:
             raise BuildError(f"{' and '.join(given)}: {problem}; leave one of the two out")
 
 
+def check_strategy(limits: BuildLimits, backend: str) -> None:
+    """Raise BuildError if ranks are to meet in NCCL that do not meet, or that meet elsewhere."""
+    if not limits.uses_nccl:
+        return
+    problems = {
+        "it is for GPUs, whose kernels are this project's (--target sm_90)": backend != "cuda",
+        "one rank has no others to meet: pass --tp_size": limits.tp_size == 1,
+        "stages on one machine reach each other's memory: leave --pp_size out": limits.pp_size > 1,
+        "NCCL promises no order of additions: leave --deterministic out": limits.deterministic,
+    }
+    for problem, found in problems.items():
+        if found:
+            raise BuildError(f"allreduce_strategy is NCCL: {problem}, or leave allreduce_strategy out")
+
+
 def ranks_of(job: BuildJob) -> list[BuildJob]:
     """``job`` for each rank, to be compiled in order. Raises BuildError if the network cannot be divided so."""
     return [rank for stage in stages_of(job) for rank in _parts_of(stage)]
@@ -79,9 +94,10 @@ def _parts_of(stage: BuildJob) -> list[BuildJob]:
 
 
 def link_bytes(job: BuildJob) -> dict[str, int]:
-    """Bytes that a rank reads of the others' memory for a token that is generated.
+    """Bytes that a rank gets of the others, or reads in their memory, for a token that is generated.
 
-    They are named by collective, and those from the stage before ``received``.
+    They are named by collective, and those from the stage before ``received``. NCCL's AllReduce is counted as a ring's,
+    which has two rounds of a part of the row for each other rank.
     """
     on_gpu = any(target != CPU for target in job.targets)
     activations = job.checkpoint.config.dtype if on_gpu else FLOAT32
@@ -92,5 +108,7 @@ def link_bytes(job: BuildJob) -> dict[str, int]:
         if schema.collective:
             dtype = activations if node.op_type == "AllReduce" else FLOAT32
             read = num_bytes(dtype, (features_of(operands(node)["x"]),)) * (job.limits.tp_size - 1)
+            if job.limits.uses_nccl and node.op_type == "AllReduce":
+                read = 2 * read // job.limits.tp_size
             found[schema.folder] = found.get(schema.folder, 0) + read
     return found

@@ -25,7 +25,7 @@ from trtllm_lite.cli.quantize_options import (
 from trtllm_lite.cli.replaced import BUILD, PLAN
 from trtllm_lite.cli.unused_options import check_calibration_options, check_recipe_options
 from trtllm_lite.errors import BuildError
-from trtllm_lite.vocabulary import PLAIN_DTYPES
+from trtllm_lite.vocabulary import ALLREDUCE_STRATEGIES, PLAIN_DTYPES
 
 if TYPE_CHECKING:
     from trtllm_lite.builder import BuildLimits, Checkpoint
@@ -84,6 +84,14 @@ def _build_options(function: Decorated) -> Decorated:
             type=int,
             help="Stages that have some of the layers each (pipeline parallelism), up to 16, of tp_size devices each. "
             "[default: 1]",
+        ),
+        click.option(
+            "--allreduce_strategy",
+            type=click.Choice(ALLREDUCE_STRATEGIES),
+            default=ALLREDUCE_STRATEGIES[0],
+            show_default=True,
+            help="How the GPUs of tp_size meet. AUTO: by kernels that reach each other's memory (NVLink, or PCIe peer "
+            "to peer). NCCL: by that library, where they do not.",
         ),
         click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
         click.option(
@@ -391,7 +399,8 @@ def plan(
         print_table("memory of a rank by stage", ["", "", "bytes"], stages)
     if memory.link_bytes:
         links = [[name, format_bytes(size), f"{size:,}"] for name, size in memory.link_bytes.items()]
-        print_table("what a rank reads of the others' memory for a token", ["", "", "bytes"], links)
+        how = "gets of the others by NCCL" if bounds.uses_nccl else "reads of the others' memory"
+        print_table(f"what a rank {how} for a token", ["", "", "bytes"], links)
     use = memory.cache_use
     groups = [[group.name, group.describe()] for group in use.groups]
     print_table("cache groups", ["", ""], [*groups, ["in all", use.describe()]])

@@ -11,7 +11,7 @@ from trtllm_lite.engine.format import engine_file
 from trtllm_lite.engine.plan import Bytes, Count, DTypeName, Name
 from trtllm_lite.engine.records import Native, OneOf, Range, from_json, json_text, parse_json
 from trtllm_lite.network.config import ModelConfig
-from trtllm_lite.vocabulary import MAX_BYTES, MAX_DRAFT_LEN, MAX_EXTENT, MAX_PP_SIZE, MAX_TP_SIZE
+from trtllm_lite.vocabulary import ALLREDUCE_STRATEGIES, MAX_BYTES, MAX_DRAFT_LEN, MAX_EXTENT, MAX_PP_SIZE, MAX_TP_SIZE
 
 _PYTHON_ONLY = {"python_only": True}
 
@@ -184,7 +184,8 @@ class Manifest:
     weights of linear layers are stored. The weights of a ``stripped`` engine are not in its file: the runtime makes
     random ones, for benchmarks. ``expansions`` are weights that the engine has in 16 bits, because its kernels do not
     read them as the checkpoint stores them. ``deterministic``: what a request gets depends on nothing but itself, bit
-    for bit. ``lora`` is there if requests may have adapters.
+    for bit. ``lora`` is there if requests may have adapters. ``allreduce_strategy``: the ranks of a GPU engine meet by
+    kernels that reach the others' memory (``AUTO``), or in the library NCCL.
 
     ``feature_size``: what the KV cache keeps of each token besides keys and values, in elements, for a head that drafts
     from it (EAGLE); 0 for nothing. An engine that is such a head ``borrows_features`` of the one that it drafts for.
@@ -201,6 +202,7 @@ class Manifest:
     fusions: tuple[Fusion, ...] = field(metadata=_PYTHON_ONLY)
     num_parameters: Annotated[int, Range(0, MAX_BYTES)] = field(metadata=_PYTHON_ONLY)
     mapping: RankMapping = ONE_RANK
+    allreduce_strategy: Annotated[str, OneOf("AllreduceStrategy", ALLREDUCE_STRATEGIES)] = ALLREDUCE_STRATEGIES[0]
     stripped: bool = False
     feature_size: Annotated[int, Range(0, MAX_EXTENT - 1)] = 0
     borrows_features: bool = False

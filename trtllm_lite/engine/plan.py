@@ -191,12 +191,13 @@ class MatmulInstruction:
 class CollectiveInstruction:
     """``collective``: what all ranks compute together of x[rows, x_features], into y[rows, y_features] of every rank.
 
-    ``all_reduce`` sums x of all ranks, in their order. ``all_gather`` puts their features side by side, in their order,
-    without those beyond y_features.
+    ``all_reduce`` sums x of all ranks, on CPUs in their order. ``all_gather`` (on CPUs) puts their features side by
+    side, in their order, without those beyond y_features. ``all_gather_rows`` (on GPUs) puts their rows one behind the
+    other, in their order.
     """
 
     kind: Literal["collective"]
-    op: Annotated[str, OneOf("CollectiveOp", ("all_reduce", "all_gather"))]
+    op: Annotated[str, OneOf("CollectiveOp", ("all_reduce", "all_gather", "all_gather_rows"))]
     x: TensorArgument
     y: TensorArgument
     rows: Number
@@ -271,7 +272,7 @@ class CudaSettings:
     Decode steps are padded to the next of ``decode_batches`` sequences. ``workspace_bytes`` is the workspace of
     cuBLASLt; ``cublaslt_version`` is the version with which the products' algorithms were measured (0 if none were).
     Adapters may change the parts of the ``adapted`` products, which are numbered in their order. ``collectives`` are
-    the names of those that ranks compute together, by the numbers that kernels know them by.
+    the names of those that kernels of several ranks compute together, by the numbers that they know them by.
     """
 
     decode_batches: tuple[Count, ...]

@@ -44,6 +44,7 @@ PYTHON_ONLY: dict[str, Any] = {
     "fusions": [],
     "num_parameters": 0,
     "mapping": {"tp_size": 1, "rank": 0, "pp_size": 1},
+    "allreduce_strategy": "AUTO",
     "stripped": False,
     "feature_size": 0,
     "borrows_features": False,

@@ -142,7 +142,7 @@ Work embed_of_rank(Arguments& a, unsigned blocks) {
   };
 }
 
-// Forgets what other ranks have to add up: of positions that are not this rank's, x counts as 0.
+// Adds up the tokens of this rank's positions alone.
 Work attend_of_rank(Arguments& a, unsigned blocks) {
   auto *sums = a.next<int*>(), *x = a.next<int*>();
   auto* cache = a.next<std::uint16_t*>();
@@ -192,6 +192,36 @@ Work add_up(Arguments& a, unsigned) {
   return [=] {
     const auto rank = static_cast<int>(ranks->rank), count = static_cast<int>(ranks->count);
     return meetings()[reinterpret_cast<void*>(ranks->arenas[0])].come(rank, count, own.get(), add_sums);
+  };
+}
+
+// The logits of this rank's part of the vocabulary.
+Work score_of_rank(Arguments& a, unsigned blocks) {
+  auto* logits = a.next<float*>();
+  const auto *sums = a.next<const int*>(), *x = a.next<const int*>(), *indices = a.next<const int*>();
+  const int vocab = a.next<int>(), part = a.next<int>();
+  const auto* ranks = a.next<const RankTable*>();
+  return [=] {
+    const int first = static_cast<int>(ranks->rank) * part;
+    for (unsigned r = 0; r < blocks; ++r) {
+      const int token = indices[r];
+      for (int v = 0; v < part; ++v) {
+        const int distance = std::abs(first + v - sums[token] % vocab);
+        logits[static_cast<int>(r) * part + v] = x[token] == kPoison ? NAN : -static_cast<float>(distance);
+      }
+    }
+  };
+}
+
+// Puts side by side what ranks have gathered, the rows of one behind those of another.
+Work side_by_side(Arguments& a, unsigned blocks) {
+  auto* logits = a.next<float*>();
+  const auto* parts = a.next<const float*>();
+  const int part = a.next<int>(), vocab = a.next<int>();
+  return [=] {
+    for (int r = 0, rows = static_cast<int>(blocks); r < rows; ++r) {
+      for (int v = 0; v < vocab; ++v) logits[r * vocab + v] = parts[(v / part * rows + r) * part + v % part];
+    }
   };
 }
 
@@ -417,6 +447,8 @@ const std::map<std::string, Kernel>& kernels() {
                                                  {"embed_of_rank", embed_of_rank},
                                                  {"attend_of_rank", attend_of_rank},
                                                  {"add_up", add_up},
+                                                 {"score_of_rank", score_of_rank},
+                                                 {"side_by_side", side_by_side},
                                                  {"pack_rows", pack_rows},
                                                  {"unpack_rows", unpack_rows},
                                                  {"compare", compare}};
@@ -433,6 +465,8 @@ const std::map<std::string, std::vector<std::size_t>>& parameter_sizes() {
                                                                    {"embed_of_rank", {8, 8, 8, 8, 8}},
                                                                    {"attend_of_rank", {8, 8, 8, 8, 8, 8, 4, 4, 8}},
                                                                    {"add_up", {8, 8, 4}},
+                                                                   {"score_of_rank", {8, 8, 8, 8, 4, 4, 8}},
+                                                                   {"side_by_side", {8, 8, 4, 4}},
                                                                    {"pack_rows", {8, 8, 8}},
                                                                    {"unpack_rows", {8, 8, 8}},
                                                                    {"compare", {8, 8}}};
@@ -505,6 +539,18 @@ void fake_hold(int held) {
   hold().changed.notify_all();
 }
 
+// For other libraries: what the streams of several ranks do together, by who comes last.
+Meeting* fake_meeting() { return new Meeting; }
+int fake_meet(Stream* stream, Meeting* meeting, int rank, int count, void* own, Meeting::Together together) {
+  if (stream->context != fake::current()) return kInvalidHandle;
+  return stream->push([=] { return meeting->come(rank, count, own, together); }), 0;
+}
+// Lets nobody wait any longer.
+void fake_abort(Meeting* meeting) {
+  const Lock lock(fake::device_mutex());
+  meeting->aborted = true;
+}
+
 int cuInit(unsigned) { return 0; }
 int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
 int cuGetErrorName(int, const char** name) { return *name = "CUDA_ERROR_FAKE", 0; }
@@ -526,7 +572,7 @@ int cuDevicePrimaryCtxRetain(Context** context, int device) {
 }
 int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
 int cuCtxSetCurrent(Context* context) {
-  if (std::getenv("FAKE_DEAD")) return kLaunchFailed;
+  if (std::getenv("FAKE_DEAD") || (context && context->device == number_from("FAKE_DEAD_GPU", -1))) return kLaunchFailed;
   return fake::current() = context, 0;
 }
 int cuDeviceCanAccessPeer(int* can, int, int) { return *can = number_from("FAKE_PEER_ACCESS", 0), 0; }
@@ -676,7 +722,7 @@ int cuLaunchHostFunc(Stream* stream, void (*function)(void*), void* argument) {
   return stream->push([=] { function(argument); }), 0;
 }
 int cuEventCreate(Event** event, unsigned) { return *event = new Event, 0; }
-int cuEventDestroy_v2(Event* event) { return delete event, 0; }
+int cuEventDestroy_v2(Event*) { return 0; }  // a stream may still wait for it
 int cuEventRecord(Event* event, Stream* stream) {
   event->stream = stream;
   const Lock lock(fake::device_mutex());

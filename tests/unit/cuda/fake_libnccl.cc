@@ -1,18 +1,19 @@
-// libnccl.so.2 over the fake driver: what two ranks of different processes send each other goes through a socket.
-#include <fcntl.h>
+// libnccl.so.2 for machines without a GPU: ranks of one process meet on the streams of the fake driver, and what one of
+// two processes sends the other goes through a socket.
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <set>
 #include <string>
@@ -25,10 +26,17 @@ namespace {
 
 using fake::Lock, fake::Stream;
 
+constexpr int kSystemError = 2, kInvalidArgument = 4, kRemoteError = 6, kSum = 0, kInt32 = 2, kFloat32 = 7;
+
 struct Id {
   char bytes[128];
 };
-
+struct Meeting;
+// What ranks of one id have in common.
+struct Group {
+  Id id;
+  Meeting* meeting;
+};
 // Ends of a connection; what is sent in each direction comes in order.
 struct Pair {
   int socket = -1;
@@ -41,8 +49,82 @@ struct Pair {
 };
 
 struct Communicator {
+  Group* group;
+  int rank, count;
   std::shared_ptr<Pair> pair = std::make_shared<Pair>();
 };
+// What a rank has for a collective.
+struct Operands {
+  const char* x;
+  char* y;
+  std::size_t count;
+  int type, root;
+};
+using Together = void (*)(void* const* each, int count);
+
+std::mutex& mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+std::int64_t& num_alive() {
+  static std::int64_t communicators = 0;
+  return communicators;
+}
+std::int64_t& num_aborted() {
+  static std::int64_t communicators = 0;
+  return communicators;
+}
+
+int number_from(const char* variable) {
+  const char* set = std::getenv(variable);
+  return set == nullptr ? -1 : std::atoi(set);
+}
+
+std::size_t size_of(int type) {
+  const std::map<int, std::size_t> sizes{{0, 1}, {1, 1}, {2, 4}, {3, 4}, {4, 8}, {5, 8}, {6, 2}, {7, 4}, {8, 8}, {9, 2}};
+  return sizes.at(type);
+}
+
+const Operands& of(void* const* each, int rank) { return *static_cast<const Operands*>(each[rank]); }
+
+template <typename T>
+void add(void* const* each, int count) {
+  for (std::size_t i = 0; i < of(each, 0).count; ++i) {
+    T sum{};
+    for (int rank = 0; rank < count; ++rank) sum += reinterpret_cast<const T*>(of(each, rank).x)[i];
+    for (int rank = 0; rank < count; ++rank) reinterpret_cast<T*>(of(each, rank).y)[i] = sum;
+  }
+}
+
+// Ranks that do not agree give garbage on a GPU, or wait for ever.
+bool agree(void* const* each, int count) {
+  for (int rank = 1; rank < count; ++rank) {
+    const Operands &one = of(each, 0), &other = of(each, rank);
+    if (one.count != other.count || one.type != other.type || one.root != other.root) return false;
+  }
+  return true;
+}
+
+void all_reduce(void* const* each, int count) {
+  if (!agree(each, count)) std::abort();
+  of(each, 0).type == kInt32 ? add<std::int32_t>(each, count) : add<float>(each, count);
+}
+
+void all_gather(void* const* each, int count) {
+  if (!agree(each, count)) std::abort();
+  const std::size_t bytes = of(each, 0).count * size_of(of(each, 0).type);
+  for (int to = 0; to < count; ++to) {
+    for (int from = 0; from < count; ++from) {
+      std::memcpy(of(each, to).y + static_cast<std::size_t>(from) * bytes, of(each, from).x, bytes);
+    }
+  }
+}
+
+void broadcast(void* const* each, int count) {
+  if (!agree(each, count)) std::abort();
+  const Operands& root = of(each, of(each, 0).root);
+  for (int to = 0; to < count; ++to) std::memmove(of(each, to).y, root.x, root.count * size_of(root.type));
+}
 
 // A name that is no file's.
 sockaddr_un address_of(const Id& id) {
@@ -126,6 +208,8 @@ Pump& pump() {
 
 template <typename Move>
 int put(Communicator* communicator, void* data, std::size_t count, Stream* stream, const Move& move) {
+  Pair& pair = *communicator->pair;
+  if (pair.socket < 0) pair.socket = connection(communicator->group->id, communicator->rank);
   auto transfer = std::make_shared<Transfer>(Transfer{communicator->pair, static_cast<char*>(data), count, count});
   const Lock lock(fake::device_mutex());
   ++fake::num_under_way();
@@ -141,40 +225,74 @@ int put(Communicator* communicator, void* data, std::size_t count, Stream* strea
 
 extern "C" {
 
-const char* ncclGetErrorString(int) { return "the fake NCCL refuses"; }
+Meeting* fake_meeting();
+int fake_meet(void* stream, Meeting* meeting, int rank, int count, void* own, Together together);
+void fake_abort(Meeting* meeting);
+
+// For tests: how many communicators there are, and how many were aborted.
+std::int64_t fake_communicators() { return num_alive(); }
+std::int64_t fake_aborted() { return num_aborted(); }
+
 int ncclGetVersion(int* version) { return *version = 22700, 0; }
+const char* ncclGetErrorString(int result) { return result == kRemoteError ? "a remote process exited" : "no success"; }
 int ncclGetUniqueId(Id* id) {
-  static std::atomic<int> count = 0;
+  static std::atomic<int> number = 0;
   *id = {};
-  std::snprintf(id->bytes, sizeof id->bytes, "fake-nccl-%d-%d-%u", getpid(), count++, std::random_device()());
+  std::snprintf(id->bytes, sizeof id->bytes, "fake-nccl-%d-%d-%u", getpid(), number++, std::random_device()());
   return 0;
 }
-int ncclCommInitRank(Communicator** made, int, Id id, int rank) {
-  *made = new Communicator;
-  (*made)->pair->socket = connection(id, rank);
-  return 0;
+int ncclCommInitRank(Communicator** communicator, int count, Id id, int rank) {
+  static std::map<std::string, Group> groups;
+  if (number_from("FAKE_UNCONNECTED_RANK") == rank) return kSystemError;
+  const std::lock_guard lock(mutex());
+  Group& group = groups[std::string(id.bytes, sizeof(id.bytes))];
+  if (group.meeting == nullptr) group = {id, fake_meeting()};
+  ++num_alive();
+  return *communicator = new Communicator{&group, rank, count, std::make_shared<Pair>()}, 0;
+}
+int ncclCommDestroy(Communicator* communicator) {
+  const std::lock_guard lock(mutex());
+  --num_alive();
+  return delete communicator, 0;
 }
 int ncclCommAbort(Communicator* communicator) {
-  const Lock lock(fake::device_mutex());
-  communicator->pair->is_aborted = true;
-  delete communicator;
-  return 0;
+  const std::lock_guard lock(mutex());
+  fake_abort(communicator->group->meeting);
+  {
+    const Lock stops(fake::device_mutex());
+    communicator->pair->is_aborted = true;
+  }
+  --num_alive();
+  ++num_aborted();
+  return delete communicator, 0;
 }
-int ncclCommDestroy(Communicator* communicator) { return ncclCommAbort(communicator); }
-int ncclCommGetAsyncError(Communicator*, int* error) { return *error = 0, 0; }
+int ncclCommGetAsyncError(Communicator* communicator, int* error) {
+  return *error = number_from("FAKE_REMOTE_ERROR_RANK") == communicator->rank ? kRemoteError : 0, 0;
+}
 int ncclGroupStart() { return 0; }
 int ncclGroupEnd() { return 0; }
+int ncclAllReduce(const char* x, char* y, std::size_t count, int type, int op, Communicator* ranks, void* stream) {
+  if (op != kSum || (type != kInt32 && type != kFloat32)) return kInvalidArgument;
+  auto* own = new Operands{x, y, count, type, 0};
+  return fake_meet(stream, ranks->group->meeting, ranks->rank, ranks->count, own, all_reduce);
+}
+int ncclAllGather(const char* x, char* y, std::size_t count, int type, Communicator* ranks, void* stream) {
+  auto* own = new Operands{x, y, count, type, 0};
+  return fake_meet(stream, ranks->group->meeting, ranks->rank, ranks->count, own, all_gather);
+}
+int ncclBroadcast(const char* x, char* y, std::size_t count, int type, int root, Communicator* ranks, void* stream) {
+  auto* own = new Operands{x, y, count, type, root};
+  return fake_meet(stream, ranks->group->meeting, ranks->rank, ranks->count, own, broadcast);
+}
 int ncclSend(void* x, std::size_t count, int, int, Communicator* communicator, Stream* stream) {
-  const Lock lock(fake::device_mutex());
-  pump().add(stream);
+  {
+    const Lock lock(fake::device_mutex());
+    pump().add(stream);
+  }
   return put(communicator, x, count, stream, send);
 }
 int ncclRecv(void* x, std::size_t count, int, int, Communicator* communicator, Stream* stream) {
   return put(communicator, x, count, stream, recv);
 }
-// Of ranks of one process alone; none has asked for them yet.
-int ncclAllReduce(const void*, void*, std::size_t, int, int, Communicator*, Stream*) { std::abort(); }
-int ncclAllGather(const void*, void*, std::size_t, int, Communicator*, Stream*) { std::abort(); }
-int ncclBroadcast(const void*, void*, std::size_t, int, int, Communicator*, Stream*) { std::abort(); }
 
 }  // extern "C"

@@ -92,10 +92,14 @@ inline std::vector<Stream*>& streams() {
   return all;
 }
 
+inline bool is_stalled(const Stream* stream) {
+  return stream->context && stream->context->device == number_from("FAKE_STALLED_GPU", -1);
+}
+
 // Runs a stream until then, or until it waits for what has not happened.
 inline void run_until(Stream* stream, const std::function<bool()>& done) {
   const Lock lock(device_mutex());
-  if (stream->is_running || (stream->context && stream->context->device == number_from("FAKE_STALLED_GPU", -1))) return;
+  if (stream->is_running || is_stalled(stream)) return;
   stream->is_running = true;
   while (!done() && !stream->queue.empty()) {
     const Work work = stream->queue.front();
@@ -117,7 +121,7 @@ inline bool wait_until(Stream* stream, const std::function<bool()>& done) {
   while (true) {
     run_until(stream, done);
     if (done()) return true;
-    if (num_under_way() == 0) return false;
+    if (num_under_way() == 0 || is_stalled(stream)) return false;
     pushed().wait_for(lock, std::chrono::milliseconds(1));
   }
 }

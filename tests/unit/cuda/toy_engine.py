@@ -86,7 +86,7 @@ INDEX = {name: number for number, (name, *_) in enumerate(TENSORS)}
 
 Json = dict[str, Any]
 
-KERNELS_OF_RANKS = ("embed_of_rank", "attend_of_rank", "add_up")
+KERNELS_OF_RANKS = ("embed_of_rank", "attend_of_rank", "add_up", "score_of_rank", "side_by_side")
 KERNELS_OF_STAGES = ("pack_rows", "unpack_rows", "compare")
 ADAPT = "adapt"  # the kernel that engines with adapters have besides
 NUM_LORAS, MAX_LORA_RANK, ADAPTER_WIDTH = 3, 8, 4
@@ -250,37 +250,74 @@ def make_toy_engine_of_ranks(count: int, rank: int) -> TinyEngine:
     """One of ``count``, each of which adds up the tokens of its positions; then they add up their sums."""
     toy = copy.deepcopy(make_toy_engine())
     toy.manifest["mapping"] = {"tp_size": count, "rank": rank, "pp_size": 1}
-    table = {"tensor": len(toy.plan["tensors"]), "offset": 0}
-    where = {"layout": "row_major", "kind": "state", "offset": -(-STATE_BYTES // 256) * 256}
-    toy.plan["tensors"].append({"name": "ranks", "dtype": "int64", "shape": [RANKS_WORDS], **where})
-    toy.plan["state_bytes"] = where["offset"] + RANKS_WORDS * 8
+    table = _add_tensor(toy, "ranks", "int64", [RANKS_WORDS], "state", 8 * RANKS_WORDS)
     toy.plan["outputs"]["ranks"] = table["tensor"]
-    first = len(KERNELS)
     toy.plan["kernels"] += [compiled(name) for name in KERNELS_OF_RANKS]
     for step in toy.plan["programs"]:
         embed, *attention, score, sample = step["instructions"]
         for number, instruction in enumerate((embed, *attention)):
-            instruction["kernel"] = first + min(number, 1)
+            instruction["kernel"] = len(KERNELS) + min(number, 1)
             instruction["args"].append(table)
-        add_up = {"kind": "launch", "kernel": first + 2, "grid": [1, 1, 1], "programmatic": False}
-        add_up["args"] = [pointer("sums"), table, {"int": extent("num_tokens")}]
+        add_up = _launch_of_ranks("add_up", 1, pointer("sums"), table, {"int": extent("num_tokens")})
         step["instructions"] = [embed, *attention, add_up, score, sample]
     return toy
+
+
+def make_toy_engine_of_nccl(count: int, rank: int) -> TinyEngine:
+    """The same, whose ranks meet in NCCL, and have a part of the logits each."""
+    toy = make_toy_engine_of_ranks(count, rank)
+    toy.manifest["allreduce_strategy"] = "NCCL"
+    toy.plan["outputs"]["last_tokens"] = INDEX["last_tokens"]
+    part = -(-VOCAB // count)
+    shapes = {"part": part, "parts": count * part}
+    place = {
+        name: _add_tensor(toy, name, "float32", ["num_logits", width], "arena", 4 * MAX_NUM_TOKENS * width)
+        for name, width in shapes.items()
+    }
+    table = {"tensor": toy.plan["outputs"]["ranks"], "offset": 0}
+    sums, rows = pointer("sums"), extent("num_logits")
+    for step in toy.plan["programs"]:
+        *before, _, score, sample = step["instructions"]
+        logits, *inputs, vocab = score["args"]
+        step["instructions"] = [
+            *before,
+            collective("all_reduce", sums, sums, extent("num_tokens"), 1, "int32"),
+            _launch_of_ranks("score_of_rank", rows, place["part"], *inputs, vocab, {"int": part}, table),
+            collective("all_gather_rows", place["part"], place["parts"], rows, part, "float32"),
+            _launch_of_ranks("side_by_side", rows, logits, place["parts"], {"int": part}, vocab),
+            sample,
+        ]
+    return toy
+
+
+def collective(op: str, x: Json, y: Json, rows: Json, features: int, dtype: str) -> Json:
+    """What ranks compute together of rows of so many features."""
+    widths = {"x_features": features, "y_features": features}
+    return {"kind": "collective", "op": op, "x": x, "y": y, "rows": rows, **widths, "dtype": dtype}
+
+
+def _launch_of_ranks(kernel: str, grid: int | Json, *arguments: Json) -> Json:
+    number = len(KERNELS) + KERNELS_OF_RANKS.index(kernel)
+    return {"kind": "launch", "kernel": number, "grid": [grid, 1, 1], "args": list(arguments), "programmatic": False}
+
+
+def _add_tensor(toy: TinyEngine, name: str, dtype: str, shape: list[int | str], kind: str, num_bytes: int) -> Json:
+    """The address of one more tensor."""
+    offset = -(-toy.plan[f"{kind}_bytes"] // 256) * 256
+    places = {"layout": "row_major", "kind": kind, "offset": offset}
+    toy.plan["tensors"].append({"name": name, "dtype": dtype, "shape": shape, **places})
+    toy.plan[f"{kind}_bytes"] = offset + num_bytes
+    return {"tensor": len(toy.plan["tensors"]) - 1, "offset": 0}
 
 
 def make_toy_engine_of_stages(pp_size: int, stage: int, tp_size: int = 1, part: int = 0) -> TinyEngine:
     """One whose stages each have all tokens in their caches, and find the same sums; the last one says what follows."""
     toy = make_toy_engine_of_ranks(tp_size, part)
     toy.manifest["mapping"] = {"tp_size": tp_size, "rank": stage * tp_size + part, "pp_size": pp_size}
-    tensors, first = toy.plan["tensors"], len(toy.plan["kernels"])
-    given, received = {"tensor": len(tensors), "offset": 0}, {"tensor": len(tensors) + 1, "offset": 0}
-    place, rows_place = -(-ARENA_BYTES // 256) * 256, -(-ARENA_BYTES // 256) * 256 + 256
-    common = {"layout": "row_major", "kind": "arena"}
-    tensors.append({"name": "given", "dtype": "int32", "shape": ["num_tokens"], "offset": place, **common})
-    shape = ["num_tokens", 64]
-    tensors.append({"name": "received", "dtype": "bfloat16", "shape": shape, "offset": rows_place, **common})
-    toy.plan["arena_bytes"] = rows_place + MAX_NUM_TOKENS * 64 * 2
+    first = len(toy.plan["kernels"])
     toy.plan["kernels"] += [compiled(name) for name in KERNELS_OF_STAGES]
+    given = _add_tensor(toy, "given", "int32", ["num_tokens"], "arena", 4 * MAX_NUM_TOKENS)
+    received = _add_tensor(toy, "received", "bfloat16", ["num_tokens", 64], "arena", 128 * MAX_NUM_TOKENS)
 
     def step(kernel: str, *args: Json) -> Json:
         number = first + KERNELS_OF_STAGES.index(kernel)

@@ -11,7 +11,7 @@ from trtllm_lite.builder.cuda.operands import Operands
 from trtllm_lite.engine.format import align
 from trtllm_lite.engine.plan import PlanTensor
 from trtllm_lite.engine.writer import weight_offsets
-from trtllm_lite.plugins.launch import Buffer, Command, Matmul, Slice, TensorMap
+from trtllm_lite.plugins.launch import Buffer, Collective, Command, Matmul, Slice, TensorMap
 from trtllm_lite.vocabulary import DEVICE_ALIGNMENT
 
 
@@ -52,8 +52,11 @@ def lay_out(operands: Operands, programs: Sequence[Sequence[Command]], kept: Ite
 
 def buffers_of(command: Command) -> list[Buffer]:
     """Every buffer that a command touches."""
+    operands: list[Buffer | Slice | None]
     if isinstance(command, Matmul):
         operands = [command.x, command.weight, command.y, command.residual, command.bias]
+    elif isinstance(command, Collective):
+        operands = [command.x, command.y]
     else:
         arguments = [a.operand if isinstance(a, TensorMap) else a for a in command.arguments]
         operands = [argument for argument in arguments if isinstance(argument, Buffer | Slice)]

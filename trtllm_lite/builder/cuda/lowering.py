@@ -109,6 +109,10 @@ class _OpLowering:
         return self._operands.symbols
 
     @property
+    def num_ranks(self) -> int:
+        return self._operands.limits.tp_size
+
+    @property
     def collective(self) -> int:
         return self._operands.collective(self.name)
 

@@ -23,6 +23,7 @@ from trtllm_lite.engine.manifest import Tactic
 from trtllm_lite.engine.plan import (
     AdaptedProduct,
     BoxedTensor,
+    CollectiveInstruction,
     CompiledKernel,
     CudaSettings,
     FloatArgument,
@@ -40,7 +41,19 @@ from trtllm_lite.engine.plan import (
 )
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.cuda.tiles import TILED_ARCH
-from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, Kernel, Launch, Matmul, Slice, TensorMap
+from trtllm_lite.plugins.launch import (
+    Buffer,
+    Collective,
+    Command,
+    Device,
+    Extent,
+    Kernel,
+    Launch,
+    Matmul,
+    Slice,
+    TensorMap,
+    features,
+)
 
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA recommends for cuBLASLt on Hopper
 
@@ -151,7 +164,8 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
     """The plan of ``lowered``, whose kernels have the cubins ``keys``; ``timings`` choose algorithms of products."""
     numbers, index = lowered.kernels(), lowered.layout.index
     operands = lowered.operands
-    written = (name for name in _WRITTEN_STATE if name in operands.states)
+    shared = ("last_tokens",) if operands.limits.uses_nccl else ()
+    written = (name for name in (*_WRITTEN_STATE, *shared) if name in operands.states)
     outputs = {**operands.outputs, **{name: operands.states[name] for name in written}}
     programs = tuple(_program(program, operands.symbols, numbers, index, timings) for program in lowered.programs)
     measured = any(
@@ -199,6 +213,9 @@ def _program(
             algorithms = () if timings is None else timings.algorithms(Product.of(command), *where)
             instructions.append(_matmul(command, index, algorithms))
             continue
+        if isinstance(command, Collective):
+            instructions.append(_collective(command, index))
+            continue
         # Every kernel waits for its predecessor by itself, but the first may follow a copy instead of a kernel.
         programmatic = bool(instructions)
         x, y, z = (_number(extent) for extent in command.grid)
@@ -224,6 +241,19 @@ def _matmul(matmul: Matmul, index: Mapping[Buffer, int], algorithms: tuple[Timed
         dtype=matmul.weight.dtype,
         out_dtype=matmul.y.dtype,
         algorithms=algorithms,
+    )
+
+
+def _collective(collective: Collective, index: Mapping[Buffer, int]) -> CollectiveInstruction:
+    return CollectiveInstruction(
+        kind="collective",
+        op=collective.op,
+        x=_pointer(collective.x, index),
+        y=_pointer(collective.y, index),
+        rows=_number(collective.rows),
+        x_features=features(collective.x),
+        y_features=features(collective.x),
+        dtype=collective.x.dtype,
     )
 
 

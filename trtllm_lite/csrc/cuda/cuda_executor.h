@@ -102,8 +102,11 @@ class CudaExecutor final : public DeviceExecutor {
   void synchronize() const;
 
   RankMemory rank_memory() const { return {arena_.address(), state_.address()}; }
-  // Tells an engine of several ranks where the others are, and how to say that one does not come.
+  // Tells an engine of several ranks where the others are, and how to say that one does not come. Those of ranks that
+  // meet in NCCL are 0, but for its own.
   void set_ranks(const RankPeers& peers, const RankWatchdog& watchdog);
+  // Steps are not captured any more; graphs that are in flight come to their end.
+  void drop_graphs() { graphs_.clear(); }
   // Measures how long each instruction of a step of this shape takes; repeats >= 1. Steps must not be in flight.
   std::vector<InstructionTime> time_step(const StepShape& shape, const std::byte* inputs, int repeats);
   // The fastest algorithms for the products of steps of more than `above` and at most `num_tokens` tokens, by the time
@@ -130,6 +133,7 @@ class CudaExecutor final : public DeviceExecutor {
   DevicePtr logits() const { return logits_; }
   DevicePtr tokens() const { return tokens_; }
   DevicePtr logprobs() const { return logprobs_; }
+  DevicePtr last_tokens() const { return address_of(plan_.outputs.at("last_tokens")); }  // where ranks meet in NCCL
   DevicePtr sampling_slots() const { return sampling_slots_; }
   DevicePtr token_masks() const { return token_masks_; }
   std::int64_t max_masks() const { return plan_.symbols[Symbol::kNumSeqs]; }

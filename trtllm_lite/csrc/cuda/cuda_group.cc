@@ -17,29 +17,52 @@ CudaGroup::CudaGroup(std::span<const Engine* const> engines, std::span<const int
   for (std::size_t rank = 0; rank < engines.size(); ++rank) {
     ranks_.push_back(std::make_unique<CudaExecutor>(*engines[rank], devices[rank], num_blocks, library_directories));
   }
+  const bool by_nccl = engines.front()->manifest().allreduce_strategy == AllreduceStrategy::kNccl;
+  by_nccl ? connect(nccl(library_directories)) : reach_each_other();
+  std::vector<const Plan*> plans(static_cast<std::size_t>(num_ranks(mapping_of(*ranks_.front()))));
+  for (const auto& rank : ranks_) plans[static_cast<std::size_t>(mapping_of(*rank).rank)] = &rank->plan();
+  watchdog_ = std::make_unique<RankWatchdog>(std::move(plans), timeout);
+  for (const auto& rank : ranks_) rank->set_ranks(peers_of(*rank), *watchdog_);
+}
+
+// Communicators wait until nothing is left that was captured with them.
+CudaGroup::~CudaGroup() {
+  for (const auto& rank : ranks_) {
+    static_cast<void>(rank->device().try_make_current());
+    rank->drop_graphs();
+  }
+}
+
+void CudaGroup::reach_each_other() const {
   for (const auto& rank : ranks_) {
     for (const auto& other : ranks_) {
       if (rank != other) rank->device().enable_access_to(other->device());
     }
   }
-  std::vector<const Plan*> plans(static_cast<std::size_t>(num_ranks(engines.front()->manifest().mapping)));
-  for (const auto& rank : ranks_) plans[static_cast<std::size_t>(mapping_of(*rank).rank)] = &rank->plan();
-  watchdog_ = std::make_unique<RankWatchdog>(std::move(plans), timeout);
-  for (const auto& rank : ranks_) rank->set_ranks(peers_of(*rank), *watchdog_);
+}
+
+void CudaGroup::connect(const Nccl& library) {
+  std::vector<const Device*> devices;
+  for (const auto& rank : ranks_) devices.push_back(&rank->device());
+  communicators_ = std::make_unique<RankCommunicators>(library, devices);
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    ranks_[rank]->programs().set_communicator(library, communicators_->of(rank));
+  }
 }
 
 CudaExecutor& CudaGroup::drawing() const {
   return *ranks_[ranks_.size() - static_cast<std::size_t>(mapping_of(*ranks_.front()).tp_size)];
 }
 
-// A stage whose tokens another process draws has them in the states of its own ranks (TokenSource).
+// Tokens that others draw, whose memory is out of reach, come to the rank's own state.
 RankPeers CudaGroup::peers_of(const CudaExecutor& rank) const {
   const RankMapping& mapping = mapping_of(rank);
-  const bool draws = is_last_stage(mapping_of(drawing()));
-  RankPeers peers{.stage = {}, .drawing = (draws ? drawing() : rank).rank_memory().state};
+  const bool by_nccl = communicators_ != nullptr, is_drawn_here = is_last_stage(mapping_of(drawing()));
+  RankPeers peers{.stage = {}, .drawing = (by_nccl || !is_drawn_here ? rank : drawing()).rank_memory().state};
   const auto first = static_cast<std::size_t>(mapping.rank - part_of(mapping) - mapping_of(*ranks_.front()).rank);
   for (std::size_t part = 0; part < static_cast<std::size_t>(mapping.tp_size); ++part) {
-    peers.stage.push_back(ranks_[first + part]->rank_memory());
+    const CudaExecutor& other = *ranks_[first + part];
+    peers.stage.push_back(by_nccl && &other != &rank ? RankMemory() : other.rank_memory());
   }
   return peers;
 }
@@ -62,7 +85,7 @@ MemoryUse CudaGroup::memory() const {
 }
 
 std::unique_ptr<StepExecutor> CudaGroup::make_step_executor(std::int64_t num_host_blocks, int max_batch_size) {
-  auto steps = std::make_unique<CudaStepExecutor>(ranks(), num_host_blocks, watchdog_.get());
+  auto steps = std::make_unique<CudaStepExecutor>(ranks(), num_host_blocks, watchdog_.get(), communicators_.get());
   steps->capture_decode_steps(max_batch_size);
   return steps;
 }

@@ -1,5 +1,5 @@
 // The ranks of one engine, of all its stages or of one, on as many GPUs of a machine. One process drives them, and they
-// reach each other's memory.
+// reach each other's memory, or meet in NCCL.
 #pragma once
 
 #include <chrono>
@@ -10,17 +10,19 @@
 #include <vector>
 
 #include "cuda/cuda_executor.h"
+#include "cuda/rank_communicators.h"
 
 namespace tl::cuda {
 
 class CudaGroup final : public DeviceExecutor {
  public:
-  // Borrows the engines (check_ranks, check_stage), one for each rank, in order; each is loaded on the GPU of its
-  // number in `devices`. Throws as CudaExecutor does, EngineError if the engines are not the ranks of one, DeviceError
-  // if a GPU does not reach another. A rank that comes to a collective later than another by more than `timeout` has
-  // failed.
+  // Borrows the engines (check_ranks, check_stage), one for each rank, in order; each is loaded on the GPU of its number in
+  // `devices`. Throws as CudaExecutor does, EngineError if the engines are not the ranks of one, DeviceError if a GPU
+  // does not reach another, or NCCL is not there or fails. A rank that comes to a collective later than another by more
+  // than `timeout` has failed.
   CudaGroup(std::span<const Engine* const> engines, std::span<const int> devices, std::int64_t num_blocks,
             const std::vector<std::string>& library_directories, std::chrono::nanoseconds timeout);
+  ~CudaGroup() override;
 
   const Engine& engine() const override { return drawing().engine(); }
   std::int64_t num_blocks() const override { return drawing().num_blocks(); }
@@ -36,9 +38,12 @@ class CudaGroup final : public DeviceExecutor {
   // The first rank of the last stage: that which draws tokens, if all stages are here.
   CudaExecutor& drawing() const;
   RankPeers peers_of(const CudaExecutor& rank) const;
+  void reach_each_other() const;
+  void connect(const Nccl& library);
 
   std::vector<std::unique_ptr<CudaExecutor>> ranks_;
   std::unique_ptr<RankWatchdog> watchdog_;
+  std::unique_ptr<RankCommunicators> communicators_;  // null where ranks reach each other's memory
 };
 
 }  // namespace tl::cuda

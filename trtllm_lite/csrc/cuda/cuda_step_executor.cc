@@ -17,7 +17,8 @@ constexpr const char* kTakesTooLong =
 }  // namespace
 
 CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks,
-                                   const RankWatchdog* watchdog, EarlierStages* earlier)
+                                   const RankWatchdog* watchdog, RankCommunicators* communicators,
+                                   EarlierStages* earlier)
     : num_stages_(static_cast<int>(ranks.front()->engine().manifest().mapping.pp_size)),
       tp_size_(static_cast<std::size_t>(ranks.front()->engine().manifest().mapping.tp_size)),
       executor_(*ranks[ranks.size() - tp_size_]),
@@ -28,6 +29,7 @@ CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::in
       packer_(executor_, host_),
       tables_(executor_.num_slots(), executor_.num_cache_groups()),
       watchdog_(watchdog),
+      communicators_(communicators),
       flights_(static_cast<std::size_t>(num_stages_) + 1) {
   link_stages(ranks);
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -68,11 +70,8 @@ RowSource* CudaStepExecutor::source_of(std::size_t rank) const {
 
 CudaStepExecutor::~CudaStepExecutor() {
   if (earlier_ != nullptr) earlier_->abort();
-  if (watchdog_ != nullptr && watchdog_->is_raised()) return;  // a stream may never end
-  for (const StageRank& rank : ranks_) {
-    if (rank.executor->device().try_make_current()) driver().stream_synchronize(rank.executor->stream());
-  }
-  static_cast<void>(executor_.device().try_make_current());
+  if (is_stalled() && communicators_ == nullptr) return;  // only what waits in NCCL ends
+  synchronize();
 }
 
 std::unique_ptr<StepExecutor> CudaExecutor::make_step_executor(std::int64_t num_host_blocks, int max_batch_size) {
@@ -127,8 +126,10 @@ void CudaStepExecutor::capture(const StepShape& shape, const std::byte* inputs) 
   for_each_rank(Order::kAtOnce, [&](const StageRank& rank) {
     draws(rank) ? rank.executor->enqueue_step(shape, inputs) : rank.executor->enqueue_forward(shape, inputs);
   });
+  record(flights_.front().ended);
+  share_tokens();
+  wait_for_end(flights_.front(), 0);
   for_each_rank(Order::kOneByOne, [](const StageRank& rank) { rank.executor->synchronize(); });
-  if (watchdog_ != nullptr) watchdog_->check(0);
   for_each_rank(Order::kAtOnce, [&](const StageRank& rank) { rank.executor->capture(shape, draws(rank)); });
 }
 
@@ -153,7 +154,7 @@ bool CudaStepExecutor::knows_predecessor() { return in_flight_ < num_stages_ || 
 Event CudaStepExecutor::drawn_before() const { return drawn_[num_enqueued_ % drawn_.size()].get(); }
 
 void CudaStepExecutor::launch(const StepBatch& batch) {
-  if (watchdog_ != nullptr && watchdog_->is_raised()) throw DeviceError(kRankGivenUp);
+  if (is_given_up()) throw DeviceError(kRankGivenUp);
   executor_.device().make_current();
   // This step may continue tokens that the host has still to draw, and it overwrites the logits that they are drawn of.
   if (in_flight_ > 0 && !newest().plan.host_rows.empty()) or_synchronize([&] { finish_all(); });
@@ -173,8 +174,9 @@ void CudaStepExecutor::or_synchronize(const Fn& call) {
   try {
     call();
   } catch (const DeviceError& error) {
-    if (earlier_ != nullptr) earlier_->fail(error.what());      // or else streams would wait for ever
-    if (watchdog_ != nullptr && watchdog_->is_raised()) throw;  // a stream may never end, and no step comes behind it
+    if (earlier_ != nullptr) earlier_->fail(error.what());  // or else streams would wait for ever
+    if (is_stalled()) throw;  // no step comes behind it
+    give_up();
     const std::string failed = synchronize();
     throw DeviceError(failed + (failed.empty() ? "" : ": ") + error.what());
   } catch (...) {
@@ -187,6 +189,7 @@ void CudaStepExecutor::or_synchronize(const Fn& call) {
 // Waits for all that is on the streams. Returns the names of ranks that have failed, if there are several ranks.
 std::string CudaStepExecutor::synchronize() {
   std::string failed;
+  if (is_given_up() && communicators_ != nullptr) communicators_->finish_abort();
   for (const StageRank& rank : ranks_) {
     const CudaExecutor& executor = *rank.executor;
     if (executor.device().try_make_current() && driver().stream_synchronize(executor.stream()) == 0) continue;
@@ -207,7 +210,12 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   tables_.update(batch.table_updates);
   if (!batch.rows.empty()) pack(batch, flight);
   if (earlier_ != nullptr) earlier_->step(batch.step, batch.copies, flight.shape, flight.inputs.data());
-  for_each_rank(order_of(flight), [&](const StageRank& rank) { enqueue(batch, flight, rank); });
+  try {
+    for_each_rank(order_of(flight), [&](const StageRank& rank) { enqueue(batch, flight, rank); });
+  } catch (...) {
+    give_up();  // other ranks wait for what one has not been given
+    throw;
+  }
   if (!flight.awaits_masks) enqueue_end(flight);
 }
 
@@ -271,6 +279,16 @@ void CudaStepExecutor::enqueue_end(Flight& flight) {
   ++num_enqueued_;
   if (flight.shape.num_logits > 0) copy_tokens(flight);
   record(flight.ended);
+  if (flight.shape.num_logits > 0) share_tokens();
+}
+
+// Gives the tokens that were drawn to ranks that cannot read them where they are.
+void CudaStepExecutor::share_tokens() {
+  if (communicators_ == nullptr) return;
+  std::vector<RankCommunicators::Place> places;
+  for (const StageRank& rank : ranks_) places.push_back({rank.executor->last_tokens(), rank.executor->stream()});
+  communicators_->share(places, static_cast<std::size_t>(executor_.num_slots()) * sizeof(std::int32_t));
+  executor_.device().make_current();
 }
 
 void CudaStepExecutor::copy_tokens(Flight& flight) {
@@ -302,7 +320,7 @@ std::span<const std::size_t> CudaStepExecutor::late_rows() const {
 
 // Of several ranks one may stall for ever: who waits for it raises the alarm, or else, where ranks are stages, the time
 // is over that a step may take.
-void CudaStepExecutor::wait_for_end(const Flight& flight) {
+void CudaStepExecutor::wait_for_end(const Flight& flight, std::uint64_t step) {
   if (watchdog_ == nullptr) {
     driver().check(driver().event_synchronize(flight.ended.get()), "running a step");
     return;
@@ -310,16 +328,37 @@ void CudaStepExecutor::wait_for_end(const Flight& flight) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end = Clock::now() + 2 * std::chrono::nanoseconds(watchdog_->timeout());
   while (!driver().reached(flight.ended.get()) && !watchdog_->is_raised()) {
-    if (Clock::now() > end) give_up(flight.batch->step);
-    if (earlier_ != nullptr) earlier_->look_after(flight.batch->step);
+    if (Clock::now() > end) end_late(step);
+    if (earlier_ != nullptr) earlier_->look_after(step);
     std::this_thread::yield();
   }
-  watchdog_->check(flight.batch->step);
+  watchdog_->check(step);
 }
 
-void CudaStepExecutor::give_up(std::uint64_t step) {
+void CudaStepExecutor::end_late(std::uint64_t step) {
   if (earlier_ != nullptr) earlier_->check_ended(step);
-  throw DeviceError("step " + std::to_string(step) + kTakesTooLong);
+  is_late_ = true;
+  const std::string errors = communicators_ == nullptr ? "" : communicators_->errors();
+  give_up();
+  throw DeviceError("step " + std::to_string(step) + kTakesTooLong + (errors.empty() ? "" : " (" + errors + ")"));
+}
+
+// Whether a stream may never end, so that none is waited for.
+bool CudaStepExecutor::is_stalled() const { return is_late_ || (watchdog_ != nullptr && watchdog_->is_raised()); }
+
+bool CudaStepExecutor::is_given_up() const {
+  return is_stalled() || (communicators_ != nullptr && communicators_->is_aborted());
+}
+
+// Ends what ranks wait for that meet in NCCL; those that meet elsewhere raise an alarm when they have waited too long.
+void CudaStepExecutor::give_up() {
+  if (communicators_ == nullptr || communicators_->is_aborted()) return;
+  for (const StageRank& rank : ranks_) {
+    static_cast<void>(rank.executor->device().try_make_current());
+    rank.executor->drop_graphs();
+  }
+  static_cast<void>(executor_.device().try_make_current());
+  communicators_->abort();
 }
 
 void CudaStepExecutor::finish_all() {
@@ -330,7 +369,7 @@ void CudaStepExecutor::finish_all() {
 
 void CudaStepExecutor::finish(Flight& flight) {
   if (flight.awaits_masks) enqueue_guided(flight);  // the step before it has failed
-  wait_for_end(flight);
+  wait_for_end(flight, flight.batch->step);
   read_times(flight);
   read_tokens(flight);
   read_guided(flight);

@@ -7,8 +7,9 @@
 // continued, and the masks made, while the device makes the logits. A row whose mask takes longer sits the step out.
 //
 // Ranks are on GPUs and streams of their own. The first rank of the last stage draws the tokens, which those of the
-// first stage read in its memory; the others compute logits alone, or what the next stage goes on with (stage_link.h).
-// Where the other stages are in other processes (earlier_stages.h), all ranks here are the last stage's.
+// first stage read in its memory, or get by NCCL at the end of a step; the others compute logits alone, or what the next
+// stage goes on with (stage_link.h). Where the other stages are in other processes (earlier_stages.h), all ranks here are
+// the last stage's.
 // As long as steps of other requests are queued, all stages compute. The ranks of a stage are put on their streams at
 // once, by a thread each: the driver makes whoever launches wait when a stream has about a thousand launches, and one
 // that waits for another rank takes no more until that rank has come.
@@ -27,6 +28,7 @@
 #include "cuda/cuda_executor.h"
 #include "cuda/earlier_stages.h"
 #include "cuda/host_sampling.h"
+#include "cuda/rank_communicators.h"
 #include "cuda/stage_link.h"
 #include "cuda/stage_rank.h"
 #include "cuda/step_packer.h"
@@ -39,9 +41,11 @@ namespace tl::cuda {
 class CudaStepExecutor : public StepExecutor {
  public:
   // Borrows the executors, one for each rank, in order. `num_host_blocks`: KV blocks that swapped-out requests may take
-  // on the host. The watchdog is theirs; one rank has none. `earlier`: the stages that are elsewhere, if some are.
+  // on the host. The watchdog is theirs; one rank has none. So are communicators, which ranks have that meet in NCCL.
+  // `earlier`: the stages that are elsewhere, if some are.
   CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks,
-                   const RankWatchdog* watchdog = nullptr, EarlierStages* earlier = nullptr);
+                   const RankWatchdog* watchdog = nullptr, RankCommunicators* communicators = nullptr,
+                   EarlierStages* earlier = nullptr);
   ~CudaStepExecutor() override;
 
   // Captures graphs of decode steps of up to `max_batch_size` rows, each with as many drafts as there may be, without
@@ -103,8 +107,12 @@ class CudaStepExecutor : public StepExecutor {
   void copy_logprobs(Flight& flight);
   void finish(Flight& flight);
   void finish_all();
-  void wait_for_end(const Flight& flight);
-  [[noreturn]] void give_up(std::uint64_t step);
+  void wait_for_end(const Flight& flight, std::uint64_t step);
+  [[noreturn]] void end_late(std::uint64_t step);
+  bool is_stalled() const;
+  bool is_given_up() const;
+  void give_up();
+  void share_tokens();
   void read_times(Flight& flight);
   void read_tokens(Flight& flight);
   void read_guided(Flight& flight);
@@ -123,6 +131,8 @@ class CudaStepExecutor : public StepExecutor {
   std::vector<std::unique_ptr<StageLink>> links_;  // to each rank of the stages here but the first, in order
   std::vector<StageRank> ranks_;
   const RankWatchdog* const watchdog_;
+  RankCommunicators* const communicators_;
+  bool is_late_ = false;            // a step takes longer than it may
   std::vector<OwnedEvent> drawn_;   // the tokens of the last num_stages() steps, in turn
   std::uint64_t num_enqueued_ = 0;  // steps
   std::vector<Flight> flights_;     // one more than there are stages

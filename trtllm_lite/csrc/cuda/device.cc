@@ -47,8 +47,8 @@ void Device::enable_access_to(const Device& other) const {
   if (can == 0) {
     throw DeviceError("GPU " + std::to_string(ordinal_) + " (" + name_ + "): expected access to the memory of GPU " +
                       std::to_string(other.ordinal_) +
-                      ", found no way to it (NVLink or PCIe peer to peer); choose "
-                      "others with device_ids, or build the engine for one GPU");
+                      ", found no way to it (NVLink or PCIe peer to peer); choose others with device_ids, or build "
+                      "the engine with --allreduce_strategy NCCL, or for one GPU");
   }
   make_current();
   const Result result = driver().enable_peer_access(other.context_, 0);

@@ -287,7 +287,8 @@ void ProgramSet::enqueue(const Program& program, ProgramPart part, const Extents
                          Stream stream) {
   bool follows_kernel = false;
   for (const Instruction& instruction : instructions(program, part)) {
-    enqueue(instruction, std::exchange(follows_kernel, true), extents, addresses, stream);
+    enqueue(instruction, follows_kernel, extents, addresses, stream);
+    follows_kernel = !std::holds_alternative<CollectiveInstruction>(instruction);  // whose end is an event's
   }
 }
 
@@ -305,13 +306,23 @@ void ProgramSet::enqueue(const Instruction& instruction, bool follows_kernel, co
   enqueue_collective(std::get<CollectiveInstruction>(instruction), extents, addresses, stream);
 }
 
-// An engine has one rank, so that the sum over all ranks is x itself.
+void ProgramSet::set_communicator(const Nccl& library, NcclCommunicator communicator) {
+  nccl_ = &library;
+  communicator_ = communicator;
+}
+
+// Every rank leaves out the same ones.
 void ProgramSet::enqueue_collective(const CollectiveInstruction& collective, const Extents& extents,
                                     const Addresses& addresses, Stream stream) {
   const DevicePtr x = address_of(collective.x, extents, addresses), y = address_of(collective.y, extents, addresses);
-  const std::int64_t bytes = collective.rows.at(extents) * collective.x_features * item_size(collective.dtype);
-  if (x == y || bytes == 0) return;
-  driver().check(driver().copy_on_device(y, x, static_cast<std::size_t>(bytes), stream), "reducing over one rank");
+  const auto count = static_cast<std::size_t>(collective.rows.at(extents) * collective.x_features);
+  if (count == 0) return;
+  if (nccl_ == nullptr) throw DeviceError("expected all ranks of the engine to be loaded before a step");
+  const int type = nccl_type(collective.dtype);
+  const int result = collective.op == CollectiveOp::kAllReduce
+                         ? nccl_->all_reduce(x, y, count, type, kNcclSum, communicator_, stream)
+                         : nccl_->all_gather(x, y, count, type, communicator_, stream);
+  nccl_->check(result, std::string(to_string(collective.op)));
 }
 
 void ProgramSet::enqueue_launch(const LaunchInstruction& launch, bool follows_kernel, const Extents& extents,

@@ -10,6 +10,7 @@
 
 #include "cuda/device.h"
 #include "cuda/matmul.h"
+#include "cuda/nccl.h"
 #include "engine/engine.h"
 
 namespace tl::cuda {
@@ -53,6 +54,8 @@ class ProgramSet {
   std::vector<InstructionTime> time(const Program& program, const Extents& extents, const Addresses& addresses,
                                     Stream stream, int repeats);
   MatmulSet& matmuls() { return matmuls_; }
+  // How collectives of the plan meet other ranks; comes before any is enqueued.
+  void set_communicator(const Nccl& library, NcclCommunicator communicator);
 
  private:
   std::span<const Instruction> instructions(const Program& program, ProgramPart part) const;
@@ -76,6 +79,8 @@ class ProgramSet {
   std::vector<Function> functions_;             // by kernel; null: not of this device
   std::vector<const Program*> programs_;
   MatmulSet matmuls_;
+  const Nccl* nccl_ = nullptr;
+  NcclCommunicator communicator_ = nullptr;
   std::map<const MatmulInstruction*, Matmul*> matmul_of_;
   std::unordered_map<const BoxedTensor*, TensorMap> tensor_maps_;
   std::unordered_map<const Program*, std::size_t> num_forward_;  // instructions of the part

@@ -39,8 +39,8 @@ bool needs_prefill(const LaunchInstruction& launch) {
 // Checks one program; `where_` names the instruction at hand.
 class ProgramChecker {
  public:
-  ProgramChecker(const Plan& plan, const Program& program)
-      : plan_(plan), program_(program), bounds_(bounds_of(plan, program)) {}
+  ProgramChecker(const Plan& plan, const Manifest& manifest, const Program& program)
+      : plan_(plan), manifest_(manifest), program_(program), bounds_(bounds_of(plan, program)) {}
 
   void check() {
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
@@ -175,13 +175,19 @@ class ProgramChecker {
   }
 
   void check_collective(const CollectiveInstruction& collective) const {
+    const bool gathers = collective.op == CollectiveOp::kAllGatherRows;
+    if (manifest_.allreduce_strategy != AllreduceStrategy::kNccl) fail("expected ranks that meet in NCCL");
+    if (!gathers && collective.op != CollectiveOp::kAllReduce) fail("expected a collective of GPUs");
+    if (collective.x_features != collective.y_features) fail("expected rows that are all of one size");
     const std::int64_t rows = rows_of(collective.rows);
     check_matrix(collective.x, rows, collective.x_features, collective.dtype);
-    check_matrix(collective.y, rows, collective.y_features, collective.dtype);
+    check_matrix(collective.y, gathers ? rows * manifest_.mapping.tp_size : rows, collective.y_features,
+                 collective.dtype);
     check_written(collective.y);
   }
 
   const Plan& plan_;
+  const Manifest& manifest_;
   const Program& program_;
   Extents bounds_;  // of the instruction at hand
   std::string where_;
@@ -201,14 +207,14 @@ std::int64_t parameter_bytes(const LaunchInstruction& launch) {
   return bytes;
 }
 
-void check_launches(const Plan& plan, const Container& container) {
+void check_launches(const Plan& plan, const Manifest& manifest, const Container& container) {
   for (const CompiledKernel& kernel : plan.kernels) {
     for (const auto& [arch, key] : kernel.cubins) {
       if (container.at("cubin." + key).dtype == "U8") continue;
       throw EngineError("plan: kernel " + kernel.name + ": expected cubins of dtype U8");
     }
   }
-  for (const Program& program : plan.programs) ProgramChecker(plan, program).check();
+  for (const Program& program : plan.programs) ProgramChecker(plan, manifest, program).check();
 }
 
 }  // namespace tl

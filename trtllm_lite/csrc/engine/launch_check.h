@@ -9,7 +9,7 @@ namespace tl {
 // Throws EngineError unless every kernel's cubins are in the container and, whatever the step, every grid is one that
 // the hardware has, every int fits, every address points into its tensor, every tensor map describes memory inside its
 // tensor, and every product and collective reads and writes inside its operands. Tensors have passed check_tensors.
-void check_launches(const Plan& plan, const Container& container);
+void check_launches(const Plan& plan, const Manifest& manifest, const Container& container);
 
 // The size and alignment of an argument among a kernel's parameters.
 struct ParameterSize {

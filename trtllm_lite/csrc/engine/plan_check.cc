@@ -19,8 +19,9 @@ namespace {
 
 constexpr std::int64_t kWord = 4;  // bytes of an int32
 constexpr const char* kRankTableOutput = "ranks";
-constexpr std::string_view kSamplingOutputs[] = {"tokens", "logprobs", "sampling_slots", "token_masks",
-                                                 kRankTableOutput};
+constexpr const char* kLastTokensOutput = "last_tokens";
+constexpr std::string_view kSamplingOutputs[] = {"tokens",      "logprobs",       "sampling_slots",
+                                                 "token_masks", kRankTableOutput, kLastTokensOutput};
 
 [[noreturn]] void fail(const std::string& where, const std::string& message) {
   throw EngineError("plan." + where + ": " + message);
@@ -203,6 +204,15 @@ void check_rank_table(const Plan& plan, std::int64_t num_ranks) {
     fail("outputs.ranks", "expected " + std::to_string(words) + " words of the state, found another tensor");
 }
 
+// Checks what ranks give each other that meet in NCCL, which is done within one stage.
+void check_shared_tokens(const Plan& plan, const Manifest& manifest) {
+  if (manifest.allreduce_strategy != AllreduceStrategy::kNccl) return;
+  if (manifest.target.kind != TargetKind::kCuda || manifest.mapping.tp_size == 1 || manifest.mapping.pp_size > 1) {
+    throw EngineError("manifest.allreduce_strategy: expected NCCL for the GPUs of one stage alone");
+  }
+  check_output(plan, kLastTokensOutput, TensorKind::kState, DType::kInt32, Symbol::kNumSlots, 1);
+}
+
 void check_logits(const Plan& plan, const Manifest& manifest) {
   const PlanTensor& logits = check_output(plan, "logits", TensorKind::kArena, DType::kFloat32, Symbol::kNumLogits, 2);
   if (logits.shape[1].value != manifest.model.vocab_size) {
@@ -236,6 +246,7 @@ void check_links(const Plan& plan, const Manifest& manifest) {
 void check_outputs(const Plan& plan, const Manifest& manifest) {
   const bool samples = manifest.target.kind == TargetKind::kCuda;
   if (samples) check_rank_table(plan, num_ranks(manifest.mapping));
+  check_shared_tokens(plan, manifest);
   check_links(plan, manifest);
   if (!is_last_stage(manifest.mapping)) return;
   check_logits(plan, manifest);
@@ -340,7 +351,7 @@ std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, c
     return {{kTokenIds, {manifest.model.vocab_size, {}}}, {kLogitsIndices, {0, Symbol::kNumTokens}}};
   }
   low_rank_shapes(plan);
-  check_launches(plan, container);
+  check_launches(plan, manifest, container);
   return {};
 }
 

@@ -1,8 +1,10 @@
 """A stage of an engine for GPUs: what runs in a process of its own."""
 
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,10 @@ class GpuStage:
         """Free bytes of each rank's GPU. Raises DeviceError if there are too few GPUs."""
         return [core().cuda_device_memory(device)["free"] for device in range(len(self._paths))]
 
+    def gpus(self) -> list[str]:
+        """See :func:`named_gpus`."""
+        return named_gpus(range(len(self._paths)))
+
     def load(self, num_blocks: int, num_host_blocks: int, rank_timeout: float) -> Facts:
         """Load the engines. Raises EngineError, DeviceError, LimitError as ``_core.StageWorker`` does."""
         native = core()
@@ -74,3 +80,10 @@ class GpuStage:
     def has_ended(self, number: int) -> bool:
         """Whether the step of that number has ended."""
         return bool(self._worker.has_ended(number))
+
+
+def named_gpus(devices: Sequence[int]) -> list[str]:
+    """Names of GPUs of this process, by their numbers, which no other GPU of any machine has."""
+    machine = f"{socket.gethostname()} ({Path('/proc/sys/kernel/random/boot_id').read_text().strip()})"
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return [f"{visible[device] if device < len(visible) else device} of {machine}" for device in devices]

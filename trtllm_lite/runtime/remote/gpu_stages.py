@@ -48,6 +48,16 @@ class GpuStages:
         self.nodes = [self._processes.node_of(stage) for stage in range(self.num_stages - 1)]
         return [num_bytes for of_stage in free for num_bytes in of_stage]
 
+    def check_apart(self, gpus: Sequence[str]) -> None:
+        """Raise DeviceError if a stage has one of ``gpus``, which are the last one's (see ``named_gpus``)."""
+        for stage, own in enumerate(self._results(self._call_all("gpus"), "loading", LOADING_SECONDS)):
+            shared = sorted({*gpus} & {*own})
+            if shared:
+                raise DeviceError(
+                    f"stage {stage} of {self.num_stages} was placed on GPU {shared[0]}, which the last stage takes: "
+                    "leave that one out where Ray is started on this machine (CUDA_VISIBLE_DEVICES, or --num-gpus 0)"
+                )
+
     def load(self, num_blocks: int, num_host_blocks: int) -> None:
         """Begin to load the engines."""
         self._loading = self._call_all("load", num_blocks, num_host_blocks, RANK_SECONDS)

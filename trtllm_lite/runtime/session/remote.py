@@ -8,6 +8,7 @@ from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.files import library_directories
 from trtllm_lite.runtime.remote.engine_files import Digests, stages_of
+from trtllm_lite.runtime.remote.gpu_stage import named_gpus
 from trtllm_lite.runtime.remote.gpu_stages import RANK_SECONDS, GpuStages
 from trtllm_lite.runtime.remote.processes import StageProcesses
 from trtllm_lite.runtime.session.limits import RunnerLimits, RunnerOptions
@@ -87,13 +88,15 @@ def open_last_stage(
 
     Raises EngineError, DeviceError, LimitError.
     """
+    devices = list(device_ids or range(manifest.mapping.tp_size))
+    stages.check_apart(named_gpus(devices))
     stages.load(limits.num_blocks, limits.num_host_blocks)
     files = _files(directory, manifest)[-manifest.mapping.tp_size :]
     engines = [native.Engine(str(path)) for path in files]
     last = native.LastStage(
         engines,
         stages,
-        devices=list(device_ids or range(len(engines))),
+        devices=devices,
         num_blocks=limits.num_blocks,
         library_directories=library_directories(),
         rank_timeout=RANK_SECONDS,

@@ -1,41 +1,62 @@
-"""Engines of several ranks on a fake driver of as many GPUs."""
+"""Engines of several ranks on a fake driver of as many GPUs, which reach each other's memory, or have NCCL."""
 
 import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.cuda.fake_device.requests import LIMITS, check, greedy, random_prompts, run
-from tests.unit.cuda.toy_engine import make_toy_engine_of_ranks, to_bytes
+from tests.unit.csrc.tiny_engine import TinyEngine
+from tests.unit.cuda.fake_device.requests import LIMITS, Answer, check, greedy, random_prompts, run
+from tests.unit.cuda.toy_engine import make_toy_engine_of_nccl, make_toy_engine_of_ranks, to_bytes
 from trtllm_lite import _core
-from trtllm_lite.errors import DeviceError
+from trtllm_lite.errors import DeviceError, EngineError
+
+Make = Callable[[int, int], TinyEngine]
+
+OF_EITHER_KIND = pytest.mark.parametrize("make", [make_toy_engine_of_ranks, make_toy_engine_of_nccl])
 
 
-def loop_of(directory: Path, count: int) -> _core.EventLoop:
+def loop_of(directory: Path, make: Make, count: int, **options: Any) -> _core.EventLoop:
     """An event loop over an engine of so many ranks."""
-    return _core.EventLoop(open_ranks(directory, count), **LIMITS)
+    return _core.EventLoop(open_ranks(directory, make, count, **options), **LIMITS)
 
 
-def open_ranks(directory: Path, count: int, **options: Any) -> _core.DeviceExecutor:
+def open_ranks(directory: Path, make: Make, count: int, **options: Any) -> _core.DeviceExecutor:
     engines = []
     for rank in range(count):
         path = directory / f"rank{rank}.engine"
-        path.write_bytes(to_bytes(make_toy_engine_of_ranks(count, rank)))
+        path.write_bytes(to_bytes(make(count, rank)))
         engines.append(_core.Engine(str(path)))
     return _core.open_executor(engines, **options)
 
 
+@pytest.fixture
+def fake_nccl() -> ctypes.CDLL:
+    library = ctypes.CDLL("libnccl.so.2")
+    library.fake_communicators.restype = library.fake_aborted.restype = ctypes.c_int64
+    return library
+
+
 @pytest.fixture(autouse=True)
-def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four GPUs that reach each other's memory."""
+def gpus(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Four GPUs, which reach each other's memory only where they must."""
     monkeypatch.setenv("FAKE_GPUS", "4")
-    monkeypatch.setenv("FAKE_PEER_ACCESS", "1")
+    callspec = getattr(request.node, "callspec", None)
+    if callspec is not None and callspec.params.get("make") is make_toy_engine_of_ranks:
+        monkeypatch.setenv("FAKE_PEER_ACCESS", "1")
 
 
+@OF_EITHER_KIND
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_ranks_give_the_models_tokens(tmp_path: Path, count: int) -> None:
-    loop = loop_of(tmp_path, count)
+def test_ranks_give_the_models_tokens(tmp_path: Path, make: Make, count: int) -> None:
+    loop = loop_of(tmp_path, make, count)
     prompts = random_prompts(3, 30)
     lengths = [1 + number % 12 for number in range(len(prompts))]
     answers = run(loop, [(prompt, greedy(length)) for prompt, length in zip(prompts, lengths, strict=True)])
@@ -43,26 +64,28 @@ def test_ranks_give_the_models_tokens(tmp_path: Path, count: int) -> None:
         check(answer, prompt, length)
 
 
+@OF_EITHER_KIND
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_a_rank_whose_queue_is_full_waits_for_ranks_that_are_put_on_streams_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Make, count: int
 ) -> None:
     monkeypatch.setenv("FAKE_MAX_PENDING", "1")
-    loop = loop_of(tmp_path, count)
+    loop = loop_of(tmp_path, make, count)
     prompts = random_prompts(4, 12)
     for answer, prompt in zip(run(loop, [(prompt, greedy(7)) for prompt in prompts]), prompts, strict=True):
         check(answer, prompt, 7)
 
 
-def test_one_thread_launches_the_graphs_of_all_ranks(fake_driver: ctypes.CDLL, tmp_path: Path) -> None:
+@OF_EITHER_KIND
+def test_one_thread_launches_the_graphs_of_all_ranks(fake_driver: ctypes.CDLL, tmp_path: Path, make: Make) -> None:
     def counts() -> dict[str, int]:
         names = ("graphs", "captured", "launched", "graph_threads")
         return {name: fake_driver.fake_count(name.encode()) for name in names}
 
     begin = counts()
-    loop = loop_of(tmp_path, 2)
+    loop = loop_of(tmp_path, make, 2)
     before = counts()
-    num_sizes = 4  # 1, 2, 4 and 8 rows, of five launches each; the rank that draws has the whole and all but the last
+    num_sizes = 4  # 1, 2, 4 and 8 rows, of five kernels each; the rank that draws has the whole and all but the last
     assert before["captured"] - begin["captured"] == (5 + 4 + 4) * num_sizes
     assert before["launched"] - begin["launched"] == (5 + 4) * num_sizes
     [answer] = run(loop, [([1, 2, 3], greedy(11))])
@@ -74,7 +97,106 @@ def test_one_thread_launches_the_graphs_of_all_ranks(fake_driver: ctypes.CDLL, t
     assert done["graph_threads"] == 1
 
 
-def test_gpus_that_do_not_reach_each_other_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_PEER_ACCESS", "0")
-    with pytest.raises(DeviceError, match=r"GPU 0 \(Fake GPU\): expected access to the memory of GPU 1, found no way"):
-        open_ranks(tmp_path, 2)
+def test_gpus_that_do_not_reach_each_other_are_refused_with_a_remedy(tmp_path: Path) -> None:
+    refusal = r"GPU 0 \(Fake GPU\): expected access to the memory of GPU 1, .* --allreduce_strategy NCCL"
+    with pytest.raises(DeviceError, match=refusal):
+        open_ranks(tmp_path, make_toy_engine_of_ranks, 2)
+
+
+def test_communicators_end_with_the_engine(fake_nccl: ctypes.CDLL, tmp_path: Path) -> None:
+    before = fake_nccl.fake_communicators()
+    loop = loop_of(tmp_path, make_toy_engine_of_nccl, 4)
+    assert fake_nccl.fake_communicators() == before + 4
+    del loop
+    assert fake_nccl.fake_communicators() == before
+
+
+def test_ranks_that_nccl_does_not_connect_are_an_error_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_UNCONNECTED_RANK", "1")
+    with pytest.raises(DeviceError, match=r"connecting 2 ranks: no success \(NCCL 22700\)"):
+        open_ranks(tmp_path, make_toy_engine_of_nccl, 2)
+
+
+def errors_of(answers: list[Answer]) -> list[str]:
+    assert all(answer.end is not None and answer.end.reason == _core.FinishReason.ERROR for answer in answers)
+    return [answer.end.message for answer in answers if answer.end is not None]
+
+
+@pytest.mark.parametrize("stalled", [0, 1])
+def test_a_step_of_which_a_rank_stalls_is_named_and_ends_all_requests(
+    fake_nccl: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stalled: int
+) -> None:
+    before, aborted = fake_nccl.fake_communicators(), fake_nccl.fake_aborted()
+    loop = loop_of(tmp_path, make_toy_engine_of_nccl, 2, rank_timeout=0.05)
+    monkeypatch.setenv("FAKE_STALLED_GPU", str(stalled))
+    monkeypatch.setenv("FAKE_REMOTE_ERROR_RANK", "1")
+    first, *others = errors_of(run(loop, [(prompt, greedy(9)) for prompt in random_prompts(5, 9)]))
+    why = r"a GPU of the engine has failed, load it again \(rank 1 on GPU 1: a remote process exited\)"
+    assert re.fullmatch(rf"step \d+ takes longer than twice the time by which a rank may be late: {why}", first)
+    for error in others:
+        assert error == first or "did not come back from an earlier step" in error
+    (later,) = errors_of(run(loop, [([1, 2], greedy(3))]))
+    assert "did not come back from an earlier step" in later
+    del loop
+    assert fake_nccl.fake_communicators() == before
+    assert fake_nccl.fake_aborted() == aborted + 2
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_rank_whose_gpu_fails_is_named_and_others_do_not_wait_for_it(
+    fake_nccl: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead: int
+) -> None:
+    aborted = fake_nccl.fake_aborted()
+    loop = loop_of(tmp_path, make_toy_engine_of_nccl, 2)
+    monkeypatch.setenv("FAKE_DEAD_GPU", str(dead))
+    first, *others = errors_of(run(loop, [(prompt, greedy(9)) for prompt in random_prompts(6, 9)]))
+    assert re.match(rf"(rank {dead} on GPU {dead}: )?using the context of Fake GPU", first)
+    for error in others:
+        assert error == first or "did not come back from an earlier step" in error
+    del loop
+    assert fake_nccl.fake_aborted() - aborted in (0, 2)
+
+
+def test_a_machine_without_nccl_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    open_ranks(tmp_path, make_toy_engine_of_nccl, 2)
+    directory = tmp_path / "driver"
+    directory.mkdir()
+    for entry in os.environ["LD_LIBRARY_PATH"].split(":"):
+        driver = Path(entry) / "libcuda.so.1"
+        if driver.exists():
+            shutil.copy(driver, directory)
+    program = (
+        "import sys; from trtllm_lite import _core, errors\n"
+        "ranks = [_core.Engine(path) for path in sys.argv[1:]]\n"
+        "try: _core.open_executor(ranks)\n"
+        "except errors.DeviceError as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", program, *map(str, sorted(tmp_path.glob("*.engine")))]
+    environment = os.environ | {"LD_LIBRARY_PATH": str(directory)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "libnccl.so.2" in done.stdout
+    assert "pip install 'trtllm_lite[nccl]'" in done.stdout
+
+
+def test_engines_that_contradict_themselves_are_refused(tmp_path: Path) -> None:
+    def refusal(change: Callable[[TinyEngine], None]) -> str:
+        toy = make_toy_engine_of_nccl(2, 0)
+        change(toy)
+        path = tmp_path / "rank0.engine"
+        path.write_bytes(to_bytes(toy))
+        with pytest.raises(EngineError) as error:
+            _core.Engine(str(path))
+        return str(error.value)
+
+    def collectives(toy: TinyEngine) -> list[dict[str, Any]]:
+        return [step for step in toy.plan["programs"][-1]["instructions"] if step["kind"] == "collective"]
+
+    assert "expected ranks that meet in NCCL" in refusal(lambda toy: toy.manifest.update(allreduce_strategy="AUTO"))
+    assert "expected a collective of GPUs" in refusal(lambda toy: collectives(toy)[0].update(op="all_gather"))
+    assert "rows that are all of one size" in refusal(lambda toy: collectives(toy)[1].update(y_features=50))
+    assert "to lie inside tensor part" in refusal(lambda toy: collectives(toy)[1].update(y=collectives(toy)[1]["x"]))
+    assert "expected one called last_tokens" in refusal(lambda toy: toy.plan["outputs"].pop("last_tokens"))
+    alone = {"tp_size": 1, "rank": 0, "pp_size": 2}
+    assert "expected NCCL for the GPUs of one stage" in refusal(lambda toy: toy.manifest.update(mapping=alone))

@@ -41,6 +41,12 @@ def cluster() -> Iterator[TwoNodes]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def _visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last stage has another GPU than the first ones of the nodes, which are all of this machine."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+
+
 @pytest.fixture
 def three(tmp_path: Path) -> Path:
     """An engine of three stages."""
@@ -109,6 +115,10 @@ def test_what_cannot_run_is_refused(
         open_session(three, 0, RunnerOptions(distributed_executor_backend="ray", device_ids=(0, 1, 2)))
     with pytest.raises(DeviceError, match="GPU 7: expected one of 1 that the driver shows"):
         open_session(three, 0, RunnerOptions(distributed_executor_backend="ray", device_ids=(7,)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("CUDA_VISIBLE_DEVICES")
+        with pytest.raises(DeviceError, match=r"stage 0 of 3 was placed on GPU 0 of .*, which the last stage takes"):
+            LLM(three, distributed_executor_backend="ray")
     cluster.wait_until_free()
     monkeypatch.setattr(placement, "PLACING_SECONDS", 0.1)
     four = written(tmp_path_factory.mktemp("four"), *(make_toy_engine_of_stages(4, stage) for stage in range(4)))

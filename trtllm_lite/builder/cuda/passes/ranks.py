@@ -1,4 +1,4 @@
-"""Operators that concern several ranks read where the others' memory is, and meet them there."""
+"""Operators that concern several ranks read where the others' memory is, and meet them there, or else in NCCL."""
 
 import onnx_ir as ir
 
@@ -14,19 +14,22 @@ def rank_states(limits: BuildLimits) -> dict[str, ir.Value]:
     """The states that engines of several ranks have, in all stages."""
     if limits.tp_size * limits.pp_size == 1:
         return {}
-    return {
-        "ranks": value_of("ranks", ir.DataType.INT64, [RANKS_WORDS]),
-        "rank_flags": value_of("rank_flags", ir.DataType.INT32, [FLAG_WORDS]),
-    }
+    table = {"ranks": value_of("ranks", ir.DataType.INT64, [RANKS_WORDS])}
+    if limits.uses_nccl:
+        return table
+    return {**table, "rank_flags": value_of("rank_flags", ir.DataType.INT32, [FLAG_WORDS])}
 
 
 def ranks(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Embedding, AllReduce and AllGather get the states ``ranks`` and ``rank_flags``, if there are several ranks.
 
-    AllReduce gets ``rank_inbox`` and ``rank_turns``, too.
+    AllReduce gets ``rank_inbox`` and ``rank_turns``, too. Where ranks meet in NCCL, Embedding alone gets ``ranks``, to
+    know the number of its rank.
     """
     states = rank_states(program.limits)
     concerned = {name for name, schema in all_schemas().items() if schema.collective} | {"Embedding"}
+    if program.limits.uses_nccl:
+        return [op.with_inputs(**states) if op.kind == "Embedding" else op for op in ops]
     inboxes = {op: _inbox(op, program) for op in ops if op.kind == "AllReduce"}
     return [op.with_inputs(**states, **inboxes.get(op, {})) if op.kind in concerned else op for op in ops]
 

@@ -6,8 +6,12 @@ from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind
 
 
 def reduced_norm(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """RmsNorm(x=AllReduce(z), residual=r, w) -> y, sum becomes AllReduce(z, residual=r, w) -> y, sum."""
-    del program
+    """RmsNorm(x=AllReduce(z), residual=r, w) -> y, sum becomes AllReduce(z, residual=r, w) -> y, sum.
+
+    NCCL makes the sum alone.
+    """
+    if program.limits.uses_nccl:
+        return ops
     links = Links(ops)
     sums = {op: found for op in ops if (found := _sum(op, links)) is not None}
     fused = []

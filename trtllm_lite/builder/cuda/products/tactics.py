@@ -11,16 +11,15 @@ def explain(lowered: Lowered, timings: TimingCache | None) -> tuple[Tactic, ...]
     found: dict[Tactic, None] = {}
     for program in lowered.programs:
         for command in program.commands:
-            tactic = _product(program, command, timings) if isinstance(command, Matmul) else _kernel(program, command)
-            if tactic is not None:
-                found[tactic] = None
+            if isinstance(command, Matmul):
+                found[_product(program, command, timings)] = None
+            elif isinstance(command, Launch) and command.kernel.reason:
+                found[_kernel(program, command)] = None
     return tuple(found)
 
 
-def _kernel(program: LoweredProgram, launch: Launch) -> Tactic | None:
+def _kernel(program: LoweredProgram, launch: Launch) -> Tactic:
     kernel = launch.kernel
-    if not kernel.reason:
-        return None
     macros = {name.removeprefix("TL_").lower(): value for name, value in kernel.defines}
     extents = f" {macros['out']} x {macros['in']}" if {"out", "in"} <= macros.keys() else ""
     choice = ", ".join(f"{name} {value}" for name, value in macros.items())
