@@ -572,7 +572,8 @@ int cuDevicePrimaryCtxRetain(Context** context, int device) {
 }
 int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
 int cuCtxSetCurrent(Context* context) {
-  if (std::getenv("FAKE_DEAD") || (context && context->device == number_from("FAKE_DEAD_GPU", -1))) return kLaunchFailed;
+  if (std::getenv("FAKE_DEAD") || (context && context->device == number_from("FAKE_DEAD_GPU", -1)))
+    return kLaunchFailed;
   return fake::current() = context, 0;
 }
 int cuDeviceCanAccessPeer(int* can, int, int) { return *can = number_from("FAKE_PEER_ACCESS", 0), 0; }

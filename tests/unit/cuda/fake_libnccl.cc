@@ -81,7 +81,8 @@ int number_from(const char* variable) {
 }
 
 std::size_t size_of(int type) {
-  const std::map<int, std::size_t> sizes{{0, 1}, {1, 1}, {2, 4}, {3, 4}, {4, 8}, {5, 8}, {6, 2}, {7, 4}, {8, 8}, {9, 2}};
+  const std::map<int, std::size_t> sizes{{0, 1}, {1, 1}, {2, 4}, {3, 4}, {4, 8},
+                                         {5, 8}, {6, 2}, {7, 4}, {8, 8}, {9, 2}};
   return sizes.at(type);
 }
 

@@ -16,10 +16,10 @@ namespace tl::cuda {
 
 class CudaGroup final : public DeviceExecutor {
  public:
-  // Borrows the engines (check_ranks, check_stage), one for each rank, in order; each is loaded on the GPU of its number in
-  // `devices`. Throws as CudaExecutor does, EngineError if the engines are not the ranks of one, DeviceError if a GPU
-  // does not reach another, or NCCL is not there or fails. A rank that comes to a collective later than another by more
-  // than `timeout` has failed.
+  // Borrows the engines (check_ranks, check_stage), one for each rank, in order; each is loaded on the GPU of its
+  // number in `devices`. Throws as CudaExecutor does, EngineError if the engines are not the ranks of one, DeviceError
+  // if a GPU does not reach another, or NCCL is not there or fails. A rank that comes to a collective later than
+  // another by more than `timeout` has failed.
   CudaGroup(std::span<const Engine* const> engines, std::span<const int> devices, std::int64_t num_blocks,
             const std::vector<std::string>& library_directories, std::chrono::nanoseconds timeout);
   ~CudaGroup() override;

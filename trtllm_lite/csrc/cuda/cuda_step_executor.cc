@@ -175,7 +175,7 @@ void CudaStepExecutor::or_synchronize(const Fn& call) {
     call();
   } catch (const DeviceError& error) {
     if (earlier_ != nullptr) earlier_->fail(error.what());  // or else streams would wait for ever
-    if (is_stalled()) throw;  // no step comes behind it
+    if (is_stalled()) throw;                                // no step comes behind it
     give_up();
     const std::string failed = synchronize();
     throw DeviceError(failed + (failed.empty() ? "" : ": ") + error.what());

@@ -7,12 +7,11 @@
 // continued, and the masks made, while the device makes the logits. A row whose mask takes longer sits the step out.
 //
 // Ranks are on GPUs and streams of their own. The first rank of the last stage draws the tokens, which those of the
-// first stage read in its memory, or get by NCCL at the end of a step; the others compute logits alone, or what the next
-// stage goes on with (stage_link.h). Where the other stages are in other processes (earlier_stages.h), all ranks here are
-// the last stage's.
-// As long as steps of other requests are queued, all stages compute. The ranks of a stage are put on their streams at
-// once, by a thread each: the driver makes whoever launches wait when a stream has about a thousand launches, and one
-// that waits for another rank takes no more until that rank has come.
+// first stage read in its memory, or get by NCCL at the end of a step; the others compute logits alone, or what the
+// next stage goes on with (stage_link.h). Where the other stages are in other processes (earlier_stages.h), all ranks
+// here are the last stage's. As long as steps of other requests are queued, all stages compute. The ranks of a stage
+// are put on their streams at once, by a thread each: the driver makes whoever launches wait when a stream has about a
+// thousand launches, and one that waits for another rank takes no more until that rank has come.
 //
 // Rows that ask for more than the device's sampling kernel does (beams, logits, allowed tokens, …) are sampled on the
 // host from their logits; a step that follows them is launched when they have been.
