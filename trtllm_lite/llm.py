@@ -86,7 +86,8 @@ class LLM:
       what a given engine was built for
     - ``pipeline_parallel_size``: stages that have some of the layers each, of so many devices; likewise
     - ``distributed_executor_backend``: "ray" lets each stage compute in an actor of Ray, which may be on another
-      machine with the engine at the same path; by default all compute in this process
+      machine with the engine at the same path (of GPUs the last one computes in this process, and NCCL carries what
+      stages send each other); by default all compute in this process
 
     Raises ConvertError, BuildError, EngineError (the model), DeviceError (the GPU), LimitError, ArgumentError (the
     arguments).

@@ -11,6 +11,7 @@ import pytest
 from tests.serve.engines import make_tiny_engine
 from tests.unit.serve.served import Asker, ask
 from trtllm_lite.cli.ray_serve import parsed
+from trtllm_lite.engine.manifest import RankMapping
 from trtllm_lite.errors import TrtllmLiteError
 from trtllm_lite.serve.api_error import ApiError
 
@@ -56,18 +57,22 @@ def test_arguments_are_read_from_files_and_from_command_lines(flag: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("target", "num_ranks", "options", "expected"),
+    ("target", "mapping", "options", "expected"),
     [
-        ("cpu", 1, {"num_threads": 4}, {"num_cpus": 4}),
-        ("cpu", 2, {"num_threads": 4, "distributed_executor_backend": "ray"}, {"num_cpus": 1}),
-        ("cuda", 1, {}, {"num_cpus": 1, "num_gpus": 1}),
-        ("cuda", 4, {}, {"num_cpus": 1, "num_gpus": 4}),
+        ("cpu", {}, {"num_threads": 4}, {"num_cpus": 4}),
+        ("cpu", {"pp_size": 2}, {"num_threads": 4, "distributed_executor_backend": "ray"}, {"num_cpus": 1}),
+        ("cuda", {}, {}, {"num_cpus": 1, "num_gpus": 1}),
+        ("cuda", {"tp_size": 2, "pp_size": 2}, {}, {"num_cpus": 1, "num_gpus": 4}),
+        (
+            *("cuda", {"tp_size": 2, "pp_size": 2}),
+            *({"distributed_executor_backend": "ray"}, {"num_cpus": 1, "num_gpus": 2}),
+        ),
     ],
 )
 def test_a_replica_takes_what_computes_in_its_process(
-    target: str, num_ranks: int, options: dict[str, Any], expected: dict[str, int]
+    target: str, mapping: dict[str, int], options: dict[str, Any], expected: dict[str, int]
 ) -> None:
-    manifest = SimpleNamespace(target=SimpleNamespace(kind=target), engine_files=["an engine"] * num_ranks)
+    manifest = SimpleNamespace(target=SimpleNamespace(kind=target), mapping=RankMapping(**mapping))
     assert ray_serve.resources(manifest, defaultdict(lambda: None, options)) == expected
 
 

@@ -87,7 +87,7 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     ),
     click.option(
         "--distributed_executor_backend",
-        help="ray: each stage computes in an actor of Ray. [default: all compute in this process]",
+        help="ray: each stage computes in an actor of Ray, but for the last one of GPUs. [default: all compute here]",
     ),
     click.option("--num_threads", type=COUNT, help="Threads that compute on the CPU. [default: all cores]"),
     click.option(

@@ -61,16 +61,17 @@ def app(arguments: dict[str, Any]) -> serve.Application:
 def resources(manifest: Manifest, options: Mapping[str, Any]) -> dict[str, float]:
     """What the process of a replica takes of its node: a GPU for each rank, or the CPUs that it computes on.
 
-    Stages in actors of their own take theirs of any node.
+    Stages in actors of their own take theirs of any node, but the last one of GPUs, which computes in the replica.
     """
+    is_remote = options["distributed_executor_backend"] == "ray"
     if manifest.target.kind != "cpu":
-        return {"num_cpus": 1, "num_gpus": len(manifest.engine_files)}
+        return {"num_cpus": 1, "num_gpus": manifest.mapping.tp_size if is_remote else manifest.mapping.num_ranks}
     if options["num_threads"] is None:
         raise ArgumentError(
             "num_threads is missing, by which Ray knows how many of a node's CPUs a replica, or each of its stages, "
             "computes on"
         )
-    return {"num_cpus": 1 if options["distributed_executor_backend"] == "ray" else options["num_threads"]}
+    return {"num_cpus": 1 if is_remote else options["num_threads"]}
 
 
 class Ingress(AsgiServer):

@@ -1,14 +1,30 @@
-// libnccl.so.2 for machines without a GPU: ranks of one process meet on the streams of the fake driver.
+// libnccl.so.2 for machines without a GPU: ranks of one process meet on the streams of the fake driver, and what one of
+// two processes sends the other goes through a socket.
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <random>
+#include <set>
 #include <string>
-#include <utility>
+#include <thread>
+#include <vector>
+
+#include "fake_streams.h"
 
 namespace {
+
+using fake::Lock, fake::Stream;
 
 constexpr int kSystemError = 2, kInvalidArgument = 4, kRemoteError = 6, kSum = 0, kInt32 = 2, kFloat32 = 7;
 
@@ -16,14 +32,26 @@ struct Id {
   char bytes[128];
 };
 struct Meeting;
-// What ranks of one id have in common; those of a pair meet for what one sends the other.
+// What ranks of one id have in common.
 struct Group {
+  Id id;
   Meeting* meeting;
-  std::map<std::pair<int, int>, Meeting*> pairs;
 };
+// Ends of a connection; what is sent in each direction comes in order.
+struct Pair {
+  int socket = -1;
+  bool is_aborted = false;
+
+  Pair() = default;
+  Pair(const Pair&) = delete;
+  Pair& operator=(const Pair&) = delete;
+  ~Pair() { close(socket); }
+};
+
 struct Communicator {
   Group* group;
   int rank, count;
+  std::shared_ptr<Pair> pair = std::make_shared<Pair>();
 };
 // What a rank has for a collective.
 struct Operands {
@@ -99,10 +127,99 @@ void broadcast(void* const* each, int count) {
   for (int to = 0; to < count; ++to) std::memmove(of(each, to).y, root.x, root.count * size_of(root.type));
 }
 
-// The first of two is who sends.
-void pass(void* const* each, int count) {
-  if (!agree(each, count)) std::abort();
-  std::memcpy(of(each, 1).y, of(each, 0).x, of(each, 0).count * size_of(of(each, 0).type));
+// A name that is no file's.
+sockaddr_un address_of(const Id& id) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, id.bytes, strnlen(id.bytes, sizeof address.sun_path - 2));
+  return address;
+}
+
+int connection(const Id& id, int rank) {
+  const sockaddr_un address = address_of(id);
+  const auto* where = reinterpret_cast<const sockaddr*>(&address);
+  const int made = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (rank == 1) {
+    while (connect(made, where, sizeof address) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return made;
+  }
+  if (bind(made, where, sizeof address) != 0 || listen(made, 1) != 0) std::abort();
+  const int accepted = accept(made, nullptr, nullptr);
+  close(made);
+  return accepted;
+}
+
+// Bytes that go over as the socket takes or has them, behind their number.
+struct Transfer {
+  std::shared_ptr<Pair> pair;
+  char* data;
+  std::uint64_t count;
+  std::uint64_t announced;
+  std::size_t num_done = 0;  // of the number and the bytes
+
+  // Whether all is over. `move` is send() or recv(). One whose other side is gone never ends, as on a GPU.
+  template <typename Move>
+  bool go_on(const Move& move) {
+    while (!pair->is_aborted && num_done < sizeof announced + count) {
+      const bool is_number = num_done < sizeof announced;
+      char* const at = is_number ? reinterpret_cast<char*>(&announced) + num_done : data + num_done - sizeof announced;
+      const std::size_t left = (is_number ? sizeof announced : sizeof announced + count) - num_done;
+      const ssize_t moved = move(pair->socket, at, left, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (moved <= 0) return false;
+      num_done += static_cast<std::size_t>(moved);
+      if (num_done == sizeof announced && announced != count) std::abort();  // the sides differ
+    }
+    return true;
+  }
+};
+
+// Runs the streams that send, of which nobody may wait for the end.
+class Pump {
+ public:
+  Pump() : thread_([this] { run(); }) {}
+  ~Pump() {
+    is_over_ = true;
+    thread_.join();
+  }
+  void add(Stream* stream) { sending_.insert(stream); }
+
+ private:
+  void run() {
+    while (!is_over_) {
+      std::unique_lock lock(fake::device_mutex());
+      for (Stream* const stream : std::vector(fake::streams())) {
+        if (sending_.contains(stream)) fake::run_until(stream, [] { return false; });
+      }
+      fake::pushed().wait_for(lock, std::chrono::milliseconds(1));
+    }
+  }
+
+  std::set<Stream*> sending_;
+  std::atomic<bool> is_over_ = false;
+  std::thread thread_;
+};
+
+Pump& pump() {
+  fake::streams();  // outlive it
+  fake::pushed();
+  fake::device_mutex();
+  static Pump pump;
+  return pump;
+}
+
+template <typename Move>
+int put(Communicator* communicator, void* data, std::size_t count, Stream* stream, const Move& move) {
+  Pair& pair = *communicator->pair;
+  if (pair.socket < 0) pair.socket = connection(communicator->group->id, communicator->rank);
+  auto transfer = std::make_shared<Transfer>(Transfer{communicator->pair, static_cast<char*>(data), count, count});
+  const Lock lock(fake::device_mutex());
+  ++fake::num_under_way();
+  const auto go_on = [transfer, move] {
+    if (!transfer->go_on(move)) return false;
+    --fake::num_under_way();
+    return true;
+  };
+  return stream->push(go_on), 0;
 }
 
 }  // namespace
@@ -120,19 +237,19 @@ std::int64_t fake_aborted() { return num_aborted(); }
 int ncclGetVersion(int* version) { return *version = 22700, 0; }
 const char* ncclGetErrorString(int result) { return result == kRemoteError ? "a remote process exited" : "no success"; }
 int ncclGetUniqueId(Id* id) {
-  static std::int64_t number = 0;
-  const std::lock_guard lock(mutex());
+  static std::atomic<int> number = 0;
   *id = {};
-  return std::memcpy(id->bytes, &++number, sizeof(number)), 0;
+  std::snprintf(id->bytes, sizeof id->bytes, "fake-nccl-%d-%d-%u", getpid(), number++, std::random_device()());
+  return 0;
 }
 int ncclCommInitRank(Communicator** communicator, int count, Id id, int rank) {
   static std::map<std::string, Group> groups;
   if (number_from("FAKE_UNCONNECTED_RANK") == rank) return kSystemError;
   const std::lock_guard lock(mutex());
   Group& group = groups[std::string(id.bytes, sizeof(id.bytes))];
-  if (group.meeting == nullptr) group.meeting = fake_meeting();
+  if (group.meeting == nullptr) group = {id, fake_meeting()};
   ++num_alive();
-  return *communicator = new Communicator{&group, rank, count}, 0;
+  return *communicator = new Communicator{&group, rank, count, std::make_shared<Pair>()}, 0;
 }
 int ncclCommDestroy(Communicator* communicator) {
   const std::lock_guard lock(mutex());
@@ -142,6 +259,10 @@ int ncclCommDestroy(Communicator* communicator) {
 int ncclCommAbort(Communicator* communicator) {
   const std::lock_guard lock(mutex());
   fake_abort(communicator->group->meeting);
+  {
+    const Lock stops(fake::device_mutex());
+    communicator->pair->is_aborted = true;
+  }
   --num_alive();
   ++num_aborted();
   return delete communicator, 0;
@@ -164,17 +285,15 @@ int ncclBroadcast(const char* x, char* y, std::size_t count, int type, int root,
   auto* own = new Operands{x, y, count, type, root};
   return fake_meet(stream, ranks->group->meeting, ranks->rank, ranks->count, own, broadcast);
 }
-int ncclSend(const char* x, std::size_t count, int type, int peer, Communicator* ranks, void* stream) {
-  const std::lock_guard lock(mutex());
-  Meeting*& pair = ranks->group->pairs[{ranks->rank, peer}];
-  if (pair == nullptr) pair = fake_meeting();
-  return fake_meet(stream, pair, 0, 2, new Operands{x, nullptr, count, type, 0}, pass);
+int ncclSend(void* x, std::size_t count, int, int, Communicator* communicator, Stream* stream) {
+  {
+    const Lock lock(fake::device_mutex());
+    pump().add(stream);
+  }
+  return put(communicator, x, count, stream, send);
 }
-int ncclRecv(char* y, std::size_t count, int type, int peer, Communicator* ranks, void* stream) {
-  const std::lock_guard lock(mutex());
-  Meeting*& pair = ranks->group->pairs[{peer, ranks->rank}];
-  if (pair == nullptr) pair = fake_meeting();
-  return fake_meet(stream, pair, 1, 2, new Operands{nullptr, y, count, type, 0}, pass);
+int ncclRecv(void* x, std::size_t count, int, int, Communicator* communicator, Stream* stream) {
+  return put(communicator, x, count, stream, recv);
 }
 
 }  // extern "C"

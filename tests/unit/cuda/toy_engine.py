@@ -87,6 +87,7 @@ INDEX = {name: number for number, (name, *_) in enumerate(TENSORS)}
 Json = dict[str, Any]
 
 KERNELS_OF_RANKS = ("embed_of_rank", "attend_of_rank", "add_up", "score_of_rank", "side_by_side")
+KERNELS_OF_STAGES = ("pack_rows", "unpack_rows", "compare")
 ADAPT = "adapt"  # the kernel that engines with adapters have besides
 NUM_LORAS, MAX_LORA_RANK, ADAPTER_WIDTH = 3, 8, 4
 ADAPTER_TENSORS: list[Json] = [
@@ -309,9 +310,39 @@ def _add_tensor(toy: TinyEngine, name: str, dtype: str, shape: list[int | str], 
     return {"tensor": len(toy.plan["tensors"]) - 1, "offset": 0}
 
 
+def make_toy_engine_of_stages(pp_size: int, stage: int, tp_size: int = 1, part: int = 0) -> TinyEngine:
+    """One whose stages each have all tokens in their caches, and find the same sums; the last one says what follows."""
+    toy = make_toy_engine_of_ranks(tp_size, part)
+    toy.manifest["mapping"] = {"tp_size": tp_size, "rank": stage * tp_size + part, "pp_size": pp_size}
+    first = len(toy.plan["kernels"])
+    toy.plan["kernels"] += [compiled(name) for name in KERNELS_OF_STAGES]
+    given = _add_tensor(toy, "given", "int32", ["num_tokens"], "arena", 4 * MAX_NUM_TOKENS)
+    received = _add_tensor(toy, "received", "bfloat16", ["num_tokens", 64], "arena", 128 * MAX_NUM_TOKENS)
+
+    def step(kernel: str, *args: Json) -> Json:
+        number = first + KERNELS_OF_STAGES.index(kernel)
+        grid = [extent("num_tokens"), 1, 1]
+        return {"kind": "launch", "kernel": number, "grid": grid, "args": list(args), "programmatic": False}
+
+    for program in toy.plan["programs"]:
+        embed, *middle, score, sample = program["instructions"]
+        begin, end = [embed], [score, sample]
+        if stage > 0:
+            begin = [step("unpack_rows", pointer("x"), given, received)]
+            middle.append(step("compare", pointer("sums"), given))
+        if stage < pp_size - 1:
+            end = [step("pack_rows", pointer("halves"), pointer("x"), pointer("sums"))]
+        program["instructions"] = [*begin, *middle, *end]
+    if stage > 0:
+        toy.plan["received"] = {"rows": received["tensor"]}
+    if stage < pp_size - 1:
+        toy.plan["outputs"] = {"rows": INDEX["halves"], "ranks": toy.plan["outputs"]["ranks"]}
+    return toy
+
+
 def to_bytes(engine: TinyEngine) -> bytes:
     """The file, with the kernels' names as machine code."""
-    others = [name for name in (ADAPT, *KERNELS_OF_RANKS) if repr(name) in str(engine.plan)]
+    others = [name for name in (ADAPT, *KERNELS_OF_RANKS, *KERNELS_OF_STAGES) if repr(name) in str(engine.plan)]
     cubins = {f"cubin.{name}": name.encode() for name in (*KERNELS, *others)}
     return engine.to_bytes({**engine.documents(), **cubins})
 

@@ -13,7 +13,7 @@ namespace tl::cuda {
 class RankWatchdog {
  public:
   // A rank that comes later to a collective than another by more than `timeout` has failed. The plans of all ranks, in
-  // order, are borrowed.
+  // order, are borrowed; those of ranks in other processes may be null.
   RankWatchdog(std::vector<const Plan*> plans, std::chrono::nanoseconds timeout);
 
   // Where kernels raise the alarm (plugins/cuda/rank_table.cuh), and after how many nanoseconds.
