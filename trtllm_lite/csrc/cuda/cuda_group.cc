@@ -20,7 +20,10 @@ CudaGroup::CudaGroup(std::span<const Engine* const> engines, std::span<const int
   std::vector<const Plan*> plans;
   for (const auto& rank : ranks_) plans.push_back(&rank->plan());
   watchdog_ = std::make_unique<RankWatchdog>(std::move(plans), timeout);
-  for (const auto& rank : ranks_) rank->set_ranks(peers_of(*rank), *watchdog_);
+  for (const auto& rank : ranks_) {
+    rank->set_ranks(peers_of(*rank), *watchdog_);
+    watchdog_->watch(rank->device(), rank->rank_table());
+  }
 }
 
 CudaExecutor& CudaGroup::drawing() const {

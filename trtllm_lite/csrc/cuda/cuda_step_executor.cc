@@ -18,10 +18,15 @@ std::byte* host_block(const PinnedBuffer& cache, std::int32_t index, const CudaE
   return cache.data() + static_cast<std::size_t>(index) * executor.block_bytes();
 }
 
+std::string name_of(const CudaExecutor& rank) {
+  return "rank " + std::to_string(rank.engine().manifest().mapping.rank) + " on GPU " +
+         std::to_string(rank.device().index());
+}
+
 }  // namespace
 
 CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks,
-                                   const RankWatchdog* watchdog)
+                                   RankWatchdog* watchdog)
     : num_stages_(static_cast<int>(ranks.front()->engine().manifest().mapping.pp_size)),
       executor_(*ranks[ranks.size() - ranks.size() / static_cast<std::size_t>(num_stages_)]),
       vocab_size_(static_cast<std::size_t>(executor_.engine().manifest().model.vocab_size)),
@@ -106,9 +111,7 @@ void CudaStepExecutor::for_each_rank(Order order, const Use& use) {
   const auto tp_size = std::ssize(ranks_) / num_stages_;
   for (int stage = 0; stage < num_stages_; ++stage) {
     const auto use_part = [&](std::int64_t part, int) {
-      Rank& rank = ranks_[static_cast<std::size_t>(stage * tp_size + part)];
-      rank.executor->device().make_current();
-      use(rank);
+      use(ranks_[static_cast<std::size_t>(stage * tp_size + part)]);
     };
     if (order == Order::kAtOnce && threads_ != nullptr) {
       threads_->parallel_for(tp_size, use_part);
@@ -124,11 +127,16 @@ void CudaStepExecutor::for_each_rank(Order order, const Use& use) {
 void CudaStepExecutor::capture(const StepShape& shape, const std::byte* inputs) {
   if (executor_.has_captured(shape)) return;
   for_each_rank(Order::kAtOnce, [&](const Rank& rank) {
-    draws(rank) ? rank.executor->enqueue_step(shape, inputs) : rank.executor->enqueue_forward(shape, inputs);
+    put_part(rank, [&] {
+      draws(rank) ? rank.executor->enqueue_step(shape, inputs) : rank.executor->enqueue_forward(shape, inputs);
+    });
   });
   for_each_rank(Order::kOneByOne, [](const Rank& rank) { rank.executor->synchronize(); });
   if (watchdog_ != nullptr) watchdog_->check(0);
-  for_each_rank(Order::kAtOnce, [&](const Rank& rank) { rank.executor->capture(shape, draws(rank)); });
+  for_each_rank(Order::kAtOnce, [&](const Rank& rank) {
+    rank.executor->device().make_current();
+    rank.executor->capture(shape, draws(rank));
+  });
 }
 
 void CudaStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> params,
@@ -165,6 +173,19 @@ void CudaStepExecutor::launch(const StepBatch& batch) {
   ++in_flight_;
 }
 
+// Puts a rank's part of a step on its stream. Those of other ranks may wait for it already: if it fails, they end, and
+// the engine with them.
+template <typename Put>
+void CudaStepExecutor::put_part(const Rank& rank, const Put& put) {
+  try {
+    rank.executor->device().make_current();
+    put();
+  } catch (const std::exception& error) {
+    if (watchdog_ == nullptr) throw;
+    watchdog_->fail(name_of(*rank.executor) + ": " + error.what());
+  }
+}
+
 // Carries out `call`; if it fails half-way, waits for what is on the streams, because the buffers are used again, and
 // names the ranks whose GPUs have failed.
 template <typename Fn>
@@ -172,7 +193,10 @@ void CudaStepExecutor::or_synchronize(const Fn& call) {
   try {
     call();
   } catch (const DeviceError& error) {
-    if (watchdog_ != nullptr && watchdog_->is_raised()) throw;  // a stream may never end, and no step comes behind it
+    if (watchdog_ != nullptr && watchdog_->is_raised()) {  // a stream may never end, and no step comes behind it
+      static_cast<void>(executor_.device().try_make_current());
+      throw;
+    }
     const std::string failed = synchronize();
     throw DeviceError(failed + (failed.empty() ? "" : ": ") + error.what());
   } catch (...) {
@@ -187,8 +211,7 @@ std::string CudaStepExecutor::synchronize() {
   for (const Rank& rank : ranks_) {
     const CudaExecutor& executor = *rank.executor;
     if (executor.device().try_make_current() && driver().stream_synchronize(executor.stream()) == 0) continue;
-    failed += (failed.empty() ? "rank " : ", rank ") + std::to_string(executor.engine().manifest().mapping.rank) +
-              " on GPU " + std::to_string(executor.device().index());
+    failed += (failed.empty() ? "" : ", ") + name_of(executor);
   }
   static_cast<void>(executor_.device().try_make_current());
   return ranks_.size() == 1 ? "" : failed;
@@ -203,7 +226,7 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   flight.is_timed = !batch.only_decodes() || max_draft_len() > 0;
   tables_.update(batch.table_updates);
   if (!batch.rows.empty()) pack(batch, flight);
-  for_each_rank(order_of(flight), [&](const Rank& rank) { enqueue(batch, flight, rank); });
+  for_each_rank(order_of(flight), [&](const Rank& rank) { put_part(rank, [&] { enqueue(batch, flight, rank); }); });
   if (!flight.awaits_masks) enqueue_end(flight);
 }
 

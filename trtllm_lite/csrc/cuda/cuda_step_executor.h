@@ -38,7 +38,7 @@ class CudaStepExecutor : public StepExecutor {
   // Borrows the executors, one for each rank, in order. `num_host_blocks`: KV blocks that swapped-out requests may take
   // on the host. The watchdog is theirs; one rank has none.
   CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks,
-                   const RankWatchdog* watchdog = nullptr);
+                   RankWatchdog* watchdog = nullptr);
   ~CudaStepExecutor() override;
 
   // Captures graphs of decode steps of up to `max_batch_size` rows, each with as many drafts as there may be, without
@@ -91,10 +91,12 @@ class CudaStepExecutor : public StepExecutor {
   void record(const OwnedEvent& event) const;
   void capture(const StepShape& shape, const std::byte* inputs);
   bool draws(const Rank& rank) const { return rank.executor == &executor_; }
-  // Calls `use` for each rank, stage by stage, with the rank's context current in the thread that calls.
+  // Calls `use` for each rank, stage by stage.
   template <typename Use>
   void for_each_rank(Order order, const Use& use);
   Order order_of(const Flight& flight) const;
+  template <typename Put>
+  void put_part(const Rank& rank, const Put& put);
   void enqueue(const StepBatch& batch, Flight& flight);
   void pack(const StepBatch& batch, Flight& flight);
   void enqueue(const StepBatch& batch, const Flight& flight, const Rank& rank);
@@ -122,7 +124,7 @@ class CudaStepExecutor : public StepExecutor {
   SlotTables tables_;
   std::vector<std::unique_ptr<StageLink>> links_;  // to each rank of the stages but the first, in order
   std::vector<Rank> ranks_;
-  const RankWatchdog* const watchdog_;
+  RankWatchdog* const watchdog_;
   std::vector<OwnedEvent> drawn_;   // the tokens of the last num_stages() steps, in turn
   std::uint64_t num_enqueued_ = 0;  // steps
   std::vector<Flight> flights_;     // one more than there are stages

@@ -1,15 +1,19 @@
 """Engines of several ranks on a fake driver of as many GPUs."""
 
 import ctypes
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.cuda.fake_device.requests import LIMITS, check, greedy, random_prompts, run
+from tests.unit.cuda.fake_device.requests import LIMITS, Answer, check, greedy, random_prompts, run
 from tests.unit.cuda.toy_engine import make_toy_engine_of_ranks, to_bytes
 from trtllm_lite import _core
+from trtllm_lite._core import FinishReason
 from trtllm_lite.errors import DeviceError
+
+GIVEN_UP = "a rank of this engine did not come back from an earlier step: load the engine again"
 
 
 def loop_of(directory: Path, count: int) -> _core.EventLoop:
@@ -72,6 +76,52 @@ def test_one_thread_launches_the_graphs_of_all_ranks(fake_driver: ctypes.CDLL, t
     assert (done["captured"], done["launched"]) == (0, 5 + 4)  # the prompt's
     assert done["graphs"] in (2 * 10, 2 * 11)  # a step more may be under way when the last token is known
     assert done["graph_threads"] == 1
+
+
+@pytest.mark.parametrize("num_pending", ["0", "1"])  # kernels that a queue holds; 0: any number
+@pytest.mark.parametrize("accepted", [0, 2, 6, 9])  # launches; a prompt takes 5, or where tokens are drawn 6
+@pytest.mark.parametrize("refusing", [0, 1, 2])
+def test_a_rank_whose_launch_is_refused_ends_the_waiting_of_others(
+    fake_driver: ctypes.CDLL,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    refusing: int,
+    accepted: int,
+    num_pending: str,
+) -> None:
+    """Steps in flight end with the same error: what their ranks computed without waiting nobody reads."""
+    loop = loop_of(tmp_path, 3)
+    monkeypatch.setenv("FAKE_MAX_PENDING", num_pending)
+    before = fake_driver.fake_count(f"launches_of_{refusing}".encode())
+    monkeypatch.setenv("FAKE_MAX_LAUNCHES", str(before + accepted))
+    monkeypatch.setenv("FAKE_REFUSING_GPU", str(refusing))
+    first, *others = map(error, run(loop, [([1, 2, 3], greedy(20))] * 4, fake_driver))
+    assert re.match(rf"rank {refusing} on GPU {refusing}: launching .*: CUDA_ERROR_FAKE", first)
+    assert set(others) <= {first, GIVEN_UP}  # which those hear that were in no step yet
+    assert fake_driver.fake_num_waiting() == 0
+    monkeypatch.delenv("FAKE_REFUSING_GPU")
+    [later] = run(loop, [([1, 2, 3], greedy(5))])
+    assert error(later) == GIVEN_UP
+
+
+def error(answer: Answer) -> str:
+    """Why a request failed."""
+    assert answer.end is not None
+    assert answer.end.reason == FinishReason.ERROR
+    return answer.end.message
+
+
+@pytest.mark.parametrize("refusing", [0, 1])
+def test_ranks_that_are_not_all_captured_leave_none_waiting(
+    fake_driver: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusing: int
+) -> None:
+    executor = open_ranks(tmp_path, 2)
+    before = fake_driver.fake_count(f"launches_of_{refusing}".encode())
+    monkeypatch.setenv("FAKE_MAX_LAUNCHES", str(before + 3))
+    monkeypatch.setenv("FAKE_REFUSING_GPU", str(refusing))
+    with pytest.raises(DeviceError, match=rf"rank {refusing} on GPU {refusing}: launching "):
+        _core.EventLoop(executor, **LIMITS)
+    assert fake_driver.fake_num_waiting() == 0
 
 
 def test_gpus_that_do_not_reach_each_other_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
