@@ -13,6 +13,7 @@ void bind_errors(nanobind::module_& module);
 void bind_event_loop(nanobind::module_& module);
 void bind_executor(nanobind::module_& module);
 void bind_adapter(nanobind::module_& module);
+void bind_gpu_stages(nanobind::module_& module);
 void bind_grammar(nanobind::module_& module);
 void bind_remote_stages(nanobind::module_& module);
 void bind_sampling(nanobind::module_& module);

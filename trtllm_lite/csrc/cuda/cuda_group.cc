@@ -6,6 +6,11 @@
 #include "ranks/place.h"
 
 namespace tl::cuda {
+namespace {
+
+const RankMapping& mapping_of(const CudaExecutor& rank) { return rank.engine().manifest().mapping; }
+
+}  // namespace
 
 CudaGroup::CudaGroup(std::span<const Engine* const> engines, std::span<const int> devices, std::int64_t num_blocks,
                      const std::vector<std::string>& library_directories, std::chrono::nanoseconds timeout) {
@@ -17,8 +22,8 @@ CudaGroup::CudaGroup(std::span<const Engine* const> engines, std::span<const int
       if (rank != other) rank->device().enable_access_to(other->device());
     }
   }
-  std::vector<const Plan*> plans;
-  for (const auto& rank : ranks_) plans.push_back(&rank->plan());
+  std::vector<const Plan*> plans(static_cast<std::size_t>(num_ranks(engines.front()->manifest().mapping)));
+  for (const auto& rank : ranks_) plans[static_cast<std::size_t>(mapping_of(*rank).rank)] = &rank->plan();
   watchdog_ = std::make_unique<RankWatchdog>(std::move(plans), timeout);
   for (const auto& rank : ranks_) {
     rank->set_ranks(peers_of(*rank), *watchdog_);
@@ -27,18 +32,25 @@ CudaGroup::CudaGroup(std::span<const Engine* const> engines, std::span<const int
 }
 
 CudaExecutor& CudaGroup::drawing() const {
-  const RankMapping& mapping = ranks_.front()->engine().manifest().mapping;
-  return *ranks_[static_cast<std::size_t>(num_ranks(mapping) - mapping.tp_size)];
+  return *ranks_[ranks_.size() - static_cast<std::size_t>(mapping_of(*ranks_.front()).tp_size)];
 }
 
+// A stage whose tokens another process draws has them in the states of its own ranks (TokenSource).
 RankPeers CudaGroup::peers_of(const CudaExecutor& rank) const {
-  const RankMapping& mapping = rank.engine().manifest().mapping;
-  RankPeers peers{.stage = {}, .drawing = drawing().rank_memory().state};
-  const auto first = static_cast<std::size_t>(mapping.rank - part_of(mapping));
+  const RankMapping& mapping = mapping_of(rank);
+  const bool draws = is_last_stage(mapping_of(drawing()));
+  RankPeers peers{.stage = {}, .drawing = (draws ? drawing() : rank).rank_memory().state};
+  const auto first = static_cast<std::size_t>(mapping.rank - part_of(mapping) - mapping_of(*ranks_.front()).rank);
   for (std::size_t part = 0; part < static_cast<std::size_t>(mapping.tp_size); ++part) {
     peers.stage.push_back(ranks_[first + part]->rank_memory());
   }
   return peers;
+}
+
+std::vector<CudaExecutor*> CudaGroup::ranks() const {
+  std::vector<CudaExecutor*> ranks;
+  for (const auto& rank : ranks_) ranks.push_back(rank.get());
+  return ranks;
 }
 
 MemoryUse CudaGroup::memory() const {
@@ -53,9 +65,7 @@ MemoryUse CudaGroup::memory() const {
 }
 
 std::unique_ptr<StepExecutor> CudaGroup::make_step_executor(std::int64_t num_host_blocks, int max_batch_size) {
-  std::vector<CudaExecutor*> ranks;
-  for (const auto& rank : ranks_) ranks.push_back(rank.get());
-  auto steps = std::make_unique<CudaStepExecutor>(ranks, num_host_blocks, watchdog_.get());
+  auto steps = std::make_unique<CudaStepExecutor>(ranks(), num_host_blocks, watchdog_.get());
   steps->capture_decode_steps(max_batch_size);
   return steps;
 }

@@ -1,5 +1,5 @@
-// The ranks of one engine, of all its stages, on as many GPUs of a machine. One process drives them, and they reach
-// each other's memory.
+// The ranks of one engine, of all its stages or of one, on as many GPUs of a machine. One process drives them, and they
+// reach each other's memory.
 #pragma once
 
 #include <chrono>
@@ -15,9 +15,10 @@ namespace tl::cuda {
 
 class CudaGroup final : public DeviceExecutor {
  public:
-  // Borrows the engines (check_ranks), one for each rank, in order; each is loaded on the GPU of its number in
-  // `devices`. Throws as CudaExecutor does, EngineError if the engines are not the ranks of one, DeviceError if a GPU
-  // does not reach another. A rank that comes to a collective later than another by more than `timeout` has failed.
+  // Borrows the engines (check_ranks, check_stage), one for each rank, in order; each is loaded on the GPU of its
+  // number in `devices`. Throws as CudaExecutor does, EngineError if the engines are not the ranks of one, DeviceError
+  // if a GPU does not reach another. A rank that comes to a collective later than another by more than `timeout` has
+  // failed.
   CudaGroup(std::span<const Engine* const> engines, std::span<const int> devices, std::int64_t num_blocks,
             const std::vector<std::string>& library_directories, std::chrono::nanoseconds timeout);
 
@@ -25,10 +26,14 @@ class CudaGroup final : public DeviceExecutor {
   std::int64_t num_blocks() const override { return drawing().num_blocks(); }
   MemoryUse memory() const override;
   StepOutput output(const std::string& name, const RowSlice& slice) override { return drawing().output(name, slice); }
+  // Of all stages.
   std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) override;
 
+  std::vector<CudaExecutor*> ranks() const;
+  RankWatchdog& watchdog() const { return *watchdog_; }
+
  private:
-  // The rank that draws tokens: the first one of the last stage.
+  // The first rank of the last stage: that which draws tokens, if all stages are here.
   CudaExecutor& drawing() const;
   RankPeers peers_of(const CudaExecutor& rank) const;
 

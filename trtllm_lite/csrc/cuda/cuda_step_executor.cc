@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "cuda/rank_part.h"
 #include "ranks/failed_rank.h"
 #include "sample/slot.cuh"
 
@@ -14,21 +15,14 @@ namespace {
 constexpr const char* kTakesTooLong =
     " takes longer than twice the time by which a rank may be late: a GPU of the engine has failed, load it again";
 
-std::byte* host_block(const PinnedBuffer& cache, std::int32_t index, const CudaExecutor& executor) {
-  return cache.data() + static_cast<std::size_t>(index) * executor.block_bytes();
-}
-
-std::string name_of(const CudaExecutor& rank) {
-  return "rank " + std::to_string(rank.engine().manifest().mapping.rank) + " on GPU " +
-         std::to_string(rank.device().index());
-}
-
 }  // namespace
 
 CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks,
-                                   RankWatchdog* watchdog)
+                                   RankWatchdog* watchdog, EarlierStages* earlier)
     : num_stages_(static_cast<int>(ranks.front()->engine().manifest().mapping.pp_size)),
-      executor_(*ranks[ranks.size() - ranks.size() / static_cast<std::size_t>(num_stages_)]),
+      tp_size_(static_cast<std::size_t>(ranks.front()->engine().manifest().mapping.tp_size)),
+      executor_(*ranks[ranks.size() - tp_size_]),
+      earlier_(earlier),
       vocab_size_(static_cast<std::size_t>(executor_.engine().manifest().model.vocab_size)),
       host_(executor_),
       masks_(executor_, host_.rows()),
@@ -37,17 +31,13 @@ CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::in
       watchdog_(watchdog),
       flights_(static_cast<std::size_t>(num_stages_) + 1) {
   link_stages(ranks);
-  const auto tp_size = ranks.size() / static_cast<std::size_t>(num_stages_);
-  const auto link_to = [&](std::size_t rank) { return rank < tp_size ? nullptr : links_[rank - tp_size].get(); };
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     CudaExecutor& executor = *ranks[rank];
     executor.device().make_current();
-    PinnedBuffer host_cache(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), "swapped KV cache",
-                            "lower host_cache_size");
-    StageLink* const to = rank + tp_size < ranks.size() ? link_to(rank + tp_size) : nullptr;
-    ranks_.push_back({&executor, std::move(host_cache), link_to(rank), to});
+    RowSink* const to = rank + tp_size_ < ranks.size() ? links_[rank].get() : nullptr;
+    ranks_.push_back({&executor, make_host_cache(executor, num_host_blocks), source_of(rank), to});
   }
-  if (tp_size > 1) threads_.reset(new ThreadPool(static_cast<int>(tp_size)));
+  if (tp_size_ > 1) threads_.reset(new ThreadPool(static_cast<int>(tp_size_)));
   executor_.device().make_current();
   for (int stage = 0; stage < num_stages_; ++stage) drawn_.push_back(make_event());
   for (Flight& flight : flights_) {
@@ -66,15 +56,21 @@ CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::in
 
 // What a rank computes goes to the rank of the same part in the next stage.
 void CudaStepExecutor::link_stages(std::span<CudaExecutor* const> ranks) {
-  const auto tp_size = ranks.size() / static_cast<std::size_t>(num_stages_);
-  for (std::size_t rank = tp_size; rank < ranks.size(); ++rank) {
-    links_.push_back(std::make_unique<StageLink>(*ranks[rank - tp_size], *ranks[rank]));
+  for (std::size_t rank = tp_size_; rank < ranks.size(); ++rank) {
+    links_.push_back(std::make_unique<StageLink>(*ranks[rank - tp_size_], *ranks[rank]));
   }
 }
 
+// Where a rank has its rows from; null in the first stage.
+RowSource* CudaStepExecutor::source_of(std::size_t rank) const {
+  if (rank >= tp_size_) return links_[rank - tp_size_].get();
+  return earlier_ == nullptr ? nullptr : earlier_->rows_of(rank);
+}
+
 CudaStepExecutor::~CudaStepExecutor() {
+  if (earlier_ != nullptr) earlier_->abort();
   if (watchdog_ != nullptr && watchdog_->is_raised()) return;  // a stream may never end
-  for (const Rank& rank : ranks_) {
+  for (const StageRank& rank : ranks_) {
     if (rank.executor->device().try_make_current()) driver().stream_synchronize(rank.executor->stream());
   }
   static_cast<void>(executor_.device().try_make_current());
@@ -108,11 +104,9 @@ void CudaStepExecutor::capture_decode_steps(int max_batch_size) {
 
 template <typename Use>
 void CudaStepExecutor::for_each_rank(Order order, const Use& use) {
-  const auto tp_size = std::ssize(ranks_) / num_stages_;
-  for (int stage = 0; stage < num_stages_; ++stage) {
-    const auto use_part = [&](std::int64_t part, int) {
-      use(ranks_[static_cast<std::size_t>(stage * tp_size + part)]);
-    };
+  const auto tp_size = static_cast<std::int64_t>(tp_size_);
+  for (std::size_t first = 0; first < ranks_.size(); first += tp_size_) {
+    const auto use_part = [&](std::int64_t part, int) { use(ranks_[first + static_cast<std::size_t>(part)]); };
     if (order == Order::kAtOnce && threads_ != nullptr) {
       threads_->parallel_for(tp_size, use_part);
     } else {
@@ -126,14 +120,15 @@ void CudaStepExecutor::for_each_rank(Order order, const Use& use) {
 // it is on the streams of all before any is waited for.
 void CudaStepExecutor::capture(const StepShape& shape, const std::byte* inputs) {
   if (executor_.has_captured(shape)) return;
-  for_each_rank(Order::kAtOnce, [&](const Rank& rank) {
-    put_part(rank, [&] {
+  if (earlier_ != nullptr) earlier_->capture(shape, inputs);
+  for_each_rank(Order::kAtOnce, [&](const StageRank& rank) {
+    put_part(*rank.executor, watchdog_, [&] {
       draws(rank) ? rank.executor->enqueue_step(shape, inputs) : rank.executor->enqueue_forward(shape, inputs);
     });
   });
-  for_each_rank(Order::kOneByOne, [](const Rank& rank) { rank.executor->synchronize(); });
+  for_each_rank(Order::kOneByOne, [](const StageRank& rank) { rank.executor->synchronize(); });
   if (watchdog_ != nullptr) watchdog_->check(0);
-  for_each_rank(Order::kAtOnce, [&](const Rank& rank) {
+  for_each_rank(Order::kAtOnce, [&](const StageRank& rank) {
     rank.executor->device().make_current();
     rank.executor->capture(shape, draws(rank));
   });
@@ -173,19 +168,6 @@ void CudaStepExecutor::launch(const StepBatch& batch) {
   ++in_flight_;
 }
 
-// Puts a rank's part of a step on its stream. Those of other ranks may wait for it already: if it fails, they end, and
-// the engine with them.
-template <typename Put>
-void CudaStepExecutor::put_part(const Rank& rank, const Put& put) {
-  try {
-    rank.executor->device().make_current();
-    put();
-  } catch (const std::exception& error) {
-    if (watchdog_ == nullptr) throw;
-    watchdog_->fail(name_of(*rank.executor) + ": " + error.what());
-  }
-}
-
 // Carries out `call`; if it fails half-way, waits for what is on the streams, because the buffers are used again, and
 // names the ranks whose GPUs have failed.
 template <typename Fn>
@@ -193,13 +175,15 @@ void CudaStepExecutor::or_synchronize(const Fn& call) {
   try {
     call();
   } catch (const DeviceError& error) {
-    if (watchdog_ != nullptr && watchdog_->is_raised()) {  // a stream may never end, and no step comes behind it
+    if (earlier_ != nullptr) earlier_->fail(error.what());  // or else streams would wait for ever
+    if (watchdog_ != nullptr && watchdog_->is_raised()) {   // a stream may never end, and no step comes behind it
       static_cast<void>(executor_.device().try_make_current());
       throw;
     }
     const std::string failed = synchronize();
     throw DeviceError(failed + (failed.empty() ? "" : ": ") + error.what());
   } catch (...) {
+    if (earlier_ != nullptr) earlier_->fail("a step could not be carried out");
     synchronize();
     throw;
   }
@@ -208,7 +192,7 @@ void CudaStepExecutor::or_synchronize(const Fn& call) {
 // Waits for all that is on the streams. Returns the names of ranks that have failed, if there are several ranks.
 std::string CudaStepExecutor::synchronize() {
   std::string failed;
-  for (const Rank& rank : ranks_) {
+  for (const StageRank& rank : ranks_) {
     const CudaExecutor& executor = *rank.executor;
     if (executor.device().try_make_current() && driver().stream_synchronize(executor.stream()) == 0) continue;
     failed += (failed.empty() ? "" : ", ") + name_of(executor);
@@ -226,7 +210,10 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   flight.is_timed = !batch.only_decodes() || max_draft_len() > 0;
   tables_.update(batch.table_updates);
   if (!batch.rows.empty()) pack(batch, flight);
-  for_each_rank(order_of(flight), [&](const Rank& rank) { put_part(rank, [&] { enqueue(batch, flight, rank); }); });
+  if (earlier_ != nullptr) earlier_->step(batch.step, batch.copies, flight.shape, flight.inputs.data());
+  for_each_rank(order_of(flight), [&](const StageRank& rank) {
+    put_part(*rank.executor, watchdog_, [&] { enqueue(batch, flight, rank); });
+  });
   if (!flight.awaits_masks) enqueue_end(flight);
 }
 
@@ -237,22 +224,20 @@ CudaStepExecutor::Order CudaStepExecutor::order_of(const Flight& flight) const {
 }
 
 // The part of a step that a rank has, whose inputs have been packed. Ranks do this at once, each on its own stream.
-void CudaStepExecutor::enqueue(const StepBatch& batch, const Flight& flight, const Rank& rank) {
-  if (!draws(rank) && rank.from == nullptr) {
-    driver().check(driver().stream_wait(rank.executor->stream(), drawn_before(), 0), "waiting for tokens");
+void CudaStepExecutor::enqueue(const StepBatch& batch, const Flight& flight, const StageRank& rank) {
+  if (!draws(rank)) {
+    if (rank.from == nullptr) {
+      driver().check(driver().stream_wait(rank.executor->stream(), drawn_before(), 0), "waiting for tokens");
+    }
+    rank.enqueue(batch.copies, flight.shape, flight.inputs.data());
+    return;
   }
-  if (draws(rank) && flight.is_timed) record(flight.started);
-  copy_blocks_of(batch, rank);
-  if (draws(rank) && !batch.copies.empty()) record(flight.copied);
+  if (flight.is_timed) record(flight.started);
+  rank.enqueue_copies(batch.copies);
+  if (!batch.copies.empty()) record(flight.copied);
   if (batch.rows.empty()) return;
   if (rank.from != nullptr) rank.from->receive(flight.shape.num_tokens);
-  draws(rank) ? enqueue_drawing(flight) : rank.executor->enqueue_forward(flight.shape, flight.inputs.data());
-  if (rank.to != nullptr) rank.to->send(flight.shape.num_tokens);
-}
-
-void CudaStepExecutor::copy_blocks_of(const StepBatch& batch, const Rank& rank) {
-  copy_blocks(batch.copies, *rank.executor,
-              [&](std::int32_t index) { return host_block(rank.host_cache, index, *rank.executor); });
+  enqueue_drawing(flight);
 }
 
 std::int64_t CudaStepExecutor::max_draft_len() const { return executor_.engine().manifest().limits.max_draft_len; }
@@ -288,6 +273,7 @@ void CudaStepExecutor::enqueue_guided(Flight& flight) {
 
 void CudaStepExecutor::enqueue_end(Flight& flight) {
   if (ranks_.size() > 1) driver().check(driver().event_record(drawn_before(), executor_.stream()), "drawing tokens");
+  if (earlier_ != nullptr) earlier_->send_tokens();
   ++num_enqueued_;
   if (flight.shape.num_logits > 0) copy_tokens(flight);
   record(flight.ended);
@@ -330,10 +316,16 @@ void CudaStepExecutor::wait_for_end(const Flight& flight) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end = Clock::now() + 2 * std::chrono::nanoseconds(watchdog_->timeout());
   while (!driver().reached(flight.ended.get()) && !watchdog_->is_raised()) {
-    if (Clock::now() > end) throw DeviceError("step " + std::to_string(flight.batch->step) + kTakesTooLong);
+    if (Clock::now() > end) give_up(flight.batch->step);
+    if (earlier_ != nullptr) earlier_->look_after(flight.batch->step);
     std::this_thread::yield();
   }
   watchdog_->check(flight.batch->step);
+}
+
+void CudaStepExecutor::give_up(std::uint64_t step) {
+  if (earlier_ != nullptr) earlier_->check_ended(step);
+  throw DeviceError("step " + std::to_string(step) + kTakesTooLong);
 }
 
 void CudaStepExecutor::finish_all() {

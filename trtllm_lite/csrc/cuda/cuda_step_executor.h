@@ -8,6 +8,7 @@
 //
 // Ranks are on GPUs and streams of their own. The first rank of the last stage draws the tokens, which those of the
 // first stage read in its memory; the others compute logits alone, or what the next stage goes on with (stage_link.h).
+// Where the other stages are in other processes (earlier_stages.h), all ranks here are the last stage's.
 // As long as steps of other requests are queued, all stages compute. The ranks of a stage are put on their streams at
 // once, by a thread each: the driver makes whoever launches wait when a stream has about a thousand launches, and one
 // that waits for another rank takes no more until that rank has come.
@@ -24,8 +25,10 @@
 #include "batching/step.h"
 #include "batching/step_memory.h"
 #include "cuda/cuda_executor.h"
+#include "cuda/earlier_stages.h"
 #include "cuda/host_sampling.h"
 #include "cuda/stage_link.h"
+#include "cuda/stage_rank.h"
 #include "cuda/step_packer.h"
 #include "cuda/token_masks.h"
 #include "home_process.h"
@@ -36,9 +39,9 @@ namespace tl::cuda {
 class CudaStepExecutor : public StepExecutor {
  public:
   // Borrows the executors, one for each rank, in order. `num_host_blocks`: KV blocks that swapped-out requests may take
-  // on the host. The watchdog is theirs; one rank has none.
-  CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks,
-                   RankWatchdog* watchdog = nullptr);
+  // on the host. The watchdog is theirs; one rank has none. `earlier`: the stages that are elsewhere, if some are.
+  CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks, RankWatchdog* watchdog = nullptr,
+                   EarlierStages* earlier = nullptr);
   ~CudaStepExecutor() override;
 
   // Captures graphs of decode steps of up to `max_batch_size` rows, each with as many drafts as there may be, without
@@ -71,12 +74,6 @@ class CudaStepExecutor : public StepExecutor {
     StepResult result;
   };
 
-  struct Rank {
-    CudaExecutor* executor;
-    PinnedBuffer host_cache;
-    StageLink* from;  // of another stage; null in the first
-    StageLink* to;    // null in the last
-  };
   // How the ranks of a stage come to their turn.
   enum class Order : std::uint8_t { kAtOnce, kOneByOne };
 
@@ -84,23 +81,21 @@ class CudaStepExecutor : public StepExecutor {
   void or_synchronize(const Fn& call);
   std::string synchronize();
   void link_stages(std::span<CudaExecutor* const> ranks);
+  RowSource* source_of(std::size_t rank) const;
   Flight& flight_at(int place) { return flights_[static_cast<std::size_t>(oldest_ + place) % flights_.size()]; }
   Flight& newest() { return flight_at(in_flight_ - 1); }
   bool knows_predecessor();
   Event drawn_before() const;
   void record(const OwnedEvent& event) const;
   void capture(const StepShape& shape, const std::byte* inputs);
-  bool draws(const Rank& rank) const { return rank.executor == &executor_; }
+  bool draws(const StageRank& rank) const { return rank.executor == &executor_; }
   // Calls `use` for each rank, stage by stage.
   template <typename Use>
   void for_each_rank(Order order, const Use& use);
   Order order_of(const Flight& flight) const;
-  template <typename Put>
-  void put_part(const Rank& rank, const Put& put);
   void enqueue(const StepBatch& batch, Flight& flight);
   void pack(const StepBatch& batch, Flight& flight);
-  void enqueue(const StepBatch& batch, const Flight& flight, const Rank& rank);
-  void copy_blocks_of(const StepBatch& batch, const Rank& rank);
+  void enqueue(const StepBatch& batch, const Flight& flight, const StageRank& rank);
   void enqueue_drawing(const Flight& flight);
   void enqueue_guided(Flight& flight);
   void enqueue_end(Flight& flight);
@@ -109,6 +104,7 @@ class CudaStepExecutor : public StepExecutor {
   void finish(Flight& flight);
   void finish_all();
   void wait_for_end(const Flight& flight);
+  [[noreturn]] void give_up(std::uint64_t step);
   void read_times(Flight& flight);
   void read_tokens(Flight& flight);
   void read_guided(Flight& flight);
@@ -116,14 +112,16 @@ class CudaStepExecutor : public StepExecutor {
   std::int64_t max_draft_len() const;
 
   const int num_stages_;
+  const std::size_t tp_size_;
   CudaExecutor& executor_;  // of the rank that draws tokens
+  EarlierStages* const earlier_;
   const std::size_t vocab_size_;
   HostSampling host_;
   TokenMasks masks_;
   StepPacker packer_;
   SlotTables tables_;
-  std::vector<std::unique_ptr<StageLink>> links_;  // to each rank of the stages but the first, in order
-  std::vector<Rank> ranks_;
+  std::vector<std::unique_ptr<StageLink>> links_;  // to each rank of the stages here but the first, in order
+  std::vector<StageRank> ranks_;
   RankWatchdog* const watchdog_;
   std::vector<OwnedEvent> drawn_;   // the tokens of the last num_stages() steps, in turn
   std::uint64_t num_enqueued_ = 0;  // steps

@@ -16,7 +16,7 @@ namespace tl::cuda {
 class RankWatchdog {
  public:
   // A rank that comes later to a collective than another by more than `timeout` has failed. The plans of all ranks, in
-  // order, are borrowed.
+  // order, are borrowed; those of ranks in other processes may be null.
   RankWatchdog(std::vector<const Plan*> plans, std::chrono::nanoseconds timeout);
   ~RankWatchdog();
 

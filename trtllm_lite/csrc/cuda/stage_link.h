@@ -10,17 +10,32 @@
 
 namespace tl::cuda {
 
-// Two places in the receiver's memory hold the rows of two steps, so that the sender goes on to the next step while the
-// receiver computes another.
-class StageLink {
+// Where the rows of a rank's steps go that the next stage computes with.
+class RowSink {
+ public:
+  virtual ~RowSink() = default;
+  // Puts copies on the rank's stream, behind what computes the rows of a step; its device is current.
+  virtual void send(std::int64_t num_tokens) = 0;
+};
+
+// Where the rows of a rank's steps come from that the stage before has computed.
+class RowSource {
+ public:
+  virtual ~RowSource() = default;
+  // Puts copies on the rank's stream, of the oldest step that was not received; its device is current.
+  virtual void receive(std::int64_t num_tokens) = 0;
+};
+
+// Both ends, on GPUs of one process. Two places in the receiver's memory hold the rows of two steps, so that the sender
+// goes on to the next step while the receiver computes another.
+class StageLink final : public RowSink, public RowSource {
  public:
   // Borrows the executors, whose devices reach each other.
   StageLink(CudaExecutor& sender, CudaExecutor& receiver);
 
-  // Puts copies on the sender's stream, behind what computes the rows of a step; its device is current.
-  void send(std::int64_t num_tokens);
-  // Puts copies on the receiver's stream, of the step that was sent last; its device is current.
-  void receive(std::int64_t num_tokens);
+  void send(std::int64_t num_tokens) override;
+  // Of the step that was sent last.
+  void receive(std::int64_t num_tokens) override;
 
  private:
   static constexpr std::size_t kPlaces = 2;

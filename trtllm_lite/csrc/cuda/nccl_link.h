@@ -1,0 +1,86 @@
+// Carries rows to the next stage, and tokens back to the first one, where these are other processes'. A sender copies
+// what it sends, and sends it by a stream of its own, so that it goes on to the next step while the receiver computes
+// another; a receiver takes it on the stream that computes with it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/nccl_pair.h"
+#include "cuda/stage_link.h"
+
+namespace tl::cuda {
+
+// Where copies lie until they have been sent.
+class Outbox {
+ public:
+  // `num_places` messages of at most `num_bytes` may be under way. What is sent is computed on the executor's stream,
+  // and goes to all `receivers`.
+  Outbox(const CudaExecutor& executor, std::vector<std::unique_ptr<NcclPair>> receivers, std::size_t num_bytes,
+         std::size_t num_places);
+  ~Outbox() { abort(); }  // before memory is freed, which waits for the device
+  Outbox(const Outbox&) = delete;
+  Outbox& operator=(const Outbox&) = delete;
+
+  // Puts what sends the pieces behind what is on the executor's stream; its device is current.
+  void send(std::span<const Piece> pieces);
+  void abort() noexcept;
+
+ private:
+  struct Place {
+    DeviceBuffer bytes;
+    OwnedEvent filled, sent;
+  };
+
+  const CudaExecutor& executor_;
+  std::vector<std::unique_ptr<NcclPair>> receivers_;
+  OwnedStream stream_;
+  std::vector<Place> places_;
+  std::size_t num_sent_ = 0;
+};
+
+// A rank's rows, in the order of their names.
+class NcclRows {
+ public:
+  // `tensors`: of the executor's plan, by name.
+  NcclRows(const CudaExecutor& executor, const std::map<std::string, int>& tensors);
+
+  std::vector<Piece> pieces(std::int64_t num_tokens) const;
+
+ private:
+  std::vector<std::pair<DevicePtr, std::size_t>> rows_;  // where they begin, and bytes of one
+};
+
+class NcclRowSink final : public RowSink {
+ public:
+  NcclRowSink(const CudaExecutor& executor, std::unique_ptr<NcclPair> receiver);
+  void send(std::int64_t num_tokens) override { outbox_.send(rows_.pieces(num_tokens)); }
+  void abort() noexcept { outbox_.abort(); }
+
+ private:
+  const NcclRows rows_;
+  Outbox outbox_;
+};
+
+class NcclRowSource final : public RowSource {
+ public:
+  NcclRowSource(const CudaExecutor& executor, std::unique_ptr<NcclPair> sender);
+  void receive(std::int64_t num_tokens) override { sender_->transfer(rows_.pieces(num_tokens), stream_); }
+  void abort() noexcept { sender_->abort(); }
+
+ private:
+  const NcclRows rows_;
+  std::unique_ptr<NcclPair> sender_;
+  const Stream stream_;
+};
+
+// The tokens that sequences sampled last, of all slots: where a rank has them in its state.
+Piece last_tokens(const CudaExecutor& executor);
+
+}  // namespace tl::cuda

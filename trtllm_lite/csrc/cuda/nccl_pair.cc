@@ -1,0 +1,53 @@
+#include "cuda/nccl_pair.h"
+
+#include <utility>
+
+#include "errors.h"
+
+namespace tl::cuda {
+
+NcclPair::NcclPair(const Nccl& nccl, const NcclId& id, PairRole role, const Device& device, const std::string& what)
+    : nccl_(nccl), role_(role), what_(what) {
+  nccl_.check(nccl_.communicator_create(&communicator_, 2, id, static_cast<int>(role)), what_);
+  try {
+    try_out(device);
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+// NCCL connects two ranks when the first bytes go over, and both hosts must be there.
+void NcclPair::try_out(const Device& device) {
+  const DeviceBuffer byte(device, 1, what_, "free memory on the device");
+  const OwnedStream stream = make_stream();
+  const Piece piece{byte.address(), byte.size()};
+  transfer({&piece, 1}, stream.get());
+  driver().check(driver().stream_synchronize(stream.get()), what_);
+}
+
+void NcclPair::transfer(std::span<const Piece> pieces, Stream stream) {
+  if (communicator_ == nullptr) throw DeviceError(what_ + ": a stage has ended");
+  const int type = nccl_type(DType::kUint8), other = 1 - static_cast<int>(role_);
+  nccl_.check(nccl_.group_start(), what_);
+  int result = 0;
+  for (const Piece& piece : pieces) {
+    const auto call = role_ == PairRole::kSends ? nccl_.send : nccl_.receive;
+    if (result == 0) result = call(piece.data, piece.num_bytes, type, other, communicator_, stream);
+  }
+  const int ended = nccl_.group_end();
+  nccl_.check(result != 0 ? result : ended, what_);
+}
+
+void NcclPair::abort() noexcept {
+  NcclCommunicator communicator = std::exchange(communicator_, nullptr);
+  if (communicator != nullptr && home_.is_this()) nccl_.communicator_abort(communicator);
+}
+
+std::vector<NcclId> make_nccl_ids(const Nccl& nccl, std::size_t num_pairs) {
+  std::vector<NcclId> ids(num_pairs);
+  for (NcclId& id : ids) nccl.check(nccl.make_id(&id), "making an id of NCCL");
+  return ids;
+}
+
+}  // namespace tl::cuda
