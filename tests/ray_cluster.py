@@ -15,38 +15,40 @@ _CONFIG = {"health_check_period_ms": 100}  # Ray takes a node for dead once five
 
 
 class TwoNodes:
-    """Nodes of ``num_cpus`` CPUs each, to which this process is connected. Its own is the head."""
+    """Nodes of ``num_cpus`` CPUs and ``num_gpus`` GPUs each. This process is connected to them; its own is the head."""
 
-    def __init__(self, cluster: Cluster, num_cpus: int) -> None:
+    def __init__(self, cluster: Cluster, num_cpus: int, num_gpus: int) -> None:
         self._cluster = cluster
-        self._num_cpus = num_cpus
-        cluster.add_node(num_cpus=num_cpus, node_ip_address=HEAD, _system_config=_CONFIG, **_ONLY_WHAT_COMPUTES)
+        self._has = {"num_cpus": num_cpus, "num_gpus": num_gpus}
+        cluster.add_node(**self._has, node_ip_address=HEAD, _system_config=_CONFIG, **_ONLY_WHAT_COMPUTES)
         self.add_node()
         ray.init(address=cluster.address, _node_ip_address=HEAD, log_to_driver=False)
 
     def add_node(self) -> None:
         """Let the node that is not the head join."""
-        self._node = self._cluster.add_node(num_cpus=self._num_cpus, node_ip_address=WORKER)
+        self._node = self._cluster.add_node(**self._has, node_ip_address=WORKER)
 
     def kill_node(self) -> None:
         """Kill the processes of the node that is not the head."""
         self._cluster.remove_node(self._node, allow_graceful=False)
 
-    def wait_for_cpus(self) -> None:
-        """Wait until no actor has a CPU of either node."""
-        group = placement_group([{"CPU": self._num_cpus}] * 2, strategy="STRICT_SPREAD")
+    def wait_until_free(self) -> None:
+        """Wait until no actor has anything of either node."""
+        all_of_node = {"CPU": self._has["num_cpus"], "GPU": self._has["num_gpus"]}
+        needs = {name: count for name, count in all_of_node.items() if count > 0}
+        group = placement_group([needs] * 2, strategy="STRICT_SPREAD")
         assert group.wait(60), ray.available_resources()
         remove_placement_group(group)
 
 
 @contextmanager
-def two_nodes(num_cpus: int) -> Iterator[TwoNodes]:
+def two_nodes(num_cpus: int, num_gpus: int = 0) -> Iterator[TwoNodes]:
     """A cluster of such nodes until the block ends."""
     cluster = Cluster()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         try:
-            yield TwoNodes(cluster, num_cpus)
+            yield TwoNodes(cluster, num_cpus, num_gpus)
         finally:
             ray.shutdown()
             cluster.shutdown()

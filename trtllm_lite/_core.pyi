@@ -226,6 +226,92 @@ class RemoteStages(LogitsExecutor):
     def __init__(self, engine: Engine, stages: Stages) -> None:
         """``engine`` is that of rank 0, which says what all stages have in common."""
 
+class EarlierStages(Protocol):
+    """The stages of an engine for GPUs but the last, in other processes, as Python provides them.
+
+    All but ``fail`` raise once a stage has failed; an exception becomes a LimitError if it is one, else a DeviceError.
+    """
+
+    memory: dict[str, int]
+    """Reserved bytes of all of them: ``weights``, ``kv_cache``, ``workspace``."""
+
+    def step(
+        self, number: int, copies: NDArray[np.int32], shape: tuple[int, int, int, int, bool], inputs: NDArray[np.uint8]
+    ) -> None:
+        """Hand a step to the stages, and return at once: see ``StageWorker.step``. The arrays are gone then."""
+    def capture(self, shape: tuple[int, int, int, int, bool], inputs: NDArray[np.uint8]) -> None:
+        """Have all stages capture a graph, and wait for it: see ``StageWorker.capture``."""
+    def check(self, step: int) -> None:
+        """Raise if a stage has failed since; ``step`` is what is waited for."""
+    def check_ended(self, step: int) -> None:
+        """Raise if a stage has not ended that step."""
+    def fail(self, why: str) -> None:
+        """The last stage has failed: end the processes."""
+
+class LastStage(DeviceExecutor):
+    """The last stage of an engine for GPUs, whose other stages compute in other processes."""
+
+    def __init__(
+        self,
+        ranks: Sequence[Engine],
+        stages: EarlierStages,
+        *,
+        devices: Sequence[int],
+        num_blocks: int,
+        library_directories: list[str],
+        rank_timeout: float,
+    ) -> None:
+        """``ranks`` are the stage's. Raises as ``open_executor`` does."""
+    def connect(self, engine: Engine, ids: Sequence[bytes], library_directories: list[str]) -> None:
+        """Connect with the others, which do the same meanwhile; it waits for them.
+
+        ``ids`` are of ``nccl_ids``, one for each rank of all stages. Raises DeviceError.
+        """
+
+class StageWorker:
+    """Another stage of such an engine, in a process of its own.
+
+    One thread calls ``connect``, ``capture`` and ``step``; others may call ``watch``, ``has_ended`` and ``close``.
+    """
+
+    def __init__(
+        self,
+        ranks: Sequence[Engine],
+        *,
+        devices: Sequence[int],
+        num_blocks: int,
+        num_host_blocks: int,
+        library_directories: list[str],
+        rank_timeout: float,
+    ) -> None:
+        """``ranks`` are the stage's. Raises as ``open_executor`` does."""
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Reserved bytes: ``weights``, ``kv_cache``, ``workspace``."""
+
+    def connect(self, engine: Engine, ids: Sequence[bytes], library_directories: list[str]) -> None:
+        """As ``LastStage.connect``."""
+    def capture(self, shape: tuple[int, int, int, int, bool], inputs: NDArray[np.uint8]) -> None:
+        """Capture the graph of a decode-only step, before the first step. Raises LimitError, DeviceError."""
+    def step(
+        self, number: int, copies: NDArray[np.int32], shape: tuple[int, int, int, int, bool], inputs: NDArray[np.uint8]
+    ) -> None:
+        """Put a step on the streams of the GPUs. If that fails, ``watch`` tells.
+
+        ``copies`` has a row for each KV block that is copied first: how, from where, to where. ``shape`` is num_tokens,
+        num_seqs, num_decode_seqs, num_logits, and whether the step is decode-only; ``inputs`` are packed for it.
+        """
+    def watch(self) -> None:
+        """Wait until ``close`` is called. Raises DeviceError as soon as a step fails."""
+    def has_ended(self, number: int) -> bool:
+        """Whether the step of that number, or a later one, has ended."""
+    def close(self) -> None:
+        """Carry out nothing more."""
+
+def nccl_ids(count: int, library_directories: list[str]) -> list[bytes]:
+    """What ranks of several processes find each other by. Raises DeviceError if there is no NCCL."""
+
 class NetworkExecutor(LogitsExecutor):
     """An engine whose plan is a network, which has a KV block for each sequence."""
 

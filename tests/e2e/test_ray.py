@@ -17,7 +17,8 @@ pytest.importorskip("ray", reason="needs the ray extra")
 
 from tests.ray_cluster import HEAD, WORKER, TwoNodes, two_nodes
 from trtllm_lite.runtime.ray import placement, stages
-from trtllm_lite.runtime.ray.stage import Stage, header_digest
+from trtllm_lite.runtime.ray.stage import Stage
+from trtllm_lite.runtime.remote.engine_files import header_digest
 
 MAX_SEQ_LEN = 8192
 LIMITS: dict[str, Any] = {"max_batch_size": 4, "max_input_len": 64, "max_seq_len": MAX_SEQ_LEN, "max_num_tokens": 16}
@@ -113,7 +114,7 @@ def test_a_stage_that_ends_ends_all_requests(
         llm.generate([1, 2], use_tqdm=False)
     if harm is kill_node:
         cluster.add_node()
-    cluster.wait_for_cpus()
+    cluster.wait_until_free()
 
 
 def test_what_cannot_run_is_refused(engines: Path, cluster: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +123,7 @@ def test_what_cannot_run_is_refused(engines: Path, cluster: TwoNodes, monkeypatc
     monkeypatch.setattr(placement, "PLACING_SECONDS", 0.1)
     with pytest.raises(DeviceError, match="2 stages of 64 CPUs each find no place"):
         LLM(engines / "two", distributed_executor_backend="ray", num_threads=64)
-    cluster.wait_for_cpus()
+    cluster.wait_until_free()
 
 
 def test_a_stage_refuses_another_engine(engines: Path) -> None:

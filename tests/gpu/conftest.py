@@ -38,6 +38,7 @@ OF_ENGINES = [
     "test_kv_cache.py",
     "test_lora.py",
     "test_memory.py",
+    "test_remote_stages.py",
     "test_smallest_engine.py",
     "test_smollm2.py",
     "test_speculation.py",

@@ -196,6 +196,40 @@ Work add_up(Arguments& a, unsigned) {
   };
 }
 
+constexpr unsigned kRowWidth = 64;
+
+// What a stage sends of each token: the token itself, and the sum so far.
+Work pack_rows(Arguments& a, unsigned blocks) {
+  auto* rows = a.next<std::uint16_t*>();
+  const auto *x = a.next<const int*>(), *sums = a.next<const int*>();
+  return [=] {
+    for (unsigned t = 0; t < blocks; ++t) {
+      rows[t * kRowWidth] = static_cast<std::uint16_t>(x[t]);
+      rows[t * kRowWidth + 1] = static_cast<std::uint16_t>(sums[t]);
+    }
+  };
+}
+
+Work unpack_rows(Arguments& a, unsigned blocks) {
+  auto *x = a.next<int*>(), *given = a.next<int*>();
+  const auto* rows = a.next<const std::uint16_t*>();
+  return [=] {
+    for (unsigned t = 0; t < blocks; ++t) {
+      x[t] = rows[t * kRowWidth];
+      given[t] = static_cast<std::int16_t>(rows[t * kRowWidth + 1]);
+    }
+  };
+}
+
+// The sum that a stage has, plus its difference from what the stage before had: the same, if both are right.
+Work compare(Arguments& a, unsigned blocks) {
+  auto* sums = a.next<int*>();
+  const auto* given = a.next<const int*>();
+  return [=] {
+    for (unsigned t = 0; t < blocks; ++t) sums[t] += sums[t] - given[t];
+  };
+}
+
 // Writes the tokens to the cache and adds up the sequence so far. One block a sequence from `first` on.
 Work attend(Arguments& a, unsigned blocks) {
   auto *sums = a.next<int*>(), *x = a.next<int*>();
@@ -383,7 +417,10 @@ const std::map<std::string, Kernel>& kernels() {
                                                  {"probe", probe},
                                                  {"embed_of_rank", embed_of_rank},
                                                  {"attend_of_rank", attend_of_rank},
-                                                 {"add_up", add_up}};
+                                                 {"add_up", add_up},
+                                                 {"pack_rows", pack_rows},
+                                                 {"unpack_rows", unpack_rows},
+                                                 {"compare", compare}};
   return all;
 }
 
@@ -396,7 +433,10 @@ const std::map<std::string, std::vector<std::size_t>>& parameter_sizes() {
                                                                    {"probe", {4, sizeof(TensorMap), 4, 8}},
                                                                    {"embed_of_rank", {8, 8, 8, 8, 8}},
                                                                    {"attend_of_rank", {8, 8, 8, 8, 8, 8, 4, 4, 8}},
-                                                                   {"add_up", {8, 8, 4}}};
+                                                                   {"add_up", {8, 8, 4}},
+                                                                   {"pack_rows", {8, 8, 8}},
+                                                                   {"unpack_rows", {8, 8, 8}},
+                                                                   {"compare", {8, 8}}};
   return all;
 }
 
@@ -647,8 +687,7 @@ int cuStreamDestroy_v2(Stream* stream) {
 }
 // One that never ends is an error here, so that tests end.
 int cuStreamSynchronize(Stream* stream) {
-  run_until(stream, [] { return false; });
-  return stream->queue.empty() ? 0 : kLaunchFailed;
+  return fake::wait_until(stream, [stream] { return stream->queue.empty(); }) ? 0 : kLaunchFailed;
 }
 int cuStreamBeginCapture_v2(Stream* stream, int) { return stream->capture = new Graph, 0; }
 int cuStreamEndCapture(Stream* stream, Graph** graph) {
@@ -674,7 +713,9 @@ int cuEventSynchronize(Event* event) {
     std::unique_lock lock(hold().mutex);
     hold().changed.wait(lock, [] { return !hold().held; });
   }
-  return run_until_reached(event, event->num_recorded) ? 0 : kLaunchFailed;
+  if (event->num_recorded == 0) return 0;
+  const auto reached = [event, number = event->num_recorded] { return event->num_reached >= number; };
+  return fake::wait_until(event->stream, reached) ? 0 : kLaunchFailed;
 }
 int cuEventQuery(Event* event) {
   {

@@ -1,6 +1,7 @@
 // Streams of the fake driver, which run as late as they may, and what several of them do together.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
@@ -103,6 +104,23 @@ inline void run_until(Stream* stream, const std::function<bool()>& done) {
     pushed().notify_all();
   }
   stream->is_running = false;
+}
+
+// Transfers from other processes and to them, which happen without anybody's doing here.
+inline int& num_under_way() {
+  static int number = 0;
+  return number;
+}
+
+// Runs a stream until then; while transfers are under way, it waits for them. Whether it has come to that.
+inline bool wait_until(Stream* stream, const std::function<bool()>& done) {
+  std::unique_lock lock(device_mutex());
+  while (true) {
+    run_until(stream, done);
+    if (done()) return true;
+    if (num_under_way() == 0) return false;
+    pushed().wait_for(lock, std::chrono::milliseconds(1));
+  }
 }
 
 // Ranks that do something together again and again: who comes last does it for all.

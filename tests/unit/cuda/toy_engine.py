@@ -87,6 +87,7 @@ INDEX = {name: number for number, (name, *_) in enumerate(TENSORS)}
 Json = dict[str, Any]
 
 KERNELS_OF_RANKS = ("embed_of_rank", "attend_of_rank", "add_up")
+KERNELS_OF_STAGES = ("pack_rows", "unpack_rows", "compare")
 ADAPT = "adapt"  # the kernel that engines with adapters have besides
 NUM_LORAS, MAX_LORA_RANK, ADAPTER_WIDTH = 3, 8, 4
 ADAPTER_TENSORS: list[Json] = [
@@ -267,9 +268,44 @@ def make_toy_engine_of_ranks(count: int, rank: int) -> TinyEngine:
     return toy
 
 
+def make_toy_engine_of_stages(pp_size: int, stage: int, tp_size: int = 1, part: int = 0) -> TinyEngine:
+    """One whose stages each have all tokens in their caches, and find the same sums; the last one says what follows."""
+    toy = make_toy_engine_of_ranks(tp_size, part)
+    toy.manifest["mapping"] = {"tp_size": tp_size, "rank": stage * tp_size + part, "pp_size": pp_size}
+    tensors, first = toy.plan["tensors"], len(toy.plan["kernels"])
+    given, received = {"tensor": len(tensors), "offset": 0}, {"tensor": len(tensors) + 1, "offset": 0}
+    place, rows_place = -(-ARENA_BYTES // 256) * 256, -(-ARENA_BYTES // 256) * 256 + 256
+    common = {"layout": "row_major", "kind": "arena"}
+    tensors.append({"name": "given", "dtype": "int32", "shape": ["num_tokens"], "offset": place, **common})
+    shape = ["num_tokens", 64]
+    tensors.append({"name": "received", "dtype": "bfloat16", "shape": shape, "offset": rows_place, **common})
+    toy.plan["arena_bytes"] = rows_place + MAX_NUM_TOKENS * 64 * 2
+    toy.plan["kernels"] += [compiled(name) for name in KERNELS_OF_STAGES]
+
+    def step(kernel: str, *args: Json) -> Json:
+        number = first + KERNELS_OF_STAGES.index(kernel)
+        grid = [extent("num_tokens"), 1, 1]
+        return {"kind": "launch", "kernel": number, "grid": grid, "args": list(args), "programmatic": False}
+
+    for program in toy.plan["programs"]:
+        embed, *middle, score, sample = program["instructions"]
+        begin, end = [embed], [score, sample]
+        if stage > 0:
+            begin = [step("unpack_rows", pointer("x"), given, received)]
+            middle.append(step("compare", pointer("sums"), given))
+        if stage < pp_size - 1:
+            end = [step("pack_rows", pointer("halves"), pointer("x"), pointer("sums"))]
+        program["instructions"] = [*begin, *middle, *end]
+    if stage > 0:
+        toy.plan["received"] = {"rows": received["tensor"]}
+    if stage < pp_size - 1:
+        toy.plan["outputs"] = {"rows": INDEX["halves"], "ranks": toy.plan["outputs"]["ranks"]}
+    return toy
+
+
 def to_bytes(engine: TinyEngine) -> bytes:
     """The file, with the kernels' names as machine code."""
-    others = [name for name in (ADAPT, *KERNELS_OF_RANKS) if repr(name) in str(engine.plan)]
+    others = [name for name in (ADAPT, *KERNELS_OF_RANKS, *KERNELS_OF_STAGES) if repr(name) in str(engine.plan)]
     cubins = {f"cubin.{name}": name.encode() for name in (*KERNELS, *others)}
     return engine.to_bytes({**engine.documents(), **cubins})
 

@@ -2,18 +2,19 @@
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from trtllm_lite.errors import DeviceError
-from trtllm_lite.runtime.ray.stage import Stage
+from trtllm_lite.printable import one_line
 
-PLACING_SECONDS = 30.0  # for the cluster to find the CPUs
+PLACING_SECONDS = 30.0  # for the cluster to find what stages need
 
 
 def connect() -> None:
@@ -32,25 +33,33 @@ def default_num_threads(num_stages: int) -> int:
     return max(min(nodes, default=1) // stages_of_node, 1)
 
 
-class Placement:
-    """Actors of stages, each of ``num_threads`` CPUs, in one placement group; they are released together."""
+@dataclass(frozen=True)
+class Takes:
+    """What each stage takes of its node, and what to do where there is too little: ``kind`` is CPU or GPU."""
 
-    def __init__(self, stages: Sequence[Mapping[Path, str]], num_blocks: int, num_threads: int) -> None:
-        """``stages``: see :class:`Stage`. Raises DeviceError if the cluster has too few CPUs."""
-        self.group = placement_group([{"CPU": num_threads}] * len(stages), strategy="PACK")
+    kind: str
+    count: int
+    remedy: str
+
+
+class Placement:
+    """Actors of stages in one placement group; they are released together."""
+
+    def __init__(self, stage: type, arguments: Sequence[tuple[Any, ...]], takes: Takes, **options: Any) -> None:
+        """An actor of ``stage`` for each of ``arguments``. Raises DeviceError if the cluster has too little."""
+        self.group = placement_group([{takes.kind: takes.count}] * len(arguments), strategy="PACK")
         self.actors: list[Any] = []
         if not self.group.wait(PLACING_SECONDS):
             self.release()
             raise DeviceError(
-                f"{len(stages)} stages of {num_threads} CPUs each find no place in the Ray cluster within "
-                f"{PLACING_SECONDS:.0f} s: add nodes, or lower num_threads"
+                f"{len(arguments)} stages of {takes.count} {takes.kind}s each find no place in the Ray cluster within "
+                f"{PLACING_SECONDS:.0f} s: {takes.remedy}"
             )
-        for number, digests in enumerate(stages):
+        options |= {"num_cpus": takes.count} if takes.kind == "CPU" else {"num_cpus": 0, "num_gpus": takes.count}
+        made: Any = ray.remote(max_restarts=0, max_task_retries=0, **options)(stage)
+        for number, own in enumerate(arguments):
             where = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=number)
-            actor = ray.remote(Stage).options(
-                num_cpus=num_threads, scheduling_strategy=where, max_restarts=0, max_task_retries=0
-            )
-            self.actors.append(actor.remote(digests, num_blocks, num_threads))
+            self.actors.append(made.options(scheduling_strategy=where).remote(*own))
 
     def release(self) -> None:
         """End the actors, and give back what they had; releasing twice is fine."""
@@ -66,3 +75,12 @@ class Placement:
         bundles = ray.util.placement_group_table(self.group).get("bundles_to_node_id", {})
         names = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
         return str(names.get(bundles.get(stage), "unknown"))
+
+
+def reason_of(error: Exception) -> str:
+    """Why a call came to nothing, behind the name of its stage."""
+    if isinstance(error, RayTaskError):
+        return f"failed: {one_line(str(error.cause))}"
+    if isinstance(error, RayActorError):
+        return "has ended: its process or its node is gone"
+    return f"is lost: {one_line(str(error))}"

@@ -1,18 +1,15 @@
 """A stage of an engine: what runs in an actor of Ray."""
 
-import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.engine.format import LENGTH_BYTES, MAX_HEADER_BYTES
-from trtllm_lite.errors import EngineError
 from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.remote.engine_files import Digests, check_files
 
 # Blocks of the KV cache to be copied, from where and to where, before anything else is done.
 Copies = Sequence[tuple[int, int]]
@@ -30,14 +27,12 @@ class Facts:
 class Stage:
     """The engines of a stage's ranks, in a process of their own. Calls come in the order of steps."""
 
-    def __init__(self, digests: Mapping[Path, str], num_blocks: int, num_threads: int) -> None:
-        """``digests`` has the engine file of each rank of the stage, and its :func:`header_digest` where the driver is.
+    def __init__(self, digests: Digests, num_blocks: int, num_threads: int) -> None:
+        """Load the engines of ``digests``.
 
         Raises EngineError if a file is not there or another one, LimitError if there is too little memory.
         """
-        for path, digest in digests.items():
-            if path.is_file() and header_digest(path) != digest:
-                raise EngineError(f"{path} is another engine here than where the requests come from: copy it again")
+        check_files(digests)
         native = core()
         self._step = native.step_stage
         self._executor = native.open_stage(
@@ -69,10 +64,3 @@ class Stage:
     def _copy(self, copies: Copies) -> None:
         for source, to in copies:
             self._executor.copy_block(source, to)
-
-
-def header_digest(path: Path) -> str:
-    """The SHA-256 digest of an engine file's header, which has the checksums of all that follows."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-        return hashlib.sha256(file.read(min(length, MAX_HEADER_BYTES))).hexdigest()

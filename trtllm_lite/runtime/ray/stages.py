@@ -10,13 +10,13 @@ from typing import Any, NoReturn
 import numpy as np
 import ray
 from numpy.typing import NDArray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError
 
 from trtllm_lite.engine.manifest import RankMapping
 from trtllm_lite.errors import DeviceError
-from trtllm_lite.printable import one_line
-from trtllm_lite.runtime.ray.placement import Placement, connect, default_num_threads
-from trtllm_lite.runtime.ray.stage import Facts, header_digest
+from trtllm_lite.runtime.ray.placement import Placement, Takes, connect, default_num_threads, reason_of
+from trtllm_lite.runtime.ray.stage import Facts, Stage
+from trtllm_lite.runtime.remote.engine_files import stages_of
 
 STEP_SECONDS = 30.0  # for each stage of a step
 LOADING_SECONDS = 1800.0
@@ -42,9 +42,9 @@ class Stages:
         """
         connect()
         self.num_stages, self.num_blocks = mapping.pp_size, num_blocks
-        digests = [(path.absolute(), header_digest(path)) for path in files]
-        parts = [dict(digests[first : first + mapping.tp_size]) for first in range(0, len(digests), mapping.tp_size)]
-        self._placement = Placement(parts, num_blocks, num_threads or default_num_threads(self.num_stages))
+        num_threads = num_threads or default_num_threads(self.num_stages)
+        arguments = [(digests, num_blocks, num_threads) for digests in stages_of(files, mapping)]
+        self._placement = Placement(Stage, arguments, Takes("CPU", num_threads, "add nodes, or lower num_threads"))
         self.close = weakref.finalize(self, self._placement.release)
         self.nodes = ["unknown"] * self.num_stages
         self.failure: str | None = None  # why no step can run any more
@@ -143,13 +143,5 @@ def _first_failed(refs: Sequence[Any]) -> tuple[int, str]:
         try:
             ray.get(ref, timeout=1)
         except RayError as error:
-            return stage, _reason(error)
+            return stage, reason_of(error)
     return len(refs) - 1, "has lost its result"
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, RayTaskError):
-        return f"failed: {one_line(str(error.cause))}"
-    if isinstance(error, RayActorError):
-        return "has ended: its process or its node is gone"
-    return f"is lost: {one_line(str(error))}"

@@ -41,19 +41,21 @@ def available_memory(
     num_loras: int = 0,
     device_ids: Sequence[int] | None = None,
     others: Sequence[Manifest] = (),
+    elsewhere: Sequence[int] = (),
 ) -> int:
     """Bytes of a rank's device that are free for the KV cache, beside weights and workspace of the engine, and of the
     one that drafts for it, and beside so many adapters: on the device that has least.
 
-    ``others`` are the manifests of the ranks but the first.
+    ``others`` are the manifests of the ranks but the first; ``elsewhere`` has the free bytes of the first ranks'
+    devices, if other processes have these.
 
     Raises DeviceError if the engine is for a GPU and there is none, LimitError if all that does not fit.
     """
     if manifest.target.kind == "cpu":
         return available_host_memory()
     ranks = [manifest, *others]
-    devices = range(len(ranks)) if device_ids is None else device_ids
-    found = [core.cuda_device_memory(device)["free"] for device in devices]
+    devices = range(len(ranks) - len(elsewhere)) if device_ids is None else device_ids
+    found = [*elsewhere, *(core.cuda_device_memory(device)["free"] for device in devices)]
     free, memory = min(
         ((free, rank.memory) for free, rank in zip(found, ranks, strict=False)),
         key=lambda pair: pair[0] - pair[1].weights - pair[1].workspace,

@@ -32,7 +32,13 @@ from trtllm_lite.runtime.session.limits import (
 )
 from trtllm_lite.runtime.session.notifier import Notifier
 from trtllm_lite.runtime.session.prompt_len import check_prompt_len, output_len
-from trtllm_lite.runtime.session.remote import all_manifests, check_remote, open_stages
+from trtllm_lite.runtime.session.remote import (
+    all_manifests,
+    check_remote,
+    open_last_stage,
+    open_stages,
+    start_gpu_stages,
+)
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.stats import Stats, make_stats
@@ -200,17 +206,38 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     is_remote = options.distributed_executor_backend is not None
     ranks = [native.Engine(str(engine_path(directory, 0)))] if is_remote else open_ranks(native, directory)
     manifests = [Manifest.from_json(rank.manifest) for rank in ranks]
-    engine, manifest = ranks[0], manifests[0]
+    manifest = manifests[0]
     check_end_ids(manifest)
     if is_remote:
         check_remote(manifest, options)
         manifests = all_manifests(directory, manifest)
     options = device_options(manifest.target, options)
+    if not is_remote or manifest.target.kind == "cpu":
+        return _open(native, directory, ranks, manifests, options)
+    gpu_stages = start_gpu_stages(directory, manifest)
+    try:
+        return _open(native, directory, ranks, manifests, options, gpu_stages)
+    except BaseException:
+        gpu_stages.close()
+        raise
+
+
+def _open(
+    native: Any,
+    directory: Path,
+    ranks: Sequence[Any],
+    manifests: Sequence[Manifest],
+    options: RunnerOptions,
+    gpu_stages: Any = None,
+) -> Session:
+    """A session of the engines ``ranks``, of which ``gpu_stages`` has others than the last stage's."""
+    engine, manifest = ranks[0], manifests[0]
     draft_engine = _draft_engine(native, options.speculation)
     draft = None if draft_engine is None else Manifest.from_json(draft_engine.manifest)
     num_loras = 0 if manifest.lora is None else options.max_loras or DEFAULT_MAX_LORAS
     others = manifests[1:]
-    available = available_memory(native, manifest, draft, num_loras, options.device_ids, others)
+    elsewhere = () if gpu_stages is None else gpu_stages.free_memory()
+    available = available_memory(native, manifest, draft, num_loras, options.device_ids, others, elsewhere)
     limits = runner_limits(manifest, options, available, draft, others)
     tokenizer = Tokenizer.from_dir(directory, manifest.files, native.crc32c)
     check_host_memory(limits, available_host_memory())
@@ -224,10 +251,11 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
             "num_blocks": limits.num_blocks,
             "device_ids": options.device_ids,
         }
-        stages = None
-        if is_remote:
-            files = [directory / name for name in manifest.engine_files]
-            stages = open_stages(files, manifest, limits.num_blocks, options.num_threads)
+        stages = gpu_stages
+        if gpu_stages is not None:
+            executor = open_last_stage(native, directory, manifest, gpu_stages, limits, options.device_ids)
+        elif options.distributed_executor_backend is not None:
+            stages = open_stages(directory, manifest, limits.num_blocks, options.num_threads)
             executor = native.RemoteStages(engine, stages)
         else:
             executor = make_executor(native, ranks, manifest, **where, num_loras=num_loras)

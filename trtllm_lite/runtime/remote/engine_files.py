@@ -1,0 +1,32 @@
+"""Whether the engine files of a node are those of another."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trtllm_lite.engine.format import LENGTH_BYTES, MAX_HEADER_BYTES
+from trtllm_lite.engine.manifest import RankMapping
+from trtllm_lite.errors import EngineError
+
+# The engine file of each rank of a stage, and its header_digest where the requests come from.
+Digests = Mapping[Path, str]
+
+
+def header_digest(path: Path) -> str:
+    """The SHA-256 digest of an engine file's header, which has the checksums of all that follows."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        return hashlib.sha256(file.read(min(length, MAX_HEADER_BYTES))).hexdigest()
+
+
+def check_files(digests: Digests) -> None:
+    """Raise EngineError if a file of ``digests`` is another one here. One that is not here is for who opens it."""
+    for path, digest in digests.items():
+        if path.is_file() and header_digest(path) != digest:
+            raise EngineError(f"{path} is another engine here than where the requests come from: copy it again")
+
+
+def stages_of(files: Sequence[Path], mapping: RankMapping) -> list[Digests]:
+    """The engine files of each stage, given those of all ranks."""
+    digests = [(path.absolute(), header_digest(path)) for path in files]
+    return [dict(digests[first : first + mapping.tp_size]) for first in range(0, len(digests), mapping.tp_size)]

@@ -1,0 +1,76 @@
+"""A stage of an engine for GPUs: what runs in a process of its own."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.files import library_directories
+from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.remote.engine_files import Digests, check_files
+
+# num_tokens, num_seqs, num_decode_seqs, num_logits, and whether the step is decode-only.
+Shape = tuple[int, int, int, int, bool]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the last stage must know of one that is loaded."""
+
+    pid: int
+    memory: dict[str, int]
+
+
+class GpuStage:
+    """The engines of a stage's ranks on the first GPUs that the process sees.
+
+    Calls come in order from one thread, but for :meth:`watch` and :meth:`has_ended`, which others call meanwhile.
+    """
+
+    def __init__(self, digests: Digests) -> None:
+        """Nothing is loaded yet. Raises EngineError if a file is another one here."""
+        check_files(digests)
+        self._paths = list(digests)
+        self._engines: list[Any] = []
+        self._worker: Any = None
+
+    def free_memory(self) -> list[int]:
+        """Free bytes of each rank's GPU. Raises DeviceError if there are too few GPUs."""
+        return [core().cuda_device_memory(device)["free"] for device in range(len(self._paths))]
+
+    def load(self, num_blocks: int, num_host_blocks: int, rank_timeout: float) -> Facts:
+        """Load the engines. Raises EngineError, DeviceError, LimitError as ``_core.StageWorker`` does."""
+        native = core()
+        self._engines = [native.Engine(str(path)) for path in self._paths]
+        self._worker = native.StageWorker(
+            self._engines,
+            devices=list(range(len(self._engines))),
+            num_blocks=num_blocks,
+            num_host_blocks=num_host_blocks,
+            library_directories=library_directories(),
+            rank_timeout=rank_timeout,
+        )
+        return Facts(os.getpid(), self._worker.memory)
+
+    def connect(self, ids: Sequence[bytes]) -> None:
+        """Connect the ranks with those of other stages, which do the same meanwhile. Raises DeviceError."""
+        self._worker.connect(self._engines[0], list(ids), library_directories())
+
+    def capture(self, shape: Shape, inputs: NDArray[np.uint8]) -> None:
+        """Capture the graph of such a step. Raises LimitError, DeviceError."""
+        self._worker.capture(shape, inputs)
+
+    def step(self, number: int, copies: NDArray[np.int32], shape: Shape, inputs: NDArray[np.uint8]) -> None:
+        """Put a step on the streams; if it fails, :meth:`watch` says so."""
+        self._worker.step(number, copies, shape, inputs)
+
+    def watch(self) -> None:
+        """Wait until the stage fails. Raises DeviceError."""
+        self._worker.watch()
+
+    def has_ended(self, number: int) -> bool:
+        """Whether the step of that number has ended."""
+        return bool(self._worker.has_ended(number))
