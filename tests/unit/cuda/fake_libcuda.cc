@@ -553,6 +553,7 @@ int cuCtxSetCurrent(Context* context) {
 int cuDeviceCanAccessPeer(int* can, int, int) { return *can = number_from("FAKE_PEER_ACCESS", 0), 0; }
 int cuCtxEnablePeerAccess(Context* peer, unsigned) {
   if (number_from("FAKE_PEER_ACCESS", 0) == 0) return kNoPeerAccess;
+  count("access_of_" + std::to_string(fake::current()->device) + "_to_" + std::to_string(peer->device));
   return peer == fake::current() ? kInvalidContext : 0;
 }
 int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {

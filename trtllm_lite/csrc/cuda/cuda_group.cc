@@ -10,6 +10,14 @@ namespace {
 
 const RankMapping& mapping_of(const CudaExecutor& rank) { return rank.engine().manifest().mapping; }
 
+bool draws(const RankMapping& rank) { return is_last_stage(rank) && part_of(rank) == 0; }
+
+// Whether a rank reads or writes the memory of another: of its stage, of the next one's rank to which it sends rows, or
+// of the rank whose tokens it reads.
+bool reaches(const RankMapping& rank, const RankMapping& other) {
+  return stage_of(rank) == stage_of(other) || other.rank == rank.rank + rank.tp_size || draws(other);
+}
+
 }  // namespace
 
 CudaGroup::CudaGroup(std::span<const Engine* const> engines, std::span<const int> devices, std::int64_t num_blocks,
@@ -19,7 +27,9 @@ CudaGroup::CudaGroup(std::span<const Engine* const> engines, std::span<const int
   }
   for (const auto& rank : ranks_) {
     for (const auto& other : ranks_) {
-      if (rank != other) rank->device().enable_access_to(other->device());
+      if (rank != other && reaches(mapping_of(*rank), mapping_of(*other))) {
+        rank->device().enable_access_to(other->device());
+      }
     }
   }
   std::vector<const Plan*> plans(static_cast<std::size_t>(num_ranks(engines.front()->manifest().mapping)));

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cuda.fake_device.requests import LIMITS, Answer, check, greedy, random_prompts, run
-from tests.unit.cuda.toy_engine import make_toy_engine_of_ranks, to_bytes
+from tests.unit.cuda.toy_engine import make_toy_engine_of_ranks, make_toy_engine_of_stages, to_bytes
 from trtllm_lite import _core
 from trtllm_lite._core import FinishReason
 from trtllm_lite.errors import DeviceError
@@ -122,6 +122,23 @@ def test_ranks_that_are_not_all_captured_leave_none_waiting(
     with pytest.raises(DeviceError, match=rf"rank {refusing} on GPU {refusing}: launching "):
         _core.EventLoop(executor, **LIMITS)
     assert fake_driver.fake_num_waiting() == 0
+
+
+def test_ranks_reach_their_stage_the_next_one_and_the_rank_that_draws(
+    fake_driver: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three stages of two ranks, the fifth draws."""
+    monkeypatch.setenv("FAKE_GPUS", "6")
+    pairs = [(rank, other) for rank in range(6) for other in range(6)]
+    names = {pair: "access_of_{}_to_{}".format(*pair).encode() for pair in pairs}
+    before = {pair: fake_driver.fake_count(name) for pair, name in names.items()}
+    paths = [tmp_path / f"rank{rank}.engine" for rank in range(6)]
+    for rank, path in enumerate(paths):
+        path.write_bytes(to_bytes(make_toy_engine_of_stages(3, rank // 2, 2, rank % 2)))
+    _core.open_executor([_core.Engine(str(path)) for path in paths])
+    found = {pair for pair, name in names.items() if fake_driver.fake_count(name) > before[pair]}
+    stages = {(0, 1), (1, 0), (2, 3), (3, 2), (4, 5), (5, 4)}
+    assert found == {*stages, (0, 2), (1, 3), (2, 4), (3, 5), (0, 4), (1, 4), (3, 4)}
 
 
 def test_gpus_that_do_not_reach_each_other_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
