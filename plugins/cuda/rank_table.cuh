@@ -15,7 +15,7 @@ struct RankTable {
   unsigned long long arenas[kMaxRanks], states[kMaxRanks];
   unsigned long long alarm;    // address of a RankAlarm in the host's memory
   unsigned long long timeout;  // nanoseconds that a rank waits for another before it raises the alarm
-  unsigned long long is_over;  // not 0: a rank has raised it, and nobody waits any more
+  unsigned long long is_over;  // not 0: a rank or the host has raised it, and nobody waits any more
 };
 
 // Zeros, until a rank has waited too long: for rank `missing` - 1, in the collective of number `site`.

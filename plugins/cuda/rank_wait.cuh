@@ -18,9 +18,10 @@ class RankWait {
   __device__ __forceinline__ RankWait(const RankTable* ranks, int other, int site)
       : ranks_(ranks), other_(other), site_(site) {}
 
-  // Whether it makes no sense to go on: the time is over, on this rank or another. Then the step has failed, which the
-  // host learns from the alarm; what kernels compute from here on is read by nobody. (The host's memory is written, and
-  // never read: reads of so many threads would delay what the host launches.)
+  // Whether it makes no sense to go on: the time is over, on this rank or another, which the host learns from the
+  // alarm, or the host has given a rank up. Then the step has failed; what kernels compute from here on is read by
+  // nobody. (The host's memory is written, and never read: reads of so many threads would delay what the host
+  // launches.)
   __device__ __forceinline__ bool is_over() {
     if (++num_looks_ % kLooksBetween != 0) return false;
     if (*static_cast<const volatile u64*>(&ranks_->is_over) != 0) return true;

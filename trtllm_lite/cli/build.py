@@ -3,7 +3,6 @@
 import json
 import shlex
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -11,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtllm_lite.cli.framework import Command, Decorated, replaced_options
+from trtllm_lite.cli.build_options import build_options, source_of
+from trtllm_lite.cli.framework import Command, replaced_options
 from trtllm_lite.cli.option_types import Finite, NumBytes
 from trtllm_lite.cli.quantize_options import (
-    EIGHT_BIT_CACHES,
-    QFORMAT_HELP,
-    QFORMAT_TYPE,
     calibration_options,
     recipe_options,
     take_calibration,
@@ -25,129 +22,12 @@ from trtllm_lite.cli.quantize_options import (
 from trtllm_lite.cli.replaced import BUILD, PLAN
 from trtllm_lite.cli.unused_options import check_calibration_options, check_recipe_options
 from trtllm_lite.errors import BuildError
-from trtllm_lite.vocabulary import ALLREDUCE_STRATEGIES, PLAIN_DTYPES
 
 if TYPE_CHECKING:
     from trtllm_lite.builder import BuildLimits, Checkpoint
+    from trtllm_lite.builder.memory import MemoryPlan
     from trtllm_lite.cli.build_file import BuildFile
     from trtllm_lite.engine.manifest import Manifest
-
-
-def _build_options(function: Decorated) -> Decorated:
-    options: list[Callable[[Any], Any]] = [
-        click.option(
-            "--checkpoint_dir",
-            type=click.Path(path_type=Path),
-            metavar="CKPT",
-            help="Directory that `convert` wrote.",
-        ),
-        click.option(
-            "--model_config",
-            metavar="FILE",
-            help="Instead of a checkpoint, the config.json of a model: its shape without its weights.",
-        ),
-        click.option("--max_batch_size", type=int, help="Sequences that run at once. [default: 8]"),
-        click.option(
-            "--max_input_len", type=int, help="Tokens of a prompt. [default: 1024, or max_seq_len if that is less]"
-        ),
-        click.option(
-            "--max_seq_len",
-            type=int,
-            help="Tokens of a prompt and its output together. [default: 2048, or what the model takes if that is less]",
-        ),
-        click.option(
-            "--max_num_tokens",
-            type=int,
-            help="Tokens of one step, all sequences together; longer prompts are split. "
-            "[default: max_batch_size * max_input_len, at most 2048]",
-        ),
-        click.option(
-            "--tokens_per_block", type=int, help="Tokens of one KV cache block: 16, 32, 64 or 128. [default: 32]"
-        ),
-        click.option(
-            "--max_draft_len",
-            type=int,
-            help="Guessed tokens that a sequence may bring to a step (speculative decoding), at most 8. [default: 0]",
-        ),
-        click.option(
-            "--max_lora_rank",
-            type=int,
-            help="Highest rank of adapters (LoRA) of requests, a multiple of 8, at most 512. [default: 0, none]",
-        ),
-        click.option(
-            "--tp_size",
-            type=int,
-            help="Devices that share out every layer (tensor parallelism), up to 16; each has an engine. [default: 1]",
-        ),
-        click.option(
-            "--pp_size",
-            type=int,
-            help="Stages that have some of the layers each (pipeline parallelism), up to 16, of tp_size devices each. "
-            "[default: 1]",
-        ),
-        click.option(
-            "--allreduce_strategy",
-            type=click.Choice(ALLREDUCE_STRATEGIES),
-            default=ALLREDUCE_STRATEGIES[0],
-            show_default=True,
-            help="How the GPUs of tp_size meet. AUTO: by kernels that reach each other's memory (NVLink, or PCIe peer "
-            "to peer). NCCL: by that library, where they do not.",
-        ),
-        click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
-        click.option(
-            "--deterministic",
-            is_flag=True,
-            help="Make results independent of what else runs, bit for bit (always so on CPUs; sm_90).",
-        ),
-        click.option(
-            "--qformat",
-            type=QFORMAT_TYPE,
-            metavar="QFORMAT",
-            default="full_prec",
-            show_default=True,
-            help=QFORMAT_HELP,
-        ),
-        click.option(
-            "--kv_cache_dtype",
-            type=click.Choice(["auto", *PLAIN_DTYPES, *EIGHT_BIT_CACHES]),
-            default="auto",
-            show_default=True,
-            help="Type of the KV cache. fp8 and int8 (CPUs, sm_90) have scales, which calibration finds. "
-            "auto is what the checkpoint was quantized to, or else float32 on CPUs, and the type of activations on "
-            "GPUs. The others leave keys and values as they are, whatever the checkpoint was quantized to.",
-        ),
-        click.option(
-            "--backend",
-            type=click.Choice(["native", "tensorrt"]),
-            default="native",
-            show_default=True,
-            help="Whose kernels the engine has: this project's, or, for RTX GPUs, those of NVIDIA's TensorRT.",
-        ),
-        click.option(
-            "--target",
-            multiple=True,
-            default=["cpu"],
-            show_default=True,
-            metavar="cpu|sm_90[,sm_80,…]",
-            help="What the engine runs on: the CPU, or NVIDIA GPUs of these architectures (building needs no GPU).",
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
-def _source(checkpoint: "Path | Checkpoint | None", model_config: str | None) -> "Checkpoint":
-    from trtllm_lite.builder import checkpoint_of_shape, open_checkpoint
-
-    if (checkpoint is None) == (model_config is None):
-        raise click.UsageError("pass --checkpoint_dir, or --model_config for the shape of a model without its weights")
-    if checkpoint is not None:
-        return open_checkpoint(checkpoint) if isinstance(checkpoint, Path) else checkpoint
-    from trtllm_lite.convert import open_model_config
-
-    model = open_model_config(Path(str(model_config)))
-    return checkpoint_of_shape(model.config, model.network)
 
 
 def _read_config(context: click.Context, _: click.Parameter, value: str | None) -> "BuildFile | None":
@@ -172,7 +52,7 @@ def _read_config(context: click.Context, _: click.Parameter, value: str | None) 
     callback=_read_config,
     help="Take the model and options from this file, as configs/builds/ has some; options given here count more.",
 )
-@_build_options
+@build_options
 @click.option("--output_dir", required=True, metavar="ENGINE", help="Where the engine goes; an older one is replaced.")
 @click.option(
     "--provenance",
@@ -276,7 +156,7 @@ def _build(
     recipe, calibration = take_recipe(qformat, limits), take_calibration(limits)
     check_recipe_options([recipe])
     check_calibration_options([recipe], measures=max_accuracy_loss is not None, strips=limits["strip_plan"])
-    source = _source(checkpoint, model_config)
+    source = source_of(checkpoint, model_config)
     require_replaceable(Path(output_dir), CONFIG_FILE)
     with ExitStack() as stack:
         report = stack.enter_context(progress_bars())
@@ -334,7 +214,7 @@ def _has_gpu() -> bool:
 
 
 @click.command(cls=Command)
-@_build_options
+@build_options
 @click.option("--num_threads", type=int, help="CPU threads at run time; each has scratch memory. [default: all cores]")
 @click.option(
     "--device_memory", type=NumBytes(), help="Also say the least --tp_size whose ranks fit into this, such as 80GB."
@@ -362,18 +242,16 @@ def plan(
 
     from trtllm_lite.builder import BuildLimits, least_tp_size, plan_memory
     from trtllm_lite.builder.backends import backend_of
-    from trtllm_lite.cli.console import print_table
     from trtllm_lite.runtime.session.device import check_num_threads
     from trtllm_lite.stages.quantize import uncalibrated
-    from trtllm_lite.units import counted, format_bytes
-    from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
+    from trtllm_lite.units import format_bytes
 
     recipe = take_recipe(qformat, limits)
     check_recipe_options([recipe])
     given = {name: limits.pop(name) for name in ("kv_cache_dtype", "target", "backend", "num_threads")}
     target, num_threads = given["target"], given["num_threads"]
     check_num_threads(num_threads, on_gpu=backend_of(target, given["backend"])[0].kind != "cpu")
-    source = uncalibrated(_source(checkpoint_dir, model_config), recipe)
+    source = uncalibrated(source_of(checkpoint_dir, model_config), recipe)
     bounds = BuildLimits.for_model(source.config.max_position_embeddings, **limits)
     memory = plan_memory(source, **given, **limits)
     values = memory.to_dict()
@@ -383,31 +261,51 @@ def plan(
     if as_json:
         click.echo(json.dumps(values, indent=2))
         return
+    _print_memory(memory, bounds)
+    if device_memory is not None:
+        least = values["least_tp_size"]
+        fits = "no --tp_size is enough" if least is None else f"--tp_size {least} is the least"
+        click.echo(f"{format_bytes(device_memory)} a device: {fits}")
+
+
+def _print_memory(memory: "MemoryPlan", bounds: "BuildLimits") -> None:
+    """Print tables of what a rank takes, of all stages, of what ranks send each other, and of the cache groups."""
+    from trtllm_lite.cli.console import print_table
+
+    values = memory.to_dict()
+    rows = [[name, *_sizes(values[name]), text] for name, text in _meanings(memory, bounds).items()]
+    print_table(_memory_title(bounds), ["", "", "bytes", "what for"], rows)
+    if bounds.pp_size > 1:
+        stages = [[str(number), *_sizes(size)] for number, size in enumerate(memory.stage_bytes)]
+        print_table("memory of a rank by stage", ["", "", "bytes"], stages)
+    if memory.link_bytes:
+        links = [[name, *_sizes(size)] for name, size in memory.link_bytes.items()]
+        how = "gets of the others by NCCL" if bounds.uses_nccl else "reads of the others' memory"
+        print_table(f"what a rank {how} for a token", ["", "", "bytes"], links)
+    use = memory.cache_use
+    groups = [[group.name, group.describe()] for group in use.groups]
+    print_table("cache groups", ["", ""], [*groups, ["in all", use.describe()]])
+
+
+def _sizes(size: int) -> list[str]:
+    from trtllm_lite.units import format_bytes
+
+    return [format_bytes(size), f"{size:,}"]
+
+
+def _meanings(memory: "MemoryPlan", bounds: "BuildLimits") -> dict[str, str]:
+    """What each part of the memory is for."""
+    from trtllm_lite.units import counted
+    from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
+
     scratch = counted(memory.num_threads, "thread") if memory.num_threads else "a step"
-    meaning = {
+    return {
         "weights": "mapped from the engine's file" if memory.num_threads else "copied to the GPU",
         "kv_cache": f"{counted(bounds.max_batch_size, 'sequence')} of {counted(bounds.max_seq_len, 'token')}",
         "workspace": f"values and scratch of {scratch}",
         **({"adapters": f"{DEFAULT_MAX_LORAS} in use"} if memory.adapters else {}),
         "total": "",
     }
-    rows = [[name, format_bytes(values[name]), f"{values[name]:,}", text] for name, text in meaning.items()]
-    title = _memory_title(bounds)
-    print_table(title, ["", "", "bytes", "what for"], rows)
-    if bounds.pp_size > 1:
-        stages = [[str(number), format_bytes(size), f"{size:,}"] for number, size in enumerate(memory.stage_bytes)]
-        print_table("memory of a rank by stage", ["", "", "bytes"], stages)
-    if memory.link_bytes:
-        links = [[name, format_bytes(size), f"{size:,}"] for name, size in memory.link_bytes.items()]
-        how = "gets of the others by NCCL" if bounds.uses_nccl else "reads of the others' memory"
-        print_table(f"what a rank {how} for a token", ["", "", "bytes"], links)
-    use = memory.cache_use
-    groups = [[group.name, group.describe()] for group in use.groups]
-    print_table("cache groups", ["", ""], [*groups, ["in all", use.describe()]])
-    if device_memory is not None:
-        least = values["least_tp_size"]
-        fits = "no --tp_size is enough" if least is None else f"--tp_size {least} is the least"
-        click.echo(f"{format_bytes(device_memory)} a device: {fits}")
 
 
 def _memory_title(limits: "BuildLimits") -> str:

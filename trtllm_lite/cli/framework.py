@@ -101,6 +101,17 @@ class Replaced:
     harmless: bool = False
 
 
+def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
+    """One decorator that adds ``options``, listed in this order by --help."""
+
+    def decorate(function: Decorated) -> Decorated:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
 def replaced_options(table: Mapping[str, Replaced]) -> Callable[[Decorated], Decorated]:
     """A decorator: adds hidden options that accept the neutral values of ``table`` and explain every other value."""
 

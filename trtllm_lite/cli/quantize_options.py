@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtllm_lite.cli.framework import Decorated
+from trtllm_lite.cli.framework import Decorated, together
 from trtllm_lite.cli.option_types import Finite
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def recipe_options(function: Decorated) -> Decorated:
             help="Divide all keys and values by this number before they become fp8 or int8, instead of calibrating.",
         ),
     ]
-    return _decorated(function, options)
+    return together(*options)(function)
 
 
 def calibration_options(function: Decorated) -> Decorated:
@@ -73,13 +73,7 @@ def calibration_options(function: Decorated) -> Decorated:
             help="What calibration and measurements of loss run on: cuda is the GPU of this machine.",
         ),
     ]
-    return _decorated(function, options)
-
-
-def _decorated(function: Decorated, options: list[Callable[[Any], Any]]) -> Decorated:
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return together(*options)(function)
 
 
 def take_recipe(qformat: str, options: dict[str, Any]) -> "Recipe":

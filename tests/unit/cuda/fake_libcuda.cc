@@ -183,13 +183,14 @@ void add_sums(void* const* each, int count) {
   }
 }
 
-// Adds up what all ranks have, which meet for it.
+// Adds up what all ranks have, which meet for it as long as nobody has raised the alarm.
 Work add_up(Arguments& a, unsigned) {
   auto own = std::make_shared<Sums>();
   own->sums = a.next<int*>();
   const auto* ranks = a.next<const RankTable*>();
   own->rows = a.next<int>();
   return [=] {
+    if (ranks->is_over != 0) return true;
     const auto rank = static_cast<int>(ranks->rank), count = static_cast<int>(ranks->count);
     return meetings()[reinterpret_cast<void*>(ranks->arenas[0])].come(rank, count, own.get(), add_sums);
   };
@@ -519,6 +520,16 @@ bool has_room(Stream* stream) {
   return true;
 }
 
+// Counts a launch on the current GPU. Returns whether the GPU refuses it, as it does behind so many.
+bool refuses_launch() {
+  const int device = fake::current()->device;
+  const std::string name = "launches_of_" + std::to_string(device);
+  const Lock lock(fake::device_mutex());
+  const bool is_full = counted(name) >= number_from("FAKE_MAX_LAUNCHES", 0);
+  if (device == number_from("FAKE_REFUSING_GPU", -1) && is_full) return true;
+  return ++counted(name), false;
+}
+
 }  // namespace
 
 extern "C" {
@@ -527,6 +538,16 @@ extern "C" {
 std::int64_t fake_count(const char* what) {
   const Lock lock(fake::device_mutex());
   return counted(what);
+}
+// Runs what can run, and returns how many streams wait for what never happens.
+std::int64_t fake_num_waiting() {
+  const Lock lock(fake::device_mutex());
+  const auto waits = [](Stream* stream) {
+    run_until(stream, [] { return false; });
+    return !stream->queue.empty();
+  };
+  std::for_each(fake::streams().begin(), fake::streams().end(), waits);  // some wait for those behind them
+  return std::count_if(fake::streams().begin(), fake::streams().end(), waits);
 }
 std::int64_t fake_allocated() { return static_cast<std::int64_t>(allocated()); }
 
@@ -579,6 +600,7 @@ int cuCtxSetCurrent(Context* context) {
 int cuDeviceCanAccessPeer(int* can, int, int) { return *can = number_from("FAKE_PEER_ACCESS", 0), 0; }
 int cuCtxEnablePeerAccess(Context* peer, unsigned) {
   if (number_from("FAKE_PEER_ACCESS", 0) == 0) return kNoPeerAccess;
+  count("access_of_" + std::to_string(fake::current()->device) + "_to_" + std::to_string(peer->device));
   return peer == fake::current() ? kInvalidContext : 0;
 }
 int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
@@ -683,7 +705,7 @@ int cuTensorMapEncodeTiled(TensorMap* map, int data_type, unsigned rank, const v
 int cuLaunchKernelEx(const LaunchConfig* config, const Kernel* function, void** each, void** extra) {
   if ((each == nullptr) == (extra == nullptr)) return kInvalidValue;
   if (config->stream->context != fake::current()) return kInvalidHandle;
-  if (fake::current()->device == number_from("FAKE_REFUSING_GPU", -1)) return kLaunchFailed;
+  if (refuses_launch()) return kLaunchFailed;
   const bool is_captured = config->stream->capture != nullptr;
   if (!is_captured && !has_room(config->stream)) return kLaunchFailed;
   const Lock lock(fake::device_mutex());
@@ -771,6 +793,7 @@ int cuGraphDestroy(Graph* graph) { return delete graph, 0; }
 int cuGraphExecDestroy(Graph* exec) { return count("instantiated", -1), delete exec, 0; }
 int cuGraphLaunch(Graph* exec, Stream* stream) {
   if (stream->context != fake::current()) return kInvalidHandle;
+  if (refuses_launch()) return kLaunchFailed;
   count("graphs");
   thread_local bool is_counted = false;
   if (!std::exchange(is_counted, true)) count("graph_threads");

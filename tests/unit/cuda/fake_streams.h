@@ -23,7 +23,7 @@ inline std::recursive_mutex& device_mutex() {
 }
 using Lock = std::lock_guard<std::recursive_mutex>;
 
-// Notified when something is put on a stream.
+// Notified when something is put on a stream, or has run there.
 inline std::condition_variable_any& pushed() {
   static std::condition_variable_any pushed;
   return pushed;
@@ -105,6 +105,7 @@ inline void run_until(Stream* stream, const std::function<bool()>& done) {
     const Work work = stream->queue.front();
     if (!work()) break;
     stream->queue.pop_front();
+    pushed().notify_all();
   }
   stream->is_running = false;
 }

@@ -1,33 +1,20 @@
 """Options that several benchmarks share."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
+from trtllm_lite.cli.framework import together
 from trtllm_lite.cli.option_types import Finite, JsonObject
 
 if TYPE_CHECKING:
     from trtllm_lite.bench.floor import Ceilings
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
 REGRESSED = 3  # the exit code of a regression; 1 is an error, 2 a wrong option
 _LENGTHS = "tokens: N, LEAST:MOST, lognormal:MEDIAN:P95 or sharegpt"
 
 
-def _together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
-    """One decorator that adds ``options``, listed in this order by --help."""
-
-    def decorate(function: Decorated) -> Decorated:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-ceiling_options = _together(
+ceiling_options = together(
     click.option(
         "--memory_bandwidth",
         type=float,
@@ -39,13 +26,13 @@ ceiling_options = _together(
 
 seed_option = click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
 
-engine_options = _together(
+engine_options = together(
     click.option("--engine_dir", required=True, metavar="ENGINE", help="Directory that `build` wrote."),
     click.option("--num_threads", type=int, help="Threads that compute on the CPU. [default: all cores]"),
     seed_option,
 )
 
-result_options = _together(
+result_options = together(
     click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Also write the reports to this file."),
     click.option(
         "--compare",
@@ -61,7 +48,7 @@ result_options = _together(
     ),
 )
 
-workload_options = _together(
+workload_options = together(
     click.option("--num_requests", default=32, show_default=True, help="Requests in all."),
     click.option("--input_len", default="64:128", show_default=True, help=f"Length of the prompts in {_LENGTHS}."),
     click.option("--output_len", default="64:128", show_default=True, help="Length of the outputs, in the same forms."),
@@ -73,21 +60,21 @@ workload_options = _together(
     ),
 )
 
-adapter_options = _together(
+adapter_options = together(
     click.option(
         "--num_loras", default=0, help="Made-up adapters, which the requests have in turn. [default: 0, none]"
     ),
     click.option("--lora_rank", type=int, help="Rank of these adapters. [default: 16]"),
 )
 
-text_options = _together(
+text_options = together(
     click.option("--tokenizer", metavar="DIR", help="Directory with a tokenizer.json. [default: the engine's]"),
     click.option(
         "--skip_tokenizer_init", is_flag=True, help="Measure token ids alone, without the text that they are made into."
     ),
 )
 
-arrival_options = _together(
+arrival_options = together(
     click.option(
         "--arrival",
         type=click.Choice(["all", "poisson", "burst"]),
@@ -109,7 +96,7 @@ arrival_options = _together(
 )
 
 # These options become arguments of ModelRunner.from_dir.
-runtime_options = _together(
+runtime_options = together(
     click.option("--max_batch_size", type=int, help="Requests that run side by side. [default: the engine's]"),
     click.option("--max_num_tokens", type=int, help="Tokens of one step. [default: the engine's]"),
     click.option(

@@ -232,8 +232,8 @@ void CudaExecutor::set_ranks(const RankPeers& peers, const RankWatchdog& watchdo
   }
   knows_ranks_ = true;
   device_.make_current();
-  const DevicePtr to = address_of(plan_.outputs.at("ranks"));
-  driver().check(driver().copy_to_device(to, &table, sizeof table, stream_.get()), "telling a rank of the others");
+  driver().check(driver().copy_to_device(rank_table(), &table, sizeof table, stream_.get()),
+                 "telling a rank of the others");
   synchronize();
 }
 

@@ -102,6 +102,8 @@ class CudaExecutor final : public DeviceExecutor {
   void synchronize() const;
 
   RankMemory rank_memory() const { return {arena_.address(), state_.address()}; }
+  // Where an engine of several ranks has its RankTable.
+  DevicePtr rank_table() const { return address_of(plan_.outputs.at("ranks")); }
   // Tells an engine of several ranks where the others are, and how to say that one does not come. Those of ranks that
   // meet in NCCL are 0, but for its own.
   void set_ranks(const RankPeers& peers, const RankWatchdog& watchdog);

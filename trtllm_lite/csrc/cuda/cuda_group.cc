@@ -10,6 +10,14 @@ namespace {
 
 const RankMapping& mapping_of(const CudaExecutor& rank) { return rank.engine().manifest().mapping; }
 
+bool draws(const RankMapping& rank) { return is_last_stage(rank) && part_of(rank) == 0; }
+
+// Whether a rank reads or writes the memory of another: of its stage, of the next one's rank to which it sends rows, or
+// of the rank whose tokens it reads.
+bool reaches(const RankMapping& rank, const RankMapping& other) {
+  return stage_of(rank) == stage_of(other) || other.rank == rank.rank + rank.tp_size || draws(other);
+}
+
 }  // namespace
 
 CudaGroup::CudaGroup(std::span<const Engine* const> engines, std::span<const int> devices, std::int64_t num_blocks,
@@ -22,7 +30,10 @@ CudaGroup::CudaGroup(std::span<const Engine* const> engines, std::span<const int
   std::vector<const Plan*> plans(static_cast<std::size_t>(num_ranks(mapping_of(*ranks_.front()))));
   for (const auto& rank : ranks_) plans[static_cast<std::size_t>(mapping_of(*rank).rank)] = &rank->plan();
   watchdog_ = std::make_unique<RankWatchdog>(std::move(plans), timeout);
-  for (const auto& rank : ranks_) rank->set_ranks(peers_of(*rank), *watchdog_);
+  for (const auto& rank : ranks_) {
+    rank->set_ranks(peers_of(*rank), *watchdog_);
+    watchdog_->watch(rank->device(), rank->rank_table());
+  }
 }
 
 // Communicators wait until nothing is left that was captured with them.
@@ -36,7 +47,9 @@ CudaGroup::~CudaGroup() {
 void CudaGroup::reach_each_other() const {
   for (const auto& rank : ranks_) {
     for (const auto& other : ranks_) {
-      if (rank != other) rank->device().enable_access_to(other->device());
+      if (rank != other && reaches(mapping_of(*rank), mapping_of(*other))) {
+        rank->device().enable_access_to(other->device());
+      }
     }
   }
 }

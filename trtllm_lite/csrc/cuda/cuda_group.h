@@ -32,7 +32,7 @@ class CudaGroup final : public DeviceExecutor {
   std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) override;
 
   std::vector<CudaExecutor*> ranks() const;
-  const RankWatchdog& watchdog() const { return *watchdog_; }
+  RankWatchdog& watchdog() const { return *watchdog_; }
 
  private:
   // The first rank of the last stage: that which draws tokens, if all stages are here.

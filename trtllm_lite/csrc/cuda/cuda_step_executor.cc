@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "cuda/rank_part.h"
 #include "ranks/failed_rank.h"
 #include "sample/slot.cuh"
 
@@ -17,8 +18,7 @@ constexpr const char* kTakesTooLong =
 }  // namespace
 
 CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks,
-                                   const RankWatchdog* watchdog, RankCommunicators* communicators,
-                                   EarlierStages* earlier)
+                                   RankWatchdog* watchdog, RankCommunicators* communicators, EarlierStages* earlier)
     : num_stages_(static_cast<int>(ranks.front()->engine().manifest().mapping.pp_size)),
       tp_size_(static_cast<std::size_t>(ranks.front()->engine().manifest().mapping.tp_size)),
       executor_(*ranks[ranks.size() - tp_size_]),
@@ -104,11 +104,7 @@ template <typename Use>
 void CudaStepExecutor::for_each_rank(Order order, const Use& use) {
   const auto tp_size = static_cast<std::int64_t>(tp_size_);
   for (std::size_t first = 0; first < ranks_.size(); first += tp_size_) {
-    const auto use_part = [&](std::int64_t part, int) {
-      StageRank& rank = ranks_[first + static_cast<std::size_t>(part)];
-      rank.executor->device().make_current();
-      use(rank);
-    };
+    const auto use_part = [&](std::int64_t part, int) { use(ranks_[first + static_cast<std::size_t>(part)]); };
     if (order == Order::kAtOnce && threads_ != nullptr) {
       threads_->parallel_for(tp_size, use_part);
     } else {
@@ -125,14 +121,19 @@ void CudaStepExecutor::capture(const StepShape& shape, const std::byte* inputs) 
   if (earlier_ != nullptr) earlier_->capture(shape, inputs);
   or_give_up([&] {
     for_each_rank(Order::kAtOnce, [&](const StageRank& rank) {
-      draws(rank) ? rank.executor->enqueue_step(shape, inputs) : rank.executor->enqueue_forward(shape, inputs);
+      put_part(*rank.executor, watchdog_, [&] {
+        draws(rank) ? rank.executor->enqueue_step(shape, inputs) : rank.executor->enqueue_forward(shape, inputs);
+      });
     });
     record(flights_.front().ended);
     share_tokens();
     wait_for_end(flights_.front(), 0);
   });
   for_each_rank(Order::kOneByOne, [](const StageRank& rank) { rank.executor->synchronize(); });
-  for_each_rank(Order::kAtOnce, [&](const StageRank& rank) { rank.executor->capture(shape, draws(rank)); });
+  for_each_rank(Order::kAtOnce, [&](const StageRank& rank) {
+    rank.executor->device().make_current();
+    rank.executor->capture(shape, draws(rank));
+  });
 }
 
 void CudaStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> params,
@@ -177,8 +178,11 @@ void CudaStepExecutor::or_synchronize(const Fn& call) {
     call();
   } catch (const DeviceError& error) {
     if (earlier_ != nullptr) earlier_->fail(error.what());  // or else streams would wait for ever
-    if (is_stalled()) throw;                                // no step comes behind it
     give_up();
+    if (is_stalled()) {  // a stream may never end, and no step comes behind it
+      static_cast<void>(executor_.device().try_make_current());
+      throw;
+    }
     const std::string failed = synchronize();
     throw DeviceError(failed + (failed.empty() ? "" : ": ") + error.what());
   } catch (...) {
@@ -206,8 +210,7 @@ std::string CudaStepExecutor::synchronize() {
   for (const StageRank& rank : ranks_) {
     const CudaExecutor& executor = *rank.executor;
     if (executor.device().try_make_current() && driver().stream_synchronize(executor.stream()) == 0) continue;
-    failed += (failed.empty() ? "rank " : ", rank ") + std::to_string(executor.engine().manifest().mapping.rank) +
-              " on GPU " + std::to_string(executor.device().index());
+    failed += (failed.empty() ? "" : ", ") + name_of(executor);
   }
   static_cast<void>(executor_.device().try_make_current());
   return ranks_.size() == 1 ? "" : failed;
@@ -223,7 +226,11 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   tables_.update(batch.table_updates);
   if (!batch.rows.empty()) pack(batch, flight);
   if (earlier_ != nullptr) earlier_->step(batch.step, batch.copies, flight.shape, flight.inputs.data());
-  or_give_up([&] { for_each_rank(order_of(flight), [&](const StageRank& rank) { enqueue(batch, flight, rank); }); });
+  or_give_up([&] {
+    for_each_rank(order_of(flight), [&](const StageRank& rank) {
+      put_part(*rank.executor, watchdog_, [&] { enqueue(batch, flight, rank); });
+    });
+  });
   if (!flight.awaits_masks) enqueue_end(flight);
 }
 

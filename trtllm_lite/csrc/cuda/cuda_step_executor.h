@@ -42,9 +42,8 @@ class CudaStepExecutor : public StepExecutor {
   // Borrows the executors, one for each rank, in order. `num_host_blocks`: KV blocks that swapped-out requests may take
   // on the host. The watchdog is theirs; one rank has none. So are communicators, which ranks have that meet in NCCL.
   // `earlier`: the stages that are elsewhere, if some are.
-  CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks,
-                   const RankWatchdog* watchdog = nullptr, RankCommunicators* communicators = nullptr,
-                   EarlierStages* earlier = nullptr);
+  CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks, RankWatchdog* watchdog = nullptr,
+                   RankCommunicators* communicators = nullptr, EarlierStages* earlier = nullptr);
   ~CudaStepExecutor() override;
 
   // Captures graphs of decode steps of up to `max_batch_size` rows, each with as many drafts as there may be, without
@@ -94,7 +93,7 @@ class CudaStepExecutor : public StepExecutor {
   void record(const OwnedEvent& event) const;
   void capture(const StepShape& shape, const std::byte* inputs);
   bool draws(const StageRank& rank) const { return rank.executor == &executor_; }
-  // Calls `use` for each rank, stage by stage, with the rank's context current in the thread that calls.
+  // Calls `use` for each rank, stage by stage.
   template <typename Use>
   void for_each_rank(Order order, const Use& use);
   Order order_of(const Flight& flight) const;
@@ -131,7 +130,7 @@ class CudaStepExecutor : public StepExecutor {
   SlotTables tables_;
   std::vector<std::unique_ptr<StageLink>> links_;  // to each rank of the stages here but the first, in order
   std::vector<StageRank> ranks_;
-  const RankWatchdog* const watchdog_;
+  RankWatchdog* const watchdog_;
   RankCommunicators* const communicators_;
   bool is_late_ = false;            // a step takes longer than it may
   std::vector<OwnedEvent> drawn_;   // the tokens of the last num_stages() steps, in turn

@@ -1,7 +1,6 @@
 #include "cuda/rank_watchdog.h"
 
-#include <atomic>
-#include <string>
+#include <cstddef>
 #include <utility>
 
 #include "cuda/rank_table.cuh"
@@ -11,18 +10,57 @@
 namespace tl::cuda {
 namespace {
 
+// In page-locked memory, which GPUs reach.
+struct Shared {
+  RankAlarm alarm;
+  decltype(RankTable::is_over) is_over;  // what tables become
+};
+
 int read(const int& word) { return std::atomic_ref(const_cast<int&>(word)).load(std::memory_order_acquire); }
 
 }  // namespace
 
 RankWatchdog::RankWatchdog(std::vector<const Plan*> plans, std::chrono::nanoseconds timeout)
-    : plans_(std::move(plans)), timeout_(timeout), memory_(sizeof(RankAlarm), "alarm of ranks", "free host memory") {
-  *reinterpret_cast<RankAlarm*>(memory_.data()) = {};
+    : plans_(std::move(plans)), timeout_(timeout), memory_(sizeof(Shared), "alarm of ranks", "free host memory") {
+  *reinterpret_cast<Shared*>(memory_.data()) = {.alarm = {}, .is_over = 1};
 }
 
-bool RankWatchdog::is_raised() const { return read(reinterpret_cast<const RankAlarm*>(memory_.data())->missing) != 0; }
+RankWatchdog::~RankWatchdog() {
+  if (has_failed_) for_each_alive([](const Watched& rank) { driver().stream_synchronize(rank.stream.get()); });
+}
+
+void RankWatchdog::watch(const Device& device, DevicePtr rank_table) {
+  device.make_current();
+  watched_.push_back({&device, rank_table + offsetof(RankTable, is_over), make_stream()});
+}
+
+template <typename Use>
+void RankWatchdog::for_each_alive(const Use& use) const {
+  for (const Watched& rank : watched_) {
+    if (rank.device->try_make_current()) use(rank);
+  }
+}
+
+bool RankWatchdog::is_raised() const {
+  return has_failed_ || read(reinterpret_cast<const RankAlarm*>(memory_.data())->missing) != 0;
+}
+
+// Copies take no multiprocessor, of which kernels that wait may have left none. A GPU that refuses one has failed.
+void RankWatchdog::fail(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (!has_failed_) {
+    failure_ = reason;
+    has_failed_ = true;
+    const auto& is_over = reinterpret_cast<const Shared*>(memory_.data())->is_over;
+    for_each_alive([&](const Watched& rank) {
+      driver().copy_to_device(rank.is_over, &is_over, sizeof(is_over), rank.stream.get());
+    });
+  }
+  throw DeviceError(failure_);
+}
 
 void RankWatchdog::check(std::uint64_t step) const {
+  if (has_failed_) throw DeviceError(failure_);  // which is written once, before
   const auto& alarm = *reinterpret_cast<const RankAlarm*>(memory_.data());
   const int missing = read(alarm.missing), site = read(alarm.site);
   if (missing == 0) return;

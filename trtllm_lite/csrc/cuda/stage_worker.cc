@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "cuda/input_layout.h"
+#include "cuda/rank_part.h"
 #include "errors.h"
 #include "ranks/place.h"
 
@@ -87,7 +88,9 @@ void StageWorker::capture(const StepShape& shape, std::span<const std::byte> inp
   if (ranks_.front().executor->has_captured(shape)) return;
   Flight& flight = flights_.front();
   pack(flight, shape, inputs);
-  for_each_rank([&](CudaExecutor& rank, std::size_t) { rank.enqueue_forward(shape, flight.inputs.data()); });
+  for_each_rank([&](CudaExecutor& rank, std::size_t) {
+    put_part(rank, &group_.watchdog(), [&] { rank.enqueue_forward(shape, flight.inputs.data()); });
+  });
   for_each_rank([](CudaExecutor& rank, std::size_t) { rank.synchronize(); });
   group_.watchdog().check(0);
   for_each_rank([&](CudaExecutor& rank, std::size_t) { rank.capture(shape, false); });
@@ -115,7 +118,9 @@ void StageWorker::step(std::uint64_t number, std::span<const CopyOrder> copies, 
   try {
     next.number = number;
     pack(next, shape, inputs);
-    for_each_rank([&](const CudaExecutor&, std::size_t part) { enqueue(next, copies, shape, part); });
+    for_each_rank([&](const CudaExecutor& rank, std::size_t part) {
+      put_part(rank, &group_.watchdog(), [&] { enqueue(next, copies, shape, part); });
+    });
     lock.lock();
     ++num_begun_;
   } catch (...) {

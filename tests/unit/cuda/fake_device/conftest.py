@@ -14,6 +14,7 @@ def fake_driver() -> ctypes.CDLL:
     """The library, which this process finds as libcuda.so.1."""
     library = ctypes.CDLL("libcuda.so.1")
     library.fake_count.restype = library.fake_allocated.restype = ctypes.c_int64
+    library.fake_num_waiting.restype = ctypes.c_int64
     library.fake_count.argtypes = [ctypes.c_char_p]
     return library
 

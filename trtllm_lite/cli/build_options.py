@@ -1,0 +1,142 @@
+"""The options that `build` and `plan` have in common, and what they are built of."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from trtllm_lite.cli.framework import together
+from trtllm_lite.cli.quantize_options import EIGHT_BIT_CACHES, QFORMAT_HELP, QFORMAT_TYPE
+from trtllm_lite.vocabulary import ALLREDUCE_STRATEGIES, PLAIN_DTYPES
+
+if TYPE_CHECKING:
+    from trtllm_lite.builder import Checkpoint
+
+_source_options = together(
+    click.option(
+        "--checkpoint_dir",
+        type=click.Path(path_type=Path),
+        metavar="CKPT",
+        help="Directory that `convert` wrote.",
+    ),
+    click.option(
+        "--model_config",
+        metavar="FILE",
+        help="Instead of a checkpoint, the config.json of a model: its shape without its weights.",
+    ),
+)
+_limit_options = together(
+    click.option("--max_batch_size", type=int, help="Sequences that run at once. [default: 8]"),
+    click.option(
+        "--max_input_len", type=int, help="Tokens of a prompt. [default: 1024, or max_seq_len if that is less]"
+    ),
+    click.option(
+        "--max_seq_len",
+        type=int,
+        help="Tokens of a prompt and its output together. [default: 2048, or what the model takes if that is less]",
+    ),
+    click.option(
+        "--max_num_tokens",
+        type=int,
+        help="Tokens of one step, all sequences together; longer prompts are split. "
+        "[default: max_batch_size * max_input_len, at most 2048]",
+    ),
+    click.option("--tokens_per_block", type=int, help="Tokens of one KV cache block: 16, 32, 64 or 128. [default: 32]"),
+    click.option(
+        "--max_draft_len",
+        type=int,
+        help="Guessed tokens that a sequence may bring to a step (speculative decoding), at most 8. [default: 0]",
+    ),
+    click.option(
+        "--max_lora_rank",
+        type=int,
+        help="Highest rank of adapters (LoRA) of requests, a multiple of 8, at most 512. [default: 0, none]",
+    ),
+)
+_rank_options = together(
+    click.option(
+        "--tp_size",
+        type=int,
+        help="Devices that share out every layer (tensor parallelism), up to 16; each has an engine. [default: 1]",
+    ),
+    click.option(
+        "--pp_size",
+        type=int,
+        help="Stages that have some of the layers each (pipeline parallelism), up to 16, of tp_size devices each. "
+        "[default: 1]",
+    ),
+    click.option(
+        "--allreduce_strategy",
+        type=click.Choice(ALLREDUCE_STRATEGIES),
+        default=ALLREDUCE_STRATEGIES[0],
+        show_default=True,
+        help="How the GPUs of tp_size meet. AUTO: by kernels that reach each other's memory (NVLink, or PCIe peer "
+        "to peer). NCCL: by that library, where they do not.",
+    ),
+)
+_result_options = together(
+    click.option("--gather_context_logits", is_flag=True, help="Make the logits of all prompt tokens available."),
+    click.option(
+        "--deterministic",
+        is_flag=True,
+        help="Make results independent of what else runs, bit for bit (always so on CPUs; sm_90).",
+    ),
+)
+_format_options = together(
+    click.option(
+        "--qformat",
+        type=QFORMAT_TYPE,
+        metavar="QFORMAT",
+        default="full_prec",
+        show_default=True,
+        help=QFORMAT_HELP,
+    ),
+    click.option(
+        "--kv_cache_dtype",
+        type=click.Choice(["auto", *PLAIN_DTYPES, *EIGHT_BIT_CACHES]),
+        default="auto",
+        show_default=True,
+        help="Type of the KV cache. fp8 and int8 (CPUs, sm_90) have scales, which calibration finds. "
+        "auto is what the checkpoint was quantized to, or else float32 on CPUs, and the type of activations on "
+        "GPUs. The others leave keys and values as they are, whatever the checkpoint was quantized to.",
+    ),
+)
+_target_options = together(
+    click.option(
+        "--backend",
+        type=click.Choice(["native", "tensorrt"]),
+        default="native",
+        show_default=True,
+        help="Whose kernels the engine has: this project's, or, for RTX GPUs, those of NVIDIA's TensorRT.",
+    ),
+    click.option(
+        "--target",
+        multiple=True,
+        default=["cpu"],
+        show_default=True,
+        metavar="cpu|sm_90[,sm_80,…]",
+        help="What the engine runs on: the CPU, or NVIDIA GPUs of these architectures (building needs no GPU).",
+    ),
+)
+build_options = together(
+    _source_options,
+    _limit_options,
+    _rank_options,
+    _result_options,
+    _format_options,
+    _target_options,
+)
+
+
+def source_of(checkpoint: "Path | Checkpoint | None", model_config: str | None) -> "Checkpoint":
+    """What is built or planned: a checkpoint, or the shape in a model's config.json. Raises click.UsageError."""
+    from trtllm_lite.builder import checkpoint_of_shape, open_checkpoint
+
+    if (checkpoint is None) == (model_config is None):
+        raise click.UsageError("pass --checkpoint_dir, or --model_config for the shape of a model without its weights")
+    if checkpoint is not None:
+        return open_checkpoint(checkpoint) if isinstance(checkpoint, Path) else checkpoint
+    from trtllm_lite.convert import open_model_config
+
+    model = open_model_config(Path(str(model_config)))
+    return checkpoint_of_shape(model.config, model.network)
