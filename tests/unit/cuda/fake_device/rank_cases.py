@@ -54,11 +54,11 @@ def fake_nccl() -> ctypes.CDLL:
 
 @pytest.fixture(autouse=True)
 def gpus(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Four GPUs, which reach each other's memory only where they must."""
+    """Four GPUs, which reach each other's memory unless they have NCCL."""
     monkeypatch.setenv("FAKE_GPUS", "4")
     callspec = getattr(request.node, "callspec", None)
-    if callspec is not None and callspec.params.get("make") is make_toy_engine_of_ranks:
-        monkeypatch.setenv("FAKE_PEER_ACCESS", "1")
+    by_nccl = callspec is not None and callspec.params.get("make") is make_toy_engine_of_nccl
+    monkeypatch.setenv("FAKE_PEER_ACCESS", "0" if by_nccl else "1")
 
 
 @OF_EITHER_KIND
