@@ -9,7 +9,7 @@ extern "C" __global__ void side_by_side(float* y, const float* x, int rows, int 
   wait_for_previous_kernel();
   allow_next_kernel();
   const u64 row = blockIdx.x, rank = blockIdx.y;
-  const int first = static_cast<int>(rank) * part, count = min(part, features - first);
+  const int first = static_cast<int>(rank) * part, rest = features - first, count = rest < part ? rest : part;
   const float* from = x + (rank * static_cast<u64>(rows) + row) * static_cast<u64>(part);
   float* to = y + row * static_cast<u64>(features) + first;
   if (features % 4 != 0) {  // rows of y do not begin at multiples of 16 bytes

@@ -19,6 +19,7 @@ from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
 from trtllm_lite.cli import cli
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.format import ENGINE_FILES
+from trtllm_lite.engine.plan import CollectiveInstruction
 from trtllm_lite.engine.provenance import check_engine
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import ArgumentError, BuildError, DeviceError, EngineError
@@ -188,6 +189,49 @@ def test_engines_for_gpus_are_built_without_one(tmp_path: Path) -> None:
         _core.open_executor([_core.Engine(str(first.path))])
 
 
+def test_engines_whose_ranks_meet_in_nccl_need_no_memory_of_others(tmp_path: Path) -> None:
+    save_tiny_model("llama", tmp_path / "model", **EVEN)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
+    how = {"tp_size": 2, "target": "sm_90", "allreduce_strategy": "NCCL"}
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", **how, **LIMITS)
+    first, second = (read_engine(tmp_path / "engine" / f"rank{rank}.engine") for rank in range(2))
+    plan = first.plan
+    assert plan == second.plan
+    assert first.manifest.divided == {"tp_size": 2, "allreduce_strategy": "NCCL"}
+    shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / "engine"), "--json"]).stdout
+    assert json.loads(shown)["limits"]["allreduce_strategy"] == "NCCL"
+    for program in plan.programs:
+        names = list(map(plan.name_of, program.instructions))
+        assert [names.count(name) for name in ("all_reduce", "all_gather_rows", "side_by_side")] == [7, 1, 1]
+        assert names[names.index("all_gather_rows") + 1] == "side_by_side"
+        assert not set(names) & {"all_reduce_push", "all_reduce_pull", "all_gather"}
+    states = {tensor.name for tensor in plan.tensors if tensor.kind == "state"}
+    assert states >= {"ranks", "last_tokens"}
+    assert not [name for name in states if name.startswith(("rank_flags", "rank_inbox", "rank_turns"))]
+    assert plan.tensors[plan.outputs["last_tokens"]].name == "last_tokens"
+    gathered = next(i for i in plan.programs[-1].instructions if plan.name_of(i) == "all_gather_rows")
+    assert isinstance(gathered, CollectiveInstruction)
+    x, y = (plan.tensors[operand.tensor] for operand in (gathered.x, gathered.y))
+    assert (x.dtype, x.shape, y.shape) == ("float32", ("num_logits", 256), ("num_logits", 512))
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"tp_size": 2}, "it is for GPUs, whose kernels are this project's"),
+        ({"target": "sm_90"}, "one rank has no others to meet: pass --tp_size"),
+        ({"target": "sm_90", "tp_size": 2, "pp_size": 2}, "stages on one machine reach each other's memory"),
+        ({"target": "sm_90", "tp_size": 2, "deterministic": True}, "NCCL promises no order of additions"),
+    ],
+    ids=str,
+)
+def test_ranks_that_do_not_meet_in_nccl_are_refused(how: dict[str, Any], message: str, tmp_path: Path) -> None:
+    save_tiny_model("llama", tmp_path / "model", **EVEN)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
+    with pytest.raises(BuildError, match=f"allreduce_strategy is NCCL: {message}"):
+        plan_memory(tmp_path / "checkpoint", allreduce_strategy="NCCL", **how, **LIMITS)
+
+
 def test_all_ranks_are_loaded_together(tmp_path: Path) -> None:
     build_engine(checkpoint_of("llama", tmp_path), tmp_path / "engine", tp_size=2, **LIMITS)
     with pytest.raises(ArgumentError, match="tensor_parallel_size is 4, but this engine was built with --tp_size 2"):
@@ -238,6 +282,11 @@ def test_the_command_plan_says_so_too(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, [*command, str(two.total), "--json"])
     found = json.loads(result.stdout)
     assert (found["least_tp_size"], found["link_bytes"], found["total"]) == (2, two.link_bytes, two.total)
+    by_nccl = ["--tp_size", "2", "--target", "sm_90", "--allreduce_strategy", "NCCL", *limits]
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint16", "bfloat16")
+    checkpoint16 = ["--checkpoint_dir", str(tmp_path / "checkpoint16")]
+    text = CliRunner().invoke(cli, ["plan", *checkpoint16, *by_nccl]).stdout
+    assert "what a rank gets of the others by NCCL for a token" in text
     text = CliRunner().invoke(cli, [*command, "1 kB"]).stdout
     assert "predicted memory of each of 2 ranks" in text
     assert text.endswith("1,000 B a device: no --tp_size is enough\n")

@@ -14,6 +14,7 @@ from tests.gpu.row_checks import (
     check_position_embedding,
     check_rotary_table,
     check_rowwise,
+    check_side_by_side,
 )
 from trtllm_lite.plugins.rowwise.expression import ARITY
 
@@ -55,6 +56,12 @@ def test_position_embedding(hidden: int) -> None:
 @pytest.mark.parametrize("features", [64, 1032])
 def test_gather_columns(features: int) -> None:
     check_gather_columns(3, features, Emulator())
+
+
+@pytest.mark.parametrize(("ranks", "part", "features"), [(2, 64, 128), (3, 1100, 3297), (4, 4, 10)])
+def test_side_by_side(ranks: int, part: int, features: int) -> None:
+    """Of all features, of an odd number, and of none of the last rank's."""
+    check_side_by_side(3, ranks, part, features, Emulator())
 
 
 @pytest.mark.parametrize(("rows", "features"), [(1, 8), (33, 64), (70, 200)])

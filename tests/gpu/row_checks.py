@@ -14,7 +14,7 @@ from trtllm_lite.plugins.paged_store.reference import reference as store_referen
 from trtllm_lite.plugins.rowwise.cuda import expression
 
 _EPSILON = 1e-5
-_THREADS = 256  # of gate_mul
+_THREADS = 256  # of gate_mul and side_by_side
 _ACTIVATIONS = {
     "silu": torch.nn.functional.silu,
     "gelu": torch.nn.functional.gelu,
@@ -66,6 +66,16 @@ def check_gather_columns(rows: int, features: int, machine: Machine) -> None:
         kernel = machine.kernel("gather_columns/cuda.cuh", "gather_columns", threads, 0, defines)
         kernel(y, x, order.to(device), grid=(rows, -(-columns // threads), 1))
         assert torch.equal(y, x[:, order.long().to(device)])
+
+
+def check_side_by_side(rows: int, ranks: int, part: int, features: int, machine: Machine) -> None:
+    """Rows of ranks that lie one behind the other; the last of ``features`` may be of any rank."""
+    parts = torch.randn(ranks, rows, part, device=machine.device)
+    y = torch.full((rows + 1, features), POISON, device=machine.device)
+    kernel = machine.kernel("all_gather/side_by_side.cuh", "side_by_side", _THREADS, 0, {})
+    kernel(y, parts, rows, part, features, grid=(rows, ranks, 1))
+    assert torch.equal(y[:rows], torch.cat(list(parts), 1)[:, :features])
+    assert bool(y[rows].isnan().all())
 
 
 def check_channel_magnitudes(rows: int, features: int, dtype: torch.dtype, machine: Machine) -> None:

@@ -17,6 +17,7 @@ from tests.gpu.row_checks import (
     check_position_embedding,
     check_rotary_table,
     check_rowwise,
+    check_side_by_side,
 )
 
 EPSILON = 1e-5
@@ -25,6 +26,12 @@ ROWS = [1, 3, 17, 65, 129]
 
 def _randn(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(*shape, device="cuda").to(dtype)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(("ranks", "part", "features"), [(2, 64128, 128256), (3, 1100, 3297), (4, 4, 10)])
+def test_side_by_side(rows: int, ranks: int, part: int, features: int) -> None:
+    check_side_by_side(rows, ranks, part, features, GPU)
 
 
 @pytest.mark.parametrize("rows", ROWS)

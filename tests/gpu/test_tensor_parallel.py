@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from ctypes.util import find_library
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,25 @@ from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.errors import ArgumentError, DeviceError
+from trtllm_lite.files import library_directories
 from trtllm_lite.runtime import ModelRunner
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
 
 PROMPTS = [[5, 6, 7, 8] * 4, [9, 10], list(range(30)), [3] * 17]
 
+
+def has_nccl() -> bool:
+    return any(Path(directory, "libnccl.so.2").exists() for directory in library_directories()) or bool(
+        find_library("nccl")
+    )
+
+
+BY_NCCL = pytest.param(
+    {"tp_size": 2, "allreduce_strategy": "NCCL"},
+    marks=pytest.mark.skipif(not has_nccl(), reason="there is no libnccl.so.2: pip install nvidia-nccl-cu13"),
+)
+OF_TWO = pytest.mark.parametrize("two", [{"tp_size": 2}, {"pp_size": 2}, BY_NCCL], ids=str)
 
 PARAMS = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
 WITH_LOGITS = replace(PARAMS, return_context_logits=True, return_generation_logits=True)
@@ -32,7 +46,7 @@ WITH_LOGPROBS = replace(PARAMS, logprobs=2)
 BEAMS = SamplingParams(max_tokens=12, n=2, use_beam_search=True)
 
 
-def made(directory: Path, family: str, dtype: str, *mappings: dict[str, int], **how: Any) -> list[Path]:
+def made(directory: Path, family: str, dtype: str, *mappings: dict[str, Any], **how: Any) -> list[Path]:
     """An engine for each of ``mappings``, such as {"tp_size": 2}."""
     shape = {**EVEN, **({"head_dim": 16} if family == "qwen3" else {})}
     save_tiny_model(family, directory / "model", **shape)
@@ -48,10 +62,10 @@ def tokens(output: Any) -> list[int]:
     return list(output.outputs[0].token_ids)
 
 
-@pytest.mark.parametrize("two", [{"tp_size": 2}, {"pp_size": 2}], ids=str)
+@OF_TWO
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_two_gpus_compute_what_one_computes(family: str, dtype: str, two: dict[str, int], tmp_path: Path) -> None:
+def test_two_gpus_compute_what_one_computes(family: str, dtype: str, two: dict[str, Any], tmp_path: Path) -> None:
     found = []
     for directory in made(tmp_path, family, dtype, {}, two, gather_context_logits=True):
         with LLM(directory) as llm:
@@ -66,8 +80,8 @@ def test_two_gpus_compute_what_one_computes(family: str, dtype: str, two: dict[s
             assert_close(np.asarray(actual), np.asarray(expected), dtype, table=GPU_TOLERANCES)
 
 
-@pytest.mark.parametrize("two", [{"tp_size": 2}, {"pp_size": 2}], ids=str)
-def test_draws_repeat_alone_and_no_request_is_lost_under_load(two: dict[str, int], tmp_path: Path) -> None:
+@OF_TWO
+def test_draws_repeat_alone_and_no_request_is_lost_under_load(two: dict[str, Any], tmp_path: Path) -> None:
     (directory,) = made(tmp_path, "llama", "bfloat16", two)
     with LLM(directory, kv_cache_config={"enable_block_reuse": False}) as llm:
         alone = [llm.generate(prompt, DRAWN, use_tqdm=False) for prompt in PROMPTS[:1] * 3]
@@ -86,8 +100,9 @@ def errors_of(directory: Path, failure: str, rank: int) -> list[str]:
     return errors
 
 
-def test_requests_end_with_the_name_of_a_rank_that_ends(tmp_path: Path) -> None:
-    (directory,) = made(tmp_path, "llama", "bfloat16", {"tp_size": 2})
+@pytest.mark.parametrize("two", [{"tp_size": 2}, BY_NCCL], ids=str)
+def test_requests_end_with_the_name_of_a_rank_that_ends(two: dict[str, Any], tmp_path: Path) -> None:
+    (directory,) = made(tmp_path, "llama", "bfloat16", two)
     for error in errors_of(directory, "end", 1):
         assert "rank 1 on GPU 1" in error or "did not come back from an earlier step" in error, error
 
@@ -98,6 +113,18 @@ def test_requests_end_with_the_name_of_a_rank_that_stalls(rank: int, tmp_path: P
     first, *others = errors_of(directory, "stall", rank)
     where = r"collective \d+ \(\S+\) of step \d+"
     assert re.match(rf"rank {rank} of 2 did not come to {where} within 1 s of the first", first)
+    for error in others:
+        assert error == first or "did not come back from an earlier step" in error, error
+
+
+@pytest.mark.parametrize("two", [BY_NCCL], ids=str)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_requests_end_with_the_step_of_which_a_rank_stalls_in_nccl(
+    rank: int, two: dict[str, Any], tmp_path: Path
+) -> None:
+    (directory,) = made(tmp_path, "llama", "bfloat16", two)
+    first, *others = errors_of(directory, "stall", rank)
+    assert re.match(r"step \d+ takes longer than twice the time by which a rank may be late", first)
     for error in others:
         assert error == first or "did not come back from an earlier step" in error, error
 

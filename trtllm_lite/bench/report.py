@@ -45,7 +45,7 @@ def identity(
         "tokens_per_block": manifest.kv_cache.tokens_per_block,
         **({"deterministic": True} if manifest.deterministic else {}),
         **({} if manifest.lora is None else {"max_lora_rank": manifest.lora.max_rank}),
-        **manifest.mapping.divided,
+        **manifest.divided,
         "limits": asdict(manifest.limits),
     }
     return _identity(benchmark, manifest.target.kind, described, shape, runtime, terms or {})

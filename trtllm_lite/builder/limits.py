@@ -134,8 +134,8 @@ class BuildLimits:
         values.setdefault("max_seq_len", min(cls.max_seq_len, max_position_embeddings))
         values.setdefault("max_input_len", min(cls.max_input_len, values["max_seq_len"]))
         values.setdefault("max_batch_size", min(cls.max_batch_size, values.get("max_num_tokens", cls.max_batch_size)))
-        flags = {"gather_context_logits": gathers, "deterministic": deterministic}
-        limits = cls(**values, **flags, allreduce_strategy=strategy)
+        values |= {"gather_context_logits": gathers, "deterministic": deterministic, "allreduce_strategy": strategy}
+        limits = cls(**values)
         limits.check_model(max_position_embeddings)
         return limits
 

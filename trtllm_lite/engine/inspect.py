@@ -53,7 +53,7 @@ class Inspection:
     target: str
     qformat: str
     accuracy: Accuracy | None
-    limits: dict[str, int]
+    limits: dict[str, int | str]
     gather_context_logits: bool | None
     deterministic: bool
     kv_cache: dict[str, Any]
@@ -161,10 +161,10 @@ def _versions(engine: EngineFile) -> dict[str, str]:
     return versions | measured
 
 
-def _limits(manifest: Manifest) -> dict[str, int]:
+def _limits(manifest: Manifest) -> dict[str, int | str]:
     """The limits, the highest rank of adapters if the engine takes some, and the devices if it is for several."""
     adapters = {} if manifest.lora is None else {"max_lora_rank": manifest.lora.max_rank}
-    return {**to_json(manifest.limits), **adapters, **manifest.mapping.divided}
+    return {**to_json(manifest.limits), **adapters, **manifest.divided}
 
 
 def _target(engine: EngineFile) -> str:

@@ -214,6 +214,12 @@ class Manifest:
     lora: Lora | None = field(default=None, metadata=_PYTHON_ONLY)
 
     @property
+    def divided(self) -> dict[str, int | str]:
+        """What several devices share, by name, and how they meet if that was chosen."""
+        is_chosen = self.allreduce_strategy != ALLREDUCE_STRATEGIES[0]
+        return {**self.mapping.divided, **({"allreduce_strategy": self.allreduce_strategy} if is_chosen else {})}
+
+    @property
     def engine_files(self) -> tuple[str, ...]:
         """The engines of all ranks, which lie in one directory."""
         return tuple(map(engine_file, range(self.mapping.num_ranks)))

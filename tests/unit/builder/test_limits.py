@@ -51,6 +51,13 @@ def test_contradictions_name_limit_value_and_remedy(limits: dict[str, int], mess
         BuildLimits(**limits)
 
 
+def test_strategies_are_known_by_name() -> None:
+    assert not BuildLimits().uses_nccl
+    assert BuildLimits.for_model(1000, allreduce_strategy="NCCL").uses_nccl
+    with pytest.raises(BuildError, match="allreduce_strategy is 'RING': expected AUTO or NCCL"):
+        BuildLimits.for_model(1000, allreduce_strategy="RING")
+
+
 def test_sequences_longer_than_the_models_positions() -> None:
     BuildLimits(max_seq_len=2048).check_model(2048)
     with pytest.raises(BuildError, match="max_seq_len is 2048, but the model's max_position_embeddings is 1024"):

@@ -683,6 +683,7 @@ int cuTensorMapEncodeTiled(TensorMap* map, int data_type, unsigned rank, const v
 int cuLaunchKernelEx(const LaunchConfig* config, const Kernel* function, void** each, void** extra) {
   if ((each == nullptr) == (extra == nullptr)) return kInvalidValue;
   if (config->stream->context != fake::current()) return kInvalidHandle;
+  if (fake::current()->device == number_from("FAKE_REFUSING_GPU", -1)) return kLaunchFailed;
   const bool is_captured = config->stream->capture != nullptr;
   if (!is_captured && !has_room(config->stream)) return kLaunchFailed;
   const Lock lock(fake::device_mutex());

@@ -123,12 +123,14 @@ void CudaStepExecutor::for_each_rank(Order order, const Use& use) {
 void CudaStepExecutor::capture(const StepShape& shape, const std::byte* inputs) {
   if (executor_.has_captured(shape)) return;
   if (earlier_ != nullptr) earlier_->capture(shape, inputs);
-  for_each_rank(Order::kAtOnce, [&](const StageRank& rank) {
-    draws(rank) ? rank.executor->enqueue_step(shape, inputs) : rank.executor->enqueue_forward(shape, inputs);
+  or_give_up([&] {
+    for_each_rank(Order::kAtOnce, [&](const StageRank& rank) {
+      draws(rank) ? rank.executor->enqueue_step(shape, inputs) : rank.executor->enqueue_forward(shape, inputs);
+    });
+    record(flights_.front().ended);
+    share_tokens();
+    wait_for_end(flights_.front(), 0);
   });
-  record(flights_.front().ended);
-  share_tokens();
-  wait_for_end(flights_.front(), 0);
   for_each_rank(Order::kOneByOne, [](const StageRank& rank) { rank.executor->synchronize(); });
   for_each_rank(Order::kAtOnce, [&](const StageRank& rank) { rank.executor->capture(shape, draws(rank)); });
 }
@@ -186,6 +188,17 @@ void CudaStepExecutor::or_synchronize(const Fn& call) {
   }
 }
 
+// Carries out `call`; if it fails half-way, no rank waits for what another has not been given.
+template <typename Fn>
+void CudaStepExecutor::or_give_up(const Fn& call) {
+  try {
+    call();
+  } catch (...) {
+    give_up();
+    throw;
+  }
+}
+
 // Waits for all that is on the streams. Returns the names of ranks that have failed, if there are several ranks.
 std::string CudaStepExecutor::synchronize() {
   std::string failed;
@@ -210,12 +223,7 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   tables_.update(batch.table_updates);
   if (!batch.rows.empty()) pack(batch, flight);
   if (earlier_ != nullptr) earlier_->step(batch.step, batch.copies, flight.shape, flight.inputs.data());
-  try {
-    for_each_rank(order_of(flight), [&](const StageRank& rank) { enqueue(batch, flight, rank); });
-  } catch (...) {
-    give_up();  // other ranks wait for what one has not been given
-    throw;
-  }
+  or_give_up([&] { for_each_rank(order_of(flight), [&](const StageRank& rank) { enqueue(batch, flight, rank); }); });
   if (!flight.awaits_masks) enqueue_end(flight);
 }
 

@@ -82,6 +82,8 @@ class CudaStepExecutor : public StepExecutor {
 
   template <typename Fn>
   void or_synchronize(const Fn& call);
+  template <typename Fn>
+  void or_give_up(const Fn& call);
   std::string synchronize();
   void link_stages(std::span<CudaExecutor* const> ranks);
   RowSource* source_of(std::size_t rank) const;
