@@ -16,6 +16,7 @@ from tests.gpu.device import Kernel
 from tests.gpu.kernels import WHOLE_SM_BYTES
 from trtllm_lite import _core
 from trtllm_lite.engine.format import ENGINE_FILES
+from trtllm_lite.files import library_directories
 
 TIMEOUT = 1.0  # seconds that a rank waits for the other
 SPIN = """
@@ -53,7 +54,7 @@ def stall(rank: int) -> None:
 
 def main() -> None:
     ranks = [_core.Engine(str(Path(sys.argv[1]) / name)) for name in ENGINE_FILES[:2]]
-    executor = _core.open_executor(ranks, rank_timeout=TIMEOUT)
+    executor = _core.open_executor(ranks, library_directories=library_directories(), rank_timeout=TIMEOUT)
     loop = _core.EventLoop(executor, max_batch_size=4, max_input_len=32, max_seq_len=64, max_num_tokens=64)
     waiting = {submit(loop) for _ in range(9)}
     loop.poll(60.0)  # a step has ended

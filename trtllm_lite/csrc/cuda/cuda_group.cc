@@ -18,7 +18,7 @@ CudaGroup::CudaGroup(std::span<const Engine* const> engines, std::span<const int
     ranks_.push_back(std::make_unique<CudaExecutor>(*engines[rank], devices[rank], num_blocks, library_directories));
   }
   const bool by_nccl = engines.front()->manifest().allreduce_strategy == AllreduceStrategy::kNccl;
-  by_nccl ? connect(nccl(library_directories)) : reach_each_other();
+  by_nccl ? connect(nccl(library_directories), timeout) : reach_each_other();
   std::vector<const Plan*> plans(static_cast<std::size_t>(num_ranks(mapping_of(*ranks_.front()))));
   for (const auto& rank : ranks_) plans[static_cast<std::size_t>(mapping_of(*rank).rank)] = &rank->plan();
   watchdog_ = std::make_unique<RankWatchdog>(std::move(plans), timeout);
@@ -41,10 +41,10 @@ void CudaGroup::reach_each_other() const {
   }
 }
 
-void CudaGroup::connect(const Nccl& library) {
+void CudaGroup::connect(const Nccl& library, std::chrono::nanoseconds timeout) {
   std::vector<const Device*> devices;
   for (const auto& rank : ranks_) devices.push_back(&rank->device());
-  communicators_ = std::make_unique<RankCommunicators>(library, devices);
+  communicators_ = std::make_unique<RankCommunicators>(library, devices, timeout);
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
     ranks_[rank]->programs().set_communicator(library, communicators_->of(rank));
   }

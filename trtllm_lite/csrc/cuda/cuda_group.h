@@ -39,7 +39,7 @@ class CudaGroup final : public DeviceExecutor {
   CudaExecutor& drawing() const;
   RankPeers peers_of(const CudaExecutor& rank) const;
   void reach_each_other() const;
-  void connect(const Nccl& library);
+  void connect(const Nccl& library, std::chrono::nanoseconds timeout);
 
   std::vector<std::unique_ptr<CudaExecutor>> ranks_;
   std::unique_ptr<RankWatchdog> watchdog_;

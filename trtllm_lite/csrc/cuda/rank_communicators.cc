@@ -1,11 +1,13 @@
 #include "cuda/rank_communicators.h"
 
+#include <thread>
 #include <utility>
 
 namespace tl::cuda {
 
-RankCommunicators::RankCommunicators(const Nccl& library, std::span<const Device* const> devices)
-    : library_(library), devices_(devices.begin(), devices.end()), communicators_(devices.size()) {
+RankCommunicators::RankCommunicators(const Nccl& library, std::span<const Device* const> devices,
+                                     std::chrono::nanoseconds patience)
+    : library_(library), devices_(devices.begin(), devices.end()), communicators_(devices.size()), patience_(patience) {
   const std::string what = "connecting " + std::to_string(devices.size()) + " ranks";
   NcclId id{};
   library_.check(library_.make_id(&id), what);
@@ -21,9 +23,8 @@ RankCommunicators::RankCommunicators(const Nccl& library, std::span<const Device
 }
 
 RankCommunicators::~RankCommunicators() {
-  if (!home_.is_this()) {
-    if (aborting_.joinable()) aborting_.detach();
-  } else if (is_aborted()) {
+  if (!home_.is_this()) return;
+  if (is_aborted()) {
     finish_abort();
   } else {
     for (NcclCommunicator communicator : communicators_) library_.communicator_destroy(communicator);
@@ -56,15 +57,20 @@ std::string RankCommunicators::errors() const {
   return text;
 }
 
+// The thread may outlive this object: it waits for devices.
 void RankCommunicators::abort() {
   if (std::exchange(is_aborted_, true)) return;
-  aborting_ = std::thread([this] {
-    for (NcclCommunicator communicator : communicators_) library_.communicator_abort(communicator);
-  });
+  std::promise<void> done;
+  done_ = done.get_future();
+  std::thread([&library = library_, communicators = communicators_, done = std::move(done)]() mutable {
+    for (NcclCommunicator communicator : communicators) library.communicator_abort(communicator);
+    done.set_value();
+  }).detach();
 }
 
 void RankCommunicators::finish_abort() {
-  if (aborting_.joinable()) aborting_.join();
+  const std::future<void> done = std::exchange(done_, {});
+  if (done.valid()) done.wait_for(patience_);
 }
 
 }  // namespace tl::cuda

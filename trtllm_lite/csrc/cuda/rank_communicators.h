@@ -1,10 +1,11 @@
 // The NCCL communicators of an engine whose ranks do not reach each other's memory: one for each rank.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <future>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "cuda/nccl.h"
@@ -14,8 +15,8 @@ namespace tl::cuda {
 
 class RankCommunicators {
  public:
-  // Ranks are on these devices, in order. Throws DeviceError.
-  RankCommunicators(const Nccl& library, std::span<const Device* const> devices);
+  // Ranks are on these devices, in order. Who ends them waits for a device for `patience` at most. Throws DeviceError.
+  RankCommunicators(const Nccl& library, std::span<const Device* const> devices, std::chrono::nanoseconds patience);
   // What was captured with the communicators has been destroyed, in this order.
   ~RankCommunicators();
   RankCommunicators(const RankCommunicators&) = delete;
@@ -35,18 +36,19 @@ class RankCommunicators {
   // What the library says has become of ranks; empty if it knows of nothing.
   std::string errors() const;
   // Ends what ranks wait for on their devices. What was captured with the communicators has been destroyed. Returns at
-  // once, because a device may never answer; the communicators are of no use any more.
+  // once; the communicators are of no use any more.
   void abort();
   bool is_aborted() const { return is_aborted_; }
-  // Returns when the library has ended it.
+  // Returns when the library is done with it, or a device does not answer.
   void finish_abort();
 
  private:
   const Nccl& library_;
   const std::vector<const Device*> devices_;
   std::vector<NcclCommunicator> communicators_;
+  const std::chrono::nanoseconds patience_;
   bool is_aborted_ = false;
-  std::thread aborting_;
+  std::future<void> done_;  // with the abort
   HomeProcess home_;
 };
 
