@@ -65,7 +65,10 @@ std::vector<int> devices_of(std::vector<int> given, std::size_t num_ranks) {
 
 std::unique_ptr<DeviceExecutor> open_cuda(std::span<const Engine* const> ranks, OpenOptions options) {
   if (std::cmp_not_equal(ranks.size(), num_ranks(ranks.front()->manifest().mapping))) {
-    throw DeviceError("stages in several processes run on CPUs alone yet: load all ranks of the engine together");
+    throw DeviceError(
+        "a stage on GPUs has no executor of its own, but the last: load all ranks of the engine together, or its "
+        "stages "
+        "with distributed_executor_backend");
   }
   const std::vector<int> devices = devices_of(std::move(options.devices), ranks.size());
   if (ranks.size() > 1) {

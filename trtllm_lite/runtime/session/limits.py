@@ -58,7 +58,7 @@ class RunnerOptions:
     None means one for each core. ``max_loras``: adapters that running requests use at once (16 by default);
     ``max_cpu_loras``: adapters that are kept in memory (twice as many). ``device_ids``: the GPUs of an engine's ranks,
     in their order; None means the first ones. ``distributed_executor_backend``: "ray" for stages in actors of Ray, None
-    for this process.
+    for this process; of GPUs the last stage is here, whose ranks ``device_ids`` are for then.
     Raises ArgumentError for a value that makes no sense.
     """
 

@@ -7,6 +7,7 @@ from typing import Any
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.files import library_directories
+from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.remote.engine_files import Digests, stages_of
 from trtllm_lite.runtime.remote.gpu_stage import named_gpus
 from trtllm_lite.runtime.remote.gpu_stages import RANK_SECONDS, GpuStages
@@ -61,8 +62,9 @@ def open_stages(directory: Path, manifest: Manifest, num_blocks: int, num_thread
 def start_gpu_stages(directory: Path, manifest: Manifest) -> GpuStages:
     """The stages of an engine for GPUs but the last, in processes that have loaded nothing yet.
 
-    Raises ArgumentError if Ray is not installed, DeviceError if its cluster has too few GPUs.
+    Raises ArgumentError if Ray is not installed, DeviceError if NCCL is not or the cluster has too few GPUs.
     """
+    core().nccl_ids(0, library_directories())  # before anything is loaded: whether there is NCCL
     stages = stages_of(_files(directory, manifest), manifest.mapping)
     return GpuStages(processes_of(stages[:-1]), manifest.mapping)
 

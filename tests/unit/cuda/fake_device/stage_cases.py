@@ -32,7 +32,7 @@ class Pipeline:
 
     children: StageChildren
     stages: GpuStages
-    loop: Any
+    loop: Any = None
 
 
 class Pipelines:
@@ -41,6 +41,7 @@ class Pipelines:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._opened: list[Pipeline] = []
+        self.before_connecting: Callable[[StageChildren], None] = lambda _: None
 
     def open(self, pp_size: int, tp_size: int = 1, num_blocks: int = NUM_BLOCKS, **options: Any) -> Pipeline:
         files = []
@@ -51,20 +52,24 @@ class Pipelines:
         mapping = RankMapping(tp_size=tp_size, pp_size=pp_size)
         children = StageChildren(stages_of(files, mapping)[:-1])
         stages = GpuStages(children, mapping)
+        self._opened.append(Pipeline(children, stages))
         assert all(free > 0 for free in stages.free_memory())
-        num_host_blocks = options.get("num_host_blocks", 0)
-        stages.load(num_blocks, num_host_blocks)
+        stages.load(num_blocks, options.get("num_host_blocks", 0))
         engines = [_core.Engine(str(path)) for path in files[-tp_size:]]
         where = {"devices": list(range(tp_size)), "library_directories": []}
         last = _core.LastStage(engines, stages, num_blocks=num_blocks, rank_timeout=gpu_stages.RANK_SECONDS, **where)
+        for call in stages._loading:
+            children.result(call, 60)
+        self.before_connecting(children)
         stages.connect(last, engines[0])
-        self._opened.append(Pipeline(children, stages, _core.EventLoop(last, **{**LIMITS, **options})))
+        self._opened[-1].loop = _core.EventLoop(last, **{**LIMITS, **options})
         return self._opened[-1]
 
     def close(self) -> None:
         while self._opened:
             pipeline = self._opened.pop()
-            pipeline.loop.shut_down(drain=False)
+            if pipeline.loop is not None:
+                pipeline.loop.shut_down(drain=False)
             pipeline.stages.close()
 
 
@@ -186,3 +191,25 @@ def test_a_stage_whose_file_is_another_one_is_refused(tmp_path: Path) -> None:
     stages = GpuStages(StageChildren([{path: "another"}]), RankMapping(pp_size=2))
     with pytest.raises(DeviceError, match=r"stage 0 of 2, .* another engine here than .* \(loading\): load the engine"):
         stages.free_memory()
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (signal.SIGKILL, r"stage 0 of 2, on node child 0, has ended: .* \(connecting\): load the engine again"),
+        (signal.SIGSTOP, r"stage 0 of 2, on node child 0, is not connected after 1 s \(connecting\): load the engine"),
+    ],
+)
+def test_a_stage_that_does_not_connect_is_named(
+    pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch, harm: int, message: str
+) -> None:
+    monkeypatch.setattr(gpu_stages, "CONNECTING_SECONDS", 1.0)
+    pipelines.before_connecting = lambda children: os.kill(children.children[0].process.pid, harm)
+    with pytest.raises(DeviceError, match=message):
+        pipelines.open(2)
+
+
+def test_a_last_stage_that_does_not_connect_says_why(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipelines.before_connecting = lambda _: monkeypatch.setenv("FAKE_UNCONNECTED_RANK", "0")
+    with pytest.raises(DeviceError, match=r"sending tokens to rank 0: no success \(NCCL 22700\)"):
+        pipelines.open(2)
