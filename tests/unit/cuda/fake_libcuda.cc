@@ -737,6 +737,7 @@ int cuStreamDestroy_v2(Stream* stream) {
 int cuStreamSynchronize(Stream* stream) {
   return fake::wait_until(stream, [stream] { return stream->queue.empty(); }) ? 0 : kLaunchFailed;
 }
+int cuStreamQuery(Stream* stream) { return stream->queue.empty() ? 0 : kNotReady; }
 int cuStreamBeginCapture_v2(Stream* stream, int) { return stream->capture = new Graph, 0; }
 int cuStreamEndCapture(Stream* stream, Graph** graph) {
   *graph = stream->capture;

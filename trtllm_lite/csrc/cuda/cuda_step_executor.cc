@@ -179,12 +179,10 @@ void CudaStepExecutor::or_synchronize(const Fn& call) {
   } catch (const DeviceError& error) {
     if (earlier_ != nullptr) earlier_->fail(error.what());  // or else streams would wait for ever
     give_up();
-    if (is_stalled()) {  // a stream may never end, and no step comes behind it
-      static_cast<void>(executor_.device().try_make_current());
-      throw;
-    }
-    const std::string failed = synchronize();
-    throw DeviceError(failed + (failed.empty() ? "" : ": ") + error.what());
+    // A stream that stalls may never end, and no step comes behind it.
+    const std::string failed = is_stalled() ? failed_ranks() : synchronize();
+    const std::string reason = error.what();
+    throw DeviceError(reason.starts_with(failed) ? reason : failed + ": " + reason);
   } catch (...) {
     if (earlier_ != nullptr) earlier_->fail("a step could not be carried out");
     synchronize();
@@ -205,11 +203,22 @@ void CudaStepExecutor::or_give_up(const Fn& call) {
 
 // Waits for all that is on the streams. Returns the names of ranks that have failed, if there are several ranks.
 std::string CudaStepExecutor::synchronize() {
-  std::string failed;
   if (is_given_up() && communicators_ != nullptr) communicators_->finish_abort();
   for (const StageRank& rank : ranks_) {
+    if (rank.executor->device().try_make_current()) driver().stream_synchronize(rank.executor->stream());
+  }
+  return failed_ranks();
+}
+
+// The names of ranks whose GPUs have failed, if there are several ranks. It waits for nothing.
+std::string CudaStepExecutor::failed_ranks() const {
+  std::string failed;
+  for (const StageRank& rank : ranks_) {
     const CudaExecutor& executor = *rank.executor;
-    if (executor.device().try_make_current() && driver().stream_synchronize(executor.stream()) == 0) continue;
+    if (executor.device().try_make_current()) {
+      const Result state = driver().stream_query(executor.stream());
+      if (state == 0 || state == kNotReady) continue;
+    }
     failed += (failed.empty() ? "" : ", ") + name_of(executor);
   }
   static_cast<void>(executor_.device().try_make_current());

@@ -84,6 +84,7 @@ class CudaStepExecutor : public StepExecutor {
   template <typename Fn>
   void or_give_up(const Fn& call);
   std::string synchronize();
+  std::string failed_ranks() const;
   void link_stages(std::span<CudaExecutor* const> ranks);
   RowSource* source_of(std::size_t rank) const;
   Flight& flight_at(int place) { return flights_[static_cast<std::size_t>(oldest_ + place) % flights_.size()]; }

@@ -133,6 +133,7 @@ static_assert(sizeof(Copy3d) == 200);
   X(event_destroy, "cuEventDestroy_v2", (Event event))                                                                \
   X(event_record, "cuEventRecord", (Event event, Stream stream))                                                      \
   X(event_query, "cuEventQuery", (Event event))                                                                       \
+  X(stream_query, "cuStreamQuery", (Stream stream))                                                                   \
   X(event_synchronize, "cuEventSynchronize", (Event event))                                                           \
   X(event_elapsed, "cuEventElapsedTime", (float* milliseconds, Event start, Event end))                               \
   X(graph_instantiate, "cuGraphInstantiateWithFlags", (GraphExec * exec, Graph graph, unsigned long long flags))      \
