@@ -15,8 +15,9 @@ constexpr auto kTimeBetweenLooks = 10ms;  // most steps are over before the firs
 
 }  // namespace
 
-EarlierStages::EarlierStages(std::unique_ptr<StageCalls> calls, std::vector<CudaExecutor*> ranks)
-    : calls_(std::move(calls)), ranks_(std::move(ranks)) {}
+EarlierStages::EarlierStages(std::unique_ptr<StageCalls> calls, std::vector<CudaExecutor*> ranks,
+                             std::chrono::nanoseconds patience)
+    : calls_(std::move(calls)), ranks_(std::move(ranks)), patience_(patience) {}
 
 void EarlierStages::connect(const Nccl& nccl, std::span<const NcclId> ids) {
   const RankMapping& mapping = ranks_.front()->engine().manifest().mapping;
@@ -27,6 +28,7 @@ void EarlierStages::connect(const Nccl& nccl, std::span<const NcclId> ids) {
   for (std::size_t part = 0; part < tp_size; ++part) {
     receivers.push_back(std::make_unique<NcclPair>(nccl, ids[part], PairRole::kSends, drawing.device(),
                                                    "sending tokens to rank " + std::to_string(part)));
+    pairs_.push_back(receivers.back().get());
   }
   tokens_ = std::make_unique<Outbox>(drawing, std::move(receivers), last_tokens(drawing).num_bytes,
                                      static_cast<std::size_t>(mapping.pp_size));
@@ -35,6 +37,7 @@ void EarlierStages::connect(const Nccl& nccl, std::span<const NcclId> ids) {
     rank.device().make_current();
     auto sender = std::make_unique<NcclPair>(nccl, ids[first + part], PairRole::kReceives, rank.device(),
                                              "receiving rows of rank " + std::to_string(first + part - tp_size));
+    pairs_.push_back(sender.get());
     rows_.push_back(std::make_unique<NcclRowSource>(rank, std::move(sender)));
   }
 }
@@ -70,14 +73,11 @@ void EarlierStages::look_after(std::uint64_t step) {
   calls_->check(step);
 }
 
-void EarlierStages::fail(const std::string& why) noexcept {
+void EarlierStages::fail(const std::string& why) {
   calls_->fail(why);
   abort();
 }
 
-void EarlierStages::abort() noexcept {
-  for (const auto& rows : rows_) rows->abort();
-  if (tokens_ != nullptr) tokens_->abort();
-}
+void EarlierStages::abort() { abort_all(pairs_, patience_); }
 
 }  // namespace tl::cuda

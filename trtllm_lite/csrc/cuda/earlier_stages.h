@@ -39,8 +39,9 @@ class StageCalls {
 
 class EarlierStages {
  public:
-  // Borrows the executors of the last stage's ranks, in order.
-  EarlierStages(std::unique_ptr<StageCalls> calls, std::vector<CudaExecutor*> ranks);
+  // Borrows the executors of the last stage's ranks, in order. It waits for devices that do not answer no longer than
+  // `patience`.
+  EarlierStages(std::unique_ptr<StageCalls> calls, std::vector<CudaExecutor*> ranks, std::chrono::nanoseconds patience);
 
   // Connects the ranks with others, which do the same meanwhile: what rank r receives comes by pair r of `ids`, from
   // the rank of the same part in the stage before, or in the first stage from the rank that draws tokens. Throws
@@ -60,16 +61,18 @@ class EarlierStages {
   // DeviceError.
   void look_after(std::uint64_t step);
   // Ends what waits for other stages; no step comes any more.
-  void fail(const std::string& why) noexcept;
-  void abort() noexcept;
+  void fail(const std::string& why);
+  void abort();
 
  private:
   std::span<const std::byte> packed(const StepShape& shape, const std::byte* inputs) const;
 
   const std::unique_ptr<StageCalls> calls_;
   const std::vector<CudaExecutor*> ranks_;
+  const std::chrono::nanoseconds patience_;
   std::vector<std::unique_ptr<NcclRowSource>> rows_;  // by part
   std::unique_ptr<Outbox> tokens_;
+  std::vector<NcclPair*> pairs_;  // of both
   std::chrono::steady_clock::time_point last_look_;
 };
 

@@ -9,7 +9,8 @@ namespace tl::cuda {
 LastStage::LastStage(std::span<const Engine* const> engines, std::span<const int> devices, std::int64_t num_blocks,
                      const std::vector<std::string>& library_directories, std::chrono::nanoseconds timeout,
                      std::unique_ptr<StageCalls> others)
-    : group_(engines, devices, num_blocks, library_directories, timeout), earlier_(std::move(others), group_.ranks()) {}
+    : group_(engines, devices, num_blocks, library_directories, timeout),
+      earlier_(std::move(others), group_.ranks(), timeout) {}
 
 MemoryUse LastStage::memory() const {
   MemoryUse all = earlier_.memory();

@@ -46,7 +46,9 @@ void Outbox::send(std::span<const Piece> pieces) {
   driver().check(driver().event_record(place.sent.get(), sending), kWhat);
 }
 
-void Outbox::abort() noexcept {
+// Memory is freed when the device has ended what it does.
+Outbox::~Outbox() {
+  static_cast<void>(executor_.device().try_make_current());
   for (const auto& receiver : receivers_) receiver->abort();
 }
 

@@ -24,13 +24,13 @@ class Outbox {
   // and goes to all `receivers`.
   Outbox(const CudaExecutor& executor, std::vector<std::unique_ptr<NcclPair>> receivers, std::size_t num_bytes,
          std::size_t num_places);
-  ~Outbox() { abort(); }  // before memory is freed, which waits for the device
+  ~Outbox();
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
   // Puts what sends the pieces behind what is on the executor's stream; its device is current.
   void send(std::span<const Piece> pieces);
-  void abort() noexcept;
+  std::span<const std::unique_ptr<NcclPair>> receivers() const { return receivers_; }
 
  private:
   struct Place {
@@ -61,7 +61,7 @@ class NcclRowSink final : public RowSink {
  public:
   NcclRowSink(const CudaExecutor& executor, std::unique_ptr<NcclPair> receiver);
   void send(std::int64_t num_tokens) override { outbox_.send(rows_.pieces(num_tokens)); }
-  void abort() noexcept { outbox_.abort(); }
+  NcclPair* receiver() const { return outbox_.receivers().front().get(); }
 
  private:
   const NcclRows rows_;
@@ -72,7 +72,7 @@ class NcclRowSource final : public RowSource {
  public:
   NcclRowSource(const CudaExecutor& executor, std::unique_ptr<NcclPair> sender);
   void receive(std::int64_t num_tokens) override { sender_->transfer(rows_.pieces(num_tokens), stream_); }
-  void abort() noexcept { sender_->abort(); }
+  NcclPair* sender() const { return sender_.get(); }
 
  private:
   const NcclRows rows_;

@@ -1,5 +1,7 @@
 #include "cuda/nccl_pair.h"
 
+#include <future>
+#include <thread>
 #include <utility>
 
 #include "errors.h"
@@ -42,6 +44,23 @@ void NcclPair::transfer(std::span<const Piece> pieces, Stream stream) {
 void NcclPair::abort() noexcept {
   NcclCommunicator communicator = std::exchange(communicator_, nullptr);
   if (communicator != nullptr && home_.is_this()) nccl_.communicator_abort(communicator);
+}
+
+// The threads may outlive this call: they wait for devices.
+void abort_all(std::span<NcclPair* const> pairs, std::chrono::nanoseconds patience) {
+  std::vector<std::future<void>> aborted;
+  for (NcclPair* const pair : pairs) {
+    NcclCommunicator communicator = std::exchange(pair->communicator_, nullptr);
+    if (communicator == nullptr || !pair->home_.is_this()) continue;
+    std::promise<void> done;
+    aborted.push_back(done.get_future());
+    std::thread([&nccl = pair->nccl_, communicator, done = std::move(done)]() mutable {
+      nccl.communicator_abort(communicator);
+      done.set_value();
+    }).detach();
+  }
+  const auto end = std::chrono::steady_clock::now() + patience;
+  for (const std::future<void>& done : aborted) done.wait_until(end);
 }
 
 std::vector<NcclId> make_nccl_ids(const Nccl& nccl, std::size_t num_pairs) {

@@ -1,6 +1,7 @@
 // Two GPUs of different processes, one of which sends to the other through NCCL.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -34,6 +35,8 @@ class NcclPair {
   void abort() noexcept;
 
  private:
+  friend void abort_all(std::span<NcclPair* const> pairs, std::chrono::nanoseconds patience);
+
   void try_out(const Device& device);
 
   const Nccl& nccl_;
@@ -42,6 +45,10 @@ class NcclPair {
   NcclCommunicator communicator_ = nullptr;
   HomeProcess home_;
 };
+
+// Aborts pairs at once, because one may end only when others have. It waits no longer than `patience`: a device may
+// never answer.
+void abort_all(std::span<NcclPair* const> pairs, std::chrono::nanoseconds patience);
 
 // The ids of `num_pairs` pairs, made by whoever tells all others. Throws DeviceError.
 std::vector<NcclId> make_nccl_ids(const Nccl& nccl, std::size_t num_pairs);

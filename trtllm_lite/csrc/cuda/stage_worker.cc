@@ -21,7 +21,8 @@ constexpr auto kTimeBetweenLooks = 100us;  // nobody is kept waiting: more steps
 StageWorker::StageWorker(std::span<const Engine* const> engines, std::span<const int> devices, std::int64_t num_blocks,
                          std::int64_t num_host_blocks, const std::vector<std::string>& library_directories,
                          std::chrono::nanoseconds timeout)
-    : group_(engines, devices, num_blocks, library_directories, timeout),
+    : timeout_(timeout),
+      group_(engines, devices, num_blocks, library_directories, timeout),
       num_stages_(static_cast<std::size_t>(engines.front()->manifest().mapping.pp_size)),
       flights_(num_stages_ + 2) {
   for (CudaExecutor* const rank : group_.ranks()) {
@@ -38,9 +39,7 @@ StageWorker::StageWorker(std::span<const Engine* const> engines, std::span<const
 
 StageWorker::~StageWorker() {
   close();
-  for (const auto& source : sources_) source->abort();  // or else the streams might never end
-  for (const auto& pair : tokens_) pair->abort();
-  for (const auto& sink : sinks_) sink->abort();
+  abort_all(pairs_, timeout_);  // or else the streams might never end
   for (const StageRank& rank : ranks_) {
     if (rank.executor->device().try_make_current()) driver().stream_synchronize(rank.executor->stream());
   }
@@ -55,6 +54,7 @@ void StageWorker::connect(const Nccl& nccl, std::span<const NcclId> ids) {
     rank.device().make_current();
     const std::string what = is_first_stage(mapping) ? "receiving tokens" : "receiving rows of the stage before";
     auto pair = std::make_unique<NcclPair>(nccl, ids[first + part], PairRole::kReceives, rank.device(), what);
+    pairs_.push_back(pair.get());
     if (is_first_stage(mapping)) {
       tokens_.push_back(std::move(pair));
       continue;
@@ -67,6 +67,7 @@ void StageWorker::connect(const Nccl& nccl, std::span<const NcclId> ids) {
     rank.device().make_current();
     auto pair = std::make_unique<NcclPair>(nccl, ids[first + tp_size + part], PairRole::kSends, rank.device(),
                                            "sending rows to the next stage");
+    pairs_.push_back(pair.get());
     sinks_.push_back(std::make_unique<NcclRowSink>(rank, std::move(pair)));
     ranks_[part].to = sinks_.back().get();
   }

@@ -62,11 +62,13 @@ class StageWorker {
   bool is_ended(const Flight& flight) const;
   void wait_for_end(const Flight& flight) const;
 
+  const std::chrono::nanoseconds timeout_;
   CudaGroup group_;
   const std::size_t num_stages_;
   std::vector<std::unique_ptr<NcclRowSource>> sources_;  // of each rank; none in the first stage
   std::vector<std::unique_ptr<NcclPair>> tokens_;        // of each rank of the first stage
   std::vector<std::unique_ptr<NcclRowSink>> sinks_;      // of each rank
+  std::vector<NcclPair*> pairs_;                         // of all these
   std::vector<StageRank> ranks_;
   HomeBound<ThreadPool> threads_;  // one for each rank, if there are several
   std::vector<Flight> flights_;

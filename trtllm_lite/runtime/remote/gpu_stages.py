@@ -34,6 +34,7 @@ class GpuStages:
         """``processes`` has all stages of the engine but the last."""
         self.num_stages, self._num_ranks = mapping.pp_size, mapping.num_ranks
         self._processes = processes
+        self.rank_seconds = RANK_SECONDS
         self.close = weakref.finalize(self, processes.close)
         self.nodes = ["unknown"] * (self.num_stages - 1)
         self.failure: str | None = None  # why no step can run any more
@@ -60,7 +61,7 @@ class GpuStages:
 
     def load(self, num_blocks: int, num_host_blocks: int) -> None:
         """Begin to load the engines."""
-        self._loading = self._call_all("load", num_blocks, num_host_blocks, RANK_SECONDS)
+        self._loading = self._call_all("load", num_blocks, num_host_blocks, self.rank_seconds)
 
     def connect(self, last: Any, engine: Any) -> None:
         """Wait until the engines are loaded, and connect them and the last stage. Raises DeviceError."""
@@ -115,7 +116,7 @@ class GpuStages:
             except (TimeoutError, StageFailed):
                 has_ended = False
             if not has_ended:
-                self._fail(stage, f"is not done after {2 * RANK_SECONDS:.0f} s", f"step {step}")
+                self._fail(stage, f"is not done after {2 * self.rank_seconds:.0f} s", f"step {step}")
 
     def fail(self, why: str) -> None:
         """No step can be carried out any more, since the last stage has failed."""

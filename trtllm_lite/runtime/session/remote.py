@@ -10,7 +10,7 @@ from trtllm_lite.files import library_directories
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.remote.engine_files import Digests, stages_of
 from trtllm_lite.runtime.remote.gpu_stage import named_gpus
-from trtllm_lite.runtime.remote.gpu_stages import RANK_SECONDS, GpuStages
+from trtllm_lite.runtime.remote.gpu_stages import GpuStages
 from trtllm_lite.runtime.remote.processes import StageProcesses
 from trtllm_lite.runtime.session.limits import RunnerLimits, RunnerOptions
 
@@ -101,7 +101,7 @@ def open_last_stage(
         devices=devices,
         num_blocks=limits.num_blocks,
         library_directories=library_directories(),
-        rank_timeout=RANK_SECONDS,
+        rank_timeout=stages.rank_seconds,
     )
     stages.connect(last, engines[0])
     return last

@@ -117,7 +117,7 @@ def test_what_cannot_run_is_refused(
         open_session(three, 0, RunnerOptions(distributed_executor_backend="ray", device_ids=(7,)))
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CUDA_VISIBLE_DEVICES")
-        with pytest.raises(DeviceError, match=r"stage 0 of 3 was placed on GPU 0 of .*, which the last stage takes"):
+        with pytest.raises(DeviceError, match=r"stage \d of 3 was placed on GPU 0 of .*, which the last stage takes"):
             LLM(three, distributed_executor_backend="ray")
     cluster.wait_until_free()
     monkeypatch.setattr(placement, "PLACING_SECONDS", 0.1)

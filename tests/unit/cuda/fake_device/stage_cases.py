@@ -57,7 +57,7 @@ class Pipelines:
         stages.load(num_blocks, options.get("num_host_blocks", 0))
         engines = [_core.Engine(str(path)) for path in files[-tp_size:]]
         where = {"devices": list(range(tp_size)), "library_directories": []}
-        last = _core.LastStage(engines, stages, num_blocks=num_blocks, rank_timeout=gpu_stages.RANK_SECONDS, **where)
+        last = _core.LastStage(engines, stages, num_blocks=num_blocks, rank_timeout=stages.rank_seconds, **where)
         for call in stages._loading:
             children.result(call, 60)
         self.before_connecting(children)
