@@ -60,15 +60,24 @@ def ranks_table(path: Path) -> str:
     rows = [
         [title, _text(one, title), *(cell for other in others for cell in _cells(one, other, title))] for title in one
     ]
-    report = json.loads(path.read_text())[str(max(by_ranks))]["throughput"][0]
+    reports = json.loads(path.read_text())[str(max(by_ranks))]
+    (report,) = reports["throughput"]
     return (
         f"{report['machine']['gpu']}, driver {report['versions']['driver']}, {report['date'][:10]}, commit "
-        f"{str(report['commit'])[:10]}; random weights and prompts. The floor is that of a card's own bytes or "
+        f"{_commits(reports)}; random weights and prompts. The floor is that of a card's own bytes or "
         f"operations ({report['terms']['memory_bandwidth']:,.0f} GB/s, {report['terms']['peak_tflops']:,.0f} TFLOPS), "
         f"without the link between the cards.\n\n{markdown(titles, rows)}\n\n{_shapes_of(path, report)}"
         "Measured by `bash scripts/measure_ranks.sh OUT` (`trtllm-lite bench latency` and `throughput`, token ids "
         "alone).\n"
     )
+
+
+def _commits(reports: dict[str, list[Report]]) -> str:
+    """The commit of the sources that were measured, or those of each kind of report."""
+    commits = {kind: str(of_kind[0]["commit"])[:10] for kind, of_kind in reports.items()}
+    if len(set(commits.values())) == 1:
+        return commits["throughput"]
+    return f"{commits['latency']}, throughput {commits['throughput']}"
 
 
 def _shapes_of(path: Path, report: Report) -> str:
