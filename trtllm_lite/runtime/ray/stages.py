@@ -1,11 +1,10 @@
 """What the driver does with stages in actors: it begins steps, and waits for their logits."""
 
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import ray
@@ -13,10 +12,10 @@ from numpy.typing import NDArray
 from ray.exceptions import RayError
 
 from trtllm_lite.engine.manifest import RankMapping
-from trtllm_lite.errors import DeviceError
 from trtllm_lite.runtime.ray.placement import Placement, Takes, connect, default_num_threads, reason_of
 from trtllm_lite.runtime.ray.stage import Facts, Stage
 from trtllm_lite.runtime.remote.engine_files import stages_of
+from trtllm_lite.runtime.remote.stages import StagesElsewhere
 
 STEP_SECONDS = 30.0  # for each stage of a step
 LOADING_SECONDS = 1800.0
@@ -28,7 +27,7 @@ class _Step:
     made: Sequence[Any]  # references to what each stage makes of it
 
 
-class Stages:
+class Stages(StagesElsewhere):
     """The stages of an engine, as ``_core.RemoteStages`` drives them.
 
     What a stage makes of a step goes from its node to the next stage's. A stage that fails, ends, or takes longer than
@@ -41,13 +40,11 @@ class Stages:
         Raises DeviceError if the cluster has too few CPUs, or a stage does not load.
         """
         connect()
-        self.num_stages, self.num_blocks = mapping.pp_size, num_blocks
-        num_threads = num_threads or default_num_threads(self.num_stages)
+        self.num_blocks = num_blocks
+        num_threads = num_threads or default_num_threads(mapping.pp_size)
         arguments = [(digests, num_blocks, num_threads) for digests in stages_of(files, mapping)]
         self._placement = Placement(Stage, arguments, Takes("CPU", num_threads, "add nodes, or lower num_threads"))
-        self.close = weakref.finalize(self, self._placement.release)
-        self.nodes = ["unknown"] * self.num_stages
-        self.failure: str | None = None  # why no step can run any more
+        super().__init__(mapping.pp_size, mapping.pp_size, self._placement.release)
         self._begun: deque[_Step] = deque()
         self._num_begun = 0
         self._copies: list[tuple[int, int]] = []  # that come before the next step
@@ -115,18 +112,6 @@ class Stages:
             return list(ray.get(list(wanted)))
         except RayError:
             self._fail(*_first_failed(made), what)
-
-    def _fail(self, stage: int, why: str, what: str) -> NoReturn:
-        place = f"stage {stage} of {self.num_stages}, on node {self.nodes[stage]}"
-        self.failure = f"{place}, {why} ({what}): load the engine again"
-        self.close()
-        raise DeviceError(self.failure)
-
-    def _check(self) -> None:
-        if self.failure is not None:
-            raise DeviceError(self.failure)
-        if not self.close.alive:
-            raise DeviceError("the engine's stages have been closed: load the engine again")
 
 
 def _num_ready(refs: Sequence[Any]) -> int:

@@ -1,11 +1,10 @@
 """What the process of the last stage does with the others, on whose GPUs steps begin."""
 
 import time
-import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from threading import Thread
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.remote.gpu_stage import Facts, Shape
 from trtllm_lite.runtime.remote.processes import StageFailed, StageProcesses
+from trtllm_lite.runtime.remote.stages import StagesElsewhere
 
 RANK_SECONDS = 30.0  # by which a rank may come to a collective after another; a step may take twice as long
 LOADING_SECONDS = 1800.0
@@ -24,7 +24,7 @@ CONNECTING_SECONDS = 120.0
 _ANSWERING_SECONDS = 5.0  # for a question that takes no time
 
 
-class GpuStages:
+class GpuStages(StagesElsewhere):
     """The stages of an engine but the last, as ``_core.LastStage`` drives them.
 
     A stage that fails, ends, or does not end a step in time fails all steps for good.
@@ -32,12 +32,10 @@ class GpuStages:
 
     def __init__(self, processes: StageProcesses, mapping: RankMapping) -> None:
         """``processes`` has all stages of the engine but the last."""
-        self.num_stages, self._num_ranks = mapping.pp_size, mapping.num_ranks
+        super().__init__(mapping.pp_size, mapping.pp_size - 1, processes.close)
+        self._num_ranks = mapping.num_ranks
         self._processes = processes
         self.rank_seconds = RANK_SECONDS
-        self.close = weakref.finalize(self, processes.close)
-        self.nodes = ["unknown"] * (self.num_stages - 1)
-        self.failure: str | None = None  # why no step can run any more
         self.memory = dict.fromkeys(("weights", "kv_cache", "workspace"), 0)
         self.pids: list[int] = []
         self._watches: list[Any] = []
@@ -137,18 +135,6 @@ class GpuStages:
             self._fail(stage, f"is not done after {seconds:.0f} s", what)
         except StageFailed as failed:
             self._fail(stage, str(failed), what)
-
-    def _fail(self, stage: int, why: str, what: str) -> NoReturn:
-        place = f"stage {stage} of {self.num_stages}, on node {self.nodes[stage]}"
-        self.failure = f"{place}, {why} ({what}): load the engine again"
-        self.close()
-        raise DeviceError(self.failure)
-
-    def _check(self) -> None:
-        if self.failure is not None:
-            raise DeviceError(self.failure)
-        if not self.close.alive:
-            raise DeviceError("the engine's stages have been closed: load the engine again")
 
 
 def _in_thread(function: Any) -> Future[None]:
