@@ -84,6 +84,14 @@ CASES |= {
         "starcoder2",
         {"use_bias": False, "tie_word_embeddings": False, "sliding_window": None},
     ),
+    "gpt_neox": ("gpt_neox", {}),
+    "gpt_neox-sequential-unbiased-tied": (
+        "gpt_neox",
+        {
+            **{"use_parallel_residual": False, "attention_bias": False, "tie_word_embeddings": True},
+            **{"hidden_act": "gelu_fast", "rotary_pct": 1.0},
+        },
+    ),
     "phi3": ("phi3", {}),
     "phi3-longrope-short": (
         "phi3",

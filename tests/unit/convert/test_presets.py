@@ -27,6 +27,7 @@ PARAMETERS = {
     "gemma-3-270m": 268_098_176,
     "command-r-v01": 34_980_831_232,
     "starcoder2-3b": 3_030_371_328,
+    "pythia-1.4b": 1_414_647_808,
     "mimo-7b": 7_622_619_136,  # without the layer that drafts
 }
 

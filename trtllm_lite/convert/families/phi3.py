@@ -19,7 +19,7 @@ NAMES = {
     "qkv_proj": "model.layers.{layer}.self_attn.qkv_proj",
     "gate_up_proj": "model.layers.{layer}.mlp.gate_up_proj",
 }
-ROPE = RopeDefaults(original=4096, partial=True)
+ROPE = RopeDefaults(original=4096, part=1.0)
 
 
 def read_model(config: ConfigFields) -> Decoder:
