@@ -49,12 +49,18 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         "mlp.dense_h_to_4h": "ffn_up",
         "mlp.dense_4h_to_h": "ffn_down",
     },
+    "chatglm": {"mlp.gate_up_proj": "ffn_up"},
+    "glm4": {
+        "post_self_attn_layernorm": "post_attention_norm",
+        "post_mlp_layernorm": "post_ffw_norm",
+        "mlp.gate_up_proj": "ffn_up",
+    },
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
 }
-_ARCHITECTURES = {"cohere": "command-r", "gpt_neox": "gptneox", "gemma3_text": "gemma3"}
+_ARCHITECTURES = {"cohere": "command-r", "gpt_neox": "gptneox", "glm": "chatglm", "gemma3_text": "gemma3"}
 _TRANSPOSED = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of GPT-2
 
 
@@ -212,6 +218,15 @@ def _gptneox_metadata(config: Any, head_dim: int) -> dict[str, Any]:
     }
 
 
+def _chatglm_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    rotated = int(head_dim * config.rope_parameters["partial_rotary_factor"])
+    return {**_grouped_metadata(config), "rope.dimension_count": rotated, "rope.freq_base": 10000.0}
+
+
+def _glm4_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    return {**_chatglm_metadata(config, head_dim), **_head_metadata(config, head_dim)}
+
+
 def _starcoder2_metadata(config: Any, _: int) -> dict[str, Any]:
     return {
         **_grouped_metadata(config),
@@ -223,6 +238,8 @@ def _starcoder2_metadata(config: Any, _: int) -> dict[str, Any]:
 
 _OWN_METADATA = {
     "gptneox": _gptneox_metadata,
+    "chatglm": _chatglm_metadata,
+    "glm4": _glm4_metadata,
     "starcoder2": _starcoder2_metadata,
     "gpt2": _gpt2_metadata,
     "phi3": _phi3_metadata,

@@ -18,7 +18,7 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # of every source, and on GPU
 NETWORK_FAMILIES = (  # of Hugging Face
     *FAMILIES,
     *("gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2"),
-    *("gpt_neox",),
+    *("gpt_neox", "glm", "glm4"),
 )
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
@@ -65,6 +65,8 @@ _FAMILY: dict[str, dict[str, Any]] = {
     "cohere": {"layer_norm_eps": 1e-5, "logit_scale": 0.25, "tie_word_embeddings": True},
     "starcoder2": {"norm_epsilon": 1e-5, "sliding_window": 7, "tie_word_embeddings": True},
     "gpt_neox": {"layer_norm_eps": 1e-4, "hidden_size": 72, "rotary_pct": 0.5, "rotary_emb_base": 100},
+    "glm": {"hidden_size": 72, "head_dim": 12},
+    "glm4": {"head_dim": 20},
     "phi3": {"sliding_window": 9, "hidden_size": 72, "partial_rotary_factor": 0.5},
 }
 _MODEL_TYPES = {"gemma3": "gemma3_text"}

@@ -73,6 +73,7 @@ CUDA_VARIANTS = {
         two_norms=True,
         tied=False,
     ),
+    "glm4": cuda_shape(post_norms=True, qkv_bias=True, head_dim=32, rotary_dim=16, tied=False),
     "act_order": cuda_shape(act_order=True),
     "plain": cuda_shape(
         layer_norm=True, norm_bias=True, learned_positions=True, mlp="plain", linear_bias=True, qkv_bias=True

@@ -131,6 +131,8 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("gpt_neox", {"num_key_value_heads": 2}, "num_key_value_heads: expected 6, found 2"),
         ("gpt_neox", {"hidden_act": "relu6"}, "hidden_act: expected one of silu, .*, found 'relu6'"),
         ("gpt_neox", {"sliding_window": 64}, "sliding_window: 64 is not mapped"),
+        ("glm", {"rope_ratio": 500}, "rope_ratio: 500 is not mapped"),
+        ("glm4", {"partial_rotary_factor": 1.5, "rope_parameters": None}, "factor: expected an even part"),
         ("phi3", {"attention_bias": True}, "attention_bias: True is not mapped"),
         ("phi3", {"sliding_window": 0}, "sliding_window: expected an integer"),
         ("phi3", {"rope_parameters": {"rope_type": "longrope", "short_mscale": 1.2}}, "short_mscale: 1.2 is not"),

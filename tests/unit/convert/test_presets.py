@@ -28,6 +28,8 @@ PARAMETERS = {
     "command-r-v01": 34_980_831_232,
     "starcoder2-3b": 3_030_371_328,
     "pythia-1.4b": 1_414_647_808,
+    "glm-4-9b-chat": 9_399_951_360,
+    "glm-4-9b-0414": 9_400_279_040,
     "mimo-7b": 7_622_619_136,  # without the layer that drafts
 }
 
