@@ -41,12 +41,26 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         "mlp.c_fc": "ffn_up",
         "mlp.c_proj": "ffn_down",
     },
+    "gptneox": {
+        "gpt_neox.embed_in": "token_embd",
+        "gpt_neox.final_layer_norm": "output_norm",
+        "attention.query_key_value": "attn_qkv",
+        "attention.dense": "attn_output",
+        "mlp.dense_h_to_4h": "ffn_up",
+        "mlp.dense_4h_to_h": "ffn_down",
+    },
+    "chatglm": {"mlp.gate_up_proj": "ffn_up"},
+    "glm4": {
+        "post_self_attn_layernorm": "post_attention_norm",
+        "post_mlp_layernorm": "post_ffw_norm",
+        "mlp.gate_up_proj": "ffn_up",
+    },
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
 }
-_ARCHITECTURES = {"cohere": "command-r", "gemma3_text": "gemma3"}
+_ARCHITECTURES = {"cohere": "command-r", "gpt_neox": "gptneox", "glm": "chatglm", "gemma3_text": "gemma3"}
 _TRANSPOSED = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of GPT-2
 
 
@@ -77,6 +91,9 @@ def write_gguf(
             rows = rows + 1
         if architecture in ("llama", "mistral", "smollm3", "granite") and stem.endswith(("attn_q", "attn_k")):
             rows = _interleave(rows, model.config, stem)
+        if architecture == "gptneox" and stem.endswith("attn_qkv"):
+            by_head = rows.reshape(model.config.num_attention_heads, 3, -1, *rows.shape[1:])
+            rows = by_head.swapaxes(0, 1).reshape(rows.shape)
         kind = gguf.GGMLQuantizationType[(kinds or {}).get(stem.split(".")[-1], "F32") if rows.ndim == 2 else "F32"]
         data = rows.astype(np.float16) if kind.name == "F16" else gguf.quants.quantize(rows, kind)
         writer.add_tensor(f"{stem}.{suffix}", np.ascontiguousarray(data), raw_dtype=kind)
@@ -104,7 +121,7 @@ def dequantized(model: PreTrainedModel, kinds: dict[str, str]) -> PreTrainedMode
 def _gguf_name(name: str, architecture: str) -> tuple[str, str]:
     names = {**_NAMES, **_OWN_NAMES.get(architecture, {})}
     stem, _, suffix = name.rpartition(".")
-    if stem.startswith(("model.layers.", "transformer.h.")):
+    if stem.startswith(("model.layers.", "transformer.h.", "gpt_neox.layers.")):
         _, _, layer, rest = stem.split(".", 3)
         return f"blk.{layer}.{names[rest]}", suffix
     return names[stem], suffix
@@ -191,6 +208,25 @@ def _command_r_metadata(config: Any, _: int) -> dict[str, Any]:
     }
 
 
+def _gptneox_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    return {
+        "feed_forward_length": config.intermediate_size,
+        "attention.layer_norm_epsilon": config.layer_norm_eps,
+        "use_parallel_residual": config.use_parallel_residual,
+        "rope.freq_base": config.rope_parameters["rope_theta"],
+        "rope.dimension_count": int(head_dim * config.rope_parameters["partial_rotary_factor"]),
+    }
+
+
+def _chatglm_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    rotated = int(head_dim * config.rope_parameters["partial_rotary_factor"])
+    return {**_grouped_metadata(config), "rope.dimension_count": rotated, "rope.freq_base": 10000.0}
+
+
+def _glm4_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    return {**_chatglm_metadata(config, head_dim), **_head_metadata(config, head_dim)}
+
+
 def _starcoder2_metadata(config: Any, _: int) -> dict[str, Any]:
     return {
         **_grouped_metadata(config),
@@ -212,6 +248,9 @@ def _granite_metadata(config: Any, head_dim: int) -> dict[str, Any]:
 
 _OWN_METADATA = {
     "granite": _granite_metadata,
+    "gptneox": _gptneox_metadata,
+    "chatglm": _chatglm_metadata,
+    "glm4": _glm4_metadata,
     "starcoder2": _starcoder2_metadata,
     "gpt2": _gpt2_metadata,
     "phi3": _phi3_metadata,

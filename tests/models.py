@@ -17,6 +17,11 @@ from transformers.pytorch_utils import Conv1D
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # of every source, and on GPUs
 NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2")
 NETWORK_FAMILIES += ("smollm3", "ministral", "granite")  # of Hugging Face
+NETWORK_FAMILIES = (  # of Hugging Face
+    *FAMILIES,
+    *("gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2"),
+    *("gpt_neox", "glm", "glm4"),
+)
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
@@ -61,6 +66,9 @@ _FAMILY: dict[str, dict[str, Any]] = {
     },
     "cohere": {"layer_norm_eps": 1e-5, "logit_scale": 0.25, "tie_word_embeddings": True},
     "starcoder2": {"norm_epsilon": 1e-5, "sliding_window": 7, "tie_word_embeddings": True},
+    "gpt_neox": {"layer_norm_eps": 1e-4, "hidden_size": 72, "rotary_pct": 0.5, "rotary_emb_base": 100},
+    "glm": {"hidden_size": 72, "head_dim": 12},
+    "glm4": {"head_dim": 20},
     "phi3": {"sliding_window": 9, "hidden_size": 72, "partial_rotary_factor": 0.5},
     "smollm3": {"no_rope_layers": [1, 0, 1], "tie_word_embeddings": True},
     "ministral": {
@@ -73,11 +81,13 @@ _FAMILY: dict[str, dict[str, Any]] = {
     },
 }
 _MODEL_TYPES = {"gemma3": "gemma3_text"}
+_LAYER_NORM_SHAPE = {key: value for key, value in _SHAPE.items() if key != "rms_norm_eps"}
 _SHAPES = {
     **dict.fromkeys(_FAMILY, _SHAPE),
     "gpt2": _VOCABULARY,
-    "starcoder2": {key: value for key, value in _SHAPE.items() if key != "rms_norm_eps"},
-    "cohere": {key: value for key, value in _SHAPE.items() if key != "rms_norm_eps"},
+    "starcoder2": _LAYER_NORM_SHAPE,
+    "cohere": _LAYER_NORM_SHAPE,
+    "gpt_neox": {key: value for key, value in _LAYER_NORM_SHAPE.items() if key != "num_key_value_heads"},
 }
 
 

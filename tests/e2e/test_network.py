@@ -96,6 +96,19 @@ CASES |= {
         "starcoder2",
         {"use_bias": False, "tie_word_embeddings": False, "sliding_window": None},
     ),
+    "gpt_neox": ("gpt_neox", {}),
+    "gpt_neox-sequential-unbiased-tied": (
+        "gpt_neox",
+        {
+            **{"use_parallel_residual": False, "attention_bias": False, "tie_word_embeddings": True},
+            **{"hidden_act": "gelu_fast", "rotary_pct": 1.0},
+        },
+    ),
+    "glm": ("glm", {}),
+    "glm-unbiased-tied": ("glm", {"attention_bias": False, "tie_word_embeddings": True, "num_key_value_heads": 6}),
+    "glm-whole-heads": ("glm", {"partial_rotary_factor": 1.0}),
+    "glm4": ("glm4", {}),
+    "glm4-unbiased": ("glm4", {"attention_bias": False}),
     "phi3": ("phi3", {}),
     "phi3-longrope-short": (
         "phi3",

@@ -46,6 +46,11 @@ def in_words_of(family: str, shape: dict[str, Any]) -> dict[str, Any]:
         return {names[name]: value for name, value in shape.items() if name in names}
     has_head_dim = family not in ("phi3", "cohere", "starcoder2", "smollm3", "granite")
     return {name: value for name, value in shape.items() if name != "head_dim" or has_head_dim}
+    without_head_dim = ("phi3", "cohere", "starcoder2", "gpt_neox")
+    lacking = {"head_dim"} if family in without_head_dim else set()
+    if family == "gpt_neox":
+        lacking.add("num_key_value_heads")
+    return {name: value for name, value in shape.items() if name not in lacking}
 
 
 def make_case(

@@ -31,9 +31,10 @@ class Gguf:
 
     The conversion undoes what llama.cpp changes in tensors. With ``interleaved_rope`` llama.cpp has reordered the rows
     of the query and key projections so that RoPE rotates neighbouring elements; ``transposed`` are the roles of
-    matrices whose axes it has swapped; with ``norms_plus_one`` it has added 1 to the weights of norms. With
-    ``optional_bias`` the config has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file shows only by its
-    tensors.
+    matrices whose axes it has swapped; with ``norms_plus_one`` it has added 1 to the weights of norms; with
+    ``qkv_apart`` it has put the queries of all heads before the keys and these before the values, where the source has
+    all three of one head before those of the next, in the tensor of role qkv_proj. With ``optional_bias`` the config
+    has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file shows only by its tensors.
     """
 
     architecture: str
@@ -43,6 +44,7 @@ class Gguf:
     interleaved_rope: bool = False
     transposed: tuple[str, ...] = ()
     norms_plus_one: bool = False
+    qkv_apart: bool = False
     optional_bias: bool = False
 
 

@@ -13,7 +13,7 @@ from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.convert.usual_parts import UsualParts
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.ends import Embedding, Head
-from trtllm_lite.network.layers import Block, Layer, Residual, SequentialLayer
+from trtllm_lite.network.layers import Block, Layer, SequentialLayer
 from trtllm_lite.network.mlp import Activation
 from trtllm_lite.network.norms import RmsNorm
 
@@ -71,14 +71,7 @@ class GemmaParts(UsualParts):
 
     def layer(self, tensors: Tensors, attention: Block) -> SequentialLayer:
         """A layer with a norm before and a norm behind each block."""
-
-        def residual(name: str, block: Block) -> Residual:
-            norms = (self.norm(tensors, f"{name}_{place}", self.sizes.hidden_size) for place in ("norm", "post_norm"))
-            before, behind = norms
-            return Residual(before, block, behind)
-
-        mlp = self.gated_mlp(tensors, self.activation)
-        return SequentialLayer(residual("attention", attention), residual("mlp", mlp))
+        return self.sandwich_norm_layer(tensors, attention, self.gated_mlp(tensors, self.activation))
 
     def capped_decoder(self, config: ConfigFields, layers: tuple[Layer, ...], softcap: float | None) -> Decoder:
         """A decoder of ``layers`` between embedding and head, which share a matrix unless the config says otherwise.

@@ -80,8 +80,8 @@ def _head_sizes(model: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]
     head_dim = config.get("head_dim", derived)
     if model.get("attention.value_length") == head_dim:
         model.pop("attention.value_length", None)
-    rotated = model.pop("rope.dimension_count", head_dim)
-    return {} if rotated == head_dim or not head_dim else {"partial_rotary_factor": rotated / head_dim}
+    rotated = model.pop("rope.dimension_count", None)
+    return {} if rotated is None or not head_dim else {"partial_rotary_factor": rotated / head_dim}
 
 
 def _rope(model: dict[str, Any], factors: Mapping[str, list[float]]) -> dict[str, Any]:

@@ -45,14 +45,16 @@ _QUANTIZED_DTYPE = "float16"
 class GgufTensor:
     """``raw`` is the reader's tensor, ``name`` Hugging Face's.
 
-    ``interleaved_heads`` is the number of heads whose rows were interleaved for RoPE, 0 for none; ``offset`` is the
-    amount by which the stored values are too large.
+    ``interleaved_heads`` is the number of heads whose rows were interleaved for RoPE, ``parted_heads`` of those whose
+    queries, keys and values were put apart, 0 for none; ``offset`` is the amount by which the stored values are too
+    large.
     """
 
     raw: Any
     name: str
     transposed: bool = False
     interleaved_heads: int = 0
+    parted_heads: int = 0
     offset: float = 0.0
 
     @classmethod
@@ -65,12 +67,14 @@ class GgufTensor:
         role = roles.get(re.sub(r"^blk\.\d+\.", "blk.{layer}.", stem))
         if role is None or role not in family.tensor_names:
             return cls(raw, raw.name)
-        heads = {"q_proj": config.get("num_attention_heads"), "k_proj": config.get("num_key_value_heads")}.get(role)
+        num_heads = _integer(config.get("num_attention_heads"))
+        interleaved = {"q_proj": num_heads, "k_proj": _integer(config.get("num_key_value_heads"))}.get(role, 0)
         return cls(
             raw,
             f"{family.tensor_names[role].format(layer=number.group(1) if number else '')}.{suffix}",
             transposed=role in declared.transposed and suffix == "weight",
-            interleaved_heads=heads if declared.interleaved_rope and isinstance(heads, int) else 0,
+            interleaved_heads=interleaved if declared.interleaved_rope else 0,
+            parted_heads=num_heads if declared.qkv_apart and role == "qkv_proj" else 0,
             offset=1.0 if declared.norms_plus_one and role.endswith("norm") else 0.0,
         )
 
@@ -93,6 +97,9 @@ class GgufTensor:
             values = values.T
         if self.interleaved_heads:
             values = halves_from_pairs(values, self.interleaved_heads)
+        if self.parted_heads:
+            by_kind = values.reshape(3, self.parted_heads, -1, *values.shape[1:])
+            values = by_kind.swapaxes(0, 1).reshape(values.shape)
         return values.astype(np.float32) - np.float32(self.offset) if self.offset else values
 
     def _part(self, part: str) -> NDArray:
@@ -120,6 +127,10 @@ def check_types(path: Path, tensors: Iterable[Any]) -> None:
 def expand(tensor: Any) -> NDArray:
     """The values of the reader's tensor: a view for plain types, float32 for quantized ones."""
     return _expand_rows(tensor.data, tensor.tensor_type).reshape(_shape(tensor))
+
+
+def _integer(value: Any) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _shape(tensor: Any) -> tuple[int, ...]:

@@ -14,9 +14,10 @@ def read_rope(config: ConfigFields, head_dim: int, max_positions: int, defaults:
     """RoPE of a model: ``rope_parameters``, or else ``rope_theta`` and ``rope_scaling``."""
     outside = config.take(ORIGINAL) is not None
     original = config.integer(ORIGINAL) if outside else defaults.original
-    theta, part = config.number("rope_theta", defaults.theta), config.number("partial_rotary_factor", 1.0)
+    theta = config.number("rope_theta", defaults.theta)
+    part = config.number("partial_rotary_factor", defaults.part or 1.0), defaults.part is not None
     name, raw = _parameters(config)
-    return _read(config, name, raw, RopeSizes(head_dim, max_positions, original), theta, (part, defaults.partial))
+    return _read(config, name, raw, RopeSizes(head_dim, max_positions, original), theta, part)
 
 
 def read_ropes_by_layer_type(

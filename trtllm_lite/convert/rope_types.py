@@ -18,14 +18,15 @@ FREQUENCY_FACTORS = "frequency_factors"  # GGUF only: a tensor of divisors, one 
 
 @dataclass(frozen=True)
 class RopeDefaults:
-    """The defaults of a family for absent keys; ``partial`` says whether its models may rotate only a part of a head.
+    """The defaults of a family for absent keys.
 
-    ``original`` is the length of pretraining in tokens; None means max_position_embeddings.
+    ``original`` is the length of pretraining in tokens; None means max_position_embeddings. ``part`` is the share of
+    every head that is rotated; None: whole heads, and no config may say otherwise.
     """
 
     theta: float = 10000.0
     original: int | None = None
-    partial: bool = False
+    part: float | None = None
 
 
 USUAL_ROPE = RopeDefaults()

@@ -20,6 +20,7 @@ from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.mlp import Activation, GatedMlp
 from trtllm_lite.network.norms import Norm, RmsNorm
 from trtllm_lite.network.rope import Rope
+from trtllm_lite.network.weight_expression import HalvesFromPairs
 
 MakeNorm = Callable[[Tensors, str, int], Norm]
 
@@ -40,6 +41,18 @@ class Projections(NamedTuple):
     key: Linear
     value: Linear
     output: Linear
+
+    def rotating_halves(self, sizes: Sizes, rope: Rope) -> "Projections":
+        """Queries and keys reordered to the usual RoPE of halves, for models whose RoPE rotates neighbours."""
+
+        def reordered(linear: Linear, heads: int) -> Linear:
+            dim = 2 * len(rope.inv_freq)
+            bias = None if linear.bias is None else HalvesFromPairs(linear.bias, heads, dim)
+            return Linear(HalvesFromPairs(linear.weight, heads, dim), bias)
+
+        return self._replace(
+            query=reordered(self.query, sizes.num_attention_heads), key=reordered(self.key, sizes.num_key_value_heads)
+        )
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,12 @@ class UsualParts:
         gate, up = (tensors.linear(role, wide, hidden, bias) for role in ("gate_proj", "up_proj"))
         return GatedMlp(gate, up, tensors.linear("down_proj", hidden, wide, bias), activation)
 
+    def gate_up_mlp(self, tensors: Tensors, activation: Activation) -> GatedMlp:
+        """A gated MLP whose gate and up are one tensor, the rows of the gate first."""
+        hidden, wide = self.sizes.hidden_size, self.sizes.intermediate_size
+        gate, up = tensors.weight("gate_up_proj", 2 * wide, hidden).split(wide, wide)
+        return GatedMlp(Linear(gate), Linear(up), tensors.linear("down_proj", hidden, wide), activation)
+
     def pre_norm_layer(self, tensors: Tensors, attention: Block, mlp: Block) -> SequentialLayer:
         """A layer with a norm before attention and a norm before the MLP."""
         hidden = self.sizes.hidden_size
@@ -83,6 +102,15 @@ class UsualParts:
             Residual(self.norm(tensors, "attention_norm", hidden), attention),
             Residual(self.norm(tensors, "mlp_norm", hidden), mlp),
         )
+
+    def sandwich_norm_layer(self, tensors: Tensors, attention: Block, mlp: Block) -> SequentialLayer:
+        """A layer with a norm before and a norm behind each block (arXiv 2105.13290, section 2.4)."""
+
+        def residual(name: str, block: Block) -> Residual:
+            before, behind = (self.norm(tensors, f"{name}_{n}", self.sizes.hidden_size) for n in ("norm", "post_norm"))
+            return Residual(before, block, behind)
+
+        return SequentialLayer(residual("attention", attention), residual("mlp", mlp))
 
     def head(self, tied: bool) -> Linear:
         """The linear layer of the LM head: the embedding's matrix if ``tied``."""

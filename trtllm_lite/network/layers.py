@@ -55,17 +55,23 @@ class SequentialLayer:
 
 @dataclass(frozen=True)
 class ParallelLayer:
-    """hidden + attention(norm(hidden)) + mlp(norm(hidden)), with one norm for both (GPT-J, arXiv 2204.02311)."""
+    """hidden + attention(norm(hidden)) + mlp(norm(hidden)) (GPT-J, arXiv 2204.02311).
+
+    The MLP has ``mlp_norm`` instead where that is given (GPT-NeoX, arXiv 2204.06745, section 2.1).
+    """
 
     norm: Norm
     attention: Block
     mlp: Block
+    mlp_norm: Norm | None = None
 
     def __call__(self, context: DecoderContext, hidden: ir.Value) -> ir.Value:
         graph = context.graph
         x = self.norm(graph, hidden, "norm")
         with graph.scope("attention"):
             mixed = self.attention(context, x)
+        if self.mlp_norm is not None:
+            x = self.mlp_norm(graph, hidden, "mlp_norm")
         with graph.scope("mlp"):
             expanded = self.mlp(context, x)
         attended = graph.op("Add", [hidden, mixed], "attention_residual")

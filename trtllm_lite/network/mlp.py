@@ -23,12 +23,13 @@ class Activation:
         return context.graph.op(self.op_type, [x], self.name, self.attributes)
 
 
-# The keys are transformers' names (ACT2FN), in which gelu_new and gelu_pytorch_tanh are the same approximation.
+# The keys are transformers' names (ACT2FN), in which gelu_new, gelu_fast and gelu_pytorch_tanh are one approximation.
 ACTIVATIONS: Mapping[str, Activation] = {
     "silu": Activation("Swish", "swish"),
     "swish": Activation("Swish", "swish"),
     "gelu": Activation("Gelu", "gelu", {"approximate": "none"}),
     "gelu_new": Activation("Gelu", "gelu", {"approximate": "tanh"}),
+    "gelu_fast": Activation("Gelu", "gelu", {"approximate": "tanh"}),
     "gelu_pytorch_tanh": Activation("Gelu", "gelu", {"approximate": "tanh"}),
 }
 

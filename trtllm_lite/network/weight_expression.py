@@ -5,7 +5,6 @@ misshapen tensors are found before any is read. Equal expressions are the same w
 (tied embeddings).
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -216,17 +215,24 @@ class HalvesFromPairs(_OfOne):
     """The rows of a query or key projection, or its bias, reordered for RoPE by halves (:func:`halves_from_pairs`)."""
 
     heads: int
+    rotary_dim: int | None = None
+
+    def by_rows(self, replacement: Callable[[SourceTensor], WeightExpression]) -> WeightExpression | None:
+        operand = self.operand.by_rows(replacement)
+        return None if operand is None else replace(self, operand=operand)
 
     def evaluate(self, read: Read) -> NDArray:
-        return halves_from_pairs(self.operand.evaluate(read), self.heads)
+        return halves_from_pairs(self.operand.evaluate(read), self.heads, self.rotary_dim)
 
 
-def halves_from_pairs(rows: NDArray, heads: int) -> NDArray:
-    """Within each head, rows 2i and 2i+1 go to i and i + head_dim/2.
+def halves_from_pairs(rows: NDArray, heads: int, rotary_dim: int | None = None) -> NDArray:
+    """Within each head, rows 2i and 2i+1 of the first ``rotary_dim`` (None: of all) go to i and i + rotary_dim/2.
 
-    A model whose RoPE rotates neighbours (2i, 2i+1) becomes one that rotates (i, i + head_dim/2): with the rows of
+    A model whose RoPE rotates neighbours (2i, 2i+1) becomes one that rotates (i, i + rotary_dim/2): with the rows of
     queries and keys reordered alike, their products stay what they are. ``rows`` is [heads * head_dim, …].
     """
-    head_dim = math.prod(rows.shape[:1]) // heads
-    pairs = rows.reshape(heads, head_dim // 2, 2, *rows.shape[1:])
-    return pairs.swapaxes(1, 2).reshape(rows.shape)
+    by_head = rows.reshape(heads, -1, *rows.shape[1:])
+    rotated, rest = by_head[:, :rotary_dim], by_head[:, by_head.shape[1] if rotary_dim is None else rotary_dim :]
+    pairs = rotated.reshape(heads, -1, 2, *rows.shape[1:])
+    halves = pairs.swapaxes(1, 2).reshape(rotated.shape)
+    return np.concatenate([halves, rest], 1).reshape(rows.shape)

@@ -61,6 +61,19 @@ CUDA_VARIANTS = {
         rotary_dim=0,
     ),
     "cohere": cuda_shape(layer_norm=True, parallel=True, logit_scale=0.25),
+    "gpt_neox": cuda_shape(
+        layer_norm=True,
+        norm_bias=True,
+        head_dim=32,
+        rotary_dim=20,
+        mlp="plain",
+        qkv_bias=True,
+        linear_bias=True,
+        parallel=True,
+        two_norms=True,
+        tied=False,
+    ),
+    "glm4": cuda_shape(post_norms=True, qkv_bias=True, head_dim=32, rotary_dim=16, tied=False),
     "act_order": cuda_shape(act_order=True),
     "plain": cuda_shape(
         layer_norm=True, norm_bias=True, learned_positions=True, mlp="plain", linear_bias=True, qkv_bias=True

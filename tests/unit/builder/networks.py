@@ -37,6 +37,7 @@ class Shape:
     linear_bias: bool = False  # of attention's output, plain MLPs and the head
     post_norms: bool = False
     parallel: bool = False
+    two_norms: bool = False  # of parallel blocks
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
@@ -72,6 +73,17 @@ VARIANTS = {
         mlp="gelu_tanh", post_norms=True, qk_norm=True, windows=(5, 0), embedding_scale=6.0, thetas=(100.0, 5000.0)
     ),
     "cohere": Shape(layer_norm=True, parallel=True, logit_scale=0.0625),
+    "gpt_neox": Shape(
+        layer_norm=True,
+        norm_bias=True,
+        rotary_dim=6,
+        mlp="plain",
+        qkv_bias=True,
+        linear_bias=True,
+        parallel=True,
+        two_norms=True,
+        tied=False,
+    ),
     "act_order": Shape(act_order=True),
     "geglu": Shape(mlp="gelu", mlp_bias=True, layers=1, windows=(0,)),
     "bfloat16": Shape(dtype=ir.DataType.BFLOAT16),
@@ -231,9 +243,11 @@ class Network:
         mixed = self._attention(path + ".attention", layer, x)
         if s.post_norms:
             mixed = self._row_norm(path + ".attention_norm", mixed, prefix + "attention_norm.weight")
+        stream = hidden
         hidden = self._op(path + ".attention.add", "Add", hidden, mixed)
-        if not s.parallel:
-            x = self._row_norm(path + ".post_norm", hidden, prefix + "post_attention_layernorm.weight")
+        if not s.parallel or s.two_norms:
+            read = stream if s.parallel else hidden
+            x = self._row_norm(path + ".post_norm", read, prefix + "post_attention_layernorm.weight")
         expanded = self._mlp(path, prefix, x)
         if s.post_norms:
             expanded = self._row_norm(path + ".mlp_norm", expanded, prefix + "mlp_norm.weight")

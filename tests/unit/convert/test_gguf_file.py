@@ -11,10 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from transformers.integrations.gguf.dequant import dequantize
 
 from tests.gguf_writer import dequantized, write_gguf
-from tests.models import FAMILIES, NETWORK_FAMILIES, tiny_model
+from tests.models import FAMILIES, NETWORK_FAMILIES, save_model, tiny_model
 from tests.onnx_runner import OnnxRunner
 from tests.tolerances import assert_close
 from trtllm_lite.convert import convert_checkpoint
@@ -59,9 +60,8 @@ _SAID: dict[str, dict[str, Any]] = {
 def test_plain_tensors_come_back_exactly(family: str, tmp_path: Path) -> None:
     model = tiny_model(family, **_SAID.get(family, {}))
     source = open_gguf(write_gguf(model, tmp_path / "m.gguf"))
-    expected = model.state_dict()
-    if model.config.tie_word_embeddings:
-        del expected["lm_head.weight"]
+    save_model(model, tmp_path / "model")
+    expected = load_file(tmp_path / "model" / "model.safetensors")
     assert source.tensors.keys() == expected.keys()
     for name, tensor in expected.items():
         assert source.tensors[name] == TensorInfo("float32", tuple(tensor.shape))
@@ -169,7 +169,7 @@ def test_rope_scaling(tmp_path: Path) -> None:
     [
         (
             {"general.architecture": "mamba"},
-            "GGUF architecture 'mamba', expected one of command-r, gemma2, .*llama, mistral",
+            "GGUF architecture 'mamba', expected one of .*command-r, gemma2, .*llama, mistral",
         ),
         ({"llama.expert_count": 8}, r"llama\.expert_count: 8 is not mapped"),
         ({"llama.attention.sliding_window": 32}, r"llama\.attention\.sliding_window: 32 is not mapped"),

@@ -33,6 +33,9 @@ PARAMETERS = {
     "ministral-8b": 8_019_808_256,
     "granite-3.1-2b": 2_533_531_648,
     "falcon3-7b": 7_455_550_464,
+    "pythia-1.4b": 1_414_647_808,
+    "glm-4-9b-chat": 9_399_951_360,
+    "glm-4-9b-0414": 9_400_279_040,
     "mimo-7b": 7_622_619_136,  # without the layer that drafts
 }
 

@@ -62,6 +62,14 @@ def test_a_norm_may_stand_before_and_behind_a_block() -> None:
     assert [name for name, *_ in behind] == ["mlp.double", "mlp_post_norm", "mlp_residual"]
 
 
+def test_parallel_blocks_may_have_norms_of_their_own() -> None:
+    nodes = _nodes(lambda context, x: ParallelLayer(_NORM, _double, _double, _NORM)(context, x))
+    assert nodes[2:4] == [
+        ("mlp_norm", "RMSNormalization", ["x", "norm.weight"]),
+        ("mlp.double", "Add", ["mlp_norm", "mlp_norm"]),
+    ]
+
+
 def test_parallel_blocks_read_one_norm() -> None:
     nodes = _nodes(lambda context, x: ParallelLayer(_NORM, _double, _double)(context, x))
     assert nodes == [

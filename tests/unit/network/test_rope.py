@@ -67,7 +67,7 @@ def test_equal_to_transformers(parameters: dict[str, Any], head_dim: int, theta:
         random = np.random.default_rng(0)
         parameters |= {f"{kind}_factor": random.uniform(1, 9, head_dim // 2).tolist() for kind in ("short", "long")}
     fields = ConfigFields({"rope_parameters": parameters})
-    rope = read_rope(fields, head_dim, MAX_POSITIONS, RopeDefaults(partial=True))
+    rope = read_rope(fields, head_dim, MAX_POSITIONS, RopeDefaults(part=1.0))
     assert fields.problems == []
     inv_freq, factor = _reference(parameters, head_dim)
     # A few units in the last place: numpy's and torch's float32 powers differ by one.
@@ -85,7 +85,7 @@ def test_old_and_new_spellings_agree() -> None:
 @pytest.mark.parametrize("factor", [0.4, 1.5, 0.01])
 def test_a_rotated_part_is_even(factor: float) -> None:
     fields = ConfigFields({"partial_rotary_factor": factor})
-    read_rope(fields, 64, 4096, RopeDefaults(partial=True))
+    read_rope(fields, 64, 4096, RopeDefaults(part=1.0))
     assert f"partial_rotary_factor: expected an even part of 64 elements, found {factor}" in fields.problems[0]
 
 

@@ -15,9 +15,7 @@ from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.ends import Embedding, Head
 from trtllm_lite.network.layers import Layer, ParallelLayer
-from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.norms import LayerNorm
-from trtllm_lite.network.weight_expression import HalvesFromPairs
 
 ROPE = RopeDefaults(theta=500000.0)
 
@@ -33,9 +31,8 @@ def read_model(config: ConfigFields) -> Decoder:
     )
 
     def layer(tensors: Tensors, _: int) -> Layer:
-        query, key, value, output = parts.projections(tensors, bias, bias)
-        query, key = _reordered(query, sizes.num_attention_heads), _reordered(key, sizes.num_key_value_heads)
-        attention = Attention(query, key, value, output, sizes.heads, rope=rope)
+        projections = parts.projections(tensors, bias, bias).rotating_halves(sizes, rope)
+        attention = Attention(*projections, sizes.heads, rope=rope)
         norm = parts.norm(tensors, "attention_norm", sizes.hidden_size)
         return ParallelLayer(norm, attention, parts.gated_mlp(tensors, activation))
 
@@ -43,11 +40,6 @@ def read_model(config: ConfigFields) -> Decoder:
     final_norm = parts.norm(parts.tensors, "final_norm", sizes.hidden_size)
     head = Head(parts.head(config.flag("tie_word_embeddings", True)), scale=config.number("logit_scale", 0.0625))
     return Decoder(sizes, Embedding(table), parts.layers(layer), final_norm, head)
-
-
-def _reordered(linear: Linear, heads: int) -> Linear:
-    bias = None if linear.bias is None else HalvesFromPairs(linear.bias, heads)
-    return Linear(HalvesFromPairs(linear.weight, heads), bias)
 
 
 FAMILY = Family(

@@ -12,14 +12,13 @@ from trtllm_lite.convert.usual_parts import LlamaParts, Projections
 from trtllm_lite.network.decoder import Decoder, Sizes
 from trtllm_lite.network.layers import Layer
 from trtllm_lite.network.linear import Linear
-from trtllm_lite.network.mlp import GatedMlp
 
 NAMES = {
     **TENSOR_NAMES,
     "qkv_proj": "model.layers.{layer}.self_attn.qkv_proj",
     "gate_up_proj": "model.layers.{layer}.mlp.gate_up_proj",
 }
-ROPE = RopeDefaults(original=4096, partial=True)
+ROPE = RopeDefaults(original=4096, part=1.0)
 
 
 def read_model(config: ConfigFields) -> Decoder:
@@ -31,11 +30,7 @@ def read_model(config: ConfigFields) -> Decoder:
 
     def layer(tensors: Tensors, _: int) -> Layer:
         attention = parts.attention(_projections(tensors, parts.sizes), window=window)
-        sizes = parts.sizes
-        hidden, wide = sizes.hidden_size, sizes.intermediate_size
-        gate, up = tensors.weight("gate_up_proj", 2 * wide, hidden).split(wide, wide)
-        down = tensors.linear("down_proj", hidden, wide)
-        return parts.pre_norm_layer(tensors, attention, GatedMlp(Linear(gate), Linear(up), down, parts.activation))
+        return parts.pre_norm_layer(tensors, attention, parts.gate_up_mlp(tensors, parts.activation))
 
     return parts.decoder(config, parts.layers(layer))
 
