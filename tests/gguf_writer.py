@@ -75,7 +75,7 @@ def write_gguf(
             rows = rows.T
         if architecture.startswith("gemma") and stem.endswith("norm"):
             rows = rows + 1
-        if architecture in ("llama", "mistral") and stem.endswith(("attn_q", "attn_k")):
+        if architecture in ("llama", "mistral", "smollm3", "granite") and stem.endswith(("attn_q", "attn_k")):
             rows = _interleave(rows, model.config, stem)
         kind = gguf.GGMLQuantizationType[(kinds or {}).get(stem.split(".")[-1], "F32") if rows.ndim == 2 else "F32"]
         data = rows.astype(np.float16) if kind.name == "F16" else gguf.quants.quantize(rows, kind)
@@ -200,7 +200,18 @@ def _starcoder2_metadata(config: Any, _: int) -> dict[str, Any]:
     }
 
 
+def _granite_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    return {
+        **_llama_metadata(config, head_dim),
+        "attention.scale": config.attention_multiplier,
+        "embedding_scale": config.embedding_multiplier,
+        "residual_scale": config.residual_multiplier,
+        "logit_scale": config.logits_scaling,
+    }
+
+
 _OWN_METADATA = {
+    "granite": _granite_metadata,
     "starcoder2": _starcoder2_metadata,
     "gpt2": _gpt2_metadata,
     "phi3": _phi3_metadata,

@@ -128,6 +128,16 @@ def test_networks_compute_what_the_paper_says(models: Models) -> None:
     np.testing.assert_allclose(known, head.logits(hidden).numpy(), rtol=1e-4, atol=1e-4)
 
 
+def test_features_are_of_the_stream_that_the_model_was_trained_with(tmp_path: Path) -> None:
+    """The network of Granite holds it divided by a factor."""
+    model = save_tiny_model("granite", tmp_path / "model", num_hidden_layers=NUM_LAYERS)
+    head = TorchHead(save_tiny_head(tmp_path / "head"), model)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", draft_model_dir=str(tmp_path / "head"))
+    tokens = np.random.default_rng(1).integers(3, VOCAB_SIZE, 20).tolist()
+    found = run_network(tmp_path / "checkpoint", tokens)["features"][0]
+    np.testing.assert_allclose(found, head.features(tokens).numpy(), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("policy", ["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"])
 def test_a_head_changes_nothing(models: Models, policy: str) -> None:
     cache = {"max_tokens": 256, "host_cache_size": 1 << 20 if policy == "MAX_UTILIZATION" else None}

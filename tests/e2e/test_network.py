@@ -79,6 +79,18 @@ CASES |= {
     ),
     "gemma3": ("gemma3", {}),
     "gemma3-capped": ("gemma3", {"final_logit_softcapping": 4.0, "sliding_window": 3}),
+    "smollm3": ("smollm3", {}),
+    "smollm3-untied-windows": (
+        "smollm3",
+        {
+            **{"tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True},
+            **{"use_sliding_window": True, "sliding_window": 5, "no_rope_layers": None, "no_rope_layer_interval": 3},
+        },
+    ),
+    "ministral": ("ministral", {}),
+    "ministral-all-windows": ("ministral", {"layer_types": None, "tie_word_embeddings": True}),
+    "granite": ("granite", {}),
+    "granite-untied-biased": ("granite", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
     "starcoder2": ("starcoder2", {}),
     "starcoder2-unbiased-untied": (
         "starcoder2",
@@ -106,7 +118,8 @@ CASES |= {
 
 
 def test_every_family_has_cases() -> None:
-    others = {"mimo"}  # in test_mtp.py, as transformers has none; heads are in test_eagle3.py
+    # Those that transformers lacks are in test_mtp.py and test_internlm.py; heads are in test_eagle3.py.
+    others = {"mimo", "internlm2", "internlm3"}
     models = {name for name, family in all_families().items() if not family.drafts} - others
     assert {family for family, _ in CASES.values()} == set(NETWORK_FAMILIES) == models
 
@@ -136,7 +149,7 @@ def test_logits_equal_transformers(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("family", ["llama", "gpt2", "phi3", "gemma2", "gemma3"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "phi3", "gemma2", "gemma3", "granite"])
 def test_narrow_storage_is_the_float32_model_of_the_rounded_weights(family: str, dtype: str, tmp_path: Path) -> None:
     model = save_tiny_model(family, tmp_path / "model")
     assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype).dtype == dtype

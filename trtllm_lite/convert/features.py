@@ -31,7 +31,8 @@ def with_features(source: Source, decoder: Decoder, head: Source) -> tuple[Sourc
         )
     layers = _layers(head, decoder.sizes.num_hidden_layers)
     weight = SourceTensor(FC, info.shape)
-    linears = tuple(Linear(part) for part in weight.split(*[hidden] * len(layers), axis=1))
+    parts, scale = weight.split(*[hidden] * len(layers), axis=1), decoder.stream_scale
+    linears = tuple(Linear(part if scale == 1 else part.affine(scale)) for part in parts)
     return _with_tensor(source, FC, head, FC), replace(decoder, features=Features(layers, linears))
 
 

@@ -90,4 +90,5 @@ class GemmaParts(UsualParts):
         final_norm = self.norm(self.tensors, "final_norm", hidden)
         cap = config.nullable_number("final_logit_softcapping", softcap) or 0.0
         head = Head(self.head(config.flag("tie_word_embeddings", True)), softcap=cap)
-        return Decoder(self.sizes, Embedding(table, scale=hidden**0.5), layers, final_norm, head)
+        embedding = Embedding(table, scale=hidden**0.5, rounds_scale=True)
+        return Decoder(self.sizes, embedding, layers, final_norm, head)

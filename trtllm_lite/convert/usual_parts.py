@@ -24,9 +24,12 @@ from trtllm_lite.network.rope import Rope
 MakeNorm = Callable[[Tensors, str, int], Norm]
 
 
-def rms_norm(config: ConfigFields, epsilon: float = 1e-6) -> MakeNorm:
-    """A function that makes RMSNorms with the config's ``rms_norm_eps``; ``epsilon`` is the family's default."""
-    epsilon = config.number("rms_norm_eps", epsilon)
+def rms_norm(config: ConfigFields, epsilon: float = 1e-6, stream_scale: float = 1.0) -> MakeNorm:
+    """A function that makes RMSNorms with the config's ``rms_norm_eps``; ``epsilon`` is the family's default.
+
+    What they normalise is held divided by ``stream_scale`` s, which (x/s) / sqrt(mean((x/s)^2) + epsilon/s^2) cancels.
+    """
+    epsilon = config.number("rms_norm_eps", epsilon) / stream_scale**2
     return lambda tensors, role, size: RmsNorm(tensors.weight(role, size), epsilon)
 
 
@@ -86,11 +89,15 @@ class UsualParts:
         role = "embedding" if tied else "lm_head"
         return self.tensors.linear(role, self.sizes.vocab_size, self.sizes.hidden_size)
 
-    def decoder(self, config: ConfigFields, layers: tuple[Layer, ...]) -> Decoder:
-        """A decoder of ``layers`` between embedding and head, which share a matrix if ``tie_word_embeddings``."""
+    def decoder(self, config: ConfigFields, layers: tuple[Layer, ...], tied: bool = False) -> Decoder:
+        """A decoder of ``layers`` between embedding and head, which share a matrix if ``tie_word_embeddings``.
+
+        ``tied`` is the family's default for that key.
+        """
         embedding = Embedding(self.tensors.weight("embedding", self.sizes.vocab_size, self.sizes.hidden_size))
         final_norm = self.norm(self.tensors, "final_norm", self.sizes.hidden_size)
-        return Decoder(self.sizes, embedding, layers, final_norm, Head(self.head(config.flag("tie_word_embeddings"))))
+        head = Head(self.head(config.flag("tie_word_embeddings", tied)))
+        return Decoder(self.sizes, embedding, layers, final_norm, head)
 
 
 @dataclass(frozen=True)
@@ -108,14 +115,15 @@ class LlamaParts(UsualParts):
         head_dim: int | None = None,
         epsilon: float = 1e-6,
         rope: RopeDefaults = USUAL_ROPE,
+        stream_scale: float = 1.0,
     ) -> "LlamaParts":
         """Read the keys that these models share; the arguments are the family's defaults.
 
-        Without a default, ``head_dim`` is hidden size / heads.
+        Without a default, ``head_dim`` is hidden size / heads. The residual stream is held divided by ``stream_scale``.
         """
         sizes = read_sizes(config, head_dim)
         rotation = read_rope(config, sizes.head_dim, sizes.max_position_embeddings, rope)
-        return cls(sizes, Tensors(names), rms_norm(config, epsilon), rotation, read_activation(config))
+        return cls(sizes, Tensors(names), rms_norm(config, epsilon, stream_scale), rotation, read_activation(config))
 
     def attention(
         self,

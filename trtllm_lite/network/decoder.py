@@ -41,7 +41,8 @@ class Decoder:
     """A decoder-only language model.
 
     ``features`` are what it keeps of each token for a head that drafts. Such a head ``reads_features``, and leaves in
-    their place what is behind its last layer, or, where ``hidden_is_normed``, behind its final norm.
+    their place what is behind its last layer, or, where ``hidden_is_normed``, behind its final norm. The residual
+    stream times ``stream_scale`` is the one that the model was trained with.
     """
 
     sizes: Sizes
@@ -52,6 +53,7 @@ class Decoder:
     features: MakesFeatures | None = None
     reads_features: bool = False
     hidden_is_normed: bool = False
+    stream_scale: float = 1.0
 
     @property
     def has_tied_embeddings(self) -> bool:

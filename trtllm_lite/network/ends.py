@@ -15,13 +15,14 @@ class Embedding:
     """table[ids] * scale + positions[position ids].
 
     ``table`` is [vocab, hidden]; ``positions`` is [max_positions, hidden], or None for models without learned
-    positions. ``scale`` is rounded to the type that matrices are stored in, because models with a scale were trained
-    so.
+    positions. With ``rounds_scale`` the scale is rounded to the type that matrices are stored in, for models that were
+    trained so.
     """
 
     table: WeightExpression
     scale: float = 1.0
     positions: WeightExpression | None = None
+    rounds_scale: bool = False
 
     def __call__(self, context: DecoderContext) -> ir.Value:
         """float32 [batch, seq, hidden]."""
@@ -29,7 +30,8 @@ class Embedding:
         hidden = graph.rows(self.table, context.input_ids, "embedding")
         if self.scale != 1:
             rounded = float(np.array(self.scale).astype(graph.dtype.numpy()))
-            hidden = graph.op("Mul", [hidden, graph.scalar("embedding.scale", rounded)], "embedding.scaled")
+            scale = rounded if self.rounds_scale else self.scale
+            hidden = graph.op("Mul", [hidden, graph.scalar("embedding.scale", scale)], "embedding.scaled")
         if self.positions is None:
             return hidden
         positions = graph.rows(self.positions, context.position_ids, "positions")

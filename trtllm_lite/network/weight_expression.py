@@ -46,6 +46,11 @@ class WeightExpression(ABC):
         starts = [sum(extents[:number]) for number in range(len(extents))]
         return tuple(Slice(self, start, start + extent, axis) for start, extent in zip(starts, extents, strict=True))
 
+    def split_heads(self, heads: int, *extents: int) -> tuple["RowsOfHeads", ...]:
+        """Rows of every head: ``extents`` rows are the query, the key and the value of each of ``heads``, say."""
+        starts = [sum(extents[:number]) for number in range(len(extents))]
+        return tuple(RowsOfHeads(self, heads, start, start + n) for start, n in zip(starts, extents, strict=True))
+
     def transpose(self) -> "Transpose":
         """The matrix with its last two axes swapped."""
         return Transpose(self)
@@ -120,6 +125,28 @@ class Slice(_OfOne):
 
     def evaluate(self, read: Read) -> NDArray:
         return self.operand.evaluate(read)[(slice(None),) * self.axis + (slice(self.start, self.stop),)]
+
+
+@dataclass(frozen=True)
+class RowsOfHeads(_OfOne):
+    """A range of the rows of each head, where every head has equally many rows, one behind the other."""
+
+    heads: int
+    start: int
+    stop: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.heads * (self.stop - self.start), *self.operand.shape[1:])
+
+    def by_rows(self, replacement: Callable[[SourceTensor], WeightExpression]) -> WeightExpression | None:
+        operand = self.operand.by_rows(replacement)
+        return None if operand is None else replace(self, operand=operand)
+
+    def evaluate(self, read: Read) -> NDArray:
+        rows = self.operand.evaluate(read)
+        by_head = rows.reshape(self.heads, -1, *rows.shape[1:])
+        return by_head[:, self.start : self.stop].reshape(-1, *rows.shape[1:])
 
 
 @dataclass(frozen=True)

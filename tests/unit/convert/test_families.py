@@ -128,6 +128,8 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("gpt2", {"n_ctx": 64}, "n_ctx: expected 128, found 64"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention: True is not mapped"),
         ("gpt2", {"activation_function": "mish"}, "activation_function: expected one of silu, .*, found 'mish'"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, r"no_rope_layers: expected 3 times 0 or 1, found \[1, 0\]"),
+        ("granite", {"residual_multiplier": 1e-9}, "residual_multiplier: expected a factor from 1e-6 to 1e6"),
         ("phi3", {"attention_bias": True}, "attention_bias: True is not mapped"),
         ("phi3", {"sliding_window": 0}, "sliding_window: expected an integer"),
         ("phi3", {"rope_parameters": {"rope_type": "longrope", "short_mscale": 1.2}}, "short_mscale: 1.2 is not"),

@@ -27,6 +27,12 @@ PARAMETERS = {
     "gemma-3-270m": 268_098_176,
     "command-r-v01": 34_980_831_232,
     "starcoder2-3b": 3_030_371_328,
+    "smollm3-3b": 3_075_098_624,
+    "internlm3-8b": 8_804_241_408,
+    "internlm2-7b": 7_737_708_544,
+    "ministral-8b": 8_019_808_256,
+    "granite-3.1-2b": 2_533_531_648,
+    "falcon3-7b": 7_455_550_464,
     "mimo-7b": 7_622_619_136,  # without the layer that drafts
 }
 

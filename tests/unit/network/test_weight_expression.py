@@ -36,6 +36,7 @@ CASES: dict[str, tuple[WeightExpression, Callable[[], NDArray]]] = {
     "columns joined": (Concat((b, b), axis=1), lambda: np.concatenate([_B, _B], 1)),
     "experts": (Stack((a.slice(0, 2), b, a.slice(2, 4))), lambda: np.stack([_A[:2], _B, _A[2:4]])),
     "experts of transposed": (Stack((b.transpose(), b.transpose())), lambda: np.stack([_B.T, _B.T])),
+    "rows of heads": (a.split_heads(2, 1, 2)[1], lambda: _A[[1, 2, 4, 5]]),
     "halves from pairs": (HalvesFromPairs(a, 1), lambda: _A[[0, 2, 4, 1, 3, 5]]),
 }
 

@@ -1,0 +1,26 @@
+"""Ministral 8B (https://mistral.ai/news/ministraux): Mistral, whose config says which layers have the window."""
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.decoder_fields import read_layer_types
+from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.source_tensors import Tensors
+from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.layers import Layer
+
+
+def read_model(config: ConfigFields) -> Decoder:
+    """Read the config; every layer has the window unless ``layer_types`` says otherwise."""
+    parts = LlamaParts.read(config)
+    window = config.nullable_integer("sliding_window", 4096) or 0
+    slides = read_layer_types(config, [window > 0] * parts.sizes.num_hidden_layers)
+
+    def layer(tensors: Tensors, number: int) -> Layer:
+        attention = parts.attention(parts.projections(tensors), window if slides[number] else 0)
+        return parts.pre_norm_layer(tensors, attention, parts.gated_mlp(tensors, parts.activation))
+
+    return parts.decoder(config, parts.layers(layer))
+
+
+# llama.cpp has no such models: those that it writes as llama's have no windows.
+FAMILY = Family(name="ministral", architectures=("MinistralForCausalLM",), read_model=read_model)
