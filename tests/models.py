@@ -16,7 +16,7 @@ from transformers.pytorch_utils import Conv1D
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # of every source, and on GPUs
 NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2")
-NETWORK_FAMILIES += ("smollm3", "ministral", "granite")  # of Hugging Face
+NETWORK_FAMILIES += ("smollm3", "ministral", "granite", "olmo2", "olmo3")  # of Hugging Face
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
@@ -62,6 +62,14 @@ _FAMILY: dict[str, dict[str, Any]] = {
     "cohere": {"layer_norm_eps": 1e-5, "logit_scale": 0.25, "tie_word_embeddings": True},
     "starcoder2": {"norm_epsilon": 1e-5, "sliding_window": 7, "tie_word_embeddings": True},
     "phi3": {"sliding_window": 9, "hidden_size": 72, "partial_rotary_factor": 0.5},
+    "olmo2": {},
+    "olmo3": {
+        **{"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+        },
+    },
     "smollm3": {"no_rope_layers": [1, 0, 1], "tie_word_embeddings": True},
     "ministral": {
         **{"sliding_window": 7, "head_dim": 14},

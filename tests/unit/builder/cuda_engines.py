@@ -61,6 +61,7 @@ CUDA_VARIANTS = {
         rotary_dim=0,
     ),
     "cohere": cuda_shape(layer_norm=True, parallel=True, logit_scale=0.25),
+    "olmo2": cuda_shape(norms_all_heads=True, post_norms=True, pre_norms=False, tied=False),
     "act_order": cuda_shape(act_order=True),
     "plain": cuda_shape(
         layer_norm=True, norm_bias=True, learned_positions=True, mlp="plain", linear_bias=True, qkv_bias=True

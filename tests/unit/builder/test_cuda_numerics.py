@@ -64,7 +64,7 @@ def test_programs_compute_the_networks_logits(variant: str, tiled: bool) -> None
         _check(card, state, lens, program, model)
 
 
-@pytest.mark.parametrize("variant", ["llama", "gemma2", "cohere", "plain"])
+@pytest.mark.parametrize("variant", ["llama", "gemma2", "cohere", "olmo2", "plain"])
 def test_stages_compute_what_the_network_does(variant: str) -> None:
     """Each hands its rows on in 16 bits."""
     shape = CUDA_VARIANTS[variant]
@@ -82,7 +82,7 @@ def test_stages_compute_what_the_network_does(variant: str) -> None:
 
 @pytest.mark.parametrize(("target", "kernel"), [("sm_90", "linear_tiled"), ("sm_80", "dequantize")])
 @pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo"])
-@pytest.mark.parametrize("variant", ["llama", "float16", "qwen2", "qwen3", "phi3", "gemma2", "cohere", "plain"])
+@pytest.mark.parametrize("variant", ["llama", "float16", "qwen2", "qwen3", "phi3", "gemma2", "cohere", "olmo2", "plain"])
 def test_programs_compute_what_the_quantized_network_does(variant: str, qformat: str, target: str, kernel: str) -> None:
     """Steps of many rows widen weights in tiled kernels, where the target has these."""
     shape = replace(CUDA_VARIANTS[variant], inter=128)
@@ -102,7 +102,7 @@ def test_programs_with_expanded_weights_compute_what_the_quantized_network_does(
 
 
 @pytest.mark.parametrize("qformat", ["fp8", "fp8_rowwise", "int8_sq"])
-@pytest.mark.parametrize("variant", ["llama", "float16", "qwen2", "qwen3", "phi3", "gemma2", "cohere", "plain"])
+@pytest.mark.parametrize("variant", ["llama", "float16", "qwen2", "qwen3", "phi3", "gemma2", "cohere", "olmo2", "plain"])
 def test_programs_of_bytes_compute_what_the_quantized_network_does(variant: str, qformat: str) -> None:
     """Where 16 bits turn a rounding to a byte, logits differ: only most of what they say is compared."""
     shape = CUDA_VARIANTS[variant]

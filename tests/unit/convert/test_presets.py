@@ -32,6 +32,8 @@ PARAMETERS = {
     "internlm2-7b": 7_737_708_544,
     "ministral-8b": 8_019_808_256,
     "granite-3.1-2b": 2_533_531_648,
+    "olmo-2-1b": 1_484_916_736,
+    "olmo-3-7b": 7_298_011_136,
     "falcon3-7b": 7_455_550_464,
     "mimo-7b": 7_622_619_136,  # without the layer that drafts
 }

@@ -28,6 +28,7 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen3": _HEADS,
     "gemma2": _HEADS,
     "gemma3": {**_HEADS, "layer_types": ["sliding_attention", "full_attention"]},
+    "olmo3": {**_SIZES, "layer_types": ["sliding_attention", "full_attention"]},
     "smollm3": {**_SIZES, "no_rope_layers": [1, 0]},
     "ministral": {**_HEADS, "layer_types": ["full_attention", "sliding_attention"]},
     "gpt2": {"n_embd": 128, "n_inner": 160, "n_layer": 2, "n_head": 4},
