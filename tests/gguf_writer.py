@@ -29,6 +29,10 @@ _GEMMA = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+_OLMO = {
+    "post_attention_layernorm": "post_attention_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
 _OWN_NAMES: dict[str, dict[str, str]] = {
     "gpt2": {
         "transformer.wte": "token_embd",
@@ -57,10 +61,12 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
     },
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+    "olmo2": _OLMO,
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
 }
 _ARCHITECTURES = {"cohere": "command-r", "gpt_neox": "gptneox", "glm": "chatglm", "gemma3_text": "gemma3"}
+_ARCHITECTURES = {"cohere": "command-r", "gemma3_text": "gemma3", "olmo3": "olmo2"}
 _TRANSPOSED = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of GPT-2
 
 
@@ -251,6 +257,21 @@ _OWN_METADATA = {
     "gptneox": _gptneox_metadata,
     "chatglm": _chatglm_metadata,
     "glm4": _glm4_metadata,
+def _olmo2_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    """Of OLMo 3, too."""
+    if config.model_type == "olmo2":
+        return _llama_metadata(config, head_dim)
+    return {
+        **_head_metadata(config, head_dim),
+        "rope.freq_base": config.rope_parameters["full_attention"]["rope_theta"],
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
+    }
+
+
+_OWN_METADATA = {
+    "olmo2": _olmo2_metadata,
+    "granite": _granite_metadata,
     "starcoder2": _starcoder2_metadata,
     "gpt2": _gpt2_metadata,
     "phi3": _phi3_metadata,

@@ -22,6 +22,7 @@ NETWORK_FAMILIES = (  # of Hugging Face
     *("gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2"),
     *("gpt_neox", "glm", "glm4"),
 )
+NETWORK_FAMILIES += ("smollm3", "ministral", "granite", "olmo2", "olmo3")  # of Hugging Face
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
@@ -70,6 +71,14 @@ _FAMILY: dict[str, dict[str, Any]] = {
     "glm": {"hidden_size": 72, "head_dim": 12},
     "glm4": {"head_dim": 20},
     "phi3": {"sliding_window": 9, "hidden_size": 72, "partial_rotary_factor": 0.5},
+    "olmo2": {},
+    "olmo3": {
+        **{"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+        },
+    },
     "smollm3": {"no_rope_layers": [1, 0, 1], "tie_word_embeddings": True},
     "ministral": {
         **{"sliding_window": 7, "head_dim": 14},

@@ -79,6 +79,16 @@ CASES |= {
     ),
     "gemma3": ("gemma3", {}),
     "gemma3-capped": ("gemma3", {"final_logit_softcapping": 4.0, "sliding_window": 3}),
+    "olmo2": ("olmo2", {}),
+    "olmo2-tied-biased-mha": (
+        "olmo2",
+        {"tie_word_embeddings": True, "attention_bias": True, "num_key_value_heads": 6},
+    ),
+    "olmo3": ("olmo3", {}),
+    "olmo3-usual-layers": (
+        "olmo3",
+        {"layer_types": None, "rope_parameters": None, "num_hidden_layers": 4, "sliding_window": 5},
+    ),
     "smollm3": ("smollm3", {}),
     "smollm3-untied-windows": (
         "smollm3",

@@ -188,6 +188,7 @@ def test_the_command_says_what_was_not_smoothed(tmp_path: Path) -> None:
 def foldable(family: str) -> set[str]:
     """Where channels can be scaled, of the first layer."""
     plain = {family: {"q_proj", "up_proj", "o_proj"} for family in ("gpt2", "starcoder2", "gpt_neox")}
+    plain |= {key: {"o_proj", "down_proj"} for key in ("olmo2", "olmo3")}  # no norm before
     behind_one_norm = {"cohere": {"q_proj", "o_proj", "down_proj"}}
     return {**plain, **behind_one_norm}.get(family, {"q_proj", "gate_proj", "o_proj", "down_proj"})
 

@@ -12,6 +12,7 @@ from tests.gpu.row_checks import (
     check_layer_norm,
     check_paged_rows,
     check_position_embedding,
+    check_query_key_norm,
     check_rotary_table,
     check_rowwise,
     check_side_by_side,
@@ -41,6 +42,11 @@ FUNCTIONS = {
 def test_layer_norm(hidden: int, threads: int, residual: bool, bias: bool) -> None:
     dtype = torch.float16 if bias else torch.bfloat16
     check_layer_norm(3, hidden, threads, dtype, residual=residual, bias=bias, machine=Emulator())
+
+
+@pytest.mark.parametrize(("queries", "keys", "threads"), [(64, 32, 32), (576, 192, 64), (1032, 8, 128)])
+def test_query_key_norm(queries: int, keys: int, threads: int) -> None:
+    check_query_key_norm(3, queries, keys, threads, torch.bfloat16, Emulator())
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])

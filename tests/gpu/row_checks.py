@@ -43,6 +43,26 @@ def check_layer_norm(
     assert_close(y, expected + offset.double() if bias else expected)
 
 
+def check_query_key_norm(
+    rows: int, queries: int, keys: int, threads: int, dtype: torch.dtype, machine: Machine
+) -> None:
+    """Random rows with as many values as keys; queries are much larger than keys."""
+    device, features = machine.device, queries + 2 * keys
+    x = torch.randn(rows, features, device=device)
+    x[:, :queries] *= 50
+    x = x.to(dtype)
+    weights = [torch.randn(size, device=device) for size in (queries, keys)]
+    y = torch.full((rows, features), POISON, device=device, dtype=dtype)
+    defines: dict[str, int | str] = {"TL_QUERIES": queries, "TL_KEYS": keys, "TL_FEATURES": features}
+    defines |= {"TL_THREADS": threads, "TL_FP16": dtype_flag(dtype)}
+    kernel = machine.kernel("query_key_norm/cuda.cuh", "query_key_norm", threads, 0, defines)
+    kernel(y, x, *weights, _EPSILON, grid=rows)
+    parts = x.double().split([queries, keys, keys], 1)
+    for part, weight, normed in zip(parts, weights, y.split([queries, keys, keys], 1), strict=False):
+        assert_close(normed, torch.nn.functional.rms_norm(part, part.shape[1:], weight.double(), _EPSILON))
+    assert torch.equal(y[:, queries + keys :], x[:, queries + keys :])
+
+
 def check_position_embedding(rows: int, hidden: int, dtype: torch.dtype, machine: Machine) -> None:
     """Random positions of a table of 50."""
     device = machine.device

@@ -45,6 +45,7 @@ def in_words_of(family: str, shape: dict[str, Any]) -> dict[str, Any]:
         names = {"hidden_size": "n_embd", "intermediate_size": "n_inner", "num_attention_heads": "n_head"}
         return {names[name]: value for name, value in shape.items() if name in names}
     has_head_dim = family not in ("phi3", "cohere", "starcoder2", "smollm3", "granite")
+    has_head_dim = family not in ("phi3", "cohere", "starcoder2", "smollm3", "granite", "olmo2", "olmo3")
     return {name: value for name, value in shape.items() if name != "head_dim" or has_head_dim}
     without_head_dim = ("phi3", "cohere", "starcoder2", "gpt_neox")
     lacking = {"head_dim"} if family in without_head_dim else set()

@@ -15,6 +15,7 @@ from tests.gpu.row_checks import (
     check_layer_norm,
     check_paged_rows,
     check_position_embedding,
+    check_query_key_norm,
     check_rotary_table,
     check_rowwise,
     check_side_by_side,
@@ -42,6 +43,13 @@ def test_gather_rows(rows: int, hidden: int) -> None:
     y = torch.full((rows, hidden), POISON, device="cuda", dtype=torch.bfloat16)
     Kernel("gather_rows/cuda.cuh", "gather_rows", 128, 0, {"TL_HIDDEN": hidden})(y, table, indices, grid=rows)
     assert torch.equal(y, table[indices.long()])
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(("queries", "keys", "threads"), [(64, 32, 32), (2048, 2048, 512), (5120, 1024, 512)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_query_key_norm(rows: int, queries: int, keys: int, threads: int, dtype: torch.dtype) -> None:
+    check_query_key_norm(rows, queries, keys, threads, dtype, GPU)
 
 
 @pytest.mark.parametrize("rows", ROWS)

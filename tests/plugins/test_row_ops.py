@@ -37,6 +37,19 @@ def test_a_normalised_row_does_not_depend_on_batch_or_threads(isa: str, op: str)
         assert_same_bits(part, whole[row : row + 1])
 
 
+@pytest.mark.parametrize("rows", [1, 17, 129])
+@pytest.mark.parametrize(("queries", "keys", "values"), [(1, 1, 0), (33, 7, 7), (576, 192, 192)])
+def test_query_key_norm(isa: str, rows: int, queries: int, keys: int, values: int) -> None:
+    rng = np.random.default_rng([rows, queries])
+    x = 3 + rng.standard_normal((rows, queries + keys + values), np.float32)
+    inputs = [x, rng.standard_normal(queries, np.float32), rng.standard_normal(keys, np.float32)]
+    actual = run("QueryKeyNorm", inputs, {"epsilon": 1e-5}, isa=isa, num_threads=3)["y"]
+    assert_close(actual, reference("QueryKeyNorm", inputs, {"epsilon": 1e-5})["y"])
+    assert_same_bits(actual[:, queries + keys :], x[:, queries + keys :])
+    last = run("QueryKeyNorm", [x[-1:], *inputs[1:]], {"epsilon": 1e-5}, isa=isa, num_threads=1)["y"]
+    assert_same_bits(last, actual[-1:])
+
+
 def test_layer_norm_of_a_large_mean(isa: str) -> None:
     """The variance is that of the centred row: the mean of squares minus the squared mean would be noise."""
     x = 1000 + np.random.default_rng(0).standard_normal((3, 129), np.float32)

@@ -2,9 +2,10 @@
 
 A product whose result is read by another one alone (query, key and value; gate and up) keeps some of its output
 features on each rank, heads whole; the product behind it takes those as its input features, and an AllReduce adds up
-what the ranks make of them. Ranks have their rows of the vocabulary in embedding and LM head, whose logits an AllGather
-puts together. All else, norms among it, every rank computes alike. All ranks have the same plan, and weights of the
-same shapes.
+what the ranks make of them. Where a norm is of all query heads, every rank computes all queries, keys and values, and
+takes its heads behind the norm. Ranks have their rows of the vocabulary in embedding and LM head, whose logits an
+AllGather puts together. All else, norms among it, every rank computes alike. All ranks have the same plan, and weights
+of the same shapes.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from trtllm_lite.builder.graph import (
     weight_tensor,
 )
 from trtllm_lite.errors import BuildError
-from trtllm_lite.network.tensors import extents, lazy, take, zeros
+from trtllm_lite.network.tensors import add_initializer, extents, lazy, take, zeros
 from trtllm_lite.quantize.formats import matrix_of
 from trtllm_lite.vocabulary import LOGITS
 
@@ -114,7 +115,7 @@ class _Rank:
         """The products whose results only other products read, but for what treats features apart."""
         found: set[ir.Node] = set()
         for node in self.graph:
-            if node.op_type == "PagedAttention":
+            if node.op_type == "PagedAttention" and not _norms_all_heads(node):
                 found.add(self._qkv_product(node))
             if node.op_type == "Linear":
                 origins = _origins(operands(node)["x"])
@@ -173,7 +174,18 @@ class _Rank:
             self._cut(given["bias"], -1, ranges)
         self._mark(node.outputs[0], sum(stop - start for start, stop in ranges))
 
+    def _take_heads(self, attention: ir.Node) -> None:
+        """Let ``attention`` read the rank's heads of all queries, keys and values."""
+        rows, name = operands(attention)["qkv"], f"{attention.name}.heads"
+        columns = np.concatenate([np.arange(start, stop, dtype=np.int32) for start, stop in self._heads(attention)])
+        order = add_initializer(self.graph, f"{name}.order", ir.tensor(columns))
+        own = value_of(f"{name}.qkv", ir.DataType.FLOAT, [*(dims(rows) or ())[:1], len(columns)])
+        self.graph.insert_before(attention, fused_node("GatherColumns", name, {"x": rows, "order": order}, {"y": own}))
+        attention.replace_input_with(list(attention.inputs).index(rows), own)
+
     def _share_attention(self, node: ir.Node) -> None:
+        if _norms_all_heads(node):
+            self._take_heads(node)
         given, made = operands(node), results(node)
         num_heads = attribute(node, "num_heads") // self.tp_size
         num_kv_heads, head_dim = self._kv_shape(node)
@@ -312,6 +324,10 @@ class _Rank:
         return BuildError(
             f"tp_size is {self.tp_size}, and {node.name} cannot be shared out by so many ranks: {problem}"
         )
+
+
+def _norms_all_heads(attention: ir.Node) -> bool:
+    return fused_by(operands(attention)["qkv"], "QueryKeyNorm") is not None
 
 
 def _is(node: ir.Node | None, *op_types: str) -> bool:

@@ -26,10 +26,11 @@ class Attention:
     """Grouped-query attention: output(softmax(cap(scale * query . key)) value) over the tokens so far.
 
     ``scale`` is 1/sqrt(head_dim) unless given (arXiv 1706.03762, section 3.2.1). ``rope`` rotates the first 2 *
-    len(inv_freq) elements of every query and key head, after ``query_norm`` and ``key_norm``. ``window`` is in tokens:
-    a query at position p sees keys at positions > p - window; with 0 it sees all keys up to its own. Queries from
-    ``first_position`` on see no key before it (there is one of the two at most). ``softcap`` bounds
-    scores to softcap * tanh(score / softcap); with 0 they are not bounded.
+    len(inv_freq) elements of every query and key head, after ``query_norm`` and ``key_norm``. These are of each head,
+    or with ``norms_all_heads`` of all query heads, and of all key heads, together. ``window`` is in tokens: a query at
+    position p sees keys at positions > p - window; with 0 it sees all keys up to its own. Queries from
+    ``first_position`` on see no key before it (there is one of the two at most). ``softcap`` bounds scores to softcap *
+    tanh(score / softcap); with 0 they are not bounded.
     """
 
     query: Linear
@@ -41,6 +42,7 @@ class Attention:
     rope: Rope | None = None
     query_norm: Norm | None = None
     key_norm: Norm | None = None
+    norms_all_heads: bool = False
     window: int = 0
     first_position: int = 0
     softcap: float = 0.0
@@ -69,9 +71,11 @@ class Attention:
 
     def _split(self, graph: GraphBuilder, projected: ir.Value, heads: int, role: str, norm: Norm | None) -> ir.Value:
         """Reshape [batch, seq, heads * head_dim] to [batch, heads, seq, head_dim], and normalise heads by the norm."""
+        if norm is not None and self.norms_all_heads:
+            projected = norm(graph, projected, f"{role}_norm")
         split = graph.constant(f"shape.{heads}_heads", np.array([0, 0, heads, self.heads.head_dim]))
         by_head = graph.op("Reshape", [projected, split], f"{role}_heads")
-        if norm is not None:
+        if norm is not None and not self.norms_all_heads:
             by_head = norm(graph, by_head, f"{role}_norm")
         return graph.op("Transpose", [by_head], f"{role}_heads.transpose", {"perm": [0, 2, 1, 3]})
 

@@ -258,6 +258,18 @@ def layer_norm(
 
 
 @kernel
+def query_key_norm(
+    macros: Macros, grid: Grid, y: Pointer, x: Pointer, query_weight: Pointer, key_weight: Pointer, epsilon: float
+) -> None:
+    half, shape = half_type(macros), (grid[0], macros["TL_FEATURES"])
+    result = at(x, half, *shape).astype(np.float64)
+    queries, end = macros["TL_QUERIES"], macros["TL_QUERIES"] + macros["TL_KEYS"]
+    result[:, :queries] = normalised(result[:, :queries], query_weight, epsilon)
+    result[:, queries:end] = normalised(result[:, queries:end], key_weight, epsilon)
+    at(y, half, *shape)[...] = result.astype(half)
+
+
+@kernel
 def position_embedding(
     macros: Macros, grid: Grid, y: Pointer, x: Pointer, position_ids: Pointer, weight: Pointer
 ) -> None:

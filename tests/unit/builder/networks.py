@@ -27,6 +27,8 @@ class Shape:
     qkv_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    norms_all_heads: bool = False  # of queries, and of keys, together
+    pre_norms: bool = True
     tied: bool = True
     attention_factor: float = 1.0
     layer_norm: bool = False
@@ -84,6 +86,7 @@ VARIANTS = {
         two_norms=True,
         tied=False,
     ),
+    "olmo2": Shape(norms_all_heads=True, post_norms=True, pre_norms=False, tied=False),
     "act_order": Shape(act_order=True),
     "geglu": Shape(mlp="gelu", mlp_bias=True, layers=1, windows=(0,)),
     "bfloat16": Shape(dtype=ir.DataType.BFLOAT16),
@@ -211,6 +214,8 @@ class Network:
             name = f"{path}.{kind}_proj"
             y = self._linear(name, x, prefix + kind + "_proj", heads * s.head_dim, s.hidden, s.qkv_bias)
             norm = f"{prefix}{kind}_norm.weight" if s.qk_norm and kind != "v" else None
+            if s.norms_all_heads and kind != "v":
+                y = self._norm(f"{path}.{kind}_norm", y, f"{prefix}{kind}_norm.weight", heads * s.head_dim)
             y = self._heads(f"{path}.{kind}", y, heads, norm)
             if kind != "v" and self.tables:
                 table, partial = self.tables[layer % len(self.tables)], {}
@@ -239,7 +244,7 @@ class Network:
 
     def _layer(self, layer: int, hidden: ir.Value) -> ir.Value:
         s, path, prefix = self.shape, f"layers.{layer}", f"model.layers.{layer}."
-        x = self._row_norm(path + ".input_norm", hidden, prefix + "input_layernorm.weight")
+        x = self._pre_norm(path + ".input_norm", hidden, prefix + "input_layernorm.weight")
         mixed = self._attention(path + ".attention", layer, x)
         if s.post_norms:
             mixed = self._row_norm(path + ".attention_norm", mixed, prefix + "attention_norm.weight")
@@ -248,10 +253,15 @@ class Network:
         if not s.parallel or s.two_norms:
             read = stream if s.parallel else hidden
             x = self._row_norm(path + ".post_norm", read, prefix + "post_attention_layernorm.weight")
+        if not s.parallel:
+            x = self._pre_norm(path + ".post_norm", hidden, prefix + "post_attention_layernorm.weight")
         expanded = self._mlp(path, prefix, x)
         if s.post_norms:
             expanded = self._row_norm(path + ".mlp_norm", expanded, prefix + "mlp_norm.weight")
         return self._op(path + ".mlp.add", "Add", hidden, expanded)
+
+    def _pre_norm(self, path: str, x: ir.Value, weight: str) -> ir.Value:
+        return self._row_norm(path, x, weight) if self.shape.pre_norms else x
 
     def _mlp(self, path: str, prefix: str, x: ir.Value) -> ir.Value:
         s = self.shape

@@ -22,7 +22,7 @@ from trtllm_lite.plugins.low_rank.reference import Pair
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 
 MAX_RANK = 16
-ADAPTED = ["llama", "float16", "qwen2", "qwen3", "mlp_bias", "phi3", "gemma2", "cohere", "plain"]
+ADAPTED = ["llama", "float16", "qwen2", "qwen3", "mlp_bias", "phi3", "gemma2", "cohere", "olmo2", "plain"]
 SLOTS = [3, 7]  # of two adapters
 STEPS = (([31, 1, 4], "lora_mixed"), ([1, 1, 1], "lora_decode_4"), ([1, 6, 2], "lora_mixed"))
 CHOICES = ([0, -1, 1], [1, 0, -1], [-1, -1, 0])  # of each sequence, by turns

@@ -16,7 +16,7 @@ from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 
 BLOCK = LIMITS["tokens_per_block"]
-QUANTIZED = ["llama", "float16", "qwen2", "qwen3", "phi3", "gemma2", "cohere", "gpt_neox", "plain"]  # CUDA_VARIANTS
+OF_EACH_PART = ["llama", "float16", "qwen2", "qwen3", "phi3", "gemma2", "cohere", "gpt_neox", "olmo2", "plain"]
 
 
 def _step_inputs(feeds: Feeds, sequences: int) -> Feeds:
@@ -65,7 +65,7 @@ def test_programs_compute_the_networks_logits(variant: str, tiled: bool) -> None
         _check(card, state, lens, program, model)
 
 
-@pytest.mark.parametrize("variant", ["llama", "gemma2", "cohere", "gpt_neox", "plain"])
+@pytest.mark.parametrize("variant", ["llama", "gemma2", "cohere", "gpt_neox", "olmo2", "plain"])
 def test_stages_compute_what_the_network_does(variant: str) -> None:
     """Each hands its rows on in 16 bits."""
     shape = CUDA_VARIANTS[variant]
@@ -83,7 +83,7 @@ def test_stages_compute_what_the_network_does(variant: str) -> None:
 
 @pytest.mark.parametrize(("target", "kernel"), [("sm_90", "linear_tiled"), ("sm_80", "dequantize")])
 @pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo"])
-@pytest.mark.parametrize("variant", QUANTIZED)
+@pytest.mark.parametrize("variant", OF_EACH_PART)
 def test_programs_compute_what_the_quantized_network_does(variant: str, qformat: str, target: str, kernel: str) -> None:
     """Steps of many rows widen weights in tiled kernels, where the target has these."""
     shape = replace(CUDA_VARIANTS[variant], inter=128)
@@ -103,7 +103,7 @@ def test_programs_with_expanded_weights_compute_what_the_quantized_network_does(
 
 
 @pytest.mark.parametrize("qformat", ["fp8", "fp8_rowwise", "int8_sq"])
-@pytest.mark.parametrize("variant", QUANTIZED)
+@pytest.mark.parametrize("variant", OF_EACH_PART)
 def test_programs_of_bytes_compute_what_the_quantized_network_does(variant: str, qformat: str) -> None:
     """Where 16 bits turn a rounding to a byte, logits differ: only most of what they say is compared."""
     shape = CUDA_VARIANTS[variant]

@@ -23,7 +23,7 @@ SUPPORTED = {name for name, shape in CUDA_VARIANTS.items() if not any(shape.wind
 # Kernels that compute each row by itself, with macros that do not say how many rows there are.
 ROW_KERNELS = {
     "cache_slots", "channel_magnitudes", "embedding", "gather_columns", "gather_rows", "gate_mul", "layer_norm",
-    "position_embedding", "quantize_rows", "rms_norm", "rope_cache", "rotary_table", "rowwise",
+    "position_embedding", "quantize_rows", "query_key_norm", "rms_norm", "rope_cache", "rotary_table", "rowwise",
 }  # fmt: skip
 
 

@@ -92,6 +92,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "paged_attention/rope_cache.cuh": HEADS | {"TL_WARPS": 8, "TL_NORM": 1, "TL_ROTARY_DIM": 100, "TL_STORED": 1},
     "paged_load/cuda.cuh": {"TL_HIDDEN": 4096, "TL_PAGE": 32},
     "paged_store/cuda.cuh": {"TL_HIDDEN": 4096},
+    "query_key_norm/cuda.cuh": {"TL_QUERIES": 4096, "TL_KEYS": 4096, "TL_FEATURES": 12288, "TL_THREADS": 512},
     "position_embedding/cuda.cuh": {"TL_HIDDEN": 4096},
     "quantize_rows/cuda.cuh": {"TL_FEATURES": 4096, "TL_THREADS": 512, "TL_ROW_SCALES": 1, "TL_Y_TYPE": 2},
     "rms_norm/cuda.cuh": NORM | {"TL_RESIDUAL": 1},

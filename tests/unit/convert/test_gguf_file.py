@@ -42,6 +42,11 @@ _WRITTEN = {family for family in NETWORK_FAMILIES if all_families()[family].gguf
 # The settings of each family's tiny model without which a GGUF file could not describe it.
 _SAID: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
+_WRITTEN.add("olmo2")  # as OLMo 3's
+# The settings of each family's tiny model without which a GGUF file could not describe it.
+_SAID: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": None},
+    "olmo3": {"rope_parameters": None},
     "smollm3": {"no_rope_layers": None, "num_hidden_layers": 5},
     "gemma2": {"query_pre_attn_scalar": 14},
     "gemma3": {

@@ -36,6 +36,9 @@ PARAMETERS = {
     "pythia-1.4b": 1_414_647_808,
     "glm-4-9b-chat": 9_399_951_360,
     "glm-4-9b-0414": 9_400_279_040,
+    "olmo-2-1b": 1_484_916_736,
+    "olmo-3-7b": 7_298_011_136,
+    "falcon3-7b": 7_455_550_464,
     "mimo-7b": 7_622_619_136,  # without the layer that drafts
 }
 

@@ -18,6 +18,7 @@ from trtllm_lite.builder.passes.merge_qkv import MERGE_QKV
 from trtllm_lite.builder.passes.paged_attention import PAGED_ATTENTION
 from trtllm_lite.builder.passes.position_embedding import POSITION_EMBEDDING
 from trtllm_lite.builder.passes.quantize_rows import QUANTIZE_ROWS
+from trtllm_lite.builder.passes.query_key_norm import QUERY_KEY_NORM
 from trtllm_lite.builder.passes.remove_padding import REMOVE_PADDING
 from trtllm_lite.builder.passes.rotary_table import ROTARY_TABLE
 from trtllm_lite.builder.passes.rowwise import ROWWISE
@@ -30,6 +31,7 @@ PIPELINE = (
     LINEAR,
     GATHER_COLUMNS,
     MERGE_QKV,
+    QUERY_KEY_NORM,
     MERGE_GATE_UP,
     LINEAR_ACTIVATION,
     QUANTIZE_ROWS,

@@ -1,6 +1,7 @@
 """Recognises the standard attention subgraph; merge_qkv and paged_attention both read it.
 
-packed rows -> unpack -> Reshape to heads -> [RMSNormalization] -> Transpose -> [RotaryEmbedding, perhaps partial]
+packed rows -> [RMSNormalization of all heads] -> unpack -> Reshape to heads -> [RMSNormalization of each head] ->
+Transpose -> [RotaryEmbedding, perhaps partial]
 key, value  -> [QuantizeLinear -> DequantizeLinear] -> TensorScatter into the cache at past_lens
 Attention(query, key cache, value cache, [window mask], total lengths; causal) -> Transpose -> Reshape -> pack
 """
@@ -88,6 +89,16 @@ def match_heads(value: ir.Value | None, what: str) -> Heads:
         fits = rotated <= head_dim and (dims(cos) or ())[-1:] == (rotated / 2,)
         expect(fits, f"the RoPE table of the {what} heads has not half as many columns as elements are rotated")
     return Heads(source, heads, head_dim, norm, epsilon, cos, sin)
+
+
+def norm_of_all_heads(rows: ir.Value) -> ir.Node | None:
+    """The RMSNormalization of all features that makes packed ``rows``, by a float32 weight."""
+    norm = produced_by(rows, "RMSNormalization")
+    if norm is None or attribute(norm, "axis", -1) not in (-1, 1):
+        return None
+    weight = norm.inputs[1]
+    is_vector = weight_tensor(weight) is not None and weight is not None and weight.dtype == ir.DataType.FLOAT
+    return norm if is_vector else None
 
 
 def match_cache(value: ir.Value | None, what: str) -> Cache:

@@ -1,7 +1,8 @@
 """The query, key and value projections of an attention become one Linear whose weight rows are q, then k, then v.
 
 x is read once and one large matrix product replaces three. A Split hands the parts on until paged_attention, which
-reads the merged rows as they are, removes it.
+reads the merged rows as they are, removes it. Norms of all query heads and of all key heads may stand between
+(query_key_norm).
 """
 
 from collections.abc import Iterable
@@ -19,7 +20,13 @@ from trtllm_lite.builder.graph import (
     value_of,
     weight_tensor,
 )
-from trtllm_lite.builder.passes.attention_pattern import MismatchError, expect, match_cache, match_heads
+from trtllm_lite.builder.passes.attention_pattern import (
+    MismatchError,
+    expect,
+    match_cache,
+    match_heads,
+    norm_of_all_heads,
+)
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.network.tensors import add_initializer, concatenate, zeros
 from trtllm_lite.quantize.formats import in_one_form, matrix_of
@@ -45,7 +52,9 @@ def _projections(attention: ir.Node) -> list[ir.Node]:
     states = [query, match_cache(key, "key").new, match_cache(value, "value").new]
     linears = []
     for state, what in zip(states, ("query", "key", "value"), strict=True):
-        linear = fused_by(match_heads(state, what).source, "Linear")
+        source = match_heads(state, what).source
+        norm = norm_of_all_heads(source)
+        linear = fused_by(source if norm is None else norm.inputs[0], "Linear")
         expect(linear is not None, f"the {what} does not come straight from a Linear")
         assert linear is not None
         linears.append(linear)

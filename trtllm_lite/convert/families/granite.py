@@ -12,6 +12,7 @@ from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.source_tensors import Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts
 from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.ends import Embedding, Head
 from trtllm_lite.network.layers import Layer
 
 
@@ -27,13 +28,11 @@ def read_model(config: ConfigFields) -> Decoder:
         mlp = parts.gated_mlp(tensors, parts.activation, mlp_bias)
         return parts.pre_norm_layer(tensors, replace(block, scale=attention), mlp)
 
-    decoder = parts.decoder(config, parts.layers(layer))
-    return replace(
-        decoder,
-        embedding=replace(decoder.embedding, scale=embedding / residual),
-        head=replace(decoder.head, scale=1 / logits),
-        stream_scale=residual,
-    )
+    table = parts.tensors.weight("embedding", parts.sizes.vocab_size, parts.sizes.hidden_size)
+    final_norm = parts.norm(parts.tensors, "final_norm", parts.sizes.hidden_size)
+    head = Head(parts.head(config.flag("tie_word_embeddings")), scale=1 / logits)
+    first = Embedding(table, scale=embedding / residual)
+    return Decoder(parts.sizes, first, parts.layers(layer), final_norm, head, stream_scale=residual)
 
 
 def _factor(config: ConfigFields, key: str) -> float:

@@ -1,0 +1,54 @@
+"""The table of model families, made of the families themselves and of the shapes in ``configs/models``."""
+
+import importlib
+import json
+import pkgutil
+from collections import defaultdict
+from pathlib import Path
+
+from variant_tables import markdown
+
+import trtllm_lite.convert.families as package
+from trtllm_lite.convert.family import Family
+
+SHAPES = Path(__file__).resolve().parents[1] / "configs" / "models"
+COLUMNS = ("family", "`architectures`", "GGUF", "published shapes that tests map", "computes the same as, on weights")
+# What a family's logits are compared with, where that is not transformers with random weights alone.
+RANDOM = "transformers, random"
+COMPARED = {
+    "llama": f"{RANDOM}, and SmolLM2-135M",
+    "qwen2": f"{RANDOM}, and Qwen2.5-Coder-0.5B",
+    "gemma3": f"{RANDOM}, and Gemma 3 270M",
+    "internlm2": "Llama of transformers, random, its rows reordered",
+    "internlm3": "Llama of transformers, random",
+    "mimo": "the paper in torch, random",
+    "eagle3": "the paper in torch, random",
+}
+
+
+def families_table() -> str:
+    """A row for each family: a family that is added needs no line here."""
+    shapes = _shapes()
+    rows = []
+    for module in pkgutil.iter_modules(package.__path__):
+        found = importlib.import_module(f"{package.__name__}.{module.name}")
+        family: Family = found.FAMILY
+        names = [shape for architecture in family.architectures for shape in shapes[architecture]]
+        gguf = family.gguf.architecture if family.gguf else "–"
+        architectures = ", ".join(family.architectures)
+        compared = COMPARED.get(family.name, RANDOM)
+        rows.append([_title(str(found.__doc__)), architectures, gguf, ", ".join(names) or "–", compared])
+    return markdown(COLUMNS, rows) + "\n"
+
+
+def _title(docstring: str) -> str:
+    """What a family's file says that it is, up to where it is described."""
+    return docstring.partition(" (")[0].partition(":")[0]
+
+
+def _shapes() -> dict[str, list[str]]:
+    """Names of the shapes of each architecture."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(SHAPES.glob("*.json")):
+        found[json.loads(path.read_text())["architectures"][0]].append(path.stem)
+    return found

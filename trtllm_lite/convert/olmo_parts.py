@@ -1,0 +1,51 @@
+"""What OLMo 2 and 3 have in common (arXiv 2501.00656, section 3; https://github.com/allenai/OLMo-core).
+
+Norms stand behind each block and before none, and queries and keys are normalised, all heads together, before RoPE.
+"""
+
+from dataclasses import dataclass
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.decoder_fields import read_activation, read_sizes
+from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
+from trtllm_lite.convert.usual_parts import UsualParts, rms_norm
+from trtllm_lite.network.attention import Attention
+from trtllm_lite.network.layers import Residual, SequentialLayer
+from trtllm_lite.network.mlp import Activation
+from trtllm_lite.network.rope import Rope
+
+NAMES = {
+    **{role: name for role, name in TENSOR_NAMES.items() if role not in ("attention_norm", "mlp_norm")},
+    "attention_post_norm": "model.layers.{layer}.post_attention_layernorm",
+    "mlp_post_norm": "model.layers.{layer}.post_feedforward_layernorm",
+}
+
+
+@dataclass(frozen=True)
+class OlmoParts(UsualParts):
+    """``bias`` says whether attention's four projections have biases."""
+
+    activation: Activation
+    bias: bool
+
+    @classmethod
+    def read(cls, config: ConfigFields) -> "OlmoParts":
+        """Read the keys that both generations share."""
+        norm, activation = rms_norm(config, 1e-5), read_activation(config)
+        return cls(read_sizes(config), Tensors(NAMES), norm, activation, config.flag("attention_bias"))
+
+    def layer(self, tensors: Tensors, rope: Rope, window: int = 0) -> SequentialLayer:
+        """A layer whose attention has a ``window`` in tokens; 0 means all tokens."""
+        sizes, heads = self.sizes, self.sizes.heads
+        attention = Attention(
+            *self.projections(tensors, self.bias, self.bias),
+            heads,
+            rope=rope,
+            query_norm=self.norm(tensors, "q_norm", heads.num_heads * heads.head_dim),
+            key_norm=self.norm(tensors, "k_norm", heads.num_kv_heads * heads.head_dim),
+            norms_all_heads=True,
+            window=window,
+        )
+        norms = [self.norm(tensors, role, sizes.hidden_size) for role in ("attention_post_norm", "mlp_post_norm")]
+        mlp = self.gated_mlp(tensors, self.activation)
+        return SequentialLayer(Residual(None, attention, norms[0]), Residual(None, mlp, norms[1]))
