@@ -55,6 +55,10 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         "post_mlp_layernorm": "post_ffw_norm",
         "mlp.gate_up_proj": "ffn_up",
     },
+    "exaone4": {
+        "post_attention_layernorm": "post_attention_norm",
+        "post_feedforward_layernorm": "post_ffw_norm",
+    },
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
     "gemma2": _GEMMA,
@@ -227,6 +231,14 @@ def _glm4_metadata(config: Any, head_dim: int) -> dict[str, Any]:
     return {**_chatglm_metadata(config, head_dim), **_head_metadata(config, head_dim)}
 
 
+def _exaone4_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    return {
+        **_llama_metadata(config, head_dim),
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
+    }
+
+
 def _starcoder2_metadata(config: Any, _: int) -> dict[str, Any]:
     return {
         **_grouped_metadata(config),
@@ -240,6 +252,7 @@ _OWN_METADATA = {
     "gptneox": _gptneox_metadata,
     "chatglm": _chatglm_metadata,
     "glm4": _glm4_metadata,
+    "exaone4": _exaone4_metadata,
     "starcoder2": _starcoder2_metadata,
     "gpt2": _gpt2_metadata,
     "phi3": _phi3_metadata,

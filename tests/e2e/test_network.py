@@ -97,6 +97,14 @@ CASES |= {
     "glm-whole-heads": ("glm", {"partial_rotary_factor": 1.0}),
     "glm4": ("glm4", {}),
     "glm4-unbiased": ("glm4", {"attention_bias": False}),
+    "exaone": ("exaone", {}),
+    "exaone-biased-tied": ("exaone", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "exaone-llama3": ("exaone", _rope("llama3", factor=8.0, **_LLAMA3)),
+    "exaone4": ("exaone4", {}),
+    "exaone4-full-tied": (
+        "exaone4",
+        {"sliding_window": None, "layer_types": ["full_attention"] * 3, "tie_word_embeddings": True, "head_dim": 14},
+    ),
     "phi3": ("phi3", {}),
     "phi3-longrope-short": (
         "phi3",

@@ -189,7 +189,8 @@ def foldable(family: str) -> set[str]:
     """Where channels can be scaled, of the first layer."""
     plain = {family: {"q_proj", "up_proj", "o_proj"} for family in ("gpt2", "starcoder2", "gpt_neox")}
     behind_one_norm = {"cohere": {"q_proj", "o_proj", "down_proj"}}
-    return {**plain, **behind_one_norm}.get(family, {"q_proj", "gate_proj", "o_proj", "down_proj"})
+    no_norm_before = {"exaone4": {"o_proj", "down_proj"}}
+    return {**plain, **behind_one_norm, **no_norm_before}.get(family, {"q_proj", "gate_proj", "o_proj", "down_proj"})
 
 
 @pytest.mark.parametrize("family", [*NETWORK_FAMILIES, "one_to_one"])

@@ -30,6 +30,8 @@ PARAMETERS = {
     "pythia-1.4b": 1_414_647_808,
     "glm-4-9b-chat": 9_399_951_360,
     "glm-4-9b-0414": 9_400_279_040,
+    "exaone-3.5-2.4b": 2_405_327_360,
+    "exaone-4.0-1.2b": 1_279_391_488,
     "mimo-7b": 7_622_619_136,  # without the layer that drafts
 }
 

@@ -28,6 +28,8 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen3": _HEADS,
     "gemma2": _HEADS,
     "gemma3": {**_HEADS, "layer_types": ["sliding_attention", "full_attention"]},
+    "exaone": _HEADS,
+    "exaone4": {**_SIZES, "layer_types": ["sliding_attention", "full_attention"]},
     "glm": _HEADS,
     "glm4": _HEADS,
     "gpt_neox": {name: size for name, size in _SIZES.items() if name != "num_key_value_heads"},
