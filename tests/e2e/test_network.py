@@ -115,6 +115,14 @@ CASES |= {
             "rope_parameters": {"rope_type": "longrope", "rope_theta": 50.0, **_FACTORS},
         },
     ),
+    "phi3-longrope-within": (
+        "phi3",
+        {
+            "original_max_position_embeddings": 32,
+            "partial_rotary_factor": 1.0,
+            "rope_parameters": {"rope_type": "longrope", "rope_theta": 50.0, **_FACTORS},
+        },
+    ),
     "phi3-longrope-long": (
         "phi3",
         {

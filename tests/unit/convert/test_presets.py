@@ -32,6 +32,7 @@ PARAMETERS = {
     "glm-4-9b-0414": 9_400_279_040,
     "exaone-3.5-2.4b": 2_405_327_360,
     "exaone-4.0-1.2b": 1_279_391_488,
+    "phi-4-mini": 3_836_021_760,
     "mimo-7b": 7_622_619_136,  # without the layer that drafts
 }
 
