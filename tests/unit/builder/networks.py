@@ -36,6 +36,7 @@ class Shape:
     rotary_dim: int | None = None  # None: whole heads; 0: no RoPE
     mlp: str = "swish"  # of a gated MLP, or "plain": Linear -> Gelu -> Linear
     linear_bias: bool = False  # of attention's output, plain MLPs and the head
+    pre_norms: bool = True
     post_norms: bool = False
     parallel: bool = False
     two_norms: bool = False  # of parallel blocks
@@ -253,13 +254,16 @@ class Network:
 
     def _layer(self, layer: int, hidden: ir.Value) -> ir.Value:
         s, path, prefix = self.shape, f"layers.{layer}", f"model.layers.{layer}."
-        x = self._row_norm(path + ".input_norm", hidden, prefix + "input_layernorm.weight")
+        x = hidden
+        if s.pre_norms:
+            x = self._row_norm(path + ".input_norm", hidden, prefix + "input_layernorm.weight")
         mixed = self._attention(path + ".attention", layer, x)
         if s.post_norms:
             mixed = self._row_norm(path + ".attention_norm", mixed, prefix + "attention_norm.weight")
         stream = hidden
         hidden = self._op(path + ".attention.add", "Add", hidden, mixed)
-        if not s.parallel or s.two_norms:
+        x = hidden if not s.pre_norms else x
+        if s.pre_norms and (not s.parallel or s.two_norms):
             read = stream if s.parallel else hidden
             x = self._row_norm(path + ".post_norm", read, prefix + "post_attention_layernorm.weight")
         expanded = self._mlp(path, prefix, x)
