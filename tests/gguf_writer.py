@@ -59,6 +59,10 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         "post_mlp_layernorm": "post_ffw_norm",
         "mlp.gate_up_proj": "ffn_up",
     },
+    "exaone4": {
+        "post_attention_layernorm": "post_attention_norm",
+        "post_feedforward_layernorm": "post_ffw_norm",
+    },
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
     "olmo2": _OLMO,
@@ -233,6 +237,14 @@ def _glm4_metadata(config: Any, head_dim: int) -> dict[str, Any]:
     return {**_chatglm_metadata(config, head_dim), **_head_metadata(config, head_dim)}
 
 
+def _exaone4_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    return {
+        **_llama_metadata(config, head_dim),
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
+    }
+
+
 def _starcoder2_metadata(config: Any, _: int) -> dict[str, Any]:
     return {
         **_grouped_metadata(config),
@@ -272,6 +284,7 @@ def _olmo2_metadata(config: Any, head_dim: int) -> dict[str, Any]:
 _OWN_METADATA = {
     "olmo2": _olmo2_metadata,
     "granite": _granite_metadata,
+    "exaone4": _exaone4_metadata,
     "starcoder2": _starcoder2_metadata,
     "gpt2": _gpt2_metadata,
     "phi3": _phi3_metadata,

@@ -20,7 +20,7 @@ NETWORK_FAMILIES += ("smollm3", "ministral", "granite")  # of Hugging Face
 NETWORK_FAMILIES = (  # of Hugging Face
     *FAMILIES,
     *("gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2"),
-    *("gpt_neox", "glm", "glm4"),
+    *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
 )
 NETWORK_FAMILIES += ("smollm3", "ministral", "granite", "olmo2", "olmo3")  # of Hugging Face
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
@@ -70,6 +70,12 @@ _FAMILY: dict[str, dict[str, Any]] = {
     "gpt_neox": {"layer_norm_eps": 1e-4, "hidden_size": 72, "rotary_pct": 0.5, "rotary_emb_base": 100},
     "glm": {"hidden_size": 72, "head_dim": 12},
     "glm4": {"head_dim": 20},
+    "exaone": {"head_dim": 14},
+    "exaone4": {
+        "sliding_window": 7,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+    },
     "phi3": {"sliding_window": 9, "hidden_size": 72, "partial_rotary_factor": 0.5},
     "olmo2": {},
     "olmo3": {
@@ -174,6 +180,10 @@ def _as_fp8(weight: torch.Tensor, inputs: int) -> torch.Tensor:
 def save_model(model: PreTrainedModel, directory: Path, max_shard_size: str = "1GB") -> Path:
     """Write ``model`` (safetensors, config.json, generation_config.json) and the tiny tokenizer; returns the folder."""
     model.save_pretrained(directory, max_shard_size=max_shard_size)
+    if model.config.model_type == "exaone":  # transformers saves the name of its own class, Llama's
+        config = json.loads((Path(directory) / "config.json").read_text())
+        config["architectures"] = ["ExaoneForCausalLM"]
+        (Path(directory) / "config.json").write_text(json.dumps(config))
     save_tokenizer(directory)
     return Path(directory)
 

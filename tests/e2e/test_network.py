@@ -119,12 +119,28 @@ CASES |= {
     "glm-whole-heads": ("glm", {"partial_rotary_factor": 1.0}),
     "glm4": ("glm4", {}),
     "glm4-unbiased": ("glm4", {"attention_bias": False}),
+    "exaone": ("exaone", {}),
+    "exaone-biased-tied": ("exaone", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "exaone-llama3": ("exaone", _rope("llama3", factor=8.0, **_LLAMA3)),
+    "exaone4": ("exaone4", {}),
+    "exaone4-full-tied": (
+        "exaone4",
+        {"sliding_window": None, "layer_types": ["full_attention"] * 3, "tie_word_embeddings": True, "head_dim": 14},
+    ),
     "phi3": ("phi3", {}),
     "phi3-longrope-short": (
         "phi3",
         {
             "max_position_embeddings": 64,
             "original_max_position_embeddings": 64,
+            "partial_rotary_factor": 1.0,
+            "rope_parameters": {"rope_type": "longrope", "rope_theta": 50.0, **_FACTORS},
+        },
+    ),
+    "phi3-longrope-within": (
+        "phi3",
+        {
+            "original_max_position_embeddings": 32,
             "partial_rotary_factor": 1.0,
             "rope_parameters": {"rope_type": "longrope", "rope_theta": 50.0, **_FACTORS},
         },

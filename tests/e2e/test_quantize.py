@@ -190,7 +190,8 @@ def foldable(family: str) -> set[str]:
     plain = {family: {"q_proj", "up_proj", "o_proj"} for family in ("gpt2", "starcoder2", "gpt_neox")}
     plain |= {key: {"o_proj", "down_proj"} for key in ("olmo2", "olmo3")}  # no norm before
     behind_one_norm = {"cohere": {"q_proj", "o_proj", "down_proj"}}
-    return {**plain, **behind_one_norm}.get(family, {"q_proj", "gate_proj", "o_proj", "down_proj"})
+    no_norm_before = {"exaone4": {"o_proj", "down_proj"}}
+    return {**plain, **behind_one_norm, **no_norm_before}.get(family, {"q_proj", "gate_proj", "o_proj", "down_proj"})
 
 
 @pytest.mark.parametrize("family", [*NETWORK_FAMILIES, "one_to_one"])

@@ -10,6 +10,7 @@ from trtllm_lite.builder.cache_groups import assign_cache_groups
 from trtllm_lite.builder.job import Fused
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes import PIPELINE, GraphPass, PassError
+from trtllm_lite.builder.passes.chosen_frequencies import chosen_frequencies
 from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.builder.passes.lora import lora_pass, projections_of
 from trtllm_lite.builder.verifier import violations
@@ -48,7 +49,7 @@ def run_passes(model: ir.Model, passes: Sequence[GraphPass] = PIPELINE) -> tuple
 def fuse_into_plugins(network: ir.Model, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
     """The network as operators of ``plugins/`` alone, over a paged KV cache. Raises BuildError."""
     names: list[str] = []
-    passes = [*PIPELINE]
+    passes = [chosen_frequencies(limits.max_seq_len), *PIPELINE]
     if limits.max_lora_rank:
         passes.append(lora_pass(projections_of(network.graph), limits.max_lora_rank, names))
     model, fusions = run_passes(network, passes)

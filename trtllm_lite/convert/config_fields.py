@@ -1,6 +1,7 @@
 """Reads Hugging Face's config.json strictly: values are typed, and no key that may change the results stays unread."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,15 @@ class ConfigFields:
         """The raw value, None if absent or null; the key counts as read."""
         self._read.add(key)
         return self._config.get(key)
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give the values of the keys in ``names`` the names that these map to, under which they are then read."""
+        for key, usual in names.items():
+            value, other = self.take(key), self._config.get(usual)
+            if value is not None and other is not None and other != value:
+                self.problem(key, f"contradicts {usual}: {shown(value)} and {shown(other)}")
+            elif value is not None:
+                self._config = {**self._config, usual: value}
 
     def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = _MAX_INTEGER) -> int:
         """The integer ``key``, positive unless ``minimum`` says otherwise; without ``default`` the key is required."""

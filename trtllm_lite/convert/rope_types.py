@@ -10,7 +10,7 @@ import numpy as np
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.errors import shown
 from trtllm_lite.network import rope
-from trtllm_lite.network.rope import Frequencies, Rope
+from trtllm_lite.network.rope import Frequencies, LongFrequencies, Rope
 
 ORIGINAL = "original_max_position_embeddings"
 FREQUENCY_FACTORS = "frequency_factors"  # GGUF only: a tensor of divisors, one per frequency
@@ -78,7 +78,8 @@ def _try_to_read(reader: "_Reader", fields: ConfigFields, theta: float, sizes: R
     try:
         with np.errstate(all="ignore"):
             result = reader(fields, theta, sizes)
-            angles = np.array(result.inv_freq, np.float32) * np.float32(sizes.max_positions)
+            frequencies = result.inv_freq + (result.long.inv_freq if result.long else ())
+            angles = np.array(frequencies, np.float32) * np.float32(sizes.max_positions)
     except (OverflowError, ValueError, ZeroDivisionError):
         return None
     return result if np.isfinite(angles).all() and math.isfinite(result.attention_factor) else None
@@ -103,7 +104,7 @@ def _frequency_factors(fields: ConfigFields, theta: float, sizes: RopeSizes) -> 
 
 
 def _longrope(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
-    """LongRoPE with one set of factors for all sequences, as in vLLM: long ones if the model exceeds ``original``.
+    """LongRoPE with short factors for caches of up to ``original`` tokens, and long ones for longer caches, as in vLLM.
 
     transformers takes the short factors while a sequence is no longer than ``original``; when it grows longer, all of
     its keys in the KV cache would have to be computed again.
@@ -112,8 +113,11 @@ def _longrope(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
     short, long = (_factors(fields, f"{length}_factor", sizes.dim // 2) for length in ("short", "long"))
     factor = fields.number("factor", sizes.max_positions / original)
     attention_factor = fields.number("attention_factor", rope.longrope_attention_factor(factor, original))
-    chosen = long if sizes.max_positions > original else short
-    return _rope(rope.divided(rope.plain(theta, sizes.dim), chosen), attention_factor)
+    plain = rope.plain(theta, sizes.dim)
+    usual = _rope(rope.divided(plain, short), attention_factor)
+    if sizes.max_positions <= original:
+        return usual
+    return replace(usual, long=LongFrequencies(original, _rope(rope.divided(plain, long)).inv_freq))
 
 
 def _llama3(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:

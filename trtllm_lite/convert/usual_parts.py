@@ -103,6 +103,14 @@ class UsualParts:
             Residual(self.norm(tensors, "mlp_norm", hidden), mlp),
         )
 
+    def post_norm_layer(self, tensors: Tensors, attention: Block, mlp: Block) -> SequentialLayer:
+        """A layer with a norm behind attention and a norm behind the MLP, before their results are added."""
+        hidden = self.sizes.hidden_size
+        return SequentialLayer(
+            Residual(None, attention, self.norm(tensors, "attention_post_norm", hidden)),
+            Residual(None, mlp, self.norm(tensors, "mlp_post_norm", hidden)),
+        )
+
     def sandwich_norm_layer(self, tensors: Tensors, attention: Block, mlp: Block) -> SequentialLayer:
         """A layer with a norm before and a norm behind each block (arXiv 2105.13290, section 2.4)."""
 

@@ -57,13 +57,14 @@ class Attention:
     def mix(self, context: DecoderContext, query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
         """The same of the projections [batch, seq, heads * head_dim]."""
         graph, heads = context.graph, self.heads
+        context.open_cache(heads.num_kv_heads, heads.head_dim)
         query = self._split(graph, query, heads.num_heads, "q", self.query_norm)
         key = self._split(graph, key, heads.num_kv_heads, "k", self.key_norm)
         value = self._split(graph, value, heads.num_kv_heads, "v", None)
         if self.rope is not None:
             query = self._rotate(context, query, self.rope, "q_rope")
             key = self._rotate(context, key, self.rope, "k_rope")
-        keys, values = context.extend_cache(key, value, heads.num_kv_heads, heads.head_dim)
+        keys, values = context.extend_cache(key, value, heads.head_dim)
         mixed = self._attend(context, query, keys, values)
         tokens_first = graph.op("Transpose", [mixed], "merge.transpose", {"perm": [0, 2, 1, 3]})
         merged = graph.op("Reshape", [tokens_first, graph.constant("shape.merge_heads", np.array([0, 0, -1]))], "merge")

@@ -38,18 +38,22 @@ class DecoderContext:
         self._tables: dict[Rope, tuple[ir.Value, ir.Value]] = {}
         self._masks: dict[int, ir.Value] = {}
 
-    def extend_cache(self, key: ir.Value, value: ir.Value, kv_heads: int, head_dim: int) -> tuple[ir.Value, ir.Value]:
-        """Append ``key`` and ``value`` [batch, kv_heads, seq, head_dim] to the next cache pair, which is returned."""
+    def open_cache(self, kv_heads: int, head_dim: int) -> None:
+        """Declare the cache pair of the next attention."""
         number, shape = len(self.past) // 2, ("batch", kv_heads, "max_seq", head_dim)
+        self.past += [declare(f"past_{what}.{number}", _FLOAT, shape) for what in ("key", "value")]
+
+    def extend_cache(self, key: ir.Value, value: ir.Value, head_dim: int) -> tuple[ir.Value, ir.Value]:
+        """Append ``key`` and ``value`` [batch, kv_heads, seq, head_dim] to the pair opened last, which is returned."""
+        number = len(self.past) // 2 - 1
         roundings = self._cache[number] if self._cache else (None, None)
-        for what, new, rounding in zip(("key", "value"), (key, value), roundings, strict=True):
+        pairs = zip(("key", "value"), self.past[-2:], (key, value), roundings, strict=True)
+        for what, past, new, rounding in pairs:
             if rounding is not None:
                 new = self.graph.rounded(new, rounding, head_dim, f"{what[0]}_cache.new")
-            past = declare(f"past_{what}.{number}", _FLOAT, shape)
             inputs, output = [past, new, self.past_lens], f"present_{what}.{number}"
             present = self.graph.op("TensorScatter", inputs, f"{what[0]}_cache", {"axis": 2}, output)
             present.type, present.shape = past.type, past.shape
-            self.past.append(past)
             self.present.append(present)
         return self.present[-2], self.present[-1]
 
@@ -63,7 +67,10 @@ class DecoderContext:
         return self._total_lens
 
     def rotary_table(self, rope: Rope) -> tuple[ir.Value, ir.Value]:
-        """Cosines and sines of every position's angles, float32 [batch, seq, rotary_dim/2]."""
+        """Cosines and sines of every position's angles, float32 [batch, seq, rotary_dim/2].
+
+        Only layers that have opened their cache may ask for tables.
+        """
         if rope not in self._tables:
             name = f"rope_{len(self._tables) + 1}" if self._tables else "rope"
             with self.graph.shared():
@@ -72,7 +79,7 @@ class DecoderContext:
 
     def _make_rotary_table(self, rope: Rope, name: str) -> tuple[ir.Value, ir.Value]:
         graph = self.graph
-        inv_freq = graph.constant(f"{name}.inv_freq", np.array(rope.inv_freq, np.float32))
+        inv_freq = self._inverse_frequencies(rope, name)
         with graph.scope(name):
             positions = graph.op("Cast", [self.position_ids], "positions", {"to": _FLOAT.value})
             column = graph.op("Unsqueeze", [positions, graph.constant("axis.last", np.array([-1]))], "column")
@@ -82,6 +89,19 @@ class DecoderContext:
                 return cos, sin
             factor = graph.scalar("attention_factor", rope.attention_factor)
             return graph.op("Mul", [cos, factor], "cos.scaled"), graph.op("Mul", [sin, factor], "sin.scaled")
+
+    def _inverse_frequencies(self, rope: Rope, name: str) -> ir.Value:
+        """float32 [rotary_dim/2]."""
+        graph = self.graph
+        usual = graph.constant(f"{name}.inv_freq", np.array(rope.inv_freq, np.float32))
+        if rope.long is None:
+            return usual
+        long = graph.constant(f"{name}.long_inv_freq", np.array(rope.long.inv_freq, np.float32))
+        length = graph.constant(f"{name}.original_length", np.array(rope.long.original_length))
+        with graph.scope(name):
+            max_seq = graph.op("Shape", [self.past[0]], "max_seq", {"start": 2, "end": 3})
+            is_long = graph.op("Greater", [max_seq, length], "is_long")
+            return graph.op("Where", [is_long, long, usual], "frequencies")
 
     def window_mask(self, window: int) -> ir.Value:
         """bool [batch, 1, seq, max_seq], true where a key slot lies inside the window: slot > position - window.

@@ -14,15 +14,24 @@ Frequencies = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
+class LongFrequencies:
+    """The inverse frequencies of caches of more than ``original_length`` tokens, the length of pretraining."""
+
+    original_length: int
+    inv_freq: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Rope:
     """Rotation of a head's pairs (i, i + dim/2) by the angle position * inv_freq[i], where dim = 2 * len(inv_freq).
 
     ``inv_freq`` is in radians per token; elements of the head from dim on stay as they are. ``attention_factor``
-    multiplies cosines and sines.
+    multiplies cosines and sines. Long caches have the frequencies ``long`` instead, if these are given.
     """
 
     inv_freq: tuple[float, ...]
     attention_factor: float = 1.0
+    long: LongFrequencies | None = None
 
 
 def plain(theta: float, head_dim: int) -> Frequencies:

@@ -34,6 +34,7 @@ class Shape:
     layer_norm: bool = False
     norm_bias: bool = False
     learned_positions: bool = False
+    original_length: int = 0  # LongRoPE: the length up to which caches have the usual frequencies
     rotary_dim: int | None = None  # None: whole heads; 0: no RoPE
     mlp: str = "swish"  # of a gated MLP, or "plain": Linear -> Gelu -> Linear
     linear_bias: bool = False  # of attention's output, plain MLPs and the head
@@ -176,6 +177,8 @@ class Network:
     def _rope(self, path: str, theta: float) -> tuple[ir.Value, ir.Value]:
         half = (self.shape.rotary_dim or self.shape.head_dim) // 2
         inv_freq = self._constant(path.replace("rope", "inv_freq"), theta ** -(np.arange(half) / half), np.float32)
+        if self.shape.original_length:
+            inv_freq = self._by_length(path, inv_freq, half)
         position = self._op(path + ".cast", "Cast", self.inputs[1], to=FLOAT)
         column = self._op(path + ".unsqueeze", "Unsqueeze", position, self._constant("minus_one", [-1]))
         angle = self._op(path + ".angle", "Mul", column, inv_freq)
@@ -184,6 +187,13 @@ class Network:
             factor = self._constant("rope.factor", self.shape.attention_factor, np.float32)
             tables = [self._op(f"{path}.scale_{i}", "Mul", table, factor) for i, table in enumerate(tables)]
         return tables[0], tables[1]
+
+    def _by_length(self, path: str, usual: ir.Value, half: int) -> ir.Value:
+        long = self._constant(path + ".long_inv_freq", 900 ** -(np.arange(half) / half), np.float32)
+        max_seq = self._op(path + ".max_seq", "Shape", self._past(0, "key"), start=2, end=3)
+        length = self._constant(path + ".original_length", self.shape.original_length)
+        is_long = self._op(path + ".is_long", "Greater", max_seq, length)
+        return self._op(path + ".frequencies", "Where", is_long, long, usual)
 
     def _mask(self, window: int) -> ir.Value:
         path = f"window_{window}"
@@ -233,10 +243,14 @@ class Network:
         y = self._op(path + ".merge", "Reshape", y, self._constant("merge_heads", [0, 0, -1]))
         return self._linear(path + ".o_proj", y, prefix + "o_proj", s.hidden, s.heads * s.head_dim, s.linear_bias)
 
+    def _past(self, layer: int, kind: str) -> ir.Value:
+        name, s = f"past_{kind}.{layer}", self.shape
+        if name not in {value.name for value in self.inputs}:
+            self.inputs.append(ir.val(name, FLOAT, ["batch", s.kv_heads, "max_seq", s.head_dim]))
+        return next(value for value in self.inputs if value.name == name)
+
     def _scatter(self, path: str, layer: int, kind: str, new: ir.Value) -> ir.Value:
-        s = self.shape
-        past = ir.val(f"past_{kind}.{layer}", FLOAT, ["batch", s.kv_heads, "max_seq", s.head_dim])
-        self.inputs.append(past)
+        past = self._past(layer, kind)
         present = self._op(f"{path}.{kind}_cache", "TensorScatter", past, new, self.inputs[2], axis=2)
         present.name = f"present_{kind}.{layer}"
         self.outputs.append(present)
@@ -252,9 +266,7 @@ class Network:
         hidden = self._op(path + ".attention.add", "Add", hidden, mixed)
         if not s.parallel or s.two_norms:
             read = stream if s.parallel else hidden
-            x = self._row_norm(path + ".post_norm", read, prefix + "post_attention_layernorm.weight")
-        if not s.parallel:
-            x = self._pre_norm(path + ".post_norm", hidden, prefix + "post_attention_layernorm.weight")
+            x = self._pre_norm(path + ".post_norm", read, prefix + "post_attention_layernorm.weight")
         expanded = self._mlp(path, prefix, x)
         if s.post_norms:
             expanded = self._row_norm(path + ".mlp_norm", expanded, prefix + "mlp_norm.weight")

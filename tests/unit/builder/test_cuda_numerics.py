@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from tests.tolerances import BYTE_TOLERANCES, ROUNDED_TOLERANCES, Tolerance, assert_close
-from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, lowered, lowered_stages, quantized
+from tests.unit.builder.cuda_engines import CUDA_VARIANTS, LIMITS, cuda_shape, lowered, lowered_stages, quantized
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from tests.unit.builder.networks import Shape
 from tests.unit.builder.scenario import Feeds, Sequences
@@ -62,6 +62,15 @@ def test_programs_compute_the_networks_logits(variant: str, tiled: bool) -> None
         ([1, 1, 1], "mixed"),
         ([1, 1, 1], "decode_4"),
     ):
+        _check(card, state, lens, program, model)
+
+
+def test_programs_have_the_frequencies_of_long_caches() -> None:
+    """Of LongRoPE, where the network's caches and the engine's sequences are longer than pretraining."""
+    shape = cuda_shape(original_length=32)
+    card = CudaInterpreter(lowered(shape))
+    state, model = _state(shape, card), quantized(shape, FULL_PRECISION)
+    for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4")):
         _check(card, state, lens, program, model)
 
 

@@ -97,6 +97,18 @@ def test_phi4_mini_has_keys_without_an_effect(tmp_path: Path) -> None:
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
 
 
+def test_exaone_has_keys_of_its_own_names(tmp_path: Path) -> None:
+    save_tiny_model("exaone", tmp_path / "model", rms_norm_eps=1e-3)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "usual")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    own = {"num_layers": "num_hidden_layers", "layer_norm_epsilon": "rms_norm_eps", "activation_function": "hidden_act"}
+    config |= {name: config.pop(usual) for name, usual in own.items()}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "own")
+    networks = [(tmp_path / name / "network.onnx").read_bytes() for name in ("usual", "own")]
+    assert networks[0] == networks[1]
+
+
 _CONFIGS = {family: tiny_config(family).to_dict() for family in NETWORK_FAMILIES}
 _KEYS = sorted(set().union(*_CONFIGS.values()))
 _JUNK: list[Any] = [None, 0, 1, -1, 7, "x", [], {}, {"rope_type": "yarn"}, {"full_attention": 3}, [1], True]
@@ -135,6 +147,13 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("gpt_neox", {"sliding_window": 64}, "sliding_window: 64 is not mapped"),
         ("glm", {"rope_ratio": 500}, "rope_ratio: 500 is not mapped"),
         ("glm4", {"partial_rotary_factor": 1.5, "rope_parameters": None}, "factor: expected an even part"),
+        ("exaone", {"num_layers": 4}, "num_layers: contradicts num_hidden_layers: 4 and 3"),
+        ("exaone4", {"sliding_window": None}, "layer_types: names sliding_attention although sliding_window is null"),
+        (
+            "exaone4",
+            {"layer_types": None, "sliding_window_pattern": "LLLG"},
+            "sliding_window_pattern: expected a number or layer_types beside it, found 'LLLG'",
+        ),
         ("phi3", {"attention_bias": True}, "attention_bias: True is not mapped"),
         ("phi3", {"sliding_window": 0}, "sliding_window: expected an integer"),
         ("phi3", {"rope_parameters": {"rope_type": "longrope", "short_mscale": 1.2}}, "short_mscale: 1.2 is not"),

@@ -39,6 +39,9 @@ PARAMETERS = {
     "olmo-2-1b": 1_484_916_736,
     "olmo-3-7b": 7_298_011_136,
     "falcon3-7b": 7_455_550_464,
+    "exaone-3.5-2.4b": 2_405_327_360,
+    "exaone-4.0-1.2b": 1_279_391_488,
+    "phi-4-mini": 3_836_021_760,
     "mimo-7b": 7_622_619_136,  # without the layer that drafts
 }
 

@@ -70,8 +70,11 @@ def test_equal_to_transformers(parameters: dict[str, Any], head_dim: int, theta:
     rope = read_rope(fields, head_dim, MAX_POSITIONS, RopeDefaults(part=1.0))
     assert fields.problems == []
     inv_freq, factor = _reference(parameters, head_dim)
+    stretched = parameters["rope_type"] == "longrope" and parameters["original_max_position_embeddings"] < MAX_POSITIONS
+    assert (rope.long is not None) == stretched
+    found = rope.inv_freq if rope.long is None else rope.long.inv_freq
     # A few units in the last place: numpy's and torch's float32 powers differ by one.
-    np.testing.assert_allclose(np.array(rope.inv_freq, np.float32), inv_freq, rtol=5e-7)
+    np.testing.assert_allclose(np.array(found, np.float32), inv_freq, rtol=5e-7)
     assert rope.attention_factor == pytest.approx(factor, rel=1e-12)
 
 

@@ -30,12 +30,12 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
     "gemma3": {**_HEADS, "layer_types": ["sliding_attention", "full_attention"]},
     "smollm3": {**_SIZES, "no_rope_layers": [1, 0]},
     "ministral": {**_HEADS, "layer_types": ["full_attention", "sliding_attention"]},
+    "exaone": _HEADS,
+    "exaone4": {**_SIZES, "layer_types": ["sliding_attention", "full_attention"]},
     "glm": _HEADS,
     "glm4": _HEADS,
     "gpt_neox": {name: size for name, size in _SIZES.items() if name != "num_key_value_heads"},
     "olmo3": {**_SIZES, "layer_types": ["sliding_attention", "full_attention"]},
-    "smollm3": {**_SIZES, "no_rope_layers": [1, 0]},
-    "ministral": {**_HEADS, "layer_types": ["full_attention", "sliding_attention"]},
     "gpt2": {"n_embd": 128, "n_inner": 160, "n_layer": 2, "n_head": 4},
 }
 

@@ -5,6 +5,7 @@ more, ``logits_indices``; caches have a static length.
 """
 
 from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.passes.chosen_frequencies import chosen_frequencies
 from trtllm_lite.builder.passes.contract import GraphPass
 from trtllm_lite.builder.tensorrt.passes.caches import static_caches
 from trtllm_lite.builder.tensorrt.passes.chosen_logits import CHOSEN_LOGITS
@@ -15,7 +16,8 @@ from trtllm_lite.network.dtypes import ONNX
 def pipeline(dtype: str, limits: BuildLimits) -> tuple[GraphPass, ...]:
     """The passes for a network whose matrices, keys and values are ``dtype`` (float16 or bfloat16)."""
     narrow = ONNX[dtype]
-    return (CHOSEN_LOGITS, typed_products(narrow), static_caches(narrow, limits.max_seq_len))
+    length = limits.max_seq_len
+    return (chosen_frequencies(length), CHOSEN_LOGITS, typed_products(narrow), static_caches(narrow, length))
 
 
 __all__ = ["pipeline"]
