@@ -8,7 +8,15 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, round_matrices, save_model, save_tiny_model, tiny_model
+from tests.models import (
+    MOE_FAMILIES,
+    NETWORK_FAMILIES,
+    VOCAB_SIZE,
+    round_matrices,
+    save_model,
+    save_tiny_model,
+    tiny_model,
+)
 from tests.onnx_runner import OnnxRunner
 from tests.tolerances import assert_close
 from trtllm_lite.convert import convert_checkpoint
@@ -103,12 +111,25 @@ CASES |= {
         },
     ),
 }
+CASES |= {
+    "mixtral": ("mixtral", {}),
+    "mixtral-windows": ("mixtral", {"sliding_window": 5, "num_experts_per_tok": 5, "tie_word_embeddings": True}),
+    "olmoe": ("olmoe", {}),
+    "olmoe-biased-normalized": ("olmoe", {"attention_bias": True, "norm_topk_prob": True, "num_experts_per_tok": 1}),
+    "qwen2_moe": ("qwen2_moe", {}),
+    "qwen2_moe-unbiased-normalized": (
+        "qwen2_moe",
+        {"qkv_bias": False, "norm_topk_prob": True, "mlp_only_layers": None, "decoder_sparse_step": 2},
+    ),
+    "qwen3_moe": ("qwen3_moe", {}),
+    "qwen3_moe-biased": ("qwen3_moe", {"attention_bias": True, "norm_topk_prob": False, "mlp_only_layers": [2]}),
+}
 
 
 def test_every_family_has_cases() -> None:
     others = {"mimo"}  # in test_mtp.py, as transformers has none; heads are in test_eagle3.py
     models = {name for name, family in all_families().items() if not family.drafts} - others
-    assert {family for family, _ in CASES.values()} == set(NETWORK_FAMILIES) == models
+    assert {family for family, _ in CASES.values()} == {*NETWORK_FAMILIES, *MOE_FAMILIES} == models
 
 
 def _check_against(model: PreTrainedModel, checkpoint: Path, dtype: str = "float32") -> None:
@@ -136,7 +157,7 @@ def test_logits_equal_transformers(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("family", ["llama", "gpt2", "phi3", "gemma2", "gemma3"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "phi3", "gemma2", "gemma3", "qwen2_moe"])
 def test_narrow_storage_is_the_float32_model_of_the_rounded_weights(family: str, dtype: str, tmp_path: Path) -> None:
     model = save_tiny_model(family, tmp_path / "model")
     assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype).dtype == dtype
