@@ -16,7 +16,8 @@ from transformers.pytorch_utils import Conv1D
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # of every source, and on GPUs
 NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2")  # of Hugging Face
-MOE_FAMILIES = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")  # of Hugging Face, on CPUs
+MOE_FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe")  # of Hugging Face, on CPUs
+ONNX_FAMILIES = ("olmoe",)  # of Hugging Face, as networks in standard operators alone
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from tests.models import (
     MOE_FAMILIES,
     NETWORK_FAMILIES,
+    ONNX_FAMILIES,
     VOCAB_SIZE,
     round_matrices,
     save_model,
@@ -129,7 +130,7 @@ CASES |= {
 def test_every_family_has_cases() -> None:
     others = {"mimo"}  # in test_mtp.py, as transformers has none; heads are in test_eagle3.py
     models = {name for name, family in all_families().items() if not family.drafts} - others
-    assert {family for family, _ in CASES.values()} == {*NETWORK_FAMILIES, *MOE_FAMILIES} == models
+    assert {family for family, _ in CASES.values()} == {*NETWORK_FAMILIES, *MOE_FAMILIES, *ONNX_FAMILIES} == models
 
 
 def _check_against(model: PreTrainedModel, checkpoint: Path, dtype: str = "float32") -> None:

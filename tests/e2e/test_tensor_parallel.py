@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from click.testing import CliRunner
 
-from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.models import MOE_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.tolerances import BYTE_TOLERANCES, TOLERANCES, assert_close
 from tests.unit.quantize.made_up import made_up
 from trtllm_lite import LLM, SamplingParams, _core, _testing
@@ -57,7 +57,7 @@ def two_steps(executor: Any, num_groups: int = 1) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("tp_size", [2, 6])
-@pytest.mark.parametrize("family", NETWORK_FAMILIES)
+@pytest.mark.parametrize("family", [*NETWORK_FAMILIES, *MOE_FAMILIES])
 def test_ranks_compute_what_one_computes(family: str, tp_size: int, tmp_path: Path) -> None:
     checkpoint = checkpoint_of(family, tmp_path)
     build_engine(checkpoint, tmp_path / "one", **LIMITS)
