@@ -65,11 +65,13 @@ void choose(const float* scores, std::int64_t experts, std::int64_t top_k, char*
 void router(const KernelArgs& args) {
   const Tensor& x = args.inputs[router::kX];
   const Tensor& ids = args.outputs[router::kIds];
-  const auto scoring = router::attributes_of(args).scoring;
+  const auto attributes = router::attributes_of(args);
+  const auto scoring = attributes.scoring;
+  const std::int64_t top_k = attributes.top_k;
   const auto* weight = args.inputs[router::kWeight].as<const float>();
   auto* scores = args.outputs[router::kScores].as<float>();
   auto* shares = args.outputs[router::kShares].as<float>();
-  const std::int64_t rows = x.shape[0], depth = x.shape[1], top_k = ids.shape[1];
+  const std::int64_t rows = x.shape[0], depth = x.shape[1];
   const std::int64_t experts = args.inputs[router::kWeight].shape[1], parts = ceil_div(experts, kExpertsPerTask);
   args.pool->parallel_for(rows * parts, [&](std::int64_t task, int) {
     const std::int64_t row = task / parts, first = task % parts * kExpertsPerTask;

@@ -8,10 +8,7 @@ from numpy.typing import NDArray
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """``(x [rows, K], weight [K, experts]) -> (ids and shares [rows, top_k], scores)``.
-
-    No operand has the extent top_k, which is therefore asked for among the attributes.
-    """
+    """``(x [rows, K], weight [K, experts]) -> (ids and shares [rows, top_k], scores [rows, experts])``."""
     x, weight = inputs
     scores = x.astype(np.float64) @ weight
     ids = np.argsort(-scores, axis=-1, kind="stable")[:, : attributes["top_k"]]

@@ -21,6 +21,7 @@ from tests.models import (
 from tests.onnx_runner import OnnxRunner
 from tests.tolerances import assert_close
 from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.convert.families import qwen3_moe
 from trtllm_lite.convert.family import all_families
 
 PROMPT_LENGTHS = (13, 1, 6)
@@ -154,6 +155,16 @@ def test_logits_equal_transformers(case: str, tmp_path: Path) -> None:
     model = save_tiny_model(family, tmp_path / "model", **overrides)
     config = convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
     assert (config.family, config.dtype) == (family, "float32")
+    _check_against(model, tmp_path / "checkpoint")
+
+
+def test_softmax_of_the_chosen_scores_is_what_is_divided_by_its_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = "softmax_of_chosen"
+    monkeypatch.setattr(qwen3_moe, "qwen_scoring", lambda config: config.flag("norm_topk_prob") and chosen)
+    model = save_tiny_model("qwen3_moe", tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
     _check_against(model, tmp_path / "checkpoint")
 
 

@@ -57,11 +57,10 @@ def run(
     num_threads: int = 2,
     layout: str = "row_major",
     without: Sequence[str] = (),
-    extents: Mapping[str, int] | None = None,
 ) -> dict[str, np.ndarray]:
     """Outputs by name. ``layout`` packs the weight and its scales; ``without`` names optional outputs to leave out.
 
-    ``extents`` are those of outputs that no input has. Outputs start as NaN, or as -1 of integers; aliased outputs are
+    Outputs start as NaN, or as -1 of integers; aliased outputs are
     copies of their inputs, updated in place.
     """
     schema = all_schemas()[op]
@@ -72,7 +71,7 @@ def run(
         if argument.alias:
             arrays[schema.input_index(argument.alias)] = arrays[schema.input_index(argument.alias)].copy()
     outputs: dict[str, np.ndarray] = {}
-    shapes = _output_shapes(op, inputs, attributes, extents or {})
+    shapes = _output_shapes(op, inputs, attributes)
     for argument, shape in zip(schema.outputs, shapes, strict=True):
         if argument.alias:
             outputs[argument.name] = arrays[schema.input_index(argument.alias)]
@@ -127,9 +126,7 @@ def padded(op: str, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray | No
     return [*inputs, *[None] * (len(all_schemas()[op].inputs) - len(inputs))]
 
 
-def _output_shapes(
-    op: str, inputs: Sequence[np.ndarray | None], attributes: Mapping[str, float], extents: Mapping[str, int]
-) -> list[tuple]:
+def _output_shapes(op: str, inputs: Sequence[np.ndarray | None], attributes: Mapping[str, float]) -> list[tuple]:
     """Extents of the outputs, by binding the schema's symbols to the inputs."""
     schema = all_schemas()[op]
     bound: dict[str, int] = {}
@@ -139,7 +136,8 @@ def _output_shapes(
     if op == "PagedAttention":
         bound["y_features"] = int(attributes["num_heads"]) * bound["head_dim"]
         bound["stored_features"] = 2 * bound["num_kv_heads"] * bound["head_dim"]
-    bound.update(extents)
+    if op == "Router":
+        bound["chosen"] = int(attributes["top_k"])
     return [tuple(bound[s] if isinstance(s, str) else s for s in argument.shape) for argument in schema.outputs]
 
 

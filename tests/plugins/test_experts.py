@@ -25,7 +25,7 @@ def _weight(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def _route(x: np.ndarray, weight: np.ndarray, top_k: int, scoring: str, isa: str) -> tuple[np.ndarray, np.ndarray]:
-    made = run("Router", [x, weight], {"scoring": scoring}, isa=isa, extents={"top_k": top_k})
+    made = run("Router", [x, weight], {"top_k": top_k, "scoring": scoring}, isa=isa)
     return made["ids"], made["shares"]
 
 

@@ -6,11 +6,15 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from tests.models import MOE_FAMILIES, save_tiny_model
+from tests.models import MOE_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.tolerances import assert_close
+from tests.unit.builder.networks import Shape
+from tests.unit.builder.scenario import Sequences
 from trtllm_lite.builder.graph import attribute, dims, nodes_of
 from trtllm_lite.builder.passes import PIPELINE
 from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.convert.families import qwen2_moe
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.plugins.schema import DOMAIN
 
@@ -49,6 +53,21 @@ def test_operands_keep_shapes_and_storage(normalized: bool, tmp_path: Path) -> N
     assert [dims(weight) for weight in weights] == [(60, 9), (9, 2, 37, 60), (9, 60, 37)]
     dtypes = [weight.dtype for weight in weights if weight is not None]
     assert dtypes == [ir.DataType.FLOAT, ir.DataType.BFLOAT16, ir.DataType.BFLOAT16]
+
+
+@pytest.mark.parametrize("scoring", ["softmax", "normalized_softmax", "softmax_of_chosen"])
+def test_each_pass_keeps_logits(scoring: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A mixture whose shares are softmax of the chosen scores is that whose shares are divided by their sum.
+    monkeypatch.setattr(qwen2_moe, "qwen_scoring", lambda config: (config.flag("norm_topk_prob"), scoring)[1])
+    original = _network("qwen2_moe", tmp_path, norm_topk_prob=scoring != "softmax")
+    routers = nodes_of(run_passes(original, UNTIL)[0].graph, "Router", DOMAIN)
+    assert {attribute(router, "scoring") for router in routers} == {scoring}
+    stages = [original, *(run_passes(original, PIPELINE[:count])[0] for count in range(1, len(PIPELINE) + 1))]
+    state = Sequences(Shape(layers=3, kv_heads=2, head_dim=10, vocab=VOCAB_SIZE), num_seqs=3)
+    for lens in ([7, 1, 4], [1, 6, 2]):
+        expected, *actual = state.step(stages, lens)
+        for graph_pass, logits in zip(PIPELINE, actual, strict=True):
+            assert_close(logits, expected, what=graph_pass.name)
 
 
 def test_another_network_is_left_alone_with_the_reason(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def _fuse(graph: ir.Graph, routing: _Routing, experts: _Experts, name: str) -> N
             f"{name}.router",
             {"x": routing.x, "weight": routing.weight},
             chosen,
-            {"scoring": routing.scoring},
+            {"top_k": routing.top_k, "scoring": routing.scoring},
         ),
         fused_node(
             "GroupedGatedLinear",
