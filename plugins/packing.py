@@ -20,10 +20,13 @@ _MMA_ORDER = np.arange(MMA_K).reshape(2, 4, 2).swapaxes(0, 1).reshape(-1)  # 0 1
 _PAIR_ORDER = np.array([0, 2, 4, 6, 1, 3, 5, 7])
 _RUNS = {"mma_k16": _MMA_ORDER, "pairs8": _PAIR_ORDER}
 NUMBER_ROWS = 8
+RANKS = {"panel64": 2, "gated_panel64": 3}  # axes of a matrix in panels; there may be one more, of experts
 
 
 def packed_shape(logical_shape: Sequence[int], layout: str, dtype: DTypeLike = np.float32) -> tuple[int, ...]:
     """Shape of the stored array: ``[panels, K, 64]`` for panels, the logical shape for ``row_major``.
+
+    That of the matrices of several experts, which have an axis more in front, is ``[experts, panels, K, 64]``.
 
     Arrays of 4 bits are stored in bytes: ``[panels, K/8, 256]``, ``[..., K/2]``. Raises ``ValueError`` if the layout is
     unknown or does not hold arrays of that shape.
@@ -40,6 +43,8 @@ def packed_shape(logical_shape: Sequence[int], layout: str, dtype: DTypeLike = n
             return (*rows, depth // 2)
         case "rows8", (*parts, rows, blocks) if rows % NUMBER_ROWS == 0 and not in_words:
             return (*parts, rows // NUMBER_ROWS, blocks, NUMBER_ROWS)
+        case ("panel64", (experts, *matrix)) | ("gated_panel64", (experts, *matrix)) if len(matrix) == RANKS[layout]:
+            return (experts, *packed_shape(matrix, layout, dtype))
         case ("panel64", (features, depth)) | ("gated_panel64", (2, features, depth)):
             panels = -(-features // (PANEL_WIDTH if layout == "panel64" else GATED_HALF))
             if not in_words:
@@ -68,6 +73,8 @@ def pack(array: np.ndarray, layout: str) -> np.ndarray:
     shape = packed_shape(array.shape, layout, array.dtype)
     if layout in _RUNS:
         return paired(_in_order(array.view("u1"), _RUNS[layout]).view(array.dtype))
+    if array.ndim > RANKS.get(layout, array.ndim):
+        return _pack_each(array, layout, shape)
     stored = np.ascontiguousarray(paired(array))
     if layout == "row_major":
         return stored
@@ -84,6 +91,16 @@ def pack(array: np.ndarray, layout: str) -> np.ndarray:
     return packed.view(stored.dtype)
 
 
+def _pack_each(array: np.ndarray, layout: str, shape: Sequence[int]) -> np.ndarray:
+    """:func:`pack` of each expert's matrix, into memory that is taken once."""
+    first = pack(array[0], layout)
+    packed = np.empty(shape, first.dtype)
+    packed[0] = first
+    for number, matrix in enumerate(array[1:], 1):
+        _as_bits(packed[number], in_words=False)[...] = _as_bits(pack(matrix, layout), in_words=False)
+    return packed
+
+
 def unpack(stored: np.ndarray, layout: str, logical_shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
     """Inverse of :func:`pack`: the logical array of ``logical_shape`` and ``dtype``, without the padding."""
     dtype = np.dtype(dtype)
@@ -92,6 +109,8 @@ def unpack(stored: np.ndarray, layout: str, logical_shape: Sequence[int], dtype:
         raise ValueError(f"layout {layout!r} stores {tuple(logical_shape)} as {expected}, found {stored.shape}")
     if layout == "row_major":
         return unpaired(stored, dtype)
+    if len(logical_shape) > RANKS.get(layout, len(logical_shape)):
+        return np.stack([unpack(matrix, layout, logical_shape[1:], dtype) for matrix in stored])
     if layout in _RUNS:
         return _in_order(unpaired(stored, dtype).view("u1"), np.argsort(_RUNS[layout])).view(dtype)
     if layout == "rows8":

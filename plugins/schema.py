@@ -31,7 +31,9 @@ class Argument:
     indices and only the step checks them; ``below`` is the symbol that bounds those values from above.
     ``state`` (int32 inputs only) says that this is memory of the engine, zero at load and kept between steps.
     ``constant`` (int32 inputs only) says that this is a weight, whose values are indices: when an engine is loaded, all
-    are found to be at least 0 and below ``below``. Every int32 input is a step input, state, or constant.
+    are found to be at least 0 and below ``below``.
+    ``checked`` (int32 inputs only) says that operators compute the values, which are indices, and that kernels skip
+    those that are not at least 0 and below ``below``. Every int32 input is a step input, state, constant, or checked.
     ``present_with`` (optional inputs only) names an optional input: a call has both or neither.
     ``scaled_by`` names the optional input that holds the scales of this one: a call has it if and only if the dtype of
     this one wants scales (``DType.scaled``).
@@ -47,6 +49,7 @@ class Argument:
     step_input: str | None = None
     state: bool = False
     constant: bool = False
+    checked: bool = False
     below: str | None = None
     present_with: str | None = None
     scaled_by: str | None = None
@@ -115,21 +118,21 @@ def _argument(entry: dict) -> Argument:
 
 def _input(entry: dict) -> Argument:
     argument = _argument(entry)
-    kinds = (argument.step_input is not None) + argument.state + argument.constant
+    kinds = (argument.step_input is not None) + argument.state + argument.constant + argument.checked
     if kinds != ("int32" in argument.dtypes):
         raise ValueError(
-            f"input {argument.name}: an int32 input, and no other, names its step_input, is state or constant"
+            f"input {argument.name}: an int32 input, and no other, names its step_input, is state, constant or checked"
         )
-    if argument.constant and argument.below is None:
-        raise ValueError(f"input {argument.name}: expected constant indices to say below what they stay")
+    if (argument.constant or argument.checked) and argument.below is None:
+        raise ValueError(f"input {argument.name}: expected indices to say below what they stay")
     return argument
 
 
 def _output(entry: dict) -> Argument:
     argument = _argument(entry)
-    if argument.step_input is not None or argument.state or argument.constant:
+    if argument.step_input is not None or argument.state or argument.constant or argument.checked:
         raise ValueError(
-            f"output {argument.name}: expected neither step_input, state nor constant, which are of inputs"
+            f"output {argument.name}: expected neither step_input, state, constant nor checked, which are of inputs"
         )
     return argument
 

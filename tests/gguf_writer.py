@@ -69,8 +69,13 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
 }
-_ARCHITECTURES = {"cohere": "command-r", "gpt_neox": "gptneox", "glm": "chatglm", "gemma3_text": "gemma3"}
-_ARCHITECTURES = {"cohere": "command-r", "gemma3_text": "gemma3", "olmo3": "olmo2"}
+_ARCHITECTURES = {
+    "cohere": "command-r",
+    "gpt_neox": "gptneox",
+    "glm": "chatglm",
+    "gemma3_text": "gemma3",
+    "olmo3": "olmo2",
+}
 _TRANSPOSED = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of GPT-2
 
 
@@ -264,11 +269,6 @@ def _granite_metadata(config: Any, head_dim: int) -> dict[str, Any]:
     }
 
 
-_OWN_METADATA = {
-    "granite": _granite_metadata,
-    "gptneox": _gptneox_metadata,
-    "chatglm": _chatglm_metadata,
-    "glm4": _glm4_metadata,
 def _olmo2_metadata(config: Any, head_dim: int) -> dict[str, Any]:
     """Of OLMo 3, too."""
     if config.model_type == "olmo2":
@@ -284,6 +284,9 @@ def _olmo2_metadata(config: Any, head_dim: int) -> dict[str, Any]:
 _OWN_METADATA = {
     "olmo2": _olmo2_metadata,
     "granite": _granite_metadata,
+    "gptneox": _gptneox_metadata,
+    "chatglm": _chatglm_metadata,
+    "glm4": _glm4_metadata,
     "exaone4": _exaone4_metadata,
     "starcoder2": _starcoder2_metadata,
     "gpt2": _gpt2_metadata,

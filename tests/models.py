@@ -21,8 +21,10 @@ NETWORK_FAMILIES = (  # of Hugging Face
     *FAMILIES,
     *("gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2"),
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
+    *("smollm3", "ministral", "granite", "olmo2", "olmo3"),
 )
-NETWORK_FAMILIES += ("smollm3", "ministral", "granite", "olmo2", "olmo3")  # of Hugging Face
+MOE_FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe")  # of Hugging Face, on CPUs
+ONNX_FAMILIES = ("olmoe",)  # of Hugging Face, as networks in standard operators alone
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
@@ -76,6 +78,16 @@ _FAMILY: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
     },
+    "mixtral": {"head_dim": 14, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 37},
+    "olmoe": {"num_experts": 6, "num_experts_per_tok": 3, "intermediate_size": 37},
+    "qwen2_moe": {
+        **{"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 37},
+        **{"shared_expert_intermediate_size": 53, "mlp_only_layers": [1]},
+    },
+    "qwen3_moe": {
+        **{"num_experts": 9, "num_experts_per_tok": 4, "moe_intermediate_size": 37, "head_dim": 22},
+        "norm_topk_prob": True,
+    },
     "phi3": {"sliding_window": 9, "hidden_size": 72, "partial_rotary_factor": 0.5},
     "olmo2": {},
     "olmo3": {
@@ -119,12 +131,13 @@ def tiny_model(
     config = tiny_config(family, **overrides)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    model.config._experts_implementation = "eager"  # the others want multiples of four features
     generator = torch.Generator(device).manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             noise = torch.randn(parameter.shape, generator=generator, device=device)
-            if parameter.ndim == 2:
-                parameter.copy_(noise * 1.5 / parameter.shape[1] ** 0.5)
+            if parameter.ndim >= 2:  # also the experts of a layer, [experts, out, in]
+                parameter.copy_(noise * 1.5 / parameter.shape[-1] ** 0.5)
             elif name.endswith("bias"):
                 parameter.copy_(noise * 0.5)
             else:
@@ -133,11 +146,16 @@ def tiny_model(
     return model.eval()
 
 
+def is_router(parameter: str) -> bool:
+    """Whether it says how much an expert counts; checkpoints store such matrices in float32."""
+    return parameter.endswith(("mlp.gate.weight", "shared_expert_gate.weight"))
+
+
 def round_matrices(model: PreTrainedModel, dtype: str) -> PreTrainedModel:
     """``model``, in float32, with everything rounded that a checkpoint stores in ``dtype``."""
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
+        for name, parameter in model.named_parameters():
+            if parameter.ndim >= 2 and not is_router(name):
                 parameter.copy_(parameter.to(getattr(torch, dtype)).float())
         for module in model.modules():
             if isinstance(scale := getattr(module, "embed_scale", None), torch.Tensor):  # of Gemma

@@ -8,10 +8,20 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, round_matrices, save_model, save_tiny_model, tiny_model
+from tests.models import (
+    MOE_FAMILIES,
+    NETWORK_FAMILIES,
+    ONNX_FAMILIES,
+    VOCAB_SIZE,
+    round_matrices,
+    save_model,
+    save_tiny_model,
+    tiny_model,
+)
 from tests.onnx_runner import OnnxRunner
 from tests.tolerances import assert_close
 from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.convert.families import qwen3_moe
 from trtllm_lite.convert.family import all_families
 
 PROMPT_LENGTHS = (13, 1, 6)
@@ -154,13 +164,26 @@ CASES |= {
         },
     ),
 }
+CASES |= {
+    "mixtral": ("mixtral", {}),
+    "mixtral-windows": ("mixtral", {"sliding_window": 5, "num_experts_per_tok": 5, "tie_word_embeddings": True}),
+    "olmoe": ("olmoe", {}),
+    "olmoe-biased-normalized": ("olmoe", {"attention_bias": True, "norm_topk_prob": True, "num_experts_per_tok": 1}),
+    "qwen2_moe": ("qwen2_moe", {}),
+    "qwen2_moe-unbiased-normalized": (
+        "qwen2_moe",
+        {"qkv_bias": False, "norm_topk_prob": True, "mlp_only_layers": None, "decoder_sparse_step": 2},
+    ),
+    "qwen3_moe": ("qwen3_moe", {}),
+    "qwen3_moe-biased": ("qwen3_moe", {"attention_bias": True, "norm_topk_prob": False, "mlp_only_layers": [2]}),
+}
 
 
 def test_every_family_has_cases() -> None:
     # Those that transformers lacks are in test_mtp.py and test_internlm.py; heads are in test_eagle3.py.
     others = {"mimo", "internlm2", "internlm3"}
     models = {name for name, family in all_families().items() if not family.drafts} - others
-    assert {family for family, _ in CASES.values()} == set(NETWORK_FAMILIES) == models
+    assert {family for family, _ in CASES.values()} == {*NETWORK_FAMILIES, *MOE_FAMILIES, *ONNX_FAMILIES} == models
 
 
 def _check_against(model: PreTrainedModel, checkpoint: Path, dtype: str = "float32") -> None:
@@ -187,8 +210,18 @@ def test_logits_equal_transformers(case: str, tmp_path: Path) -> None:
     _check_against(model, tmp_path / "checkpoint")
 
 
+def test_softmax_of_the_chosen_scores_is_what_is_divided_by_its_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = "softmax_of_chosen"
+    monkeypatch.setattr(qwen3_moe, "qwen_scoring", lambda config: config.flag("norm_topk_prob") and chosen)
+    model = save_tiny_model("qwen3_moe", tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    _check_against(model, tmp_path / "checkpoint")
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("family", ["llama", "gpt2", "phi3", "gemma2", "gemma3", "granite"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "phi3", "gemma2", "gemma3", "granite", "qwen2_moe"])
 def test_narrow_storage_is_the_float32_model_of_the_rounded_weights(family: str, dtype: str, tmp_path: Path) -> None:
     model = save_tiny_model(family, tmp_path / "model")
     assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype).dtype == dtype

@@ -60,7 +60,8 @@ def run(
 ) -> dict[str, np.ndarray]:
     """Outputs by name. ``layout`` packs the weight and its scales; ``without`` names optional outputs to leave out.
 
-    Outputs start as NaN; aliased outputs are copies of their inputs, updated in place.
+    Outputs start as NaN, or as -1 of integers; aliased outputs are
+    copies of their inputs, updated in place.
     """
     schema = all_schemas()[op]
     attributes = dict(attributes or {})
@@ -75,7 +76,8 @@ def run(
         if argument.alias:
             outputs[argument.name] = arrays[schema.input_index(argument.alias)]
         elif argument.name not in without:
-            outputs[argument.name] = np.full(shape, np.nan, np.float32)
+            is_integer = argument.dtypes == ("int32",)
+            outputs[argument.name] = np.full(shape, -1, np.int32) if is_integer else np.full(shape, np.nan, np.float32)
     stored, layouts = packed(op, arrays, layout)
     _testing.run_kernel(
         op,
@@ -134,6 +136,8 @@ def _output_shapes(op: str, inputs: Sequence[np.ndarray | None], attributes: Map
     if op == "PagedAttention":
         bound["y_features"] = int(attributes["num_heads"]) * bound["head_dim"]
         bound["stored_features"] = 2 * bound["num_kv_heads"] * bound["head_dim"]
+    if op == "Router":
+        bound["chosen"] = int(attributes["top_k"])
     return [tuple(bound[s] if isinstance(s, str) else s for s in argument.shape) for argument in schema.outputs]
 
 

@@ -47,13 +47,30 @@ def test_gated_panel64(dtype: type, features: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("shape", "layout"), [((7, 9), "row_major"), ((130, 9), "panel64"), ((2, 70, 9), "gated_panel64")]
+    ("shape", "layout"),
+    [
+        ((7, 9), "row_major"),
+        ((130, 9), "panel64"),
+        ((2, 70, 9), "gated_panel64"),
+        ((3, 130, 9), "panel64"),
+        ((3, 2, 70, 9), "gated_panel64"),
+    ],
 )
 def test_unpack_inverts_pack(dtype: type, shape: tuple[int, ...], layout: str) -> None:
     array = numbered(shape, dtype)
     unpacked = unpack(pack(array, layout), layout, shape, dtype)
     assert unpacked.dtype == array.dtype
     np.testing.assert_array_equal(unpacked.view(np.uint8), array.view(np.uint8))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("shape", "layout"), [((3, 130, 9), "panel64"), ((3, 2, 70, 9), "gated_panel64")])
+def test_experts_lie_one_behind_the_other(dtype: type, shape: tuple[int, ...], layout: str) -> None:
+    array = numbered(shape, dtype)
+    packed = pack(array, layout)
+    assert packed.shape == packed_shape(shape, layout) == (3, 3, 9, 64)
+    assert packed.dtype == array.dtype
+    assert packed.tobytes() == b"".join(pack(matrix, layout).tobytes() for matrix in array)
 
 
 def test_pack_takes_strided_views() -> None:

@@ -104,7 +104,7 @@ class _Rank:
                 self._share_attention(node)
             elif node in inner:
                 self._share_outputs(node)
-            elif reads_part and node.op_type == "Linear":
+            elif reads_part and node.op_type in ("Linear", "GroupedLinear"):
                 self._share_inputs(node)
             elif reads_part:
                 self._follow(node)
@@ -117,6 +117,8 @@ class _Rank:
         for node in self.graph:
             if node.op_type == "PagedAttention" and not _norms_all_heads(node):
                 found.add(self._qkv_product(node))
+            if node.op_type == "GroupedGatedLinear":  # whose result GroupedLinear alone reads
+                found.add(node)
             if node.op_type == "Linear":
                 origins = _origins(operands(node)["x"])
                 if all(_is(origin, "Linear", "GatedLinear", "PagedAttention") for origin in origins):
@@ -202,12 +204,15 @@ class _Rank:
 
     def _share_inputs(self, node: ir.Node) -> None:
         given = operands(node)
-        if attribute(node, "activation") != "none":
+        if attribute(node, "activation", "none") != "none":
             raise self._refusal(node, "its activation would be applied before the ranks' parts are added")
         matrix = matrix_of(given)
         in_features, part = matrix.shape[-1], self._part_of(given["x"])
         for value in matrix.operands.values():
             self._cut_inputs(node, value, in_features, part)
+        room = results(node).get("gathered")
+        if room is not None:
+            room.shape = ir.Shape([*(dims(room) or ())[:-1], part[1] - part[0]])
         if "bias" in given and self.rank > 0:  # it is added once
             self._replace(given["bias"], zeros(_size(given["bias"])))
         self._add_collective(node, "AllReduce")

@@ -22,6 +22,7 @@ _NEUTRAL = """
     num_return_sequences forced_bos_token_id forced_eos_token_id remove_invalid_values suppress_tokens
     begin_suppress_tokens exponential_decay_length_penalty max_new_tokens model_max_length unsloth_version
     unsloth_fixed transformers.js_config
+    output_router_logits router_aux_loss_coef router_jitter_noise
     is_llama_config max_sequence_length neftune_noise_alpha attn_implementation num_labels classifier_dropout
 """
 NEUTRAL_KEYS = frozenset(_NEUTRAL.split())

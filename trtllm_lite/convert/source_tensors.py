@@ -7,6 +7,7 @@ from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.weight_expression import SourceTensor
 
 # Names of tensors by role, without .weight and .bias, as in most Hugging Face decoders; {layer} stands for a number.
+# In mixtures of experts {expert} does, too (trtllm_lite.convert.moe_parts).
 TENSOR_NAMES: Mapping[str, str] = {
     "embedding": "model.embed_tokens",
     "final_norm": "model.norm",
@@ -31,14 +32,20 @@ KNOWN_TOKENS, TOKEN_LISTS = "d2t", ("d2t", "t2d")
 
 @dataclass(frozen=True)
 class Tensors:
-    """Source tensors of a family, whose ``names`` are like TENSOR_NAMES, outside of layers or of one ``layer``."""
+    """Source tensors of a family, whose ``names`` are like TENSOR_NAMES: outside of layers, of one ``layer``, or of one
+    ``expert`` of a layer."""
 
     names: Mapping[str, str]
     layer: int | None = None
+    expert: int | None = None
 
     def of_layer(self, layer: int) -> "Tensors":
         """The tensors of layer number ``layer``."""
         return replace(self, layer=layer)
+
+    def of_expert(self, expert: int) -> "Tensors":
+        """The tensors of expert number ``expert`` of the layer."""
+        return replace(self, expert=expert)
 
     def weight(self, role: str, *shape: int) -> SourceTensor:
         """The weight of ``role`` as the source stores it."""
@@ -53,4 +60,4 @@ class Tensors:
         return Linear(self.weight(role, out_features, in_features), self.bias(role, out_features) if bias else None)
 
     def _prefix(self, role: str) -> str:
-        return self.names[role].format(layer=self.layer)
+        return self.names[role].format(layer=self.layer, expert=self.expert)

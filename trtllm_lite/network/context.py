@@ -37,6 +37,7 @@ class DecoderContext:
         self._total_lens: ir.Value | None = None
         self._tables: dict[Rope, tuple[ir.Value, ir.Value]] = {}
         self._masks: dict[int, ir.Value] = {}
+        self._expert_of_feature: dict[tuple[int, int], ir.Value] = {}
 
     def open_cache(self, kv_heads: int, head_dim: int) -> None:
         """Declare the cache pair of the next attention."""
@@ -112,6 +113,18 @@ class DecoderContext:
             with self.graph.shared(), self.graph.scope(f"mask.window_{window}"):
                 self._masks[window] = self._make_window_mask(window)
         return self._masks[window]
+
+    def expert_of_feature(self, experts: int, inner: int) -> ir.Value:
+        """int64 [experts * inner]: the expert of each inner feature, where those of all experts are side by side."""
+        key, graph = (experts, inner), self.graph
+        if key not in self._expert_of_feature:
+            with graph.shared(), graph.scope(f"experts_{experts}_{inner}"):
+                zero, one = graph.constant("zero", np.array(0)), graph.constant("one", np.array(1))
+                count = graph.constant(f"count_{experts * inner}", np.array(experts * inner))
+                features = graph.op("Range", [zero, count, one], "features")
+                width = graph.constant(f"width_{inner}", np.array(inner))
+                self._expert_of_feature[key] = graph.op("Div", [features, width], "of_feature")
+        return self._expert_of_feature[key]
 
     def first_position_mask(self, first: int) -> ir.Value:
         """bool [batch, 1, seq, max_seq], true where slot >= min(first, position)."""

@@ -104,6 +104,13 @@ class GraphBuilder:
         self._target.append(ir.node("Split", [x, sizes], {"axis": -1}, outputs=parts, name=path))
         return parts
 
+    def top_k(self, x: ir.Value, count: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
+        """The ``count`` largest elements along the last axis of ``x``, and their indices."""
+        path = ".".join([*self._path, name])
+        values, indices = ir.Value(name=path), ir.Value(name=f"{path}.indices")
+        self._target.append(ir.node("TopK", [x, count], {"axis": -1}, outputs=[values, indices], name=path))
+        return values, indices
+
     def constant(self, name: str, array: np.ndarray) -> ir.Value:
         """A small initializer stored inside the network file. Equal names share it, and must mean equal content."""
         if name not in self.constants:

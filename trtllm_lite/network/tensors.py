@@ -82,10 +82,11 @@ def concatenate(tensors: Sequence[ir.TensorProtocol]) -> ir.LazyTensor:
     return lazy(lambda: np.concatenate([tensor.numpy() for tensor in tensors]), tensors[0].dtype, shape, tensors)
 
 
-def stack(tensors: Sequence[ir.TensorProtocol]) -> ir.LazyTensor:
-    """``tensors`` of one dtype and shape along a new first axis."""
-    shape = (len(tensors), *extents(tensors[0]))
-    return lazy(lambda: np.stack([tensor.numpy() for tensor in tensors]), tensors[0].dtype, shape, tensors)
+def stack(tensors: Sequence[ir.TensorProtocol], axis: int = 0) -> ir.LazyTensor:
+    """``tensors`` of one dtype and shape along a new ``axis``."""
+    first = extents(tensors[0])
+    shape = (*first[:axis], len(tensors), *first[axis:])
+    return lazy(lambda: np.stack([tensor.numpy() for tensor in tensors], axis), tensors[0].dtype, shape, tensors)
 
 
 def take(tensor: ir.TensorProtocol, axis: int, ranges: Sequence[tuple[int, int]]) -> ir.LazyTensor:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from tests.models import NETWORK_FAMILIES, save_tiny_model, tiny_config
+from tests.models import MOE_FAMILIES, NETWORK_FAMILIES, ONNX_FAMILIES, save_tiny_model, tiny_config
 from trtllm_lite.convert import checkpoint, convert_checkpoint
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import all_families
@@ -110,6 +110,8 @@ def test_exaone_has_keys_of_its_own_names(tmp_path: Path) -> None:
 
 
 _CONFIGS = {family: tiny_config(family).to_dict() for family in NETWORK_FAMILIES}
+_FAMILIES = (*NETWORK_FAMILIES, *MOE_FAMILIES, *ONNX_FAMILIES)
+_CONFIGS = {family: tiny_config(family).to_dict() for family in _FAMILIES}
 _KEYS = sorted(set().union(*_CONFIGS.values()))
 _JUNK: list[Any] = [None, 0, 1, -1, 7, "x", [], {}, {"rope_type": "yarn"}, {"full_attention": 3}, [1], True]
 _JUNK += [10**400, 1e300, 1e-300, 0.3, 2.5, ["sliding_attention"] * 3, [[]]]
@@ -117,8 +119,8 @@ _JUNK += [10**400, 1e300, 1e-300, 0.3, 2.5, ["sliding_attention"] * 3, [[]]]
 
 @settings(max_examples=50, deadline=None)
 @given(
-    family=st.sampled_from(NETWORK_FAMILIES),
-    other=st.sampled_from(NETWORK_FAMILIES),
+    family=st.sampled_from(_FAMILIES),
+    other=st.sampled_from(_FAMILIES),
     changes=st.dictionaries(st.sampled_from(_KEYS), st.sampled_from(_JUNK), max_size=4),
 )
 def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: dict[str, Any]) -> None:
@@ -134,6 +136,12 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("gemma2", {"hidden_activation": "relu"}, "hidden_activation: expected one of silu, .*, found 'relu'"),
         ("gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: 50.0 is not mapped"),
         ("gemma3", {"rope_parameters": {"rope_type": "default"}}, "rope_parameters.rope_type: 'default' is not mapped"),
+        ("mixtral", {"num_local_experts": 1 << 20}, "num_local_experts: expected at most 131072 experts"),
+        ("mixtral", {"num_experts_per_tok": 6}, r"num_experts_per_tok: expected at most .* \(5\), found 6"),
+        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv: expected None, found 8.0, which is not supported"),
+        ("qwen2_moe", {"use_sliding_window": True}, "use_sliding_window: expected False, found True"),
+        ("qwen2_moe", {"layer_types": ["sliding_attention"] * 3}, "layer_types: expected .*, found .*sliding"),
+        ("qwen3_moe", {"mlp_only_layers": [True]}, "mlp_only_layers: expected a list of numbers of layers, found"),
         ("cohere", {"use_qk_norm": True}, "use_qk_norm: expected False, found True, which is not supported"),
         ("cohere", {"partial_rotary_factor": 0.6}, "partial_rotary_factor: expected 1.0, found 0.6"),
         ("gpt2", {"n_head": 7}, r"n_embd: expected a multiple of n_head \(7\), found 60"),

@@ -39,9 +39,6 @@ _KINDS = {
 
 
 _WRITTEN = {family for family in NETWORK_FAMILIES if all_families()[family].gguf}  # by llama.cpp
-# The settings of each family's tiny model without which a GGUF file could not describe it.
-_SAID: dict[str, dict[str, Any]] = {
-    "mistral": {"sliding_window": None},
 _WRITTEN.add("olmo2")  # as OLMo 3's
 # The settings of each family's tiny model without which a GGUF file could not describe it.
 _SAID: dict[str, dict[str, Any]] = {

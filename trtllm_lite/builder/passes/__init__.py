@@ -15,6 +15,7 @@ from trtllm_lite.builder.passes.linear import LINEAR
 from trtllm_lite.builder.passes.linear_activation import LINEAR_ACTIVATION
 from trtllm_lite.builder.passes.merge_gate_up import MERGE_GATE_UP
 from trtllm_lite.builder.passes.merge_qkv import MERGE_QKV
+from trtllm_lite.builder.passes.moe import MOE
 from trtllm_lite.builder.passes.paged_attention import PAGED_ATTENTION
 from trtllm_lite.builder.passes.position_embedding import POSITION_EMBEDDING
 from trtllm_lite.builder.passes.quantize_rows import QUANTIZE_ROWS
@@ -22,12 +23,15 @@ from trtllm_lite.builder.passes.query_key_norm import QUERY_KEY_NORM
 from trtllm_lite.builder.passes.remove_padding import REMOVE_PADDING
 from trtllm_lite.builder.passes.rotary_table import ROTARY_TABLE
 from trtllm_lite.builder.passes.rowwise import ROWWISE
+from trtllm_lite.builder.passes.sigmoid_gate import SIGMOID_GATE
 
 PIPELINE = (
     REMOVE_PADDING,
     EMBEDDING,
     POSITION_EMBEDDING,
     ROTARY_TABLE,
+    MOE,
+    SIGMOID_GATE,
     LINEAR,
     GATHER_COLUMNS,
     MERGE_QKV,

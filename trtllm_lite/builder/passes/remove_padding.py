@@ -20,7 +20,7 @@ PADDED_ROWS, PACKED_ROWS = "padded_rows", "packed_rows"
 NUM_TOKENS, NUM_SEQS = "num_tokens", "num_seqs"
 
 _ELEMENTWISE = frozenset(
-    {"Abs", "Add", "Cast", "Cos", "Div", "Erf", "Exp", "Gelu", "Max", "Mul", "Neg", "Pow", "Reciprocal", "Relu"}
+    {"Abs", "Add", "Cast", "Cos", "Div", "Erf", "Exp", "Gelu", "Less", "Max", "Mul", "Neg", "Pow", "Reciprocal", "Relu"}
     | {"Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Swish", "Tanh"}
 )
 
@@ -94,7 +94,13 @@ def _keeps_rows_apart(node: ir.Node, tokens: list[ir.Value], constants: list[ir.
             return integers(node.inputs[1]) == [-1]
         case "RMSNormalization" | "LayerNormalization":
             return attribute(node, "axis", -1) == -1 and len(dims(tokens[0]) or ()) > 1
-        case "ReduceMax":
+        case "Softmax":
+            return attribute(node, "axis", -1) == -1
+        case "TopK":
+            return attribute(node, "axis", -1) == -1 and tokens == [node.inputs[0]]
+        case "ScatterElements":
+            return attribute(node, "axis", 0) == -1 and not constants
+        case "ReduceMax" | "ReduceSum":
             return integers(node.inputs[1]) == [-1] and attribute(node, "keepdims", 1) == 1
         case "QuantizeLinear" | "DequantizeLinear":  # with one scale, or with blocks along the last axis
             return attribute(node, "axis", 1) == -1 or all(len(dims(x) or ()) == 0 for x in constants)

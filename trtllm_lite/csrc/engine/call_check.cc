@@ -144,10 +144,16 @@ std::vector<std::int64_t> stored_shape(Layout layout, DType dtype, const std::ve
   const bool in_words = per_item > 1;  // panels are of words of 8 elements
   if (logical.empty() || (in_words && logical.back() % (layout == Layout::kRowMajor ? per_item : kWord) != 0))
     return {};
-  const auto panels = [&](std::int64_t features, std::int64_t width) -> std::vector<std::int64_t> {
-    const std::int64_t count = (features + width - 1) / width, depth = logical.back();
+  const auto panels = [&](std::int64_t width) -> std::vector<std::int64_t> {
+    const std::int64_t features = logical[logical.size() - 2], depth = logical.back();
+    const std::int64_t count = (features + width - 1) / width;
     if (in_words) return {count, depth / kWord, kPanel * kWord / per_item};
     return {count, depth, kPanel};
+  };
+  const auto panels_of_experts = [&](std::int64_t width) {
+    std::vector<std::int64_t> all = panels(width);
+    all.insert(all.begin(), logical[0]);
+    return all;
   };
   std::vector<std::int64_t> rows = logical;
   rows.back() /= per_item;
@@ -155,8 +161,9 @@ std::vector<std::int64_t> stored_shape(Layout layout, DType dtype, const std::ve
     case Layout::kRowMajor:
       return rows;
     case Layout::kPanel64:
+      if (logical.size() == 3) return panels_of_experts(kPanel);
       if (logical.size() != 2) return {};
-      return panels(logical[0], kPanel);
+      return panels(kPanel);
     case Layout::kMmaK16:
       if (in_words || logical.back() % 16 != 0) return {};
       return rows;
@@ -171,8 +178,9 @@ std::vector<std::int64_t> stored_shape(Layout layout, DType dtype, const std::ve
       return rows;
     }
     case Layout::kGatedPanel64:
+      if (logical.size() == 4 && logical[1] == 2) return panels_of_experts(kPanel / 2);
       if (logical.size() != 3 || logical[0] != 2) return {};
-      return panels(logical[1], kPanel / 2);
+      return panels(kPanel / 2);
   }
   return {};
 }

@@ -21,8 +21,9 @@ SymbolBindings check_call(const OpSchema& schema, std::span<const PlanTensor* co
                           SymbolBindings bindings);
 
 // The extents of the bytes of an operand as stored; empty if the layout cannot hold one of such a shape.
-// panel64: [N, K] -> [ceil(N/64), K, 64]; gated_panel64: [2, I, K] -> [ceil(I/32), K, 64]. Of types of 4 bits, words of
-// 8 elements of a row take the place of elements, and the extents count bytes.
+// panel64: [N, K] -> [ceil(N/64), K, 64]; gated_panel64: [2, I, K] -> [ceil(I/32), K, 64]; where there is an axis of
+// experts in front, it stays. Of types of 4 bits, words of 8 elements of a row take the place of elements, and the
+// extents count bytes.
 std::vector<std::int64_t> stored_shape(Layout layout, DType dtype, const std::vector<std::int64_t>& logical);
 
 }  // namespace tl

@@ -90,20 +90,23 @@ class Operands {
       if (!arrays_[i] || logical_[i].layout == Layout::kRowMajor) continue;
       const bool gated = logical_[i].layout == Layout::kGatedPanel64;
       const Array& array = *arrays_[i];
-      if (array.ndim() != 3 || specs[i].rank != (gated ? 3 : 2)) {
+      const int own_rank = gated ? 3 : 2;  // one axis more in front is that of experts
+      const std::size_t front = specs[i].rank > own_rank ? 1 : 0;
+      if (array.ndim() != 3 + front || std::cmp_not_equal(specs[i].rank, own_rank + front)) {
         throw EngineError("run_kernel: a packed input has shape [panels, in_features, 64]");
       }
-      const auto known = extents.find(specs[i].shape[gated ? 1 : 0].symbol);
-      const auto panels = static_cast<std::int64_t>(array.shape(0));
+      const auto known = extents.find(specs[i].shape[specs[i].rank - 2].symbol);
+      const auto panels = static_cast<std::int64_t>(array.shape(front));
       const std::int64_t rows = known != extents.end() ? known->second : panels * (gated ? 32 : 64);
       const std::int64_t per_word = elements_per_item(logical_[i].dtype) > 1 ? 8 : 1;
-      const auto columns = static_cast<std::int64_t>(array.shape(1)) * per_word;
-      const std::vector<std::int64_t> shape =
-          gated ? std::vector<std::int64_t>{2, rows, columns} : std::vector<std::int64_t>{rows, columns};
+      const auto columns = static_cast<std::int64_t>(array.shape(front + 1)) * per_word;
+      std::vector<std::int64_t> shape{rows, columns};
+      if (gated) shape.insert(shape.begin(), 2);
+      if (front > 0) shape.insert(shape.begin(), static_cast<std::int64_t>(array.shape(0)));
       const std::vector<std::int64_t> stored = stored_shape(logical_[i].layout, logical_[i].dtype, shape);
-      if (stored.empty() || stored[0] != panels || !std::cmp_equal(stored[2], array.shape(2))) {
+      if (stored.empty() || stored[front] != panels || !std::cmp_equal(stored[front + 2], array.shape(front + 2))) {
         throw EngineError("run_kernel: a packed input has " + std::to_string(panels) + " panels of rows of " +
-                          std::to_string(array.shape(2)) + " items, which do not hold " + std::to_string(rows) +
+                          std::to_string(array.shape(front + 2)) + " items, which do not hold " + std::to_string(rows) +
                           " features");
       }
       for (const std::int64_t extent : shape) logical_[i].shape.push_back({extent, std::nullopt});

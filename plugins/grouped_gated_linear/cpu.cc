@@ -1,0 +1,31 @@
+// GroupedGatedLinear on a CPU: GatedLinear of the rows of one expert after the other.
+#include "cpu/activation.h"
+#include "cpu/experts.h"
+#include "cpu/products.h"
+#include "grouped_gated_linear_schema.h"
+
+namespace tl::TL_ISA {
+
+void grouped_gated_linear(const KernelArgs& args) {
+  constexpr int kHalf = kPanelWidth / 2;
+  const Tensor& x = args.inputs[grouped_gated_linear::kX];
+  const Tensor& weight = args.inputs[grouped_gated_linear::kWeight];
+  const Tensor& ids = args.inputs[grouped_gated_linear::kIds];
+  const auto activation = grouped_gated_linear::attributes_of(args).activation;
+  const std::int64_t features = weight.shape[2], top_k = ids.shape[1];
+  const auto* members = args.outputs[grouped_gated_linear::kMembers].as<const std::int32_t>();
+  float* y = args.outputs[grouped_gated_linear::kY].as<float>();
+  const auto finish = [=](const float* sums, std::int64_t member, std::int64_t panel) {
+    float* to = y + members[member] * features;
+    const std::int64_t first = panel * kHalf, last = min(first + kHalf, features);
+    for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
+      store_first(to + n, activate(activation, load(sums)) * load(sums + kHalf), last - n);
+    }
+  };
+  const Experts experts{ids, weight, ceil_div(features, kHalf), args.outputs[grouped_gated_linear::kGathered],
+                        args.outputs[grouped_gated_linear::kMembers]};
+  experts.multiply_each(
+      args, [&](std::int32_t member) { return x.as<const float>() + member / top_k * x.shape[1]; }, Epilogue(finish));
+}
+
+}  // namespace tl::TL_ISA

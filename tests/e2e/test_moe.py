@@ -1,0 +1,72 @@
+"""Mixtures of experts in CPU engines against transformers, whatever runs beside a request, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_generate import (
+    TINY_LIMITS,
+    TinyEngine,
+    assert_identical,
+    check_greedy,
+    generate,
+    random_prompts,
+    reference_logits,
+)
+from tests.models import MOE_FAMILIES, round_matrices, save_tiny_model
+from tests.tolerances import assert_close
+from trtllm_lite.builder.build import build_engine
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.errors import BuildError
+from trtllm_lite.network.verifier import load_network
+from trtllm_lite.quantize.products import find_products
+from trtllm_lite.runtime import ModelRunner
+
+
+@pytest.fixture(scope="module", params=MOE_FAMILIES)
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TinyEngine:
+    return TinyEngine(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def test_logits_and_tokens_are_those_of_transformers(tiny: TinyEngine) -> None:
+    prompts = random_prompts(0, 8)
+    result = tiny.runner().generate(
+        prompts, max_new_tokens=1, end_id=-1, temperature=0, return_dict=True, output_context_logits=True
+    )
+    for prompt, logits in zip(prompts, result["context_logits"], strict=True):
+        assert_close(logits, reference_logits(tiny.model, prompt))
+    for prompt, (tokens, logits) in zip(prompts, generate(tiny.runner(), prompts, 24), strict=True):
+        check_greedy(tiny.model, prompt, tokens, logits)
+
+
+@pytest.mark.parametrize("options", [{"max_num_tokens": 16}, {"num_threads": 1}], ids=str)
+def test_a_request_has_the_same_bits_in_any_company(tiny: TinyEngine, options: dict[str, Any]) -> None:
+    prompts = random_prompts(3, 5)
+    together = generate(tiny.runner(), prompts, 8)
+    assert_identical(generate(tiny.runner(**options), prompts, 8), together)
+    for prompt, output in zip(prompts, together, strict=True):
+        assert_identical(generate(tiny.runner(), [prompt], 8), [output])
+
+
+def test_experts_in_16_bits_are_those_of_the_rounded_model(tmp_path: Path) -> None:
+    model = save_tiny_model("qwen2_moe", tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "float16")
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", **TINY_LIMITS)
+    round_matrices(model, "float16")
+    prompts = random_prompts(1, 4)
+    outputs = generate(ModelRunner.from_dir(tmp_path / "engine"), prompts, 8)
+    for prompt, (tokens, logits) in zip(prompts, outputs, strict=True):
+        check_greedy(model, prompt, tokens, logits, "float16")
+
+
+def test_gpus_have_no_kernels_for_experts_yet(tiny: TinyEngine, tmp_path: Path) -> None:
+    convert_checkpoint(str(tiny.directory / "model"), tmp_path / "checkpoint", "bfloat16")
+    with pytest.raises(BuildError, match=r"mixtures of experts .* build for --target cpu"):
+        build_engine(tmp_path / "checkpoint", tmp_path / "engine", target="sm_90", **TINY_LIMITS)
+
+
+def test_schemes_leave_experts_and_routers_as_they_are(tiny: TinyEngine) -> None:
+    products = [product.name for product in find_products(load_network(tiny.directory / "checkpoint").graph)]
+    assert "layers.0.attention.q_proj" in products
+    assert not [name for name in products if ".experts." in name or ".router." in name]

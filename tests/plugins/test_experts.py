@@ -1,0 +1,135 @@
+"""Router, GroupedGatedLinear, GroupedLinear and SigmoidGate: values, ties, and that rows know nothing of each other."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.plugins.harness import WEIGHT_DTYPES, as_multiplied, assert_close, assert_same_bits, reference, run
+
+SCORINGS = ("softmax", "normalized_softmax", "softmax_of_chosen")
+SILU = {"activation": "silu"}
+# rows, experts, top_k
+ROUTINGS = ((1, 1, 1), (1, 7, 3), (17, 5, 5), (33, 130, 8))
+
+
+def _choices(rows: int, experts: int, top_k: int) -> np.ndarray:
+    """Experts of each row, each at most once."""
+    rng = np.random.default_rng([rows, experts])
+    return np.array([rng.permutation(experts)[:top_k] for _ in range(rows)], np.int32)
+
+
+def _weight(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    rng = np.random.default_rng(shape)
+    weight = rng.standard_normal(shape, np.float32) / np.sqrt(np.float32(shape[-1]))
+    return weight.astype(WEIGHT_DTYPES[dtype])
+
+
+def _route(x: np.ndarray, weight: np.ndarray, top_k: int, scoring: str, isa: str) -> tuple[np.ndarray, np.ndarray]:
+    made = run("Router", [x, weight], {"top_k": top_k, "scoring": scoring}, isa=isa)
+    return made["ids"], made["shares"]
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+@pytest.mark.parametrize(("rows", "experts", "top_k"), ROUTINGS)
+def test_router_matches_reference(isa: str, rows: int, experts: int, top_k: int, scoring: str) -> None:
+    rng = np.random.default_rng([rows, experts, top_k])
+    x, weight = rng.standard_normal((rows, 67), np.float32), rng.standard_normal((67, experts), np.float32) / 4
+    ids, shares = _route(x, weight, top_k, scoring, isa)
+    expected = reference("Router", [x, weight], {"scoring": scoring, "top_k": top_k})
+    np.testing.assert_array_equal(ids, expected["ids"])
+    assert_close(shares, expected["shares"])
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_of_equal_scores_the_lower_expert_is_chosen(isa: str, scoring: str) -> None:
+    x, weight = np.ones((2, 3), np.float32), np.ones((3, 40), np.float32)
+    ids, shares = _route(x, weight, 4, scoring, isa)
+    np.testing.assert_array_equal(ids, [[0, 1, 2, 3]] * 2)
+    np.testing.assert_allclose(shares, 1 / 40 if scoring == "softmax" else 1 / 4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_a_row_of_nan_has_experts_that_exist(isa: str, scoring: str) -> None:
+    rng = np.random.default_rng(1)
+    x, weight = rng.standard_normal((5, 9), np.float32), rng.standard_normal((9, 11), np.float32)
+    clean = _route(x, weight, 3, scoring, isa)
+    x[2] = np.nan
+    ids, shares = _route(x, weight, 3, scoring, isa)
+    assert sorted(set(ids[2])) == sorted(ids[2])
+    assert set(ids[2]) <= set(range(11))
+    assert np.isnan(shares[2]).all()
+    others = [0, 1, 3, 4]
+    np.testing.assert_array_equal(ids[others], clean[0][others])
+    assert_same_bits(shares[others], clean[1][others])
+
+
+@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+@pytest.mark.parametrize(("rows", "experts", "top_k"), ROUTINGS)
+def test_grouped_gated_linear_matches_reference(isa: str, rows: int, experts: int, top_k: int, dtype: str) -> None:
+    x = np.random.default_rng(rows).standard_normal((rows, 70), np.float32)
+    ids, weight = _choices(rows, experts, top_k), _weight((experts, 2, 37, 70), dtype)
+    actual = run("GroupedGatedLinear", [x, ids, weight], SILU, isa=isa, layout="gated_panel64")["y"]
+    multiplied, _ = as_multiplied([x, weight, None], isa)[:2]
+    assert_close(actual, reference("GroupedGatedLinear", [multiplied, ids, weight], SILU)["y"], dtype)
+
+
+@pytest.mark.parametrize("dtype", WEIGHT_DTYPES)
+@pytest.mark.parametrize(("rows", "experts", "top_k"), ROUTINGS)
+def test_grouped_linear_matches_reference(isa: str, rows: int, experts: int, top_k: int, dtype: str) -> None:
+    rng = np.random.default_rng(rows)
+    x, shares = rng.standard_normal((rows, top_k, 37), np.float32), rng.random((rows, top_k), np.float32)
+    ids, weight = _choices(rows, experts, top_k), _weight((experts, 70, 37), dtype)
+    actual = run("GroupedLinear", [x, ids, shares, weight], isa=isa, layout="panel64")["y"]
+    multiplied, _ = as_multiplied([x.reshape(-1, 37), weight, None], isa)[:2]
+    assert multiplied is not None
+    expected = reference("GroupedLinear", [multiplied.reshape(x.shape), ids, shares, weight])["y"]
+    assert_close(actual, expected, dtype)
+
+
+def _mixture(x: np.ndarray, ids: np.ndarray, shares: np.ndarray, isa: str, num_threads: int = 2) -> np.ndarray:
+    gate_up, down = _weight((6, 2, 37, 70), "bfloat16"), _weight((6, 70, 37), "bfloat16")
+    wide = run("GroupedGatedLinear", [x, ids, gate_up], SILU, isa=isa, layout="gated_panel64", num_threads=num_threads)[
+        "y"
+    ]
+    inputs = [wide, ids, shares, down]
+    return run("GroupedLinear", inputs, isa=isa, layout="panel64", num_threads=num_threads)["y"]
+
+
+def test_a_row_does_not_depend_on_batch_or_threads(isa: str) -> None:
+    rng = np.random.default_rng(3)
+    x, shares = rng.standard_normal((129, 70), np.float32), rng.random((129, 3), np.float32)
+    ids = _choices(129, 6, 3)
+    whole = _mixture(x, ids, shares, isa, num_threads=1)
+    for first, rows in [(0, 1), (5, 2), (7, 3), (2, 5), (11, 13), (20, 97)]:
+        part = slice(first, first + rows)
+        for num_threads in (1, 3):
+            assert_same_bits(_mixture(x[part], ids[part], shares[part], isa, num_threads), whole[part])
+
+
+def test_a_row_of_nan_stays_in_its_row(isa: str) -> None:
+    rng = np.random.default_rng(4)
+    x, shares = rng.standard_normal((9, 70), np.float32), rng.random((9, 3), np.float32)
+    ids = _choices(9, 6, 3)
+    clean = _mixture(x, ids, shares, isa)
+    x[4], shares[4] = np.nan, np.nan
+    y = _mixture(x, ids, shares, isa)
+    assert np.isnan(y[4]).all()
+    others = [row for row in range(9) if row != 4]
+    assert_same_bits(y[others], clean[others])
+
+
+def test_ids_that_are_no_experts_are_skipped(isa: str) -> None:
+    """An engine's plan may give any numbers as ids; kernels read and write nothing outside of their operands."""
+    x, weight = np.ones((3, 1, 5), np.float32), np.ones((2, 4, 5), ml_dtypes.bfloat16)
+    ids = np.array([[7], [1], [-(2**31)]], np.int32)
+    y = run("GroupedLinear", [x, ids, np.ones((3, 1), np.float32), weight], isa=isa, layout="panel64")["y"]
+    np.testing.assert_array_equal(y, [[0] * 4, [5] * 4, [0] * 4])
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 70, 37), (3, 8, 64)])
+def test_sigmoid_gate_matches_reference(isa: str, shape: tuple[int, int, int]) -> None:
+    rows, depth, features = shape
+    rng = np.random.default_rng(shape)
+    x, values = rng.standard_normal((rows, depth), np.float32), rng.standard_normal((rows, features), np.float32)
+    inputs = [x, rng.standard_normal((depth, 1), np.float32), values]
+    assert_close(run("SigmoidGate", inputs, isa=isa)["y"], reference("SigmoidGate", inputs)["y"])

@@ -1,0 +1,81 @@
+"""The passes moe and sigmoid_gate: what they leave of a mixture of experts, and what they leave alone."""
+
+from collections import Counter
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from tests.models import MOE_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.tolerances import assert_close
+from tests.unit.builder.networks import Shape
+from tests.unit.builder.scenario import Sequences
+from trtllm_lite.builder.graph import attribute, dims, nodes_of
+from trtllm_lite.builder.passes import PIPELINE
+from trtllm_lite.builder.pipeline import run_passes
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.convert.families import qwen2_moe
+from trtllm_lite.network.verifier import load_network
+from trtllm_lite.plugins.schema import DOMAIN
+
+UNTIL = PIPELINE[: [graph_pass.name for graph_pass in PIPELINE].index("sigmoid_gate") + 1]
+STANDARD = ("TopK", "ScatterElements", "Softmax", "Range", "Sigmoid")
+
+
+def _network(family: str, directory: Path, dtype: str = "float32", **overrides: object) -> ir.Model:
+    save_tiny_model(family, directory / "model", **overrides)
+    convert_checkpoint(str(directory / "model"), directory / "checkpoint", dtype)
+    return load_network(directory / "checkpoint")
+
+
+@pytest.mark.parametrize("family", MOE_FAMILIES)
+def test_nothing_is_left_of_a_mixture(family: str, tmp_path: Path) -> None:
+    model, fusions = run_passes(_network(family, tmp_path), UNTIL)
+    found = Counter(node.op_type for node in model.graph)
+    layers = 2 if family == "qwen2_moe" else 3  # the tiny Qwen2-MoE has a dense layer
+    for op_type in ("Router", "GroupedGatedLinear", "GroupedLinear"):
+        assert found[op_type] == layers
+    assert found["SigmoidGate"] == (layers if family == "qwen2_moe" else 0)
+    assert not [op_type for op_type in STANDARD if found[op_type]]
+    sites = [fusion.site for fusion in fusions if fusion.pass_name == "moe" and fusion.fused]
+    assert sites == ["layers.0.mlp", "layers.2.mlp"] if layers == 2 else len(sites) == 3
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_operands_keep_shapes_and_storage(normalized: bool, tmp_path: Path) -> None:
+    model, _ = run_passes(_network("qwen3_moe", tmp_path, "bfloat16", norm_topk_prob=normalized), UNTIL)
+    router = nodes_of(model.graph, "Router", DOMAIN)[0]
+    gate_up = nodes_of(model.graph, "GroupedGatedLinear", DOMAIN)[0]
+    down = nodes_of(model.graph, "GroupedLinear", DOMAIN)[0]
+    assert attribute(router, "scoring") == ("normalized_softmax" if normalized else "softmax")
+    assert [dims(value) for value in router.outputs] == [("num_tokens", 4), ("num_tokens", 4), ("num_tokens", 9)]
+    weights = [node.inputs[-1] for node in (router, gate_up, down)]
+    assert [dims(weight) for weight in weights] == [(60, 9), (9, 2, 37, 60), (9, 60, 37)]
+    dtypes = [weight.dtype for weight in weights if weight is not None]
+    assert dtypes == [ir.DataType.FLOAT, ir.DataType.BFLOAT16, ir.DataType.BFLOAT16]
+
+
+@pytest.mark.parametrize("scoring", ["softmax", "normalized_softmax", "softmax_of_chosen"])
+def test_each_pass_keeps_logits(scoring: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A mixture whose shares are softmax of the chosen scores is that whose shares are divided by their sum.
+    monkeypatch.setattr(qwen2_moe, "qwen_scoring", lambda config: (config.flag("norm_topk_prob"), scoring)[1])
+    original = _network("qwen2_moe", tmp_path, norm_topk_prob=scoring != "softmax")
+    routers = nodes_of(run_passes(original, UNTIL)[0].graph, "Router", DOMAIN)
+    assert {attribute(router, "scoring") for router in routers} == {scoring}
+    stages = [original, *(run_passes(original, PIPELINE[:count])[0] for count in range(1, len(PIPELINE) + 1))]
+    state = Sequences(Shape(layers=3, kv_heads=2, head_dim=10, vocab=VOCAB_SIZE), num_seqs=3)
+    for lens in ([7, 1, 4], [1, 6, 2]):
+        expected, *actual = state.step(stages, lens)
+        for graph_pass, logits in zip(PIPELINE, actual, strict=True):
+            assert_close(logits, expected, what=graph_pass.name)
+
+
+def test_another_network_is_left_alone_with_the_reason(tmp_path: Path) -> None:
+    network = _network("mixtral", tmp_path)
+    top_k = nodes_of(network.graph, "TopK")[0]
+    top_k.attributes["largest"] = ir.AttrInt64("largest", 0)
+    _, fusions = run_passes(network, UNTIL)
+    refused = [fusion for fusion in fusions if fusion.pass_name == "moe" and not fusion.fused]
+    assert [(fusion.site, fusion.reason) for fusion in refused] == [
+        ("layers.0.mlp.router.shares", "the smallest scores are chosen")
+    ]

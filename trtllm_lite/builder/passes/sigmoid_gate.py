@@ -1,0 +1,45 @@
+"""Rows times the sigmoid of one product become SigmoidGate: how much a shared expert counts (network/moe.py)."""
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import (
+    dims,
+    fused_node,
+    nodes_of,
+    only_user,
+    produced_by,
+    replace_value,
+    site,
+    value_of,
+    weight_tensor,
+)
+from trtllm_lite.builder.passes.contract import Decision, GraphPass
+
+
+def _rewrite(graph: ir.Graph) -> list[Decision]:
+    decisions = []
+    for sigmoid in nodes_of(graph, "Sigmoid"):
+        product, mul = produced_by(sigmoid.inputs[0], "MatMul"), only_user(sigmoid.outputs[0])
+        if product is None or mul is None or mul.op_type != "Mul" or not _is_one_column(product):
+            continue
+        values = next((value for value in mul.inputs if value is not sigmoid.outputs[0]), None)
+        shape = dims(values) or ()
+        if values is None or len(shape) != 2:
+            continue
+        name = site(product, mul)
+        output = value_of(f"{name}.sigmoid_gate", ir.DataType.FLOAT, shape)
+        inputs = {"x": product.inputs[0], "weight": product.inputs[1], "values": values}
+        graph.insert_before(mul, fused_node("SigmoidGate", f"{name}.sigmoid_gate", inputs, {"y": output}))
+        replace_value(mul.outputs[0], output)
+        decisions.append(Decision(name, True))
+    return decisions
+
+
+def _is_one_column(product: ir.Node) -> bool:
+    """Whether it is that of packed rows and a column in float32."""
+    x, weight = product.inputs
+    is_column = weight_tensor(weight) is not None and (dims(weight) or ())[1:] == (1,)
+    return is_column and weight is not None and weight.dtype == ir.DataType.FLOAT and len(dims(x) or ()) == 2
+
+
+SIGMOID_GATE = GraphPass("sigmoid_gate", _rewrite)

@@ -1,0 +1,34 @@
+"""OLMoE (arXiv 2409.02060): mixtures of experts, and norms over all queries and all keys of a token before RoPE."""
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.moe_parts import MOE_TENSOR_NAMES, MoeParts, qwen_scoring
+from trtllm_lite.convert.source_tensors import Tensors
+from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.network.attention import AttentionOfNormed
+from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.layers import Layer
+
+
+def read_model(config: ConfigFields) -> Decoder:
+    """Read the config; ``attention_bias`` gives biases to all four projections of attention."""
+    parts = LlamaParts.read(config, MOE_TENSOR_NAMES, epsilon=1e-5)
+    sizes, bias = parts.sizes, config.flag("attention_bias")
+    config.expect("clip_qkv", None)
+    experts = MoeParts.read(config, parts, sizes.intermediate_size, qwen_scoring(config))
+
+    def layer(tensors: Tensors, _: int) -> Layer:
+        query_norm = parts.norm(tensors, "q_norm", sizes.num_attention_heads * sizes.head_dim)
+        key_norm = parts.norm(tensors, "k_norm", sizes.num_key_value_heads * sizes.head_dim)
+        attention = AttentionOfNormed(parts.attention(parts.projections(tensors, bias, bias)), query_norm, key_norm)
+        return parts.pre_norm_layer(tensors, attention, experts.moe(tensors))
+
+    return parts.decoder(config, parts.layers(layer))
+
+
+FAMILY = Family(
+    name="olmoe",
+    architectures=("OlmoeForCausalLM",),
+    read_model=read_model,
+    tensor_names=MOE_TENSOR_NAMES,
+)

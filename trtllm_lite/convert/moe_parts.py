@@ -1,0 +1,91 @@
+"""Makes mixtures of experts of the keys and tensor names that most families with experts use."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
+from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.errors import shown
+from trtllm_lite.network.layers import Block
+from trtllm_lite.network.moe import Experts, Moe, Router, Scoring, SharedExpert
+from trtllm_lite.network.weight_expression import Stack
+
+MAX_EXPERTS = 1 << 17  # of all layers; the largest models have some ten thousand
+
+_MLP = "model.layers.{layer}.mlp"
+MOE_TENSOR_NAMES: Mapping[str, str] = {
+    **TENSOR_NAMES,
+    "router": f"{_MLP}.gate",
+    "expert_gate_proj": f"{_MLP}.experts.{{expert}}.gate_proj",
+    "expert_up_proj": f"{_MLP}.experts.{{expert}}.up_proj",
+    "expert_down_proj": f"{_MLP}.experts.{{expert}}.down_proj",
+}
+
+
+@dataclass(frozen=True)
+class MoeParts:
+    """Makes the experts of a layer, whose inner features are ``intermediate_size``, and their router."""
+
+    parts: LlamaParts
+    num_experts: int
+    top_k: int
+    intermediate_size: int
+    scoring: Scoring
+
+    @classmethod
+    def read(cls, config: ConfigFields, parts: LlamaParts, intermediate_size: int, scoring: Scoring) -> "MoeParts":
+        """Read how many experts there are (``num_experts`` or ``num_local_experts``), and how many a token has."""
+        layers = parts.sizes.num_hidden_layers
+        key = "num_local_experts" if config.take("num_experts") is None else "num_experts"
+        experts, top_k = config.integer(key), config.integer("num_experts_per_tok")
+        if experts * layers > MAX_EXPERTS:
+            config.problem(key, f"expected at most {MAX_EXPERTS} experts in all {layers} layers, found {experts} each")
+            experts = 1
+        if top_k > experts:
+            config.problem("num_experts_per_tok", f"expected at most {key} ({experts}), found {top_k}")
+            top_k = 1
+        return cls(parts, experts, top_k, intermediate_size, scoring)
+
+    def moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
+        """The mixture of experts of one layer."""
+        hidden, inner = self.parts.sizes.hidden_size, self.intermediate_size
+        experts = Experts(
+            self._stack(tensors, "expert_gate_proj", inner, hidden),
+            self._stack(tensors, "expert_up_proj", inner, hidden),
+            self._stack(tensors, "expert_down_proj", hidden, inner),
+            self.parts.activation,
+        )
+        router = Router(tensors.weight("router", self.num_experts, hidden), self.top_k, self.scoring)
+        return Moe(router, experts, shared)
+
+    def _stack(self, tensors: Tensors, role: str, *shape: int) -> Stack:
+        """[experts, *shape] of a matrix that each expert has as a tensor of its own."""
+        return Stack(tuple(tensors.of_expert(number).weight(role, *shape) for number in range(self.num_experts)))
+
+
+def qwen_scoring(config: ConfigFields) -> Scoring:
+    """Whether the shares of a token's experts are divided by their sum: ``norm_topk_prob``."""
+    return "normalized_softmax" if config.flag("norm_topk_prob") else "softmax"
+
+
+def qwen_sparse_layers(config: ConfigFields, layers: int) -> list[bool]:
+    """For each layer whether it has experts, by ``decoder_sparse_step`` and ``mlp_only_layers``."""
+    step, dense = config.integer("decoder_sparse_step", 1), config.take("mlp_only_layers") or []
+    if not isinstance(dense, list) or not all(type(number) is int for number in dense):
+        config.problem("mlp_only_layers", f"expected a list of numbers of layers, found {shown(dense)}")
+        dense = []
+    return [number not in dense and (number + 1) % step == 0 for number in range(layers)]
+
+
+def expect_no_windows(config: ConfigFields, layers: int) -> None:
+    """Refuse sliding windows; without ``use_sliding_window`` the keys that describe them say nothing."""
+    config.expect("use_sliding_window", False)
+    config.expect("layer_types", ["full_attention"] * layers)
+    for key in ("sliding_window", "max_window_layers"):
+        config.take(key)
+
+
+def layer_block(experts: MoeParts, tensors: Tensors, sparse: bool, shared: SharedExpert | None = None) -> Block:
+    """The experts of a ``sparse`` layer, or the gated MLP of another one."""
+    return experts.moe(tensors, shared) if sparse else experts.parts.gated_mlp(tensors, experts.parts.activation)

@@ -1,0 +1,71 @@
+// Products of rows with the weights of the experts that they have chosen, for GroupedGatedLinear and GroupedLinear.
+//
+// One expert after the other: its rows are gathered and multiplied as if they were all there is, so that a row has the
+// same bits whatever the others have chosen. An expert that no row has chosen costs a look at the rows' choices.
+#pragma once
+
+#include <string.h>
+
+#include <cstdint>
+
+#include "cpu/kernel.h"
+#include "cpu/products.h"
+#include "cpu/row_tasks.h"
+
+namespace tl::TL_ISA {
+
+struct Experts {
+  const Tensor& ids;     // [rows, top_k]
+  const Tensor& weight;  // [experts, …, in_features], `panels` panels each
+  std::int64_t panels;
+  const Tensor& gathered;  // room for rows of in_features
+  const Tensor& members;   // room for a number for each row
+
+  // Calls `epilogue` for the rows and panels of each expert, by rising number of experts. What it is given as row
+  // counts into `members`, which then holds row * top_k + slot of the rows that have the expert in that slot; their
+  // activations are at row_of(member).
+  template <typename RowOf>
+  void multiply_each(const KernelArgs& args, const RowOf& row_of, const Epilogue& epilogue) const {
+    const std::int64_t depth = weight.shape[weight.rank - 1];
+    const std::int64_t bytes = panels * depth * kPanelWidth * bits_of(weight.dtype) / 8;
+    const auto* own = members.as<const std::int32_t>();
+    auto* rows = gathered.as<float>();
+    for (std::int64_t expert = 0; expert < weight.shape[0]; ++expert) {
+      const std::int64_t count = find_members(expert);
+      if (count == 0) continue;
+      for_each_row(args.pool, count, depth, [&](std::int64_t i) {
+        memcpy(rows + i * depth, row_of(own[i]), static_cast<std::size_t>(depth) * sizeof(float));
+      });
+      const Tensor x{rows, DType::kFloat32, Layout::kRowMajor, 2, {count, depth}};
+      const Tensor part = weight_of(expert, bytes);
+      multiply(args, x, Tensor{}, PackedWeight{part, Tensor{}, Tensor{}}, panels, epilogue);
+    }
+  }
+
+ private:
+  // Writes the members of an expert; at most one for each row, whatever the ids are.
+  std::int64_t find_members(std::int64_t expert) const {
+    const auto* chosen = ids.as<const std::int32_t>();
+    auto* to = members.as<std::int32_t>();
+    const std::int64_t top_k = ids.shape[1];
+    std::int64_t count = 0;
+    for (std::int64_t row = 0; row < ids.shape[0]; ++row) {
+      for (std::int64_t member = row * top_k; member < (row + 1) * top_k; ++member) {
+        if (chosen[member] != expert) continue;
+        to[count++] = static_cast<std::int32_t>(member);
+        break;
+      }
+    }
+    return count;
+  }
+
+  Tensor weight_of(std::int64_t expert, std::int64_t bytes) const {
+    Tensor part = weight;
+    part.data = weight.as<char>() + expert * bytes;
+    part.rank = weight.rank - 1;
+    for (int axis = 0; axis < part.rank; ++axis) part.shape[axis] = weight.shape[axis + 1];
+    return part;
+  }
+};
+
+}  // namespace tl::TL_ISA
