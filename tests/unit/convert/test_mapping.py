@@ -81,7 +81,8 @@ def test_an_unknown_architecture_lists_the_supported_ones_and_the_nearest(model:
     _fails(
         model,
         "architecture LlamoForCausalLM is not supported",
-        "LlamaForCausalLM, LlamaForCausalLMEagle3, MiMoForCausalLM, MistralForCausalLM, Phi3ForCausalLM, ",
+        "LlamaForCausalLM, LlamaForCausalLMEagle3, MiMoForCausalLM, MistralForCausalLM, MixtralForCausalLM, "
+        "OlmoeForCausalLM, Phi3ForCausalLM, ",
         "nearest family is llama (all its tensors fit)",
     )
 
