@@ -81,7 +81,7 @@ def test_an_unknown_architecture_lists_the_supported_ones_and_the_nearest(model:
     _fails(
         model,
         "architecture LlamoForCausalLM is not supported",
-        "LlamaForCausalLM, LlamaForCausalLMEagle3, MiMoForCausalLM, MinistralForCausalLM, MistralForCausalLM, ",
+        "MiMoForCausalLM, MinistralForCausalLM, MistralForCausalLM, MixtralForCausalLM, Olmo2ForCausalLM, ",
         "nearest family is llama (all its tensors fit)",
     )
 
