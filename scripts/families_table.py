@@ -21,7 +21,7 @@ COMPARED = {
     "gemma3": f"{RANDOM}, and Gemma 3 270M",
     "internlm2": "Llama of transformers, random, its rows reordered",
     "internlm3": "Llama of transformers, random",
-    "mimo": "the paper in torch, random",
+    "mimo": "Qwen2 of transformers, and the layer that drafts in torch, random",
     "eagle3": "the paper in torch, random",
 }
 
