@@ -15,16 +15,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.pytorch_utils import Conv1D
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # of every source, and on GPUs
-NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2")
-NETWORK_FAMILIES += ("smollm3", "ministral", "granite")  # of Hugging Face
 NETWORK_FAMILIES = (  # of Hugging Face
     *FAMILIES,
     *("gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2"),
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "granite", "olmo2", "olmo3"),
 )
-MOE_FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe")  # of Hugging Face, on CPUs
-ONNX_FAMILIES = ("olmoe",)  # of Hugging Face, as networks in standard operators alone
+MOE_FAMILIES = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")  # of Hugging Face, on CPUs
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"

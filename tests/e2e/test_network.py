@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 from tests.models import (
     MOE_FAMILIES,
     NETWORK_FAMILIES,
-    ONNX_FAMILIES,
     VOCAB_SIZE,
     round_matrices,
     save_model,
@@ -183,7 +182,7 @@ def test_every_family_has_cases() -> None:
     # Those that transformers lacks are in test_mtp.py and test_internlm.py; heads are in test_eagle3.py.
     others = {"mimo", "internlm2", "internlm3"}
     models = {name for name, family in all_families().items() if not family.drafts} - others
-    assert {family for family, _ in CASES.values()} == {*NETWORK_FAMILIES, *MOE_FAMILIES, *ONNX_FAMILIES} == models
+    assert {family for family, _ in CASES.values()} == {*NETWORK_FAMILIES, *MOE_FAMILIES} == models
 
 
 def _check_against(model: PreTrainedModel, checkpoint: Path, dtype: str = "float32") -> None:

@@ -95,19 +95,3 @@ class Attention:
             attributes["softcap"] = self.softcap
         inputs = [query, keys, values, mask, None, None, lens]
         return context.graph.op("Attention", inputs, "attention", attributes)
-
-
-@dataclass(frozen=True)
-class AttentionOfNormed:
-    """``attention`` whose queries and keys are normalised over all heads of a token at once, before RoPE."""
-
-    attention: Attention
-    query_norm: Norm
-    key_norm: Norm
-
-    def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
-        """As :meth:`Attention.__call__`."""
-        graph, own = context.graph, self.attention
-        query = self.query_norm(graph, own.query(graph, x, "q_proj"), "q_proj_norm")
-        key = self.key_norm(graph, own.key(graph, x, "k_proj"), "k_proj_norm")
-        return own.mix(context, query, key, own.value(graph, x, "v_proj"))

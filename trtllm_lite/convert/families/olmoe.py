@@ -1,11 +1,12 @@
 """OLMoE (arXiv 2409.02060): mixtures of experts, and norms over all queries and all keys of a token before RoPE."""
 
+from dataclasses import replace
+
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family
 from trtllm_lite.convert.moe_parts import MOE_TENSOR_NAMES, MoeParts, qwen_scoring
 from trtllm_lite.convert.source_tensors import Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts
-from trtllm_lite.network.attention import AttentionOfNormed
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 
@@ -20,8 +21,8 @@ def read_model(config: ConfigFields) -> Decoder:
     def layer(tensors: Tensors, _: int) -> Layer:
         query_norm = parts.norm(tensors, "q_norm", sizes.num_attention_heads * sizes.head_dim)
         key_norm = parts.norm(tensors, "k_norm", sizes.num_key_value_heads * sizes.head_dim)
-        attention = AttentionOfNormed(parts.attention(parts.projections(tensors, bias, bias)), query_norm, key_norm)
-        return parts.pre_norm_layer(tensors, attention, experts.moe(tensors))
+        attention = parts.attention(parts.projections(tensors, bias, bias), 0, query_norm, key_norm)
+        return parts.pre_norm_layer(tensors, replace(attention, norms_all_heads=True), experts.moe(tensors))
 
     return parts.decoder(config, parts.layers(layer))
 
