@@ -41,6 +41,10 @@ PARAMETERS = {
     "exaone-3.5-2.4b": 2_405_327_360,
     "exaone-4.0-1.2b": 1_279_391_488,
     "phi-4-mini": 3_836_021_760,
+    "mixtral-8x7b-v0.1": 46_702_792_704,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "olmoe-1b-7b-0924": 6_919_161_856,
+    "qwen1.5-moe-a2.7b": 14_315_784_192,
     "mimo-7b": 7_622_619_136,  # without the layer that drafts
 }
 

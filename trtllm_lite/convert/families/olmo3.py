@@ -21,6 +21,7 @@ def read_model(config: ConfigFields) -> Decoder:
     """Read the config; every fourth layer has no window unless ``layer_types`` says otherwise; null is no window."""
     parts = OlmoParts.read(config)
     ropes = read_ropes_by_layer_type(config, parts.sizes.head_dim, parts.sizes.max_position_embeddings, THETAS)
+    config.expect("partial_rotary_factor", 1.0)  # which GGUF files say
     window = config.nullable_integer("sliding_window", 4096) or 0
     slides = read_layer_types(config, [(number + 1) % 4 != 0 for number in range(parts.sizes.num_hidden_layers)])
 
