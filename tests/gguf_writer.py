@@ -29,7 +29,7 @@ _GEMMA = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
-_OLMO = {
+_POST_NORMS = {
     "post_attention_layernorm": "post_attention_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
@@ -59,13 +59,10 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         "post_mlp_layernorm": "post_ffw_norm",
         "mlp.gate_up_proj": "ffn_up",
     },
-    "exaone4": {
-        "post_attention_layernorm": "post_attention_norm",
-        "post_feedforward_layernorm": "post_ffw_norm",
-    },
+    "exaone4": _POST_NORMS,
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
-    "olmo2": _OLMO,
+    "olmo2": _POST_NORMS,
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
 }
