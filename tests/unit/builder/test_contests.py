@@ -17,6 +17,7 @@ from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.pipeline import fuse_into_plugins, run_passes
 from trtllm_lite.builder.sharding import shard
+from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.plugins.launch import Buffer, Launch, Matmul, Operand, Slice
 from trtllm_lite.quantize.network import Recipe, quantize_network
 from trtllm_lite.quantize.schemes import FULL_PRECISION
@@ -111,10 +112,12 @@ def test_contestants_read_rows_of_bytes_and_their_scales(qformat: str) -> None:
             assert read == sorted([contest.product.x_dtype, "float32", *residuals])
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("qformat", [FULL_PRECISION, "fp8_rowwise"])
-def test_contestants_of_a_rank_need_no_other_rank(qformat: str) -> None:
+def test_contestants_of_a_rank_need_no_other_rank(qformat: str, dtype: str) -> None:
     """In large steps its products store rows on others, of which there are none where it is measured."""
-    lowered, found = _quantized_contests(qformat, tp_size=2, max_batch_size=64, max_num_tokens=2048)
+    lowered, found = _quantized_contests(qformat, dtype, tp_size=2, max_batch_size=64, max_num_tokens=2048)
+    assert {contest.product.out_dtype for contest in found} == {dtype, "float32"}  # logits are of float32
     names = {name for contest in found for name in contest.programs.values()}
     first, *programs = lowered.programs
     assert {program.name for program in programs} == names
@@ -127,14 +130,15 @@ def test_contestants_of_a_rank_need_no_other_rank(qformat: str) -> None:
             assert product.out_features == prod(parts)
 
 
-def _quantized_contests(qformat: str, **limits: int) -> tuple[Lowered, list[Contest]]:
+def _quantized_contests(qformat: str, dtype: str = "bfloat16", **limits: int) -> tuple[Lowered, list[Contest]]:
     """Those of the first rank."""
-    source = network(cuda_shape(hidden=128, inter=384, head_dim=64, vocab=128, tied=False))
+    shape = cuda_shape(hidden=128, inter=384, head_dim=64, vocab=128, tied=False, dtype=ONNX[dtype])
+    source = network(shape)
     model, _ = quantize_network(source, Recipe(qformat, group_size=64), made_up(source))
     bounds = BuildLimits(**{**LIMITS, **limits})
     fused = fuse_into_plugins(model, AUTO_DTYPE, bounds).graph
     graph = fused if bounds.tp_size == 1 else shard(fused, bounds.tp_size)[0]
-    return lower_contests(graph, "bfloat16", bounds, H200, max_contestants=3)
+    return lower_contests(graph, dtype, bounds, H200, max_contestants=3)
 
 
 def _macros(program: LoweredProgram) -> list[dict[str, int | str]]:

@@ -65,7 +65,7 @@ class Site:
         return Product(
             dtype=self.weight.values.dtype,
             x_dtype=self.weight.rows or self.dtype,
-            out_dtype=self.y.dtype,
+            out_dtype=self._y_dtype,
             out_features=out_features,
             in_features=in_features,
             gated=len(self.weight.values.shape) == 3,
@@ -74,6 +74,11 @@ class Site:
             blocks="" if blocks is None else str(blocks),
             row_scales=self.x_scales is not None and self.x_scales.per_row,
         )
+
+    @property
+    def _y_dtype(self) -> str:
+        """The type of y, where a state of other ranks has room for rows of either type of 16 bits."""
+        return self.dtype if self.y.kind == "state" else self.y.dtype
 
     @property
     def in_library(self) -> bool:
@@ -86,7 +91,7 @@ class Site:
         if self.peers is HERE:
             return self
         x = self.x.buffer if isinstance(self.x, Slice) else self.x
-        y = Buffer(f"{self.y.name}.here", self.y.dtype, (x.shape[0], self.product.out_features))
+        y = Buffer(f"{self.y.name}.here", self._y_dtype, (x.shape[0], self.product.out_features))
         return replace(self, y=y, peers=HERE)
 
     def contestants(self, max_rows: int, device: Device, splits: int | None = None) -> Contestants:
