@@ -42,7 +42,7 @@ struct GroupedOp {
 template <>
 struct WalkOf<GroupedOp> {
   using Op = GroupedOp;
-  static constexpr bool kListed = true;
+  static constexpr bool kWaits = false, kListed = true;  // the list is older than the rows
   __device__ __forceinline__ static constexpr int tiles(const Op&) { return Op::kTiles; }
   __device__ __forceinline__ static int parts(const Op& op) { return op.chosen.count(); }
   __device__ __forceinline__ static int weight_tile(const Op& op, int part, int tile) {
