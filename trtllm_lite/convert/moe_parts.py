@@ -21,6 +21,13 @@ MOE_TENSOR_NAMES: Mapping[str, str] = {
     "expert_up_proj": f"{_MLP}.experts.{{expert}}.up_proj",
     "expert_down_proj": f"{_MLP}.experts.{{expert}}.down_proj",
 }
+# GGUF's metadata keys (without the architecture) of mixtures.
+MOE_GGUF_KEYS: Mapping[str, str] = {
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_weights_norm": "norm_topk_prob",
+}
 
 
 @dataclass(frozen=True)
