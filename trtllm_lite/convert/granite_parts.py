@@ -26,7 +26,7 @@ GGUF_KEYS = {
 
 @dataclass(frozen=True)
 class GraniteParts:
-    """Makes what the factors change; all else ``parts`` make. ``bias`` says whether attention's projections have biases."""
+    """Makes what the factors change; all else ``parts`` make. With ``bias`` attention's projections have biases."""
 
     parts: LlamaParts
     bias: bool
