@@ -3,8 +3,8 @@
 
 #include "cpu/kernel.h"
 #include "cpu/simd.h"
+#include "groups.h"
 #include "host/thread_pool.h"
-#include "router/groups.h"
 #include "router_schema.h"
 
 namespace tl::TL_ISA {

@@ -61,7 +61,7 @@ def match_routing(scatter: ir.Node) -> Routing:
     shares, scale = _without_scale(placed)
     groups, chosen_by = _match_groups(top_k.inputs[0])
     scores, correction = _match_correction(chosen_by)
-    values = top_k.outputs[0]
+    values: ir.Value | None = top_k.outputs[0]
     if groups is not NO_GROUPS or correction is not None:
         values = _gathered(shares, scores, ids)
     scoring, logits = _match_scoring(values, scores, shares)
