@@ -45,15 +45,15 @@ def layer(rows: int, max_rows: int, streamed: bool) -> Layer:
     def weight(name: str, *shape: int) -> WeightBuffers:
         return WeightBuffers(memory(name, torch.empty(shape, device="cuda", dtype=DTYPE).normal_(std=0.02)))
 
-    def room(name: str, *shape: int) -> torch.Tensor:
+    def room(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, device="cuda").to(DTYPE)
 
     gate_up, down = weight("gate_up", EXPERTS, 2, INNER, HIDDEN), weight("down", EXPERTS, HIDDEN, INNER)
-    x, y = memory("x", room("x", max_rows, HIDDEN)), memory("y", room("y", max_rows, HIDDEN))
+    x, y = memory("x", room(max_rows, HIDDEN)), memory("y", room(max_rows, HIDDEN))
     of_scores, num_rows, choice = memory("scores", scores), symbol("rows"), mixture.choice
     last = (of_scores, num_rows, max_rows, choice, "normalized_softmax")
     if streamed:
-        hidden = memory("hidden", room("hidden", max_rows, TOP_K, INNER))
+        hidden = memory("hidden", room(max_rows, TOP_K, INNER))
         first, second = streaming(mixture, DTYPE, H200)
         norm = memory("norm", torch.ones(HIDDEN, device="cuda")), 1e-6
         of_gated = (hidden, x, gate_up, lists.chosen, lists.shares, num_rows, first, choice)
@@ -65,8 +65,8 @@ def layer(rows: int, max_rows: int, streamed: bool) -> Layer:
         return Layer(memory, launches, chosen)
     count, group_rows = max_rows * TOP_K, choice.group_rows(max_rows)
     how = GroupTiling("bfloat16", H200, choice, count, group_rows, tile_columns(group_rows))
-    hidden = memory("hidden", room("hidden", count, INNER))
-    rows_of_x, results = memory("sx", room("sx", count, HIDDEN)), memory("sy", room("sy", count, HIDDEN))
+    hidden = memory("hidden", room(count, INNER))
+    rows_of_x, results = memory("sx", room(count, HIDDEN)), memory("sy", room(count, HIDDEN))
     launches = {
         "sort": router.sort(*lists.places, lists.shares, lists.groups, lists.counts, *last),
         "rows": gated.sort_rows(rows_of_x, x, *lists.places, num_rows, choice),
@@ -78,7 +78,8 @@ def layer(rows: int, max_rows: int, streamed: bool) -> Layer:
 
 
 def body_of(layers: Sequence[Layer], names: Sequence[str], rows: int) -> Callable[[], None]:
-    prepared = [Prepared(one.launches[name], one.memory.tensors, {"rows": rows}, GPU) for one in layers for name in names]
+    launches = [(one.launches[name], one.memory.tensors) for one in layers for name in names]
+    prepared = [Prepared(launch, tensors, {"rows": rows}, GPU) for launch, tensors in launches]
 
     def body() -> None:
         for launch in prepared:
