@@ -16,7 +16,7 @@ from tests.gpu.expert_checks import Lists, Mixture, streaming
 from tests.gpu.launches import H200, Prepared
 from tests.gpu.memory import Memory
 from tests.gpu.timing import report, timed
-from trtllm_lite.plugins.cuda.grouped import GroupTiling, tile_columns
+from trtllm_lite.plugins.cuda.grouped import GroupTiling
 from trtllm_lite.plugins.grouped_gated_linear import cuda as gated
 from trtllm_lite.plugins.grouped_linear import cuda as summed
 from trtllm_lite.plugins.launch import Launch, WeightBuffers, symbol
@@ -64,7 +64,7 @@ def layer(rows: int, max_rows: int, streamed: bool) -> Layer:
         }
         return Layer(memory, launches, chosen)
     count, group_rows = max_rows * TOP_K, choice.group_rows(max_rows)
-    how = GroupTiling("bfloat16", H200, choice, count, group_rows, tile_columns(group_rows))
+    how = GroupTiling("bfloat16", H200, choice, count, group_rows)
     hidden = memory("hidden", room(count, INNER))
     rows_of_x, results = memory("sx", room(count, HIDDEN)), memory("sy", room(count, HIDDEN))
     launches = {
