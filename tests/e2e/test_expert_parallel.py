@@ -84,10 +84,11 @@ def test_a_rank_has_whole_experts_of_one_range(tmp_path: Path) -> None:
         ("mixtral", {"moe_ep_size": 2}, r"moe_ep_size is 2, by which tp_size \(1\) cannot be divided"),
         ("mixtral", {"tp_size": 5, "moe_ep_size": 5}, "moe_ep_size is 5, by which the 12 experts of a layer cannot be"),
         ("mixtral", {"tp_size": 17, "moe_ep_size": 17}, "tp_size is 17: expected an integer from 1 to 16"),
+        ("mixtral", {"tp_size": 2, "moe_ep_size": 2, "target": "sm_90"}, "moe_ep_size is 2: GPU kernels have the exp"),
         ("llama", {"tp_size": 2, "moe_ep_size": 2}, "moe_ep_size is 2, and the model has no mixtures of experts"),
     ],
 )
-def test_what_cannot_be_shared_out_is_refused(family: str, sizes: dict[str, int], message: str, tmp_path: Path) -> None:
+def test_what_cannot_be_shared_out_is_refused(family: str, sizes: dict[str, Any], message: str, tmp_path: Path) -> None:
     checkpoint = checkpoint_of("llama", tmp_path) if family == "llama" else _mixture(family, tmp_path)
     with pytest.raises(BuildError, match=message):
         build_engine(checkpoint, tmp_path / "engine", **sizes, **LIMITS)
