@@ -24,6 +24,7 @@ WITHOUT_HEAD_DIM = (
     "granitemoe",
 )
 EXPERT_SHAPES: dict[str, dict[str, Any]] = {
+    "granitemoe": {"shared_intermediate_size": 80},
     "qwen2_moe": {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80},
     "qwen3_moe": {"moe_intermediate_size": 48},
 }
