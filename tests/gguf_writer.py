@@ -74,6 +74,11 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
     "olmo2": _POST_NORMS,
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
+    "granitemoe": {
+        "block_sparse_moe.router": "ffn_gate_inp",
+        **{f"block_sparse_moe.experts.{name}_proj": f"ffn_{name}_exps" for name in ("gate", "up", "down")},
+        **{f"shared_mlp.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")},
+    },
 }
 _ARCHITECTURES = {
     "cohere": "command-r",
@@ -84,7 +89,9 @@ _ARCHITECTURES = {
     "mixtral": "llama",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
+    "granitemoeshared": "granitemoe",
 }
+_INTERLEAVED = ("llama", "mistral", "smollm3", "granite", "granitemoe")
 _TRANSPOSED = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of GPT-2
 
 
@@ -115,7 +122,7 @@ def write_gguf(
             rows = rows.T
         if architecture.startswith("gemma") and stem.endswith("norm"):
             rows = rows + 1
-        if architecture in ("llama", "mistral", "smollm3", "granite") and stem.endswith(("attn_q", "attn_k")):
+        if architecture in _INTERLEAVED and stem.endswith(("attn_q", "attn_k")):
             rows = _interleave(rows, model.config, stem)
         if architecture == "gptneox" and stem.endswith("attn_qkv"):
             by_head = rows.reshape(model.config.num_attention_heads, 3, -1, *rows.shape[1:])
@@ -145,14 +152,17 @@ def dequantized(model: PreTrainedModel, kinds: dict[str, str]) -> PreTrainedMode
 
 
 def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """``tensors`` with gate and up of experts, [experts, inner, hidden], as two, which are views of the one."""
+    """``tensors`` with gate and up of experts, [experts, inner, hidden], as two, which are views of the one.
+
+    So are those of Granite's shared expert, [inner, hidden].
+    """
     for name, tensor in tensors:
-        stem, is_expert, _ = name.partition("experts.")
-        if is_expert:
-            roles = ("gate_proj", "up_proj") if name.endswith("gate_up_proj") else ("down_proj",)
-            yield from zip(
-                (f"{stem}experts.{role}.weight" for role in roles), tensor.chunk(len(roles), dim=1), strict=True
-            )
+        stem, is_expert, _ = name.rpartition("experts." if "experts." in name else "shared_mlp.")
+        if is_expert and "shared_expert." not in name:
+            is_both = name.endswith(("gate_up_proj", "input_linear.weight"))
+            roles = ("gate_proj", "up_proj") if is_both else ("down_proj",)
+            names = [f"{stem}{is_expert}{role}.weight" for role in roles]
+            yield from zip(names, tensor.chunk(len(roles), dim=-2), strict=True)
         else:
             yield name, tensor
 
@@ -192,6 +202,7 @@ _EXPERTS = {
     "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "shared_intermediate_size": "expert_shared_feed_forward_length",
 }
 
 
@@ -318,6 +329,7 @@ def _olmo2_metadata(config: Any, head_dim: int) -> dict[str, Any]:
 _OWN_METADATA = {
     "olmo2": _olmo2_metadata,
     "granite": _granite_metadata,
+    "granitemoe": _granite_metadata,
     "gptneox": _gptneox_metadata,
     "chatglm": _chatglm_metadata,
     "glm4": _glm4_metadata,

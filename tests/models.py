@@ -21,10 +21,8 @@ NETWORK_FAMILIES = (  # of Hugging Face
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "granite", "olmo2", "olmo3"),
 )
-MOE_FAMILIES = (  # of Hugging Face, on CPUs
-    *("deepseek_v2", "deepseek_v3", "granitemoe"),
-    *("mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
-)
+GPU_MOE_FAMILIES = ("granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")  # of Hugging Face
+MOE_FAMILIES = (*GPU_MOE_FAMILIES, "deepseek_v2", "deepseek_v3")  # of Hugging Face, on CPUs
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"

@@ -19,6 +19,7 @@ _SORT_ROWS = _SORT_THREADS // 32  # of a block
 def lower(op: Lowering) -> list[Command]:
     """The product, and one launch for a few rows or for any number."""
     choice = choice_of(op)
+    _check_scoring(op)
     if choice.experts > MAX_EXPERTS or choice.top_k > MAX_TOP_K:
         op.refuse(
             f"it chooses {choice.top_k} of {choice.experts} experts, and the GPU kernels at most {MAX_TOP_K} of "
@@ -34,6 +35,15 @@ def lower(op: Lowering) -> list[Command]:
         within, first, groups = (op.new(name, "int32") for name in ("within", "first", "groups"))
         listed = sort(ids, within, first, op.new("shares", "float32"), groups, op.state("counts"), *last)
     return [*_product(op, scores), listed]
+
+
+def _check_scoring(op: Lowering) -> None:
+    scoring, num_groups, scale = (op.attribute(name) for name in ("scoring", "num_groups", "scale"))
+    if scoring not in _SCORINGS or num_groups > 1 or scale != 1 or op.has("correction"):
+        op.refuse(
+            f"its scoring is {scoring} in {num_groups} groups, with shares times {scale}, and the GPU kernels know "
+            "softmax without groups, factors or corrections: build for --target cpu"
+        )
 
 
 def _product(op: Lowering, scores: Buffer) -> list[Command]:

@@ -241,7 +241,7 @@ def _fuse(
     if kv_cache_dtype in PLAIN_DTYPES:
         quantized = with_plain_kv_cache(quantized)
     fused = backend.fuse(quantized, checkpoint.config, kv_cache_dtype, limits)
-    check_experts(fused.graph, limits.moe_ep_size)
+    check_experts(fused.graph, limits.moe_ep_size, backend.kind)
     return BuildJob(
         checkpoint=checkpoint,
         graph=fused.graph,

@@ -81,6 +81,24 @@ class SourceTensor(WeightExpression):
 
 
 @dataclass(frozen=True)
+class Ones(WeightExpression):
+    """Ones, for norms without a weight."""
+
+    extents: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.extents
+
+    def sources(self) -> Iterator[SourceTensor]:
+        yield from ()
+
+    def evaluate(self, read: Read) -> NDArray:
+        del read
+        return np.ones(self.extents, np.float32)
+
+
+@dataclass(frozen=True)
 class _OfOne(WeightExpression):
     """An expression of one operand, whose shape it has unless the subclass says otherwise."""
 
