@@ -196,6 +196,8 @@ class _Rank:
             shape = list(dims(value) or ())
             shape[1] = self._own_kv_heads(num_kv_heads)
             value.shape = ir.Shape(shape)
+        if "sinks" in given:
+            self._cut(given["sinks"], -1, [(self.rank * num_heads, (self.rank + 1) * num_heads)])
         if "stored" in made:
             raise self._refusal(node, "what it stores is an output of the network")
         self._mark(made["y"], num_heads * head_dim)
