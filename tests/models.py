@@ -21,7 +21,7 @@ NETWORK_FAMILIES = (  # of Hugging Face
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "granite", "olmo2", "olmo3"),
 )
-MOE_FAMILIES = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")  # of Hugging Face, on CPUs
+MOE_FAMILIES = ("granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")  # of Hugging Face, on CPUs
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
@@ -103,8 +103,13 @@ _FAMILY: dict[str, dict[str, Any]] = {
         **{"embedding_multiplier": 1.7, "residual_multiplier": 0.3, "attention_multiplier": 0.2, "logits_scaling": 1.5},
         "tie_word_embeddings": True,
     },
+    "granitemoe": {
+        **{"embedding_multiplier": 1.7, "residual_multiplier": 0.3, "attention_multiplier": 0.2, "logits_scaling": 1.5},
+        **{"num_local_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 37, "shared_intermediate_size": 53},
+        "tie_word_embeddings": True,
+    },
 }
-_MODEL_TYPES = {"gemma3": "gemma3_text"}
+_MODEL_TYPES = {"gemma3": "gemma3_text", "granitemoe": "granitemoeshared"}
 _LAYER_NORM_SHAPE = {key: value for key, value in _SHAPE.items() if key != "rms_norm_eps"}
 _SHAPES = {
     **dict.fromkeys(_FAMILY, _SHAPE),
@@ -145,7 +150,7 @@ def tiny_model(
 
 def is_router(parameter: str) -> bool:
     """Whether it says how much an expert counts; checkpoints store such matrices in float32."""
-    return parameter.endswith(("mlp.gate.weight", "shared_expert_gate.weight"))
+    return parameter.endswith(("mlp.gate.weight", "shared_expert_gate.weight", "router.weight"))
 
 
 def round_matrices(model: PreTrainedModel, dtype: str) -> PreTrainedModel:

@@ -66,6 +66,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 _FACTORS = {"short_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0], "long_factor": [1.2, 2.0, 3.0, 4.0, 9.0, 20.0]}
 CASES |= {
+    "granitemoe": ("granitemoe", {}),
+    "granitemoe-unshared-untied-biased": (
+        "granitemoe",
+        {"shared_intermediate_size": 0, "tie_word_embeddings": False, "attention_bias": True},
+    ),
     "llama-dynamic": ("llama", _rope("dynamic", factor=4.0)),
     "gpt2": ("gpt2", {}),
     "gpt2-scaled-by-layer": (
@@ -164,6 +169,11 @@ CASES |= {
     ),
 }
 CASES |= {
+    "granitemoe": ("granitemoe", {}),
+    "granitemoe-unshared-untied-biased": (
+        "granitemoe",
+        {"shared_intermediate_size": 0, "tie_word_embeddings": False, "attention_bias": True},
+    ),
     "mixtral": ("mixtral", {}),
     "mixtral-windows": ("mixtral", {"sliding_window": 5, "num_experts_per_tok": 5, "tie_word_embeddings": True}),
     "olmoe": ("olmoe", {}),
@@ -220,7 +230,7 @@ def test_softmax_of_the_chosen_scores_is_what_is_divided_by_its_sum(
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("family", ["llama", "gpt2", "phi3", "gemma2", "gemma3", "granite", "qwen2_moe"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "phi3", "gemma2", "gemma3", "granite", "granitemoe", "qwen2_moe"])
 def test_narrow_storage_is_the_float32_model_of_the_rounded_weights(family: str, dtype: str, tmp_path: Path) -> None:
     model = save_tiny_model(family, tmp_path / "model")
     assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype).dtype == dtype

@@ -21,6 +21,13 @@ MOE_TENSOR_NAMES: Mapping[str, str] = {
     "expert_up_proj": f"{_MLP}.experts.{{expert}}.up_proj",
     "expert_down_proj": f"{_MLP}.experts.{{expert}}.down_proj",
 }
+# GGUF's metadata keys (without the architecture) of mixtures.
+MOE_GGUF_KEYS: Mapping[str, str] = {
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_weights_norm": "norm_topk_prob",
+}
 
 
 @dataclass(frozen=True)
@@ -48,16 +55,22 @@ class MoeParts:
         return cls(parts, experts, top_k, intermediate_size, scoring)
 
     def moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
-        """The mixture of experts of one layer."""
+        """The mixture of experts of one layer, each matrix of each expert a tensor of its own."""
         hidden, inner = self.parts.sizes.hidden_size, self.intermediate_size
-        experts = Experts(
-            self._stack(tensors, "expert_gate_proj", inner, hidden),
-            self._stack(tensors, "expert_up_proj", inner, hidden),
-            self._stack(tensors, "expert_down_proj", hidden, inner),
-            self.parts.activation,
-        )
-        router = Router(tensors.weight("router", self.num_experts, hidden), self.top_k, self.scoring)
-        return Moe(router, experts, shared)
+        gate, up = (self._stack(tensors, f"expert_{name}_proj", inner, hidden) for name in ("gate", "up"))
+        experts = Experts(gate, up, self._stack(tensors, "expert_down_proj", hidden, inner), self.parts.activation)
+        return Moe(self._router(tensors), experts, shared)
+
+    def fused_moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
+        """The mixture of experts of one layer of two tensors: gate and up of all experts, and down of all."""
+        hidden, inner, count = self.parts.sizes.hidden_size, self.intermediate_size, self.num_experts
+        gate, up = tensors.weight("experts_gate_up_proj", count, 2 * inner, hidden).split(inner, inner, axis=1)
+        experts = Experts(gate, up, tensors.weight("experts_down_proj", count, hidden, inner), self.parts.activation)
+        return Moe(self._router(tensors), experts, shared)
+
+    def _router(self, tensors: Tensors) -> Router:
+        weight = tensors.weight("router", self.num_experts, self.parts.sizes.hidden_size)
+        return Router(weight, self.top_k, self.scoring)
 
     def _stack(self, tensors: Tensors, role: str, *shape: int) -> Stack:
         """[experts, *shape] of a matrix that each expert has as a tensor of its own."""

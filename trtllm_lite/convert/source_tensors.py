@@ -24,7 +24,8 @@ TENSOR_NAMES: Mapping[str, str] = {
     "up_proj": "model.layers.{layer}.mlp.up_proj",
     "down_proj": "model.layers.{layer}.mlp.down_proj",
 }
-
+# The roles of matrices that say how much experts count.
+ROUTERS = ("router", "shared_expert_gate")
 
 # Which tokens of its model a head that drafts knows, and which tokens of the model are among these.
 KNOWN_TOKENS, TOKEN_LISTS = "d2t", ("d2t", "t2d")

@@ -1,8 +1,9 @@
 """Qwen1.5-MoE and Qwen2-57B-A14B (arXiv 2407.10671): Qwen2 with experts, and one expert that all tokens share."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.moe_parts import (
+    MOE_GGUF_KEYS,
     MOE_TENSOR_NAMES,
     MoeParts,
     expect_no_windows,
@@ -55,4 +56,9 @@ FAMILY = Family(
     architectures=("Qwen2MoeForCausalLM",),
     read_model=read_model,
     tensor_names=NAMES,
+    gguf=Gguf(
+        "qwen2moe",
+        keys={**MOE_GGUF_KEYS, "expert_shared_feed_forward_length": "shared_expert_intermediate_size"},
+        has_experts=True,
+    ),
 )
