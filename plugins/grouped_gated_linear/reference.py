@@ -5,13 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from ..activations import activate
+from ..activations import gated
+from ..scaled_weight import scaled
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """``(x [rows, K], ids [rows, top_k], weight [experts, 2, I, K]) -> (y [rows, top_k, I], no room)``."""
-    x, ids, weight = inputs
-    chosen = weight.astype(np.float64)[ids]
-    gate, up = np.einsum("rk,rspik->prsi", x.astype(np.float64), chosen)
-    y = (activate(attributes["activation"], gate) * up).astype(np.float32)
+    """``(x [rows, K], ids [rows, top_k], weight [experts, 2, I, K], …) -> (y [rows, top_k, I], no room)``."""
+    x, ids, weight, scale, bias, offset = inputs
+    chosen = scaled(weight, scale, offset)[ids]
+    both = np.einsum("rk,rspik->rspi", x.astype(np.float64), chosen)
+    gate, up = np.moveaxis(both if bias is None else both + bias[ids], 2, 0)
+    y = gated(attributes["activation"], gate, up).astype(np.float32)
     return y, np.zeros_like(x), np.zeros(len(x), np.int32)

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """``(x [rows, K], weight [K, experts]) -> (ids and shares [rows, top_k], scores [rows, experts])``."""
-    x, weight = inputs
-    scores = x.astype(np.float64) @ weight
+    """``(x [rows, K], weight [K, experts], bias [experts] or None) -> (ids and shares [rows, top_k], scores)``."""
+    x, weight, bias = inputs
+    scores = x.astype(np.float64) @ weight + (0 if bias is None else bias)
     ids = np.argsort(-scores, axis=-1, kind="stable")[:, : attributes["top_k"]]
     chosen = np.take_along_axis(scores, ids, axis=-1)
     match attributes["scoring"]:

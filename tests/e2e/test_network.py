@@ -66,11 +66,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 _FACTORS = {"short_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0], "long_factor": [1.2, 2.0, 3.0, 4.0, 9.0, 20.0]}
 CASES |= {
-    "granitemoe": ("granitemoe", {}),
-    "granitemoe-unshared-untied-biased": (
-        "granitemoe",
-        {"shared_intermediate_size": 0, "tie_word_embeddings": False, "attention_bias": True},
-    ),
     "llama-dynamic": ("llama", _rope("dynamic", factor=4.0)),
     "gpt2": ("gpt2", {}),
     "gpt2-scaled-by-layer": (
@@ -169,6 +164,8 @@ CASES |= {
     ),
 }
 CASES |= {
+    "gpt_oss": ("gpt_oss", {}),
+    "gpt_oss-all-tokens-unbiased": ("gpt_oss", {"layer_types": ["full_attention"] * 3, "attention_bias": False}),
     "granitemoe": ("granitemoe", {}),
     "granitemoe-unshared-untied-biased": (
         "granitemoe",

@@ -216,7 +216,7 @@ class _Rank:
         if room is not None:
             room.shape = ir.Shape([*(dims(room) or ())[:-1], part[1] - part[0]])
         if "bias" in given and self.rank > 0:  # it is added once
-            self._replace(given["bias"], zeros(_size(given["bias"])))
+            self._replace(given["bias"], zeros(extents(self._tensor(given["bias"]))))
         self._add_collective(node, "AllReduce")
 
     def _part_of(self, x: ir.Value) -> Range:
@@ -339,12 +339,6 @@ def _norms_all_heads(attention: ir.Node) -> bool:
 
 def _is(node: ir.Node | None, *op_types: str) -> bool:
     return node is not None and node.op_type in op_types
-
-
-def _size(value: ir.Value) -> int:
-    (size,) = dims(value) or ()
-    assert isinstance(size, int)
-    return size
 
 
 def _origins(value: ir.Value) -> set[ir.Node | None]:
