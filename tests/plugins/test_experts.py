@@ -7,7 +7,8 @@ import pytest
 from tests.plugins.harness import WEIGHT_DTYPES, as_multiplied, assert_close, assert_same_bits, reference, run
 
 SCORINGS = ("softmax", "normalized_softmax", "softmax_of_chosen")
-SILU = {"activation": "silu"}
+SILU = {"activation": "silu", "moe_tp_size": 1}
+ONE_RANK = {"moe_tp_size": 1}
 # rows, experts, top_k
 ROUTINGS = ((1, 1, 1), (1, 7, 3), (17, 5, 5), (33, 130, 8))
 
@@ -88,10 +89,10 @@ def test_grouped_linear_matches_reference(isa: str, rows: int, experts: int, top
     rng = np.random.default_rng(rows)
     x, shares = rng.standard_normal((rows, top_k, 37), np.float32), rng.random((rows, top_k), np.float32)
     ids, weight = _choices(rows, experts, top_k), _weight((experts, 70, 37), dtype)
-    actual = run("GroupedLinear", [x, ids, shares, weight], isa=isa, layout="panel64")["y"]
+    actual = run("GroupedLinear", [x, ids, shares, weight], ONE_RANK, isa=isa, layout="panel64")["y"]
     multiplied, _ = as_multiplied([x.reshape(-1, 37), weight, None], isa)[:2]
     assert multiplied is not None
-    expected = reference("GroupedLinear", [multiplied.reshape(x.shape), ids, shares, weight])["y"]
+    expected = reference("GroupedLinear", [multiplied.reshape(x.shape), ids, shares, weight], ONE_RANK)["y"]
     assert_close(actual, expected, dtype)
 
 
@@ -141,7 +142,7 @@ def _mixture(x: np.ndarray, ids: np.ndarray, shares: np.ndarray, isa: str, num_t
         "y"
     ]
     inputs = [wide, ids, shares, down]
-    return run("GroupedLinear", inputs, isa=isa, layout="panel64", num_threads=num_threads)["y"]
+    return run("GroupedLinear", inputs, ONE_RANK, isa=isa, layout="panel64", num_threads=num_threads)["y"]
 
 
 def test_a_row_does_not_depend_on_batch_or_threads(isa: str) -> None:
@@ -171,7 +172,7 @@ def test_ids_that_are_no_experts_are_skipped(isa: str) -> None:
     """An engine's plan may give any numbers as ids; kernels read and write nothing outside of their operands."""
     x, weight = np.ones((3, 1, 5), np.float32), np.ones((2, 4, 5), ml_dtypes.bfloat16)
     ids = np.array([[7], [1], [-(2**31)]], np.int32)
-    y = run("GroupedLinear", [x, ids, np.ones((3, 1), np.float32), weight], isa=isa, layout="panel64")["y"]
+    y = run("GroupedLinear", [x, ids, np.ones((3, 1), np.float32), weight], ONE_RANK, isa=isa, layout="panel64")["y"]
     np.testing.assert_array_equal(y, [[0] * 4, [5] * 4, [0] * 4])
 
 

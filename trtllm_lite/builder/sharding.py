@@ -3,13 +3,15 @@
 A product whose result is read by another one alone (query, key and value; gate and up) keeps some of its output
 features on each rank, heads whole; the product behind it takes those as its input features, and an AllReduce adds up
 what the ranks make of them. Where a norm is of all query heads, every rank computes all queries, keys and values, and
-takes its heads behind the norm. Ranks have their rows of the vocabulary in embedding and LM head, whose logits an
-AllGather puts together. All else, norms among it, every rank computes alike. All ranks have the same plan, and weights
-of the same shapes.
+takes its heads behind the norm. Of mixtures of experts each of ``moe_ep_size`` runs of ranks has some of the experts
+(expert parallelism, arXiv 2006.16668), of which its ranks share out the features; all ranks route all rows alike, each
+computes the experts that it has, and the AllReduce adds up these, too. Ranks have their rows of the vocabulary in
+embedding and LM head, whose logits an AllGather puts together. All else, norms among it, every rank computes alike. All
+ranks have the same plan, and weights of the same shapes.
 """
 
 from collections.abc import Sequence
-from threading import Lock
+from math import lcm
 
 import numpy as np
 import onnx_ir as ir
@@ -25,8 +27,9 @@ from trtllm_lite.builder.graph import (
     value_of,
     weight_tensor,
 )
+from trtllm_lite.builder.shared_sources import SharedSources
 from trtllm_lite.errors import BuildError
-from trtllm_lite.network.tensors import add_initializer, extents, lazy, take, zeros
+from trtllm_lite.network.tensors import add_initializer, extents, take, zeros
 from trtllm_lite.quantize.formats import matrix_of
 from trtllm_lite.vocabulary import LOGITS
 
@@ -37,59 +40,27 @@ _ROW_WISE = ("GatherRows", "QuantizeRows", "Rowwise")  # treat the features of a
 Range = tuple[int, int]
 
 
-def shard(graph: ir.Graph, tp_size: int) -> list[ir.Graph]:
+def shard(graph: ir.Graph, tp_size: int, moe_ep_size: int = 1) -> list[ir.Graph]:
     """The part of each rank of ``graph``, which holds fused operators only and is left as it is.
 
     Tensors are evaluated once for all ranks, if the ranks' weights are loaded in turns. Raises BuildError for what
     cannot be shared out by so many.
     """
-    sources = _Sources(tp_size)
+    sources = SharedSources(tp_size)
     ranks = [graph.clone() for _ in range(tp_size)]
     for rank, part in enumerate(ranks):
-        _Rank(part, tp_size, rank, sources).rewrite()
+        _Rank(part, tp_size, rank, sources, tp_size // moe_ep_size).rewrite()
     return ranks
-
-
-class _Sources:
-    """The tensors that ranks take their parts of, each evaluated when the first rank asks, and kept for the others."""
-
-    def __init__(self, num_readers: int) -> None:
-        self._num_readers = num_readers
-        self._shared: dict[int, ir.TensorProtocol] = {}
-        self._alive: list[ir.TensorProtocol] = []  # so that no other tensor gets the id of one
-
-    def of(self, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-        if id(tensor) not in self._shared:
-            self._alive.append(tensor)
-            kept = _Kept(tensor, self._num_readers)
-            self._shared[id(tensor)] = lazy(kept.read, tensor.dtype, extents(tensor), [tensor])
-        return self._shared[id(tensor)]
-
-
-class _Kept:
-    """The elements of a tensor, kept until they have been read ``num_readers`` times."""
-
-    def __init__(self, tensor: ir.TensorProtocol, num_readers: int) -> None:
-        self._tensor, self._num_readers, self._lock = tensor, num_readers, Lock()
-        self._elements: np.ndarray | None = None
-        self._left = num_readers
-
-    def read(self) -> np.ndarray:
-        with self._lock:
-            elements = self._tensor.numpy() if self._elements is None else self._elements
-            self._left -= 1
-            self._elements = elements if self._left else None
-            self._left = self._left or self._num_readers
-            return elements
 
 
 class _Rank:
     """The part of one rank while it is made."""
 
-    def __init__(self, graph: ir.Graph, tp_size: int, rank: int, sources: _Sources) -> None:
+    def __init__(self, graph: ir.Graph, tp_size: int, rank: int, sources: SharedSources, moe_tp_size: int) -> None:
         self.graph, self.tp_size, self.rank, self.sources = graph, tp_size, rank, sources
+        self.moe_tp_size = moe_tp_size  # the ranks that share out each expert
         self.parted: set[ir.Value] = set()  # values of which the rank has some features
-        self.cut: dict[ir.Value, tuple[int, Sequence[Range]]] = {}  # weights that were cut already, and how
+        self.cut: dict[tuple[ir.Value, int], Sequence[Range]] = {}  # weights that were cut along an axis already
         # Layers of several groups have one cache.
         caches = {operands(node)["key_cache"] for node in graph if node.op_type == "PagedAttention"}
         self.num_kv_heads = {cache: (dims(cache) or ())[1] for cache in caches}
@@ -102,6 +73,9 @@ class _Rank:
                 self._share_embedding(node)
             elif node.op_type == "PagedAttention":
                 self._share_attention(node)
+            elif _is(node, "GroupedGatedLinear"):  # whose result GroupedLinear alone reads
+                self._take_experts(node)
+                self._cut_product(node, [self._part_of_expert(node)])
             elif node in inner:
                 self._share_outputs(node)
             elif reads_part and node.op_type in ("Linear", "GroupedLinear"):
@@ -117,8 +91,6 @@ class _Rank:
         for node in self.graph:
             if node.op_type == "PagedAttention" and not _norms_all_heads(node):
                 found.add(self._qkv_product(node))
-            if node.op_type == "GroupedGatedLinear":  # whose result GroupedLinear alone reads
-                found.add(node)
             if node.op_type == "Linear":
                 origins = _origins(operands(node)["x"])
                 if all(_is(origin, "Linear", "GatedLinear", "PagedAttention") for origin in origins):
@@ -136,7 +108,7 @@ class _Rank:
     def _share_outputs(self, node: ir.Node) -> None:
         matrix = matrix_of(operands(node))
         attention = next((use.node for use in node.outputs[0].uses() if use.node.op_type == "PagedAttention"), None)
-        part = self._even_part(matrix.shape[-2], _PADDED_TO)
+        part = _even_part(matrix.shape[-2], self.tp_size, self.rank, _PADDED_TO)
         self._cut_product(node, [part] if attention is None else self._heads(attention))
 
     def _heads(self, attention: ir.Node) -> list[Range]:
@@ -208,22 +180,26 @@ class _Rank:
         given = operands(node)
         if attribute(node, "activation", "none") != "none":
             raise self._refusal(node, "its activation would be applied before the ranks' parts are added")
+        if _is(node, "GroupedLinear"):
+            self._take_experts(node)
         matrix = matrix_of(given)
-        in_features, part = matrix.shape[-1], self._part_of(given["x"])
+        in_features, part = matrix.shape[-1], self._part_of(given["x"], node)
         for value in matrix.operands.values():
             self._cut_inputs(node, value, in_features, part)
         room = results(node).get("gathered")
         if room is not None:
             room.shape = ir.Shape([*(dims(room) or ())[:-1], part[1] - part[0]])
-        if "bias" in given and self.rank > 0:  # it is added once
+        is_first = self.rank % (self.moe_tp_size if _is(node, "GroupedLinear") else self.tp_size) == 0
+        if "bias" in given and not is_first:  # it is added once
             self._replace(given["bias"], zeros(extents(self._tensor(given["bias"]))))
         self._add_collective(node, "AllReduce")
 
-    def _part_of(self, x: ir.Value) -> Range:
-        """The features that ``x`` has on this rank; the last ones may be padding."""
+    def _part_of(self, x: ir.Value, node: ir.Node) -> Range:
+        """The features that ``x``, which ``node`` reads, has on this rank; the last ones may be padding."""
         features = (dims(x) or ())[-1]
         assert isinstance(features, int)
-        return self.rank * features, (self.rank + 1) * features
+        part = self.rank % self.moe_tp_size if _is(node, "GroupedLinear") else self.rank
+        return part * features, (part + 1) * features
 
     def _cut_inputs(self, node: ir.Node, value: ir.Value, in_features: int, part: Range) -> None:
         """Keep the input features ``part`` of a weight or its numbers, whose columns are each for a block of them."""
@@ -239,11 +215,31 @@ class _Rank:
             )
         self._cut(value, -1, [(part[0] // block, part[1] // block)])
 
+    # Experts.
+
+    def _take_experts(self, node: ir.Node) -> None:
+        """Keep the experts of the rank's run."""
+        run, runs = self.rank // self.moe_tp_size, self.tp_size // self.moe_tp_size
+        given = operands(node)
+        for value in [*matrix_of(given).operands.values(), *([given["bias"]] if "bias" in given else [])]:
+            count = extents(self._tensor(value))[0] // runs
+            self._cut(value, 0, [(run * count, (run + 1) * count)])
+        node.attributes["moe_tp_size"] = ir.AttrInt64("moe_tp_size", self.moe_tp_size)
+
+    def _part_of_expert(self, node: ir.Node) -> Range:
+        """The features that the rank has of each expert: whole blocks of the matrix that multiplies them."""
+        (reader,) = {use.node for use in node.outputs[0].uses()}
+        matrix = matrix_of(operands(reader))
+        features, numbers = matrix.shape[-1], matrix.operands.get("weight_scale")
+        blocks = 1 if numbers is None else extents(self._tensor(numbers))[-1]
+        padded_to = _PADDED_TO if blocks == 1 else lcm(_PADDED_TO, features // blocks)
+        return _even_part(features, self.moe_tp_size, self.rank % self.moe_tp_size, padded_to)
+
     # Embedding and logits.
 
     def _share_embedding(self, node: ir.Node) -> None:
         matrix = matrix_of(operands(node))
-        part = self._even_part(matrix.shape[0], _VOCAB_PADDED_TO)
+        part = _even_part(matrix.shape[0], self.tp_size, self.rank, _VOCAB_PADDED_TO)
         for value in matrix.operands.values():
             self._cut(value, -2, [part])
         self._add_collective(node, "AllReduce")
@@ -263,7 +259,7 @@ class _Rank:
     def _share_logits(self, node: ir.Node) -> None:
         features = (dims(node.outputs[0]) or ())[-1]
         assert isinstance(features, int)
-        self._cut_product(node, [self._even_part(features, _VOCAB_PADDED_TO)])
+        self._cut_product(node, [_even_part(features, self.tp_size, self.rank, _VOCAB_PADDED_TO)])
         self.parted.remove(node.outputs[0])
         self._add_collective(node, "AllGather", features)
 
@@ -286,29 +282,26 @@ class _Rank:
 
     # Tools.
 
-    def _even_part(self, features: int, padded_to: int) -> Range:
-        """The rank's share of ``features``: equal parts, the last of which ends with padding if they are not even."""
-        share, uneven = divmod(features, self.tp_size)
-        if uneven or share % padded_to:
-            share = -(-features // self.tp_size // padded_to) * padded_to
-        return self.rank * share, (self.rank + 1) * share
-
     def _mark(self, value: ir.Value, features: int) -> None:
         value.shape = ir.Shape([*(dims(value) or ())[:-1], features])
         self.parted.add(value)
 
     def _cut(self, value: ir.Value, axis: int, ranges: Sequence[Range]) -> None:
-        """Keep ``ranges`` of a weight; a weight that several operators read is cut once."""
-        if value in self.cut:
-            if self.cut[value] != (axis, ranges):
+        """Keep ``ranges`` of a weight; a weight that several operators read is cut once along an axis."""
+        tensor = self._tensor(value)
+        axis %= len(extents(tensor))
+        if (value, axis) in self.cut:
+            if self.cut[value, axis] != ranges:
                 raise BuildError(
                     f"tp_size is {self.tp_size}: {value.name} is shared by operators that need different parts of it: "
                     "give each its own copy in network.onnx"
                 )
             return
-        self.cut[value] = (axis, ranges)
-        tensor = self._tensor(value)
-        self._replace(value, take(self.sources.of(tensor), axis % len(extents(tensor)), ranges))
+        if list(ranges) == [(0, extents(tensor)[axis])]:
+            return
+        is_whole = all(known is not value for known, _ in self.cut)
+        self.cut[value, axis] = ranges
+        self._replace(value, take(self.sources.of(tensor) if is_whole else tensor, axis, ranges))
 
     def _tensor(self, value: ir.Value) -> ir.TensorProtocol:
         tensor = weight_tensor(value)
@@ -331,6 +324,14 @@ class _Rank:
         return BuildError(
             f"tp_size is {self.tp_size}, and {node.name} cannot be shared out by so many ranks: {problem}"
         )
+
+
+def _even_part(features: int, num_parts: int, part: int, padded_to: int) -> Range:
+    """Part number ``part`` of ``features``: equal parts, the last of which ends with padding if they are not even."""
+    share, uneven = divmod(features, num_parts)
+    if uneven or (num_parts > 1 and share % padded_to):
+        share = -(-features // num_parts // padded_to) * padded_to
+    return part * share, (part + 1) * share
 
 
 def _norms_all_heads(attention: ir.Node) -> bool:

@@ -40,8 +40,9 @@ class GraniteParts:
         """Read the keys that all Granite models have; absent factors are 1."""
         residual = _factor(config, "residual_multiplier")
         parts = LlamaParts.read(config, names, stream_scale=residual)
-        others = (_factor(config, f"{key}_multiplier") for key in ("embedding", "attention"))
-        return cls(parts, config.flag("attention_bias"), residual, *others, _factor(config, "logits_scaling"))
+        embedding, scores = (_factor(config, f"{key}_multiplier") for key in ("embedding", "attention"))
+        logits = _factor(config, "logits_scaling")
+        return cls(parts, config.flag("attention_bias"), residual, embedding, scores, logits)
 
     def attention(self, tensors: Tensors) -> Attention:
         """The attention of one layer."""

@@ -155,13 +155,14 @@ def _fuse(graph: ir.Graph, routing: _Routing, experts: Experts, name: str) -> No
             f"{name}.experts.gate_up_proj",
             {"x": routing.x, "ids": chosen["ids"], **weights("gate_up_proj", experts.gate_up)},
             {"y": gated, **room("gate_up_proj", hidden)},
-            {"activation": experts.activation},
+            {"activation": experts.activation, "moe_tp_size": 1},
         ),
         fused_node(
             "GroupedLinear",
             f"{name}.experts.down_proj",
             {"x": gated, "ids": chosen["ids"], "shares": chosen["shares"], **weights("down_proj", experts.down)},
             {"y": y, **room("down_proj", experts.inner)},
+            {"moe_tp_size": 1},
         ),
     ]
     producer = experts.result.producer()

@@ -1,4 +1,4 @@
-"""Granite 3 with mixtures of experts (arXiv 2408.13359), such as 3.0 1B-A400M, perhaps with an expert all share."""
+"""Granite 3 with mixtures of experts (arXiv 2408.13359), such as 3.0 1B-A400M, perhaps with a shared expert."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family
