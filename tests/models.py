@@ -21,7 +21,10 @@ NETWORK_FAMILIES = (  # of Hugging Face
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "granite", "olmo2", "olmo3"),
 )
-MOE_FAMILIES = ("gpt_oss", "granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")  # of Hugging Face, on CPUs
+MOE_FAMILIES = (  # of Hugging Face, on CPUs
+    *("deepseek_v2", "deepseek_v3", "gpt_oss", "granitemoe"),
+    *("mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
+)
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
@@ -111,6 +114,20 @@ _FAMILY: dict[str, dict[str, Any]] = {
             **{"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 32},
         },
     },
+    "deepseek_v2": {
+        **{"num_key_value_heads": 6, "q_lora_rank": None, "kv_lora_rank": 20, "v_head_dim": 14},
+        **{"qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "n_routed_experts": 7, "num_experts_per_tok": 3},
+        **{"moe_intermediate_size": 37, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5},
+    },
+    "deepseek_v3": {
+        **{"num_key_value_heads": 6, "q_lora_rank": 26, "kv_lora_rank": 20, "v_head_dim": 14},
+        **{"qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "n_routed_experts": 12, "num_experts_per_tok": 3},
+        **{"moe_intermediate_size": 37, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2},
+        "rope_parameters": {
+            **{"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 16},
+            **{"mscale": 0.7, "mscale_all_dim": 0.9},
+        },
+    },
     "granitemoe": {
         **{"embedding_multiplier": 1.7, "residual_multiplier": 0.3, "attention_multiplier": 0.2, "logits_scaling": 1.5},
         **{"num_local_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 37, "shared_intermediate_size": 53},
@@ -155,6 +172,9 @@ def tiny_model(
             else:
                 parameter.copy_((0 if family.startswith("gemma") else 1) + noise * 0.2)  # Gemma's norms add the 1
             parameter.data = parameter.data.to(dtype)  # parameters only: .to() would round RoPE's frequencies as well
+        for name, buffer in sorted(model.named_buffers()):
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(torch.randn(buffer.shape, generator=generator, device=device) * 0.1)
     return model.eval()
 
 

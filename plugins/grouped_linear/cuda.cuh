@@ -2,10 +2,11 @@
 // b are of the expert that row m has chosen in slot s, and share is its share, which x has in it.
 //
 // Every chosen expert is a part of the sum, by rising numbers, whose rows of x travel with its weights; those of rows
-// that did not choose it are zeros, so that a row's sum is the same beside any other rows. Bytes: 2*N*K for each chosen
-// expert, half where they are bytes. Floor: bytes / bandwidth (8 experts of N = 2048, K = 768: 25 MB, 5.6 us at 4.47
-// TB/s). Launch and macros as in linear/cuda.cuh, and those of cuda/chosen_experts.cuh; TL_BIAS and TL_RESIDUAL (0 or
-// 1).
+// that did not choose it are zeros, so that a row's sum is the same beside any other rows. The list of experts is older
+// than the kernel before (GroupedGatedLinear), so that weights are asked for before that has ended. Bytes: 2*N*K for
+// each chosen expert, half where they are bytes. Floor: bytes / bandwidth (8 experts of N = 2048, K = 768: 25 MB, 5.6
+// us at 4.47 TB/s). Launch and macros as in linear/cuda.cuh, and those of cuda/chosen_experts.cuh; TL_BIAS and
+// TL_RESIDUAL (0 or 1).
 #include "cuda/chosen_experts.cuh"
 #include "cuda/stream_linear.cuh"
 
@@ -54,7 +55,7 @@ struct GroupedOp {
 template <>
 struct WalkOf<GroupedOp> {
   using Op = GroupedOp;
-  static constexpr bool kListed = true;
+  static constexpr bool kWaits = false, kListed = true;  // the list is older than the rows
   __device__ __forceinline__ static constexpr int tiles(const Op&) { return Op::kTiles; }
   __device__ __forceinline__ static int parts(const Op& op) { return op.chosen.count(); }
   __device__ __forceinline__ static int weight_tile(const Op& op, int part, int tile) {

@@ -24,6 +24,7 @@ def lower(op: Lowering) -> list[Command]:
             f"it chooses {choice.top_k} of {choice.experts} experts, and the GPU kernels at most {MAX_TOP_K} of "
             f"{MAX_EXPERTS}: build for --target cpu"
         )
+    _check_scoring(op)
     ids = op.new("ids", "int32")
     scores = Buffer(f"{op.name}.scores", "float32", (ids.shape[0], choice.scores))
     bias = op.optional_vector("score_bias")
@@ -85,3 +86,13 @@ def sort(
 def _defines(choice: ExpertChoice, scoring: str, bias: Buffer | None) -> dict[str, int]:
     flags = {"TL_SCORING": _SCORINGS[scoring], "TL_BIAS": int(bias is not None)}
     return {**flags, "TL_SCORES": choice.scores, **choice.defines}
+
+
+def _check_scoring(op: Lowering) -> None:
+    """Raise BuildError for ways to choose that the kernels do not know."""
+    scoring, groups, scale = (op.attribute(name) for name in ("scoring", "num_groups", "scale"))
+    if scoring not in _SCORINGS or groups != 1 or scale != 1 or op.has("correction"):
+        op.refuse(
+            f"it scores by {scoring} in {groups} groups{', with corrections,' if op.has('correction') else ''} times "
+            f"{scale}, and the GPU kernels by {', '.join(_SCORINGS)} alone: build for --target cpu"
+        )

@@ -54,7 +54,7 @@ def _check(checkpoint: Checkpoint, directory: Path, tp_size: int, moe_ep_size: i
 @pytest.mark.parametrize(("tp_size", "moe_ep_size"), SIZES)
 @pytest.mark.parametrize("family", MOE_FAMILIES)
 def test_ranks_compute_what_one_computes(family: str, tp_size: int, moe_ep_size: int, tmp_path: Path) -> None:
-    heads = {"num_attention_heads": 12, "num_key_value_heads": 4, "hidden_size": 72} if tp_size == 4 else {}
+    heads = {"num_attention_heads": 12, "num_key_value_heads": 12, "hidden_size": 72} if tp_size == 4 else {}
     _check(_mixture(family, tmp_path, **heads), tmp_path, tp_size, moe_ep_size)
 
 

@@ -66,6 +66,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 _FACTORS = {"short_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0], "long_factor": [1.2, 2.0, 3.0, 4.0, 9.0, 20.0]}
 CASES |= {
+    "deepseek_v2": ("deepseek_v2", {}),
+    "deepseek_v2-groups": (
+        "deepseek_v2",
+        {
+            **{"topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2, "n_routed_experts": 9},
+            **{"q_lora_rank": 26, "tie_word_embeddings": True},
+        },
+    ),
+    "deepseek_v3": ("deepseek_v3", {}),
+    "deepseek_v3-one-group": (
+        "deepseek_v3",
+        {
+            **{"n_group": 1, "topk_group": 1, "norm_topk_prob": False, "rope_interleave": False},
+            **{"q_lora_rank": None, "rope_parameters": None},
+        },
+    ),
     "llama-dynamic": ("llama", _rope("dynamic", factor=4.0)),
     "gpt2": ("gpt2", {}),
     "gpt2-scaled-by-layer": (

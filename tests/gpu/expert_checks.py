@@ -43,7 +43,7 @@ class Mixture:
         return ExpertChoice(self.experts, self.top_k)
 
 
-class _Lists:
+class Lists:
     """What Router leaves in memory for products, poisoned at first."""
 
     def __init__(self, mixture: Mixture, memory: Memory, device: str) -> None:
@@ -86,7 +86,7 @@ def check_router(mixture: Mixture, rows: int, *, streamed: bool, machine: Machin
     """Two steps, so that what the first leaves behind would show."""
     bias = torch.randint(-4, 5, (mixture.experts,), device=machine.device) / 2 if biased else None
     memory = Memory()
-    lists = _Lists(mixture, memory, machine.device)
+    lists = Lists(mixture, memory, machine.device)
     for _ in range(2):
         scores = random_scores(mixture, rows, machine.device)
         choose(mixture, memory, lists, scores, streamed, machine, bias)
@@ -100,7 +100,7 @@ def check_router(mixture: Mixture, rows: int, *, streamed: bool, machine: Machin
 def choose(
     mixture: Mixture,
     memory: Memory,
-    lists: _Lists,
+    lists: Lists,
     scores: torch.Tensor,
     streamed: bool,
     machine: Machine,
@@ -116,7 +116,7 @@ def choose(
     memory.run(launch, len(scores), machine)
 
 
-def _check_chosen(mixture: Mixture, memory: Memory, lists: _Lists, ids: torch.Tensor) -> None:
+def _check_chosen(mixture: Mixture, memory: Memory, lists: Lists, ids: torch.Tensor) -> None:
     found = memory.tensors[lists.chosen].cpu()
     expected = sorted(set(ids.flatten().tolist()))
     assert found[0] == len(expected)
@@ -129,7 +129,7 @@ def _check_chosen(mixture: Mixture, memory: Memory, lists: _Lists, ids: torch.Te
     del mixture
 
 
-def _check_sorted(mixture: Mixture, memory: Memory, lists: _Lists, ids: torch.Tensor) -> None:
+def _check_sorted(mixture: Mixture, memory: Memory, lists: Lists, ids: torch.Tensor) -> None:
     _, within, first = (memory.tensors[buffer].cpu().long() for buffer in lists.places)
     places = first[ids] + within[: len(ids)]
     assert sorted(places.flatten().tolist()) == list(range(ids.numel()))
@@ -166,7 +166,7 @@ def check_experts(
     """
     at, choice = machine.device, mixture.choice
     memory = Memory()
-    lists = _Lists(mixture, memory, at)
+    lists = Lists(mixture, memory, at)
     scores = random_scores(mixture, rows, at)
     choose(mixture, memory, lists, scores, streamed, machine)
     x = torch.randn(mixture.max_rows, mixture.hidden, device=at).to(dtype)
@@ -185,7 +185,7 @@ def check_experts(
     of_x, num_rows = memory("x", x), symbol("rows")
     if streamed:
         normed = (memory("norm", norm_weight), EPSILON) if norm_weight is not None else None
-        how = _streaming(mixture, dtype, device)
+        how = streaming(mixture, dtype, device)
         lists_of_gated = (lists.chosen, lists.shares, num_rows, how[0], choice)
         gating = {"activation": _ACTIVATIONS[biased], "bias": of_bias[0], "norm": normed}
         memory.run(gated.stream(hidden, of_x, first, *lists_of_gated, **gating), rows, machine)
@@ -205,7 +205,7 @@ def check_experts(
     assert_close(result[: rows - 1], expected, rounded)
 
 
-def _streaming(mixture: Mixture, dtype: torch.dtype, device: Device) -> tuple[Streaming, Streaming]:
+def streaming(mixture: Mixture, dtype: torch.dtype, device: Device) -> tuple[Streaming, Streaming]:
     form, tokens = weight_form(NAMES[dtype]), mixture.max_rows
     configs = (
         gated_stream_config((mixture.experts, 2, mixture.inner, mixture.hidden), form, tokens, device),
@@ -220,7 +220,7 @@ def _streaming(mixture: Mixture, dtype: torch.dtype, device: Device) -> tuple[St
 def _run_sorted(
     mixture: Mixture,
     memory: Memory,
-    lists: _Lists,
+    lists: Lists,
     operands: tuple[Buffer, WeightBuffers, Buffer, WeightBuffers, Buffer, Buffer | None],
     biases: list[Buffer | None],
     rows: int,

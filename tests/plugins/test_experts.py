@@ -5,8 +5,13 @@ import numpy as np
 import pytest
 
 from tests.plugins.harness import WEIGHT_DTYPES, as_multiplied, assert_close, assert_same_bits, reference, run
+from trtllm_lite.errors import EngineError
 
-SCORINGS = ("softmax", "normalized_softmax", "softmax_of_chosen")
+SCORINGS = (
+    *("softmax", "normalized_softmax", "softmax_of_chosen"),
+    *("sigmoid", "normalized_sigmoid", "sigmoid_of_chosen"),
+)
+NO_GROUPS = {"num_groups": 1, "top_groups": 1, "num_best": 1, "scale": 1.0}
 SILU = {"activation": "silu", "moe_tp_size": 1}
 ONE_RANK = {"moe_tp_size": 1}
 # rows, experts, top_k
@@ -26,7 +31,7 @@ def _weight(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def _route(x: np.ndarray, weight: np.ndarray, top_k: int, scoring: str, isa: str) -> tuple[np.ndarray, np.ndarray]:
-    made = run("Router", [x, weight], {"top_k": top_k, "scoring": scoring}, isa=isa)
+    made = run("Router", [x, weight, None], {"top_k": top_k, "scoring": scoring, **NO_GROUPS}, isa=isa)
     return made["ids"], made["shares"]
 
 
@@ -36,7 +41,7 @@ def test_router_matches_reference(isa: str, rows: int, experts: int, top_k: int,
     rng = np.random.default_rng([rows, experts, top_k])
     x, weight = rng.standard_normal((rows, 67), np.float32), rng.standard_normal((67, experts), np.float32) / 4
     ids, shares = _route(x, weight, top_k, scoring, isa)
-    expected = reference("Router", [x, weight], {"scoring": scoring, "top_k": top_k})
+    expected = reference("Router", [x, weight], {"scoring": scoring, "top_k": top_k, **NO_GROUPS})
     np.testing.assert_array_equal(ids, expected["ids"])
     assert_close(shares, expected["shares"])
 
@@ -44,10 +49,53 @@ def test_router_matches_reference(isa: str, rows: int, experts: int, top_k: int,
 def test_a_bias_of_scores_chooses_and_counts(isa: str) -> None:
     rng = np.random.default_rng(5)
     x, weight = rng.standard_normal((9, 67), np.float32), rng.standard_normal((67, 21), np.float32) / 8
-    inputs, attributes = [x, weight, 3 * rng.standard_normal(21, np.float32)], {"scoring": SCORINGS[2], "top_k": 4}
+    attributes = {"scoring": "softmax_of_chosen", "top_k": 4, **NO_GROUPS}
+    inputs = [x, weight, None, 3 * rng.standard_normal(21, np.float32)]
     actual, expected = run("Router", inputs, attributes, isa=isa), reference("Router", inputs, attributes)
     np.testing.assert_array_equal(actual["ids"], expected["ids"])
     assert_close(actual["shares"], expected["shares"])
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+@pytest.mark.parametrize("groups", [(8, 4, 2), (8, 3, 1), (4, 4, 3), (64, 6, 1), (1, 1, 1)], ids=str)
+def test_experts_are_of_the_best_groups(isa: str, scoring: str, groups: tuple[int, int, int]) -> None:
+    rng = np.random.default_rng(groups)
+    x, weight = rng.standard_normal((33, 67), np.float32), rng.standard_normal((67, 64), np.float32) / 8
+    correction = rng.standard_normal(64).astype(np.float32)
+    num_groups, top_groups, num_best = groups
+    attributes = {"top_k": 6, "scoring": scoring, "scale": 2.5}
+    attributes |= {"num_groups": num_groups, "top_groups": top_groups, "num_best": num_best}
+    made = run("Router", [x, weight, correction], attributes, isa=isa)
+    expected = reference("Router", [x, weight, correction], attributes)
+    np.testing.assert_array_equal(made["ids"], expected["ids"])
+    assert_close(made["shares"], expected["shares"])
+    assert max(len(set(row // (64 // num_groups))) for row in made["ids"]) <= top_groups
+
+
+def test_a_row_of_nan_has_experts_of_groups_that_exist(isa: str) -> None:
+    x, weight = np.full((3, 9), np.nan, np.float32), np.ones((9, 12), np.float32)
+    attributes = {"top_k": 5, "scoring": "sigmoid", "scale": 1.0, "num_groups": 4, "top_groups": 2, "num_best": 2}
+    ids = run("Router", [x, weight, None], attributes, isa=isa)["ids"]
+    assert all(len(set(row)) == 5 and set(row) <= set(range(12)) for row in ids)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"num_groups": 5}, "num_groups: expected a divisor of 12 experts up to 1024, found 5"),
+        ({"num_groups": 0}, "num_groups: expected a divisor"),
+        ({"num_groups": 2**62}, "num_groups: expected a divisor"),
+        ({"top_groups": 5}, "top_groups: expected up to 4 groups that have 4 experts, found 5"),
+        ({"top_groups": 1}, "top_groups: expected up to 4 groups that have 4 experts, found 1"),
+        ({"num_best": 4}, "num_best: expected up to the 3 experts of a group, found 4"),
+        ({"num_best": 0}, "num_best: expected up to the 3 experts of a group, found 0"),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused(wrong: dict[str, int], message: str) -> None:
+    x, weight = np.ones((3, 9), np.float32), np.ones((9, 12), np.float32)
+    attributes = {"top_k": 4, "scoring": "sigmoid", "scale": 1.0, "num_groups": 4, "top_groups": 2, "num_best": 2}
+    with pytest.raises(EngineError, match=message):
+        run("Router", [x, weight, None], attributes | wrong)
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)
@@ -55,7 +103,9 @@ def test_of_equal_scores_the_lower_expert_is_chosen(isa: str, scoring: str) -> N
     x, weight = np.ones((2, 3), np.float32), np.ones((3, 40), np.float32)
     ids, shares = _route(x, weight, 4, scoring, isa)
     np.testing.assert_array_equal(ids, [[0, 1, 2, 3]] * 2)
-    np.testing.assert_allclose(shares, 1 / 40 if scoring == "softmax" else 1 / 4, rtol=1e-6)
+    alone = 1 / (1 + np.exp(-3)) if "sigmoid" in scoring else 1 / 40
+    of_four = alone if scoring == "sigmoid_of_chosen" else 1 / 4
+    np.testing.assert_allclose(shares, alone if scoring in ("softmax", "sigmoid") else of_four, rtol=1e-6)
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)
@@ -120,9 +170,9 @@ def test_weights_in_blocks_match_reference(isa: str, rows: int, experts: int, to
     wide, shares = rng.standard_normal((rows, top_k, 48), np.float32), rng.random((rows, top_k), np.float32)
     weight, scale, offset = _blocks((experts, 70, 48), fmt)
     operands = [ids, shares, weight, scale, rng.standard_normal((experts, 70), np.float32), offset]
-    actual = run("GroupedLinear", [wide, *operands], isa=isa, layout="panel64")["y"]
+    actual = run("GroupedLinear", [wide, *operands], ONE_RANK, isa=isa, layout="panel64")["y"]
     multiplied = as_multiplied([wide.reshape(-1, 48), weight, scale], isa)[0].reshape(wide.shape)
-    assert_close(actual, reference("GroupedLinear", [multiplied, *operands])["y"], "bfloat16")
+    assert_close(actual, reference("GroupedLinear", [multiplied, *operands], ONE_RANK)["y"], "bfloat16")
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "swiglu_oai"])
@@ -131,7 +181,7 @@ def test_activations_and_biases(isa: str, activation: str) -> None:
     rng, ids = np.random.default_rng(6), _choices(9, 5, 3)
     x, weight = 8 * rng.standard_normal((9, 70), np.float32), _weight((5, 2, 37, 70), "float32")
     inputs = [x, ids, weight, None, rng.standard_normal((5, 2, 37), np.float32)]
-    attributes = {"activation": activation}
+    attributes = {"activation": activation, "moe_tp_size": 1}
     actual = run("GroupedGatedLinear", inputs, attributes, isa=isa, layout="gated_panel64")["y"]
     assert_close(actual, reference("GroupedGatedLinear", inputs, attributes)["y"])
 

@@ -16,9 +16,11 @@ from math import lcm
 import numpy as np
 import onnx_ir as ir
 
+from trtllm_lite.builder.cache_groups import OPS
 from trtllm_lite.builder.graph import (
     attribute,
     dims,
+    features_of,
     fused_by,
     fused_node,
     operands,
@@ -73,6 +75,8 @@ class _Rank:
                 self._share_embedding(node)
             elif node.op_type == "PagedAttention":
                 self._share_attention(node)
+            elif node.op_type == "LatentAttention":
+                self._share_latent_attention(node)
             elif _is(node, "GroupedGatedLinear"):  # whose result GroupedLinear alone reads
                 self._take_experts(node)
                 self._cut_product(node, [self._part_of_expert(node)])
@@ -90,15 +94,17 @@ class _Rank:
         found: set[ir.Node] = set()
         for node in self.graph:
             if node.op_type == "PagedAttention" and not _norms_all_heads(node):
-                found.add(self._qkv_product(node))
+                found.add(self._product_before(node, "qkv"))
+            if node.op_type == "LatentAttention":
+                found.add(self._product_before(node, "query"))
             if node.op_type == "Linear":
                 origins = _origins(operands(node)["x"])
-                if all(_is(origin, "Linear", "GatedLinear", "PagedAttention") for origin in origins):
+                if all(_is(origin, "Linear", "GatedLinear", *OPS) for origin in origins):
                     found |= {origin for origin in origins if origin and _is(origin, "Linear", "GatedLinear")}
         return found
 
-    def _qkv_product(self, attention: ir.Node) -> ir.Node:
-        product = fused_by(operands(attention)["qkv"], "Linear")
+    def _product_before(self, attention: ir.Node, operand: str) -> ir.Node:
+        product = fused_by(operands(attention)[operand], "Linear")
         if product is None:
             raise self._refusal(attention, "its queries, keys and values do not come straight from one product")
         return product
@@ -107,12 +113,14 @@ class _Rank:
 
     def _share_outputs(self, node: ir.Node) -> None:
         matrix = matrix_of(operands(node))
-        attention = next((use.node for use in node.outputs[0].uses() if use.node.op_type == "PagedAttention"), None)
+        attention = next((use.node for use in node.outputs[0].uses() if use.node.op_type in OPS), None)
         part = _even_part(matrix.shape[-2], self.tp_size, self.rank, _PADDED_TO)
         self._cut_product(node, [part] if attention is None else self._heads(attention))
 
     def _heads(self, attention: ir.Node) -> list[Range]:
         """The features of the rank's heads: queries, keys, values. A key/value head may be several ranks'."""
+        if _is(attention, "LatentAttention"):
+            return self._latent_heads(attention)
         num_heads = attribute(attention, "num_heads")
         num_kv_heads, head_dim = self._kv_shape(attention)
         if num_heads % self.tp_size:
@@ -127,6 +135,26 @@ class _Rank:
         ranges = [(self.rank * heads, heads), (num_heads + first_kv, kv_heads)]
         ranges.append((num_heads + num_kv_heads + first_kv, kv_heads))
         return [(first * head_dim, (first + count) * head_dim) for first, count in ranges]
+
+    def _latent_heads(self, attention: ir.Node) -> list[Range]:
+        """The features of the rank's queries: their plain parts, then those that are rotated."""
+        given = operands(attention)
+        num_heads, plain_dim, _ = extents(self._tensor(given["key_up"]))
+        if num_heads % self.tp_size:
+            raise self._refusal(attention, f"its {num_heads} query heads cannot be shared out evenly")
+        heads, rotary_dim = num_heads // self.tp_size, features_of(given["key_cache"])
+        first, last = self.rank * heads, (self.rank + 1) * heads
+        behind = num_heads * plain_dim
+        return [(first * plain_dim, last * plain_dim), (behind + first * rotary_dim, behind + last * rotary_dim)]
+
+    def _share_latent_attention(self, node: ir.Node) -> None:
+        """Every rank keeps all latents, and has some of the heads that read them."""
+        given = operands(node)
+        num_heads, value_dim, _ = extents(self._tensor(given["value_up"]))
+        heads = num_heads // self.tp_size
+        for name in ("key_up", "value_up"):
+            self._cut(given[name], 0, [(self.rank * heads, (self.rank + 1) * heads)])
+        self._mark(results(node)["y"], heads * value_dim)
 
     def _kv_shape(self, attention: ir.Node) -> tuple[int, int]:
         """The key/value heads of all ranks, and the size of a head."""

@@ -7,6 +7,7 @@ from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts
 from trtllm_lite.errors import shown
+from trtllm_lite.network.expert_groups import ExpertGroups
 from trtllm_lite.network.layers import Block
 from trtllm_lite.network.moe import Experts, Moe, Router, Scoring, SharedExpert
 from trtllm_lite.network.weight_expression import Concat, RowsOfMatrices
@@ -32,13 +33,19 @@ MOE_GGUF_KEYS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class MoeParts:
-    """Makes the experts of a layer, whose inner features are ``intermediate_size``, and their router."""
+    """Makes the experts of a layer, whose inner features are ``intermediate_size``, and their router.
+
+    ``scale`` is a factor of all shares; a router that ``is_corrected`` has corrections for the choice of experts.
+    """
 
     parts: LlamaParts
     num_experts: int
     top_k: int
     intermediate_size: int
     scoring: Scoring
+    scale: float = 1.0
+    is_corrected: bool = False
+    groups: ExpertGroups | None = None
 
     @classmethod
     def read(cls, config: ConfigFields, parts: LlamaParts, intermediate_size: int, scoring: Scoring) -> "MoeParts":
@@ -73,7 +80,8 @@ class MoeParts:
 
     def _router(self, tensors: Tensors) -> Router:
         weight = tensors.weight("router", self.num_experts, self.parts.sizes.hidden_size)
-        return Router(weight, self.top_k, self.scoring)
+        correction = tensors.plain("correction", self.num_experts) if self.is_corrected else None
+        return Router(weight, self.top_k, self.scoring, correction, self.groups, self.scale)
 
     def _of_each(self, tensors: Tensors, role: str, *shape: int) -> Concat:
         """The rows of a matrix that each expert has as a tensor of its own."""

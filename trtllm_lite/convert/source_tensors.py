@@ -60,6 +60,10 @@ class Tensors:
         """The bias of ``role``."""
         return SourceTensor(f"{self._prefix(role)}.bias", shape)
 
+    def plain(self, role: str, *shape: int) -> SourceTensor:
+        """The tensor whose name is that of ``role``, with nothing behind it."""
+        return SourceTensor(self._prefix(role), shape)
+
     def linear(self, role: str, out_features: int, in_features: int, bias: bool = False) -> Linear:
         """A linear layer whose weight is stored as [out_features, in_features]."""
         return Linear(self.weight(role, out_features, in_features), self.bias(role, out_features) if bias else None)

@@ -235,6 +235,21 @@ class ColumnsOfMatrices(_OfOne):
 
 
 @dataclass(frozen=True)
+class ByHead(_OfOne):
+    """The rows of each of ``heads`` as a matrix of its own: [heads, rows / heads, columns]."""
+
+    heads: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        rows, *columns = self.operand.shape
+        return (self.heads, rows // self.heads, *columns)
+
+    def evaluate(self, read: Read) -> NDArray:
+        return self.operand.evaluate(read).reshape(self.shape)
+
+
+@dataclass(frozen=True)
 class HalvesFromPairs(_OfOne):
     """The rows of a query or key projection, or its bias, reordered for RoPE by halves (:func:`halves_from_pairs`)."""
 

@@ -6,7 +6,7 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 
-from tests.models import MOE_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.models import VOCAB_SIZE, save_tiny_model
 from tests.tolerances import MIXTURE_TOLERANCES
 from tests.unit.builder.cuda_engines import lowered_model
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
@@ -46,7 +46,7 @@ def _kernels(lowered: Lowered, program: str) -> list[str]:
     return [command.kernel.name for command in commands if isinstance(command, Launch)]
 
 
-@pytest.mark.parametrize("family", MOE_FAMILIES)
+@pytest.mark.parametrize("family", SHAPES)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_programs_compute_the_networks_logits(family: str, dtype: str, tmp_path: Path) -> None:
     model = _network(family, tmp_path, dtype)

@@ -57,9 +57,8 @@ def _moe(tensors: Tensors, mixture: MoeParts) -> Moe:
     (gate, up), (gate_bias, up_bias) = (tensor.split_heads(count * inner, 1, 1) for tensor in (both, biases))
     down = ColumnsOfMatrices(tensors.tensor("down_proj", count, inner, hidden))
     of_all = Biases(gate_bias, up_bias, tensors.tensor("down_bias", count, hidden))
-    router = Router(
-        tensors.weight("router", count, hidden), mixture.top_k, mixture.scoring, tensors.bias("router", count)
-    )
+    weight, bias = tensors.weight("router", count, hidden), tensors.bias("router", count)
+    router = Router(weight, mixture.top_k, mixture.scoring, bias=bias)
     return Moe(router, Experts(count, gate, up, down, SwigluOai(), of_all))
 
 
