@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # of every source, and on GPUs
 NETWORK_FAMILIES = (*FAMILIES, "gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2")  # of Hugging Face
+ENCODER_FAMILIES = ("bert",)  # which embed texts
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
@@ -60,12 +61,15 @@ _FAMILY: dict[str, dict[str, Any]] = {
     },
     "cohere": {"layer_norm_eps": 1e-5, "logit_scale": 0.25, "tie_word_embeddings": True},
     "starcoder2": {"norm_epsilon": 1e-5, "sliding_window": 7, "tie_word_embeddings": True},
+    "bert": {"layer_norm_eps": 1e-5},
     "phi3": {"sliding_window": 9, "hidden_size": 72, "partial_rotary_factor": 0.5},
 }
 _MODEL_TYPES = {"gemma3": "gemma3_text"}
+_OF_DECODERS = ("rms_norm_eps", "num_key_value_heads", "tie_word_embeddings")
 _SHAPES = {
     **dict.fromkeys(_FAMILY, _SHAPE),
     "gpt2": _VOCABULARY,
+    "bert": {key: value for key, value in _SHAPE.items() if key not in _OF_DECODERS},
     "starcoder2": {key: value for key, value in _SHAPE.items() if key != "rms_norm_eps"},
     "cohere": {key: value for key, value in _SHAPE.items() if key != "rms_norm_eps"},
 }
@@ -80,10 +84,11 @@ def tiny_config(family: str, **overrides: Any) -> PreTrainedConfig:
 def tiny_model(
     family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu", **overrides: Any
 ) -> PreTrainedModel:
-    """A random causal language model of ``family``, in eval mode; ``overrides`` are fields of its HF config."""
+    """A random language model, or encoder, of ``family``, in eval mode; ``overrides`` are fields of its HF config."""
     config = tiny_config(family, **overrides)
+    auto_class = AutoModel if family in ENCODER_FAMILIES else AutoModelForCausalLM
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+        model = auto_class.from_config(config, dtype=torch.float32, attn_implementation="eager")
     generator = torch.Generator(device).manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):

@@ -55,25 +55,15 @@ class Attention:
     def mix(self, context: DecoderContext, query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
         """The same of the projections [batch, seq, heads * head_dim]."""
         graph, heads = context.graph, self.heads
-        query = self._split(graph, query, heads.num_heads, "q", self.query_norm)
-        key = self._split(graph, key, heads.num_kv_heads, "k", self.key_norm)
-        value = self._split(graph, value, heads.num_kv_heads, "v", None)
+        query = split_heads(graph, query, heads.num_heads, heads.head_dim, "q", self.query_norm)
+        key = split_heads(graph, key, heads.num_kv_heads, heads.head_dim, "k", self.key_norm)
+        value = split_heads(graph, value, heads.num_kv_heads, heads.head_dim, "v")
         if self.rope is not None:
             query = self._rotate(context, query, self.rope, "q_rope")
             key = self._rotate(context, key, self.rope, "k_rope")
         keys, values = context.extend_cache(key, value, heads.num_kv_heads, heads.head_dim)
-        mixed = self._attend(context, query, keys, values)
-        tokens_first = graph.op("Transpose", [mixed], "merge.transpose", {"perm": [0, 2, 1, 3]})
-        merged = graph.op("Reshape", [tokens_first, graph.constant("shape.merge_heads", np.array([0, 0, -1]))], "merge")
+        merged = merge_heads(graph, self._attend(context, query, keys, values))
         return self.output(graph, merged, "o_proj")
-
-    def _split(self, graph: GraphBuilder, projected: ir.Value, heads: int, role: str, norm: Norm | None) -> ir.Value:
-        """Reshape [batch, seq, heads * head_dim] to [batch, heads, seq, head_dim], and normalise heads by the norm."""
-        split = graph.constant(f"shape.{heads}_heads", np.array([0, 0, heads, self.heads.head_dim]))
-        by_head = graph.op("Reshape", [projected, split], f"{role}_heads")
-        if norm is not None:
-            by_head = norm(graph, by_head, f"{role}_norm")
-        return graph.op("Transpose", [by_head], f"{role}_heads.transpose", {"perm": [0, 2, 1, 3]})
 
     def _rotate(self, context: DecoderContext, x: ir.Value, rope: Rope, name: str) -> ir.Value:
         rotary_dim = 2 * len(rope.inv_freq)
@@ -90,3 +80,20 @@ class Attention:
             attributes["softcap"] = self.softcap
         inputs = [query, keys, values, mask, None, None, lens]
         return context.graph.op("Attention", inputs, "attention", attributes)
+
+
+def split_heads(
+    graph: GraphBuilder, projected: ir.Value, heads: int, head_dim: int, role: str, norm: Norm | None = None
+) -> ir.Value:
+    """Reshape [batch, seq, heads * head_dim] to [batch, heads, seq, head_dim], and normalise heads by the norm."""
+    split = graph.constant(f"shape.{heads}_heads", np.array([0, 0, heads, head_dim]))
+    by_head = graph.op("Reshape", [projected, split], f"{role}_heads")
+    if norm is not None:
+        by_head = norm(graph, by_head, f"{role}_norm")
+    return graph.op("Transpose", [by_head], f"{role}_heads.transpose", {"perm": [0, 2, 1, 3]})
+
+
+def merge_heads(graph: GraphBuilder, mixed: ir.Value) -> ir.Value:
+    """Reshape [batch, heads, seq, head_dim] to [batch, seq, heads * head_dim]."""
+    tokens_first = graph.op("Transpose", [mixed], "merge.transpose", {"perm": [0, 2, 1, 3]})
+    return graph.op("Reshape", [tokens_first, graph.constant("shape.merge_heads", np.array([0, 0, -1]))], "merge")

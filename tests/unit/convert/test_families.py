@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from tests.models import NETWORK_FAMILIES, save_tiny_model, tiny_config
+from tests.models import ENCODER_FAMILIES, NETWORK_FAMILIES, save_tiny_model, tiny_config
 from trtllm_lite.convert import checkpoint, convert_checkpoint
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import all_families
@@ -24,7 +24,7 @@ from trtllm_lite.convert.mapping import open_source
 from trtllm_lite.convert.safetensors_file import SafetensorsFile
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError
-from trtllm_lite.network.decoder import build_network
+from trtllm_lite.network.model import network_of
 
 
 def _edit_config(model: Path, **changes: Any) -> None:
@@ -97,7 +97,8 @@ def test_phi4_mini_has_keys_without_an_effect(tmp_path: Path) -> None:
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
 
 
-_CONFIGS = {family: tiny_config(family).to_dict() for family in NETWORK_FAMILIES}
+_FAMILIES = (*NETWORK_FAMILIES, *ENCODER_FAMILIES)
+_CONFIGS = {family: tiny_config(family).to_dict() for family in _FAMILIES}
 _KEYS = sorted(set().union(*_CONFIGS.values()))
 _JUNK: list[Any] = [None, 0, 1, -1, 7, "x", [], {}, {"rope_type": "yarn"}, {"full_attention": 3}, [1], True]
 _JUNK += [10**400, 1e300, 1e-300, 0.3, 2.5, ["sliding_attention"] * 3, [[]]]
@@ -105,14 +106,14 @@ _JUNK += [10**400, 1e300, 1e-300, 0.3, 2.5, ["sliding_attention"] * 3, [[]]]
 
 @settings(max_examples=50, deadline=None)
 @given(
-    family=st.sampled_from(NETWORK_FAMILIES),
-    other=st.sampled_from(NETWORK_FAMILIES),
+    family=st.sampled_from(_FAMILIES),
+    other=st.sampled_from(_FAMILIES),
     changes=st.dictionaries(st.sampled_from(_KEYS), st.sampled_from(_JUNK), max_size=4),
 )
 def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: dict[str, Any]) -> None:
     """What does not fit becomes a problem of the config, so that the family nearest to an unknown model can be told."""
-    decoder = all_families()[family].read_model(ConfigFields({**_CONFIGS[other], **changes}))
-    assert build_network(decoder, ir.DataType.FLOAT).weights
+    model = all_families()[family].read_model(ConfigFields({**_CONFIGS[other], **changes}))
+    assert network_of(model, ir.DataType.FLOAT).weights
 
 
 @pytest.mark.parametrize(
@@ -128,6 +129,9 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("gpt2", {"n_ctx": 64}, "n_ctx: expected 128, found 64"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention: True is not mapped"),
         ("gpt2", {"activation_function": "mish"}, "activation_function: expected one of silu, .*, found 'mish'"),
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type: expected 'absolute', found"),
+        ("bert", {"is_decoder": True}, "is_decoder: expected False, found True, which is not supported"),
+        ("bert", {"hidden_act": "relu"}, "hidden_act: expected one of silu, .*, found 'relu'"),
         ("phi3", {"attention_bias": True}, "attention_bias: True is not mapped"),
         ("phi3", {"sliding_window": 0}, "sliding_window: expected an integer"),
         ("phi3", {"rope_parameters": {"rope_type": "longrope", "short_mscale": 1.2}}, "short_mscale: 1.2 is not"),

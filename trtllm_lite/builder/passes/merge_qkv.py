@@ -19,7 +19,7 @@ from trtllm_lite.builder.graph import (
     value_of,
     weight_tensor,
 )
-from trtllm_lite.builder.passes.attention_pattern import MismatchError, expect, match_cache, match_heads
+from trtllm_lite.builder.passes.attention_pattern import MismatchError, expect, match_heads, match_states
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.network.tensors import add_initializer, concatenate, zeros
 from trtllm_lite.quantize.formats import in_one_form, matrix_of
@@ -41,10 +41,8 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
 
 def _projections(attention: ir.Node) -> list[ir.Node]:
     """The three Linears, if they can be one. Raises MismatchError."""
-    query, key, value = (*attention.inputs, None, None, None)[:3]
-    states = [query, match_cache(key, "key").new, match_cache(value, "value").new]
     linears = []
-    for state, what in zip(states, ("query", "key", "value"), strict=True):
+    for state, what in zip(match_states(attention), ("query", "key", "value"), strict=True):
         linear = fused_by(match_heads(state, what).source, "Linear")
         expect(linear is not None, f"the {what} does not come straight from a Linear")
         assert linear is not None

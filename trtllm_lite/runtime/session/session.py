@@ -21,6 +21,7 @@ from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.config import SpeculativeConfig
 from trtllm_lite.runtime.session.device import available_memory, device_options, make_executor
 from trtllm_lite.runtime.session.drafting import check_method, drafting_options
+from trtllm_lite.runtime.session.embedder import Embedder, open_embedder
 from trtllm_lite.runtime.session.event_pump import EventPump
 from trtllm_lite.runtime.session.grammars import Grammars
 from trtllm_lite.runtime.session.limits import (
@@ -44,6 +45,8 @@ from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.stats import Stats, make_stats
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
+
+NO_GENERATION = "is an encoder's engine, which embeds texts (`LLM.embed`) and generates none: build a decoder's"
 
 
 @dataclass(eq=False)
@@ -192,6 +195,15 @@ class Session:
 
 
 def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> Session:
+    """:func:`open_model` of a decoder. Raises ArgumentError for an encoder."""
+    model = open_model(engine_dir, rank, options)
+    if isinstance(model, Embedder):
+        model.close()
+        raise ArgumentError(f"{engine_dir} {NO_GENERATION}")
+    return model
+
+
+def open_model(engine_dir: str | Path, rank: int, options: RunnerOptions) -> Session | Embedder:
     """Load the engines of ``engine_dir``: map and check the files, reserve the KV cache, read the tokenizer.
 
     ``rank`` is 0: whoever loads an engine runs all its ranks. Raises EngineError if the directory holds no engine or a
@@ -208,6 +220,8 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     manifests = [Manifest.from_json(rank.manifest) for rank in ranks]
     manifest = manifests[0]
     check_end_ids(manifest)
+    if manifest.embedding_size:
+        return open_embedder(native, directory, ranks, options)
     if is_remote:
         check_remote(manifest, options)
         manifests = all_manifests(directory, manifest)
