@@ -21,6 +21,8 @@ from trtllm_lite import LLM
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.errors import ArgumentError, BuildError, ConvertError, EngineError, LimitError
+from trtllm_lite.runtime import ModelRunner
+from trtllm_lite.runtime.sequence_runner import SequenceRunner
 
 LIMITS = {"max_batch_size": 5, "max_input_len": 64, "max_seq_len": 64, "max_num_tokens": 100}
 TEXTS = random_prompts(seed=0, count=23)
@@ -127,6 +129,13 @@ def test_an_encoder_generates_nothing(encoder: LLM) -> None:
     for use in (lambda: encoder.generate("text"), lambda: encoder.generate_async("text"), encoder.get_stats):
         with pytest.raises(ArgumentError, match="is an encoder's engine, which embeds texts"):
             use()
+
+
+def test_what_generates_refuses_an_encoder(encoder: LLM) -> None:
+    with pytest.raises(ArgumentError, match="is an encoder's engine, which embeds texts"):
+        ModelRunner.from_dir(encoder.engine_dir)
+    with pytest.raises(EngineError, match="is an encoder's engine, which embeds texts"):
+        SequenceRunner(encoder.engine_dir)
 
 
 def test_a_decoder_embeds_nothing(llm: LLM) -> None:

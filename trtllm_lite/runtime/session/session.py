@@ -196,20 +196,20 @@ class Session:
 
 def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> Session:
     """:func:`open_model` of a decoder. Raises ArgumentError for an encoder."""
-    model = open_model(engine_dir, rank, options)
-    if isinstance(model, Embedder):
-        model.close()
-        raise ArgumentError(f"{engine_dir} {NO_GENERATION}")
+    model = open_model(engine_dir, rank, options, generates=True)
+    assert isinstance(model, Session)
     return model
 
 
-def open_model(engine_dir: str | Path, rank: int, options: RunnerOptions) -> Session | Embedder:
+def open_model(
+    engine_dir: str | Path, rank: int, options: RunnerOptions, *, generates: bool = False
+) -> Session | Embedder:
     """Load the engines of ``engine_dir``: map and check the files, reserve the KV cache, read the tokenizer.
 
-    ``rank`` is 0: whoever loads an engine runs all its ranks. Raises EngineError if the directory holds no engine or a
-    broken one, DeviceError if the engine is for a GPU and there is none that it can run on, LimitError if an option
-    exceeds the engine's limits or the engine needs more memory than there is, ArgumentError if an option makes no
-    sense.
+    ``rank`` is 0: whoever loads an engine runs all its ranks. ``generates``: the model must be a decoder. Raises
+    EngineError if the directory holds no engine or a broken one, DeviceError if the engine is for a GPU and there is
+    none that it can run on, LimitError if an option exceeds the engine's limits or the engine needs more memory than
+    there is, ArgumentError if an option makes no sense.
     """
     directory = Path(engine_dir)
     if isinstance(rank, bool) or not isinstance(rank, int) or rank != 0:
@@ -220,6 +220,8 @@ def open_model(engine_dir: str | Path, rank: int, options: RunnerOptions) -> Ses
     manifests = [Manifest.from_json(rank.manifest) for rank in ranks]
     manifest = manifests[0]
     check_end_ids(manifest)
+    if manifest.embedding_size and generates:
+        raise ArgumentError(f"{directory} {NO_GENERATION}")
     if manifest.embedding_size:
         return open_embedder(native, directory, ranks, options)
     if is_remote:
