@@ -138,6 +138,10 @@ def _output_shapes(op: str, inputs: Sequence[np.ndarray | None], attributes: Map
         bound["stored_features"] = 2 * bound["num_kv_heads"] * bound["head_dim"]
     if op == "Router":
         bound["chosen"] = int(attributes["top_k"])
+    if op == "RaggedAttention":
+        bound["y_features"] = int(attributes["num_heads"] * attributes["head_dim"])
+    if "num_seqs_plus_1" in bound:
+        bound.setdefault("num_seqs", bound["num_seqs_plus_1"] - 1)
     return [tuple(bound[s] if isinstance(s, str) else s for s in argument.shape) for argument in schema.outputs]
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from trtllm_lite.network.context import DecoderContext
+from trtllm_lite.network.context import NetworkContext
 from trtllm_lite.network.graph import Attribute
 from trtllm_lite.network.linear import Linear
 
@@ -18,7 +18,7 @@ class Activation:
     name: str
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
 
-    def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
+    def __call__(self, context: NetworkContext, x: ir.Value) -> ir.Value:
         """Apply the function to every element."""
         return context.graph.op(self.op_type, [x], self.name, self.attributes)
 
@@ -43,7 +43,7 @@ class GatedMlp:
     down: Linear
     activation: Activation
 
-    def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
+    def __call__(self, context: NetworkContext, x: ir.Value) -> ir.Value:
         """Map activations [batch, seq, hidden] to the same shape."""
         graph = context.graph
         gate, up = self.gate(graph, x, "gate_proj"), self.up(graph, x, "up_proj")
@@ -59,7 +59,7 @@ class PlainMlp:
     down: Linear
     activation: Activation
 
-    def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
+    def __call__(self, context: NetworkContext, x: ir.Value) -> ir.Value:
         """Map activations [batch, seq, hidden] to the same shape."""
         widened = self.up(context.graph, x, "up_proj")
         return self.down(context.graph, self.activation(context, widened), "down_proj")

@@ -149,6 +149,20 @@ class RowsOfHeads(_OfOne):
 
 
 @dataclass(frozen=True)
+class Row(_OfOne):
+    """Row number ``index``, without its first axis."""
+
+    index: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.operand.shape[1:]
+
+    def evaluate(self, read: Read) -> NDArray:
+        return self.operand.evaluate(read)[self.index]
+
+
+@dataclass(frozen=True)
 class Transpose(_OfOne):
     """The last two axes swapped."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import all_families, find_family
-from trtllm_lite.network.decoder import build_network
+from trtllm_lite.network.model import network_of
 
 PRESETS = Path(__file__).parents[3] / "configs" / "models"
 PARAMETERS = {
@@ -46,6 +46,8 @@ PARAMETERS = {
     "olmoe-1b-7b-0924": 6_919_161_856,
     "qwen1.5-moe-a2.7b": 14_315_784_192,
     "mimo-7b": 7_622_619_136,  # without the layer that drafts
+    "all-minilm-l6-v2": 22_564_992,  # without the pooler, and with one type of tokens
+    "bge-base-en-v1.5": 108_890_880,  # likewise
 }
 
 
@@ -55,9 +57,9 @@ def test_number_of_parameters(name: str) -> None:
     family = find_family(config["architectures"])
     assert family is not None
     fields = ConfigFields(config)
-    decoder = family.read_model(fields)
+    model = family.read_model(fields)
     fields.finish()
-    network = build_network(decoder, ir.DataType.BFLOAT16)
+    network = network_of(model, ir.DataType.BFLOAT16)
     assert sum(math.prod(weight.shape) for weight in network.weights) == PARAMETERS[name]
 
 

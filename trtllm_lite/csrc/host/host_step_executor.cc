@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "errors.h"
 #include "kv_cache_size.h"
 
 namespace tl {
@@ -29,6 +30,7 @@ HostStepExecutor::HostStepExecutor(LogitsExecutor& executor, std::int64_t num_ho
       worker_([this] { work(); }) {}
 
 std::unique_ptr<StepExecutor> LogitsExecutor::make_step_executor(std::int64_t num_host_blocks, int) {
+  check_makes_logits();
   return std::make_unique<HostStepExecutor>(*this, num_host_blocks);
 }
 
@@ -39,7 +41,14 @@ void LogitsExecutor::step(const StepRequest& request, const LogitsUse& use) {
   finish(use);
 }
 
+void LogitsExecutor::check_makes_logits() const {
+  if (engine().manifest().embedding_size == 0) return;
+  throw ArgumentError(
+      "expected an engine that makes logits, found an encoder: compute a step and read its sentence_embedding");
+}
+
 std::unique_ptr<float[]> LogitsExecutor::step(const StepRequest& request) {
+  check_makes_logits();
   std::unique_ptr<float[]> copy;
   step(request, [&](std::span<const float> logits, ThreadPool&) {
     copy = std::make_unique_for_overwrite<float[]>(logits.size());
