@@ -22,7 +22,7 @@ NETWORK_FAMILIES = (  # of Hugging Face
     *("smollm3", "ministral", "granite", "olmo2", "olmo3"),
 )
 MOE_FAMILIES = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")  # of Hugging Face, on CPUs
-ENCODER_FAMILIES = ("bert",)  # which embed texts
+ENCODER_FAMILIES = ("bert", "mpnet", "modernbert")  # which embed texts
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
@@ -87,6 +87,14 @@ _FAMILY: dict[str, dict[str, Any]] = {
         "norm_topk_prob": True,
     },
     "bert": {"layer_norm_eps": 1e-5},
+    "mpnet": {"layer_norm_eps": 1e-5, "max_position_embeddings": 130},
+    "modernbert": {
+        **{"local_attention": 14, "norm_bias": True, "pad_token_id": 0},
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 160.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    },
     "phi3": {"sliding_window": 9, "hidden_size": 72, "partial_rotary_factor": 0.5},
     "olmo2": {},
     "olmo3": {
@@ -109,13 +117,16 @@ _FAMILY: dict[str, dict[str, Any]] = {
 _MODEL_TYPES = {"gemma3": "gemma3_text"}
 _OF_DECODERS = ("rms_norm_eps", "num_key_value_heads", "tie_word_embeddings")
 _LAYER_NORM_SHAPE = {key: value for key, value in _SHAPE.items() if key != "rms_norm_eps"}
+_ENCODER_SHAPE = {key: value for key, value in _SHAPE.items() if key not in _OF_DECODERS}
 _SHAPES = {
     **dict.fromkeys(_FAMILY, _SHAPE),
     "gpt2": _VOCABULARY,
     "starcoder2": _LAYER_NORM_SHAPE,
     "cohere": _LAYER_NORM_SHAPE,
     "gpt_neox": {key: value for key, value in _LAYER_NORM_SHAPE.items() if key != "num_key_value_heads"},
-    "bert": {key: value for key, value in _SHAPE.items() if key not in _OF_DECODERS},
+    "bert": _ENCODER_SHAPE,
+    "mpnet": _ENCODER_SHAPE,
+    "modernbert": _ENCODER_SHAPE,
 }
 
 

@@ -1,5 +1,5 @@
-// RaggedAttention on a CPU: a task is a tile of a sequence's queries in one head, over all keys in chunks (the softmax
-// that goes on from chunk to chunk: arXiv 1805.02867). Chunks are counted from the sequence's start.
+// RaggedAttention on a CPU: a task is a tile of a sequence's queries in one head, over the keys that they see in chunks
+// (the softmax that goes on from chunk to chunk: arXiv 1805.02867). Chunks are counted from the sequence's start.
 #include "cpu/kernel.h"
 #include "cpu/simd.h"
 #include "host/thread_pool.h"
@@ -14,10 +14,13 @@ constexpr std::int64_t kChunkKeys = 64;
 static_assert(kChunkKeys % kLanes == 0 && kMaxHeadDim % kLanes == 0);
 
 struct Problem {
-  const float* qkv;
+  const float *qkv, *cos, *sin, *distance_bias;
   const std::int32_t* cu_seqlens;
   float* y;
   std::int64_t num_seqs, num_heads, head_dim;
+  std::int64_t half_dim;       // pairs of a head that are rotated
+  std::int64_t most_distance;  // that the bias tells apart
+  std::int64_t window;
   float scale;
 
   std::int64_t length(std::int64_t seq) const { return cu_seqlens[seq + 1] - cu_seqlens[seq]; }
@@ -33,11 +36,18 @@ struct Tile {
   std::int64_t row, length, head, first, count;
 };
 
+// Keys first .. end - 1, of a sequence or of a chunk.
+struct Keys {
+  std::int64_t first, end;
+};
+
 // One thread's. Sums of values weighted by exp(score - maximum), and of these weights, are of each query of a tile.
 struct Scratch {
   alignas(64) float keys[kMaxHeadDim * kChunkKeys];  // those of a chunk, an element of all keys after the other
+  alignas(64) float queries[kTileQueries * kMaxHeadDim];
   alignas(64) float sums[kTileQueries * kMaxHeadDim];
   alignas(64) float weights[kChunkKeys];
+  float bias[kTileQueries + kChunkKeys];  // of a chunk's keys: that of the last query's distance to the first key first
   float maxima[kTileQueries], totals[kTileQueries];
 };
 static_assert(sizeof(Scratch) <= kScratchBytesPerThread);
@@ -49,24 +59,56 @@ Tile find_tile(const Problem& p, std::int64_t index) {
   return {p.cu_seqlens[seq], p.length(seq), index % p.num_heads, first, min(kTileQueries, p.length(seq) - first)};
 }
 
-void reset(std::int64_t count, Scratch* scratch) {
-  for (std::int64_t query = 0; query < count; ++query) {
+// to = the head of a row, rotated: element i with element i + half_dim.
+void load_rotated(const Problem& p, std::int64_t row, std::int64_t part, std::int64_t head, float* to) {
+  const float* x = p.head_of(row, part, head);
+  const std::int64_t half = p.half_dim;
+  for (std::int64_t i = 0; i < half; i += kLanes) {
+    const std::int64_t count = half - i;
+    const Vec low = load_first(x + i, count), high = load_first(x + half + i, count);
+    const Vec cosine = load_first(p.cos + row * half + i, count), sine = load_first(p.sin + row * half + i, count);
+    store_first(to + i, low * cosine - high * sine, count);
+    store_first(to + half + i, high * cosine + low * sine, count);
+  }
+  for (std::int64_t i = 2 * half; i < p.head_dim; i += kLanes) {
+    store_first(to + i, load_first(x + i, p.head_dim - i), p.head_dim - i);
+  }
+}
+
+void begin_tile(const Problem& p, const Tile& tile, Scratch* scratch) {
+  for (std::int64_t query = 0; query < tile.count; ++query) {
     scratch->maxima[query] = -__builtin_inff();
     scratch->totals[query] = 0;
     for (std::int64_t d = 0; d < kMaxHeadDim; d += kLanes) store(scratch->sums + query * kMaxHeadDim + d, zero());
+    load_rotated(p, tile.row + tile.first + query, 0, tile.head, scratch->queries + query * kMaxHeadDim);
   }
+}
+
+// The keys of a sequence that queries first .. last see between them.
+Keys seen_keys(const Problem& p, const Tile& tile, std::int64_t first, std::int64_t last) {
+  if (p.window == 0) return {0, tile.length};
+  return {max(first - p.window, 0), min(last + p.window + 1, tile.length)};
 }
 
 void transpose_keys(const Problem& p, const Tile& tile, std::int64_t chunk, std::int64_t count, Scratch* scratch) {
+  float key[kMaxHeadDim];
   for (std::int64_t k = 0; k < kChunkKeys; ++k) {
-    const float* key = k < count ? p.head_of(tile.row + chunk + k, 1, tile.head) : nullptr;
-    for (std::int64_t d = 0; d < p.head_dim; ++d) scratch->keys[d * kChunkKeys + k] = key ? key[d] : 0.0f;
+    if (k < count) load_rotated(p, tile.row + chunk + k, 1, tile.head, key);
+    for (std::int64_t d = 0; d < p.head_dim; ++d) scratch->keys[d * kChunkKeys + k] = k < count ? key[d] : 0.0f;
   }
 }
 
-// Scores of one query and a chunk go to scratch->weights; those of keys that are not there are -inf. Returns the
-// largest.
-float score(const Problem& p, const float* query, std::int64_t count, Scratch* scratch) {
+void spread_bias(const Problem& p, const Tile& tile, std::int64_t chunk, Scratch* scratch) {
+  const float* bias = p.distance_bias + tile.head * (2 * p.most_distance + 1) + p.most_distance;
+  const std::int64_t least = chunk - (tile.first + tile.count - 1);
+  for (std::int64_t i = 0; i < tile.count + kChunkKeys - 1; ++i) {
+    scratch->bias[i] = bias[max(min(least + i, p.most_distance), -p.most_distance)];
+  }
+}
+
+// Scores of one query and the `seen` keys of a chunk go to scratch->weights; those of others are -inf. Returns the
+// largest. `bias` is that of the chunk's first key, or null.
+float score(const Problem& p, const float* query, const float* bias, Keys seen, Scratch* scratch) {
   constexpr int kVectors = kChunkKeys / kLanes;
   Vec scores[kVectors];
   for (Vec& one : scores) one = zero();
@@ -78,17 +120,19 @@ float score(const Problem& p, const float* query, std::int64_t count, Scratch* s
   const Vec scale = broadcast(p.scale), absent = broadcast(-__builtin_inff());
   Vec largest = absent;
   for (int v = 0; v < kVectors; ++v) {
-    const std::int64_t last = max(min(count - v * kLanes, kLanes), 0);
-    scores[v] = keep_lanes(scores[v] * scale, 0, last, absent);
+    const std::int64_t first = max(min(seen.first - v * kLanes, kLanes), 0);
+    const std::int64_t end = max(min(seen.end - v * kLanes, kLanes), 0);
+    scores[v] = scores[v] * scale;
+    if (bias) scores[v] = scores[v] + load(bias + v * kLanes);
+    scores[v] = keep_lanes(scores[v], first, end, absent);
     largest = max(largest, scores[v]);
     store(scratch->weights + v * kLanes, scores[v]);
   }
   return reduce_max(largest);
 }
 
-void attend_chunk(const Problem& p, const Tile& tile, std::int64_t query, std::int64_t chunk, std::int64_t count,
-                  Scratch* scratch) {
-  const float found = score(p, p.head_of(tile.row + tile.first + query, 0, tile.head), count, scratch);
+// Makes weights of the scores of one query. Returns what earlier sums are multiplied with.
+float weigh(std::int64_t query, float found, Scratch* scratch) {
   const float before = scratch->maxima[query], maximum = found > before ? found : before;
   float correction[kLanes];
   store(correction, exp(broadcast(before - maximum)));
@@ -100,14 +144,32 @@ void attend_chunk(const Problem& p, const Tile& tile, std::int64_t query, std::i
   }
   scratch->maxima[query] = maximum;
   scratch->totals[query] = scratch->totals[query] * correction[0] + reduce_add(total);
+  return correction[0];
+}
+
+void attend_chunk(const Problem& p, const Tile& tile, std::int64_t query, std::int64_t chunk, Scratch* scratch) {
+  Keys seen = seen_keys(p, tile, tile.first + query, tile.first + query);
+  seen = {max(seen.first - chunk, 0), min(seen.end - chunk, kChunkKeys)};
+  if (seen.first >= seen.end) return;
+  const float* bias = p.distance_bias ? scratch->bias + tile.count - 1 - query : nullptr;
+  const float correction = weigh(query, score(p, scratch->queries + query * kMaxHeadDim, bias, seen, scratch), scratch);
   float* sums = scratch->sums + query * kMaxHeadDim;
   for (std::int64_t d = 0; d < p.head_dim; d += kLanes) {
-    Vec sum = load(sums + d) * broadcast(correction[0]);
-    for (std::int64_t k = 0; k < count; ++k) {
+    Vec sum = load(sums + d) * broadcast(correction);
+    for (std::int64_t k = seen.first; k < seen.end; ++k) {
       const float* value = p.head_of(tile.row + chunk + k, 2, tile.head);
       sum = fma(broadcast(scratch->weights[k]), load_first(value + d, p.head_dim - d), sum);
     }
     store(sums + d, sum);
+  }
+}
+
+void attend(const Problem& p, const Tile& tile, Scratch* scratch) {
+  const Keys seen = seen_keys(p, tile, tile.first, tile.first + tile.count - 1);
+  for (std::int64_t chunk = seen.first / kChunkKeys * kChunkKeys; chunk < seen.end; chunk += kChunkKeys) {
+    transpose_keys(p, tile, chunk, min(kChunkKeys, tile.length - chunk), scratch);
+    if (p.distance_bias) spread_bias(p, tile, chunk, scratch);
+    for (std::int64_t query = 0; query < tile.count; ++query) attend_chunk(p, tile, query, chunk, scratch);
   }
 }
 
@@ -124,26 +186,30 @@ void write_y(const Problem& p, const Tile& tile, const Scratch& scratch) {
 }  // namespace
 
 void ragged_attention(const KernelArgs& args) {
+  const Tensor& cos = args.inputs[ragged_attention::kCos];
   const Tensor& cu_seqlens = args.inputs[ragged_attention::kCuSeqlens];
+  const Tensor& bias = args.inputs[ragged_attention::kDistanceBias];
   const auto attributes = ragged_attention::attributes_of(args);
-  const Problem p{args.inputs[ragged_attention::kQkv].as<const float>(),
-                  cu_seqlens.as<const std::int32_t>(),
-                  args.outputs[ragged_attention::kY].as<float>(),
-                  cu_seqlens.shape[0] - 1,
-                  attributes.num_heads,
-                  attributes.head_dim,
-                  static_cast<float>(attributes.scale)};
+  const Problem p{.qkv = args.inputs[ragged_attention::kQkv].as<const float>(),
+                  .cos = cos.as<const float>(),
+                  .sin = args.inputs[ragged_attention::kSin].as<const float>(),
+                  .distance_bias = bias.as<const float>(),
+                  .cu_seqlens = cu_seqlens.as<const std::int32_t>(),
+                  .y = args.outputs[ragged_attention::kY].as<float>(),
+                  .num_seqs = cu_seqlens.shape[0] - 1,
+                  .num_heads = attributes.num_heads,
+                  .head_dim = attributes.head_dim,
+                  .half_dim = cos.data ? cos.shape[1] : 0,
+                  .most_distance = bias.data ? bias.shape[1] / 2 : 0,
+                  .window = attributes.window,
+                  .scale = static_cast<float>(attributes.scale)};
   std::int64_t num_tiles = 0;
   for (std::int64_t seq = 0; seq < p.num_seqs; ++seq) num_tiles += p.num_tiles(seq);
   args.pool->parallel_for(num_tiles, [&](std::int64_t task, int thread) {
     const Tile tile = find_tile(p, task);
     auto* scratch = static_cast<Scratch*>(args.pool->scratch(thread));
-    reset(tile.count, scratch);
-    for (std::int64_t chunk = 0; chunk < tile.length; chunk += kChunkKeys) {
-      const std::int64_t count = min(kChunkKeys, tile.length - chunk);
-      transpose_keys(p, tile, chunk, count, scratch);
-      for (std::int64_t query = 0; query < tile.count; ++query) attend_chunk(p, tile, query, chunk, count, scratch);
-    }
+    begin_tile(p, tile, scratch);
+    attend(p, tile, scratch);
     write_y(p, tile, *scratch);
   });
 }

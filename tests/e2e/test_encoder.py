@@ -1,5 +1,6 @@
 """Encoders from a Hugging Face directory to ``LLM.embed``, against transformers."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,22 +11,25 @@ import onnxruntime
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from tests.e2e.llm import random_prompts
 from tests.encoders import expected_rows, write_pooling
-from tests.models import ENCODER_FAMILIES, VOCAB_SIZE, round_matrices, save_tiny_model
+from tests.models import ENCODER_FAMILIES, VOCAB_SIZE, round_matrices, save_tiny_model, tiny_config
 from tests.real_models import CACHE, FILES
 from tests.tolerances import assert_close
 from trtllm_lite import LLM
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.convert.families import mpnet
 from trtllm_lite.errors import ArgumentError, BuildError, ConvertError, EngineError, LimitError
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 
 LIMITS = {"max_batch_size": 5, "max_input_len": 64, "max_seq_len": 64, "max_num_tokens": 100}
-TEXTS = random_prompts(seed=0, count=23)
+# Without MPNet's padding token, which transformers gives no position of its own.
+TEXTS = [[2 if token == 1 else token for token in text] for text in random_prompts(seed=0, count=23)]
 POOLINGS: dict[str, dict[str, bool]] = {
     "mean": {},
     "mean-normalized": {"normalize": True},
@@ -182,6 +186,40 @@ def test_quantized_weights(encoder_dir: Path, tmp_path: Path, encoder: LLM) -> N
     with LLM(tmp_path / "engine") as llm:
         similarity = (np.array(llm.embed(TEXTS)) * np.array(encoder.embed(TEXTS))).sum(1)
     assert 0.999 < similarity.min() < 1
+
+
+@pytest.mark.parametrize("family", ["mpnet", "modernbert"])
+def test_models_with_an_lm_head(family: str, tmp_path: Path) -> None:
+    """Published checkpoints are of this class, where names have a prefix and the head has tensors of its own."""
+    model = AutoModelForMaskedLM.from_config(tiny_config(family), attn_implementation="eager").eval()
+    model.save_pretrained(tmp_path / "model")
+    with LLM(tmp_path / "model", dtype="float32", **LIMITS) as llm:
+        rows = np.array(llm.embed(TEXTS), np.float32)
+    assert_close(rows, expected_rows(model.base_model, TEXTS), what="embeddings")
+
+
+@pytest.mark.parametrize("half", [0, 1, 7])
+def test_windows_of_modernbert(half: int, tmp_path: Path) -> None:
+    """Of texts longer than several windows, and with kinds of layers that old configs give by numbers."""
+    model = _save("modernbert", tmp_path / "model", {}, local_attention=2 * half + 2, attention_bias=True, mlp_bias=True)
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    del config["layer_types"]
+    ropes = config.pop("rope_parameters")
+    names = {"global_rope_theta": "full_attention", "local_rope_theta": "sliding_attention"}
+    config |= {name: ropes[kind]["rope_theta"] for name, kind in names.items()} | {"global_attn_every_n_layers": 3}
+    path.write_text(json.dumps(config))
+    with LLM(tmp_path / "model", dtype="float32", **LIMITS) as llm:
+        rows = np.array(llm.embed(TEXTS), np.float32)
+    assert_close(rows, expected_rows(model, TEXTS), what="embeddings")
+
+
+def test_distances_of_mpnet() -> None:
+    """Buckets of all distances, whose logarithms are rounded."""
+    distances = torch.arange(-600, 601)
+    expected = MPNetEncoder.relative_position_bucket(distances).tolist()
+    assert [mpnet.bucket(int(distance)) for distance in distances] == expected
+    assert len({mpnet.bucket(distance) for distance in (128, 129, 600)}) == 1  # the table ends there
 
 
 def test_heads_that_draft_are_for_decoders(encoder_dir: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from trtllm_lite.convert.json_file import read_json
 from trtllm_lite.errors import ConvertError, shown
-from trtllm_lite.network.encoder import Pooling
+from trtllm_lite.network.pooling import Pooling
 
 MODULES_FILE = "modules.json"
 POOLING_FILES = "*_Pooling/config.json"

@@ -10,7 +10,7 @@ from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.blocks import PARTS, Blocks, part_name
 from trtllm_lite.network.context import CacheRounding
-from trtllm_lite.network.encoder import Pooling
+from trtllm_lite.network.pooling import Pooling
 
 
 @dataclass(frozen=True)

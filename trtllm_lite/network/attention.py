@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from trtllm_lite.network.context import DecoderContext
+from trtllm_lite.network.context import DecoderContext, NetworkContext
 from trtllm_lite.network.graph import GraphBuilder
 from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.norms import Norm
@@ -62,8 +62,8 @@ class Attention:
         key = self._split(graph, key, heads.num_kv_heads, "k", self.key_norm)
         value = self._split(graph, value, heads.num_kv_heads, "v", None)
         if self.rope is not None:
-            query = self._rotate(context, query, self.rope, "q_rope")
-            key = self._rotate(context, key, self.rope, "k_rope")
+            query = rotate_heads(context, query, self.rope, heads.head_dim, "q_rope")
+            key = rotate_heads(context, key, self.rope, heads.head_dim, "k_rope")
         keys, values = context.extend_cache(key, value, heads.head_dim)
         merged = merge_heads(graph, self._attend(context, query, keys, values))
         return self.output(graph, merged, "o_proj")
@@ -73,11 +73,6 @@ class Attention:
         if norm is not None and self.norms_all_heads:
             projected, norm = norm(graph, projected, f"{role}_norm"), None
         return split_heads(graph, projected, heads, self.heads.head_dim, role, norm)
-
-    def _rotate(self, context: DecoderContext, x: ir.Value, rope: Rope, name: str) -> ir.Value:
-        rotary_dim = 2 * len(rope.inv_freq)
-        attributes = {"rotary_embedding_dim": rotary_dim} if rotary_dim < self.heads.head_dim else {}
-        return context.graph.op("RotaryEmbedding", [x, *context.rotary_table(rope)], name, attributes)
 
     def _attend(self, context: DecoderContext, query: ir.Value, keys: ir.Value, values: ir.Value) -> ir.Value:
         lens = context.total_lens()
@@ -100,6 +95,13 @@ def split_heads(
     if norm is not None:
         by_head = norm(graph, by_head, f"{role}_norm")
     return graph.op("Transpose", [by_head], f"{role}_heads.transpose", {"perm": [0, 2, 1, 3]})
+
+
+def rotate_heads(context: NetworkContext, x: ir.Value, rope: Rope, head_dim: int, name: str) -> ir.Value:
+    """``x`` [batch, heads, seq, head_dim] with the first elements of each head rotated."""
+    rotary_dim = 2 * len(rope.inv_freq)
+    attributes = {"rotary_embedding_dim": rotary_dim} if rotary_dim < head_dim else {}
+    return context.graph.op("RotaryEmbedding", [x, *context.rotary_table(rope)], name, attributes)
 
 
 def merge_heads(graph: GraphBuilder, mixed: ir.Value) -> ir.Value:

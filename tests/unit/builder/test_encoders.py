@@ -33,6 +33,12 @@ def network(checkpoint: Path) -> ir.Model:
     return open_checkpoint(checkpoint).model
 
 
+def _network_of(family: str, directory: Path) -> ir.Model:
+    save_tiny_model(family, directory / "model")
+    convert_checkpoint(str(directory / "model"), directory / "checkpoint")
+    return open_checkpoint(directory / "checkpoint").model
+
+
 def _reasons(fusions: list[Fusion], pass_name: str) -> dict[str, str]:
     return {fusion.site: fusion.reason for fusion in fusions if fusion.pass_name == pass_name and not fusion.fused}
 
@@ -57,10 +63,45 @@ def test_attributes_come_from_the_graph(network: ir.Model) -> None:
     attention = find(model, "layers.1.attention.attention")
     assert {name: entry.value for name, entry in attention.attributes.items()} == {
         **{"num_heads": 6, "head_dim": 10},
-        "scale": 0.5,
+        **{"scale": 0.5, "window": 0},
     }
     (pooling,) = [node for node in model.graph if node.op_type == "Pooling"]
     assert {name: entry.value for name, entry in pooling.attributes.items()} == {"mode": "mean", "normalization": "l2"}
+
+
+@pytest.mark.parametrize("family", ["mpnet", "modernbert"])
+def test_masks_and_rope_are_part_of_attention(family: str, tmp_path: Path) -> None:
+    model, fusions = run_passes(_network_of(family, tmp_path), ENCODER_PIPELINE)
+    assert not _reasons(fusions, "ragged_attention")
+    layers = [node for node in model.graph if node.op_type == "RaggedAttention"]
+    attributes = [node.attributes["window"].as_int() for node in layers]
+    inputs = [[None if value is None else value.name for value in node.inputs] for node in layers]
+    if family == "mpnet":
+        assert attributes == [0, 0, 0]
+        assert {row[4] for row in inputs} == {"weights.distance_bias.weight"}
+        assert {tuple(row[1:3]) for row in inputs} == {(None, None)}
+    else:
+        assert attributes == [0, 7, 7]
+        assert [row[1] == inputs[1][1] for row in inputs] == [False, True, True]
+        assert None not in inputs[0][1:3]
+        assert operators(model)["RotaryTable"] == 2
+
+
+@pytest.mark.parametrize(
+    ("family", "value", "op_type", "reason"),
+    [
+        ("modernbert", "mask.window_7.inside", "Not", "its mask is neither a window nor a bias by distance"),
+        ("modernbert", "mask.window_7.offsets", "Neg", "the mask does not compare the slots of keys"),
+        ("modernbert", "mask.window_7.last.column", "Neg", "the mask does not compare the positions of queries"),
+        ("modernbert", "mask.window_7.last", "Neg", "the mask does not count pads as the last token"),
+        ("mpnet", "distance_bias.bias", "Neg", "its mask is neither a window nor a bias by distance"),
+        ("mpnet", "distance_bias.clipped", "Neg", "the bias is not of clipped distances"),
+        ("mpnet", "distance_bias.keys", "Neg", "the bias is not by the distance from query to key"),
+    ],
+)
+def test_other_masks_stay(family: str, value: str, op_type: str, reason: str, tmp_path: Path) -> None:
+    changed = insert_after(_network_of(family, tmp_path), value, op_type)
+    assert reason in _reasons(run_passes(changed, ENCODER_PIPELINE)[1], "ragged_attention").values()
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,10 @@ PARAMETERS = {
     "mimo-7b": 7_622_619_136,  # without the layer that drafts
     "all-minilm-l6-v2": 22_564_992,  # without the pooler, and with one type of tokens
     "bge-base-en-v1.5": 108_890_880,  # likewise
+    "all-mpnet-base-v2": 108_897_036,  # without the pooler and two positions; biases by distance, not by bucket
+    "multi-qa-mpnet-base-dot-v1": 108_897_036,
+    "modernbert-base": 149_014_272,  # without head and decoder
+    "gte-modernbert-base": 149_014_272,
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.encoders import write_pooling
 from trtllm_lite.convert.sentence_transformers import read_pooling
 from trtllm_lite.errors import ConvertError
-from trtllm_lite.network.encoder import Pooling
+from trtllm_lite.network.pooling import Pooling
 
 
 def test_without_files_it_is_the_mean(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from trtllm_lite.builder.graph import (
     site,
     value_of,
 )
-from trtllm_lite.builder.passes.attention_pattern import MismatchError, expect, is_sequence_extent, match_unpacked
+from trtllm_lite.builder.passes.attention_pattern import MismatchError, expect, match_unpacked
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
+from trtllm_lite.builder.passes.encoder_masks import counts_slots
 from trtllm_lite.builder.passes.remove_padding import cu_seqlens_of, drop_padding, is_seq_lens
 from trtllm_lite.vocabulary import EMBEDDING
 
@@ -77,7 +78,7 @@ def _match_mean(row: ir.Value | None) -> ir.Value:
     assert product is not None
     assert less is not None
     slots, lengths = less.inputs
-    expect(_counts_slots(slots) and is_seq_lens(_operand(lengths, "Unsqueeze")), "it sums others than a text's tokens")
+    expect(counts_slots(slots) and is_seq_lens(_operand(lengths, "Unsqueeze")), "it sums others than a text's tokens")
     return match_unpacked(product.inputs[1], "text")
 
 
@@ -85,15 +86,6 @@ def _operand(value: ir.Value | None, op_type: str) -> ir.Value | None:
     """What the operator that makes ``value`` reads first; None if that is another operator."""
     node = produced_by(value, op_type)
     return None if node is None else node.inputs[0]
-
-
-def _counts_slots(value: ir.Value | None) -> bool:
-    """Whether ``value`` is 0, 1, … up to the padded length."""
-    counting = produced_by(value, "Range")
-    if counting is None:
-        return False
-    start, limit, step = counting.inputs
-    return scalar_constant(start) == 0 and scalar_constant(step) == 1 and is_sequence_extent(_operand(limit, "Squeeze"))
 
 
 def _requires(graph: ir.Graph) -> Iterable[str]:

@@ -5,14 +5,9 @@ stands for a text is said by the files of sentence-transformers (:mod:`trtllm_li
 """
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import read_activation, read_sizes
+from trtllm_lite.convert.encoder_parts import BertParts
 from trtllm_lite.convert.family import Family
-from trtllm_lite.convert.source_tensors import Tensors
-from trtllm_lite.convert.usual_parts import UsualParts
-from trtllm_lite.network.encoder import Encoder, EncoderAttention, EncoderEmbedding, PostNormLayer
-from trtllm_lite.network.ends import Embedding
-from trtllm_lite.network.mlp import PlainMlp
-from trtllm_lite.network.norms import LayerNorm
+from trtllm_lite.network.encoder import Encoder
 from trtllm_lite.network.weight_expression import Row
 
 _LAYER = "encoder.layer.{layer}."
@@ -34,37 +29,13 @@ NAMES = {
 
 def read_model(config: ConfigFields) -> Encoder:
     """Read the config; all tokens are of the first type, that of a text alone."""
-    sizes, activation = read_sizes(config), read_activation(config, default="gelu")
-    epsilon, types = config.number("layer_norm_eps", 1e-12), config.integer("type_vocab_size", 2)
+    parts, types = BertParts.read(config, NAMES), config.integer("type_vocab_size", 2)
     config.expect("position_embedding_type", "absolute")
     config.expect("is_decoder", False)
     config.expect("add_cross_attention", False)
-    config.take("tie_word_embeddings")  # there is no LM head
-    hidden, wide = sizes.hidden_size, sizes.intermediate_size
-
-    def norm(tensors: Tensors, role: str, size: int) -> LayerNorm:
-        return LayerNorm(tensors.weight(role, size), tensors.bias(role, size), epsilon)
-
-    def layer(tensors: Tensors) -> PostNormLayer:
-        projections = parts.projections(tensors, qkv_bias=True, output_bias=True)
-        up, down = tensors.linear("up_proj", wide, hidden, True), tensors.linear("down_proj", hidden, wide, True)
-        return PostNormLayer(
-            EncoderAttention(*projections, sizes.heads),
-            norm(tensors, "attention_norm", hidden),
-            PlainMlp(up, down, activation),
-            norm(tensors, "mlp_norm", hidden),
-        )
-
-    parts = UsualParts(sizes, Tensors(NAMES), norm)
-    tensors = parts.tensors
-    words = tensors.weight("embedding", sizes.vocab_size, hidden)
-    positions = tensors.weight("positions", sizes.max_position_embeddings, hidden)
-    embedding = EncoderEmbedding(
-        Embedding(words, positions=positions),
-        Row(tensors.weight("token_types", types, hidden), 0),
-        norm(tensors, "embedding_norm", hidden),
-    )
-    return Encoder(sizes, embedding, tuple(layer(tensors.of_layer(n)) for n in range(sizes.num_hidden_layers)))
+    hidden = parts.sizes.hidden_size
+    positions = parts.tensors.weight("positions", parts.sizes.max_position_embeddings, hidden)
+    return parts.encoder(positions, Row(parts.tensors.weight("token_types", types, hidden), 0))
 
 
 FAMILY = Family(
