@@ -16,7 +16,7 @@ from trtllm_lite.files import atomic_directory
 from trtllm_lite.progress import progress_bars
 from trtllm_lite.runtime.api import arguments
 from trtllm_lite.runtime.api.configs import config_of, speculation_of
-from trtllm_lite.runtime.api.embedding import embed_prompts
+from trtllm_lite.runtime.api.embedding import embed_prompts, embedder_of
 from trtllm_lite.runtime.api.engine_checks import check_divided, check_engine, check_ignored, check_lora
 from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.lora.request import LoRARequest
@@ -187,6 +187,16 @@ class LLM:
             raise ArgumentError(f"{self.engine_dir} {NO_GENERATION}")
         return self._model
 
+    @property
+    def embeds(self) -> bool:
+        """Whether the engine is an encoder's."""
+        return isinstance(self._model, Embedder)
+
+    @property
+    def embedder(self) -> Embedder:
+        """What embeds texts. Raises ArgumentError if the engine is a decoder's."""
+        return embedder_of(self._model)
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -260,7 +270,7 @@ class LLM:
         A prompt is one as in :meth:`generate`. Any number may be given: they are computed in batches of the engine's
         limits. Raises ArgumentError and LimitError (no text is cut), before anything runs.
         """
-        return embed_prompts(self._model, prompts)
+        return embed_prompts(self.embedder, prompts)
 
     def get_stats(self) -> Stats:
         """Requests running and waiting, KV cache use and hit rate, preemptions, times: see :class:`Stats`."""

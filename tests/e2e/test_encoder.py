@@ -201,7 +201,8 @@ def test_models_with_an_lm_head(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("half", [0, 1, 7])
 def test_windows_of_modernbert(half: int, tmp_path: Path) -> None:
     """Of texts longer than several windows, and with kinds of layers that old configs give by numbers."""
-    model = _save("modernbert", tmp_path / "model", {}, local_attention=2 * half + 2, attention_bias=True, mlp_bias=True)
+    biases = {"attention_bias": True, "mlp_bias": True}
+    model = _save("modernbert", tmp_path / "model", {}, local_attention=2 * half + 2, **biases)
     path = tmp_path / "model" / "config.json"
     config = json.loads(path.read_text())
     del config["layer_types"]

@@ -57,10 +57,10 @@ def read_model(config: ConfigFields) -> Encoder:
         config.take(key)
 
     def layer(tensors: Tensors, number: int) -> PreNormLayer:
-        qkv = _parts(tensors, "qkv_proj", 3, hidden, hidden, attention_bias)
+        query, key, value = _parts(tensors, "qkv_proj", 3, hidden, hidden, attention_bias)
         output = tensors.linear("o_proj", hidden, hidden, attention_bias)
         rope = ropes["sliding_attention" if slides[number] else "full_attention"]
-        attention = EncoderAttention(*qkv, output, sizes.heads, rope, window if slides[number] else 0)
+        attention = EncoderAttention(query, key, value, output, sizes.heads, rope, window if slides[number] else 0)
         gate, up = _parts(tensors, "gate_up_proj", 2, wide, hidden, mlp_bias)
         mlp = GatedMlp(gate, up, tensors.linear("down_proj", hidden, wide, mlp_bias), activation)
         before = norm(tensors, "attention_norm", hidden) if number else None

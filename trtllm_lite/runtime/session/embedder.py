@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.errors import ArgumentError, EngineError, LimitError
+from trtllm_lite.errors import ArgumentError, DeviceError, EngineError, LimitError
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.device import make_executor
 from trtllm_lite.runtime.session.limits import RunnerOptions, tightened
@@ -35,6 +35,10 @@ class EmbedderLimits:
     max_input_len: int
     max_num_tokens: int
 
+    def fit(self, num_texts: int, num_tokens: int) -> bool:
+        """Whether a step takes so many texts and tokens."""
+        return num_texts <= self.max_batch_size and num_tokens <= self.max_num_tokens
+
 
 @dataclass(eq=False)
 class Embedder:
@@ -44,6 +48,8 @@ class Embedder:
     limits: EmbedderLimits
     executor: Any
     tokenizer: Tokenizer | None
+    is_broken: bool = False
+    """Whether the device has failed."""
     _lock: Lock = field(default_factory=Lock)
 
     def embed(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
@@ -52,10 +58,13 @@ class Embedder:
         Raises LimitError for a text that is too long, before anything runs; EngineError if a result is not finite, or
         after :meth:`close`.
         """
+        self.check(texts)
+        return np.concatenate([self.step(batch) for batch in self._batches(texts)])
+
+    def check(self, texts: Sequence[NDArray[np.int32]]) -> None:
+        """Raise LimitError for a text that is too long."""
         for row, text in enumerate(texts):
             self._check_length("the text" if len(texts) == 1 else f"text {row}", len(text))
-        parts = [self._step(batch) for batch in self._batches(texts)]
-        return np.concatenate(parts)
 
     def close(self) -> None:
         """Give the engine's memory back. Nothing can be embedded any more; closing twice is fine."""
@@ -76,15 +85,15 @@ class Embedder:
         batch: list[NDArray[np.int32]] = []
         num_tokens = 0
         for text in texts:
-            is_full = len(batch) == self.limits.max_batch_size or num_tokens + len(text) > self.limits.max_num_tokens
-            if batch and is_full:
+            if batch and not self.limits.fit(len(batch) + 1, num_tokens + len(text)):
                 yield batch
                 batch, num_tokens = [], 0
             batch.append(text)
             num_tokens += len(text)
         yield batch
 
-    def _step(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
+    def step(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
+        """:meth:`embed` of texts that fit into one step, and have been checked. Raises EngineError, DeviceError."""
         lengths = np.array([len(text) for text in texts], np.int32)
         nothing = np.zeros(0, np.int32)
         # Block tables of no cache group, with the columns that the longest text would have.
@@ -93,8 +102,12 @@ class Embedder:
         with self._lock:
             if self.executor is None:
                 raise EngineError("the engine was shut down: load it again")
-            core().compute(self.executor, np.concatenate(texts), lengths, np.zeros_like(lengths), tables, nothing)
-            rows: NDArray[np.float32] = self.executor.output(EMBEDDING).view(np.float32)
+            try:
+                core().compute(self.executor, np.concatenate(texts), lengths, np.zeros_like(lengths), tables, nothing)
+                rows: NDArray[np.float32] = self.executor.output(EMBEDDING).view(np.float32)
+            except DeviceError:
+                self.is_broken = True
+                raise
         if not np.isfinite(rows).all():
             raise EngineError("an embedding is not finite: convert the model with --dtype float32, and build it again")
         return rows
