@@ -162,7 +162,10 @@ def test_nothing_is_embedded_after_shutdown(encoder_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": "sm_90"}, "the target is sm_90: encoders are for --target cpu yet"),
+        (
+            {"target": "sm_120", "backend": "tensorrt"},
+            "the backend is tensorrt: encoders are for the backend native; leave it out",
+        ),
         ({"kv_cache_dtype": "float16"}, "kv_cache_dtype is float16: encoders have no KV cache"),
         ({"max_draft_len": 2}, "max_draft_len is 2: encoders generate nothing"),
         ({"gather_context_logits": True}, "gather_context_logits is given: encoders make no logits"),

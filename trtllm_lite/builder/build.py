@@ -235,7 +235,7 @@ def _fuse(
             "with --backend native, or convert the model without --draft_model_dir"
         )
     if is_encoder(checkpoint.model.graph):
-        check_encoder(limits, kv_cache_dtype, targets)
+        check_encoder(limits, kv_cache_dtype, backend.kind)
     check_divisible(checkpoint.model.graph, limits, backend.kind)
     check_strategy(limits, backend.kind)
     check_lora(limits, backend.kind, targets)

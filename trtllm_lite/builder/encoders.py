@@ -1,17 +1,14 @@
 """What engines of encoders are built for: limits and options that concern generation alone are refused."""
 
-from collections.abc import Sequence
-
 from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
-from trtllm_lite.builder.cpu.planning import CPU
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.errors import BuildError
 
 
-def check_encoder(limits: BuildLimits, kv_cache_dtype: str, targets: Sequence[str]) -> None:
-    """Raise BuildError for limits, options and targets that encoders do not have."""
+def check_encoder(limits: BuildLimits, kv_cache_dtype: str, backend: str) -> None:
+    """Raise BuildError for limits, options and backends that encoders do not have."""
     problems = {
-        f"the target is {', '.join(targets)}: encoders are for --target cpu yet": set(targets) != {CPU},
+        "the backend is tensorrt: encoders are for the backend native": backend == "tensorrt",
         f"kv_cache_dtype is {kv_cache_dtype}: encoders have no KV cache": kv_cache_dtype != AUTO_DTYPE,
         f"max_draft_len is {limits.max_draft_len}: encoders generate nothing": limits.max_draft_len > 0,
         "gather_context_logits is given: encoders make no logits": limits.gather_context_logits,

@@ -176,6 +176,11 @@ class BuildLimits:
         """Which cache blocks sequences need."""
         return KvGeometry(self.tokens_per_block, [group.window for group in self.cache_groups], self.num_tokens)
 
+    @property
+    def generates(self) -> bool:
+        """Whether sequences grow, over caches; those of encoders do not."""
+        return bool(self.cache_groups)
+
     def symbols(self) -> dict[str, int]:
         """The upper bound of every symbolic extent of a plan; an encoder's has none of caches."""
         bounds = {

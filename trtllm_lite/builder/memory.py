@@ -80,10 +80,15 @@ def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int, borrows_
     )
 
 
+def no_cache(limits: BuildLimits) -> KvCache:
+    """That of an encoder."""
+    return KvCache(limits.tokens_per_block, 0, 0, 0, 0, FLOAT32, 0, ())
+
+
 def kv_cache_of(plan: Plan, limits: BuildLimits, borrows_features: bool = False) -> KvCache:
     """Geometry of the caches, read from the plan. Raises BuildError if layers differ in it."""
-    if not limits.cache_groups:
-        return KvCache(limits.tokens_per_block, 0, 0, 0, 0, FLOAT32, 0, ())
+    if not limits.generates:
+        return no_cache(limits)
     features = [tensor for tensor in plan.tensors if tensor.name == FEATURES and not borrows_features]
     keys = [tensor for tensor in plan.tensors if tensor.kind == "cache" and tensor.name.startswith("key_cache.")]
     values = [tensor for tensor in plan.tensors if tensor.kind == "cache" and tensor.name.startswith("value_cache.")]

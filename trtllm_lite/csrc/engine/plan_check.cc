@@ -111,14 +111,14 @@ void check_mapping(const RankMapping& mapping) {
                     " ranks, found number " + std::to_string(mapping.rank));
 }
 
-// An encoder caches nothing, and is a whole model on a CPU.
+// An encoder caches nothing, and is a whole model on one device.
 void check_encoder(const Manifest& manifest) {
   const KvCache& cache = manifest.kv_cache;
   const bool caches =
       !cache.groups.empty() || std::max({cache.num_blocks, cache.num_layers, cache.bytes_per_block}) > 0;
   if (caches) throw EngineError("manifest.kv_cache: expected no groups, blocks and layers of an encoder, found some");
-  if (manifest.target.kind != TargetKind::kCpu || num_ranks(manifest.mapping) != 1) {
-    throw EngineError("manifest.target: expected an encoder for one rank on a CPU, found another");
+  if (manifest.target.kind == TargetKind::kTensorrt || num_ranks(manifest.mapping) != 1) {
+    throw EngineError("manifest.target: expected an encoder for one rank on a CPU or a GPU, found another");
   }
   if (manifest.feature_size == 0 && !manifest.borrows_features) return;
   throw EngineError("manifest.feature_size: expected no features of an encoder, found some");
@@ -269,8 +269,8 @@ void check_links(const Plan& plan, const Manifest& manifest) {
 }
 
 void check_outputs(const Plan& plan, const Manifest& manifest) {
-  const bool samples = manifest.target.kind == TargetKind::kCuda;
-  if (samples) check_rank_table(plan, num_ranks(manifest.mapping));
+  const bool is_cuda = manifest.target.kind == TargetKind::kCuda, samples = is_cuda && manifest.embedding_size == 0;
+  if (is_cuda) check_rank_table(plan, num_ranks(manifest.mapping));
   check_shared_tokens(plan, manifest);
   check_links(plan, manifest);
   if (!is_last_stage(manifest.mapping)) return;

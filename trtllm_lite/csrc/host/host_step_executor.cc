@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "errors.h"
 #include "kv_cache_size.h"
 
 namespace tl {
@@ -39,12 +38,6 @@ void LogitsExecutor::step(const StepRequest& request, const LogitsUse& use) {
   const std::lock_guard lock(turn_);
   begin(request);
   finish(use);
-}
-
-void LogitsExecutor::check_makes_logits() const {
-  if (engine().manifest().embedding_size == 0) return;
-  throw ArgumentError(
-      "expected an engine that makes logits, found an encoder: compute a step and read its sentence_embedding");
 }
 
 std::unique_ptr<float[]> LogitsExecutor::step(const StepRequest& request) {

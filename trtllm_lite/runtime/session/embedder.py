@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, DeviceError, EngineError, LimitError
 from trtllm_lite.runtime.core import core
-from trtllm_lite.runtime.session.device import make_executor
+from trtllm_lite.runtime.session.device import available_memory, check_num_threads, make_executor
 from trtllm_lite.runtime.session.limits import RunnerOptions, tightened
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.vocabulary import EMBEDDING
@@ -109,23 +109,29 @@ class Embedder:
                 self.is_broken = True
                 raise
         if not np.isfinite(rows).all():
-            raise EngineError("an embedding is not finite: convert the model with --dtype float32, and build it again")
+            raise EngineError("an embedding is not finite: convert the model with another --dtype, and build it again")
         return rows
 
 
 def open_embedder(native: Any, directory: Path, ranks: Sequence[Any], options: RunnerOptions) -> Embedder:
     """The encoder whose engines are ``ranks``. Raises ArgumentError for options of generation, LimitError."""
-    usual, used = RunnerOptions(), (*_LIMITS, "num_threads")
+    usual, used = RunnerOptions(), {*_LIMITS, "num_threads"}
     given = [entry.name for entry in fields(options) if getattr(options, entry.name) != getattr(usual, entry.name)]
+    manifest = Manifest.from_json(ranks[0].manifest)
+    on_gpu = manifest.target.kind != "cpu"
+    check_num_threads(options.num_threads, on_gpu=on_gpu)
+    used |= {"device_ids"} if on_gpu else set()
     unused = [_NAMES.get(name, name) for name in given if name not in used]
     if unused:
         raise ArgumentError(f"{', '.join(unused)}: this engine is an encoder's, which generates nothing: leave it out")
-    manifest = Manifest.from_json(ranks[0].manifest)
+    if on_gpu:
+        available_memory(native, manifest, device_ids=options.device_ids)  # refuses a device that has too little
     limits = {name: tightened(name, getattr(options, name), getattr(manifest.limits, name)) for name in _LIMITS}
+    executing: dict[str, Any] = {"num_threads": options.num_threads or 0, "device_ids": options.device_ids}
     max_len = min(limits["max_input_len"], limits["max_seq_len"])
     return Embedder(
         manifest,
         EmbedderLimits(limits["max_batch_size"], max_len, limits["max_num_tokens"]),
-        make_executor(native, ranks, manifest, num_threads=options.num_threads or 0, num_blocks=0),
+        make_executor(native, ranks, manifest, **executing, num_blocks=0),
         Tokenizer.from_dir(directory, manifest.files, native.crc32c),
     )
