@@ -13,7 +13,7 @@
 # guided makes models of random weights with the tokenizer of SmolLM2 (a GGUF file in .cache, or where TRTLLM_LITE_SMOLLM2
 # says), and measures what grammars cost a full batch; with GUIDED_SHAPE=llama-3.1-8b of another shape than the 1B one.
 # large builds and times the Llama-3.1-70B shape, which fits into a card of 141 GB with a QFORMAT of eight bits or less.
-# With QFORMAT (and KV_CACHE_DTYPE) the engines are built with --qformat (and --kv_cache_dtype).
+# With QFORMAT (and KV_CACHE_DTYPE) the engines are built, and tuned, with --qformat (and --kv_cache_dtype).
 # Needs trtllm-lite on the PATH, and the cuBLAS that the timing cache was measured with (its cublaslt_version: 130100 is
 # 13.1.0). BANDWIDTH (GB/s read), TFLOPS (dense bfloat16) and HOST_BANDWIDTH (GB/s from pinned host memory) are the
 # card's measured ceilings.
@@ -33,7 +33,7 @@ mkdir -p "$out"
 tune() {  # SHAPE MAX_BATCH_SIZE MAX_NUM_TOKENS
   trtllm-lite build --model_config "configs/models/$1.json" --strip_plan --target sm_90 --input_timing_cache "$cache" \
     --output_timing_cache "$cache" --max_batch_size "$2" --max_input_len 2048 --max_seq_len 2304 \
-    --max_num_tokens "$3" --output_dir "$out/engines/tuned"
+    --max_num_tokens "$3" "${quantization[@]}" --output_dir "$out/engines/tuned"
 }
 build() {  # NAME SHAPE MAX_BATCH_SIZE MAX_INPUT_LEN MAX_SEQ_LEN MAX_NUM_TOKENS [OPTION]...
   trtllm-lite build --model_config "configs/models/$2.json" --strip_plan --target sm_90 --input_timing_cache "$cache" \

@@ -22,7 +22,7 @@ NETWORK_FAMILIES = (  # of Hugging Face
     *("smollm3", "ministral", "granite", "olmo2", "olmo3"),
 )
 MOE_FAMILIES = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")  # of Hugging Face, on CPUs
-ENCODER_FAMILIES = ("bert", "mpnet", "modernbert")  # which embed texts
+ENCODER_FAMILIES = ("bert", "roberta", "mpnet", "modernbert")  # which embed texts
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
@@ -87,6 +87,7 @@ _FAMILY: dict[str, dict[str, Any]] = {
         "norm_topk_prob": True,
     },
     "bert": {"layer_norm_eps": 1e-5},
+    "roberta": {"layer_norm_eps": 1e-5, "max_position_embeddings": 131, "pad_token_id": 2},
     "mpnet": {"layer_norm_eps": 1e-5, "max_position_embeddings": 130},
     "modernbert": {
         **{"local_attention": 14, "norm_bias": True, "pad_token_id": 0},
@@ -125,6 +126,7 @@ _SHAPES = {
     "cohere": _LAYER_NORM_SHAPE,
     "gpt_neox": {key: value for key, value in _LAYER_NORM_SHAPE.items() if key != "num_key_value_heads"},
     "bert": _ENCODER_SHAPE,
+    "roberta": _ENCODER_SHAPE,
     "mpnet": _ENCODER_SHAPE,
     "modernbert": _ENCODER_SHAPE,
 }

@@ -73,6 +73,13 @@ ROUNDED_TOLERANCES = {
     "bfloat16": Tolerance(cosine=0.9998, relative=3e-2),
 }
 
+# Those of mixtures of experts: features times shares are rounded, too, or what each expert makes of them, and a token's
+# few experts are few to average over.
+MIXTURE_TOLERANCES = {
+    "float16": Tolerance(cosine=0.99999, relative=4e-3),
+    "bfloat16": Tolerance(cosine=0.9995, relative=5e-2),
+}
+
 
 # Networks that round activations to bytes between kernels of 16 bits. Where a rounding to 16 bits before turns one to a
 # byte, an element is off by 2^-4 (E4M3), and small random models have few to average over: transformers whose layers'

@@ -23,7 +23,7 @@ struct FixedSums {
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
       const int token = t * 4 + lane / 8;
-      const bool present = token < x.count && token < Ring::kTokens;
+      const bool present = token < Ring::kTokens && (x.present >> token & 1);
       row[t] = present ? x.rows + token * Product::kXPitch + lane % 8 * 16 : x.zeros;
       mask[t] = present ? ~0u : 0u;
     }

@@ -390,7 +390,7 @@ struct SplitConsumer {
   template <class Product>
   __device__ __forceinline__ void run() {
     const u32 x = at.shared + Ring::kXOffset;
-    const int groups = share.template groups<Op>();
+    const int groups = share.groups(op);
     const int multiplied = has_tile ? tile : 0;  // warps of a warpgroup multiply together, whatever becomes of the sums
     Begun before = {}, begun = {};
 #pragma unroll 1

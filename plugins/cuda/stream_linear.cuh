@@ -23,11 +23,11 @@ struct XRows {
   u32 row[kCount], mask[kCount];
 
   // Of ldmatrix, lanes 0-15 address both halves of a product for tokens 0-7, lanes 16-31 those for tokens 8-15.
-  __device__ __forceinline__ XRows(u32 x, u32 zeros, u32 pitch, int rows, int lane) {
+  __device__ __forceinline__ XRows(u32 x, u32 zeros, u32 pitch, u32 rows, int lane) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int token = Ring::kFourBits ? i * 8 + lane / 4 : lane / 16 * 8 + lane % 8;
-      const bool present = token < rows && token < Ring::kTokens;
+      const bool present = token < Ring::kTokens && (rows >> token & 1);
       row[i] = present ? x + token * pitch + (Ring::kFourBits ? lane % 4 * 16 : lane / 8 % 2 * 16) : zeros;
       mask[i] = present ? ~0u : 0u;
     }
@@ -156,7 +156,7 @@ struct TileSums {
 
   // The stage's first k_size elements.
   __device__ __forceinline__ void add_stage(u32 data, int k_size, const StageRows& x, int warp, int lane) {
-    const XRows<Ring> rows(x.rows + x.first_k * Ring::kItemBytes, x.zeros, Product::kXPitch, x.count, lane);
+    const XRows<Ring> rows(x.rows + x.first_k * Ring::kItemBytes, x.zeros, Product::kXPitch, x.present, lane);
 #pragma unroll
     for (int i = 0; i < ceil_div(Ring::kStageK / Ring::kPieceK, kConsumerWarps); ++i) {
       const int k = (warp + i * kConsumerWarps) * Ring::kPieceK;
@@ -236,22 +236,27 @@ struct Consumer {
     static_assert(kStores <= kConsumerThreads);
     const int feature = thread % 8, sub_tile = thread / 8 % Ring::kTilesPerStage;
     const int stored_token = thread / (8 * Ring::kTilesPerStage);
-    const int groups = share.template groups<Op>();
+    using Walk = WalkOf<Op>;
+    const int groups = share.groups(op), parts = Walk::parts(op);
     // A stage is work enough for a turn; copies of it only take the compiler a seventh longer.
 #pragma unroll 1
     for (int i = 0; i < groups; ++i, buffer ^= 1) {
-      const int tile = share.group(i) * Ring::kTilesPerStage + sub_tile;
-      const bool stores = thread < kStores && stored_token < rows && tile < Op::kTiles;
+      const int first_tile = share.group(i) * Ring::kTilesPerStage, tile = first_tile + sub_tile;
+      const bool stores = thread < kStores && tile < Walk::tiles(op) && Walk::stores(op, tile, stored_token, rows);
       const Begun begun = stores ? op.begin(tile, feature, stored_token) : Begun{};
       ProductSums<Ring, Product> part;
 #pragma unroll 1
-      for (int chunk = 0; chunk < Product::kChunks; ++chunk, at.advance()) {
-        barrier_wait(at.full(), at.parity);
-        const u32 x = Product::kStreamX ? at.x_data() : at.shared + Ring::kXOffset,
-                  zeros = at.shared + Ring::kZeroOffset;
-        const int first_k = Product::kStreamX ? 0 : chunk * Ring::kStageK;
-        part.add_stage(at.data(), Product::chunk_k(chunk), {x, zeros, first_k, rows}, warp, lane);
-        release_stage(at.empty(), lane);
+      for (int p = 0; p < parts; ++p) {
+        const u32 present = Walk::present(op, p, first_tile, rows);
+#pragma unroll 1
+        for (int chunk = 0; chunk < Product::kChunks; ++chunk, at.advance()) {
+          barrier_wait(at.full(), at.parity);
+          const u32 x = Product::kStreamX ? at.x_data() : at.shared + Ring::kXOffset,
+                    zeros = at.shared + Ring::kZeroOffset;
+          const int first_k = Product::kStreamX ? 0 : chunk * Ring::kStageK;
+          part.add_stage(at.data(), Product::chunk_k(chunk), {x, zeros, first_k, present}, warp, lane);
+          release_stage(at.empty(), lane);
+        }
       }
       part.put(sums(buffer), warp, lane);
       consumer_sync();

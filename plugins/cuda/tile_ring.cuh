@@ -86,27 +86,42 @@ struct Member {
   }
 };
 
-// The tiles of a block: first row and first feature of y of each. kSharedRows rows at a time pass all features.
-template <int kOutColumns>
+// Where a tile is: its first row and feature of y, the end of the rows that it may have, and how many rows of the
+// weight come before the matrices that it is multiplied with.
+struct Place {
+  int row, rows, column, weights;
+};
+
+// The tiles of a block. kSharedRows rows at a time pass all features.
+template <class Op>
 struct Tiles {
+  static constexpr bool kListed = false;  // whether the kernel before says which tiles there are
+  static constexpr int kOutColumns = kTileColumns / Op::kParts;
   static constexpr int kHeight = kTileRows * kRowBlocks, kWidth = kOutColumns * kColumnBlocks;
   static constexpr int kAcross = ceil_div(TL_OUT, kWidth), kTogether = max_of(1, kSharedRows / kHeight);
   const Member& member;
-  int down;
+  int rows, down;
 
-  __device__ __forceinline__ Tiles(const Member& m, int rows) : member(m), down(ceil_div(rows, kHeight)) {}
+  __device__ __forceinline__ Tiles(const Member& m, const Op&, int r)
+      : member(m), rows(r), down(ceil_div(r, kHeight)) {}
   __device__ __forceinline__ int count() const { return down * kAcross; }
   __device__ __forceinline__ static int first() { return blockIdx.x / kCluster; }
   __device__ __forceinline__ static int next(int tile) { return tile + gridDim.x / kCluster; }
-  __device__ __forceinline__ int group(int tile) const { return tile / (kTogether * kAcross) * kTogether; }
-  __device__ __forceinline__ int group_rows(int tile) const { return min_of(kTogether, down - group(tile)); }
-  __device__ __forceinline__ int row(int tile) const {
-    const int within = tile % (kTogether * kAcross) % group_rows(tile);
-    return (group(tile) + within) * kHeight + member.row * kTileRows;
+  __device__ __forceinline__ bool reads_weights_once() const { return down == 1; }
+  __device__ __forceinline__ Place at(int tile) const {
+    const int group = tile / (kTogether * kAcross) * kTogether, group_rows = min_of(kTogether, down - group);
+    const int within = tile % (kTogether * kAcross);
+    return {(group + within % group_rows) * kHeight + member.row * kTileRows, rows,
+            within / group_rows * kWidth + member.column * kOutColumns, 0};
   }
-  __device__ __forceinline__ int column(int tile) const {
-    return tile % (kTogether * kAcross) / group_rows(tile) * kWidth + member.column * kOutColumns;
-  }
+  // The Op as it finishes a tile.
+  __device__ __forceinline__ static const Op& at(const Op& op, const Place&) { return op; }
+};
+
+// The tiles of a product with an Op; it may be specialised for one.
+template <class Op>
+struct TilesOf {
+  using Type = Tiles<Op>;
 };
 
 // A step's place in the shared memory: stages of (x | weights) | raw stages | barriers. A stage is full when its bytes
@@ -136,19 +151,19 @@ struct TileRing {
   }
 };
 
-// The weight rows of the tile whose first feature of y is `first`, `column` elements from their beginning.
-// Op::weight_row() says which they are: runs of Op::kRun rows. Each block of those that share them asks for some boxes.
+// The weight rows of the tile at `place`, `column` elements from their beginning. Op::weight_row() says which they are:
+// runs of Op::kRun rows. Each block of those that share them asks for some boxes.
 template <class Op>
-__device__ __forceinline__ void copy_columns(u32 target, const TensorMap& weight, const Member& member, int first,
-                                             int column, u32 full, u64 policy) {
+__device__ __forceinline__ void copy_columns(u32 target, const TensorMap& weight, const Member& member,
+                                             const Place& place, int column, u32 full, u64 policy) {
   constexpr int kBoxRows = min_of(Op::kRun, kTileColumns / kRowBlocks), kBoxes = kTileColumns / kBoxRows;
   static_assert(kTileColumns % kBoxRows == 0 && Op::kRun % kBoxRows == 0 && kBoxRows % 8 == 0);
   static_assert(kBoxes % kRowBlocks == 0, "blocks that share weights ask for as many boxes each");
 #pragma unroll
   for (int i = 0; i < kBoxes / kRowBlocks; ++i) {
     const int at = (i * kRowBlocks + member.row) * kBoxRows;
-    copy_box<(kRowBlocks > 1)>(target + at * kBlockRowBytes, weight, Op::weight_row(first, at), column, full,
-                               member.same_columns(), policy);
+    copy_box<(kRowBlocks > 1)>(target + at * kBlockRowBytes, weight, place.weights + Op::weight_row(place.column, at),
+                               column, full, member.same_columns(), policy);
   }
 }
 

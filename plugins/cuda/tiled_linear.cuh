@@ -61,41 +61,42 @@ struct ProductScales {
 // The warp that produces x and, unless others widen them, weights.
 template <class Op>
 struct TileProducer {
-  using Places = Tiles<kTileColumns / Op::kParts>;
+  using Places = typename TilesOf<Op>::Type;
   const TensorMap &x, &weight;
   const Member& member;
   Places tiles;
   u64 weight_policy, x_policy;
 
   // What arrives with a step besides what is widened into it.
-  __device__ __forceinline__ void copy_weight(const TileRing& ring, int tile, int step) const {
+  __device__ __forceinline__ void copy_weight(const TileRing& ring, const Place& place, int step) const {
     expect_bytes(ring.full(), kCopiedXBytes + (kWidened ? 0 : kWeightBytes));
     const int column = (member.split * kSteps + step) * kStepK;
-    if constexpr (!kWidened)
-      copy_columns<Op>(ring.weight(), weight, member, tiles.column(tile), column, ring.full(), weight_policy);
+    if constexpr (!kWidened) copy_columns<Op>(ring.weight(), weight, member, place, column, ring.full(), weight_policy);
   }
-  __device__ __forceinline__ void copy_x(const TileRing& ring, int tile, int step) const {
+  __device__ __forceinline__ void copy_x(const TileRing& ring, const Place& place, int step) const {
     if (member.column >= kXBoxes) return;
     const int column = (member.split * kSteps + step) * kStepK, row = member.column * kXBox;
-    copy_box<(kColumnBlocks > 1)>(ring.x() + row * kBlockRowBytes, x, tiles.row(tile) + row, column, ring.full(),
+    copy_box<(kColumnBlocks > 1)>(ring.x() + row * kBlockRowBytes, x, place.row + row, column, ring.full(),
                                   member.same_rows(), x_policy);
   }
   __device__ __forceinline__ void run(TileRing ring) const {
-    constexpr int kEarly = min_of(kStages, kSteps);
+    constexpr int kEarly = Places::kListed ? 0 : min_of(kStages, kSteps);
     const int first = Places::first();
-    if (first < tiles.count()) {
+    if (kEarly > 0 && first < tiles.count()) {
       TileRing early = ring;
-      for (int step = 0; step < kEarly; ++step, early.advance()) copy_weight(early, first, step);
+      const Place place = tiles.at(first);
+      for (int step = 0; step < kEarly; ++step, early.advance()) copy_weight(early, place, step);
     }
     wait_for_previous_kernel();
     allow_next_kernel();
     for (int tile = first; tile < tiles.count(); tile = Places::next(tile)) {
+      const Place place = tiles.at(tile);
       for (int step = 0; step < kSteps; ++step, ring.advance()) {
         if (tile != first || step >= kEarly) {
           barrier_wait(ring.empty(), ring.parity ^ 1);
-          copy_weight(ring, tile, step);
+          copy_weight(ring, place, step);
         }
-        copy_x(ring, tile, step);
+        copy_x(ring, place, step);
       }
     }
   }
@@ -105,7 +106,7 @@ struct TileProducer {
 template <class Op>
 struct TileConsumer {
   static_assert(kSplits == 1 || Op::kParts == 1, "the parts of a column would meet in different blocks");
-  using Places = Tiles<kTileColumns / Op::kParts>;
+  using Places = typename TilesOf<Op>::Type;
   const Op& op;
   const Member& member;
   Places tiles;
@@ -185,19 +186,22 @@ struct TileConsumer {
     if constexpr (kSplits > 1) {
       float slice[kSlice][4];
       const int tile = Places::first();
+      const Place place = tiles.at(tile);
       if (tile < tiles.count()) {
-        if constexpr (kScaledRows) op.warm(tiles.column(tile));
+        if constexpr (kScaledRows) op.warm(place.column);
         multiply(sums, ring);
       }
       exchange(sums, slice, ring.base);
       if (tile >= tiles.count()) return;
-      const int column = tiles.column(tile), first = column + member.split * kSlice * 8;
-      op.finish(slice, tiles.row(tile) + below, first, rows, min_of(column + kTileColumns, TL_OUT));
+      const int first = place.column + member.split * kSlice * 8;
+      op.finish(slice, place.row + below, first, place.rows, min_of(place.column + kTileColumns, TL_OUT));
     } else {
       for (int tile = Places::first(); tile < tiles.count(); tile = Places::next(tile)) {
-        if constexpr (kScaledRows) op.warm(tiles.column(tile));
+        const Place place = tiles.at(tile);
+        const auto& here = Places::at(op, place);
+        if constexpr (kScaledRows) here.warm(place.column);
         multiply(sums, ring);
-        op.finish(sums, tiles.row(tile) + below, tiles.column(tile), rows, TL_OUT);
+        here.finish(sums, place.row + below, place.column, place.rows, TL_OUT);
       }
     }
   }
@@ -208,16 +212,17 @@ __device__ __forceinline__ void tiled_linear(const TensorMap& x, const TensorMap
   extern __shared__ __align__(1024) char memory[];
   const TileRing ring{shared_address(memory)};
   const Member member;
-  const typename TileProducer<Op>::Places tiles(member, rows);
+  const typename TilesOf<Op>::Type tiles(member, op, rows);
   const int warp = uniform(threadIdx.x / 32), lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     ring.init();
     if constexpr (kWidened) RawRing{ring.base}.init();
   }
   tiled_sync();
+  if constexpr (TilesOf<Op>::Type::kListed) wait_for_previous_kernel();
   if (warp >= kConsumerWarps) {
     if constexpr (kWidened) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kOtherRegisters));
-    const u64 weight_policy = cache_policy(tiles.down == 1);
+    const u64 weight_policy = cache_policy(tiles.reads_weights_once());
     if (warp == kConsumerWarps) {
       if (elect_one()) {
         prefetch_map(x);

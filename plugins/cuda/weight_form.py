@@ -23,6 +23,10 @@ class BlockNumbers:
     dtype: str
     offsets: bool
 
+    def __str__(self) -> str:
+        """The numbers in words, by which timings of products tell weights apart."""
+        return f"blocks of {self.size} with {self.dtype} scales" + " and offsets" * self.offsets
+
     @property
     def bytes_per_block(self) -> int:
         """Bytes of the numbers of one block."""

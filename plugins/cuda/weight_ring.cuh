@@ -97,10 +97,40 @@ struct RingPosition {
 };
 
 // The rows of x that a stage is multiplied with: where the first lies in shared memory, and 16 zero bytes; the number
-// of the stage's first element in a row; how many rows there are.
+// of the stage's first element in a row; a bit for each row that there is.
 struct StageRows {
   u32 rows, zeros;
-  int first_k, count;
+  int first_k;
+  u32 present;
+};
+
+// In which order a kernel goes through weights: tile by tile, and of each through its parts, whose products with rows
+// of x are added up. An Op multiplies each of its kTiles tiles with all rows, unless this is specialised for it.
+template <class Op>
+struct WalkOf {
+  static constexpr bool kListed = false;  // whether the kernel before says which weights there are
+  __device__ __forceinline__ static constexpr int tiles(const Op&) { return Op::kTiles; }
+  __device__ __forceinline__ static constexpr int parts(const Op&) { return 1; }
+  // The tile of the weight that is a part of `tile`, as Op::first_row() knows it.
+  __device__ __forceinline__ static int weight_tile(const Op&, int, int tile) { return tile; }
+  // A bit for each row of x that a part of `tile` is multiplied with, and which row of x that is.
+  __device__ __forceinline__ static u32 present(const Op&, int, int, int rows) { return (1u << rows) - 1; }
+  __device__ __forceinline__ static int x_row(const Op&, int, int row) { return row; }
+  __device__ __forceinline__ static bool stores(const Op&, int, int row, int rows) { return row < rows; }
+};
+
+// A stage in that order, of those of one block.
+template <class Product, class Op>
+struct Step {
+  int group = 0, part = 0, chunk = 0;
+
+  __device__ __forceinline__ void advance(const Op& op) {
+    if (++chunk < Product::kChunks) return;
+    chunk = 0;
+    if (++part < WalkOf<Op>::parts(op)) return;
+    part = 0;
+    ++group;
+  }
 };
 
 // One product y = x @ weight.T of the kernel: kIn features in, all of which a block takes; x staying in shared memory
@@ -123,9 +153,9 @@ struct GroupShare {
   int part = blockIdx.x % Ring::kSplits;
 
   template <class Op>
-  __device__ __forceinline__ int groups() const {
-    constexpr int kGroups = ceil_div(Op::kTiles, Ring::kTilesPerStage);
-    return cluster < kGroups ? (kGroups - cluster + clusters - 1) / clusters : 0;
+  __device__ __forceinline__ int groups(const Op& op) const {
+    const int all = ceil_div(WalkOf<Op>::tiles(op), Ring::kTilesPerStage);
+    return cluster < all ? (all - cluster + clusters - 1) / clusters : 0;
   }
   __device__ __forceinline__ int group(int i) const { return cluster + i * clusters; }
 };
@@ -158,24 +188,30 @@ struct Producer {
 
   // Rows 8h..8h+7 of a tile lie one behind the other; past the last feature there is nothing to copy.
   template <class Product, class Op>
-  __device__ __forceinline__ void weights(const Op& op, int group, int chunk) {
+  __device__ __forceinline__ void weights(const Op& op, const Step<Product, Op>& step) {
+    using Walk = WalkOf<Op>;
     constexpr int kHalves = 2 * Ring::kTilesPerStage, kMine = ceil_div(kHalves, Ring::kProducers);
+    const int first_tile = share.group(step.group) * Ring::kTilesPerStage, chunk = step.chunk;
     const int first_k = share.part * Product::kPartK + chunk * Ring::kStageK;
     const u32 bytes = Product::chunk_k(chunk) * Ring::kWeightBits / 8;
     const u32 run_bytes = kBlock == 0 ? 0 : Product::chunk_k(chunk) / max_of(1, kBlock) * kBlockBytes;
-    u32 copied = Product::kStreamX ? rows * Product::chunk_k(chunk) * 2 : 0;
-    int present[kMine];
+    u32 copied = 0;
+    if constexpr (Product::kStreamX) {
+      copied = __popc(Walk::present(op, step.part, first_tile, rows)) * Product::chunk_k(chunk) * 2;
+    }
+    int present[kMine], tile[kMine];
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
       const int half = which + i * Ring::kProducers;
-      present[i] = half < kHalves ? op.num_rows(group * Ring::kTilesPerStage + half / 2, half % 2) : 0;
+      tile[i] = Walk::weight_tile(op, step.part, first_tile + half / 2);
+      present[i] = half < kHalves ? op.num_rows(tile[i], half % 2) : 0;
       copied += present[i] * bytes + (present[i] > 0 ? kNumberKinds * run_bytes : 0);
     }
     stage_begin(at.full(), copied);
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
       const int half = which + i * Ring::kProducers;
-      const u64 first = op.first_row(group * Ring::kTilesPerStage + half / 2, half % 2);
+      const u64 first = op.first_row(tile[i], half % 2);
       const char* from = static_cast<const char*>(op.weight) + (first * Product::kIn + first_k) * Ring::kWeightBits / 8;
       stage_copy_rows<8>(at.data() + half * 8 * Ring::kPitch, Ring::kPitch, from, Product::kIn * Ring::kWeightBits / 8,
                          present[i], bytes, at.full(), lane, policy);
@@ -193,30 +229,48 @@ struct Producer {
     if (!Product::kStreamX) stage_commit(at.full());
   }
 
-  template <class Product>
-  __device__ __forceinline__ void activations(const RingPosition<Ring>& to, const u16* x, int chunk) {
-    stage_copy_rows<Ring::kTokens>(to.x_data(), Ring::kStagedXPitch, x + chunk * Ring::kStageK, Product::kIn * 2, rows,
-                                   Product::chunk_k(chunk) * 2, to.full(), lane, policy);
+  template <class Product, class Op>
+  __device__ __forceinline__ void activations(const RingPosition<Ring>& to, const Op& op, const u16* x,
+                                              const Step<Product, Op>& step) {
+    using Walk = WalkOf<Op>;
+    const u16* from = x + step.chunk * Ring::kStageK;
+    const u32 bytes = Product::chunk_k(step.chunk) * 2;
+    if constexpr (Walk::kListed) {
+      const u32 present = Walk::present(op, step.part, share.group(step.group) * Ring::kTilesPerStage, rows);
+#pragma unroll 1
+      for (int row = 0; row < Ring::kTokens; ++row) {
+        const u16* source = from + static_cast<u64>(Walk::x_row(op, step.part, row)) * Product::kIn;
+        stage_copy_rows<1>(to.x_data() + row * Ring::kStagedXPitch, 0, source, 0, present >> row & 1, bytes, to.full(),
+                           lane, policy);
+      }
+    } else {
+      stage_copy_rows<Ring::kTokens>(to.x_data(), Ring::kStagedXPitch, from, Product::kIn * 2, rows, bytes, to.full(),
+                                     lane, policy);
+    }
     stage_commit(to.full());
   }
 
-  // Weights flow at once; x only after the previous kernel.
+  // Weights flow at once, unless the kernel before lists them; x only after the previous kernel.
   template <class Product, class Op>
   __device__ __forceinline__ void run(const Op& op, const u16* x) {
-    const int total = share.template groups<Op>() * Product::kChunks;
-    const int early = Product::kStreamX ? (total < Ring::kInFlight ? total : Ring::kInFlight) : total;
+    using Walk = WalkOf<Op>;
+    if constexpr (Walk::kListed) wait_for_previous_kernel();
+    const int total = share.groups(op) * Walk::parts(op) * Product::kChunks;
+    const int early = Product::kStreamX && !Walk::kListed ? (total < Ring::kInFlight ? total : Ring::kInFlight) : total;
     RingPosition<Ring> first = at;
-    for (int i = 0; i < early; ++i, at.advance()) {
+    Step<Product, Op> step, seen;
+    for (int i = 0; i < early; ++i, at.advance(), step.advance(op)) {
       acquire();
-      weights<Product>(op, share.group(i / Product::kChunks), i % Product::kChunks);
+      weights(op, step);
+      if constexpr (Product::kStreamX && Walk::kListed) activations(at, op, x, step);
     }
-    if constexpr (Product::kStreamX) {
+    if constexpr (Product::kStreamX && !Walk::kListed) {
       wait_for_previous_kernel();
-      for (int i = 0; i < early; ++i, first.advance()) activations<Product>(first, x, i % Product::kChunks);
-      for (int i = early; i < total; ++i, at.advance()) {
+      for (int i = 0; i < early; ++i, first.advance(), seen.advance(op)) activations(first, op, x, seen);
+      for (int i = early; i < total; ++i, at.advance(), step.advance(op)) {
         acquire();
-        weights<Product>(op, share.group(i / Product::kChunks), i % Product::kChunks);
-        activations<Product>(at, x, i % Product::kChunks);
+        weights(op, step);
+        activations(at, op, x, step);
       }
     }
   }

@@ -41,10 +41,10 @@ struct RawRing {
   }
 };
 
-// The warp that produces raw stages. Weights are no other kernel's output: it waits for none.
+// The warp that produces raw stages. Weights are no other kernel's output: it waits for none, but for a list of tiles.
 template <class Op>
 struct RawProducer {
-  using Places = Tiles<kTileColumns / Op::kParts>;
+  using Places = typename TilesOf<Op>::Type;
   static constexpr int kRuns = kTileColumns / 8, kRunPieces = kRunBlocks * kBlockBytes / 16,
                        kPiecesPerBlock = kBlockBytes / 16;
   const TensorMap& weight;
@@ -55,7 +55,7 @@ struct RawProducer {
   int lane;
 
   // 16 bytes at a time, by all lanes; zeros for rows and blocks that there are not.
-  __device__ __forceinline__ void copy_numbers(const RawRing& raw, int first, int column) const {
+  __device__ __forceinline__ void copy_numbers(const RawRing& raw, const Place& place, int column) const {
     constexpr int kBlocks = TL_IN / max_of(1, kBlock);
     const void* kinds[2] = {numbers.scale, numbers.offset};
     const int first_block = column / max_of(1, kBlock);
@@ -64,9 +64,9 @@ struct RawProducer {
 #pragma unroll 1
       for (int i = lane; i < kRuns * kRunPieces; i += 32) {
         const int run = i / kRunPieces, piece = i % kRunPieces;
-        const int row = Op::weight_row(first, run * 8), block = first_block + piece / kPiecesPerBlock;
+        const int row = Op::weight_row(place.column, run * 8), block = first_block + piece / kPiecesPerBlock;
         const bool valid = row < Op::kParts * TL_OUT && block < kBlocks;
-        const u64 group = row / 8;
+        const u64 group = (place.weights + row) / 8;
         const u64 from = valid ? (group * kBlocks + first_block) * kBlockBytes + piece * 16 : 0;
         copy16(raw.numbers() + (kind * kRuns * kRunPieces + i) * 16, static_cast<const char*>(kinds[kind]) + from,
                valid);
@@ -76,15 +76,16 @@ struct RawProducer {
   }
   __device__ __forceinline__ void run(RawRing raw) const {
     for (int tile = Places::first(); tile < tiles.count(); tile = Places::next(tile)) {
+      const Place place = tiles.at(tile);
       for (int step = 0; step < kSteps; step += kRawSteps, raw.advance()) {
         barrier_wait(raw.empty(), raw.parity ^ 1);
-        const int column = (member.split * kSteps + step) * kStepK, first = tiles.column(tile);
+        const int column = (member.split * kSteps + step) * kStepK;
         if (elect_one()) {
           expect_bytes(raw.full(), kWeightBytes);
-          copy_columns<Op>(raw.weight(), weight, member, first, column * bits_of(kWeightForm) / 8, raw.full(), policy);
+          copy_columns<Op>(raw.weight(), weight, member, place, column * bits_of(kWeightForm) / 8, raw.full(), policy);
         }
         __syncwarp();
-        if constexpr (kBlock != 0) copy_numbers(raw, first, column);
+        if constexpr (kBlock != 0) copy_numbers(raw, place, column);
       }
     }
   }
@@ -109,7 +110,7 @@ struct PairNumbers {
 // One of the warps that make steps of raw stages.
 template <class Op>
 struct Widener {
-  using Places = Tiles<kTileColumns / Op::kParts>;
+  using Places = typename TilesOf<Op>::Type;
   static constexpr bool kInt8 = kWeightForm == WeightForm::kInt8;
   // A warp takes kRows rows of a step at a time: lanes that follow each other have rows that do, so that they meet in
   // no bank, and pieces of 16 bytes.

@@ -28,8 +28,8 @@ from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 
 LIMITS = {"max_batch_size": 5, "max_input_len": 64, "max_seq_len": 64, "max_num_tokens": 100}
-# Without MPNet's padding token, which transformers gives no position of its own.
-TEXTS = [[2 if token == 1 else token for token in text] for text in random_prompts(seed=0, count=23)]
+# Without padding tokens, which transformers gives no positions of their own.
+TEXTS = [[3 if token in (1, 2) else token for token in text] for text in random_prompts(seed=0, count=23)]
 POOLINGS: dict[str, dict[str, bool]] = {
     "mean": {},
     "mean-normalized": {"normalize": True},
@@ -191,7 +191,7 @@ def test_quantized_weights(encoder_dir: Path, tmp_path: Path, encoder: LLM) -> N
     assert 0.999 < similarity.min() < 1
 
 
-@pytest.mark.parametrize("family", ["mpnet", "modernbert"])
+@pytest.mark.parametrize("family", ["roberta", "mpnet", "modernbert"])
 def test_models_with_an_lm_head(family: str, tmp_path: Path) -> None:
     """Published checkpoints are of this class, where names have a prefix and the head has tensors of its own."""
     model = AutoModelForMaskedLM.from_config(tiny_config(family), attn_implementation="eager").eval()

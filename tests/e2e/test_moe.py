@@ -18,7 +18,6 @@ from tests.models import MOE_FAMILIES, round_matrices, save_tiny_model
 from tests.tolerances import assert_close
 from trtllm_lite.builder.build import build_engine
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.errors import BuildError
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.quantize.products import find_products
 from trtllm_lite.runtime import ModelRunner
@@ -58,12 +57,6 @@ def test_experts_in_16_bits_are_those_of_the_rounded_model(tmp_path: Path) -> No
     outputs = generate(ModelRunner.from_dir(tmp_path / "engine"), prompts, 8)
     for prompt, (tokens, logits) in zip(prompts, outputs, strict=True):
         check_greedy(model, prompt, tokens, logits, "float16")
-
-
-def test_gpus_have_no_kernels_for_experts_yet(tiny: TinyEngine, tmp_path: Path) -> None:
-    convert_checkpoint(str(tiny.directory / "model"), tmp_path / "checkpoint", "bfloat16")
-    with pytest.raises(BuildError, match=r"mixtures of experts .* build for --target cpu"):
-        build_engine(tmp_path / "checkpoint", tmp_path / "engine", target="sm_90", **TINY_LIMITS)
 
 
 def test_schemes_leave_experts_and_routers_as_they_are(tiny: TinyEngine) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.models import MOE_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.timing_caches import save_tiles_first
 from tests.tolerances import GPU_TOLERANCES, Tolerance, assert_close
 from trtllm_lite.builder import build_engine
@@ -19,6 +19,14 @@ from trtllm_lite.quantize.schemes import FULL_PRECISION
 from trtllm_lite.runtime import ModelRunner
 
 SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+WITHOUT_HEAD_DIM = (
+    *("phi3", "cohere", "starcoder2", "smollm3", "granite", "olmo2", "olmo3", "gpt_neox", "olmoe", "qwen2_moe"),
+    "granitemoe",
+)
+EXPERT_SHAPES: dict[str, dict[str, Any]] = {
+    "qwen2_moe": {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80},
+    "qwen3_moe": {"moe_intermediate_size": 48},
+}
 LIMITS = {"max_batch_size": 20, "max_input_len": 100, "max_seq_len": 128, "max_num_tokens": 160}
 # Lengths around the edges of blocks (32 tokens) and of the kernels' tiles.
 LENGTHS = (1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 5, 7, 11, 97, 40, 50, 9, 8)
@@ -44,14 +52,10 @@ def in_words_of(family: str, shape: dict[str, Any]) -> dict[str, Any]:
     if family == "gpt2":
         names = {"hidden_size": "n_embd", "intermediate_size": "n_inner", "num_attention_heads": "n_head"}
         return {names[name]: value for name, value in shape.items() if name in names}
-    has_head_dim = family not in ("phi3", "cohere", "starcoder2", "smollm3", "granite")
-    has_head_dim = family not in ("phi3", "cohere", "starcoder2", "smollm3", "granite", "olmo2", "olmo3")
-    return {name: value for name, value in shape.items() if name != "head_dim" or has_head_dim}
-    without_head_dim = ("phi3", "cohere", "starcoder2", "gpt_neox")
-    lacking = {"head_dim"} if family in without_head_dim else set()
+    lacking = {"head_dim"} if family in WITHOUT_HEAD_DIM else set()
     if family == "gpt_neox":
         lacking.add("num_key_value_heads")
-    return {name: value for name, value in shape.items() if name not in lacking}
+    return {name: value for name, value in shape.items() if name not in lacking} | EXPERT_SHAPES.get(family, {})
 
 
 def make_case(
@@ -80,7 +84,8 @@ def make_case(
 
 
 DTYPES = ("bfloat16", "float16")
-KINDS = [(family, dtype, tiled) for family in NETWORK_FAMILIES for dtype in DTYPES for tiled in (False, True)]
+FAMILIES = (*NETWORK_FAMILIES, *MOE_FAMILIES)
+KINDS = [(family, dtype, tiled) for family in FAMILIES for dtype in DTYPES for tiled in (False, True)]
 
 
 @pytest.fixture(scope="module", params=KINDS)

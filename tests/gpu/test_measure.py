@@ -2,32 +2,40 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.gpu.test_engine import LIMITS, SHAPE
 from tests.models import save_tiny_model
 from trtllm_lite.builder import build_engine
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, load_timing_cache
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.inspect import inspect_path
+from trtllm_lite.quantize.schemes import FULL_PRECISION
 from trtllm_lite.runtime import ModelRunner
 
 
-def test_what_was_measured_is_kept_and_used(tmp_path: Path) -> None:
-    save_tiny_model("llama", tmp_path / "model", **SHAPE, head_dim=16)
+@pytest.mark.parametrize("qformat", [FULL_PRECISION, "fp8_rowwise", "int8_wo", "int4_wo"])
+def test_what_was_measured_is_kept_and_used(tmp_path: Path, qformat: str) -> None:
+    shape = SHAPE | {"intermediate_size": 128}  # a multiple of what rows of 4 bits are multiples of
+    save_tiny_model("llama", tmp_path / "model", **shape, head_dim=16)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
     limits = LIMITS | {"max_batch_size": 300, "max_num_tokens": 600}
     build_engine(
         tmp_path / "checkpoint",
         tmp_path / "engine",
         **limits,
+        qformat=qformat,
+        group_size=32,
         target="sm_90",
         output_timing_cache=tmp_path / "cache.json",
         fast_build=True,
     )
     cache = load_timing_cache(tmp_path / "cache.json")
-    measured = {(timing.product, timing.rows) for timing in cache.kernels}
+    of_library = {timing for timing in cache.kernels if timing.product.dtype == "bfloat16"}
+    measured = {(timing.product, timing.rows) for timing in of_library}
     contested = {(timing.product, timing.rows) for timing in cache.kernels if timing.kernel == CUBLASLT}
-    assert measured == contested  # it is in every contest
-    assert {64, 128, 256, 512} <= {rows for _, rows in measured}
+    assert measured == contested  # it is in every contest of weights of 16 bits
+    assert {64, 128, 256, 512} <= {timing.rows for timing in set(cache.kernels) - of_library or of_library}
     assert all(timing.microseconds > 0 for timing in (*cache.kernels, *cache.products))
     assert all(timing.microseconds <= timing.heuristic_microseconds for timing in cache.products)
     tactics = inspect_path(tmp_path / "engine").tactics

@@ -104,8 +104,13 @@ def lowered(
 ) -> Lowered:
     """The programs of a network, without machine code; ``tiled``: a timing cache prefers tiled kernels."""
     dtype = {ir.DataType.BFLOAT16: "bfloat16", ir.DataType.FLOAT16: "float16"}[(shape or cuda_shape()).dtype]
+    return lowered_model(quantized(shape or cuda_shape(), qformat, cache), dtype, targets, tiled, **limits)
+
+
+def lowered_model(model: ir.Model, dtype: str, targets: str = "sm_90", tiled: bool = False, **limits: int) -> Lowered:
+    """As :func:`lowered`, of any network whose activations are ``dtype``."""
     devices, bounds = parse_targets(targets.split(",")), BuildLimits(**{**LIMITS, **limits})
-    fused = fuse_into_plugins(quantized(shape or cuda_shape(), qformat, cache), AUTO_DTYPE, bounds)
+    fused = fuse_into_plugins(model, AUTO_DTYPE, bounds)
     bounds = replace(bounds, cache_groups=fused.cache_groups)
     timings = tiles_first(fused.graph, dtype, bounds, devices[0]) if tiled else None
     return lower_network(fused.graph, dtype, bounds, devices, timings)

@@ -1,6 +1,7 @@
 """A product is computed by the fastest way that was measured for a size of step, or else that is expected to be."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -10,6 +11,8 @@ from trtllm_lite.builder.cuda.products.choices import chooser
 from trtllm_lite.builder.cuda.products.sites import Choice, Site, implement
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, FORMAT_VERSION, KernelTiming, TimingCache
 from trtllm_lite.builder.cuda.targets import parse_targets
+from trtllm_lite.plugins.cuda.peer_rows import on_first_rank
+from trtllm_lite.plugins.cuda.row_scales import E4M3, RowScales
 from trtllm_lite.plugins.launch import Buffer, Launch, WeightBuffers, symbol
 from trtllm_lite.plugins.paged_attention.launches import Cache, Heads
 from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
@@ -29,6 +32,22 @@ def _site(gated: bool, bucket: Bucket) -> Site:
 
 
 GATED, PLAIN = _site(True, SMALL), _site(False, SMALL)
+
+
+def _quantized(qformat: str) -> Site:
+    """The product of which the weight is stored otherwise, and maybe the rows."""
+    bytes_of = {"fp8": E4M3, "fp8_rowwise": E4M3, "int8_sq": "int8"}
+    rows = bytes_of.get(qformat)
+    dtype = rows or qformat.split()[0]
+    blocks = 1 if dtype != "int4" else 128 // int(qformat.split()[1])
+    scale = Buffer("scale", "float32" if blocks == 1 else "float16", (256, blocks), "weight")
+    weight = WeightBuffers(Buffer("weight", dtype, (256, 128), "weight"), scale, rows=rows)
+    per_row = Buffer("x_scale", "float32", ("num_tokens",)) if qformat in ("fp8_rowwise", "int8_sq") else None
+    scales = None if rows is None else RowScales(rows, 0.5, per_row is not None, per_row)
+    return replace(PLAIN, weight=weight, x_scales=scales)
+
+
+FORMATS = ("fp8", "fp8_rowwise", "int8_sq", "int8", "int4 32", "int4 64")
 
 
 def _cache(site: Site, times: dict[int, dict[str, float]], size: int, arch: str = "sm_90a") -> TimingCache:
@@ -64,9 +83,9 @@ def test_a_kernel_behind_products_of_16_bits_writes_the_cache() -> None:
     site = replace(PLAIN, tokens=NewTokens(query, Cache(keys, values, *step, 0), (cos, sin), heads))
     assert site.tile_configs(64, H200) == PLAIN.tile_configs(64, H200)
     _, behind_cublaslt = implement(site, Choice(None, ""), H200)
-    product, behind_tiles = implement(site, Choice(site.tile_configs(64, H200)[0], ""), H200)
-    assert isinstance(product, Launch)
-    assert product.kernel.name == "linear_tiled"
+    tiled, behind_tiles = implement(site, Choice(site.tile_configs(64, H200)[0], ""), H200)
+    assert isinstance(tiled, Launch)
+    assert tiled.kernel.name == "linear_tiled"
     assert behind_tiles == behind_cublaslt
 
 
@@ -96,6 +115,35 @@ def test_without_measurements_it_is_cublaslt() -> None:
         assert chooser(SMALL, H200, timings)(GATED) == Choice(None, "no tiled kernel was measured")
 
 
+@pytest.mark.parametrize("qformat", FORMATS)
+def test_the_fastest_is_chosen_for_quantized_weights(qformat: str) -> None:
+    site = _quantized(qformat)
+    assert _chosen(chooser(SMALL, H200, None)(site), site, 64) == FIRST
+    decode = Bucket("decode_16", 16, decode=True)
+    for fastest, bucket in product((FIRST, SECOND), (SMALL, decode)):
+        times = {CUBLASLT: 1.0, FIRST: 9.5, SECOND: 10.0} | {fastest: 8.0}
+        choice = chooser(bucket, H200, _cache(site, {64: times}, 64))(site)
+        assert _chosen(choice, site, 64) == fastest
+        assert choice.reason.startswith("fastest on Test GPU: 64 rows 8.0 us (")
+        assert CUBLASLT not in choice.reason
+
+
+@pytest.mark.parametrize("qformat", FORMATS)
+def test_timings_are_of_one_format(qformat: str) -> None:
+    sites = {other: _quantized(other) for other in FORMATS} | {"bfloat16": PLAIN}
+    timings = _cache(sites[qformat], {64: {FIRST: 9.0, SECOND: 8.0}}, 64)
+    measured = {name for name, site in sites.items() if "fastest" in chooser(SMALL, H200, timings)(site).reason}
+    assert measured == {qformat}
+
+
+def test_cublaslt_stores_no_rows_on_other_ranks() -> None:
+    site = replace(PLAIN, peers=on_first_rank(Buffer("ranks", "int32", (8,), "state"), 512))
+    assert _chosen(chooser(SMALL, H200, None)(site), site, 64) == FIRST
+    timings = _cache(PLAIN, {64: {CUBLASLT: 1.0, FIRST: 9.0, SECOND: 8.0}}, 64)
+    assert _chosen(chooser(SMALL, H200, timings)(site), site, 64) == SECOND
+    assert _chosen(chooser(SMALL, H200, timings)(site.here), site, 64) == CUBLASLT
+
+
 def _cut_times(site: Site, times: dict[int, dict[int, float]]) -> TimingCache:
     """``times`` by rows, which are those of a size of step, and by the parts that the depth is cut into."""
     timings = [
@@ -106,6 +154,7 @@ def _cut_times(site: Site, times: dict[int, dict[int, float]]) -> TimingCache:
     return TimingCache(FORMAT_VERSION, "Test GPU", "sm_90a", 130100, (), tuple(timings))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", E4M3])
 @pytest.mark.parametrize(
     ("times", "best"),
     [
@@ -115,10 +164,14 @@ def _cut_times(site: Site, times: dict[int, dict[int, float]]) -> TimingCache:
         ({64: {2: 10.0, 4: 10.4}, 1024: {4: 100.0}}, 2),  # no such steps generate
     ],
 )
-def test_the_depth_is_cut_as_is_best_for_steps_that_generate(times: dict[int, dict[int, float]], best: int) -> None:
-    weight = Buffer("weight", "bfloat16", (4096, 14336), "weight")
-    x, y = (Buffer(name, "bfloat16", ("num_tokens", extent)) for name, extent in (("x", 14336), ("y", 4096)))
-    site = Site(y, x, WeightBuffers(weight), "bfloat16", symbol("num_tokens"), 64, "none")
+def test_the_depth_is_cut_as_is_best_for_steps_that_generate(
+    times: dict[int, dict[int, float]], best: int, dtype: str
+) -> None:
+    weight = WeightBuffers(Buffer("weight", dtype, (4096, 14336), "weight"))
+    if dtype == E4M3:
+        weight = replace(weight, scale=Buffer("scale", "float32", (4096, 1), "weight"), rows=E4M3)
+    x, y = Buffer("x", dtype, ("num_tokens", 14336)), Buffer("y", "bfloat16", ("num_tokens", 4096))
+    site = Site(y, x, weight, "bfloat16", symbol("num_tokens"), 64, "none")
     cuts = set()
     for bucket in (Bucket("decode_1", 1, decode=True), *step_buckets(2000)):
         choice = chooser(bucket, H200, _cut_times(site, times), deterministic=True)(site)

@@ -1,18 +1,26 @@
 """Contests: what all contestants of a product read stays as it was made up."""
 
+from itertools import pairwise
+from math import prod
+
 import pytest
 
 from tests.unit.builder.cuda_engines import LIMITS, cuda_shape
 from tests.unit.builder.networks import network
 from tests.unit.quantize.made_up import made_up
+from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
 from trtllm_lite.builder.cuda.layout import buffers_of
 from trtllm_lite.builder.cuda.planning import Lowered, LoweredProgram
 from trtllm_lite.builder.cuda.products.contests import Contest, lower_contests
+from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.builder.pipeline import run_passes
-from trtllm_lite.plugins.launch import Buffer, Matmul, Operand, Slice
+from trtllm_lite.builder.pipeline import fuse_into_plugins, run_passes
+from trtllm_lite.builder.sharding import shard
+from trtllm_lite.network.dtypes import ONNX
+from trtllm_lite.plugins.launch import Buffer, Launch, Matmul, Operand, Slice
 from trtllm_lite.quantize.network import Recipe, quantize_network
+from trtllm_lite.quantize.schemes import FULL_PRECISION
 
 (H200,) = parse_targets(["sm_90"])
 Place = tuple[int, int]  # first byte of the arena, and one past the last
@@ -62,14 +70,83 @@ def test_contestants_of_a_product_read_the_same(contests: tuple[Lowered, list[Co
         assert all(set(other) == set(first) for other in others)
 
 
-@pytest.mark.parametrize("qformat", ["fp8_rowwise", "int8_wo", "int4_wo"])
-def test_the_library_multiplies_no_quantized_weights(qformat: str) -> None:
-    source = network(cuda_shape(hidden=128, inter=192))
-    quantized, _ = quantize_network(source, Recipe(qformat, group_size=64), made_up(source))
-    model, _ = run_passes(quantized)
-    lowered, _ = lower_contests(model.graph, "bfloat16", BuildLimits(**LIMITS), H200, max_contestants=3)
-    products = [command for program in lowered.programs for command in program.commands if isinstance(command, Matmul)]
-    assert {_buffer(product.weight).dtype for product in products} <= {"bfloat16"}
+@pytest.mark.parametrize(
+    ("qformat", "weight", "rows", "row_scales", "blocks"),
+    [
+        ("fp8", "float8_e4m3fn", "float8_e4m3fn", False, ""),
+        ("fp8_rowwise", "float8_e4m3fn", "float8_e4m3fn", True, ""),
+        ("int8_sq", "int8", "int8", True, ""),
+        ("int8_wo", "int8", "bfloat16", False, ""),
+        ("int4_wo", "int4", "bfloat16", False, "blocks of 64 with float16 scales"),
+    ],
+)
+def test_tiled_kernels_compete_for_quantized_weights(
+    qformat: str, weight: str, rows: str, row_scales: bool, blocks: str
+) -> None:
+    lowered, found = _quantized_contests(qformat)
+    of_bytes = {contest.product for contest in found if contest.product.dtype != "bfloat16"}
+    assert len(of_bytes) == 4  # of attention and of the MLP
+    for product in of_bytes:
+        form = (product.dtype, product.x_dtype, product.row_scales, product.blocks)
+        assert form == (weight, rows, row_scales, blocks)
+    by_name = {program.name: program for program in lowered.programs}
+    for contest in found:
+        commands = [command for name in contest.programs.values() for command in by_name[name].commands]
+        products = [command for command in commands if isinstance(command, Matmul)]
+        assert bool(products) == (contest.product not in of_bytes) == (CUBLASLT in contest.programs)
+        assert {_buffer(product.weight).dtype for product in products} <= {"bfloat16"}
+        assert 1 < len(contest.programs) <= 4
+
+
+@pytest.mark.parametrize("qformat", ["fp8_rowwise", "int8_sq"])
+def test_contestants_read_rows_of_bytes_and_their_scales(qformat: str) -> None:
+    lowered, found = _quantized_contests(qformat)
+    by_name = {program.name: program for program in lowered.programs}
+    given = {b: _place(lowered, b) for program in lowered.programs for b in _arena(program) if "given" in b.name}
+    for first, second in pairwise(sorted(given.values())):
+        assert first[1] <= second[0]
+    for contest in (contest for contest in found if contest.product.row_scales):
+        for name in contest.programs.values():
+            read = sorted(buffer.dtype for buffer in _arena(by_name[name]) if buffer in given)
+            residuals = ["bfloat16"] * contest.product.residual
+            assert read == sorted([contest.product.x_dtype, "float32", *residuals])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("qformat", [FULL_PRECISION, "fp8_rowwise"])
+def test_contestants_of_a_rank_need_no_other_rank(qformat: str, dtype: str) -> None:
+    """In large steps its products store rows on others, of which there are none where it is measured."""
+    lowered, found = _quantized_contests(qformat, dtype, tp_size=2, max_batch_size=64, max_num_tokens=2048)
+    assert {contest.product.out_dtype for contest in found} == {dtype, "float32"}  # logits are of float32
+    names = {name for contest in found for name in contest.programs.values()}
+    first, *programs = lowered.programs
+    assert {program.name for program in programs} == names
+    assert {1, 2} == {macros["TL_ROWS_ON"] for macros in _macros(first) if "TL_ROWS_ON" in macros}
+    for program in programs:
+        assert {macros["TL_ROWS_ON"] for macros in _macros(program) if "TL_ROWS_ON" in macros} <= {0}
+        assert {buffer.kind for command in program.commands for buffer in buffers_of(command)} <= {"arena", "weight"}
+        for product in (command for command in program.commands if isinstance(command, Matmul)):
+            *parts, _ = _extents(_buffer(product.weight))
+            assert product.out_features == prod(parts)
+
+
+def _quantized_contests(qformat: str, dtype: str = "bfloat16", **limits: int) -> tuple[Lowered, list[Contest]]:
+    """Those of the first rank."""
+    shape = cuda_shape(hidden=128, inter=384, head_dim=64, vocab=128, tied=False, dtype=ONNX[dtype])
+    source = network(shape)
+    model, _ = quantize_network(source, Recipe(qformat, group_size=64), made_up(source))
+    bounds = BuildLimits(**{**LIMITS, **limits})
+    fused = fuse_into_plugins(model, AUTO_DTYPE, bounds).graph
+    graph = fused if bounds.tp_size == 1 else shard(fused, bounds.tp_size)[0]
+    return lower_contests(graph, dtype, bounds, H200, max_contestants=3)
+
+
+def _macros(program: LoweredProgram) -> list[dict[str, int | str]]:
+    return [dict(command.kernel.defines) for command in program.commands if isinstance(command, Launch)]
+
+
+def _extents(weight: Buffer) -> list[int]:
+    return [extent for extent in weight.shape if isinstance(extent, int)]
 
 
 def _buffer(operand: Operand) -> Buffer:

@@ -26,7 +26,7 @@ from trtllm_lite.quantize.network import Recipe, no_calibration, quantize_networ
 
 LIMITS = {"max_batch_size": 4, "max_input_len": 64, "max_seq_len": 64, "max_num_tokens": 200}
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}  # heads of 16 elements
-TEXTS = [[2 if token == 1 else token for token in text] for text in random_prompts(seed=3, count=4)]
+TEXTS = [[3 if token in (1, 2) else token for token in text] for text in random_prompts(seed=3, count=4)]
 
 
 def _lowered(directory: Path, targets: str = "sm_90", qformat: str = "full_prec") -> Lowered:

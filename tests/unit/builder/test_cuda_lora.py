@@ -13,7 +13,7 @@ from tests.unit.builder.cuda_engines import CUDA_VARIANTS, cuda_plan, cuda_shape
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from tests.unit.builder.cuda_low_rank import fill_slot, row_lists
 from tests.unit.builder.networks import Shape
-from tests.unit.builder.test_cuda_numerics import _state, _step_inputs
+from tests.unit.builder.test_cuda_numerics import _step_inputs, sequences_of
 from trtllm_lite.builder.graph import nodes_of
 from trtllm_lite.builder.passes.lora import projections_of
 from trtllm_lite.engine.plan import LaunchInstruction, Plan, Program
@@ -71,7 +71,7 @@ def _check(shape: Shape, qformat: str = FULL_PRECISION, target: str = "sm_90", t
     table = BYTE_TOLERANCES if qformat in ("fp8_rowwise", "fp8") else ROUNDED_TOLERANCES
     for choice in CHOICES:
         networks = [model, *(_merged(model, adapter) for adapter in adapters)]
-        states = [_state(shape, card) for _ in networks]
+        states = [sequences_of(shape, card) for _ in networks]
         for lens, program in STEPS:
             feeds = [state.feeds(lens) for state in states]
             inputs = _step_inputs(feeds[0], len(lens)) | _lists(choice, lens, card.num_loras)

@@ -27,14 +27,14 @@ def _step_inputs(feeds: Feeds, sequences: int) -> Feeds:
     return feeds | packed | {"token_slots": none} | drawn
 
 
-def _state(shape: Shape, card: CudaInterpreter) -> Sequences:
+def sequences_of(shape: Shape, card: CudaInterpreter) -> Sequences:
     symbols = card.plan.symbols
     groups = symbols["num_tables"] // symbols["num_seqs"]
     tables = {"tokens_per_block": BLOCK, "num_blocks": symbols["num_blocks"], "num_groups": groups}
     return Sequences(shape, num_seqs=3, **tables)
 
 
-def _check(
+def check_step(
     card: CudaInterpreter,
     state: Sequences,
     lens: list[int],
@@ -54,7 +54,7 @@ def _check(
 def test_programs_compute_the_networks_logits(variant: str, tiled: bool) -> None:
     shape = CUDA_VARIANTS[variant]
     card = CudaInterpreter(lowered(shape, tiled=tiled))
-    state, model = _state(shape, card), quantized(shape, FULL_PRECISION)
+    state, model = sequences_of(shape, card), quantized(shape, FULL_PRECISION)
     for lens, program in (
         ([31, 1, 4], "mixed"),
         ([1, 1, 1], "decode_4"),
@@ -62,16 +62,16 @@ def test_programs_compute_the_networks_logits(variant: str, tiled: bool) -> None
         ([1, 1, 1], "mixed"),
         ([1, 1, 1], "decode_4"),
     ):
-        _check(card, state, lens, program, model)
+        check_step(card, state, lens, program, model)
 
 
 def test_programs_have_the_frequencies_of_long_caches() -> None:
     """Of LongRoPE, where the network's caches and the engine's sequences are longer than pretraining."""
     shape = cuda_shape(original_length=32)
     card = CudaInterpreter(lowered(shape))
-    state, model = _state(shape, card), quantized(shape, FULL_PRECISION)
+    state, model = sequences_of(shape, card), quantized(shape, FULL_PRECISION)
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4")):
-        _check(card, state, lens, program, model)
+        check_step(card, state, lens, program, model)
 
 
 @pytest.mark.parametrize("variant", ["llama", "gemma2", "cohere", "gpt_neox", "olmo2", "plain"])
@@ -79,7 +79,7 @@ def test_stages_compute_what_the_network_does(variant: str) -> None:
     """Each hands its rows on in 16 bits."""
     shape = CUDA_VARIANTS[variant]
     first, last = map(CudaInterpreter, lowered_stages(shape, pp_size=2))
-    state, model = _state(shape, last), quantized(shape, FULL_PRECISION)
+    state, model = sequences_of(shape, last), quantized(shape, FULL_PRECISION)
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
         feeds = state.feeds(lens)
         inputs = _step_inputs(feeds, len(lens))
@@ -97,18 +97,18 @@ def test_programs_compute_what_the_quantized_network_does(variant: str, qformat:
     """Steps of many rows widen weights in tiled kernels, where the target has these."""
     shape = replace(CUDA_VARIANTS[variant], inter=128)
     card = CudaInterpreter(lowered(shape, target, qformat=qformat))
-    state, model = _state(shape, card), quantized(shape, qformat)
+    state, model = sequences_of(shape, card), quantized(shape, qformat)
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
-        _check(card, state, lens, program, model)
+        check_step(card, state, lens, program, model)
     assert kernel in card.ran
 
 
 def test_programs_with_expanded_weights_compute_what_the_quantized_network_does() -> None:
     shape = CUDA_VARIANTS["llama"]
     card = CudaInterpreter(lowered(shape, qformat="fp8_wo"))
-    state, model = _state(shape, card), quantized(shape, "fp8_wo")
+    state, model = sequences_of(shape, card), quantized(shape, "fp8_wo")
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4")):
-        _check(card, state, lens, program, model)
+        check_step(card, state, lens, program, model)
 
 
 @pytest.mark.parametrize("qformat", ["fp8", "fp8_rowwise", "int8_sq"])
@@ -117,9 +117,9 @@ def test_programs_of_bytes_compute_what_the_quantized_network_does(variant: str,
     """Where 16 bits turn a rounding to a byte, logits differ: only most of what they say is compared."""
     shape = CUDA_VARIANTS[variant]
     card = CudaInterpreter(lowered(shape, qformat=qformat))
-    state, model = _state(shape, card), quantized(shape, qformat)
+    state, model = sequences_of(shape, card), quantized(shape, qformat)
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
-        _check(card, state, lens, program, model, BYTE_TOLERANCES)
+        check_step(card, state, lens, program, model, BYTE_TOLERANCES)
     assert "quantize_rows" in card.ran
 
 
@@ -127,16 +127,16 @@ def test_programs_of_bytes_compute_what_the_quantized_network_does(variant: str,
 def test_programs_with_caches_of_bytes_compute_what_the_quantized_network_does(cache: str) -> None:
     shape = CUDA_VARIANTS["wgmma"]
     card = CudaInterpreter(lowered(shape, cache=cache))
-    state, model = _state(shape, card), quantized(shape, FULL_PRECISION, cache)
+    state, model = sequences_of(shape, card), quantized(shape, FULL_PRECISION, cache)
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4"), ([1, 6, 2], "mixed")):
-        _check(card, state, lens, program, model, BYTE_TOLERANCES)
+        check_step(card, state, lens, program, model, BYTE_TOLERANCES)
 
 
 def test_a_padded_decode_step_computes_the_same() -> None:
     """Captured steps are padded with rows that read and write a block that no sequence has."""
     shape = CUDA_VARIANTS["llama"]
     card, alone = CudaInterpreter(lowered(shape)), CudaInterpreter(lowered(shape))
-    state = _state(shape, card)
+    state = sequences_of(shape, card)
     state.block_tables %= 5  # block 5 is the padding's; sequences share others, which no numbers below depend on
     inputs = _step_inputs(state.feeds([1, 1, 1]), 3)
     padding = {name: np.zeros(1, np.int32) for name in ("token_ids", "position_ids", "past_lens")}
@@ -151,7 +151,7 @@ def test_a_padded_decode_step_computes_the_same() -> None:
 def test_a_sampled_token_is_the_next_input_without_leaving_the_card() -> None:
     shape = CUDA_VARIANTS["llama"]
     card, told = CudaInterpreter(lowered(shape)), CudaInterpreter(lowered(shape))
-    state = _state(shape, card)
+    state = sequences_of(shape, card)
     first = _step_inputs(state.feeds([3, 1, 2]), 3) | {"sample_slots": np.array([4, 0, 2], np.int32)}
     card.step(first, "mixed")
     told.step(first, "mixed")

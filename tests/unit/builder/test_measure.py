@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from trtllm_lite.builder.cuda.products import measure
-from trtllm_lite.builder.cuda.products.measure import FAST, THOROUGH, measure_algorithms
-from trtllm_lite.builder.cuda.products.timing_cache import FORMAT_VERSION, Product, ProductTiming, TimingCache
+from trtllm_lite.builder.cuda.products.contests import Contest
+from trtllm_lite.builder.cuda.products.measure import FAST, THOROUGH, measure_algorithms, measure_contests
+from trtllm_lite.builder.cuda.products.timing_cache import (
+    CUBLASLT,
+    FORMAT_VERSION,
+    Product,
+    ProductTiming,
+    TimingCache,
+)
 from trtllm_lite.errors import BuildError
 
 PRODUCT = Product("bfloat16", "bfloat16", "bfloat16", 64, 96, gated=False, residual=True, bias=False)
@@ -27,6 +34,10 @@ class _Executor:
         self.asked.append(how)
         rows = how["num_tokens"]
         return [vars(PRODUCT) | {"rows": rows, "algo": "0" * 128, "microseconds": rows, "heuristic_microseconds": rows}]
+
+    def time_programs(self, names: list[str], **how: Any) -> list[float | None]:
+        self.asked.append(how | {"names": names})
+        return [None if name == "slow" else how["num_tokens"] for name in names]
 
 
 @pytest.fixture
@@ -60,6 +71,23 @@ def test_what_was_known_of_the_card_is_kept(executor: _Executor) -> None:
     known = HERE.merged([_timing(64, 1.0), _timing(4096, 2.0)])
     found = {timing.rows: timing.microseconds for timing in _measured(known).timings(PRODUCT)}
     assert found == {how["num_tokens"]: how["num_tokens"] for how in executor.asked} | {4096: 2.0}
+
+
+@pytest.mark.parametrize("first", [CUBLASLT, "a tile"])
+def test_contestants_are_timed_at_the_rows_of_their_contest(executor: _Executor, first: str) -> None:
+    contests = [
+        Contest(PRODUCT, above, most, 2, {first: f"{first} {most}", "slow": "slow", "other": f"other {most}"})
+        for above, most in ((0, 64), (128, 300))
+    ]
+    timings = measure_contests(Path("rank0.engine"), contests, THOROUGH, lambda *_: None)
+    rows_of = {64: [64], 300: [192, 256]}
+    asked = [(how["names"], how["num_tokens"], how["sustained"]) for how in executor.asked]
+    assert asked == [
+        ([f"{first} {most}", "slow", f"other {most}"], rows, rows >= 256) for most in rows_of for rows in rows_of[most]
+    ]
+    expected = {(rows, name): rows / 2 for rows in (64, 192, 256) for name in (first, "other")}  # of one layer
+    assert {(timing.rows, timing.kernel): timing.microseconds for timing in timings} == expected
+    assert {timing.product for timing in timings} == {PRODUCT}
 
 
 @pytest.mark.parametrize(

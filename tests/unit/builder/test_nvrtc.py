@@ -52,9 +52,12 @@ TILED = {
     "TL_WEIGHT_FORM": 2,
     "TL_ROW_SCALES": 1,
 }
+GROUPS = TILED | {"TL_ROW_BLOCKS": 1, "TL_TILE_COLUMNS": 128, "TL_WEIGHT_FORM": 0, "TL_ROW_SCALES": 0}
 BLOCKS = {"TL_BLOCK": 128, "TL_NUMBER_TYPE": 1, "TL_OFFSETS": 1}
 SCORES = {"TL_SOFTCAP": 1, "TL_FIRST_POSITION": 1}
 GELU = {"TL_ACTIVATION": 2}
+EXPERTS = {"TL_EXPERTS": 128, "TL_TOP_K": 8}
+CHOICE = EXPERTS | {"TL_SCORING": 0, "TL_SCORES": 256}
 ADAPTERS = {"TL_PARTS": 3, "TL_MAX_RANK": 16, "TL_SPLITS": 8, "TL_UNITS": 24, "TL_THREADS": 256}
 NORM = {"TL_HIDDEN": 8192, "TL_THREADS": 512, "TL_Y_TYPE": 0, "TL_ROW_SCALES": 0}
 OWNED = {"TL_OWNED": 1, "TL_STORED": 1, "TL_RANK_ROWS": 512, "TL_SUM_EVERYWHERE": 0}
@@ -101,6 +104,17 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "ragged_attention/rotate.cuh": {"TL_HEADS": 12, "TL_HEAD_DIM": 64, "TL_HALF_DIM": 16, "TL_THREADS": 128},
     "query_key_norm/cuda.cuh": {"TL_QUERIES": 4096, "TL_KEYS": 4096, "TL_FEATURES": 12288, "TL_THREADS": 512},
     "position_embedding/cuda.cuh": {"TL_HIDDEN": 4096},
+    "grouped_gated_linear/cuda.cuh": LINEAR | EXPERTS | GELU,
+    "grouped_gated_linear/sort_rows.cuh": EXPERTS | {"TL_IN": 2048, "TL_THREADS": 256},
+    "grouped_gated_linear/tiled.cuh": GROUPS | EXPERTS | {"TL_ADDED": 0, "TL_Y_TYPE": 0, "TL_ACTIVATION": 1},
+    "grouped_linear/combine.cuh": EXPERTS | {"TL_OUT": 2048, "TL_THREADS": 256, "TL_RESIDUAL": 1},
+    "grouped_linear/cuda.cuh": LINEAR | EXPERTS | {"TL_STREAM_X": 1},
+    "grouped_linear/tiled.cuh": GROUPS
+    | EXPERTS
+    | {"TL_BIAS": 0, "TL_RESIDUAL": 0, "TL_FLOAT_OUT": 0, "TL_ACTIVATION": 0, "TL_ROWS_ON": 0},
+    "router/choose.cuh": CHOICE | {"TL_ROWS": 16},
+    "router/sort.cuh": CHOICE | {"TL_THREADS": 256, "TL_GROUP_ROWS": 64},
+    "sigmoid_gate/cuda.cuh": {"TL_IN": 2048, "TL_OUT": 2048, "TL_THREADS": 256},
     "quantize_rows/cuda.cuh": {"TL_FEATURES": 4096, "TL_THREADS": 512, "TL_ROW_SCALES": 1, "TL_Y_TYPE": 2},
     "rms_norm/cuda.cuh": NORM | {"TL_RESIDUAL": 1},
     "rotary_table/cuda.cuh": {"TL_HALF_DIM": 64},
@@ -115,6 +129,8 @@ KERNELS: dict[str, dict[str, int | str]] = {
 }
 ONLY_FOR = {
     "gated_linear/tiled.cuh": "sm_90a",
+    "grouped_gated_linear/tiled.cuh": "sm_90a",
+    "grouped_linear/tiled.cuh": "sm_90a",
     "linear/tiled.cuh": "sm_90a",
     "paged_attention/prefill_wgmma.cuh": "sm_90a",
     "paged_attention/qkv_tiled.cuh": "sm_90a",

@@ -109,6 +109,28 @@ def test_a_cache_survives_its_file(tmp_path: Path) -> None:
     assert len(first.splitlines()) == 10 + 3 + 6  # a timing a line
 
 
+def test_formats_of_weights_and_rows_are_kept_apart(tmp_path: Path) -> None:
+    extents = {"out_dtype": "bfloat16", "out_features": 64, "in_features": 96}
+    extents |= {"gated": False, "residual": False, "bias": False}
+    e4m3 = {"dtype": "float8_e4m3fn", "x_dtype": "float8_e4m3fn"}
+    int4 = {"dtype": "int4", "x_dtype": "bfloat16"}
+    products = [
+        *(Product(**extents, **e4m3, row_scales=scales) for scales in (False, True)),
+        *(Product(**extents, **int4, blocks=f"blocks of {size} with float16 scales") for size in (32, 64)),
+    ]
+    assert [str(product).removeprefix("64 x 96, ").removesuffix(" to bfloat16") for product in products] == [
+        "float8_e4m3fn",
+        "float8_e4m3fn with row scales by float8_e4m3fn",
+        "bfloat16 by int4 in blocks of 32 with float16 scales",
+        "bfloat16 by int4 in blocks of 64 with float16 scales",
+    ]
+    timings = [KernelTiming(product, 64, "a tile", 1.0 + number) for number, product in enumerate(products)]
+    CACHE.merged([], timings).save(tmp_path / "cache.json")
+    read = load_timing_cache(tmp_path / "cache.json")
+    found = [read.kernel_timings(product, range(1, 65)) for product in products]
+    assert found == [[timing] for timing in timings]
+
+
 def test_a_newer_contest_replaces_the_older_one() -> None:
     cache = CACHE.merged([], [KernelTiming(DOWN, 8, CUBLASLT, 5.0), KernelTiming(DOWN, 8, "gone", 4.0)])
     cache = cache.merged([], [KernelTiming(DOWN, 8, "a tile", 6.0), KernelTiming(DOWN, 64, CUBLASLT, 9.0)])
@@ -194,7 +216,7 @@ def test_caches_that_do_not_fit_are_errors(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot write the timing cache"):
         CACHE.save(tmp_path)
     replace(CACHE, format_version=7).save(path)
-    with pytest.raises(BuildError, match="has format_version 7, and this installation reads 3"):
+    with pytest.raises(BuildError, match="has format_version 7, and this installation reads 4"):
         load_timing_cache(path)
     CACHE.save(path)
     checkpoint = save_checkpoint(tmp_path / "checkpoint", cuda_shape())

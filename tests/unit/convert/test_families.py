@@ -163,6 +163,8 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type: expected 'absolute', found"),
         ("bert", {"is_decoder": True}, "is_decoder: expected False, found True, which is not supported"),
+        ("roberta", {"max_position_embeddings": 3}, "max_position_embeddings: expected more than 3, found 3"),
+        ("roberta", {"is_decoder": True}, "is_decoder: expected False, found True, which is not supported"),
         ("mpnet", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets: expected 32, found 64"),
         ("mpnet", {"max_position_embeddings": 2}, "max_position_embeddings: expected more than 2, found 2"),
         ("modernbert", {"local_attention": 1}, "local_attention: expected an integer in 2"),

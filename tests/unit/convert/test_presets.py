@@ -50,6 +50,10 @@ PARAMETERS = {
     "bge-base-en-v1.5": 108_890_880,  # likewise
     "all-mpnet-base-v2": 108_897_036,  # without the pooler and two positions; biases by distance, not by bucket
     "multi-qa-mpnet-base-dot-v1": 108_897_036,
+    "all-distilroberta-v1": 81_526_272,  # without the pooler and two positions
+    "roberta-base": 124_053_504,  # without the pooler and two positions
+    "bge-m3": 566_703_104,  # without the pooler and two positions
+    "xlm-roberta-base": 277_451_520,  # without the pooler and two positions
     "modernbert-base": 149_014_272,  # without head and decoder
     "gte-modernbert-base": 149_014_272,
 }

@@ -428,8 +428,9 @@ Work sample(Arguments& a, unsigned blocks) {
   };
 }
 
-// Keeps the tensor map that it is given between two numbers, for tests. As in a real kernel, whose parameters start
-// where no tensor map may lie, they cannot be packed.
+// Keeps the tensor map that it is given between two numbers, and how many of the matrix's bytes are zeros, or no
+// numbers as E4M3, for tests. As in a real kernel, whose parameters start where no tensor map may lie, they cannot be
+// packed.
 Work probe(Arguments& a, unsigned) {
   const int before = a.next<int>();
   const auto map = a.next<TensorMap>();
@@ -447,6 +448,10 @@ Work probe(Arguments& a, unsigned) {
     counted("map_promotion") = map.promotion;
     counted("map_fill") = map.fill;
     counted("map_neighbours") = 1000 * before + after;
+    const auto* bytes = static_cast<const unsigned char*>(map.address);
+    const auto* end = bytes + map.rows * map.row_bytes;
+    counted("map_zeros") = std::count(bytes, end, 0);
+    counted("map_nans") = std::count_if(bytes, end, [](unsigned char byte) { return (byte & 0x7f) == 0x7f; });
   };
 }
 

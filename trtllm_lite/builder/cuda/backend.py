@@ -60,14 +60,7 @@ class CudaBackend:
     def fuse(self, network: ir.Model, config: ModelConfig, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
         """As :meth:`Backend.fuse`."""
         del config
-        fused = fuse_into_plugins(network, kv_cache_dtype, limits)
-        router = next((node for node in fused.graph if node.op_type == "Router"), None)
-        if router is not None:
-            raise BuildError(
-                f"the model has mixtures of experts ({router.name}), and engines for GPUs have no kernels for "
-                "them yet: build for --target cpu"
-            )
-        return fused
+        return fuse_into_plugins(network, kv_cache_dtype, limits)
 
     def compile(self, ranks: Sequence[BuildJob]) -> list[EngineParts]:
         """As :meth:`Backend.compile`; what the first rank measures holds for the others, of the same shapes."""

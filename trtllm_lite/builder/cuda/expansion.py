@@ -15,6 +15,7 @@ from trtllm_lite.plugins.scaled_weight import scaled
 _FOUR_BITS = (ONNX["int4"], ONNX["uint4"])
 _NUMBERS = ("weight_scale", "weight_offset")
 _ROWS_AT_ONCE = 4096  # expanded in float64
+_ROW_RUN = 8  # rows of which products have whole runs
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,15 @@ def expand_weights(graph: ir.Graph, dtype: str) -> Expanded:
     """The operators of ``graph``, which holds fused ones only, with matrices of ``dtype`` for unread weights.
 
     Kernels read integers of 4 bits in blocks of a row, and int8 with a scale for a row. What rounded activations are
-    multiplied with stays as it is.
+    multiplied with stays as it is. The float32 weight of a Router becomes two terms of ``dtype``, one behind the other.
     """
     ops = ops_of(graph)
     links, rewritten = Links(ops), []
     expansions: dict[str, Tactic] = {}
     for op in ops:
+        if op.kind == "Router":
+            rewritten.append(op.with_inputs(weight=_two_terms(graph, op.inputs["weight"], dtype)))
+            continue
         reason = _reason(op, links)
         if reason is None:
             rewritten.append(op)
@@ -44,6 +48,27 @@ def expand_weights(graph: ir.Graph, dtype: str) -> Expanded:
         expansions[name] = Tactic(name, f"{_form(op)} becomes {dtype}", reason)
         rewritten.append(op.without(*_NUMBERS).with_inputs(weight=expanded))
     return Expanded(rewritten, tuple(expansions.values()))
+
+
+def _two_terms(graph: ir.Graph, weight: ir.Value, dtype: str) -> ir.Value:
+    """A float32 weight [in, out] as rows of ``dtype``: two for each column, which add up to about all of it.
+
+    First come those of all columns that round them, then what these lack, and maybe zeros, to a multiple of 8.
+    """
+    tensor, name = weight_tensor(weight), f"{dtype}.{weight.name}"
+    assert tensor is not None
+    in_features, out_features = extents(tensor)
+
+    def load() -> np.ndarray:
+        columns, rows = np.ascontiguousarray(tensor.numpy().T), np.zeros(shape, NUMPY[dtype])
+        rows[:out_features] = columns
+        rows[out_features : 2 * out_features] = columns - rows[:out_features].astype(np.float32)
+        return rows
+
+    if name in graph.initializers:
+        return graph.initializers[name]
+    shape = (-(-2 * out_features // _ROW_RUN) * _ROW_RUN, in_features)
+    return add_initializer(graph, name, computed(load, ONNX[dtype], shape))
 
 
 def _reason(op: Op, links: Links) -> str | None:

@@ -127,7 +127,9 @@ class _OpLowering:
         return known_dims({**self._op.inputs, **self._op.outputs}[operand])
 
     def num_rows(self, operand: str) -> Extent:
-        rows = self.extents(operand)[0]
+        return self._num_rows(self.extents(operand)[0])
+
+    def _num_rows(self, rows: int | str) -> Extent:
         assert rows in (NUM_TOKENS, NUM_LOGITS)
         return symbol(NUM_TOKENS if self.decode else rows)  # a decode program has a row of logits per token
 
@@ -222,7 +224,7 @@ class _OpLowering:
         return self._implement(replace(self._site(qkv, "none", None), tokens=tokens))
 
     def _site(self, y: Buffer, activation: str, y_scales: RowScales | None) -> Site:
-        rows = self.extents("y")[0]
+        rows = y.shape[0]
         assert isinstance(rows, str)
         self._check_forms()
         return Site(
@@ -230,7 +232,7 @@ class _OpLowering:
             weight=self.weight(),
             x=self.rows("x"),
             dtype=self.dtype,
-            rows=self.num_rows("y"),
+            rows=self._num_rows(rows),
             max_rows=min(self.max_tokens, self.symbols[rows]),
             activation=activation,
             residual=self.optional_rows("residual"),

@@ -14,6 +14,7 @@ from trtllm_lite.builder.cuda.limits import Bucket
 from trtllm_lite.builder.graph import Dim, dims, operands, results
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.network.dtypes import DTYPE_NAMES
+from trtllm_lite.plugins.cuda.grouped import gated_stream_config, summed_stream_config
 from trtllm_lite.plugins.cuda.split import SplitConfig
 from trtllm_lite.plugins.cuda.stream import StreamConfig, few_rows_config
 from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
@@ -47,6 +48,12 @@ class Op:
         return replace(self, inputs=inputs, outputs=outputs)
 
 
+_GROUPED_CONFIGS: Mapping[str, Callable[..., StreamConfig | SplitConfig | None]] = {
+    "GroupedGatedLinear": gated_stream_config,
+    "GroupedLinear": summed_stream_config,
+}
+
+
 @dataclass(frozen=True)
 class ProgramKind:
     """What a program is made for: a device, the steps of a bucket, and the limits of the engine."""
@@ -62,8 +69,8 @@ class ProgramKind:
         """
         if not self.bucket.decode or self.limits.deterministic:
             return None
-        shape = static_dims(op.inputs["weight"])
-        return few_rows_config(shape, form_of_op(op), self.bucket.max_tokens, self.device)
+        shape, how = static_dims(op.inputs["weight"]), (form_of_op(op), self.bucket.max_tokens, self.device)
+        return _GROUPED_CONFIGS.get(op.kind, few_rows_config)(shape, *how)
 
 
 def rows_of(op: Op) -> str | None:

@@ -5,7 +5,6 @@ The first two of the learned positions are never used.
 """
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
@@ -49,17 +48,11 @@ def bucket(distance: int) -> int:
 
 def read_model(config: ConfigFields) -> Encoder:
     """Read the config; whatever it says, the models have 32 buckets."""
-    parts = BertParts.read(config, NAMES)
+    parts = BertParts.read(config, NAMES).without_positions(config, _UNUSED_POSITIONS)
     config.expect("relative_attention_num_buckets", _BUCKETS)
-    rows, sizes = parts.sizes.max_position_embeddings, parts.sizes
-    if rows <= _UNUSED_POSITIONS:
-        config.problem("max_position_embeddings", f"expected more than {_UNUSED_POSITIONS}, found {rows}")
-        rows = _UNUSED_POSITIONS + 1
-    parts = replace(parts, sizes=replace(sizes, max_position_embeddings=rows - _UNUSED_POSITIONS))
-    table = parts.tensors.weight("distance_bias", _BUCKETS, sizes.num_attention_heads)
+    table = parts.tensors.weight("distance_bias", _BUCKETS, parts.sizes.num_attention_heads)
     buckets = tuple(bucket(distance) for distance in range(-_MOST_DISTANCE, _MOST_DISTANCE + 1))
-    positions = parts.tensors.weight("positions", rows, sizes.hidden_size).slice(_UNUSED_POSITIONS, rows)
-    return parts.encoder(positions, distance_bias=Columns(table.transpose(), buckets))
+    return parts.encoder(distance_bias=Columns(table.transpose(), buckets))
 
 
 FAMILY = Family(

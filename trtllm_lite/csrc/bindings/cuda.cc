@@ -46,6 +46,8 @@ nb::list time_products(cuda::CudaExecutor& executor, std::int64_t num_tokens, st
     entry["gated"] = false;
     entry["residual"] = time.product->residual.has_value();
     entry["bias"] = time.product->bias.has_value();
+    entry["blocks"] = "";
+    entry["row_scales"] = false;
     entry["rows"] = time.rows;
     entry["algo"] = hexadecimal(time.algorithm);
     entry["microseconds"] = time.microseconds;

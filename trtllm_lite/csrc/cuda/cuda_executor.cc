@@ -23,14 +23,6 @@ void check_range(const char* name, std::int64_t value, std::int64_t least, std::
                    ", found " + std::to_string(value));
 }
 
-// What a network's activations are: the type of its first intermediate value of 16 bits.
-DType activation_dtype(const Plan& plan) {
-  const auto found = std::ranges::find_if(plan.tensors, [](const PlanTensor& tensor) {
-    return tensor.kind == TensorKind::kArena && item_size(tensor.dtype) == 2;
-  });
-  return found == plan.tensors.end() ? DType::kBFloat16 : found->dtype;
-}
-
 // `num_loras`; 0 for engines that take no adapters. Throws LimitError.
 int checked_num_loras(const Plan& plan, int num_loras) {
   if (!plan.cuda->adapted.empty()) {
@@ -59,6 +51,7 @@ CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_bl
       programs_(device_, engine, library_directories_),
       weights_(device_, engine, stream_.get()),
       adapters_(device_, plan_, checked_num_loras(plan_, num_loras)),
+      timed_values_(device_, plan_),
       arena_(device_, static_cast<std::size_t>(plan_.arena_bytes), "workspace",
              "build the engine with a smaller --max_num_tokens"),
       state_(device_, static_cast<std::size_t>(plan_.state_bytes), "workspace",
@@ -259,9 +252,7 @@ void CudaExecutor::make_up_step(std::int64_t num_tokens, const TimingEffort& eff
   check_range("num_tokens", num_tokens, 1, plan_.symbols[Symbol::kNumTokens]);
   check_range("repeats", effort.repeats, 1, 1000);
   device_.make_current();
-  // Random values of the scale that norms leave behind. They are made once, which takes a while.
-  if (!timed_values_) timed_values_.emplace(device_, activation_dtype(plan_), 1.0f, stream_.get());
-  timed_values_->fill(arena_.address(), arena_.size(), stream_.get());
+  timed_values_.fill(arena_, stream_.get());
   driver().check(driver().fill_bytes(inputs_.address(), 0, inputs_.size(), stream_.get()), "making up inputs");
   place_inputs(InputLayout(timed_extents(num_tokens), table_columns()));
 }
@@ -283,6 +274,7 @@ std::vector<std::optional<double>> CudaExecutor::time_programs(const std::vector
   for (const std::string& name : names) {
     const Program& program = programs_.named(name);
     check_range("num_tokens", num_tokens, 1, program.max_tokens);
+    timed_values_.fill_bytes(program, addresses_, stream_.get());
     candidates.emplace_back([&] { programs_.enqueue(program, ProgramPart::kWhole, step, addresses_, stream_.get()); });
   }
   return candidates.empty() ? std::vector<std::optional<double>>() : time_candidates(candidates, effort, stream_.get());

@@ -15,8 +15,8 @@
 #include "cuda/device.h"
 #include "cuda/input_layout.h"
 #include "cuda/measure/time_products.h"
+#include "cuda/measure/timed_values.h"
 #include "cuda/program.h"
-#include "cuda/random_values.h"
 #include "cuda/rank_watchdog.h"
 #include "cuda/weights.h"
 
@@ -119,8 +119,8 @@ class CudaExecutor final : public DeviceExecutor {
   std::vector<ProductTime> time_products(std::int64_t above, std::int64_t num_tokens, int num_candidates,
                                          const TimingEffort& effort);
   // Microseconds of programs by name, of which each can carry out a step of so many tokens (time_candidates.h); the
-  // step's inputs are zeros, and what no program writes are random values of deviation 1. Steps must not be in flight.
-  // Throws LimitError.
+  // step's inputs are zeros, and what no program writes are random values (timed_values.h). Steps must not be in
+  // flight. Throws LimitError.
   std::vector<std::optional<double>> time_programs(const std::vector<std::string>& names, std::int64_t num_tokens,
                                                    const TimingEffort& effort);
   // The version of cuBLASLt. Throws DeviceError if there is no such library.
@@ -184,7 +184,7 @@ class CudaExecutor final : public DeviceExecutor {
   ProgramSet programs_;
   Weights weights_;
   AdapterMemory adapters_;
-  std::optional<RandomValues> timed_values_;
+  TimedValues timed_values_;
   DeviceBuffer arena_, state_, inputs_, cache_;
   PinnedBuffer staged_;  // for steps that are run by hand; made for the first
   DevicePtr features_;   // of tokens, in the KV cache or in that of another engine; 0 if there are none

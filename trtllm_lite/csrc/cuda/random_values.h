@@ -10,6 +10,9 @@ namespace tl::cuda {
 // The scales that give random bytes and nibbles the deviation of the others, and the offset of nibbles of 0 to 15.
 constexpr float kByteScale = 0.02f / 42, kNibbleScale = 0.02f / 2.5f, kNibbleOffset = -8 * kNibbleScale;
 
+// Of the weights that are made up. Bytes under kByteScale, of weights or rows, are within about a third of their range.
+constexpr float kMadeUpDeviation = 0.02f;
+
 // 32 bits of copies of `value`, as one float32 or as two elements of 16 bits.
 unsigned word_of(float value, DType dtype);
 

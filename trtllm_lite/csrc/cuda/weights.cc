@@ -72,8 +72,6 @@ class Staging {
   std::size_t position_ = 0;
 };
 
-constexpr float kMadeUpDeviation = 0.02f;
-
 // The value of all elements of a made-up vector, of indices, or of numbers by which bytes and nibbles have the
 // deviation of weights.
 std::optional<float> constant_of(const PlanTensor& tensor) {

@@ -1,6 +1,7 @@
 """The CUDA executor by itself, on a fake driver: steps by hand, timing, and engines for other GPUs."""
 
 import copy
+import ctypes
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -8,12 +9,14 @@ import numpy as np
 import pytest
 
 from tests.unit.cuda.toy_engine import (
+    ARENA_BYTES,
     MANIFEST,
     MAX_NUM_TOKENS,
     NUM_BLOCKS,
     NUM_SEQS,
     PAGE,
     VOCAB,
+    launch,
     make_toy_engine,
     successor,
     to_bytes,
@@ -172,6 +175,25 @@ def test_programs_are_timed_by_name(executor: CudaExecutor) -> None:
         executor.time_programs(names, num_tokens=3)
     with pytest.raises(LimitError, match="repeats: expected 1 to 1000, found 0"):
         executor.time_programs(names, num_tokens=1, repeats=0)
+
+
+def test_bytes_that_are_timed_are_numbers(fake_driver: ctypes.CDLL, tmp_path: Path) -> None:
+    """Some bytes of 16-bit values are none as E4M3, and with zeros a product takes less power."""
+    toy = make_toy_engine()
+    rows = {"dtype": "float8_e4m3fn", "shape": ["num_tokens", 128], "layout": "row_major", "kind": "arena"}
+    toy.plan["tensors"].append({"name": "rows", **rows, "offset": ARENA_BYTES})
+    toy.plan["arena_bytes"] += MAX_NUM_TOKENS * 128
+    matrix = {"tensor": len(toy.plan["tensors"]) - 1, "offset": 0, "rows": MAX_NUM_TOKENS, "columns": 128}
+    boxes = {"tensor_map": {**matrix, "box_rows": 8, "box_columns": 128}}
+    toy.plan["programs"][-1]["instructions"].append(
+        launch("probe", 1, {"int": 3}, boxes, {"int": 5}, {"tensor": matrix["tensor"], "offset": 0})
+    )
+    path = tmp_path / "rank0.engine"
+    path.write_bytes(to_bytes(toy))
+    CudaExecutor(Engine(str(path))).time_programs(["mixed"], num_tokens=8, repeats=1)
+    assert fake_driver.fake_count(b"map_rows") == MAX_NUM_TOKENS
+    assert fake_driver.fake_count(b"map_nans") == 0
+    assert fake_driver.fake_count(b"map_zeros") < MAX_NUM_TOKENS
 
 
 def test_products_are_timed_within_the_engines_limits(executor: CudaExecutor) -> None:

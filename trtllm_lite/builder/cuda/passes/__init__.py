@@ -3,6 +3,7 @@
 from trtllm_lite.builder.cuda.ops import DevicePass, Op, ProgramKind, without_unread
 from trtllm_lite.builder.cuda.passes.adapters import adapters
 from trtllm_lite.builder.cuda.passes.cache_slots import cache_slots
+from trtllm_lite.builder.cuda.passes.experts import experts
 from trtllm_lite.builder.cuda.passes.norm_prologue import norm_prologue
 from trtllm_lite.builder.cuda.passes.peer_rows import stored_logits, stored_sums
 from trtllm_lite.builder.cuda.passes.qkv_epilogue import qkv_epilogue
@@ -19,6 +20,7 @@ PASSES: tuple[DevicePass, ...] = (
     adapters,
     quantized_rows,
     qkv_epilogue,
+    experts,
     norm_prologue,
     quantize_epilogue,
     reduced_norm,

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind
 
+_PRODUCTS = ("Linear", "GatedLinear", "PagedAttention", "Router", "GroupedGatedLinear")
+
 
 def norm_prologue(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Product(x=RmsNorm(z, w)) becomes Product(x=z, x_norm=w) where x stays in shared memory."""
@@ -22,7 +24,9 @@ def norm_prologue(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 def _norm(op: Op, links: Links, program: ProgramKind) -> Op | None:
     """The norm of one buffer in front of a product that can do it."""
-    if op.kind not in ("Linear", "GatedLinear", "PagedAttention") or "x" not in op.inputs:
+    if op.kind not in _PRODUCTS or "x" not in op.inputs:
+        return None
+    if op.kind == "GroupedGatedLinear" and "chosen" not in op.inputs:
         return None
     norm = links.producer(op.inputs["x"], "RmsNorm")
     if norm is None or op.inputs["x"] is not norm.outputs["y"] or "residual" in norm.inputs:

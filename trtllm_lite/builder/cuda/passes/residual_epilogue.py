@@ -10,7 +10,8 @@ _NORMS = ("RmsNorm", "LayerNorm")
 def residual_epilogue(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Norm(x=Linear(…), residual=r) -> sum becomes Norm(x=Linear(…, residual=r)), whose rows are the sum.
 
-    The Linear has no activation, and nobody else reads its rows. It moves to the norm, where ``r`` is there.
+    The Linear has no activation, or is GroupedLinear, and nobody else reads its rows. It moves to the norm, where
+    ``r`` is there.
     """
     del program
     links = Links(ops)
@@ -29,9 +30,9 @@ def residual_epilogue(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def _product(norm: Op, links: Links) -> Op | None:
-    """The Linear whose epilogue can add the residual of ``norm``."""
+    """The product whose epilogue can add the residual of ``norm``."""
     if norm.kind not in _NORMS or "residual" not in norm.inputs:
         return None
-    linear = links.producer(norm.inputs["x"], "Linear")
-    can_add = linear is not None and linear.attributes["activation"] == "none"
+    linear = links.producer(norm.inputs["x"], "Linear") or links.producer(norm.inputs["x"], "GroupedLinear")
+    can_add = linear is not None and linear.attributes.get("activation", "none") == "none"
     return linear if can_add and links.only_reader(norm.inputs["x"]) is norm else None

@@ -1,19 +1,19 @@
 """Chooses what computes a product in the steps of a bucket, cuBLASLt or a tiled kernel, and says why.
 
-The choice is the fastest that was measured; without measurements it is cuBLASLt, whose heuristics know every shape and
-card, or the best guess among tiled kernels where the library has no such product.
+The choice is the fastest that was measured, whatever the weights are stored as; without measurements it is cuBLASLt,
+whose heuristics know every shape and card, or the best guess among tiled kernels where the library has no such product.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
 from itertools import pairwise
+from typing import NoReturn
 
 from trtllm_lite.builder.cuda.limits import STEP_BUCKETS, Bucket, measured_rows, size_class
-from trtllm_lite.builder.cuda.products.sites import Choice, Chooser, Site
-from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, KernelTiming, Product, TimingCache
+from trtllm_lite.builder.cuda.products.sites import Choice, Chooser, Contestants, Site
+from trtllm_lite.builder.cuda.products.timing_cache import KernelTiming, Product, TimingCache
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.cuda.peer_rows import HERE
-from trtllm_lite.plugins.cuda.tiles import CUTS, TileConfig
+from trtllm_lite.plugins.cuda.tiles import CUTS
 from trtllm_lite.plugins.launch import Device
 
 _GENERATING = STEP_BUCKETS[:3]  # sizes of the steps in which most time of most servers goes
@@ -38,22 +38,9 @@ def chooser(bucket: Bucket, device: Device, timings: TimingCache | None, determi
 
 
 def _choose(bucket: Bucket, device: Device, timings: TimingCache | None, site: Site) -> Choice:
-    if site.peers is not HERE:
-        return _fastest(bucket, timings, site, site.tile_configs(size_class(bucket), device))
-    if bucket.decode and site.weight.scale is None:  # what is not streamed there is too large for any tile
+    if bucket.decode and site.in_library:  # what is not streamed there is too large for any tile
         return Choice(None, "")
-    configs = site.tile_configs(size_class(bucket), device)
-    if site.weight.scale is not None:
-        return _only_tiles(site, configs)
-    if not configs:
-        return Choice(None, "")
-    measured = _measured(bucket, timings, site)
-    by_name = {str(config): config for config in configs}
-    totals = _totals([timing for timing in measured if timing.kernel in (CUBLASLT, *by_name)])
-    if not totals or timings is None:
-        return Choice(None, "no tiled kernel was measured")
-    best = min(totals, key=lambda name: totals[name])
-    return Choice(by_name.get(best), f"fastest on {timings.device}: {_table(measured, best)}")
+    return _fastest(bucket, timings, site, site.contestants(size_class(bucket), device))
 
 
 def _choose_ordered(bucket: Bucket, device: Device, timings: TimingCache | None, site: Site) -> Choice:
@@ -64,9 +51,9 @@ def _choose_ordered(bucket: Bucket, device: Device, timings: TimingCache | None,
     """
     splits = _best_cut(device, timings, site)
     if bucket.decode:
-        best = _only_tiles(site, site.tile_configs(bucket.max_tokens, device, splits))
+        best = _guess(site, site.contestants(bucket.max_tokens, device, splits))
     else:
-        best = _fastest(bucket, timings, site, site.tile_configs(size_class(bucket), device, splits))
+        best = _fastest(bucket, timings, site, site.contestants(size_class(bucket), device, splits))
     return Choice(best.config, f"its sums have {splits} parts in steps of every size; {best.reason}")
 
 
@@ -88,8 +75,7 @@ def _best_cut(device: Device, timings: TimingCache | None, site: Site) -> int:
     everywhere = set.intersection(*(set(of_size) for of_size in ratios)) if ratios else set()
     if everywhere:
         return min(everywhere, key=lambda cut: sum(of_size[cut] for of_size in ratios))
-    guess = _only_tiles(site, site.tile_configs(STEP_BUCKETS[0], device)).config
-    assert guess is not None
+    guess, *_ = site.tile_configs(STEP_BUCKETS[0], device) or _refuse(site)
     return guess.splits
 
 
@@ -98,25 +84,29 @@ def _measured(bucket: Bucket, timings: TimingCache | None, site: Site) -> list[K
     return [] if timings is None else timings.kernel_timings(site.product, measured_rows(bucket))
 
 
-def _fastest(bucket: Bucket, timings: TimingCache | None, site: Site, configs: Sequence[TileConfig]) -> Choice:
-    """The one of ``configs`` that was measured to be fastest, or else the best guess. Raises BuildError for none."""
-    guess, by_name = _only_tiles(site, configs), {str(config): config for config in configs}
-    measured = [timing for timing in _measured(bucket, timings, site) if timing.kernel in by_name]
+def _fastest(bucket: Bucket, timings: TimingCache | None, site: Site, contestants: Contestants) -> Choice:
+    """The one of ``contestants`` that was measured to be fastest, or else the first. Raises BuildError for none."""
+    measured = [timing for timing in _measured(bucket, timings, site) if timing.kernel in contestants]
     totals = _totals(measured)
     if not totals or timings is None:
-        return guess
+        return _guess(site, contestants)
     best = min(totals, key=lambda name: totals[name])
-    return Choice(by_name[best], f"fastest on {timings.device}: {_table(measured, best)}")
+    return Choice(contestants[best], f"fastest on {timings.device}: {_table(measured, best)}")
 
 
-def _only_tiles(site: Site, configs: Sequence[TileConfig]) -> Choice:
-    """The best guess. Raises BuildError if there is none."""
-    if not configs:
-        raise BuildError(
-            f"no kernel computes the product {site.product} of {site.y.name}: a gated product of many rows takes no "
-            "bias, and rows are multiples of 16 bytes; build with --qformat int8_wo"
-        )
-    return Choice(configs[0], f"the best guess: {configs[0].reason}")
+def _guess(site: Site, contestants: Contestants) -> Choice:
+    """The first of ``contestants``. Raises BuildError if there is none."""
+    first, *others = contestants.values() or _refuse(site)
+    if first is None:
+        return Choice(None, "no tiled kernel was measured" if others else "")
+    return Choice(first, f"the best guess: {first.reason}")
+
+
+def _refuse(site: Site) -> NoReturn:
+    raise BuildError(
+        f"no kernel computes the product {site.product} of {site.y.name}: a gated product of many rows takes no bias, "
+        "and rows are multiples of 16 bytes; build with --qformat int8_wo"
+    )
 
 
 def _totals(measured: list[KernelTiming]) -> dict[str, float]:

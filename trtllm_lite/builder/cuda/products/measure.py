@@ -24,7 +24,7 @@ class Effort:
 
     ``rows``: numbers of rows for which cuBLASLt's algorithms are timed, ``max_algorithms`` of them at most; between two
     of them, its cost is linear.
-    ``contest_rows``: those for which it competes with tiled kernels, ``max_contestants`` of them at most.
+    ``contest_rows``: those for which tiled kernels, ``max_contestants`` at most, compete with it and each other.
     ``sustained``: large products are timed for as long as it takes a card to settle at its power limit.
     """
 

@@ -5,16 +5,28 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from trtllm_lite.builder.cuda.operands import Bias
-from trtllm_lite.builder.cuda.products.timing_cache import Product
+from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, Product
 from trtllm_lite.plugins.cuda.peer_rows import HERE, PeerRows
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling, tile_configs
 from trtllm_lite.plugins.cuda.weight_form import form_of
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
-from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, Matmul, Operand, WeightBuffers, features
+from trtllm_lite.plugins.launch import (
+    Buffer,
+    Command,
+    Device,
+    Extent,
+    Matmul,
+    Operand,
+    Slice,
+    WeightBuffers,
+    features,
+)
 from trtllm_lite.plugins.linear import cuda as linear
 from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
 from trtllm_lite.plugins.rowwise.cuda import rowwise
+
+Contestants: TypeAlias = dict[str, TileConfig | None]  # by the names that timings have, None being cuBLASLt's
 
 
 @dataclass(frozen=True)
@@ -47,18 +59,49 @@ class Site:
     def product(self) -> Product:
         """The kind of product, by which timings are found: those of y alone, without adapters."""
         out_features, in_features = self.weight.values.shape[-2:]
+        blocks = form_of(self.weight).blocks
         assert isinstance(out_features, int)
         assert isinstance(in_features, int)
         return Product(
             dtype=self.weight.values.dtype,
             x_dtype=self.weight.rows or self.dtype,
-            out_dtype=self.y.dtype,
+            out_dtype=self._y_dtype,
             out_features=out_features,
             in_features=in_features,
             gated=len(self.weight.values.shape) == 3,
             residual=self.residual is not None,
             bias=self.bias is not None,
+            blocks="" if blocks is None else str(blocks),
+            row_scales=self.x_scales is not None and self.x_scales.per_row,
         )
+
+    @property
+    def _y_dtype(self) -> str:
+        """The type of y, where a state of other ranks has room for rows of either type of 16 bits."""
+        return self.dtype if self.y.kind == "state" else self.y.dtype
+
+    @property
+    def in_library(self) -> bool:
+        """Whether cuBLASLt computes it: on this rank, and of a weight of 16 bits."""
+        return self.weight.scale is None and self.peers is HERE
+
+    @property
+    def here(self) -> "Site":
+        """The site if this rank stores y, which timings are of."""
+        if self.peers is HERE:
+            return self
+        x = self.x.buffer if isinstance(self.x, Slice) else self.x
+        y = Buffer(f"{self.y.name}.here", self._y_dtype, (x.shape[0], self.product.out_features))
+        return replace(self, y=y, peers=HERE)
+
+    def contestants(self, max_rows: int, device: Device, splits: int | None = None) -> Contestants:
+        """What may compute it for steps of ``max_rows`` rows, by name, and first what does if nothing is measured.
+
+        That is cuBLASLt (None), if it can, then tiled kernels, best guess first. With ``splits`` only kernels that cut
+        the depth into so many parts, which the library does not promise.
+        """
+        tiled: Contestants = {str(one): one for one in self.tile_configs(max_rows, device, splits)}
+        return {CUBLASLT: None, **tiled} if self.in_library and splits is None else tiled
 
     def tile_configs(self, max_rows: int, device: Device, splits: int | None = None) -> tuple[TileConfig, ...]:
         """What tiled kernels may compute it for steps of ``max_rows`` rows; none on targets that have none.

@@ -17,7 +17,7 @@ from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import require_writable, write_file, writing
 from trtllm_lite.plugins.launch import Matmul
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 CUBLASLT = "cublaslt"
 # An algorithm replaces the heuristic's first choice only if it is faster by more than this, the noise of measurements.
 _MIN_GAIN = 0.02
@@ -28,7 +28,9 @@ _ALGORITHM = re.compile("[0-9a-f]{128}")  # cublasLtMatmulAlgo_t, as it lies in 
 class Product:
     """A kind of matrix product, of a weight of ``dtype`` and rows of ``x_dtype``: equal ones have equal timings.
 
-    A ``gated`` product is two products of ``out_features`` each; the SiLU of one is multiplied by the other.
+    A ``gated`` product is two products of ``out_features`` each; the SiLU of one is multiplied by the other. ``blocks``
+    says what numbers the blocks of a weight's rows have, if it is of 4 bits (``WeightForm.blocks``). With
+    ``row_scales`` rows of bytes have a scale each.
     """
 
     dtype: str
@@ -39,6 +41,8 @@ class Product:
     gated: bool
     residual: bool
     bias: bool
+    blocks: str = ""
+    row_scales: bool = False
 
     @classmethod
     def of(cls, matmul: Matmul) -> "Product":
@@ -57,8 +61,9 @@ class Product:
     def __str__(self) -> str:
         added = " + bias" * self.bias + " + residual" * self.residual
         extents = f"{'2 x ' * self.gated}{self.out_features} x {self.in_features}"
-        rows = "" if self.x_dtype == self.dtype else f"{self.x_dtype} by "
-        return f"{extents}{added}, {rows}{self.dtype} to {self.out_dtype}"
+        rows = self.x_dtype + " with row scales" * self.row_scales
+        weight = f"{self.dtype} in {self.blocks}" if self.blocks else self.dtype
+        return f"{extents}{added}, {weight if rows == weight else f'{rows} by {weight}'} to {self.out_dtype}"
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ Timing = TypeVar("Timing", ProductTiming, KernelTiming)
 class TimingCache:
     """Timings on one device; algorithms mean what they mean to one version of cuBLASLt.
 
-    ``products`` are the library's algorithms, ``kernels`` what it was compared with.
+    ``products`` are the library's algorithms, ``kernels`` what was compared with it and with each other.
     """
 
     format_version: int

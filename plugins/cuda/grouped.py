@@ -1,0 +1,162 @@
+"""Specialises products with experts (cuda/chosen_experts.cuh): streamed ones of a few rows, and tiled ones of many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import TYPE_CHECKING
+
+from trtllm_lite.vocabulary import DTYPES, STORED_BYTES
+
+from ..launch import Buffer, Device, Extent, Kernel, TensorMap, WeightBuffers
+from .clusters import resident_grid
+from .stream import RING_SHARE, ROWS_PER_TILE, StreamConfig, stream_config
+from .tiles import TILED_ARCH, TileConfig, Tiling
+from .weight_form import WeightForm, form_of
+
+if TYPE_CHECKING:
+    from .lowering import Lowering
+
+MAX_EXPERTS, MAX_TOP_K = 1024, 32  # of kernels of Router
+MOST_LISTED_ROWS = 16  # kMostListedRows of cuda/chosen_experts.cuh
+HEADER, CHOSEN_INTS, GROUP_INTS = 4, 8, 4  # of their lists
+_MOST_STAGE_BYTES = 2048  # of a row of the weight
+_IN_FLIGHT_BYTES = 100 * 1024
+_STEP_BYTES = 128
+_GROUP_SIZES = (16, 32, 64, 128)
+
+
+@dataclass(frozen=True)
+class ExpertChoice:
+    """How many ``experts`` there are, and how many, ``top_k``, a row has."""
+
+    experts: int
+    top_k: int
+
+    @property
+    def scores(self) -> int:
+        """Columns of a row's scores: two for each expert, and as many as products of 8 columns have besides."""
+        return -(-2 * self.experts // 8) * 8
+
+    @property
+    def defines(self) -> dict[str, int]:
+        """The macros of kernels that read lists of them."""
+        return {"TL_EXPERTS": self.experts, "TL_TOP_K": self.top_k}
+
+    def chosen_ints(self, rows: int) -> int:
+        """The size of a list of ChosenExpert for ``rows`` rows."""
+        return HEADER + CHOSEN_INTS * min(self.experts, rows * self.top_k)
+
+    def group_rows(self, max_rows: int) -> int:
+        """The most rows of a group: about twice as many as an expert has in the mean, so that most have one group."""
+        mean = max_rows * self.top_k / self.experts
+        return next((size for size in _GROUP_SIZES if size >= 2 * mean), _GROUP_SIZES[-1])
+
+    def groups_ints(self, max_rows: int) -> int:
+        """The size of a list of ExpertRows for up to ``max_rows`` rows."""
+        return HEADER + GROUP_INTS * (self.experts + max_rows * self.top_k // self.group_rows(max_rows))
+
+
+def gated_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
+    """How GroupedGatedLinear streams its weight beside rows of x that stay; None if these leave too little room."""
+    config = stream_config(shape[-1], form, tokens, device)
+    return None if config is None or config.stream_x else config
+
+
+def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
+    """How GroupedLinear streams its weight, and rows of x with it: in stages of equal depth, as long as three fit."""
+    *_, out_features, in_features = shape
+    if form.x_bytes == 1 or in_features % form.depth or out_features % ROWS_PER_TILE:
+        return None
+    for most in (_MOST_STAGE_BYTES, _MOST_STAGE_BYTES // 2):
+        chunks = ceil(form.weight_bytes(in_features) / most)
+        stage_k = form.depth * ceil(in_features / (chunks * form.depth))
+        if form.blocks is not None and stage_k % form.blocks.size:
+            continue
+        reason = f"{chunks} stages of an expert's rows"
+        config = StreamConfig(stage_k, 1, True, _IN_FLIGHT_BYTES, reason, form)
+        room = config.ring_bytes(in_features, tokens, device.shared_bytes)
+        if room >= max(3 * config.stage_bytes(tokens), RING_SHARE * device.shared_bytes):
+            return config
+    return None
+
+
+def stream_grid(tiles: int) -> tuple[Extent]:
+    """A block for each of at most ``tiles`` tiles, or as many as run at a time."""
+    resident = resident_grid(1)
+    return (Extent(tiles),) if tiles < 128 else (resident,)
+
+
+@dataclass(frozen=True)
+class GroupTiling:
+    """A tiled product of rows that are sorted by expert, ``max_rows`` of them, in groups of ``group_rows``."""
+
+    dtype: str
+    device: Device
+    choice: ExpertChoice
+    max_rows: int
+    group_rows: int
+    columns: int
+
+    @property
+    def tiling(self) -> Tiling:
+        """The tiles, whose rows are those of a group."""
+        rows = max(64, self.group_rows)
+        config = TileConfig(rows, self.columns, 1, 1, 1, f"groups of {self.group_rows} rows of an expert")
+        return Tiling(self.dtype, self.device, config, self.group_rows)
+
+    def kernel(self, source: str, name: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
+        """The kernel for ``weight`` [experts, ..., out, in]; ``more`` are macros besides those that all have."""
+        return self.tiling.kernel(source, name, weight, more | self.choice.defines)
+
+    def maps(self, x: Buffer, weight: WeightBuffers) -> tuple[TensorMap, TensorMap]:
+        """x and the weight as the kernel's boxes read them."""
+        *parts, in_features = (extent for extent in weight.values.shape if isinstance(extent, int))
+        form, stored = form_of(weight), DTYPES[weight.values.dtype].stored
+        item = STORED_BYTES[stored]
+        box = self.columns // (2 if len(parts) == 3 else 1)
+        return (
+            TensorMap(x, self.max_rows, in_features, self.tiling.x_box, _STEP_BYTES // form.x_bytes),
+            TensorMap(weight.values, prod(parts), form.weight_bytes(in_features) // item, box, _STEP_BYTES // item),
+        )
+
+    def grid(self) -> tuple[Extent]:
+        """As many blocks as run at a time: how many tiles there are, the card alone knows."""
+        return (resident_grid(1),)
+
+
+def tile_columns(group_rows: int) -> int:
+    """Rows of the weight in a tile: fewer where it is waited for memory, and more tiles even out the blocks."""
+    return 128 if group_rows <= 64 else 256
+
+
+def choice_of(op: Lowering) -> ExpertChoice:
+    """The experts of an operator, which has their number and the ``ids`` of the chosen."""
+    experts, top_k = op.attribute("experts"), op.extents("ids")[-1]
+    assert isinstance(experts, int)
+    assert isinstance(top_k, int)
+    return ExpertChoice(experts, top_k)
+
+
+def check_vectors(op: Lowering) -> None:
+    """Raise BuildError if rows of an operator's weight are no whole vectors, or it has no whole tiles of rows."""
+    *_, out_features, in_features = op.extents("weight")
+    if any(isinstance(extent, int) and extent % 8 for extent in (out_features, in_features)):
+        op.refuse(
+            f"its experts have {in_features} features in and {out_features} out, and the GPU kernels move 8 at a time: "
+            "expected multiples of 8"
+        )
+
+
+def group_tiling(op: Lowering) -> GroupTiling:
+    """How an operator's rows are multiplied in groups. Raises BuildError where the device has no such kernels."""
+    if op.device.arch != TILED_ARCH:
+        op.refuse(
+            f"products with experts of more than {MOST_LISTED_ROWS} rows are for {TILED_ARCH}, not {op.device.arch}: "
+            "build for sm_90 or for cpu"
+        )
+    choice, rows = choice_of(op), op.extents("ids")[0]
+    assert isinstance(rows, str)
+    group_rows = choice.group_rows(op.max_tokens)
+    max_rows = op.symbols[rows] * choice.top_k
+    return GroupTiling(op.dtype, op.device, choice, max_rows, group_rows, tile_columns(group_rows))

@@ -1,0 +1,49 @@
+// The tiles of products with experts: for each group of rows that have chosen an expert, those of its weights. Macros
+// as in cuda/tiled_linear.cuh, of kernels without clusters, and those of cuda/chosen_experts.cuh.
+//
+// A group has as many rows as a tile copies of x: those that it lacks are the next group's, or nobody's, and are
+// multiplied but not stored. Groups of one expert follow each other, and read its weights at about the same time.
+#pragma once
+
+#include "cuda/chosen_experts.cuh"
+#include "cuda/tiled_linear.cuh"
+
+namespace tl {
+
+// An Op whose weight is matrices of experts one behind the other.
+template <class Op>
+struct Grouped : Op {
+  ExpertRowGroups groups;
+
+  __device__ __forceinline__ Grouped(const Op& op, ExpertRowGroups g) : Op(op), groups(g) {}
+};
+
+template <class Op>
+struct GroupTiles {
+  static_assert(kCluster == 1, "a tile's expert is known to one block");
+  static constexpr bool kListed = true;
+  static constexpr int kOutColumns = kTileColumns / Op::kParts, kAcross = ceil_div(TL_OUT, kOutColumns);
+  ExpertRowGroups groups;
+
+  __device__ __forceinline__ GroupTiles(const Member&, const Grouped<Op>& op, int) : groups(op.groups) {}
+  __device__ __forceinline__ int count() const { return groups.count() * kAcross; }
+  __device__ __forceinline__ static int first() { return blockIdx.x; }
+  __device__ __forceinline__ static int next(int tile) { return tile + gridDim.x; }
+  __device__ __forceinline__ bool reads_weights_once() const { return false; }
+  __device__ __forceinline__ Place at(int tile) const {
+    const ExpertRows rows = groups[tile / kAcross];
+    return {rows.first, rows.end, tile % kAcross * kOutColumns, rows.expert * Op::kParts * TL_OUT};
+  }
+  __device__ __forceinline__ static Op at(const Op& op, const Place& place) {
+    Op of_expert = op;
+    if constexpr (kScaledRows) of_expert.scales.weight += place.weights;
+    return of_expert;
+  }
+};
+
+template <class Op>
+struct TilesOf<Grouped<Op>> {
+  using Type = GroupTiles<Op>;
+};
+
+}  // namespace tl

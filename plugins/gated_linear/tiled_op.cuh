@@ -1,0 +1,85 @@
+// What the tiled kernels of gated products do with their sums. Macros as in gated_linear/tiled.cuh.
+#pragma once
+
+#include "cuda/activation.cuh"
+#include "cuda/tiled_linear.cuh"
+
+namespace tl {
+
+constexpr RowType kYType = static_cast<RowType>(TL_Y_TYPE);
+
+// A tile is as many rows of weight[0] and those of the same features of weight[1], so that a thread has both sums.
+struct TiledGatedOp {
+  static constexpr int kParts = 2, kRun = kTileColumns / 2;
+  void* y;
+  u16* added;  // [rows, 2 * TL_OUT]
+  ProductScales scales;
+  BlockNumbers numbers;
+  float y_factor;
+
+  __device__ __forceinline__ static int weight_row(int first, int column) {
+    return column / kRun * TL_OUT + first + column % kRun;
+  }
+  // Of SiLU, gate / (1 + exp(-gate)) * up in five instructions; an exponential past float32 makes it 0, its limit.
+  __device__ __forceinline__ static float gated(float gate, float up) {
+    if constexpr (TL_ACTIVATION != 1) return activate<TL_ACTIVATION>(gate) * up;
+    float power, inverse;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(gate * -1.44269504f));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+    return gate * inverse * up;
+  }
+  __device__ __forceinline__ void warm(int column) const {
+    scales.warm<kTileColumns / 2>(column, TL_OUT - column);
+    scales.warm<kTileColumns / 2>(TL_OUT + column, TL_OUT - column);
+  }
+  // sums += a row of `added`, of which `present` fragments of each half exist.
+  template <int kBoth>
+  __device__ __forceinline__ void add(float (&sums)[kBoth][4], int row, int column, int present, int half) const {
+    constexpr int kCount = kBoth / 2;
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      u32 pieces[kCount];
+      RowPart<kCount>{added + (static_cast<u64>(row) * 2 + part) * TL_OUT + column, present, lane}.load(pieces);
+#pragma unroll
+      for (int f = 0; f < kCount; ++f) {
+        const float2 more = unpack2(pieces[f]);
+        sums[part * kCount + f][half * 2] += more.x;
+        sums[part * kCount + f][half * 2 + 1] += more.y;
+      }
+    }
+  }
+  template <int kBoth>
+  __device__ __forceinline__ void finish(float (&sums)[kBoth][4], int row, int column, int rows, int columns) const {
+    constexpr int kCount = kBoth / 2;
+    const int lane = threadIdx.x % 32;
+    if constexpr (kScaledRows) {
+      const int last = rows - 1, whole = (TL_OUT - column) / 8;
+      const float upper = scales.of_row(min_of(row, last)), lower = scales.of_row(min_of(row + 8, last));
+      scales.apply<0, kCount>(sums, column, whole, upper, lower);
+      scales.apply<kCount, kCount>(sums, TL_OUT + column, whole, upper, lower);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = row + half * 8, present = r < rows ? (columns - column) / 8 : 0;
+      const u64 at = static_cast<u64>(r) * TL_OUT + column;
+      if constexpr (TL_ADDED != 0) add(sums, r, column, present, half);
+      float2 values[kCount];
+#pragma unroll
+      for (int f = 0; f < kCount; ++f) {
+        const float (&gate)[4] = sums[f], (&up)[4] = sums[kCount + f];
+        values[f] = make_float2(gated(gate[half * 2], up[half * 2]), gated(gate[half * 2 + 1], up[half * 2 + 1]));
+      }
+      if constexpr (kYType != RowType::k16Bits) {
+        ByteRowPart<kYType, kCount>{static_cast<unsigned char*>(y) + at, present, lane}.store(values, y_factor);
+      } else {
+        u32 pieces[kCount];
+#pragma unroll
+        for (int f = 0; f < kCount; ++f) pieces[f] = pack2(values[f].x, values[f].y);
+        RowPart<kCount>{static_cast<u16*>(y) + at, present, lane}.store(pieces);
+      }
+    }
+  }
+};
+
+}  // namespace tl

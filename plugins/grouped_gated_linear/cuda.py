@@ -1,0 +1,69 @@
+"""GroupedGatedLinear on a GPU: streamed for a few rows; for many, sorted by expert, and tiled."""
+
+from __future__ import annotations
+
+from ..cuda.activation import ACTIVATION_FLAGS
+from ..cuda.grouped import ExpertChoice, GroupTiling, check_vectors, choice_of, group_tiling, stream_grid
+from ..cuda.lowering import Lowering
+from ..cuda.stream import Streaming
+from ..launch import Buffer, Command, Extent, Launch, WeightBuffers, features, kernel, launch
+
+_SORT_THREADS = 256
+
+
+def stream(
+    y: Buffer,
+    x: Buffer,
+    weight: WeightBuffers,
+    chosen: Buffer,
+    shares: Buffer,
+    rows: Extent,
+    how: Streaming,
+    choice: ExpertChoice,
+    *,
+    activation: str,
+    norm: tuple[Buffer, float] | None = None,
+) -> Launch:
+    """y [rows, top_k, out] = share * activation(g) * u of each row's experts, which ``chosen`` lists."""
+    out_features = weight.values.shape[-2]
+    assert isinstance(out_features, int)
+    flags = {"TL_NORM": int(norm is not None), "TL_ACTIVATION": ACTIVATION_FLAGS[activation], **choice.defines}
+    specialised = how.kernel("grouped_gated_linear/cuda.cuh", "grouped_gated_linear", weight, flags)
+    most = min(choice.experts, how.tokens * choice.top_k)
+    norm_weight, epsilon = norm or (None, 0.0)
+    operands = (weight.values, *weight.numbers, norm_weight, chosen, shares, rows, epsilon, how.x_scale)
+    return launch(specialised, stream_grid(most * out_features // 8), y, x, *operands)
+
+
+def sort_rows(
+    to: Buffer, x: Buffer, ids: Buffer, within: Buffer, first: Buffer, rows: Extent, choice: ExpertChoice
+) -> Launch:
+    """Rows of x once for each of their experts, in the order of these."""
+    defines = {"TL_IN": features(x), "TL_THREADS": _SORT_THREADS, **choice.defines}
+    specialised = kernel("grouped_gated_linear/sort_rows.cuh", "sort_rows", _SORT_THREADS, 0, defines)
+    return launch(specialised, (rows,), to, x, ids, within, first)
+
+
+def tiled(y: Buffer, x: Buffer, weight: WeightBuffers, groups: Buffer, how: GroupTiling, *, activation: str) -> Launch:
+    """y = activation(g) * u of rows that are sorted by expert."""
+    flags = {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_Y_TYPE": 0, "TL_ADDED": 0}
+    specialised = how.kernel("grouped_gated_linear/tiled.cuh", "grouped_gated_linear_tiled", weight, flags)
+    return launch(specialised, how.grid(), *how.maps(x, weight), y, *weight.numbers, None, groups, 0.0)
+
+
+def lower(op: Lowering) -> list[Command]:
+    """The streaming kernel, or the sort of rows and the tiled one."""
+    check_vectors(op)
+    choice, weight, x, y = choice_of(op), op.weight(), op.rows("x"), op.new("y")
+    activation = op.attribute("activation")
+    if op.has("chosen"):
+        how = op.streaming()
+        assert how is not None
+        lists = op.rows("chosen"), op.rows("shares")
+        return [stream(y, x, weight, *lists, op.num_rows("y"), how, choice, activation=activation, norm=op.norm())]
+    rows = Buffer(f"{op.name}.sorted", op.dtype, (op.extents("y")[0], choice.top_k, features(x)))
+    places = op.rows("ids"), op.rows("within"), op.rows("first")
+    return [
+        sort_rows(rows, x, *places, op.num_rows("y"), choice),
+        tiled(y, rows, weight, op.rows("groups"), group_tiling(op), activation=activation),
+    ]

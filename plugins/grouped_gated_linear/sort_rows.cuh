@@ -1,0 +1,25 @@
+// Rows of x in the order of the experts that chose them, once for each of a row's experts.
+//
+// Bytes: 2*K*(1 + top_k) a row. Floor: bytes / bandwidth. A block a row, which is read once. Launch: TL_THREADS
+// threads. Macros: TL_IN (features, a multiple of 8), TL_THREADS, and those of cuda/chosen_experts.cuh.
+#include "cuda/async.cuh"
+#include "cuda/chosen_experts.cuh"
+
+extern "C" __global__ void __launch_bounds__(TL_THREADS)
+    sort_rows(uint4* sorted, const uint4* x, const int* ids, const int* within, const int* first) {
+  using namespace tl;
+  constexpr int kVectors = TL_IN / 8;
+  static_assert(TL_IN % 8 == 0);
+  wait_for_previous_kernel();
+  allow_next_kernel();
+  const SortedPlaces places{ids, within, first};
+  const int row = blockIdx.x;
+  int to[kTopK];
+#pragma unroll
+  for (int slot = 0; slot < kTopK; ++slot) to[slot] = places.of(row, slot);
+  for (int i = threadIdx.x; i < kVectors; i += TL_THREADS) {
+    const uint4 elements = __ldcg(x + static_cast<u64>(row) * kVectors + i);
+#pragma unroll
+    for (int slot = 0; slot < kTopK; ++slot) sorted[static_cast<u64>(to[slot]) * kVectors + i] = elements;
+  }
+}

@@ -1,0 +1,68 @@
+"""GroupedLinear on a GPU: streamed for a few rows; for many, of rows that are sorted by expert, tiled and combined."""
+
+from __future__ import annotations
+
+from ..cuda.grouped import ExpertChoice, GroupTiling, choice_of, group_tiling, stream_grid
+from ..cuda.lowering import Lowering
+from ..cuda.stream import ROWS_PER_TILE, Streaming
+from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, WeightBuffers, features, kernel, launch
+
+_THREADS = 256
+
+
+def stream(
+    y: Buffer,
+    x: Buffer,
+    weight: WeightBuffers,
+    chosen: Buffer,
+    rows: Extent,
+    how: Streaming,
+    choice: ExpertChoice,
+    residual: Buffer | None = None,
+) -> Launch:
+    """y [rows, out] = the sum over each row's experts, which ``chosen`` lists [+ residual]; x has their shares."""
+    flags = {"TL_RESIDUAL": int(residual is not None), **choice.defines}
+    specialised = how.kernel("grouped_linear/cuda.cuh", "grouped_linear", weight, flags)
+    operands = (weight.values, *weight.numbers, chosen, residual, rows)
+    return launch(specialised, stream_grid(features(y) // ROWS_PER_TILE), y, x, *operands)
+
+
+def tiled(y: Buffer, x: Buffer, weight: WeightBuffers, groups: Buffer, how: GroupTiling) -> Launch:
+    """y = x @ w.T of rows that are sorted by expert."""
+    flags = {"TL_BIAS": 0, "TL_RESIDUAL": 0, "TL_FLOAT_OUT": 0, "TL_ACTIVATION": 0, "TL_ROWS_ON": 0}
+    specialised = how.kernel("grouped_linear/tiled.cuh", "grouped_linear_tiled", weight, flags)
+    return launch(specialised, how.grid(), *how.maps(x, weight), y, *weight.numbers, None, groups, 0.0)
+
+
+def combine(
+    y: Buffer,
+    rows: Buffer,
+    ids: Buffer,
+    within: Buffer,
+    first: Buffer,
+    shares: Buffer,
+    num_rows: Extent,
+    choice: ExpertChoice,
+    residual: Buffer | None = None,
+) -> Launch:
+    """y = the sum over slots of share * row [+ residual], of ``rows`` that are sorted by expert."""
+    defines = {"TL_OUT": features(y), "TL_THREADS": _THREADS, "TL_RESIDUAL": int(residual is not None)}
+    defines["TL_FP16"] = DTYPE_FLAGS[y.dtype]
+    specialised = kernel("grouped_linear/combine.cuh", "combine", _THREADS, 0, defines | choice.defines)
+    return launch(specialised, (num_rows,), y, rows, ids, within, first, shares, residual)
+
+
+def lower(op: Lowering) -> list[Command]:
+    """The streaming kernel, or the tiled one and the sum of what it makes."""
+    choice, weight, x, y = choice_of(op), op.weight(), op.rows("x"), op.new("y")
+    residual = op.optional_rows("residual")
+    if op.has("chosen"):
+        how = op.streaming()
+        assert how is not None
+        return [stream(y, x, weight, op.rows("chosen"), op.num_rows("y"), how, choice, residual)]
+    rows = Buffer(f"{op.name}.sorted", op.dtype, (op.extents("y")[0], choice.top_k, features(y)))
+    places = op.rows("ids"), op.rows("within"), op.rows("first"), op.rows("shares")
+    return [
+        tiled(rows, x, weight, op.rows("groups"), group_tiling(op)),
+        combine(y, rows, *places, op.num_rows("y"), choice, residual),
+    ]

@@ -1,0 +1,74 @@
+// The experts of each of any number of rows, and the order of rows by expert (cuda/chosen_experts.cuh).
+//
+// Bytes: 8 * experts a row. Floor: bytes / bandwidth (8,192 rows of 128 experts: 8 MB, 2 us), and latency. A warp a
+// row; the rows of an expert are counted as they come, so that their order is another one each time, which changes no
+// result; the last block lists groups of at most TL_GROUP_ROWS rows. Launch: TL_THREADS threads, a block for every
+// TL_THREADS / 32 rows. Macros: TL_THREADS, TL_GROUP_ROWS, and those of router/chosen.cuh.
+#include "cuda/async.cuh"
+#include "router/chosen.cuh"
+
+namespace tl {
+
+// Exclusive sums of a value over the lanes; `total` is that of all.
+__device__ __forceinline__ int sum_before(int value, int lane, int& total) {
+  int sum = value;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, sum, distance);
+    if (lane >= distance) sum += other;
+  }
+  total = __shfl_sync(0xffffffffu, sum, 31);
+  return sum - value;
+}
+
+// By one warp: where the rows of each expert begin, and their groups. Counts are zero afterwards, for the next step.
+__device__ __forceinline__ void list_groups(int* first, int* list, int* counts, int lane) {
+  int rows = 0, groups = 0;
+  for (int base = 0; base < kExperts; base += 32) {
+    const int e = base + lane;
+    int count = 0, all_rows, all_groups;
+    if (e < kExperts) {
+      count = __ldcg(counts + e);
+      counts[e] = 0;
+    }
+    const int begin = rows + sum_before(count, lane, all_rows);
+    int group = groups + sum_before(ceil_div(count, TL_GROUP_ROWS), lane, all_groups);
+    if (e < kExperts) first[e] = begin;
+    for (int row = 0; row < count; row += TL_GROUP_ROWS, ++group) {
+      reinterpret_cast<ExpertRows*>(list + 4)[group] = {e, begin + row, begin + min_of(row + TL_GROUP_ROWS, count), 0};
+    }
+    rows += all_rows, groups += all_groups;
+  }
+  if (lane == 0) list[0] = groups;
+}
+
+}  // namespace tl
+
+// `counts` [kExperts + 1] is zero before and after: rows of each expert, and blocks that are done.
+extern "C" __global__ void __launch_bounds__(TL_THREADS)
+    sort_by_expert(int* ids, int* within, int* first, float* shares, int* list, int* counts, const float* scores,
+                   int rows) {
+  using namespace tl;
+  __shared__ int arrived;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int row = blockIdx.x * (TL_THREADS / 32) + warp;
+  wait_for_previous_kernel();
+  allow_next_kernel();
+  if (row < rows) {
+    const Chosen chosen(scores + static_cast<u64>(row) * TL_SCORES, lane);
+    if (lane < kTopK) {
+      const int at = row * kTopK + lane;
+      ids[at] = chosen.expert;
+      shares[at] = chosen.share;
+      within[at] = atomicAdd(counts + chosen.expert, 1);
+    }
+  }
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) arrived = atomicAdd(counts + kExperts, 1);
+  __syncthreads();
+  if (arrived != static_cast<int>(gridDim.x) - 1 || warp > 0) return;
+  __threadfence();
+  list_groups(first, list, counts, lane);
+  if (lane == 0) counts[kExperts] = 0;
+}

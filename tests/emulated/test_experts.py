@@ -1,0 +1,38 @@
+"""Routers and products with experts, without a GPU."""
+
+import pytest
+import torch
+
+from tests.emulated.emulator import Emulator
+from tests.gpu.expert_checks import Mixture, check_experts, check_router
+from trtllm_lite.plugins.launch import Device
+
+SMALL = Device("sm_90a", 64 * 1024)
+
+
+@pytest.mark.parametrize(("experts", "top_k", "scoring"), [(8, 2, "softmax_of_chosen"), (40, 5, "softmax")])
+@pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (4, 3), (16, 16)])
+def test_a_few_rows_choose(experts: int, top_k: int, scoring: str, max_rows: int, rows: int) -> None:
+    check_router(Mixture(experts, top_k, 0, 0, max_rows, scoring), rows, streamed=True, machine=Emulator())
+
+
+@pytest.mark.parametrize(("experts", "top_k", "scoring"), [(8, 2, "normalized_softmax"), (40, 5, "softmax")])
+@pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (64, 37), (256, 200)])
+def test_rows_are_sorted_by_expert(experts: int, top_k: int, scoring: str, max_rows: int, rows: int) -> None:
+    check_router(Mixture(experts, top_k, 0, 0, max_rows, scoring), rows, streamed=False, machine=Emulator())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("max_rows", "rows"), [(2, 2), (16, 9)])
+def test_streamed(dtype: torch.dtype, max_rows: int, rows: int) -> None:
+    mixture = Mixture(8, 3, 128, 48, max_rows)
+    how = {"norm": max_rows == 2, "residual": max_rows == 16, "device": SMALL, "machine": Emulator(num_sms=3)}
+    check_experts(mixture, rows, dtype, streamed=True, **how)
+
+
+@pytest.mark.parametrize(("max_rows", "rows"), [(16, 16), (64, 33), (160, 160)])
+def test_tiled(max_rows: int, rows: int) -> None:
+    """Groups of experts have fewer rows than a tile, and some experts several groups."""
+    mixture = Mixture(8, 2, 128, 80, max_rows, "softmax")
+    machine = Emulator(num_sms=3)
+    check_experts(mixture, rows, torch.bfloat16, streamed=False, residual=rows == 33, machine=machine)

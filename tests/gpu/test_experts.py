@@ -1,0 +1,39 @@
+"""Routers and products with experts on a GPU."""
+
+import pytest
+import torch
+
+from tests.gpu.device import GPU
+from tests.gpu.expert_checks import Mixture, check_experts, check_router
+
+# Qwen3-30B-A3B, Mixtral 8x7B, and OLMoE with fewer features.
+SHAPES = {"qwen3": (128, 8, 2048, 768), "mixtral": (8, 2, 4096, 14336), "olmoe": (64, 8, 1024, 512)}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (8, 5), (16, 16)])
+def test_a_few_rows_choose(shape: str, max_rows: int, rows: int) -> None:
+    experts, top_k, *_ = SHAPES[shape]
+    check_router(Mixture(experts, top_k, 0, 0, max_rows), rows, streamed=True, machine=GPU)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (64, 37), (8192, 8192), (8192, 5003)])
+def test_rows_are_sorted_by_expert(shape: str, max_rows: int, rows: int) -> None:
+    experts, top_k, *_ = SHAPES[shape]
+    check_router(Mixture(experts, top_k, 0, 0, max_rows), rows, streamed=False, machine=GPU)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", ["qwen3", "olmoe"])
+@pytest.mark.parametrize(("max_rows", "rows"), [(2, 2), (8, 7), (16, 16)])
+def test_streamed(shape: str, dtype: torch.dtype, max_rows: int, rows: int) -> None:
+    mixture = Mixture(*SHAPES[shape], max_rows)
+    check_experts(mixture, rows, dtype, streamed=True, norm=max_rows < 16, residual=max_rows > 2, machine=GPU)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("max_rows", "rows"), [(64, 37), (256, 256), (1000, 513)])
+def test_tiled(shape: str, max_rows: int, rows: int) -> None:
+    mixture = Mixture(*SHAPES[shape], max_rows, "softmax")
+    check_experts(mixture, rows, torch.bfloat16, streamed=False, residual=rows % 2 == 0, machine=GPU)

@@ -1,0 +1,239 @@
+"""The kernels of mixtures of experts in numpy over raw memory; see cuda_kernels.py."""
+
+import numpy as np
+
+from tests.unit.builder.cuda_kernels import Grid, Macros, Pointer, activated, at, half_type, kernel, matrix, normalised
+from trtllm_lite.plugins.router.reference import shares_of
+
+_LEAST = np.float32(-3.402823e38)
+_HEADER = 4
+_CHOSEN = np.dtype([("expert", "i4"), ("rows", "u4"), ("unused", "i4", 2), ("slots", "u1", 16)])
+_GROUP = np.dtype([("expert", "i4"), ("first", "i4"), ("end", "i4"), ("unused", "i4")])
+_SCORINGS = ("softmax", "softmax_of_chosen")
+
+
+def _choose(macros: Macros, scores: Pointer, rows: int, ids: Pointer, shares: Pointer) -> np.ndarray:
+    """Ids [rows, top_k], of both terms of scores."""
+    experts = macros["TL_EXPERTS"]
+    terms = at(scores, np.float32, rows, macros["TL_SCORES"])[:, : 2 * experts]
+    both = np.fmax(terms.reshape(rows, 2, experts).sum(1), _LEAST)
+    chosen = np.argsort(-both, axis=-1, kind="stable")[:, : macros["TL_TOP_K"]]
+    at(ids, np.int32, *chosen.shape)[...] = chosen
+    at(shares, np.float32, *chosen.shape)[...] = shares_of(both, chosen, _SCORINGS[macros["TL_SCORING"]])
+    return chosen
+
+
+def _listed(pointer: Pointer, kind: np.dtype) -> np.ndarray:
+    count = int(at(pointer, np.int32, 1)[0])
+    size = count * kind.itemsize
+    return pointer[_HEADER * 4 : _HEADER * 4 + size].view(kind)
+
+
+def _list(pointer: Pointer, records: list[tuple], kind: np.dtype) -> None:
+    array = np.array(records, kind)
+    at(pointer, np.int32, 1)[0] = len(array)
+    pointer[_HEADER * 4 : _HEADER * 4 + array.nbytes] = array.view(np.uint8)
+
+
+@kernel
+def choose_experts(
+    macros: Macros, grid: Grid, ids: Pointer, shares: Pointer, chosen: Pointer, scores: Pointer, rows: int
+) -> None:
+    assert grid == (1, 1, 1)
+    assert rows <= macros["TL_ROWS"]
+    found = _choose(macros, scores, rows, ids, shares)
+    records = []
+    for expert in np.unique(found):
+        of_rows, of_slots = np.nonzero(found == expert)
+        slots = np.zeros(16, np.uint8)
+        slots[of_rows] = of_slots
+        records.append((expert, sum(1 << int(row) for row in of_rows), (0, 0), slots))
+    _list(chosen, records, _CHOSEN)
+
+
+@kernel
+def sort_by_expert(
+    macros: Macros,
+    grid: Grid,
+    ids: Pointer,
+    within: Pointer,
+    first: Pointer,
+    shares: Pointer,
+    groups: Pointer,
+    counts: Pointer,
+    scores: Pointer,
+    rows: int,
+) -> None:
+    assert grid[0] == -(-rows // (macros["TL_THREADS"] // 32))
+    found = _choose(macros, scores, rows, ids, shares)
+    experts, most = macros["TL_EXPERTS"], macros["TL_GROUP_ROWS"]
+    assert not at(counts, np.int32, experts + 1).any()
+    numbers = at(within, np.int32, *found.shape)
+    for expert in range(experts):
+        mine = found == expert
+        numbers[mine] = np.arange(mine.sum())[::-1]
+    sizes = np.bincount(found.reshape(-1), minlength=experts)
+    begins = np.concatenate([[0], np.cumsum(sizes)])
+    at(first, np.int32, experts)[...] = begins[:-1]
+    records = [
+        (expert, row, min(row + most, begins[expert + 1]), 0)
+        for expert in range(experts)
+        for row in range(begins[expert], begins[expert + 1], most)
+    ]
+    _list(groups, records, _GROUP)
+
+
+def _of_experts(macros: Macros, weight: Pointer, rows_of_each: int) -> np.ndarray:
+    experts = macros["TL_EXPERTS"]
+    flat = matrix(macros, weight, None, None, experts * rows_of_each)
+    return flat.reshape(experts, rows_of_each, -1)
+
+
+@kernel
+def grouped_gated_linear(
+    macros: Macros,
+    grid: Grid,
+    y: Pointer,
+    x: Pointer,
+    weight: Pointer,
+    weight_scale: Pointer | None,
+    weight_offset: Pointer | None,
+    norm_weight: Pointer | None,
+    chosen: Pointer,
+    shares: Pointer,
+    rows: int,
+    epsilon: float,
+    x_scale: float,
+) -> None:
+    del grid, weight_scale, weight_offset, x_scale
+    half, out, top_k = half_type(macros), macros["TL_OUT"], macros["TL_TOP_K"]
+    source = at(x, half, rows, macros["TL_IN"]).astype(np.float64)
+    if macros["TL_NORM"]:
+        source = normalised(source, norm_weight, epsilon).astype(half).astype(np.float64)
+    weights, factors = _of_experts(macros, weight, 2 * out), at(shares, np.float32, rows, top_k)
+    result = at(y, half, rows, top_k, out)
+    for record in _listed(chosen, _CHOSEN):
+        for row in range(rows):
+            if record["rows"] >> row & 1:
+                slot = record["slots"][row]
+                gate, up = np.split(weights[record["expert"]] @ source[row], 2)
+                result[row, slot] = activated(macros, gate) * up * factors[row, slot]
+
+
+@kernel
+def grouped_linear(
+    macros: Macros,
+    grid: Grid,
+    y: Pointer,
+    x: Pointer,
+    weight: Pointer,
+    weight_scale: Pointer | None,
+    weight_offset: Pointer | None,
+    chosen: Pointer,
+    residual: Pointer | None,
+    rows: int,
+) -> None:
+    del grid, weight_scale, weight_offset
+    half, out = half_type(macros), macros["TL_OUT"]
+    source = at(x, half, rows, macros["TL_TOP_K"], macros["TL_IN"]).astype(np.float64)
+    weights, sums = _of_experts(macros, weight, out), np.zeros((rows, out))
+    if macros["TL_RESIDUAL"]:
+        sums += at(residual, half, rows, out).astype(np.float64)
+    for record in _listed(chosen, _CHOSEN):
+        for row in range(rows):
+            if record["rows"] >> row & 1:
+                sums[row] += weights[record["expert"]] @ source[row, record["slots"][row]]
+    at(y, half, rows, out)[...] = sums
+
+
+def _places(macros: Macros, rows: int, ids: Pointer, within: Pointer, first: Pointer) -> np.ndarray:
+    shape = (rows, macros["TL_TOP_K"])
+    return at(first, np.int32, macros["TL_EXPERTS"])[at(ids, np.int32, *shape)] + at(within, np.int32, *shape)
+
+
+@kernel
+def sort_rows(
+    macros: Macros, grid: Grid, to: Pointer, x: Pointer, ids: Pointer, within: Pointer, first: Pointer
+) -> None:
+    rows, features, top_k = grid[0], macros["TL_IN"], macros["TL_TOP_K"]
+    places = _places(macros, rows, ids, within, first)
+    at(to, np.uint16, rows * top_k, features)[places] = at(x, np.uint16, rows, 1, features)
+
+
+@kernel
+def combine(
+    macros: Macros,
+    grid: Grid,
+    y: Pointer,
+    rows: Pointer,
+    ids: Pointer,
+    within: Pointer,
+    first: Pointer,
+    shares: Pointer,
+    residual: Pointer | None,
+) -> None:
+    count, out, top_k = grid[0], macros["TL_OUT"], macros["TL_TOP_K"]
+    half = half_type(macros)
+    results = at(rows, half, count * top_k, out).astype(np.float64)[_places(macros, count, ids, within, first)]
+    sums = (results * at(shares, np.float32, count, top_k, 1)).sum(1)
+    if macros["TL_RESIDUAL"]:
+        sums += at(residual, half, count, out).astype(np.float64)
+    at(y, half, count, out)[...] = sums
+
+
+@kernel
+def grouped_gated_linear_tiled(
+    macros: Macros,
+    grid: Grid,
+    x: Pointer,
+    weight: Pointer,
+    y: Pointer,
+    weight_scale: Pointer | None,
+    weight_offset: Pointer | None,
+    row_scales: Pointer | None,
+    groups: Pointer,
+    x_scale: float,
+) -> None:
+    del grid, weight_scale, weight_offset, row_scales, x_scale
+    for rows, result in _tiles(macros, x, weight, y, groups, parts=2):
+        gate, up = np.split(result, 2, axis=1)
+        rows[...] = activated(macros, gate) * up
+
+
+@kernel
+def grouped_linear_tiled(
+    macros: Macros,
+    grid: Grid,
+    x: Pointer,
+    weight: Pointer,
+    y: Pointer,
+    weight_scale: Pointer | None,
+    weight_offset: Pointer | None,
+    row_scales: Pointer | None,
+    groups: Pointer,
+    x_scale: float,
+) -> None:
+    del grid, weight_scale, weight_offset, row_scales, x_scale
+    for rows, result in _tiles(macros, x, weight, y, groups, parts=1):
+        rows[...] = result
+
+
+def _tiles(
+    macros: Macros, x: Pointer, weight: Pointer, y: Pointer, groups: Pointer, parts: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Of each group, its rows of y, and what its rows of x are when multiplied with its expert's matrices."""
+    half, found = half_type(macros), _listed(groups, _GROUP)
+    weights, last = _of_experts(macros, weight, parts * macros["TL_OUT"]), int(found["end"].max())
+    source = at(x, half, last, macros["TL_IN"]).astype(np.float64)
+    result = at(y, half, last, macros["TL_OUT"])
+    of_groups = [(slice(group["first"], group["end"]), weights[group["expert"]]) for group in found]
+    assert all(rows.stop - rows.start <= macros["TL_X_BOX"] * macros["TL_X_BOXES"] for rows, _ in of_groups)
+    return [(result[rows], source[rows] @ expert.T) for rows, expert in of_groups]
+
+
+@kernel
+def sigmoid_gate(macros: Macros, grid: Grid, y: Pointer, x: Pointer, weight: Pointer, values: Pointer) -> None:
+    half, rows = half_type(macros), grid[0]
+    logits = at(x, half, rows, macros["TL_IN"]).astype(np.float64) @ at(weight, np.float32, macros["TL_IN"], 1)
+    gated = at(values, half, rows, macros["TL_OUT"]).astype(np.float64) / (1 + np.exp(-logits))
+    at(y, half, rows, macros["TL_OUT"])[...] = gated

@@ -1,0 +1,82 @@
+"""GPU programs of mixtures of experts: what they compute, and of which kernels they are."""
+
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+
+from tests.models import MOE_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.tolerances import MIXTURE_TOLERANCES
+from tests.unit.builder.cuda_engines import lowered_model
+from tests.unit.builder.cuda_interpreter import CudaInterpreter
+from tests.unit.builder.networks import Shape
+from tests.unit.builder.test_cuda_numerics import check_step, sequences_of
+from trtllm_lite.builder.cuda.planning import Lowered
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.errors import BuildError
+from trtllm_lite.network.verifier import load_network
+from trtllm_lite.plugins.launch import Launch
+
+# Extents that GPU kernels take.
+EXTENTS: dict[str, int] = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+SHAPES: dict[str, dict[str, Any]] = {
+    "mixtral": {"head_dim": 16},
+    "olmoe": {},
+    "qwen2_moe": {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80},
+    "qwen3_moe": {"moe_intermediate_size": 48, "head_dim": 16},  # of 9 experts
+    "granitemoe": {},
+}
+SEED = 9  # of models in which no choice of an expert is so close that rounding changes it
+CACHE = Shape(layers=3, kv_heads=2, head_dim=16, vocab=VOCAB_SIZE, max_seq=48)
+
+
+def _network(family: str, directory: Path, dtype: str = "bfloat16", **changes: Any) -> ir.Model:
+    save_tiny_model(family, directory / "model", seed=SEED, **{**EXTENTS, **SHAPES[family], **changes})
+    convert_checkpoint(str(directory / "model"), directory / "checkpoint", dtype)
+    return load_network(directory / "checkpoint")
+
+
+def _kernels(lowered: Lowered, program: str) -> list[str]:
+    commands = next(found.commands for found in lowered.programs if found.name == program)
+    return [command.kernel.name for command in commands if isinstance(command, Launch)]
+
+
+@pytest.mark.parametrize("family", MOE_FAMILIES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_programs_compute_the_networks_logits(family: str, dtype: str, tmp_path: Path) -> None:
+    model = _network(family, tmp_path, dtype)
+    card = CudaInterpreter(lowered_model(model, dtype))
+    state = sequences_of(CACHE, card)
+    for lens in ([31, 1, 4], [1, 1, 1], [1, 6, 2], [1, 1, 1]):
+        check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", model, MIXTURE_TOLERANCES)
+
+
+def test_a_few_rows_take_no_more_than_four_kernels(tmp_path: Path) -> None:
+    """Norms are in prologues, and the residual stream in the epilogue of the last product."""
+    lowered = lowered_model(_network("qwen3_moe", tmp_path, vocab_size=400), "bfloat16")
+    kernels = _kernels(lowered, "decode_4")
+    layer = ["linear", "choose_experts", "grouped_gated_linear", "grouped_linear"]
+    first = kernels.index("choose_experts") - 1
+    assert kernels[first : first + 4] == layer
+    assert kernels.count("rms_norm") == 0
+    assert _kernels(lowered, "mixed").count("combine") == 3
+
+
+def test_the_order_of_sums_is_one_in_deterministic_engines(tmp_path: Path) -> None:
+    lowered = lowered_model(_network("qwen3_moe", tmp_path, vocab_size=400), "bfloat16", deterministic=True)
+    for program in lowered.programs:
+        kernels = _kernels(lowered, program.name)
+        assert "grouped_linear" not in kernels
+        assert kernels.count("grouped_linear_tiled") == 3
+
+
+def test_targets_without_tiles_are_refused(tmp_path: Path) -> None:
+    message = r"products with experts of more than 16 rows are for sm_90a, not sm_80: build for sm_90 or for cpu"
+    with pytest.raises(BuildError, match=message):
+        lowered_model(_network("mixtral", tmp_path), "bfloat16", "sm_80")
+
+
+def test_features_of_no_whole_vectors_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"its experts have 64 features in and 36 out, .* expected multiples of 8"):
+        lowered_model(_network("qwen3_moe", tmp_path, moe_intermediate_size=36), "bfloat16")

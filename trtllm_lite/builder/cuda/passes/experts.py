@@ -1,0 +1,59 @@
+"""The experts that rows have chosen are listed, once for all who compute with them."""
+
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, known_dims
+from trtllm_lite.builder.graph import value_of
+from trtllm_lite.plugins.cuda.grouped import MOST_LISTED_ROWS, ExpertChoice
+
+_INT32 = ir.DataType.INT32
+_ROOM = ("gathered", "members", "scores")  # of kernels of CPUs
+
+
+def experts(ops: list[Op], program: ProgramKind) -> list[Op]:
+    """Router lists what is chosen for the grouped products, which have their kind of lists as operands.
+
+    Where both products are streamed that is ``chosen``, the experts, and the first of both multiplies with ``shares``,
+    so that the second only adds; else rows are sorted by expert: ``within``, ``first`` and ``groups``.
+    """
+    links = Links(ops)
+    listed = {op: _lists(op, links, program) for op in ops if op.kind == "Router"}
+    return [_with_lists(op, links, listed).without(*_ROOM) for op in ops]
+
+
+def _with_lists(op: Op, links: Links, listed: dict[Op, dict[str, ir.Value]]) -> Op:
+    if op in listed:
+        attributes = {**op.attributes, "experts": _num_experts(op), "activation": "none"}
+        counts = value_of(f"expert_counts.{_num_experts(op)}", _INT32, [_num_experts(op) + 1])
+        counted = op if "chosen" in listed[op] else op.with_inputs(counts=counts)
+        return replace(counted, outputs={**op.outputs, **listed[op]}, attributes=attributes)
+    router = links.producer(op.inputs.get("ids"), "Router")
+    if router is None:
+        return op
+    added = {**listed[router], "shares": router.outputs["shares"]}
+    return replace(op.with_inputs(**added), attributes={**op.attributes, "experts": _num_experts(router)})
+
+
+def _lists(router: Op, links: Links, program: ProgramKind) -> dict[str, ir.Value]:
+    ids = router.outputs["ids"]
+    rows, top_k = known_dims(ids)
+    assert isinstance(top_k, int)
+    num_experts, tokens = _num_experts(router), program.bucket.max_tokens
+    choice = ExpertChoice(num_experts, top_k)
+
+    def new(name: str, *shape: int | str) -> ir.Value:
+        return value_of(f"{router.name}.{name}", _INT32, shape)
+
+    products = [op for op in links.readers[ids] if "weight" in op.inputs]
+    if tokens <= MOST_LISTED_ROWS and all(program.streams(op) is not None for op in products):
+        return {"chosen": new("chosen", choice.chosen_ints(tokens))}
+    groups = new("groups", choice.groups_ints(tokens))
+    return {"within": new("within", rows, top_k), "first": new("first", num_experts), "groups": groups}
+
+
+def _num_experts(router: Op) -> int:
+    _, num_experts = known_dims(router.outputs["scores"])
+    assert isinstance(num_experts, int)
+    return num_experts
