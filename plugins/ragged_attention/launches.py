@@ -8,7 +8,7 @@ from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Launch, Slice, kernel,
 
 _ROTATE_THREADS = 128
 _LONG = 1024  # tokens from which on most blocks of 128 queries are full
-_MAX_DIM_OF_TWO_TILES = 128  # registers: the output alone takes head_dim / 2 for each tile
+_MAX_DIM_OF_TWO_TILES = 64  # those of more elements take more registers than there are
 MAX_DIM = 256
 
 
