@@ -12,6 +12,8 @@ from trtllm_lite.network.blocks import PARTS, Blocks, part_name
 from trtllm_lite.network.context import CacheRounding
 from trtllm_lite.network.pooling import Pooling
 
+Pooled = Callable[[], Pooling]
+
 
 @dataclass(frozen=True)
 class Source:
@@ -37,7 +39,7 @@ class Source:
     tokenizer_config: dict[str, Any]
     ignored_config_keys: tuple[str, ...] = ()
     blocks: Mapping[str, Blocks] = field(default_factory=dict)
-    pooling: Callable[[], Pooling] = Pooling
+    pooling: Pooled = Pooling
     cache: tuple[CacheRounding, ...] = ()
     quantization: str = ""
 

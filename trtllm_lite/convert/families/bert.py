@@ -6,7 +6,7 @@ stands for a text is said by the files of sentence-transformers (:mod:`trtllm_li
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.encoder_parts import BERT_NAMES, BertParts
-from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.network.encoder import Encoder
 
 
@@ -25,4 +25,16 @@ FAMILY = Family(
     read_model=read_model,
     tensor_names=BERT_NAMES,
     ignored_tensors=(r"pooler\.dense\.(weight|bias)",),
+    gguf=Gguf(
+        "bert",
+        roles={
+            "position_embd": "positions",
+            "token_types": "token_types",
+            "token_embd_norm": "embedding_norm",
+            "blk.{layer}.attn_output_norm": "attention_norm",
+            "blk.{layer}.layer_output_norm": "mlp_norm",
+        },
+        keys={"attention.layer_norm_epsilon": "layer_norm_eps", "attention.causal": "is_decoder"},
+        config=lambda _: {"rope_parameters": None},
+    ),
 )
