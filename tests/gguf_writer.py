@@ -72,12 +72,17 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
     "olmo2": _POST_NORMS,
+    "gpt-oss": {
+        **{"self_attn.sinks": "attn_sinks", "mlp.router": "ffn_gate_inp"},
+        "post_attention_layernorm": "post_attention_norm",
+    },
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
 }
 _ARCHITECTURES = {
     "cohere": "command-r",
     "gpt_neox": "gptneox",
+    "gpt_oss": "gpt-oss",
     "glm": "chatglm",
     "gemma3_text": "gemma3",
     "olmo3": "olmo2",
@@ -120,8 +125,9 @@ def write_gguf(
         if architecture == "gptneox" and stem.endswith("attn_qkv"):
             by_head = rows.reshape(model.config.num_attention_heads, 3, -1, *rows.shape[1:])
             rows = by_head.swapaxes(0, 1).reshape(rows.shape)
-        kind = gguf.GGMLQuantizationType[(kinds or {}).get(stem.split(".")[-1], "F32") if rows.ndim > 1 else "F32"]
-        data = rows.astype(np.float16) if kind.name == "F16" else gguf.quants.quantize(rows, kind)
+        is_matrix = rows.ndim > 1 and suffix == "weight"
+        kind = gguf.GGMLQuantizationType[(kinds or {}).get(stem.split(".")[-1], "F32") if is_matrix else "F32"]
+        data = rows.astype(np.float16) if kind.name == "F16" else gguf.quants.quantize(np.ascontiguousarray(rows), kind)
         writer.add_tensor(f"{stem}.{suffix}", np.ascontiguousarray(data), raw_dtype=kind)
     for name, array in (extra or {}).items():
         writer.add_tensor(name, array)
@@ -136,19 +142,33 @@ def dequantized(model: PreTrainedModel, kinds: dict[str, str]) -> PreTrainedMode
     """``model`` with the matrices in ``kinds`` rounded as the file stores them, in place."""
     with torch.no_grad():
         for name, parameter in _apart(model.named_parameters()):
-            kind = kinds.get(_gguf_name(name, model.config.model_type)[0].split(".")[-1], "F32")
+            architecture = _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
+            stem, suffix = _gguf_name(name, architecture)
+            kind = kinds.get(stem.split(".")[-1], "F32") if suffix == "weight" else "F32"
             if parameter.ndim > 1 and kind != "F32":
                 kind_id = gguf.GGMLQuantizationType[kind]
-                raw = gguf.quants.quantize(parameter.numpy(), kind_id)
+                raw = gguf.quants.quantize(np.ascontiguousarray(parameter.numpy()), kind_id)
                 parameter.copy_(torch.from_numpy(gguf.quants.dequantize(raw, kind_id)))
     return model
 
 
 def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """``tensors`` with gate and up of experts, [experts, inner, hidden], as two, which are views of the one."""
-    for name, tensor in tensors:
-        stem, is_expert, _ = name.partition("experts.")
-        if is_expert:
+    """``tensors`` with gate and up of experts, [experts, inner, hidden], as two, which are views of the one.
+
+    Those of gpt-oss are [experts, hidden, inner], and take turns; so do their biases.
+    """
+    found = dict(tensors)
+    take_turns = any(name.endswith("_proj_bias") for name in found)
+    for name, tensor in found.items():
+        stem, is_expert, what = name.partition("experts.")
+        if name.endswith("sinks"):
+            yield f"{name}.weight", tensor
+        elif is_expert and take_turns:
+            suffix, role = ("bias", what.removesuffix("_bias")) if what.endswith("_bias") else ("weight", what)
+            rows = tensor if suffix == "bias" else tensor.transpose(1, 2)
+            parts = {"gate_proj": rows[:, ::2], "up_proj": rows[:, 1::2]} if "gate" in role else {role: rows}
+            yield from ((f"{stem}experts.{part}.{suffix}", values) for part, values in parts.items())
+        elif is_expert:
             roles = ("gate_proj", "up_proj") if name.endswith("gate_up_proj") else ("down_proj",)
             yield from zip(
                 (f"{stem}experts.{role}.weight" for role in roles), tensor.chunk(len(roles), dim=1), strict=True
@@ -224,6 +244,19 @@ def _phi3_metadata(config: Any, head_dim: int) -> dict[str, Any]:
         "rope.dimension_count": int(head_dim * config.rope_parameters["partial_rotary_factor"]),
         "rope.freq_base": config.rope_parameters["rope_theta"],
         "attention.sliding_window": config.sliding_window or 0,
+    }
+
+
+def _gpt_oss_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    rope = config.rope_parameters
+    return {
+        **_head_metadata(config, head_dim),
+        "expert_feed_forward_length": config.intermediate_size,
+        "attention.sliding_window": config.sliding_window,
+        "rope.freq_base": rope["rope_theta"],
+        "rope.scaling.type": rope["rope_type"],
+        "rope.scaling.factor": rope["factor"],
+        "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
     }
 
 
@@ -316,6 +349,7 @@ def _olmo2_metadata(config: Any, head_dim: int) -> dict[str, Any]:
 
 
 _OWN_METADATA = {
+    "gpt-oss": _gpt_oss_metadata,
     "olmo2": _olmo2_metadata,
     "granite": _granite_metadata,
     "gptneox": _gptneox_metadata,
