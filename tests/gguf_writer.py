@@ -62,6 +62,20 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         "mlp.dense_h_to_4h": "ffn_up",
         "mlp.dense_4h_to_h": "ffn_down",
     },
+    "bert": {
+        "embeddings.word_embeddings": "token_embd",
+        "embeddings.position_embeddings": "position_embd",
+        "embeddings.token_type_embeddings": "token_types",
+        "embeddings.LayerNorm": "token_embd_norm",
+        "attention.self.query": "attn_q",
+        "attention.self.key": "attn_k",
+        "attention.self.value": "attn_v",
+        "attention.output.dense": "attn_output",
+        "attention.output.LayerNorm": "attn_output_norm",
+        "intermediate.dense": "ffn_up",
+        "output.dense": "ffn_down",
+        "output.LayerNorm": "layer_output_norm",
+    },
     "chatglm": {"mlp.gate_up_proj": "ffn_up"},
     "glm4": {
         "post_self_attn_layernorm": "post_attention_norm",
@@ -78,6 +92,11 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
     },
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
+    "granitemoe": {
+        "block_sparse_moe.router": "ffn_gate_inp",
+        **{f"block_sparse_moe.experts.{name}_proj": f"ffn_{name}_exps" for name in ("gate", "up", "down")},
+        **{f"shared_mlp.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")},
+    },
 }
 _ARCHITECTURES = {
     "cohere": "command-r",
@@ -89,7 +108,9 @@ _ARCHITECTURES = {
     "mixtral": "llama",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
+    "granitemoeshared": "granitemoe",
 }
+_INTERLEAVED = ("llama", "mistral", "smollm3", "granite", "granitemoe")
 _TRANSPOSED = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of GPT-2
 
 
@@ -111,6 +132,8 @@ def write_gguf(
         if value is not None:
             _add(writer, key, value)
     for name, tensor in _apart(model.state_dict().items()):
+        if name.startswith("pooler."):  # which llama.cpp leaves out
+            continue
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
         rows, stem, suffix = tensor.float().numpy(), *_gguf_name(name, architecture)
@@ -120,7 +143,7 @@ def write_gguf(
             rows = rows.T
         if architecture.startswith("gemma") and stem.endswith("norm"):
             rows = rows + 1
-        if architecture in ("llama", "mistral", "smollm3", "granite") and stem.endswith(("attn_q", "attn_k")):
+        if architecture in _INTERLEAVED and stem.endswith(("attn_q", "attn_k")):
             rows = _interleave(rows, model.config, stem)
         if architecture == "gptneox" and stem.endswith("attn_qkv"):
             by_head = rows.reshape(model.config.num_attention_heads, 3, -1, *rows.shape[1:])
@@ -155,32 +178,40 @@ def dequantized(model: PreTrainedModel, kinds: dict[str, str]) -> PreTrainedMode
 def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
     """``tensors`` with gate and up of experts, [experts, inner, hidden], as two, which are views of the one.
 
-    Those of gpt-oss are [experts, hidden, inner], and take turns; so do their biases.
+    So are those of Granite's shared expert, [inner, hidden]. Those of gpt-oss are [experts, hidden, inner], and take
+    turns as their biases do.
     """
     found = dict(tensors)
-    take_turns = any(name.endswith("_proj_bias") for name in found)
+    if any(name.endswith("_proj_bias") for name in found):
+        yield from _apart_by_turns(found)
+        return
     for name, tensor in found.items():
+        stem, is_expert, _ = name.rpartition("experts." if "experts." in name else "shared_mlp.")
+        if is_expert and "shared_expert." not in name:
+            is_both = name.endswith(("gate_up_proj", "input_linear.weight"))
+            roles = ("gate_proj", "up_proj") if is_both else ("down_proj",)
+            names = [f"{stem}{is_expert}{role}.weight" for role in roles]
+            yield from zip(names, tensor.chunk(len(roles), dim=-2), strict=True)
+        else:
+            yield name, tensor
+
+
+def _apart_by_turns(tensors: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, tensor in tensors.items():
         stem, is_expert, what = name.partition("experts.")
-        if name.endswith("sinks"):
-            yield f"{name}.weight", tensor
-        elif is_expert and take_turns:
+        if is_expert:
             suffix, role = ("bias", what.removesuffix("_bias")) if what.endswith("_bias") else ("weight", what)
             rows = tensor if suffix == "bias" else tensor.transpose(1, 2)
             parts = {"gate_proj": rows[:, ::2], "up_proj": rows[:, 1::2]} if "gate" in role else {role: rows}
             yield from ((f"{stem}experts.{part}.{suffix}", values) for part, values in parts.items())
-        elif is_expert:
-            roles = ("gate_proj", "up_proj") if name.endswith("gate_up_proj") else ("down_proj",)
-            yield from zip(
-                (f"{stem}experts.{role}.weight" for role in roles), tensor.chunk(len(roles), dim=1), strict=True
-            )
         else:
-            yield name, tensor
+            yield f"{name}.weight" if name.endswith("sinks") else name, tensor
 
 
 def _gguf_name(name: str, architecture: str) -> tuple[str, str]:
     names = {**_NAMES, **_OWN_NAMES.get(architecture, {})}
     stem, _, suffix = name.rpartition(".")
-    if stem.startswith(("model.layers.", "transformer.h.", "gpt_neox.layers.")):
+    if stem.startswith(("model.layers.", "transformer.h.", "gpt_neox.layers.", "encoder.layer.")):
         _, _, layer, rest = stem.split(".", 3)
         return f"blk.{layer}.{names[rest]}", suffix
     return names[stem], suffix
@@ -212,6 +243,7 @@ _EXPERTS = {
     "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "shared_intermediate_size": "expert_shared_feed_forward_length",
 }
 
 
@@ -348,10 +380,21 @@ def _olmo2_metadata(config: Any, head_dim: int) -> dict[str, Any]:
     }
 
 
+def _bert_metadata(config: Any, _: int) -> dict[str, Any]:
+    return {
+        "feed_forward_length": config.intermediate_size,
+        "attention.layer_norm_epsilon": config.layer_norm_eps,
+        "attention.causal": False,
+        "pooling_type": 2,
+    }
+
+
 _OWN_METADATA = {
     "gpt-oss": _gpt_oss_metadata,
+    "bert": _bert_metadata,
     "olmo2": _olmo2_metadata,
     "granite": _granite_metadata,
+    "granitemoe": _granite_metadata,
     "gptneox": _gptneox_metadata,
     "chatglm": _chatglm_metadata,
     "glm4": _glm4_metadata,

@@ -10,20 +10,27 @@ from numpy.typing import NDArray
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
     """``(x [rows, K], weight [K, experts], correction, bias) -> (ids and shares [rows, top_k], scores of experts)``."""
     x, weight, correction, bias = inputs
-    logits = x.astype(np.float64) @ weight + (0 if bias is None else bias)
-    kind, _, function = attributes["scoring"].partition("_")
-    is_of_chosen = function == "of_chosen"
-    apply = {"softmax": _softmax, "sigmoid": _sigmoid}[kind if is_of_chosen or not function else function]
-    scores = logits if is_of_chosen else apply(logits)
+    logits, scoring = x.astype(np.float64) @ weight + (0 if bias is None else bias), attributes["scoring"]
+    scores = logits if scoring.endswith("_of_chosen") else _function(scoring)(logits)
     chosen_by = _masked(scores if correction is None else scores + correction, attributes)
     ids = _largest(chosen_by, attributes["top_k"])
-    shares = np.take_along_axis(scores, ids, axis=-1)
-    if is_of_chosen:
-        shares = apply(shares)
-    elif function:
-        shares = shares / (shares.sum(-1, keepdims=True) + (1e-20 if apply is _sigmoid else 0))
-    shares = shares * attributes["scale"]
+    shares = shares_of(logits, ids, scoring) * attributes["scale"]
     return ids.astype(np.int32), shares.astype(np.float32), logits.astype(np.float32)
+
+
+def shares_of(logits: NDArray, ids: NDArray, scoring: str) -> NDArray:
+    """The shares [rows, top_k] of the chosen, by the scores [rows, experts] of all, before ``scale``."""
+    function = _function(scoring)
+    if scoring.endswith("_of_chosen"):
+        return function(np.take_along_axis(logits, ids, axis=-1))
+    shares = np.take_along_axis(function(logits), ids, axis=-1)
+    if not scoring.startswith("normalized"):
+        return shares
+    return shares / (shares.sum(-1, keepdims=True) + (1e-20 if function is _sigmoid else 0))
+
+
+def _function(scoring: str) -> Any:
+    return _sigmoid if "sigmoid" in scoring else _softmax
 
 
 def _masked(scores: NDArray, attributes: Mapping[str, Any]) -> NDArray:

@@ -14,11 +14,12 @@ from safetensors.numpy import load_file
 from tests.e2e.test_tensor_parallel import LIMITS, checkpoint_of, opened, two_steps
 from tests.models import MOE_FAMILIES
 from tests.tolerances import assert_close
+from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.builder.checkpoint import Checkpoint
 from trtllm_lite.cli import cli
 from trtllm_lite.engine.reader import read_engine
-from trtllm_lite.errors import BuildError
+from trtllm_lite.errors import ArgumentError, BuildError
 
 SIZES = [(2, 2), (4, 2), (3, 3)]  # tp_size, moe_ep_size
 EXPERTS = 12  # of every family here, which all of SIZES divide
@@ -85,10 +86,11 @@ def test_a_rank_has_whole_experts_of_one_range(tmp_path: Path) -> None:
         ("mixtral", {"moe_ep_size": 2}, r"moe_ep_size is 2, by which tp_size \(1\) cannot be divided"),
         ("mixtral", {"tp_size": 5, "moe_ep_size": 5}, "moe_ep_size is 5, by which the 12 experts of a layer cannot be"),
         ("mixtral", {"tp_size": 17, "moe_ep_size": 17}, "tp_size is 17: expected an integer from 1 to 16"),
+        ("mixtral", {"tp_size": 2, "moe_ep_size": 2, "target": "sm_90"}, "moe_ep_size is 2: GPU kernels have the exp"),
         ("llama", {"tp_size": 2, "moe_ep_size": 2}, "moe_ep_size is 2, and the model has no mixtures of experts"),
     ],
 )
-def test_what_cannot_be_shared_out_is_refused(family: str, sizes: dict[str, int], message: str, tmp_path: Path) -> None:
+def test_what_cannot_be_shared_out_is_refused(family: str, sizes: dict[str, Any], message: str, tmp_path: Path) -> None:
     checkpoint = checkpoint_of("llama", tmp_path) if family == "llama" else _mixture(family, tmp_path)
     with pytest.raises(BuildError, match=message):
         build_engine(checkpoint, tmp_path / "engine", **sizes, **LIMITS)
@@ -104,3 +106,17 @@ def test_plan_says_what_each_rank_takes(tmp_path: Path) -> None:
     command = ["plan", "--checkpoint_dir", str(tmp_path / "checkpoint"), *limits, "--moe_ep_size", "2", "--tp_size"]
     found = json.loads(CliRunner().invoke(cli, [*command, "2", "--json", "--device_memory", "1GB"]).stdout)
     assert (found["weights"], found["least_tp_size"]) == (experts, 2)
+
+
+def test_llm_shares_experts_out(tmp_path: Path) -> None:
+    checkpoint_of("mixtral", tmp_path, num_local_experts=EXPERTS)
+    sizes = {"tensor_parallel_size": 2, "moe_expert_parallel_size": 2}
+    limits = {"max_batch_size": 4, "max_seq_len": 64}
+    with LLM(tmp_path / "model", **limits) as one, LLM(tmp_path / "model", **limits, **sizes) as many:
+        assert many.session.manifest.mapping.divided == {"tp_size": 2, "moe_ep_size": 2}
+        params = SamplingParams(max_tokens=9, temperature=0.0)
+        found = [llm.generate([[5, 6, 7]], params, use_tqdm=False)[0].outputs[0].token_ids for llm in (one, many)]
+        engine = many.engine_dir
+    assert found[0] == found[1]
+    with pytest.raises(ArgumentError, match="moe_expert_parallel_size is 1, but this engine was built with --moe_ep_s"):
+        LLM(engine, moe_expert_parallel_size=1)

@@ -150,7 +150,7 @@ def test_checkpoints_and_engines_run_as_they_are(model_dir: Path, llm: LLM, tmp_
         ({"trust_remote_code": True}, "never run"),
         ({"tensor_parallel_size": 2}, "built with --tp_size 1"),
         ({"pipeline_parallel_size": 2}, "built with --pp_size 1"),
-        ({"context_parallel_size": 2}, "tensor_parallel_size and pipeline_parallel_size"),
+        ({"context_parallel_size": 2}, "tensor_parallel_size, moe_expert_parallel_size and pipeline_parallel_size"),
         ({"target": "sm_90"}, "this engine runs on cpu"),
         ({"dtype": "float16"}, "matrices are float32"),
         ({"gather_context_logits": True}, "built without gather_context_logits"),
@@ -219,7 +219,7 @@ def test_what_no_engine_can_be_is_known_before_one_is_made(
 def test_targets_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, fits: bool) -> None:
     session = fake_session()
     session.manifest = replace(session.manifest, target=Target("cuda", ("sm_80", "sm_90a")))
-    monkeypatch.setattr("trtllm_lite.llm.open_session", lambda *_: session)
+    monkeypatch.setattr("trtllm_lite.llm.open_model", lambda *_: session)
     (tmp_path / "rank0.engine").touch()
     with nullcontext() if fits else pytest.raises(ArgumentError, match=r"sm_86', but .* on sm_80, sm_90a: leave"):
         LLM(tmp_path, target=target).shutdown()

@@ -8,7 +8,7 @@ from trtllm_lite.convert.moe_parts import MoeParts, layer_block
 from trtllm_lite.convert.source_tensors import Tensors
 from trtllm_lite.network.expert_groups import ExpertGroups
 from trtllm_lite.network.layers import Layer
-from trtllm_lite.network.moe import Scoring
+from trtllm_lite.network.moe import Scoring, SharedExpert
 
 _MAX_GROUPS = 1024
 _OF_TRAINING = ("aux_loss_alpha", "seq_aux", "ep_size")
@@ -52,7 +52,7 @@ def deepseek_layers(
     shared_wide = experts.intermediate_size * config.integer("n_shared_experts", num_shared)
 
     def layer(tensors: Tensors, number: int) -> Layer:
-        shared = parts.shared_expert(tensors, shared_wide)
+        shared = SharedExpert(parts.mlp_of(tensors, "shared_", shared_wide))
         block = layer_block(experts, tensors, number >= dense, shared)
         return parts.pre_norm_layer(tensors, parts.latent_attention(tensors), block)
 

@@ -13,7 +13,7 @@ from typing import Any
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES
 from trtllm_lite.errors import ConvertError
-from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.model import Model
 
 ENTRY_POINT_GROUP = "trtllm_lite.families"
 
@@ -35,7 +35,8 @@ class Gguf:
     ``qkv_apart`` it has put the queries of all heads before the keys and these before the values, where the source has
     all three of one head before those of the next, in the tensor of role qkv_proj. With ``optional_bias`` the config
     has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file shows only by its tensors. Of two families of
-    one architecture one ``has_experts``. ``bare`` are roles whose tensors have no .weight in the source.
+    one architecture one ``has_experts``. ``bare`` are roles whose tensors have no .weight in the source. ``joined`` are
+    roles of tensors whose rows llama.cpp has as several tensors, one behind the other.
     """
 
     architecture: str
@@ -49,6 +50,7 @@ class Gguf:
     optional_bias: bool = False
     has_experts: bool = False
     bare: tuple[str, ...] = ()
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Family:
 
     name: str
     architectures: tuple[str, ...]
-    read_model: Callable[[ConfigFields], Decoder]
+    read_model: Callable[[ConfigFields], Model]
     tensor_names: Mapping[str, str] = field(default_factory=lambda: TENSOR_NAMES)
     ignored_tensors: tuple[str, ...] = ROTARY_BUFFERS
     optional_prefix: str = ""

@@ -14,8 +14,16 @@ from numpy.typing import NDArray
 
 from trtllm_lite.convert.family import Family, all_families
 from trtllm_lite.convert.gguf_config import read_config
+from trtllm_lite.convert.gguf_encoder import pooling_of
 from trtllm_lite.convert.gguf_header import check_header
-from trtllm_lite.convert.gguf_tensors import GgufTensor, check_num_experts, check_types, expand
+from trtllm_lite.convert.gguf_tensors import (
+    GgufTensor,
+    JoinedTensor,
+    check_num_experts,
+    check_types,
+    expand,
+    named_tensors,
+)
 from trtllm_lite.convert.gguf_tokenizer import read_tokenizer
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError, shown
@@ -34,7 +42,7 @@ def open_gguf(path: Path) -> Source:
     with _consistent(path):
         config = read_config(metadata, family, raw, factors)
     check_num_experts(path, raw.values(), config)
-    tensors = {tensor.name: tensor for stored in raw.values() for tensor in GgufTensor.all_of(stored, family, config)}
+    tensors = {tensor.name: tensor for tensor in named_tensors(raw, family, config)}
     tokenizer, tokenizer_config = read_tokenizer(metadata)
     return Source(
         description=str(path),
@@ -44,11 +52,12 @@ def open_gguf(path: Path) -> Source:
         read=lambda name: tensors[name].read() if name in tensors else _part(tensors, name),
         tokenizer=tokenizer,
         tokenizer_config=tokenizer_config,
-        blocks={name: tensor.blocks for name, tensor in tensors.items() if tensor.blocks is not None},
+        pooling=pooling_of(metadata),
+        blocks={name: blocks for name, tensor in tensors.items() if (blocks := tensor.blocks) is not None},
     )
 
 
-def _part(tensors: dict[str, GgufTensor], name: str) -> NDArray:
+def _part(tensors: dict[str, GgufTensor | JoinedTensor], name: str) -> NDArray:
     """A part of a tensor, by the name that :func:`part_name` makes."""
     tensor, _, part = name.rpartition("/")
     return tensors[tensor].read(part)

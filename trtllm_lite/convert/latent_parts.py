@@ -12,8 +12,6 @@ from trtllm_lite.convert.source_tensors import Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts, rms_norm
 from trtllm_lite.network.latent_attention import LatentAttention, LatentHeads, LowRankLinear
 from trtllm_lite.network.linear import Linear
-from trtllm_lite.network.mlp import GatedMlp
-from trtllm_lite.network.moe import SharedExpert
 from trtllm_lite.network.norms import Norm, RmsNorm
 from trtllm_lite.network.weight_expression import ByHead, Concat, HalvesFromPairs, WeightExpression
 
@@ -88,12 +86,6 @@ class LatentParts(LlamaParts):
             scale=self.scale,
             rope=self.rope,
         )
-
-    def shared_expert(self, tensors: Tensors, wide: int) -> SharedExpert:
-        """The expert of all tokens, of ``wide`` inner features."""
-        hidden = self.sizes.hidden_size
-        gate, up = (tensors.linear(f"shared_{name}_proj", wide, hidden) for name in ("gate", "up"))
-        return SharedExpert(GatedMlp(gate, up, tensors.linear("shared_down_proj", hidden, wide), self.activation))
 
     def _query(self, tensors: Tensors) -> Linear | LowRankLinear:
         if self.query_rank is None:

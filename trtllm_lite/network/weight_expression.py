@@ -81,6 +81,24 @@ class SourceTensor(WeightExpression):
 
 
 @dataclass(frozen=True)
+class Ones(WeightExpression):
+    """Ones, for norms without a weight."""
+
+    extents: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.extents
+
+    def sources(self) -> Iterator[SourceTensor]:
+        yield from ()
+
+    def evaluate(self, read: Read) -> NDArray:
+        del read
+        return np.ones(self.extents, np.float32)
+
+
+@dataclass(frozen=True)
 class _OfOne(WeightExpression):
     """An expression of one operand, whose shape it has unless the subclass says otherwise."""
 
@@ -146,6 +164,34 @@ class RowsOfHeads(_OfOne):
         rows = self.operand.evaluate(read)
         by_head = rows.reshape(self.heads, -1, *rows.shape[1:])
         return by_head[:, self.start : self.stop].reshape(-1, *rows.shape[1:])
+
+
+@dataclass(frozen=True)
+class Row(_OfOne):
+    """Row number ``index``, without its first axis."""
+
+    index: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.operand.shape[1:]
+
+    def evaluate(self, read: Read) -> NDArray:
+        return self.operand.evaluate(read)[self.index]
+
+
+@dataclass(frozen=True)
+class Columns(_OfOne):
+    """The columns of these numbers, of which one may come several times."""
+
+    numbers: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.operand.shape[:-1], len(self.numbers))
+
+    def evaluate(self, read: Read) -> NDArray:
+        return self.operand.evaluate(read)[..., list(self.numbers)]
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Granite 3 with mixtures of experts (arXiv 2408.13359), such as 3.0 1B-A400M, perhaps with a shared expert."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.family import Family
-from trtllm_lite.convert.granite_parts import GraniteParts
-from trtllm_lite.convert.moe_parts import MoeParts
+from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.granite_parts import GGUF_KEYS, GraniteParts
+from trtllm_lite.convert.moe_parts import MOE_GGUF_KEYS, MoeParts
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
@@ -47,4 +47,16 @@ FAMILY = Family(
     architectures=("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
     read_model=read_model,
     tensor_names=NAMES,
+    gguf=Gguf(
+        "granitemoe",
+        roles={"blk.{layer}.ffn_down_exps": "experts_down_proj"},
+        keys={**GGUF_KEYS, **MOE_GGUF_KEYS, "expert_shared_feed_forward_length": "shared_intermediate_size"},
+        interleaved_rope=True,
+        optional_bias=True,
+        has_experts=True,
+        joined={
+            "experts_gate_up_proj": ("blk.{layer}.ffn_gate_exps", "blk.{layer}.ffn_up_exps"),
+            "shared_gate_up_proj": ("blk.{layer}.ffn_gate_shexp", "blk.{layer}.ffn_up_shexp"),
+        },
+    ),
 )

@@ -15,7 +15,6 @@ from trtllm_lite.convert.source_tensors import Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
-from trtllm_lite.network.mlp import GatedMlp
 from trtllm_lite.network.moe import SharedExpert
 
 _SHARED = "model.layers.{layer}.mlp.shared_expert"
@@ -39,10 +38,8 @@ def read_model(config: ConfigFields) -> Decoder:
     experts = MoeParts.read(config, parts, wide, qwen_scoring(config))
 
     def shared(tensors: Tensors) -> SharedExpert:
-        hidden = parts.sizes.hidden_size
-        gate, up = (tensors.linear(role, shared_wide, hidden) for role in ("shared_gate_proj", "shared_up_proj"))
-        mlp = GatedMlp(gate, up, tensors.linear("shared_down_proj", hidden, shared_wide), parts.activation)
-        return SharedExpert(mlp, tensors.weight("shared_expert_gate", 1, hidden))
+        gate = tensors.weight("shared_expert_gate", 1, parts.sizes.hidden_size)
+        return SharedExpert(parts.mlp_of(tensors, "shared_", shared_wide), gate)
 
     def layer(tensors: Tensors, number: int) -> Layer:
         attention = parts.attention(parts.projections(tensors, bias))
