@@ -10,7 +10,8 @@ from trtllm_lite.errors import shown
 from trtllm_lite.network.expert_groups import ExpertGroups
 from trtllm_lite.network.layers import Block
 from trtllm_lite.network.moe import Experts, Moe, Router, Scoring, SharedExpert
-from trtllm_lite.network.weight_expression import Concat, RowsOfMatrices
+from trtllm_lite.network.several_matrices import RowsOfMatrices
+from trtllm_lite.network.weight_expression import Concat
 
 MAX_EXPERTS = 1 << 17  # of all layers; the largest models have some ten thousand
 

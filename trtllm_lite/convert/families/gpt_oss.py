@@ -14,8 +14,8 @@ from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 from trtllm_lite.network.mlp import SWIGLU_ALPHA, SWIGLU_LIMIT, SwigluOai
 from trtllm_lite.network.moe import Biases, Experts, Moe, Router
+from trtllm_lite.network.several_matrices import ColumnsOfMatrices, RowsOfMatrices
 from trtllm_lite.network.sinks import Sinks
-from trtllm_lite.network.weight_expression import ColumnsOfMatrices, RowsOfMatrices
 
 _MLP = "model.layers.{layer}.mlp"
 NAMES = {
