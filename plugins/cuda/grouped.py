@@ -139,8 +139,13 @@ def choice_of(op: Lowering) -> ExpertChoice:
 
 
 def check_vectors(op: Lowering) -> None:
-    """Raise BuildError if rows of an operator's weight are no whole vectors, or it has no whole tiles of rows."""
-    *_, out_features, in_features = op.extents("weight")
+    """Raise BuildError if an operator's weight has no whole vectors, or if other ranks have some of the experts."""
+    here, *_, out_features, in_features = op.extents("weight")
+    if here != op.attribute("experts"):
+        op.refuse(
+            f"this rank has {here} of {op.attribute('experts')} experts, and the GPU kernels expect all of them: build "
+            "without --moe_ep_size, or for --target cpu"
+        )
     if any(isinstance(extent, int) and extent % 8 for extent in (out_features, in_features)):
         op.refuse(
             f"its experts have {in_features} features in and {out_features} out, and the GPU kernels move 8 at a time: "

@@ -20,8 +20,8 @@ PADDED_ROWS, PACKED_ROWS = "padded_rows", "packed_rows"
 NUM_TOKENS, NUM_SEQS = "num_tokens", "num_seqs"
 
 _ELEMENTWISE = frozenset(
-    {"Abs", "Add", "Cast", "Cos", "Div", "Erf", "Exp", "Gelu", "Less", "Max", "Mul", "Neg", "Pow", "Reciprocal", "Relu"}
-    | {"Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Swish", "Tanh"}
+    {"Abs", "Add", "Cast", "Clip", "Cos", "Div", "Erf", "Exp", "Gelu", "Less", "Max", "Mul", "Neg", "Pow"}
+    | {"Reciprocal", "Relu", "Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Swish", "Tanh"}
 )
 
 
