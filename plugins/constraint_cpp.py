@@ -61,5 +61,5 @@ class ConstraintToCpp:
             case ast.Constant(value=int(value)):
                 return value > 0
             case ast.Name(id=name):
-                return name in self.symbols
+                return name in self.symbols and name not in self.attributes
         return False

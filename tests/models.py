@@ -21,11 +21,8 @@ NETWORK_FAMILIES = (  # of Hugging Face
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "granite", "olmo2", "olmo3"),
 )
-GPU_MOE_FAMILIES = (  # of Hugging Face
-    *("gpt_oss", "granitemoe", "mixtral", "olmoe"),
-    *("qwen2_moe", "qwen3_moe"),
-)
-MOE_FAMILIES = (*GPU_MOE_FAMILIES, "deepseek_v2", "deepseek_v3")  # of Hugging Face, on CPUs
+GPU_MOE_FAMILIES = ("gpt_oss", "granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")  # of Hugging Face
+MOE_FAMILIES = (*GPU_MOE_FAMILIES, "deepseek_v2", "deepseek_v3", "llama4")  # of Hugging Face, on CPUs
 ENCODER_FAMILIES = ("bert", "roberta", "mpnet", "modernbert")  # which embed texts
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
@@ -140,13 +137,17 @@ _FAMILY: dict[str, dict[str, Any]] = {
             **{"mscale": 0.7, "mscale_all_dim": 0.9},
         },
     },
+    "llama4": {
+        **{"head_dim": 14, "num_local_experts": 5, "intermediate_size": 37, "intermediate_size_mlp": 53},
+        **{"moe_layers": [0, 2], "no_rope_layers": [1, 1, 0], "floor_scale": 8192},
+    },
     "granitemoe": {
         **{"embedding_multiplier": 1.7, "residual_multiplier": 0.3, "attention_multiplier": 0.2, "logits_scaling": 1.5},
         **{"num_local_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 37, "shared_intermediate_size": 53},
         "tie_word_embeddings": True,
     },
 }
-_MODEL_TYPES = {"gemma3": "gemma3_text", "granitemoe": "granitemoeshared"}
+_MODEL_TYPES = {"gemma3": "gemma3_text", "granitemoe": "granitemoeshared", "llama4": "llama4_text"}
 _OF_DECODERS = ("rms_norm_eps", "num_key_value_heads", "tie_word_embeddings")
 _LAYER_NORM_SHAPE = {key: value for key, value in _SHAPE.items() if key != "rms_norm_eps"}
 _ENCODER_SHAPE = {key: value for key, value in _SHAPE.items() if key not in _OF_DECODERS}

@@ -17,13 +17,15 @@ void grouped_gated_linear(const KernelArgs& args) {
   const auto* members = args.outputs[grouped_gated_linear::kMembers].as<const std::int32_t>();
   float* y = args.outputs[grouped_gated_linear::kY].as<float>();
   const auto* biases = args.inputs[grouped_gated_linear::kBias].as<const float>();
+  const auto* shares = args.inputs[grouped_gated_linear::kInputShares].as<const float>();
   const auto finish_of = [=](std::int64_t expert) {
     const float* bias = biases ? biases + expert * 2 * features : nullptr;
     return [=](const float* sums, std::int64_t member, std::int64_t panel) {
       float* to = y + members[member] * features;
+      const Vec share = broadcast(shares ? shares[members[member]] : 1.0f);
       const std::int64_t first = panel * kHalf, last = min(first + kHalf, features);
       for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
-        Vec gate = load(sums), up = load(sums + kHalf);
+        Vec gate = load(sums) * share, up = load(sums + kHalf) * share;
         if (bias) {
           gate = gate + load_first(bias + n, last - n);
           up = up + load_first(bias + features + n, last - n);

@@ -21,7 +21,7 @@ void grouped_linear(const KernelArgs& args) {
   const auto finish_of = [=](std::int64_t expert) {
     const float* bias = biases ? biases + expert * features : nullptr;
     return [=](const float* sums, std::int64_t member, std::int64_t panel) {
-      const Vec share = broadcast(shares[members[member]]);
+      const Vec share = broadcast(shares ? shares[members[member]] : 1.0f);
       float* to = y + members[member] / top_k * features;
       const std::int64_t first = panel * kPanelWidth, last = min(first + kPanelWidth, features);
       for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {

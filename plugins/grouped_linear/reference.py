@@ -16,5 +16,7 @@ def reference(inputs: Sequence[Any], _attributes: Mapping[str, Any]) -> tuple[np
     results = np.einsum("rsk,rsnk->rsn", x.astype(np.float64), scaled(weight, scale, offset)[found])
     if bias is not None:
         results = results + bias[found]
-    y = np.where(own[..., None], results * shares[..., None], 0).sum(1).astype(np.float32)
+    if shares is not None:
+        results = results * shares[..., None]
+    y = np.where(own[..., None], results, 0).sum(1).astype(np.float32)
     return y, np.zeros_like(x[:, 0]), np.zeros(len(x), np.int32)

@@ -26,7 +26,7 @@ EXPERTS = 12  # of every family here, which all of SIZES divide
 
 
 def _mixture(family: str, directory: Path, **overrides: Any) -> Checkpoint:
-    name = "num_local_experts" if family in ("gpt_oss", "granitemoe", "mixtral") else "num_experts"
+    name = "num_local_experts" if family in ("gpt_oss", "granitemoe", "llama4", "mixtral") else "num_experts"
     return checkpoint_of(family, directory, **{name: EXPERTS, "num_key_value_heads": 6, **overrides})
 
 

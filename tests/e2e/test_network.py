@@ -67,6 +67,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 _FACTORS = {"short_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0], "long_factor": [1.2, 2.0, 3.0, 4.0, 9.0, 20.0]}
 CASES |= {
+    "llama4": ("llama4", {}),
+    "llama4-of-two-unnormed-biased": (
+        "llama4",
+        {
+            **{"num_experts_per_tok": 2, "use_qk_norm": False, "attention_bias": True, "tie_word_embeddings": True},
+            **{"moe_layers": None, "interleave_moe_layer_step": 2, "attn_temperature_tuning": False},
+        },
+    ),
     "deepseek_v2": ("deepseek_v2", {}),
     "deepseek_v2-groups": (
         "deepseek_v2",

@@ -233,3 +233,15 @@ def test_sigmoid_gate_matches_reference(isa: str, shape: tuple[int, int, int]) -
     x, values = rng.standard_normal((rows, depth), np.float32), rng.standard_normal((rows, features), np.float32)
     inputs = [x, rng.standard_normal((depth, 1), np.float32), values]
     assert_close(run("SigmoidGate", inputs, isa=isa)["y"], reference("SigmoidGate", inputs)["y"])
+
+
+def test_experts_may_read_rows_times_their_shares(isa: str) -> None:
+    rng = np.random.default_rng(5)
+    x, shares = rng.standard_normal((17, 70), np.float32), rng.random((17, 3), np.float32)
+    ids, weight = _choices(17, 6, 3), _weight((6, 2, 37, 70), "float32")
+    inputs = [x, ids, weight, None, None, None, shares]
+    wide = run("GroupedGatedLinear", inputs, SILU, isa=isa, layout="gated_panel64")["y"]
+    assert_close(wide, reference("GroupedGatedLinear", inputs, SILU)["y"])
+    down = [wide, ids, None, _weight((6, 70, 37), "float32")]
+    y = run("GroupedLinear", down, ONE_RANK, isa=isa, layout="panel64")["y"]
+    assert_close(y, reference("GroupedLinear", down, ONE_RANK)["y"])

@@ -74,7 +74,7 @@ def read_rotating_layers(config: ConfigFields, layers: int) -> list[bool]:
     interval = config.integer("no_rope_layer_interval", 4)
     default = [(number + 1) % interval != 0 for number in range(layers)]
     given = config.take("no_rope_layers")
-    if given is None:
+    if not given:
         return default
     if not isinstance(given, list) or len(given) < layers or not all(value in (0, 1) for value in given):
         config.problem("no_rope_layers", f"expected {layers} times 0 or 1, found {shown(given)}")

@@ -79,6 +79,15 @@ class MoeParts:
         experts = Experts(count, gate, up, down, self.parts.activation)
         return Moe(self._router(tensors), experts, shared)
 
+    def transposed_moe(self, tensors: Tensors, shared: SharedExpert) -> Moe:
+        """As :meth:`fused_moe`, of matrices [in, out], for experts that multiply what they read with their shares."""
+        hidden, inner, count = self.parts.sizes.hidden_size, self.intermediate_size, self.num_experts
+        both = tensors.plain("experts_gate_up_proj", count, hidden, 2 * inner).transpose().split(inner, inner, axis=1)
+        gate, up = map(RowsOfMatrices, both)
+        down = RowsOfMatrices(tensors.plain("experts_down_proj", count, inner, hidden).transpose())
+        experts = Experts(count, gate, up, down, self.parts.activation, scale_inputs=True)
+        return Moe(self._router(tensors), experts, shared)
+
     def _router(self, tensors: Tensors) -> Router:
         weight = tensors.weight("router", self.num_experts, self.parts.sizes.hidden_size)
         correction = tensors.plain("correction", self.num_experts) if self.is_corrected else None

@@ -96,6 +96,7 @@ class Biases:
 class Experts:
     """The sum of down(activation(gate(x)) * up(x)) * share over ``num_experts`` experts, or another ``activation``.
 
+    If they ``scale_inputs`` (Llama 4), x is multiplied with the share instead, and there are no biases.
     Matrices hold the rows of all experts, those of one behind those of the other: ``gate`` and ``up`` are [experts *
     inner, hidden], ``down`` is [experts * hidden, inner].
     """
@@ -106,16 +107,20 @@ class Experts:
     down: WeightExpression
     activation: Gating
     biases: Biases | None = None
+    scale_inputs: bool = False
 
     def __call__(self, context: DecoderContext, x: ir.Value, shares: ir.Value) -> ir.Value:
         """Map activations [batch, seq, hidden] and shares [batch, seq, experts] to the shape of the activations."""
         graph, biases = context.graph, self.biases
         gate = self._widen(graph, x, self.gate, None if biases is None else biases.gate, "gate_proj")
         up = self._widen(graph, x, self.up, None if biases is None else biases.up, "up_proj")
-        gated = self.activation.gated(context, gate, up)
         features = context.expert_of_feature(self.num_experts, self.down.shape[1])
         spread = graph.op("Gather", [shares, features], "spread", {"axis": -1})
-        weighted = graph.op("Mul", [gated, spread], "weighted")
+        if self.scale_inputs:  # behind products it is the same; what is not chosen becomes 0, and so does what it makes
+            gate, up = graph.op("Mul", [gate, spread], "gate.scaled"), graph.op("Mul", [up, spread], "up.scaled")
+        weighted = self.activation.gated(context, gate, up)
+        if not self.scale_inputs:
+            weighted = graph.op("Mul", [weighted, spread], "weighted")
         mixed = graph.op("MatMul", [weighted, self._columns(graph, self.down, "down_proj", (0, 2, 1))], "down_proj")
         if biases is None:
             return mixed

@@ -148,6 +148,8 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("deepseek_v3", {"n_group": 5}, "n_group: expected a number that divides 12 experts into groups of 2 or more"),
         ("deepseek_v3", {"topk_group": 5}, "topk_group: expected groups with 3 experts among 4, found 5 of 3"),
         ("deepseek_v3", {"attention_bias": True}, "attention_bias: expected False, found True"),
+        ("llama4", {"moe_layers": ["x"]}, "moe_layers: expected a list of numbers of layers, found"),
+        ("llama4", {"layer_types": ["sliding_attention"] * 3}, "layer_types: expected chunked_attention or full_att"),
         ("cohere", {"use_qk_norm": True}, "use_qk_norm: expected False, found True, which is not supported"),
         ("cohere", {"partial_rotary_factor": 0.6}, "partial_rotary_factor: expected 1.0, found 0.6"),
         ("gpt2", {"n_head": 7}, r"n_embd: expected a multiple of n_head \(7\), found 60"),
@@ -190,3 +192,20 @@ def test_what_changes_the_mathematics_is_refused_by_name(
     _edit_config(tmp_path / "model", **changes)
     with pytest.raises(ConvertError, match=message):
         convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("changes", "longest"),
+    [
+        ({}, 128),
+        ({"attention_chunk_size": 40}, 40),
+        ({"floor_scale": 40}, 39),
+        ({"floor_scale": 40, "attention_chunk_size": 20}, 20),
+        ({"floor_scale": 40, "attn_temperature_tuning": False}, 128),
+        ({"attention_chunk_size": None}, 128),
+    ],
+)
+def test_llama4_ends_where_its_attention_changes(changes: dict[str, Any], longest: int) -> None:
+    config = ConfigFields({**_CONFIGS["llama4"], **changes})
+    assert all_families()["llama4"].read_model(config).sizes.max_position_embeddings == longest
+    config.finish()

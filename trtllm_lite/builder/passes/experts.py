@@ -25,7 +25,7 @@ from trtllm_lite.quantize.formats import FORMATS, StoredMatrix, in_one_form
 class Experts:
     """What GroupedGatedLinear and GroupedLinear take, by operand, of ``num_experts`` experts of ``inner`` features.
 
-    ``result`` is the sum of what all make of ``x``.
+    ``result`` is the sum of what all make of ``x``, which is multiplied with shares before if they ``scale_inputs``.
     """
 
     x: ir.Value
@@ -34,6 +34,7 @@ class Experts:
     gate_up: Mapping[str, ir.TensorProtocol]
     down: Mapping[str, ir.TensorProtocol]
     activation: str
+    scale_inputs: bool
     result: ir.Value
 
 
@@ -41,12 +42,13 @@ def match_experts(scatter: ir.Node) -> Experts:
     """The experts whose shares ``scatter`` makes. Raises MismatchError."""
     shares = scatter.outputs[0]
     spread = _reader(shares, "Gather", "the shares are not spread over the features of the experts")
-    weighted = _reader(spread.outputs[0], "Mul", "the shares are not multiplied with the features of the experts")
-    product = _reader(weighted.outputs[0], "MatMul", "the weighted features are not multiplied with a matrix")
+    weighted, scale_inputs = _match_weighted(spread.outputs[0])
+    product = _reader(weighted, "MatMul", "the weighted features are not multiplied with a matrix")
     down, (experts, hidden, inner) = _match_matrices(product, [0, 2, 1])
-    gating = match_gating(_other(weighted, spread.outputs[0]))
-    x, gate, gate_bias = _match_wide(gating.gate)
-    other_x, up, up_bias = _match_wide(gating.up)
+    gating = match_gating(weighted if scale_inputs else _scaled(weighted, spread.outputs[0]))
+    both = [_scaled(part, spread.outputs[0]) if scale_inputs else part for part in (gating.gate, gating.up)]
+    x, gate, gate_bias = _match_wide(both[0])
+    other_x, up, up_bias = _match_wide(both[1])
     expect(x is other_x, "gate and up read different inputs")
     expect(gate.shape == up.shape == (experts * inner, hidden), "the matrices of the experts differ in shape")
     expect(_is_expert_of_feature(spread, experts, inner), "the shares are spread in another way")
@@ -60,7 +62,26 @@ def match_experts(scatter: ir.Node) -> Experts:
     result, bias = _match_down_bias(product, shares, (experts, hidden))
     if bias is not None:
         of_down["bias"] = bias
-    return Experts(x, experts, inner, gate_up, of_down, gating.activation, result)
+    return Experts(x, experts, inner, gate_up, of_down, gating.activation, scale_inputs, result)
+
+
+def _match_weighted(spread: ir.Value) -> tuple[ir.Value, bool]:
+    """The features of experts that the shares ``spread`` weigh, and whether these weigh what activations are of."""
+    problem = "the shares are not multiplied with the features of the experts"
+    products = list(dict.fromkeys(use.node for use in spread.uses()))
+    expect(len(products) in (1, 2) and all(node.op_type == "Mul" for node in products), problem)
+    if len(products) == 1:
+        return products[0].outputs[0], False
+    gated = [user for node in products if (user := only_user(node.outputs[0])) is not None and user.op_type == "Mul"]
+    expect(len(gated) == 1, problem)
+    return gated[0].outputs[0], True
+
+
+def _scaled(value: ir.Value | None, by: ir.Value) -> ir.Value | None:
+    """What is multiplied with ``by``. Raises MismatchError."""
+    product = _node(value, "Mul", "gate and up are not multiplied with the shares")
+    expect(by in product.inputs, "gate and up are not multiplied with the shares")
+    return _other(product, by)
 
 
 def _match_matrices(product: ir.Node, perm: list[int]) -> tuple[StoredMatrix, tuple[int, int, int]]:

@@ -67,6 +67,7 @@ def _fuse(graph: ir.Graph, routing: Routing, experts: Experts, name: str) -> Non
         path = f"experts.{product}"
         return {"gathered": new(f"{path}.gathered", features), "members": new(f"{path}.members", dtype=_INT32)}
 
+    before, behind = ("input_shares", None) if experts.scale_inputs else (None, "shares")
     nodes = [
         fused_node(
             "Router",
@@ -78,14 +79,20 @@ def _fuse(graph: ir.Graph, routing: Routing, experts: Experts, name: str) -> Non
         fused_node(
             "GroupedGatedLinear",
             f"{name}.experts.gate_up_proj",
-            {"x": routing.x, "ids": chosen["ids"], **weights("gate_up_proj", experts.gate_up)},
+            {
+                **{"x": routing.x, "ids": chosen["ids"], **weights("gate_up_proj", experts.gate_up)},
+                **({before: chosen["shares"]} if before else {}),
+            },
             {"y": gated, **room("gate_up_proj", hidden)},
             {"activation": experts.activation, "moe_tp_size": 1},
         ),
         fused_node(
             "GroupedLinear",
             f"{name}.experts.down_proj",
-            {"x": gated, "ids": chosen["ids"], "shares": chosen["shares"], **weights("down_proj", experts.down)},
+            {
+                **{"x": gated, "ids": chosen["ids"], **weights("down_proj", experts.down)},
+                **({behind: chosen["shares"]} if behind else {}),
+            },
             {"y": y, **room("down_proj", experts.inner)},
             {"moe_tp_size": 1},
         ),

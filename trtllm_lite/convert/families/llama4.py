@@ -1,0 +1,93 @@
+"""Llama 4 Scout and Maverick, text only (https://ai.meta.com/blog/llama-4-multimodal-intelligence).
+
+A token has one expert, which reads the token times the sigmoid of its score, beside a shared one. Layers without RoPE
+see all tokens, the others those of their chunk. From the second chunk on, and where layers without RoPE raise the
+temperature of attention for late positions, models are cut off: shorter sequences do not differ by either.
+"""
+
+from dataclasses import replace
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.decoder_fields import read_rotating_layers
+from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.moe_parts import MoeParts
+from trtllm_lite.convert.rope_types import RopeDefaults
+from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
+from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.errors import shown
+from trtllm_lite.network.attention import Attention
+from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.layers import Layer
+from trtllm_lite.network.moe import SharedExpert
+from trtllm_lite.network.norms import RmsNorm
+from trtllm_lite.network.weight_expression import Ones
+
+_LAYER_TYPES = {"chunked_attention", "full_attention"}
+_MLP = "model.layers.{layer}.feed_forward"
+NAMES = {
+    **TENSOR_NAMES,
+    **{f"{name}_proj": f"{_MLP}.{name}_proj" for name in ("gate", "up", "down")},
+    **{f"shared_{name}_proj": f"{_MLP}.shared_expert.{name}_proj" for name in ("gate", "up", "down")},
+    "router": f"{_MLP}.router",
+    "experts_gate_up_proj": f"{_MLP}.experts.gate_up_proj",
+    "experts_down_proj": f"{_MLP}.experts.down_proj",
+}
+
+
+def read_model(config: ConfigFields) -> Decoder:
+    """Read the config; ``intermediate_size_mlp`` is of layers without experts."""
+    parts = LlamaParts.read(config, NAMES, head_dim=128, epsilon=1e-5, rope=RopeDefaults(theta=5e5))
+    wide, dense_wide = parts.sizes.intermediate_size, config.integer("intermediate_size_mlp", 16384)
+    layers, bias = parts.sizes.num_hidden_layers, config.flag("attention_bias")
+    epsilon, normed = config.number("rms_norm_eps", 1e-5), config.flag("use_qk_norm", True)
+    rotates, sparse = read_rotating_layers(config, layers), _read_sparse_layers(config, layers)
+    parts = replace(parts, sizes=replace(parts.sizes, max_position_embeddings=_max_positions(config, parts)))
+    experts = MoeParts.read(config, parts, wide, "sigmoid_of_chosen")
+
+    def attention(tensors: Tensors, rotated: bool) -> Attention:
+        # A norm without weights may as well come before RoPE, which keeps the lengths of heads.
+        norm = RmsNorm(Ones((parts.sizes.head_dim,)), epsilon) if normed and rotated else None
+        projections = parts.projections(tensors, bias, bias)
+        if rotated:
+            return parts.attention(projections.rotating_halves(parts.sizes, parts.rope), 0, norm, norm)
+        return replace(parts.attention(projections), rope=None)
+
+    def layer(tensors: Tensors, number: int) -> Layer:
+        shared = SharedExpert(parts.mlp_of(tensors, "shared_", wide))
+        dense = parts.mlp_of(tensors, "", dense_wide)
+        block = experts.transposed_moe(tensors, shared) if sparse[number] else dense
+        return parts.pre_norm_layer(tensors, attention(tensors, rotates[number]), block)
+
+    return parts.decoder(config, parts.layers(layer))
+
+
+def _read_sparse_layers(config: ConfigFields, layers: int) -> list[bool]:
+    """For each layer whether it has experts: those of ``moe_layers``, or each ``interleave_moe_layer_step``-th."""
+    step, given = config.integer("interleave_moe_layer_step", 1), config.take("moe_layers")
+    if given is None:
+        return [(number + 1) % step == 0 for number in range(layers)]
+    if not isinstance(given, list) or not all(type(number) is int for number in given):
+        config.problem("moe_layers", f"expected a list of numbers of layers, found {shown(given)}")
+        return [True] * layers
+    return [number in given for number in range(layers)]
+
+
+def _max_positions(config: ConfigFields, parts: LlamaParts) -> int:
+    """The longest sequences that have one chunk, and attention of one temperature."""
+    chunk, floor_scale = config.nullable_integer("attention_chunk_size", 8192), config.integer("floor_scale", 8192, 2)
+    kinds = config.take("layer_types")
+    if kinds is not None and not (isinstance(kinds, list) and set(map(str, kinds)) <= _LAYER_TYPES):
+        config.problem("layer_types", f"expected {' or '.join(sorted(_LAYER_TYPES))} for each, found {shown(kinds)}")
+    is_tuned = config.flag("attn_temperature_tuning", True)
+    config.number("attn_scale", 0.1)
+    bounds = [parts.sizes.max_position_embeddings, *([chunk] if chunk else [])]
+    return min(*bounds, floor_scale - 1) if is_tuned else min(bounds)
+
+
+FAMILY = Family(
+    name="llama4",
+    architectures=("Llama4ForCausalLM",),
+    read_model=read_model,
+    tensor_names=NAMES,
+    model_type="llama4_text",
+)
