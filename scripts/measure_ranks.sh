@@ -32,8 +32,18 @@ limits=(--max_batch_size 64 --max_input_len 2048 --max_seq_len 4096 --max_num_to
 for shape in "llama-3.1-8b fp8_rowwise 1,64" "llama-3.1-70b fp8_rowwise 1,64" "llama-3.1-70b full_prec 1"; do
   read -r model qformat batches <<<"$shape"
   trtllm-lite build --model_config "configs/models/$model.json" --strip_plan --target sm_90 --tp_size 2 \
-    --qformat "$qformat" "${limits[@]}" --output_dir "$out/engine"
+    --qformat "$qformat" --input_timing_cache "$cache" "${limits[@]}" --output_dir "$out/engine"
   trtllm-lite bench latency --engine_dir "$out/engine" --batch_size "$batches" --input_len 128 --output_len 128 \
     --json "$out/shape-$model-$qformat.json"
+  rm -r "$out/engine"
+done
+
+# A model that fits one card: what a card adds. As many requests for each.
+for ranks in 1 2; do
+  trtllm-lite build --model_config configs/models/llama-3.1-70b.json --strip_plan --target sm_90 --tp_size "$ranks" \
+    --qformat fp8_rowwise --kv_cache_dtype fp8 --input_timing_cache "$cache" --max_batch_size $((160 * ranks)) \
+    --max_input_len 1024 --max_seq_len 2048 --max_num_tokens 8192 --output_dir "$out/engine"
+  trtllm-lite bench throughput --engine_dir "$out/engine" --skip_tokenizer_init --input_len 1000 --output_len 1000 \
+    --num_requests $((160 * ranks)) --kv_cache_free_gpu_memory_fraction 0.97 --json "$out/shape-70b-throughput-$ranks.json"
   rm -r "$out/engine"
 done

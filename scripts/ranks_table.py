@@ -38,16 +38,45 @@ def record_shapes(path: Path, directory: Path, commit: str | None) -> None:
 def shapes_table(path: Path, bandwidth: float) -> str:
     """The Markdown of reports of ``record_shapes``; ``bandwidth`` in GB/s makes floors of bytes."""
     rows = []
-    for report in json.loads(path.read_text()):
+    for report in _of_benchmark(path, "latency"):
         engine, figures = report["engine"], report["figures"]
         floor = (figures["weight_bytes_per_step"] + figures["kv_bytes_per_step"]) / bandwidth / 1e9
         time = figures["inter_token_latency_s"]
-        weights = engine["dtype"] if engine["qformat"] == "full_prec" else engine["qformat"]
-        shape = f"{SIZES[engine['hidden_size']]}, {weights}, {engine['tp_size']} GPUs"
+        shape = f"{_model(engine)}, {engine['tp_size']} GPUs"
         cells = [f"{time * 1e3:.2f} ms", f"{floor * 1e3:.2f} ms", f"{floor / time:.0%}"]
         rows.append([shape, str(report["shape"]["batch_size"]), *cells])
     rows.sort(key=lambda row: (row[0].startswith("70B"), row[0], int(row[1])))
     return markdown(["Llama-3.1 shape", "batch", "time per token", "its floor", "reached"], rows)
+
+
+def cards_table(path: Path) -> str:
+    """The Markdown of throughput in ``path``: of one model, by cards, with what each card does of that of one alone."""
+    reports = sorted(_of_benchmark(path, "throughput"), key=_num_cards)
+    if not reports:
+        return ""
+    rows, alone = [], reports[0]["figures"]["output_tokens_per_s"]
+    for report in reports:
+        engine, shape, cards = report["engine"], report["shape"], _num_cards(report)
+        rate = report["figures"]["output_tokens_per_s"]
+        of_card = [f"{rate / cards:,.0f} tok/s", f"{rate / cards / alone:.0%}"]
+        model = f"{_model(engine)}, {engine['kv_cache_dtype']} KV cache"
+        rows.append([model, str(cards), str(shape["num_requests"]), f"{rate:,.0f} tok/s", *of_card])
+    shape = reports[0]["shape"]
+    what = f"{shape['input_len']} in, {shape['output_len']} out"
+    return markdown([what, "GPUs", "requests", "all", "a card", "of one alone"], rows) + "\n\n"
+
+
+def _of_benchmark(path: Path, benchmark: str) -> list[Report]:
+    return [report for report in json.loads(path.read_text()) if report["benchmark"] == benchmark]
+
+
+def _num_cards(report: Report) -> int:
+    return int(report["engine"].get("tp_size", 1))
+
+
+def _model(engine: Report) -> str:
+    weights = engine["dtype"] if engine["qformat"] == "full_prec" else engine["qformat"]
+    return f"{SIZES[engine['hidden_size']]}, {weights}"
 
 
 def ranks_table(path: Path) -> str:
@@ -82,7 +111,9 @@ def _commits(reports: dict[str, list[Report]]) -> str:
 
 def _shapes_of(path: Path, report: Report) -> str:
     shapes = path.with_name(f"shapes-of-{path.name}")
-    return f"{shapes_table(shapes, report['terms']['memory_bandwidth'])}\n\n" if shapes.is_file() else ""
+    if not shapes.is_file():
+        return ""
+    return f"{shapes_table(shapes, report['terms']['memory_bandwidth'])}\n\n{cards_table(shapes)}"
 
 
 def _figures(reports: dict[str, list[Report]]) -> dict[str, tuple[float, float, str]]:

@@ -1,5 +1,6 @@
 """Writes tiny models as GGUF files, as llama.cpp's converter does (names, metadata, order of query and key rows)."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,14 @@ _NAMES = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
 }
 _GEMMA = {
     "post_attention_layernorm": "post_attention_norm",
@@ -79,6 +88,11 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
     "olmo2": _POST_NORMS,
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
+    "granitemoe": {
+        "block_sparse_moe.router": "ffn_gate_inp",
+        **{f"block_sparse_moe.experts.{name}_proj": f"ffn_{name}_exps" for name in ("gate", "up", "down")},
+        **{f"shared_mlp.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")},
+    },
 }
 _ARCHITECTURES = {
     "cohere": "command-r",
@@ -86,7 +100,12 @@ _ARCHITECTURES = {
     "glm": "chatglm",
     "gemma3_text": "gemma3",
     "olmo3": "olmo2",
+    "mixtral": "llama",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+    "granitemoeshared": "granitemoe",
 }
+_INTERLEAVED = ("llama", "mistral", "smollm3", "granite", "granitemoe")
 _TRANSPOSED = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of GPT-2
 
 
@@ -107,22 +126,24 @@ def write_gguf(
     for key, value in fields.items():
         if value is not None:
             _add(writer, key, value)
-    for name, tensor in model.state_dict().items():
+    for name, tensor in _apart(model.state_dict().items()):
         if name.startswith("pooler."):  # which llama.cpp leaves out
             continue
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
         rows, stem, suffix = tensor.float().numpy(), *_gguf_name(name, architecture)
+        if stem.endswith("inp_shexp"):
+            rows = rows[0]
         if architecture == "gpt2" and f"{stem}.{suffix}".endswith(_TRANSPOSED):
             rows = rows.T
         if architecture.startswith("gemma") and stem.endswith("norm"):
             rows = rows + 1
-        if architecture in ("llama", "mistral", "smollm3", "granite") and stem.endswith(("attn_q", "attn_k")):
+        if architecture in _INTERLEAVED and stem.endswith(("attn_q", "attn_k")):
             rows = _interleave(rows, model.config, stem)
         if architecture == "gptneox" and stem.endswith("attn_qkv"):
             by_head = rows.reshape(model.config.num_attention_heads, 3, -1, *rows.shape[1:])
             rows = by_head.swapaxes(0, 1).reshape(rows.shape)
-        kind = gguf.GGMLQuantizationType[(kinds or {}).get(stem.split(".")[-1], "F32") if rows.ndim == 2 else "F32"]
+        kind = gguf.GGMLQuantizationType[(kinds or {}).get(stem.split(".")[-1], "F32") if rows.ndim > 1 else "F32"]
         data = rows.astype(np.float16) if kind.name == "F16" else gguf.quants.quantize(rows, kind)
         writer.add_tensor(f"{stem}.{suffix}", np.ascontiguousarray(data), raw_dtype=kind)
     for name, array in (extra or {}).items():
@@ -137,13 +158,29 @@ def write_gguf(
 def dequantized(model: PreTrainedModel, kinds: dict[str, str]) -> PreTrainedModel:
     """``model`` with the matrices in ``kinds`` rounded as the file stores them, in place."""
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in _apart(model.named_parameters()):
             kind = kinds.get(_gguf_name(name, model.config.model_type)[0].split(".")[-1], "F32")
-            if parameter.ndim == 2 and kind != "F32":
+            if parameter.ndim > 1 and kind != "F32":
                 kind_id = gguf.GGMLQuantizationType[kind]
                 raw = gguf.quants.quantize(parameter.numpy(), kind_id)
                 parameter.copy_(torch.from_numpy(gguf.quants.dequantize(raw, kind_id)))
     return model
+
+
+def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """``tensors`` with gate and up of experts, [experts, inner, hidden], as two, which are views of the one.
+
+    So are those of Granite's shared expert, [inner, hidden].
+    """
+    for name, tensor in tensors:
+        stem, is_expert, _ = name.rpartition("experts." if "experts." in name else "shared_mlp.")
+        if is_expert and "shared_expert." not in name:
+            is_both = name.endswith(("gate_up_proj", "input_linear.weight"))
+            roles = ("gate_proj", "up_proj") if is_both else ("down_proj",)
+            names = [f"{stem}{is_expert}{role}.weight" for role in roles]
+            yield from zip(names, tensor.chunk(len(roles), dim=-2), strict=True)
+        else:
+            yield name, tensor
 
 
 def _gguf_name(name: str, architecture: str) -> tuple[str, str]:
@@ -170,8 +207,19 @@ def _metadata(config: Any, architecture: str) -> dict[str, Any]:
         "embedding_length": config.hidden_size,
         "attention.head_count": config.num_attention_heads,
         **_OWN_METADATA.get(architecture, _llama_metadata)(config, head_dim),
+        **{key: getattr(config, name) for name, key in _EXPERTS.items() if hasattr(config, name)},
     }
     return {f"{architecture}.{key}": value for key, value in values.items()}
+
+
+_EXPERTS = {
+    "num_experts": "expert_count",
+    "num_local_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "shared_intermediate_size": "expert_shared_feed_forward_length",
+}
 
 
 def _grouped_metadata(config: Any) -> dict[str, Any]:
@@ -307,6 +355,7 @@ _OWN_METADATA = {
     "bert": _bert_metadata,
     "olmo2": _olmo2_metadata,
     "granite": _granite_metadata,
+    "granitemoe": _granite_metadata,
     "gptneox": _gptneox_metadata,
     "chatglm": _chatglm_metadata,
     "glm4": _glm4_metadata,

@@ -21,7 +21,8 @@ NETWORK_FAMILIES = (  # of Hugging Face
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "granite", "olmo2", "olmo3"),
 )
-MOE_FAMILIES = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")  # of Hugging Face, on CPUs
+GPU_MOE_FAMILIES = ("granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")  # of Hugging Face
+MOE_FAMILIES = (*GPU_MOE_FAMILIES, "deepseek_v2", "deepseek_v3")  # of Hugging Face, on CPUs
 ENCODER_FAMILIES = ("bert", "roberta", "mpnet", "modernbert")  # which embed texts
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
@@ -114,8 +115,27 @@ _FAMILY: dict[str, dict[str, Any]] = {
         **{"embedding_multiplier": 1.7, "residual_multiplier": 0.3, "attention_multiplier": 0.2, "logits_scaling": 1.5},
         "tie_word_embeddings": True,
     },
+    "deepseek_v2": {
+        **{"num_key_value_heads": 6, "q_lora_rank": None, "kv_lora_rank": 20, "v_head_dim": 14},
+        **{"qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "n_routed_experts": 7, "num_experts_per_tok": 3},
+        **{"moe_intermediate_size": 37, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5},
+    },
+    "deepseek_v3": {
+        **{"num_key_value_heads": 6, "q_lora_rank": 26, "kv_lora_rank": 20, "v_head_dim": 14},
+        **{"qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "n_routed_experts": 12, "num_experts_per_tok": 3},
+        **{"moe_intermediate_size": 37, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2},
+        "rope_parameters": {
+            **{"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 16},
+            **{"mscale": 0.7, "mscale_all_dim": 0.9},
+        },
+    },
+    "granitemoe": {
+        **{"embedding_multiplier": 1.7, "residual_multiplier": 0.3, "attention_multiplier": 0.2, "logits_scaling": 1.5},
+        **{"num_local_experts": 7, "num_experts_per_tok": 3, "intermediate_size": 37, "shared_intermediate_size": 53},
+        "tie_word_embeddings": True,
+    },
 }
-_MODEL_TYPES = {"gemma3": "gemma3_text"}
+_MODEL_TYPES = {"gemma3": "gemma3_text", "granitemoe": "granitemoeshared"}
 _OF_DECODERS = ("rms_norm_eps", "num_key_value_heads", "tie_word_embeddings")
 _LAYER_NORM_SHAPE = {key: value for key, value in _SHAPE.items() if key != "rms_norm_eps"}
 _ENCODER_SHAPE = {key: value for key, value in _SHAPE.items() if key not in _OF_DECODERS}
@@ -158,12 +178,15 @@ def tiny_model(
             else:
                 parameter.copy_((0 if family.startswith("gemma") else 1) + noise * 0.2)  # Gemma's norms add the 1
             parameter.data = parameter.data.to(dtype)  # parameters only: .to() would round RoPE's frequencies as well
+        for name, buffer in sorted(model.named_buffers()):
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(torch.randn(buffer.shape, generator=generator, device=device) * 0.1)
     return model.eval()
 
 
 def is_router(parameter: str) -> bool:
     """Whether it says how much an expert counts; checkpoints store such matrices in float32."""
-    return parameter.endswith(("mlp.gate.weight", "shared_expert_gate.weight"))
+    return parameter.endswith(("mlp.gate.weight", "shared_expert_gate.weight", "router.weight"))
 
 
 def round_matrices(model: PreTrainedModel, dtype: str) -> PreTrainedModel:

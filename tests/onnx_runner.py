@@ -23,10 +23,11 @@ class OnnxRunner:
         path = str(checkpoint_dir / "network.onnx")
         self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self._vocab = config.vocab_size
-        shape = (batch, config.num_key_value_heads, max_seq, config.head_dim)
+        inputs = {value.name: value.shape for value in self._session.get_inputs()}
         layers = range(config.num_hidden_layers)
         self._names = [f"{kind}.{layer}" for layer in layers for kind in ("key", "value")]
-        self._caches = [np.full(shape, _POISON, np.float32) for _ in self._names]
+        forms = [inputs[f"past_{name}"] for name in self._names]  # [batch, heads, max_seq, head_dim]
+        self._caches = [np.full((batch, heads, max_seq, dim), _POISON, np.float32) for _, heads, _, dim in forms]
         self._past = np.zeros(batch, np.int64)
 
     def step(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:

@@ -46,7 +46,7 @@ _ARGUMENTS = (
     "enable_chunked_prefill",
     *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "num_threads"),
     *("gather_context_logits", "deterministic", "ignore_config_keys", "dequantize"),
-    *("tensor_parallel_size", "pipeline_parallel_size"),
+    *("tensor_parallel_size", "pipeline_parallel_size", "moe_expert_parallel_size"),
     "distributed_executor_backend",
 )
 
@@ -88,6 +88,8 @@ class LLM:
     - ``tensor_parallel_size``: devices that share out every layer, or threads of their own on a CPU; 1 by default, or
       what a given engine was built for
     - ``pipeline_parallel_size``: stages that have some of the layers each, of so many devices; likewise
+    - ``moe_expert_parallel_size``: runs of the devices of ``tensor_parallel_size`` that have some of the experts of
+      mixtures each; likewise
     - ``distributed_executor_backend``: "ray" lets each stage compute in an actor of Ray, which may be on another
       machine with the engine at the same path (of GPUs the last one computes in this process, and NCCL carries what
       stages send each other); by default all compute in this process
@@ -121,6 +123,7 @@ class LLM:
         max_cpu_loras: int | None = None,
         tensor_parallel_size: int | None = None,
         pipeline_parallel_size: int | None = None,
+        moe_expert_parallel_size: int | None = None,
         distributed_executor_backend: str | None = None,
         **others: Any,
     ) -> None:
@@ -164,6 +167,7 @@ class LLM:
             max_draft_len = None if speculation is None else speculation.num_speculative_tokens
             built = {**limits, "max_draft_len": max_draft_len, "max_lora_rank": max_lora_rank}
             built |= {"tp_size": tensor_parallel_size, "pp_size": pipeline_parallel_size}
+            built |= {"moe_ep_size": moe_expert_parallel_size}
             recipe = Recipe(target or "cpu", conversion, built, kv_cache.tokens_per_block, flags)
             self.engine_dir, self._model = open_cached(str(model), recipe, lambda path: open_model(path, 0, options))
         check_engine(self._model.manifest, target, dtype, flags)
@@ -172,6 +176,7 @@ class LLM:
         mapping = self._model.manifest.mapping
         check_divided("tensor_parallel_size", tensor_parallel_size, "--tp_size", mapping.tp_size)
         check_divided("pipeline_parallel_size", pipeline_parallel_size, "--pp_size", mapping.pp_size)
+        check_divided("moe_expert_parallel_size", moe_expert_parallel_size, "--moe_ep_size", mapping.moe_ep_size)
         if tokenizer is not None:
             self._model.tokenizer = Tokenizer.from_files(Path(tokenizer))
 

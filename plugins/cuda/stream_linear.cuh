@@ -218,13 +218,15 @@ struct Consumer {
   __device__ __forceinline__ void run(const Op& op, const StreamedRows& x, const float* norm_weight, float epsilon) {
     static_assert(!(kNorm && Product::kStreamX), "the norm needs all of x");
     if constexpr (kNorm) warm<Product::kIn>(norm_weight);
-    wait_for_previous_kernel();
-    allow_next_kernel();
+    if constexpr (!WalkOf<Op>::kWaits) wait_for_previous_kernel();
+    if constexpr (!WalkOf<Op>::kWaits) allow_next_kernel();
     if constexpr (!Product::kStreamX) {
       const RowTarget to{memory + Ring::kXOffset, x_scales<Product>(), x.scale};
       load_rows<Product::kIn, Ring::kTokens, Product::kXPitch, kNorm, Ring::kRows, Ring::kFixed>(
           to, sums(0), x.rows, norm_weight, epsilon, rows);
     }
+    if constexpr (WalkOf<Op>::kWaits) wait_for_previous_kernel();
+    if constexpr (WalkOf<Op>::kWaits) allow_next_kernel();
     products<Product>(op);
   }
 

@@ -108,7 +108,8 @@ struct StageRows {
 // of x are added up. An Op multiplies each of its kTiles tiles with all rows, unless this is specialised for it.
 template <class Op>
 struct WalkOf {
-  static constexpr bool kListed = false;  // whether the kernel before says which weights there are
+  static constexpr bool kWaits = false;   // whether the kernel before says which weights there are; x is older then
+  static constexpr bool kListed = false;  // whether rows of x that travel are here and there
   __device__ __forceinline__ static constexpr int tiles(const Op&) { return Op::kTiles; }
   __device__ __forceinline__ static constexpr int parts(const Op&) { return 1; }
   // The tile of the weight that is a part of `tile`, as Op::first_row() knows it.
@@ -238,10 +239,10 @@ struct Producer {
     if constexpr (Walk::kListed) {
       const u32 present = Walk::present(op, step.part, share.group(step.group) * Ring::kTilesPerStage, rows);
 #pragma unroll 1
-      for (int row = 0; row < Ring::kTokens; ++row) {
+      for (u32 left = present; left != 0; left &= left - 1) {
+        const int row = __ffs(left) - 1;
         const u16* source = from + static_cast<u64>(Walk::x_row(op, step.part, row)) * Product::kIn;
-        stage_copy_rows<1>(to.x_data() + row * Ring::kStagedXPitch, 0, source, 0, present >> row & 1, bytes, to.full(),
-                           lane, policy);
+        stage_copy_rows<1>(to.x_data() + row * Ring::kStagedXPitch, 0, source, 0, 1, bytes, to.full(), lane, policy);
       }
     } else {
       stage_copy_rows<Ring::kTokens>(to.x_data(), Ring::kStagedXPitch, from, Product::kIn * 2, rows, bytes, to.full(),
@@ -254,17 +255,16 @@ struct Producer {
   template <class Product, class Op>
   __device__ __forceinline__ void run(const Op& op, const u16* x) {
     using Walk = WalkOf<Op>;
-    if constexpr (Walk::kListed) wait_for_previous_kernel();
+    if constexpr (Walk::kWaits) wait_for_previous_kernel();
     const int total = share.groups(op) * Walk::parts(op) * Product::kChunks;
-    const int early = Product::kStreamX && !Walk::kListed ? (total < Ring::kInFlight ? total : Ring::kInFlight) : total;
+    const int early = Product::kStreamX ? (total < Ring::kInFlight ? total : Ring::kInFlight) : total;
     RingPosition<Ring> first = at;
     Step<Product, Op> step, seen;
     for (int i = 0; i < early; ++i, at.advance(), step.advance(op)) {
       acquire();
       weights(op, step);
-      if constexpr (Product::kStreamX && Walk::kListed) activations(at, op, x, step);
     }
-    if constexpr (Product::kStreamX && !Walk::kListed) {
+    if constexpr (Product::kStreamX) {
       wait_for_previous_kernel();
       for (int i = 0; i < early; ++i, first.advance(), seen.advance(op)) activations(first, op, x, seen);
       for (int i = early; i < total; ++i, at.advance(), step.advance(op)) {

@@ -11,7 +11,8 @@ void grouped_gated_linear(const KernelArgs& args) {
   const Tensor& x = args.inputs[grouped_gated_linear::kX];
   const Tensor& weight = args.inputs[grouped_gated_linear::kWeight];
   const Tensor& ids = args.inputs[grouped_gated_linear::kIds];
-  const auto activation = grouped_gated_linear::attributes_of(args).activation;
+  const auto [activation, moe_tp_size] = grouped_gated_linear::attributes_of(args);
+  const std::int64_t first = args.rank / moe_tp_size * weight.shape[0];
   const std::int64_t features = weight.shape[2], top_k = ids.shape[1];
   const auto* members = args.outputs[grouped_gated_linear::kMembers].as<const std::int32_t>();
   float* y = args.outputs[grouped_gated_linear::kY].as<float>();
@@ -22,8 +23,12 @@ void grouped_gated_linear(const KernelArgs& args) {
       store_first(to + n, activate(activation, load(sums)) * load(sums + kHalf), last - n);
     }
   };
-  const Experts experts{ids, weight, ceil_div(features, kHalf), args.outputs[grouped_gated_linear::kGathered],
-                        args.outputs[grouped_gated_linear::kMembers]};
+  const Experts experts{ids,
+                        weight,
+                        ceil_div(features, kHalf),
+                        args.outputs[grouped_gated_linear::kGathered],
+                        args.outputs[grouped_gated_linear::kMembers],
+                        first};
   experts.multiply_each(
       args, [&](std::int32_t member) { return x.as<const float>() + member / top_k * x.shape[1]; }, Epilogue(finish));
 }

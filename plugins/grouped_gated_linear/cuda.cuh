@@ -47,7 +47,7 @@ struct GroupedGatedOp {
 template <>
 struct WalkOf<GroupedGatedOp> {
   using Op = GroupedGatedOp;
-  static constexpr bool kListed = true;
+  static constexpr bool kWaits = true, kListed = false;
   __device__ __forceinline__ static int tiles(const Op& op) { return op.chosen.count() * Op::kTiles; }
   __device__ __forceinline__ static constexpr int parts(const Op&) { return 1; }
   __device__ __forceinline__ static int weight_tile(const Op& op, int, int tile) {

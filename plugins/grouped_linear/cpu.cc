@@ -11,6 +11,7 @@ void grouped_linear(const KernelArgs& args) {
   const Tensor& x = args.inputs[grouped_linear::kX];
   const Tensor& weight = args.inputs[grouped_linear::kWeight];
   const Tensor& ids = args.inputs[grouped_linear::kIds];
+  const std::int64_t first = args.rank / grouped_linear::attributes_of(args).moe_tp_size * weight.shape[0];
   const auto* shares = args.inputs[grouped_linear::kShares].as<const float>();
   const std::int64_t features = weight.shape[1], top_k = ids.shape[1];
   const auto* members = args.outputs[grouped_linear::kMembers].as<const std::int32_t>();
@@ -24,8 +25,12 @@ void grouped_linear(const KernelArgs& args) {
       store_first(to + n, fma(share, load(sums), load_first(to + n, last - n)), last - n);
     }
   };
-  const Experts experts{ids, weight, ceil_div(features, kPanelWidth), args.outputs[grouped_linear::kGathered],
-                        args.outputs[grouped_linear::kMembers]};
+  const Experts experts{ids,
+                        weight,
+                        ceil_div(features, kPanelWidth),
+                        args.outputs[grouped_linear::kGathered],
+                        args.outputs[grouped_linear::kMembers],
+                        first};
   experts.multiply_each(
       args, [&](std::int32_t member) { return x.as<const float>() + member * x.shape[2]; }, Epilogue(finish));
 }

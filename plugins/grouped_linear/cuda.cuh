@@ -2,9 +2,11 @@
 // the expert that row m has chosen in slot s; x has the experts' shares in it.
 //
 // Every chosen expert is a part of the sum, by rising numbers, whose rows of x travel with its weights; those of rows
-// that did not choose it are zeros, so that a row's sum is the same beside any other rows. Bytes: 2*N*K for each chosen
-// expert, half where they are bytes. Floor: bytes / bandwidth (8 experts of N = 2048, K = 768: 25 MB, 5.6 us at 4.47
-// TB/s). Launch and macros as in linear/cuda.cuh, and those of cuda/chosen_experts.cuh; TL_RESIDUAL (0 or 1).
+// that did not choose it are zeros, so that a row's sum is the same beside any other rows. The list of experts is older
+// than the kernel before (GroupedGatedLinear), so that weights are asked for before that has ended. Bytes: 2*N*K for
+// each chosen expert, half where they are bytes. Floor: bytes / bandwidth (8 experts of N = 2048, K = 768: 25 MB, 5.6
+// us at 4.47 TB/s). Launch and macros as in linear/cuda.cuh, and those of cuda/chosen_experts.cuh; TL_RESIDUAL (0 or
+// 1), TL_LIST_INTS (those of the list).
 #include "cuda/chosen_experts.cuh"
 #include "cuda/stream_linear.cuh"
 
@@ -42,7 +44,7 @@ struct GroupedOp {
 template <>
 struct WalkOf<GroupedOp> {
   using Op = GroupedOp;
-  static constexpr bool kListed = true;
+  static constexpr bool kWaits = false, kListed = true;  // the list is older than the rows
   __device__ __forceinline__ static constexpr int tiles(const Op&) { return Op::kTiles; }
   __device__ __forceinline__ static int parts(const Op& op) { return op.chosen.count(); }
   __device__ __forceinline__ static int weight_tile(const Op& op, int part, int tile) {
@@ -60,6 +62,12 @@ struct WalkOf<GroupedOp> {
 extern "C" __global__ void __launch_bounds__(tl::kFewRowsThreads, 1)
     grouped_linear(tl::u16* y, const tl::u16* x, const void* weight, const void* weight_scale,
                    const void* weight_offset, const int* chosen, const tl::u16* residual, int rows) {
+  // Every stage asks for its expert: from memory a block would get half a microsecond behind each time.
+  __shared__ uint4 list[(TL_LIST_INTS + 3) / 4];
+  for (int i = threadIdx.x; i < (TL_LIST_INTS + 3) / 4; i += tl::kFewRowsThreads) {
+    list[i] = reinterpret_cast<const uint4*>(chosen)[i];
+  }
+  const tl::ChosenExperts listed{reinterpret_cast<const int*>(list)};
   tl::few_rows_linear<TL_IN, 0>({x, 0.0f}, nullptr, 0.0f, rows,
-                                tl::GroupedOp{weight, {weight_scale, weight_offset}, {chosen}, residual, y});
+                                tl::GroupedOp{weight, {weight_scale, weight_offset}, listed, residual, y});
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..cuda.grouped import ExpertChoice, GroupTiling, choice_of, group_tiling, stream_grid
 from ..cuda.lowering import Lowering
 from ..cuda.stream import ROWS_PER_TILE, Streaming
@@ -21,7 +23,9 @@ def stream(
     residual: Buffer | None = None,
 ) -> Launch:
     """y [rows, out] = the sum over each row's experts, which ``chosen`` lists [+ residual]; x has their shares."""
-    flags = {"TL_RESIDUAL": int(residual is not None), **choice.defines}
+    flags = {"TL_RESIDUAL": int(residual is not None), "TL_LIST_INTS": choice.chosen_ints(how.tokens), **choice.defines}
+    room = how.device.shared_bytes - choice.chosen_bytes(how.tokens)
+    how = replace(how, device=replace(how.device, shared_bytes=room))
     specialised = how.kernel("grouped_linear/cuda.cuh", "grouped_linear", weight, flags)
     operands = (weight.values, *weight.numbers, chosen, residual, rows)
     return launch(specialised, stream_grid(features(y) // ROWS_PER_TILE), y, x, *operands)

@@ -3,6 +3,7 @@
 
 #include "cpu/kernel.h"
 #include "cpu/simd.h"
+#include "groups.h"
 #include "host/thread_pool.h"
 #include "router_schema.h"
 
@@ -45,19 +46,74 @@ void softmax(float* values, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) values[i] /= sum;
 }
 
-// Scores that are no numbers are larger than none, so that every row has experts that exist.
-void choose(const float* scores, std::int64_t experts, std::int64_t top_k, char* taken, std::int32_t* ids,
-            float* shares) {
-  memset(taken, 0, static_cast<std::size_t>(experts));
-  for (std::int64_t slot = 0; slot < top_k; ++slot) {
-    std::int64_t best = -1;
-    for (std::int64_t e = 0; e < experts; ++e) {
-      if (!taken[e] && (best < 0 || scores[e] > scores[best])) best = e;
-    }
-    taken[best] = 1;
+void sigmoid(float* values, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const Vec power = exp(zero() - load_first(values + i, count - i));
+    store_first(values + i, broadcast(1.0f) / (broadcast(1.0f) + power), count - i);
+  }
+}
+
+// The number of the largest value that is not taken, which it then is. Values that are no numbers are larger than none,
+// so that there always is one.
+std::int64_t take_largest(const float* values, std::int64_t count, char* taken) {
+  std::int64_t best = -1;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (!taken[i] && (best < 0 || values[i] > values[best])) best = i;
+  }
+  taken[best] = 1;
+  return best;
+}
+
+constexpr std::int64_t kMaxExperts = 65536;
+
+// A row's choice in the scratch of a thread.
+struct Choice {
+  float by[kMaxExperts];  // what experts are chosen by
+  float totals[router::kMaxGroups];
+  char taken[kMaxExperts], kept[router::kMaxGroups];
+};
+static_assert(sizeof(Choice) <= kScratchBytesPerThread);
+
+// Takes the experts of all groups but the top ones.
+void leave_groups_out(Choice* choice, std::int64_t experts, const router::Attributes& attributes) {
+  const std::int64_t size = experts / attributes.num_groups;
+  for (std::int64_t group = 0; group < attributes.num_groups; ++group) {
+    const float* own = choice->by + group * size;
+    char* taken = choice->taken + group * size;
+    float total = 0.0f;
+    for (std::int64_t i = 0; i < attributes.num_best; ++i) total += own[take_largest(own, size, taken)];
+    choice->totals[group] = total;
+    memset(taken, 1, static_cast<std::size_t>(size));
+  }
+  memset(choice->kept, 0, static_cast<std::size_t>(attributes.num_groups));
+  for (std::int64_t i = 0; i < attributes.top_groups; ++i) {
+    const std::int64_t group = take_largest(choice->totals, attributes.num_groups, choice->kept);
+    memset(choice->taken + group * size, 0, static_cast<std::size_t>(size));
+  }
+}
+
+void choose(const float* scores, const float* correction, std::int64_t experts, const router::Attributes& attributes,
+            Choice* choice, std::int32_t* ids, float* shares) {
+  for (std::int64_t e = 0; e < experts; ++e) choice->by[e] = scores[e] + (correction ? correction[e] : 0.0f);
+  memset(choice->taken, 0, static_cast<std::size_t>(experts));
+  if (attributes.num_groups > 1) leave_groups_out(choice, experts, attributes);
+  for (std::int64_t slot = 0; slot < attributes.top_k; ++slot) {
+    const std::int64_t best = take_largest(choice->by, experts, choice->taken);
     ids[slot] = static_cast<std::int32_t>(best);
     shares[slot] = scores[best];
   }
+}
+
+void apply(router::Scoring scoring, float* scores, std::int64_t count) {
+  const bool is_sigmoid = scoring == router::Scoring::kSigmoid || scoring == router::Scoring::kNormalizedSigmoid ||
+                          scoring == router::Scoring::kSigmoidOfChosen;
+  is_sigmoid ? sigmoid(scores, count) : softmax(scores, count);
+}
+
+// The sum by which the chosen scores are divided.
+float divisor(router::Scoring scoring, const float* shares, std::int64_t count) {
+  if (scoring == router::Scoring::kNormalizedSoftmax) return sum_of(shares, count);
+  return scoring == router::Scoring::kNormalizedSigmoid ? sum_of(shares, count) + 1e-20f : 1.0f;
 }
 
 }  // namespace
@@ -67,8 +123,11 @@ void router(const KernelArgs& args) {
   const Tensor& ids = args.outputs[router::kIds];
   const auto attributes = router::attributes_of(args);
   const auto scoring = attributes.scoring;
+  const bool is_of_chosen =
+      scoring == router::Scoring::kSoftmaxOfChosen || scoring == router::Scoring::kSigmoidOfChosen;
   const std::int64_t top_k = attributes.top_k;
   const auto* weight = args.inputs[router::kWeight].as<const float>();
+  const auto* correction = args.inputs[router::kCorrection].as<const float>();
   auto* scores = args.outputs[router::kScores].as<float>();
   auto* shares = args.outputs[router::kShares].as<float>();
   const std::int64_t rows = x.shape[0], depth = x.shape[1];
@@ -78,15 +137,15 @@ void router(const KernelArgs& args) {
     score(x.as<const float>() + row * depth, weight, depth, experts, first, scores + row * experts);
   });
   args.pool->parallel_for(rows, [&](std::int64_t row, int thread) {
-    float* own = scores + row * experts;
-    float* chosen = shares + row * top_k;
-    if (scoring != router::Scoring::kSoftmaxOfChosen) softmax(own, experts);
-    choose(own, experts, top_k, static_cast<char*>(args.pool->scratch(thread)), ids.as<std::int32_t>() + row * top_k,
-           chosen);
-    if (scoring == router::Scoring::kSoftmaxOfChosen) softmax(chosen, top_k);
-    if (scoring != router::Scoring::kNormalizedSoftmax) return;
-    const float sum = sum_of(chosen, top_k);
-    for (std::int64_t slot = 0; slot < top_k; ++slot) chosen[slot] /= sum;
+    float *own = scores + row * experts, *chosen = shares + row * top_k;
+    if (!is_of_chosen) apply(scoring, own, experts);
+    choose(own, correction, experts, attributes, static_cast<Choice*>(args.pool->scratch(thread)),
+           ids.as<std::int32_t>() + row * top_k, chosen);
+    if (is_of_chosen) apply(scoring, chosen, top_k);
+    const float total = divisor(scoring, chosen, top_k);
+    for (std::int64_t slot = 0; slot < top_k; ++slot) {
+      chosen[slot] = chosen[slot] / total * static_cast<float>(attributes.scale);
+    }
   });
 }
 

@@ -19,11 +19,13 @@ _SORT_ROWS = _SORT_THREADS // 32  # of a block
 def lower(op: Lowering) -> list[Command]:
     """The product, and one launch for a few rows or for any number."""
     choice = choice_of(op)
+    _check_scoring(op)
     if choice.experts > MAX_EXPERTS or choice.top_k > MAX_TOP_K:
         op.refuse(
             f"it chooses {choice.top_k} of {choice.experts} experts, and the GPU kernels at most {MAX_TOP_K} of "
             f"{MAX_EXPERTS}: build for --target cpu"
         )
+    _check_scoring(op)
     ids = op.new("ids", "int32")
     scores = Buffer(f"{op.name}.scores", "float32", (ids.shape[0], choice.scores))
     last = (scores, op.num_rows("ids"), op.max_tokens, choice, op.attribute("scoring"))
@@ -33,6 +35,15 @@ def lower(op: Lowering) -> list[Command]:
         within, first, groups = (op.new(name, "int32") for name in ("within", "first", "groups"))
         listed = sort(ids, within, first, op.new("shares", "float32"), groups, op.state("counts"), *last)
     return [*_product(op, scores), listed]
+
+
+def _check_scoring(op: Lowering) -> None:
+    scoring, num_groups, scale = (op.attribute(name) for name in ("scoring", "num_groups", "scale"))
+    if scoring not in _SCORINGS or num_groups > 1 or scale != 1 or op.has("correction"):
+        op.refuse(
+            f"its scoring is {scoring} in {num_groups} groups, with shares times {scale}, and the GPU kernels know "
+            "softmax without groups, factors or corrections: build for --target cpu"
+        )
 
 
 def _product(op: Lowering, scores: Buffer) -> list[Command]:
@@ -81,3 +92,13 @@ def sort(
 
 def _defines(choice: ExpertChoice, scoring: str) -> dict[str, int]:
     return {"TL_SCORING": _SCORINGS[scoring], "TL_SCORES": choice.scores, **choice.defines}
+
+
+def _check_scoring(op: Lowering) -> None:
+    """Raise BuildError for ways to choose that the kernels do not know."""
+    scoring, groups, scale = (op.attribute(name) for name in ("scoring", "num_groups", "scale"))
+    if scoring not in _SCORINGS or groups != 1 or scale != 1 or op.has("correction"):
+        op.refuse(
+            f"it scores by {scoring} in {groups} groups{', with corrections,' if op.has('correction') else ''} times "
+            f"{scale}, and the GPU kernels by {', '.join(_SCORINGS)} alone: build for --target cpu"
+        )

@@ -8,22 +8,48 @@ from numpy.typing import NDArray
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """``(x [rows, K], weight [K, experts]) -> (ids and shares [rows, top_k], scores [rows, experts])``."""
-    x, weight = inputs
-    scores = x.astype(np.float64) @ weight
-    ids = np.argsort(-scores, axis=-1, kind="stable")[:, : attributes["top_k"]]
-    shares = shares_of(scores, ids, attributes["scoring"])
-    return ids.astype(np.int32), shares.astype(np.float32), scores.astype(np.float32)
+    """``(x [rows, K], weight [K, experts], correction) -> (ids and shares [rows, top_k], scores [rows, experts])``."""
+    x, weight, correction = inputs
+    logits, scoring = x.astype(np.float64) @ weight, attributes["scoring"]
+    scores = logits if scoring.endswith("_of_chosen") else _function(scoring)(logits)
+    chosen_by = _masked(scores if correction is None else scores + correction, attributes)
+    ids = _largest(chosen_by, attributes["top_k"])
+    shares = shares_of(logits, ids, scoring) * attributes["scale"]
+    return ids.astype(np.int32), shares.astype(np.float32), logits.astype(np.float32)
 
 
-def shares_of(scores: NDArray, ids: NDArray, scoring: str) -> NDArray:
-    """The shares [rows, top_k] of the chosen, by the scores [rows, experts] of all."""
-    if scoring == "softmax_of_chosen":
-        return _softmax(np.take_along_axis(scores, ids, axis=-1))
-    shares = np.take_along_axis(_softmax(scores), ids, axis=-1)
-    return shares / shares.sum(-1, keepdims=True) if scoring == "normalized_softmax" else shares
+def shares_of(logits: NDArray, ids: NDArray, scoring: str) -> NDArray:
+    """The shares [rows, top_k] of the chosen, by the scores [rows, experts] of all, before ``scale``."""
+    function = _function(scoring)
+    if scoring.endswith("_of_chosen"):
+        return function(np.take_along_axis(logits, ids, axis=-1))
+    shares = np.take_along_axis(function(logits), ids, axis=-1)
+    if not scoring.startswith("normalized"):
+        return shares
+    return shares / (shares.sum(-1, keepdims=True) + (1e-20 if function is _sigmoid else 0))
+
+
+def _function(scoring: str) -> Any:
+    return _sigmoid if "sigmoid" in scoring else _softmax
+
+
+def _masked(scores: NDArray, attributes: Mapping[str, Any]) -> NDArray:
+    """``scores``, minus infinity for experts of groups that are left out."""
+    groups = scores.reshape(len(scores), attributes["num_groups"], -1)
+    totals = np.sort(groups, axis=-1)[..., -attributes["num_best"] :].sum(-1)
+    is_kept = np.zeros(totals.shape, bool)
+    np.put_along_axis(is_kept, _largest(totals, attributes["top_groups"]), True, axis=-1)
+    return np.where(is_kept[..., None], groups, -np.inf).reshape(scores.shape)
+
+
+def _largest(values: NDArray, count: int) -> NDArray:
+    return np.argsort(-values, axis=-1, kind="stable")[:, :count]
 
 
 def _softmax(scores: NDArray) -> NDArray:
     powers = np.exp(scores - scores.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
+
+
+def _sigmoid(scores: NDArray) -> NDArray:
+    return 1 / (1 + np.exp(-scores))

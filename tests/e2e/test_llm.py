@@ -150,7 +150,7 @@ def test_checkpoints_and_engines_run_as_they_are(model_dir: Path, llm: LLM, tmp_
         ({"trust_remote_code": True}, "never run"),
         ({"tensor_parallel_size": 2}, "built with --tp_size 1"),
         ({"pipeline_parallel_size": 2}, "built with --pp_size 1"),
-        ({"context_parallel_size": 2}, "tensor_parallel_size and pipeline_parallel_size"),
+        ({"context_parallel_size": 2}, "tensor_parallel_size, moe_expert_parallel_size and pipeline_parallel_size"),
         ({"target": "sm_90"}, "this engine runs on cpu"),
         ({"dtype": "float16"}, "matrices are float32"),
         ({"gather_context_logits": True}, "built without gather_context_logits"),

@@ -67,6 +67,27 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 _FACTORS = {"short_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0], "long_factor": [1.2, 2.0, 3.0, 4.0, 9.0, 20.0]}
 CASES |= {
+    "deepseek_v2": ("deepseek_v2", {}),
+    "deepseek_v2-groups": (
+        "deepseek_v2",
+        {
+            **{"topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2, "n_routed_experts": 9},
+            **{"q_lora_rank": 26, "tie_word_embeddings": True},
+        },
+    ),
+    "deepseek_v3": ("deepseek_v3", {}),
+    "deepseek_v3-one-group": (
+        "deepseek_v3",
+        {
+            **{"n_group": 1, "topk_group": 1, "norm_topk_prob": False, "rope_interleave": False},
+            **{"q_lora_rank": None, "rope_parameters": None},
+        },
+    ),
+    "granitemoe": ("granitemoe", {}),
+    "granitemoe-unshared-untied-biased": (
+        "granitemoe",
+        {"shared_intermediate_size": 0, "tie_word_embeddings": False, "attention_bias": True},
+    ),
     "llama-dynamic": ("llama", _rope("dynamic", factor=4.0)),
     "gpt2": ("gpt2", {}),
     "gpt2-scaled-by-layer": (
@@ -165,6 +186,11 @@ CASES |= {
     ),
 }
 CASES |= {
+    "granitemoe": ("granitemoe", {}),
+    "granitemoe-unshared-untied-biased": (
+        "granitemoe",
+        {"shared_intermediate_size": 0, "tie_word_embeddings": False, "attention_bias": True},
+    ),
     "mixtral": ("mixtral", {}),
     "mixtral-windows": ("mixtral", {"sliding_window": 5, "num_experts_per_tok": 5, "tie_word_embeddings": True}),
     "olmoe": ("olmoe", {}),
@@ -222,7 +248,7 @@ def test_softmax_of_the_chosen_scores_is_what_is_divided_by_its_sum(
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("family", ["llama", "gpt2", "phi3", "gemma2", "gemma3", "granite", "qwen2_moe"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "phi3", "gemma2", "gemma3", "granite", "granitemoe", "qwen2_moe"])
 def test_narrow_storage_is_the_float32_model_of_the_rounded_weights(family: str, dtype: str, tmp_path: Path) -> None:
     model = save_tiny_model(family, tmp_path / "model")
     assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype).dtype == dtype

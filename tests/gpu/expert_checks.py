@@ -14,7 +14,6 @@ from trtllm_lite.plugins.cuda.grouped import (
     GroupTiling,
     gated_stream_config,
     summed_stream_config,
-    tile_columns,
 )
 from trtllm_lite.plugins.cuda.stream import Streaming
 from trtllm_lite.plugins.cuda.weight_form import weight_form
@@ -42,7 +41,7 @@ class Mixture:
         return ExpertChoice(self.experts, self.top_k)
 
 
-class _Lists:
+class Lists:
     """What Router leaves in memory for products, poisoned at first."""
 
     def __init__(self, mixture: Mixture, memory: Memory, device: str) -> None:
@@ -82,7 +81,7 @@ def expected_choice(mixture: Mixture, scores: torch.Tensor) -> tuple[torch.Tenso
 def check_router(mixture: Mixture, rows: int, *, streamed: bool, machine: Machine) -> None:
     """Two steps, so that what the first leaves behind would show."""
     memory = Memory()
-    lists = _Lists(mixture, memory, machine.device)
+    lists = Lists(mixture, memory, machine.device)
     for _ in range(2):
         scores = random_scores(mixture, rows, machine.device)
         choose(mixture, memory, lists, scores, streamed, machine)
@@ -94,7 +93,7 @@ def check_router(mixture: Mixture, rows: int, *, streamed: bool, machine: Machin
 
 
 def choose(
-    mixture: Mixture, memory: Memory, lists: _Lists, scores: torch.Tensor, streamed: bool, machine: Machine
+    mixture: Mixture, memory: Memory, lists: Lists, scores: torch.Tensor, streamed: bool, machine: Machine
 ) -> None:
     """Launch the kernel that chooses."""
     of_rows = memory("scores", scores)
@@ -107,7 +106,7 @@ def choose(
     memory.run(launch, len(scores), machine)
 
 
-def _check_chosen(mixture: Mixture, memory: Memory, lists: _Lists, ids: torch.Tensor) -> None:
+def _check_chosen(mixture: Mixture, memory: Memory, lists: Lists, ids: torch.Tensor) -> None:
     found = memory.tensors[lists.chosen].cpu()
     expected = sorted(set(ids.flatten().tolist()))
     assert found[0] == len(expected)
@@ -120,7 +119,7 @@ def _check_chosen(mixture: Mixture, memory: Memory, lists: _Lists, ids: torch.Te
     del mixture
 
 
-def _check_sorted(mixture: Mixture, memory: Memory, lists: _Lists, ids: torch.Tensor) -> None:
+def _check_sorted(mixture: Mixture, memory: Memory, lists: Lists, ids: torch.Tensor) -> None:
     _, within, first = (memory.tensors[buffer].cpu().long() for buffer in lists.places)
     places = first[ids] + within[: len(ids)]
     assert sorted(places.flatten().tolist()) == list(range(ids.numel()))
@@ -153,7 +152,7 @@ def check_experts(
     """y = the weighted sum of a row's experts, from random scores to the end; the last of the rows is not a number."""
     at, choice = machine.device, mixture.choice
     memory = Memory()
-    lists = _Lists(mixture, memory, at)
+    lists = Lists(mixture, memory, at)
     scores = random_scores(mixture, rows, at)
     choose(mixture, memory, lists, scores, streamed, machine)
     x = torch.randn(mixture.max_rows, mixture.hidden, device=at).to(dtype)
@@ -171,7 +170,7 @@ def check_experts(
     of_x, num_rows = memory("x", x), symbol("rows")
     if streamed:
         normed = (memory("norm", norm_weight), EPSILON) if norm_weight is not None else None
-        how = _streaming(mixture, dtype, device)
+        how = streaming(mixture, dtype, device)
         lists_of_gated = (lists.chosen, lists.shares, num_rows, how[0], choice)
         memory.run(gated.stream(hidden, of_x, first, *lists_of_gated, activation="silu", norm=normed), rows, machine)
         memory.run(summed.stream(y, hidden, second, lists.chosen, num_rows, how[1], choice, added), rows, machine)
@@ -189,7 +188,7 @@ def check_experts(
     assert_close(result[: rows - 1], expected, rounded)
 
 
-def _streaming(mixture: Mixture, dtype: torch.dtype, device: Device) -> tuple[Streaming, Streaming]:
+def streaming(mixture: Mixture, dtype: torch.dtype, device: Device) -> tuple[Streaming, Streaming]:
     form, tokens = weight_form(NAMES[dtype]), mixture.max_rows
     configs = (
         gated_stream_config((mixture.experts, 2, mixture.inner, mixture.hidden), form, tokens, device),
@@ -204,7 +203,7 @@ def _streaming(mixture: Mixture, dtype: torch.dtype, device: Device) -> tuple[St
 def _run_sorted(
     mixture: Mixture,
     memory: Memory,
-    lists: _Lists,
+    lists: Lists,
     operands: tuple[Buffer, WeightBuffers, Buffer, WeightBuffers, Buffer, Buffer | None],
     rows: int,
     machine: Machine,
@@ -213,7 +212,7 @@ def _run_sorted(
     choice, num_rows = mixture.choice, symbol("rows")
     dtype, count = memory.tensors[x].dtype, mixture.max_rows * mixture.top_k
     group_rows = choice.group_rows(mixture.max_rows)
-    how = GroupTiling(NAMES[dtype], H200, choice, count, group_rows, tile_columns(group_rows))
+    how = GroupTiling(NAMES[dtype], H200, choice, count, group_rows)
 
     def room(name: str, features: int) -> Buffer:
         return memory(name, torch.full((count, features), POISON, device=machine.device, dtype=dtype))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.models import MOE_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.models import GPU_MOE_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.timing_caches import save_tiles_first
 from tests.tolerances import GPU_TOLERANCES, Tolerance, assert_close
 from trtllm_lite.builder import build_engine
@@ -24,6 +24,7 @@ WITHOUT_HEAD_DIM = (
     "granitemoe",
 )
 EXPERT_SHAPES: dict[str, dict[str, Any]] = {
+    "granitemoe": {"shared_intermediate_size": 80},
     "qwen2_moe": {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80},
     "qwen3_moe": {"moe_intermediate_size": 48},
 }
@@ -84,7 +85,7 @@ def make_case(
 
 
 DTYPES = ("bfloat16", "float16")
-FAMILIES = (*NETWORK_FAMILIES, *MOE_FAMILIES)
+FAMILIES = (*NETWORK_FAMILIES, *GPU_MOE_FAMILIES)
 KINDS = [(family, dtype, tiled) for family in FAMILIES for dtype in DTYPES for tiled in (False, True)]
 
 

@@ -136,6 +136,8 @@ def _output_shapes(op: str, inputs: Sequence[np.ndarray | None], attributes: Map
     if op == "PagedAttention":
         bound["y_features"] = int(attributes["num_heads"]) * bound["head_dim"]
         bound["stored_features"] = 2 * bound["num_kv_heads"] * bound["head_dim"]
+    if op == "LatentAttention":
+        bound["y_features"] = bound["num_heads"] * bound["value_dim"]
     if op == "Router":
         bound["chosen"] = int(attributes["top_k"])
     if op == "RaggedAttention":

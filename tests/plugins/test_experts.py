@@ -5,9 +5,15 @@ import numpy as np
 import pytest
 
 from tests.plugins.harness import WEIGHT_DTYPES, as_multiplied, assert_close, assert_same_bits, reference, run
+from trtllm_lite.errors import EngineError
 
-SCORINGS = ("softmax", "normalized_softmax", "softmax_of_chosen")
-SILU = {"activation": "silu"}
+SCORINGS = (
+    *("softmax", "normalized_softmax", "softmax_of_chosen"),
+    *("sigmoid", "normalized_sigmoid", "sigmoid_of_chosen"),
+)
+NO_GROUPS = {"num_groups": 1, "top_groups": 1, "num_best": 1, "scale": 1.0}
+SILU = {"activation": "silu", "moe_tp_size": 1}
+ONE_RANK = {"moe_tp_size": 1}
 # rows, experts, top_k
 ROUTINGS = ((1, 1, 1), (1, 7, 3), (17, 5, 5), (33, 130, 8))
 
@@ -25,7 +31,7 @@ def _weight(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def _route(x: np.ndarray, weight: np.ndarray, top_k: int, scoring: str, isa: str) -> tuple[np.ndarray, np.ndarray]:
-    made = run("Router", [x, weight], {"top_k": top_k, "scoring": scoring}, isa=isa)
+    made = run("Router", [x, weight, None], {"top_k": top_k, "scoring": scoring, **NO_GROUPS}, isa=isa)
     return made["ids"], made["shares"]
 
 
@@ -35,9 +41,51 @@ def test_router_matches_reference(isa: str, rows: int, experts: int, top_k: int,
     rng = np.random.default_rng([rows, experts, top_k])
     x, weight = rng.standard_normal((rows, 67), np.float32), rng.standard_normal((67, experts), np.float32) / 4
     ids, shares = _route(x, weight, top_k, scoring, isa)
-    expected = reference("Router", [x, weight], {"scoring": scoring, "top_k": top_k})
+    expected = reference("Router", [x, weight], {"scoring": scoring, "top_k": top_k, **NO_GROUPS})
     np.testing.assert_array_equal(ids, expected["ids"])
     assert_close(shares, expected["shares"])
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+@pytest.mark.parametrize("groups", [(8, 4, 2), (8, 3, 1), (4, 4, 3), (64, 6, 1), (1, 1, 1)], ids=str)
+def test_experts_are_of_the_best_groups(isa: str, scoring: str, groups: tuple[int, int, int]) -> None:
+    rng = np.random.default_rng(groups)
+    x, weight = rng.standard_normal((33, 67), np.float32), rng.standard_normal((67, 64), np.float32) / 8
+    correction = rng.standard_normal(64).astype(np.float32)
+    num_groups, top_groups, num_best = groups
+    attributes = {"top_k": 6, "scoring": scoring, "scale": 2.5}
+    attributes |= {"num_groups": num_groups, "top_groups": top_groups, "num_best": num_best}
+    made = run("Router", [x, weight, correction], attributes, isa=isa)
+    expected = reference("Router", [x, weight, correction], attributes)
+    np.testing.assert_array_equal(made["ids"], expected["ids"])
+    assert_close(made["shares"], expected["shares"])
+    assert max(len(set(row // (64 // num_groups))) for row in made["ids"]) <= top_groups
+
+
+def test_a_row_of_nan_has_experts_of_groups_that_exist(isa: str) -> None:
+    x, weight = np.full((3, 9), np.nan, np.float32), np.ones((9, 12), np.float32)
+    attributes = {"top_k": 5, "scoring": "sigmoid", "scale": 1.0, "num_groups": 4, "top_groups": 2, "num_best": 2}
+    ids = run("Router", [x, weight, None], attributes, isa=isa)["ids"]
+    assert all(len(set(row)) == 5 and set(row) <= set(range(12)) for row in ids)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"num_groups": 5}, "num_groups: expected a divisor of 12 experts up to 1024, found 5"),
+        ({"num_groups": 0}, "num_groups: expected a divisor"),
+        ({"num_groups": 2**62}, "num_groups: expected a divisor"),
+        ({"top_groups": 5}, "top_groups: expected up to 4 groups that have 4 experts, found 5"),
+        ({"top_groups": 1}, "top_groups: expected up to 4 groups that have 4 experts, found 1"),
+        ({"num_best": 4}, "num_best: expected up to the 3 experts of a group, found 4"),
+        ({"num_best": 0}, "num_best: expected up to the 3 experts of a group, found 0"),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused(wrong: dict[str, int], message: str) -> None:
+    x, weight = np.ones((3, 9), np.float32), np.ones((9, 12), np.float32)
+    attributes = {"top_k": 4, "scoring": "sigmoid", "scale": 1.0, "num_groups": 4, "top_groups": 2, "num_best": 2}
+    with pytest.raises(EngineError, match=message):
+        run("Router", [x, weight, None], attributes | wrong)
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)
@@ -45,7 +93,9 @@ def test_of_equal_scores_the_lower_expert_is_chosen(isa: str, scoring: str) -> N
     x, weight = np.ones((2, 3), np.float32), np.ones((3, 40), np.float32)
     ids, shares = _route(x, weight, 4, scoring, isa)
     np.testing.assert_array_equal(ids, [[0, 1, 2, 3]] * 2)
-    np.testing.assert_allclose(shares, 1 / 40 if scoring == "softmax" else 1 / 4, rtol=1e-6)
+    alone = 1 / (1 + np.exp(-3)) if "sigmoid" in scoring else 1 / 40
+    of_four = alone if scoring == "sigmoid_of_chosen" else 1 / 4
+    np.testing.assert_allclose(shares, alone if scoring in ("softmax", "sigmoid") else of_four, rtol=1e-6)
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)
@@ -79,10 +129,10 @@ def test_grouped_linear_matches_reference(isa: str, rows: int, experts: int, top
     rng = np.random.default_rng(rows)
     x, shares = rng.standard_normal((rows, top_k, 37), np.float32), rng.random((rows, top_k), np.float32)
     ids, weight = _choices(rows, experts, top_k), _weight((experts, 70, 37), dtype)
-    actual = run("GroupedLinear", [x, ids, shares, weight], isa=isa, layout="panel64")["y"]
+    actual = run("GroupedLinear", [x, ids, shares, weight], ONE_RANK, isa=isa, layout="panel64")["y"]
     multiplied, _ = as_multiplied([x.reshape(-1, 37), weight, None], isa)[:2]
     assert multiplied is not None
-    expected = reference("GroupedLinear", [multiplied.reshape(x.shape), ids, shares, weight])["y"]
+    expected = reference("GroupedLinear", [multiplied.reshape(x.shape), ids, shares, weight], ONE_RANK)["y"]
     assert_close(actual, expected, dtype)
 
 
@@ -92,7 +142,7 @@ def _mixture(x: np.ndarray, ids: np.ndarray, shares: np.ndarray, isa: str, num_t
         "y"
     ]
     inputs = [wide, ids, shares, down]
-    return run("GroupedLinear", inputs, isa=isa, layout="panel64", num_threads=num_threads)["y"]
+    return run("GroupedLinear", inputs, ONE_RANK, isa=isa, layout="panel64", num_threads=num_threads)["y"]
 
 
 def test_a_row_does_not_depend_on_batch_or_threads(isa: str) -> None:
@@ -122,7 +172,7 @@ def test_ids_that_are_no_experts_are_skipped(isa: str) -> None:
     """An engine's plan may give any numbers as ids; kernels read and write nothing outside of their operands."""
     x, weight = np.ones((3, 1, 5), np.float32), np.ones((2, 4, 5), ml_dtypes.bfloat16)
     ids = np.array([[7], [1], [-(2**31)]], np.int32)
-    y = run("GroupedLinear", [x, ids, np.ones((3, 1), np.float32), weight], isa=isa, layout="panel64")["y"]
+    y = run("GroupedLinear", [x, ids, np.ones((3, 1), np.float32), weight], ONE_RANK, isa=isa, layout="panel64")["y"]
     np.testing.assert_array_equal(y, [[0] * 4, [5] * 4, [0] * 4])
 
 

@@ -20,7 +20,7 @@ from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.observe import observe
 from trtllm_lite.builder.parts import EngineParts, content_of, manifest_of
 from trtllm_lite.builder.passes.features import has_features
-from trtllm_lite.builder.ranks import check_divisible, check_strategy, link_bytes, ranks_of
+from trtllm_lite.builder.ranks import check_divisible, check_experts, check_strategy, link_bytes, ranks_of
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES, engine_file
 from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
@@ -180,11 +180,12 @@ def least_tp_size(checkpoint_dir: Path | Checkpoint, device_memory: int, **given
     are left out. Raises as it does.
     """
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
-    for tp_size in range(1, MAX_TP_SIZE + 1):
+    least = given.get("moe_ep_size") or 1
+    for tp_size in range(least, MAX_TP_SIZE + 1):
         try:
             memory = plan_memory(checkpoint, **given, tp_size=tp_size)
         except BuildError:
-            if tp_size == 1:
+            if tp_size == least:
                 raise
             continue
         if memory.total <= device_memory:
@@ -244,6 +245,7 @@ def _fuse(
     if kv_cache_dtype in PLAIN_DTYPES:
         quantized = with_plain_kv_cache(quantized)
     fused = backend.fuse(quantized, checkpoint.config, kv_cache_dtype, limits)
+    check_experts(fused.graph, limits.moe_ep_size, backend.kind)
     return BuildJob(
         checkpoint=checkpoint,
         graph=fused.graph,

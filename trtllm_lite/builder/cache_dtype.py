@@ -2,10 +2,10 @@
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import nodes_of, operands
+from trtllm_lite.builder.cache_groups import attention_nodes
+from trtllm_lite.builder.graph import operands
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
-from trtllm_lite.plugins.schema import DOMAIN
 from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
 
 AUTO_DTYPE = "auto"  # that of the network, or whatever is usual on the target
@@ -14,10 +14,15 @@ AUTO_DTYPE = "auto"  # that of the network, or whatever is usual on the target
 def cache_dtype_of(graph: ir.Graph, wanted: str) -> str:
     """``wanted``, or the dtype of caches whose elements are numbers of a scale in the fused ``graph``.
 
-    Raises BuildError if layers differ.
+    Raises BuildError if layers differ, or keep what has no such form.
     """
     layers: dict[str, str] = {}
-    for node in nodes_of(graph, "PagedAttention", DOMAIN):
+    for node in attention_nodes(graph):
+        if node.op_type == "LatentAttention" and wanted in KV_CACHE_DTYPES:
+            raise BuildError(
+                f"kv_cache_dtype is {wanted}, and {node.name} keeps latents, of which the kernels read types of 16 and "
+                "32 bits alone: leave it out, or pass float32, float16 or bfloat16"
+            )
         stored = operands(node)["key_cache"].dtype
         assert stored is not None
         layers.setdefault(DTYPE_NAMES[stored], str(node.name))

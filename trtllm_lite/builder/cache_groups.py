@@ -9,28 +9,28 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import attribute, nodes_of
+from trtllm_lite.builder.graph import attribute
 from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.schema import DOMAIN, all_schemas
 
 _MOST_IDLE = 1 / 8  # of the places of all groups; fewer places a block idle less, and make more groups
-OP = "PagedAttention"
+OPS = ("PagedAttention", "LatentAttention")
 CACHES = ("key_cache", "value_cache")  # its inputs that it updates
 
 
 def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, ...]:
-    """Let each PagedAttention of ``graph`` read the tables of its group, and layers of equal place share their caches.
+    """Let each attention of ``graph`` read the tables of its group, and layers of equal place share their caches.
 
     A window that no sequence outgrows is none. Groups without a window come first, then by descending window. Raises
     BuildError for a network without attention.
     """
-    nodes = dict(enumerate(nodes_of(graph, OP, DOMAIN)))
+    nodes = dict(enumerate(attention_nodes(graph)))
     if not nodes:
         raise BuildError("expected a network with attention layers, found none: it cannot run as a decoder")
     layers: dict[int, list[int]] = {}
     for layer, node in nodes.items():
-        window = attribute(node, "window")
+        window = attribute(node, "window", 0)
         layers.setdefault(window if window < max_seq_len else 0, []).append(layer)
     groups = _groups(layers)
     share_caches(graph, nodes, groups)
@@ -38,6 +38,11 @@ def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, 
         for layer in group.layers:
             nodes[layer].attributes["cache_group"] = ir.AttrInt64("cache_group", number)
     return groups
+
+
+def attention_nodes(graph: ir.Graph) -> list[ir.Node]:
+    """The operators with caches of their layers, in order."""
+    return [node for node in graph if node.domain == DOMAIN and node.op_type in OPS]
 
 
 def _groups(layers: dict[int, list[int]]) -> tuple[CacheGroup, ...]:
@@ -76,9 +81,10 @@ def share_caches(graph: ir.Graph, nodes: Mapping[int, ir.Node], groups: Sequence
     ``nodes`` are those of the layers, by their numbers, in order.
     """
     places = {layer: place for group in groups for place, layer in enumerate(group.layers)}
-    schema, latest = all_schemas()[OP], dict[tuple[str, int], ir.Value]()
-    outputs = {output.alias: position for position, output in enumerate(schema.outputs)}
+    latest = dict[tuple[str, int], ir.Value]()
     for layer, node in nodes.items():
+        schema = all_schemas()[node.op_type]
+        outputs = {output.alias: position for position, output in enumerate(schema.outputs)}
         for cache in CACHES:
             position, before = schema.input_index(cache), latest.get((cache, places[layer]))
             if before is not None:

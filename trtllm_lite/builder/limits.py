@@ -27,6 +27,7 @@ _LEAST = {"max_draft_len": 0, "max_lora_rank": 0}
 _FLAGS = ("gather_context_logits", "deterministic")
 _MOST = {"max_batch_size": MAX_STEP_SEQS, "max_num_tokens": MAX_STEP_TOKENS, "max_draft_len": MAX_DRAFT_LEN}
 _MOST |= {"max_lora_rank": MAX_LORA_RANK, "tp_size": MAX_TP_SIZE, "pp_size": MAX_PP_SIZE}
+_MOST["moe_ep_size"] = MAX_TP_SIZE
 
 
 class GivenLimits(TypedDict, total=False):
@@ -43,6 +44,7 @@ class GivenLimits(TypedDict, total=False):
     max_lora_rank: int | None
     tp_size: int | None
     pp_size: int | None
+    moe_ep_size: int | None
     allreduce_strategy: str
 
 
@@ -57,6 +59,8 @@ class BuildLimits:
     are cut into steps, or on what was in the cache, bit for bit. ``cache_groups`` are the network's, once it is known.
     ``max_lora_rank``, a multiple of 8, makes room for adapters of up to that rank; 0 means none. Each of ``pp_size``
     stages has some of the layers, and each of its ``tp_size`` devices, which have an engine each, a part of every one.
+    Of mixtures of experts each of ``moe_ep_size`` runs of these devices has some of the experts, whole ones if there
+    are as many runs as devices.
     ``allreduce_strategy`` says how GPUs of a stage meet: ``AUTO`` by kernels that reach each other's memory, ``NCCL``
     by that library, which needs no such access.
     """
@@ -72,6 +76,7 @@ class BuildLimits:
     max_lora_rank: int = 0
     tp_size: int = 1
     pp_size: int = 1
+    moe_ep_size: int = 1
     allreduce_strategy: str = ALLREDUCE_STRATEGIES[0]
     cache_groups: tuple[CacheGroup, ...] = (CacheGroup("full", 0, ()),)
 
@@ -109,6 +114,11 @@ class BuildLimits:
             self.max_lora_rank % LORA_RANK_MULTIPLE == 0,
             f"max_lora_rank is {self.max_lora_rank}: expected a multiple of {LORA_RANK_MULTIPLE}, such as "
             f"{-(-self.max_lora_rank // LORA_RANK_MULTIPLE) * LORA_RANK_MULTIPLE}; adapters have any rank up to it",
+        )
+        _require(
+            self.tp_size % self.moe_ep_size == 0,
+            f"moe_ep_size is {self.moe_ep_size}, by which tp_size ({self.tp_size}) cannot be divided: pass a --tp_size "
+            "that is a multiple of it",
         )
         _require(
             self.num_blocks <= MAX_CACHE_BLOCKS,

@@ -96,7 +96,7 @@ def kv_cache_of(plan: Plan, limits: BuildLimits, borrows_features: bool = False)
     if len(forms) != 1:
         raise BuildError(f"expected the same KV heads and head size in every layer, found {sorted(map(str, forms))}")
     num_blocks = plan.symbols["num_blocks"]
-    _, num_kv_heads, head_dim, _ = keys[0].shape
+    _, num_kv_heads, _, head_dim = values[0].shape
     assert isinstance(num_kv_heads, int)
     assert isinstance(head_dim, int)
     return KvCache(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from trtllm_lite.builder.cpu.planning import CPU
-from trtllm_lite.builder.graph import features_of, operands
+from trtllm_lite.builder.graph import features_of, operands, results
 from trtllm_lite.builder.job import BuildJob
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes.features import has_features
@@ -35,6 +35,24 @@ def check_divisible(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:
             raise BuildError(f"{' and '.join(given)}: {problem}; leave one of the two out")
 
 
+def check_experts(fused: ir.Graph, moe_ep_size: int, backend: str) -> None:
+    """Raise BuildError if the ``fused`` network has no experts that ``moe_ep_size`` runs of ranks could share."""
+    if moe_ep_size > 1 and backend != "cpu":
+        raise BuildError(
+            f"moe_ep_size is {moe_ep_size}: GPU kernels have the experts of all ranks alike, so leave it out, or build "
+            "for --target cpu"
+        )
+    counts = {features_of(results(node)["scores"]) for node in fused if node.op_type == "Router"}
+    if moe_ep_size > 1 and not counts:
+        raise BuildError(f"moe_ep_size is {moe_ep_size}, and the model has no mixtures of experts: leave it out")
+    for count in sorted(counts):
+        if count % moe_ep_size:
+            raise BuildError(
+                f"moe_ep_size is {moe_ep_size}, by which the {count} experts of a layer cannot be divided: pass one "
+                "that divides them, and ranks share out the features of experts beyond that (--tp_size)"
+            )
+
+
 def check_strategy(limits: BuildLimits, backend: str) -> None:
     """Raise BuildError if ranks are to meet in NCCL that do not meet, or that meet elsewhere."""
     if not limits.uses_nccl:
@@ -62,7 +80,7 @@ def stages_of(job: BuildJob) -> list[BuildJob]:
     """``job`` for each stage of the pipeline, as its first rank is mapped. Raises BuildError as :func:`split` does."""
     limits = job.limits
     if limits.pp_size == 1:
-        return [replace(job, mapping=RankMapping(limits.tp_size))]
+        return [replace(job, mapping=RankMapping(limits.tp_size, moe_ep_size=limits.moe_ep_size))]
     # Each stage measures its own products, beside what those before have measured.
     measured = job.tuning.output_timing_cache
     further = job.tuning if measured is None else replace(job.tuning, input_timing_cache=measured)
@@ -71,7 +89,7 @@ def stages_of(job: BuildJob) -> list[BuildJob]:
             job,
             graph=stage.graph,
             limits=replace(limits, cache_groups=stage.cache_groups),
-            mapping=RankMapping(limits.tp_size, number * limits.tp_size, limits.pp_size),
+            mapping=RankMapping(limits.tp_size, number * limits.tp_size, limits.pp_size, limits.moe_ep_size),
             tuning=further if number else job.tuning,
         )
         for number, stage in enumerate(split(job.graph, limits.cache_groups, limits.pp_size))
@@ -84,7 +102,7 @@ def _parts_of(stage: BuildJob) -> list[BuildJob]:
         return [stage]
     return [
         replace(stage, graph=graph, mapping=replace(stage.mapping, rank=stage.mapping.rank + part))
-        for part, graph in enumerate(shard(stage.graph, stage.mapping.tp_size))
+        for part, graph in enumerate(shard(stage.graph, stage.mapping.tp_size, stage.mapping.moe_ep_size))
     ]
 
 

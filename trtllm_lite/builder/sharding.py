@@ -3,20 +3,23 @@
 A product whose result is read by another one alone (query, key and value; gate and up) keeps some of its output
 features on each rank, heads whole; the product behind it takes those as its input features, and an AllReduce adds up
 what the ranks make of them. Where a norm is of all query heads, every rank computes all queries, keys and values, and
-takes its heads behind the norm. Ranks have their rows of the vocabulary in embedding and LM head, whose logits an
-AllGather puts together. All else, norms among it, every rank computes alike. All ranks have the same plan, and weights
-of the same shapes.
+takes its heads behind the norm. Of mixtures of experts each of ``moe_ep_size`` runs of ranks has some of the experts
+(expert parallelism, arXiv 2006.16668), of which its ranks share out the features; all ranks route all rows alike, each
+computes the experts that it has, and the AllReduce adds up these, too. Ranks have their rows of the vocabulary in
+embedding and LM head, whose logits an AllGather puts together. All else, norms among it, every rank computes alike. All
+ranks have the same plan, and weights of the same shapes.
 """
 
 from collections.abc import Sequence
-from threading import Lock
 
 import numpy as np
 import onnx_ir as ir
 
+from trtllm_lite.builder.cache_groups import OPS
 from trtllm_lite.builder.graph import (
     attribute,
     dims,
+    features_of,
     fused_by,
     fused_node,
     operands,
@@ -25,8 +28,9 @@ from trtllm_lite.builder.graph import (
     value_of,
     weight_tensor,
 )
+from trtllm_lite.builder.shared_sources import SharedSources
 from trtllm_lite.errors import BuildError
-from trtllm_lite.network.tensors import add_initializer, extents, lazy, take, zeros
+from trtllm_lite.network.tensors import add_initializer, extents, take, zeros
 from trtllm_lite.quantize.formats import matrix_of
 from trtllm_lite.vocabulary import LOGITS
 
@@ -37,59 +41,27 @@ _ROW_WISE = ("GatherRows", "QuantizeRows", "Rowwise")  # treat the features of a
 Range = tuple[int, int]
 
 
-def shard(graph: ir.Graph, tp_size: int) -> list[ir.Graph]:
+def shard(graph: ir.Graph, tp_size: int, moe_ep_size: int = 1) -> list[ir.Graph]:
     """The part of each rank of ``graph``, which holds fused operators only and is left as it is.
 
     Tensors are evaluated once for all ranks, if the ranks' weights are loaded in turns. Raises BuildError for what
     cannot be shared out by so many.
     """
-    sources = _Sources(tp_size)
+    sources = SharedSources(tp_size)
     ranks = [graph.clone() for _ in range(tp_size)]
     for rank, part in enumerate(ranks):
-        _Rank(part, tp_size, rank, sources).rewrite()
+        _Rank(part, tp_size, rank, sources, tp_size // moe_ep_size).rewrite()
     return ranks
-
-
-class _Sources:
-    """The tensors that ranks take their parts of, each evaluated when the first rank asks, and kept for the others."""
-
-    def __init__(self, num_readers: int) -> None:
-        self._num_readers = num_readers
-        self._shared: dict[int, ir.TensorProtocol] = {}
-        self._alive: list[ir.TensorProtocol] = []  # so that no other tensor gets the id of one
-
-    def of(self, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-        if id(tensor) not in self._shared:
-            self._alive.append(tensor)
-            kept = _Kept(tensor, self._num_readers)
-            self._shared[id(tensor)] = lazy(kept.read, tensor.dtype, extents(tensor), [tensor])
-        return self._shared[id(tensor)]
-
-
-class _Kept:
-    """The elements of a tensor, kept until they have been read ``num_readers`` times."""
-
-    def __init__(self, tensor: ir.TensorProtocol, num_readers: int) -> None:
-        self._tensor, self._num_readers, self._lock = tensor, num_readers, Lock()
-        self._elements: np.ndarray | None = None
-        self._left = num_readers
-
-    def read(self) -> np.ndarray:
-        with self._lock:
-            elements = self._tensor.numpy() if self._elements is None else self._elements
-            self._left -= 1
-            self._elements = elements if self._left else None
-            self._left = self._left or self._num_readers
-            return elements
 
 
 class _Rank:
     """The part of one rank while it is made."""
 
-    def __init__(self, graph: ir.Graph, tp_size: int, rank: int, sources: _Sources) -> None:
+    def __init__(self, graph: ir.Graph, tp_size: int, rank: int, sources: SharedSources, moe_tp_size: int) -> None:
         self.graph, self.tp_size, self.rank, self.sources = graph, tp_size, rank, sources
+        self.moe_tp_size = moe_tp_size  # the ranks that share out each expert
         self.parted: set[ir.Value] = set()  # values of which the rank has some features
-        self.cut: dict[ir.Value, tuple[int, Sequence[Range]]] = {}  # weights that were cut already, and how
+        self.cut: dict[tuple[ir.Value, int], Sequence[Range]] = {}  # weights that were cut along an axis already
         # Layers of several groups have one cache.
         caches = {operands(node)["key_cache"] for node in graph if node.op_type == "PagedAttention"}
         self.num_kv_heads = {cache: (dims(cache) or ())[1] for cache in caches}
@@ -102,6 +74,11 @@ class _Rank:
                 self._share_embedding(node)
             elif node.op_type == "PagedAttention":
                 self._share_attention(node)
+            elif node.op_type == "LatentAttention":
+                self._share_latent_attention(node)
+            elif _is(node, "GroupedGatedLinear"):  # whose result GroupedLinear alone reads
+                self._take_experts(node)
+                self._cut_product(node, [self._part_of_expert(matrix_of(operands(node)).shape[-2])])
             elif node in inner:
                 self._share_outputs(node)
             elif reads_part and node.op_type in ("Linear", "GroupedLinear"):
@@ -116,17 +93,17 @@ class _Rank:
         found: set[ir.Node] = set()
         for node in self.graph:
             if node.op_type == "PagedAttention" and not _norms_all_heads(node):
-                found.add(self._qkv_product(node))
-            if node.op_type == "GroupedGatedLinear":  # whose result GroupedLinear alone reads
-                found.add(node)
+                found.add(self._product_before(node, "qkv"))
+            if node.op_type == "LatentAttention":
+                found.add(self._product_before(node, "query"))
             if node.op_type == "Linear":
                 origins = _origins(operands(node)["x"])
-                if all(_is(origin, "Linear", "GatedLinear", "PagedAttention") for origin in origins):
+                if all(_is(origin, "Linear", "GatedLinear", *OPS) for origin in origins):
                     found |= {origin for origin in origins if origin and _is(origin, "Linear", "GatedLinear")}
         return found
 
-    def _qkv_product(self, attention: ir.Node) -> ir.Node:
-        product = fused_by(operands(attention)["qkv"], "Linear")
+    def _product_before(self, attention: ir.Node, operand: str) -> ir.Node:
+        product = fused_by(operands(attention)[operand], "Linear")
         if product is None:
             raise self._refusal(attention, "its queries, keys and values do not come straight from one product")
         return product
@@ -135,12 +112,14 @@ class _Rank:
 
     def _share_outputs(self, node: ir.Node) -> None:
         matrix = matrix_of(operands(node))
-        attention = next((use.node for use in node.outputs[0].uses() if use.node.op_type == "PagedAttention"), None)
-        part = self._even_part(matrix.shape[-2], _PADDED_TO)
+        attention = next((use.node for use in node.outputs[0].uses() if use.node.op_type in OPS), None)
+        part = _even_part(matrix.shape[-2], self.tp_size, self.rank, _PADDED_TO)
         self._cut_product(node, [part] if attention is None else self._heads(attention))
 
     def _heads(self, attention: ir.Node) -> list[Range]:
         """The features of the rank's heads: queries, keys, values. A key/value head may be several ranks'."""
+        if _is(attention, "LatentAttention"):
+            return self._latent_heads(attention)
         num_heads = attribute(attention, "num_heads")
         num_kv_heads, head_dim = self._kv_shape(attention)
         if num_heads % self.tp_size:
@@ -155,6 +134,26 @@ class _Rank:
         ranges = [(self.rank * heads, heads), (num_heads + first_kv, kv_heads)]
         ranges.append((num_heads + num_kv_heads + first_kv, kv_heads))
         return [(first * head_dim, (first + count) * head_dim) for first, count in ranges]
+
+    def _latent_heads(self, attention: ir.Node) -> list[Range]:
+        """The features of the rank's queries: their plain parts, then those that are rotated."""
+        given = operands(attention)
+        num_heads, plain_dim, _ = extents(self._tensor(given["key_up"]))
+        if num_heads % self.tp_size:
+            raise self._refusal(attention, f"its {num_heads} query heads cannot be shared out evenly")
+        heads, rotary_dim = num_heads // self.tp_size, features_of(given["key_cache"])
+        first, last = self.rank * heads, (self.rank + 1) * heads
+        behind = num_heads * plain_dim
+        return [(first * plain_dim, last * plain_dim), (behind + first * rotary_dim, behind + last * rotary_dim)]
+
+    def _share_latent_attention(self, node: ir.Node) -> None:
+        """Every rank keeps all latents, and has some of the heads that read them."""
+        given = operands(node)
+        num_heads, value_dim, _ = extents(self._tensor(given["value_up"]))
+        heads = num_heads // self.tp_size
+        for name in ("key_up", "value_up"):
+            self._cut(given[name], 0, [(self.rank * heads, (self.rank + 1) * heads)])
+        self._mark(results(node)["y"], heads * value_dim)
 
     def _kv_shape(self, attention: ir.Node) -> tuple[int, int]:
         """The key/value heads of all ranks, and the size of a head."""
@@ -206,8 +205,10 @@ class _Rank:
         given = operands(node)
         if attribute(node, "activation", "none") != "none":
             raise self._refusal(node, "its activation would be applied before the ranks' parts are added")
+        if _is(node, "GroupedLinear"):
+            self._take_experts(node)
         matrix = matrix_of(given)
-        in_features, part = matrix.shape[-1], self._part_of(given["x"])
+        in_features, part = matrix.shape[-1], self._part_of(given["x"], node)
         for value in matrix.operands.values():
             self._cut_inputs(node, value, in_features, part)
         room = results(node).get("gathered")
@@ -217,11 +218,12 @@ class _Rank:
             self._replace(given["bias"], zeros(_size(given["bias"])))
         self._add_collective(node, "AllReduce")
 
-    def _part_of(self, x: ir.Value) -> Range:
-        """The features that ``x`` has on this rank; the last ones may be padding."""
+    def _part_of(self, x: ir.Value, node: ir.Node) -> Range:
+        """The features that ``x``, which ``node`` reads, has on this rank; the last ones may be padding."""
         features = (dims(x) or ())[-1]
         assert isinstance(features, int)
-        return self.rank * features, (self.rank + 1) * features
+        part = self.rank % self.moe_tp_size if _is(node, "GroupedLinear") else self.rank
+        return part * features, (part + 1) * features
 
     def _cut_inputs(self, node: ir.Node, value: ir.Value, in_features: int, part: Range) -> None:
         """Keep the input features ``part`` of a weight or its numbers, whose columns are each for a block of them."""
@@ -237,11 +239,24 @@ class _Rank:
             )
         self._cut(value, -1, [(part[0] // block, part[1] // block)])
 
+    # Experts.
+
+    def _take_experts(self, node: ir.Node) -> None:
+        """Keep the experts of the rank's run."""
+        run, runs = self.rank // self.moe_tp_size, self.tp_size // self.moe_tp_size
+        for value in matrix_of(operands(node)).operands.values():
+            count = extents(self._tensor(value))[0] // runs
+            self._cut(value, 0, [(run * count, (run + 1) * count)])
+        node.attributes["moe_tp_size"] = ir.AttrInt64("moe_tp_size", self.moe_tp_size)
+
+    def _part_of_expert(self, features: int) -> Range:
+        return _even_part(features, self.moe_tp_size, self.rank % self.moe_tp_size, _PADDED_TO)
+
     # Embedding and logits.
 
     def _share_embedding(self, node: ir.Node) -> None:
         matrix = matrix_of(operands(node))
-        part = self._even_part(matrix.shape[0], _VOCAB_PADDED_TO)
+        part = _even_part(matrix.shape[0], self.tp_size, self.rank, _VOCAB_PADDED_TO)
         for value in matrix.operands.values():
             self._cut(value, -2, [part])
         self._add_collective(node, "AllReduce")
@@ -261,7 +276,7 @@ class _Rank:
     def _share_logits(self, node: ir.Node) -> None:
         features = (dims(node.outputs[0]) or ())[-1]
         assert isinstance(features, int)
-        self._cut_product(node, [self._even_part(features, _VOCAB_PADDED_TO)])
+        self._cut_product(node, [_even_part(features, self.tp_size, self.rank, _VOCAB_PADDED_TO)])
         self.parted.remove(node.outputs[0])
         self._add_collective(node, "AllGather", features)
 
@@ -284,29 +299,26 @@ class _Rank:
 
     # Tools.
 
-    def _even_part(self, features: int, padded_to: int) -> Range:
-        """The rank's share of ``features``: equal parts, the last of which ends with padding if they are not even."""
-        share, uneven = divmod(features, self.tp_size)
-        if uneven or share % padded_to:
-            share = -(-features // self.tp_size // padded_to) * padded_to
-        return self.rank * share, (self.rank + 1) * share
-
     def _mark(self, value: ir.Value, features: int) -> None:
         value.shape = ir.Shape([*(dims(value) or ())[:-1], features])
         self.parted.add(value)
 
     def _cut(self, value: ir.Value, axis: int, ranges: Sequence[Range]) -> None:
-        """Keep ``ranges`` of a weight; a weight that several operators read is cut once."""
-        if value in self.cut:
-            if self.cut[value] != (axis, ranges):
+        """Keep ``ranges`` of a weight; a weight that several operators read is cut once along an axis."""
+        tensor = self._tensor(value)
+        axis %= len(extents(tensor))
+        if (value, axis) in self.cut:
+            if self.cut[value, axis] != ranges:
                 raise BuildError(
                     f"tp_size is {self.tp_size}: {value.name} is shared by operators that need different parts of it: "
                     "give each its own copy in network.onnx"
                 )
             return
-        self.cut[value] = (axis, ranges)
-        tensor = self._tensor(value)
-        self._replace(value, take(self.sources.of(tensor), axis % len(extents(tensor)), ranges))
+        if list(ranges) == [(0, extents(tensor)[axis])]:
+            return
+        is_whole = all(known is not value for known, _ in self.cut)
+        self.cut[value, axis] = ranges
+        self._replace(value, take(self.sources.of(tensor) if is_whole else tensor, axis, ranges))
 
     def _tensor(self, value: ir.Value) -> ir.TensorProtocol:
         tensor = weight_tensor(value)
@@ -329,6 +341,14 @@ class _Rank:
         return BuildError(
             f"tp_size is {self.tp_size}, and {node.name} cannot be shared out by so many ranks: {problem}"
         )
+
+
+def _even_part(features: int, num_parts: int, part: int, padded_to: int) -> Range:
+    """Part number ``part`` of ``features``: equal parts, the last of which ends with padding if they are not even."""
+    share, uneven = divmod(features, num_parts)
+    if uneven or (num_parts > 1 and share % padded_to):
+        share = -(-features // num_parts // padded_to) * padded_to
+    return part * share, (part + 1) * share
 
 
 def _norms_all_heads(attention: ir.Node) -> bool:

@@ -12,14 +12,13 @@ from itertools import accumulate, pairwise
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.cache_groups import CACHES, OP, share_caches
+from trtllm_lite.builder.cache_groups import CACHES, OPS, attention_nodes, share_caches
 from trtllm_lite.builder.graph import (
     aliases_of,
     attribute,
     dims,
     fused_node,
     is_cache,
-    nodes_of,
     operands,
     remove_dead,
     remove_unused_inputs,
@@ -32,7 +31,7 @@ from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.network.tensors import extents
-from trtllm_lite.plugins.schema import DOMAIN, all_schemas
+from trtllm_lite.plugins.schema import all_schemas
 from trtllm_lite.vocabulary import STEP_INPUTS, num_bytes
 
 _LOOKED_UP = ("Embedding", "PositionEmbedding")  # operators that read a row of their table for each token
@@ -87,7 +86,7 @@ class _Network:
         for node in self.nodes:
             if self._is_repeated(node):
                 self.repeated |= set(node.outputs)
-        self.num_attention = [0, *accumulate(int(node.op_type == OP) for node in self.nodes)]
+        self.num_attention = [0, *accumulate(int(node.op_type in OPS) for node in self.nodes)]
         self.bytes_before = [0, *accumulate(map(decode_bytes, self.nodes))]
         self.crossing = cache(self._crossing)
 
@@ -174,7 +173,7 @@ def _stage(network: _Network, groups: Sequence[CacheGroup], begin: int, end: int
     values = {str(value.name): value for node in nodes for value in node.outputs}
     if begin > 0:
         values |= _receive(graph, [values[str(value.name)] for value in network.crossing(begin)], own)
-    layers = {layer: node for layer, node in enumerate(nodes_of(graph, OP, DOMAIN)) if node in set(own)}
+    layers = {layer: node for layer, node in enumerate(attention_nodes(graph)) if node in set(own)}
     made = [value for value in graph.outputs if value.producer() in set(own) and not _is_stored(value)]
     sent = made if end == len(nodes) else [values[str(value.name)] for value in network.crossing(end)]
     graph.outputs.clear()
@@ -225,8 +224,9 @@ def _norm_again(norm: ir.Node, total: ir.Value) -> ir.Node:
 
 def _own_caches(graph: ir.Graph, layers: Mapping[int, ir.Node]) -> list[ir.Value]:
     """Let each layer update caches of its own, which are inputs of the graph; returns what they are afterwards."""
-    schema, made = all_schemas()[OP], []
+    made = []
     for layer, node in layers.items():
+        schema = all_schemas()[node.op_type]
         for name in CACHES:
             before = operands(node)[name]
             assert before.dtype is not None

@@ -66,6 +66,12 @@ _rank_options = together(
         "[default: 1]",
     ),
     click.option(
+        "--moe_ep_size",
+        type=int,
+        help="Runs of the devices of tp_size that have some of the experts of mixtures each (expert parallelism); "
+        "tp_size / moe_ep_size devices share out each expert. [default: 1]",
+    ),
+    click.option(
         "--allreduce_strategy",
         type=click.Choice(ALLREDUCE_STRATEGIES),
         default=ALLREDUCE_STRATEGIES[0],

@@ -22,7 +22,8 @@ def _merge(tables: Iterable[Mapping[str, Replaced]]) -> dict[str, Replaced]:
 
 
 _DIVIDED = (
-    "engines are divided among devices by --tp_size and --pp_size of `trtllm-lite build`, and in no other way yet"
+    "engines are divided among devices by --tp_size, --moe_ep_size and --pp_size of `trtllm-lite build`, and in no "
+    "other way yet"
 )
 _ANY_NUMBER = "a checkpoint is the same for any number of GPUs: use --tp_size and --pp_size of `trtllm-lite build`"
 _SHARDED = "`trtllm-lite build --tp_size` shares embeddings out by rows of the vocabulary"
@@ -40,7 +41,8 @@ _EVERYWHERE = _merge(
 )
 _PARALLEL = _merge(
     [
-        _same("cp_size moe_tp_size moe_ep_size", _DIVIDED, ("1",)),
+        _same("cp_size", _DIVIDED, ("1",)),
+        _same("moe_tp_size", "it is tp_size / moe_ep_size: use these options of `trtllm-lite build`", ("1",)),
         _same("world_size", "use --tp_size and --pp_size of `trtllm-lite build`", ("1",)),
         _same("auto_parallel", _DIVIDED, ("1", *_OFF)),
         _same("gpus_per_node cluster_key", _DIVIDED),
@@ -68,7 +70,7 @@ CONVERT = _merge(
     [
         _EVERYWHERE,
         _PARALLEL,
-        _same("tp_size pp_size", _ANY_NUMBER, ("1",)),
+        _same("tp_size pp_size moe_ep_size", _ANY_NUMBER, ("1",)),
         _QUANTIZED,
         _same("qformat", _LATER, ("full_prec", "none")),
         _same(f"{_CALIBRATION} quantize_lm_head", _LATER, _OFF),

@@ -86,6 +86,11 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         help="Stages that have some of the layers each, of models that are no engine. [default: 1]",
     ),
     click.option(
+        *("--moe_expert_parallel_size", "--ep_size"),
+        type=COUNT,
+        help="Runs of these devices that have some of the experts each, of models that are no engine. [default: 1]",
+    ),
+    click.option(
         "--distributed_executor_backend",
         help="ray: each stage computes in an actor of Ray, but for the last one of GPUs. [default: all compute here]",
     ),

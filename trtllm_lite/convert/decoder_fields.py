@@ -67,3 +67,16 @@ def read_layer_types(config: ConfigFields, default: list[bool]) -> list[bool]:
         config.problem("layer_types", f"expected {expected}, found {shown(types)}")
         return default
     return [kind == "sliding_attention" for kind in types]
+
+
+def read_rotating_layers(config: ConfigFields, layers: int) -> list[bool]:
+    """For each layer whether it has RoPE: ``no_rope_layers`` has, despite its name, a 1 for each that has."""
+    interval = config.integer("no_rope_layer_interval", 4)
+    default = [(number + 1) % interval != 0 for number in range(layers)]
+    given = config.take("no_rope_layers")
+    if given is None:
+        return default
+    if not isinstance(given, list) or len(given) < layers or not all(value in (0, 1) for value in given):
+        config.problem("no_rope_layers", f"expected {layers} times 0 or 1, found {shown(given)}")
+        return default
+    return [value == 1 for value in given[:layers]]

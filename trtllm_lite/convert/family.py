@@ -34,7 +34,9 @@ class Gguf:
     matrices whose axes it has swapped; with ``norms_plus_one`` it has added 1 to the weights of norms; with
     ``qkv_apart`` it has put the queries of all heads before the keys and these before the values, where the source has
     all three of one head before those of the next, in the tensor of role qkv_proj. With ``optional_bias`` the config
-    has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file shows only by its tensors.
+    has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file shows only by its tensors. Of two families of
+    one architecture one ``has_experts``. ``joined`` are roles of tensors whose rows llama.cpp has as several tensors,
+    one behind the other.
     """
 
     architecture: str
@@ -46,6 +48,8 @@ class Gguf:
     norms_plus_one: bool = False
     qkv_apart: bool = False
     optional_bias: bool = False
+    has_experts: bool = False
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,14 @@ from trtllm_lite.convert.family import Family, all_families
 from trtllm_lite.convert.gguf_config import read_config
 from trtllm_lite.convert.gguf_encoder import pooling_of
 from trtllm_lite.convert.gguf_header import check_header
-from trtllm_lite.convert.gguf_tensors import GgufTensor, check_types, expand
+from trtllm_lite.convert.gguf_tensors import (
+    GgufTensor,
+    JoinedTensor,
+    check_num_experts,
+    check_types,
+    expand,
+    named_tensors,
+)
 from trtllm_lite.convert.gguf_tokenizer import read_tokenizer
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError, shown
@@ -34,7 +41,8 @@ def open_gguf(path: Path) -> Source:
     factors = {name: expand(raw.pop(f"{name}.weight")).tolist() for name in _ROPE_FACTORS if f"{name}.weight" in raw}
     with _consistent(path):
         config = read_config(metadata, family, raw, factors)
-    tensors = {tensor.name: tensor for tensor in (GgufTensor.of(raw[name], family, config) for name in raw)}
+    check_num_experts(path, raw.values(), config)
+    tensors = {tensor.name: tensor for tensor in named_tensors(raw, family, config)}
     tokenizer, tokenizer_config = read_tokenizer(metadata)
     return Source(
         description=str(path),
@@ -45,11 +53,11 @@ def open_gguf(path: Path) -> Source:
         tokenizer=tokenizer,
         tokenizer_config=tokenizer_config,
         pooling=pooling_of(metadata),
-        blocks={name: tensor.blocks for name, tensor in tensors.items() if tensor.blocks is not None},
+        blocks={name: blocks for name, tensor in tensors.items() if (blocks := tensor.blocks) is not None},
     )
 
 
-def _part(tensors: dict[str, GgufTensor], name: str) -> NDArray:
+def _part(tensors: dict[str, GgufTensor | JoinedTensor], name: str) -> NDArray:
     """A part of a tensor, by the name that :func:`part_name` makes."""
     tensor, _, part = name.rpartition("/")
     return tensors[tensor].read(part)
@@ -77,10 +85,12 @@ def _consistent(path: Path) -> Iterator[None]:
 
 
 def _find_family(path: Path, metadata: dict[str, Any]) -> Family:
+    """Of two families of one architecture, that with or that without experts."""
     architecture = metadata.get("general.architecture")
-    known = {family.gguf.architecture: family for family in all_families().values() if family.gguf}
-    if not isinstance(architecture, str) or architecture not in known:
-        raise ConvertError(
-            f"{path} has the GGUF architecture {shown(architecture)}, expected one of {', '.join(sorted(known))}"
-        )
-    return known[architecture]
+    known = [(family.gguf, family) for family in all_families().values() if family.gguf]
+    found = [(gguf, family) for gguf, family in known if gguf.architecture == architecture]
+    if not found:
+        expected = ", ".join(sorted({gguf.architecture for gguf, _ in known}))
+        raise ConvertError(f"{path} has the GGUF architecture {shown(architecture)}, expected one of {expected}")
+    has_experts = bool(metadata.get(f"{architecture}.expert_count"))
+    return next((family for gguf, family in found if gguf.has_experts == has_experts), found[0][1])

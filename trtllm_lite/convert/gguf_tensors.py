@@ -1,8 +1,8 @@
 """Turns tensors of a GGUF file into those of Hugging Face: names, shapes, order of rows, plain types."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.gguf_blocks import kind_of
+from trtllm_lite.convert.moe_parts import MAX_EXPERTS
 from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.blocks import Blocks
@@ -35,7 +36,17 @@ _ROLES = {
     "blk.{layer}.ffn_gate": "gate_proj",
     "blk.{layer}.ffn_up": "up_proj",
     "blk.{layer}.ffn_down": "down_proj",
+    "blk.{layer}.ffn_gate_inp": "router",
+    "blk.{layer}.ffn_gate_exps": "expert_gate_proj",
+    "blk.{layer}.ffn_up_exps": "expert_up_proj",
+    "blk.{layer}.ffn_down_exps": "expert_down_proj",
+    "blk.{layer}.ffn_gate_inp_shexp": "shared_expert_gate",
+    "blk.{layer}.ffn_gate_shexp": "shared_gate_proj",
+    "blk.{layer}.ffn_up_shexp": "shared_up_proj",
+    "blk.{layer}.ffn_down_shexp": "shared_down_proj",
 }
+_ONE_ROW = ("shared_expert_gate",)  # matrices that may be stored as vectors
+MAX_EXPERT_MATRICES = 3 * MAX_EXPERTS
 # Quantized blocks, integers with float16 scales, are best stored as float16; plain types stay what they are.
 _PLAIN_TYPES = {DTYPES[name].stored: name for name in PLAIN_DTYPES}
 _QUANTIZED_DTYPE = "float16"
@@ -47,7 +58,7 @@ class GgufTensor:
 
     ``interleaved_heads`` is the number of heads whose rows were interleaved for RoPE, ``parted_heads`` of those whose
     queries, keys and values were put apart, 0 for none; ``offset`` is the amount by which the stored values are too
-    large.
+    large. A vector that ``is_row`` is a matrix of one row.
     """
 
     raw: Any
@@ -56,10 +67,30 @@ class GgufTensor:
     interleaved_heads: int = 0
     parted_heads: int = 0
     offset: float = 0.0
+    is_row: bool = False
+
+    @classmethod
+    def all_of(cls, raw: Any, family: Family, config: dict[str, Any]) -> "list[GgufTensor]":
+        """``raw``, or where it holds a matrix of each expert of a layer, these matrices; reading one reads no other."""
+        tensor = cls.of(raw, family, config)
+        experts = config.get("num_experts")
+        if "{expert}" not in tensor.name or len(raw.shape) != 3 or raw.shape[-1] != experts:
+            return [tensor]
+        return [
+            replace(
+                tensor,
+                raw=raw._replace(data=raw.data[expert], shape=raw.shape[:-1]),
+                name=tensor.name.format(expert=expert),
+            )
+            for expert in range(experts)
+        ]
 
     @classmethod
     def of(cls, raw: Any, family: Family, config: dict[str, Any]) -> "GgufTensor":
-        """``raw`` as ``family`` names it; a tensor without a role there keeps its name, and is reported as unused."""
+        """``raw`` as ``family`` names it; a tensor without a role there keeps its name, and is reported as unused.
+
+        The name of a tensor that holds a matrix of each expert has {expert} for the number of one.
+        """
         stem, _, suffix = raw.name.rpartition(".")
         number = re.match(r"blk\.(\d+)\.", stem)
         declared = family.gguf or Gguf("")
@@ -71,17 +102,20 @@ class GgufTensor:
         interleaved = {"q_proj": num_heads, "k_proj": _integer(config.get("num_key_value_heads"))}.get(role, 0)
         return cls(
             raw,
-            f"{family.tensor_names[role].format(layer=number.group(1) if number else '')}.{suffix}",
+            f"{_name(family.tensor_names[role], number)}.{suffix}",
             transposed=role in declared.transposed and suffix == "weight",
             interleaved_heads=interleaved if declared.interleaved_rope else 0,
             parted_heads=num_heads if declared.qkv_apart and role == "qkv_proj" else 0,
             offset=1.0 if declared.norms_plus_one and role.endswith("norm") else 0.0,
+            is_row=role in _ONE_ROW and len(raw.shape) == 1,
         )
 
     @property
     def info(self) -> TensorInfo:
         """The type in which the tensor is best stored, and Hugging Face's shape."""
         dtype, shape = _PLAIN_TYPES.get(self.raw.tensor_type.name, _QUANTIZED_DTYPE), _shape(self.raw)
+        if self.is_row:
+            shape = (1, *shape)
         return TensorInfo(dtype, shape[::-1] if self.transposed else shape)
 
     @property
@@ -93,6 +127,8 @@ class GgufTensor:
     def read(self, part: str = "") -> NDArray:
         """The values: a view for plain types, float32 for quantized ones; or a part of a matrix in blocks."""
         values = self._part(part) if part else expand(self.raw)
+        if self.is_row:
+            values = values[None]
         if self.transposed:
             values = values.T
         if self.interleaved_heads:
@@ -106,6 +142,48 @@ class GgufTensor:
         kind = kind_of(self.raw)
         assert kind is not None
         return kind.parts(self.raw.data)[part]
+
+
+@dataclass(frozen=True)
+class JoinedTensor:
+    """Rows that the file has as several tensors, ``parts``, one behind the other; ``name`` is Hugging Face's."""
+
+    parts: tuple[GgufTensor, ...]
+    name: str
+    blocks: None = None
+
+    @property
+    def info(self) -> TensorInfo:
+        """The type in which the tensor is best stored, and its shape."""
+        infos = [part.info for part in self.parts]
+        *front, _, columns = infos[0].shape
+        return TensorInfo(infos[0].dtype, (*front, sum(info.shape[-2] for info in infos), columns))
+
+    def read(self, part: str = "") -> NDArray:
+        """The values."""
+        del part
+        return np.concatenate([stored.read() for stored in self.parts], axis=-2)
+
+
+def named_tensors(
+    raw: Mapping[str, Any], family: Family, config: dict[str, Any]
+) -> "Iterator[GgufTensor | JoinedTensor]":
+    """The tensors of a file as ``family`` names them."""
+    left, declared = dict(raw), family.gguf or Gguf("")
+    for role, stems in declared.joined.items():
+        first = re.compile(re.escape(f"{stems[0]}.weight").replace(re.escape("{layer}"), r"(\d+)"))
+        for number in [match for name in raw if (match := first.fullmatch(name))]:
+            names = [f"{stem}.weight".format(layer=number.group(1)) for stem in stems]
+            parts = [left[name] for name in names if name in left and len(left[name].shape) > 1]
+            if len(parts) == len(names):
+                for name in names:
+                    del left[name]
+                yield JoinedTensor(
+                    tuple(GgufTensor(part, part.name) for part in parts),
+                    f"{_name(family.tensor_names[role], number)}.weight",
+                )
+    for stored in left.values():
+        yield from GgufTensor.all_of(stored, family, config)
 
 
 def check_types(path: Path, tensors: Iterable[Any]) -> None:
@@ -124,9 +202,24 @@ def check_types(path: Path, tensors: Iterable[Any]) -> None:
         raise ConvertError(f"{path} holds tensors of types that cannot be expanded: {', '.join(sorted(unknown))}")
 
 
+def check_num_experts(path: Path, tensors: Iterable[Any], config: Mapping[str, Any]) -> None:
+    """Raise ConvertError for more matrices of experts than models have."""
+    experts = _integer(config.get("num_experts"))
+    stacks = sum(len(tensor.shape) == 3 for tensor in tensors)
+    if experts * stacks > MAX_EXPERT_MATRICES:
+        raise ConvertError(
+            f"expected at most {MAX_EXPERT_MATRICES} matrices of experts in {path}, found {stacks} tensors of "
+            f"{experts} each: download it again"
+        )
+
+
 def expand(tensor: Any) -> NDArray:
     """The values of the reader's tensor: a view for plain types, float32 for quantized ones."""
     return _expand_rows(tensor.data, tensor.tensor_type).reshape(_shape(tensor))
+
+
+def _name(pattern: str, layer: re.Match[str] | None) -> str:
+    return pattern.format(layer=layer.group(1) if layer else "", expert="{expert}")
 
 
 def _integer(value: Any) -> int:

@@ -13,6 +13,7 @@ from trtllm_lite.convert.fitting import check_num_layers, compare_tensors, named
 from trtllm_lite.convert.hugging_face import download, open_directory
 from trtllm_lite.convert.pins import check_files
 from trtllm_lite.convert.source import Source
+from trtllm_lite.convert.source_tensors import ROUTERS
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.files import reading_model
 from trtllm_lite.network.config import NETWORK_FILE
@@ -119,8 +120,8 @@ def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Pa
 
     Matrices that the source has in blocks stay so, unless the network should ``dequantize`` them once and for all.
     """
-    chosen = _choose_dtype(source, dtype)
     architecture, family, model = read_model(source)
+    chosen = _choose_dtype(source, family, dtype)
     if partners.target is not None and family.predictor is not None:
         family = family.predictor
         model = _read(source, family)
@@ -225,11 +226,16 @@ def _architectures(source: Source) -> list[str]:
     return architectures
 
 
-def _choose_dtype(source: Source, dtype: str) -> str:
-    """The storage type: ``auto`` means that of the source's matrices, or float32 if they have several types."""
+def _choose_dtype(source: Source, family: Family, dtype: str) -> str:
+    """The storage type: ``auto`` means that of the source's matrices, or float32 if they have several types.
+
+    Routers of experts do not count, which are float32 in networks anyway.
+    """
     if dtype in PLAIN_DTYPES:
         return dtype
     if dtype != "auto":
         raise ConvertError(f"expected --dtype to be one of auto, {', '.join(PLAIN_DTYPES)}, found {shown(dtype)}")
-    found = {info.dtype for info in source.tensors.values() if len(info.shape) == 2}
+    routers = tuple(family.tensor_names[role].rpartition("}")[2] for role in ROUTERS if role in family.tensor_names)
+    matrices = {name: info for name, info in source.tensors.items() if len(info.shape) in (2, 3)}
+    found = {info.dtype for name, info in matrices.items() if not name.removesuffix(".weight").endswith(routers)}
     return found.pop() if len(found) == 1 else "float32"

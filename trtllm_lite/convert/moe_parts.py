@@ -7,6 +7,7 @@ from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts
 from trtllm_lite.errors import shown
+from trtllm_lite.network.expert_groups import ExpertGroups
 from trtllm_lite.network.layers import Block
 from trtllm_lite.network.moe import Experts, Moe, Router, Scoring, SharedExpert
 from trtllm_lite.network.weight_expression import Stack
@@ -21,17 +22,30 @@ MOE_TENSOR_NAMES: Mapping[str, str] = {
     "expert_up_proj": f"{_MLP}.experts.{{expert}}.up_proj",
     "expert_down_proj": f"{_MLP}.experts.{{expert}}.down_proj",
 }
+# GGUF's metadata keys (without the architecture) of mixtures.
+MOE_GGUF_KEYS: Mapping[str, str] = {
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_weights_norm": "norm_topk_prob",
+}
 
 
 @dataclass(frozen=True)
 class MoeParts:
-    """Makes the experts of a layer, whose inner features are ``intermediate_size``, and their router."""
+    """Makes the experts of a layer, whose inner features are ``intermediate_size``, and their router.
+
+    ``scale`` is a factor of all shares; a router that ``is_corrected`` has corrections for the choice of experts.
+    """
 
     parts: LlamaParts
     num_experts: int
     top_k: int
     intermediate_size: int
     scoring: Scoring
+    scale: float = 1.0
+    is_corrected: bool = False
+    groups: ExpertGroups | None = None
 
     @classmethod
     def read(cls, config: ConfigFields, parts: LlamaParts, intermediate_size: int, scoring: Scoring) -> "MoeParts":
@@ -48,16 +62,23 @@ class MoeParts:
         return cls(parts, experts, top_k, intermediate_size, scoring)
 
     def moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
-        """The mixture of experts of one layer."""
+        """The mixture of experts of one layer, each matrix of each expert a tensor of its own."""
         hidden, inner = self.parts.sizes.hidden_size, self.intermediate_size
-        experts = Experts(
-            self._stack(tensors, "expert_gate_proj", inner, hidden),
-            self._stack(tensors, "expert_up_proj", inner, hidden),
-            self._stack(tensors, "expert_down_proj", hidden, inner),
-            self.parts.activation,
-        )
-        router = Router(tensors.weight("router", self.num_experts, hidden), self.top_k, self.scoring)
-        return Moe(router, experts, shared)
+        gate, up = (self._stack(tensors, f"expert_{name}_proj", inner, hidden) for name in ("gate", "up"))
+        experts = Experts(gate, up, self._stack(tensors, "expert_down_proj", hidden, inner), self.parts.activation)
+        return Moe(self._router(tensors), experts, shared)
+
+    def fused_moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
+        """The mixture of experts of one layer of two tensors: gate and up of all experts, and down of all."""
+        hidden, inner, count = self.parts.sizes.hidden_size, self.intermediate_size, self.num_experts
+        gate, up = tensors.weight("experts_gate_up_proj", count, 2 * inner, hidden).split(inner, inner, axis=1)
+        experts = Experts(gate, up, tensors.weight("experts_down_proj", count, hidden, inner), self.parts.activation)
+        return Moe(self._router(tensors), experts, shared)
+
+    def _router(self, tensors: Tensors) -> Router:
+        weight = tensors.weight("router", self.num_experts, self.parts.sizes.hidden_size)
+        correction = tensors.plain("correction", self.num_experts) if self.is_corrected else None
+        return Router(weight, self.top_k, self.scoring, correction, self.groups, self.scale)
 
     def _stack(self, tensors: Tensors, role: str, *shape: int) -> Stack:
         """[experts, *shape] of a matrix that each expert has as a tensor of its own."""

@@ -123,8 +123,8 @@ def _longrope(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
 def _llama3(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
     factor, low, high = (_required(fields, key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
     original, plain = sizes.read_original(fields), rope.plain(theta, sizes.dim)
-    if high <= low:
-        fields.problem("high_freq_factor", f"expected more than low_freq_factor ({low}), found {high}")
+    if high < low:
+        fields.problem("high_freq_factor", f"expected low_freq_factor ({low}) or more, found {high}")
         return _rope(plain)
     return _rope(rope.llama3(plain, factor, low, high, original))
 

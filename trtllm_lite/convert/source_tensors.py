@@ -24,7 +24,8 @@ TENSOR_NAMES: Mapping[str, str] = {
     "up_proj": "model.layers.{layer}.mlp.up_proj",
     "down_proj": "model.layers.{layer}.mlp.down_proj",
 }
-
+# The roles of matrices that say how much experts count.
+ROUTERS = ("router", "shared_expert_gate")
 
 # Which tokens of its model a head that drafts knows, and which tokens of the model are among these.
 KNOWN_TOKENS, TOKEN_LISTS = "d2t", ("d2t", "t2d")
@@ -54,6 +55,10 @@ class Tensors:
     def bias(self, role: str, *shape: int) -> SourceTensor:
         """The bias of ``role``."""
         return SourceTensor(f"{self._prefix(role)}.bias", shape)
+
+    def plain(self, role: str, *shape: int) -> SourceTensor:
+        """The tensor whose name is that of ``role``, with nothing behind it."""
+        return SourceTensor(self._prefix(role), shape)
 
     def linear(self, role: str, out_features: int, in_features: int, bias: bool = False) -> Linear:
         """A linear layer whose weight is stored as [out_features, in_features]."""

@@ -168,6 +168,12 @@ class LlamaParts(UsualParts):
         rotation = read_rope(config, sizes.head_dim, sizes.max_position_embeddings, rope)
         return cls(sizes, Tensors(names), rms_norm(config, epsilon, stream_scale), rotation, read_activation(config))
 
+    def mlp_of(self, tensors: Tensors, prefix: str, wide: int) -> GatedMlp:
+        """A gated MLP of ``wide`` inner features, of the roles that gate, up and down have behind ``prefix``."""
+        hidden = self.sizes.hidden_size
+        gate, up = (tensors.linear(f"{prefix}{name}_proj", wide, hidden) for name in ("gate", "up"))
+        return GatedMlp(gate, up, tensors.linear(f"{prefix}down_proj", hidden, wide), self.activation)
+
     def attention(
         self,
         projections: Projections,

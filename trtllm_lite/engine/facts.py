@@ -78,6 +78,7 @@ def _limit_facts(manifest: Manifest, plan: Plan) -> Iterator[Fact]:
     yield Fact("limits", "deterministic", manifest.deterministic, True)
     yield Fact("limits", "tp_size", manifest.mapping.tp_size, True)
     yield Fact("limits", "pp_size", manifest.mapping.pp_size, True)
+    yield Fact("limits", "moe_ep_size", manifest.mapping.moe_ep_size, True)
     yield Fact("limits", "allreduce_strategy", manifest.allreduce_strategy, True)
     if manifest.lora is not None:
         yield Fact("limits", "max_lora_rank", manifest.lora.max_rank, False)

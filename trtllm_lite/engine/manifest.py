@@ -136,17 +136,18 @@ class RankMapping:
     """Which part of a model an engine is.
 
     Each of ``pp_size`` stages has some of the layers, which its ``tp_size`` ranks share out. Ranks are numbered stage
-    by stage.
+    by stage. Of mixtures of experts each of ``moe_ep_size`` runs of ranks has some of the experts.
     """
 
     tp_size: Annotated[int, Range(1, MAX_TP_SIZE)] = 1
     rank: Annotated[int, Range(0, MAX_TP_SIZE * MAX_PP_SIZE - 1)] = 0
     pp_size: Annotated[int, Range(1, MAX_PP_SIZE)] = 1
+    moe_ep_size: Annotated[int, Range(1, MAX_TP_SIZE)] = 1
 
     @property
     def divided(self) -> dict[str, int]:
         """The sizes of what several devices share, by name."""
-        sizes = {"tp_size": self.tp_size, "pp_size": self.pp_size}
+        sizes = {"tp_size": self.tp_size, "pp_size": self.pp_size, "moe_ep_size": self.moe_ep_size}
         return {name: size for name, size in sizes.items() if size > 1}
 
     @property

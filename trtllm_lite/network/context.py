@@ -71,10 +71,11 @@ class DecoderContext(NetworkContext):
         self._masks: dict[int, ir.Value] = {}
         self._expert_of_feature: dict[tuple[int, int], ir.Value] = {}
 
-    def open_cache(self, kv_heads: int, head_dim: int) -> None:
-        """Declare the cache pair of the next attention."""
-        number, shape = len(self.past) // 2, ("batch", kv_heads, "max_seq", head_dim)
-        self.past += [declare(f"past_{what}.{number}", _FLOAT, shape) for what in ("key", "value")]
+    def open_cache(self, kv_heads: int, head_dim: int, value_dim: int | None = None) -> None:
+        """Declare the cache pair of the next attention; ``value_dim`` is the size of values if that is not keys'."""
+        number, dims = len(self.past) // 2, {"key": head_dim, "value": value_dim or head_dim}
+        for what, dim in dims.items():
+            self.past.append(declare(f"past_{what}.{number}", _FLOAT, ("batch", kv_heads, "max_seq", dim)))
 
     def extend_cache(self, key: ir.Value, value: ir.Value, head_dim: int) -> tuple[ir.Value, ir.Value]:
         """Append ``key`` and ``value`` [batch, kv_heads, seq, head_dim] to the pair opened last, which is returned."""

@@ -1,8 +1,9 @@
 """What a network of a checkpoint offers, and the builder relies on: standard operators, named nodes, these operands.
 
 Inputs: input_ids and position_ids int64 [batch, seq], past_lens int64 [batch], and per layer past_key.{i} and
-past_value.{i} float32 [batch, kv_heads, max_seq, head_dim]. Outputs: logits float32 [batch, seq, vocab], then per
-layer present_key.{i} and present_value.{i} of the same shapes as the past ones.
+past_value.{i} float32 [batch, kv_heads, max_seq, head_dim]; keys and values differ in head_dim where attention is over
+latents (network/latent_attention.py). Outputs: logits float32 [batch, seq, vocab], then per layer present_key.{i} and
+present_value.{i} of the same shapes as the past ones.
 
 A network that keeps features for a head has the output features behind the logits; such a head has the input features
 behind past_lens and the output hidden behind the logits: float32 [batch, seq, hidden], see network/drafting.py.
@@ -26,6 +27,7 @@ from trtllm_lite.vocabulary import (
 )
 
 _Signature = tuple[str, str, tuple[int | str, ...]]
+_ANY_CACHE: tuple[int | str, ...] = ("batch", "kv_heads", "max_seq", "head_dim")
 
 
 def violations(graph: ir.Graph) -> list[str]:
@@ -67,20 +69,25 @@ def _expected_signatures(graph: ir.Graph) -> tuple[list[_Signature], list[_Signa
     extra_outputs = [_signature(value) for value in graph.outputs if value.name in (FEATURES, HIDDEN)][:1]
     first_cache = 3 + len(extra_inputs)
     layers = (len(graph.inputs) - first_cache) // 2
-    cache = _signature(graph.inputs[first_cache])[2] if len(graph.inputs) > first_cache else ()
-    cache = (
-        ("batch", cache[1], "max_seq", cache[3]) if len(cache) == 4 else ("batch", "kv_heads", "max_seq", "head_dim")
-    )
+    caches = [_cache_like(value) for value in graph.inputs[first_cache : first_cache + 2]]
+    pair = caches if len(caches) == 2 and caches[0][1] == caches[1][1] else [_ANY_CACHE] * 2
     logits = _signature(graph.outputs[0])[2] if graph.outputs else ()
     vocab = logits[-1] if logits else "vocab"
     tokens = ("batch", "seq")
     names = list(cache_names(max(layers, 1)))
     inputs: list[_Signature] = [(name, "INT64", tokens[:rank]) for name, rank in NETWORK_INPUTS.items()]
     inputs += [_rows_of_tokens(FEATURES, entry) for entry in extra_inputs]
-    inputs += [(name.past, "FLOAT", cache) for name in names]
+    inputs += [(name.past, "FLOAT", pair[number % 2]) for number, name in enumerate(names)]
     outputs: list[_Signature] = [(LOGITS, "FLOAT", (*tokens, vocab))]
     outputs += [_rows_of_tokens(HIDDEN if extra_inputs else FEATURES, entry) for entry in extra_outputs]
-    return inputs, outputs + [(name.present, "FLOAT", cache) for name in names]
+    outputs += [(name.present, "FLOAT", pair[number % 2]) for number, name in enumerate(names)]
+    return inputs, outputs
+
+
+def _cache_like(value: ir.Value) -> tuple[int | str, ...]:
+    """The shape of a cache with the sizes of ``value``."""
+    found = _signature(value)[2]
+    return ("batch", found[1], "max_seq", found[3]) if len(found) == 4 else _ANY_CACHE
 
 
 def _rows_of_tokens(name: str, found: _Signature) -> _Signature:

@@ -12,46 +12,72 @@ import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.network.context import DecoderContext
+from trtllm_lite.network.expert_groups import ExpertGroups
 from trtllm_lite.network.graph import GraphBuilder
 from trtllm_lite.network.mlp import Activation, GatedMlp
 from trtllm_lite.network.weight_expression import WeightExpression
 
-# How shares come from the router's scores: the softmax over all experts, of which the largest are kept, as they are or
-# divided by their sum; or the softmax over the largest alone.
-Scoring = Literal["softmax", "normalized_softmax", "softmax_of_chosen"]
+# How shares come from the router's scores: softmax or sigmoid of the scores of all experts, of which the largest are
+# kept, as they are or divided by their sum; or softmax or sigmoid of the largest scores alone.
+Scoring = Literal[
+    "softmax", "normalized_softmax", "softmax_of_chosen", "sigmoid", "normalized_sigmoid", "sigmoid_of_chosen"
+]
+LEAST_TOTAL = 1e-20  # what is added to the sum of sigmoids, so that it is not 0
 
 
 @dataclass(frozen=True)
 class Router:
     """Chooses ``top_k`` experts for each token; ``weight`` is [experts, hidden], stored and multiplied in float32.
 
-    Of experts with equal scores the one of the lower number is chosen.
+    ``correction`` [experts] is added to what experts are chosen by, and not to their shares (arXiv 2408.15664);
+    ``groups`` say among which experts a token chooses; ``scale`` is a factor of all shares. Of experts with equal
+    scores the one of the lower number is chosen.
     """
 
     weight: WeightExpression
     top_k: int
     scoring: Scoring
+    correction: WeightExpression | None = None
+    groups: ExpertGroups | None = None
+    scale: float = 1.0
 
     def __call__(self, graph: GraphBuilder, x: ir.Value) -> ir.Value:
         """Map activations [batch, seq, hidden] to every expert's share, [batch, seq, experts]."""
         logits = graph.op("MatMul", [x, graph.vector(self.weight.transpose(), "weight")], "logits")
-        scores = logits
-        if self.scoring != "softmax_of_chosen":
-            scores = graph.op("Softmax", [logits], "softmax", {"axis": -1})
-        values, chosen = self._largest(graph, scores)
-        if self.scoring == "softmax_of_chosen":
-            values = graph.op("Softmax", [values], "softmax", {"axis": -1})
-        if self.scoring == "normalized_softmax":
-            total = graph.op("ReduceSum", [values, graph.constant("axis.last", np.array([-1]))], "total")
-            values = graph.op("Div", [values, total], "normalized")
+        function = "Sigmoid" if "sigmoid" in self.scoring else "Softmax"
+        attributes = {} if function == "Sigmoid" else {"axis": -1}
+        of_chosen = self.scoring.endswith("_of_chosen")
+        scores = logits if of_chosen else graph.op(function, [logits], function.lower(), attributes)
+        values, chosen = self._choose(graph, scores)
+        if of_chosen:
+            values = graph.op(function, [values], function.lower(), attributes)
+        if self.scoring.startswith("normalized"):
+            values = self._normalized(graph, values)
+        if self.scale != 1:
+            values = graph.op("Mul", [values, graph.scalar("scale", self.scale)], "scaled")
         # x < x is false, also for numbers that are not finite: zeros for all experts.
         nowhere = graph.op("Less", [logits, logits], "nowhere")
         zeros = graph.op("Cast", [nowhere], "zeros", {"to": ir.DataType.FLOAT.value})
         return graph.op("ScatterElements", [zeros, chosen, values], "shares", {"axis": -1})
 
-    def _largest(self, graph: GraphBuilder, scores: ir.Value) -> tuple[ir.Value, ir.Value]:
+    def _choose(self, graph: GraphBuilder, scores: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """The scores of the chosen experts, and which these are."""
+        chosen_by = scores
+        if self.correction is not None:
+            chosen_by = graph.op("Add", [scores, graph.vector(self.correction, "correction")], "corrected")
+        if self.groups is not None:
+            chosen_by = self.groups(graph, chosen_by, self.weight.shape[0])
         top_k = graph.constant(f"top_{self.top_k}", np.array([self.top_k]))
-        return graph.top_k(scores, top_k, "top_k")
+        values, chosen = graph.top_k(chosen_by, top_k, "top_k")
+        if chosen_by is not scores:
+            values = graph.op("GatherElements", [scores, chosen], "scores_of_chosen", {"axis": -1})
+        return values, chosen
+
+    def _normalized(self, graph: GraphBuilder, values: ir.Value) -> ir.Value:
+        total = graph.op("ReduceSum", [values, graph.constant("axis.last", np.array([-1]))], "total")
+        if "sigmoid" in self.scoring:
+            total = graph.op("Add", [total, graph.scalar("least_total", LEAST_TOTAL)], "total.positive")
+        return graph.op("Div", [values, total], "normalized")
 
 
 @dataclass(frozen=True)

@@ -58,12 +58,14 @@ def llama3(
 ) -> Frequencies:
     """Llama 3.1's stretching: long wavelengths divided by ``factor``, short ones kept, a linear blend between.
 
+    With equal factors (Llama 4 Scout) nothing is between.
+
     Wavelengths are compared with ``original_length`` (the context the model was pretrained on, in tokens) divided by
     the two factors. Source: ``apply_scaling`` of Meta's llama-models reference code.
     """
     cycles = np.float32(original_length) / (np.float32(2 * math.pi) / inv_freq)
-    blend = (cycles - np.float32(low_freq_factor)) / np.float32(high_freq_factor - low_freq_factor)
-    blend = np.clip(blend, np.float32(0), np.float32(1))
+    low, width = np.float32(low_freq_factor), np.float32(high_freq_factor - low_freq_factor)
+    blend = np.clip((cycles - low) / width, np.float32(0), np.float32(1)) if width else np.float32(cycles >= low)
     return (1 - blend) * inv_freq / np.float32(factor) + blend * inv_freq
 
 

@@ -81,6 +81,24 @@ class SourceTensor(WeightExpression):
 
 
 @dataclass(frozen=True)
+class Ones(WeightExpression):
+    """Ones, for norms without a weight."""
+
+    extents: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.extents
+
+    def sources(self) -> Iterator[SourceTensor]:
+        yield from ()
+
+    def evaluate(self, read: Read) -> NDArray:
+        del read
+        return np.ones(self.extents, np.float32)
+
+
+@dataclass(frozen=True)
 class _OfOne(WeightExpression):
     """An expression of one operand, whose shape it has unless the subclass says otherwise."""
 
@@ -236,6 +254,21 @@ class Stack(_OfSeveral):
         for number, operand in enumerate(self.operands[1:], 1):  # only one is in memory at a time
             result[number] = operand.evaluate(read)
         return result
+
+
+@dataclass(frozen=True)
+class ByHead(_OfOne):
+    """The rows of each of ``heads`` as a matrix of its own: [heads, rows / heads, columns]."""
+
+    heads: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        rows, *columns = self.operand.shape
+        return (self.heads, rows // self.heads, *columns)
+
+    def evaluate(self, read: Read) -> NDArray:
+        return self.operand.evaluate(read).reshape(self.shape)
 
 
 @dataclass(frozen=True)

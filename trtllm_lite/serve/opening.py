@@ -70,7 +70,7 @@ def _open(name: str, path: str, is_one_of_several: bool, options: Mapping[str, A
         *("tokenizer", "target", "dtype", "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens"),
         *("speculative_config", "deterministic", "gather_context_logits", "max_lora_rank", "max_loras"),
         *("max_cpu_loras", "num_threads", "tensor_parallel_size", "pipeline_parallel_size"),
-        "distributed_executor_backend",
+        *("moe_expert_parallel_size", "distributed_executor_backend"),
     )
     llm = LLM(
         path,

@@ -3,13 +3,12 @@
 import numpy as np
 
 from tests.unit.builder.cuda_kernels import Grid, Macros, Pointer, activated, at, half_type, kernel, matrix, normalised
-from trtllm_lite.plugins.router.reference import shares_of
 
 _LEAST = np.float32(-3.402823e38)
 _HEADER = 4
 _CHOSEN = np.dtype([("expert", "i4"), ("rows", "u4"), ("unused", "i4", 2), ("slots", "u1", 16)])
 _GROUP = np.dtype([("expert", "i4"), ("first", "i4"), ("end", "i4"), ("unused", "i4")])
-_SCORINGS = ("softmax", "softmax_of_chosen")
+_OF_ALL = 0  # the scoring by which shares of all experts add up to one
 
 
 def _choose(macros: Macros, scores: Pointer, rows: int, ids: Pointer, shares: Pointer) -> np.ndarray:
@@ -19,7 +18,10 @@ def _choose(macros: Macros, scores: Pointer, rows: int, ids: Pointer, shares: Po
     both = np.fmax(terms.reshape(rows, 2, experts).sum(1), _LEAST)
     chosen = np.argsort(-both, axis=-1, kind="stable")[:, : macros["TL_TOP_K"]]
     at(ids, np.int32, *chosen.shape)[...] = chosen
-    at(shares, np.float32, *chosen.shape)[...] = shares_of(both, chosen, _SCORINGS[macros["TL_SCORING"]])
+    powers = np.exp(both.astype(np.float64) - both.max(-1, keepdims=True))
+    of_chosen = np.take_along_axis(powers, chosen, axis=-1)
+    total = (powers if macros["TL_SCORING"] == _OF_ALL else of_chosen).sum(-1, keepdims=True)
+    at(shares, np.float32, *chosen.shape)[...] = of_chosen / total
     return chosen
 
 

@@ -108,7 +108,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "grouped_gated_linear/sort_rows.cuh": EXPERTS | {"TL_IN": 2048, "TL_THREADS": 256},
     "grouped_gated_linear/tiled.cuh": GROUPS | EXPERTS | {"TL_ADDED": 0, "TL_Y_TYPE": 0, "TL_ACTIVATION": 1},
     "grouped_linear/combine.cuh": EXPERTS | {"TL_OUT": 2048, "TL_THREADS": 256, "TL_RESIDUAL": 1},
-    "grouped_linear/cuda.cuh": LINEAR | EXPERTS | {"TL_STREAM_X": 1},
+    "grouped_linear/cuda.cuh": LINEAR | EXPERTS | {"TL_STREAM_X": 1, "TL_LIST_INTS": 68},
     "grouped_linear/tiled.cuh": GROUPS
     | EXPERTS
     | {"TL_BIAS": 0, "TL_RESIDUAL": 0, "TL_FLOAT_OUT": 0, "TL_ACTIVATION": 0, "TL_ROWS_ON": 0},

@@ -1,6 +1,7 @@
 """GGUF files: tensors come back in Hugging Face's order, metadata as a config, damage as one clear error."""
 
 import struct
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from safetensors.torch import load_file
 from transformers.integrations.gguf.dequant import dequantize
 
 from tests.gguf_writer import dequantized, write_gguf
-from tests.models import FAMILIES, NETWORK_FAMILIES, save_model, tiny_model
+from tests.models import FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, save_model, tiny_model
 from tests.onnx_runner import OnnxRunner
 from tests.tolerances import assert_close
 from trtllm_lite.convert import convert_checkpoint
@@ -38,12 +39,13 @@ _KINDS = {
 }
 
 
-_WRITTEN = {family for family in NETWORK_FAMILIES if all_families()[family].gguf}  # by llama.cpp
+_WRITTEN = {family for family in (*NETWORK_FAMILIES, *MOE_FAMILIES) if all_families()[family].gguf}  # by llama.cpp
 _WRITTEN.add("olmo2")  # as OLMo 3's
 # The settings of each family's tiny model without which a GGUF file could not describe it.
 _SAID: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
     "olmo3": {"rope_parameters": None},
+    "qwen2_moe": {"mlp_only_layers": []},
     "smollm3": {"no_rope_layers": None, "num_hidden_layers": 5},
     "gemma2": {"query_pre_attn_scalar": 14},
     "gemma3": {
@@ -138,11 +140,44 @@ def test_other_blocks_are_close_to_what_was_quantized(kind: str) -> None:
     np.testing.assert_allclose(expand(tensor), values, atol=2 / 31)
 
 
-def test_auto_is_float16_for_quantized_files(tmp_path: Path) -> None:
-    kinds = dict.fromkeys(
-        ["token_embd", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"], "Q8_0"
-    )
-    path = write_gguf(tiny_model("llama", **_WIDE), tmp_path / "m.gguf", kinds)
+@pytest.mark.parametrize("family", ["mixtral", "qwen2_moe"])
+def test_experts_in_blocks_equal_transformers_with_the_same_rounding(family: str, tmp_path: Path) -> None:
+    kinds = {"ffn_gate_exps": "Q4_0", "ffn_up_exps": "Q8_0", "ffn_down_exps": "Q5_1", "ffn_gate_shexp": "Q8_0"}
+    inner = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}
+    model = tiny_model(family, **_WIDE, **(_SAID["qwen2_moe"] | inner if family == "qwen2_moe" else {}))
+    path = write_gguf(model, tmp_path / "m.gguf", kinds)
+    config = convert_checkpoint(str(path), tmp_path / "checkpoint", "float32")
+    ids = np.random.default_rng(0).integers(0, config.vocab_size, 9)
+    with torch.no_grad():
+        expected = dequantized(model, kinds)(torch.tensor(ids[None])).logits[0].numpy()
+    assert_close(OnnxRunner(tmp_path / "checkpoint", 1, 16).step([ids])[0], expected)
+
+
+def test_an_expert_is_read_without_the_others(tmp_path: Path) -> None:
+    overrides = {"num_local_experts": 64, "num_hidden_layers": 1}
+    path = write_gguf(tiny_model("mixtral", **_WIDE, **overrides), tmp_path / "m.gguf", {"ffn_gate_exps": "Q8_0"})
+    source = open_gguf(path)
+    tracemalloc.start()
+    for number in range(64):
+        source.read(f"model.layers.0.block_sparse_moe.experts.{number}.w1.weight")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 4 * 96 * 64  # what the blocks of eight experts expand to
+
+
+def test_more_experts_than_models_have_are_an_error(tmp_path: Path) -> None:
+    model = tiny_model("mixtral", num_hidden_layers=1)
+    path = write_gguf(model, tmp_path / "m.gguf", metadata={"llama.expert_count": 2**30})
+    with pytest.raises(ConvertError, match=r"at most 393216 matrices of experts .* 3 tensors of 1073741824 each"):
+        open_gguf(path)
+
+
+@pytest.mark.parametrize(("family", "suffix"), [("llama", ""), ("mixtral", "_exps")])
+def test_auto_is_float16_for_quantized_files(family: str, suffix: str, tmp_path: Path) -> None:
+    """Whatever type the router of experts has."""
+    mlp = [f"ffn_{name}{suffix}" for name in ("gate", "up", "down")]
+    kinds = dict.fromkeys(["token_embd", "output", "attn_q", "attn_k", "attn_v", "attn_output", *mlp], "Q8_0")
+    path = write_gguf(tiny_model(family, **_WIDE), tmp_path / "m.gguf", kinds)
     assert convert_checkpoint(str(path), tmp_path / "checkpoint").dtype == "float16"
 
 
@@ -173,7 +208,8 @@ def test_rope_scaling(tmp_path: Path) -> None:
             {"general.architecture": "mamba"},
             "GGUF architecture 'mamba', expected one of .*command-r, .*gemma2, .*llama, mistral",
         ),
-        ({"llama.expert_count": 8}, r"llama\.expert_count: 8 is not mapped"),
+        ({"llama.expert_count": 8}, "num_experts_per_tok: expected an integer"),
+        ({"llama.expert_used_count": 2}, r"llama\.expert_used_count: 2 is not mapped"),
         ({"llama.attention.sliding_window": 32}, r"llama\.attention\.sliding_window: 32 is not mapped"),
         ({"llama.rope.dimension_count": 6}, r"partial_rotary_factor: expected 1\.0, found 0\.6"),
         ({"llama.attention.value_length": 12}, r"llama\.attention\.value_length: 12 is not mapped"),

@@ -43,7 +43,7 @@ PYTHON_ONLY: dict[str, Any] = {
     "memory": {"weights": 0, "kv_cache": 0, "workspace": 0},
     "fusions": [],
     "num_parameters": 0,
-    "mapping": {"tp_size": 1, "rank": 0, "pp_size": 1},
+    "mapping": {"tp_size": 1, "rank": 0, "pp_size": 1, "moe_ep_size": 1},
     "allreduce_strategy": "AUTO",
     "stripped": False,
     "feature_size": 0,

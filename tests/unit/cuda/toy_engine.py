@@ -249,7 +249,7 @@ def make_toy_engine_with_features(max_draft_len: int = 0, *, borrows: bool = Fal
 def make_toy_engine_of_ranks(count: int, rank: int) -> TinyEngine:
     """One of ``count``, each of which adds up the tokens of its positions; then they add up their sums."""
     toy = copy.deepcopy(make_toy_engine())
-    toy.manifest["mapping"] = {"tp_size": count, "rank": rank, "pp_size": 1}
+    toy.manifest["mapping"] = {"tp_size": count, "rank": rank, "pp_size": 1, "moe_ep_size": 1}
     table = _add_tensor(toy, "ranks", "int64", [RANKS_WORDS], "state", 8 * RANKS_WORDS)
     toy.plan["outputs"]["ranks"] = table["tensor"]
     toy.plan["kernels"] += [compiled(name) for name in KERNELS_OF_RANKS]
@@ -313,7 +313,8 @@ def _add_tensor(toy: TinyEngine, name: str, dtype: str, shape: list[int | str], 
 def make_toy_engine_of_stages(pp_size: int, stage: int, tp_size: int = 1, part: int = 0) -> TinyEngine:
     """One whose stages each have all tokens in their caches, and find the same sums; the last one says what follows."""
     toy = make_toy_engine_of_ranks(tp_size, part)
-    toy.manifest["mapping"] = {"tp_size": tp_size, "rank": stage * tp_size + part, "pp_size": pp_size}
+    rank = stage * tp_size + part
+    toy.manifest["mapping"] = {"tp_size": tp_size, "rank": rank, "pp_size": pp_size, "moe_ep_size": 1}
     first = len(toy.plan["kernels"])
     toy.plan["kernels"] += [compiled(name) for name in KERNELS_OF_STAGES]
     given = _add_tensor(toy, "given", "int32", ["num_tokens"], "arena", 4 * MAX_NUM_TOKENS)

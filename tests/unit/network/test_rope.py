@@ -19,6 +19,7 @@ PARAMETERS: list[dict[str, Any]] = [
     {"rope_type": "linear", "factor": 2.5},
     {"rope_type": "llama3", "factor": 8.0, **_LLAMA3},
     {"rope_type": "llama3", "factor": 32.0, **_LLAMA3},
+    {"rope_type": "llama3", "factor": 16.0, **_LLAMA3, "high_freq_factor": 1.0},
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
     {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 512, "beta_fast": 8.0, "beta_slow": 2.0},
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096, "truncate": False},
@@ -163,8 +164,8 @@ def test_frequency_factors_divide() -> None:
             "rope_scaling: contradicts rope_parameters",
         ),
         (
-            {"rope_scaling": {**_LLAMA3, "type": "llama3", "factor": 8.0, "high_freq_factor": 1.0}},
-            "high_freq_factor: expected more than low_freq_factor",
+            {"rope_scaling": {**_LLAMA3, "type": "llama3", "factor": 8.0, "high_freq_factor": 0.5}},
+            r"high_freq_factor: expected low_freq_factor \(1.0\) or more",
         ),
     ],
 )

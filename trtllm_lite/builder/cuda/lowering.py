@@ -224,7 +224,7 @@ class _OpLowering:
         return self._implement(replace(self._site(qkv, "none", None), tokens=tokens))
 
     def _site(self, y: Buffer, activation: str, y_scales: RowScales | None) -> Site:
-        rows = y.shape[0]
+        rows = self.extents("x")[0]
         assert isinstance(rows, str)
         self._check_forms()
         return Site(

@@ -11,6 +11,7 @@ from trtllm_lite.builder.passes.embedding import EMBEDDING
 from trtllm_lite.builder.passes.features import STORE_FEATURES
 from trtllm_lite.builder.passes.gather_columns import GATHER_COLUMNS
 from trtllm_lite.builder.passes.last_token_gather import LAST_TOKEN_GATHER
+from trtllm_lite.builder.passes.latent_attention import LATENT_ATTENTION
 from trtllm_lite.builder.passes.linear import LINEAR
 from trtllm_lite.builder.passes.linear_activation import LINEAR_ACTIVATION
 from trtllm_lite.builder.passes.merge_gate_up import MERGE_GATE_UP
@@ -36,6 +37,7 @@ PIPELINE = (
     SIGMOID_GATE,
     LINEAR,
     GATHER_COLUMNS,
+    LATENT_ATTENTION,
     MERGE_QKV,
     QUERY_KEY_NORM,
     MERGE_GATE_UP,

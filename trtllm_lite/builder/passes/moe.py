@@ -14,7 +14,6 @@ from trtllm_lite.builder.graph import (
     attribute,
     dims,
     fused_node,
-    integers,
     nodes_of,
     only_user,
     produced_by,
@@ -27,19 +26,10 @@ from trtllm_lite.builder.graph import (
 from trtllm_lite.builder.passes.activations import OP_TYPES, activation_of, describe
 from trtllm_lite.builder.passes.attention_pattern import MismatchError, expect
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
+from trtllm_lite.builder.passes.routing import Routing, match_routing, node_of
 from trtllm_lite.network.tensors import add_initializer, extents, stack
 
 _FLOAT, _INT32 = ir.DataType.FLOAT, ir.DataType.INT32
-
-
-@dataclass(frozen=True)
-class _Routing:
-    """What chooses: ``x`` @ ``weight`` [hidden, experts], of which ``top_k`` are kept as ``scoring`` says."""
-
-    x: ir.Value
-    weight: ir.Value
-    top_k: int
-    scoring: str
 
 
 @dataclass(frozen=True)
@@ -57,9 +47,11 @@ class _Experts:
 def _rewrite(graph: ir.Graph) -> list[Decision]:
     decisions = []
     for scatter in nodes_of(graph, "ScatterElements"):
+        if produced_by(scatter.inputs[0], "Add"):  # minus infinity for groups that a router leaves out
+            continue
         name = site(scatter)
         try:
-            routing, experts = _match_routing(scatter), _match_experts(scatter)
+            routing, experts = match_routing(scatter), _match_experts(scatter)
             expect(experts.x is routing.x, "the router and the experts read different inputs")
         except MismatchError as mismatch:
             decisions.append(Decision(name, False, str(mismatch)))
@@ -70,56 +62,14 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
     return decisions
 
 
-def _match_routing(scatter: ir.Node) -> _Routing:
-    zeros, ids, shares = scatter.inputs
-    top_k = _node(ids, "TopK", "the experts are not the largest of their scores")
-    of_last = attribute(scatter, "axis", 0) == -1 and attribute(top_k, "axis", -1) == -1
-    expect(of_last and attribute(scatter, "reduction", "none") == "none", "shares are not placed by expert")
-    expect(ids is top_k.outputs[1] and attribute(top_k, "largest", 1) == 1, "the smallest scores are chosen")
-    expect(_is_zero(zeros), "experts that are not chosen have shares")
-    count = scalar_constant(top_k.inputs[1])
-    expect(isinstance(count, int), "the number of experts of a token is not fixed")
-    assert isinstance(count, int)
-    scoring, scores = _match_scoring(top_k, shares)
-    product = _node(scores, "MatMul", "the scores are no product")
-    x, weight = product.inputs
-    is_plain = weight_tensor(weight) is not None and weight is not None and weight.dtype == _FLOAT
-    expect(is_plain, "the router's weight is not in float32")
-    expect(len(dims(x) or ()) == 2, "the router does not read packed rows")
-    assert x is not None
-    assert weight is not None
-    return _Routing(x, weight, count, scoring)
-
-
-def _match_scoring(top_k: ir.Node, shares: ir.Value | None) -> tuple[str, ir.Value | None]:
-    """How shares come from scores, and the scores."""
-    values, scores = top_k.outputs[0], top_k.inputs[0]
-    before, after, ratio = (
-        produced_by(value, op_type) for value, op_type in ((scores, "Softmax"), (shares, "Softmax"), (shares, "Div"))
-    )
-    for softmax in (before, after):
-        expect(softmax is None or attribute(softmax, "axis", -1) == -1, "the softmax is not over experts")
-    if before is None:
-        expect(after is not None and after.inputs[0] is values, "the shares are no softmax of the chosen scores")
-        return "softmax_of_chosen", scores
-    if shares is values:
-        return "softmax", before.inputs[0]
-    total = None if ratio is None else produced_by(ratio.inputs[1], "ReduceSum")
-    is_normalized = ratio is not None and total is not None and ratio.inputs[0] is total.inputs[0] is values
-    expect(is_normalized, "the shares are not the chosen ones divided by their sum")
-    assert total is not None
-    expect(integers(total.inputs[1]) == [-1], "the shares are not divided by the sum over experts")
-    return "normalized_softmax", before.inputs[0]
-
-
 def _match_experts(scatter: ir.Node) -> _Experts:
     spread = _reader(scatter.outputs[0], "Gather", "the shares are not spread over the features of the experts")
     weighted = _reader(spread.outputs[0], "Mul", "the shares are not multiplied with the features of the experts")
     down = _reader(weighted.outputs[0], "MatMul", "the weighted features are not multiplied with a matrix")
-    flat = _node(down.inputs[1], "Reshape", "the matrix behind the experts is not that of all of them")
-    by_expert = _node(flat.inputs[0], "Transpose", "the matrix behind the experts is not transposed")
+    flat = node_of(down.inputs[1], "Reshape", "the matrix behind the experts is not that of all of them")
+    by_expert = node_of(flat.inputs[0], "Transpose", "the matrix behind the experts is not transposed")
     expect(list(attribute(by_expert, "perm", ())) == [0, 2, 1], "the matrix behind the experts has another order")
-    gated = _node(_other(weighted, spread.outputs[0]), "Mul", "the experts are no gated MLPs")
+    gated = node_of(_other(weighted, spread.outputs[0]), "Mul", "the experts are no gated MLPs")
     function = next((node for value in gated.inputs if (node := produced_by(value, *OP_TYPES))), None)
     expect(function is not None, "the experts have no activation function")
     assert function is not None
@@ -139,10 +89,10 @@ def _match_experts(scatter: ir.Node) -> _Experts:
 
 def _match_wide(value: ir.Value | None) -> tuple[ir.Value, ir.TensorProtocol]:
     """The rows and the matrices [experts, inner, hidden] of which ``value`` is the product for all experts."""
-    product = _node(value, "MatMul", "the features of the experts are no product")
-    transpose = _node(product.inputs[1], "Transpose", "the matrix of the experts is not transposed")
+    product = node_of(value, "MatMul", "the features of the experts are no product")
+    transpose = node_of(product.inputs[1], "Transpose", "the matrix of the experts is not transposed")
     expect(list(attribute(transpose, "perm", (1, 0))) == [1, 0], "the matrix of the experts has another order")
-    flat = _node(transpose.inputs[0], "Reshape", "the matrix of the experts is not that of all of them")
+    flat = node_of(transpose.inputs[0], "Reshape", "the matrix of the experts is not that of all of them")
     assert product.inputs[0] is not None
     return product.inputs[0], _weight(flat.inputs[0])
 
@@ -155,13 +105,6 @@ def _weight(value: ir.Value | None) -> ir.TensorProtocol:
     return tensor
 
 
-def _is_zero(value: ir.Value | None) -> bool:
-    """Whether ``value`` is (x < x) as numbers."""
-    cast = produced_by(value, "Cast")
-    less = None if cast is None else produced_by(cast.inputs[0], "Less")
-    return less is not None and less.inputs[0] is less.inputs[1]
-
-
 def _is_expert_of_feature(spread: ir.Node, experts: int, inner: int) -> bool:
     """Whether the shares are taken by feature // inner."""
     ratio = produced_by(spread.inputs[1], "Div")
@@ -170,13 +113,6 @@ def _is_expert_of_feature(spread: ir.Node, experts: int, inner: int) -> bool:
         return False
     numbers = [scalar_constant(value) for value in (*features.inputs, ratio.inputs[1])]
     return numbers == [0, experts * inner, 1, inner]
-
-
-def _node(value: ir.Value | None, op_type: str, problem: str) -> ir.Node:
-    node = produced_by(value, op_type)
-    expect(node is not None, problem)
-    assert node is not None
-    return node
 
 
 def _reader(value: ir.Value, op_type: str, problem: str) -> ir.Node:
@@ -190,7 +126,7 @@ def _other(node: ir.Node, value: ir.Value) -> ir.Value | None:
     return next((operand for operand in node.inputs if operand is not value), None)
 
 
-def _fuse(graph: ir.Graph, routing: _Routing, experts: _Experts, name: str) -> None:
+def _fuse(graph: ir.Graph, routing: Routing, experts: _Experts, name: str) -> None:
     num_experts, inner, hidden = extents(experts.gate)
     rows = (dims(routing.x) or (None,))[0]
     gate_up = add_initializer(graph, f"{name}.experts.gate_up_proj", stack([experts.gate, experts.up], axis=1))
@@ -214,22 +150,23 @@ def _fuse(graph: ir.Graph, routing: _Routing, experts: _Experts, name: str) -> N
         fused_node(
             "Router",
             f"{name}.router",
-            {"x": routing.x, "weight": routing.weight},
+            {"x": routing.x, "weight": routing.weight, "correction": routing.correction},
             chosen,
-            {"top_k": routing.top_k, "scoring": routing.scoring},
+            routing.attributes,
         ),
         fused_node(
             "GroupedGatedLinear",
             f"{name}.experts.gate_up_proj",
             {"x": routing.x, "ids": chosen["ids"], "weight": gate_up},
             {"y": gated, **room("gate_up_proj", hidden)},
-            {"activation": experts.activation},
+            {"activation": experts.activation, "moe_tp_size": 1},
         ),
         fused_node(
             "GroupedLinear",
             f"{name}.experts.down_proj",
             {"x": gated, "ids": chosen["ids"], "shares": chosen["shares"], "weight": down},
             {"y": y, **room("down_proj", inner)},
+            {"moe_tp_size": 1},
         ),
     ]
     producer = experts.result.producer()

@@ -60,7 +60,7 @@ class _Match:
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:
     decisions = []
-    shared = _add_shared_inputs(graph)
+    shared = add_shared_inputs(graph)
     for index, attention in enumerate(nodes_of(graph, "Attention")):
         try:
             match = _match(attention)
@@ -78,9 +78,9 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
 def _match(attention: ir.Node) -> _Match:
     """Everything the fused operator needs. Raises MismatchError."""
     query_in, key_in, value_in, mask, past_key, past_value, lengths = (*attention.inputs, *[None] * 7)[:7]
-    _check_attributes(attention)
+    check_attributes(attention)
     expect(past_key is None and past_value is None, "it concatenates a past of its own instead of updating a cache")
-    expect(_is_total_length(lengths), "its key lengths are not past_lens plus the length of this step")
+    expect(is_total_length(lengths), "its key lengths are not past_lens plus the length of this step")
     key_cache, value_cache = match_cache(key_in, "key"), match_cache(value_in, "value")
     query = match_heads(query_in, "query")
     key, value = match_heads(key_cache.new, "key"), match_heads(value_cache.new, "value")
@@ -96,7 +96,8 @@ def _match(attention: ir.Node) -> _Match:
     return _Match(query, key, key_cache, value_cache, qkv, window, first, scale, softcap, output)
 
 
-def _check_attributes(attention: ir.Node) -> None:
+def check_attributes(attention: ir.Node) -> None:
+    """Raise MismatchError for what no fused attention computes."""
     expect(attribute(attention, "is_causal", 0) == 1, "it is not causal")
     softcap = attribute(attention, "softcap", 0.0)
     expect(softcap >= 0, f"its softcap is {softcap}, expected a cap, or 0 for none")
@@ -114,7 +115,8 @@ def _check_heads(query: Heads, key: Heads, value: Heads) -> None:
     expect(not both or query.norm_epsilon == key.norm_epsilon, "the norms of query and key differ in epsilon")
 
 
-def _is_total_length(value: ir.Value | None) -> bool:
+def is_total_length(value: ir.Value | None) -> bool:
+    """Whether ``value`` is past_lens plus the padded length of this step."""
     add = produced_by(value, "Add")
     if add is None:
         return False
@@ -122,9 +124,12 @@ def _is_total_length(value: ir.Value | None) -> bool:
     return any(is_past_lens(a) and is_sequence_extent(b) for a, b in ((left, right), (right, left)))
 
 
-def _add_shared_inputs(graph: ir.Graph) -> list[ir.Value]:
+def add_shared_inputs(graph: ir.Graph) -> list[ir.Value]:
     """cu_seqlens, past_lens and block_tables: how sequences lie in the packed rows and in the cache."""
-    past_lens = next(value for value in graph.inputs if value.name == PAST_LENS)
+    inputs = {str(value.name): value for value in graph.inputs}
+    past_lens = inputs[PAST_LENS]
+    if CU_SEQLENS in inputs:
+        return [inputs[CU_SEQLENS], past_lens, inputs[BLOCK_TABLES]]
     cu_seqlens = value_of(CU_SEQLENS, ir.DataType.INT32, [f"{NUM_SEQS}_plus_1"])
     block_tables = value_of(BLOCK_TABLES, ir.DataType.INT32, ["num_tables", "max_blocks_per_seq"])
     position = graph.inputs.index(past_lens)

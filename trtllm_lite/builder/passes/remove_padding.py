@@ -110,7 +110,7 @@ def _keeps_rows_apart(node: ir.Node, tokens: list[ir.Value], constants: list[ir.
             return attribute(node, "axis", -1) == -1
         case "TopK":
             return attribute(node, "axis", -1) == -1 and tokens == [node.inputs[0]]
-        case "ScatterElements":
+        case "ScatterElements" | "GatherElements" | "Concat":
             return attribute(node, "axis", 0) == -1 and not constants
         case "ReduceMax" | "ReduceSum":
             return integers(node.inputs[1]) == [-1] and attribute(node, "keepdims", 1) == 1

@@ -1,8 +1,8 @@
 """Mixtral (arXiv 2401.04088): Mistral whose MLPs are mixtures of experts."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.family import Family
-from trtllm_lite.convert.moe_parts import MoeParts
+from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.moe_parts import MOE_GGUF_KEYS, MoeParts
 from trtllm_lite.convert.rope_types import RopeDefaults
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts
@@ -33,4 +33,10 @@ def read_model(config: ConfigFields) -> Decoder:
     return parts.decoder(config, parts.layers(layer))
 
 
-FAMILY = Family(name="mixtral", architectures=("MixtralForCausalLM",), read_model=read_model, tensor_names=NAMES)
+FAMILY = Family(
+    name="mixtral",
+    architectures=("MixtralForCausalLM",),
+    read_model=read_model,
+    tensor_names=NAMES,
+    gguf=Gguf("llama", keys=MOE_GGUF_KEYS, interleaved_rope=True, has_experts=True),
+)

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.family import Family
-from trtllm_lite.convert.moe_parts import MOE_TENSOR_NAMES, MoeParts, qwen_scoring
+from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.moe_parts import MOE_GGUF_KEYS, MOE_TENSOR_NAMES, MoeParts, qwen_scoring
 from trtllm_lite.convert.source_tensors import Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts
 from trtllm_lite.network.decoder import Decoder
@@ -32,4 +32,5 @@ FAMILY = Family(
     architectures=("OlmoeForCausalLM",),
     read_model=read_model,
     tensor_names=MOE_TENSOR_NAMES,
+    gguf=Gguf("olmoe", keys=MOE_GGUF_KEYS, has_experts=True),
 )

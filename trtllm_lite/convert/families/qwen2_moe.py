@@ -1,8 +1,9 @@
 """Qwen1.5-MoE and Qwen2-57B-A14B (arXiv 2407.10671): Qwen2 with experts, and one expert that all tokens share."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.moe_parts import (
+    MOE_GGUF_KEYS,
     MOE_TENSOR_NAMES,
     MoeParts,
     expect_no_windows,
@@ -14,7 +15,6 @@ from trtllm_lite.convert.source_tensors import Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
-from trtllm_lite.network.mlp import GatedMlp
 from trtllm_lite.network.moe import SharedExpert
 
 _SHARED = "model.layers.{layer}.mlp.shared_expert"
@@ -38,10 +38,8 @@ def read_model(config: ConfigFields) -> Decoder:
     experts = MoeParts.read(config, parts, wide, qwen_scoring(config))
 
     def shared(tensors: Tensors) -> SharedExpert:
-        hidden = parts.sizes.hidden_size
-        gate, up = (tensors.linear(role, shared_wide, hidden) for role in ("shared_gate_proj", "shared_up_proj"))
-        mlp = GatedMlp(gate, up, tensors.linear("shared_down_proj", hidden, shared_wide), parts.activation)
-        return SharedExpert(mlp, tensors.weight("shared_expert_gate", 1, hidden))
+        gate = tensors.weight("shared_expert_gate", 1, parts.sizes.hidden_size)
+        return SharedExpert(parts.mlp_of(tensors, "shared_", shared_wide), gate)
 
     def layer(tensors: Tensors, number: int) -> Layer:
         attention = parts.attention(parts.projections(tensors, bias))
@@ -55,4 +53,9 @@ FAMILY = Family(
     architectures=("Qwen2MoeForCausalLM",),
     read_model=read_model,
     tensor_names=NAMES,
+    gguf=Gguf(
+        "qwen2moe",
+        keys={**MOE_GGUF_KEYS, "expert_shared_feed_forward_length": "shared_expert_intermediate_size"},
+        has_experts=True,
+    ),
 )

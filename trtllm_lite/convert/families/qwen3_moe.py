@@ -1,8 +1,9 @@
 """Qwen3 with mixtures of experts (arXiv 2505.09388), such as Qwen3-30B-A3B: Qwen3 but for the MLPs."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.moe_parts import (
+    MOE_GGUF_KEYS,
     MOE_TENSOR_NAMES,
     MoeParts,
     expect_no_windows,
@@ -38,4 +39,6 @@ FAMILY = Family(
     architectures=("Qwen3MoeForCausalLM",),
     read_model=read_model,
     tensor_names=MOE_TENSOR_NAMES,
+    # llama.cpp divides shares by their sum in all Qwen3 mixtures.
+    gguf=Gguf("qwen3moe", keys=MOE_GGUF_KEYS, config=lambda _: {"norm_topk_prob": True}, has_experts=True),
 )

@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.decoder_fields import read_layer_types
+from trtllm_lite.convert.decoder_fields import read_layer_types, read_rotating_layers
 from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.rope_types import RopeDefaults
 from trtllm_lite.convert.source_tensors import Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts
-from trtllm_lite.errors import shown
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 
@@ -19,7 +18,7 @@ def read_model(config: ConfigFields) -> Decoder:
     """Read the config; with ``use_sliding_window`` the layers without RoPE have the window, or those that it names."""
     parts = LlamaParts.read(config, rope=ROPE)
     attention_bias, mlp_bias = config.flag("attention_bias"), config.flag("mlp_bias")
-    rotates = _read_rotates(config, parts.sizes.num_hidden_layers)
+    rotates = read_rotating_layers(config, parts.sizes.num_hidden_layers)
     window = config.integer("sliding_window", 0) * config.flag("use_sliding_window")
     config.take("max_window_layers")  # published configs have it, and the models ignore it
     slides = read_layer_types(config, [window > 0 and not rotated for rotated in rotates])
@@ -32,19 +31,6 @@ def read_model(config: ConfigFields) -> Decoder:
         return parts.pre_norm_layer(tensors, attention, parts.gated_mlp(tensors, parts.activation, mlp_bias))
 
     return parts.decoder(config, parts.layers(layer), tied=True)
-
-
-def _read_rotates(config: ConfigFields, layers: int) -> list[bool]:
-    """For each layer whether it has RoPE: ``no_rope_layers`` has, despite its name, a 1 for each that has."""
-    interval = config.integer("no_rope_layer_interval", 4)
-    default = [(number + 1) % interval != 0 for number in range(layers)]
-    given = config.take("no_rope_layers")
-    if given is None:
-        return default
-    if not isinstance(given, list) or len(given) < layers or not all(value in (0, 1) for value in given):
-        config.problem("no_rope_layers", f"expected {layers} times 0 or 1, found {shown(given)}")
-        return default
-    return [value == 1 for value in given[:layers]]
 
 
 FAMILY = Family(

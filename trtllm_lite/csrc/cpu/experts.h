@@ -20,6 +20,7 @@ struct Experts {
   std::int64_t panels;
   const Tensor& gathered;  // room for rows of in_features
   const Tensor& members;   // room for a number for each row
+  std::int64_t first;      // the number of the first expert in `weight`; ids of others are left out
 
   // Calls `epilogue` for the rows and panels of each expert, by rising number of experts. What it is given as row
   // counts into `members`, which then holds row * top_k + slot of the rows that have the expert in that slot; their
@@ -51,7 +52,7 @@ struct Experts {
     std::int64_t count = 0;
     for (std::int64_t row = 0; row < ids.shape[0]; ++row) {
       for (std::int64_t member = row * top_k; member < (row + 1) * top_k; ++member) {
-        if (chosen[member] != expert) continue;
+        if (chosen[member] - first != expert) continue;
         to[count++] = static_cast<std::int32_t>(member);
         break;
       }

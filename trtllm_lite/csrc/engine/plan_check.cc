@@ -142,9 +142,10 @@ void check_cache_groups(const KvCache& cache, const RankMapping& mapping) {
 
 // A layer finds in its group's tables all that its own window reaches. (What calls say besides is checked by then.)
 void check_group_of(const CallInstruction& call, const KvCache& cache) {
-  if (call.op != "PagedAttention") return;
+  if (call.op != "PagedAttention" && call.op != "LatentAttention") return;
   const auto attribute = [&](const char* name) { return std::get<std::int64_t>(call.attributes.at(name)); };
-  const std::int64_t number = attribute("cache_group"), window = attribute("window");
+  const std::int64_t number = attribute("cache_group");
+  const std::int64_t window = call.attributes.contains("window") ? attribute("window") : 0;
   if (number >= std::ssize(cache.groups)) {
     fail("programs",
          "expected a cache_group below " + std::to_string(cache.groups.size()) + ", found " + std::to_string(number));

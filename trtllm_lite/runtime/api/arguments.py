@@ -27,8 +27,8 @@ def _same(names: str, remedy: str, *neutral: Any) -> dict[str, Unsupported]:
 _LORA = "adapters are directories that PEFT wrote: pass them as lora_dir"
 _AUTOMATIC = "engines for GPUs choose this themselves; leave it out"
 _DIVIDED = (
-    "engines are divided among devices by tensor_parallel_size and pipeline_parallel_size, and in no other way yet; "
-    "leave it out"
+    "engines are divided among devices by tensor_parallel_size, moe_expert_parallel_size and pipeline_parallel_size, "
+    "and in no other way yet; leave it out"
 )
 _WINDOWS = "attention windows are part of the model and travel in the engine; leave it out"
 _SINKS = "attention sinks are not supported; leave it out"
@@ -78,7 +78,7 @@ GENERATE: Mapping[str, Unsupported] = {
 LLM: Mapping[str, Unsupported] = {
     **_same("trust_remote_code", "code that comes with a model is never run; leave it out"),
     **_same("context_parallel_size gpus_per_node", _DIVIDED, 1),
-    **_same("moe_tensor_parallel_size moe_expert_parallel_size moe_cluster_parallel_size", _DIVIDED, 1, -1),
+    **_same("moe_tensor_parallel_size moe_cluster_parallel_size", _DIVIDED, 1, -1),
     **_same("enable_attention_dp", _DIVIDED),
     **_same("allreduce_strategy", "an engine's own counts: build it with --allreduce_strategy, and pass it", "AUTO"),
     **_same("cuda_graph_config attn_backend torch_compile_config sampler_type", _AUTOMATIC, "auto"),

@@ -221,7 +221,7 @@ def test_engines_that_contradict_themselves_are_refused(tmp_path: Path) -> None:
     assert "rows that are all of one size" in refusal(lambda toy: collectives(toy)[1].update(y_features=50))
     assert "to lie inside tensor part" in refusal(lambda toy: collectives(toy)[1].update(y=collectives(toy)[1]["x"]))
     assert "expected one called last_tokens" in refusal(lambda toy: toy.plan["outputs"].pop("last_tokens"))
-    alone = {"tp_size": 1, "rank": 0, "pp_size": 2}
+    alone = {"tp_size": 1, "rank": 0, "pp_size": 2, "moe_ep_size": 1}
     assert "expected NCCL for the GPUs of one stage" in refusal(lambda toy: toy.manifest.update(mapping=alone))
 
 

@@ -1,0 +1,32 @@
+// What a valid call of Router fulfils beyond its schema: its groups divide the experts, and hold enough of them.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "engine/records.h"
+#include "router/groups.h"
+#include "router_schema.h"
+
+namespace tl {
+namespace router {
+
+inline std::string check(std::span<const PlanTensor* const> inputs, std::span<const AttributeValue> values) {
+  const auto [top_k, scoring, num_groups, top_groups, num_best, scale] =
+      attributes_of(KernelArgs{nullptr, nullptr, values.data(), nullptr});
+  const std::int64_t experts = inputs[kWeight]->shape[1].value;
+  if (num_groups < 1 || num_groups > kMaxGroups || experts % num_groups != 0) {
+    return "num_groups: expected a divisor of " + std::to_string(experts) + " experts up to " +
+           std::to_string(kMaxGroups) + ", found " + std::to_string(num_groups);
+  }
+  if (top_groups < 1 || top_groups > num_groups || top_k > top_groups * (experts / num_groups)) {
+    return "top_groups: expected up to " + std::to_string(num_groups) + " groups that have " + std::to_string(top_k) +
+           " experts, found " + std::to_string(top_groups);
+  }
+  if (num_best >= 1 && num_best <= experts / num_groups) return "";
+  return "num_best: expected up to the " + std::to_string(experts / num_groups) + " experts of a group, found " +
+         std::to_string(num_best);
+}
+
+}  // namespace router
+}  // namespace tl

@@ -1,0 +1,32 @@
+"""DeepSeek-V2 and V2-Lite (arXiv 2405.04434): attention over latents, and experts beside one that all tokens share."""
+
+from dataclasses import replace
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.deepseek_parts import deepseek_experts, deepseek_layers, read_groups
+from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.latent_parts import LATENT_TENSOR_NAMES, LatentParts
+from trtllm_lite.network.decoder import Decoder
+
+NAMES = {role: name for role, name in LATENT_TENSOR_NAMES.items() if role != "correction"}
+
+
+def read_model(config: ConfigFields) -> Decoder:
+    """Read the config; with ``topk_method`` group_limited_greedy experts are of the groups that have the best one."""
+    parts = LatentParts.read_latent(config, rotates_pairs=True)
+    for key, value in (("scoring_func", "softmax"), ("norm_topk_prob", False), ("mlp_bias", False)):
+        config.expect(key, value)
+    config.expect("topk_method", "greedy", "group_limited_greedy")
+    experts = deepseek_experts(config, parts, "softmax", inner=1407, scale=1.0)
+    groups = read_groups(config, experts, num_best=1, defaults=(1, 1))
+    if config.take("topk_method") == "group_limited_greedy":
+        experts = replace(experts, groups=groups)
+    return parts.decoder(config, deepseek_layers(config, parts, experts, first_dense=0, num_shared=2))
+
+
+FAMILY = Family(
+    name="deepseek_v2",
+    architectures=("DeepseekV2ForCausalLM",),
+    read_model=read_model,
+    tensor_names=NAMES,
+)

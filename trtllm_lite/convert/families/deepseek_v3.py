@@ -1,0 +1,34 @@
+"""DeepSeek-V3 and R1 (arXiv 2412.19437): V2 whose router scores by sigmoids, with corrections for the choice.
+
+The layer that predicts a further token (MTP) is left out.
+"""
+
+from dataclasses import replace
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.deepseek_parts import deepseek_experts, deepseek_layers, read_groups
+from trtllm_lite.convert.family import ROTARY_BUFFERS, Family
+from trtllm_lite.convert.latent_parts import LATENT_TENSOR_NAMES, LatentParts
+from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.moe import Scoring
+
+
+def read_model(config: ConfigFields) -> Decoder:
+    """Read the config; ``rope_interleave`` says whether RoPE rotates neighbours."""
+    parts = LatentParts.read_latent(config, rotates_pairs=config.flag("rope_interleave", True))
+    config.expect("scoring_func", "sigmoid")
+    config.expect("topk_method", "noaux_tc")
+    config.integer("num_nextn_predict_layers", 0, minimum=0)
+    scoring: Scoring = "normalized_sigmoid" if config.flag("norm_topk_prob", True) else "sigmoid"
+    experts = replace(deepseek_experts(config, parts, scoring, inner=2048, scale=2.5), is_corrected=True)
+    experts = replace(experts, groups=read_groups(config, experts, num_best=2, defaults=(8, 4)))
+    return parts.decoder(config, deepseek_layers(config, parts, experts, first_dense=3, num_shared=1))
+
+
+FAMILY = Family(
+    name="deepseek_v3",
+    architectures=("DeepseekV3ForCausalLM",),
+    read_model=read_model,
+    tensor_names=LATENT_TENSOR_NAMES,
+    ignored_tensors=(*ROTARY_BUFFERS, r"model\.layers\.61\..*"),  # the layer behind the 61 of the published models
+)

@@ -1,0 +1,62 @@
+"""Granite 3 with mixtures of experts (arXiv 2408.13359), such as 3.0 1B-A400M, perhaps with a shared expert."""
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.granite_parts import GGUF_KEYS, GraniteParts
+from trtllm_lite.convert.moe_parts import MOE_GGUF_KEYS, MoeParts
+from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
+from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.layers import Layer
+from trtllm_lite.network.linear import Linear
+from trtllm_lite.network.mlp import GatedMlp
+from trtllm_lite.network.moe import SharedExpert
+
+_MOE, _SHARED = "model.layers.{layer}.block_sparse_moe", "model.layers.{layer}.shared_mlp"
+NAMES = {
+    **{role: name for role, name in TENSOR_NAMES.items() if role not in ("gate_proj", "up_proj", "down_proj")},
+    "router": f"{_MOE}.router.layer",
+    "experts_gate_up_proj": f"{_MOE}.input_linear",
+    "experts_down_proj": f"{_MOE}.output_linear",
+    "shared_gate_up_proj": f"{_SHARED}.input_linear",
+    "shared_down_proj": f"{_SHARED}.output_linear",
+}
+
+
+def read_model(config: ConfigFields) -> Decoder:
+    """Read the config; without a ``shared_intermediate_size`` there is no shared expert."""
+    granite = GraniteParts.read(config, NAMES)
+    parts = granite.parts
+    experts = MoeParts.read(config, parts, parts.sizes.intermediate_size, "softmax_of_chosen")
+    shared_wide = config.integer("shared_intermediate_size", 0, minimum=0)
+
+    def shared(tensors: Tensors) -> SharedExpert:
+        hidden = parts.sizes.hidden_size
+        gate, up = tensors.weight("shared_gate_up_proj", 2 * shared_wide, hidden).split(shared_wide, shared_wide)
+        down = tensors.linear("shared_down_proj", hidden, shared_wide)
+        return SharedExpert(GatedMlp(Linear(gate), Linear(up), down, parts.activation))
+
+    def layer(tensors: Tensors, _: int) -> Layer:
+        mlp = experts.fused_moe(tensors, shared(tensors) if shared_wide else None)
+        return parts.pre_norm_layer(tensors, granite.attention(tensors), mlp)
+
+    return granite.decoder(config, parts.layers(layer))
+
+
+FAMILY = Family(
+    name="granitemoe",
+    architectures=("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
+    read_model=read_model,
+    tensor_names=NAMES,
+    gguf=Gguf(
+        "granitemoe",
+        roles={"blk.{layer}.ffn_down_exps": "experts_down_proj"},
+        keys={**GGUF_KEYS, **MOE_GGUF_KEYS, "expert_shared_feed_forward_length": "shared_intermediate_size"},
+        interleaved_rope=True,
+        optional_bias=True,
+        has_experts=True,
+        joined={
+            "experts_gate_up_proj": ("blk.{layer}.ffn_gate_exps", "blk.{layer}.ffn_up_exps"),
+            "shared_gate_up_proj": ("blk.{layer}.ffn_gate_shexp", "blk.{layer}.ffn_up_shexp"),
+        },
+    ),
+)

@@ -1,0 +1,66 @@
+"""What the Granite models have in common: Llama's parts with four constant factors.
+
+They are on embeddings, on scores (instead of 1/sqrt(head_dim)), on what each block adds to the residual stream, and
+below the logits. The residual stream is held here divided by its factor: blocks then add to it as they are, because
+norms cancel a factor if their epsilon is divided by its square, and embeddings are multiplied anyway.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
+from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.network.attention import Attention
+from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.ends import Embedding, Head
+from trtllm_lite.network.layers import Layer
+
+GGUF_KEYS = {
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}
+
+
+@dataclass(frozen=True)
+class GraniteParts:
+    """Makes what the factors change; all else ``parts`` make. With ``bias`` attention's projections have biases."""
+
+    parts: LlamaParts
+    bias: bool
+    residual: float
+    embedding: float
+    scores: float
+    logits: float
+
+    @classmethod
+    def read(cls, config: ConfigFields, names: Mapping[str, str] = TENSOR_NAMES) -> "GraniteParts":
+        """Read the keys that all Granite models have; absent factors are 1."""
+        residual = _factor(config, "residual_multiplier")
+        parts = LlamaParts.read(config, names, stream_scale=residual)
+        embedding, scores = (_factor(config, f"{key}_multiplier") for key in ("embedding", "attention"))
+        logits = _factor(config, "logits_scaling")
+        return cls(parts, config.flag("attention_bias"), residual, embedding, scores, logits)
+
+    def attention(self, tensors: Tensors) -> Attention:
+        """The attention of one layer."""
+        return replace(self.parts.attention(self.parts.projections(tensors, self.bias, self.bias)), scale=self.scores)
+
+    def decoder(self, config: ConfigFields, layers: tuple[Layer, ...]) -> Decoder:
+        """A decoder of ``layers``."""
+        parts = self.parts
+        table = parts.tensors.weight("embedding", parts.sizes.vocab_size, parts.sizes.hidden_size)
+        final_norm = parts.norm(parts.tensors, "final_norm", parts.sizes.hidden_size)
+        head = Head(parts.head(config.flag("tie_word_embeddings")), scale=1 / self.logits)
+        first = Embedding(table, scale=self.embedding / self.residual)
+        return Decoder(parts.sizes, first, layers, final_norm, head, stream_scale=self.residual)
+
+
+def _factor(config: ConfigFields, key: str) -> float:
+    factor = config.number(key, 1.0)
+    if 1e-6 <= factor <= 1e6:  # so that float32 holds their quotients and squares
+        return factor
+    config.problem(key, f"expected a factor from 1e-6 to 1e6, found {factor}")
+    return 1.0
