@@ -29,6 +29,16 @@ def _gelu_tanh(x: np.ndarray) -> np.ndarray:
 
 ACTIVATIONS: dict[str, Function] = {"none": lambda x: x, "silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
 
+_SWIGLU_ALPHA, _SWIGLU_LIMIT = 1.702, 7.0
+
+
+def gated(name: str, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+    """What the gating ``name`` makes of both, best in float64: activation(gate) * up, or swiglu_oai."""
+    if name != "swiglu_oai":
+        return activate(name, gate) * up
+    gate, up = np.minimum(gate, _SWIGLU_LIMIT), np.clip(up, -_SWIGLU_LIMIT, _SWIGLU_LIMIT)
+    return gate * _sigmoid(_SWIGLU_ALPHA * gate) * (up + 1)
+
 
 def activate(name: str, x: np.ndarray) -> np.ndarray:
     """Apply the activation ``name`` to ``x``, which is best in float64."""

@@ -21,7 +21,10 @@ NETWORK_FAMILIES = (  # of Hugging Face
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "granite", "olmo2", "olmo3"),
 )
-GPU_MOE_FAMILIES = ("granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")  # of Hugging Face
+GPU_MOE_FAMILIES = (  # of Hugging Face
+    *("gpt_oss", "granitemoe", "mixtral", "olmoe"),
+    *("qwen2_moe", "qwen3_moe"),
+)
 MOE_FAMILIES = (*GPU_MOE_FAMILIES, "deepseek_v2", "deepseek_v3")  # of Hugging Face, on CPUs
 ENCODER_FAMILIES = ("bert", "roberta", "mpnet", "modernbert")  # which embed texts
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
@@ -115,6 +118,14 @@ _FAMILY: dict[str, dict[str, Any]] = {
         **{"embedding_multiplier": 1.7, "residual_multiplier": 0.3, "attention_multiplier": 0.2, "logits_scaling": 1.5},
         "tie_word_embeddings": True,
     },
+    "gpt_oss": {
+        **{"head_dim": 14, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 37},
+        **{"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        "rope_parameters": {
+            **{"rope_type": "yarn", "rope_theta": 150.0, "factor": 4.0, "truncate": False},
+            **{"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 32},
+        },
+    },
     "deepseek_v2": {
         **{"num_key_value_heads": 6, "q_lora_rank": None, "kv_lora_rank": 20, "v_head_dim": 14},
         **{"qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "n_routed_experts": 7, "num_experts_per_tok": 3},
@@ -175,6 +186,8 @@ def tiny_model(
                 parameter.copy_(noise * 1.5 / parameter.shape[-1] ** 0.5)
             elif name.endswith("bias"):
                 parameter.copy_(noise * 0.5)
+            elif name.endswith("sinks"):
+                parameter.copy_(noise * 2)
             else:
                 parameter.copy_((0 if family.startswith("gemma") else 1) + noise * 0.2)  # Gemma's norms add the 1
             parameter.data = parameter.data.to(dtype)  # parameters only: .to() would round RoPE's frequencies as well
@@ -193,7 +206,7 @@ def round_matrices(model: PreTrainedModel, dtype: str) -> PreTrainedModel:
     """``model``, in float32, with everything rounded that a checkpoint stores in ``dtype``."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.ndim >= 2 and not is_router(name):
+            if parameter.ndim >= 2 and not is_router(name) and not name.endswith("bias"):
                 parameter.copy_(parameter.to(getattr(torch, dtype)).float())
         for module in model.modules():
             if isinstance(scale := getattr(module, "embed_scale", None), torch.Tensor):  # of Gemma

@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from tests.models import save_tokenizer
+from tests.models import save_model, save_tokenizer
 
 Tensors = dict[str, torch.Tensor]
 Quantize = Callable[[torch.Tensor], tuple[Tensors, torch.Tensor]]  # of a matrix [out, in]: what is stored and meant
@@ -60,6 +61,30 @@ def write_quantized(model: PreTrainedModel, directory: Path, layout: Layout) -> 
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps({**config, "quantization_config": layout.settings}))
+    return model
+
+
+def write_mxfp4_experts(model: PreTrainedModel, directory: Path) -> PreTrainedModel:
+    """Write gpt-oss with random experts as it is published, and give ``model`` what transformers makes of them.
+
+    Of each of ``gate_up_proj`` and ``down_proj`` there are blocks of 32 elements and their powers of two.
+    """
+    save_model(model, directory)
+    path, generator = directory / "model.safetensors", torch.Generator().manual_seed(3)
+    tensors = load_file(path)
+    parameters = dict(model.named_parameters())
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, depth, rows = tensors.pop(name).shape
+        shape = (experts, rows, depth // 32)
+        blocks = torch.randint(256, (*shape, 16), dtype=torch.uint8, generator=generator)
+        scales = torch.randint(122, 125, shape, dtype=torch.uint8, generator=generator)
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        parameters[name].data = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+    save_file(tensors, path, metadata={"format": "pt"})
+    config = json.loads((directory / "config.json").read_text())
+    kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    settings = {"quant_method": "mxfp4", "modules_to_not_convert": kept}
+    (directory / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
     return model
 
 

@@ -1,5 +1,6 @@
 // The tiles of products with experts: for each group of rows that have chosen an expert, those of its weights. Macros
-// as in cuda/tiled_linear.cuh, of kernels without clusters, and those of cuda/chosen_experts.cuh.
+// as in cuda/tiled_linear.cuh, of kernels without clusters, and those of cuda/chosen_experts.cuh; TL_BIAS (1: an Op has
+// the bias of all experts).
 //
 // A group has as many rows as a tile copies of x: those that it lacks are the next group's, or nobody's, and are
 // multiplied but not stored. Groups of one expert follow each other, and read its weights at about the same time.
@@ -41,6 +42,7 @@ struct GroupTiles {
   __device__ __forceinline__ static Op at(const Op& op, const Place& place) {
     Op of_expert = op;
     if constexpr (kScaledRows) of_expert.scales.weight += place.weights;
+    if constexpr (TL_BIAS != 0) of_expert.bias += place.weights;
     return of_expert;
   }
 };

@@ -58,6 +58,11 @@ struct RowState {
     for (int half = 0; half < 2; ++half) sums[half] = sum[half];
     *this = RowState{};
   }
+  // Behind all keys of a row: one more with this exponent, whose value is zero. A sink far above all scores makes an
+  // infinite sum, and the output zero.
+  __device__ __forceinline__ void add_sink(int half, float exponent, int lane) {
+    if (lane % 4 == 0) sum[half] += exp2_fast(exponent - maximum[half]);
+  }
   // Turns scores into weights; the output so far must then be multiplied by `correction` (rescale). Masked scores stay
   // far below any other after scaling, since scale is positive.
   template <int kFragments>

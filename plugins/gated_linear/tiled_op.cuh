@@ -22,7 +22,7 @@ struct TiledGatedOp {
   }
   // Of SiLU, gate / (1 + exp(-gate)) * up in five instructions; an exponential past float32 makes it 0, its limit.
   __device__ __forceinline__ static float gated(float gate, float up) {
-    if constexpr (TL_ACTIVATION != 1) return activate<TL_ACTIVATION>(gate) * up;
+    if constexpr (TL_ACTIVATION != 1) return tl::gated<TL_ACTIVATION>(gate, up);
     float power, inverse;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(gate * -1.44269504f));
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));

@@ -16,21 +16,32 @@ void grouped_gated_linear(const KernelArgs& args) {
   const std::int64_t features = weight.shape[2], top_k = ids.shape[1];
   const auto* members = args.outputs[grouped_gated_linear::kMembers].as<const std::int32_t>();
   float* y = args.outputs[grouped_gated_linear::kY].as<float>();
-  const auto finish = [=](const float* sums, std::int64_t member, std::int64_t panel) {
-    float* to = y + members[member] * features;
-    const std::int64_t first = panel * kHalf, last = min(first + kHalf, features);
-    for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
-      store_first(to + n, activate(activation, load(sums)) * load(sums + kHalf), last - n);
-    }
+  const auto* biases = args.inputs[grouped_gated_linear::kBias].as<const float>();
+  const auto finish_of = [=](std::int64_t expert) {
+    const float* bias = biases ? biases + expert * 2 * features : nullptr;
+    return [=](const float* sums, std::int64_t member, std::int64_t panel) {
+      float* to = y + members[member] * features;
+      const std::int64_t first = panel * kHalf, last = min(first + kHalf, features);
+      for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
+        Vec gate = load(sums), up = load(sums + kHalf);
+        if (bias) {
+          gate = gate + load_first(bias + n, last - n);
+          up = up + load_first(bias + features + n, last - n);
+        }
+        store_first(to + n, gated(activation, gate, up), last - n);
+      }
+    };
   };
+  const PackedWeight packed{weight, args.inputs[grouped_gated_linear::kWeightScale],
+                            args.inputs[grouped_gated_linear::kWeightOffset]};
   const Experts experts{ids,
-                        weight,
+                        packed,
                         ceil_div(features, kHalf),
                         args.outputs[grouped_gated_linear::kGathered],
                         args.outputs[grouped_gated_linear::kMembers],
                         first};
   experts.multiply_each(
-      args, [&](std::int32_t member) { return x.as<const float>() + member / top_k * x.shape[1]; }, Epilogue(finish));
+      args, [&](std::int32_t member) { return x.as<const float>() + member / top_k * x.shape[1]; }, finish_of);
 }
 
 }  // namespace tl::TL_ISA

@@ -1,11 +1,11 @@
-// GroupedGatedLinear for at most 16 rows: y[m, s] = share * activation(g) * u with g, u = [rms_norm](x[m]) @ w[0].T,
-// w[1].T, where w are the weights of the expert that row m has chosen in slot s, and share its share.
+// GroupedGatedLinear for at most 16 rows: y[m, s] = share * activation(g) * u with g, u = [rms_norm](x[m]) @ w[0].T [+
+// b[0]], w[1].T [+ b[1]], where w and b are of the expert that row m has chosen in slot s, and share is its share.
 //
 // The weights of every chosen expert are read once and multiplied with all rows, of whose results those are kept that
 // chose the expert. Bytes: 4*I*K for each chosen expert, half where they are bytes. Floor: bytes / bandwidth (8 experts
 // of I = 768, K = 2048: 50 MB, 11.3 us at 4.47 TB/s); the list of experts is known when the kernel before has ended, so
 // that no weights are asked for earlier. Launch and macros as in linear/cuda.cuh, and those of cuda/chosen_experts.cuh;
-// TL_OUT is the number of gated features I, TL_ACTIVATION as in cuda/activation.cuh.
+// TL_OUT is the number of gated features I, TL_BIAS 0 or 1, TL_ACTIVATION as in cuda/activation.cuh.
 #include "cuda/activation.cuh"
 #include "cuda/chosen_experts.cuh"
 #include "cuda/stream_linear.cuh"
@@ -20,6 +20,7 @@ struct GroupedGatedOp {
   const void* weight;
   BlockNumbers numbers;
   const float* scale;  // [experts, 2, TL_OUT]
+  const float* bias;   // likewise
   ChosenExperts chosen;
   const float* shares;  // [rows, kTopK]
   u16* y;               // [rows, kTopK, TL_OUT]
@@ -29,18 +30,27 @@ struct GroupedGatedOp {
   }
   __device__ __forceinline__ int num_rows(int, int) const { return 8; }
   __device__ __forceinline__ int slot(int tile, int m) const { return m * kTopK + chosen[tile / kTiles].slots[m]; }
+  // The tile's first number among those of all rows of all experts.
+  __device__ __forceinline__ u64 first_number(int tile) const {
+    return first_row(chosen[tile / kTiles].expert * kTiles + tile % kTiles, 0);
+  }
   __device__ __forceinline__ Begun begin(int tile, int f, int m) const {
     Begun begun{shares[slot(tile, m)], 0.0f, 1.0f, 1.0f};
     if constexpr (kScaledRows) {
-      const float* of_tile = scale + first_row(chosen[tile / kTiles].expert * kTiles + tile % kTiles, 0) + f;
+      const float* of_tile = scale + first_number(tile) + f;
       begun.scale_a = of_tile[0];
       begun.scale_b = of_tile[TL_OUT];
     }
     return begun;
   }
   __device__ __forceinline__ void store(int tile, int f, int m, float gate, float up, Begun begun) const {
+    if constexpr (TL_BIAS != 0) {
+      const float* of_tile = bias + first_number(tile) + f;
+      gate += of_tile[0];
+      up += of_tile[TL_OUT];
+    }
     y[static_cast<u64>(slot(tile, m)) * TL_OUT + tile % kTiles * 8 + f] =
-        pack1(activate<TL_ACTIVATION>(gate) * up * begun.x);
+        pack1(gated<TL_ACTIVATION>(gate, up) * begun.x);
   }
 };
 
@@ -64,10 +74,10 @@ struct WalkOf<GroupedGatedOp> {
 
 extern "C" __global__ void __launch_bounds__(tl::kFewRowsThreads, 1)
     grouped_gated_linear(tl::u16* y, const tl::u16* x, const void* weight, const void* weight_scale,
-                         const void* weight_offset, const float* norm_weight, const int* chosen, const float* shares,
-                         int rows, float epsilon, float x_scale) {
+                         const void* weight_offset, const float* bias, const float* norm_weight, const int* chosen,
+                         const float* shares, int rows, float epsilon, float x_scale) {
   const float* scale = static_cast<const float*>(weight_scale);
   tl::few_rows_linear<TL_IN, TL_NORM>(
       {x, x_scale}, norm_weight, epsilon, rows,
-      tl::GroupedGatedOp{weight, {weight_scale, weight_offset}, scale, {chosen}, shares, y});
+      tl::GroupedGatedOp{weight, {weight_scale, weight_offset}, scale, bias, {chosen}, shares, y});
 }

@@ -23,15 +23,17 @@ def stream(
     *,
     activation: str,
     norm: tuple[Buffer, float] | None = None,
+    bias: Buffer | None = None,
 ) -> Launch:
     """y [rows, top_k, out] = share * activation(g) * u of each row's experts, which ``chosen`` lists."""
     out_features = weight.values.shape[-2]
     assert isinstance(out_features, int)
-    flags = {"TL_NORM": int(norm is not None), "TL_ACTIVATION": ACTIVATION_FLAGS[activation], **choice.defines}
+    flags = {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None), **choice.defines}
+    flags["TL_ACTIVATION"] = ACTIVATION_FLAGS[activation]
     specialised = how.kernel("grouped_gated_linear/cuda.cuh", "grouped_gated_linear", weight, flags)
     most = min(choice.experts, how.tokens * choice.top_k)
     norm_weight, epsilon = norm or (None, 0.0)
-    operands = (weight.values, *weight.numbers, norm_weight, chosen, shares, rows, epsilon, how.x_scale)
+    operands = (weight.values, *weight.numbers, bias, norm_weight, chosen, shares, rows, epsilon, how.x_scale)
     return launch(specialised, stream_grid(most * out_features // 8), y, x, *operands)
 
 
@@ -44,26 +46,36 @@ def sort_rows(
     return launch(specialised, (rows,), to, x, ids, within, first)
 
 
-def tiled(y: Buffer, x: Buffer, weight: WeightBuffers, groups: Buffer, how: GroupTiling, *, activation: str) -> Launch:
+def tiled(
+    y: Buffer,
+    x: Buffer,
+    weight: WeightBuffers,
+    groups: Buffer,
+    how: GroupTiling,
+    *,
+    activation: str,
+    bias: Buffer | None = None,
+) -> Launch:
     """y = activation(g) * u of rows that are sorted by expert."""
     flags = {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_Y_TYPE": 0, "TL_ADDED": 0}
+    flags["TL_BIAS"] = int(bias is not None)
     specialised = how.kernel("grouped_gated_linear/tiled.cuh", "grouped_gated_linear_tiled", weight, flags)
-    return launch(specialised, how.grid(), *how.maps(x, weight), y, *weight.numbers, None, groups, 0.0)
+    return launch(specialised, how.grid(), *how.maps(x, weight), y, *weight.numbers, None, bias, groups, 0.0)
 
 
 def lower(op: Lowering) -> list[Command]:
     """The streaming kernel, or the sort of rows and the tiled one."""
     check_vectors(op)
     choice, weight, x, y = choice_of(op), op.weight(), op.rows("x"), op.new("y")
-    activation = op.attribute("activation")
+    how_gated = {"activation": op.attribute("activation"), "bias": op.optional_vector("bias")}
     if op.has("chosen"):
         how = op.streaming()
         assert how is not None
         lists = op.rows("chosen"), op.rows("shares")
-        return [stream(y, x, weight, *lists, op.num_rows("y"), how, choice, activation=activation, norm=op.norm())]
+        return [stream(y, x, weight, *lists, op.num_rows("y"), how, choice, norm=op.norm(), **how_gated)]
     rows = Buffer(f"{op.name}.sorted", op.dtype, (op.extents("y")[0], choice.top_k, features(x)))
     places = op.rows("ids"), op.rows("within"), op.rows("first")
     return [
         sort_rows(rows, x, *places, op.num_rows("y"), choice),
-        tiled(y, rows, weight, op.rows("groups"), group_tiling(op), activation=activation),
+        tiled(y, rows, weight, op.rows("groups"), group_tiling(op), **how_gated),
     ]

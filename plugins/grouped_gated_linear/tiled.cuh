@@ -1,17 +1,44 @@
 // GroupedGatedLinear for many rows on sm_90a, of rows that are sorted by expert: y = activation(g) * u with g, u = x @
-// w[0].T, w[1].T, where w are the weights of the row's expert.
+// w[0].T [+ b[0]], w[1].T [+ b[1]], where w and b are of the row's expert.
 //
 // Bytes: 4*I*K for each chosen expert, 2*(K + I) a row. FLOPs: 4*I*K a row. Floor: bytes / bandwidth up to about 180
 // rows an expert (128 experts of I = 768, K = 2048: 805 MB, 180 us at 4.47 TB/s), FLOPs / rate from there on. Launch
-// and macros as in cuda/tiled_linear.cuh, gated_linear/tiled.cuh and cuda/chosen_experts.cuh.
+// and macros as in cuda/tiled_linear.cuh, gated_linear/tiled.cuh and cuda/chosen_experts.cuh; TL_BIAS (0 or 1).
 #include "cuda/grouped_tiles.cuh"
 #include "gated_linear/tiled_op.cuh"
+
+namespace tl {
+
+struct BiasedGatedOp : TiledGatedOp {
+  const float* bias;  // [2, TL_OUT] of the tile's expert
+
+  template <int kBoth>
+  __device__ __forceinline__ void finish(float (&sums)[kBoth][4], int row, int column, int rows, int columns) const {
+    if constexpr (TL_BIAS != 0) {
+      static_assert(!kScaledRows, "scales would be applied to the bias");
+      constexpr int kCount = kBoth / 2;
+#pragma unroll
+      for (int f = 0; f < kBoth; ++f) {
+        const float* from = bias + f / kCount * TL_OUT + column;
+        float2 both = make_float2(0.0f, 0.0f);
+        if (column + f % kCount * 8 < TL_OUT) {
+          both = reinterpret_cast<const float2*>(from)[f % kCount * 4 + threadIdx.x % 4];
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[f][i] += i % 2 == 0 ? both.x : both.y;
+      }
+    }
+    TiledGatedOp::finish(sums, row, column, rows, columns);
+  }
+};
+
+}  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(tl::kTiledThreads, 1)
     grouped_gated_linear_tiled(const __grid_constant__ tl::TensorMap x, const __grid_constant__ tl::TensorMap weight,
                                void* y, const void* weight_scale, const void* weight_offset, const float* row_scales,
-                               const int* groups, float x_scale) {
+                               const float* bias, const int* groups, float x_scale) {
   const tl::ProductScales scales{static_cast<const float*>(weight_scale), row_scales, x_scale};
-  const tl::TiledGatedOp op{y, nullptr, scales, {weight_scale, weight_offset}, 0.0f};
-  tl::tiled_linear(x, weight, 0, tl::Grouped<tl::TiledGatedOp>(op, {groups}));
+  const tl::BiasedGatedOp op{{y, nullptr, scales, {weight_scale, weight_offset}, 0.0f}, bias};
+  tl::tiled_linear(x, weight, 0, tl::Grouped<tl::BiasedGatedOp>(op, {groups}));
 }

@@ -17,22 +17,29 @@ void grouped_linear(const KernelArgs& args) {
   const auto* members = args.outputs[grouped_linear::kMembers].as<const std::int32_t>();
   float* y = args.outputs[grouped_linear::kY].as<float>();
   memset(y, 0, static_cast<std::size_t>(ids.shape[0] * features) * sizeof(float));
-  const auto finish = [=](const float* sums, std::int64_t member, std::int64_t panel) {
-    const Vec share = broadcast(shares[members[member]]);
-    float* to = y + members[member] / top_k * features;
-    const std::int64_t first = panel * kPanelWidth, last = min(first + kPanelWidth, features);
-    for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
-      store_first(to + n, fma(share, load(sums), load_first(to + n, last - n)), last - n);
-    }
+  const auto* biases = args.inputs[grouped_linear::kBias].as<const float>();
+  const auto finish_of = [=](std::int64_t expert) {
+    const float* bias = biases ? biases + expert * features : nullptr;
+    return [=](const float* sums, std::int64_t member, std::int64_t panel) {
+      const Vec share = broadcast(shares[members[member]]);
+      float* to = y + members[member] / top_k * features;
+      const std::int64_t first = panel * kPanelWidth, last = min(first + kPanelWidth, features);
+      for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
+        const Vec result = bias ? load(sums) + load_first(bias + n, last - n) : load(sums);
+        store_first(to + n, fma(share, result, load_first(to + n, last - n)), last - n);
+      }
+    };
   };
+  const PackedWeight packed{weight, args.inputs[grouped_linear::kWeightScale],
+                            args.inputs[grouped_linear::kWeightOffset]};
   const Experts experts{ids,
-                        weight,
+                        packed,
                         ceil_div(features, kPanelWidth),
                         args.outputs[grouped_linear::kGathered],
                         args.outputs[grouped_linear::kMembers],
                         first};
   experts.multiply_each(
-      args, [&](std::int32_t member) { return x.as<const float>() + member * x.shape[2]; }, Epilogue(finish));
+      args, [&](std::int32_t member) { return x.as<const float>() + member * x.shape[2]; }, finish_of);
 }
 
 }  // namespace tl::TL_ISA

@@ -1,12 +1,12 @@
-// GroupedLinear for at most 16 rows: y[m] = the sum over s of x[m, s] @ w.T [+ residual[m]], where w is the weight of
-// the expert that row m has chosen in slot s; x has the experts' shares in it.
+// GroupedLinear for at most 16 rows: y[m] = the sum over s of x[m, s] @ w.T [+ share * b] [+ residual[m]], where w and
+// b are of the expert that row m has chosen in slot s, and share is its share, which x has in it.
 //
 // Every chosen expert is a part of the sum, by rising numbers, whose rows of x travel with its weights; those of rows
 // that did not choose it are zeros, so that a row's sum is the same beside any other rows. The list of experts is older
 // than the kernel before (GroupedGatedLinear), so that weights are asked for before that has ended. Bytes: 2*N*K for
 // each chosen expert, half where they are bytes. Floor: bytes / bandwidth (8 experts of N = 2048, K = 768: 25 MB, 5.6
-// us at 4.47 TB/s). Launch and macros as in linear/cuda.cuh, and those of cuda/chosen_experts.cuh; TL_RESIDUAL (0 or
-// 1), TL_LIST_INTS (those of the list).
+// us at 4.47 TB/s). Launch and macros as in linear/cuda.cuh, and those of cuda/chosen_experts.cuh; TL_BIAS and
+// TL_RESIDUAL (0 or 1), TL_LIST_INTS (those of the list).
 #include "cuda/chosen_experts.cuh"
 #include "cuda/stream_linear.cuh"
 
@@ -20,6 +20,9 @@ struct GroupedOp {
   const void* weight;
   BlockNumbers numbers;
   ChosenExperts chosen;
+  const float* bias;    // [experts, TL_OUT]
+  const int* ids;       // [rows, kTopK]
+  const float* shares;  // [rows, kTopK]
   const u16* residual;
   u16* y;
 
@@ -28,7 +31,15 @@ struct GroupedOp {
   }
   __device__ __forceinline__ int num_rows(int, int) const { return 8; }
   __device__ __forceinline__ float added(int feature, int m) const {
-    return TL_RESIDUAL ? unpack1(__ldcg(residual + static_cast<u64>(m) * TL_OUT + feature)) : 0.0f;
+    float sum = TL_RESIDUAL ? unpack1(__ldcg(residual + static_cast<u64>(m) * TL_OUT + feature)) : 0.0f;
+    if constexpr (TL_BIAS != 0) {
+#pragma unroll
+      for (int slot = 0; slot < kTopK; ++slot) {
+        const u64 expert = __ldcg(ids + m * kTopK + slot);
+        sum += __ldcg(shares + m * kTopK + slot) * bias[expert * TL_OUT + feature];
+      }
+    }
+    return sum;
   }
   __device__ __forceinline__ Begun begin(int tile, int f, int m) const {
     const int first = tile * kRowsPerTile + f;
@@ -61,13 +72,15 @@ struct WalkOf<GroupedOp> {
 
 extern "C" __global__ void __launch_bounds__(tl::kFewRowsThreads, 1)
     grouped_linear(tl::u16* y, const tl::u16* x, const void* weight, const void* weight_scale,
-                   const void* weight_offset, const int* chosen, const tl::u16* residual, int rows) {
+                   const void* weight_offset, const float* bias, const int* ids, const float* shares, const int* chosen,
+                   const tl::u16* residual, int rows) {
   // Every stage asks for its expert: from memory a block would get half a microsecond behind each time.
   __shared__ uint4 list[(TL_LIST_INTS + 3) / 4];
   for (int i = threadIdx.x; i < (TL_LIST_INTS + 3) / 4; i += tl::kFewRowsThreads) {
     list[i] = reinterpret_cast<const uint4*>(chosen)[i];
   }
   const tl::ChosenExperts listed{reinterpret_cast<const int*>(list)};
-  tl::few_rows_linear<TL_IN, 0>({x, 0.0f}, nullptr, 0.0f, rows,
-                                tl::GroupedOp{weight, {weight_scale, weight_offset}, listed, residual, y});
+  tl::few_rows_linear<TL_IN, 0>(
+      {x, 0.0f}, nullptr, 0.0f, rows,
+      tl::GroupedOp{weight, {weight_scale, weight_offset}, listed, bias, ids, shares, residual, y});
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..cuda.grouped import ExpertChoice, GroupTiling, choice_of, group_tiling, stream_grid
 from ..cuda.lowering import Lowering
@@ -10,6 +10,15 @@ from ..cuda.stream import ROWS_PER_TILE, Streaming
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, WeightBuffers, features, kernel, launch
 
 _THREADS = 256
+
+
+@dataclass(frozen=True)
+class Bias:
+    """The bias [experts, out] of each expert, and what a sum over experts takes of it: ``ids`` and ``shares``."""
+
+    values: Buffer
+    ids: Buffer
+    shares: Buffer
 
 
 def stream(
@@ -21,21 +30,26 @@ def stream(
     how: Streaming,
     choice: ExpertChoice,
     residual: Buffer | None = None,
+    bias: Bias | None = None,
 ) -> Launch:
     """y [rows, out] = the sum over each row's experts, which ``chosen`` lists [+ residual]; x has their shares."""
-    flags = {"TL_RESIDUAL": int(residual is not None), "TL_LIST_INTS": choice.chosen_ints(how.tokens), **choice.defines}
+    flags = {"TL_RESIDUAL": int(residual is not None), "TL_BIAS": int(bias is not None), **choice.defines}
+    flags["TL_LIST_INTS"] = choice.chosen_ints(how.tokens)
     room = how.device.shared_bytes - choice.chosen_bytes(how.tokens)
     how = replace(how, device=replace(how.device, shared_bytes=room))
     specialised = how.kernel("grouped_linear/cuda.cuh", "grouped_linear", weight, flags)
-    operands = (weight.values, *weight.numbers, chosen, residual, rows)
+    biases = (None, None, None) if bias is None else (bias.values, bias.ids, bias.shares)
+    operands = (weight.values, *weight.numbers, *biases, chosen, residual, rows)
     return launch(specialised, stream_grid(features(y) // ROWS_PER_TILE), y, x, *operands)
 
 
-def tiled(y: Buffer, x: Buffer, weight: WeightBuffers, groups: Buffer, how: GroupTiling) -> Launch:
-    """y = x @ w.T of rows that are sorted by expert."""
-    flags = {"TL_BIAS": 0, "TL_RESIDUAL": 0, "TL_FLOAT_OUT": 0, "TL_ACTIVATION": 0, "TL_ROWS_ON": 0}
+def tiled(
+    y: Buffer, x: Buffer, weight: WeightBuffers, groups: Buffer, how: GroupTiling, bias: Buffer | None = None
+) -> Launch:
+    """y = x @ w.T [+ bias] of rows that are sorted by expert."""
+    flags = {"TL_BIAS": int(bias is not None), "TL_RESIDUAL": 0, "TL_FLOAT_OUT": 0, "TL_ACTIVATION": 0, "TL_ROWS_ON": 0}
     specialised = how.kernel("grouped_linear/tiled.cuh", "grouped_linear_tiled", weight, flags)
-    return launch(specialised, how.grid(), *how.maps(x, weight), y, *weight.numbers, None, groups, 0.0)
+    return launch(specialised, how.grid(), *how.maps(x, weight), y, *weight.numbers, None, bias, groups, 0.0)
 
 
 def combine(
@@ -59,14 +73,15 @@ def combine(
 def lower(op: Lowering) -> list[Command]:
     """The streaming kernel, or the tiled one and the sum of what it makes."""
     choice, weight, x, y = choice_of(op), op.weight(), op.rows("x"), op.new("y")
-    residual = op.optional_rows("residual")
+    residual, bias = op.optional_rows("residual"), op.optional_vector("bias")
     if op.has("chosen"):
         how = op.streaming()
         assert how is not None
-        return [stream(y, x, weight, op.rows("chosen"), op.num_rows("y"), how, choice, residual)]
+        biases = None if bias is None else Bias(bias, op.rows("ids"), op.rows("shares"))
+        return [stream(y, x, weight, op.rows("chosen"), op.num_rows("y"), how, choice, residual, biases)]
     rows = Buffer(f"{op.name}.sorted", op.dtype, (op.extents("y")[0], choice.top_k, features(y)))
     places = op.rows("ids"), op.rows("within"), op.rows("first"), op.rows("shares")
     return [
-        tiled(rows, x, weight, op.rows("groups"), group_tiling(op)),
+        tiled(rows, x, weight, op.rows("groups"), group_tiling(op), bias),
         combine(y, rows, *places, op.num_rows("y"), choice, residual),
     ]

@@ -1,4 +1,4 @@
-// Linear of many rows on sm_90a that are sorted by expert: y = x @ w.T, where w is the weight of the row's expert.
+// Linear of many rows on sm_90a that are sorted by expert: y = x @ w.T [+ b], where w and b are of the row's expert.
 //
 // Bytes: 2*N*K for each chosen expert, 2*(K + N) a row. FLOPs: 2*N*K a row. Floor: as of grouped_gated_linear/tiled.cuh
 // (128 experts of N = 2048, K = 768: 403 MB, 90 us at 4.47 TB/s). Launch and macros as in cuda/tiled_linear.cuh,
@@ -9,8 +9,8 @@
 extern "C" __global__ void __launch_bounds__(tl::kTiledThreads, 1)
     grouped_linear_tiled(const __grid_constant__ tl::TensorMap x, const __grid_constant__ tl::TensorMap weight, void* y,
                          const void* weight_scale, const void* weight_offset, const float* row_scales,
-                         const int* groups, float x_scale) {
+                         const float* bias, const int* groups, float x_scale) {
   const tl::ProductScales scales{static_cast<const float*>(weight_scale), row_scales, x_scale};
-  const tl::TiledLinearOp op{{y, nullptr}, nullptr, nullptr, scales, {weight_scale, weight_offset}};
+  const tl::TiledLinearOp op{{y, nullptr}, bias, nullptr, scales, {weight_scale, weight_offset}};
   tl::tiled_linear(x, weight, 0, tl::Grouped<tl::TiledLinearOp>(op, {groups}));
 }

@@ -84,6 +84,15 @@ inline void reset(const AttentionProblem& p, std::int64_t rows, const SoftmaxSta
   for (std::int64_t i = 0; i < rows * sums_stride(p); i += kLanes) store(state.sums + i, zero());
 }
 
+// The state of a tile that has seen no token: with sinks, it has seen these, whose values are zero.
+inline void begin(const AttentionProblem& p, const QueryTile& tile, const SoftmaxState& state) {
+  reset(p, tile.rows, state);
+  for (std::int64_t r = 0; p.sinks && r < tile.rows; ++r) {
+    state.maxima[r] = p.sinks[tile.kv_head * p.group + (tile.first_row + r) % p.group];
+    state.totals[r] = 1.0f;
+  }
+}
+
 // Queries were left rotated in y by append_token.
 inline void load_queries(const AttentionProblem& p, const QueryTile& tile, float* queries) {
   const Vec scale = broadcast(p.scale);

@@ -59,7 +59,7 @@ void attend_tiles(const AttentionProblem& p, std::int64_t num_tiles, ThreadPool*
     const QueryTile tile = find_tile(p, num_tiles - 1 - task);
     auto* scratch = static_cast<AttentionScratch*>(pool->scratch(thread));
     load_queries(p, tile, scratch->queries);
-    reset(p, tile.rows, scratch->merged());
+    begin(p, tile, scratch->merged());
     const SplitRange splits = splits_of(p, tile.seq);
     for (std::int64_t i = 0; i < splits.count; ++i) {
       attend_split(p, tile, splits.first + i, scratch, scratch->split());
@@ -130,7 +130,7 @@ class SplitAttention {
     const QueryTile tile = make_tile(p_, seq, in_seq);
     const SplitRange splits = splits_of(p_, seq);
     const SoftmaxState merged = static_cast<AttentionScratch*>(pool_->scratch(thread))->merged();
-    reset(p_, tile.rows, merged);
+    begin(p_, tile, merged);
     for (std::int64_t i = 0; i < splits.count; ++i) {
       merge(p_, tile.rows, state(first_state + in_seq * splits.count + i), merged);
     }

@@ -16,7 +16,7 @@
 // Launch: 32 * TL_WARPS threads, any grid of at most one wave and of TL_MAX_GRID blocks, `shared_bytes` of dynamic
 // shared memory: kOtherBytes and at least two stages a warp. `partials` holds 2 * grid * group * (head_dim + 2) floats,
 // `arrivals` num_seqs * kv_heads zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM,
-// TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SOFTCAP (0 or 1),
+// TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SOFTCAP and TL_SINKS (0 or 1),
 // TL_CACHE_TYPE (see cache.cuh), TL_FIRST_POSITION (see seen_keys.cuh), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
 #include "paged_attention/output.cuh"
 #include "paged_attention/seen_keys.cuh"
@@ -51,6 +51,7 @@ struct DecodeArguments {
   const int* block_tables;  // [seqs, max_blocks]
   float* partials;
   u32* arrivals;
+  const float* sinks;  // [heads], where TL_SINKS is 1
   float y_factor;
   int num_seqs, max_blocks, shared_bytes, window;
   float value_scale;
@@ -288,6 +289,7 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
   float* results = reinterpret_cast<float*>(memory + kResultOffset) + team.index * team.warps * kPartialFloats;
   u32* flag = reinterpret_cast<u32*>(memory + kFlagOffset);
   const bool alone = table.whole && team.warps == 1;
+  bool begins = cursor.chunk == 0;  // is this pair's first chunk this block's?
   for (int left = share.units; left > 0; --left) {
     const int token = cursor.first_token + cursor.chunk * loader.chunk_tokens + team.warp * kTileTokens;
     const int last = cursor.length - 1 - token;
@@ -300,8 +302,14 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     loader.issue();
     const int pair = cursor.pair;
     const bool ends = cursor.chunk + 1 == cursor.end_chunk || left == 1;
+    if constexpr (TL_SINKS) {  // one warp's matter
+      if (ends && begins && team.warp == 0) {
+        state.add_sinks(a.sinks + cursor.head() * kGroup, kGroup, a.scale, lane);
+      }
+    }
     cursor.next();
     if (!ends) continue;
+    begins = true;
     if (left > 1) load_query();  // on its way while this pair ends
     if (alone) {
       store(state, Output{a.output, a.y_factor}, static_cast<u64>(pair) * kGroup * kDim, a.value_scale, lane);

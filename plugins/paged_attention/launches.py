@@ -116,7 +116,8 @@ class Scores:
     """The steps from products of queries and keys to scores: ``scale``, the soft cap, the mask of ``window`` tokens.
 
     A ``softcap`` of 0 means none, and so does a ``window`` of 0. ``scale`` includes that of stored keys;
-    ``value_scale`` is that of stored values. Positions before ``first_position`` are masked, too.
+    ``value_scale`` is that of stored values. Positions before ``first_position`` are masked, too. ``sinks`` [heads]
+    are scores of one more key, whose value is zero.
     """
 
     scale: float
@@ -124,10 +125,12 @@ class Scores:
     softcap: float
     value_scale: float = 1.0
     first_position: int = 0
+    sinks: Buffer | None = None
 
     def defines(self) -> dict[str, int]:
         """Macros of the kernels that compute scores."""
-        return {"TL_SOFTCAP": int(self.softcap > 0), "TL_FIRST_POSITION": self.first_position}
+        flags = {"TL_SOFTCAP": int(self.softcap > 0), "TL_SINKS": int(self.sinks is not None)}
+        return {**flags, "TL_FIRST_POSITION": self.first_position}
 
     def arguments(self) -> tuple[float, ...]:
         """Arguments of those kernels, in order: the window, the scale of values, and the fields of ``ScoreScale``."""
@@ -214,7 +217,8 @@ def decode(
     row = heads.group * (heads.head_dim + 2)
     partials = Buffer("attention_partials", "float32", ("num_sms", 2 * row))
     arrivals = Buffer("attention_arrivals", "int32", ("num_seqs", heads.num_kv_heads), "state")
-    pointers = (output, query, cache.keys, cache.values, cache.past_lens, cache.tables, partials, arrivals)
+    tensors = (output, query, cache.keys, cache.values, cache.past_lens, cache.tables)
+    pointers = (*tensors, partials, arrivals, scores.sinks)
     grid = (symbol("num_sms"), _one_if("num_decode_seqs"))
     numbers = (symbol("num_decode_seqs"), cache.table_stride, specialised.shared_bytes)
     return launch(specialised, grid, *pointers, heads.y_factor, *numbers, *scores.arguments())
@@ -270,7 +274,7 @@ def prefill(
     if all_rows:
         seqs = (cache.cu_seqlens, cache.past_lens, cache.tables)
     numbers = (_of_rows("seqs", all_rows), cache.table_stride)
-    pointers = (output, query, cache.keys, cache.values, *seqs)
+    pointers = (output, query, cache.keys, cache.values, *seqs, scores.sinks)
     return launch(specialised, grid, *pointers, heads.y_factor, *numbers, *scores.arguments(), *extra)
 
 

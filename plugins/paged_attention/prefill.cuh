@@ -11,8 +11,8 @@
 // Launch: 128 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), grid
 // (kv_heads, row blocks), where row blocks >= sum over sequences of ceil(new tokens / kTokens); blocks past that leave.
 // Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16, 32 or a multiple of 64), TL_SHARED_BYTES
-// (which decides the step), TL_SOFTCAP (0 or 1), TL_FIRST_POSITION (see seen_keys.cuh), TL_Y_FP16 and TL_Y_TYPE (see
-// output.cuh).
+// (which decides the step), TL_SOFTCAP and TL_SINKS (0 or 1), TL_FIRST_POSITION (see seen_keys.cuh), TL_Y_FP16 and
+// TL_Y_TYPE (see output.cuh).
 #include "cuda/attending_warp.cuh"
 #include "paged_attention/cache.cuh"
 #include "paged_attention/prefill_rows.cuh"
@@ -130,6 +130,9 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
 #pragma unroll
   for (int i = 0; i < kTiles * 2; ++i) {
     const int t = i / 2, half = i % 2, r = (warp * kTiles + t) * 16 + half * 8 + lane / 4, token = r / kGroup;
+    if constexpr (TL_SINKS) {
+      state.rows[t].add_sink(half, a.scale.exponent_of(a.sinks[head * kGroup + r % kGroup]), lane);
+    }
     const float inverse = a.value_scale / quad_sum(state.rows[t].sum[half]);
     if (token >= mine.count) continue;
     const u64 row = static_cast<u64>(mine.first + token) * TL_HEADS + head * kGroup + r % kGroup;

@@ -15,6 +15,7 @@ struct PrefillArguments {
   const int* cu_seqlens;  // [num_seqs + 1]
   const int* past_lens;
   const int* block_tables;  // [num_seqs, max_blocks]
+  const float* sinks;       // [heads], where TL_SINKS is 1
   float y_factor;
   int num_seqs, max_blocks, window;
   float value_scale;

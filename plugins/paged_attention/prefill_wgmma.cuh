@@ -15,8 +15,8 @@
 // Launch: 384 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), a
 // one-dimensional grid; one block an SM is best. `taken` is a zero, which the kernel leaves zero. Macros: TL_HEADS,
 // TL_KV_HEADS, TL_HEAD_DIM (64, 80, 96, 128, 256), TL_PAGE (a multiple of 16 that divides kStep or is a multiple of
-// it), TL_SHARED_BYTES, TL_SOFTCAP (0 or 1), TL_CACHE_TYPE (see cache.cuh; three warps widen the bytes that the
-// producer brings), TL_FIRST_POSITION (see seen_keys.cuh), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
+// it), TL_SHARED_BYTES, TL_SOFTCAP and TL_SINKS (0 or 1), TL_CACHE_TYPE (see cache.cuh; three warps widen the bytes
+// that the producer brings), TL_FIRST_POSITION (see seen_keys.cuh), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
 #include "cuda/softmax.cuh"
 #include "paged_attention/prefill_producer.cuh"
 #include "paged_attention/prefill_widen.cuh"
@@ -156,6 +156,16 @@ struct Consumer {
     release<kValues>(t);
   }
 
+  // Behind the weights of the last keys of an item.
+  __device__ __forceinline__ void add_sinks(const Item& item) {
+    if constexpr (TL_SINKS) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int r = consumer * 64 + threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
+        rows.add_sink(half, a.scale.exponent_of(a.sinks[item.head * kGroup + r % kGroup]), lane);
+      }
+    }
+  }
   __device__ __forceinline__ void clear_output() {
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) output[i / 4][i % 4] = 0.0f;
@@ -189,6 +199,7 @@ struct Consumer {
       const bool ends = left == 0;
       float sums[2];
       if (ends) {
+        add_sinks(now);
         ended = now;
         now = item(n + 1);
         left = now.tiles;

@@ -21,6 +21,7 @@ struct CacheTensor {
 
 struct AttentionProblem {
   const float *qkv, *cos, *sin, *query_norm, *key_norm;
+  const float* sinks;  // [num_heads], or null
   const std::int32_t *cu_seqlens, *past_lens, *block_tables;
   CacheTensor key_cache, value_cache;
   float* y;
@@ -64,6 +65,7 @@ inline AttentionProblem make_problem(const KernelArgs& args) {
       .sin = in(paged_attention::kSin).as<const float>(),
       .query_norm = in(paged_attention::kQueryNorm).as<const float>(),
       .key_norm = in(paged_attention::kKeyNorm).as<const float>(),
+      .sinks = in(paged_attention::kSinks).as<const float>(),
       .cu_seqlens = in(paged_attention::kCuSeqlens).as<const std::int32_t>(),
       .past_lens = in(paged_attention::kPastLens).as<const std::int32_t>(),
       .block_tables = tables.as<const std::int32_t>() + attributes.cache_group * tables.shape[1],

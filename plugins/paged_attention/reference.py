@@ -27,14 +27,18 @@ def _rotate(heads: np.ndarray, cos: np.ndarray | None, sin: np.ndarray | None) -
 
 
 def _attend(
-    query: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float, softcap: float, first: int
+    query: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float, softcap: float, first: int, sink: float
 ) -> np.ndarray:
-    """Softmax attention of one query [dim] over positions ``first ..`` of keys and values [positions, dim]."""
+    """Softmax attention of one query [dim] over positions ``first ..`` of keys and values [positions, dim].
+
+    ``sink`` is the score of one more key, whose value is zero; minus infinity: there is none.
+    """
     scores = keys[first:] @ query * scale
     if softcap:
         scores = softcap * np.tanh(scores / softcap)
-    weights = np.exp(scores - scores.max())
-    return weights @ values[first:] / weights.sum()
+    largest = max(scores.max(), sink)
+    weights = np.exp(scores - largest)
+    return weights @ values[first:] / (weights.sum() + np.exp(sink - largest))
 
 
 def _stored(heads: np.ndarray, dtype: np.dtype, scale: float) -> np.ndarray:
@@ -54,7 +58,8 @@ def _read(cache: np.ndarray, scale: float) -> np.ndarray:
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[np.ndarray, ...]:
     """Inputs as in ``schema.toml`` -> ``(y, key_cache_out, value_cache_out, stored)``; inputs are not changed."""
-    qkv, cos, sin, key_cache, value_cache, cu_seqlens, past_lens, block_tables, query_norm, key_norm = inputs
+    qkv, cos, sin, key_cache, value_cache, cu_seqlens, past_lens, block_tables, *norms_and_sinks = inputs
+    query_norm, key_norm, sinks = norms_and_sinks
     key_cache, value_cache = key_cache.copy(), value_cache.copy()
     _, num_kv_heads, head_dim, block_size = key_cache.shape
     num_heads, epsilon, window = int(attributes["num_heads"]), attributes["norm_epsilon"], int(attributes["window"])
@@ -83,7 +88,8 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[n
         for position, row in enumerate(rows, start=past):
             first = max(min(start, position), position - window + 1 if window else 0)
             for head in range(num_heads):
+                sink = -np.inf if sinks is None else float(sinks[head])
                 kv = (head // group, slice(position + 1))
-                y[row, head] = _attend(queries[row, head], all_keys[kv], all_values[kv], scale, softcap, first)
+                y[row, head] = _attend(queries[row, head], all_keys[kv], all_values[kv], scale, softcap, first, sink)
     stored = np.concatenate([new_keys, new_values], axis=1).reshape(len(qkv), -1)
     return y.reshape(len(qkv), -1).astype(np.float32), key_cache, value_cache, stored.astype(np.float32)

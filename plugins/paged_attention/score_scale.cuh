@@ -30,6 +30,15 @@ struct ScoreScale {
     }
 #endif
   }
+  // The exponent of a sink, a score as it is, beside those of keys.
+  __device__ __forceinline__ float exponent_of(float sink) const {
+    constexpr float kLog2E = 1.4426950408889634f;
+#if TL_SOFTCAP
+    return sink * kLog2E + 0.5f * height;  // what the others have in common
+#else
+    return sink * kLog2E;
+#endif
+  }
   __device__ __forceinline__ float factor() const {
 #if TL_SOFTCAP
     return height;

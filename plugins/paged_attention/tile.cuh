@@ -58,6 +58,22 @@ struct RowOctet {
     }
   }
 
+  // Behind all keys that a warp sees: one more for each of the first num_rows rows, with the scores `sinks` and a
+  // value of zero. A sum stays finite, because parts of it may meet others.
+  __device__ __forceinline__ void add_sinks(const float* sinks, int num_rows, ScoreScale scale, int lane) {
+    constexpr float kMost = 64.0f;  // of the exponent of a sum
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int row = lane % 4 * 2 + j;
+      const float exponent = row < num_rows ? scale.exponent_of(sinks[row]) : kNoMaximum;
+      const float next = fmaxf(maximum[j], exponent - kMost), correction = exp2_fast(maximum[j] - next);
+      maximum[j] = next;
+      sum[j] = sum[j] * correction + (lane < 4 ? exp2_fast(exponent - next) : 0.0f);
+#pragma unroll
+      for (int i = j; i < kDim / 4; i += 2) output[i / 4][i % 4] *= correction;
+    }
+  }
+
   // Raises the maxima where some score exceeds them by more than the slack.
   __device__ __forceinline__ void raise(const float (&scores)[2][4], float scale) {
     float now[2];
@@ -106,6 +122,11 @@ struct TileState {
   __device__ __forceinline__ void load_query(const u16* from, int num_rows, int lane) {
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) rows[o].load_query(from + o * 8 * kDim, num_rows - o * 8, lane);
+  }
+
+  __device__ __forceinline__ void add_sinks(const float* sinks, int num_rows, ScoreScale scale, int lane) {
+#pragma unroll
+    for (int o = 0; o < kOctets; ++o) rows[o].add_sinks(sinks + o * 8, num_rows - o * 8, scale, lane);
   }
 
   // The element of a value that output[d / 2][d % 2 * 2 ..] of a lane are sums of.

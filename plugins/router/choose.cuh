@@ -12,7 +12,7 @@ static_assert(TL_ROWS <= kMostListedRows);
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(TL_ROWS * 32)
-    choose_experts(int* ids, float* shares, int* list, const float* scores, int rows) {
+    choose_experts(int* ids, float* shares, int* list, const float* scores, const float* bias, int rows) {
   using namespace tl;
   __shared__ uint4 slots[TL_EXPERTS];  // kMostListedRows bytes each
   __shared__ u32 chosen_by[TL_EXPERTS];
@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(TL_ROWS * 32)
   wait_for_previous_kernel();
   allow_next_kernel();
   if (warp < rows) {
-    const Chosen chosen(scores + warp * TL_SCORES, lane);
+    const Chosen chosen(scores + warp * TL_SCORES, bias, lane);
     if (lane < kTopK) {
       ids[warp * kTopK + lane] = chosen.expert;
       shares[warp * kTopK + lane] = chosen.share;

@@ -1,9 +1,10 @@
 // The best experts of a row, and their shares, by one warp.
 //
-// Scores are sums of two numbers, those of the two terms of the router's weight. Of equal scores the expert of the
-// lower number is better; scores that are no numbers are worse than all others, so that every row has experts that
-// exist. Macros: TL_SCORES (numbers of a row: the first terms of all experts, the second ones, maybe more), TL_SCORING
-// (kSoftmax: shares of all experts add up to one; else those of the chosen do), and those of cuda/chosen_experts.cuh.
+// Scores are sums of two numbers, those of the two terms of the router's weight, and maybe of a bias. Of equal scores
+// the expert of the lower number is better; scores that are no numbers are worse than all others, so that every row has
+// experts that exist. Macros: TL_SCORES (numbers of a row: the first terms of all experts, the second ones, maybe
+// more), TL_SCORING (kSoftmax: shares of all experts add up to one; else those of the chosen do), TL_BIAS (0 or 1), and
+// those of cuda/chosen_experts.cuh.
 #pragma once
 
 #include "cuda/chosen_experts.cuh"
@@ -23,12 +24,14 @@ struct Chosen {
   int expert = 0;
   float share = 0.0f;
 
-  __device__ __forceinline__ Chosen(const float* scores, int lane) {
+  // `bias` [experts], where TL_BIAS is 1.
+  __device__ __forceinline__ Chosen(const float* scores, const float* bias, int lane) {
     float values[kOfLane], largest = kNone, score = kNone;
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
       const int e = i * 32 + lane;
-      values[i] = e < kExperts ? fmaxf(scores[e] + scores[kExperts + e], kLeast) : kNone;
+      const float more = TL_BIAS != 0 && e < kExperts ? bias[e] : 0.0f;
+      values[i] = e < kExperts ? fmaxf(scores[e] + scores[kExperts + e] + more, kLeast) : kNone;
       largest = fmaxf(largest, values[i]);
     }
 #pragma unroll

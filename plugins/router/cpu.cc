@@ -12,12 +12,12 @@ namespace {
 
 constexpr std::int64_t kExpertsPerTask = 4 * kLanes;
 
-// Scores of up to kExpertsPerTask experts from `first` on; `count` of them there are.
-void score(const float* x, const float* weight, std::int64_t depth, std::int64_t experts, std::int64_t first,
-           float* to) {
+// Scores of up to kExpertsPerTask experts from `first` on.
+void score(const float* x, const float* weight, const float* bias, std::int64_t depth, std::int64_t experts,
+           std::int64_t first, float* to) {
   for (std::int64_t e = first; e < min(first + kExpertsPerTask, experts); e += kLanes) {
     const std::int64_t count = experts - e;
-    Vec sum = zero();
+    Vec sum = bias ? load_first(bias + e, count) : zero();
     if (count >= kLanes) {
       for (std::int64_t k = 0; k < depth; ++k) sum = fma(broadcast(x[k]), load(weight + k * experts + e), sum);
       store(to + e, sum);
@@ -127,6 +127,7 @@ void router(const KernelArgs& args) {
       scoring == router::Scoring::kSoftmaxOfChosen || scoring == router::Scoring::kSigmoidOfChosen;
   const std::int64_t top_k = attributes.top_k;
   const auto* weight = args.inputs[router::kWeight].as<const float>();
+  const auto* bias = args.inputs[router::kBias].as<const float>();
   const auto* correction = args.inputs[router::kCorrection].as<const float>();
   auto* scores = args.outputs[router::kScores].as<float>();
   auto* shares = args.outputs[router::kShares].as<float>();
@@ -134,7 +135,7 @@ void router(const KernelArgs& args) {
   const std::int64_t experts = args.inputs[router::kWeight].shape[1], parts = ceil_div(experts, kExpertsPerTask);
   args.pool->parallel_for(rows * parts, [&](std::int64_t task, int) {
     const std::int64_t row = task / parts, first = task % parts * kExpertsPerTask;
-    score(x.as<const float>() + row * depth, weight, depth, experts, first, scores + row * experts);
+    score(x.as<const float>() + row * depth, weight, bias, depth, experts, first, scores + row * experts);
   });
   args.pool->parallel_for(rows, [&](std::int64_t row, int thread) {
     float *own = scores + row * experts, *chosen = shares + row * top_k;

@@ -19,7 +19,6 @@ _SORT_ROWS = _SORT_THREADS // 32  # of a block
 def lower(op: Lowering) -> list[Command]:
     """The product, and one launch for a few rows or for any number."""
     choice = choice_of(op)
-    _check_scoring(op)
     if choice.experts > MAX_EXPERTS or choice.top_k > MAX_TOP_K:
         op.refuse(
             f"it chooses {choice.top_k} of {choice.experts} experts, and the GPU kernels at most {MAX_TOP_K} of "
@@ -28,7 +27,8 @@ def lower(op: Lowering) -> list[Command]:
     _check_scoring(op)
     ids = op.new("ids", "int32")
     scores = Buffer(f"{op.name}.scores", "float32", (ids.shape[0], choice.scores))
-    last = (scores, op.num_rows("ids"), op.max_tokens, choice, op.attribute("scoring"))
+    bias = op.optional_vector("score_bias")
+    last = (scores, bias, op.num_rows("ids"), op.max_tokens, choice, op.attribute("scoring"))
     if op.has("chosen"):
         listed = choose(ids, op.new("shares", "float32"), op.new("chosen", "int32"), *last)
     else:
@@ -38,6 +38,7 @@ def lower(op: Lowering) -> list[Command]:
 
 
 def _check_scoring(op: Lowering) -> None:
+    """Raise BuildError for ways to choose that the kernels do not know."""
     scoring, num_groups, scale = (op.attribute(name) for name in ("scoring", "num_groups", "scale"))
     if scoring not in _SCORINGS or num_groups > 1 or scale != 1 or op.has("correction"):
         op.refuse(
@@ -58,15 +59,16 @@ def choose(
     shares: Buffer,
     chosen: Buffer,
     scores: Buffer,
+    bias: Buffer | None,
     rows: Extent,
     max_rows: int,
     choice: ExpertChoice,
     scoring: str,
 ) -> Launch:
     """The experts of each of a few rows, and the list of all that are ``chosen``."""
-    defines = {"TL_ROWS": max_rows, **_defines(choice, scoring)}
+    defines = {"TL_ROWS": max_rows, **_defines(choice, scoring, bias)}
     specialised = kernel("router/choose.cuh", "choose_experts", 32 * max_rows, 0, defines)
-    return launch(specialised, (1,), ids, shares, chosen, scores, rows)
+    return launch(specialised, (1,), ids, shares, chosen, scores, bias, rows)
 
 
 def sort(
@@ -77,6 +79,7 @@ def sort(
     groups: Buffer,
     counts: Buffer,
     scores: Buffer,
+    bias: Buffer | None,
     rows: Extent,
     max_rows: int,
     choice: ExpertChoice,
@@ -84,21 +87,12 @@ def sort(
 ) -> Launch:
     """The experts of each of at most ``max_rows`` rows, and the order of rows by expert."""
     defines = {"TL_THREADS": _SORT_THREADS, "TL_GROUP_ROWS": choice.group_rows(max_rows)}
-    defines |= _defines(choice, scoring)
+    defines |= _defines(choice, scoring, bias)
     specialised = kernel("router/sort.cuh", "sort_by_expert", _SORT_THREADS, 0, defines)
     blocks = Extent(0, tuple((name, multiplier, divisor * _SORT_ROWS) for name, multiplier, divisor in rows.terms))
-    return launch(specialised, (blocks,), ids, within, first, shares, groups, counts, scores, rows)
+    return launch(specialised, (blocks,), ids, within, first, shares, groups, counts, scores, bias, rows)
 
 
-def _defines(choice: ExpertChoice, scoring: str) -> dict[str, int]:
-    return {"TL_SCORING": _SCORINGS[scoring], "TL_SCORES": choice.scores, **choice.defines}
-
-
-def _check_scoring(op: Lowering) -> None:
-    """Raise BuildError for ways to choose that the kernels do not know."""
-    scoring, groups, scale = (op.attribute(name) for name in ("scoring", "num_groups", "scale"))
-    if scoring not in _SCORINGS or groups != 1 or scale != 1 or op.has("correction"):
-        op.refuse(
-            f"it scores by {scoring} in {groups} groups{', with corrections,' if op.has('correction') else ''} times "
-            f"{scale}, and the GPU kernels by {', '.join(_SCORINGS)} alone: build for --target cpu"
-        )
+def _defines(choice: ExpertChoice, scoring: str, bias: Buffer | None) -> dict[str, int]:
+    flags = {"TL_SCORING": _SCORINGS[scoring], "TL_BIAS": int(bias is not None)}
+    return {**flags, "TL_SCORES": choice.scores, **choice.defines}

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """``(x [rows, K], weight [K, experts], correction) -> (ids and shares [rows, top_k], scores [rows, experts])``."""
-    x, weight, correction = inputs
-    logits, scoring = x.astype(np.float64) @ weight, attributes["scoring"]
+    """``(x [rows, K], weight [K, experts], correction, bias) -> (ids and shares [rows, top_k], scores of experts)``."""
+    x, weight, correction, bias = inputs
+    logits, scoring = x.astype(np.float64) @ weight + (0 if bias is None else bias), attributes["scoring"]
     scores = logits if scoring.endswith("_of_chosen") else _function(scoring)(logits)
     chosen_by = _masked(scores if correction is None else scores + correction, attributes)
     ids = _largest(chosen_by, attributes["top_k"])

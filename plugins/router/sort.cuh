@@ -47,7 +47,7 @@ __device__ __forceinline__ void list_groups(int* first, int* list, int* counts, 
 // `counts` [kExperts + 1] is zero before and after: rows of each expert, and blocks that are done.
 extern "C" __global__ void __launch_bounds__(TL_THREADS)
     sort_by_expert(int* ids, int* within, int* first, float* shares, int* list, int* counts, const float* scores,
-                   int rows) {
+                   const float* bias, int rows) {
   using namespace tl;
   __shared__ int arrived;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
   wait_for_previous_kernel();
   allow_next_kernel();
   if (row < rows) {
-    const Chosen chosen(scores + static_cast<u64>(row) * TL_SCORES, lane);
+    const Chosen chosen(scores + static_cast<u64>(row) * TL_SCORES, bias, lane);
     if (lane < kTopK) {
       const int at = row * kTopK + lane;
       ids[at] = chosen.expert;

@@ -26,7 +26,7 @@ EXPERTS = 12  # of every family here, which all of SIZES divide
 
 
 def _mixture(family: str, directory: Path, **overrides: Any) -> Checkpoint:
-    name = "num_local_experts" if family in ("granitemoe", "mixtral") else "num_experts"
+    name = "num_local_experts" if family in ("gpt_oss", "granitemoe", "mixtral") else "num_experts"
     return checkpoint_of(family, directory, **{name: EXPERTS, "num_key_value_heads": 6, **overrides})
 
 
@@ -46,7 +46,8 @@ def _choosing(checkpoint: Checkpoint, pair: tuple[int, int]) -> Checkpoint:
 def _check(checkpoint: Checkpoint, directory: Path, tp_size: int, moe_ep_size: int) -> None:
     build_engine(checkpoint, directory / "one", **LIMITS)
     build_engine(checkpoint, directory / "many", tp_size=tp_size, moe_ep_size=moe_ep_size, **LIMITS)
-    one, many = (two_steps(opened(directory / name)) for name in ("one", "many"))
+    groups = len(read_engine(directory / "one").manifest.kv_cache.groups)
+    one, many = (two_steps(opened(directory / name), groups) for name in ("one", "many"))
     for expected, found in zip(one, many, strict=True):
         assert_close(found, expected)
 

@@ -83,11 +83,6 @@ CASES |= {
             **{"q_lora_rank": None, "rope_parameters": None},
         },
     ),
-    "granitemoe": ("granitemoe", {}),
-    "granitemoe-unshared-untied-biased": (
-        "granitemoe",
-        {"shared_intermediate_size": 0, "tie_word_embeddings": False, "attention_bias": True},
-    ),
     "llama-dynamic": ("llama", _rope("dynamic", factor=4.0)),
     "gpt2": ("gpt2", {}),
     "gpt2-scaled-by-layer": (
@@ -186,6 +181,8 @@ CASES |= {
     ),
 }
 CASES |= {
+    "gpt_oss": ("gpt_oss", {}),
+    "gpt_oss-all-tokens-unbiased": ("gpt_oss", {"layer_types": ["full_attention"] * 3, "attention_bias": False}),
     "granitemoe": ("granitemoe", {}),
     "granitemoe-unshared-untied-biased": (
         "granitemoe",

@@ -99,6 +99,20 @@ def test_decode_softcap(heads: int, kv_heads: int, window: int, softcap: float, 
     check_decode(shape, LENGTHS["ragged"], dtype, window, softcap, machine=Emulator())
 
 
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+@pytest.mark.parametrize(("heads", "kv_heads", "window", "softcap"), [(4, 2, 0, 0.0), (16, 1, 17, 0.0), (6, 2, 0, 2.0)])
+def test_decode_sinks(heads: int, kv_heads: int, window: int, softcap: float, lengths: list[int]) -> None:
+    shape, how = attention_shape(heads, kv_heads, 64, 32), {"sinks": True, "machine": Emulator()}
+    check_decode(shape, lengths, torch.float16, window, softcap, **how)
+
+
+def test_decode_sinks_of_one_pair_by_many_blocks() -> None:
+    """One block alone adds the sink."""
+    how = {"sinks": True, "machine": Emulator(num_sms=26)}
+    check_decode(attention_shape(4, 1, 16, 32), [1000, 200], torch.float16, warps=1, **how)
+    check_decode(attention_shape(4, 1, 64, 32), [1000, 200], torch.bfloat16, cache_dtype=torch.int8, **how)
+
+
 @pytest.mark.parametrize("first_position", [1, 40])
 @pytest.mark.parametrize("window", [0, 17])
 def test_decode_from_a_later_position_on(first_position: int, window: int) -> None:
@@ -170,6 +184,15 @@ def test_prefill_softcap(
 ) -> None:
     shape = attention_shape(heads, kv_heads, head_dim, 32)
     check_prefill(shape, BATCHES["chunks"], dtype, window, softcap, wgmma=wgmma, machine=Emulator())
+
+
+@pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "window"), [(4, 2, 64, 0), (6, 2, 64, 17), (2, 1, 256, 0)])
+def test_prefill_sinks(heads: int, kv_heads: int, head_dim: int, window: int, wgmma: bool) -> None:
+    shape, how = attention_shape(heads, kv_heads, head_dim, 32), {"wgmma": wgmma, "sinks": True}
+    for name in ("chunks", "mixed with decoding"):
+        check_prefill(shape, BATCHES[name], torch.float16, window, machine=Emulator(), **how)
+    check_prefill(shape, BATCHES["odd sizes"], torch.bfloat16, window, 2.0, machine=Emulator(), **how)
 
 
 @pytest.mark.parametrize(

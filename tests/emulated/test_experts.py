@@ -5,6 +5,7 @@ import torch
 
 from tests.emulated.emulator import Emulator
 from tests.gpu.expert_checks import Mixture, check_experts, check_router
+from tests.gpu.launches import H200
 from trtllm_lite.plugins.launch import Device
 
 SMALL = Device("sm_90a", 64 * 1024)
@@ -28,6 +29,16 @@ def test_streamed(dtype: torch.dtype, max_rows: int, rows: int) -> None:
     mixture = Mixture(8, 3, 128, 48, max_rows)
     how = {"norm": max_rows == 2, "residual": max_rows == 16, "device": SMALL, "machine": Emulator(num_sms=3)}
     check_experts(mixture, rows, dtype, streamed=True, **how)
+
+
+@pytest.mark.parametrize(("streamed", "max_rows", "rows"), [(True, 4, 3), (True, 16, 16), (False, 64, 37)])
+def test_biases(streamed: bool, max_rows: int, rows: int) -> None:
+    """Of scores, and of experts, whose gates and up projections are bounded."""
+    router, machine = Mixture(40, 5, 0, 0, max_rows, "softmax_of_chosen"), Emulator(num_sms=3)
+    check_router(router, rows, streamed=streamed, biased=True, machine=machine)
+    mixture, how = Mixture(8, 3, 128, 80, max_rows), {"residual": max_rows != 16, "norm": max_rows == 4}
+    device = SMALL if streamed else H200
+    check_experts(mixture, rows, torch.bfloat16, streamed=streamed, biased=True, device=device, machine=machine, **how)
 
 
 @pytest.mark.parametrize(("max_rows", "rows"), [(16, 16), (64, 33), (160, 160)])

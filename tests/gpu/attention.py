@@ -9,10 +9,12 @@ from tests.gpu.kernels import WHOLE_SM_BYTES, ModelShape
 from tests.gpu.memory import NAMES
 from tests.gpu.paged import CACHE_SCALES
 from trtllm_lite.plugins.cuda.row_scales import RowScales
+from trtllm_lite.plugins.launch import Buffer
 from trtllm_lite.plugins.paged_attention.launches import Heads, Scores
 
-DECODE_POINTERS = ("output", "query", "key_cache", "value_cache", "past_lens", "block_tables", "partials", "arrivals")
-PREFILL_POINTERS = ("output", "query", "key_cache", "value_cache", "cu_seqlens", "past_lens", "block_tables")
+_ROWS = ("output", "query", "key_cache", "value_cache")
+DECODE_POINTERS = (*_ROWS, "past_lens", "block_tables", "partials", "arrivals", "sinks")
+PREFILL_POINTERS = (*_ROWS, "cu_seqlens", "past_lens", "block_tables", "sinks")
 DECODE_NUMBERS = ("num_seqs", "max_blocks", "shared_bytes", "window")
 PREFILL_NUMBERS = ("num_seqs", "max_blocks", "window")
 
@@ -37,10 +39,24 @@ def _heads(shape: ModelShape, dtype: torch.dtype, cache_dtype: torch.dtype | Non
 
 
 def _scores(
-    shape: ModelShape, window: int, softcap: float, cache_dtype: torch.dtype | None, first_position: int = 0
+    shape: ModelShape,
+    window: int,
+    softcap: float,
+    cache_dtype: torch.dtype | None,
+    first_position: int = 0,
+    sinks: torch.Tensor | None = None,
 ) -> Scores:
     key_scale, value_scale = (1.0, 1.0) if cache_dtype is None else CACHE_SCALES[cache_dtype]
-    return Scores(shape.head_dim**-0.5 * key_scale, window, softcap, value_scale, first_position)
+    scores = Buffer("sinks", "float32", (shape.heads,)) if sinks is not None else None
+    return Scores(shape.head_dim**-0.5 * key_scale, window, softcap, value_scale, first_position, scores)
+
+
+def _address(sinks: torch.Tensor | None) -> int | None:
+    return None if sinks is None else sinks.data_ptr()
+
+
+def _with(tensors: tuple[torch.Tensor, ...], sinks: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    return tensors if sinks is None else (*tensors, sinks)
 
 
 def _factor(y_scales: RowScales | None) -> float:
@@ -56,6 +72,7 @@ class DecodeAttention:
         dtype: torch.dtype = torch.bfloat16,
         *,
         softcap: float = 0.0,
+        sinks: torch.Tensor | None = None,
         first_position: int = 0,
         warps: int = 0,
         shared_bytes: int = 0,
@@ -65,7 +82,8 @@ class DecodeAttention:
         cache_dtype: torch.dtype | None = None,
         machine: Machine = GPU,
     ) -> None:
-        """``cache_dtype``: that of a cache of bytes."""
+        """``sinks``: float32 [heads]; ``cache_dtype``: that of a cache of bytes."""
+        self.sinks = sinks
         self.shape, self.softcap, self.y_scales, self.cache_dtype = shape, softcap, y_scales, cache_dtype
         group = shape.heads // shape.kv_heads
         many = shape.head_dim <= 128 and group <= 8  # two stages of 4 warps fit
@@ -73,7 +91,7 @@ class DecodeAttention:
         shared_bytes = shared_bytes or (160 * 1024 if many and group <= 4 else WHOLE_SM_BYTES)
         self.grid = machine.num_sms * blocks_per_sm
         defines = _heads(shape, dtype, cache_dtype, y_scales).defines()
-        defines |= _scores(shape, 0, softcap, cache_dtype, first_position).defines()
+        defines |= _scores(shape, 0, softcap, cache_dtype, first_position, sinks).defines()
         defines |= {"TL_WARPS": warps, "TL_MAX_SEQS": max_seqs, "TL_MAX_GRID": self.grid}
         name = "paged_attention_decode"
         self.kernel = machine.kernel("paged_attention/decode.cuh", name, 32 * warps, shared_bytes, defines)
@@ -94,12 +112,12 @@ class DecodeAttention:
     ) -> None:
         tensors = (output, query, key_cache, value_cache, past_lens, block_tables, self.partials, self.arrivals)
         assert all(tensor.is_contiguous() for tensor in tensors)
-        pointers = (tensor.data_ptr() for tensor in tensors)
+        pointers = (*(tensor.data_ptr() for tensor in tensors), _address(self.sinks))
         more = _scores(self.shape, window, self.softcap, self.cache_dtype).arguments()
         factor = _factor(self.y_scales)
         numbers = (factor, len(past_lens), block_tables.shape[1], self.kernel.shared_bytes, *more)
         arguments = _arguments(DECODE_POINTERS, DECODE_NUMBERS, self.softcap)(*pointers, *numbers)
-        self.kernel(arguments, grid=self.grid, programmatic=programmatic, memory=tensors)
+        self.kernel(arguments, grid=self.grid, programmatic=programmatic, memory=_with(tensors, self.sinks))
 
 
 class PrefillAttention:
@@ -113,6 +131,7 @@ class PrefillAttention:
         dtype: torch.dtype = torch.bfloat16,
         *,
         softcap: float = 0.0,
+        sinks: torch.Tensor | None = None,
         first_position: int = 0,
         wgmma: bool = True,
         mma_step: int = 64,
@@ -122,15 +141,17 @@ class PrefillAttention:
     ) -> None:
         """``wgmma``: use it where the GPU and the head_dim allow; ``mma_step``: keys at a time without it, 64 or 32.
 
-        ``cache_dtype``: that of a cache of bytes, which wgmma reads.
+        ``sinks``: float32 [heads]; ``cache_dtype``: that of a cache of bytes, which wgmma reads.
         """
+        self.sinks = sinks
         self.shape, self.softcap, self.mma_step, self.machine = shape, softcap, mma_step, machine
         self.y_scales, self.cache_dtype = y_scales, cache_dtype
         self.wgmma = wgmma and machine.arch == "sm_90a" and shape.head_dim in self.WGMMA_DIMS
         rows, shared_bytes = self._wgmma_extents() if self.wgmma else self._mma_extents()
         self.tokens_per_block = rows // (shape.heads // shape.kv_heads)
         defines = _heads(shape, dtype, cache_dtype, y_scales).defines()
-        defines |= _scores(shape, 0, softcap, cache_dtype, first_position).defines() | {"TL_SHARED_BYTES": shared_bytes}
+        defines |= _scores(shape, 0, softcap, cache_dtype, first_position, sinks).defines()
+        defines |= {"TL_SHARED_BYTES": shared_bytes}
         source = f"paged_attention/prefill{'_wgmma' if self.wgmma else ''}.cuh"
         threads = 384 if self.wgmma else 128
         self.kernel = machine.kernel(source, "paged_attention_prefill", threads, shared_bytes, defines)
@@ -165,8 +186,8 @@ class PrefillAttention:
         scores = _scores(self.shape, window, self.softcap, self.cache_dtype).arguments()
         numbers = (_factor(self.y_scales), len(past_lens), block_tables.shape[1], *scores)
         taken = (self.taken.data_ptr(),) if self.wgmma else ()
-        values = (*(tensor.data_ptr() for tensor in tensors), *numbers, *taken)
+        values = (*(tensor.data_ptr() for tensor in tensors), _address(self.sinks), *numbers, *taken)
         arguments = _arguments(PREFILL_POINTERS, PREFILL_NUMBERS, self.softcap, wgmma=self.wgmma)(*values)
         blocks = len(query) // self.tokens_per_block + len(past_lens)  # >= the sum of the rounded-up quotients
         grid = self.machine.num_sms if self.wgmma else (self.shape.kv_heads, blocks, 1)
-        self.kernel(arguments, grid=grid, programmatic=programmatic, memory=tensors)
+        self.kernel(arguments, grid=grid, programmatic=programmatic, memory=_with(tensors, self.sinks))

@@ -27,6 +27,15 @@ def _query(rows: int, shape: ModelShape, dtype: torch.dtype, softcap: float, dev
     return (torch.randn(rows, shape.heads, shape.head_dim, device=device) * (softcap or 1.0)).to(dtype)
 
 
+def _sinks(wanted: bool, shape: ModelShape, device: str) -> torch.Tensor | None:
+    """Random scores, some of which are larger than all others, and one is beyond all that a sum could hold."""
+    if not wanted:
+        return None
+    scores = 4 * torch.randn(shape.heads, device=device)
+    scores[-1] = 1000
+    return scores
+
+
 def _skip_unless_read(cache_dtype: torch.dtype | None, machine: Machine) -> None:
     if cache_dtype and machine.arch != "sm_90a":
         pytest.skip(f"caches of bytes are for sm_90a, not {machine.arch}")
@@ -40,6 +49,7 @@ def check_decode(
     softcap: float = 0.0,
     *,
     first_position: int = 0,
+    sinks: bool = False,
     machine: Machine = GPU,
     y_scales: RowScales | None = None,
     cache_dtype: torch.dtype | None = None,
@@ -53,7 +63,7 @@ def check_decode(
     cache = PagedCache(shape, lengths, cache_dtype or dtype, machine.device)
     query = _query(len(lengths), shape, torch.float16 if cache_dtype else dtype, softcap, machine.device)
     past_lens = torch.tensor(lengths, device=machine.device, dtype=torch.int32) - 1
-    mask = {"softcap": softcap, "first_position": first_position}
+    mask = {"softcap": softcap, "first_position": first_position, "sinks": _sinks(sinks, shape, machine.device)}
     how = {**mask, "cache_dtype": cache_dtype, "machine": machine, **options}
     attention = DecodeAttention(shape, dtype, **how)
     attention.partials.fill_(POISON)
@@ -84,6 +94,7 @@ def check_prefill(
     *,
     wgmma: bool,
     first_position: int = 0,
+    sinks: bool = False,
     mma_step: int = 64,
     y_scales: RowScales | None = None,
     cache_dtype: torch.dtype | None = None,
@@ -91,7 +102,7 @@ def check_prefill(
 ) -> None:
     """``batch``: past and new tokens of each sequence; ``cache_dtype``: that of a cache of bytes."""
     _skip_unless_read(cache_dtype, machine)
-    mask = {"softcap": softcap, "first_position": first_position}
+    mask = {"softcap": softcap, "first_position": first_position, "sinks": _sinks(sinks, shape, machine.device)}
     how = {**mask, "wgmma": wgmma, "mma_step": mma_step, "cache_dtype": cache_dtype, "machine": machine}
     attention = PrefillAttention(shape, dtype, **how)
     if attention.wgmma != wgmma:

@@ -23,6 +23,7 @@ from trtllm_lite.plugins.launch import Buffer, Device, WeightBuffers, symbol
 from trtllm_lite.plugins.router import cuda as router
 
 EPSILON = 1e-5
+_ACTIVATIONS = {False: "silu", True: "swiglu_oai"}
 
 
 @dataclass(frozen=True)
@@ -68,24 +69,27 @@ def random_scores(mixture: Mixture, rows: int, device: str) -> torch.Tensor:
     return scores
 
 
-def expected_choice(mixture: Mixture, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def expected_choice(
+    mixture: Mixture, scores: torch.Tensor, bias: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and shares of the best experts, of equal ones those of the lowest numbers."""
     terms = scores[:, : 2 * mixture.experts].double()
-    both = terms.reshape(len(scores), 2, mixture.experts).sum(1)
+    both = terms.reshape(len(scores), 2, mixture.experts).sum(1) + (0 if bias is None else bias.double())
     ids = torch.argsort(both, dim=-1, descending=True, stable=True)[:, : mixture.top_k]
     if mixture.scoring == "softmax":
         return ids, both.softmax(-1).gather(1, ids)
     return ids, both.gather(1, ids).softmax(-1)
 
 
-def check_router(mixture: Mixture, rows: int, *, streamed: bool, machine: Machine) -> None:
+def check_router(mixture: Mixture, rows: int, *, streamed: bool, machine: Machine, biased: bool = False) -> None:
     """Two steps, so that what the first leaves behind would show."""
+    bias = torch.randint(-4, 5, (mixture.experts,), device=machine.device) / 2 if biased else None
     memory = Memory()
     lists = Lists(mixture, memory, machine.device)
     for _ in range(2):
         scores = random_scores(mixture, rows, machine.device)
-        choose(mixture, memory, lists, scores, streamed, machine)
-        ids, shares = expected_choice(mixture, scores)
+        choose(mixture, memory, lists, scores, streamed, machine, bias)
+        ids, shares = expected_choice(mixture, scores, bias)
         assert torch.equal(memory.tensors[lists.ids][:rows].long(), ids)
         torch.testing.assert_close(memory.tensors[lists.shares][:rows].double(), shares, rtol=1e-5, atol=1e-7)
         check = _check_chosen if streamed else _check_sorted
@@ -93,16 +97,21 @@ def check_router(mixture: Mixture, rows: int, *, streamed: bool, machine: Machin
 
 
 def choose(
-    mixture: Mixture, memory: Memory, lists: Lists, scores: torch.Tensor, streamed: bool, machine: Machine
+    mixture: Mixture,
+    memory: Memory,
+    lists: Lists,
+    scores: torch.Tensor,
+    streamed: bool,
+    machine: Machine,
+    bias: torch.Tensor | None = None,
 ) -> None:
     """Launch the kernel that chooses."""
-    of_rows = memory("scores", scores)
+    of_rows = (memory("scores", scores), memory.optional("bias", bias), symbol("rows"), mixture.max_rows)
     if streamed:
-        outputs = (lists.ids, lists.shares, lists.chosen)
-        launch = router.choose(*outputs, of_rows, symbol("rows"), mixture.max_rows, mixture.choice, mixture.scoring)
+        launch = router.choose(lists.ids, lists.shares, lists.chosen, *of_rows, mixture.choice, mixture.scoring)
     else:
         outputs = (*lists.places, lists.shares, lists.groups, lists.counts)
-        launch = router.sort(*outputs, of_rows, symbol("rows"), mixture.max_rows, mixture.choice, mixture.scoring)
+        launch = router.sort(*outputs, *of_rows, mixture.choice, mixture.scoring)
     memory.run(launch, len(scores), machine)
 
 
@@ -146,10 +155,14 @@ def check_experts(
     streamed: bool,
     norm: bool = False,
     residual: bool = False,
+    biased: bool = False,
     device: Device = H200,
     machine: Machine,
 ) -> None:
-    """y = the weighted sum of a row's experts, from random scores to the end; the last of the rows is not a number."""
+    """y = the weighted sum of a row's experts, from random scores to the end; the last of the rows is not a number.
+
+    With ``biased`` experts have biases, by which sums reach beyond the bounds of swiglu_oai, and else SwiGLU.
+    """
     at, choice = machine.device, mixture.choice
     memory = Memory()
     lists = Lists(mixture, memory, at)
@@ -162,7 +175,8 @@ def check_experts(
     down = (torch.randn(mixture.experts, mixture.hidden, mixture.inner, device=at) / mixture.inner**0.5).to(dtype)
     norm_weight = 1 + torch.rand(mixture.hidden, device=at) if norm else None
     stream = torch.randn(mixture.max_rows, mixture.hidden, device=at).to(dtype) if residual else None
-    added = memory.optional("residual", stream)
+    biases = [4 * torch.randn(shape[:3], device=at), torch.randn(down.shape[:2], device=at)] if biased else [None] * 2
+    added, of_bias = memory.optional("residual", stream), [memory.optional(f"bias{i}", b) for i, b in enumerate(biases)]
     first, second = WeightBuffers(memory("gate_up", gate_up)), WeightBuffers(memory("down", down))
     features = (mixture.max_rows, mixture.top_k, mixture.inner)
     hidden = memory("hidden", torch.full(features, POISON, device=at, dtype=dtype))
@@ -172,15 +186,17 @@ def check_experts(
         normed = (memory("norm", norm_weight), EPSILON) if norm_weight is not None else None
         how = streaming(mixture, dtype, device)
         lists_of_gated = (lists.chosen, lists.shares, num_rows, how[0], choice)
-        memory.run(gated.stream(hidden, of_x, first, *lists_of_gated, activation="silu", norm=normed), rows, machine)
-        memory.run(summed.stream(y, hidden, second, lists.chosen, num_rows, how[1], choice, added), rows, machine)
+        gating = {"activation": _ACTIVATIONS[biased], "bias": of_bias[0], "norm": normed}
+        memory.run(gated.stream(hidden, of_x, first, *lists_of_gated, **gating), rows, machine)
+        bias = None if of_bias[1] is None else summed.Bias(of_bias[1], lists.ids, lists.shares)
+        memory.run(summed.stream(y, hidden, second, lists.chosen, num_rows, how[1], choice, added, bias), rows, machine)
     else:
-        _run_sorted(mixture, memory, lists, (of_x, first, hidden, second, y, added), rows, machine)
+        _run_sorted(mixture, memory, lists, (of_x, first, hidden, second, y, added), of_bias, rows, machine)
     seen = x[: rows - 1].double()
     if norm_weight is not None:
         seen = seen * torch.rsqrt(seen.square().mean(-1, keepdim=True) + EPSILON) * norm_weight.double()
         seen = seen.to(dtype).double()
-    expected = _expected(mixture, seen, gate_up, down, scores[: rows - 1])
+    expected = _expected(mixture, seen, gate_up, down, biases, scores[: rows - 1])
     expected = expected if stream is None else expected + stream[: rows - 1].double()
     result = memory.tensors[y]
     assert torch.isnan(result[rows - 1 :]).all(), "a row of NaN is lost, or a row past the last is written"
@@ -205,6 +221,7 @@ def _run_sorted(
     memory: Memory,
     lists: Lists,
     operands: tuple[Buffer, WeightBuffers, Buffer, WeightBuffers, Buffer, Buffer | None],
+    biases: list[Buffer | None],
     rows: int,
     machine: Machine,
 ) -> None:
@@ -219,21 +236,31 @@ def _run_sorted(
 
     rows_of_x, results = room("sorted x", mixture.hidden), room("sorted y", mixture.hidden)
     memory.run(gated.sort_rows(rows_of_x, x, *lists.places, num_rows, choice), rows, machine)
-    memory.run(gated.tiled(hidden, rows_of_x, first, lists.groups, how, activation="silu"), rows, machine)
+    gating = {"activation": _ACTIVATIONS[biases[0] is not None], "bias": biases[0]}
+    memory.run(gated.tiled(hidden, rows_of_x, first, lists.groups, how, **gating), rows, machine)
     flat = replace(hidden, shape=(count, mixture.inner))
     memory.tensors[flat] = memory.tensors[hidden].reshape(count, -1)
-    memory.run(summed.tiled(results, flat, second, lists.groups, how), rows, machine)
+    memory.run(summed.tiled(results, flat, second, lists.groups, how, biases[1]), rows, machine)
     memory.run(summed.combine(y, results, *lists.places, lists.shares, num_rows, choice, added), rows, machine)
 
 
 def _expected(
-    mixture: Mixture, x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, scores: torch.Tensor
+    mixture: Mixture,
+    x: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    biases: list[torch.Tensor | None],
+    scores: torch.Tensor,
 ) -> torch.Tensor:
     ids, shares = expected_choice(mixture, scores)
     y = torch.zeros_like(x)
     for expert in range(mixture.experts):
         rows, slots = (ids == expert).nonzero(as_tuple=True)
         gate, up = (x[rows] @ part.double().T for part in gate_up[expert])
-        features = torch.nn.functional.silu(gate) * up
-        y[rows] += shares[rows, slots, None] * (features @ down[expert].double().T)
+        if biases[0] is not None and biases[1] is not None:
+            gate, up = (gate + biases[0][expert, 0]).clamp(max=7), (up + biases[0][expert, 1]).clamp(-7, 7)
+            result = (gate * torch.sigmoid(1.702 * gate) * (up + 1)) @ down[expert].double().T + biases[1][expert]
+        else:
+            result = (torch.nn.functional.silu(gate) * up) @ down[expert].double().T
+        y[rows] += shares[rows, slots, None] * result
     return y

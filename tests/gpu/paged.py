@@ -92,11 +92,18 @@ class PagedCache:
         return cache[blocks].transpose(1, 2).flatten(0, 1)[:length].double()
 
     def attend(
-        self, query: torch.Tensor, seq: int, past: int, window: int, softcap: float, first_position: int = 0
+        self,
+        query: torch.Tensor,
+        seq: int,
+        past: int,
+        window: int,
+        softcap: float,
+        first_position: int = 0,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Causal attention of ``query`` [new, heads, head_dim] at positions past, past + 1, … of one sequence.
 
-        Queries at ``first_position`` and behind it see nothing before it.
+        Queries at ``first_position`` and behind it see nothing before it; ``sinks`` [heads] see all.
         """
         shape = self.shape
         group = shape.heads // shape.kv_heads
@@ -109,4 +116,8 @@ class PagedCache:
         key_at = torch.arange(len(keys), device=query.device)[None]
         hidden = (key_at > at) | ((key_at <= at - window) if window else False)
         hidden |= key_at < at.clamp(max=first_position)
-        return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, float("-inf")).softmax(-1), values)
+        scores = scores.masked_fill(hidden, float("-inf"))
+        if sinks is not None:
+            column = sinks.double()[:, None, None].expand(-1, len(query), 1)
+            scores, values = torch.cat([scores, column], -1), torch.cat([values, torch.zeros_like(values[:1])])
+        return torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)

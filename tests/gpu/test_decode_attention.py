@@ -44,6 +44,20 @@ def test_softcap(heads: int, kv_heads: int, head_dim: int, softcap: float, windo
     check_decode(attention_shape(heads, kv_heads, head_dim, 32), LENGTHS["ragged"], dtype, window, softcap)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("window", [0, 128])
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(64, 8, 64), (16, 1, 64), (4, 4, 128)])
+def test_sinks(heads: int, kv_heads: int, head_dim: int, lengths: list[int], window: int, dtype: torch.dtype) -> None:
+    check_decode(attention_shape(heads, kv_heads, head_dim, 32), lengths, dtype, window, sinks=True)
+
+
+@pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
+def test_sinks_over_caches_of_bytes(cache_dtype: torch.dtype) -> None:
+    shape = attention_shape(64, 8, 64, 32)
+    check_decode(shape, LENGTHS["ragged"], torch.bfloat16, 128, sinks=True, cache_dtype=cache_dtype)
+
+
 @pytest.mark.parametrize("window", [0, 64])
 @pytest.mark.parametrize("first_position", [1, 70])
 def test_from_a_later_position_on(first_position: int, window: int) -> None:

@@ -32,6 +32,15 @@ def test_streamed(shape: str, dtype: torch.dtype, max_rows: int, rows: int) -> N
     check_experts(mixture, rows, dtype, streamed=True, norm=max_rows < 16, residual=max_rows > 2, machine=GPU)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (8, 5), (16, 16), (64, 37), (1000, 513)])
+def test_biases(max_rows: int, rows: int, dtype: torch.dtype) -> None:
+    """gpt-oss-20b."""
+    mixture, how = Mixture(32, 4, 2880, 2880, max_rows, "softmax_of_chosen"), {"streamed": max_rows <= 16}
+    check_router(mixture, rows, biased=True, machine=GPU, **how)
+    check_experts(mixture, rows, dtype, biased=True, residual=rows % 2 == 0, machine=GPU, **how)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("max_rows", "rows"), [(64, 37), (256, 256), (1000, 513)])
 def test_tiled(shape: str, max_rows: int, rows: int) -> None:

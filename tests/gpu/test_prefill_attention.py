@@ -65,6 +65,24 @@ def test_softcap(
     check_prefill(shape, batch, dtype, window, softcap, wgmma=wgmma)
 
 
+@pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("window", [0, 128])
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(64, 8, 64), (16, 1, 64), (4, 4, 256)])
+def test_sinks(
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    batch: list[tuple[int, int]],
+    window: int,
+    dtype: torch.dtype,
+    wgmma: bool,
+) -> None:
+    shape = attention_shape(heads, kv_heads, head_dim, 32)
+    check_prefill(shape, batch, dtype, window, wgmma=wgmma, sinks=True)
+
+
 @pytest.mark.parametrize("page", [16, 32, 64, 128])
 @pytest.mark.parametrize("head_dim", [128, 176, 256])
 def test_little_shared_memory(head_dim: int, page: int) -> None:

@@ -20,6 +20,7 @@ class AttentionShape:
     first_position: int = 0
     softcap: float = 0.0
     with_norm: bool = False
+    with_sinks: bool = False
     rotary_dim: int | None = None  # None: whole heads; 0: no RoPE
     num_groups: int = 1  # tables of each sequence
     cache_group: int = 0
@@ -107,6 +108,8 @@ class Tokens:
         self.qkv = [rng.standard_normal((length, shape.qkv_features), np.float32) for length in lengths]
         norms = rng.uniform(0.5, 1.5, (2, shape.head_dim)).astype(np.float32)
         self.norms = list(norms) if shape.with_norm else [None, None]
+        # As large as scores, larger and smaller.
+        self.sinks = 4 * rng.standard_normal(shape.num_heads, np.float32) if shape.with_sinks else None
 
     def inputs(self, cache: PagedCache, new_tokens: Sequence[tuple[int, int]]) -> list[np.ndarray | None]:
         """All inputs of a call that appends the next ``count`` tokens of each ``(sequence, count)``."""
@@ -119,6 +122,7 @@ class Tokens:
             cache.values,
             *cache.step_inputs(new_tokens),
             *self.norms,
+            self.sinks,
         ]
 
 

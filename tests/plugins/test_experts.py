@@ -46,6 +46,16 @@ def test_router_matches_reference(isa: str, rows: int, experts: int, top_k: int,
     assert_close(shares, expected["shares"])
 
 
+def test_a_bias_of_scores_chooses_and_counts(isa: str) -> None:
+    rng = np.random.default_rng(5)
+    x, weight = rng.standard_normal((9, 67), np.float32), rng.standard_normal((67, 21), np.float32) / 8
+    attributes = {"scoring": "softmax_of_chosen", "top_k": 4, **NO_GROUPS}
+    inputs = [x, weight, None, 3 * rng.standard_normal(21, np.float32)]
+    actual, expected = run("Router", inputs, attributes, isa=isa), reference("Router", inputs, attributes)
+    np.testing.assert_array_equal(actual["ids"], expected["ids"])
+    assert_close(actual["shares"], expected["shares"])
+
+
 @pytest.mark.parametrize("scoring", SCORINGS)
 @pytest.mark.parametrize("groups", [(8, 4, 2), (8, 3, 1), (4, 4, 3), (64, 6, 1), (1, 1, 1)], ids=str)
 def test_experts_are_of_the_best_groups(isa: str, scoring: str, groups: tuple[int, int, int]) -> None:
@@ -134,6 +144,46 @@ def test_grouped_linear_matches_reference(isa: str, rows: int, experts: int, top
     assert multiplied is not None
     expected = reference("GroupedLinear", [multiplied.reshape(x.shape), ids, shares, weight], ONE_RANK)["y"]
     assert_close(actual, expected, dtype)
+
+
+def _blocks(shape: tuple[int, ...], fmt: str) -> list[np.ndarray | None]:
+    """Weight, scales and offsets in blocks of 16: MXFP4, or integers of 4 bits."""
+    rng, numbers = np.random.default_rng(shape), (*shape[:-1], shape[-1] // 16)
+    if fmt == "mxfp4":
+        scale = 2.0 ** rng.integers(-4, -1, numbers)
+        elements = rng.standard_normal(shape, np.float32) * 2
+        return [elements.astype(ml_dtypes.float4_e2m1fn), scale.astype(ml_dtypes.bfloat16), None]
+    scale, offset = (rng.uniform(0.01, 0.1, numbers).astype(np.float16) for _ in range(2))
+    return [rng.integers(-8, 8, shape).astype(ml_dtypes.int4), scale, offset]
+
+
+@pytest.mark.parametrize("fmt", ["mxfp4", "int4"])
+@pytest.mark.parametrize(("rows", "experts", "top_k"), ROUTINGS)
+def test_weights_in_blocks_match_reference(isa: str, rows: int, experts: int, top_k: int, fmt: str) -> None:
+    rng, ids = np.random.default_rng(rows), _choices(rows, experts, top_k)
+    x, (weight, scale, offset) = rng.standard_normal((rows, 64), np.float32), _blocks((experts, 2, 37, 64), fmt)
+    bias = rng.standard_normal((experts, 2, 37), np.float32)
+    operands = [ids, weight, scale, bias, offset]
+    actual = run("GroupedGatedLinear", [x, *operands], SILU, isa=isa, layout="gated_panel64")["y"]
+    multiplied = as_multiplied([x, weight, scale], isa)[0]
+    assert_close(actual, reference("GroupedGatedLinear", [multiplied, *operands], SILU)["y"], "bfloat16")
+    wide, shares = rng.standard_normal((rows, top_k, 48), np.float32), rng.random((rows, top_k), np.float32)
+    weight, scale, offset = _blocks((experts, 70, 48), fmt)
+    operands = [ids, shares, weight, scale, rng.standard_normal((experts, 70), np.float32), offset]
+    actual = run("GroupedLinear", [wide, *operands], ONE_RANK, isa=isa, layout="panel64")["y"]
+    multiplied = as_multiplied([wide.reshape(-1, 48), weight, scale], isa)[0].reshape(wide.shape)
+    assert_close(actual, reference("GroupedLinear", [multiplied, *operands], ONE_RANK)["y"], "bfloat16")
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "swiglu_oai"])
+def test_activations_and_biases(isa: str, activation: str) -> None:
+    """Gates and up projections reach beyond the bounds of swiglu_oai on all sides."""
+    rng, ids = np.random.default_rng(6), _choices(9, 5, 3)
+    x, weight = 8 * rng.standard_normal((9, 70), np.float32), _weight((5, 2, 37, 70), "float32")
+    inputs = [x, ids, weight, None, rng.standard_normal((5, 2, 37), np.float32)]
+    attributes = {"activation": activation, "moe_tp_size": 1}
+    actual = run("GroupedGatedLinear", inputs, attributes, isa=isa, layout="gated_panel64")["y"]
+    assert_close(actual, reference("GroupedGatedLinear", inputs, attributes)["y"])
 
 
 def _mixture(x: np.ndarray, ids: np.ndarray, shares: np.ndarray, isa: str, num_threads: int = 2) -> np.ndarray:

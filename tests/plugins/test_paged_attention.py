@@ -38,6 +38,9 @@ SHAPES = {
     "no_rope": AttentionShape(num_heads=4, num_kv_heads=4, head_dim=24, rotary_dim=0),
     "from_position_1": AttentionShape(num_heads=4, num_kv_heads=2, tokens_per_block=16, first_position=1),
     "from_position_20": AttentionShape(tokens_per_block=16, first_position=20),
+    "sinks": AttentionShape(num_heads=6, num_kv_heads=2, with_sinks=True),
+    "sinks_window": AttentionShape(num_heads=9, num_kv_heads=3, tokens_per_block=16, window=37, with_sinks=True),
+    "sinks_softcap": AttentionShape(num_heads=4, num_kv_heads=1, softcap=2.0, with_sinks=True),
     "window1": AttentionShape(num_heads=2, num_kv_heads=2, tokens_per_block=16, window=1),
 }
 
@@ -232,7 +235,8 @@ def test_same_bits_however_prompts_are_cut(isa: str, name: str) -> None:
 @pytest.mark.parametrize("window", [0, 700])
 def test_same_bits_with_long_context_on_any_number_of_threads(isa: str, window: int) -> None:
     """Four threads have more of them than tiles, so that the sequence itself is split; one thread never splits it."""
-    shape = AttentionShape(num_heads=4, num_kv_heads=1, head_dim=24, tokens_per_block=48, window=window)
+    how = {"tokens_per_block": 48, "window": window, "with_sinks": window > 0}
+    shape = AttentionShape(num_heads=4, num_kv_heads=1, head_dim=24, **how)
     schedule = [[(0, 1300), (1, 5)], [(0, 1)], [(0, 1), (1, 1)], [(0, 7)]]
     alone = results(shape, schedule, isa, num_threads=1, seed=1)
     assert_same_results(results(shape, schedule, isa, num_threads=4, seed=2), alone)
@@ -240,7 +244,7 @@ def test_same_bits_with_long_context_on_any_number_of_threads(isa: str, window: 
 
 
 def test_long_context_matches_reference(isa: str) -> None:
-    shape = AttentionShape(num_heads=3, num_kv_heads=1, head_dim=64, tokens_per_block=32)
+    shape = AttentionShape(num_heads=3, num_kv_heads=1, head_dim=64, tokens_per_block=32, with_sinks=True)
     tokens, cache = Tokens(shape, [1200]), PagedCache(shape, num_blocks=40)
     for new_tokens, num_threads in (([(0, 1199)], 2), ([(0, 1)], 4)):
         expected = reference("PagedAttention", tokens.inputs(cache, new_tokens), shape.attributes)

@@ -11,6 +11,7 @@ ranks have the same plan, and weights of the same shapes.
 """
 
 from collections.abc import Sequence
+from math import lcm
 
 import numpy as np
 import onnx_ir as ir
@@ -78,7 +79,7 @@ class _Rank:
                 self._share_latent_attention(node)
             elif _is(node, "GroupedGatedLinear"):  # whose result GroupedLinear alone reads
                 self._take_experts(node)
-                self._cut_product(node, [self._part_of_expert(matrix_of(operands(node)).shape[-2])])
+                self._cut_product(node, [self._part_of_expert(node)])
             elif node in inner:
                 self._share_outputs(node)
             elif reads_part and node.op_type in ("Linear", "GroupedLinear"):
@@ -195,6 +196,8 @@ class _Rank:
             shape = list(dims(value) or ())
             shape[1] = self._own_kv_heads(num_kv_heads)
             value.shape = ir.Shape(shape)
+        if "sinks" in given:
+            self._cut(given["sinks"], -1, [(self.rank * num_heads, (self.rank + 1) * num_heads)])
         if "stored" in made:
             raise self._refusal(node, "what it stores is an output of the network")
         self._mark(made["y"], num_heads * head_dim)
@@ -214,8 +217,9 @@ class _Rank:
         room = results(node).get("gathered")
         if room is not None:
             room.shape = ir.Shape([*(dims(room) or ())[:-1], part[1] - part[0]])
-        if "bias" in given and self.rank > 0:  # it is added once
-            self._replace(given["bias"], zeros(_size(given["bias"])))
+        is_first = self.rank % (self.moe_tp_size if _is(node, "GroupedLinear") else self.tp_size) == 0
+        if "bias" in given and not is_first:  # it is added once
+            self._replace(given["bias"], zeros(extents(self._tensor(given["bias"]))))
         self._add_collective(node, "AllReduce")
 
     def _part_of(self, x: ir.Value, node: ir.Node) -> Range:
@@ -244,13 +248,20 @@ class _Rank:
     def _take_experts(self, node: ir.Node) -> None:
         """Keep the experts of the rank's run."""
         run, runs = self.rank // self.moe_tp_size, self.tp_size // self.moe_tp_size
-        for value in matrix_of(operands(node)).operands.values():
+        given = operands(node)
+        for value in [*matrix_of(given).operands.values(), *([given["bias"]] if "bias" in given else [])]:
             count = extents(self._tensor(value))[0] // runs
             self._cut(value, 0, [(run * count, (run + 1) * count)])
         node.attributes["moe_tp_size"] = ir.AttrInt64("moe_tp_size", self.moe_tp_size)
 
-    def _part_of_expert(self, features: int) -> Range:
-        return _even_part(features, self.moe_tp_size, self.rank % self.moe_tp_size, _PADDED_TO)
+    def _part_of_expert(self, node: ir.Node) -> Range:
+        """The features that the rank has of each expert: whole blocks of the matrix that multiplies them."""
+        (reader,) = {use.node for use in node.outputs[0].uses()}
+        matrix = matrix_of(operands(reader))
+        features, numbers = matrix.shape[-1], matrix.operands.get("weight_scale")
+        blocks = 1 if numbers is None else extents(self._tensor(numbers))[-1]
+        padded_to = _PADDED_TO if blocks == 1 else lcm(_PADDED_TO, features // blocks)
+        return _even_part(features, self.moe_tp_size, self.rank % self.moe_tp_size, padded_to)
 
     # Embedding and logits.
 
@@ -357,12 +368,6 @@ def _norms_all_heads(attention: ir.Node) -> bool:
 
 def _is(node: ir.Node | None, *op_types: str) -> bool:
     return node is not None and node.op_type in op_types
-
-
-def _size(value: ir.Value) -> int:
-    (size,) = dims(value) or ()
-    assert isinstance(size, int)
-    return size
 
 
 def _origins(value: ir.Value) -> set[ir.Node | None]:

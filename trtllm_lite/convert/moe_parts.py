@@ -10,7 +10,7 @@ from trtllm_lite.errors import shown
 from trtllm_lite.network.expert_groups import ExpertGroups
 from trtllm_lite.network.layers import Block
 from trtllm_lite.network.moe import Experts, Moe, Router, Scoring, SharedExpert
-from trtllm_lite.network.weight_expression import Stack
+from trtllm_lite.network.weight_expression import Concat, RowsOfMatrices
 
 MAX_EXPERTS = 1 << 17  # of all layers; the largest models have some ten thousand
 
@@ -64,15 +64,18 @@ class MoeParts:
     def moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
         """The mixture of experts of one layer, each matrix of each expert a tensor of its own."""
         hidden, inner = self.parts.sizes.hidden_size, self.intermediate_size
-        gate, up = (self._stack(tensors, f"expert_{name}_proj", inner, hidden) for name in ("gate", "up"))
-        experts = Experts(gate, up, self._stack(tensors, "expert_down_proj", hidden, inner), self.parts.activation)
+        gate, up = (self._of_each(tensors, f"expert_{name}_proj", inner, hidden) for name in ("gate", "up"))
+        down = self._of_each(tensors, "expert_down_proj", hidden, inner)
+        experts = Experts(self.num_experts, gate, up, down, self.parts.activation)
         return Moe(self._router(tensors), experts, shared)
 
     def fused_moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
         """The mixture of experts of one layer of two tensors: gate and up of all experts, and down of all."""
         hidden, inner, count = self.parts.sizes.hidden_size, self.intermediate_size, self.num_experts
-        gate, up = tensors.weight("experts_gate_up_proj", count, 2 * inner, hidden).split(inner, inner, axis=1)
-        experts = Experts(gate, up, tensors.weight("experts_down_proj", count, hidden, inner), self.parts.activation)
+        both = tensors.weight("experts_gate_up_proj", count, 2 * inner, hidden).split(inner, inner, axis=1)
+        gate, up = map(RowsOfMatrices, both)
+        down = RowsOfMatrices(tensors.weight("experts_down_proj", count, hidden, inner))
+        experts = Experts(count, gate, up, down, self.parts.activation)
         return Moe(self._router(tensors), experts, shared)
 
     def _router(self, tensors: Tensors) -> Router:
@@ -80,9 +83,9 @@ class MoeParts:
         correction = tensors.plain("correction", self.num_experts) if self.is_corrected else None
         return Router(weight, self.top_k, self.scoring, correction, self.groups, self.scale)
 
-    def _stack(self, tensors: Tensors, role: str, *shape: int) -> Stack:
-        """[experts, *shape] of a matrix that each expert has as a tensor of its own."""
-        return Stack(tuple(tensors.of_expert(number).weight(role, *shape) for number in range(self.num_experts)))
+    def _of_each(self, tensors: Tensors, role: str, *shape: int) -> Concat:
+        """The rows of a matrix that each expert has as a tensor of its own."""
+        return Concat(tuple(tensors.of_expert(number).weight(role, *shape) for number in range(self.num_experts)))
 
 
 def qwen_scoring(config: ConfigFields) -> Scoring:

@@ -48,6 +48,10 @@ class Tensors:
         """The tensors of expert number ``expert`` of the layer."""
         return replace(self, expert=expert)
 
+    def tensor(self, role: str, *shape: int) -> SourceTensor:
+        """The tensor of ``role`` that has its name, without .weight and .bias."""
+        return SourceTensor(self._prefix(role), shape)
+
     def weight(self, role: str, *shape: int) -> SourceTensor:
         """The weight of ``role`` as the source stores it."""
         return SourceTensor(f"{self._prefix(role)}.weight", shape)

@@ -10,6 +10,7 @@ from trtllm_lite.network.graph import GraphBuilder
 from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.norms import Norm
 from trtllm_lite.network.rope import Rope
+from trtllm_lite.network.sinks import Sinks
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Attention:
     or with ``norms_all_heads`` of all query heads, and of all key heads, together. ``window`` is in tokens: a query at
     position p sees keys at positions > p - window; with 0 it sees all keys up to its own. Queries from
     ``first_position`` on see no key before it (there is one of the two at most). ``softcap`` bounds scores to softcap *
-    tanh(score / softcap); with 0 they are not bounded.
+    tanh(score / softcap); with 0 they are not bounded. ``sinks`` give each head one more key, whose value is zero.
     """
 
     query: Linear
@@ -46,6 +47,7 @@ class Attention:
     window: int = 0
     first_position: int = 0
     softcap: float = 0.0
+    sinks: Sinks | None = None
 
     def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
         """Map normalised activations [batch, seq, hidden] to the same shape; appends to the context's next cache."""
@@ -82,6 +84,10 @@ class Attention:
         attributes = {"is_causal": 1, "scale": self.heads.head_dim**-0.5 if self.scale is None else self.scale}
         if self.softcap:
             attributes["softcap"] = self.softcap
+        if self.sinks is not None:
+            keys = self.sinks.before(context.graph, keys, "keys")
+            values = self.sinks.before(context.graph, values, "values")
+            mask, lens = self.sinks.mask(context, mask), self.sinks.total_lens(context)
         inputs = [query, keys, values, mask, None, None, lens]
         return context.graph.op("Attention", inputs, "attention", attributes)
 

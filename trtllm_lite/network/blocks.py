@@ -50,6 +50,11 @@ class Blocks:
     rounding: Rounding | None = None
 
     @property
+    def changes_input(self) -> bool:
+        """Whether the matrix multiplies something else than activations as they come."""
+        return bool(self.factors or self.order or self.rounding is not None)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The parts of the matrix that there are."""
         absent = {"weight_zero_point": not self.zero_points, "weight_offset": self.offset_dtype is None}
@@ -57,7 +62,7 @@ class Blocks:
 
     def part(self, tensor: SourceTensor, name: str) -> "Part":
         """One of the parts of ``tensor``."""
-        rows, depth = tensor.extents
+        rows, depth = rows_and_depth(tensor.extents)
         blocks = depth // self.block_size
         scales = (rows, blocks) if blocks > 1 else (rows,)
         shapes = ((rows, depth), scales, scales, (rows, blocks, 1), (depth,), (depth,))
@@ -93,6 +98,17 @@ class Part(WeightExpression):
 
     def evaluate(self, read: Read) -> NDArray:
         return read(part_name(self.tensor.name, self.part)).reshape(self.extents)
+
+
+def rows_and_depth(extents: tuple[int, ...]) -> tuple[int, int]:
+    """Of a matrix [rows, depth] that is stored in blocks, or of several, [matrices, depth, columns].
+
+    The latter are stored by columns (:class:`ColumnsOfMatrices`), those of one matrix behind those of the other.
+    """
+    if len(extents) == 2:
+        return extents[0], extents[1]
+    matrices, depth, columns = extents
+    return matrices * columns, depth
 
 
 def part_name(tensor: str, part: str) -> str:

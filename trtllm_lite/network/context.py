@@ -6,7 +6,7 @@ at the right: the values of pad tokens are garbage that no real token attends to
 Position ids are past_lens[b] + 0, 1, …, for pad tokens, too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -28,7 +28,15 @@ class NetworkContext:
         self.graph = graph
         self.input_ids = declare("input_ids", _INT64, ("batch", "seq"))
         self.position_ids = declare("position_ids", _INT64, ("batch", "seq"))
+        self._made: dict[str, ir.Value] = {}
         self._tables: dict[Rope, tuple[ir.Value, ir.Value]] = {}
+
+    def once(self, name: str, make: Callable[[], ir.Value]) -> ir.Value:
+        """What ``make`` returned for the first layer that asked for ``name``; its nodes depend on no layer."""
+        if name not in self._made:
+            with self.graph.shared():
+                self._made[name] = make()
+        return self._made[name]
 
     def rotary_table(self, rope: Rope) -> tuple[ir.Value, ir.Value]:
         """Cosines and sines of every position's angles, float32 [batch, seq, rotary_dim/2]."""
@@ -67,7 +75,6 @@ class DecoderContext(NetworkContext):
         self.features: ir.Value | None = None  # of the tokens before, in the network of a head that drafts
         self.past: list[ir.Value] = []  # key 0, value 0, key 1, …
         self.present: list[ir.Value] = []
-        self._total_lens: ir.Value | None = None
         self._masks: dict[int, ir.Value] = {}
         self._expert_of_feature: dict[tuple[int, int], ir.Value] = {}
 
@@ -93,12 +100,12 @@ class DecoderContext(NetworkContext):
 
     def total_lens(self) -> ir.Value:
         """int64 [batch]: the tokens of each row, new ones included."""
-        if self._total_lens is None:
-            with self.graph.shared():
-                span = {"start": 1, "end": 2}
-                new_tokens = self.graph.op("Shape", [self.input_ids], "nonpad.new_tokens", span)
-                self._total_lens = self.graph.op("Add", [self.past_lens, new_tokens], "nonpad")
-        return self._total_lens
+
+        def make() -> ir.Value:
+            new_tokens = self.graph.op("Shape", [self.input_ids], "nonpad.new_tokens", {"start": 1, "end": 2})
+            return self.graph.op("Add", [self.past_lens, new_tokens], "nonpad")
+
+        return self.once("nonpad", make)
 
     def _inverse_frequencies(self, rope: Rope, name: str) -> ir.Value:
         """Those of long texts where caches hold such; then only layers that have opened their cache may ask."""

@@ -146,7 +146,7 @@ class GraphBuilder:
     def input_of(self, expression: WeightExpression, x: ir.Value, name: str) -> ir.Value:
         """``x`` as the product ``name`` multiplies it: times factors, reordered or rounded, if the source says so."""
         blocks = self._stored_as(expression)
-        if blocks is None or (not blocks.factors and not blocks.order and blocks.rounding is None):
+        if blocks is None or not blocks.changes_input:
             return x
         key = (x, blocks.factors, blocks.order, blocks.rounding)
         if key not in self._inputs:
@@ -168,10 +168,13 @@ class GraphBuilder:
             return round_per_token(self._adder(name), self.constant, x, rounding.to, features)
         return round_per_tensor(self._adder(name), x, rounding.to, self.scalar(f"{name}.scale", rounding.scale))
 
-    def matrix(self, expression: WeightExpression, name: str) -> ir.Value:
-        """The weight of the node ``name`` as a float32 operand: cast right where it is used if stored narrower."""
+    def matrix(self, expression: WeightExpression, name: str, *, plain_input: bool = False) -> ir.Value:
+        """The weight of the node ``name`` as a float32 operand: cast right where it is used if stored narrower.
+
+        It is in blocks if the source says so; with ``plain_input`` only where activations are multiplied as they come.
+        """
         blocks = self._stored_as(expression)
-        if blocks is not None:
+        if blocks is not None and not (plain_input and blocks.changes_input):
             if expression not in self._dequantized:
                 self._dequantized[expression] = self._dequantize(expression, blocks, name)
             return self._dequantized[expression]

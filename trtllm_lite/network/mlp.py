@@ -2,12 +2,24 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
+import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.network.context import NetworkContext
 from trtllm_lite.network.graph import Attribute
 from trtllm_lite.network.linear import Linear
+
+SWIGLU_ALPHA, SWIGLU_LIMIT = 1.702, 7.0
+_SWIGLU_BOUNDS = {"low": -SWIGLU_LIMIT, "high": SWIGLU_LIMIT}
+
+
+class Gating(Protocol):
+    """How the gate and the up projection of a gated MLP become one."""
+
+    def gated(self, context: NetworkContext, gate: ir.Value, up: ir.Value) -> ir.Value:
+        """Map two values of one shape to one."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +33,25 @@ class Activation:
     def __call__(self, context: NetworkContext, x: ir.Value) -> ir.Value:
         """Apply the function to every element."""
         return context.graph.op(self.op_type, [x], self.name, self.attributes)
+
+    def gated(self, context: NetworkContext, gate: ir.Value, up: ir.Value) -> ir.Value:
+        """function(gate) * up."""
+        return context.graph.op("Mul", [self(context, gate), up], "gated")
+
+
+@dataclass(frozen=True)
+class SwigluOai:
+    """g * sigmoid(1.702 g) * (u + 1) of the gate g = min(gate, 7) and u = up between -7 and 7 (arXiv 2508.10925)."""
+
+    def gated(self, context: NetworkContext, gate: ir.Value, up: ir.Value) -> ir.Value:
+        """The function of two values."""
+        graph = context.graph
+        low, high = (graph.constant(f"swiglu.{name}", np.array(x, np.float32)) for name, x in _SWIGLU_BOUNDS.items())
+        one = graph.constant("swiglu.one", np.array(1, np.float32))
+        bounded_gate = graph.op("Clip", [gate, None, high], "gate.bounded")
+        swish = graph.op("Swish", [bounded_gate], "swish", {"alpha": SWIGLU_ALPHA})
+        bounded_up = graph.op("Clip", [up, low, high], "up.bounded")
+        return graph.op("Mul", [swish, graph.op("Add", [bounded_up, one], "up.plus_one")], "gated")
 
 
 # The keys are transformers' names (ACT2FN), in which gelu_new, gelu_fast and gelu_pytorch_tanh are one approximation.
@@ -47,8 +78,7 @@ class GatedMlp:
         """Map activations [batch, seq, hidden] to the same shape."""
         graph = context.graph
         gate, up = self.gate(graph, x, "gate_proj"), self.up(graph, x, "up_proj")
-        product = graph.op("Mul", [self.activation(context, gate), up], "gated")
-        return self.down(graph, product, "down_proj")
+        return self.down(graph, self.activation.gated(context, gate, up), "down_proj")
 
 
 @dataclass(frozen=True)

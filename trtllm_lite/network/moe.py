@@ -14,7 +14,7 @@ import onnx_ir as ir
 from trtllm_lite.network.context import DecoderContext
 from trtllm_lite.network.expert_groups import ExpertGroups
 from trtllm_lite.network.graph import GraphBuilder
-from trtllm_lite.network.mlp import Activation, GatedMlp
+from trtllm_lite.network.mlp import GatedMlp, Gating
 from trtllm_lite.network.weight_expression import WeightExpression
 
 # How shares come from the router's scores: softmax or sigmoid of the scores of all experts, of which the largest are
@@ -29,9 +29,9 @@ LEAST_TOTAL = 1e-20  # what is added to the sum of sigmoids, so that it is not 0
 class Router:
     """Chooses ``top_k`` experts for each token; ``weight`` is [experts, hidden], stored and multiplied in float32.
 
-    ``correction`` [experts] is added to what experts are chosen by, and not to their shares (arXiv 2408.15664);
-    ``groups`` say among which experts a token chooses; ``scale`` is a factor of all shares. Of experts with equal
-    scores the one of the lower number is chosen.
+    A ``bias`` [experts] is added to the products. ``correction`` [experts] is added to what experts are chosen by, and
+    not to their shares (arXiv 2408.15664); ``groups`` say among which experts a token chooses; ``scale`` is a factor of
+    all shares. Of experts with equal scores the one of the lower number is chosen.
     """
 
     weight: WeightExpression
@@ -40,10 +40,13 @@ class Router:
     correction: WeightExpression | None = None
     groups: ExpertGroups | None = None
     scale: float = 1.0
+    bias: WeightExpression | None = None
 
     def __call__(self, graph: GraphBuilder, x: ir.Value) -> ir.Value:
         """Map activations [batch, seq, hidden] to every expert's share, [batch, seq, experts]."""
         logits = graph.op("MatMul", [x, graph.vector(self.weight.transpose(), "weight")], "logits")
+        if self.bias is not None:
+            logits = graph.op("Add", [logits, graph.vector(self.bias, "bias")], "bias")
         function = "Sigmoid" if "sigmoid" in self.scoring else "Softmax"
         attributes = {} if function == "Sigmoid" else {"axis": -1}
         of_chosen = self.scoring.endswith("_of_chosen")
@@ -81,38 +84,69 @@ class Router:
 
 
 @dataclass(frozen=True)
-class Experts:
-    """The sum of down(activation(gate(x)) * up(x) * share) over experts.
-
-    ``gate`` and ``up`` are [experts, inner, hidden], ``down`` is [experts, hidden, inner].
-    """
+class Biases:
+    """Of the projections of all experts: ``gate`` and ``up`` [experts * inner], ``down`` [experts, hidden]."""
 
     gate: WeightExpression
     up: WeightExpression
     down: WeightExpression
-    activation: Activation
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The sum of down(activation(gate(x)) * up(x)) * share over ``num_experts`` experts, or another ``activation``.
+
+    Matrices hold the rows of all experts, those of one behind those of the other: ``gate`` and ``up`` are [experts *
+    inner, hidden], ``down`` is [experts * hidden, inner].
+    """
+
+    num_experts: int
+    gate: WeightExpression
+    up: WeightExpression
+    down: WeightExpression
+    activation: Gating
+    biases: Biases | None = None
 
     def __call__(self, context: DecoderContext, x: ir.Value, shares: ir.Value) -> ir.Value:
         """Map activations [batch, seq, hidden] and shares [batch, seq, experts] to the shape of the activations."""
-        graph = context.graph
-        experts, _, inner = self.down.shape
-        gate, up = (self._widen(graph, x, *part) for part in ((self.gate, "gate_proj"), (self.up, "up_proj")))
-        gated = graph.op("Mul", [self.activation(context, gate), up], "gated")
-        spread = graph.op("Gather", [shares, context.expert_of_feature(experts, inner)], "spread", {"axis": -1})
+        graph, biases = context.graph, self.biases
+        gate = self._widen(graph, x, self.gate, None if biases is None else biases.gate, "gate_proj")
+        up = self._widen(graph, x, self.up, None if biases is None else biases.up, "up_proj")
+        gated = self.activation.gated(context, gate, up)
+        features = context.expert_of_feature(self.num_experts, self.down.shape[1])
+        spread = graph.op("Gather", [shares, features], "spread", {"axis": -1})
         weighted = graph.op("Mul", [gated, spread], "weighted")
-        down, flat = graph.matrix(self.down, "down_proj"), self._flat_shape(graph)
-        columns = graph.op("Transpose", [down], "down_proj.transpose", {"perm": [0, 2, 1]})
-        return graph.op("MatMul", [weighted, graph.op("Reshape", [columns, flat], "down_proj.flat")], "down_proj")
+        mixed = graph.op("MatMul", [weighted, self._columns(graph, self.down, "down_proj", (0, 2, 1))], "down_proj")
+        if biases is None:
+            return mixed
+        added = graph.op("MatMul", [shares, graph.vector(biases.down, "down_proj.bias")], "down_proj.biases")
+        return graph.op("Add", [mixed, added], "down_proj.bias")
 
-    def _widen(self, graph: GraphBuilder, x: ir.Value, weight: WeightExpression, name: str) -> ir.Value:
+    def _widen(
+        self, graph: GraphBuilder, x: ir.Value, weight: WeightExpression, bias: WeightExpression | None, name: str
+    ) -> ir.Value:
         """The features of all experts side by side, [batch, seq, experts * inner]."""
-        rows = graph.op("Reshape", [graph.matrix(weight, name), self._flat_shape(graph)], f"{name}.flat")
-        columns = graph.op("Transpose", [rows], f"{name}.transpose", {"perm": [1, 0]})
-        return graph.op("MatMul", [x, columns], name)
+        product = graph.op("MatMul", [x, self._columns(graph, weight, name, (2, 0, 1))], name)
+        if bias is None:
+            return product
+        return graph.op("Add", [product, graph.vector(bias, f"{name}.bias")], f"{name}.bias")
 
-    def _flat_shape(self, graph: GraphBuilder) -> ir.Value:
-        experts, hidden, inner = self.down.shape
-        return graph.constant(f"shape.{experts * inner}_{hidden}", np.array([experts * inner, hidden]))
+    def _columns(
+        self, graph: GraphBuilder, weight: WeightExpression, name: str, perm: tuple[int, int, int]
+    ) -> ir.Value:
+        """What multiplies rows: ``weight`` as [experts, rows, depth], its axes in the order ``perm``.
+
+        Of the result [a, b, c], experts and their features become one axis.
+        """
+        experts, (rows, depth) = self.num_experts, weight.shape
+        shape = (experts, rows // experts, depth)
+        by_expert = graph.constant(f"shape.{'_'.join(map(str, shape))}", np.array(shape))
+        matrices = graph.op("Reshape", [graph.matrix(weight, name, plain_input=True), by_expert], f"{name}.by_expert")
+        moved = graph.op("Transpose", [matrices], f"{name}.transpose", {"perm": list(perm)})
+        first, _, last = (shape[axis] for axis in perm)
+        extents = (first, -1) if perm[0] else (-1, last)
+        flat = graph.constant(f"shape.flat_{'_'.join(map(str, extents))}", np.array(extents))
+        return graph.op("Reshape", [moved, flat], f"{name}.flat")
 
 
 @dataclass(frozen=True)

@@ -108,9 +108,9 @@ def take(tensor: ir.TensorProtocol, axis: int, ranges: Sequence[tuple[int, int]]
     return lazy(load, tensor.dtype, shape, [tensor])
 
 
-def zeros(size: int) -> ir.LazyTensor:
-    """A float32 vector of zeros."""
-    return lazy(lambda: np.zeros(size, np.float32), ir.DataType.FLOAT, (size,))
+def zeros(shape: Sequence[int]) -> ir.LazyTensor:
+    """A float32 tensor of zeros."""
+    return lazy(lambda: np.zeros(shape, np.float32), ir.DataType.FLOAT, shape)
 
 
 def add_initializer(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:

@@ -236,24 +236,48 @@ class Concat(_OfSeveral):
         return replace(self, operands=found) if len(found) == len(self.operands) else None
 
     def evaluate(self, read: Read) -> NDArray:
-        return np.concatenate([operand.evaluate(read) for operand in self.operands], self.axis)
+        first = self.operands[0].evaluate(read)
+        if len(self.operands) == 1:
+            return first
+        result = np.empty(self.shape, first.dtype)
+        stop = 0
+        for operand in self.operands:  # only one is in memory at a time
+            part = operand.evaluate(read)
+            start, stop = stop, stop + part.shape[self.axis]
+            result[(slice(None),) * self.axis + (slice(start, stop),)] = part
+        return result
 
 
 @dataclass(frozen=True)
-class Stack(_OfSeveral):
-    """Operands of one shape along a new first axis, such as the experts of a layer."""
+class RowsOfMatrices(_OfOne):
+    """The rows of several matrices [matrices, rows, depth], or elements of vectors, those of each behind each other."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (len(self.operands), *self.operands[0].shape)
+        matrices, rows, *depth = self.operand.shape
+        return (matrices * rows, *depth)
 
     def evaluate(self, read: Read) -> NDArray:
-        first = self.operands[0].evaluate(read)
-        result = np.empty(self.shape, first.dtype)
-        result[0] = first
-        for number, operand in enumerate(self.operands[1:], 1):  # only one is in memory at a time
-            result[number] = operand.evaluate(read)
-        return result
+        return self.operand.evaluate(read).reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class ColumnsOfMatrices(_OfOne):
+    """The columns of several matrices [matrices, depth, columns] as rows, those of each matrix behind each other.
+
+    Sources that have such a tensor in blocks have it in this order.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        matrices, depth, columns = self.operand.shape
+        return (matrices * columns, depth)
+
+    def by_rows(self, replacement: Callable[[SourceTensor], WeightExpression]) -> WeightExpression | None:
+        return self.operand.by_rows(replacement)
+
+    def evaluate(self, read: Read) -> NDArray:
+        return self.operand.evaluate(read).swapaxes(-1, -2).reshape(self.shape)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trtllm_lite.errors import BuildError
+from trtllm_lite.network.sinks import without_sink
 from trtllm_lite.quantize.activations import LARGEST, number, quantize_per_tensor
 from trtllm_lite.quantize.activations import recognise as recognise_rows
 from trtllm_lite.quantize.calibration.observed import Observed
@@ -76,7 +77,7 @@ def find_attentions(graph: ir.Graph) -> list[CachedAttention]:
     found = []
     for node in graph:
         if node.op_type == "Attention":
-            key, value = (made_by(node.inputs[position], "TensorScatter") for position in (1, 2))
+            key, value = (made_by(without_sink(node.inputs[position]), "TensorScatter") for position in (1, 2))
             if key is not None and value is not None:
                 found.append(CachedAttention(str(node.name), (key, value)))
     return found

@@ -172,6 +172,7 @@ def _attend(
     window: int,
     scale: float,
     cap: tuple[float, ...],
+    sinks: Pointer | None,
 ) -> np.ndarray:
     """Causal attention of ``query`` [new, heads, dim] at positions past, past + 1, … of the sequence of ``table``."""
     heads, kv_heads, dim, page = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "PAGE"))
@@ -186,8 +187,14 @@ def _attend(
     position, key = past + np.arange(len(query))[:, None], np.arange(length)
     hidden = (key > position) | ((key <= position - window) if window else False)
     hidden |= key < np.minimum(macros["TL_FIRST_POSITION"], position)
-    weights = np.exp2(np.where(hidden, -np.inf, scores - scores.max(-1, keepdims=True)))
-    weights /= weights.sum(-1, keepdims=True)
+    largest = scores.max(-1, keepdims=True)
+    weights = np.exp2(np.where(hidden, -np.inf, scores - largest))
+    total = weights.sum(-1, keepdims=True)
+    if macros["TL_SINKS"]:
+        assert not cap
+        exponents = at(sinks, np.float32, kv_heads, heads // kv_heads, 1, 1) * np.log2(np.e)
+        total += np.exp2(exponents - largest)
+    weights /= total
     return np.einsum("kgqt,ktd->qkgd", weights, values).reshape(query.shape)
 
 
@@ -216,6 +223,7 @@ def paged_attention_decode(
     block_tables: Pointer,
     partials: Pointer,
     arrivals: Pointer,
+    sinks: Pointer | None,
     y_factor: float,
     num_seqs: int,
     max_blocks: int,
@@ -237,7 +245,7 @@ def paged_attention_decode(
     tables, past = _tables(block_tables, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
     for seq in range(num_seqs):
         caches = (keys, values)
-        found = _attend(macros, caches, queries[seq], tables[seq], int(past[seq]), window, scale, cap)
+        found = _attend(macros, caches, queries[seq], tables[seq], int(past[seq]), window, scale, cap, sinks)
         results[seq] = found * value_scale
     _put(macros, output, results[:, 0], y_factor)
 
@@ -253,6 +261,7 @@ def paged_attention_prefill(
     cu_seqlens: Pointer,
     past_lens: Pointer,
     block_tables: Pointer,
+    sinks: Pointer | None,
     y_factor: float,
     num_seqs: int,
     max_blocks: int,
@@ -275,6 +284,6 @@ def paged_attention_prefill(
     for seq in range(num_seqs):
         mine = slice(ends[seq], ends[seq + 1])
         caches = (keys, values)
-        found = _attend(macros, caches, queries[mine], tables[seq], int(past[seq]), window, scale, cap)
+        found = _attend(macros, caches, queries[mine], tables[seq], int(past[seq]), window, scale, cap, sinks)
         results[mine] = found * value_scale
     _put(macros, output, results[ends[0] :], y_factor, int(ends[0]))

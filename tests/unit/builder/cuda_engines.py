@@ -39,6 +39,7 @@ CUDA_VARIANTS = {
     "mistral": cuda_shape(windows=(5, 5)),
     "softcap": cuda_shape(softcap=0.75, windows=(5, 0)),
     "softcap_wgmma": cuda_shape(softcap=0.75, head_dim=64),
+    "sinks": cuda_shape(sinks=True, windows=(5, 0)),
     "qwen2": cuda_shape(qkv_bias=True, tied=False),
     "qwen3": cuda_shape(qk_norm=True, head_dim=32),
     "mlp_bias": cuda_shape(mlp_bias=True),

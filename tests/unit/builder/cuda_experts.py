@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.unit.builder.cuda_kernels import Grid, Macros, Pointer, activated, at, half_type, kernel, matrix, normalised
+from tests.unit.builder.cuda_kernels import Grid, Macros, Pointer, at, gated_sums, half_type, kernel, matrix, normalised
 
 _LEAST = np.float32(-3.402823e38)
 _HEADER = 4
@@ -11,11 +11,14 @@ _GROUP = np.dtype([("expert", "i4"), ("first", "i4"), ("end", "i4"), ("unused", 
 _OF_ALL = 0  # the scoring by which shares of all experts add up to one
 
 
-def _choose(macros: Macros, scores: Pointer, rows: int, ids: Pointer, shares: Pointer) -> np.ndarray:
+def _choose(
+    macros: Macros, scores: Pointer, bias: Pointer | None, rows: int, ids: Pointer, shares: Pointer
+) -> np.ndarray:
     """Ids [rows, top_k], of both terms of scores."""
     experts = macros["TL_EXPERTS"]
     terms = at(scores, np.float32, rows, macros["TL_SCORES"])[:, : 2 * experts]
-    both = np.fmax(terms.reshape(rows, 2, experts).sum(1), _LEAST)
+    sums = terms.reshape(rows, 2, experts).sum(1)
+    both = np.fmax(sums + at(bias, np.float32, experts) if macros["TL_BIAS"] else sums, _LEAST)
     chosen = np.argsort(-both, axis=-1, kind="stable")[:, : macros["TL_TOP_K"]]
     at(ids, np.int32, *chosen.shape)[...] = chosen
     powers = np.exp(both.astype(np.float64) - both.max(-1, keepdims=True))
@@ -39,11 +42,18 @@ def _list(pointer: Pointer, records: list[tuple], kind: np.dtype) -> None:
 
 @kernel
 def choose_experts(
-    macros: Macros, grid: Grid, ids: Pointer, shares: Pointer, chosen: Pointer, scores: Pointer, rows: int
+    macros: Macros,
+    grid: Grid,
+    ids: Pointer,
+    shares: Pointer,
+    chosen: Pointer,
+    scores: Pointer,
+    bias: Pointer | None,
+    rows: int,
 ) -> None:
     assert grid == (1, 1, 1)
     assert rows <= macros["TL_ROWS"]
-    found = _choose(macros, scores, rows, ids, shares)
+    found = _choose(macros, scores, bias, rows, ids, shares)
     records = []
     for expert in np.unique(found):
         of_rows, of_slots = np.nonzero(found == expert)
@@ -64,10 +74,11 @@ def sort_by_expert(
     groups: Pointer,
     counts: Pointer,
     scores: Pointer,
+    bias: Pointer | None,
     rows: int,
 ) -> None:
     assert grid[0] == -(-rows // (macros["TL_THREADS"] // 32))
-    found = _choose(macros, scores, rows, ids, shares)
+    found = _choose(macros, scores, bias, rows, ids, shares)
     experts, most = macros["TL_EXPERTS"], macros["TL_GROUP_ROWS"]
     assert not at(counts, np.int32, experts + 1).any()
     numbers = at(within, np.int32, *found.shape)
@@ -91,6 +102,11 @@ def _of_experts(macros: Macros, weight: Pointer, rows_of_each: int) -> np.ndarra
     return flat.reshape(experts, rows_of_each, -1)
 
 
+def _bias(macros: Macros, bias: Pointer | None, rows_of_each: int) -> np.ndarray:
+    shape = macros["TL_EXPERTS"], rows_of_each
+    return at(bias, np.float32, *shape) if macros["TL_BIAS"] else np.zeros(shape)
+
+
 @kernel
 def grouped_gated_linear(
     macros: Macros,
@@ -100,6 +116,7 @@ def grouped_gated_linear(
     weight: Pointer,
     weight_scale: Pointer | None,
     weight_offset: Pointer | None,
+    bias: Pointer | None,
     norm_weight: Pointer | None,
     chosen: Pointer,
     shares: Pointer,
@@ -118,8 +135,8 @@ def grouped_gated_linear(
         for row in range(rows):
             if record["rows"] >> row & 1:
                 slot = record["slots"][row]
-                gate, up = np.split(weights[record["expert"]] @ source[row], 2)
-                result[row, slot] = activated(macros, gate) * up * factors[row, slot]
+                sums = weights[record["expert"]] @ source[row] + _bias(macros, bias, 2 * out)[record["expert"]]
+                result[row, slot] = gated_sums(macros, *np.split(sums, 2)) * factors[row, slot]
 
 
 @kernel
@@ -131,6 +148,9 @@ def grouped_linear(
     weight: Pointer,
     weight_scale: Pointer | None,
     weight_offset: Pointer | None,
+    bias: Pointer | None,
+    ids: Pointer | None,
+    shares: Pointer | None,
     chosen: Pointer,
     residual: Pointer | None,
     rows: int,
@@ -141,6 +161,10 @@ def grouped_linear(
     weights, sums = _of_experts(macros, weight, out), np.zeros((rows, out))
     if macros["TL_RESIDUAL"]:
         sums += at(residual, half, rows, out).astype(np.float64)
+    if macros["TL_BIAS"]:
+        places = rows, macros["TL_TOP_K"]
+        of_slots = _bias(macros, bias, out)[at(ids, np.int32, *places)]
+        sums += (of_slots * at(shares, np.float32, *places, 1)).sum(1)
     for record in _listed(chosen, _CHOSEN):
         for row in range(rows):
             if record["rows"] >> row & 1:
@@ -193,13 +217,13 @@ def grouped_gated_linear_tiled(
     weight_scale: Pointer | None,
     weight_offset: Pointer | None,
     row_scales: Pointer | None,
+    bias: Pointer | None,
     groups: Pointer,
     x_scale: float,
 ) -> None:
     del grid, weight_scale, weight_offset, row_scales, x_scale
-    for rows, result in _tiles(macros, x, weight, y, groups, parts=2):
-        gate, up = np.split(result, 2, axis=1)
-        rows[...] = activated(macros, gate) * up
+    for rows, result in _tiles(macros, x, weight, bias, y, groups, parts=2):
+        rows[...] = gated_sums(macros, *np.split(result, 2, axis=1))
 
 
 @kernel
@@ -212,25 +236,27 @@ def grouped_linear_tiled(
     weight_scale: Pointer | None,
     weight_offset: Pointer | None,
     row_scales: Pointer | None,
+    bias: Pointer | None,
     groups: Pointer,
     x_scale: float,
 ) -> None:
     del grid, weight_scale, weight_offset, row_scales, x_scale
-    for rows, result in _tiles(macros, x, weight, y, groups, parts=1):
+    for rows, result in _tiles(macros, x, weight, bias, y, groups, parts=1):
         rows[...] = result
 
 
 def _tiles(
-    macros: Macros, x: Pointer, weight: Pointer, y: Pointer, groups: Pointer, parts: int
+    macros: Macros, x: Pointer, weight: Pointer, bias: Pointer | None, y: Pointer, groups: Pointer, parts: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Of each group, its rows of y, and what its rows of x are when multiplied with its expert's matrices."""
     half, found = half_type(macros), _listed(groups, _GROUP)
     weights, last = _of_experts(macros, weight, parts * macros["TL_OUT"]), int(found["end"].max())
     source = at(x, half, last, macros["TL_IN"]).astype(np.float64)
     result = at(y, half, last, macros["TL_OUT"])
-    of_groups = [(slice(group["first"], group["end"]), weights[group["expert"]]) for group in found]
+    biases = _bias(macros, bias, parts * macros["TL_OUT"])
+    of_groups = [(slice(group["first"], group["end"]), group["expert"]) for group in found]
     assert all(rows.stop - rows.start <= macros["TL_X_BOX"] * macros["TL_X_BOXES"] for rows, _ in of_groups)
-    return [(result[rows], source[rows] @ expert.T) for rows, expert in of_groups]
+    return [(result[rows], source[rows] @ weights[expert].T + biases[expert]) for rows, expert in of_groups]
 
 
 @kernel

@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from trtllm_lite.plugins.activations import activate
+from trtllm_lite.plugins.activations import activate, gated
 from trtllm_lite.plugins.cache_slots.reference import reference as find_slots
 from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
 from trtllm_lite.plugins.packing import unpack
@@ -309,6 +309,12 @@ def activated(macros: Macros, x: np.ndarray) -> np.ndarray:
     """The activation that a product's epilogue applies."""
     names = {number: name for name, number in ACTIVATION_FLAGS.items()}
     return activate(names[macros["TL_ACTIVATION"]], x)
+
+
+def gated_sums(macros: Macros, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+    """What a gated product's epilogue makes of its sums."""
+    names = {number: name for name, number in ACTIVATION_FLAGS.items()}
+    return gated(names[macros["TL_ACTIVATION"]], gate, up)
 
 
 def finish_linear(

@@ -24,6 +24,7 @@ class Shape:
     max_seq: int = 24
     windows: tuple[int, ...] = (0, 0)
     softcap: float = 0.0
+    sinks: bool = False
     qkv_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
@@ -55,6 +56,7 @@ VARIANTS = {
     "yarn": Shape(attention_factor=1.25, tied=False, layers=1, windows=(0,)),
     "mistral": Shape(windows=(5, 5)),
     "softcap": Shape(softcap=0.75, windows=(0, 5)),
+    "sinks": Shape(sinks=True, windows=(0, 5)),
     "mixed_windows": Shape(layers=3, windows=(5, 0, 3)),
     "qwen2": Shape(qkv_bias=True, tied=False),
     "qwen3": Shape(qk_norm=True, head_dim=14),
@@ -235,13 +237,35 @@ class Network:
             states.append(y)
         caches = [self._scatter(path, layer, kind, y) for kind, y in zip(("key", "value"), states[1:], strict=True)]
         window = s.windows[layer]
-        mask = self._mask(window) if window else None
-        inputs = (states[0], *caches, mask, None, None, self.nonpad)
+        mask, lens = self._mask(window) if window else None, self.nonpad
+        if s.sinks:
+            caches = [
+                self._op(f"{path}.sink_{kind}", "Pad", cache, self._constant("sink.token", [0, 0, 1, 0, 0, 0, 0, 0]))
+                for kind, cache in zip(("key", "value"), caches, strict=True)
+            ]
+            lens = self._op(path + ".sink_lens", "Add", lens, self._constant("one", 1))
+            mask = self._mask_with_sinks(path, prefix, layer, mask)
+        inputs = (states[0], *caches, mask, None, None, lens)
         cap = {"softcap": s.softcap} if s.softcap else {}
         y = self._op(path, "Attention", *inputs, is_causal=1, scale=s.head_dim**-0.5, **cap)
         y = self._op(path + ".swap", "Transpose", y, perm=[0, 2, 1, 3])
         y = self._op(path + ".merge", "Reshape", y, self._constant("merge_heads", [0, 0, -1]))
         return self._linear(path + ".o_proj", y, prefix + "o_proj", s.hidden, s.heads * s.head_dim, s.linear_bias)
+
+    def _mask_with_sinks(self, path: str, prefix: str, layer: int, mask: ir.Value | None) -> ir.Value:
+        shape = self._constant("sink.shape", [1, self.shape.heads, 1, 1])
+        column = self._op(path + ".sink_column", "Reshape", self._weight(prefix + "sinks", self.shape.heads), shape)
+        max_seq = self._op(path + ".sink_max_seq", "Shape", self._past(layer, "key"), start=2, end=3)
+        pads = self._op(path + ".sink_pads", "Concat", self._constant("sink.zeros", [0] * 7), max_seq, axis=0)
+        scores = self._op(path + ".sink_scores", "Pad", column, pads)
+        if mask is None:
+            seq = self._op(path + ".sink_seq", "Shape", self.inputs[0], start=1, end=2)
+            extents = self._op(path + ".sink_extents", "Concat", seq, self._constant("sink.one", [1]), axis=0)
+            return self._op(path + ".sink_mask", "Expand", scores, extents)
+        slot, true = self._constant("sink.slot", [0, 0, 0, 1, 0, 0, 0, 0]), self._constant("sink.true", True, bool)
+        seen = self._op(path + ".sink_seen", "Pad", mask, slot, true)
+        hidden = self._constant("sink.hidden", -np.inf, np.float32)
+        return self._op(path + ".sink_mask", "Where", seen, scores, hidden)
 
     def _past(self, layer: int, kind: str) -> ir.Value:
         name, s = f"past_{kind}.{layer}", self.shape

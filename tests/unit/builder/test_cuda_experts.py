@@ -26,13 +26,17 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen2_moe": {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80},
     "qwen3_moe": {"moe_intermediate_size": 48, "head_dim": 16},  # of 9 experts
     "granitemoe": {"shared_intermediate_size": 80, "num_local_experts": 5},
+    "gpt_oss": {"head_dim": 16},
 }
-SEED = 9  # of models in which no choice of an expert is so close that rounding changes it
+# Of models in which no choice of an expert is so close that rounding changes it.
+SEED, SEEDS = 9, {"gpt_oss": 10}
 CACHE = Shape(layers=3, kv_heads=2, head_dim=16, vocab=VOCAB_SIZE, max_seq=48)
 
 
 def _network(family: str, directory: Path, dtype: str = "bfloat16", **changes: Any) -> ir.Model:
-    save_tiny_model(family, directory / "model", seed=SEED, **{**EXTENTS, **SHAPES[family], **changes})
+    save_tiny_model(
+        family, directory / "model", seed=SEEDS.get(family, SEED), **{**EXTENTS, **SHAPES[family], **changes}
+    )
     convert_checkpoint(str(directory / "model"), directory / "checkpoint", dtype)
     return load_network(directory / "checkpoint")
 

@@ -10,7 +10,7 @@ from tests.models import MOE_FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.tolerances import assert_close
 from tests.unit.builder.networks import Shape
 from tests.unit.builder.scenario import Sequences
-from trtllm_lite.builder.graph import attribute, dims, nodes_of
+from trtllm_lite.builder.graph import attribute, dims, nodes_of, operands
 from trtllm_lite.builder.passes import PIPELINE
 from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.convert import convert_checkpoint
@@ -37,7 +37,8 @@ def test_nothing_is_left_of_a_mixture(family: str, tmp_path: Path) -> None:
     for op_type in ("Router", "GroupedGatedLinear", "GroupedLinear"):
         assert found[op_type] == layers
     assert found["SigmoidGate"] == (layers if family == "qwen2_moe" else 0)
-    assert not [op_type for op_type in STANDARD if found[op_type]]
+    windows = {"Range": 1} if family == "gpt_oss" else {}  # whose mask is fused later
+    assert {op_type: found[op_type] for op_type in STANDARD if found[op_type]} == windows
     sites = [fusion.site for fusion in fusions if fusion.pass_name == "moe" and fusion.fused]
     assert sites == [f"layers.{layer}.mlp" for layer in sparse]
 
@@ -69,6 +70,33 @@ def test_each_pass_keeps_logits(scoring: str, tmp_path: Path, monkeypatch: pytes
         expected, *actual = state.step(stages, lens)
         for graph_pass, logits in zip(PIPELINE, actual, strict=True):
             assert_close(logits, expected, what=graph_pass.name)
+
+
+@pytest.mark.parametrize(
+    ("node", "change", "reason"),
+    [
+        ("swish", {"alpha": 1.5}, "the gate goes through Swish"),
+        ("down_proj.transpose", {"perm": [0, 1, 2]}, "the matrix of the experts has another order"),
+        ("up_proj.transpose", {"perm": [1, 0, 2]}, "the matrix of the experts has another order"),
+    ],
+)
+def test_experts_of_another_kind_stay(node: str, change: dict[str, object], reason: str, tmp_path: Path) -> None:
+    network = _network("gpt_oss", tmp_path)
+    found = next(other for other in network.graph if other.name == f"layers.1.mlp.experts.{node}")
+    for name, value in change.items():
+        found.attributes[name] = ir.convenience.convert_attribute(name, value)
+    _, fusions = run_passes(network, UNTIL)
+    (refused,) = [fusion for fusion in fusions if fusion.pass_name == "moe" and not fusion.fused]
+    assert refused.site == "layers.1.mlp.router.shares"
+    assert reason in refused.reason
+
+
+def test_biases_are_operands_by_expert(tmp_path: Path) -> None:
+    model, _ = run_passes(_network("gpt_oss", tmp_path), UNTIL)
+    shapes = {"Router": (5,), "GroupedGatedLinear": (5, 2, 37), "GroupedLinear": (5, 60)}
+    for op_type, shape in shapes.items():
+        for node in nodes_of(model.graph, op_type, DOMAIN):
+            assert dims(operands(node)["bias"]) == shape
 
 
 def test_another_network_is_left_alone_with_the_reason(tmp_path: Path) -> None:

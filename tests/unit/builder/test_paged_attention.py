@@ -10,6 +10,7 @@ from trtllm_lite.quantize.kv_cache import find_attentions
 from trtllm_lite.quantize.network import Recipe, quantize_network
 
 PADDED_ONLY = {"Attention", "TensorScatter", "RotaryEmbedding", "Split", "Reshape", "Flatten", "Gather", "Greater"}
+PADDED_ONLY |= {"Pad", "Where"}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -23,6 +24,27 @@ def test_nothing_padded_is_left(variant: str) -> None:
     fused = [node.attributes for node in model.graph if node.op_type == "PagedAttention"]
     assert [attributes["window"].value for attributes in fused] == list(VARIANTS[variant].windows)
     assert [attributes["softcap"].value for attributes in fused] == [VARIANTS[variant].softcap] * layers
+
+
+def test_sinks_are_an_input() -> None:
+    model, _ = run_until("paged_attention", "sinks")
+    for layer in range(2):
+        node = find(model, f"layers.{layer}.attention")
+        assert node.inputs[10].name == f"model.layers.{layer}.self_attn.sinks"
+        assert dims(node.inputs[10]) == (6,)
+
+
+@pytest.mark.parametrize(
+    ("name", "position", "by", "reason"),
+    [
+        ("layers.0.attention", 2, "present_value.0", "one of its caches begins with a token of zeros"),
+        ("layers.0.attention", 6, "total_lens_out", "its key lengths do not count the token of zeros"),
+        ("layers.0.attention", 3, "layers.0.attention.sink_scores_out", "the scores of its token of zeros are not"),
+        ("layers.1.attention.sink_mask", 2, "layers.1.attention.sink_column_out", "its mask hides the token of zeros"),
+    ],
+)
+def test_other_tokens_of_zeros_stay(name: str, position: int, by: str, reason: str) -> None:
+    assert reason in _reason(set_input(network("sinks"), name, position, by))
 
 
 def test_inputs_and_outputs_become_paged() -> None:

@@ -46,6 +46,7 @@ PARAMETERS = {
     "olmoe-1b-7b-0924": 6_919_161_856,
     "qwen1.5-moe-a2.7b": 14_315_784_192,
     "granite-3.0-1b-a400m": 1_334_628_352,
+    "gpt-oss-20b": 20_914_757_184,
     "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v3": 671_026_419_200,  # without the layer that drafts
     "mimo-7b": 7_622_619_136,  # without the layer that drafts

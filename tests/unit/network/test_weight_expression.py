@@ -11,18 +11,20 @@ from safetensors.numpy import save_file
 
 from trtllm_lite.convert.safetensors_file import SafetensorsFile
 from trtllm_lite.network.weight_expression import (
+    ColumnsOfMatrices,
     Concat,
     HalvesFromPairs,
+    RowsOfMatrices,
     SourceTensor,
-    Stack,
     WeightExpression,
     halves_from_pairs,
 )
 
 _A = np.arange(24, dtype=np.float32).reshape(6, 4)
 _B = -np.arange(8, dtype=np.float32).reshape(2, 4)
-_SOURCES = {"a": _A, "b": _B, "half": np.array([0.5, 256], ml_dtypes.bfloat16)}
-a, b, half = (SourceTensor(name, array.shape) for name, array in _SOURCES.items())
+_EXPERTS = _A.reshape(2, 3, 4)
+_SOURCES = {"a": _A, "b": _B, "experts": _EXPERTS, "half": np.array([0.5, 256], ml_dtypes.bfloat16)}
+a, b, experts, half = (SourceTensor(name, array.shape) for name, array in _SOURCES.items())
 
 CASES: dict[str, tuple[WeightExpression, Callable[[], NDArray]]] = {
     "source": (a, lambda: _A),
@@ -34,8 +36,15 @@ CASES: dict[str, tuple[WeightExpression, Callable[[], NDArray]]] = {
     "affine of bfloat16 is exact": (half.affine(offset=1), lambda: np.array([1.5, 257], np.float32)),
     "rows joined": (Concat((a, b)), lambda: np.concatenate([_A, _B])),
     "columns joined": (Concat((b, b), axis=1), lambda: np.concatenate([_B, _B], 1)),
-    "experts": (Stack((a.slice(0, 2), b, a.slice(2, 4))), lambda: np.stack([_A[:2], _B, _A[2:4]])),
-    "experts of transposed": (Stack((b.transpose(), b.transpose())), lambda: np.stack([_B.T, _B.T])),
+    "many rows joined": (Concat((a.slice(0, 2), b, a.slice(2, 5))), lambda: np.vstack([_A[:2], _B, _A[2:5]])),
+    "rows of experts": (RowsOfMatrices(experts), lambda: _EXPERTS.reshape(6, 4)),
+    "rows of a part of experts": (RowsOfMatrices(experts.slice(1, 3, 1)), lambda: _EXPERTS[:, 1:3].reshape(4, 4)),
+    "columns of experts": (ColumnsOfMatrices(experts), lambda: np.vstack([_EXPERTS[0].T, _EXPERTS[1].T])),
+    "every other column": (
+        ColumnsOfMatrices(experts).split_heads(4, 1, 1)[1],
+        lambda: _A.reshape(2, 3, 4)[..., 1::2].swapaxes(1, 2).reshape(4, 3),
+    ),
+    "biases of experts": (RowsOfMatrices(b).split_heads(4, 1, 1)[0], lambda: _B.reshape(-1)[::2]),
     "rows of heads": (a.split_heads(2, 1, 2)[1], lambda: _A[[1, 2, 4, 5]]),
     "halves from pairs of a part": (HalvesFromPairs(a, 1, 4), lambda: _A[[0, 2, 1, 3, 4, 5]]),
     "halves from pairs": (HalvesFromPairs(a, 1), lambda: _A[[0, 2, 4, 1, 3, 5]]),
@@ -56,7 +65,7 @@ def test_equal_expressions_are_one_weight() -> None:
 
 
 def test_sources_are_known_without_reading() -> None:
-    assert list(Stack((a.split(2, 4)[0].affine(2), b)).sources()) == [a, b]
+    assert list(Concat((a.split(2, 4)[0].affine(2), b)).sources()) == [a, b]
 
 
 def test_a_part_of_a_mapped_tensor_is_a_view(tmp_path: Path) -> None:

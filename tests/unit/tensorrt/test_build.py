@@ -169,6 +169,12 @@ def test_what_tensorrt_cannot_do_is_refused(changes: dict[str, Any], message: st
     assert not (tmp_path / "engine").exists()
 
 
+def test_attention_sinks_are_refused(tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tmp_path, "gpt_oss", "bfloat16")
+    with pytest.raises(BuildError, match=r"layers\.0\.attention.* has attention sinks, .*without --backend tensorrt"):
+        build_engine(checkpoint, tmp_path / "engine", **_BUILD)
+
+
 def test_matrices_of_float32_are_refused(tmp_path: Path) -> None:
     checkpoint = save_checkpoint(tmp_path, "llama", "float32")
     with pytest.raises(BuildError, match=r"the checkpoint is float32.*--dtype bfloat16"):

@@ -77,6 +77,8 @@ def _reason(op: Op, links: Links) -> str | None:
         return None
     if op.kind == "Embedding":
         return "GPU kernels look up 16 bits"
+    if op.kind in ("GroupedGatedLinear", "GroupedLinear"):
+        return "GPU kernels multiply with experts of 16 bits"
     is_rounded = "x_scale" in op.inputs or links.producer(op.inputs["x"], "QuantizeRows") is not None
     weight, per_row = op.inputs["weight"], static_dims(op.inputs["weight_scale"])[-1] == 1
     is_int8 = weight.dtype == ONNX["int8"] and per_row and "weight_offset" not in op.inputs

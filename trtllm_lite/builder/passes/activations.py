@@ -1,8 +1,13 @@
-"""Recognises activation functions; merge_gate_up and linear_activation both read them."""
+"""Recognises activation functions; merge_gate_up, linear_activation and experts read them."""
+
+import math
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import attribute
+from trtllm_lite.builder.graph import attribute, produced_by, scalar_constant
+from trtllm_lite.builder.passes.attention_pattern import expect
+from trtllm_lite.network.mlp import SWIGLU_ALPHA, SWIGLU_LIMIT
 
 OP_TYPES = ("Swish", "Gelu")
 _GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
@@ -19,3 +24,49 @@ def describe(node: ir.Node) -> str:
     """The node and what its attributes say, for messages."""
     given = ", ".join(f"{name} {found.value}" for name, found in node.attributes.items())
     return f"{node.op_type} with {given}" if given else node.op_type
+
+
+@dataclass(frozen=True)
+class GatingMatch:
+    """``activation``, as GroupedGatedLinear names it, of ``gate`` and ``up``."""
+
+    activation: str
+    gate: ir.Value | None
+    up: ir.Value | None
+
+
+def match_gating(value: ir.Value | None) -> GatingMatch:
+    """What makes ``value`` of the gate and the up projections of experts. Raises MismatchError."""
+    product = produced_by(value, "Mul")
+    expect(product is not None, "the experts are no gated MLPs")
+    assert product is not None
+    function = next((node for operand in product.inputs if (node := produced_by(operand, *OP_TYPES))), None)
+    expect(function is not None, "the experts have no activation function")
+    assert function is not None
+    up = next((operand for operand in product.inputs if operand is not function.outputs[0]), None)
+    if (bounded := _match_swiglu_oai(function, up)) is not None:
+        return bounded
+    name = activation_of(function)
+    expect(name is not None, f"the gate goes through {describe(function)}, which no fused operator computes")
+    return GatingMatch(name or "", function.inputs[0], up)
+
+
+def _match_swiglu_oai(function: ir.Node, up: ir.Value | None) -> GatingMatch | None:
+    """Swish(Clip(gate)) and Clip(up) + 1, with the bounds and the alpha of network/mlp.py."""
+    gate_clip, add = produced_by(function.inputs[0], "Clip"), produced_by(up, "Add")
+    up_clip = None if add is None else produced_by(add.inputs[0], "Clip")
+    if gate_clip is None or add is None or up_clip is None or function.op_type != "Swish":
+        return None
+    limits = [_bounds(gate_clip), _bounds(up_clip)] == [(None, SWIGLU_LIMIT), (-SWIGLU_LIMIT, SWIGLU_LIMIT)]
+    if not limits or scalar_constant(add.inputs[1]) != 1 or not _is_close(attribute(function, "alpha", 1.0)):
+        return None
+    return GatingMatch("swiglu_oai", gate_clip.inputs[0], up_clip.inputs[0])
+
+
+def _bounds(clip: ir.Node) -> tuple[float | None, float | None]:
+    low, high = (scalar_constant(value) for value in (*clip.inputs[1:], None, None)[:2])
+    return low, high
+
+
+def _is_close(alpha: float) -> bool:
+    return math.isclose(alpha, SWIGLU_ALPHA, rel_tol=1e-6)  # attributes are float32

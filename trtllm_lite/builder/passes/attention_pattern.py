@@ -4,6 +4,8 @@ packed rows -> [RMSNormalization of all heads] -> unpack -> Reshape to heads -> 
 Transpose -> [RotaryEmbedding, perhaps partial]
 key, value  -> [QuantizeLinear -> DequantizeLinear] -> TensorScatter into the cache at past_lens
 Attention(query, key cache, value cache, [window mask], total lengths; causal) -> Transpose -> Reshape -> pack
+
+With sinks, both caches begin with a token of zeros (network/sinks.py).
 """
 
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.graph import attribute, dims, integers, only_user, produced_by, weight_tensor
 from trtllm_lite.builder.passes.remove_padding import PACKED_ROWS, PADDED_ROWS, PAST_LENS
+from trtllm_lite.network.sinks import without_sink
 from trtllm_lite.quantize.kv_cache import Rounding, recognise
 
 
@@ -121,7 +124,7 @@ def match_states(attention: ir.Node) -> tuple[ir.Value | None, ir.Value | None, 
 
 def match_cache(value: ir.Value | None, what: str) -> Cache:
     """The cache update that makes ``value``. Raises MismatchError."""
-    scatter = _node(value, "TensorScatter", f"{what} cache")
+    scatter = _node(without_sink(value), "TensorScatter", f"{what} cache")
     past, new, indices = (*scatter.inputs, None)[:3]
     expect(attribute(scatter, "mode", "linear") == "linear", f"the {what} cache is a ring buffer")
     expect(attribute(scatter, "axis", -2) in (2, -2), f"the {what} cache is not updated along its sequence axis")

@@ -57,7 +57,7 @@ def _fuse(graph: ir.Graph, mul: ir.Node, gate: ir.Node, up: ir.Node, name: str, 
     inputs = {"x": operands(gate)["x"], **weight.operands}
     biases = [weight_tensor(operands(linear).get("bias")) for linear in (gate, up)]
     if any(bias is not None for bias in biases):
-        parts = [zeros(matrices[0].shape[0]) if bias is None else bias for bias in biases]
+        parts = [zeros([matrices[0].shape[0]]) if bias is None else bias for bias in biases]
         inputs["bias"] = add_initializer(graph, f"{path}.bias", stack(parts))
     output = value_of(f"{path}.gated", ir.DataType.FLOAT, dims(mul.outputs[0]) or ())
     graph.insert_before(mul, fused_node("GatedLinear", path, inputs, {"y": output}, {"activation": activation}))

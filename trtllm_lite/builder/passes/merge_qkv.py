@@ -75,7 +75,7 @@ def _merge(graph: ir.Graph, linears: list[ir.Node], name: str) -> None:
     inputs = {"x": operands(linears[0])["x"], **merged_weight.operands}
     biases = [weight_tensor(operands(linear).get("bias")) for linear in linears]
     if any(bias is not None for bias in biases):
-        parts = [zeros(size) if bias is None else bias for bias, size in zip(biases, sizes, strict=True)]
+        parts = [zeros([size]) if bias is None else bias for bias, size in zip(biases, sizes, strict=True)]
         inputs["bias"] = add_initializer(graph, f"{path}.bias", concatenate(parts))
     rows = (dims(linears[0].outputs[0]) or ("",))[0] or ""
     merged = value_of(f"{path}.linear", ir.DataType.FLOAT, [rows, sum(sizes)])

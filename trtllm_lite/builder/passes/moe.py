@@ -4,44 +4,28 @@ In the standard network (network/moe.py) all experts are computed, and the inner
 its share, which is zero for all but the chosen ones.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
 from trtllm_lite.builder.graph import (
     Dim,
-    attribute,
     dims,
+    features_of,
     fused_node,
     nodes_of,
-    only_user,
     produced_by,
     replace_value,
-    scalar_constant,
     site,
     value_of,
-    weight_tensor,
 )
-from trtllm_lite.builder.passes.activations import OP_TYPES, activation_of, describe
 from trtllm_lite.builder.passes.attention_pattern import MismatchError, expect
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
-from trtllm_lite.builder.passes.routing import Routing, match_routing, node_of
-from trtllm_lite.network.tensors import add_initializer, extents, stack
+from trtllm_lite.builder.passes.experts import Experts, match_experts
+from trtllm_lite.builder.passes.routing import Routing, match_routing
+from trtllm_lite.network.tensors import add_initializer
 
 _FLOAT, _INT32 = ir.DataType.FLOAT, ir.DataType.INT32
-
-
-@dataclass(frozen=True)
-class _Experts:
-    """The weights [experts, inner, hidden] and [experts, hidden, inner], and the ``result`` of all."""
-
-    x: ir.Value
-    gate: ir.TensorProtocol
-    up: ir.TensorProtocol
-    down: ir.TensorProtocol
-    activation: str
-    result: ir.Value
 
 
 def _rewrite(graph: ir.Graph) -> list[Decision]:
@@ -51,7 +35,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
             continue
         name = site(scatter)
         try:
-            routing, experts = match_routing(scatter), _match_experts(scatter)
+            routing, experts = match_routing(scatter), match_experts(scatter)
             expect(experts.x is routing.x, "the router and the experts read different inputs")
         except MismatchError as mismatch:
             decisions.append(Decision(name, False, str(mismatch)))
@@ -62,75 +46,12 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
     return decisions
 
 
-def _match_experts(scatter: ir.Node) -> _Experts:
-    spread = _reader(scatter.outputs[0], "Gather", "the shares are not spread over the features of the experts")
-    weighted = _reader(spread.outputs[0], "Mul", "the shares are not multiplied with the features of the experts")
-    down = _reader(weighted.outputs[0], "MatMul", "the weighted features are not multiplied with a matrix")
-    flat = node_of(down.inputs[1], "Reshape", "the matrix behind the experts is not that of all of them")
-    by_expert = node_of(flat.inputs[0], "Transpose", "the matrix behind the experts is not transposed")
-    expect(list(attribute(by_expert, "perm", ())) == [0, 2, 1], "the matrix behind the experts has another order")
-    gated = node_of(_other(weighted, spread.outputs[0]), "Mul", "the experts are no gated MLPs")
-    function = next((node for value in gated.inputs if (node := produced_by(value, *OP_TYPES))), None)
-    expect(function is not None, "the experts have no activation function")
-    assert function is not None
-    name = activation_of(function)
-    expect(name is not None, f"the gate goes through {describe(function)}, which no fused operator computes")
-    x, gate = _match_wide(function.inputs[0])
-    other_x, up = _match_wide(_other(gated, function.outputs[0]))
-    expect(x is other_x, "gate and up read different inputs")
-    matrix = _weight(by_expert.inputs[0])
-    experts, hidden, inner = extents(matrix)
-    fits = extents(gate) == extents(up) == (experts, inner, hidden)
-    expect(fits, "the matrices of the experts differ in shape")
-    expect(gate.dtype == up.dtype, "the matrices of gate and up differ in dtype")
-    expect(_is_expert_of_feature(spread, experts, inner), "the shares are spread in another way")
-    return _Experts(x, gate, up, matrix, name or "", down.outputs[0])
+def _fuse(graph: ir.Graph, routing: Routing, experts: Experts, name: str) -> None:
+    rows, hidden = (dims(routing.x) or (None,))[0], features_of(routing.x)
 
-
-def _match_wide(value: ir.Value | None) -> tuple[ir.Value, ir.TensorProtocol]:
-    """The rows and the matrices [experts, inner, hidden] of which ``value`` is the product for all experts."""
-    product = node_of(value, "MatMul", "the features of the experts are no product")
-    transpose = node_of(product.inputs[1], "Transpose", "the matrix of the experts is not transposed")
-    expect(list(attribute(transpose, "perm", (1, 0))) == [1, 0], "the matrix of the experts has another order")
-    flat = node_of(transpose.inputs[0], "Reshape", "the matrix of the experts is not that of all of them")
-    assert product.inputs[0] is not None
-    return product.inputs[0], _weight(flat.inputs[0])
-
-
-def _weight(value: ir.Value | None) -> ir.TensorProtocol:
-    cast = produced_by(value, "Cast")
-    tensor = weight_tensor(value if cast is None else cast.inputs[0])
-    expect(tensor is not None and len(tensor.shape) == 3, "the experts have no weights of their own")
-    assert tensor is not None
-    return tensor
-
-
-def _is_expert_of_feature(spread: ir.Node, experts: int, inner: int) -> bool:
-    """Whether the shares are taken by feature // inner."""
-    ratio = produced_by(spread.inputs[1], "Div")
-    features = None if ratio is None else produced_by(ratio.inputs[0], "Range")
-    if ratio is None or features is None or attribute(spread, "axis", 0) != -1:
-        return False
-    numbers = [scalar_constant(value) for value in (*features.inputs, ratio.inputs[1])]
-    return numbers == [0, experts * inner, 1, inner]
-
-
-def _reader(value: ir.Value, op_type: str, problem: str) -> ir.Node:
-    node = only_user(value)
-    expect(node is not None and node.op_type == op_type and node.domain == "", problem)
-    assert node is not None
-    return node
-
-
-def _other(node: ir.Node, value: ir.Value) -> ir.Value | None:
-    return next((operand for operand in node.inputs if operand is not value), None)
-
-
-def _fuse(graph: ir.Graph, routing: Routing, experts: _Experts, name: str) -> None:
-    num_experts, inner, hidden = extents(experts.gate)
-    rows = (dims(routing.x) or (None,))[0]
-    gate_up = add_initializer(graph, f"{name}.experts.gate_up_proj", stack([experts.gate, experts.up], axis=1))
-    down = add_initializer(graph, f"{name}.experts.down_proj", experts.down)
+    def weights(product: str, tensors: Mapping[str, ir.TensorProtocol]) -> dict[str, ir.Value]:
+        path = f"{name}.experts.{product}"
+        return {operand: add_initializer(graph, f"{path}.{operand}", tensor) for operand, tensor in tensors.items()}
 
     def new(what: str, *features: Dim, dtype: ir.DataType = _FLOAT) -> ir.Value:
         return value_of(f"{name}.{what}", dtype, [rows, *features])
@@ -138,9 +59,9 @@ def _fuse(graph: ir.Graph, routing: Routing, experts: _Experts, name: str) -> No
     chosen = {
         "ids": new("router.ids", routing.top_k, dtype=_INT32),
         "shares": new("router.shares", routing.top_k),
-        "scores": new("router.scores", num_experts),
+        "scores": new("router.scores", experts.num_experts),
     }
-    gated, y = new("experts.gated", routing.top_k, inner), new("experts.y", hidden)
+    gated, y = new("experts.gated", routing.top_k, experts.inner), new("experts.y", hidden)
 
     def room(product: str, features: int) -> dict[str, ir.Value]:
         path = f"experts.{product}"
@@ -150,22 +71,22 @@ def _fuse(graph: ir.Graph, routing: Routing, experts: _Experts, name: str) -> No
         fused_node(
             "Router",
             f"{name}.router",
-            {"x": routing.x, "weight": routing.weight, "correction": routing.correction},
+            {"x": routing.x, "weight": routing.weight, "correction": routing.correction, "bias": routing.bias},
             chosen,
             routing.attributes,
         ),
         fused_node(
             "GroupedGatedLinear",
             f"{name}.experts.gate_up_proj",
-            {"x": routing.x, "ids": chosen["ids"], "weight": gate_up},
+            {"x": routing.x, "ids": chosen["ids"], **weights("gate_up_proj", experts.gate_up)},
             {"y": gated, **room("gate_up_proj", hidden)},
             {"activation": experts.activation, "moe_tp_size": 1},
         ),
         fused_node(
             "GroupedLinear",
             f"{name}.experts.down_proj",
-            {"x": gated, "ids": chosen["ids"], "shares": chosen["shares"], "weight": down},
-            {"y": y, **room("down_proj", inner)},
+            {"x": gated, "ids": chosen["ids"], "shares": chosen["shares"], **weights("down_proj", experts.down)},
+            {"y": y, **room("down_proj", experts.inner)},
             {"moe_tp_size": 1},
         ),
     ]

@@ -37,6 +37,7 @@ from trtllm_lite.builder.passes.attention_pattern import (
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.remove_padding import CU_SEQLENS, NUM_SEQS, PACKED_ROWS, PADDED_ROWS, PAST_LENS
+from trtllm_lite.builder.passes.sinks import match_sinks
 from trtllm_lite.builder.passes.window_mask import match_first_position, match_window
 from trtllm_lite.network.dtypes import ONNX
 
@@ -55,6 +56,7 @@ class _Match:
     first_position: int
     scale: float
     softcap: float
+    sinks: ir.Value | None
     output: ir.Value
 
 
@@ -77,10 +79,11 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
 
 def _match(attention: ir.Node) -> _Match:
     """Everything the fused operator needs. Raises MismatchError."""
-    query_in, key_in, value_in, mask, past_key, past_value, lengths = (*attention.inputs, *[None] * 7)[:7]
+    query_in, key_in, value_in, _, past_key, past_value = (*attention.inputs, *[None] * 6)[:6]
     check_attributes(attention)
+    sinks = match_sinks(attention)
     expect(past_key is None and past_value is None, "it concatenates a past of its own instead of updating a cache")
-    expect(is_total_length(lengths), "its key lengths are not past_lens plus the length of this step")
+    expect(is_total_length(sinks.lengths), "its key lengths are not past_lens plus the length of this step")
     key_cache, value_cache = match_cache(key_in, "key"), match_cache(value_in, "value")
     query = match_heads(query_in, "query")
     key, value = match_heads(key_cache.new, "key"), match_heads(value_cache.new, "value")
@@ -91,9 +94,9 @@ def _match(attention: ir.Node) -> _Match:
     softcap = float(attribute(attention, "softcap", 0.0))
     output = match_packed_output(attention)
     qkv = match_merged_projection([query.source, key.source, value.source])
-    first = match_first_position(mask)
-    window = 0 if first else match_window(mask)
-    return _Match(query, key, key_cache, value_cache, qkv, window, first, scale, softcap, output)
+    first = match_first_position(sinks.mask)
+    window = 0 if first else match_window(sinks.mask)
+    return _Match(query, key, key_cache, value_cache, qkv, window, first, scale, softcap, sinks.scores, output)
 
 
 def check_attributes(attention: ir.Node) -> None:
@@ -151,7 +154,7 @@ def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, index: int, shared
     output = value_of(f"{attention.name}.paged", ir.DataType.FLOAT, dims(match.output) or ())
     inputs = {"qkv": match.qkv, "cos": query.cos, "sin": query.sin, **pasts}
     inputs |= {str(value.name): value for value in shared}
-    inputs |= {"query_norm": query.norm, "key_norm": match.key.norm}
+    inputs |= {"query_norm": query.norm, "key_norm": match.key.norm, "sinks": match.sinks}
     attributes = {
         "num_heads": query.heads,
         "scale": match.scale,

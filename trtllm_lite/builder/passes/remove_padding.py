@@ -32,8 +32,8 @@ CU_SEQLENS = "cu_seqlens"
 _LENGTHS = (PAST_LENS, SEQ_LENS)
 
 _ELEMENTWISE = frozenset(
-    {"Abs", "Add", "Cast", "Cos", "Div", "Erf", "Exp", "Gelu", "Less", "Max", "Mul", "Neg", "Pow", "Reciprocal", "Relu"}
-    | {"Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Swish", "Tanh"}
+    {"Abs", "Add", "Cast", "Clip", "Cos", "Div", "Erf", "Exp", "Gelu", "Less", "Max", "Mul", "Neg", "Pow"}
+    | {"Reciprocal", "Relu", "Sigmoid", "Sin", "Softplus", "Sqrt", "Sub", "Swish", "Tanh"}
 )
 
 

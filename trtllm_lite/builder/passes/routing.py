@@ -23,13 +23,14 @@ NO_GROUPS = ExpertGroups(1, 1, 1)
 
 @dataclass(frozen=True)
 class Routing:
-    """What chooses: ``x`` @ ``weight`` [hidden, experts], of which ``top_k`` are kept as ``scoring`` says.
+    """What chooses: ``x`` @ ``weight`` [hidden, experts] + ``bias``, of which ``top_k`` are kept as ``scoring`` says.
 
     The experts are those of ``groups`` that are best by scores + ``correction``; ``scale`` is a factor of the shares.
     """
 
     x: ir.Value
     weight: ir.Value
+    bias: ir.Value | None
     top_k: int
     scoring: str
     correction: ir.Value | None
@@ -60,13 +61,13 @@ def match_routing(scatter: ir.Node) -> Routing:
     expect(_is_zero(zeros), "experts that are not chosen have shares")
     shares, scale = _without_scale(placed)
     groups, chosen_by = _match_groups(top_k.inputs[0])
-    scores, correction = _match_correction(chosen_by)
-    values: ir.Value | None = top_k.outputs[0]
-    if groups is not NO_GROUPS or correction is not None:
-        values = _gathered(shares, scores, ids)
+    values, correction, scores = _chosen(shares), None, chosen_by
+    if values is not top_k.outputs[0]:
+        scores, correction = _match_correction(chosen_by)
+        _check_gathered(values, scores, ids)
     scoring, logits = _match_scoring(values, scores, shares)
-    x, weight = _match_product(logits)
-    return Routing(x, weight, _count(top_k), scoring, correction, groups, scale)
+    x, weight, bias = _match_product(logits)
+    return Routing(x, weight, bias, _count(top_k), scoring, correction, groups, scale)
 
 
 def node_of(value: ir.Value | None, op_type: str, problem: str) -> ir.Node:
@@ -132,15 +133,19 @@ def _match_group(total: ir.Value | None, scores: ir.Value | None, number: int) -
     return _count(best)
 
 
-def _gathered(shares: ir.Value | None, scores: ir.Value | None, ids: ir.Value | None) -> ir.Value | None:
+def _chosen(shares: ir.Value | None) -> ir.Value | None:
     """The scores of the chosen experts, of which ``shares`` are made."""
-    value: ir.Value | None = shares
+    value = shares
     while (node := produced_by(value, "Div", "Softmax", "Sigmoid")) is not None:
         value = node.inputs[0]
-    gather = node_of(value, "GatherElements", "the shares are not made of the scores of the chosen experts")
+    return value
+
+
+def _check_gathered(values: ir.Value | None, scores: ir.Value | None, ids: ir.Value | None) -> None:
+    """Raise MismatchError unless ``values`` are the ``scores`` of the experts ``ids``."""
+    gather = node_of(values, "GatherElements", "the shares are not made of the scores of the chosen experts")
     is_of_chosen = gather.inputs[0] is scores and gather.inputs[1] is ids and attribute(gather, "axis", 0) == -1
     expect(is_of_chosen, "the shares are made of the scores of other experts")
-    return value
 
 
 def _match_scoring(
@@ -176,15 +181,23 @@ def _match_total(value: ir.Value | None, function: str) -> ir.Node | None:
     return produced_by(value, "ReduceSum")
 
 
-def _match_product(logits: ir.Value | None) -> tuple[ir.Value, ir.Value]:
-    product = node_of(logits, "MatMul", "the scores are no product")
+def _match_product(logits: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value | None]:
+    """The rows, the weight and the bias that make ``logits``."""
+    add = produced_by(logits, "Add")
+    bias = None if add is None else add.inputs[1]
+    product = node_of(logits if add is None else add.inputs[0], "MatMul", "the scores are no product")
     x, weight = product.inputs
-    is_plain = weight_tensor(weight) is not None and weight is not None and weight.dtype == ir.DataType.FLOAT
-    expect(is_plain, "the router's weight is not in float32")
+    are_plain = _is_plain(weight) and (add is None or _is_plain(bias))
+    expect(are_plain, "the router's weight is not in float32")
     expect(len(dims(x) or ()) == 2, "the router does not read packed rows")
     assert x is not None
     assert weight is not None
-    return x, weight
+    return x, weight, bias
+
+
+def _is_plain(value: ir.Value | None) -> bool:
+    """Whether ``value`` is a weight in float32."""
+    return weight_tensor(value) is not None and value is not None and value.dtype == ir.DataType.FLOAT
 
 
 def _count(top_k: ir.Node) -> int:

@@ -22,6 +22,7 @@ from trtllm_lite.engine.manifest import CacheGroup, Fusion, KvCache, Tactic, Tar
 from trtllm_lite.engine.plan import NetworkInstruction, Plan, PlanTensor, Program
 from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.network.config import ModelConfig
+from trtllm_lite.network.sinks import without_sink
 from trtllm_lite.quantize.kv_cache import find_attentions
 from trtllm_lite.vocabulary import ALIGNMENT, FLOAT32, LOGITS, cache_names, num_bytes
 
@@ -56,6 +57,7 @@ class TensorRtBackend:
             raise BuildError(
                 f"the checkpoint is {dtype}, and TensorRT engines compute in 16 bits: convert it with --dtype bfloat16"
             )
+        _check_attention(network.graph)
         _check_cache(network.graph, dtype, kv_cache_dtype)
         if limits.tokens_per_block != BuildLimits.tokens_per_block:
             raise BuildError(
@@ -95,6 +97,15 @@ class TensorRtBackend:
             f"plan is asked for the backend tensorrt, whose workspace is known when the engine is built: weights take "
             f"{weights:,} bytes and the KV cache {cache.num_blocks * cache.bytes_per_block:,}; run `trtllm-lite build`"
         )
+
+
+def _check_attention(graph: ir.Graph) -> None:
+    """Raise BuildError for attention with sinks."""
+    for node in nodes_of(graph, "Attention"):
+        if without_sink(node.inputs[1]) is not node.inputs[1]:
+            raise BuildError(
+                f"{node.name} has attention sinks, which TensorRT has not: build without --backend tensorrt"
+            )
 
 
 def _check_cache(graph: ir.Graph, dtype: str, wanted: str) -> None:

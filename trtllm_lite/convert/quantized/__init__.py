@@ -21,6 +21,7 @@ from trtllm_lite.convert.quantized.kv_cache import is_cache_scale, read_scales
 from trtllm_lite.convert.quantized.layer import Layer, Matrix
 from trtllm_lite.convert.quantized.method import UNQUANTIZED, Method
 from trtllm_lite.convert.quantized.modelopt import ModelOpt
+from trtllm_lite.convert.quantized.mxfp4 import Mxfp4
 from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.convert.source import Source
 from trtllm_lite.convert.source_tensors import TOKEN_LISTS
@@ -37,9 +38,8 @@ METHODS: Mapping[str, Callable[[ConfigFields], Method]] = {
     "awq": Awq,
     "gptq": Gptq,
     "auto-round": auto_round,
+    "mxfp4": Mxfp4,
 }
-# A layer that has one of these is quantized.
-_MARKS = ("weight_scale", "weight_packed", "qweight", "weight_scale_inv")
 
 
 def as_blocks(source: Source) -> Source:
@@ -53,16 +53,18 @@ def as_blocks(source: Source) -> Source:
         _check_plain(source, source.tensors, "the model has no quantization_config")
         return source
     method = _read_method(settings)
-    matrices = {layer.name: method.matrix(layer) for layer in _layers(source) if set(_MARKS) & set(layer.tensors)}
-    if not matrices and method.kv_cache is None:
+    found = [
+        (layer.name, tensor, matrix) for layer in _layers(source) for tensor, matrix in method.matrices(layer).items()
+    ]
+    if not found and method.kv_cache is None:
         raise ConvertError(f"{source.description} is to be quantized with {method.description}, but no layer is")
-    used = {f"{name}.{tensor}" for name, matrix in matrices.items() for tensor in matrix.stored}
+    used = {f"{layer}.{tensor}" for layer, _, matrix in found for tensor in matrix.stored}
     if method.kv_cache is not None:
         used |= {name for name in source.tensors if is_cache_scale(name)}
     kept = {name: info for name, info in source.tensors.items() if name not in used}
     _check_plain(source, kept, f"{method.description} does not say what these are")
     dtype, (cache, about_cache) = _plain_dtype(kept), read_scales(source, method.kv_cache)
-    weights = {f"{name}.weight": matrix for name, matrix in matrices.items()}
+    weights = {f"{layer}.{tensor}": matrix for layer, tensor, matrix in found}
     return replace(
         source,
         config={key: value for key, value in source.config.items() if key != SETTINGS},

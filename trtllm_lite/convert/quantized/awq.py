@@ -12,7 +12,7 @@ from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.quantized.gptq import read_bits
 from trtllm_lite.convert.quantized.groups import Groups
 from trtllm_lite.convert.quantized.layer import Layer, Matrix
-from trtllm_lite.convert.quantized.method import Method
+from trtllm_lite.convert.quantized.method import LinearMethod
 from trtllm_lite.convert.quantized.words import unpacked
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
@@ -26,7 +26,7 @@ _NEUTRAL = """
 """
 
 
-class Awq(Method):
+class Awq(LinearMethod):
     """4 bits with zero points."""
 
     def __init__(self, fields: ConfigFields) -> None:
@@ -38,7 +38,7 @@ class Awq(Method):
         self.description = "awq, 4 bits"
 
     def matrix(self, layer: Layer) -> Matrix:
-        """As :meth:`Method.matrix`."""
+        """As :meth:`LinearMethod.matrix`."""
         in_features, packed = layer.find("qweight", ("int32",), 2).shape
         out_features = packed * _PER_WORD
         scales = layer.find("scales", PLAIN_DTYPES, 2)

@@ -18,7 +18,7 @@ from trtllm_lite.convert.quantized.fp8 import is_tile
 from trtllm_lite.convert.quantized.groups import Groups
 from trtllm_lite.convert.quantized.kv_cache import KvCache
 from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding
-from trtllm_lite.convert.quantized.method import UNQUANTIZED, Method
+from trtllm_lite.convert.quantized.method import UNQUANTIZED, LinearMethod
 from trtllm_lite.convert.quantized.words import WORD_BITS, unpacked
 from trtllm_lite.errors import shown
 from trtllm_lite.network.blocks import Rounding
@@ -84,7 +84,7 @@ class Group:
         return any(_names(target, layer) for target in self.targets)
 
 
-class CompressedTensors(Method):
+class CompressedTensors(LinearMethod):
     """Layers by groups; the first that names a layer is its own, those by name before the class of all."""
 
     def __init__(self, fields: ConfigFields) -> None:
@@ -102,7 +102,7 @@ class CompressedTensors(Method):
         self.description = f"compressed-tensors {', '.join(layouts) or layout}{weights_only}"
 
     def matrix(self, layer: Layer) -> Matrix:
-        """As :meth:`Method.matrix`."""
+        """As :meth:`LinearMethod.matrix`."""
         named = [group for group in self._groups if group.has(layer.name)]
         named += [group for group in self._groups if _ANY_LAYER in group.targets]
         if not named:

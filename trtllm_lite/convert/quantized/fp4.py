@@ -17,7 +17,7 @@ from trtllm_lite.network.blocks import Blocks
 from trtllm_lite.network.dtypes import NUMPY
 
 _FP8 = "float8_e4m3fn"
-_FP4 = "float4_e2m1fn"
+FP4 = "float4_e2m1fn"
 
 
 def mxfp4(layer: Layer, elements: str) -> Matrix:
@@ -50,5 +50,5 @@ def _matrix(
     layer.expect("weight_scale", (rows, -(-2 * half // size)))
     if 2 * half % size:
         raise layer.error(f"rows of {2 * half} weights are not groups of {size}: download the model again")
-    parts = {"weight": lambda: in_pairs(layer.load(elements), axis=-1).view(NUMPY[_FP4]), "weight_scale": scales}
-    return Matrix((rows, 2 * half), Blocks(_FP4, size, scale_dtype), parts, (elements, "weight_scale", *others))
+    parts = {"weight": lambda: in_pairs(layer.load(elements), axis=-1).view(NUMPY[FP4]), "weight_scale": scales}
+    return Matrix((rows, 2 * half), Blocks(FP4, size, scale_dtype), parts, (elements, "weight_scale", *others))

@@ -10,7 +10,7 @@ from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.quantized.bytes import bytes_by_row, fp8_in_tiles
 from trtllm_lite.convert.quantized.kv_cache import KvCache
 from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding
-from trtllm_lite.convert.quantized.method import Method
+from trtllm_lite.convert.quantized.method import LinearMethod
 from trtllm_lite.errors import shown
 from trtllm_lite.network.blocks import Rounding
 
@@ -20,7 +20,7 @@ _SCHEMES = ("static", "dynamic")
 _NEUTRAL = ("modules_to_not_convert", "modules_to_convert", "ignored_layers", "scale_fmt", "expert_dtype", "dequantize")
 
 
-class Fp8(Method):
+class Fp8(LinearMethod):
     """One layout for all layers."""
 
     def __init__(self, fields: ConfigFields) -> None:
@@ -40,7 +40,7 @@ class Fp8(Method):
         self.description = f"fp8{tiles}"
 
     def matrix(self, layer: Layer) -> Matrix:
-        """As :meth:`Method.matrix`."""
+        """As :meth:`LinearMethod.matrix`."""
         if self._tile is not None:
             return fp8_in_tiles(layer, "weight_scale_inv", self._tile)
         rounding = static_rounding(layer, _FP8) if self._is_static else Rounding(_FP8)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.quantized.groups import Groups
 from trtllm_lite.convert.quantized.layer import Layer, Matrix
-from trtllm_lite.convert.quantized.method import Method
+from trtllm_lite.convert.quantized.method import LinearMethod
 from trtllm_lite.convert.quantized.words import WORD_BITS, unpacked
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
@@ -29,7 +29,7 @@ _NEUTRAL = """
 """
 
 
-class Gptq(Method):
+class Gptq(LinearMethod):
     """Zero points of a ``sym`` checkpoint are all half of the range, so that they need not be stored."""
 
     def __init__(self, fields: ConfigFields) -> None:
@@ -46,7 +46,7 @@ class Gptq(Method):
         self.description = f"gptq, {self._bits} bits"
 
     def matrix(self, layer: Layer) -> Matrix:
-        """As :meth:`Method.matrix`."""
+        """As :meth:`LinearMethod.matrix`."""
         per_word = WORD_BITS // self._bits
         packed, out_features = layer.find("qweight", ("int32",), 2).shape
         in_features = packed * per_word

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.errors import ConvertError, shown
-from trtllm_lite.network.blocks import Blocks, Rounding
+from trtllm_lite.network.blocks import Blocks, Rounding, rows_and_depth
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 
@@ -72,25 +72,29 @@ class Layer:
 class Matrix:
     """What a layer's tensors mean: a matrix [out, in] in ``blocks``, each of whose ``parts`` is made when asked for.
 
-    ``stored`` are the tensors that it is made of.
+    Or several, [matrices, in, out], whose parts are those of their transposes (:func:`rows_and_depth`). ``stored`` are
+    the tensors that it is made of.
     """
 
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     blocks: Blocks
     parts: Mapping[str, Callable[[], NDArray]]
     stored: tuple[str, ...]
 
     def expanded(self) -> NDArray[np.float32]:
         """The matrix that multiplies activations as they come, each element rounded once, and once by its factor."""
-        scale = self.parts["weight_scale"]().astype(np.float32).reshape(self.shape[0], -1, 1)
+        rows, depth = rows_and_depth(self.shape)
+        scale = self.parts["weight_scale"]().astype(np.float32).reshape(rows, -1, 1)
         elements = self.parts["weight"]().astype(np.float32).reshape(*scale.shape[:2], -1)
         if self.blocks.zero_points:
             elements -= self.parts["weight_zero_point"]().astype(np.float32).reshape(scale.shape)
-        matrix = (elements * scale).reshape(self.shape)
+        matrix = (elements * scale).reshape(rows, depth)
         if self.blocks.order:
             in_blocks, matrix = matrix, np.empty_like(matrix)
             matrix[:, self.parts["input_order"]()] = in_blocks
-        return matrix * self.parts["input_factor"]() if self.blocks.factors else matrix
+        if self.blocks.factors:
+            matrix = matrix * self.parts["input_factor"]()
+        return matrix if len(self.shape) == 2 else matrix.reshape(self.shape[0], -1, depth).swapaxes(1, 2)
 
     def with_groups(self, layer: Layer, tensor: str, count: int) -> "Matrix":
         """The matrix whose columns have the ``count`` groups that ``tensor`` [in] says, if the layer has one.

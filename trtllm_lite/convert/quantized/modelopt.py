@@ -14,7 +14,7 @@ from trtllm_lite.convert.quantized.fp4 import mxfp4, nvfp4
 from trtllm_lite.convert.quantized.groups import Groups
 from trtllm_lite.convert.quantized.kv_cache import KvCache
 from trtllm_lite.convert.quantized.layer import Layer, Matrix, static_rounding
-from trtllm_lite.convert.quantized.method import Method
+from trtllm_lite.convert.quantized.method import LinearMethod
 from trtllm_lite.convert.quantized.words import in_pairs
 from trtllm_lite.network.blocks import Rounding
 from trtllm_lite.vocabulary import PLAIN_DTYPES
@@ -69,7 +69,7 @@ _REPEATED = [
 _WEIGHTS_ONLY = ("NVFP4", "mxfp4")
 
 
-class ModelOpt(Method):
+class ModelOpt(LinearMethod):
     """One algorithm for all layers."""
 
     def __init__(self, fields: ConfigFields) -> None:
@@ -84,5 +84,5 @@ class ModelOpt(Method):
         self.description = f"modelopt {self._algorithm}{weights_only}"
 
     def matrix(self, layer: Layer) -> Matrix:
-        """As :meth:`Method.matrix`."""
+        """As :meth:`LinearMethod.matrix`."""
         return _ALGORITHMS[self._algorithm](layer)

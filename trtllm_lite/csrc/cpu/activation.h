@@ -45,4 +45,17 @@ TL_INLINE Vec activate(Activation activation, Vec x) {
   }
 }
 
+// g sigmoid(1.702 g) (u + 1) of the bounded gate and up projection (arXiv 2508.10925).
+TL_INLINE Vec swiglu_oai(Vec gate, Vec up) {
+  const Vec limit = broadcast(7.0f), one = broadcast(1.0f);
+  const Vec g = min(limit, gate), u = max(zero() - limit, min(limit, up));
+  return g / (one + exp(g * broadcast(-1.702f))) * (u + one);
+}
+
+// What an operator makes of the gate and up projections.
+template <typename Activation>
+TL_INLINE Vec gated(Activation activation, Vec gate, Vec up) {
+  return activation == Activation::kSwigluOai ? swiglu_oai(gate, up) : activate(activation, gate) * up;
+}
+
 }  // namespace tl::TL_ISA

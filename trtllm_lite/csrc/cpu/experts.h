@@ -15,31 +15,32 @@
 namespace tl::TL_ISA {
 
 struct Experts {
-  const Tensor& ids;     // [rows, top_k]
-  const Tensor& weight;  // [experts, …, in_features], `panels` panels each
+  const Tensor& ids;           // [rows, top_k]
+  const PackedWeight& packed;  // [experts, …, in_features], `panels` panels each
   std::int64_t panels;
   const Tensor& gathered;  // room for rows of in_features
   const Tensor& members;   // room for a number for each row
   std::int64_t first;      // the number of the first expert in `weight`; ids of others are left out
 
-  // Calls `epilogue` for the rows and panels of each expert, by rising number of experts. What it is given as row
+  // Calls an epilogue for the rows and panels of each expert, by rising number of experts. What it is given as row
   // counts into `members`, which then holds row * top_k + slot of the rows that have the expert in that slot; their
-  // activations are at row_of(member).
-  template <typename RowOf>
-  void multiply_each(const KernelArgs& args, const RowOf& row_of, const Epilogue& epilogue) const {
-    const std::int64_t depth = weight.shape[weight.rank - 1];
-    const std::int64_t bytes = panels * depth * kPanelWidth * bits_of(weight.dtype) / 8;
+  // activations are at row_of(member). `finish_of(expert)` is what Epilogue borrows.
+  template <typename RowOf, typename FinishOf>
+  void multiply_each(const KernelArgs& args, const RowOf& row_of, const FinishOf& finish_of) const {
+    const std::int64_t depth = packed.weight.shape[packed.weight.rank - 1];
     const auto* own = members.as<const std::int32_t>();
     auto* rows = gathered.as<float>();
-    for (std::int64_t expert = 0; expert < weight.shape[0]; ++expert) {
+    for (std::int64_t expert = 0; expert < packed.weight.shape[0]; ++expert) {
       const std::int64_t count = find_members(expert);
       if (count == 0) continue;
       for_each_row(args.pool, count, depth, [&](std::int64_t i) {
         memcpy(rows + i * depth, row_of(own[i]), static_cast<std::size_t>(depth) * sizeof(float));
       });
       const Tensor x{rows, DType::kFloat32, Layout::kRowMajor, 2, {count, depth}};
-      const Tensor part = weight_of(expert, bytes);
-      multiply(args, x, Tensor{}, PackedWeight{part, Tensor{}, Tensor{}}, panels, epilogue);
+      const Tensor weight = of_expert(packed.weight, expert), scale = of_expert(packed.scale, expert);
+      const Tensor offset = of_expert(packed.offset, expert);
+      const auto finish = finish_of(expert);
+      multiply(args, x, Tensor{}, PackedWeight{weight, scale, offset}, panels, Epilogue(finish));
     }
   }
 
@@ -60,11 +61,14 @@ struct Experts {
     return count;
   }
 
-  Tensor weight_of(std::int64_t expert, std::int64_t bytes) const {
-    Tensor part = weight;
-    part.data = weight.as<char>() + expert * bytes;
-    part.rank = weight.rank - 1;
-    for (int axis = 0; axis < part.rank; ++axis) part.shape[axis] = weight.shape[axis + 1];
+  // One expert's part of an operand in panels, which may be absent.
+  Tensor of_expert(const Tensor& all, std::int64_t expert) const {
+    if (!all.data) return Tensor{};
+    const std::int64_t columns = all.shape[all.rank - 1];
+    Tensor part = all;
+    part.data = all.as<char>() + expert * (panels * columns * kPanelWidth * bits_of(all.dtype) / 8);
+    part.rank = all.rank - 1;
+    for (int axis = 0; axis < part.rank; ++axis) part.shape[axis] = all.shape[axis + 1];
     return part;
   }
 };

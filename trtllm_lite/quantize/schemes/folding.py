@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from trtllm_lite.network.sinks import without_sink
 from trtllm_lite.quantize.formats.format import initializer, made_by
 from trtllm_lite.quantize.products import Product
 from trtllm_lite.quantize.schemes.workpiece import Factors, Workpiece
@@ -107,7 +108,7 @@ def _values(work: Workpiece, merge: ir.Node) -> tuple[tuple[Product, ir.Node | N
     """The projection of the values whose means an attention makes, and the row that each channel comes from."""
     transpose = made_by(merge.inputs[0], "Transpose")
     attention = None if transpose is None else made_by(transpose.inputs[0], "Attention")
-    cache = None if attention is None else made_by(attention.inputs[2], "TensorScatter")
+    cache = None if attention is None else made_by(without_sink(attention.inputs[2]), "TensorScatter")
     heads = None if cache is None else made_by(cache.inputs[1], "Transpose")
     split = None if heads is None else made_by(heads.inputs[0], "Reshape")
     found = None if split is None else _linear(work, split.inputs[0])

@@ -28,6 +28,8 @@ def _with_lists(op: Op, links: Links, listed: dict[Op, dict[str, ir.Value]]) -> 
         attributes = {**op.attributes, "experts": _num_experts(op), "activation": "none"}
         counts = value_of(f"expert_counts.{_num_experts(op)}", _INT32, [_num_experts(op) + 1])
         counted = op if "chosen" in listed[op] else op.with_inputs(counts=counts)
+        if "bias" in op.inputs:  # of scores, which the product makes in two terms
+            counted = counted.without("bias").with_inputs(score_bias=op.inputs["bias"])
         return replace(counted, outputs={**op.outputs, **listed[op]}, attributes=attributes)
     router = links.producer(op.inputs.get("ids"), "Router")
     if router is None:
