@@ -24,6 +24,7 @@ _MOST_STAGE_BYTES = 2048  # of a row of the weight
 _IN_FLIGHT_BYTES = 150 * 1024
 _STEP_BYTES = 128
 _COLUMNS = 256  # of a tile (64 to 256 for 64 and 256 rows on an H200: the more the faster)
+_WIDENED_COLUMNS = 192  # where weights are widened for more than 64 rows, which takes registers
 _GROUP_SIZES = (16, 32, 64, 128)
 
 
@@ -73,11 +74,10 @@ def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, 
     *_, out_features, in_features = shape
     if form.x_bytes == 1 or in_features % form.depth or out_features % ROWS_PER_TILE:
         return None
+    depth = form.depth if form.blocks is None else max(form.depth, form.blocks.size)
     for most in (_MOST_STAGE_BYTES, _MOST_STAGE_BYTES // 2):
         chunks = ceil(form.weight_bytes(in_features) / most)
-        stage_k = form.depth * ceil(in_features / (chunks * form.depth))
-        if form.blocks is not None and stage_k % form.blocks.size:
-            continue
+        stage_k = depth * ceil(in_features / (chunks * depth))
         reason = f"{chunks} stages of an expert's rows"
         config = StreamConfig(stage_k, 1, True, _IN_FLIGHT_BYTES, reason, form)
         room = config.ring_bytes(in_features, tokens, device.shared_bytes)
@@ -102,25 +102,28 @@ class GroupTiling:
     max_rows: int
     group_rows: int
 
-    @property
-    def tiling(self) -> Tiling:
+    def columns(self, weight: WeightBuffers) -> int:
+        """Rows of ``weight`` in a tile."""
+        return _WIDENED_COLUMNS if form_of(weight).widened and self.group_rows > 64 else _COLUMNS
+
+    def tiling(self, weight: WeightBuffers) -> Tiling:
         """The tiles, whose rows are those of a group."""
-        rows = max(64, self.group_rows)
-        config = TileConfig(rows, _COLUMNS, 1, 1, 1, f"groups of {self.group_rows} rows of an expert")
+        reason = f"groups of {self.group_rows} rows of an expert"
+        config = TileConfig(max(64, self.group_rows), self.columns(weight), 1, 1, 1, reason)
         return Tiling(self.dtype, self.device, config, self.group_rows)
 
     def kernel(self, source: str, name: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
         """The kernel for ``weight`` [experts, ..., out, in]; ``more`` are macros besides those that all have."""
-        return self.tiling.kernel(source, name, weight, more | self.choice.defines)
+        return self.tiling(weight).kernel(source, name, weight, more | self.choice.defines)
 
     def maps(self, x: Buffer, weight: WeightBuffers) -> tuple[TensorMap, TensorMap]:
         """x and the weight as the kernel's boxes read them."""
         *parts, in_features = (extent for extent in weight.values.shape if isinstance(extent, int))
         form, stored = form_of(weight), DTYPES[weight.values.dtype].stored
         item = STORED_BYTES[stored]
-        box = _COLUMNS // (2 if len(parts) == 3 else 1)
+        box = self.columns(weight) // (2 if len(parts) == 3 else 1)
         return (
-            TensorMap(x, self.max_rows, in_features, self.tiling.x_box, _STEP_BYTES // form.x_bytes),
+            TensorMap(x, self.max_rows, in_features, self.tiling(weight).x_box, _STEP_BYTES // form.x_bytes),
             TensorMap(weight.values, prod(parts), form.weight_bytes(in_features) // item, box, _STEP_BYTES // item),
         )
 

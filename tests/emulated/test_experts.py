@@ -6,6 +6,7 @@ import torch
 from tests.emulated.emulator import Emulator
 from tests.gpu.expert_checks import Mixture, check_experts, check_router
 from tests.gpu.launches import H200
+from tests.gpu.weights import Form
 from trtllm_lite.plugins.launch import Device
 
 SMALL = Device("sm_90a", 64 * 1024)
@@ -47,3 +48,22 @@ def test_tiled(max_rows: int, rows: int) -> None:
     mixture = Mixture(8, 2, 128, 80, max_rows, "softmax")
     machine = Emulator(num_sms=3)
     check_experts(mixture, rows, torch.bfloat16, streamed=False, residual=rows == 33, machine=machine)
+
+
+FORMS = [Form("int4", 64, "bfloat16"), Form("uint4", 32, "float16", offsets=True)]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize(("max_rows", "rows"), [(2, 2), (16, 9)])
+def test_streamed_in_four_bits(form: Form, max_rows: int, rows: int) -> None:
+    mixture, device = Mixture(6, 3, 128, 64, max_rows), Device("sm_90a", 96 * 1024)
+    how = {"norm": max_rows == 2, "form": form, "device": device, "machine": Emulator(num_sms=3)}
+    check_experts(mixture, rows, torch.bfloat16, streamed=True, **how)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize(("max_rows", "rows"), [(64, 33), (400, 300)])
+def test_tiled_in_four_bits(form: Form, max_rows: int, rows: int) -> None:
+    """Of more rows tiles are of fewer columns, because weights are widened for more of them."""
+    mixture, machine = Mixture(4, 2, 256, 128, max_rows, "softmax"), Emulator(num_sms=3)
+    check_experts(mixture, rows, torch.float16, streamed=False, form=form, machine=machine)

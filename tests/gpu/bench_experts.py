@@ -17,6 +17,7 @@ from tests.gpu.launches import H200, Prepared
 from tests.gpu.memory import Memory
 from tests.gpu.timing import report, timed
 from trtllm_lite.plugins.cuda.grouped import GroupTiling
+from trtllm_lite.plugins.cuda.weight_form import form_of
 from trtllm_lite.plugins.grouped_gated_linear import cuda as gated
 from trtllm_lite.plugins.grouped_linear import cuda as summed
 from trtllm_lite.plugins.launch import Launch, WeightBuffers, symbol
@@ -54,7 +55,7 @@ def layer(rows: int, max_rows: int, streamed: bool) -> Layer:
     last = (of_scores, None, num_rows, max_rows, choice, "normalized_softmax")
     if streamed:
         hidden = memory("hidden", room(max_rows, TOP_K, INNER))
-        first, second = streaming(mixture, DTYPE, H200)
+        first, second = streaming(mixture, DTYPE, H200, form_of(gate_up))
         norm = memory("norm", torch.ones(HIDDEN, device="cuda")), 1e-6
         of_gated = (hidden, x, gate_up, lists.chosen, lists.shares, num_rows, first, choice)
         launches = {

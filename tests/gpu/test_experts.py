@@ -5,6 +5,7 @@ import torch
 
 from tests.gpu.device import GPU
 from tests.gpu.expert_checks import Mixture, check_experts, check_router
+from tests.gpu.weights import Form
 
 # Qwen3-30B-A3B, Mixtral 8x7B, and OLMoE with fewer features.
 SHAPES = {"qwen3": (128, 8, 2048, 768), "mixtral": (8, 2, 4096, 14336), "olmoe": (64, 8, 1024, 512)}
@@ -46,3 +47,13 @@ def test_biases(max_rows: int, rows: int, dtype: torch.dtype) -> None:
 def test_tiled(shape: str, max_rows: int, rows: int) -> None:
     mixture = Mixture(*SHAPES[shape], max_rows, "softmax")
     check_experts(mixture, rows, torch.bfloat16, streamed=False, residual=rows % 2 == 0, machine=GPU)
+
+
+FORMS = [Form("int4", 128, "bfloat16"), Form("uint4", 32, "float16", offsets=True)]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize(("max_rows", "rows"), [(2, 2), (16, 9), (64, 37), (1000, 513)])
+def test_four_bits(form: Form, max_rows: int, rows: int) -> None:
+    mixture = Mixture(*SHAPES["qwen3"], max_rows)
+    check_experts(mixture, rows, torch.bfloat16, streamed=max_rows <= 16, form=form, machine=GPU)

@@ -5,6 +5,7 @@ import numpy as np
 from tests.unit.builder.cuda_kernels import Grid, Macros, Pointer, at, gated_sums, half_type, kernel, matrix, normalised
 
 _LEAST = np.float32(-3.402823e38)
+Weight = tuple[Pointer, Pointer | None, Pointer | None]  # elements, and the scales and offsets of their blocks
 _HEADER = 4
 _CHOSEN = np.dtype([("expert", "i4"), ("rows", "u4"), ("unused", "i4", 2), ("slots", "u1", 16)])
 _GROUP = np.dtype([("expert", "i4"), ("first", "i4"), ("end", "i4"), ("unused", "i4")])
@@ -96,9 +97,9 @@ def sort_by_expert(
     _list(groups, records, _GROUP)
 
 
-def _of_experts(macros: Macros, weight: Pointer, rows_of_each: int) -> np.ndarray:
+def _of_experts(macros: Macros, weight: Weight, rows_of_each: int) -> np.ndarray:
     experts = macros["TL_EXPERTS"]
-    flat = matrix(macros, weight, None, None, experts * rows_of_each)
+    flat = matrix(macros, *weight, experts * rows_of_each)
     return flat.reshape(experts, rows_of_each, -1)
 
 
@@ -124,12 +125,13 @@ def grouped_gated_linear(
     epsilon: float,
     x_scale: float,
 ) -> None:
-    del grid, weight_scale, weight_offset, x_scale
+    del grid, x_scale
     half, out, top_k = half_type(macros), macros["TL_OUT"], macros["TL_TOP_K"]
     source = at(x, half, rows, macros["TL_IN"]).astype(np.float64)
     if macros["TL_NORM"]:
         source = normalised(source, norm_weight, epsilon).astype(half).astype(np.float64)
-    weights, factors = _of_experts(macros, weight, 2 * out), at(shares, np.float32, rows, top_k)
+    weights = _of_experts(macros, (weight, weight_scale, weight_offset), 2 * out)
+    factors = at(shares, np.float32, rows, top_k)
     result = at(y, half, rows, top_k, out)
     for record in _listed(chosen, _CHOSEN):
         for row in range(rows):
@@ -155,10 +157,10 @@ def grouped_linear(
     residual: Pointer | None,
     rows: int,
 ) -> None:
-    del grid, weight_scale, weight_offset
+    del grid
     half, out = half_type(macros), macros["TL_OUT"]
     source = at(x, half, rows, macros["TL_TOP_K"], macros["TL_IN"]).astype(np.float64)
-    weights, sums = _of_experts(macros, weight, out), np.zeros((rows, out))
+    weights, sums = _of_experts(macros, (weight, weight_scale, weight_offset), out), np.zeros((rows, out))
     if macros["TL_RESIDUAL"]:
         sums += at(residual, half, rows, out).astype(np.float64)
     if macros["TL_BIAS"]:
@@ -221,8 +223,8 @@ def grouped_gated_linear_tiled(
     groups: Pointer,
     x_scale: float,
 ) -> None:
-    del grid, weight_scale, weight_offset, row_scales, x_scale
-    for rows, result in _tiles(macros, x, weight, bias, y, groups, parts=2):
+    del grid, row_scales, x_scale
+    for rows, result in _tiles(macros, x, (weight, weight_scale, weight_offset), bias, y, groups, parts=2):
         rows[...] = gated_sums(macros, *np.split(result, 2, axis=1))
 
 
@@ -240,13 +242,13 @@ def grouped_linear_tiled(
     groups: Pointer,
     x_scale: float,
 ) -> None:
-    del grid, weight_scale, weight_offset, row_scales, x_scale
-    for rows, result in _tiles(macros, x, weight, bias, y, groups, parts=1):
+    del grid, row_scales, x_scale
+    for rows, result in _tiles(macros, x, (weight, weight_scale, weight_offset), bias, y, groups, parts=1):
         rows[...] = result
 
 
 def _tiles(
-    macros: Macros, x: Pointer, weight: Pointer, bias: Pointer | None, y: Pointer, groups: Pointer, parts: int
+    macros: Macros, x: Pointer, weight: Weight, bias: Pointer | None, y: Pointer, groups: Pointer, parts: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Of each group, its rows of y, and what its rows of x are when multiplied with its expert's matrices."""
     half, found = half_type(macros), _listed(groups, _GROUP)

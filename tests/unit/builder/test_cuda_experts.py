@@ -6,7 +6,8 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 
-from tests.models import GPU_MOE_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.gguf_writer import write_gguf
+from tests.models import GPU_MOE_FAMILIES, VOCAB_SIZE, save_tiny_model, tiny_model
 from tests.tolerances import MIXTURE_TOLERANCES
 from tests.unit.builder.cuda_engines import lowered_model
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
@@ -54,6 +55,22 @@ def test_programs_compute_the_networks_logits(family: str, dtype: str, tmp_path:
     state = sequences_of(CACHE, card)
     for lens in ([31, 1, 4], [1, 1, 1], [1, 6, 2], [1, 1, 1]):
         check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", model, MIXTURE_TOLERANCES)
+
+
+@pytest.mark.parametrize("kinds", ["Q4_0 Q4_0 Q4_0", "Q4_1 Q4_1 Q4_1", "Q4_0 Q4_0 Q8_0"])
+def test_experts_of_files_stay_in_4_bits(kinds: str, tmp_path: Path) -> None:
+    """But bytes become 16 bits."""
+    names = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+    model = tiny_model("mixtral", seed=SEED, **{**EXTENTS, "intermediate_size": 128, "head_dim": 16})
+    write_gguf(model, tmp_path / "m.gguf", dict(zip(names, kinds.split(), strict=True)))
+    convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "bfloat16")
+    network = load_network(tmp_path / "checkpoint")
+    lowered = lowered_model(network, "bfloat16")
+    assert [item.choice.split()[0] for item in lowered.expansions] == ["int8"] * 3 * kinds.count("Q8_0")
+    card = CudaInterpreter(lowered)
+    state = sequences_of(CACHE, card)
+    for lens in ([31, 1, 4], [1, 1, 1], [1, 6, 2]):
+        check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", network, MIXTURE_TOLERANCES)
 
 
 def test_a_few_rows_take_no_more_than_four_kernels(tmp_path: Path) -> None:

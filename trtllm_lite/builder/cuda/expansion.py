@@ -10,6 +10,8 @@ from trtllm_lite.builder.graph import weight_tensor
 from trtllm_lite.engine.manifest import Tactic
 from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
 from trtllm_lite.network.tensors import add_initializer, computed, extents
+from trtllm_lite.plugins.cuda.weight_form import BLOCK_SIZES, weight_form
+from trtllm_lite.plugins.packing import NUMBER_ROWS
 from trtllm_lite.plugins.scaled_weight import scaled
 
 _FOUR_BITS = (ONNX["int4"], ONNX["uint4"])
@@ -78,13 +80,22 @@ def _reason(op: Op, links: Links) -> str | None:
     if op.kind == "Embedding":
         return "GPU kernels look up 16 bits"
     if op.kind in ("GroupedGatedLinear", "GroupedLinear"):
-        return "GPU kernels multiply with experts of 16 bits"
+        return None if _has_integer_blocks(op) else "GPU kernels multiply with experts of 16 bits or 4-bit integers"
     is_rounded = "x_scale" in op.inputs or links.producer(op.inputs["x"], "QuantizeRows") is not None
     weight, per_row = op.inputs["weight"], static_dims(op.inputs["weight_scale"])[-1] == 1
     is_int8 = weight.dtype == ONNX["int8"] and per_row and "weight_offset" not in op.inputs
     if is_rounded or is_int8 or weight.dtype in _FOUR_BITS:
         return None
     return "GPU kernels multiply 16-bit rows by blocks of 4-bit integers, and by int8 with a scale for each row"
+
+
+def _has_integer_blocks(op: Op) -> bool:
+    """Whether the weight of a product with experts is 4-bit integers in blocks that kernels know."""
+    weight, scale = op.inputs["weight"], op.inputs["weight_scale"]
+    *_, out_features, in_features = static_dims(weight)
+    has_blocks = in_features // static_dims(scale)[-1] in BLOCK_SIZES
+    whole = in_features % weight_form("int4").depth == 0 and out_features % NUMBER_ROWS == 0
+    return weight.dtype in _FOUR_BITS and has_blocks and whole
 
 
 def _form(op: Op) -> str:
