@@ -16,6 +16,7 @@ COLUMNS = ("family", "`architectures`", "GGUF", "published shapes that tests map
 # What a family's logits are compared with, where that is not transformers with random weights alone.
 RANDOM = "transformers, random"
 COMPARED = {
+    "bert": f"{RANDOM}, and all-MiniLM-L6-v2",
     "llama": f"{RANDOM}, and SmolLM2-135M",
     "qwen2": f"{RANDOM}, and Qwen2.5-Coder-0.5B",
     "gemma3": f"{RANDOM}, and Gemma 3 270M",

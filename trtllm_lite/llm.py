@@ -16,10 +16,13 @@ from trtllm_lite.files import atomic_directory
 from trtllm_lite.progress import progress_bars
 from trtllm_lite.runtime.api import arguments
 from trtllm_lite.runtime.api.configs import config_of, speculation_of
+from trtllm_lite.runtime.api.embedding import embed_prompts, embedder_of
+from trtllm_lite.runtime.api.engine_checks import check_divided, check_engine, check_ignored, check_lora
 from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
 from trtllm_lite.runtime.session.device import check_num_threads
+from trtllm_lite.runtime.session.embedder import Embedder
 from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.runtime.session.prompts import (
     Chat,
@@ -31,7 +34,7 @@ from trtllm_lite.runtime.session.prompts import (
 )
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
-from trtllm_lite.runtime.session.session import Session, open_session
+from trtllm_lite.runtime.session.session import NO_GENERATION, Session, open_model
 from trtllm_lite.runtime.session.stats import Stats
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_flag, per_request
@@ -58,7 +61,7 @@ class _Prompt:
 
 
 class LLM:
-    """Generates text with one model. Threads and coroutines may share it.
+    """Generates text with one model, or embeds texts with an encoder. Threads and coroutines may share it.
 
     ``model`` is an engine directory, a checkpoint directory, a Hugging Face directory, a GGUF file or a hub id. Of
     everything but an engine an engine is made, in a cache where later calls find it: ``$XDG_CACHE_HOME/trtllm_lite``,
@@ -155,7 +158,7 @@ class LLM:
         )
         if _is_engine(Path(model)):
             self.engine_dir = Path(model)
-            self.session = open_session(self.engine_dir, 0, options)
+            self._model = open_model(self.engine_dir, 0, options)
         else:
             on_gpu = target not in (None, "cpu")
             check_num_threads(num_threads, on_gpu=on_gpu)
@@ -166,21 +169,38 @@ class LLM:
             built |= {"tp_size": tensor_parallel_size, "pp_size": pipeline_parallel_size}
             built |= {"moe_ep_size": moe_expert_parallel_size}
             recipe = Recipe(target or "cpu", conversion, built, kv_cache.tokens_per_block, flags)
-            self.engine_dir, self.session = open_cached(str(model), recipe, lambda path: open_session(path, 0, options))
-        _check_engine(self.session, target, dtype, flags)
-        _check_ignored(self.session, ignored)
-        _check_lora(self.session, max_lora_rank)
-        mapping = self.session.manifest.mapping
-        _check_divided("tensor_parallel_size", tensor_parallel_size, "--tp_size", mapping.tp_size)
-        _check_divided("pipeline_parallel_size", pipeline_parallel_size, "--pp_size", mapping.pp_size)
-        _check_divided("moe_expert_parallel_size", moe_expert_parallel_size, "--moe_ep_size", mapping.moe_ep_size)
+            self.engine_dir, self._model = open_cached(str(model), recipe, lambda path: open_model(path, 0, options))
+        check_engine(self._model.manifest, target, dtype, flags)
+        check_ignored(self._model.manifest, ignored)
+        check_lora(self._model.manifest, max_lora_rank)
+        mapping = self._model.manifest.mapping
+        check_divided("tensor_parallel_size", tensor_parallel_size, "--tp_size", mapping.tp_size)
+        check_divided("pipeline_parallel_size", pipeline_parallel_size, "--pp_size", mapping.pp_size)
+        check_divided("moe_expert_parallel_size", moe_expert_parallel_size, "--moe_ep_size", mapping.moe_ep_size)
         if tokenizer is not None:
-            self.session.tokenizer = Tokenizer.from_files(Path(tokenizer))
+            self._model.tokenizer = Tokenizer.from_files(Path(tokenizer))
 
     @property
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer, if the engine has one."""
-        return self.session.tokenizer
+        return self._model.tokenizer
+
+    @property
+    def session(self) -> Session:
+        """What runs requests. Raises ArgumentError if the engine is an encoder's."""
+        if isinstance(self._model, Embedder):
+            raise ArgumentError(f"{self.engine_dir} {NO_GENERATION}")
+        return self._model
+
+    @property
+    def embeds(self) -> bool:
+        """Whether the engine is an encoder's."""
+        return isinstance(self._model, Embedder)
+
+    @property
+    def embedder(self) -> Embedder:
+        """What embeds texts. Raises ArgumentError if the engine is a decoder's."""
+        return embedder_of(self._model)
 
     def generate(
         self,
@@ -249,6 +269,14 @@ class LLM:
         (only,) = self._prompts(prompt, sampling_params, template, priority, timeout, cache_salt, lora_request)
         return self._start(only, streaming=streaming)
 
+    def embed(self, prompts: Prompt | Sequence[Prompt]) -> Any:
+        """Embeddings of texts by the engine of an encoder: a list of numbers for one, a list of such lists for several.
+
+        A prompt is one as in :meth:`generate`. Any number may be given: they are computed in batches of the engine's
+        limits. Raises ArgumentError and LimitError (no text is cut), before anything runs.
+        """
+        return embed_prompts(self.embedder, prompts)
+
     def get_stats(self) -> Stats:
         """Requests running and waiting, KV cache use and hit rate, preemptions, times: see :class:`Stats`."""
         return self.session.stats()
@@ -260,7 +288,7 @@ class LLM:
         """
         _check_text("engine_dir", engine_dir, "a directory", str | Path)
         # A manifest may name other files; only these are copied.
-        manifest = self.session.manifest
+        manifest = self._model.manifest
         files = (*manifest.engine_files, CONFIG_FILE, *(name for name in TOKENIZER_FILES if name in manifest.files))
         with atomic_directory(Path(engine_dir), CONFIG_FILE, optional=ENGINE_FILES) as directory:
             for name in files:
@@ -271,7 +299,7 @@ class LLM:
 
     def shutdown(self) -> None:
         """Cancel what runs and end the engine's threads; nothing can be generated any more."""
-        self.session.close()
+        self._model.close()
 
     def __enter__(self) -> "LLM":
         return self
@@ -357,59 +385,8 @@ def _is_single(prompts: Any, chat: bool) -> bool:
     return isinstance(prompts, str | Mapping) or is_token_ids(prompts) or (chat and is_conversation(prompts))
 
 
-def _check_engine(session: Session, target: str | None, dtype: str, flags: Mapping[str, bool]) -> None:
-    """Raise ArgumentError if the engine was built with another target or dtype, or without one of ``flags``."""
-    targets = session.manifest.target.archs or ("cpu",)
-    if target is not None and not _names(target) <= _names(",".join(targets)):
-        raise ArgumentError(f"target is {shown(target)}, but this engine runs on {', '.join(targets)}: leave it out")
-    found = session.manifest.model.dtype
-    if dtype not in ("auto", found):
-        raise ArgumentError(
-            f"dtype is {shown(dtype)}, but this engine's matrices are {found}: leave it out, or convert again"
-        )
-    for name, asked in flags.items():
-        is_so = name == "deterministic" and session.manifest.target.kind == "cpu"
-        if asked and not is_so and not getattr(session.manifest, name):
-            raise ArgumentError(f"this engine was built without {name}: build it again with it, or leave it out")
-
-
-def _check_divided(name: str, given: int | None, flag: str, built: int) -> None:
-    if given is not None and given != built:
-        raise ArgumentError(
-            f"{name} is {shown(given)}, but this engine was built with {flag} {built}: leave it out, or build the "
-            "engine again"
-        )
-
-
-def _check_lora(session: Session, max_lora_rank: int | None) -> None:
-    """Raise ArgumentError if the engine takes adapters of lower ranks than asked for."""
-    lora = session.manifest.lora
-    built = 0 if lora is None else lora.max_rank
-    if max_lora_rank is not None and max_lora_rank > built:
-        raise ArgumentError(
-            f"max_lora_rank is {shown(max_lora_rank)}, but this engine was built with {built}: leave it out, or build "
-            "the engine again"
-        )
-
-
 def _config_keys(keys: Any) -> tuple[str, ...]:
     """``ignore_config_keys``, sorted. Raises ArgumentError unless it is a list of names."""
     if isinstance(keys, str) or not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
         raise ArgumentError(f"ignore_config_keys is {shown(keys)}: expected a list of keys of the model's config.json")
     return tuple(sorted(set(keys)))
-
-
-def _check_ignored(session: Session, keys: Sequence[str]) -> None:
-    """Raise ArgumentError if the model was converted, before this call, with other keys ignored than ``keys``."""
-    ignored = session.manifest.model.ignored_config_keys
-    others = sorted(set(keys) - set(ignored))
-    if others:
-        raise ArgumentError(
-            f"ignore_config_keys names {', '.join(map(shown, others))}, and the model was converted without ignoring "
-            "that: leave it out, or pass the model itself to have it converted again"
-        )
-
-
-def _names(targets: str) -> set[str]:
-    """The names in ``targets``, which commas separate; sm_90 and sm_90a count as one."""
-    return {name.strip().removesuffix("a") for name in targets.split(",")}

@@ -148,6 +148,10 @@ STEP_INPUTS = (
 
 # The inputs of a checkpoint's network besides its caches, all int64, with their ranks: see network/contract.py.
 NETWORK_INPUTS = {"input_ids": 2, "position_ids": 2, "past_lens": 1}
+# Those of an encoder's, which has no caches: SEQ_LENS are the tokens of each text, behind which a row is padded. It
+# makes EMBEDDING, a row of each text, see network/contract.py.
+SEQ_LENS, EMBEDDING = "seq_lens", "sentence_embedding"
+ENCODER_INPUTS = {"input_ids": 2, "position_ids": 2, SEQ_LENS: 1}
 # A network may make FEATURES, a row of each token that a head drafts from. The head reads those of the token before as
 # its input of that name, and makes HIDDEN, which stand for the features of tokens that are guesses.
 FEATURES, HIDDEN = "features", "hidden"

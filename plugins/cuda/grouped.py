@@ -21,8 +21,9 @@ MAX_EXPERTS, MAX_TOP_K = 1024, 32  # of kernels of Router
 MOST_LISTED_ROWS = 16  # kMostListedRows of cuda/chosen_experts.cuh
 HEADER, CHOSEN_INTS, GROUP_INTS = 4, 8, 4  # of their lists
 _MOST_STAGE_BYTES = 2048  # of a row of the weight
-_IN_FLIGHT_BYTES = 100 * 1024
+_IN_FLIGHT_BYTES = 150 * 1024
 _STEP_BYTES = 128
+_COLUMNS = 256  # of a tile (64 to 256 for 64 and 256 rows on an H200: the more the faster)
 _GROUP_SIZES = (16, 32, 64, 128)
 
 
@@ -42,6 +43,10 @@ class ExpertChoice:
     def defines(self) -> dict[str, int]:
         """The macros of kernels that read lists of them."""
         return {"TL_EXPERTS": self.experts, "TL_TOP_K": self.top_k}
+
+    def chosen_bytes(self, rows: int) -> int:
+        """The shared memory that such a list takes."""
+        return -(-4 * self.chosen_ints(rows) // 128) * 128
 
     def chosen_ints(self, rows: int) -> int:
         """The size of a list of ChosenExpert for ``rows`` rows."""
@@ -96,13 +101,12 @@ class GroupTiling:
     choice: ExpertChoice
     max_rows: int
     group_rows: int
-    columns: int
 
     @property
     def tiling(self) -> Tiling:
         """The tiles, whose rows are those of a group."""
         rows = max(64, self.group_rows)
-        config = TileConfig(rows, self.columns, 1, 1, 1, f"groups of {self.group_rows} rows of an expert")
+        config = TileConfig(rows, _COLUMNS, 1, 1, 1, f"groups of {self.group_rows} rows of an expert")
         return Tiling(self.dtype, self.device, config, self.group_rows)
 
     def kernel(self, source: str, name: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
@@ -114,7 +118,7 @@ class GroupTiling:
         *parts, in_features = (extent for extent in weight.values.shape if isinstance(extent, int))
         form, stored = form_of(weight), DTYPES[weight.values.dtype].stored
         item = STORED_BYTES[stored]
-        box = self.columns // (2 if len(parts) == 3 else 1)
+        box = _COLUMNS // (2 if len(parts) == 3 else 1)
         return (
             TensorMap(x, self.max_rows, in_features, self.tiling.x_box, _STEP_BYTES // form.x_bytes),
             TensorMap(weight.values, prod(parts), form.weight_bytes(in_features) // item, box, _STEP_BYTES // item),
@@ -123,11 +127,6 @@ class GroupTiling:
     def grid(self) -> tuple[Extent]:
         """As many blocks as run at a time: how many tiles there are, the card alone knows."""
         return (resident_grid(1),)
-
-
-def tile_columns(group_rows: int) -> int:
-    """Rows of the weight in a tile: fewer where it is waited for memory, and more tiles even out the blocks."""
-    return 128 if group_rows <= 64 else 256
 
 
 def choice_of(op: Lowering) -> ExpertChoice:
@@ -164,4 +163,4 @@ def group_tiling(op: Lowering) -> GroupTiling:
     assert isinstance(rows, str)
     group_rows = choice.group_rows(op.max_tokens)
     max_rows = op.symbols[rows] * choice.top_k
-    return GroupTiling(op.dtype, op.device, choice, max_rows, group_rows, tile_columns(group_rows))
+    return GroupTiling(op.dtype, op.device, choice, max_rows, group_rows)

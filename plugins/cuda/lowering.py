@@ -17,8 +17,8 @@ Rows of bytes have the attributes ``<operand>_type`` (a key of row_scales.ROW_TY
 of at most 16 rows, 16-bit elements, which they round. An output ``y`` with ``y_type`` is rounded by the operator
 that makes it.
 
-Every program begins with CacheSlots and ends with Sample (in a pipeline that of the last stage alone), of which others
-have operands:
+Every program of a decoder begins with CacheSlots and ends with Sample (in a pipeline that of the last stage alone), of
+which others have operands:
 
 - Embedding has the step input ``token_slots`` and the state ``last_tokens``, where Sample leaves tokens: a token whose
   slot is not negative is the one that the slot has there;

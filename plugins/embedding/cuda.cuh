@@ -1,6 +1,7 @@
 // Embedding: y[t] = scale * weight[id of t], 16-bit elements. A token whose slot is not negative is the one that its
 // sequence sampled last, last_tokens[token_slots[t]] (or its complement), which then never left the card; any other is
-// token_ids[t]. Where several ranks have `vocab` rows of the table each, tokens of the others' rows give zeros.
+// token_ids[t], and all are where there are no slots. Where several ranks have `vocab` rows of the table each, tokens
+// of the others' rows give zeros.
 //
 // Bytes: 4 * hidden a token. FLOPs: 1 an element. Floor: latency (about 2 us) for a few tokens; 67 MB, 15 us for 4096
 // tokens of 4096 features. Launch: grid = tokens, up to hidden / 8 threads. Macros: TL_HIDDEN, TL_FP16.
@@ -17,7 +18,7 @@ extern "C" __global__ void embedding(tl::u16* y, const int* token_ids, const int
     last_tokens = tl::where_drawn(ranks, last_tokens);
     first = static_cast<int>(ranks->rank) * vocab;
   }
-  const int slot = token_slots[row], id = slot >= 0 ? last_tokens[slot] : token_ids[row];
+  const int slot = token_slots == nullptr ? -1 : token_slots[row], id = slot >= 0 ? last_tokens[slot] : token_ids[row];
   const int token = (id < 0 ? ~id : id) - first;
   const bool is_here = token >= 0 && token < vocab;
   static_assert(TL_HIDDEN % 8 == 0, "rows must be multiples of 16 bytes");

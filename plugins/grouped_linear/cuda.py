@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..cuda.grouped import ExpertChoice, GroupTiling, choice_of, group_tiling, stream_grid
 from ..cuda.lowering import Lowering
@@ -34,6 +34,9 @@ def stream(
 ) -> Launch:
     """y [rows, out] = the sum over each row's experts, which ``chosen`` lists [+ residual]; x has their shares."""
     flags = {"TL_RESIDUAL": int(residual is not None), "TL_BIAS": int(bias is not None), **choice.defines}
+    flags["TL_LIST_INTS"] = choice.chosen_ints(how.tokens)
+    room = how.device.shared_bytes - choice.chosen_bytes(how.tokens)
+    how = replace(how, device=replace(how.device, shared_bytes=room))
     specialised = how.kernel("grouped_linear/cuda.cuh", "grouped_linear", weight, flags)
     biases = (None, None, None) if bias is None else (bias.values, bias.ids, bias.shares)
     operands = (weight.values, *weight.numbers, *biases, chosen, residual, rows)

@@ -13,9 +13,9 @@
 // Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16, 32 or a multiple of 64), TL_SHARED_BYTES
 // (which decides the step), TL_SOFTCAP and TL_SINKS (0 or 1), TL_FIRST_POSITION (see seen_keys.cuh), TL_Y_FP16 and
 // TL_Y_TYPE (see output.cuh).
+#include "cuda/attending_warp.cuh"
 #include "paged_attention/cache.cuh"
 #include "paged_attention/prefill_rows.cuh"
-#include "paged_attention/softmax.cuh"
 
 namespace tl {
 
@@ -23,7 +23,7 @@ static_assert(!kByteCache, "this kernel copies elements of 16 bits to where it m
 constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS, kWarps = 4;
 constexpr int kTiles = kDim <= 128 ? 2 : 1;  // registers: the output alone takes kDim * kTiles / 2
 constexpr int kRows = kWarps * 16 * kTiles, kTokens = kRows / kGroup, kThreads = 32 * kWarps;
-constexpr u32 kPitch = kDim * 2 + 16, kQueryBytes = kRows * kPitch;
+constexpr u32 kPitch = AttendingWarp<kDim, 1, 16>::kPitch, kQueryBytes = kRows * kPitch;
 constexpr int kStep = TL_SHARED_BYTES >= kQueryBytes + 4 * 64 * kPitch ? 64 : 32;
 constexpr u32 kStageBytes = 2 * kStep * kPitch;
 constexpr int kSharedBytes = kQueryBytes + 2 * kStageBytes;
@@ -65,61 +65,6 @@ struct Fetcher {
   }
 };
 
-// One warp's rows: scores of kStep keys, and what they add to the output.
-struct WarpState {
-  float output[kTiles][kDim / 8][4] = {};
-  RowState rows[kTiles];
-
-  __device__ __forceinline__ void step(u32 query, u32 keys, u32 values, ScoreScale scale, const int (&low)[kTiles][2],
-                                       const int (&high)[kTiles][2], bool masked, int lane) {
-    float scores[kTiles][kStep / 8][4] = {};
-    const u32 query_row = query + (lane % 16) * kPitch + lane / 16 * 16;
-    const u32 key_row = keys + (lane / 16 * 8 + lane % 8) * kPitch + lane / 8 % 2 * 16;
-#pragma unroll
-    for (int k = 0; k < kDim / 16; ++k) {
-      u32 q[kTiles][4];
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) load_matrix_x4(q[t], query_row + t * 16 * kPitch + k * 32);
-#pragma unroll
-      for (int n = 0; n < kStep / 16; ++n) {
-        u32 b[4];
-        load_matrix_x4(b, key_row + n * 16 * kPitch + k * 32);
-#pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
-          mma(scores[t][2 * n], q[t], b[0], b[1]);
-          mma(scores[t][2 * n + 1], q[t], b[2], b[3]);
-        }
-      }
-    }
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) scale.cap(scores[t]);
-    if (masked) {
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        mask_scores_above(scores[t], high[t], lane);
-        if (low[t][1] >= 0) mask_scores_up_to(scores[t], low[t], lane);
-      }
-    }
-    u32 weights[kTiles][kStep / 16][4];
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) rows[t].add(scores[t], weights[t], output[t], scale.factor());
-    const u32 value_row = values + (lane / 8 % 2 * 8 + lane % 8) * kPitch + lane / 16 * 16;
-#pragma unroll
-    for (int n = 0; n < kStep / 16; ++n) {
-#pragma unroll
-      for (int d = 0; d < kDim / 16; ++d) {
-        u32 b[4];
-        load_matrix_x4_transposed(b, value_row + n * 16 * kPitch + d * 32);
-#pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
-          mma(output[t][2 * d], weights[t][n], b[0], b[1]);
-          mma(output[t][2 * d + 1], weights[t][n], b[2], b[3]);
-        }
-      }
-    }
-  }
-};
-
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(tl::kThreads)
@@ -156,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
     high[i / 2][i % 2] = mine.position + min_of(r / kGroup, mine.count - 1);
     low[i / 2][i % 2] = last_unseen(high[i / 2][i % 2], a.window, 0);
   }
-  WarpState state;
+  AttendingWarp<kDim, kTiles, kStep> state;
   int stage = 0;
   for (int key = first_key; key < keys; key += kStep, stage ^= 1) {
     copy_wait<0>();
@@ -173,9 +118,14 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
       seen_to[i / 2][i % 2] = high[i / 2][i % 2] - key;
     }
     const bool masked = mine.hides<kStep>(key, a.window);
+    const auto adjust = [&](int t, float (&scores)[kStep / 8][4]) {
+      a.scale.cap(scores);
+      if (!masked) return;
+      mask_scores_above(scores, seen_to[t], lane);
+      if (seen_after[t][1] >= 0) mask_scores_up_to(scores, seen_after[t], lane);
+    };
     const u32 at = stages + stage * kStageBytes;
-    state.step(query + warp * kTiles * 16 * kPitch, at, at + kStep * kPitch, a.scale, seen_after, seen_to, masked,
-               lane);
+    state.step(query + warp * kTiles * 16 * kPitch, at, at + kStep * kPitch, a.scale.factor(), adjust, lane);
   }
 #pragma unroll
   for (int i = 0; i < kTiles * 2; ++i) {

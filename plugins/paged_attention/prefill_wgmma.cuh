@@ -17,9 +17,9 @@
 // TL_KV_HEADS, TL_HEAD_DIM (64, 80, 96, 128, 256), TL_PAGE (a multiple of 16 that divides kStep or is a multiple of
 // it), TL_SHARED_BYTES, TL_SOFTCAP and TL_SINKS (0 or 1), TL_CACHE_TYPE (see cache.cuh; three warps widen the bytes
 // that the producer brings), TL_FIRST_POSITION (see seen_keys.cuh), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
+#include "cuda/softmax.cuh"
 #include "paged_attention/prefill_producer.cuh"
 #include "paged_attention/prefill_widen.cuh"
-#include "paged_attention/softmax.cuh"
 
 namespace tl {
 

@@ -8,21 +8,9 @@
 // float16 by 2^-12.
 #pragma once
 
-#include "cuda/types.cuh"
+#include "cuda/fast_math.cuh"
 
 namespace tl {
-
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ float reciprocal_fast(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 struct ScoreScale {
   float scale;  // of products; includes log2(e)

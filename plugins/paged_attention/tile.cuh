@@ -10,8 +10,9 @@
 // they are two neighbours of two keys each: of each 16 elements a lane then holds 2 * (lane / 4) and + 1.
 #pragma once
 
+#include "cuda/softmax.cuh"
 #include "paged_attention/cache.cuh"
-#include "paged_attention/softmax.cuh"
+#include "paged_attention/score_scale.cuh"
 #include "paged_attention/widen.cuh"
 
 namespace tl {

@@ -37,6 +37,16 @@ def lower(op: Lowering) -> list[Command]:
     return [*_product(op, scores), listed]
 
 
+def _check_scoring(op: Lowering) -> None:
+    """Raise BuildError for ways to choose that the kernels do not know."""
+    scoring, num_groups, scale = (op.attribute(name) for name in ("scoring", "num_groups", "scale"))
+    if scoring not in _SCORINGS or num_groups > 1 or scale != 1 or op.has("correction"):
+        op.refuse(
+            f"its scoring is {scoring} in {num_groups} groups, with shares times {scale}, and the GPU kernels know "
+            "softmax without groups, factors or corrections: build for --target cpu"
+        )
+
+
 def _product(op: Lowering, scores: Buffer) -> list[Command]:
     how = op.streaming()
     if how is None:
@@ -86,13 +96,3 @@ def sort(
 def _defines(choice: ExpertChoice, scoring: str, bias: Buffer | None) -> dict[str, int]:
     flags = {"TL_SCORING": _SCORINGS[scoring], "TL_BIAS": int(bias is not None)}
     return {**flags, "TL_SCORES": choice.scores, **choice.defines}
-
-
-def _check_scoring(op: Lowering) -> None:
-    """Raise BuildError for ways to choose that the kernels do not know."""
-    scoring, groups, scale = (op.attribute(name) for name in ("scoring", "num_groups", "scale"))
-    if scoring not in _SCORINGS or groups != 1 or scale != 1 or op.has("correction"):
-        op.refuse(
-            f"it scores by {scoring} in {groups} groups{', with corrections,' if op.has('correction') else ''} times "
-            f"{scale}, and the GPU kernels by {', '.join(_SCORINGS)} alone: build for --target cpu"
-        )

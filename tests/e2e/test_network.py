@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from tests.models import (
+    ENCODER_FAMILIES,
     MOE_FAMILIES,
     NETWORK_FAMILIES,
     VOCAB_SIZE,
@@ -210,8 +211,9 @@ CASES |= {
 
 
 def test_every_family_has_cases() -> None:
-    # Those that transformers lacks are in test_mtp.py and test_internlm.py; heads are in test_eagle3.py.
-    others = {"mimo", "internlm2", "internlm3"}
+    # Those that transformers lacks are in test_mtp.py and test_internlm.py; heads are in test_eagle3.py, encoders in
+    # test_encoder.py.
+    others = {"mimo", "internlm2", "internlm3", *ENCODER_FAMILIES}
     models = {name for name, family in all_families().items() if not family.drafts} - others
     assert {family for family, _ in CASES.values()} == {*NETWORK_FAMILIES, *MOE_FAMILIES} == models
 

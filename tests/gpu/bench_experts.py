@@ -16,7 +16,7 @@ from tests.gpu.expert_checks import Lists, Mixture, streaming
 from tests.gpu.launches import H200, Prepared
 from tests.gpu.memory import Memory
 from tests.gpu.timing import report, timed
-from trtllm_lite.plugins.cuda.grouped import GroupTiling, tile_columns
+from trtllm_lite.plugins.cuda.grouped import GroupTiling
 from trtllm_lite.plugins.grouped_gated_linear import cuda as gated
 from trtllm_lite.plugins.grouped_linear import cuda as summed
 from trtllm_lite.plugins.launch import Launch, WeightBuffers, symbol
@@ -51,7 +51,7 @@ def layer(rows: int, max_rows: int, streamed: bool) -> Layer:
     gate_up, down = weight("gate_up", EXPERTS, 2, INNER, HIDDEN), weight("down", EXPERTS, HIDDEN, INNER)
     x, y = memory("x", room(max_rows, HIDDEN)), memory("y", room(max_rows, HIDDEN))
     of_scores, num_rows, choice = memory("scores", scores), symbol("rows"), mixture.choice
-    last = (of_scores, num_rows, max_rows, choice, "normalized_softmax")
+    last = (of_scores, None, num_rows, max_rows, choice, "normalized_softmax")
     if streamed:
         hidden = memory("hidden", room(max_rows, TOP_K, INNER))
         first, second = streaming(mixture, DTYPE, H200)
@@ -64,7 +64,7 @@ def layer(rows: int, max_rows: int, streamed: bool) -> Layer:
         }
         return Layer(memory, launches, chosen)
     count, group_rows = max_rows * TOP_K, choice.group_rows(max_rows)
-    how = GroupTiling("bfloat16", H200, choice, count, group_rows, tile_columns(group_rows))
+    how = GroupTiling("bfloat16", H200, choice, count, group_rows)
     hidden = memory("hidden", room(count, INNER))
     rows_of_x, results = memory("sx", room(count, HIDDEN)), memory("sy", room(count, HIDDEN))
     launches = {

@@ -30,6 +30,7 @@ OF_ENGINES = [
     "test_deterministic.py",
     "test_draft_model.py",
     "test_eagle3.py",
+    "test_encoder_engine.py",
     "test_engine.py",
     "test_few_layers.py",
     "test_grammar_drafts.py",

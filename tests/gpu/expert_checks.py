@@ -14,7 +14,6 @@ from trtllm_lite.plugins.cuda.grouped import (
     GroupTiling,
     gated_stream_config,
     summed_stream_config,
-    tile_columns,
 )
 from trtllm_lite.plugins.cuda.stream import Streaming
 from trtllm_lite.plugins.cuda.weight_form import weight_form
@@ -230,7 +229,7 @@ def _run_sorted(
     choice, num_rows = mixture.choice, symbol("rows")
     dtype, count = memory.tensors[x].dtype, mixture.max_rows * mixture.top_k
     group_rows = choice.group_rows(mixture.max_rows)
-    how = GroupTiling(NAMES[dtype], H200, choice, count, group_rows, tile_columns(group_rows))
+    how = GroupTiling(NAMES[dtype], H200, choice, count, group_rows)
 
     def room(name: str, features: int) -> Buffer:
         return memory(name, torch.full((count, features), POISON, device=machine.device, dtype=dtype))

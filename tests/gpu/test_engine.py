@@ -87,9 +87,10 @@ def make_case(
 DTYPES = ("bfloat16", "float16")
 FAMILIES = (*NETWORK_FAMILIES, *GPU_MOE_FAMILIES)
 KINDS = [(family, dtype, tiled) for family in FAMILIES for dtype in DTYPES for tiled in (False, True)]
+KIND_IDS = [f"{family}-{dtype}-{'tiled' if tiled else 'guessed'}" for family, dtype, tiled in KINDS]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=KINDS, ids=KIND_IDS)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     family, dtype, tiled = request.param
     return make_case(family, dtype, tmp_path_factory.mktemp(f"{family}_{dtype}"), tiled)

@@ -140,6 +140,10 @@ def _output_shapes(op: str, inputs: Sequence[np.ndarray | None], attributes: Map
         bound["y_features"] = bound["num_heads"] * bound["value_dim"]
     if op == "Router":
         bound["chosen"] = int(attributes["top_k"])
+    if op == "RaggedAttention":
+        bound["y_features"] = int(attributes["num_heads"] * attributes["head_dim"])
+    if "num_seqs_plus_1" in bound:
+        bound.setdefault("num_seqs", bound["num_seqs_plus_1"] - 1)
     return [tuple(bound[s] if isinstance(s, str) else s for s in argument.shape) for argument in schema.outputs]
 
 

@@ -12,6 +12,7 @@ from trtllm_lite.builder.backends import NATIVE, Backend, backend_of
 from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
 from trtllm_lite.builder.cpu.planning import CPU
+from trtllm_lite.builder.encoders import check_encoder
 from trtllm_lite.builder.job import BuildJob, Progress, Tuning
 from trtllm_lite.builder.limits import BuildLimits, GivenLimits
 from trtllm_lite.builder.lora import check_lora, check_lora_of_quantized
@@ -27,6 +28,7 @@ from trtllm_lite.engine.sbom import SBOM_FILE
 from trtllm_lite.engine.writer import EngineContent, Weight, write_engines
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
+from trtllm_lite.network.contract import is_encoder
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
 from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES, with_plain_kv_cache
 from trtllm_lite.quantize.network import GROUP_SIZE, Recipe, no_calibration, quantize_network, quantized_as
@@ -233,6 +235,8 @@ def _fuse(
             "the network has features for a head that drafts, which engines of TensorRT neither keep nor read: build "
             "with --backend native, or convert the model without --draft_model_dir"
         )
+    if is_encoder(checkpoint.model.graph):
+        check_encoder(limits, kv_cache_dtype, backend.kind)
     check_divisible(checkpoint.model.graph, limits, backend.kind)
     check_strategy(limits, backend.kind)
     check_lora(limits, backend.kind, targets)

@@ -186,9 +186,14 @@ class BuildLimits:
         """Which cache blocks sequences need."""
         return KvGeometry(self.tokens_per_block, [group.window for group in self.cache_groups], self.num_tokens)
 
+    @property
+    def generates(self) -> bool:
+        """Whether sequences grow, over caches; those of encoders do not."""
+        return bool(self.cache_groups)
+
     def symbols(self) -> dict[str, int]:
-        """The upper bound of every symbolic extent of a plan."""
-        return {
+        """The upper bound of every symbolic extent of a plan; an encoder's has none of caches."""
+        bounds = {
             "num_tokens": self.num_tokens,
             "num_seqs": self.max_batch_size,
             "num_seqs_plus_1": self.max_batch_size + 1,
@@ -201,6 +206,7 @@ class BuildLimits:
             "num_blocks": self.num_blocks,
             "num_slots": self.max_batch_size + SPARE_SLOTS,
         }
+        return {name: bound for name, bound in bounds.items() if bound}
 
     def check_model(self, max_position_embeddings: int) -> None:
         """Raise BuildError if sequences may grow longer than the model's positions reach."""

@@ -11,7 +11,7 @@ from trtllm_lite.engine.cache_use import CacheUse, cache_use
 from trtllm_lite.engine.manifest import KvCache, Memory
 from trtllm_lite.engine.plan import Plan, PlanTensor
 from trtllm_lite.errors import BuildError
-from trtllm_lite.vocabulary import FEATURES
+from trtllm_lite.vocabulary import FEATURES, FLOAT32
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,15 @@ def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int, borrows_
     )
 
 
+def no_cache(limits: BuildLimits) -> KvCache:
+    """That of an encoder."""
+    return KvCache(limits.tokens_per_block, 0, 0, 0, 0, FLOAT32, 0, ())
+
+
 def kv_cache_of(plan: Plan, limits: BuildLimits, borrows_features: bool = False) -> KvCache:
     """Geometry of the caches, read from the plan. Raises BuildError if layers differ in it."""
+    if not limits.generates:
+        return no_cache(limits)
     features = [tensor for tensor in plan.tensors if tensor.name == FEATURES and not borrows_features]
     keys = [tensor for tensor in plan.tensors if tensor.kind == "cache" and tensor.name.startswith("key_cache.")]
     values = [tensor for tensor in plan.tensors if tensor.kind == "cache" and tensor.name.startswith("value_cache.")]

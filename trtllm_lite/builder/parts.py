@@ -8,6 +8,7 @@ import onnx_ir as ir
 from trtllm_lite.builder.job import BuildJob
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.passes.features import borrows_features, feature_size
+from trtllm_lite.builder.passes.pooling import embedding_size
 from trtllm_lite.engine.format import PRODUCER
 from trtllm_lite.engine.manifest import KvCache, Limits, Lora, Manifest, Tactic, Target
 from trtllm_lite.engine.writer import EngineContent, Weight
@@ -64,6 +65,7 @@ def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> 
         deterministic=limits.deterministic,
         feature_size=feature_size(job.graph),
         borrows_features=borrows_features(job.graph),
+        embedding_size=embedding_size(job.graph),
         lora=_lora(job, parts) if limits.max_lora_rank else None,
     )
 

@@ -9,13 +9,14 @@ from trtllm_lite.builder.cache_dtype import cache_dtype_of
 from trtllm_lite.builder.cache_groups import assign_cache_groups
 from trtllm_lite.builder.job import Fused
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.builder.passes import PIPELINE, GraphPass, PassError
+from trtllm_lite.builder.passes import ENCODER_PIPELINE, PIPELINE, GraphPass, PassError
 from trtllm_lite.builder.passes.chosen_frequencies import chosen_frequencies
 from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.builder.passes.lora import lora_pass, projections_of
 from trtllm_lite.builder.verifier import violations
 from trtllm_lite.engine.manifest import Fusion
 from trtllm_lite.errors import BuildError
+from trtllm_lite.network.contract import is_encoder
 from trtllm_lite.plugins.schema import DOMAIN, DOMAIN_VERSION, network_schemas
 
 _MAX_LISTED = 40
@@ -47,7 +48,11 @@ def run_passes(model: ir.Model, passes: Sequence[GraphPass] = PIPELINE) -> tuple
 
 
 def fuse_into_plugins(network: ir.Model, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
-    """The network as operators of ``plugins/`` alone, over a paged KV cache. Raises BuildError."""
+    """The network as operators of ``plugins/`` alone; a decoder's over a paged KV cache. Raises BuildError."""
+    if is_encoder(network.graph):
+        model, fusions = run_passes(network, ENCODER_PIPELINE)
+        check_all_fused(model, fusions)
+        return Fused(model.graph, tuple(fusions), (), kv_cache_dtype)
     names: list[str] = []
     passes = [chosen_frequencies(limits.max_seq_len), *PIPELINE]
     if limits.max_lora_rank:
@@ -74,7 +79,7 @@ def check_all_fused(model: ir.Model, fusions: Sequence[Fusion]) -> None:
     raise BuildError(
         f"the network has {len(left)} operators that do not fit a fused operator: {_listed(nodes)}. "
         + (f"Fusions that did not apply: {_listed(reasons)}. " if reasons else "")
-        + f"Supported are decoders whose layers fuse into {', '.join(network_schemas())}; "
+        + f"Supported are models whose layers fuse into {', '.join(network_schemas())}; "
         "change the network, or add a plugin and a pass for these operators"
     )
 

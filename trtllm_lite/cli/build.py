@@ -194,6 +194,8 @@ def _without_tuning(limits: dict[str, Any]) -> dict[str, Any]:
 def _next_step(manifest: "Manifest", output_dir: str) -> str:
     """What to do with the engine: the command that runs it here, or where to take it."""
     directory = shlex.quote(output_dir)
+    if manifest.embedding_size:
+        return f"in Python, LLM({output_dir!r}).embed(TEXTS)"
     speaks = manifest.model.tokenizer and not manifest.stripped
     command = 'generate --prompt "Once upon a time"' if speaks else "bench latency"
     run = f"trtllm-lite {command} --engine_dir {directory}"

@@ -146,7 +146,7 @@ def _write_tokenizer(directory: Path, source: Source) -> None:
 
 def describe_model(mapped: MappedModel) -> ModelConfig:
     """The content of config.json: what later stages need to know of a model besides its network."""
-    source, sizes = mapped.source, mapped.decoder.sizes
+    source, sizes = mapped.source, mapped.model.sizes
     ids = {**source.config, **{key: value for key, value in source.generation.items() if value is not None}}
     eos_token_ids = _token_ids(ids.get("eos_token_id"), sizes.vocab_size)
     return ModelConfig(

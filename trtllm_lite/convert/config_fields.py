@@ -12,7 +12,8 @@ from trtllm_lite.printable import one_line
 # These keys describe training, serving, bookkeeping or tokenization, never the forward pass at inference.
 _NEUTRAL = """
     architectures model_type torch_dtype dtype transformers_version use_cache cache_implementation name_or_path
-    initializer_range attention_dropout hidden_dropout dropout resid_pdrop embd_pdrop attn_pdrop gradient_checkpointing
+    initializer_range attention_dropout hidden_dropout dropout resid_pdrop embd_pdrop attn_pdrop
+    hidden_dropout_prob attention_probs_dropout_prob gradient_checkpointing
     bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id cls_token_id mask_token_id decoder_start_token_id
     output_attentions output_hidden_states output_scores return_dict return_dict_in_generate torchscript
     use_bfloat16 tf_legacy_loss pruned_heads id2label label2id problem_type finetuning_task task_specific_params

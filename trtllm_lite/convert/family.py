@@ -13,7 +13,7 @@ from typing import Any
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES
 from trtllm_lite.errors import ConvertError
-from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.model import Model
 
 ENTRY_POINT_GROUP = "trtllm_lite.families"
 
@@ -67,7 +67,7 @@ class Family:
 
     name: str
     architectures: tuple[str, ...]
-    read_model: Callable[[ConfigFields], Decoder]
+    read_model: Callable[[ConfigFields], Model]
     tensor_names: Mapping[str, str] = field(default_factory=lambda: TENSOR_NAMES)
     ignored_tensors: tuple[str, ...] = ROTARY_BUFFERS
     optional_prefix: str = ""

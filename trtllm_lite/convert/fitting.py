@@ -7,9 +7,10 @@ from trtllm_lite.convert.family import Family, all_families, find_model_type, ne
 from trtllm_lite.convert.matching import Mismatch, compare
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError
-from trtllm_lite.network.decoder import Decoder, build_network
+from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.network.graph import Network
+from trtllm_lite.network.model import Model, network_of
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,15 @@ def nearest_fit(source: Source) -> Fit:
 
 def _fit(family: Family, source: Source) -> Fit:
     fields = ConfigFields(source.config)
-    decoder = family.read_model(fields)
-    check_num_layers(source, decoder)
-    network = build_network(decoder, ONNX["float32"])
-    return Fit(family, compare_tensors(named_for(family, source), family, decoder, network), tuple(fields.unread()))
+    model = family.read_model(fields)
+    check_num_layers(source, model)
+    network = network_of(model, ONNX["float32"])
+    return Fit(family, compare_tensors(named_for(family, source), family, model, network), tuple(fields.unread()))
 
 
-def check_num_layers(source: Source, decoder: Decoder) -> None:
+def check_num_layers(source: Source, model: Model) -> None:
     """Raise ConvertError before a network is built of many more layers than there can be."""
-    layers, tensors = decoder.sizes.num_hidden_layers, len(source.tensors)
+    layers, tensors = model.sizes.num_hidden_layers, len(source.tensors)
     if layers > tensors:
         raise ConvertError(
             f"the config of {source.description} says {layers} layers, but there are {tensors} tensors, expected one "
@@ -58,14 +59,15 @@ def check_num_layers(source: Source, decoder: Decoder) -> None:
 
 def named_for(family: Family, source: Source) -> Source:
     """``source`` with the prefix that the family's tensors have."""
-    return source.with_prefix(family.optional_prefix, but=family.tensor_names["lm_head"])
+    return source.with_prefix(family.optional_prefix, but=family.tensor_names.get("lm_head", ""))
 
 
-def compare_tensors(source: Source, family: Family, decoder: Decoder, network: Network) -> Mismatch:
+def compare_tensors(source: Source, family: Family, model: Model, network: Network) -> Mismatch:
     """The differences between the tensors of ``source`` that carry information and those that ``network`` needs."""
     found = {name: info for name, info in source.tensors.items() if not family.ignores(name)}
-    head = f"{family.tensor_names['lm_head']}.weight"
-    if decoder.has_tied_embeddings and head in found and _repeats_embedding(source, family, head):
+    head = f"{family.tensor_names.get('lm_head')}.weight"
+    is_tied = isinstance(model, Decoder) and model.has_tied_embeddings
+    if is_tied and head in found and _repeats_embedding(source, family, head):
         del found[head]
     return compare(network.weights, found)
 

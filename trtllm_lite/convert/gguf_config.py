@@ -27,7 +27,8 @@ _ROPE_SCALING = {
     "rope.scaling.yarn_beta_fast": "beta_fast",
     "rope.scaling.yarn_beta_slow": "beta_slow",
 }
-_NEUTRAL = ("vocab_size", "rope.scaling.finetuned", "tensor_data_layout")
+_NEUTRAL = ("vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "pooling_type")  # the last: see gguf_encoder
+_TOKEN_TYPES = "tokenizer.ggml.token_type_count"
 _TOKEN_IDS = {"bos_token_id": "bos_token_id", "padding_token_id": "pad_token_id"}
 _END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")  # end of text, of a turn, of a message to a tool
 
@@ -54,6 +55,8 @@ def read_config(
     config |= _head_sizes(model, config)
     config["rope_parameters"] = _rope(model, rope_factors)
     config |= _token_ids(metadata)
+    if _TOKEN_TYPES in metadata:
+        config["type_vocab_size"] = metadata[_TOKEN_TYPES]
     if declared.config is not None:
         config |= declared.config(config)
     config |= {f"{prefix}{key}": value for key, value in model.items() if key not in _NEUTRAL}

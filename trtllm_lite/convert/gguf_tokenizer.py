@@ -5,6 +5,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from trtllm_lite.convert.chat_templates import as_setting
+from trtllm_lite.convert.gguf_encoder import WORD_PIECES, word_pieces
 from trtllm_lite.convert.sentencepiece_tokenizer import (
     CONTROL,
     UNKNOWN,
@@ -60,7 +61,7 @@ def read_tokenizer(metadata: dict[str, Any]) -> tuple[str | None, dict[str, Any]
     """
     prefix = "tokenizer.ggml."
     ggml = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
-    builders = {"gpt2": _byte_level_bpe, "llama": _sentencepiece_bpe}
+    builders = {"gpt2": _byte_level_bpe, "llama": _sentencepiece_bpe, WORD_PIECES: word_pieces}
     kind = ggml.get("model", "no_vocab")
     if kind == "no_vocab":
         return None, {}
@@ -68,7 +69,8 @@ def read_tokenizer(metadata: dict[str, Any]) -> tuple[str | None, dict[str, Any]
         raise ConvertError(f"expected a GGUF tokenizer of model {' or '.join(builders)}, found {shown(kind)}")
     with LibraryErrors(ConvertError, "the GGUF file's tokenizer is inconsistent", "download it again"):
         tokenizer = builders[kind](ggml)
-        add_around(tokenizer, _around(ggml, "bos"), _around(ggml, "eos"))
+        if kind != WORD_PIECES:
+            add_around(tokenizer, _around(ggml, "bos"), _around(ggml, "eos"))
         strings = {ours: ggml.get(f"{theirs}_token_id") for ours, theirs in _TOKEN_STRINGS.items()}
         config = {name: ggml["tokens"][number] for name, number in strings.items() if number is not None}
         text = tokenizer.to_str()

@@ -1,12 +1,14 @@
 """Sources in Hugging Face's layout: config.json, *.safetensors and a tokenizer; from a directory or from the hub."""
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trtllm_lite.convert.json_file import read_json
 from trtllm_lite.convert.quantized import SETTINGS, as_blocks
 from trtllm_lite.convert.safetensors_file import SafetensorsFile
+from trtllm_lite.convert.sentence_transformers import MODULES_FILE, POOLING_FILES, read_pooling
 from trtllm_lite.convert.source import Source
 from trtllm_lite.convert.tokenizer_files import FILES as TOKENIZER_FILES
 from trtllm_lite.convert.tokenizer_files import read_tokenizer
@@ -16,8 +18,11 @@ _INDEX = "model.safetensors.index.json"
 _MODELOPT = "hf_quant_config.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _CONFIGS = ["config.json", "generation_config.json", _MODELOPT]
+# Positions and types of tokens, which old versions of transformers saved; they follow from the config.
+_INDEX_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _CARD = "README.md"  # says the licence
 _DOWNLOADS = ["*.safetensors", "*.safetensors.index.json", *_CONFIGS, *TOKENIZER_FILES, _CARD]
+_DOWNLOADS += [MODULES_FILE, POOLING_FILES]  # of encoders
 
 
 def open_directory(path: Path) -> Source:
@@ -35,10 +40,11 @@ def open_directory(path: Path) -> Source:
         description=str(path),
         config=config,
         generation=read_json(path / "generation_config.json"),
-        tensors={name: file.tensors[name] for name, file in owners.items()},
+        tensors={name: file.tensors[name] for name, file in owners.items() if name not in _INDEX_BUFFERS},
         read=lambda name: owners[name].read(name),
         tokenizer=tokenizer,
         tokenizer_config=tokenizer_config,
+        pooling=partial(read_pooling, path),
     )
     return as_blocks(source)
 

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtllm_lite.convert.config_fields import ConfigFields
@@ -17,9 +17,11 @@ from trtllm_lite.convert.source_tensors import ROUTERS
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.files import reading_model
 from trtllm_lite.network.config import NETWORK_FILE
-from trtllm_lite.network.decoder import Decoder, build_network
+from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.dtypes import ONNX
+from trtllm_lite.network.encoder import Encoder
 from trtllm_lite.network.graph import Network
+from trtllm_lite.network.model import Model, network_of
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 
@@ -33,7 +35,7 @@ class MappedModel:
     source: Source
     architecture: str
     family: Family
-    decoder: Decoder
+    model: Model
     network: Network
     dtype: str
     quantization: str
@@ -118,21 +120,21 @@ def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Pa
 
     Matrices that the source has in blocks stay so, unless the network should ``dequantize`` them once and for all.
     """
-    architecture, family, decoder = read_model(source)
+    architecture, family, model = read_model(source)
     chosen = _choose_dtype(source, family, dtype)
     if partners.target is not None and family.predictor is not None:
         family = family.predictor
-        decoder = _read(source, family)
-    check_num_layers(source, decoder)
-    source, decoder = _with_partners(named_for(family, source), family, decoder, partners)
+        model = _read(source, family)
+    check_num_layers(source, model)
+    source, model = _with_partners(named_for(family, source), family, model, partners)
     blocks, cache = ({}, ()) if dequantize else (source.blocks, source.cache)
-    if cache and len(cache) != len(decoder.layers):
+    if cache and len(cache) != len(model.layers):
         raise ConvertError(
             f"{source.description} has scales of the KV caches of {len(cache)} layers, and its config says "
-            f"{len(decoder.layers)}: download it again"
+            f"{len(model.layers)}: download it again"
         )
-    network = build_network(decoder, ONNX[chosen], blocks, cache)
-    mismatch = compare_tensors(source, family, decoder, network)
+    network = network_of(model, ONNX[chosen], blocks, cache)
+    mismatch = compare_tensors(source, family, model, network)
     if mismatch.count:
         other = nearest_fit(source)
         differ = other.mismatch.count
@@ -142,11 +144,26 @@ def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Pa
             f"{mismatch.report()}{hint}"
         )
     quantization = "" if dequantize else source.quantization
-    return MappedModel(source, architecture, family, decoder, network, chosen, quantization)
+    return MappedModel(source, architecture, family, model, network, chosen, quantization)
 
 
-def _with_partners(source: Source, family: Family, decoder: Decoder, partners: Partners) -> tuple[Source, Decoder]:
+def _with_partners(source: Source, family: Family, model: Model, partners: Partners) -> tuple[Source, Model]:
     """Raises ConvertError for partners of a model that has none."""
+    if partners == NO_PARTNERS:
+        return source, model
+    return _with_drafts(source, family, _decoder(model, family), partners)
+
+
+def _decoder(model: Model, family: Family) -> Decoder:
+    if isinstance(model, Decoder):
+        return model
+    raise ConvertError(
+        f"expected --draft_model_dir and --target_model_dir with decoders, found one with the encoder {family.name}: "
+        "leave it out"
+    )
+
+
+def _with_drafts(source: Source, family: Family, decoder: Decoder, partners: Partners) -> tuple[Source, Decoder]:
     if partners.head is not None:
         if decoder.reads_features:
             raise ConvertError("expected --draft_model_dir with a model, found it with a head: leave it out")
@@ -154,7 +171,8 @@ def _with_partners(source: Source, family: Family, decoder: Decoder, partners: P
         if head_family.predictor is None:
             source, decoder = with_features(source, decoder, partners.head)
         else:
-            decoder = with_last_state(decoder, _read(partners.head, head_family.predictor), partners.head)
+            predictor = _decoder(_read(partners.head, head_family.predictor), head_family)
+            decoder = with_last_state(decoder, predictor, partners.head)
     if partners.target is not None:
         if not decoder.reads_features:
             raise ConvertError(
@@ -166,17 +184,17 @@ def _with_partners(source: Source, family: Family, decoder: Decoder, partners: P
     return source, decoder
 
 
-def read_model(source: Source) -> tuple[str, Family, Decoder]:
+def read_model(source: Source) -> tuple[str, Family, Model]:
     """Architecture, family and model, by the config alone; one ConvertError lists all problems of the config."""
     architecture, family = _find_family(source)
     return architecture, family, _read(source, family)
 
 
-def _read(source: Source, family: Family) -> Decoder:
+def _read(source: Source, family: Family) -> Model:
     fields = ConfigFields(source.config)
-    decoder = family.read_model(fields)
+    model = family.read_model(fields)
     fields.finish()
-    return decoder
+    return replace(model, pooling=source.pooling()) if isinstance(model, Encoder) else model
 
 
 def _find_family(source: Source) -> tuple[str, Family]:

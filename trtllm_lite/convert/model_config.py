@@ -14,8 +14,8 @@ from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.files import PRODUCER_PREFIX
 from trtllm_lite.network.config import WEIGHTS_FILE, ModelConfig
-from trtllm_lite.network.decoder import build_network
 from trtllm_lite.network.dtypes import ONNX
+from trtllm_lite.network.model import network_of
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 
@@ -36,9 +36,9 @@ def open_model_config(path: Path) -> WeightlessModel:
     dtype = source.config.get("dtype") or source.config.get("torch_dtype") or "float32"
     if dtype not in PLAIN_DTYPES:
         raise ConvertError(f"expected the dtype of {path} to be one of {', '.join(PLAIN_DTYPES)}, found {shown(dtype)}")
-    architecture, family, decoder = read_model(source)
-    network = build_network(decoder, ONNX[dtype])
-    mapped = MappedModel(source, architecture, family, decoder, network, dtype, quantization="")
+    architecture, family, model = read_model(source)
+    network = network_of(model, ONNX[dtype])
+    mapped = MappedModel(source, architecture, family, model, network, dtype, quantization="")
     tensors = {
         weight.name: ir.ExternalTensor(
             WEIGHTS_FILE, None, None, weight.dtype, shape=ir.Shape(weight.shape), name=weight.name

@@ -10,6 +10,9 @@ from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.blocks import PARTS, Blocks, part_name
 from trtllm_lite.network.context import CacheRounding
+from trtllm_lite.network.pooling import Pooling
+
+Pooled = Callable[[], Pooling]
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class Source:
     None if the model has no tokenizer; ``tokenizer_config`` holds chat templates and token strings.
     ``blocks`` are the matrices of which ``read`` also gives the parts, by the names of :func:`blocks.part_name`.
     ``cache`` is how each layer rounds its keys and its values, empty where they stay as they are.
+    ``pooling`` reads which row stands for a text, which concerns encoders alone.
     ``quantization`` says how a quantized model's layers are stored, for people.
     ``ignored_config_keys`` are the keys that were taken out of ``config`` and ``generation`` because the user said so.
     """
@@ -35,6 +39,7 @@ class Source:
     tokenizer_config: dict[str, Any]
     ignored_config_keys: tuple[str, ...] = ()
     blocks: Mapping[str, Blocks] = field(default_factory=dict)
+    pooling: Pooled = Pooling
     cache: tuple[CacheRounding, ...] = ()
     quantization: str = ""
 

@@ -18,7 +18,7 @@ from trtllm_lite.network.ends import Embedding, Head
 from trtllm_lite.network.layers import Block, Layer, Residual, SequentialLayer
 from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.mlp import Activation, GatedMlp
-from trtllm_lite.network.norms import Norm, RmsNorm
+from trtllm_lite.network.norms import LayerNorm, Norm, RmsNorm
 from trtllm_lite.network.rope import Rope
 from trtllm_lite.network.weight_expression import HalvesFromPairs
 
@@ -32,6 +32,13 @@ def rms_norm(config: ConfigFields, epsilon: float = 1e-6, stream_scale: float = 
     """
     epsilon = config.number("rms_norm_eps", epsilon) / stream_scale**2
     return lambda tensors, role, size: RmsNorm(tensors.weight(role, size), epsilon)
+
+
+def layer_norm(epsilon: float, bias: bool = True) -> MakeNorm:
+    """A function that makes LayerNorms."""
+    return lambda tensors, role, size: LayerNorm(
+        tensors.weight(role, size), tensors.bias(role, size) if bias else None, epsilon
+    )
 
 
 class Projections(NamedTuple):

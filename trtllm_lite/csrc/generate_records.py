@@ -101,6 +101,7 @@ def vocabulary_header() -> str:
         '#include "dtypes.h"\n\nnamespace tl {\n\n'
         + f'constexpr std::string_view kFormat = "{words.FORMAT}";\n'
         + f'constexpr std::string_view kFeatures = "{words.FEATURES}";\n'
+        + f'constexpr std::string_view kLogits = "{words.LOGITS}", kEmbedding = "{words.EMBEDDING}";\n'
         + "".join(f"constexpr std::int64_t {name} = {value};\n" for name, value in constants.items())
         + "\n"
         + names_of("DType", tuple(words.DTYPES))

@@ -49,7 +49,9 @@ class CacheUse:
 
 
 def cache_use(kv_cache: KvCache, max_seq_len: int) -> CacheUse:
-    """The use of a sequence of ``max_seq_len`` tokens, whose prompt has been computed."""
+    """The use of a sequence of ``max_seq_len`` tokens, whose prompt has been computed; nothing of an encoder's."""
+    if not kv_cache.groups:
+        return CacheUse(max_seq_len, (), 0)
 
     def blocks(window: int) -> int:
         return KvGeometry(kv_cache.tokens_per_block, [window], max_seq_len).most_blocks(1, max_seq_len)

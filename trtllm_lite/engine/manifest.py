@@ -5,7 +5,7 @@ read those.
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from trtllm_lite.engine.format import engine_file
 from trtllm_lite.engine.plan import Bytes, Count, DTypeName, Name
@@ -14,6 +14,7 @@ from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.vocabulary import ALLREDUCE_STRATEGIES, MAX_BYTES, MAX_DRAFT_LEN, MAX_EXTENT, MAX_PP_SIZE, MAX_TP_SIZE
 
 _PYTHON_ONLY = {"python_only": True}
+_Amount: TypeAlias = Annotated[int, Range(0, MAX_EXTENT - 1)]
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ class CacheGroup:
     """
 
     name: Name
-    window: Annotated[int, Range(0, MAX_EXTENT - 1)]
-    layers: tuple[Annotated[int, Range(0, MAX_EXTENT - 1)], ...]
+    window: _Amount
+    layers: tuple[_Amount, ...]
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,15 @@ class KvCache:
 
     A block holds the keys and values of ``tokens_per_block`` tokens in the ``num_layers`` layers of one cache group (a
     group may have fewer, or in a stage none: the other places lie idle), so that a block is as large in every group,
-    ``bytes_per_block``, and one pool of ``num_blocks`` serves all.
+    ``bytes_per_block``, and one pool of ``num_blocks`` serves all. An encoder, which caches nothing, has no groups, and
+    neither blocks nor layers in them.
     """
 
     tokens_per_block: Count
-    num_blocks: Count
-    num_layers: Count
-    num_kv_heads: Count
-    head_dim: Count
+    num_blocks: _Amount
+    num_layers: _Amount
+    num_kv_heads: _Amount
+    head_dim: _Amount
     dtype: DTypeName
     bytes_per_block: Bytes
     groups: tuple[CacheGroup, ...]
@@ -190,6 +192,9 @@ class Manifest:
 
     ``feature_size``: what the KV cache keeps of each token besides keys and values, in elements, for a head that drafts
     from it (EAGLE); 0 for nothing. An engine that is such a head ``borrows_features`` of the one that it drafts for.
+
+    ``embedding_size``: the engine is an encoder, whose steps make no logits but a row of so many elements for each
+    sequence; 0 for decoders.
     """
 
     producer: str = field(metadata=_PYTHON_ONLY)
@@ -205,8 +210,9 @@ class Manifest:
     mapping: RankMapping = ONE_RANK
     allreduce_strategy: Annotated[str, OneOf("AllreduceStrategy", ALLREDUCE_STRATEGIES)] = ALLREDUCE_STRATEGIES[0]
     stripped: bool = False
-    feature_size: Annotated[int, Range(0, MAX_EXTENT - 1)] = 0
+    feature_size: _Amount = 0
     borrows_features: bool = False
+    embedding_size: _Amount = 0
     qformat: str = field(default="full_prec", metadata=_PYTHON_ONLY)
     tactics: tuple[Tactic, ...] = field(default=(), metadata=_PYTHON_ONLY)
     expansions: tuple[Tactic, ...] = field(default=(), metadata=_PYTHON_ONLY)

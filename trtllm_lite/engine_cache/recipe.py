@@ -64,10 +64,13 @@ def checkpoint_key(source: Path, conversion: Conversion, sha256: Mapping[str, st
 def _key(source: Path, kind: str, how: Any, sha256: Mapping[str, str]) -> str:
     """A digest of the model's files, what is made of it and how, and the code that does it."""
     digest = hashlib.sha256(repr((kind, how, code_digest())).encode())
-    files = sorted(path for path in source.iterdir() if path.is_file()) if source.is_dir() else [source]
-    for path in files:
-        digest.update(f"\n{path.name} {path.stat().st_size} ".encode())
-        digest.update(bytes.fromhex(sha256[path.name]) if path.name in sha256 else _content(path))
+    root = source if source.is_dir() else source.parent
+    # Folders of an encoder have a config of its pooling.
+    found = (*source.iterdir(), *source.glob("*/config.json")) if source.is_dir() else (source,)
+    for path in sorted(path for path in found if path.is_file()):
+        name = path.relative_to(root).as_posix()
+        digest.update(f"\n{name} {path.stat().st_size} ".encode())
+        digest.update(bytes.fromhex(sha256[name]) if name in sha256 else _content(path))
     return digest.hexdigest()[:32]
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from trtllm_lite.network.context import DecoderContext
+from trtllm_lite.network.context import DecoderContext, NetworkContext
 from trtllm_lite.network.graph import GraphBuilder
 from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.norms import Norm
@@ -64,28 +64,17 @@ class Attention:
         key = self._split(graph, key, heads.num_kv_heads, "k", self.key_norm)
         value = self._split(graph, value, heads.num_kv_heads, "v", None)
         if self.rope is not None:
-            query = self._rotate(context, query, self.rope, "q_rope")
-            key = self._rotate(context, key, self.rope, "k_rope")
+            query = rotate_heads(context, query, self.rope, heads.head_dim, "q_rope")
+            key = rotate_heads(context, key, self.rope, heads.head_dim, "k_rope")
         keys, values = context.extend_cache(key, value, heads.head_dim)
-        mixed = self._attend(context, query, keys, values)
-        tokens_first = graph.op("Transpose", [mixed], "merge.transpose", {"perm": [0, 2, 1, 3]})
-        merged = graph.op("Reshape", [tokens_first, graph.constant("shape.merge_heads", np.array([0, 0, -1]))], "merge")
+        merged = merge_heads(graph, self._attend(context, query, keys, values))
         return self.output(graph, merged, "o_proj")
 
     def _split(self, graph: GraphBuilder, projected: ir.Value, heads: int, role: str, norm: Norm | None) -> ir.Value:
-        """Reshape [batch, seq, heads * head_dim] to [batch, heads, seq, head_dim], and normalise heads by the norm."""
+        """The heads [batch, heads, seq, head_dim], normalised by the norm."""
         if norm is not None and self.norms_all_heads:
-            projected = norm(graph, projected, f"{role}_norm")
-        split = graph.constant(f"shape.{heads}_heads", np.array([0, 0, heads, self.heads.head_dim]))
-        by_head = graph.op("Reshape", [projected, split], f"{role}_heads")
-        if norm is not None and not self.norms_all_heads:
-            by_head = norm(graph, by_head, f"{role}_norm")
-        return graph.op("Transpose", [by_head], f"{role}_heads.transpose", {"perm": [0, 2, 1, 3]})
-
-    def _rotate(self, context: DecoderContext, x: ir.Value, rope: Rope, name: str) -> ir.Value:
-        rotary_dim = 2 * len(rope.inv_freq)
-        attributes = {"rotary_embedding_dim": rotary_dim} if rotary_dim < self.heads.head_dim else {}
-        return context.graph.op("RotaryEmbedding", [x, *context.rotary_table(rope)], name, attributes)
+            projected, norm = norm(graph, projected, f"{role}_norm"), None
+        return split_heads(graph, projected, heads, self.heads.head_dim, role, norm)
 
     def _attend(self, context: DecoderContext, query: ir.Value, keys: ir.Value, values: ir.Value) -> ir.Value:
         lens = context.total_lens()
@@ -101,3 +90,27 @@ class Attention:
             mask, lens = self.sinks.mask(context, mask), self.sinks.total_lens(context)
         inputs = [query, keys, values, mask, None, None, lens]
         return context.graph.op("Attention", inputs, "attention", attributes)
+
+
+def split_heads(
+    graph: GraphBuilder, projected: ir.Value, heads: int, head_dim: int, role: str, norm: Norm | None = None
+) -> ir.Value:
+    """Reshape [batch, seq, heads * head_dim] to [batch, heads, seq, head_dim], and normalise heads by the norm."""
+    split = graph.constant(f"shape.{heads}_heads", np.array([0, 0, heads, head_dim]))
+    by_head = graph.op("Reshape", [projected, split], f"{role}_heads")
+    if norm is not None:
+        by_head = norm(graph, by_head, f"{role}_norm")
+    return graph.op("Transpose", [by_head], f"{role}_heads.transpose", {"perm": [0, 2, 1, 3]})
+
+
+def rotate_heads(context: NetworkContext, x: ir.Value, rope: Rope, head_dim: int, name: str) -> ir.Value:
+    """``x`` [batch, heads, seq, head_dim] with the first elements of each head rotated."""
+    rotary_dim = 2 * len(rope.inv_freq)
+    attributes = {"rotary_embedding_dim": rotary_dim} if rotary_dim < head_dim else {}
+    return context.graph.op("RotaryEmbedding", [x, *context.rotary_table(rope)], name, attributes)
+
+
+def merge_heads(graph: GraphBuilder, mixed: ir.Value) -> ir.Value:
+    """Reshape [batch, heads, seq, head_dim] to [batch, seq, heads * head_dim]."""
+    tokens_first = graph.op("Transpose", [mixed], "merge.transpose", {"perm": [0, 2, 1, 3]})
+    return graph.op("Reshape", [tokens_first, graph.constant("shape.merge_heads", np.array([0, 0, -1]))], "merge")

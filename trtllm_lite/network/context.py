@@ -1,4 +1,4 @@
-"""The nodes that the layers of a decoder share: inputs of a step, rotary tables, window masks, KV caches.
+"""The nodes that the layers of a network share: inputs of a step, rotary tables, and of decoders masks and KV caches.
 
 A cache is float32 [batch, kv_heads, max_seq, head_dim]; row b holds ``past_lens[b]`` tokens. TensorScatter writes new
 tokens behind them, and Attention with ``nonpad_kv_seqlen`` aligns its causal mask with the end. Short rows are padded
@@ -21,21 +21,53 @@ CacheRounding = tuple[Rounding, Rounding]
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 
 
-class DecoderContext:
+class NetworkContext:
+    """Declares the inputs that all networks have, and makes rotary tables once, when a layer first asks for them."""
+
+    def __init__(self, graph: GraphBuilder) -> None:
+        self.graph = graph
+        self.input_ids = declare("input_ids", _INT64, ("batch", "seq"))
+        self.position_ids = declare("position_ids", _INT64, ("batch", "seq"))
+        self._tables: dict[Rope, tuple[ir.Value, ir.Value]] = {}
+
+    def rotary_table(self, rope: Rope) -> tuple[ir.Value, ir.Value]:
+        """Cosines and sines of every position's angles, float32 [batch, seq, rotary_dim/2]."""
+        if rope not in self._tables:
+            name = f"rope_{len(self._tables) + 1}" if self._tables else "rope"
+            with self.graph.shared():
+                self._tables[rope] = self._make_rotary_table(rope, name)
+        return self._tables[rope]
+
+    def _make_rotary_table(self, rope: Rope, name: str) -> tuple[ir.Value, ir.Value]:
+        graph = self.graph
+        inv_freq = self._inverse_frequencies(rope, name)
+        with graph.scope(name):
+            positions = graph.op("Cast", [self.position_ids], "positions", {"to": _FLOAT.value})
+            column = graph.op("Unsqueeze", [positions, graph.constant("axis.last", np.array([-1]))], "column")
+            angles = graph.op("Mul", [column, inv_freq], "angles")
+            cos, sin = graph.op("Cos", [angles], "cos"), graph.op("Sin", [angles], "sin")
+            if rope.attention_factor == 1:
+                return cos, sin
+            factor = graph.scalar("attention_factor", rope.attention_factor)
+            return graph.op("Mul", [cos, factor], "cos.scaled"), graph.op("Mul", [sin, factor], "sin.scaled")
+
+    def _inverse_frequencies(self, rope: Rope, name: str) -> ir.Value:
+        """float32 [rotary_dim/2]."""
+        return self.graph.constant(f"{name}.inv_freq", np.array(rope.inv_freq, np.float32))
+
+
+class DecoderContext(NetworkContext):
     """Declares inputs and caches, and makes nodes that several layers need once, when the first layer asks for them."""
 
     def __init__(self, graph: GraphBuilder, cache: Sequence[CacheRounding] = ()) -> None:
         """``cache`` has an entry for each attention, or none where keys and values stay as they are."""
-        self.graph = graph
+        super().__init__(graph)
         self._cache = cache
-        self.input_ids = declare("input_ids", _INT64, ("batch", "seq"))
-        self.position_ids = declare("position_ids", _INT64, ("batch", "seq"))
         self.past_lens = declare("past_lens", _INT64, ("batch",))
         self.features: ir.Value | None = None  # of the tokens before, in the network of a head that drafts
         self.past: list[ir.Value] = []  # key 0, value 0, key 1, …
         self.present: list[ir.Value] = []
         self._made: dict[str, ir.Value] = {}
-        self._tables: dict[Rope, tuple[ir.Value, ir.Value]] = {}
         self._masks: dict[int, ir.Value] = {}
         self._expert_of_feature: dict[tuple[int, int], ir.Value] = {}
 
@@ -75,34 +107,9 @@ class DecoderContext:
 
         return self.once("nonpad", make)
 
-    def rotary_table(self, rope: Rope) -> tuple[ir.Value, ir.Value]:
-        """Cosines and sines of every position's angles, float32 [batch, seq, rotary_dim/2].
-
-        Only layers that have opened their cache may ask for tables.
-        """
-        if rope not in self._tables:
-            name = f"rope_{len(self._tables) + 1}" if self._tables else "rope"
-            with self.graph.shared():
-                self._tables[rope] = self._make_rotary_table(rope, name)
-        return self._tables[rope]
-
-    def _make_rotary_table(self, rope: Rope, name: str) -> tuple[ir.Value, ir.Value]:
-        graph = self.graph
-        inv_freq = self._inverse_frequencies(rope, name)
-        with graph.scope(name):
-            positions = graph.op("Cast", [self.position_ids], "positions", {"to": _FLOAT.value})
-            column = graph.op("Unsqueeze", [positions, graph.constant("axis.last", np.array([-1]))], "column")
-            angles = graph.op("Mul", [column, inv_freq], "angles")
-            cos, sin = graph.op("Cos", [angles], "cos"), graph.op("Sin", [angles], "sin")
-            if rope.attention_factor == 1:
-                return cos, sin
-            factor = graph.scalar("attention_factor", rope.attention_factor)
-            return graph.op("Mul", [cos, factor], "cos.scaled"), graph.op("Mul", [sin, factor], "sin.scaled")
-
     def _inverse_frequencies(self, rope: Rope, name: str) -> ir.Value:
-        """float32 [rotary_dim/2]."""
-        graph = self.graph
-        usual = graph.constant(f"{name}.inv_freq", np.array(rope.inv_freq, np.float32))
+        """Those of long texts where caches hold such; then only layers that have opened their cache may ask."""
+        graph, usual = self.graph, super()._inverse_frequencies(rope, name)
         if rope.long is None:
             return usual
         long = graph.constant(f"{name}.long_inv_freq", np.array(rope.long.inv_freq, np.float32))

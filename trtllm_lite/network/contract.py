@@ -7,12 +7,24 @@ present_value.{i} of the same shapes as the past ones.
 
 A network that keeps features for a head has the output features behind the logits; such a head has the input features
 behind past_lens and the output hidden behind the logits: float32 [batch, seq, hidden], see network/drafting.py.
+
+An encoder has the input seq_lens int64 [batch] instead of past_lens, no caches, and the output sentence_embedding
+float32 [batch, hidden] alone, see network/encoder.py.
 """
 
 import onnx_ir as ir
 
 from trtllm_lite.network.graph import OPSET_VERSION
-from trtllm_lite.vocabulary import FEATURES, HIDDEN, LOGITS, NETWORK_INPUTS, cache_names
+from trtllm_lite.vocabulary import (
+    EMBEDDING,
+    ENCODER_INPUTS,
+    FEATURES,
+    HIDDEN,
+    LOGITS,
+    NETWORK_INPUTS,
+    SEQ_LENS,
+    cache_names,
+)
 
 _Signature = tuple[str, str, tuple[int | str, ...]]
 _ANY_CACHE: tuple[int | str, ...] = ("batch", "kv_heads", "max_seq", "head_dim")
@@ -32,10 +44,23 @@ def violations(graph: ir.Graph) -> list[str]:
     unnamed = sum(not node.name for node in graph.all_nodes())
     if unnamed:
         problems.append(f"{unnamed} nodes have no name")
-    inputs, outputs = _expected_signatures(graph)
+    expected = _expected_of_encoder if is_encoder(graph) else _expected_signatures
+    inputs, outputs = expected(graph)
     problems += _compare("inputs", inputs, [_signature(value) for value in graph.inputs])
     problems += _compare("outputs", outputs, [_signature(value) for value in graph.outputs])
     return problems
+
+
+def is_encoder(graph: ir.Graph) -> bool:
+    """Whether a network, before any pass has run, is an encoder's."""
+    return any(value.name == SEQ_LENS for value in graph.inputs)
+
+
+def _expected_of_encoder(graph: ir.Graph) -> tuple[list[_Signature], list[_Signature]]:
+    """The same of an encoder."""
+    inputs: list[_Signature] = [(name, "INT64", ("batch", "seq")[:rank]) for name, rank in ENCODER_INPUTS.items()]
+    found = _signature(graph.outputs[0])[2] if graph.outputs else ()
+    return inputs, [(EMBEDDING, "FLOAT", ("batch", *found[1:2]))]
 
 
 def _expected_signatures(graph: ir.Graph) -> tuple[list[_Signature], list[_Signature]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from trtllm_lite.network.context import DecoderContext
+from trtllm_lite.network.context import DecoderContext, NetworkContext
 from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.weight_expression import WeightExpression
 
@@ -24,7 +24,7 @@ class Embedding:
     positions: WeightExpression | None = None
     rounds_scale: bool = False
 
-    def __call__(self, context: DecoderContext) -> ir.Value:
+    def __call__(self, context: NetworkContext) -> ir.Value:
         """float32 [batch, seq, hidden]."""
         graph = context.graph
         hidden = graph.rows(self.table, context.input_ids, "embedding")

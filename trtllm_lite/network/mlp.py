@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-from trtllm_lite.network.context import DecoderContext
+from trtllm_lite.network.context import NetworkContext
 from trtllm_lite.network.graph import Attribute
 from trtllm_lite.network.linear import Linear
 
@@ -18,7 +18,7 @@ _SWIGLU_BOUNDS = {"low": -SWIGLU_LIMIT, "high": SWIGLU_LIMIT}
 class Gating(Protocol):
     """How the gate and the up projection of a gated MLP become one."""
 
-    def gated(self, context: DecoderContext, gate: ir.Value, up: ir.Value) -> ir.Value:
+    def gated(self, context: NetworkContext, gate: ir.Value, up: ir.Value) -> ir.Value:
         """Map two values of one shape to one."""
 
 
@@ -30,11 +30,11 @@ class Activation:
     name: str
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
 
-    def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
+    def __call__(self, context: NetworkContext, x: ir.Value) -> ir.Value:
         """Apply the function to every element."""
         return context.graph.op(self.op_type, [x], self.name, self.attributes)
 
-    def gated(self, context: DecoderContext, gate: ir.Value, up: ir.Value) -> ir.Value:
+    def gated(self, context: NetworkContext, gate: ir.Value, up: ir.Value) -> ir.Value:
         """function(gate) * up."""
         return context.graph.op("Mul", [self(context, gate), up], "gated")
 
@@ -43,7 +43,7 @@ class Activation:
 class SwigluOai:
     """g * sigmoid(1.702 g) * (u + 1) of the gate g = min(gate, 7) and u = up between -7 and 7 (arXiv 2508.10925)."""
 
-    def gated(self, context: DecoderContext, gate: ir.Value, up: ir.Value) -> ir.Value:
+    def gated(self, context: NetworkContext, gate: ir.Value, up: ir.Value) -> ir.Value:
         """The function of two values."""
         graph = context.graph
         low, high = (graph.constant(f"swiglu.{name}", np.array(x, np.float32)) for name, x in _SWIGLU_BOUNDS.items())
@@ -74,7 +74,7 @@ class GatedMlp:
     down: Linear
     activation: Activation
 
-    def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
+    def __call__(self, context: NetworkContext, x: ir.Value) -> ir.Value:
         """Map activations [batch, seq, hidden] to the same shape."""
         graph = context.graph
         gate, up = self.gate(graph, x, "gate_proj"), self.up(graph, x, "up_proj")
@@ -89,7 +89,7 @@ class PlainMlp:
     down: Linear
     activation: Activation
 
-    def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
+    def __call__(self, context: NetworkContext, x: ir.Value) -> ir.Value:
         """Map activations [batch, seq, hidden] to the same shape."""
         widened = self.up(context.graph, x, "up_proj")
         return self.down(context.graph, self.activation(context, widened), "down_proj")

@@ -167,6 +167,34 @@ class RowsOfHeads(_OfOne):
 
 
 @dataclass(frozen=True)
+class Row(_OfOne):
+    """Row number ``index``, without its first axis."""
+
+    index: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.operand.shape[1:]
+
+    def evaluate(self, read: Read) -> NDArray:
+        return self.operand.evaluate(read)[self.index]
+
+
+@dataclass(frozen=True)
+class Columns(_OfOne):
+    """The columns of these numbers, of which one may come several times."""
+
+    numbers: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.operand.shape[:-1], len(self.numbers))
+
+    def evaluate(self, read: Read) -> NDArray:
+        return self.operand.evaluate(read)[..., list(self.numbers)]
+
+
+@dataclass(frozen=True)
 class Transpose(_OfOne):
     """The last two axes swapped."""
 

@@ -13,7 +13,7 @@ from trtllm_lite.engine.plan import Plan, PlanTensor
 from trtllm_lite.errors import EngineError, LimitError
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.device import available_memory, check_num_threads, make_executor
-from trtllm_lite.runtime.session.session import open_ranks
+from trtllm_lite.runtime.session.session import NO_GENERATION, open_ranks
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 
@@ -41,6 +41,8 @@ class SequenceRunner:
         self.manifest = Manifest.from_json(engine.manifest)
         if self.manifest.stripped:
             raise EngineError(f"{directory} was built with --strip_plan: its weights are random; build it without")
+        if self.manifest.embedding_size:
+            raise EngineError(f"{directory} {NO_GENERATION}")
         limits = self.manifest.limits
         self.max_len = limits.max_seq_len if max_len is None else max_len
         if not 1 <= self.max_len <= limits.max_seq_len:

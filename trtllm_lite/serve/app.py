@@ -16,6 +16,8 @@ from trtllm_lite.serve.api_error import ApiError, ErrorBody, api_error, openai_e
 from trtllm_lite.serve.api_keys import ApiKeys
 from trtllm_lite.serve.http.messages import JSON, Request, Response, is_header_value
 from trtllm_lite.serve.metrics.server_metrics import ServerMetrics
+from trtllm_lite.serve.served_encoder import ServedEncoder
+from trtllm_lite.serve.served_engine import ServedEngine
 from trtllm_lite.serve.served_model import ServedModel
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class Application:
     """Answers requests. ``routes`` are by path; one that ends with / is for all paths that begin with it."""
 
     def __init__(
-        self, models: Sequence[ServedModel], routes: Mapping[str, Sequence[Route]], settings: Settings
+        self, models: Sequence[ServedEngine], routes: Mapping[str, Sequence[Route]], settings: Settings
     ) -> None:
         self.models = list(models)
         self.settings = settings
@@ -116,7 +118,7 @@ class Application:
 
     def check_engines(self) -> None:
         """Raise ApiError 503 if an engine is broken."""
-        broken = next((model for model in self.models if model.session.is_broken), None)
+        broken = next((model for model in self.models if model.is_broken), None)
         if broken is not None:
             raise ApiError(
                 503, f"the engine of {shown(broken.name)} has failed: restart the server", code="engine_dead"
@@ -129,7 +131,36 @@ class Application:
     def served(
         self, request: Request, name: str, request_id: str | None = None
     ) -> tuple[ServedModel, LoRARequest | None]:
-        """The model called ``name``, or the model of the adapter called that, and the adapter.
+        """The decoder called ``name``, or the model of the adapter called that, and the adapter.
+
+        The arguments are those of :meth:`found`, which raises ApiError, as this does for an encoder.
+        """
+        model, adapter = self.found(request, name, request_id)
+        if not isinstance(model, ServedModel):
+            raise ApiError(
+                400,
+                f"{shown(model.name)} is an encoder, which generates no text: send texts to /v1/embeddings",
+                param="model",
+                code="not_a_generator",
+            )
+        return model, adapter
+
+    def encoder(self, request: Request, name: str) -> ServedEncoder:
+        """The same of an encoder; raises ApiError for a decoder."""
+        model, _ = self.found(request, name)
+        if not isinstance(model, ServedEncoder):
+            raise ApiError(
+                400,
+                f"{shown(model.name)} generates text and makes no embeddings: name an encoder",
+                param="model",
+                code="not_an_embedder",
+            )
+        return model
+
+    def found(
+        self, request: Request, name: str, request_id: str | None = None
+    ) -> tuple[ServedEngine, LoRARequest | None]:
+        """The engine called ``name``, or the engine of the adapter called that, and the adapter.
 
         A request that names no model gets the only one. ``request_id`` is what a body calls the request, in place of
         its header. Raises ApiError 404; 400 for a name that cannot stand in a header.
@@ -147,7 +178,7 @@ class Application:
         request.model = name or model.name
         return model, adapter
 
-    def _find(self, name: str) -> tuple[ServedModel, LoRARequest | None]:
+    def _find(self, name: str) -> tuple[ServedEngine, LoRARequest | None]:
         if not name and len(self.models) == 1:
             return self.models[0], None
         if name in self._by_name:

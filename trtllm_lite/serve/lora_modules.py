@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.llm import LLM
-from trtllm_lite.serve.served_model import ModelSettings
+from trtllm_lite.serve.served_engine import ModelSettings
 
 _JSON = '{"name": "NAME", "path": "DIR", "base_model_name": "MODEL"}'
 
@@ -23,7 +23,7 @@ def give_adapters(loaded: list[tuple[LLM, ModelSettings]], modules: tuple[str, .
 
     Raises ArgumentError for a directory that is none, or if it is not clear which engine an adapter belongs to.
     """
-    takers = [row for row, (llm, _) in enumerate(loaded) if llm.session.adapters is not None]
+    takers = [row for row, (llm, _) in enumerate(loaded) if not llm.embeds and llm.session.adapters is not None]
     given = [name for name, value in (("lora_modules", modules), ("lora_root", lora_root)) if value]
     if given and not takers:
         raise ArgumentError(

@@ -14,7 +14,7 @@ from trtllm_lite.serve.api_keys import ApiKeys
 from trtllm_lite.serve.app import Settings
 from trtllm_lite.serve.lora_modules import give_adapters
 from trtllm_lite.serve.parsers import check_names, guess
-from trtllm_lite.serve.served_model import ModelSettings
+from trtllm_lite.serve.served_engine import ModelSettings
 
 if TYPE_CHECKING:
     from trtllm_lite.serve.tracing import Traces

@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from trtllm_lite.serve.app import Route
 from trtllm_lite.serve.bodies.chat import ChatBody
 from trtllm_lite.serve.bodies.completion import CompletionBody
+from trtllm_lite.serve.bodies.embedding import EmbeddingBody
 from trtllm_lite.serve.bodies.messages import MessagesBody, PromptFields
 from trtllm_lite.serve.bodies.responses import ResponsesBody
 from trtllm_lite.serve.endpoints import about, adapters, metrics, tokens
 from trtllm_lite.serve.endpoints.chat import chat_completions
 from trtllm_lite.serve.endpoints.completions import completions
+from trtllm_lite.serve.endpoints.embeddings import embeddings
 from trtllm_lite.serve.endpoints.messages import anthropic_error, count_tokens, messages
 from trtllm_lite.serve.endpoints.responses import responses, stored_response
 from trtllm_lite.serve.http.messages import HTML, TEXT
@@ -22,7 +24,7 @@ ROUTES: Mapping[str, Sequence[Route]] = {
     "/v1/responses/": [Route(method, stored_response) for method in ("GET", "POST", "DELETE")],
     "/v1/messages": [Route("POST", messages, MessagesBody, is_work=True, error_body=anthropic_error)],
     "/v1/messages/count_tokens": [Route("POST", count_tokens, PromptFields, error_body=anthropic_error)],
-    "/v1/embeddings": [Route("POST", about.embeddings)],
+    "/v1/embeddings": [Route("POST", embeddings, EmbeddingBody, is_work=True)],
     "/v1/models": [Route("GET", about.models)],
     "/v1/models/": [Route("GET", about.models)],
     "/v1/load_lora_adapter": [Route("POST", adapters.load_lora_adapter, adapters.LoadBody, TEXT)],

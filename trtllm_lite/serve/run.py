@@ -18,7 +18,9 @@ from trtllm_lite.serve.app import Application, Settings
 from trtllm_lite.serve.http.limits import HttpLimits
 from trtllm_lite.serve.http.server import HttpServer
 from trtllm_lite.serve.routes import ROUTES
-from trtllm_lite.serve.served_model import ModelSettings, ServedModel
+from trtllm_lite.serve.served_encoder import ServedEncoder
+from trtllm_lite.serve.served_engine import ModelSettings, ServedEngine
+from trtllm_lite.serve.served_model import ServedModel
 
 _NUM_WORKERS = 8
 _CUTTING_SECONDS = 1.0  # for what is being prepared to be submitted, and answered
@@ -84,7 +86,11 @@ def application(
 ) -> Application:
     """What answers requests in the running loop; ``workers`` prepare them."""
     loop = asyncio.get_running_loop()
-    return Application([ServedModel(llm, chosen, loop, workers) for llm, chosen in models], ROUTES, settings)
+    served: list[ServedEngine] = []
+    for llm, chosen in models:
+        kind = ServedEncoder if llm.embeds else ServedModel
+        served.append(kind(llm, chosen, loop, workers))
+    return Application(served, ROUTES, settings)
 
 
 async def _serve(

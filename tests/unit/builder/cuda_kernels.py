@@ -155,8 +155,8 @@ def embedding(
     grid: Grid,
     y: Pointer,
     ids: Pointer,
-    slots: Pointer,
-    last: Pointer,
+    slots: Pointer | None,
+    last: Pointer | None,
     weight: Pointer,
     ranks: Pointer | None,
     vocab: int,
@@ -164,7 +164,9 @@ def embedding(
 ) -> None:
     rows, hidden, half = grid[0], macros["TL_HIDDEN"], half_type(macros)
     del ranks, vocab  # there is one rank in a stage
-    chosen = [at(last, np.int32, s + 1)[s] if s >= 0 else i for i, s in zip(*_ints(rows, ids, slots), strict=True)]
+    (chosen,) = _ints(rows, ids)
+    if slots is not None:
+        chosen = [at(last, np.int32, s + 1)[s] if s >= 0 else i for i, s in zip(*_ints(rows, ids, slots), strict=True)]
     for row, token in enumerate(chosen):
         at(y, half, rows, hidden)[row] = at(weight, half, token + 1, hidden)[token].astype(np.float32) * scale
 

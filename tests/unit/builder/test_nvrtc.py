@@ -96,13 +96,19 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "paged_attention/rope_cache.cuh": HEADS | {"TL_WARPS": 8, "TL_NORM": 1, "TL_ROTARY_DIM": 100, "TL_STORED": 1},
     "paged_load/cuda.cuh": {"TL_HIDDEN": 4096, "TL_PAGE": 32},
     "paged_store/cuda.cuh": {"TL_HIDDEN": 4096},
+    "pooling/cuda.cuh": {"TL_HIDDEN": 384, "TL_THREADS": 256, "TL_MEAN": 1, "TL_L2": 1},
+    "ragged_attention/cuda.cuh": {
+        **{"TL_HEADS": 12, "TL_HEAD_DIM": 64, "TL_TILES": 2, "TL_STEP": 64, "TL_QUERY_STRIDE": 2304},
+        **{"TL_WINDOW": 64, "TL_DISTANCES": 257, "TL_SHARED_BYTES": (128 + 4 * 64) * 144 + 257 * 4},
+    },
+    "ragged_attention/rotate.cuh": {"TL_HEADS": 12, "TL_HEAD_DIM": 64, "TL_HALF_DIM": 16, "TL_THREADS": 128},
     "query_key_norm/cuda.cuh": {"TL_QUERIES": 4096, "TL_KEYS": 4096, "TL_FEATURES": 12288, "TL_THREADS": 512},
     "position_embedding/cuda.cuh": {"TL_HIDDEN": 4096},
     "grouped_gated_linear/cuda.cuh": LINEAR | EXPERTS | GELU,
     "grouped_gated_linear/sort_rows.cuh": EXPERTS | {"TL_IN": 2048, "TL_THREADS": 256},
     "grouped_gated_linear/tiled.cuh": GROUPS | EXPERTS | {"TL_ADDED": 0, "TL_Y_TYPE": 0, "TL_ACTIVATION": 1},
     "grouped_linear/combine.cuh": EXPERTS | {"TL_OUT": 2048, "TL_THREADS": 256, "TL_RESIDUAL": 1},
-    "grouped_linear/cuda.cuh": LINEAR | EXPERTS | {"TL_STREAM_X": 1},
+    "grouped_linear/cuda.cuh": LINEAR | EXPERTS | {"TL_STREAM_X": 1, "TL_LIST_INTS": 68},
     "grouped_linear/tiled.cuh": GROUPS
     | EXPERTS
     | {"TL_BIAS": 0, "TL_RESIDUAL": 0, "TL_FLOAT_OUT": 0, "TL_ACTIVATION": 0, "TL_ROWS_ON": 0},

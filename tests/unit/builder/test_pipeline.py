@@ -60,7 +60,7 @@ def test_leftovers_are_listed_in_one_error_with_sites_reasons_and_what_is_suppor
         "Attention at layers.0.attention",
         "layers.0.attention: it is not causal (paged_attention)",
         "layers.1.mlp: the up factor does not come straight from a Linear (merge_gate_up)",
-        "Supported are decoders whose layers fuse into ",
+        "Supported are models whose layers fuse into ",
     ):
         assert part in message
     assert "residual" not in message

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from tests.models import MOE_FAMILIES, NETWORK_FAMILIES, save_tiny_model, tiny_config
+from tests.models import ENCODER_FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, save_tiny_model, tiny_config
 from trtllm_lite.convert import checkpoint, convert_checkpoint
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import all_families
@@ -24,7 +24,7 @@ from trtllm_lite.convert.mapping import open_source
 from trtllm_lite.convert.safetensors_file import SafetensorsFile
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError
-from trtllm_lite.network.decoder import build_network
+from trtllm_lite.network.model import network_of
 
 
 def _edit_config(model: Path, **changes: Any) -> None:
@@ -109,7 +109,7 @@ def test_exaone_has_keys_of_its_own_names(tmp_path: Path) -> None:
     assert networks[0] == networks[1]
 
 
-_FAMILIES = (*NETWORK_FAMILIES, *MOE_FAMILIES)
+_FAMILIES = (*NETWORK_FAMILIES, *MOE_FAMILIES, *ENCODER_FAMILIES)
 _CONFIGS = {family: tiny_config(family).to_dict() for family in _FAMILIES}
 _KEYS = sorted(set().union(*_CONFIGS.values()))
 _JUNK: list[Any] = [None, 0, 1, -1, 7, "x", [], {}, {"rope_type": "yarn"}, {"full_attention": 3}, [1], True]
@@ -124,8 +124,8 @@ _JUNK += [10**400, 1e300, 1e-300, 0.3, 2.5, ["sliding_attention"] * 3, [[]]]
 )
 def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: dict[str, Any]) -> None:
     """What does not fit becomes a problem of the config, so that the family nearest to an unknown model can be told."""
-    decoder = all_families()[family].read_model(ConfigFields({**_CONFIGS[other], **changes}))
-    assert build_network(decoder, ir.DataType.FLOAT).weights
+    model = all_families()[family].read_model(ConfigFields({**_CONFIGS[other], **changes}))
+    assert network_of(model, ir.DataType.FLOAT).weights
 
 
 @pytest.mark.parametrize(
@@ -170,6 +170,16 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
             {"layer_types": None, "sliding_window_pattern": "LLLG"},
             "sliding_window_pattern: expected a number or layer_types beside it, found 'LLLG'",
         ),
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type: expected 'absolute', found"),
+        ("bert", {"is_decoder": True}, "is_decoder: expected False, found True, which is not supported"),
+        ("roberta", {"max_position_embeddings": 3}, "max_position_embeddings: expected more than 3, found 3"),
+        ("roberta", {"is_decoder": True}, "is_decoder: expected False, found True, which is not supported"),
+        ("mpnet", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets: expected 32, found 64"),
+        ("mpnet", {"max_position_embeddings": 2}, "max_position_embeddings: expected more than 2, found 2"),
+        ("modernbert", {"local_attention": 1}, "local_attention: expected an integer in 2"),
+        ("modernbert", {"num_key_value_heads": 2}, "num_key_value_heads: expected 6, that of encoders' queries"),
+        ("modernbert", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling: is not supported here"),
+        ("bert", {"hidden_act": "relu"}, "hidden_act: expected one of silu, .*, found 'relu'"),
         ("phi3", {"attention_bias": True}, "attention_bias: True is not mapped"),
         ("phi3", {"sliding_window": 0}, "sliding_window: expected an integer"),
         ("phi3", {"rope_parameters": {"rope_type": "longrope", "short_mscale": 1.2}}, "short_mscale: 1.2 is not"),

@@ -216,7 +216,7 @@ def test_rope_scaling(tmp_path: Path) -> None:
         ({"llama.attention.head_count_kv": [2, 1, 2]}, "num_key_value_heads: expected an integer"),
         ({"llama.block_count": None}, "num_hidden_layers: expected an integer"),
         ({"llama.block_count": 4}, r"missing \(9\): model\.layers\.3\.input_layernorm\.weight"),
-        ({"tokenizer.ggml.model": "bert"}, "tokenizer of model gpt2 or llama, found 'bert'"),
+        ({"tokenizer.ggml.model": "t5"}, "tokenizer of model gpt2 or llama or bert, found 't5'"),
         ({"tokenizer.ggml.pre": "chatglm"}, "tokenizer.ggml.pre to be one of .*, found 'chatglm'"),
         ({"tokenizer.ggml.merges": ["h zz"]}, "tokenizer is inconsistent"),
         ({"tokenizer.ggml.merges": None}, "tokenizer is inconsistent"),

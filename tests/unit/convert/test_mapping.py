@@ -81,7 +81,7 @@ def test_an_unknown_architecture_lists_the_supported_ones_and_the_nearest(model:
     _fails(
         model,
         "architecture LlamoForCausalLM is not supported",
-        "MiMoForCausalLM, MinistralForCausalLM, MistralForCausalLM, MixtralForCausalLM, Olmo2ForCausalLM, ",
+        "MiMoForCausalLM, MinistralForCausalLM, MistralForCausalLM, MixtralForCausalLM, ModernBertForMaskedLM, ",
         "nearest family is llama (all its tensors fit)",
     )
 

@@ -9,7 +9,7 @@ import pytest
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import all_families, find_family
-from trtllm_lite.network.decoder import build_network
+from trtllm_lite.network.model import network_of
 
 PRESETS = Path(__file__).parents[3] / "configs" / "models"
 PARAMETERS = {
@@ -51,6 +51,16 @@ PARAMETERS = {
     "deepseek-v3": 671_026_419_200,  # without the layer that drafts
     "llama-4-scout": 107_769_861_248,  # with a norm of ones
     "mimo-7b": 7_622_619_136,  # without the layer that drafts
+    "all-minilm-l6-v2": 22_564_992,  # without the pooler, and with one type of tokens
+    "bge-base-en-v1.5": 108_890_880,  # likewise
+    "all-mpnet-base-v2": 108_897_036,  # without the pooler and two positions; biases by distance, not by bucket
+    "multi-qa-mpnet-base-dot-v1": 108_897_036,
+    "all-distilroberta-v1": 81_526_272,  # without the pooler and two positions
+    "roberta-base": 124_053_504,  # without the pooler and two positions
+    "bge-m3": 566_703_104,  # without the pooler and two positions
+    "xlm-roberta-base": 277_451_520,  # without the pooler and two positions
+    "modernbert-base": 149_014_272,  # without head and decoder
+    "gte-modernbert-base": 149_014_272,
 }
 
 
@@ -60,9 +70,9 @@ def test_number_of_parameters(name: str) -> None:
     family = find_family(config["architectures"])
     assert family is not None
     fields = ConfigFields(config)
-    decoder = family.read_model(fields)
+    model = family.read_model(fields)
     fields.finish()
-    network = build_network(decoder, ir.DataType.BFLOAT16)
+    network = network_of(model, ir.DataType.BFLOAT16)
     assert sum(math.prod(weight.shape) for weight in network.weights) == PARAMETERS[name]
 
 

@@ -394,6 +394,14 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
         lambda e: e.manifest["kv_cache"].update(tokens_per_block=8),
         "blocks of max_seq_len|tokens_per_block",
     ),
+    "no layers": (
+        lambda e: e.manifest["kv_cache"].update(num_layers=0),
+        "kv_cache: expected one or more blocks, layers, heads and elements of them, found none",
+    ),
+    "an encoder with caches": (
+        lambda e: e.manifest.update(embedding_size=8),
+        "kv_cache: expected no groups, blocks and layers of an encoder, found some",
+    ),
     "features": (lambda e: e.manifest.update(feature_size=8), "expected a cache of features"),
     "number of layers": (lambda e: e.manifest["kv_cache"].update(num_layers=2), "expected 4 KV caches"),
     "a rank of too few": (lambda e: e.manifest["mapping"].update(rank=1), r"mapping\.rank: expected one of 1 ranks"),

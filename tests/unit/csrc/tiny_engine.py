@@ -48,6 +48,7 @@ PYTHON_ONLY: dict[str, Any] = {
     "stripped": False,
     "feature_size": 0,
     "borrows_features": False,
+    "embedding_size": 0,
     "qformat": "full_prec",
     "tactics": [],
     "expansions": [],

@@ -117,10 +117,22 @@ Work embed(Arguments& a, unsigned blocks) {
   const auto *ids = a.next<const int*>(), *slots = a.next<const int*>(), *last = a.next<const int*>();
   return [=] {
     for (unsigned t = 0; t < blocks; ++t) {
-      x[t] = slots[t] >= 0 ? last[slots[t]] : ids[t];
+      x[t] = slots && slots[t] >= 0 ? last[slots[t]] : ids[t];
       if (x[t] >= 0) continue;
       count("ended");
       x[t] = kGarbage;  // nobody may use what comes of the row
+    }
+  };
+}
+
+// A row of eight numbers for each sequence of an encoder: the sum of its tokens, and multiples of that.
+Work pool_sums(Arguments& a, unsigned blocks) {
+  auto* y = a.next<float*>();
+  const auto *x = a.next<const int*>(), *cu_seqlens = a.next<const int*>();
+  return [=] {
+    for (unsigned s = 0; s < blocks; ++s) {
+      const int sum = std::accumulate(x + cu_seqlens[s], x + cu_seqlens[s + 1], 0);
+      for (unsigned i = 0; i < 8; ++i) y[s * 8 + i] = static_cast<float>(sum * static_cast<int>(i + 1));
     }
   };
 }
@@ -445,6 +457,7 @@ Work probe(Arguments& a, unsigned) {
 
 const std::map<std::string, Kernel>& kernels() {
   static const std::map<std::string, Kernel> all{{"embed", embed},
+                                                 {"pool_sums", pool_sums},
                                                  {"attend", attend},
                                                  {"adapt", adapt},
                                                  {"score", score},
@@ -463,6 +476,7 @@ const std::map<std::string, Kernel>& kernels() {
 
 const std::map<std::string, std::vector<std::size_t>>& parameter_sizes() {
   static const std::map<std::string, std::vector<std::size_t>> all{{"embed", {8, 8, 8, 8}},
+                                                                   {"pool_sums", {8, 8, 8}},
                                                                    {"attend", {8, 8, 8, 8, 8, 8, 4, 4}},
                                                                    {"adapt", {8, 8, 8, 8, 8, 8, 4, 4, 4}},
                                                                    {"score", {8, 8, 8, 8, 4}},

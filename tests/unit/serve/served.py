@@ -14,7 +14,8 @@ from trtllm_lite.serve.access_log import AccessLog
 from trtllm_lite.serve.app import Application, Settings
 from trtllm_lite.serve.http.messages import Request, Response
 from trtllm_lite.serve.routes import ROUTES
-from trtllm_lite.serve.served_model import ModelSettings, ServedModel
+from trtllm_lite.serve.served_engine import ModelSettings
+from trtllm_lite.serve.served_model import ServedModel
 
 
 class Asker:

@@ -15,7 +15,8 @@ from trtllm_lite.serve.metrics.histogram import Histogram, count_bounds
 from trtllm_lite.serve.metrics.replicas import labelled, text_of_all
 from trtllm_lite.serve.metrics.server_metrics import ServerMetrics
 from trtllm_lite.serve.parsers import Tool, make_parser
-from trtllm_lite.serve.served_model import ModelSettings, ServedModel
+from trtllm_lite.serve.served_engine import ModelSettings
+from trtllm_lite.serve.served_model import ServedModel
 
 PROMPT = [3, 4, 5]
 

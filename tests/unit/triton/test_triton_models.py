@@ -164,7 +164,7 @@ def paused(repository: Path) -> Iterator[Any]:
     """A model tensorrt_llm whose engine makes no step."""
     model = load(repository, "tensorrt_llm", num_threads="1")
     model._llm.shutdown()
-    model._llm.session = fake_session()
+    model._llm._model = fake_session()
     model._llm.session.pump.loop.num_steps_allowed = 0
     yield model
     model.finalize()

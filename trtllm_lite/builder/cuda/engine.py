@@ -11,7 +11,7 @@ from trtllm_lite.builder.cuda.planning import WORKSPACE_BYTES, Lowered, lower_ne
 from trtllm_lite.builder.cuda.products.tactics import explain
 from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
 from trtllm_lite.builder.limits import BuildLimits
-from trtllm_lite.builder.memory import MemoryPlan
+from trtllm_lite.builder.memory import MemoryPlan, no_cache
 from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.engine.cache_use import cache_use
 from trtllm_lite.engine.format import align
@@ -93,6 +93,8 @@ def cuda_memory(graph: ir.Graph, dtype: str, limits: BuildLimits, devices: Seque
 
 def _kv_cache(lowered: Lowered) -> KvCache:
     operands = lowered.operands
+    if not operands.limits.generates:
+        return no_cache(operands.limits)
     of_layers = [cache for cache in operands.caches.values() if cache.name != FEATURES]
     forms = {(cache.dtype, cache.shape) for cache in of_layers}
     if len(forms) != 1:

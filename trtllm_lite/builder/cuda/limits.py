@@ -75,7 +75,7 @@ def with_adapters(buckets: Sequence[Bucket]) -> list[Bucket]:
 
 
 def symbols(limits: BuildLimits) -> dict[str, int]:
-    """Upper bounds, padding included."""
+    """Upper bounds, padding included; an encoder's plan has none of caches."""
     num_seqs = decode_batches(limits.num_decode_tokens)[-1]
     num_logits = max(num_seqs, limits.num_logits)
     if num_logits > MAX_LOGITS:
@@ -86,7 +86,7 @@ def symbols(limits: BuildLimits) -> dict[str, int]:
         )
     num_tokens = max(num_seqs, limits.num_tokens)
     adapters = {"num_adapter_tokens": num_tokens, "num_adapter_logits": num_logits, "num_loras": DEFAULT_MAX_LORAS}
-    return {
+    bounds = {
         "num_tokens": num_tokens,
         "num_seqs": num_seqs,
         "num_seqs_plus_1": num_seqs + 1,
@@ -101,3 +101,4 @@ def symbols(limits: BuildLimits) -> dict[str, int]:
         "num_sms": MAX_SMS,
         **(adapters if limits.max_lora_rank else {}),
     }
+    return {name: bound for name, bound in bounds.items() if bound}

@@ -127,7 +127,8 @@ def lower_network(
     if limits.deterministic:
         _check_ordered(devices)
     operands, network = operands_of(graph, dtype, limits), expand_weights(graph, dtype)
-    buckets = [*decode_buckets(limits), *step_buckets(operands.symbols["num_tokens"])]
+    decoding = decode_buckets(limits) if limits.generates else []
+    buckets = [*decoding, *step_buckets(operands.symbols["num_tokens"])]
     if shows_rows(graph):
         buckets = buckets[-1:]  # the one that fits any step: nobody waits for the others
     lists = [buckets, with_adapters(buckets)] if limits.max_lora_rank else [buckets]

@@ -18,9 +18,11 @@ from trtllm_lite.builder.passes.merge_gate_up import MERGE_GATE_UP
 from trtllm_lite.builder.passes.merge_qkv import MERGE_QKV
 from trtllm_lite.builder.passes.moe import MOE
 from trtllm_lite.builder.passes.paged_attention import PAGED_ATTENTION
+from trtllm_lite.builder.passes.pooling import POOLING
 from trtllm_lite.builder.passes.position_embedding import POSITION_EMBEDDING
 from trtllm_lite.builder.passes.quantize_rows import QUANTIZE_ROWS
 from trtllm_lite.builder.passes.query_key_norm import QUERY_KEY_NORM
+from trtllm_lite.builder.passes.ragged_attention import RAGGED_ATTENTION
 from trtllm_lite.builder.passes.remove_padding import REMOVE_PADDING
 from trtllm_lite.builder.passes.rotary_table import ROTARY_TABLE
 from trtllm_lite.builder.passes.rowwise import ROWWISE
@@ -48,4 +50,22 @@ PIPELINE = (
     STORE_FEATURES,
 )
 
-__all__ = ["PIPELINE", "Decision", "GraphPass", "PassError"]
+# The same of encoders, which have no caches and no logits.
+ENCODER_PIPELINE = (
+    REMOVE_PADDING,
+    POOLING,
+    EMBEDDING,
+    POSITION_EMBEDDING,
+    ROTARY_TABLE,
+    LINEAR,
+    GATHER_COLUMNS,
+    MERGE_QKV,
+    MERGE_GATE_UP,
+    LINEAR_ACTIVATION,
+    QUANTIZE_ROWS,
+    RAGGED_ATTENTION,
+    ADD_NORM,
+    ROWWISE,
+)
+
+__all__ = ["ENCODER_PIPELINE", "PIPELINE", "Decision", "GraphPass", "PassError"]

@@ -1,4 +1,4 @@
-"""Recognises the standard attention subgraph; merge_qkv and paged_attention both read it.
+"""Recognises the standard attention subgraph; merge_qkv, paged_attention and ragged_attention read it.
 
 packed rows -> [RMSNormalization of all heads] -> unpack -> Reshape to heads -> [RMSNormalization of each head] ->
 Transpose -> [RotaryEmbedding, perhaps partial]
@@ -102,6 +102,24 @@ def norm_of_all_heads(rows: ir.Value) -> ir.Node | None:
     weight = norm.inputs[1]
     is_vector = weight_tensor(weight) is not None and weight is not None and weight.dtype == ir.DataType.FLOAT
     return norm if is_vector else None
+
+
+def match_merged_projection(parts: list[ir.Value]) -> ir.Value:
+    """The rows that a Split cuts into exactly ``parts``. Raises MismatchError."""
+    split = produced_by(parts[0], "Split")
+    expect(split is not None and list(split.outputs) == parts, "query, key and value are not one merged projection")
+    assert split is not None
+    expect(attribute(split, "axis", 0) in (-1, 1), "query, key and value are not one merged projection")
+    assert split.inputs[0] is not None
+    return split.inputs[0]
+
+
+def match_states(attention: ir.Node) -> tuple[ir.Value | None, ir.Value | None, ir.Value | None]:
+    """Query, and the key and value of this step, which caches take first, if there are any. Raises MismatchError."""
+    query, key, value = (*attention.inputs, None, None, None)[:3]
+    if attribute(attention, "is_causal", 0) == 0:
+        return query, key, value
+    return query, match_cache(key, "key").new, match_cache(value, "value").new
 
 
 def match_cache(value: ir.Value | None, what: str) -> Cache:

@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from trtllm_lite.builder.graph import dims, fused_node, nodes_of, replace_value, value_of
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
-from trtllm_lite.builder.passes.paged_attention import BLOCK_TABLES, CU_SEQLENS, NUM_BLOCKS, TOKENS_PER_BLOCK
-from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS, POSITION_IDS
+from trtllm_lite.builder.passes.paged_attention import BLOCK_TABLES, NUM_BLOCKS, TOKENS_PER_BLOCK
+from trtllm_lite.builder.passes.remove_padding import CU_SEQLENS, NUM_TOKENS, POSITION_IDS
 from trtllm_lite.plugins.schema import DOMAIN
 from trtllm_lite.vocabulary import FEATURES, HIDDEN, LOGITS_INDICES
 

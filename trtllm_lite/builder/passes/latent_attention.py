@@ -30,6 +30,7 @@ from trtllm_lite.builder.passes.attention_pattern import (
     expect,
     match_cache,
     match_heads,
+    match_merged_projection,
     match_packed_output,
     norm_of_all_heads,
 )
@@ -40,7 +41,6 @@ from trtllm_lite.builder.passes.paged_attention import (
     add_shared_inputs,
     check_attributes,
     is_total_length,
-    merged,
 )
 from trtllm_lite.builder.passes.remove_padding import PADDED_ROWS
 from trtllm_lite.network.tensors import extents
@@ -104,8 +104,8 @@ def _match(attention: ir.Node) -> _Match:
     assert norm.inputs[0] is not None
     values, value_up = _match_values(attention)
     return _Match(
-        query=merged([plain.source, turned.source]),
-        latent=merged([norm.inputs[0], shared.source]),
+        query=match_merged_projection([plain.source, turned.source]),
+        latent=match_merged_projection([norm.inputs[0], shared.source]),
         norm=norm,
         turned=turned,
         key_up=_weight(product.inputs[1]),

@@ -23,8 +23,8 @@ from trtllm_lite.builder.graph import (
 from trtllm_lite.builder.passes.attention_pattern import (
     MismatchError,
     expect,
-    match_cache,
     match_heads,
+    match_states,
     norm_of_all_heads,
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
@@ -48,10 +48,8 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
 
 def _projections(attention: ir.Node) -> list[ir.Node]:
     """The three Linears, if they can be one. Raises MismatchError."""
-    query, key, value = (*attention.inputs, None, None, None)[:3]
-    states = [query, match_cache(key, "key").new, match_cache(value, "value").new]
     linears = []
-    for state, what in zip(states, ("query", "key", "value"), strict=True):
+    for state, what in zip(match_states(attention), ("query", "key", "value"), strict=True):
         source = match_heads(state, what).source
         norm = norm_of_all_heads(source)
         linear = fused_by(source if norm is None else norm.inputs[0], "Linear")

@@ -32,15 +32,16 @@ from trtllm_lite.builder.passes.attention_pattern import (
     is_sequence_extent,
     match_cache,
     match_heads,
+    match_merged_projection,
     match_packed_output,
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
-from trtllm_lite.builder.passes.remove_padding import NUM_SEQS, PACKED_ROWS, PADDED_ROWS, PAST_LENS
+from trtllm_lite.builder.passes.remove_padding import CU_SEQLENS, NUM_SEQS, PACKED_ROWS, PADDED_ROWS, PAST_LENS
 from trtllm_lite.builder.passes.sinks import match_sinks
 from trtllm_lite.builder.passes.window_mask import match_first_position, match_window
 from trtllm_lite.network.dtypes import ONNX
 
-CU_SEQLENS, BLOCK_TABLES = "cu_seqlens", "block_tables"
+BLOCK_TABLES = "block_tables"
 NUM_BLOCKS, TOKENS_PER_BLOCK = "num_blocks", "tokens_per_block"
 
 
@@ -92,7 +93,7 @@ def _match(attention: ir.Node) -> _Match:
     scale = float(attribute(attention, "scale", 0.0) or query.head_dim**-0.5)
     softcap = float(attribute(attention, "softcap", 0.0))
     output = match_packed_output(attention)
-    qkv = merged([query.source, key.source, value.source])
+    qkv = match_merged_projection([query.source, key.source, value.source])
     first = match_first_position(sinks.mask)
     window = 0 if first else match_window(sinks.mask)
     return _Match(query, key, key_cache, value_cache, qkv, window, first, scale, softcap, sinks.scores, output)
@@ -124,16 +125,6 @@ def is_total_length(value: ir.Value | None) -> bool:
         return False
     left, right = add.inputs
     return any(is_past_lens(a) and is_sequence_extent(b) for a, b in ((left, right), (right, left)))
-
-
-def merged(parts: list[ir.Value]) -> ir.Value:
-    """The rows that a Split cuts into exactly ``parts``. Raises MismatchError."""
-    split = produced_by(parts[0], "Split")
-    expect(split is not None and list(split.outputs) == parts, "query, key and value are not one merged projection")
-    assert split is not None
-    expect(attribute(split, "axis", 0) in (-1, 1), "query, key and value are not one merged projection")
-    assert split.inputs[0] is not None
-    return split.inputs[0]
 
 
 def add_shared_inputs(graph: ir.Graph) -> list[ir.Value]:

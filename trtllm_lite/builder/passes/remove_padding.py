@@ -11,13 +11,25 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import attribute, dims, integers, nodes_of, value_of
+from trtllm_lite.builder.graph import (
+    attribute,
+    dims,
+    integers,
+    nodes_of,
+    produced_by,
+    remove_dead,
+    remove_unused_inputs,
+    value_of,
+)
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
-from trtllm_lite.vocabulary import FEATURES, NETWORK_INPUTS
+from trtllm_lite.network.contract import is_encoder
+from trtllm_lite.vocabulary import ENCODER_INPUTS, FEATURES, NETWORK_INPUTS, SEQ_LENS
 
 TOKEN_IDS, POSITION_IDS, PAST_LENS = "token_ids", "position_ids", "past_lens"
 PADDED_ROWS, PACKED_ROWS = "padded_rows", "packed_rows"
 NUM_TOKENS, NUM_SEQS = "num_tokens", "num_seqs"
+CU_SEQLENS = "cu_seqlens"
+_LENGTHS = (PAST_LENS, SEQ_LENS)
 
 _ELEMENTWISE = frozenset(
     {"Abs", "Add", "Cast", "Clip", "Cos", "Div", "Erf", "Exp", "Gelu", "Less", "Max", "Mul", "Neg", "Pow"}
@@ -123,12 +135,13 @@ def _replace_inputs(state: _Rewrite) -> None:
     """Take packed int32 inputs; the standard operators that want int64 read them through a Cast."""
     graph, first = state.graph, state.graph[0]
     old = {value.name: value for value in graph.inputs}
+    names = ENCODER_INPUTS if is_encoder(graph) else NETWORK_INPUTS
     new = [
         value_of(TOKEN_IDS, ir.DataType.INT32, [NUM_TOKENS]),
         value_of(POSITION_IDS, ir.DataType.INT32, [NUM_TOKENS]),
-        value_of(PAST_LENS, ir.DataType.INT32, [NUM_SEQS]),
+        value_of(next(name for name in names if name in _LENGTHS), ir.DataType.INT32, [NUM_SEQS]),
     ]
-    for name, value in zip(NETWORK_INPUTS, new, strict=True):
+    for name, value in zip(names, new, strict=True):
         padded = old[name]
         padded.name = f"{name}.int64"
         node = ir.node(
@@ -139,7 +152,7 @@ def _replace_inputs(state: _Rewrite) -> None:
         padded.replace_all_uses_with(node.outputs[0])
         graph.inputs.remove(padded)
         graph.insert_before(first, node)
-        if value.name != PAST_LENS:
+        if value.name not in _LENGTHS:
             state.rows.add(node.outputs[0])
     maps = [
         value_of(PADDED_ROWS, ir.DataType.INT64, [state.batch, state.seq]),
@@ -150,6 +163,29 @@ def _replace_inputs(state: _Rewrite) -> None:
     if features is not None:
         features.shape = ir.Shape([NUM_TOKENS, *(dims(features) or ())[2:]])
         state.rows.add(features)
+
+
+def is_seq_lens(value: ir.Value | None) -> bool:
+    """Whether ``value`` is the input ``seq_lens`` of an encoder, cast to the type that standard operators take."""
+    cast = produced_by(value, "Cast")
+    source = None if cast is None else cast.inputs[0]
+    return source is not None and source.is_graph_input() and source.name == SEQ_LENS
+
+
+def cu_seqlens_of(graph: ir.Graph) -> ir.Value:
+    """The step input by which operators on packed rows tell sequences apart; it is added if it is not there."""
+    found = _input_named(graph, CU_SEQLENS)
+    if found is None:
+        found = value_of(CU_SEQLENS, ir.DataType.INT32, [f"{NUM_SEQS}_plus_1"])
+        graph.inputs.append(found)
+    return found
+
+
+def drop_padding(graph: ir.Graph) -> None:
+    """Remove what made and told padded values of an encoder, where nothing reads it any more."""
+    remove_dead(graph)
+    names = (PADDED_ROWS, PACKED_ROWS, SEQ_LENS)
+    remove_unused_inputs(graph, [value for value in graph.inputs if value.name in names])
 
 
 def _rename_symbol(graph: ir.Graph, old: str, new: str) -> None:
@@ -187,7 +223,7 @@ def _input_named(graph: ir.Graph, name: str) -> ir.Value | None:
 
 
 def _requires(graph: ir.Graph) -> Iterable[str]:
-    for name, rank in NETWORK_INPUTS.items():
+    for name, rank in (ENCODER_INPUTS if is_encoder(graph) else NETWORK_INPUTS).items():
         value = _input_named(graph, name)
         shape = dims(value)
         if shape is None or len(shape) != rank or not all(isinstance(dim, str) for dim in shape):

@@ -31,6 +31,8 @@ class DeviceExecutor {
   // Blocks of the KV cache.
   virtual std::int64_t num_blocks() const = 0;
   virtual MemoryUse memory() const = 0;
+  // Throws ArgumentError for an encoder, whose steps make a row for each sequence (Manifest::embedding_size).
+  void check_makes_logits() const;
   // What the last step computed as the output `name` of the plan; takes turns with steps. Throws ArgumentError if the
   // plan has no such output, LimitError if the step had fewer rows.
   virtual StepOutput output(const std::string& name, const RowSlice& slice) = 0;

@@ -2,7 +2,8 @@
 //
 // The layers of a model form cache groups. Layers of a group share their attention's window and a block table, and a
 // block is as large in every group, so that one pool serves all. A group without a window needs every block of a
-// sequence; one with a window needs those that the window of the oldest token still to be computed reaches.
+// sequence; one with a window needs those that the window of the oldest token still to be computed reaches. A model
+// that caches nothing (an encoder) has no groups, and its sequences need no blocks.
 #pragma once
 
 #include <algorithm>
@@ -21,13 +22,14 @@ class KvGeometry {
   // `windows`: of each group, in tokens; 0 for none. A step computes at most `max_step_tokens` of a sequence.
   KvGeometry(int tokens_per_block, std::vector<int> windows, int max_step_tokens)
       : tokens_per_block_(tokens_per_block), windows_(std::move(windows)), max_step_tokens_(max_step_tokens) {
-    if (tokens_per_block < 1 || windows_.empty() || std::ranges::min(windows_) < 0 || max_step_tokens < 1) {
+    const auto is_negative = [](int window) { return window < 0; };
+    if (tokens_per_block < 1 || std::ranges::any_of(windows_, is_negative) || max_step_tokens < 1) {
       throw std::invalid_argument(
           "KV cache: expected tokens_per_block >= 1, cache groups with windows >= 0 and max_step_tokens >= 1, found " +
           std::to_string(tokens_per_block) + ", " + std::to_string(windows_.size()) + " groups and " +
           std::to_string(max_step_tokens));
     }
-    has_windows_ = std::ranges::max(windows_) > 0;
+    has_windows_ = std::ranges::any_of(windows_, [](int window) { return window > 0; });
   }
 
   int tokens_per_block() const { return tokens_per_block_; }

@@ -76,6 +76,7 @@ void def_open(nb::module_& module, const char* name) {
 nb::object step_stage(LogitsExecutor& executor, const Int32Array<1>& token_ids, const Int32Array<1>& seq_lens,
                       const Int32Array<1>& past_lens, const Int32Array<2>& block_tables,
                       const Int32Array<1>& logits_indices, const ByteArray& received) {
+  executor.check_makes_logits();
   StepRequest request = request_of(token_ids, seq_lens, past_lens, block_tables, logits_indices);
   request.received = std::as_bytes(std::span(received.data(), received.size()));
   std::unique_ptr<float[]> made;

@@ -48,7 +48,8 @@ CpuExecutor::CpuExecutor(const Engine& engine, std::int64_t num_threads, std::in
   for (const Instruction& instruction : plan_.programs.front().instructions) add_call(instruction, places);
   for (const auto& [_, index] : plan_.received) received_.push_back(row_values(index, places));
   if (is_last_stage(engine.manifest().mapping)) {
-    made_.push_back(row_values(plan_.outputs.at("logits"), places));
+    const bool embeds = engine.manifest().embedding_size > 0;
+    made_.push_back(row_values(plan_.outputs.at(std::string(embeds ? kEmbedding : kLogits)), places));
   } else {
     for (const auto& [_, index] : sent_by(plan_)) made_.push_back(row_values(index, places));
   }

@@ -124,7 +124,8 @@ void CudaExecutor::place_tensors() {
         break;
     }
   }
-  if (!is_last_stage(engine_.manifest().mapping)) return;  // the others draw no tokens
+  // Earlier stages draw no tokens, nor do encoders.
+  if (!is_last_stage(engine_.manifest().mapping) || engine_.manifest().embedding_size > 0) return;
   const auto output = [this](const char* name) { return address_of(plan_.outputs.at(name)); };
   logits_ = output("logits");
   tokens_ = output("tokens");
@@ -204,6 +205,11 @@ void CudaExecutor::capture(const StepShape& shape, bool draws) {
   DecodeGraphs made{.whole = draws ? capture_part(ProgramPart::kWhole) : OwnedGraphExec(),
                     .forward = capture_part(ProgramPart::kForward)};
   graphs_.emplace(std::pair(shape.num_seqs, shape.adapters), std::move(made));
+}
+
+std::byte* CudaExecutor::staged_inputs() {
+  if (staged_.size() == 0) staged_ = PinnedBuffer(max_input_bytes(), "inputs of a step", "free host memory");
+  return staged_.data();
 }
 
 void CudaExecutor::synchronize() const { driver().check(driver().stream_synchronize(stream_.get()), "running a step"); }

@@ -98,6 +98,8 @@ class CudaExecutor final : public DeviceExecutor {
   void capture(const StepShape& shape, bool draws);
   // Whether such a step is launched as a graph.
   bool has_captured(const StepShape& shape) const { return graphs_of(shape) != nullptr; }
+  // Page-locked memory for the inputs of a step that is run by hand; whoever has the turn writes it.
+  std::byte* staged_inputs();
   // Waits for all that is on the stream.
   void synchronize() const;
 
@@ -184,8 +186,9 @@ class CudaExecutor final : public DeviceExecutor {
   AdapterMemory adapters_;
   TimedValues timed_values_;
   DeviceBuffer arena_, state_, inputs_, cache_;
-  DevicePtr features_;  // of tokens, in the KV cache or in that of another engine; 0 if there are none
-  bool knows_ranks_;    // of an engine of several; one of one rank has none to know
+  PinnedBuffer staged_;  // for steps that are run by hand; made for the first
+  DevicePtr features_;   // of tokens, in the KV cache or in that of another engine; 0 if there are none
+  bool knows_ranks_;     // of an engine of several; one of one rank has none to know
   std::vector<CacheTensors> cache_tensors_;
   Addresses addresses_;
   Extents last_step_{};

@@ -75,6 +75,7 @@ CudaStepExecutor::~CudaStepExecutor() {
 }
 
 std::unique_ptr<StepExecutor> CudaExecutor::make_step_executor(std::int64_t num_host_blocks, int max_batch_size) {
+  check_makes_logits();
   CudaExecutor* const only[] = {this};
   auto steps = std::make_unique<CudaStepExecutor>(only, num_host_blocks);
   steps->capture_decode_steps(max_batch_size);

@@ -149,13 +149,14 @@ void compute(CudaExecutor& executor, const StepRequest& request) {
                         .num_logits = std::ssize(request.logits_indices)};
   const Extents step = executor.extents(shape);
   const InputLayout layout(step, executor.table_columns());
-  const PinnedBuffer inputs(layout.bytes, "inputs of a step", "free host memory");
-  pack(executor, checked, request, layout, step, inputs.data());
-  executor.enqueue_step(shape, inputs.data());
+  std::byte* inputs = executor.staged_inputs();
+  pack(executor, checked, request, layout, step, inputs);
+  executor.enqueue_step(shape, inputs);
   driver().check(driver().stream_synchronize(executor.stream()), "running a step");
 }
 
 std::unique_ptr<float[]> run_step(CudaExecutor& executor, const StepRequest& request) {
+  executor.check_makes_logits();
   const std::lock_guard lock(executor.turn());
   return HandmadeStep(executor, request).run();
 }

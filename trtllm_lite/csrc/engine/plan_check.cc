@@ -62,8 +62,8 @@ void check_bounds(const Plan& plan, const Manifest& manifest) {
                  "num_seqs times the cache groups");
   bounds.exactly(Symbol::kMaxBlocksPerSeq, (limits.max_seq_len + cache.tokens_per_block - 1) / cache.tokens_per_block,
                  "the blocks of max_seq_len tokens");
-  bounds.expect(Symbol::kMaxBlocksPerSeq, 1, kMaxCacheBlocks / plan.symbols[Symbol::kNumTables],
-                "block tables of at most 2^26 entries");
+  const std::int64_t num_tables = std::max(plan.symbols[Symbol::kNumTables], std::int64_t{1});
+  bounds.expect(Symbol::kMaxBlocksPerSeq, 1, kMaxCacheBlocks / num_tables, "block tables of at most 2^26 entries");
   bounds.expect(Symbol::kNumBlocks, cache.num_blocks, std::min(cache.num_blocks, kMaxCacheBlocks),
                 "the manifest's num_blocks, at most 2^26");
   const std::int64_t num_loras = plan.symbols[Symbol::kNumLoras];
@@ -111,10 +111,26 @@ void check_mapping(const RankMapping& mapping) {
                     " ranks, found number " + std::to_string(mapping.rank));
 }
 
+// An encoder caches nothing, and is a whole model on one device.
+void check_encoder(const Manifest& manifest) {
+  const KvCache& cache = manifest.kv_cache;
+  const bool caches =
+      !cache.groups.empty() || std::max({cache.num_blocks, cache.num_layers, cache.bytes_per_block}) > 0;
+  if (caches) throw EngineError("manifest.kv_cache: expected no groups, blocks and layers of an encoder, found some");
+  if (manifest.target.kind == TargetKind::kTensorrt || num_ranks(manifest.mapping) != 1) {
+    throw EngineError("manifest.target: expected an encoder for one rank on a CPU or a GPU, found another");
+  }
+  if (manifest.feature_size == 0 && !manifest.borrows_features) return;
+  throw EngineError("manifest.feature_size: expected no features of an encoder, found some");
+}
+
 // A stage of several may have no layer of a group.
 void check_cache_groups(const KvCache& cache, const RankMapping& mapping) {
   const bool is_whole = mapping.pp_size == 1;
   if (cache.groups.empty()) throw EngineError("manifest.kv_cache.groups: expected one or more, found none");
+  if (std::min({cache.num_blocks, cache.num_layers, cache.num_kv_heads, cache.head_dim}) == 0) {
+    throw EngineError("manifest.kv_cache: expected one or more blocks, layers, heads and elements of them, found none");
+  }
   for (const CacheGroup& group : cache.groups) {
     const bool has_layers = !is_whole || !group.layers.empty();
     if (has_layers && std::cmp_less_equal(group.layers.size(), cache.num_layers)) continue;
@@ -176,18 +192,19 @@ void check_sampling_outputs(const Plan& plan, std::int64_t vocab_size) {
   }
 }
 
-// Checks that executors can hand out the output: numbers of two or four bytes in rows, one for each token or row of
-// logits, or a fixed number of them.
+// Checks that executors can hand out the output: numbers of two or four bytes in rows, one for each token, row of
+// logits or sequence, or a fixed number of them.
 void check_rows(const Plan& plan, const std::string& name) {
   const PlanTensor& tensor = output_of(plan, name);
   const bool is_number = tensor.dtype == DType::kFloat32 || item_size(tensor.dtype) == 2;
   const bool has_rows = tensor.shape.size() == 2 && !tensor.shape[1].symbol;
   const auto symbol = has_rows ? tensor.shape[0].symbol : std::nullopt;
-  const bool varies_alike = !symbol || symbol == Symbol::kNumTokens || symbol == Symbol::kNumLogits;
+  const bool varies_alike =
+      !symbol || symbol == Symbol::kNumTokens || symbol == Symbol::kNumLogits || symbol == Symbol::kNumSeqs;
   if (tensor.kind == TensorKind::kArena && is_number && has_rows && varies_alike) return;
   fail("outputs." + name,
-       "expected floating-point rows in the arena, one for each token or row of logits, or a fixed number of them, "
-       "found another tensor");
+       "expected floating-point rows in the arena, one for each token, row of logits or sequence, or a fixed number of "
+       "them, found another tensor");
 }
 
 // Checks the table of ranks, plugins/cuda/rank_table.cuh, which engines of several have.
@@ -222,6 +239,14 @@ void check_logits(const Plan& plan, const Manifest& manifest) {
   }
 }
 
+void check_embedding(const Plan& plan, std::int64_t size) {
+  const PlanTensor& rows =
+      check_output(plan, std::string(kEmbedding), TensorKind::kArena, DType::kFloat32, Symbol::kNumSeqs, 2);
+  if (rows.shape[1].value == size) return;
+  fail("outputs." + std::string(kEmbedding), "expected rows of embedding_size = " + std::to_string(size) +
+                                                 " elements, found " + std::to_string(rows.shape[1].value));
+}
+
 // What goes from stage to stage: floats of the type that activations have, in rows of all tokens.
 void check_link(const Plan& plan, const Manifest& manifest, const std::string& name, int index) {
   const PlanTensor& tensor = plan.tensors[static_cast<std::size_t>(index)];
@@ -245,12 +270,16 @@ void check_links(const Plan& plan, const Manifest& manifest) {
 }
 
 void check_outputs(const Plan& plan, const Manifest& manifest) {
-  const bool samples = manifest.target.kind == TargetKind::kCuda;
-  if (samples) check_rank_table(plan, num_ranks(manifest.mapping));
+  const bool is_cuda = manifest.target.kind == TargetKind::kCuda, samples = is_cuda && manifest.embedding_size == 0;
+  if (is_cuda) check_rank_table(plan, num_ranks(manifest.mapping));
   check_shared_tokens(plan, manifest);
   check_links(plan, manifest);
   if (!is_last_stage(manifest.mapping)) return;
-  check_logits(plan, manifest);
+  if (manifest.embedding_size > 0) {
+    check_embedding(plan, manifest.embedding_size);
+  } else {
+    check_logits(plan, manifest);
+  }
   if (samples) check_sampling_outputs(plan, manifest.model.vocab_size);
   for (const auto& [name, index] : plan.outputs) {
     if (!samples || std::ranges::find(kSamplingOutputs, name) == std::end(kSamplingOutputs)) check_rows(plan, name);
@@ -329,7 +358,11 @@ std::map<std::string, int> sent_by(const Plan& plan) {
 
 std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, const Container& container) {
   check_mapping(manifest.mapping);
-  check_cache_groups(manifest.kv_cache, manifest.mapping);
+  if (manifest.embedding_size > 0) {
+    check_encoder(manifest);
+  } else {
+    check_cache_groups(manifest.kv_cache, manifest.mapping);
+  }
   check_bounds(plan, manifest);
   check_cuda_settings(plan, manifest.target.kind);
   check_tensors(plan, manifest, container);

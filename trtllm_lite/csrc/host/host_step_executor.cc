@@ -29,6 +29,7 @@ HostStepExecutor::HostStepExecutor(LogitsExecutor& executor, std::int64_t num_ho
       worker_([this] { work(); }) {}
 
 std::unique_ptr<StepExecutor> LogitsExecutor::make_step_executor(std::int64_t num_host_blocks, int) {
+  check_makes_logits();
   return std::make_unique<HostStepExecutor>(*this, num_host_blocks);
 }
 
@@ -40,6 +41,7 @@ void LogitsExecutor::step(const StepRequest& request, const LogitsUse& use) {
 }
 
 std::unique_ptr<float[]> LogitsExecutor::step(const StepRequest& request) {
+  check_makes_logits();
   std::unique_ptr<float[]> copy;
   step(request, [&](std::span<const float> logits, ThreadPool&) {
     copy = std::make_unique_for_overwrite<float[]>(logits.size());

@@ -37,7 +37,7 @@ class LogitsExecutor : public DeviceExecutor {
 
   // Begins and finishes a step, where no others are begun. Steps of several threads run one after the other.
   void step(const StepRequest& request, const LogitsUse& use);
-  // The same with the logits for a result.
+  // The same as step() with the logits for a result. Encoders' steps hand `use` a row for each sequence instead.
   std::unique_ptr<float[]> step(const StepRequest& request);
 
   // Copies whole KV blocks: the keys and values of all layers, block_bytes() in all. Like those of step(), copies take

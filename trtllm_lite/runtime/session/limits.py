@@ -126,7 +126,7 @@ def runner_limits(
     """
     built, cache = manifest.limits, manifest.kv_cache
     ceilings = {**vars(built), "max_output_len": built.max_seq_len, "max_beam_width": built.max_batch_size}
-    values = {name: _tightened(name, getattr(options, name), ceilings[name]) for name in LIMIT_NAMES}
+    values = {name: tightened(name, getattr(options, name), ceilings[name]) for name in LIMIT_NAMES}
     values["max_beam_width"] = min(values["max_beam_width"], values["max_batch_size"])
     _check_step(values, built, options)
     _check_geometry(cache, options.kv_cache)
@@ -183,7 +183,8 @@ def _host_cache_bytes(config: KvCacheConfig) -> int:
     return wanted
 
 
-def _tightened(name: str, value: int | None, built: int) -> int:
+def tightened(name: str, value: int | None, built: int) -> int:
+    """``value``, or the engine's limit ``built`` if it is None. Raises LimitError if it is above that."""
     if value is None:
         return built
     if value > built:

@@ -21,6 +21,7 @@ from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.config import SpeculativeConfig
 from trtllm_lite.runtime.session.device import available_memory, device_options, make_executor
 from trtllm_lite.runtime.session.drafting import check_method, drafting_options
+from trtllm_lite.runtime.session.embedder import Embedder, open_embedder
 from trtllm_lite.runtime.session.event_pump import EventPump
 from trtllm_lite.runtime.session.grammars import Grammars
 from trtllm_lite.runtime.session.limits import (
@@ -44,6 +45,8 @@ from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.stats import Stats, make_stats
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
+
+NO_GENERATION = "is an encoder's engine, which embeds texts (`LLM.embed`) and generates none: build a decoder's"
 
 
 @dataclass(eq=False)
@@ -192,12 +195,21 @@ class Session:
 
 
 def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> Session:
+    """:func:`open_model` of a decoder. Raises ArgumentError for an encoder."""
+    model = open_model(engine_dir, rank, options, generates=True)
+    assert isinstance(model, Session)
+    return model
+
+
+def open_model(
+    engine_dir: str | Path, rank: int, options: RunnerOptions, *, generates: bool = False
+) -> Session | Embedder:
     """Load the engines of ``engine_dir``: map and check the files, reserve the KV cache, read the tokenizer.
 
-    ``rank`` is 0: whoever loads an engine runs all its ranks. Raises EngineError if the directory holds no engine or a
-    broken one, DeviceError if the engine is for a GPU and there is none that it can run on, LimitError if an option
-    exceeds the engine's limits or the engine needs more memory than there is, ArgumentError if an option makes no
-    sense.
+    ``rank`` is 0: whoever loads an engine runs all its ranks. ``generates``: the model must be a decoder. Raises
+    EngineError if the directory holds no engine or a broken one, DeviceError if the engine is for a GPU and there is
+    none that it can run on, LimitError if an option exceeds the engine's limits or the engine needs more memory than
+    there is, ArgumentError if an option makes no sense.
     """
     directory = Path(engine_dir)
     if isinstance(rank, bool) or not isinstance(rank, int) or rank != 0:
@@ -208,6 +220,10 @@ def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> S
     manifests = [Manifest.from_json(rank.manifest) for rank in ranks]
     manifest = manifests[0]
     check_end_ids(manifest)
+    if manifest.embedding_size and generates:
+        raise ArgumentError(f"{directory} {NO_GENERATION}")
+    if manifest.embedding_size:
+        return open_embedder(native, directory, ranks, options)
     if is_remote:
         check_remote(manifest, options)
         manifests = all_manifests(directory, manifest)

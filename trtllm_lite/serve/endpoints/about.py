@@ -1,4 +1,4 @@
-"""What the server says about itself, for programs and for people; and what it does not have."""
+"""What the server says about itself, for programs and for people."""
 
 import time
 from functools import lru_cache
@@ -13,7 +13,7 @@ from trtllm_lite.serve.events import encode_json
 from trtllm_lite.serve.http.messages import HTML, TEXT, Request, Response
 from trtllm_lite.serve.openapi import describe
 from trtllm_lite.serve.page import render_page
-from trtllm_lite.serve.served_model import ServedModel
+from trtllm_lite.serve.served_engine import ServedEngine
 
 _MODEL_PATH = "/v1/models/"
 _PAGE = render_page()
@@ -32,8 +32,8 @@ async def models(app: Application, request: Request) -> Response:
     return Response(200, encode_json(found))
 
 
-def _entries(model: ServedModel) -> list[dict[str, Any]]:
-    lengths = {"max_model_len": model.max_model_len, "max_input_len": model.session.limits.max_input_len}
+def _entries(model: ServedEngine) -> list[dict[str, Any]]:
+    lengths = {"max_model_len": model.max_model_len, "max_input_len": model.max_input_len}
     common = {"object": "model", "created": _STARTED, "owned_by": "trtllm_lite"}
     own = [{"id": name, **common, "root": model.name, "parent": None, **lengths} for name in model.settings.names]
     adapters = [
@@ -63,18 +63,7 @@ async def version(app: Application, request: Request) -> Response:  # noqa: ARG0
 
 async def load(app: Application, request: Request) -> Response:  # noqa: ARG001
     """What the engines are working on; ``server_load``, of all together, is vLLM's name."""
-    stats = {model.name: model.session.stats() for model in app.models}
-    models = {
-        model.name: {
-            "num_requests_running": stats[model.name].num_running,
-            "num_requests_waiting": stats[model.name].num_waiting,
-            "num_active_sequences": model.num_active,
-            "capacity": model.capacity,
-            "kv_cache_usage": stats[model.name].num_used_blocks / max(stats[model.name].num_blocks, 1),
-            "num_generated_tokens": stats[model.name].num_generated_tokens,
-        }
-        for model in app.models
-    }
+    models = {model.name: model.load() for model in app.models}
     return Response(200, encode_json({"server_load": sum(model.num_active for model in app.models), "models": models}))
 
 
@@ -92,10 +81,3 @@ async def openapi(app: Application, request: Request) -> Response:  # noqa: ARG0
 @lru_cache(maxsize=1)
 def _description(app: Application) -> bytes:
     return encode_json(describe(app.routes, has_keys=app.settings.api_keys is not None))
-
-
-async def embeddings(app: Application, request: Request) -> Response:  # noqa: ARG001
-    """Engines of text generators make no embeddings."""
-    raise ApiError(
-        400, "the models of this server generate text and make no embeddings", param="model", code="not_an_embedder"
-    )

@@ -13,6 +13,7 @@ from trtllm_lite.serve.bodies.chat import ChatBody, Tool
 from trtllm_lite.serve.conversation import render
 from trtllm_lite.serve.events import encode_json
 from trtllm_lite.serve.http.messages import Request, Response
+from trtllm_lite.serve.served_engine import ServedEngine
 from trtllm_lite.serve.served_model import ServedModel
 
 
@@ -43,18 +44,23 @@ async def tokenize(app: Application, request: Request) -> Response:
     body = await read(request.body, partial(decode, kind=TokenizeBody))
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "expected either prompt or messages", param="prompt", code="invalid_value")
-    model, _ = app.served(request, body.model)
-    return await model.prepare(partial(_tokenize, model, body))
+    if body.prompt is None:
+        generator, _ = app.served(request, body.model)
+        return await generator.prepare(partial(_tokenize_messages, generator, body))
+    model, _ = app.found(request, body.model)
+    return await model.prepare(partial(_tokenize, model, body, body.prompt))
 
 
-def _tokenize(model: ServedModel, body: TokenizeBody) -> Response:
+def _tokenize_messages(model: ServedModel, body: TokenizeBody) -> Response:
+    model.required_tokenizer()
+    fields = ("tools", "add_generation_prompt", "continue_final_message", "chat_template", "chat_template_kwargs")
+    chosen = {name: getattr(body, name) for name in fields}
+    return _tokenize(model, body, render(model, ChatBody(messages=body.messages or [], **chosen)))
+
+
+def _tokenize(model: ServedEngine, body: TokenizeBody, text: str) -> Response:
     tokenizer = model.required_tokenizer()
-    text = body.prompt
-    if text is None:
-        fields = ("tools", "add_generation_prompt", "continue_final_message", "chat_template", "chat_template_kwargs")
-        chosen = {name: getattr(body, name) for name in fields}
-        text = render(model, ChatBody(messages=body.messages or [], **chosen))
-    check_chars("the text", text, tokenizer, model.session.limits.max_input_len)
+    check_chars("the text", text, tokenizer, model.max_input_len)
     adds = body.prompt is not None if body.add_special_tokens is None else body.add_special_tokens
     tokens = tokenizer.encode(text, add_special_tokens=adds)
     content: dict[str, Any] = {"count": len(tokens), "max_model_len": model.max_model_len, "tokens": tokens}
@@ -66,12 +72,12 @@ def _tokenize(model: ServedModel, body: TokenizeBody) -> Response:
 async def detokenize(app: Application, request: Request) -> Response:
     """The text of tokens."""
     body = await read(request.body, partial(decode, kind=DetokenizeBody))
-    model, _ = app.served(request, body.model)
+    model, _ = app.found(request, body.model)
     return await model.prepare(partial(_detokenize, model, body.tokens))
 
 
-def _detokenize(model: ServedModel, tokens: list[int]) -> Response:
-    vocab_size = model.session.manifest.model.vocab_size
+def _detokenize(model: ServedEngine, tokens: list[int]) -> Response:
+    vocab_size = model.vocab_size
     if len(tokens) > MAX_PROMPT_IDS:
         raise ApiError(
             400,

@@ -9,10 +9,9 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from trtllm_lite.serve.metrics.families import Families
-from trtllm_lite.serve.metrics.model_metrics import add_model
 
 if TYPE_CHECKING:
-    from trtllm_lite.serve.served_model import ServedModel
+    from trtllm_lite.serve.served_engine import ServedEngine
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"))
 
@@ -21,7 +20,7 @@ class ServerMetrics(Collector):
     """The metrics of ``models``, of the process, and of HTTP requests, whose name and labels are those of
     prometheus-fastapi-instrumentator: ``status`` is 2xx and the like, ``handler`` a known route, or none."""
 
-    def __init__(self, models: "Sequence[ServedModel]") -> None:
+    def __init__(self, models: "Sequence[ServedEngine]") -> None:
         self._models = models
         self._num_requests: Counter[tuple[str, str, str]] = Counter()
         self.registry = CollectorRegistry(auto_describe=False)
@@ -45,7 +44,7 @@ class ServerMetrics(Collector):
         """See Prometheus's Collector."""
         families = Families()
         for model in self._models:
-            add_model(families, model)
+            model.add_metrics(families)
         yield from families
         requests = CounterMetricFamily("http_requests", "HTTP requests.", labels=["method", "handler", "status"])
         for labels, count in list(self._num_requests.items()):

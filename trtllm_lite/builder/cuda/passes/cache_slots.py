@@ -9,9 +9,11 @@ _OVER_CACHES = ("PagedAttention", "PagedLoad", "PagedStore")
 def cache_slots(ops: list[Op], program: ProgramKind) -> list[Op]:
     """CacheSlots is put in front; operators over caches have its ``slots``, attention its ``past_lens``.
 
-    The sequences that have ended are those of which Sample has said so.
+    The sequences that have ended are those of which Sample has said so. Encoders have no cache.
     """
     limits = program.limits
+    if not limits.generates:
+        return ops
     first = program_op(
         "CacheSlots",
         ops,

@@ -1,6 +1,6 @@
 """A program ends with the draw of tokens, which the embedding of the next step finds where they were left.
 
-Of the stages of a pipeline the last one draws, and the first one embeds.
+Of the stages of a pipeline the last one draws, and the first one embeds. Encoders draw nothing.
 """
 
 import onnx_ir as ir
@@ -14,6 +14,8 @@ from trtllm_lite.vocabulary import LOGITS
 
 def sampling(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Sample(logits) is added; Embedding(token_ids) becomes Embedding(token_ids, token_slots, last_tokens)."""
+    if not program.limits.generates:
+        return ops
     results = (value for op in ops for value in op.outputs.values() if value.is_graph_output())
     drawn = [_sample(ops, value, program) for value in results if value.name == LOGITS]
     found = {"token_slots": step_input("token_slots", ops), "last_tokens": last_tokens(drawn)}

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cuda/async.cuh"
-#include "paged_attention/score_scale.cuh"
+#include "cuda/fast_math.cuh"
 
 namespace tl {
 

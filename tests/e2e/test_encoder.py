@@ -1,0 +1,255 @@
+"""Encoders from a Hugging Face directory to ``LLM.embed``, against transformers."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
+
+from tests.e2e.llm import random_prompts
+from tests.encoders import expected_rows, write_pooling
+from tests.models import ENCODER_FAMILIES, VOCAB_SIZE, round_matrices, save_tiny_model, tiny_config
+from tests.real_models import CACHE, FILES
+from tests.tolerances import assert_close
+from trtllm_lite import LLM
+from trtllm_lite.builder import build_engine
+from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.convert.families import mpnet
+from trtllm_lite.errors import ArgumentError, BuildError, ConvertError, EngineError, LimitError
+from trtllm_lite.runtime import ModelRunner
+from trtllm_lite.runtime.sequence_runner import SequenceRunner
+
+LIMITS = {"max_batch_size": 5, "max_input_len": 64, "max_seq_len": 64, "max_num_tokens": 100}
+# Without padding tokens, which transformers gives no positions of their own.
+TEXTS = [[3 if token in (1, 2) else token for token in text] for text in random_prompts(seed=0, count=23)]
+POOLINGS: dict[str, dict[str, bool]] = {
+    "mean": {},
+    "mean-normalized": {"normalize": True},
+    "first-normalized": {"first": True, "normalize": True},
+}
+
+
+def _save(family: str, directory: Path, pooling: dict[str, bool], **arguments: Any) -> PreTrainedModel:
+    model = save_tiny_model(family, directory, **arguments)
+    if pooling:
+        first = pooling.get("first", False)
+        write_pooling(directory, pooling_mode_mean_tokens=not first, pooling_mode_cls_token=first)
+    return model
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("family", ENCODER_FAMILIES)
+def test_network_on_onnxruntime(family: str, pooling: str, tmp_path: Path) -> None:
+    """Pads are a real token, so that whatever reads one shows."""
+    model = _save(family, tmp_path / "model", POOLINGS[pooling])
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    session = onnxruntime.InferenceSession(str(tmp_path / "checkpoint" / "network.onnx"))
+    texts = TEXTS[:5]
+    ids = np.full((len(texts), max(map(len, texts))), VOCAB_SIZE - 1)
+    for row, text in enumerate(texts):
+        ids[row, : len(text)] = text
+    positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
+    lengths = np.array([len(text) for text in texts])
+    feed = {"input_ids": ids, "position_ids": np.ascontiguousarray(positions), "seq_lens": lengths}
+    (rows,) = session.run(["sentence_embedding"], feed)
+    assert_close(rows, expected_rows(model, texts, **POOLINGS[pooling]), what="embeddings")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("family", ENCODER_FAMILIES)
+def test_engine(family: str, pooling: str, dtype: str, tmp_path: Path) -> None:
+    model = round_matrices(_save(family, tmp_path / "model", POOLINGS[pooling]), dtype)
+    with LLM(tmp_path / "model", dtype=dtype, **LIMITS) as llm:
+        rows = np.array(llm.embed(TEXTS), np.float32)
+    expected = expected_rows(model, TEXTS, **POOLINGS[pooling])
+    assert rows.shape == (len(TEXTS), model.config.hidden_size)
+    if dtype == "float32":
+        assert_close(rows, expected, what="embeddings")
+    else:  # some machines round activations to bfloat16, too
+        assert (rows * expected).sum() / np.linalg.norm(rows) / np.linalg.norm(expected) > 0.999
+
+
+@pytest.fixture(scope="module")
+def encoder_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random encoder with a mean over tokens that is normalised."""
+    directory = tmp_path_factory.mktemp("encoder") / "model"
+    _save("bert", directory, {"normalize": True})
+    return directory
+
+
+@pytest.fixture(scope="module")
+def encoder(encoder_dir: Path) -> Iterator[LLM]:
+    """The same as an LLM."""
+    with LLM(encoder_dir, **LIMITS) as llm:
+        yield llm
+
+
+def test_a_text_has_the_same_embedding_alone_and_among_others(encoder: LLM) -> None:
+    together = encoder.embed(TEXTS)
+    assert [encoder.embed(text) for text in TEXTS] == together
+    assert np.linalg.norm(together, axis=1) == pytest.approx(1, abs=1e-6)
+
+
+def test_prompts_are_texts_and_token_ids(encoder: LLM) -> None:
+    text = "the quick brown fox"
+    assert encoder.tokenizer is not None
+    ids = encoder.tokenizer.encode(text)
+    assert encoder.embed(text) == encoder.embed(ids) == encoder.embed([text])[0] == encoder.embed({"prompt": text})
+
+
+@pytest.mark.parametrize(
+    ("prompts", "error", "message"),
+    [
+        ([[3] * 65], LimitError, "the text has 65 tokens, which exceeds max_input_len 64"),
+        ([[3], [3] * 70], LimitError, "text 1 has 70 tokens, which exceeds max_input_len 64"),
+        ([], ArgumentError, "there are no prompts"),
+        ([[]], ArgumentError, "prompt 0 is empty"),
+        ([[VOCAB_SIZE]], ArgumentError, f"the token id {VOCAB_SIZE}: expected 0 to {VOCAB_SIZE - 1}"),
+    ],
+)
+def test_bad_prompts_are_refused(encoder: LLM, prompts: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        encoder.embed(prompts)
+
+
+def test_tokens_of_a_step_bound_a_text(encoder: LLM) -> None:
+    with (
+        LLM(encoder.engine_dir, max_num_tokens=10) as tight,
+        pytest.raises(LimitError, match="the text has 11 tokens, which exceeds max_num_tokens 10"),
+    ):
+        tight.embed([3] * 11)
+
+
+def test_an_encoder_generates_nothing(encoder: LLM) -> None:
+    for use in (lambda: encoder.generate("text"), lambda: encoder.generate_async("text"), encoder.get_stats):
+        with pytest.raises(ArgumentError, match="is an encoder's engine, which embeds texts"):
+            use()
+
+
+def test_what_generates_refuses_an_encoder(encoder: LLM) -> None:
+    with pytest.raises(ArgumentError, match="is an encoder's engine, which embeds texts"):
+        ModelRunner.from_dir(encoder.engine_dir)
+    with pytest.raises(EngineError, match="is an encoder's engine, which embeds texts"):
+        SequenceRunner(encoder.engine_dir)
+
+
+def test_a_decoder_embeds_nothing(llm: LLM) -> None:
+    with pytest.raises(ArgumentError, match="this engine is a decoder's, which generates text"):
+        llm.embed("text")
+
+
+def test_options_of_generation_are_refused(encoder: LLM) -> None:
+    with pytest.raises(ArgumentError, match=r"kv_cache_config: this engine is an encoder's, which generates nothing"):
+        LLM(encoder.engine_dir, kv_cache_config={"max_tokens": 64})
+
+
+def test_nothing_is_embedded_after_shutdown(encoder_dir: Path) -> None:
+    with LLM(encoder_dir, **LIMITS) as llm:
+        pass
+    with pytest.raises(EngineError, match="the engine was shut down"):
+        llm.embed([3])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"target": "sm_120", "backend": "tensorrt"},
+            "the backend is tensorrt: encoders are for the backend native; leave it out",
+        ),
+        ({"kv_cache_dtype": "float16"}, "kv_cache_dtype is float16: encoders have no KV cache"),
+        ({"max_draft_len": 2}, "max_draft_len is 2: encoders generate nothing"),
+        ({"gather_context_logits": True}, "gather_context_logits is given: encoders make no logits"),
+        ({"max_lora_rank": 8}, "max_lora_rank is 8: encoders take no adapters yet"),
+        ({"tp_size": 2}, "tp_size is 2: encoders are for one device yet"),
+        ({"pp_size": 2}, "pp_size is 2: encoders are for one device yet"),
+        ({"max_num_tokens": 60}, "max_num_tokens is 60, below max_input_len 64"),
+    ],
+)
+def test_builds_of_what_encoders_lack_are_refused(
+    encoder_dir: Path, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    convert_checkpoint(str(encoder_dir), tmp_path / "checkpoint")
+    with pytest.raises(BuildError, match=message):
+        build_engine(tmp_path / "checkpoint", tmp_path / "engine", **{**LIMITS, **options})
+
+
+def test_quantized_weights(encoder_dir: Path, tmp_path: Path, encoder: LLM) -> None:
+    convert_checkpoint(str(encoder_dir), tmp_path / "checkpoint")
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", qformat="int8_wo", **LIMITS)
+    with LLM(tmp_path / "engine") as llm:
+        similarity = (np.array(llm.embed(TEXTS)) * np.array(encoder.embed(TEXTS))).sum(1)
+    assert 0.999 < similarity.min() < 1
+
+
+@pytest.mark.parametrize("family", ["roberta", "mpnet", "modernbert"])
+def test_models_with_an_lm_head(family: str, tmp_path: Path) -> None:
+    """Published checkpoints are of this class, where names have a prefix and the head has tensors of its own."""
+    model = AutoModelForMaskedLM.from_config(tiny_config(family), attn_implementation="eager").eval()
+    model.save_pretrained(tmp_path / "model")
+    with LLM(tmp_path / "model", dtype="float32", **LIMITS) as llm:
+        rows = np.array(llm.embed(TEXTS), np.float32)
+    assert_close(rows, expected_rows(model.base_model, TEXTS), what="embeddings")
+
+
+@pytest.mark.parametrize("half", [0, 1, 7])
+def test_windows_of_modernbert(half: int, tmp_path: Path) -> None:
+    """Of texts longer than several windows, and with kinds of layers that old configs give by numbers."""
+    biases = {"attention_bias": True, "mlp_bias": True}
+    model = _save("modernbert", tmp_path / "model", {}, local_attention=2 * half + 2, **biases)
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    del config["layer_types"]
+    ropes = config.pop("rope_parameters")
+    names = {"global_rope_theta": "full_attention", "local_rope_theta": "sliding_attention"}
+    config |= {name: ropes[kind]["rope_theta"] for name, kind in names.items()} | {"global_attn_every_n_layers": 3}
+    path.write_text(json.dumps(config))
+    with LLM(tmp_path / "model", dtype="float32", **LIMITS) as llm:
+        rows = np.array(llm.embed(TEXTS), np.float32)
+    assert_close(rows, expected_rows(model, TEXTS), what="embeddings")
+
+
+def test_distances_of_mpnet() -> None:
+    """Buckets of all distances, whose logarithms are rounded."""
+    distances = torch.arange(-600, 601)
+    expected = MPNetEncoder.relative_position_bucket(distances).tolist()
+    assert [mpnet.bucket(int(distance)) for distance in distances] == expected
+    assert len({mpnet.bucket(distance) for distance in (128, 129, 600)}) == 1  # the table ends there
+
+
+def test_heads_that_draft_are_for_decoders(encoder_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConvertError, match="expected --draft_model_dir and --target_model_dir with decoders"):
+        convert_checkpoint(str(encoder_dir), tmp_path / "checkpoint", draft_model_dir=str(encoder_dir))
+
+
+def test_minilm() -> None:
+    """all-MiniLM-L6-v2: real weights, its own tokenizer, and texts of very different lengths."""
+    directory = CACHE / FILES["all-minilm-l6-v2"]
+    if not directory.is_dir():
+        pytest.skip(f"{directory.name} is not there: bash scripts/fetch_model.sh all-minilm-l6-v2")
+    texts = ["A cat sits on the mat.", "Un chat est assis.", "naïve café", "x", "The weather is lovely today. " * 60]
+    tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()
+    expected = expected_rows(model, [tokenizer(text).input_ids for text in texts], normalize=True)
+    with LLM(directory, dtype="float32") as llm:
+        rows = np.array(llm.embed(texts), np.float32)
+    assert_close(rows, expected, what="embeddings")
+
+
+def test_positions_that_old_files_hold_are_dropped(encoder_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(encoder_dir, tmp_path / "old")
+    tensors = load_file(tmp_path / "old" / "model.safetensors")
+    tensors["embeddings.position_ids"] = torch.arange(128)[None]
+    save_file(tensors, tmp_path / "old" / "model.safetensors", metadata={"format": "pt"})
+    for model in (encoder_dir, tmp_path / "old"):
+        convert_checkpoint(str(model), tmp_path / f"{model.name}-checkpoint")
+    old, new = (tmp_path / f"{name}-checkpoint" / "weights.safetensors" for name in ("old", encoder_dir.name))
+    assert old.read_bytes() == new.read_bytes()

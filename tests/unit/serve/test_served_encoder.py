@@ -1,0 +1,114 @@
+"""Which texts an encoder's steps take, and what becomes of requests that fail or are given up."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from trtllm_lite.errors import DeviceError
+from trtllm_lite.runtime.session.embedder import EmbedderLimits
+from trtllm_lite.serve.api_error import ApiError
+from trtllm_lite.serve.served_encoder import ServedEncoder
+from trtllm_lite.serve.served_engine import ModelSettings
+
+
+class _Embedder:
+    """Makes of each text its first token; notes the steps, of which the first waits for ``go_on``."""
+
+    limits = EmbedderLimits(max_batch_size=3, max_input_len=10, max_num_tokens=10)
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.steps: list[list[list[int]]] = []
+
+    def step(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
+        self.steps.append([text.tolist() for text in texts])
+        assert self.go_on.wait(60)
+        if any(text[0] == 13 for text in texts):
+            raise DeviceError("the device failed")
+        return np.array([[text[0]] for text in texts], np.float32)
+
+
+def _texts(*rows: list[int]) -> list[NDArray[np.int32]]:
+    return [np.array(row, np.int32) for row in rows]
+
+
+def _run(use: Any) -> _Embedder:
+    """Let ``use`` have an encoder whose first step is under way, with the text [1], and that step's end."""
+    embedder = _Embedder()
+    llm: Any = SimpleNamespace(tokenizer=None, embedder=embedder)
+
+    async def run() -> None:
+        with ThreadPoolExecutor(2) as workers:
+            model = ServedEncoder(llm, ModelSettings(names=("m",)), asyncio.get_running_loop(), workers)
+            first = asyncio.ensure_future(model.embed(_texts([1])))
+            while not embedder.steps:
+                await asyncio.sleep(0)
+            try:
+                await use(model, embedder.go_on.set)
+            finally:
+                embedder.go_on.set()
+            assert (await first)[0].tolist() == [1]
+
+    asyncio.run(run())
+    return embedder
+
+
+async def _begun(*requests: Coroutine[Any, Any, Any]) -> list[asyncio.Future[Any]]:
+    """The requests, which have put their texts into the queue."""
+    tasks = [asyncio.ensure_future(request) for request in requests]
+    await asyncio.sleep(0)
+    return tasks
+
+
+def test_steps_take_texts_of_all_requests_in_order() -> None:
+    async def use(model: ServedEncoder, go_on: Any) -> None:
+        asked = await _begun(model.embed(_texts([2], [3])), model.embed(_texts([4], [5] * 7, [6] * 4)))
+        assert (model.load()["num_requests_running"], model.load()["num_requests_waiting"]) == (1, 5)
+        go_on()
+        assert [[row.tolist() for row in await one] for one in asked] == [[[2], [3]], [[4], [5], [6]]]
+        assert (model.num_texts, model.num_tokens, model.num_steps) == (6, 15, 4)
+
+    assert _run(use).steps == [[[1]], [[2], [3], [4]], [[5] * 7], [[6] * 4]]
+
+
+def test_a_failed_step_fails_its_requests_alone() -> None:
+    async def use(model: ServedEncoder, go_on: Any) -> None:
+        asked = await _begun(model.embed(_texts([13])), model.embed(_texts([2] * 10)))
+        go_on()
+        with pytest.raises(DeviceError, match="the device failed"):
+            await asked[0]
+        assert (await asked[1])[0].tolist() == [2]
+
+    assert len(_run(use).steps) == 3
+
+
+def test_texts_that_nobody_waits_for_are_left_out() -> None:
+    async def use(model: ServedEncoder, go_on: Any) -> None:
+        asked = await _begun(model.embed(_texts([2], [3])), model.embed(_texts([4])))
+        asked[0].cancel()
+        go_on()
+        assert (await asked[1])[0].tolist() == [4]
+        with pytest.raises(asyncio.CancelledError):
+            await asked[0]
+
+    assert _run(use).steps == [[[1]], [[4]]]
+
+
+def test_a_server_that_ends_cuts_off_what_waits() -> None:
+    async def use(model: ServedEncoder, go_on: Any) -> None:
+        (asked,) = await _begun(model.embed(_texts([2])))
+        for interrupt in list(model.waiting):
+            interrupt(ApiError(503, "the server was shut down"))
+        with pytest.raises(ApiError, match="the server was shut down"):
+            await asked
+        del go_on
+
+    with pytest.raises(ApiError, match="the server was shut down"):  # the text whose step was under way
+        _run(use)

@@ -1,0 +1,40 @@
+"""BERT, MiniLM, BGE, E5 and other encoders for embeddings of the class BertModel (arXiv 1810.04805).
+
+Learned positions, a norm behind each block, biases everywhere. The pooler, a layer for training, is left out: what
+stands for a text is said by the files of sentence-transformers (:mod:`trtllm_lite.convert.sentence_transformers`).
+"""
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.encoder_parts import BERT_NAMES, BertParts
+from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.network.encoder import Encoder
+
+
+def read_model(config: ConfigFields) -> Encoder:
+    """Read the config; all tokens are of the first type, that of a text alone."""
+    parts = BertParts.read(config, BERT_NAMES)
+    config.expect("position_embedding_type", "absolute")
+    config.expect("is_decoder", False)
+    config.expect("add_cross_attention", False)
+    return parts.encoder(parts.first_token_type(config, 2))
+
+
+FAMILY = Family(
+    name="bert",
+    architectures=("BertModel",),
+    read_model=read_model,
+    tensor_names=BERT_NAMES,
+    ignored_tensors=(r"pooler\.dense\.(weight|bias)",),
+    gguf=Gguf(
+        "bert",
+        roles={
+            "position_embd": "positions",
+            "token_types": "token_types",
+            "token_embd_norm": "embedding_norm",
+            "blk.{layer}.attn_output_norm": "attention_norm",
+            "blk.{layer}.layer_output_norm": "mlp_norm",
+        },
+        keys={"attention.layer_norm_epsilon": "layer_norm_eps", "attention.causal": "is_decoder"},
+        config=lambda _: {"rope_parameters": None},
+    ),
+)

@@ -1,0 +1,90 @@
+"""ModernBERT, an encoder for embeddings such as gte-modernbert-base (arXiv 2412.13663): RoPE, gated MLPs, windows.
+
+Each layer begins its blocks with a norm, but for the first, whose attention reads the embedding's norm. What the
+models have for training and for classes (head, decoder, classifier) is left out.
+"""
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.decoder_fields import read_activation, read_layer_types
+from trtllm_lite.convert.encoder_parts import read_encoder_sizes
+from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.rope_fields import read_ropes_by_layer_type
+from trtllm_lite.convert.source_tensors import Tensors
+from trtllm_lite.convert.usual_parts import layer_norm
+from trtllm_lite.network.encoder import Encoder, EncoderEmbedding
+from trtllm_lite.network.encoder_layers import EncoderAttention, PreNormLayer
+from trtllm_lite.network.ends import Embedding
+from trtllm_lite.network.linear import Linear
+from trtllm_lite.network.mlp import GatedMlp
+
+_LAYER = "model.layers.{layer}."
+NAMES = {
+    "embedding": "model.embeddings.tok_embeddings",
+    "embedding_norm": "model.embeddings.norm",
+    "attention_norm": f"{_LAYER}attn_norm",
+    "qkv_proj": f"{_LAYER}attn.Wqkv",
+    "o_proj": f"{_LAYER}attn.Wo",
+    "mlp_norm": f"{_LAYER}mlp_norm",
+    "gate_up_proj": f"{_LAYER}mlp.Wi",
+    "down_proj": f"{_LAYER}mlp.Wo",
+    "final_norm": "model.final_norm",
+}
+_THETAS = {"full_attention": ("global_rope_theta", 160000.0), "sliding_attention": ("local_rope_theta", 10000.0)}
+# Of training, of other heads than that for embeddings, of kernels, and names by which BERT knows what is called
+# otherwise here.
+_UNUSED = (
+    *("tie_word_embeddings", "decoder_bias", "sparse_prediction", "sparse_pred_ignore_index", "embedding_dropout"),
+    *("mlp_dropout", "classifier_pooling", "classifier_bias", "classifier_activation", "initializer_cutoff_factor"),
+    *("deterministic_flash_attn", "reference_compile", "repad_logits_with_grad", "position_embedding_type"),
+    "layer_norm_eps",
+)
+
+
+def read_model(config: ConfigFields) -> Encoder:
+    """Read the config; of every three layers two have a window, unless it says otherwise."""
+    sizes = read_encoder_sizes(config)
+    hidden, wide, count = sizes.hidden_size, sizes.intermediate_size, sizes.num_hidden_layers
+    period = config.integer("global_attn_every_n_layers", 3)
+    slides = read_layer_types(config, [number % period != 0 for number in range(count)])
+    window = config.integer("local_attention", 128, minimum=2) // 2  # on each side
+    if config.take("rope_scaling") is not None:
+        config.problem("rope_scaling", "is not supported here: expected rope_parameters of each kind of layer")
+    ropes = read_ropes_by_layer_type(config, sizes.head_dim, sizes.max_position_embeddings, _THETAS)
+    activation = read_activation(config, "hidden_activation", "gelu")
+    attention_bias, mlp_bias = config.flag("attention_bias"), config.flag("mlp_bias")
+    norm = layer_norm(config.number("norm_eps", 1e-5), config.flag("norm_bias"))
+    for key in _UNUSED:
+        config.take(key)
+
+    def layer(tensors: Tensors, number: int) -> PreNormLayer:
+        query, key, value = _parts(tensors, "qkv_proj", 3, hidden, hidden, attention_bias)
+        output = tensors.linear("o_proj", hidden, hidden, attention_bias)
+        rope = ropes["sliding_attention" if slides[number] else "full_attention"]
+        attention = EncoderAttention(query, key, value, output, sizes.heads, rope, window if slides[number] else 0)
+        gate, up = _parts(tensors, "gate_up_proj", 2, wide, hidden, mlp_bias)
+        mlp = GatedMlp(gate, up, tensors.linear("down_proj", hidden, wide, mlp_bias), activation)
+        before = norm(tensors, "attention_norm", hidden) if number else None
+        return PreNormLayer(attention, before, mlp, norm(tensors, "mlp_norm", hidden))
+
+    tensors = Tensors(NAMES)
+    words = Embedding(tensors.weight("embedding", sizes.vocab_size, hidden))
+    layers = tuple(layer(tensors.of_layer(number), number) for number in range(count))
+    embedding = EncoderEmbedding(words, norm(tensors, "embedding_norm", hidden))
+    return Encoder(sizes, embedding, layers, norm(tensors, "final_norm", hidden))
+
+
+def _parts(tensors: Tensors, role: str, count: int, rows: int, columns: int, bias: bool) -> list[Linear]:
+    """The ``count`` linear layers, of ``rows`` outputs each, that one tensor holds."""
+    weights = tensors.weight(role, count * rows, columns).split(*[rows] * count)
+    biases = tensors.bias(role, count * rows).split(*[rows] * count) if bias else [None] * count
+    return [Linear(weight, own) for weight, own in zip(weights, biases, strict=True)]
+
+
+FAMILY = Family(
+    name="modernbert",
+    architectures=("ModernBertModel", "ModernBertForMaskedLM"),
+    read_model=read_model,
+    tensor_names=NAMES,
+    ignored_tensors=(r"(model\.)?head\.(dense|norm)\..*", r"(model\.)?decoder\.(weight|bias)"),
+    optional_prefix="model.",
+)

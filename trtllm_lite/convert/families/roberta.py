@@ -1,0 +1,31 @@
+"""RoBERTa and XLM-R, encoders for embeddings such as bge-m3 and multilingual-e5 (arXiv 1907.11692, 1911.02116).
+
+They are BERT whose positions begin behind the padding token's number. There is one type of tokens.
+"""
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.encoder_parts import BERT_NAMES, BertParts
+from trtllm_lite.convert.family import Family
+from trtllm_lite.network.encoder import Encoder
+
+NAMES = {role: f"roberta.{name}" for role, name in BERT_NAMES.items()}
+
+
+def read_model(config: ConfigFields) -> Encoder:
+    """Read the config, of which ``max_position_embeddings`` counts positions that no token has."""
+    parts = BertParts.read(config, NAMES)
+    parts = parts.without_positions(config, config.integer("pad_token_id", 1, minimum=0) + 1)
+    config.expect("position_embedding_type", "absolute")
+    config.expect("is_decoder", False)
+    config.expect("add_cross_attention", False)
+    return parts.encoder(parts.first_token_type(config, 2))
+
+
+FAMILY = Family(
+    name="roberta",
+    architectures=("RobertaModel", "RobertaForMaskedLM", "XLMRobertaModel", "XLMRobertaForMaskedLM"),
+    read_model=read_model,
+    tensor_names=NAMES,
+    ignored_tensors=(r"(roberta\.)?pooler\.dense\.(weight|bias)", r"lm_head\..*", r"roberta\.embeddings\.position_ids"),
+    optional_prefix="roberta.",
+)

@@ -1,0 +1,66 @@
+"""What GGUF files say of encoders alone: the vocabulary of word pieces, and which row stands for a text.
+
+llama.cpp spells pieces that begin a word with U+2581 in front, and others without the ## that BERT has there; it brings
+texts to lower case without accents, and normalises embeddings (src/llama-vocab.cpp, tools/server).
+"""
+
+from functools import partial
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from trtllm_lite.convert.sentencepiece_tokenizer import CONTROL, SPACE, add_around
+from trtllm_lite.convert.source import Pooled
+from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.network.pooling import Pooling
+
+WORD_PIECES = "bert"  # tokenizer.ggml.model
+_POOLINGS = {1: False, 2: True}  # by pooling_type, whether it takes the first row; without one it is the mean
+_USUAL_IDS = {"cls": 101, "seperator": 102, "unknown": 100}  # llama.cpp's, where a file says nothing
+_LONGEST_WORD = 100  # characters; of a longer one BERT knows nothing
+
+
+def word_pieces(ggml: dict[str, Any]) -> Tokenizer:
+    """The tokenizer of a file with the metadata ``ggml`` under tokenizer.ggml, with the tokens around a text."""
+    types = ggml.get("token_type") or [0] * len(ggml["tokens"])
+    pieces = [_piece(token, kind) for token, kind in zip(ggml["tokens"], types, strict=True)]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    first, last, unknown = (pieces[_token_id(ggml, name)] for name in ("cls", "seperator", "unknown"))
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown, max_input_chars_per_word=_LONGEST_WORD))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    special = [piece for piece, kind in zip(pieces, types, strict=True) if kind == CONTROL]
+    whole = dict.fromkeys([first, last, unknown, *special])
+    tokenizer.add_special_tokens([AddedToken(piece, normalized=False, special=True) for piece in whole])
+    add_around(tokenizer, first, last)
+    return tokenizer
+
+
+def _piece(token: str, kind: int) -> str:
+    """The piece as BERT's vocabulary has it."""
+    if kind == CONTROL or (token.startswith("[") and token.endswith("]")):
+        return token
+    return token.removeprefix(SPACE) if token.startswith(SPACE) else f"##{token}"
+
+
+def _token_id(ggml: dict[str, Any], name: str) -> int:
+    """Newer files have the first token's number where others have that of the beginning."""
+    other = {"cls": "bos", "seperator": "eos"}.get(name, name)
+    number = ggml.get(f"{name}_token_id", ggml.get(f"{other}_token_id", _USUAL_IDS[name]))
+    if not isinstance(number, int) or not 0 <= number < len(ggml["tokens"]):
+        raise ConvertError(f"expected {name}_token_id to be a token's number, found {shown(number)}")
+    return number
+
+
+def pooling_of(metadata: dict[str, Any]) -> Pooled:
+    """What reads which row stands for a text; it raises ConvertError for one that is not supported."""
+    return partial(_pooling, metadata.get(f"{metadata['general.architecture']}.pooling_type", 1))
+
+
+def _pooling(kind: Any) -> Pooling:
+    if kind not in _POOLINGS:
+        raise ConvertError(
+            f"the GGUF file has pooling_type {shown(kind)}: expected 1 (the mean over tokens) or 2 (the first token)"
+        )
+    return Pooling(_POOLINGS[kind], normalize=True)

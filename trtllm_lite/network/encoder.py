@@ -1,0 +1,72 @@
+"""An encoder for embeddings: every token of a text sees all of it, and a row of the result stands for the text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from trtllm_lite.network.blocks import Blocks
+from trtllm_lite.network.decoder import Sizes
+from trtllm_lite.network.encoder_context import EncoderContext
+from trtllm_lite.network.encoder_layers import PostNormLayer, PreNormLayer
+from trtllm_lite.network.ends import Embedding
+from trtllm_lite.network.graph import OPSET_VERSION, GraphBuilder, Network
+from trtllm_lite.network.norms import Norm
+from trtllm_lite.network.pooling import Pooling
+from trtllm_lite.network.weight_expression import WeightExpression
+from trtllm_lite.vocabulary import EMBEDDING
+
+
+@dataclass(frozen=True)
+class EncoderEmbedding:
+    """norm(embedding(ids) + token_type): tokens of all one type have the row float32 [hidden], if there are types."""
+
+    tokens: Embedding
+    norm: Norm
+    token_type: WeightExpression | None = None
+
+    def __call__(self, context: EncoderContext) -> ir.Value:
+        """float32 [batch, seq, hidden]."""
+        graph, hidden = context.graph, self.tokens(context)
+        if self.token_type is not None:
+            token_type = graph.vector(self.token_type, "token_type.weight")
+            hidden = graph.op("Add", [hidden, token_type], "token_type")
+        return self.norm(graph, hidden, "embedding_norm")
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """An encoder for embeddings."""
+
+    sizes: Sizes
+    embedding: EncoderEmbedding
+    layers: tuple[PostNormLayer | PreNormLayer, ...]
+    final_norm: Norm | None = None
+    pooling: Pooling = field(default_factory=Pooling)
+
+
+def build_encoder(encoder: Encoder, dtype: ir.DataType, blocks: Mapping[str, Blocks] | None = None) -> Network:
+    """The network of ``encoder`` with matrices stored as ``dtype`` and vectors as float32.
+
+    Matrices made of rows of source tensors that are ``blocks`` stay in these blocks.
+    """
+    graph = GraphBuilder(dtype, blocks)
+    context = EncoderContext(graph)
+    hidden = encoder.embedding(context)
+    for number, layer in enumerate(encoder.layers):
+        with graph.scope(f"layers.{number}"):
+            hidden = layer(context, hidden)
+    if encoder.final_norm is not None:
+        hidden = encoder.final_norm(graph, hidden, "final_norm")
+    row = encoder.pooling(context, hidden)
+    row.name, row.type = EMBEDDING, ir.TensorType(ir.DataType.FLOAT)
+    row.shape = ir.Shape(("batch", encoder.sizes.hidden_size))
+    finished = ir.Graph(
+        [context.input_ids, context.position_ids, context.seq_lens],
+        [row],
+        nodes=graph.nodes,
+        initializers=list(graph.constants.values()),
+        opset_imports={"": OPSET_VERSION},
+        name="encoder",
+    )
+    return Network(finished, graph.weights)

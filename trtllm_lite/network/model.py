@@ -1,0 +1,25 @@
+"""What a family makes of a config: a decoder, or an encoder for embeddings."""
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from trtllm_lite.network.blocks import Blocks
+from trtllm_lite.network.context import CacheRounding
+from trtllm_lite.network.decoder import Decoder, build_network
+from trtllm_lite.network.encoder import Encoder, build_encoder
+from trtllm_lite.network.graph import Network
+
+Model = Decoder | Encoder
+
+
+def network_of(
+    model: Model,
+    dtype: ir.DataType,
+    blocks: Mapping[str, Blocks] | None = None,
+    cache: Sequence[CacheRounding] = (),
+) -> Network:
+    """The network of ``model``; the arguments are those of :func:`build_network`. Encoders have no ``cache``."""
+    if isinstance(model, Encoder):
+        return build_encoder(model, dtype, blocks)
+    return build_network(model, dtype, blocks, cache)

@@ -1,0 +1,58 @@
+"""Compares what ``LLM`` was asked for with the engine that was given."""
+
+from collections.abc import Mapping, Sequence
+
+from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.errors import ArgumentError, shown
+
+
+def check_engine(manifest: Manifest, target: str | None, dtype: str, flags: Mapping[str, bool]) -> None:
+    """Raise ArgumentError if the engine was built with another target or dtype, or without one of ``flags``."""
+    targets = manifest.target.archs or ("cpu",)
+    if target is not None and not _names(target) <= _names(",".join(targets)):
+        raise ArgumentError(f"target is {shown(target)}, but this engine runs on {', '.join(targets)}: leave it out")
+    found = manifest.model.dtype
+    if dtype not in ("auto", found):
+        raise ArgumentError(
+            f"dtype is {shown(dtype)}, but this engine's matrices are {found}: leave it out, or convert again"
+        )
+    for name, asked in flags.items():
+        is_so = name == "deterministic" and manifest.target.kind == "cpu"
+        if asked and not is_so and not getattr(manifest, name):
+            raise ArgumentError(f"this engine was built without {name}: build it again with it, or leave it out")
+
+
+def check_divided(name: str, given: int | None, flag: str, built: int) -> None:
+    """Raise ArgumentError if the engine was built for another number of devices."""
+    if given is not None and given != built:
+        raise ArgumentError(
+            f"{name} is {shown(given)}, but this engine was built with {flag} {built}: leave it out, or build the "
+            "engine again"
+        )
+
+
+def check_lora(manifest: Manifest, max_lora_rank: int | None) -> None:
+    """Raise ArgumentError if the engine takes adapters of lower ranks than asked for."""
+    lora = manifest.lora
+    built = 0 if lora is None else lora.max_rank
+    if max_lora_rank is not None and max_lora_rank > built:
+        raise ArgumentError(
+            f"max_lora_rank is {shown(max_lora_rank)}, but this engine was built with {built}: leave it out, or build "
+            "the engine again"
+        )
+
+
+def check_ignored(manifest: Manifest, keys: Sequence[str]) -> None:
+    """Raise ArgumentError if the model was converted, before this call, with other keys ignored than ``keys``."""
+    ignored = manifest.model.ignored_config_keys
+    others = sorted(set(keys) - set(ignored))
+    if others:
+        raise ArgumentError(
+            f"ignore_config_keys names {', '.join(map(shown, others))}, and the model was converted without ignoring "
+            "that: leave it out, or pass the model itself to have it converted again"
+        )
+
+
+def _names(targets: str) -> set[str]:
+    """The names in ``targets``, which commas separate; sm_90 and sm_90a count as one."""
+    return {name.strip().removesuffix("a") for name in targets.split(",")}

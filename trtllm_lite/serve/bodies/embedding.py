@@ -1,0 +1,19 @@
+"""The body of /v1/embeddings."""
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class EmbeddingBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """``input``: a text, token ids, or a list of either; ``dimensions``: the size that the embeddings have, if given.
+
+    ``encoding_format``: numbers, or base64 of float32, little-endian. ``user`` is taken, and means nothing here.
+    """
+
+    input: str | list[Any]
+    model: str = ""
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    user: str | None = None
+    add_special_tokens: bool = True

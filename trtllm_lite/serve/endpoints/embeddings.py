@@ -1,0 +1,94 @@
+"""/v1/embeddings."""
+
+import base64
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.errors import TrtllmLiteError
+from trtllm_lite.runtime.session.prompts import is_token_ids, parse_prompts
+from trtllm_lite.serve.api_error import ApiError
+from trtllm_lite.serve.app import Application, error_about
+from trtllm_lite.serve.bodies import decode, read
+from trtllm_lite.serve.bodies.embedding import EmbeddingBody
+from trtllm_lite.serve.events import encode_json
+from trtllm_lite.serve.http.messages import Request, Response
+from trtllm_lite.serve.served_encoder import Row, ServedEncoder
+
+_MAX_INPUTS = 2048
+"""Most texts of one request, OpenAI's."""
+_MAX_QUICK_BYTES = 1536
+"""A body of so many bytes has a text that is tokenized within a millisecond."""
+_MAX_QUICK_ELEMENTS = 1 << 12
+"""Of embeddings that are written within a millisecond."""
+
+
+async def embeddings(app: Application, request: Request) -> Response:
+    """Embed one or several texts."""
+    body = await read(request.body, partial(decode, kind=EmbeddingBody))
+    model = app.encoder(request, body.model)
+    inputs = [body.input] if isinstance(body.input, str) or is_token_ids(body.input) else body.input
+    size = model.embedder.manifest.embedding_size
+    _check(body, len(inputs), size)
+    with model.admission(len(inputs)):
+        try:
+            texts = await model.prepare(
+                partial(_tokenize, model, inputs, body), is_quick=len(request.body) <= _MAX_QUICK_BYTES
+            )
+        except TrtllmLiteError as error:
+            failure = error_about(error, {"prompt": "input"})
+            failure.param = failure.param or "input"
+            raise failure from error
+        rows = await model.embed(texts)
+        write = partial(_response, request, body, texts, rows)
+        return await model.prepare(write, is_quick=len(rows) * size <= _MAX_QUICK_ELEMENTS)
+
+
+def _check(body: EmbeddingBody, num_inputs: int, size: int) -> None:
+    """Raise ApiError 400."""
+    if not 1 <= num_inputs <= _MAX_INPUTS:
+        message = f"input has {num_inputs} texts: expected 1 to {_MAX_INPUTS}"
+        raise ApiError(400, message, param="input", code="invalid_value")
+    if body.dimensions not in (None, size):
+        message = f"dimensions is {body.dimensions}, and the model makes embeddings of {size} numbers: leave it out"
+        raise ApiError(400, message, param="dimensions", code="invalid_value")
+
+
+def _tokenize(model: ServedEncoder, inputs: list[Any], body: EmbeddingBody) -> list[NDArray[np.int32]]:
+    """Checked token ids; it may take a while."""
+    parsed = parse_prompts(
+        *(inputs, None, model.tokenizer, model.vocab_size, model.max_input_len),
+        add_special_tokens=body.add_special_tokens,
+    )
+    model.embedder.check(parsed.token_ids)
+    return parsed.token_ids
+
+
+def _response(
+    request: Request, body: EmbeddingBody, texts: Sequence[NDArray[np.int32]], rows: Sequence[Row]
+) -> Response:
+    request.num_prompt_tokens = sum(map(len, texts))
+    write = _as_base64 if body.encoding_format == "base64" else _as_numbers
+    data = [{"object": "embedding", "index": number, "embedding": write(row)} for number, row in enumerate(rows)]
+    content = {
+        "id": f"embd-{request.id}",
+        "object": "list",
+        "created": int(time.time()),
+        "model": request.model,
+        "data": data,
+        "usage": {"prompt_tokens": request.num_prompt_tokens, "total_tokens": request.num_prompt_tokens},
+    }
+    return Response(200, encode_json(content))
+
+
+def _as_numbers(row: Row) -> list[float]:
+    numbers: list[float] = row.tolist()
+    return numbers
+
+
+def _as_base64(row: Row) -> str:
+    return base64.b64encode(row.astype("<f4").tobytes()).decode()

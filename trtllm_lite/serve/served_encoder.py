@@ -1,0 +1,139 @@
+"""ServedEncoder: an encoder's engine of the server, whose steps take the texts of whatever requests there are."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtllm_lite.serve.metrics.encoder_metrics import add_encoder
+from trtllm_lite.serve.metrics.families import Families
+from trtllm_lite.serve.served_engine import ServedEngine
+
+TokenIds = NDArray[np.int32]
+Row = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    """A text, and where its embedding is waited for."""
+
+    text: TokenIds
+    row: "asyncio.Future[Row]"
+
+
+@dataclass(eq=False)
+class ServedEncoder(ServedEngine):
+    """An encoder's engine that texts of requests over HTTP are embedded by, in the order in which they come."""
+
+    num_texts: int = 0
+    """Texts that have been embedded, and tokens of these, and steps that it took."""
+    num_tokens: int = 0
+    num_steps: int = 0
+    _queue: deque[_Waiting] = field(default_factory=deque)
+    _num_running: int = 0
+    _steps: "asyncio.Task[None] | None" = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.embedder = self.llm.embedder
+
+    @property
+    def vocab_size(self) -> int:
+        return self.embedder.manifest.model.vocab_size
+
+    @property
+    def max_model_len(self) -> int:
+        return self.max_input_len
+
+    @property
+    def max_input_len(self) -> int:
+        return self.embedder.limits.max_input_len
+
+    @property
+    def max_batch_size(self) -> int:
+        return self.embedder.limits.max_batch_size
+
+    @property
+    def is_broken(self) -> bool:
+        return self.embedder.is_broken
+
+    def load(self) -> dict[str, float]:
+        return {
+            "num_requests_running": self._num_running,
+            "num_requests_waiting": len(self._queue),
+            "num_active_sequences": self.num_active,
+            "capacity": self.capacity,
+            "kv_cache_usage": 0.0,
+            "num_generated_tokens": 0,
+        }
+
+    def add_metrics(self, families: Families) -> None:
+        add_encoder(families, self)
+
+    async def embed(self, texts: Sequence[TokenIds]) -> list[Row]:
+        """The embeddings of texts that the embedder has checked; if this coroutine is cancelled, they are not made.
+
+        Raises EngineError or DeviceError if a step fails.
+        """
+        waiting = [_Waiting(text, self.loop.create_future()) for text in texts]
+        rows = asyncio.gather(*(one.row for one in waiting))
+
+        def interrupt(error: Exception) -> None:
+            for one in waiting:
+                if not one.row.done():
+                    one.row.set_exception(error)
+
+        self.waiting.add(interrupt)
+        self._queue.extend(waiting)
+        if self._steps is None:
+            self._steps = self.loop.create_task(self._run_steps())
+        try:
+            return await rows
+        finally:
+            self.waiting.discard(interrupt)
+
+    async def _run_steps(self) -> None:
+        """Step until nothing waits."""
+        while batch := self._next_batch():
+            await self._step(batch)
+        self._steps = None
+
+    def _next_batch(self) -> list[_Waiting]:
+        """The first texts that fit into a step, without those that nobody waits for any more."""
+        batch: list[_Waiting] = []
+        num_tokens = 0
+        while self._queue:
+            first = self._queue[0]
+            if not first.row.done():
+                if not self.embedder.limits.fit(len(batch) + 1, num_tokens + len(first.text)):
+                    break
+                batch.append(first)
+                num_tokens += len(first.text)
+            self._queue.popleft()
+        return batch
+
+    async def _step(self, batch: list[_Waiting]) -> None:
+        texts = [one.text for one in batch]
+        self._num_running = len(batch)
+        try:
+            rows = await self.prepare(partial(self.embedder.step, texts))
+        except Exception as error:  # noqa: BLE001 - each request says what failed
+            for one in batch:
+                if not one.row.done():
+                    one.row.set_exception(error)
+        else:
+            for one, row in zip(batch, rows, strict=True):
+                if not one.row.done():
+                    one.row.set_result(row)
+            self.num_texts += len(texts)
+            self.num_tokens += sum(map(len, texts))
+            self.num_steps += 1
+        finally:
+            self._num_running = 0
+
+    def _seconds_in_queue(self) -> float:
+        return 1.0

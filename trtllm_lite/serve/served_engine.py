@@ -1,0 +1,171 @@
+"""ServedEngine: what the server knows of each engine, whatever it makes."""
+
+import asyncio
+import contextvars
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from trtllm_lite.errors import OverloadedError, shown
+from trtllm_lite.llm import LLM
+from trtllm_lite.runtime.lora.request import LoRARequest
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
+from trtllm_lite.serve.api_error import ApiError
+from trtllm_lite.serve.logprobs import TokenTexts
+from trtllm_lite.serve.metrics.families import Families
+
+Value = TypeVar("Value")
+_LONGEST_RETRY = 60  # seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """How a model is served.
+
+    - ``names``: what requests call it; the first is its own name
+    - ``tool_parser``, ``reasoning_parser``: names of parsers (see ``serve.parsers``); None for none
+    - ``max_queue_size``: sequences that may wait for a place in the batch; a request beyond them gets status 429
+    - ``adapters``: names and directories of LoRA adapters, which requests may name as their model
+    """
+
+    names: tuple[str, ...]
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
+    max_queue_size: int = 1024
+    adapters: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(eq=False)
+class ServedEngine(ABC):
+    """An engine that requests over HTTP are run on.
+
+    Its methods belong to the thread of ``loop``, but for those of the engine itself and what :meth:`prepare` runs in
+    one of the ``workers``: rendering, tokenizing and compiling grammars may take time and must not hold up streams.
+    """
+
+    llm: LLM
+    settings: ModelSettings
+    loop: asyncio.AbstractEventLoop
+    workers: ThreadPoolExecutor
+    num_active: int = 0
+    """Sequences that are being worked on, or wait for it."""
+    num_rejected: Counter[str] = field(default_factory=lambda: Counter(queue_full=0, overloaded=0))
+    """Requests that got status 429, by what was full: the server's queue, or the runtime's."""
+    waiting: set[Callable[[Exception], None]] = field(default_factory=set)
+    """What ends each answer that is waited for with an error."""
+    adapters: dict[str, LoRARequest] = field(default_factory=dict)
+    """By the names that requests have for them; encoders take none."""
+
+    def __post_init__(self) -> None:
+        self.tokenizer = self.llm.tokenizer
+        self.token_texts = TokenTexts(self.tokenizer)
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """Token ids are below it."""
+
+    @property
+    @abstractmethod
+    def max_model_len(self) -> int:
+        """Tokens of prompt and answer together at most."""
+
+    @property
+    @abstractmethod
+    def max_input_len(self) -> int:
+        """Tokens of a prompt at most."""
+
+    @property
+    @abstractmethod
+    def max_batch_size(self) -> int:
+        """Sequences of a step at most."""
+
+    @property
+    @abstractmethod
+    def is_broken(self) -> bool:
+        """Whether the engine works no more."""
+
+    @abstractmethod
+    def load(self) -> dict[str, float]:
+        """What the engine is working on."""
+
+    @abstractmethod
+    def add_metrics(self, families: Families) -> None:
+        """Add what there is to say of the engine."""
+
+    @abstractmethod
+    def _seconds_in_queue(self) -> float:
+        """When about a place in the queue should be free."""
+
+    @property
+    def name(self) -> str:
+        """The model's own name."""
+        return self.settings.names[0]
+
+    @property
+    def capacity(self) -> int:
+        """Sequences that are taken in at a time: those of a batch, and those that may wait."""
+        return self.max_batch_size + self.settings.max_queue_size
+
+    def adapter(self, name: str) -> LoRARequest | None:
+        """The adapter of this name, or None."""
+        return self.adapters.get(name)
+
+    def required_tokenizer(self) -> Tokenizer:
+        """The tokenizer. Raises ApiError 400 if the engine has none."""
+        if self.tokenizer is None:
+            raise ApiError(
+                400,
+                f"the engine of {shown(self.name)} has no tokenizer: send prompts of token ids",
+                code="no_tokenizer",
+            )
+        return self.tokenizer
+
+    @contextmanager
+    def admission(self, num_sequences: int) -> Iterator[None]:
+        """Take in a request of so many sequences until the block ends.
+
+        Raises ApiError 400 for more than the server ever takes in, 429 if too many are there now.
+        """
+        if num_sequences > self.capacity:
+            raise ApiError(
+                400,
+                f"the request asks for {num_sequences} sequences, which exceeds the {self.capacity} of max_batch_size "
+                "and max_queue_size together: send several requests",
+                code="too_many_sequences",
+            )
+        if self.num_active + num_sequences > self.capacity:
+            self.num_rejected["queue_full"] += 1
+            raise ApiError(
+                429,
+                f"{self.num_active} sequences run or wait, and {num_sequences} more exceed the "
+                f"{self.capacity} of max_batch_size and max_queue_size together: send the request again later",
+                code="queue_full",
+                retry_after=self._retry_seconds(),
+            )
+        self.num_active += num_sequences
+        try:
+            yield
+        finally:
+            self.num_active -= num_sequences
+
+    async def prepare(self, work: Callable[[], Value], *, is_quick: bool = False) -> Value:
+        """The result of ``work``.
+
+        It runs in a worker's thread, or at once in this one if it ``is_quick``: if handing over takes longer.
+        """
+        try:
+            if is_quick:
+                return work()
+            return await self.loop.run_in_executor(self.workers, contextvars.copy_context().run, work)
+        except OverloadedError:
+            self.num_rejected["overloaded"] += 1
+            raise
+
+    def _retry_seconds(self) -> int:
+        return min(max(math.ceil(self._seconds_in_queue()), 1), _LONGEST_RETRY)
