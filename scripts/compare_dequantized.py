@@ -11,6 +11,7 @@ made in the package's own environment:
   `auto_round_extension.torch.qlinear_torch_zp` applied to the identity, with scales of float16 and of float32; of
   version 2 of GPTQ that of `qlinear_torch`;
 - fp8 in tiles: `FineGrainedFP8Config(dequantize=True)` of transformers, which takes whole tiles alone;
+- mxfp4: `convert_moe_packed_tensors` of `transformers.integrations.mxfp4`;
 - ModelOpt: `dequantize` of the classes in `modelopt.torch.quantization.qtensor` (FP8, NVFP4, MXFP4); of W4A16_AWQ
   `pack_int4_in_uint8` of `modelopt.torch.export.quant_utils` makes the stored bytes of our matrices.
 """

@@ -86,6 +86,10 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
     "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
     "olmo2": _POST_NORMS,
+    "gpt-oss": {
+        **{"self_attn.sinks": "attn_sinks", "mlp.router": "ffn_gate_inp"},
+        "post_attention_layernorm": "post_attention_norm",
+    },
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
     "granitemoe": {
@@ -97,6 +101,7 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
 _ARCHITECTURES = {
     "cohere": "command-r",
     "gpt_neox": "gptneox",
+    "gpt_oss": "gpt-oss",
     "glm": "chatglm",
     "gemma3_text": "gemma3",
     "olmo3": "olmo2",
@@ -143,8 +148,9 @@ def write_gguf(
         if architecture == "gptneox" and stem.endswith("attn_qkv"):
             by_head = rows.reshape(model.config.num_attention_heads, 3, -1, *rows.shape[1:])
             rows = by_head.swapaxes(0, 1).reshape(rows.shape)
-        kind = gguf.GGMLQuantizationType[(kinds or {}).get(stem.split(".")[-1], "F32") if rows.ndim > 1 else "F32"]
-        data = rows.astype(np.float16) if kind.name == "F16" else gguf.quants.quantize(rows, kind)
+        is_matrix = rows.ndim > 1 and suffix == "weight"
+        kind = gguf.GGMLQuantizationType[(kinds or {}).get(stem.split(".")[-1], "F32") if is_matrix else "F32"]
+        data = rows.astype(np.float16) if kind.name == "F16" else gguf.quants.quantize(np.ascontiguousarray(rows), kind)
         writer.add_tensor(f"{stem}.{suffix}", np.ascontiguousarray(data), raw_dtype=kind)
     for name, array in (extra or {}).items():
         writer.add_tensor(name, array)
@@ -159,10 +165,12 @@ def dequantized(model: PreTrainedModel, kinds: dict[str, str]) -> PreTrainedMode
     """``model`` with the matrices in ``kinds`` rounded as the file stores them, in place."""
     with torch.no_grad():
         for name, parameter in _apart(model.named_parameters()):
-            kind = kinds.get(_gguf_name(name, model.config.model_type)[0].split(".")[-1], "F32")
+            architecture = _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
+            stem, suffix = _gguf_name(name, architecture)
+            kind = kinds.get(stem.split(".")[-1], "F32") if suffix == "weight" else "F32"
             if parameter.ndim > 1 and kind != "F32":
                 kind_id = gguf.GGMLQuantizationType[kind]
-                raw = gguf.quants.quantize(parameter.numpy(), kind_id)
+                raw = gguf.quants.quantize(np.ascontiguousarray(parameter.numpy()), kind_id)
                 parameter.copy_(torch.from_numpy(gguf.quants.dequantize(raw, kind_id)))
     return model
 
@@ -170,9 +178,14 @@ def dequantized(model: PreTrainedModel, kinds: dict[str, str]) -> PreTrainedMode
 def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
     """``tensors`` with gate and up of experts, [experts, inner, hidden], as two, which are views of the one.
 
-    So are those of Granite's shared expert, [inner, hidden].
+    So are those of Granite's shared expert, [inner, hidden]. Those of gpt-oss are [experts, hidden, inner], and take
+    turns as their biases do.
     """
-    for name, tensor in tensors:
+    found = dict(tensors)
+    if any(name.endswith("_proj_bias") for name in found):
+        yield from _apart_by_turns(found)
+        return
+    for name, tensor in found.items():
         stem, is_expert, _ = name.rpartition("experts." if "experts." in name else "shared_mlp.")
         if is_expert and "shared_expert." not in name:
             is_both = name.endswith(("gate_up_proj", "input_linear.weight"))
@@ -181,6 +194,18 @@ def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, t
             yield from zip(names, tensor.chunk(len(roles), dim=-2), strict=True)
         else:
             yield name, tensor
+
+
+def _apart_by_turns(tensors: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, tensor in tensors.items():
+        stem, is_expert, what = name.partition("experts.")
+        if is_expert:
+            suffix, role = ("bias", what.removesuffix("_bias")) if what.endswith("_bias") else ("weight", what)
+            rows = tensor if suffix == "bias" else tensor.transpose(1, 2)
+            parts = {"gate_proj": rows[:, ::2], "up_proj": rows[:, 1::2]} if "gate" in role else {role: rows}
+            yield from ((f"{stem}experts.{part}.{suffix}", values) for part, values in parts.items())
+        else:
+            yield f"{name}.weight" if name.endswith("sinks") else name, tensor
 
 
 def _gguf_name(name: str, architecture: str) -> tuple[str, str]:
@@ -251,6 +276,19 @@ def _phi3_metadata(config: Any, head_dim: int) -> dict[str, Any]:
         "rope.dimension_count": int(head_dim * config.rope_parameters["partial_rotary_factor"]),
         "rope.freq_base": config.rope_parameters["rope_theta"],
         "attention.sliding_window": config.sliding_window or 0,
+    }
+
+
+def _gpt_oss_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    rope = config.rope_parameters
+    return {
+        **_head_metadata(config, head_dim),
+        "expert_feed_forward_length": config.intermediate_size,
+        "attention.sliding_window": config.sliding_window,
+        "rope.freq_base": rope["rope_theta"],
+        "rope.scaling.type": rope["rope_type"],
+        "rope.scaling.factor": rope["factor"],
+        "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
     }
 
 
@@ -352,6 +390,7 @@ def _bert_metadata(config: Any, _: int) -> dict[str, Any]:
 
 
 _OWN_METADATA = {
+    "gpt-oss": _gpt_oss_metadata,
     "bert": _bert_metadata,
     "olmo2": _olmo2_metadata,
     "granite": _granite_metadata,

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from tests.e2e.test_generate import check_greedy, generate, random_prompts
+from tests.gguf_writer import dequantized, write_gguf
 from tests.models import round_matrices, tiny_model
 from tests.onnx_runner import OnnxRunner
 from tests.quantized_writer import write_mxfp4_experts
@@ -52,6 +53,19 @@ def test_engines_compute_what_the_blocks_mean(mapping: dict[str, int], tmp_path:
     assert load_network(tmp_path / "checkpoint").metadata_props[QFORMAT] == "mxfp4, weights only"
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", **mapping, **LIMITS)
     _check(model, tmp_path / "engine")
+
+
+def test_gguf_files_stay_in_4_bits(tmp_path: Path) -> None:
+    """Whose blocks llama.cpp cuts and orders in another way."""
+    kinds = {f"ffn_{name}_exps": "MXFP4" for name in ("gate", "up", "down")}
+    model = tiny_model("gpt_oss", **SIZES)
+    path = write_gguf(model, tmp_path / "model.gguf", kinds)
+    convert_checkpoint(str(path), tmp_path / "checkpoint", "float32")
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", **LIMITS)
+    _check(dequantized(model, kinds), tmp_path / "engine")
+    fused, _ = run_passes(load_network(tmp_path / "checkpoint"))
+    weights = [operands(node)["weight"] for node in nodes_of(fused.graph, "GroupedLinear", DOMAIN)]
+    assert {weight.dtype for weight in weights} == {ir.DataType.FLOAT4E2M1}
 
 
 def test_experts_stay_in_4_bits(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ class Gguf:
     ``qkv_apart`` it has put the queries of all heads before the keys and these before the values, where the source has
     all three of one head before those of the next, in the tensor of role qkv_proj. With ``optional_bias`` the config
     has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file shows only by its tensors. Of two families of
-    one architecture one ``has_experts``. ``joined`` are roles of tensors whose rows llama.cpp has as several tensors,
-    one behind the other.
+    one architecture one ``has_experts``. ``bare`` are roles whose tensors have no .weight in the source. ``joined`` are
+    roles of tensors whose rows llama.cpp has as several tensors, one behind the other.
     """
 
     architecture: str
@@ -49,6 +49,7 @@ class Gguf:
     qkv_apart: bool = False
     optional_bias: bool = False
     has_experts: bool = False
+    bare: tuple[str, ...] = ()
     joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 

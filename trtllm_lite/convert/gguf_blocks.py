@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.blocks import Blocks
 from trtllm_lite.network.dtypes import NUMPY
 
 # Arrays [..., count] of elements, of scales, and perhaps of offsets of the blocks of a row.
 _Parts = tuple[NDArray, NDArray, NDArray | None]
+NO_POWER = 255  # an exponent of MXFP4 that stands for no number
 _SUPER = 256  # elements of a block of a type of two levels
 
 
@@ -75,6 +77,15 @@ def _q5_1(block: NDArray) -> _Parts:
     return _nibbles(block[..., 8:]) | _fifth_bits(block[..., 4:8]), _half(block, 0), _half(block, 2)
 
 
+def _mxfp4(block: NDArray) -> _Parts:
+    """A power of two, 127 more than its exponent, and elements of E2M1."""
+    exponents = block[..., :1]
+    if (exponents == NO_POWER).any():
+        raise ConvertError("a scale of a block of MXFP4 is not a number: download the file again")
+    scales = np.ldexp(np.float32(1), exponents.astype(np.int32) - 127)
+    return _nibbles(block[..., 1:]).view(NUMPY["float4_e2m1fn"]), scales, None
+
+
 def _q8_0(block: NDArray) -> _Parts:
     return np.ascontiguousarray(block[..., 2:]).view(np.int8), _half(block, 0), None
 
@@ -124,5 +135,6 @@ _KINDS = {
     "Q8_0": Kind(Blocks("int8", 32, "float16"), 34, _q8_0),
     "Q4_K": Kind(Blocks("uint4", 32, "float32", "float32"), 144, _q4_k),
     "Q5_K": Kind(Blocks("int8", 32, "float32", "float32"), 176, _q5_k),
+    "MXFP4": Kind(Blocks("float4_e2m1fn", 32, "bfloat16"), 17, _mxfp4),
     "Q6_K": Kind(Blocks("int8", 16, "float32"), 210, _q6_k),
 }

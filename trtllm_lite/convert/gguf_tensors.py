@@ -71,10 +71,14 @@ class GgufTensor:
 
     @classmethod
     def all_of(cls, raw: Any, family: Family, config: dict[str, Any]) -> "list[GgufTensor]":
-        """``raw``, or where it holds a matrix of each expert of a layer, these matrices; reading one reads no other."""
+        """``raw``, or where it holds a matrix of each expert of a layer, these matrices; reading one reads no other.
+
+        Or the bias of each.
+        """
         tensor = cls.of(raw, family, config)
         experts = config.get("num_experts")
-        if "{expert}" not in tensor.name or len(raw.shape) != 3 or raw.shape[-1] != experts:
+        rank = 2 if tensor.name.endswith(".bias") else 3
+        if "{expert}" not in tensor.name or len(raw.shape) != rank or raw.shape[-1] != experts:
             return [tensor]
         return [
             replace(
@@ -102,7 +106,7 @@ class GgufTensor:
         interleaved = {"q_proj": num_heads, "k_proj": _integer(config.get("num_key_value_heads"))}.get(role, 0)
         return cls(
             raw,
-            f"{_name(family.tensor_names[role], number)}.{suffix}",
+            _name(family.tensor_names[role], number) + ("" if role in declared.bare else f".{suffix}"),
             transposed=role in declared.transposed and suffix == "weight",
             interleaved_heads=interleaved if declared.interleaved_rope else 0,
             parted_heads=num_heads if declared.qkv_apart and role == "qkv_proj" else 0,

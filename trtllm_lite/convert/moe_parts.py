@@ -10,7 +10,8 @@ from trtllm_lite.errors import shown
 from trtllm_lite.network.expert_groups import ExpertGroups
 from trtllm_lite.network.layers import Block
 from trtllm_lite.network.moe import Experts, Moe, Router, Scoring, SharedExpert
-from trtllm_lite.network.weight_expression import Concat, RowsOfMatrices
+from trtllm_lite.network.several_matrices import RowsOfMatrices
+from trtllm_lite.network.weight_expression import Concat
 
 MAX_EXPERTS = 1 << 17  # of all layers; the largest models have some ten thousand
 
@@ -64,8 +65,8 @@ class MoeParts:
     def moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
         """The mixture of experts of one layer, each matrix of each expert a tensor of its own."""
         hidden, inner = self.parts.sizes.hidden_size, self.intermediate_size
-        gate, up = (self._of_each(tensors, f"expert_{name}_proj", inner, hidden) for name in ("gate", "up"))
-        down = self._of_each(tensors, "expert_down_proj", hidden, inner)
+        gate, up = (self.of_each(tensors, f"expert_{name}_proj", inner, hidden) for name in ("gate", "up"))
+        down = self.of_each(tensors, "expert_down_proj", hidden, inner)
         experts = Experts(self.num_experts, gate, up, down, self.parts.activation)
         return Moe(self._router(tensors), experts, shared)
 
@@ -92,9 +93,13 @@ class MoeParts:
         correction = tensors.plain("correction", self.num_experts) if self.is_corrected else None
         return Router(weight, self.top_k, self.scoring, correction, self.groups, self.scale)
 
-    def _of_each(self, tensors: Tensors, role: str, *shape: int) -> Concat:
+    def of_each(self, tensors: Tensors, role: str, *shape: int) -> Concat:
         """The rows of a matrix that each expert has as a tensor of its own."""
         return Concat(tuple(tensors.of_expert(number).weight(role, *shape) for number in range(self.num_experts)))
+
+    def bias_of_each(self, tensors: Tensors, role: str, size: int) -> Concat:
+        """The biases of a projection that each expert has as a tensor of its own."""
+        return Concat(tuple(tensors.of_expert(number).bias(role, size) for number in range(self.num_experts)))
 
 
 def qwen_scoring(config: ConfigFields) -> Scoring:

@@ -28,7 +28,15 @@ class NetworkContext:
         self.graph = graph
         self.input_ids = declare("input_ids", _INT64, ("batch", "seq"))
         self.position_ids = declare("position_ids", _INT64, ("batch", "seq"))
+        self._made: dict[str, ir.Value] = {}
         self._tables: dict[Rope, tuple[ir.Value, ir.Value]] = {}
+
+    def once(self, name: str, make: Callable[[], ir.Value]) -> ir.Value:
+        """What ``make`` returned for the first layer that asked for ``name``; its nodes depend on no layer."""
+        if name not in self._made:
+            with self.graph.shared():
+                self._made[name] = make()
+        return self._made[name]
 
     def rotary_table(self, rope: Rope) -> tuple[ir.Value, ir.Value]:
         """Cosines and sines of every position's angles, float32 [batch, seq, rotary_dim/2]."""
@@ -67,7 +75,6 @@ class DecoderContext(NetworkContext):
         self.features: ir.Value | None = None  # of the tokens before, in the network of a head that drafts
         self.past: list[ir.Value] = []  # key 0, value 0, key 1, …
         self.present: list[ir.Value] = []
-        self._made: dict[str, ir.Value] = {}
         self._masks: dict[int, ir.Value] = {}
         self._expert_of_feature: dict[tuple[int, int], ir.Value] = {}
 
@@ -90,13 +97,6 @@ class DecoderContext(NetworkContext):
             present.type, present.shape = past.type, past.shape
             self.present.append(present)
         return self.present[-2], self.present[-1]
-
-    def once(self, name: str, make: Callable[[], ir.Value]) -> ir.Value:
-        """What ``make`` returned for the first layer that asked for ``name``; its nodes depend on no layer."""
-        if name not in self._made:
-            with self.graph.shared():
-                self._made[name] = make()
-        return self._made[name]
 
     def total_lens(self) -> ir.Value:
         """int64 [batch]: the tokens of each row, new ones included."""

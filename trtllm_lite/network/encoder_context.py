@@ -19,19 +19,19 @@ class EncoderContext(NetworkContext):
     def __init__(self, graph: GraphBuilder) -> None:
         super().__init__(graph)
         self.seq_lens = declare(SEQ_LENS, ir.DataType.INT64, ("batch",))
-        self._slots: ir.Value | None = None
         self._windows: dict[int, ir.Value] = {}
         self._biases: dict[WeightExpression, ir.Value] = {}
 
     def slots(self) -> ir.Value:
         """int64 [seq]: 0, 1, …"""
-        if self._slots is None:
-            graph = self.graph
-            with graph.shared():
-                length = graph.op("Shape", [self.input_ids], "seq.shape", {"start": 1, "end": 2})
-                zero, one = graph.constant("zero", np.array(0)), graph.constant("one", np.array(1))
-                self._slots = graph.op("Range", [zero, graph.op("Squeeze", [length], "seq"), one], "slots")
-        return self._slots
+        graph = self.graph
+
+        def make() -> ir.Value:
+            length = graph.op("Shape", [self.input_ids], "seq.shape", {"start": 1, "end": 2})
+            zero, one = graph.constant("zero", np.array(0)), graph.constant("one", np.array(1))
+            return graph.op("Range", [zero, graph.op("Squeeze", [length], "seq"), one], "slots")
+
+        return self.once("slots", make)
 
     def window_mask(self, window: int) -> ir.Value:
         """bool [batch, 1, seq, seq], true where a key is at most ``window`` tokens before or behind its query.

@@ -85,7 +85,7 @@ class Router:
 
 @dataclass(frozen=True)
 class Biases:
-    """Of the projections of all experts: ``gate`` and ``up`` [experts * inner], ``down`` [experts, hidden]."""
+    """Of the projections of all experts: ``gate`` and ``up`` [experts * inner], ``down`` [experts * hidden]."""
 
     gate: WeightExpression
     up: WeightExpression
@@ -124,7 +124,9 @@ class Experts:
         mixed = graph.op("MatMul", [weighted, self._columns(graph, self.down, "down_proj", (0, 2, 1))], "down_proj")
         if biases is None:
             return mixed
-        added = graph.op("MatMul", [shares, graph.vector(biases.down, "down_proj.bias")], "down_proj.biases")
+        by_expert = graph.constant(f"shape.{self.num_experts}_each", np.array([self.num_experts, -1]))
+        down = graph.op("Reshape", [graph.vector(biases.down, "down_proj.bias"), by_expert], "down_proj.bias.by_expert")
+        added = graph.op("MatMul", [shares, down], "down_proj.biases")
         return graph.op("Add", [mixed, added], "down_proj.bias")
 
     def _widen(

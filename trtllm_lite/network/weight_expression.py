@@ -99,7 +99,7 @@ class Ones(WeightExpression):
 
 
 @dataclass(frozen=True)
-class _OfOne(WeightExpression):
+class OfOne(WeightExpression):
     """An expression of one operand, whose shape it has unless the subclass says otherwise."""
 
     operand: WeightExpression
@@ -124,7 +124,7 @@ class _OfSeveral(WeightExpression):
 
 
 @dataclass(frozen=True)
-class Slice(_OfOne):
+class Slice(OfOne):
     """A range of one axis; only that range is read of a memory-mapped source."""
 
     start: int
@@ -145,7 +145,7 @@ class Slice(_OfOne):
 
 
 @dataclass(frozen=True)
-class RowsOfHeads(_OfOne):
+class RowsOfHeads(OfOne):
     """A range of the rows of each head, where every head has equally many rows, one behind the other."""
 
     heads: int
@@ -167,7 +167,7 @@ class RowsOfHeads(_OfOne):
 
 
 @dataclass(frozen=True)
-class Row(_OfOne):
+class Row(OfOne):
     """Row number ``index``, without its first axis."""
 
     index: int
@@ -181,7 +181,7 @@ class Row(_OfOne):
 
 
 @dataclass(frozen=True)
-class Columns(_OfOne):
+class Columns(OfOne):
     """The columns of these numbers, of which one may come several times."""
 
     numbers: tuple[int, ...]
@@ -195,7 +195,7 @@ class Columns(_OfOne):
 
 
 @dataclass(frozen=True)
-class Transpose(_OfOne):
+class Transpose(OfOne):
     """The last two axes swapped."""
 
     @property
@@ -208,7 +208,7 @@ class Transpose(_OfOne):
 
 
 @dataclass(frozen=True)
-class Affine(_OfOne):
+class Affine(OfOne):
     """scale * operand + offset in float32, whatever the operand's type, as norms of models that store w - 1 need."""
 
     scale: float = 1.0
@@ -249,39 +249,7 @@ class Concat(_OfSeveral):
 
 
 @dataclass(frozen=True)
-class RowsOfMatrices(_OfOne):
-    """The rows of several matrices [matrices, rows, depth], or elements of vectors, those of each behind each other."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        matrices, rows, *depth = self.operand.shape
-        return (matrices * rows, *depth)
-
-    def evaluate(self, read: Read) -> NDArray:
-        return self.operand.evaluate(read).reshape(self.shape)
-
-
-@dataclass(frozen=True)
-class ColumnsOfMatrices(_OfOne):
-    """The columns of several matrices [matrices, depth, columns] as rows, those of each matrix behind each other.
-
-    Sources that have such a tensor in blocks have it in this order.
-    """
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        matrices, depth, columns = self.operand.shape
-        return (matrices * columns, depth)
-
-    def by_rows(self, replacement: Callable[[SourceTensor], WeightExpression]) -> WeightExpression | None:
-        return self.operand.by_rows(replacement)
-
-    def evaluate(self, read: Read) -> NDArray:
-        return self.operand.evaluate(read).swapaxes(-1, -2).reshape(self.shape)
-
-
-@dataclass(frozen=True)
-class ByHead(_OfOne):
+class ByHead(OfOne):
     """The rows of each of ``heads`` as a matrix of its own: [heads, rows / heads, columns]."""
 
     heads: int
@@ -296,7 +264,7 @@ class ByHead(_OfOne):
 
 
 @dataclass(frozen=True)
-class HalvesFromPairs(_OfOne):
+class HalvesFromPairs(OfOne):
     """The rows of a query or key projection, or its bias, reordered for RoPE by halves (:func:`halves_from_pairs`)."""
 
     heads: int

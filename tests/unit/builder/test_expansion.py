@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.models import tiny_model
-from tests.quantized_writer import LAYOUTS, write_quantized
+from tests.quantized_writer import LAYOUTS, write_mxfp4_experts, write_quantized
 from trtllm_lite.builder import Checkpoint, open_checkpoint
 from trtllm_lite.builder.cuda.expansion import Expanded, expand_weights
 from trtllm_lite.builder.graph import weight_tensor
@@ -43,6 +43,22 @@ def test_matrices_are_those_of_the_checkpoint(layout: str, stored: str, tmp_path
         assert found is not None
         expected = layer.self_attn.o_proj.weight.detach().numpy().astype(np.float16)
         assert np.array_equal(found.numpy(), expected)
+
+
+def test_experts_in_blocks_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96}
+    meant = write_mxfp4_experts(tiny_model("gpt_oss", **sizes), tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
+    expanded = _expand(open_checkpoint(tmp_path / "checkpoint"), "bfloat16")
+    assert {item.choice for item in expanded.expansions} == {"float4_e2m1fn in blocks of 32 becomes bfloat16"}
+    weights = {op.name: weight_tensor(op.inputs["weight"]) for op in expanded.ops if op.kind.startswith("Grouped")}
+    for number, layer in enumerate(meant.model.layers):
+        experts = layer.mlp.experts
+        gate_up = experts.gate_up_proj.detach().transpose(1, 2).reshape(5, 96, 2, 64).transpose(1, 2)
+        for name, expected in (("gate_up_proj", gate_up), ("down_proj", experts.down_proj.detach().transpose(1, 2))):
+            found = weights[f"layers.{number}.mlp.experts.{name}"]
+            assert found is not None
+            assert np.array_equal(found.numpy().astype(np.float32), expected.numpy())
 
 
 def test_what_kernels_read_stays_as_it_is(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ _SAID: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("family", sorted(_WRITTEN))
+@pytest.mark.parametrize("family", sorted(_WRITTEN - {"gpt_oss"}))  # whose experts are apart in GGUF files
 def test_plain_tensors_come_back_exactly(family: str, tmp_path: Path) -> None:
     model = tiny_model(family, **_SAID.get(family, {}))
     source = open_gguf(write_gguf(model, tmp_path / "m.gguf"))

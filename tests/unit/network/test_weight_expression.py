@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from trtllm_lite.convert.safetensors_file import SafetensorsFile
+from trtllm_lite.network.several_matrices import ColumnsOfMatrices, RowsOfMatrices
 from trtllm_lite.network.weight_expression import (
-    ColumnsOfMatrices,
     Concat,
     HalvesFromPairs,
-    RowsOfMatrices,
     SourceTensor,
     WeightExpression,
     halves_from_pairs,

@@ -15,7 +15,7 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 
-from tests.models import NETWORK_FAMILIES
+from tests.models import NETWORK_FAMILIES, save_tiny_model
 from tests.unit.quantize.made_up import made_up
 from tests.unit.tensorrt.shapes import ARCHS, LIMITS, rewritten, save_checkpoint
 from trtllm_lite import _core
@@ -29,6 +29,7 @@ from trtllm_lite.builder.tensorrt.layers import layers_of
 from trtllm_lite.builder.tensorrt.library import Library, find_library
 from trtllm_lite.builder.tensorrt.log import Log
 from trtllm_lite.builder.tensorrt.request import write_request
+from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.manifest import Tactic
 from trtllm_lite.engine.page import render_page
@@ -170,9 +171,10 @@ def test_what_tensorrt_cannot_do_is_refused(changes: dict[str, Any], message: st
 
 
 def test_attention_sinks_are_refused(tmp_path: Path) -> None:
-    checkpoint = save_checkpoint(tmp_path, "gpt_oss", "bfloat16")
+    save_tiny_model("gpt_oss", tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
     with pytest.raises(BuildError, match=r"layers\.0\.attention.* has attention sinks, .*without --backend tensorrt"):
-        build_engine(checkpoint, tmp_path / "engine", **_BUILD)
+        build_engine(tmp_path / "checkpoint", tmp_path / "engine", **_BUILD)
 
 
 def test_matrices_of_float32_are_refused(tmp_path: Path) -> None:

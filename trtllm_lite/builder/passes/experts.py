@@ -108,11 +108,12 @@ def _match_down_bias(
     other = None if add is None or add.op_type != "Add" else produced_by(_other(add, result), "MatMul")
     if add is None or other is None or other.inputs[0] is not shares:
         return result, None
-    bias = weight_tensor(other.inputs[1])
+    reshape = produced_by(other.inputs[1], "Reshape")
+    bias = None if reshape is None else weight_tensor(reshape.inputs[0])
     expect(bias is not None and bias.dtype == ir.DataType.FLOAT, "the biases behind the experts are not in float32")
     assert bias is not None
-    expect(extents(bias) == extents_of_bias, "the biases behind the experts are not theirs")
-    return add.outputs[0], bias
+    expect(dims(other.inputs[1]) == extents_of_bias, "the biases behind the experts are not theirs")
+    return add.outputs[0], _reshaped(bias, extents_of_bias)
 
 
 def _match_wide(value: ir.Value | None) -> tuple[ir.Value, StoredMatrix, ir.TensorProtocol | None]:

@@ -1,24 +1,25 @@
 """gpt-oss (arXiv 2508.10925): mixtures of experts with biases, attention with sinks, windows in every other layer."""
 
 from dataclasses import replace
+from typing import Any
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.decoder_fields import read_layer_types
-from trtllm_lite.convert.family import Family
-from trtllm_lite.convert.moe_parts import MoeParts
+from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.moe_parts import MOE_GGUF_KEYS, MOE_TENSOR_NAMES, MoeParts
 from trtllm_lite.convert.rope_types import RopeDefaults
-from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
+from trtllm_lite.convert.source_tensors import Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 from trtllm_lite.network.mlp import SWIGLU_ALPHA, SWIGLU_LIMIT, SwigluOai
 from trtllm_lite.network.moe import Biases, Experts, Moe, Router
+from trtllm_lite.network.several_matrices import ColumnsOfMatrices, RowsOfMatrices
 from trtllm_lite.network.sinks import Sinks
-from trtllm_lite.network.weight_expression import ColumnsOfMatrices, RowsOfMatrices
 
 _MLP = "model.layers.{layer}.mlp"
 NAMES = {
-    **TENSOR_NAMES,
+    **MOE_TENSOR_NAMES,
     "sinks": "model.layers.{layer}.self_attn.sinks",
     "router": f"{_MLP}.router",
     "gate_up_proj": f"{_MLP}.experts.gate_up_proj",
@@ -41,25 +42,59 @@ def read_model(config: ConfigFields) -> Decoder:
     bias, window = config.flag("attention_bias", True), config.nullable_integer("sliding_window", 128) or 0
     slides = read_layer_types(config, [number % 2 == 0 for number in range(parts.sizes.num_hidden_layers)])
 
+    make = _experts_apart if config.flag("experts_apart") else _experts
+
     def layer(tensors: Tensors, number: int) -> Layer:
         attention = parts.attention(parts.projections(tensors, bias, bias), window if slides[number] else 0)
         sinks = Sinks(tensors.tensor("sinks", parts.sizes.num_attention_heads))
-        return parts.pre_norm_layer(tensors, replace(attention, sinks=sinks), _moe(tensors, mixture))
+        weight = tensors.weight("router", mixture.num_experts, parts.sizes.hidden_size)
+        router = Router(weight, mixture.top_k, mixture.scoring, bias=tensors.bias("router", mixture.num_experts))
+        return parts.pre_norm_layer(tensors, replace(attention, sinks=sinks), Moe(router, make(tensors, mixture)))
 
     return parts.decoder(config, parts.layers(layer))
 
 
-def _moe(tensors: Tensors, mixture: MoeParts) -> Moe:
+def _experts(tensors: Tensors, mixture: MoeParts) -> Experts:
     """Of all experts, matrices are [in, out]; the outputs of gate and up take turns."""
     count, hidden, inner = mixture.num_experts, mixture.parts.sizes.hidden_size, mixture.intermediate_size
     both = ColumnsOfMatrices(tensors.tensor("gate_up_proj", count, hidden, 2 * inner))
     biases = RowsOfMatrices(tensors.tensor("gate_up_bias", count, 2 * inner))
     (gate, up), (gate_bias, up_bias) = (tensor.split_heads(count * inner, 1, 1) for tensor in (both, biases))
     down = ColumnsOfMatrices(tensors.tensor("down_proj", count, inner, hidden))
-    of_all = Biases(gate_bias, up_bias, tensors.tensor("down_bias", count, hidden))
-    weight, bias = tensors.weight("router", count, hidden), tensors.bias("router", count)
-    router = Router(weight, mixture.top_k, mixture.scoring, bias=bias)
-    return Moe(router, Experts(count, gate, up, down, SwigluOai(), of_all))
+    of_all = Biases(gate_bias, up_bias, RowsOfMatrices(tensors.tensor("down_bias", count, hidden)))
+    return Experts(count, gate, up, down, SwigluOai(), of_all)
 
 
-FAMILY = Family(name="gpt_oss", architectures=("GptOssForCausalLM",), read_model=read_model, tensor_names=NAMES)
+def _experts_apart(tensors: Tensors, mixture: MoeParts) -> Experts:
+    """As GGUF files have them: each matrix and bias of each expert, whose gate and up are two."""
+    hidden, inner = mixture.parts.sizes.hidden_size, mixture.intermediate_size
+    shapes = dict.fromkeys(("expert_gate_proj", "expert_up_proj"), (inner, hidden)) | {
+        "expert_down_proj": (hidden, inner)
+    }
+    gate, up, down = (mixture.of_each(tensors, role, *shape) for role, shape in shapes.items())
+    biases = (mixture.bias_of_each(tensors, role, rows) for role, (rows, _) in shapes.items())
+    return Experts(mixture.num_experts, gate, up, down, SwigluOai(), Biases(*biases))
+
+
+def gguf_config(config: dict[str, Any]) -> dict[str, Any]:
+    """What llama.cpp leaves out."""
+    return {"experts_apart": True, "rope_parameters": {**config["rope_parameters"], "truncate": False}}
+
+
+FAMILY = Family(
+    name="gpt_oss",
+    architectures=("GptOssForCausalLM",),
+    read_model=read_model,
+    tensor_names=NAMES,
+    gguf=Gguf(
+        "gpt-oss",
+        roles={"blk.{layer}.attn_sinks": "sinks", "blk.{layer}.post_attention_norm": "mlp_norm"},
+        keys={
+            **MOE_GGUF_KEYS,
+            **{"attention.sliding_window": "sliding_window", "expert_feed_forward_length": "intermediate_size"},
+        },
+        config=gguf_config,
+        has_experts=True,
+        bare=("sinks",),
+    ),
+)

@@ -83,6 +83,6 @@ def test_a_device_that_fails_breaks_the_embedder(embedder: Embedder, monkeypatch
 
 def test_ranks_and_other_devices_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="expected an encoder for one rank on a CPU or a GPU, found another"):
-        _engine(tmp_path, mapping={"tp_size": 2, "rank": 0, "pp_size": 1})
+        _engine(tmp_path, mapping=make_toy_encoder().manifest["mapping"] | {"tp_size": 2})
     with pytest.raises(EngineError, match="expected rows of embedding_size = 16"):
         _engine(tmp_path, embedding_size=16)

@@ -1,0 +1,40 @@
+"""Weight expressions over tensors that hold several matrices, such as those of the experts of a layer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from numpy.typing import NDArray
+
+from trtllm_lite.network.weight_expression import OfOne, Read, SourceTensor, WeightExpression
+
+
+@dataclass(frozen=True)
+class RowsOfMatrices(OfOne):
+    """The rows of several matrices [matrices, rows, depth], or elements of vectors, those of each behind each other."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        matrices, rows, *depth = self.operand.shape
+        return (matrices * rows, *depth)
+
+    def evaluate(self, read: Read) -> NDArray:
+        return self.operand.evaluate(read).reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class ColumnsOfMatrices(OfOne):
+    """The columns of several matrices [matrices, depth, columns] as rows, those of each matrix behind each other.
+
+    Sources that have such a tensor in blocks have it in this order.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        matrices, depth, columns = self.operand.shape
+        return (matrices * columns, depth)
+
+    def by_rows(self, replacement: Callable[[SourceTensor], WeightExpression]) -> WeightExpression | None:
+        return self.operand.by_rows(replacement)
+
+    def evaluate(self, read: Read) -> NDArray:
+        return self.operand.evaluate(read).swapaxes(-1, -2).reshape(self.shape)
