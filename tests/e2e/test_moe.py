@@ -14,7 +14,8 @@ from tests.e2e.test_generate import (
     random_prompts,
     reference_logits,
 )
-from tests.models import MOE_FAMILIES, round_matrices, save_tiny_model
+from tests.models import MOE_FAMILIES, round_matrices, save_tiny_model, tiny_model
+from tests.quantized_writer import LAYOUTS, write_quantized
 from tests.tolerances import ROUNDED_TOLERANCES, assert_close
 from trtllm_lite.builder.build import build_engine
 from trtllm_lite.convert import convert_checkpoint
@@ -96,3 +97,15 @@ def test_gpus_have_no_kernels_for_latents_yet(family: str, tmp_path: Path) -> No
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
     with pytest.raises(BuildError, match=r"layers\.0\.attention.*: GPU kernels do not attend to latents yet"):
         build_engine(tmp_path / "checkpoint", tmp_path / "engine", target="sm_90", **TINY_LIMITS)
+
+
+def test_latents_of_a_checkpoint_in_fp8(tmp_path: Path) -> None:
+    """As DeepSeek-V3 is published: what multiplies latents is expanded, the other matrices keep their tiles."""
+    model = write_quantized(tiny_model("deepseek_v3"), tmp_path / "model", LAYOUTS["fp8 in tiles"])
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "float32")
+    manifest = build_engine(tmp_path / "checkpoint", tmp_path / "engine", **TINY_LIMITS)
+    assert all(fusion.fused for fusion in manifest.fusions if fusion.pass_name in ("linear", "latent_attention"))
+    prompts = random_prompts(5, 3)
+    outputs = generate(ModelRunner.from_dir(tmp_path / "engine"), prompts, 8)
+    for prompt, (tokens, logits) in zip(prompts, outputs, strict=True):
+        check_greedy(model, prompt, tokens, logits)
