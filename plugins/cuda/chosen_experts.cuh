@@ -43,15 +43,15 @@ struct ExpertRowGroups {
 };
 
 // Where a row's choices are among sorted rows: the number that its slot has among the rows of that expert, behind the
-// first of these.
+// first of these; -1 for an expert of another rank.
 struct SortedPlaces {
-  const int* ids;     // [rows, kTopK]
+  const int* ids;     // [rows, kTopK]: numbers among the rank's experts, or -1
   const int* within;  // [rows, kTopK]
-  const int* first;   // [kExperts]
+  const int* first;   // of each of the rank's experts
 
   __device__ __forceinline__ int of(int row, int slot) const {
     const int at = row * kTopK + slot;
-    return first[ids[at]] + within[at];
+    return ids[at] < 0 ? -1 : first[ids[at]] + within[at];
   }
 };
 

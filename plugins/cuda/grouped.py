@@ -30,10 +30,15 @@ _GROUP_SIZES = (16, 32, 64, 128)
 
 @dataclass(frozen=True)
 class ExpertChoice:
-    """How many ``experts`` there are, and how many, ``top_k``, a row has."""
+    """How many ``experts`` there are, and how many, ``top_k``, a row has.
+
+    ``local``: those of a rank, which ``moe_tp_size`` ranks share out.
+    """
 
     experts: int
     top_k: int
+    local: int
+    moe_tp_size: int = 1
 
     @property
     def scores(self) -> int:
@@ -51,7 +56,7 @@ class ExpertChoice:
 
     def chosen_ints(self, rows: int) -> int:
         """The size of a list of ChosenExpert for ``rows`` rows."""
-        return HEADER + CHOSEN_INTS * min(self.experts, rows * self.top_k)
+        return HEADER + CHOSEN_INTS * min(self.local, rows * self.top_k)
 
     def group_rows(self, max_rows: int) -> int:
         """The most rows of a group: about twice as many as an expert has in the mean, so that most have one group."""
@@ -60,7 +65,7 @@ class ExpertChoice:
 
     def groups_ints(self, max_rows: int) -> int:
         """The size of a list of ExpertRows for up to ``max_rows`` rows."""
-        return HEADER + GROUP_INTS * (self.experts + max_rows * self.top_k // self.group_rows(max_rows))
+        return HEADER + GROUP_INTS * (self.local + max_rows * self.top_k // self.group_rows(max_rows))
 
 
 def gated_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
@@ -133,21 +138,15 @@ class GroupTiling:
 
 
 def choice_of(op: Lowering) -> ExpertChoice:
-    """The experts of an operator, which has their number and the ``ids`` of the chosen."""
-    experts, top_k = op.attribute("experts"), op.extents("ids")[-1]
-    assert isinstance(experts, int)
+    """The experts of an operator, which has their numbers and the ``ids`` of the chosen."""
+    top_k = op.extents("ids")[-1]
     assert isinstance(top_k, int)
-    return ExpertChoice(experts, top_k)
+    return ExpertChoice(op.attribute("experts"), top_k, op.attribute("local_experts"), op.attribute("moe_tp_size"))
 
 
 def check_vectors(op: Lowering) -> None:
-    """Raise BuildError if an operator's weight has no whole vectors, or if other ranks have some of the experts."""
-    here, *_, out_features, in_features = op.extents("weight")
-    if here != op.attribute("experts"):
-        op.refuse(
-            f"this rank has {here} of {op.attribute('experts')} experts, and the GPU kernels expect all of them: build "
-            "without --moe_ep_size, or for --target cpu"
-        )
+    """Raise BuildError if an operator's weight has no whole vectors."""
+    *_, out_features, in_features = op.extents("weight")
     if any(isinstance(extent, int) and extent % 8 for extent in (out_features, in_features)):
         op.refuse(
             f"its experts have {in_features} features in and {out_features} out, and the GPU kernels move 8 at a time: "

@@ -20,6 +20,8 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
   for (int i = threadIdx.x; i < kVectors; i += TL_THREADS) {
     const uint4 elements = __ldcg(x + static_cast<u64>(row) * kVectors + i);
 #pragma unroll
-    for (int slot = 0; slot < kTopK; ++slot) sorted[static_cast<u64>(to[slot]) * kVectors + i] = elements;
+    for (int slot = 0; slot < kTopK; ++slot) {
+      if (to[slot] >= 0) sorted[static_cast<u64>(to[slot]) * kVectors + i] = elements;
+    }
   }
 }

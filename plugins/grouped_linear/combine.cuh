@@ -29,6 +29,7 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
     if constexpr (TL_RESIDUAL != 0) unpack8(__ldcg(residual + at), sums);
 #pragma unroll
     for (int slot = 0; slot < kTopK; ++slot) {
+      if (from[slot] < 0) continue;
       float values[8];
       unpack8(__ldcg(sorted + static_cast<u64>(from[slot]) * kVectors + i), values);
 #pragma unroll

@@ -21,7 +21,7 @@ struct GroupedOp {
   BlockNumbers numbers;
   ChosenExperts chosen;
   const float* bias;    // [experts, TL_OUT]
-  const int* ids;       // [rows, kTopK]
+  const int* ids;       // [rows, kTopK]: numbers among the rank's experts, or -1
   const float* shares;  // [rows, kTopK]
   const u16* residual;
   u16* y;
@@ -35,8 +35,8 @@ struct GroupedOp {
     if constexpr (TL_BIAS != 0) {
 #pragma unroll
       for (int slot = 0; slot < kTopK; ++slot) {
-        const u64 expert = __ldcg(ids + m * kTopK + slot);
-        sum += __ldcg(shares + m * kTopK + slot) * bias[expert * TL_OUT + feature];
+        const int expert = __ldcg(ids + m * kTopK + slot);
+        if (expert >= 0) sum += __ldcg(shares + m * kTopK + slot) * bias[static_cast<u64>(expert) * TL_OUT + feature];
       }
     }
     return sum;

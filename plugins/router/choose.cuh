@@ -1,9 +1,11 @@
 // The experts of each of at most 16 rows, and the list of those that some row has chosen (cuda/chosen_experts.cuh).
 //
 // Bytes: 8 * experts a row. Floor: latency, about 2 us: it waits for the scores, and its list is waited for. One block,
-// a warp a row. Launch: 32 * TL_ROWS threads. Macros: TL_ROWS (most rows), and those of router/chosen.cuh.
+// a warp a row. Launch: 32 * TL_ROWS threads. Macros: TL_ROWS (most rows), and those of router/chosen.cuh and
+// router/local.cuh.
 #include "cuda/async.cuh"
 #include "router/chosen.cuh"
+#include "router/local.cuh"
 
 namespace tl {
 
@@ -12,30 +14,34 @@ static_assert(TL_ROWS <= kMostListedRows);
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(TL_ROWS * 32)
-    choose_experts(int* ids, float* shares, int* list, const float* scores, const float* bias, int rows) {
+    choose_experts(int* ids, float* shares, int* list, const float* scores, const float* bias,
+                   const tl::RankTable* ranks, int rows) {
   using namespace tl;
-  __shared__ uint4 slots[TL_EXPERTS];  // kMostListedRows bytes each
-  __shared__ u32 chosen_by[TL_EXPERTS];
+  __shared__ uint4 slots[TL_LOCAL_EXPERTS];  // kMostListedRows bytes each
+  __shared__ u32 chosen_by[TL_LOCAL_EXPERTS];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (int e = threadIdx.x; e < kExperts; e += TL_ROWS * 32) chosen_by[e] = 0;
+  for (int e = threadIdx.x; e < kLocalExperts; e += TL_ROWS * 32) chosen_by[e] = 0;
   __syncthreads();
   wait_for_previous_kernel();
   allow_next_kernel();
   if (warp < rows) {
     const Chosen chosen(scores + warp * TL_SCORES, bias, lane);
     if (lane < kTopK) {
-      ids[warp * kTopK + lane] = chosen.expert;
+      const int expert = local_number(chosen.expert, ranks);
+      ids[warp * kTopK + lane] = expert;
       shares[warp * kTopK + lane] = chosen.share;
-      reinterpret_cast<unsigned char*>(slots + chosen.expert)[warp] = static_cast<unsigned char>(lane);
-      atomicAdd(&chosen_by[chosen.expert], 1u << warp);
+      if (expert >= 0) {
+        reinterpret_cast<unsigned char*>(slots + expert)[warp] = static_cast<unsigned char>(lane);
+        atomicAdd(&chosen_by[expert], 1u << warp);
+      }
     }
   }
   __syncthreads();
   if (warp > 0) return;
   int count = 0;
-  for (int first = 0; first < kExperts; first += 32) {
+  for (int first = 0; first < kLocalExperts; first += 32) {
     const int e = first + lane;
-    const u32 by = e < kExperts ? chosen_by[e] : 0;
+    const u32 by = e < kLocalExperts ? chosen_by[e] : 0;
     const u32 present = __ballot_sync(0xffffffffu, by != 0);
     if (by != 0) {
       uint4* to = reinterpret_cast<uint4*>(list + 4) + (count + __popc(present & ((1u << lane) - 1))) * 2;

@@ -28,7 +28,8 @@ def lower(op: Lowering) -> list[Command]:
     ids = op.new("ids", "int32")
     scores = Buffer(f"{op.name}.scores", "float32", (ids.shape[0], choice.scores))
     bias = op.optional_vector("score_bias")
-    last = (scores, bias, op.num_rows("ids"), op.max_tokens, choice, op.attribute("scoring"))
+    ranks = op.state("ranks") if op.has("ranks") else None
+    last = (scores, bias, ranks, op.num_rows("ids"), op.max_tokens, choice, op.attribute("scoring"))
     if op.has("chosen"):
         listed = choose(ids, op.new("shares", "float32"), op.new("chosen", "int32"), *last)
     else:
@@ -60,15 +61,16 @@ def choose(
     chosen: Buffer,
     scores: Buffer,
     bias: Buffer | None,
+    ranks: Buffer | None,
     rows: Extent,
     max_rows: int,
     choice: ExpertChoice,
     scoring: str,
 ) -> Launch:
-    """The experts of each of a few rows, and the list of all that are ``chosen``."""
+    """The experts of each of a few rows, by their numbers on this rank, and the list of those that are ``chosen``."""
     defines = {"TL_ROWS": max_rows, **_defines(choice, scoring, bias)}
     specialised = kernel("router/choose.cuh", "choose_experts", 32 * max_rows, 0, defines)
-    return launch(specialised, (1,), ids, shares, chosen, scores, bias, rows)
+    return launch(specialised, (1,), ids, shares, chosen, scores, bias, ranks, rows)
 
 
 def sort(
@@ -80,6 +82,7 @@ def sort(
     counts: Buffer,
     scores: Buffer,
     bias: Buffer | None,
+    ranks: Buffer | None,
     rows: Extent,
     max_rows: int,
     choice: ExpertChoice,
@@ -90,9 +93,10 @@ def sort(
     defines |= _defines(choice, scoring, bias)
     specialised = kernel("router/sort.cuh", "sort_by_expert", _SORT_THREADS, 0, defines)
     blocks = Extent(0, tuple((name, multiplier, divisor * _SORT_ROWS) for name, multiplier, divisor in rows.terms))
-    return launch(specialised, (blocks,), ids, within, first, shares, groups, counts, scores, bias, rows)
+    return launch(specialised, (blocks,), ids, within, first, shares, groups, counts, scores, bias, ranks, rows)
 
 
 def _defines(choice: ExpertChoice, scoring: str, bias: Buffer | None) -> dict[str, int]:
     flags = {"TL_SCORING": _SCORINGS[scoring], "TL_BIAS": int(bias is not None)}
-    return {**flags, "TL_SCORES": choice.scores, **choice.defines}
+    of_rank = {"TL_LOCAL_EXPERTS": choice.local, "TL_MOE_TP": choice.moe_tp_size}
+    return {**flags, **of_rank, "TL_SCORES": choice.scores, **choice.defines}

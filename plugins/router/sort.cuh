@@ -3,9 +3,11 @@
 // Bytes: 8 * experts a row. Floor: bytes / bandwidth (8,192 rows of 128 experts: 8 MB, 2 us), and latency. A warp a
 // row; the rows of an expert are counted as they come, so that their order is another one each time, which changes no
 // result; the last block lists groups of at most TL_GROUP_ROWS rows. Launch: TL_THREADS threads, a block for every
-// TL_THREADS / 32 rows. Macros: TL_THREADS, TL_GROUP_ROWS, and those of router/chosen.cuh.
+// TL_THREADS / 32 rows. Macros: TL_THREADS, TL_GROUP_ROWS, and those of router/chosen.cuh and
+// router/local.cuh.
 #include "cuda/async.cuh"
 #include "router/chosen.cuh"
+#include "router/local.cuh"
 
 namespace tl {
 
@@ -24,16 +26,16 @@ __device__ __forceinline__ int sum_before(int value, int lane, int& total) {
 // By one warp: where the rows of each expert begin, and their groups. Counts are zero afterwards, for the next step.
 __device__ __forceinline__ void list_groups(int* first, int* list, int* counts, int lane) {
   int rows = 0, groups = 0;
-  for (int base = 0; base < kExperts; base += 32) {
+  for (int base = 0; base < kLocalExperts; base += 32) {
     const int e = base + lane;
     int count = 0, all_rows, all_groups;
-    if (e < kExperts) {
+    if (e < kLocalExperts) {
       count = __ldcg(counts + e);
       counts[e] = 0;
     }
     const int begin = rows + sum_before(count, lane, all_rows);
     int group = groups + sum_before(ceil_div(count, TL_GROUP_ROWS), lane, all_groups);
-    if (e < kExperts) first[e] = begin;
+    if (e < kLocalExperts) first[e] = begin;
     for (int row = 0; row < count; row += TL_GROUP_ROWS, ++group) {
       reinterpret_cast<ExpertRows*>(list + 4)[group] = {e, begin + row, begin + min_of(row + TL_GROUP_ROWS, count), 0};
     }
@@ -44,10 +46,10 @@ __device__ __forceinline__ void list_groups(int* first, int* list, int* counts, 
 
 }  // namespace tl
 
-// `counts` [kExperts + 1] is zero before and after: rows of each expert, and blocks that are done.
+// `counts` [kLocalExperts + 1] is zero before and after: rows of each expert, and blocks that are done.
 extern "C" __global__ void __launch_bounds__(TL_THREADS)
     sort_by_expert(int* ids, int* within, int* first, float* shares, int* list, int* counts, const float* scores,
-                   const float* bias, int rows) {
+                   const float* bias, const tl::RankTable* ranks, int rows) {
   using namespace tl;
   __shared__ int arrived;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -58,17 +60,18 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
     const Chosen chosen(scores + static_cast<u64>(row) * TL_SCORES, bias, lane);
     if (lane < kTopK) {
       const int at = row * kTopK + lane;
-      ids[at] = chosen.expert;
+      const int expert = local_number(chosen.expert, ranks);
+      ids[at] = expert;
       shares[at] = chosen.share;
-      within[at] = atomicAdd(counts + chosen.expert, 1);
+      if (expert >= 0) within[at] = atomicAdd(counts + expert, 1);
     }
   }
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) arrived = atomicAdd(counts + kExperts, 1);
+  if (threadIdx.x == 0) arrived = atomicAdd(counts + kLocalExperts, 1);
   __syncthreads();
   if (arrived != static_cast<int>(gridDim.x) - 1 || warp > 0) return;
   __threadfence();
   list_groups(first, list, counts, lane);
-  if (lane == 0) counts[kExperts] = 0;
+  if (lane == 0) counts[kLocalExperts] = 0;
 }

@@ -67,3 +67,13 @@ def test_tiled_in_four_bits(form: Form, max_rows: int, rows: int) -> None:
     """Of more rows tiles are of fewer columns, because weights are widened for more of them."""
     mixture, machine = Mixture(4, 2, 256, 128, max_rows, "softmax"), Emulator(num_sms=3)
     check_experts(mixture, rows, torch.float16, streamed=False, form=form, machine=machine)
+
+
+@pytest.mark.parametrize(("max_rows", "rows"), [(16, 9), (64, 37)])
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_rank_computes_its_own_experts(max_rows: int, rows: int, rank: int) -> None:
+    """Some rows have none of them, and few have all."""
+    mixture, streamed = Mixture(8, 2, 128, 64, max_rows, "softmax", of_rank=2, rank=rank), max_rows <= 16
+    check_router(mixture, rows, streamed=streamed, machine=Emulator())
+    biased = {"biased": True, "residual": True, "device": SMALL}
+    check_experts(mixture, rows, torch.bfloat16, streamed=streamed, **biased, machine=Emulator(num_sms=3))

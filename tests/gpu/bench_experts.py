@@ -52,7 +52,7 @@ def layer(rows: int, max_rows: int, streamed: bool) -> Layer:
     gate_up, down = weight("gate_up", EXPERTS, 2, INNER, HIDDEN), weight("down", EXPERTS, HIDDEN, INNER)
     x, y = memory("x", room(max_rows, HIDDEN)), memory("y", room(max_rows, HIDDEN))
     of_scores, num_rows, choice = memory("scores", scores), symbol("rows"), mixture.choice
-    last = (of_scores, None, num_rows, max_rows, choice, "normalized_softmax")
+    last = (of_scores, None, None, num_rows, max_rows, choice, "normalized_softmax")
     if streamed:
         hidden = memory("hidden", room(max_rows, TOP_K, INNER))
         first, second = streaming(mixture, DTYPE, H200, form_of(gate_up))

@@ -8,6 +8,7 @@ from tests.gpu.checks import POISON, assert_close
 from tests.gpu.device import Machine
 from tests.gpu.launches import H200
 from tests.gpu.memory import NAMES, Memory
+from tests.gpu.ranks import rank_table
 from tests.gpu.weights import Form, random_weight
 from trtllm_lite.plugins.cuda.grouped import (
     MOST_LISTED_ROWS,
@@ -24,13 +25,17 @@ from trtllm_lite.plugins.launch import Buffer, Device, WeightBuffers, symbol
 from trtllm_lite.plugins.router import cuda as router
 
 EPSILON = 1e-5
+_MOE_TP_SIZE = 2
 _MOST_FIXED_ROWS = 4  # kMostFixedTokens of cuda/fixed_rows.cuh
 _ACTIVATIONS = {False: "silu", True: "swiglu_oai"}
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """The extents of a mixture of experts, and how many rows a program's steps have at most."""
+    """The extents of a mixture of experts, and how many rows a program's steps have at most.
+
+    Of several ranks, pairs of which share out each expert, ``rank`` has so many as ``of_rank`` says.
+    """
 
     experts: int
     top_k: int
@@ -38,22 +43,39 @@ class Mixture:
     inner: int
     max_rows: int
     scoring: str = "normalized_softmax"
+    of_rank: int | None = None
+    rank: int = 0
+
+    @property
+    def local(self) -> int:
+        return self.of_rank or self.experts
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Those of the weights of GroupedGatedLinear and of GroupedLinear."""
-        return (self.experts, 2, self.inner, self.hidden), (self.experts, self.hidden, self.inner)
+        return (self.local, 2, self.inner, self.hidden), (self.local, self.hidden, self.inner)
 
     @property
     def choice(self) -> ExpertChoice:
-        return ExpertChoice(self.experts, self.top_k)
+        return ExpertChoice(self.experts, self.top_k, self.local, _MOE_TP_SIZE)
+
+    def here(self, ids: torch.Tensor) -> torch.Tensor:
+        """The numbers of experts among those of the rank; -1 of another rank's."""
+        local = ids - self.rank // _MOE_TP_SIZE * self.local
+        return torch.where((local >= 0) & (local < self.local), local, -1) if self.of_rank else ids
+
+    def ranks(self, device: str) -> torch.Tensor | None:
+        """What the rank's kernels know of all."""
+        count = _MOE_TP_SIZE * self.experts // self.local
+        table = rank_table(self.rank, 0, 0, [0] * count, [0] * count, 0, 1.0)
+        return table.to(device) if self.of_rank else None
 
 
 class Lists:
     """What Router leaves in memory for products, poisoned at first."""
 
     def __init__(self, mixture: Mixture, memory: Memory, device: str) -> None:
-        rows, top_k, experts = mixture.max_rows, mixture.top_k, mixture.experts
+        rows, top_k, experts = mixture.max_rows, mixture.top_k, mixture.local
 
         def new(name: str, *shape: int, fill: int = -7) -> Buffer:
             return memory(name, torch.full(shape, fill, device=device, dtype=torch.int32))
@@ -97,6 +119,7 @@ def check_router(mixture: Mixture, rows: int, *, streamed: bool, machine: Machin
         scores = random_scores(mixture, rows, machine.device)
         choose(mixture, memory, lists, scores, streamed, machine, bias)
         ids, shares = expected_choice(mixture, scores, bias)
+        ids = mixture.here(ids)
         assert torch.equal(memory.tensors[lists.ids][:rows].long(), ids)
         torch.testing.assert_close(memory.tensors[lists.shares][:rows].double(), shares, rtol=1e-5, atol=1e-7)
         check = _check_chosen if streamed else _check_sorted
@@ -113,7 +136,8 @@ def choose(
     bias: torch.Tensor | None = None,
 ) -> None:
     """Launch the kernel that chooses."""
-    of_rows = (memory("scores", scores), memory.optional("bias", bias), symbol("rows"), mixture.max_rows)
+    ranks = memory.optional("ranks", mixture.ranks(machine.device))
+    of_rows = (memory("scores", scores), memory.optional("bias", bias), ranks, symbol("rows"), mixture.max_rows)
     if streamed:
         launch = router.choose(lists.ids, lists.shares, lists.chosen, *of_rows, mixture.choice, mixture.scoring)
     else:
@@ -124,7 +148,7 @@ def choose(
 
 def _check_chosen(mixture: Mixture, memory: Memory, lists: Lists, ids: torch.Tensor) -> None:
     found = memory.tensors[lists.chosen].cpu()
-    expected = sorted(set(ids.flatten().tolist()))
+    expected = sorted(set(ids.flatten().tolist()) - {-1})
     assert found[0] == len(expected)
     records = found[4 : 4 + 8 * len(expected)].reshape(-1, 8)
     assert records[:, 0].tolist() == expected
@@ -137,10 +161,11 @@ def _check_chosen(mixture: Mixture, memory: Memory, lists: Lists, ids: torch.Ten
 
 def _check_sorted(mixture: Mixture, memory: Memory, lists: Lists, ids: torch.Tensor) -> None:
     _, within, first = (memory.tensors[buffer].cpu().long() for buffer in lists.places)
-    places = first[ids] + within[: len(ids)]
-    assert sorted(places.flatten().tolist()) == list(range(ids.numel()))
-    expert_of_place = torch.empty(ids.numel(), dtype=torch.long)
-    expert_of_place[places.flatten()] = ids.flatten()
+    here = ids >= 0
+    places, num_places = (first[ids] + within[: len(ids)])[here], int(here.sum())
+    assert sorted(places.tolist()) == list(range(num_places))
+    expert_of_place = torch.empty(num_places, dtype=torch.long)
+    expert_of_place[places] = ids[here]
     assert bool((expert_of_place.diff() >= 0).all())
     found = memory.tensors[lists.groups].cpu()
     groups = found[4 : 4 + 4 * int(found[0])].reshape(-1, 4)[:, :3].tolist()
@@ -150,7 +175,7 @@ def _check_sorted(mixture: Mixture, memory: Memory, lists: Lists, ids: torch.Ten
         assert begin < end <= begin + most
         assert bool((expert_of_place[begin:end] == expert).all())
         covered = end
-    assert covered == ids.numel()
+    assert covered == num_places
     assert not memory.tensors[lists.counts].any()
 
 
@@ -210,7 +235,8 @@ def check_experts(
     result = memory.tensors[y]
     assert torch.isnan(result[rows:]).all(), "a row past the last is written"
     # Rows that become whole numbers, a few beside weights of 4 bits with scales alone, have no NaN.
-    if form is None or form.offsets or mixture.max_rows > _MOST_FIXED_ROWS:
+    has_nan = form is None or form.offsets or mixture.max_rows > _MOST_FIXED_ROWS
+    if has_nan and bool((mixture.here(expected_choice(mixture, scores)[0])[-1] >= 0).any()):
         assert torch.isnan(result[rows - 1]).all(), "a row of NaN is lost"
     rounded = torch.uint8 if dtype == torch.bfloat16 else dtype  # features are rounded, and so are their shares
     assert_close(result[: rows - 1], expected, rounded)
@@ -264,8 +290,8 @@ def _expected(
     scores: torch.Tensor,
 ) -> torch.Tensor:
     ids, shares = expected_choice(mixture, scores)
-    y = torch.zeros_like(x)
-    for expert in range(mixture.experts):
+    ids, y = mixture.here(ids), torch.zeros_like(x)
+    for expert in range(mixture.local):
         rows, slots = (ids == expert).nonzero(as_tuple=True)
         gate, up = (x[rows] @ part.double().T for part in gate_up[expert])
         if biases[0] is not None and biases[1] is not None:

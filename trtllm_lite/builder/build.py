@@ -245,7 +245,7 @@ def _fuse(
     if kv_cache_dtype in PLAIN_DTYPES:
         quantized = with_plain_kv_cache(quantized)
     fused = backend.fuse(quantized, checkpoint.config, kv_cache_dtype, limits)
-    check_experts(fused.graph, limits.moe_ep_size, backend.kind)
+    check_experts(fused.graph, limits.moe_ep_size)
     return BuildJob(
         checkpoint=checkpoint,
         graph=fused.graph,

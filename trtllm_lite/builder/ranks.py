@@ -35,13 +35,8 @@ def check_divisible(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:
             raise BuildError(f"{' and '.join(given)}: {problem}; leave one of the two out")
 
 
-def check_experts(fused: ir.Graph, moe_ep_size: int, backend: str) -> None:
+def check_experts(fused: ir.Graph, moe_ep_size: int) -> None:
     """Raise BuildError if the ``fused`` network has no experts that ``moe_ep_size`` runs of ranks could share."""
-    if moe_ep_size > 1 and backend != "cpu":
-        raise BuildError(
-            f"moe_ep_size is {moe_ep_size}: GPU kernels have the experts of all ranks alike, so leave it out, or build "
-            "for --target cpu"
-        )
     counts = {features_of(results(node)["scores"]) for node in fused if node.op_type == "Router"}
     if moe_ep_size > 1 and not counts:
         raise BuildError(f"moe_ep_size is {moe_ep_size}, and the model has no mixtures of experts: leave it out")

@@ -41,6 +41,11 @@ def _list(pointer: Pointer, records: list[tuple], kind: np.dtype) -> None:
     pointer[_HEADER * 4 : _HEADER * 4 + array.nbytes] = array.view(np.uint8)
 
 
+def _check_local(macros: Macros, ranks: Pointer | None) -> None:
+    assert ranks is None
+    assert macros["TL_LOCAL_EXPERTS"] == macros["TL_EXPERTS"]
+
+
 @kernel
 def choose_experts(
     macros: Macros,
@@ -50,9 +55,11 @@ def choose_experts(
     chosen: Pointer,
     scores: Pointer,
     bias: Pointer | None,
+    ranks: Pointer | None,
     rows: int,
 ) -> None:
     assert grid == (1, 1, 1)
+    _check_local(macros, ranks)
     assert rows <= macros["TL_ROWS"]
     found = _choose(macros, scores, bias, rows, ids, shares)
     records = []
@@ -76,8 +83,10 @@ def sort_by_expert(
     counts: Pointer,
     scores: Pointer,
     bias: Pointer | None,
+    ranks: Pointer | None,
     rows: int,
 ) -> None:
+    _check_local(macros, ranks)
     assert grid[0] == -(-rows // (macros["TL_THREADS"] // 32))
     found = _choose(macros, scores, bias, rows, ids, shares)
     experts, most = macros["TL_EXPERTS"], macros["TL_GROUP_ROWS"]

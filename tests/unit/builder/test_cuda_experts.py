@@ -9,12 +9,14 @@ import pytest
 from tests.gguf_writer import write_gguf
 from tests.models import GPU_MOE_FAMILIES, VOCAB_SIZE, save_tiny_model, tiny_model
 from tests.tolerances import MIXTURE_TOLERANCES
-from tests.unit.builder.cuda_engines import lowered_model
+from tests.unit.builder.cuda_engines import LIMITS, lowered_model
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from tests.unit.builder.networks import Shape
 from tests.unit.builder.test_cuda_numerics import check_step, sequences_of
+from trtllm_lite.builder import build_engine
 from trtllm_lite.builder.cuda.planning import Lowered
 from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.plugins.launch import Launch
@@ -90,6 +92,17 @@ def test_the_order_of_sums_is_one_in_deterministic_engines(tmp_path: Path) -> No
         kernels = _kernels(lowered, program.name)
         assert "grouped_linear" not in kernels
         assert kernels.count("grouped_linear_tiled") == 3
+
+
+def test_ranks_list_their_own_experts(tmp_path: Path) -> None:
+    """Which these are the kernels ask the rank, so that all ranks have one plan."""
+    _network("mixtral", tmp_path, num_local_experts=8)
+    sizes = {"tp_size": 4, "moe_ep_size": 2, **LIMITS}
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", target="sm_90", strip_plan=True, **sizes)
+    first, last = (read_engine(tmp_path / "engine" / f"rank{rank}.engine") for rank in (0, 3))
+    assert first.plan == last.plan
+    shapes = {tensor.name: tensor.shape for tensor in first.plan.tensors if tensor.kind == "weight"}
+    assert shapes["layers.0.mlp.experts.gate_up_proj"][:2] == (4, 2)
 
 
 def test_targets_without_tiles_are_refused(tmp_path: Path) -> None:

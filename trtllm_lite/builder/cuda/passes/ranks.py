@@ -24,14 +24,26 @@ def ranks(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Of several ranks, CacheSlots, Embedding, AllReduce and AllGather get the states ``ranks`` and ``rank_flags``.
 
     AllReduce gets ``rank_inbox`` and ``rank_turns``, too. Where ranks meet in NCCL, Embedding alone gets ``ranks``, to
-    know the number of its rank.
+    know the number of its rank. So does a Router of whose experts a rank has some, in either case.
     """
     states = rank_states(program.limits)
     if program.limits.uses_nccl:
-        return [op.with_inputs(**states) if op.kind == "Embedding" else op for op in ops]
-    concerned = {name for name, schema in all_schemas().items() if schema.collective} | {"CacheSlots", "Embedding"}
-    inboxes = {op: _inbox(op, program) for op in ops if op.kind == "AllReduce"}
-    return [op.with_inputs(**states, **inboxes.get(op, {})) if op.kind in concerned else op for op in ops]
+        concerned, inboxes = {"Embedding"}, {}
+    else:
+        concerned = {name for name, schema in all_schemas().items() if schema.collective} | {"CacheSlots", "Embedding"}
+        inboxes = {op: _inbox(op, program) for op in ops if op.kind == "AllReduce"}
+    rewritten = []
+    for op in ops:
+        if op.kind in concerned:
+            rewritten.append(op.with_inputs(**states, **inboxes.get(op, {})))
+        else:
+            rewritten.append(op.with_inputs(ranks=states["ranks"]) if _has_some_experts(op) else op)
+    return rewritten
+
+
+def _has_some_experts(op: Op) -> bool:
+    """Whether ``op`` is a Router, and ranks have some of its experts each."""
+    return op.kind == "Router" and op.attributes["local_experts"] != op.attributes["experts"]
 
 
 def inbox_size(program: ProgramKind) -> int:
