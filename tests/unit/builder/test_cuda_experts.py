@@ -102,7 +102,7 @@ def test_ranks_list_their_own_experts(tmp_path: Path) -> None:
     first, last = (read_engine(tmp_path / "engine" / f"rank{rank}.engine") for rank in (0, 3))
     assert first.plan == last.plan
     shapes = {tensor.name: tensor.shape for tensor in first.plan.tensors if tensor.kind == "weight"}
-    assert shapes["layers.0.mlp.experts.gate_up_proj"][:2] == (4, 2)
+    assert {shape[0] for name, shape in shapes.items() if ".experts." in name} == {4}, shapes
 
 
 def test_targets_without_tiles_are_refused(tmp_path: Path) -> None:
