@@ -51,7 +51,9 @@ def mixtures(engine: EngineFile) -> list[Mixture]:
             case _:
                 continue
         num_experts, (top_k, inner) = weight.shape[0], y.shape[-2:]
-        assert isinstance(num_experts, int) and isinstance(top_k, int) and isinstance(inner, int)
+        assert isinstance(num_experts, int)
+        assert isinstance(top_k, int)
+        assert isinstance(inner, int)
         found.append(Mixture(num_experts * ranks, top_k, inner))
     return found
 
