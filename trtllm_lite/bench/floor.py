@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from trtllm_lite.bench.latency_shape import LatencyShape
+from trtllm_lite.bench.mixtures import is_grouped, mixtures, share_of_experts
 from trtllm_lite.bench.workload import PlannedRequest
 from trtllm_lite.engine.manifest import ModelConfig
 from trtllm_lite.engine.plan import (
@@ -56,7 +57,8 @@ def latency_floors(
     computes for as many parts of the batch as there are stages. Without ceilings only the numbers of bytes are
     reported, of a rank of each stage.
     """
-    weights = [weight_bytes_per_step(engine) for engine in stages]
+    rows = shape.batch_size / min(shape.batch_size, _num_devices(stages))
+    weights = [weight_bytes_per_step(engine, rows) for engine in stages]
     cache = [kv_bytes_per_step(engine, shape) for engine in stages]
     figures: dict[str, Any] = {"weight_bytes_per_step": sum(weights), "kv_bytes_per_step": sum(cache)}
     if ceilings.bandwidth is not None:
@@ -66,7 +68,9 @@ def latency_floors(
     if ceilings.flops is not None:
         floor = _prompts_floor(stages, shape, ceilings.flops)
         if ceilings.bandwidth is not None:
-            floor = max(floor, sum(weights) / ceilings.bandwidth)
+            tokens = shape.batch_size * shape.input_len
+            reading = sum(weight_bytes_per_step(engine, tokens) for engine in stages)
+            floor = max(floor, reading / ceilings.bandwidth)
         figures |= {"floor_time_to_first_token_s": floor, "fraction_of_first_token_floor": floor / first_s}
     return figures
 
@@ -95,7 +99,7 @@ def _prompts_floor(stages: Stages, shape: LatencyShape, flops: float) -> float:
     """Seconds of all prompts, of which a step has one at least, or as much of one as ``max_num_tokens`` allows."""
     limit = stages[0].manifest.limits.max_num_tokens
     steps = max(shape.batch_size, -(-shape.batch_size * shape.input_len // limit))
-    of_one = [prompt_flops(_model_of(engine), shape.input_len, _tp_size(engine)) for engine in stages]
+    of_one = [_prompt_flops(engine, shape.input_len) for engine in stages]
     seconds = _of_devices(stages, [shape.batch_size * operations / flops for operations in of_one])
     return max(seconds) + (sum(seconds) - max(seconds)) / steps  # the others have a step before it or behind
 
@@ -124,9 +128,9 @@ def serving_floor(
     attended = sum((request.output_len - 1) * (request.prompt_len + request.output_len / 2) for request in requests)
     of_stages = []
     for engine in stages:
-        model, cache = _model_of(engine), engine.manifest.kv_cache
+        cache = engine.manifest.kv_cache
         reading = attended * cache.bytes_per_block / cache.tokens_per_block / ceilings.bandwidth
-        prompts = sum(prompt_flops(model, request.prompt_len, _tp_size(engine)) for request in requests)
+        prompts = sum(_prompt_flops(engine, request.prompt_len) for request in requests)
         of_stages.append(prompts / ceilings.flops + steps * _products_floor(engine, batch / groups, ceilings) + reading)
     floor = max(_of_devices(stages, of_stages))
     tokens = sum(request.output_len for request in requests)
@@ -165,11 +169,26 @@ def _received_bytes(engine: EngineFile) -> int:
 def _products_floor(engine: EngineFile, rows: float, ceilings: Ceilings) -> float:
     """Seconds of a decode step without attention: the time to read the weights, or of the products if longer."""
     assert ceilings.bandwidth is not None
-    reading = weight_bytes_per_step(engine) / ceilings.bandwidth
+    reading = weight_bytes_per_step(engine, rows) / ceilings.bandwidth
     if ceilings.flops is None:
         return reading
     model = _model_of(engine)
-    return max(reading, rows * (2 * _layer_weights(model) + _head_flops(model)) / _tp_size(engine) / ceilings.flops)
+    dense = (2 * _layer_weights(model) + _head_flops(model)) / _tp_size(engine)
+    return max(reading, rows * (dense + 2 * _chosen_weights(engine)) / ceilings.flops)
+
+
+def _prompt_flops(engine: EngineFile, length: int) -> float:
+    return prompt_flops(_model_of(engine), length, _tp_size(engine)) + 2 * length * _chosen_weights(engine)
+
+
+def _chosen_weights(engine: EngineFile) -> float:
+    """Elements of a rank's matrices that a row is multiplied with in mixtures, beyond those of the same dense layers.
+
+    Routers and experts that all rows share are not counted.
+    """
+    model, ranks = engine.manifest.model, engine.manifest.mapping.moe_ep_size
+    dense = model.intermediate_size / _tp_size(engine)
+    return sum(3 * model.hidden_size * (one.top_k * one.inner / ranks - dense) for one in mixtures(engine))
 
 
 def prompt_flops(model: ModelConfig, length: int, tp_size: int = 1) -> float:
@@ -188,13 +207,25 @@ def _head_flops(model: ModelConfig) -> int:
     return 2 * model.vocab_size * model.hidden_size
 
 
-def weight_bytes_per_step(engine: EngineFile) -> int:
-    """Bytes of weights that any step must read: all weights but the tables of which a step looks up a few rows."""
+def weight_bytes_per_step(engine: EngineFile, rows: float = 1) -> int:
+    """Bytes of weights that a step of ``rows`` rows must read: all but the tables of which it looks up a few rows.
+
+    Of experts those count that the rows are expected to choose if all are equally likely. Real choices are skewed, and
+    read less.
+    """
     plan = engine.plan
     if isinstance(plan.programs[0].instructions[0], NetworkInstruction):
         return engine.manifest.memory.weights
-    read = {index for instruction in plan.programs[0].instructions for index in _operands(plan, instruction)}
-    return sum(_stored_bytes(engine, plan.tensors[index]) for index in read if plan.tensors[index].kind == "weight")
+    shares: dict[int, float] = {}
+    of_mixtures = {(one.num_experts, one.top_k) for one in mixtures(engine)}
+    chosen = max((share_of_experts(*one, rows) for one in of_mixtures), default=1.0)
+    for instruction in plan.programs[0].instructions:
+        grouped = is_grouped(plan, instruction)
+        for index in _operands(plan, instruction):
+            tensor = plan.tensors[index]
+            if tensor.kind == "weight":
+                shares[index] = chosen if grouped and len(tensor.shape) > 1 else 1.0
+    return round(sum(share * _stored_bytes(engine, plan.tensors[index]) for index, share in shares.items()))
 
 
 def _stored_bytes(engine: EngineFile, tensor: PlanTensor) -> int:

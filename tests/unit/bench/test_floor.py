@@ -33,7 +33,7 @@ def test_a_step_on_a_gpu_reads_all_weights_but_a_table_that_it_looks_up(tied: bo
     sizes = {tensor.name: tensor.max_bytes(plan.symbols) for tensor in plan.tensors if tensor.kind == "weight"}
     table = shape.vocab * shape.hidden * 2
     assert table in sizes.values()
-    engine = EngineFile(Path(), 0, {}, {}, None, plan)  # type: ignore[arg-type] - the manifest has no part in it
+    engine = EngineFile(Path(), 0, {}, {}, MANIFEST, plan)
     assert weight_bytes_per_step(engine) == sum(sizes.values()) - (0 if tied else table)
 
 

@@ -107,6 +107,8 @@ def latency(
     read the weights once (or to compute the products, if that is longer) plus the time to read the KV cache. The floor
     of the first token is the time of its arithmetic, or the time to read the weights if that is longer. Of an engine of
     stages, a token passes all of them, while each computes for a part of the batch; the slowest may hold up the others.
+    Of a mixture of experts, floors count the experts that the rows are expected to choose if all are equally likely: an
+    expectation, not measured; real choices are skewed and read less.
     """
     from trtllm_lite.bench.latency import LatencyBench
     from trtllm_lite.bench.latency_shape import LatencyShape

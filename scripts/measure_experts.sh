@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Measures mixtures of experts (bfloat16 activations, random weights) on one NVIDIA GPU: OUT/latency-qwen3.json and so on.
+#   measure_experts.sh OUT
+# The products are chosen by the timing cache (TIMING_CACHE). Needs trtllm-lite on the PATH, and the cuBLAS that the cache
+# was measured with. BANDWIDTH (GB/s read) and TFLOPS (dense bfloat16) are the measured ceilings of the card.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=${1:?usage: measure_experts.sh OUT}
+cache=${TIMING_CACHE:-configs/timing_caches/nvidia-h200.json}
+ceilings=(--memory_bandwidth "${BANDWIDTH:-4470}" --peak_tflops "${TFLOPS:-789}")
+mkdir -p "$out"
+
+build() {  # MODEL [OPTION]...
+  local model=$1
+  shift
+  trtllm-lite build --model_config "configs/models/$model.json" --strip_plan --target sm_90 \
+    --input_timing_cache "$cache" --max_batch_size 512 --max_input_len 2048 --max_seq_len 4096 --max_num_tokens 8192 \
+    --output_dir "$out/engine" "$@"
+}
+
+throughput() {  # NUM_REQUESTS NAME
+  trtllm-lite bench throughput --engine_dir "$out/engine" "${ceilings[@]}" --skip_tokenizer_init --input_len 1000 \
+    --output_len 1000 --num_requests "$1" --kv_cache_free_gpu_memory_fraction 0.97 --json "$out/throughput-$2.json"
+}
+
+build qwen3-30b-a3b
+trtllm-lite bench latency --engine_dir "$out/engine" "${ceilings[@]}" --batch_size 1,8,64,256 --input_len 128 \
+  --output_len 128 --json "$out/latency-qwen3.json"
+trtllm-lite bench latency --engine_dir "$out/engine" "${ceilings[@]}" --batch_size 1 --input_len 2048 --output_len 8 \
+  --json "$out/latency-qwen3-first.json"
+throughput 512 qwen3
+rm -r "$out/engine"
+
+build qwen3-30b-a3b --kv_cache_dtype fp8
+throughput 768 qwen3-fp8-cache
+rm -r "$out/engine"
+
+build gpt-oss-20b
+trtllm-lite bench latency --engine_dir "$out/engine" "${ceilings[@]}" --batch_size 1,8 --input_len 128 \
+  --output_len 128 --json "$out/latency-gpt-oss.json"
+rm -r "$out/engine"

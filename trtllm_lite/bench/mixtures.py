@@ -1,0 +1,63 @@
+"""The experts of an engine's plan: how many of them the rows of a step choose, and so read."""
+
+from dataclasses import dataclass
+
+from trtllm_lite.engine.plan import (
+    CallInstruction,
+    Instruction,
+    LaunchInstruction,
+    Plan,
+    TensorArgument,
+    TensorMapArgument,
+)
+from trtllm_lite.engine.reader import EngineFile
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A layer's experts: each row has ``top_k`` of ``num_experts``, of which a rank has ``inner`` features of each."""
+
+    num_experts: int
+    top_k: int
+    inner: int
+
+
+def is_grouped(plan: Plan, instruction: Instruction) -> bool:
+    """Whether the matrices that an instruction multiplies with, and their scales and biases, are those of experts."""
+    match instruction:
+        case CallInstruction(op=op):
+            return op in ("GroupedGatedLinear", "GroupedLinear")
+        case LaunchInstruction(kernel=kernel):
+            return plan.kernels[kernel].name.startswith(("grouped_gated_linear", "grouped_linear"))
+    return False
+
+
+def mixtures(engine: EngineFile) -> list[Mixture]:
+    """The mixtures of a step, by the rows [rows, top_k, inner] that their first products make."""
+    plan, ranks = engine.plan, engine.manifest.mapping.moe_ep_size
+    found = []
+    for instruction in plan.programs[0].instructions:
+        match instruction:
+            case CallInstruction(op="GroupedGatedLinear", operands=operands):
+                y, weight = plan.tensors[operands["y"]], plan.tensors[operands["weight"]]
+            case LaunchInstruction(kernel=kernel, args=arguments) if plan.kernels[kernel].name.startswith(
+                "grouped_gated_linear"
+            ):
+                read = [one.tensor for one in arguments if isinstance(one, TensorArgument)]
+                read += [one.tensor_map.tensor for one in arguments if isinstance(one, TensorMapArgument)]
+                tensors = [plan.tensors[index] for index in read]
+                y = next(one for one in tensors if one.kind != "weight" and len(one.shape) == 3)
+                weight = next(one for one in tensors if one.kind == "weight" and len(one.shape) > 1)
+            case _:
+                continue
+        num_experts, (top_k, inner) = weight.shape[0], y.shape[-2:]
+        assert isinstance(num_experts, int)
+        assert isinstance(top_k, int)
+        assert isinstance(inner, int)
+        found.append(Mixture(num_experts * ranks, top_k, inner))
+    return found
+
+
+def share_of_experts(num_experts: int, top_k: int, rows: float) -> float:
+    """The share of ``num_experts`` experts that ``rows`` rows are expected to choose, if all are equally likely."""
+    return 1.0 - (1.0 - top_k / num_experts) ** rows
