@@ -1,0 +1,59 @@
+"""The README's table of mixtures of experts on GPUs, from reports of ``measure_experts.sh``."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from variant_tables import markdown
+
+Report = dict[str, Any]
+MODELS = {"Qwen3MoeForCausalLM": "Qwen3-30B-A3B", "GptOssForCausalLM": "gpt-oss-20b"}
+LEAST_OUTPUT_LEN = 16  # of reports of the time per token, and not of the first one
+
+
+def record_experts(path: Path, directory: Path, commit: str | None) -> None:
+    """Store the reports of ``directory``, instead of those that were known."""
+    reports = [report for file in sorted(directory.glob("*.json")) for report in json.loads(file.read_text())]
+    for report in reports:
+        report["commit"] = commit or report["commit"]
+    path.write_text(json.dumps(reports, indent=1, sort_keys=True) + "\n")
+
+
+def experts_table(path: Path) -> str:
+    """The Markdown of one baseline file; floors are those of experts that are all equally likely."""
+    reports = json.loads(path.read_text())
+    of_latency = [report for report in reports if report["benchmark"] == "latency"]
+    rows = [_latency_row(report) for report in of_latency]
+    rows += [_throughput_row(report) for report in reports if report["benchmark"] == "throughput"]
+    first = of_latency[0]
+    return (
+        f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}, commit "
+        f"{str(first['commit'])[:10]}; random weights and prompts. The floor of a token is the time to read the "
+        "weights and the KV cache once, of the experts those that so many rows choose if all are equally likely "
+        f"({first['terms']['memory_bandwidth']:,.0f} GB/s).\n\n"
+        f"{markdown(['', 'measured', 'its floor', 'reached'], rows)}\n\n"
+        "Measured by `bash scripts/measure_experts.sh OUT`.\n"
+    )
+
+
+def _model(report: Report) -> str:
+    engine = report["engine"]
+    weights = engine["dtype"] if engine["qformat"] == "full_prec" else engine["qformat"]
+    return f"{MODELS[engine['architecture']]} shape, {weights}"
+
+
+def _latency_row(report: Report) -> list[str]:
+    figures, shape = report["figures"], report["shape"]
+    if shape["output_len"] < LEAST_OUTPUT_LEN:
+        time, floor = figures["time_to_first_token_s"], figures["floor_time_to_first_token_s"]
+        title = f"{_model(report)}, first token, prompt of {shape['input_len']:,}"
+    else:
+        time, floor = figures["inter_token_latency_s"], figures["floor_inter_token_latency_s"]
+        title = f"{_model(report)}, time per token, batch {shape['batch_size']}"
+    return [title, f"{time * 1e3:.2f} ms", f"{floor * 1e3:.2f} ms", f"{floor / time:.0%}"]
+
+
+def _throughput_row(report: Report) -> list[str]:
+    shape, cache = report["shape"], report["engine"]["kv_cache_dtype"]
+    title = f"{_model(report)}, {shape['input_len']} in, {shape['output_len']} out, {shape['num_requests']} requests"
+    return [f"{title}, {cache} KV cache", f"{report['figures']['output_tokens_per_s']:,.0f} tok/s", "", ""]
