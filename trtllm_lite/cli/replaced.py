@@ -223,7 +223,7 @@ _NO_CODE = "code that comes with a model is never run; leave it out"
 SERVE = _merge(
     [
         _EVERYWHERE,
-        _same("ep_size data_parallel_size", _DIVIDED, ("1",)),
+        _same("data_parallel_size", _DIVIDED, ("1",)),
         _same("gpu_memory_utilization", "use --kv_cache_free_gpu_memory_fraction, a share of what weights leave free"),
         _same("kv_cache_memory_bytes", "use --max_tokens_in_paged_kv_cache"),
         _same("scheduling_policy", "requests with a greater priority always come first", harmless=True),
