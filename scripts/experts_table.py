@@ -1,4 +1,4 @@
-"""The README's table of mixtures of experts on GPUs, from reports of ``measure_experts.sh``."""
+"""The README's table of mixtures of experts on GPUs, from such reports as ``measure_experts.sh`` makes."""
 
 import json
 from pathlib import Path
@@ -26,13 +26,15 @@ def experts_table(path: Path) -> str:
     rows = [_latency_row(report) for report in of_latency]
     rows += [_throughput_row(report) for report in reports if report["benchmark"] == "throughput"]
     first = of_latency[0]
+    lengths = f"{first['shape']['input_len']} tokens in, {first['shape']['output_len']} out"
     return (
         f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}, commit "
         f"{str(first['commit'])[:10]}; random weights and prompts. The floor of a token is the time to read the "
         "weights and the KV cache once, of the experts those that so many rows choose if all are equally likely "
         f"({first['terms']['memory_bandwidth']:,.0f} GB/s).\n\n"
         f"{markdown(['', 'measured', 'its floor', 'reached'], rows)}\n\n"
-        "Measured by `bash scripts/measure_experts.sh OUT`.\n"
+        f"Measured by `trtllm-lite bench latency` ({lengths}) and `bench throughput`; `bash scripts/measure_experts.sh "
+        "OUT` runs both.\n"
     )
 
 

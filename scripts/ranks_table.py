@@ -43,10 +43,10 @@ def shapes_table(path: Path, bandwidth: float) -> str:
         floor = (figures["weight_bytes_per_step"] + figures["kv_bytes_per_step"]) / bandwidth / 1e9
         time = figures["inter_token_latency_s"]
         shape = f"{_model(engine)}, {engine['tp_size']} GPUs"
-        cells = [f"{time * 1e3:.2f} ms", f"{floor * 1e3:.2f} ms", f"{floor / time:.0%}"]
+        cells = [f"{time * 1e3:.2f} ms", f"{floor * 1e3:.2f} ms", f"{floor / time:.0%}", str(report["commit"])[:10]]
         rows.append([shape, str(report["shape"]["batch_size"]), *cells])
     rows.sort(key=lambda row: (row[0].startswith("70B"), row[0], int(row[1])))
-    return markdown(["Llama-3.1 shape", "batch", "time per token", "its floor", "reached"], rows)
+    return markdown(["Llama-3.1 shape", "batch", "time per token", "its floor", "reached", "commit"], rows)
 
 
 def cards_table(path: Path) -> str:
@@ -58,12 +58,12 @@ def cards_table(path: Path) -> str:
     for report in reports:
         engine, shape, cards = report["engine"], report["shape"], _num_cards(report)
         rate = report["figures"]["output_tokens_per_s"]
-        of_card = [f"{rate / cards:,.0f} tok/s", f"{rate / cards / alone:.0%}"]
+        of_card = [f"{rate / cards:,.0f} tok/s", f"{rate / cards / alone:.0%}", str(report["commit"])[:10]]
         model = f"{_model(engine)}, {engine['kv_cache_dtype']} KV cache"
         rows.append([model, str(cards), str(shape["num_requests"]), f"{rate:,.0f} tok/s", *of_card])
     shape = reports[0]["shape"]
     what = f"{shape['input_len']} in, {shape['output_len']} out"
-    return markdown([what, "GPUs", "requests", "all", "a card", "of one alone"], rows) + "\n\n"
+    return markdown([what, "GPUs", "requests", "all", "a card", "of one alone", "commit"], rows) + "\n\n"
 
 
 def _of_benchmark(path: Path, benchmark: str) -> list[Report]:

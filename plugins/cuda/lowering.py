@@ -4,9 +4,15 @@
 add operands that the schemas do not know. Products have those of operations that their kernels do in a prologue or an
 epilogue:
 
-- ``x_norm``: the weight of an RMS norm of x; ``x_norm_epsilon`` is an attribute (Linear, GatedLinear, PagedAttention);
-- ``residual``: rows that are added to the result (Linear);
+- ``x_norm``: the weight of an RMS norm of x; ``x_norm_epsilon`` is an attribute (Linear, GatedLinear, PagedAttention,
+  Router, GroupedGatedLinear);
+- ``residual``: rows that are added to the result (Linear, GroupedLinear);
 - PagedAttention has ``x``, ``weight`` and maybe ``bias`` instead of ``qkv`` where a kernel may compute these rows, too.
+
+Router has outputs that GroupedGatedLinear and GroupedLinear read (``chosen_experts.cuh``): ``chosen`` in programs of a
+few rows, where GroupedGatedLinear multiplies with ``shares``; else ``within``, ``first`` and ``groups``, counted in the
+state ``counts``. Its weight is two terms of 16 bits, its bias ``score_bias``. All three have the attributes ``experts``,
+``local_experts`` and ``moe_tp_size``; the Router of a rank that has some of the experts has the state ``ranks``.
 
 Programs with adapters have LowRank before a product, which has its rows as ``added`` (Linear, GatedLinear), or as its
 ``residual`` if LowRank has that of the product. LowRank has the step inputs ``adapter_rows`` and ``adapter_ends``.

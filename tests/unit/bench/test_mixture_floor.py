@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.builder.cuda_engines import lowered_model
-from tests.unit.builder.test_cuda_experts import EXTENTS, _network
+from tests.unit.builder.test_cuda_experts import EXTENTS, network_of
 from tests.unit.engine.samples import MANIFEST
 from trtllm_lite.bench.floor import weight_bytes_per_step
 from trtllm_lite.bench.mixtures import mixtures, share_of_experts
@@ -16,7 +16,7 @@ from trtllm_lite.engine.reader import EngineFile
 
 
 def _engine(directory: Path, **mapping: int) -> EngineFile:
-    lowered = lowered_model(_network("qwen3_moe", directory), "bfloat16")
+    lowered = lowered_model(network_of("qwen3_moe", directory), "bfloat16")
     names = {specialised: f"{number:064x}" for specialised, number in lowered.kernels().items()}
     manifest = replace(MANIFEST, mapping=RankMapping(**mapping))
     return EngineFile(Path(), 0, {}, {}, manifest, make_plan(lowered, names))

@@ -36,7 +36,7 @@ SEED, SEEDS = 9, {"gpt_oss": 10}
 CACHE = Shape(layers=3, kv_heads=2, head_dim=16, vocab=VOCAB_SIZE, max_seq=48)
 
 
-def _network(family: str, directory: Path, dtype: str = "bfloat16", **changes: Any) -> ir.Model:
+def network_of(family: str, directory: Path, dtype: str = "bfloat16", **changes: Any) -> ir.Model:
     save_tiny_model(
         family, directory / "model", seed=SEEDS.get(family, SEED), **{**EXTENTS, **SHAPES[family], **changes}
     )
@@ -52,7 +52,7 @@ def _kernels(lowered: Lowered, program: str) -> list[str]:
 @pytest.mark.parametrize("family", GPU_MOE_FAMILIES)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_programs_compute_the_networks_logits(family: str, dtype: str, tmp_path: Path) -> None:
-    model = _network(family, tmp_path, dtype)
+    model = network_of(family, tmp_path, dtype)
     card = CudaInterpreter(lowered_model(model, dtype))
     state = sequences_of(CACHE, card)
     for lens in ([31, 1, 4], [1, 1, 1], [1, 6, 2], [1, 1, 1]):
@@ -77,7 +77,7 @@ def test_experts_of_files_stay_in_4_bits(kinds: str, tmp_path: Path) -> None:
 
 def test_a_few_rows_take_no_more_than_four_kernels(tmp_path: Path) -> None:
     """Norms are in prologues, and the residual stream in the epilogue of the last product."""
-    lowered = lowered_model(_network("qwen3_moe", tmp_path, vocab_size=400), "bfloat16")
+    lowered = lowered_model(network_of("qwen3_moe", tmp_path, vocab_size=400), "bfloat16")
     kernels = _kernels(lowered, "decode_4")
     layer = ["linear", "choose_experts", "grouped_gated_linear", "grouped_linear"]
     first = kernels.index("choose_experts") - 1
@@ -87,7 +87,7 @@ def test_a_few_rows_take_no_more_than_four_kernels(tmp_path: Path) -> None:
 
 
 def test_the_order_of_sums_is_one_in_deterministic_engines(tmp_path: Path) -> None:
-    lowered = lowered_model(_network("qwen3_moe", tmp_path, vocab_size=400), "bfloat16", deterministic=True)
+    lowered = lowered_model(network_of("qwen3_moe", tmp_path, vocab_size=400), "bfloat16", deterministic=True)
     for program in lowered.programs:
         kernels = _kernels(lowered, program.name)
         assert "grouped_linear" not in kernels
@@ -96,7 +96,7 @@ def test_the_order_of_sums_is_one_in_deterministic_engines(tmp_path: Path) -> No
 
 def test_ranks_list_their_own_experts(tmp_path: Path) -> None:
     """Which these are the kernels ask the rank, so that all ranks have one plan."""
-    _network("mixtral", tmp_path, num_local_experts=8)
+    network_of("mixtral", tmp_path, num_local_experts=8)
     sizes = {"tp_size": 4, "moe_ep_size": 2, **LIMITS}
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", target="sm_90", strip_plan=True, **sizes)
     first, last = (read_engine(tmp_path / "engine" / f"rank{rank}.engine") for rank in (0, 3))
@@ -108,9 +108,9 @@ def test_ranks_list_their_own_experts(tmp_path: Path) -> None:
 def test_targets_without_tiles_are_refused(tmp_path: Path) -> None:
     message = r"products with experts of more than 16 rows are for sm_90a, not sm_80: build for sm_90 or for cpu"
     with pytest.raises(BuildError, match=message):
-        lowered_model(_network("mixtral", tmp_path), "bfloat16", "sm_80")
+        lowered_model(network_of("mixtral", tmp_path), "bfloat16", "sm_80")
 
 
 def test_features_of_no_whole_vectors_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"its experts have 64 features in and 36 out, .* expected multiples of 8"):
-        lowered_model(_network("qwen3_moe", tmp_path, moe_intermediate_size=36), "bfloat16")
+        lowered_model(network_of("qwen3_moe", tmp_path, moe_intermediate_size=36), "bfloat16")
