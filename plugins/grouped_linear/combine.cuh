@@ -1,8 +1,9 @@
-// y[row] = the sum over slots of share * the sorted row that the row's expert of that slot has made [+ residual[row]].
+// y[row] = the sum over slots of [share *] the sorted row that the row's expert of that slot has made [+
+// residual[row]].
 //
 // Bytes: 2*N*(top_k + 1) a row. Floor: bytes / bandwidth. A block a row; sums are float32, by slots, rounded once.
-// Launch: TL_THREADS threads. Macros: TL_OUT (features, a multiple of 8), TL_THREADS, TL_RESIDUAL (0 or 1), TL_FP16,
-// and those of cuda/chosen_experts.cuh.
+// Launch: TL_THREADS threads. Macros: TL_OUT (features, a multiple of 8), TL_THREADS, TL_RESIDUAL and TL_SHARES (0 or
+// 1), TL_FP16, and those of cuda/chosen_experts.cuh.
 #include "cuda/async.cuh"
 #include "cuda/chosen_experts.cuh"
 
@@ -21,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
 #pragma unroll
   for (int slot = 0; slot < kTopK; ++slot) {
     from[slot] = places.of(row, slot);
-    share[slot] = shares[row * kTopK + slot];
+    share[slot] = TL_SHARES != 0 ? shares[row * kTopK + slot] : 1.0f;
   }
   for (int i = threadIdx.x; i < kVectors; i += TL_THREADS) {
     float sums[8] = {};

@@ -25,6 +25,7 @@ WITHOUT_HEAD_DIM = (
 )
 EXPERT_SHAPES: dict[str, dict[str, Any]] = {
     "granitemoe": {"shared_intermediate_size": 80},
+    "llama4": {"intermediate_size": 48, "intermediate_size_mlp": 80},
     "qwen2_moe": {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80},
     "qwen3_moe": {"moe_intermediate_size": 48},
 }
