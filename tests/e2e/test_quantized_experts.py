@@ -10,11 +10,11 @@ import onnx_ir as ir
 import pytest
 from click.testing import CliRunner
 
-from tests.e2e.test_generate import TINY_LIMITS, check_greedy, generate, random_prompts
+from tests.e2e.test_generate import TINY_LIMITS, check_greedy, expected_logits, generate, random_prompts
 from tests.e2e.test_quantize import TEXT, feeds_of, logits
 from tests.e2e.test_tensor_parallel import LIMITS, checkpoint_of, opened, two_steps
-from tests.models import GROUP_SIZE, MOE_FAMILIES, quantize_experts, save_tiny_model
-from tests.tolerances import assert_close
+from tests.models import GROUP_SIZE, MOE_FAMILIES, quantize_experts, round_matrices, save_tiny_model
+from tests.tolerances import GPU_TOLERANCES, assert_close
 from tests.unit.quantize.made_up import made_up
 from trtllm_lite.builder import Checkpoint, build_engine, open_checkpoint
 from trtllm_lite.builder.graph import nodes_of, operands
@@ -70,6 +70,20 @@ def test_engines_compute_with_rounded_experts(family: str, qformat: str, sizes: 
     outputs = generate(ModelRunner.from_dir(tmp_path / "engine"), prompts, 6)
     for prompt, (tokens, found) in zip(prompts, outputs, strict=True):
         check_greedy(model, prompt, tokens, found)
+
+
+@pytest.mark.parametrize("qformat", ["fp8_wo", "int8_wo", "int4_wo"])
+def test_engines_of_16_bits(qformat: str, tmp_path: Path) -> None:
+    """Whose products round activations to 16 bits, too, on CPUs that have a unit for such, as GPUs do."""
+    model = save_tiny_model("qwen2_moe", tmp_path / "model", **EVEN)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
+    source = quantized(open_checkpoint(tmp_path / "checkpoint"), experts_alone(qformat))
+    build_engine(source, tmp_path / "engine", **TINY_LIMITS)
+    quantize_experts(round_matrices(model, "bfloat16"), qformat)
+    prompts = random_prompts(6, 4)
+    outputs = generate(ModelRunner.from_dir(tmp_path / "engine"), prompts, 6)
+    for prompt, (tokens, found) in zip(prompts, outputs, strict=True):
+        assert_close(found, expected_logits(model, prompt, tokens), "bfloat16", table=GPU_TOLERANCES)
 
 
 @pytest.mark.parametrize("qformat", sorted(SCHEMES))

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, FineGrainedFP8Config, PreTrainedM
 
 from tests.e2e.test_generate import TINY_LIMITS, check_greedy, generate, random_prompts
 from tests.e2e.test_tensor_parallel import LIMITS, opened, two_steps
+from tests.gguf_writer import dequantized, write_gguf
 from tests.models import tiny_model
 from tests.onnx_runner import OnnxRunner
 from tests.quantized_writer import LAYOUTS, write_quantized
@@ -97,6 +98,21 @@ def test_ranks_have_parts_of_the_blocks(layout: str, mapping: dict[str, int], tm
     one, many = (two_steps(opened(tmp_path / name)) for name in ("one", "many"))
     for expected, found in zip(one, many, strict=True):
         assert_close(found, expected)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("Q8_0", "INT8"), ("Q4_0", "INT4"), ("Q5_1", "INT8")])
+def test_gguf_files_keep_their_blocks(kind: str, dtype: str, tmp_path: Path) -> None:
+    kinds = {f"ffn_{name}_exps": kind for name in ("gate", "up", "down")}
+    model = tiny_model("mixtral", **{**OF_MIXTRAL, "num_hidden_layers": 1})
+    convert_checkpoint(str(write_gguf(model, tmp_path / "m.gguf", kinds)), tmp_path / "checkpoint", "float32")
+    fused, _ = run_passes(load_network(tmp_path / "checkpoint"))
+    for op_type, features in (("GroupedGatedLinear", 128), ("GroupedLinear", 192)):
+        (node,) = nodes_of(fused.graph, op_type, DOMAIN)
+        given = operands(node)
+        assert given["weight"].dtype == ir.DataType[dtype]
+        assert given["weight_scale"].shape[-1] == features // 32
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", **TINY_LIMITS)
+    check_engine(dequantized(model, kinds), tmp_path / "engine")
 
 
 def test_fp8_in_tiles_is_what_transformers_expands(tmp_path: Path) -> None:
