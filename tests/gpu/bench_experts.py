@@ -77,14 +77,14 @@ def layer(shape: str, form: Form, rows: int, max_rows: int, streamed: bool) -> L
 
     x, y = memory("x", room(max_rows, width)), memory("y", room(max_rows, width))
     of_scores, num_rows, choice = memory("scores", scores), symbol("rows"), mixture.choice
-    last = (of_scores, None, None, num_rows, max_rows, choice, "normalized_softmax")
+    last = router.Scores(of_scores, num_rows, max_rows, choice, router.Scoring("normalized_softmax"))
     if streamed:
         hidden = memory("hidden", room(max_rows, top_k, inner))
         first, second = streaming(mixture, DTYPE, H200, form_of(gate_up))
         norm = memory("norm", torch.ones(width, device="cuda")), 1e-6
         of_gated = (hidden, x, gate_up, lists.chosen, lists.shares, num_rows, first, choice)
         launches = {
-            "choose": router.choose(lists.ids, lists.shares, lists.chosen, *last),
+            "choose": router.choose(lists.ids, lists.shares, lists.chosen, last),
             "gated": gated.stream(*of_gated, activation="silu", norm=norm),
             "summed": summed.stream(y, hidden, down, lists.chosen, num_rows, second, choice, x),
         }
@@ -94,7 +94,7 @@ def layer(shape: str, form: Form, rows: int, max_rows: int, streamed: bool) -> L
     hidden = memory("hidden", room(count, inner))
     rows_of_x, results = memory("sx", room(count, width)), memory("sy", room(count, width))
     launches = {
-        "sort": router.sort(*lists.places, lists.shares, lists.groups, lists.counts, *last),
+        "sort": router.sort(*lists.places, lists.shares, lists.groups, lists.counts, last),
         "rows": gated.sort_rows(rows_of_x, x, *lists.places, num_rows, choice),
         "gated": gated.tiled(hidden, rows_of_x, gate_up, lists.groups, how, activation="silu"),
         "summed": summed.tiled(results, hidden, down, lists.groups, how),

@@ -33,6 +33,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"moe_intermediate_size": 48, "head_dim": 16},  # of 9 experts
     "granitemoe": {"shared_intermediate_size": 80, "num_local_experts": 5},
     "gpt_oss": {"head_dim": 16},
+    "llama4": {"head_dim": 16, "intermediate_size": 48, "intermediate_size_mlp": 80},
 }
 # Of models in which no choice of an expert is so close that rounding changes it.
 SEED, SEEDS = 9, {"gpt_oss": 10}
