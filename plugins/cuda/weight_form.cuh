@@ -23,11 +23,14 @@ constexpr WeightForm kWeightForm = static_cast<WeightForm>(TL_WEIGHT_FORM);
 __host__ __device__ constexpr bool is_short_integer(WeightForm form) {
   return form == WeightForm::kInt4 || form == WeightForm::kUint4;
 }
+__host__ __device__ constexpr bool is_small_float(WeightForm form) {
+  return form == WeightForm::kE4m3 || form == WeightForm::kE2m1;
+}
 __host__ __device__ constexpr bool has_four_bits(WeightForm form) {
   return is_short_integer(form) || form == WeightForm::kE2m1;
 }
 __host__ __device__ constexpr bool has_blocks(WeightForm form) {
-  return has_four_bits(form) || form == WeightForm::kE4m3;
+  return is_short_integer(form) || is_small_float(form);
 }
 __host__ __device__ constexpr int bits_of(WeightForm form) {
   return form == WeightForm::k16Bits ? 16 : has_four_bits(form) ? 4 : 8;
@@ -55,21 +58,20 @@ struct BlockNumbers {
   const void* offset;
 };
 
-// A number in shared memory.
-__device__ __forceinline__ float load_number(u32 address) {
+// The bits of a number in shared memory, and the number that they are: who converts them at once waits for the load.
+__device__ __forceinline__ u32 load_number_bits(u32 address) {
+  if constexpr (kNumberType == NumberType::kFloat32) return __float_as_uint(load_shared_float(address));
+  u16 bits;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(address) : "memory");
+  return bits;
+}
+__device__ __forceinline__ float number_of(u32 bits) {
+  if constexpr (kNumberType == NumberType::kFloat32) return __uint_as_float(bits);
+  if constexpr (kNumberType == NumberType::kBFloat16) return __uint_as_float(bits << 16);
   float number;
-  if constexpr (kNumberType == NumberType::kFloat32) {
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(number) : "r"(address) : "memory");
-  } else {
-    u16 bits;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(address) : "memory");
-    if constexpr (kNumberType == NumberType::kFloat16) {
-      asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(bits));
-    } else {
-      number = __uint_as_float(static_cast<u32>(bits) << 16);
-    }
-  }
+  asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(static_cast<u16>(bits)));
   return number;
 }
+__device__ __forceinline__ float load_number(u32 address) { return number_of(load_number_bits(address)); }
 
 }  // namespace tl

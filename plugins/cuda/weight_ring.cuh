@@ -31,6 +31,7 @@ struct Ring {
   static constexpr int kItemBytes = kByteRows ? 1 : 2;  // of x
   static constexpr int kProductK = 32 / kItemBytes;     // elements of a row that one product of fragments takes
   static constexpr int kPieceK = 256 / kWeightBits;     // and those of a load of a fragment, 32 bytes of each row
+  static constexpr bool kXTravels = kStageX;
   static constexpr int kSplits = 1, kTokens = kTokens_, kStageK = kStageK_, kTilesPerStage = kTilesPerStage_;
   static constexpr int kProducers = 1;
   static constexpr int kStageRows = kRowsPerTile * kTilesPerStage;
