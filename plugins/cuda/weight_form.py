@@ -72,6 +72,11 @@ class WeightForm:
         return 0 if self.blocks is None else elements // self.blocks.size * self.blocks.bytes_per_block
 
     @property
+    def is_float(self) -> bool:
+        """Whether elements are floating-point numbers, fewer bits than those of x."""
+        return self.in_blocks and not self.whole_rows
+
+    @property
     def widened(self) -> bool:
         """Whether tiled kernels make elements of x's type of it before they multiply."""
         return self.weight_bits < 8 * self.x_bytes

@@ -1,5 +1,5 @@
 // Weights of eight or four bits in tiles of 16-bit elements: one warp brings them into a ring of their own as they are
-// stored, with the numbers of their blocks, and two groups of three make steps of them for wgmma in turns: while one
+// stored, with the numbers of their blocks, and two groups of others make steps of them for wgmma in turns: while one
 // waits for its stores, the other computes.
 //
 // A raw stage is 128 bytes of each of the tile's rows: the copy engine and the memory want that much, and it makes two
@@ -13,7 +13,7 @@
 namespace tl {
 
 // Of a warpgroup's register file, consumers get what the others leave.
-constexpr int kOtherRegisters = 56, kConsumerRegisters = kTileRows == 64 ? 240 : 200;
+constexpr int kOtherRegisters = kManyWideners ? 88 : 56, kConsumerRegisters = kTileRows == 64 ? 240 : 200;
 
 // Stages of weights as they are stored, behind the stages of steps: weights | numbers; barriers behind those of steps.
 struct RawRing {
@@ -123,7 +123,7 @@ struct Widener {
   static constexpr int kPieceK = 128 / bits_of(kWeightForm);
   static constexpr int kTogether = kWideners / kWidenerGroups;
   static constexpr int kTurns = ceil_div(kTileColumns, kTogether* kRows),
-                       kAhead = 3;  // turns that are loaded at a time
+                       kAhead = kManyWideners ? 4 : 3;  // turns that are loaded at a time
   static constexpr u32 kTurnBytes = kTogether * kRows * kBlockRowBytes;
 
   __device__ __forceinline__ static u32 place(int row, int piece) {
