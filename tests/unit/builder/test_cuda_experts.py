@@ -64,15 +64,14 @@ def test_programs_compute_the_networks_logits(family: str, dtype: str, tmp_path:
 
 
 @pytest.mark.parametrize("kinds", ["Q4_0 Q4_0 Q4_0", "Q4_1 Q4_1 Q4_1", "Q4_0 Q4_0 Q8_0"])
-def test_experts_of_files_stay_in_4_bits(kinds: str, tmp_path: Path) -> None:
-    """But bytes become 16 bits."""
+def test_experts_of_files_stay_as_they_are(kinds: str, tmp_path: Path) -> None:
     names = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
     model = tiny_model("mixtral", seed=SEED, **{**EXTENTS, "intermediate_size": 128, "head_dim": 16})
     write_gguf(model, tmp_path / "m.gguf", dict(zip(names, kinds.split(), strict=True)))
     convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "bfloat16")
     network = load_network(tmp_path / "checkpoint")
     lowered = lowered_model(network, "bfloat16")
-    assert [item.choice.split()[0] for item in lowered.expansions] == ["int8"] * 3 * kinds.count("Q8_0")
+    assert not lowered.expansions
     card = CudaInterpreter(lowered)
     state = sequences_of(CACHE, card)
     for lens in ([31, 1, 4], [1, 1, 1], [1, 6, 2]):
