@@ -43,6 +43,14 @@ def test_streamed(form: Form, tokens: int, rows: int) -> None:
     check_streamed(form, 56, 320, tokens, rows, dtype, config=config_of(form, 128, 1), **more)
 
 
+@pytest.mark.parametrize("stream_x", [False, True])
+@pytest.mark.parametrize("form", [Form("float8_e4m3fn", 512), Form("int4", 128)], ids=str)
+def test_one_warp_copies_long_rows(form: Form, stream_x: bool) -> None:
+    stage_k, device = 1024 * 8 // weight_form_of(form).weight_bits, Device("sm_90a", 96 * 1024)
+    config = config_of(form, stage_k, 1, stream_x)
+    check_streamed(form, 40, 2560, 2, 2, torch.bfloat16, config=config, device=device, machine=Emulator())
+
+
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_x_may_travel_with_the_weights(form: Form) -> None:
     config = config_of(form, 64, 2, True)
