@@ -5,14 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.test_quantized_experts import even
 from tests.unit.builder.cuda_engines import lowered_model
 from tests.unit.builder.test_cuda_experts import EXTENTS, network_of
 from tests.unit.engine.samples import MANIFEST
 from trtllm_lite.bench.floor import weight_bytes_per_step
 from trtllm_lite.bench.mixtures import mixtures, share_of_experts
+from trtllm_lite.builder import build_engine
 from trtllm_lite.builder.cuda.planning import make_plan
 from trtllm_lite.engine.manifest import RankMapping
-from trtllm_lite.engine.reader import EngineFile
+from trtllm_lite.engine.reader import EngineFile, read_engine
+from trtllm_lite.quantize.network import Recipe, quantize_network
 
 
 def _engine(directory: Path, **mapping: int) -> EngineFile:
@@ -38,6 +41,23 @@ def test_a_step_reads_the_experts_that_its_rows_are_expected_to_choose(tmp_path:
     assert many - few == pytest.approx((shares[1] - shares[0]) * all_experts, abs=1)
     everything = weight_bytes_per_step(engine, 1e6)
     assert everything - few == pytest.approx((1 - shares[0]) * all_experts, abs=1)
+
+
+def test_bytes_and_scales_of_rounded_experts_count(tmp_path: Path) -> None:
+    """Of six experts of three matrices [64, 64] in each of two layers."""
+    checkpoint = even(tmp_path, moe_intermediate_size=64)
+    limits = {"max_batch_size": 2, "max_seq_len": 32}
+    stored = {"full_prec": 4 * 64 * 64, "fp8_wo": 64 * 64 + 4 * 64, "int4_wo": 64 * 64 // 2 + 2 * 64 * 64 // 16}
+    for qformat, down in stored.items():
+        recipe = Recipe(overrides=(("*.experts.down_proj", qformat),), group_size=16)
+        network, _ = quantize_network(checkpoint.model, recipe) if qformat != "full_prec" else (checkpoint.model, [])
+        build_engine(replace(checkpoint, model=network), tmp_path / qformat, **limits)
+        engine = read_engine(tmp_path / qformat)
+        one, everything = (weight_bytes_per_step(engine, rows) for rows in (1, 1e6))
+        (mixture, _) = mixtures(engine)
+        others = 4 * 2 * 64 * 64
+        share = 1 - mixture.top_k / mixture.num_experts
+        assert everything - one == pytest.approx(share * 2 * 6 * (down + others), abs=1)
 
 
 def test_a_rank_has_a_part_of_the_experts(tmp_path: Path) -> None:
