@@ -78,7 +78,7 @@ def layer(shape: str, form: Form, rows: int, max_rows: int, streamed: bool) -> L
 
     x, y = memory("x", room(max_rows, width)), memory("y", room(max_rows, width))
     of_scores, num_rows, choice = memory("scores", scores), symbol("rows"), mixture.choice
-    last = router.Scores(of_scores, num_rows, max_rows, choice, router.Scoring("normalized_softmax"))
+    last = router.Scores(of_scores, num_rows, max_rows, choice, router.Scoring("normalized_softmax"), lists.tally)
     if streamed:
         hidden = memory("hidden", room(max_rows, top_k, inner))
         first, second = streaming(mixture, DTYPE, H200, form_of(gate_up))

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
@@ -136,3 +137,36 @@ def test_targets_without_tiles_are_refused(tmp_path: Path) -> None:
 def test_features_of_no_whole_vectors_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"its experts have 64 features in and 36 out, .* expected multiples of 8"):
         lowered_model(network_of("qwen3_moe", tmp_path, moe_intermediate_size=36), "bfloat16")
+
+
+def test_rows_of_padding_choose_no_experts_and_count_nowhere(tmp_path: Path) -> None:
+    """Each program counts in the same places, and the other rows come out as without padding."""
+    model = network_of("qwen3_moe", tmp_path)
+    alone, padded = (CudaInterpreter(lowered_model(model, "bfloat16")) for _ in range(2))
+    layers, experts, top_k = 3, 9, 4
+    assert len(alone.plan.tallies) == layers
+    spare = alone.plan.symbols["num_blocks"]
+    for card, rows in ((alone, 3), (padded, 4)):
+        tables = np.full((rows, card.plan.symbols["max_blocks_per_seq"]), spare, np.int32)
+        tables[:3, 0] = range(3)
+        card.caches = {i: np.zeros(len(cache) + len(cache) // spare, np.uint8) for i, cache in card.caches.items()}
+        inputs = {
+            "token_ids": np.array([5, 6, 7, 0][:rows], np.int32),
+            "token_slots": np.full(rows, -1, np.int32),
+            "position_ids": np.zeros(rows, np.int32),
+            "cu_seqlens": np.arange(rows + 1, dtype=np.int32),
+            "past_lens": np.zeros(rows, np.int32),
+            "logits_indices": np.arange(rows, dtype=np.int32),
+            "sample_slots": np.full(rows, -1, np.int32),
+            "block_tables": tables,
+        }
+        logits = card.step(inputs, "decode_4")[:3]
+        tallies = [card.memory["state"][card.plan.tensors[i].offset :][: 8 * (experts + 3)] for i in card.plan.tallies]
+        for tally in tallies:
+            counts = tally.view(np.int64)
+            assert counts[:experts].sum() == 3 * top_k == counts[-1]
+            assert counts[experts : experts + 2].tolist() == [np.count_nonzero(counts[:experts]), 1]
+        if card is alone:
+            expected = logits, [tally.copy() for tally in tallies]
+    np.testing.assert_array_equal(logits, expected[0])
+    np.testing.assert_array_equal(tallies, expected[1])
