@@ -12,6 +12,9 @@
 // so that the tensor cores work while it makes weights. (FlashMLA, github.com/deepseek-ai/FlashMLA, shares work out
 // like this.)
 //
+// Lengths, block tables and what earlier steps left in the caches are read before the previous kernel has finished, so
+// they must have been written before it began (see allow_next_kernel).
+//
 // Blocks that share an item leave sums in `partials`; when all have, each combines its part of them, in block order.
 // They wait for each other at their end alone, and all blocks of a launch must run at the same time.
 //
@@ -214,6 +217,8 @@ struct Following {
 
 template <class Group>
 __device__ __forceinline__ void consume(Group& group, const u16* queries, Spans spans, Results results) {
+  wait_for_previous_kernel();
+  allow_next_kernel();
   int use = 0;
   for (Span span; spans.next(span); use += span.end - span.begin) {
     load_query(queries, span, group.sums.shared);
@@ -237,8 +242,6 @@ extern "C" __global__ void __launch_bounds__(tl::kConsumerThreads + tl::kGroupTh
   const Results results{mean, partials, arrivals};
   const int warpgroup = uniform(threadIdx.x / kGroupThreads);
   if (threadIdx.x == 0) shared.init();
-  wait_for_previous_kernel();
-  allow_next_kernel();
 #ifdef TL_MAX_SEQS
   Table& table = *reinterpret_cast<Table*>(memory + kAttendBytes);
   table.load(past_lens, num_seqs, 0);

@@ -38,7 +38,7 @@ struct Shared {
   }
 };
 
-// One warp. The step's own tokens come from the kernel before the previous one, all others from earlier steps.
+// One warp.
 struct Producer {
   const Sequences& sequences;
   const u16* keys;
@@ -68,10 +68,20 @@ struct Producer {
     __syncwarp();
     ++use;
   }
+  // The step's own tokens may be the previous kernel's, all others are of earlier steps.
   __device__ __forceinline__ void run(Spans spans) {
+    bool has_waited = false;
     for (Span span; spans.next(span);) {
-      for (int tile = span.begin; tile < span.end; ++tile) bring(span, tile);
+      const int old = sequences.past_lens[span.seq] / kStep;  // tiles without tokens of the step
+      for (int tile = span.begin; tile < span.end; ++tile) {
+        if (tile >= old && !has_waited) {
+          wait_for_previous_kernel();
+          has_waited = true;
+        }
+        bring(span, tile);
+      }
     }
+    if (!has_waited) wait_for_previous_kernel();
   }
 };
 

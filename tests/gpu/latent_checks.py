@@ -1,6 +1,7 @@
 """Kernels of latent attention against the operator's reference, on a GPU or emulated."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -52,13 +53,9 @@ class Step:
         pages = [-(-(past + new) // page) for past, new in batch]
         order = torch.randperm(sum(pages) + 2)[: sum(pages)].int()
         tables = torch.full((len(batch), GROUPS, max(pages) + 1), -1, dtype=torch.int32)
-        caches = [poisoned(sum(pages) + 2, 1, page, dim, dtype=dtype, device="cpu") for dim in self.dims]
-        for seq, (mine, (past, _)) in enumerate(zip(order.split(pages), batch, strict=True)):
+        for seq, mine in enumerate(order.split(pages)):
             tables[seq, GROUP, : len(mine)] = mine
-            at = torch.arange(past)
-            for cache in caches:
-                cache[mine[at // page].long(), 0, at % page] = torch.randn(past, cache.shape[-1]).to(dtype)
-        self.keys, self.latents = caches
+        self.num_blocks = sum(pages) + 2
         ends = torch.tensor([0, *(new for _, new in batch)]).cumsum(0)
         positions = torch.cat([past + torch.arange(new) for past, new in batch])
         of_row = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor([new for _, new in batch]))
@@ -78,10 +75,21 @@ class Step:
     def dims(self) -> tuple[int, int]:
         return self.layer.rotary_dim, self.layer.latent_dim
 
+    @cached_property
+    def caches(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and latents, [blocks, 1, page, dim]."""
+        page, dtype = self.layer.page, self.dtype
+        keys, latents = (poisoned(self.num_blocks, 1, page, dim, dtype=dtype, device="cpu") for dim in self.dims)
+        for table, (past, _) in zip(self.tables[:, GROUP].long(), self.batch, strict=True):
+            at = torch.arange(past)
+            for cache in (keys, latents):
+                cache[table[at // page], 0, at % page] = torch.randn(past, cache.shape[-1]).to(dtype)
+        return keys, latents
+
     def expected(self) -> tuple[torch.Tensor, ...]:
         """``y``, and both caches, in float64."""
         rows = (self.query, self.latent, self.norm, self.cos, self.sin, self.key_up, self.value_up)
-        arrays = [tensor.double().numpy() for tensor in (*rows, self.keys, self.latents)]
+        arrays = [tensor.double().numpy() for tensor in (*rows, *self.caches)]
         places = (self.cu_seqlens.numpy(), self.past_lens.numpy(), self.tables.flatten(0, 1).numpy())
         attributes = {"scale": self.layer.scale, "norm_epsilon": EPSILON, "cache_group": GROUP}
         return tuple(torch.from_numpy(np.asarray(array)) for array in reference((*arrays, *places), attributes))
@@ -95,7 +103,9 @@ class Attention:
         self.step, self.machine, self.memory = step, machine, Memory()
         layer, rows, dtype = step.layer, len(step.query), step.dtype
         heads = layer.extents(dtype)
-        self.keys, self.latents = self._new("keys", packed(step.keys)), self._new("latents", packed(step.latents))
+        self.keys, self.latents = (
+            self._new(name, packed(cache)) for name, cache in zip(("keys", "latents"), step.caches, strict=True)
+        )
         slots = torch.full((GROUPS, rows), -(2**30), dtype=torch.int32)
         slots[GROUP] = step.slots
         places = {name: self._new(name, getattr(step, name)) for name in ("cu_seqlens", "past_lens")}
@@ -205,5 +215,6 @@ def _rows_of(whole: Step, done: Attention, past: int, row: int) -> Step:
         setattr(part, name, getattr(whole, name)[row : row + 1])
     part.cu_seqlens, part.past_lens = torch.tensor([0, 1]).int(), torch.tensor([past + row]).int()
     caches = (done.memory.tensors[buffer].cpu() for buffer in (done.keys, done.latents))
-    part.keys, part.latents = (unpacked(cache).view(cache.shape) for cache in caches)
+    keys, latents = (unpacked(cache).view(cache.shape) for cache in caches)
+    part.caches = keys, latents
     return part

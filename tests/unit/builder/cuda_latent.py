@@ -50,9 +50,7 @@ def head_product(macros: Macros, grid: Grid, y: Pointer, x: Pointer, weight: Poi
     matrices = at(weight, half, heads, *((depth, width) if macros["TL_INPUTS_FIRST"] else (width, depth)))
     matrices = matrices if macros["TL_INPUTS_FIRST"] else matrices.transpose(0, 2, 1)
     for head in range(heads):
-        source, target = (
-            pointer[2 * head * macros[f"TL_{name}_HEAD"] :] for pointer, name in ((x, "X"), (y, "Y"))
-        )
+        source, target = (pointer[2 * head * macros[f"TL_{name}_HEAD"] :] for pointer, name in ((x, "X"), (y, "Y")))
         for row in range(rows):
             elements = at(source[2 * row * macros["TL_X_STRIDE"] :], half, depth).astype(np.float64)
             at(target[2 * row * macros["TL_Y_STRIDE"] :], half, width)[...] = elements @ matrices[head].astype(float)
