@@ -7,7 +7,7 @@ from typing import NoReturn
 from ..cuda.lowering import Lowering
 from ..launch import Buffer, Command, Launch
 from ..paged_attention.launches import Cache
-from .launches import ATTENDING_ARCH, LatentHeads, absorb, append, decode, make_values, prefill
+from .launches import ATTENDING_ARCH, LatentHeads, absorb, decode, make_values, prefill
 
 
 def lower(op: Lowering) -> list[Command]:
@@ -22,13 +22,12 @@ def lower(op: Lowering) -> list[Command]:
     latents = op.cache("value_cache", 1, heads.tokens_per_block, heads.latent_dim)
     starts, past_lens, blocks = (op.step_input(name) for name in ("cu_seqlens", "past_lens", "block_tables"))
     cache = Cache(keys, latents, starts, past_lens, blocks, op.rows("slots"), op.attribute("cache_group"))
-    query, tokens = op.rows("query"), op.extents("y")[0]
+    rows, tokens = (op.rows("query"), op.rows("latent")), op.extents("y")[0]
     absorbed = Buffer(f"{op.name}.absorbed", op.dtype, (tokens, heads.num_heads, heads.query_dim))
     mean = Buffer(f"{op.name}.mean", op.dtype, (tokens, heads.num_heads, heads.latent_dim))
     norm, tables = (op.vector("latent_norm"), op.attribute("norm_epsilon")), (op.rows("cos"), op.rows("sin"))
     return [
-        append(absorbed, query, op.rows("latent"), norm, tables, cache, heads),
-        absorb(absorbed, query, op.matrix("key_up"), heads, op.max_tokens),
+        absorb(absorbed, *rows, op.matrix("key_up"), norm, tables, cache, heads, op.max_tokens),
         *_attention(op, mean, absorbed, cache, heads),
         make_values(op.new("y"), mean, op.matrix("value_up"), heads, op.max_tokens),
     ]

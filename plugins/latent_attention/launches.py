@@ -1,4 +1,4 @@
-"""Launches of latent attention: what is appended to the caches, products of heads, and attention of both kinds of rows.
+"""Launches of latent attention: what comes before it, attention of both kinds of rows, and what is made of its means.
 
 All are for one layer, whose absorbed queries are [tokens, heads, latent_dim + rotary_dim].
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import e, log2
 
-from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Launch, Operand, Slice, kernel, launch, symbol
+from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Kernel, Launch, Operand, Slice, kernel, launch, symbol
 from ..paged_attention.launches import Cache, of_rows, one_if
 
 ATTENDING_ARCH = "sm_90a"
-_APPEND_THREADS, _PRODUCT_THREADS, _ATTEND_THREADS = 256, 128, 384
+_PRODUCT_THREADS, _ATTEND_THREADS = 128, 384
 _STEP, _ITEM_ROWS, _STAGES = 64, 64, 2  # of attend.cuh
 _FEW_ROWS, _MANY_ROWS = 16, 64  # of a tile of a head's product
+_APPENDED_ROWS = 16  # of a block of absorb.cuh
 _MOST_WEIGHTS = 16 * 1024  # elements of a tile
 _MIN_MAX_SEQS = 256  # engines for smaller batches share their kernels
 
@@ -75,29 +76,30 @@ class LatentHeads:
         return found
 
 
-def append(
+def absorb(
     absorbed: Buffer,
     query: Operand,
     latent: Operand,
+    key_up: Buffer,
     norm: tuple[Buffer, float],
     tables: tuple[Buffer, Buffer],
     cache: Cache,
     heads: LatentHeads,
+    max_rows: int,
 ) -> Launch:
-    """Latents and rotated keys of new tokens into the ``cache``; rotated parts of queries into ``absorbed``."""
-    defines = heads.defines() | {"TL_PLAIN_DIM": heads.plain_dim, "TL_THREADS": _APPEND_THREADS}
-    specialised = kernel("latent_attention/append.cuh", "append_latent", _APPEND_THREADS, 0, defines)
-    weight, epsilon = norm
-    operands = (absorbed, cache.keys, cache.values, query, latent, weight, *tables, cache.token_slots, epsilon)
-    return launch(specialised, (symbol("num_tokens"),), *operands)
+    """Queries, whose plain parts are multiplied with ``key_up``; new latents and keys go into the ``cache``.
 
-
-def absorb(absorbed: Buffer, query: Operand, key_up: Buffer, heads: LatentHeads, max_rows: int) -> Launch:
-    """The plain parts of queries, each times its head's ``key_up``."""
+    ``norm``: weight and epsilon of latents; ``tables``: those of RoPE.
+    """
     row = heads.num_heads * (heads.plain_dim + heads.rotary_dim)
     extents = {"TL_IN": heads.plain_dim, "TL_OUT": heads.latent_dim, "TL_X_STRIDE": row, "TL_X_HEAD": heads.plain_dim}
     extents |= {"TL_Y_STRIDE": heads.num_heads * heads.query_dim, "TL_Y_HEAD": heads.query_dim}
-    return _head_product(absorbed, query, key_up, extents, heads, max_rows, inputs_first=True)
+    tiles = _HeadTiles(heads, extents, max_rows, inputs_first=True)
+    weight, epsilon = norm
+    operands = (cache.keys, cache.values, query, latent, key_up, weight, *tables, cache.token_slots, epsilon)
+    specialised = tiles.kernel("absorb", "absorb_queries", heads.defines())
+    grid = tiles.grid(tiles.rows // _APPENDED_ROWS)
+    return launch(specialised, grid, absorbed, *operands, symbol("num_tokens"))
 
 
 def make_values(y: Buffer, mean: Operand, value_up: Buffer, heads: LatentHeads, max_rows: int) -> Launch:
@@ -105,30 +107,45 @@ def make_values(y: Buffer, mean: Operand, value_up: Buffer, heads: LatentHeads, 
     extents = {"TL_IN": heads.latent_dim, "TL_OUT": heads.value_dim}
     extents |= {"TL_X_STRIDE": heads.num_heads * heads.latent_dim, "TL_X_HEAD": heads.latent_dim}
     extents |= {"TL_Y_STRIDE": heads.num_heads * heads.value_dim, "TL_Y_HEAD": heads.value_dim}
-    return _head_product(y, mean, value_up, extents, heads, max_rows, inputs_first=False)
+    tiles = _HeadTiles(heads, extents, max_rows, inputs_first=False)
+    specialised = tiles.kernel("values", "make_values", {})
+    return launch(specialised, tiles.grid(0), y, mean, value_up, symbol("num_tokens"))
 
 
-def _head_product(
-    y: Buffer,
-    x: Operand,
-    weight: Buffer,
-    extents: dict[str, int],
-    heads: LatentHeads,
-    max_rows: int,
-    *,
-    inputs_first: bool,
-) -> Launch:
-    depth, width = extents["TL_IN"], extents["TL_OUT"]
-    rows = _FEW_ROWS if max_rows <= _FEW_ROWS else _MANY_ROWS
-    columns = next(size for size in (128, 64, 32, 16) if width % size == 0 and size * depth <= _MOST_WEIGHTS)
-    weight_rows, run = (depth, columns) if inputs_first else (columns, depth)
-    shared_bytes = weight_rows * (2 * run + 16) + rows * (2 * depth + 16)
-    defines = {"TL_HEADS": heads.num_heads, "TL_ROWS": rows, "TL_COLUMNS": columns, "TL_SHARED_BYTES": shared_bytes}
-    defines |= extents | {"TL_INPUTS_FIRST": int(inputs_first), "TL_FP16": DTYPE_FLAGS[heads.dtype]}
-    source, name = "latent_attention/head_product.cuh", "head_product"
-    specialised = kernel(source, name, _PRODUCT_THREADS, shared_bytes, defines)
-    grid = (heads.num_heads * width // columns, symbol("num_tokens", 1, rows))
-    return launch(specialised, grid, y, x, weight, symbol("num_tokens"))
+@dataclass(frozen=True)
+class _HeadTiles:
+    """How rows are multiplied by head (head_tile.cuh); ``extents`` are macros."""
+
+    heads: LatentHeads
+    extents: dict[str, int]
+    max_rows: int
+    inputs_first: bool
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile."""
+        return _FEW_ROWS if self.max_rows <= _FEW_ROWS else _MANY_ROWS
+
+    @property
+    def columns(self) -> int:
+        """Columns of a tile."""
+        depth, width = self.extents["TL_IN"], self.extents["TL_OUT"]
+        return next(size for size in (128, 64, 32, 16) if width % size == 0 and size * depth <= _MOST_WEIGHTS)
+
+    def kernel(self, source: str, name: str, more: dict[str, int]) -> Kernel:
+        """The kernel ``name`` with the macros ``more``, too."""
+        depth, rows, columns = self.extents["TL_IN"], self.rows, self.columns
+        weight_rows, run = (depth, columns) if self.inputs_first else (columns, depth)
+        shared_bytes = weight_rows * (2 * run + 16) + rows * (2 * depth + 16)
+        defines = {"TL_HEADS": self.heads.num_heads, "TL_ROWS": rows, "TL_COLUMNS": columns}
+        defines |= {"TL_INPUTS_FIRST": int(self.inputs_first), "TL_SHARED_BYTES": shared_bytes}
+        defines |= {"TL_FP16": DTYPE_FLAGS[self.heads.dtype], **self.extents, **more}
+        return kernel(f"latent_attention/{source}.cuh", name, _PRODUCT_THREADS, shared_bytes, defines)
+
+    def grid(self, more_blocks: int) -> tuple[Extent | int, ...]:
+        """A block for each tile, and ``more_blocks`` for each tile of rows."""
+        tiles = self.heads.num_heads * self.extents["TL_OUT"] // self.columns
+        return tiles + more_blocks, symbol("num_tokens", 1, self.rows)
 
 
 def decode(

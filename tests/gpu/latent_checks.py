@@ -121,7 +121,7 @@ class Attention:
         names = ("query", "latent", "norm", "cos", "sin", "key_up", "value_up")
         given = {name: self._new(name, getattr(step, name)) for name in names}
         tables_of_rope = given["cos"], given["sin"]
-        norm = given["norm"], EPSILON
+        norm, inputs = (given["norm"], EPSILON), (given["query"], given["latent"], given["key_up"])
         of_rows, scale = (mean, absorbed, cache, heads, H200), layer.scale
         if split:
             attend = launches.decode(*of_rows, len(step.batch), scale)
@@ -129,8 +129,7 @@ class Attention:
             attend = launches.prefill(*of_rows, scale, all_rows=False)
         assert attend is not None
         self.launches = {
-            "append": launches.append(absorbed, given["query"], given["latent"], norm, tables_of_rope, cache, heads),
-            "absorb": launches.absorb(absorbed, given["query"], given["key_up"], heads, max_rows),
+            "absorb": launches.absorb(absorbed, *inputs, norm, tables_of_rope, cache, heads, max_rows),
             "attend": attend,
             "values": launches.make_values(self.y, mean, given["value_up"], heads, max_rows),
         }

@@ -17,7 +17,7 @@ def _cache(macros: Macros, pointer: Pointer, dim: int) -> np.ndarray:
 
 
 @kernel
-def append_latent(
+def absorb_queries(
     macros: Macros,
     grid: Grid,
     absorbed: Pointer,
@@ -25,14 +25,17 @@ def append_latent(
     latents: Pointer,
     query: Pointer,
     latent: Pointer,
+    key_up: Pointer,
     norm: Pointer,
     cos: Pointer,
     sin: Pointer,
     slots: Pointer,
     epsilon: float,
+    rows: int,
 ) -> None:
-    rows, half = grid[0], half_type(macros)
-    heads, plain, turned, wide = (macros[f"TL_{name}"] for name in ("HEADS", "PLAIN_DIM", "ROTARY_DIM", "LATENT_DIM"))
+    half = half_type(macros)
+    heads, plain, turned, wide = (macros[f"TL_{name}"] for name in ("HEADS", "IN", "ROTARY_DIM", "LATENT_DIM"))
+    _multiply_heads(macros, (grid[0] - macros["TL_ROWS"] // 16, *grid[1:]), absorbed, query, key_up, rows)
     tables = [at(table, np.float32, rows, turned // 2).astype(np.float64) for table in (cos, sin)]
     new, key = np.split(at(latent, half, rows, wide + turned).astype(np.float64), [wide], axis=1)
     places = at(slots, np.int32, rows)
@@ -44,7 +47,11 @@ def append_latent(
 
 
 @kernel
-def head_product(macros: Macros, grid: Grid, y: Pointer, x: Pointer, weight: Pointer, rows: int) -> None:
+def make_values(macros: Macros, grid: Grid, y: Pointer, mean: Pointer, value_up: Pointer, rows: int) -> None:
+    _multiply_heads(macros, grid, y, mean, value_up, rows)
+
+
+def _multiply_heads(macros: Macros, grid: Grid, y: Pointer, x: Pointer, weight: Pointer, rows: int) -> None:
     half, heads, depth, width = half_type(macros), macros["TL_HEADS"], macros["TL_IN"], macros["TL_OUT"]
     assert grid[:2] == (heads * width // macros["TL_COLUMNS"], -(-rows // macros["TL_ROWS"]))
     matrices = at(weight, half, heads, *((depth, width) if macros["TL_INPUTS_FIRST"] else (width, depth)))

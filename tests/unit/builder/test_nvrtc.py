@@ -80,9 +80,13 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "gated_linear/tiled.cuh": TILED | GELU | {"TL_Y_TYPE": 1, "TL_ADDED": 1},
     "gather_columns/cuda.cuh": {"TL_FEATURES": 32008, "TL_COLUMNS": 128256, "TL_ITEM_BYTES": 4, "TL_THREADS": 256},
     "gather_rows/cuda.cuh": {"TL_HIDDEN": 4096},
-    "latent_attention/append.cuh": LATENTS | {"TL_PLAIN_DIM": 128, "TL_THREADS": 256},
+    "latent_attention/absorb.cuh": LATENTS
+    | {
+        **{"TL_IN": 128, "TL_OUT": 512, "TL_X_STRIDE": 24576, "TL_X_HEAD": 128, "TL_Y_STRIDE": 73728, "TL_Y_HEAD": 576},
+        **{"TL_ROWS": 16, "TL_COLUMNS": 128, "TL_INPUTS_FIRST": 1, "TL_SHARED_BYTES": 39168},
+    },
     "latent_attention/attend.cuh": LATENTS | {"TL_MAX_SEQS": 256, "TL_SHARED_BYTES": 227 * 1024},
-    "latent_attention/head_product.cuh": {
+    "latent_attention/values.cuh": {
         **{"TL_HEADS": 128, "TL_IN": 512, "TL_OUT": 128, "TL_X_STRIDE": 65536, "TL_X_HEAD": 512, "TL_Y_STRIDE": 16384},
         **{"TL_Y_HEAD": 128, "TL_ROWS": 64, "TL_COLUMNS": 32, "TL_INPUTS_FIRST": 0, "TL_SHARED_BYTES": 99840},
     },

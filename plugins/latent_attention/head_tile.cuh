@@ -1,18 +1,21 @@
 // Each head's part of a row times the head's own matrix: y[t, h] = x[t, h] @ w[h], where w[h] is [in, out], or, without
-// TL_INPUTS_FIRST, stored as [out, in]. So queries are absorbed, and values made of means of latents.
+// TL_INPUTS_FIRST, stored as [out, in]. So queries are absorbed (absorb.cuh), and values made of means of latents.
 //
 // Bytes: 2 * in * out * heads, once for each TL_ROWS rows (DeepSeek-V2-Lite: 2.1 MB, 0.5 us at 4.47 TB/s; V3: 16.8 MB,
 // 3.8 us). FLOPs: 2 * in * out * heads a row (V3: 16.8 MFLOP; 2048 rows: 34 GFLOP, 70 us at the 500 TFLOPS of
 // mma.sync). A block has TL_COLUMNS columns of a head's matrix in shared memory, asked for before the kernel before has
 // ended, and TL_ROWS rows; its four warps share rows out, or columns where there are 16 rows. Launch: 128 threads,
-// kSharedBytes of dynamic shared memory, grid (heads * out / TL_COLUMNS, rows / TL_ROWS rounded up). Macros: TL_HEADS,
-// TL_IN, TL_OUT, TL_X_STRIDE, TL_X_HEAD, TL_Y_STRIDE and TL_Y_HEAD (elements from a row or head to the next), TL_ROWS
-// (16 or 64), TL_COLUMNS (a multiple of 16 that divides TL_OUT), TL_INPUTS_FIRST (0 or 1), TL_SHARED_BYTES, TL_FP16.
+// kSharedBytes of dynamic shared memory, kTilesOfHeads blocks for each TL_ROWS rows. Macros: TL_HEADS, TL_IN, TL_OUT,
+// TL_X_STRIDE, TL_X_HEAD, TL_Y_STRIDE and TL_Y_HEAD (elements from a row or head to the next), TL_ROWS (16 or 64),
+// TL_COLUMNS (a multiple of 16 that divides TL_OUT), TL_INPUTS_FIRST (0 or 1), TL_SHARED_BYTES, TL_FP16.
+#pragma once
+
 #include "cuda/async.cuh"
 
 namespace tl {
 
 constexpr int kIn = TL_IN, kColumns = TL_COLUMNS, kRows = TL_ROWS, kThreads = 128;
+constexpr int kHeadTiles = TL_OUT / kColumns, kTilesOfHeads = TL_HEADS * kHeadTiles;
 constexpr int kColumnWarps = kRows == 16 ? 4 : 1, kTiles = ceil_div(kColumns / 16, kColumnWarps);  // of a warp
 constexpr int kWeightRows = TL_INPUTS_FIRST ? kIn : kColumns, kWeightRun = TL_INPUTS_FIRST ? kColumns : kIn;
 constexpr u32 kWeightPitch = kWeightRun * 2 + 16, kPitch = kIn * 2 + 16;
@@ -41,15 +44,11 @@ __device__ __forceinline__ void load_weight(u32 (&b)[4], u32 weight, int column,
   }
 }
 
-}  // namespace tl
-
-extern "C" __global__ void __launch_bounds__(tl::kThreads)
-    head_product(tl::u16* y, const tl::u16* x, const tl::u16* weight, int rows) {
-  using namespace tl;
-  extern __shared__ __align__(128) char memory[];
+// Rows `first` and on, and tile `number` of the columns of all heads.
+__device__ __forceinline__ void multiply_head(u16* y, const u16* x, const u16* weight, int number, int first, int rows,
+                                              char* memory) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int head = blockIdx.x / (TL_OUT / kColumns), first_column = blockIdx.x % (TL_OUT / kColumns) * kColumns;
-  const int first = blockIdx.y * kRows;
+  const int head = number / kHeadTiles, first_column = number % kHeadTiles * kColumns;
   const u32 weights = shared_address(memory), own = weights + kWeightRows * kWeightPitch;
   const u16* matrix = weight + static_cast<u64>(head) * kIn * TL_OUT;
   matrix += static_cast<u64>(first_column) * (TL_INPUTS_FIRST ? 1 : kIn);
@@ -85,3 +84,5 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
     *reinterpret_cast<u32*>(to) = pack2(sums[n][half * 2], sums[n][half * 2 + 1]);
   }
 }
+
+}  // namespace tl
