@@ -25,11 +25,13 @@ struct Ring {
   static constexpr RowType kRows = rows_of(kForm);
   static constexpr bool kByteRows = kRows != RowType::k16Bits;
   static constexpr bool kFourBits = has_four_bits(kForm);
-  static constexpr bool kFixed = kFourBits && !kStageX && kTokens_ <= kMostFixedTokens;  // x as in fixed_rows.cuh
+  static constexpr bool kFixed =
+      is_short_integer(kForm) && !kStageX && kTokens_ <= kMostFixedTokens;  // x as in fixed_rows.cuh
   static constexpr int kWeightBits = bits_of(kForm);
   static constexpr int kItemBytes = kByteRows ? 1 : 2;  // of x
   static constexpr int kProductK = 32 / kItemBytes;     // elements of a row that one product of fragments takes
   static constexpr int kPieceK = 256 / kWeightBits;     // and those of a load of a fragment, 32 bytes of each row
+  static constexpr bool kXTravels = kStageX;
   static constexpr int kSplits = 1, kTokens = kTokens_, kStageK = kStageK_, kTilesPerStage = kTilesPerStage_;
   static constexpr int kProducers = 1;
   static constexpr int kStageRows = kRowsPerTile * kTilesPerStage;
@@ -67,7 +69,7 @@ struct Ring {
 // fixed_rows.cuh.
 template <int kIn, int kTokens>
 __host__ __device__ constexpr int x_bytes() {
-  if (has_four_bits(kWeightForm) && kTokens <= kMostFixedTokens)
+  if (is_short_integer(kWeightForm) && kTokens <= kMostFixedTokens)
     return kTokens * (kIn * 2 + 16) + FixedRows<kIn, kTokens>::kNumberBytes;
   return kTokens * (kIn * (rows_of(kWeightForm) == RowType::k16Bits ? 2 : 1) + 16);
 }

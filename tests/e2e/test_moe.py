@@ -21,8 +21,6 @@ from trtllm_lite.builder.build import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import BuildError
-from trtllm_lite.network.verifier import load_network
-from trtllm_lite.quantize.products import find_products
 from trtllm_lite.runtime import ModelRunner
 
 
@@ -60,12 +58,6 @@ def test_experts_in_16_bits_are_those_of_the_rounded_model(tmp_path: Path) -> No
     outputs = generate(ModelRunner.from_dir(tmp_path / "engine"), prompts, 8)
     for prompt, (tokens, logits) in zip(prompts, outputs, strict=True):
         check_greedy(model, prompt, tokens, logits, "float16")
-
-
-def test_schemes_leave_experts_and_routers_as_they_are(tiny: TinyEngine) -> None:
-    products = [product.name for product in find_products(load_network(tiny.directory / "checkpoint").graph)]
-    assert "layers.0.attention.q_proj" in products
-    assert not [name for name in products if ".experts." in name or ".router." in name]
 
 
 def test_caches_of_latents_take_the_latent_and_one_rotated_key(tmp_path: Path) -> None:

@@ -99,7 +99,12 @@ def test_tiled(max_rows: int, rows: int) -> None:
     check_experts(mixture, rows, torch.bfloat16, streamed=False, residual=rows == 33, machine=machine)
 
 
-FORMS = [Form("int4", 64, "bfloat16"), Form("uint4", 32, "float16", offsets=True)]
+FORMS = [
+    Form("int4", 64, "bfloat16"),
+    Form("uint4", 32, "float16", offsets=True),
+    Form("float8_e4m3fn", 64, "float32"),
+    Form("float4_e2m1fn", 32, "bfloat16"),
+]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

@@ -14,6 +14,7 @@ SCORINGS = (
 NO_GROUPS = {"num_groups": 1, "top_groups": 1, "num_best": 1, "scale": 1.0}
 SILU = {"activation": "silu", "moe_tp_size": 1}
 ONE_RANK = {"moe_tp_size": 1}
+BYTES = {"int8": np.int8, "fp8": ml_dtypes.float8_e4m3fn}
 # rows, experts, top_k
 ROUTINGS = ((1, 1, 1), (1, 7, 3), (17, 5, 5), (33, 130, 8))
 
@@ -147,8 +148,11 @@ def test_grouped_linear_matches_reference(isa: str, rows: int, experts: int, top
 
 
 def _blocks(shape: tuple[int, ...], fmt: str) -> list[np.ndarray | None]:
-    """Weight, scales and offsets in blocks of 16: MXFP4, or integers of 4 bits."""
+    """Weight, scales and offsets in blocks of 16: MXFP4, or integers of 4 bits; or bytes with a scale for each row."""
     rng, numbers = np.random.default_rng(shape), (*shape[:-1], shape[-1] // 16)
+    if fmt in BYTES:
+        scale = rng.uniform(0.01, 0.02, (*shape[:-1], 1)).astype(np.float32)
+        return [(rng.standard_normal(shape, np.float32) * 30).astype(BYTES[fmt]), scale, None]
     if fmt == "mxfp4":
         scale = 2.0 ** rng.integers(-4, -1, numbers)
         elements = rng.standard_normal(shape, np.float32) * 2
@@ -157,7 +161,7 @@ def _blocks(shape: tuple[int, ...], fmt: str) -> list[np.ndarray | None]:
     return [rng.integers(-8, 8, shape).astype(ml_dtypes.int4), scale, offset]
 
 
-@pytest.mark.parametrize("fmt", ["mxfp4", "int4"])
+@pytest.mark.parametrize("fmt", ["mxfp4", "int4", *BYTES])
 @pytest.mark.parametrize(("rows", "experts", "top_k"), ROUTINGS)
 def test_weights_in_blocks_match_reference(isa: str, rows: int, experts: int, top_k: int, fmt: str) -> None:
     rng, ids = np.random.default_rng(rows), _choices(rows, experts, top_k)
