@@ -1,5 +1,6 @@
 """GPU programs of mixtures of experts: what they compute, and of which kernels they are."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from tests.gguf_writer import write_gguf
-from tests.models import GPU_MOE_FAMILIES, VOCAB_SIZE, save_tiny_model, tiny_model
+from tests.models import MOE_FAMILIES, VOCAB_SIZE, save_tiny_model, tiny_model
 from tests.quantized_writer import LAYOUTS, write_mxfp4_experts, write_quantized
 from tests.tolerances import MIXTURE_TOLERANCES
 from tests.unit.builder.cuda_engines import LIMITS, lowered_model
@@ -25,7 +26,13 @@ from trtllm_lite.plugins.launch import Launch
 
 # Extents that GPU kernels take.
 EXTENTS: dict[str, int] = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+_LATENTS: dict[str, Any] = {  # as few as kernels attend to
+    **{"num_key_value_heads": 4, "kv_lora_rank": 128, "qk_nope_head_dim": 16, "qk_rope_head_dim": 64},
+    **{"v_head_dim": 16, "moe_intermediate_size": 48},
+}
 SHAPES: dict[str, dict[str, Any]] = {
+    "deepseek_v2": _LATENTS,
+    "deepseek_v3": {**_LATENTS, "q_lora_rank": 24},
     "mixtral": {"head_dim": 16},
     "olmoe": {},
     "qwen2_moe": {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80},
@@ -35,8 +42,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama4": {"head_dim": 16, "intermediate_size": 48, "intermediate_size_mlp": 80},
 }
 # Of models in which no choice of an expert is so close that rounding changes it.
-SEED, SEEDS = 9, {"gpt_oss": 10}
+SEED, SEEDS = 9, {"gpt_oss": 10, "deepseek_v2": 4, "deepseek_v3": 11}
 CACHE = Shape(layers=3, kv_heads=2, head_dim=16, vocab=VOCAB_SIZE, max_seq=48)
+_OF_LATENTS = replace(CACHE, kv_heads=1, head_dim=64, value_dim=128)
+CACHES = {"deepseek_v2": _OF_LATENTS, "deepseek_v3": _OF_LATENTS}
 
 
 def network_of(family: str, directory: Path, dtype: str = "bfloat16", **changes: Any) -> ir.Model:
@@ -52,12 +61,12 @@ def _kernels(lowered: Lowered, program: str) -> list[str]:
     return [command.kernel.name for command in commands if isinstance(command, Launch)]
 
 
-@pytest.mark.parametrize("family", GPU_MOE_FAMILIES)
+@pytest.mark.parametrize("family", MOE_FAMILIES)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_programs_compute_the_networks_logits(family: str, dtype: str, tmp_path: Path) -> None:
     model = network_of(family, tmp_path, dtype)
     card = CudaInterpreter(lowered_model(model, dtype))
-    state = sequences_of(CACHE, card)
+    state = sequences_of(CACHES.get(family, CACHE), card)
     for lens in ([31, 1, 4], [1, 1, 1], [1, 6, 2], [1, 1, 1]):
         check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", model, MIXTURE_TOLERANCES)
 
@@ -126,6 +135,25 @@ def test_ranks_list_their_own_experts(tmp_path: Path) -> None:
     assert first.plan == last.plan
     shapes = {tensor.name: tensor.shape for tensor in first.plan.tensors if tensor.kind == "weight"}
     assert {shape[0] for name, shape in shapes.items() if ".experts." in name} == {4}, shapes
+
+
+def test_latents_of_other_extents_are_refused(tmp_path: Path) -> None:
+    message = (
+        r"layers\.0\.attention.*: latents have 24 elements, expected a multiple of 128 up to 512; the rotated part of "
+        r"a key has 8 elements, expected 64: build for --target cpu"
+    )
+    with pytest.raises(BuildError, match=message):
+        lowered_model(network_of("deepseek_v2", tmp_path, kv_lora_rank=24, qk_rope_head_dim=8), "bfloat16")
+
+
+def test_ranks_share_out_heads_over_latents(tmp_path: Path) -> None:
+    network_of("deepseek_v2", tmp_path)
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", target="sm_90", strip_plan=True, tp_size=2, **LIMITS)
+    first, last = (read_engine(tmp_path / "engine" / f"rank{rank}.engine") for rank in (0, 1))
+    assert first.plan == last.plan
+    shapes = {tensor.name: tensor.shape for tensor in first.plan.tensors}
+    assert {shape for name, shape in shapes.items() if "k_up" in name} == {(2, 16, 128)}, shapes
+    assert {shape[1:] for name, shape in shapes.items() if name.startswith("value_cache.")} == {(1, 32, 128)}, shapes
 
 
 def test_targets_without_tiles_are_refused(tmp_path: Path) -> None:
