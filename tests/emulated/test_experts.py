@@ -99,13 +99,8 @@ def test_tiled(max_rows: int, rows: int) -> None:
     check_experts(mixture, rows, torch.bfloat16, streamed=False, residual=rows == 33, machine=machine)
 
 
-FORMS = [
-    Form("int4", 64, "bfloat16"),
-    Form("uint4", 32, "float16", offsets=True),
-    Form("float8_e4m3fn", 64, "float32"),
-    Form("float4_e2m1fn", 32, "bfloat16"),
-    Form("int8", 32, "float16", offsets=True),
-]
+FORMS = [Form("int4", 64, "bfloat16"), Form("uint4", 32, "float16", offsets=True)]
+FP8, MXFP4, BYTES = Form("float8_e4m3fn", 64), Form("float4_e2m1fn", 32, "bfloat16"), Form("int8", 32, offsets=True)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -122,6 +117,21 @@ def test_tiled_in_four_bits(form: Form, max_rows: int, rows: int) -> None:
     """Of more rows tiles are of fewer columns, because weights are widened for more of them."""
     mixture, machine = Mixture(4, 2, 256, 128, max_rows, "softmax"), Emulator(num_sms=3)
     check_experts(mixture, rows, torch.float16, streamed=False, form=form, machine=machine)
+
+
+@pytest.mark.parametrize(
+    ("form", "max_rows", "rows"),
+    [
+        *((FP8, 4, 3), (FP8, 16, 9), (MXFP4, 1, 1), (MXFP4, 8, 8), (BYTES, 4, 4)),
+        *((FP8, 400, 300), (MXFP4, 64, 33), (BYTES, 64, 33)),
+    ],
+    ids=str,
+)
+def test_blocks_that_are_widened(form: Form, max_rows: int, rows: int) -> None:
+    """The last row is NaN, and none beside it."""
+    mixture, streamed = Mixture(6, 3, 128, 64, max_rows), max_rows <= 16
+    how = {"norm": max_rows == 4, "form": form, "device": Device("sm_90a", 96 * 1024), "machine": Emulator(num_sms=3)}
+    check_experts(mixture, rows, torch.bfloat16, streamed=streamed, **how)
 
 
 @pytest.mark.parametrize(("max_rows", "rows"), [(16, 9), (64, 37)])

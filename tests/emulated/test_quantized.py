@@ -22,8 +22,7 @@ FORMS = [
     Form("uint4", 64, "float32", offsets=True),
     Form("float8_e4m3fn", 64, "float32"),
     Form("float4_e2m1fn", 32, "bfloat16"),
-    Form("int8", 32, "float16"),
-    Form("int8", 64, "float32", offsets=True),
+    Form("int8", 32, "float32", offsets=True),
 ]
 
 
@@ -43,8 +42,7 @@ def test_streamed(form: Form, tokens: int, rows: int) -> None:
     check_streamed(form, 56, 320, tokens, rows, dtype, config=config_of(form, 128, 1), **more)
 
 
-@pytest.mark.parametrize("stream_x", [False, True])
-@pytest.mark.parametrize("form", [Form("float8_e4m3fn", 512), Form("int4", 128)], ids=str)
+@pytest.mark.parametrize(("form", "stream_x"), [(Form("float8_e4m3fn", 512), False), (Form("int4", 128), True)])
 def test_one_warp_copies_long_rows(form: Form, stream_x: bool) -> None:
     stage_k, device = 1024 * 8 // weight_form_of(form).weight_bits, Device("sm_90a", 96 * 1024)
     config = config_of(form, stage_k, 1, stream_x)
@@ -95,7 +93,7 @@ def test_blocks_of_a_cluster_may_share_rows_of_heads(form: Form | torch.dtype, r
     check_qkv(shape, config, 5, 8, dtype, form, rotary_dim=rotary_dim, machine=Emulator(num_sms=2))
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", FORMS[:4], ids=str)
 def test_gated(form: Form) -> None:
     how = {"config": config_of(form, 128, 1), "device": SMALL, "machine": Emulator()}
     check_streamed(form, 24, 192, 2, 2, torch.bfloat16, gated=True, norm=True, **how)
@@ -108,7 +106,7 @@ def test_every_code_is_widened_exactly(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", [*FORMS[:4], FORMS[-1]], ids=str)
 def test_dequantize(form: Form, dtype: torch.dtype) -> None:
     check_dequantize(form, 8, 128, dtype, Emulator())
 
