@@ -1,8 +1,9 @@
 """Recognises a sliding-window mask by what it computes, not by how it is spelled.
 
-Or a mask of chunks, ``key >= position / size * size``, or one of a first position. The mask of a window compares key indices with positions: after moving constants, ``key > position - window`` (the causal bound is
-Attention's own). Greater, Less and their OrEqual forms, and constants added to or subtracted from either side, are all
-the same mask.
+The mask of a window compares key indices with positions: after moving constants, ``key > position - window`` (the
+causal bound is Attention's own). Greater, Less and their OrEqual forms, and constants added to or subtracted from
+either side, are all the same mask. Masks of chunks, ``key >= position / size * size``, and of a first position have one
+form each.
 """
 
 import onnx_ir as ir
