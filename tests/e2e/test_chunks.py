@@ -53,8 +53,8 @@ def test_ranks_see_the_same_chunks(tiny: TinyEngine, tmp_path: Path) -> None:
     [
         (
             {"attention_chunk_size": 24},
-            r"layers\.0\.attention.*it sees chunks of 24 positions, and max_seq_len is 48: build with --max_seq_len 24, "
-            "or for --target cpu",
+            r"layers\.0\.attention.*it sees chunks of 24 positions, and max_seq_len is 48: build with --max_seq_len 24"
+            ", or for --target cpu",
         ),
         (
             {"floor_scale": 40},
