@@ -57,12 +57,12 @@ def match_chunk(mask: ir.Value | None) -> int:
     number = None if start is None else produced_by(start.inputs[0], "Div")
     if node is None or start is None or number is None:
         return 0
-    sizes = [scalar_constant(found.inputs[1]) for found in (start, number)]
+    size, again = (scalar_constant(found.inputs[1]) for found in (start, number))
     sides = _affine(node.inputs[0]), _affine(number.inputs[0])
-    is_chunk = isinstance(sizes[0], int) and sizes[0] == sizes[1] > 0 and sides == (("key", 0), ("query", 0))
+    is_chunk = isinstance(size, int) and size > 0 and size == again and sides == (("key", 0), ("query", 0))
     expect(is_chunk, "the mask has no known form")
-    assert isinstance(sizes[0], int)
-    return sizes[0]
+    assert isinstance(size, int)
+    return size
 
 
 def position_plus(value: ir.Value | None) -> int | None:
