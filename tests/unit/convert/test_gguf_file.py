@@ -91,7 +91,9 @@ def test_other_families_equal_transformers(family: str, tmp_path: Path) -> None:
     assert_close(OnnxRunner(tmp_path / "checkpoint", 1, 32).step([ids])[0], expected)
 
 
-OF_HEADS = {"key_length": 12 + 8, "value_length": 14, "head_count_kv": 6, "key_length_mla": None, "value_length_mla": None}
+OF_HEADS = {"key_length": 12 + 8, "value_length": 14, "head_count_kv": 6}
+OF_HEADS |= {"key_length_mla": None, "value_length_mla": None}
+OF_GROUPS = {"n_routed_experts": 9, "n_group": 3, "topk_group": 2}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ OF_HEADS = {"key_length": 12 + 8, "value_length": 14, "head_count_kv": 6, "key_l
         ("deepseek_v3", {"n_group": 1, "topk_group": 1}, {**OF_HEADS, "group_count": None, "group_used": None}, True),
         (
             "deepseek_v2",
-            {"q_lora_rank": 26, "topk_method": "group_limited_greedy", "n_routed_experts": 9, "n_group": 3, "topk_group": 2},
+            {"q_lora_rank": 26, "topk_method": "group_limited_greedy", **OF_GROUPS},
             {"group_count": 3, "group_used": 2},
             False,
         ),
