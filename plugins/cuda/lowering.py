@@ -36,8 +36,8 @@ which others have operands:
 - Linear may store its rows on other ranks (``peer_rows.cuh``): on those that add them up, if it and the AllReduce
   behind it have the state ``rank_sums``; beside theirs on the first, if it has ``ranks`` alone, where the AllGather
   behind it has ``in_place`` and waits for them;
-- PagedAttention, PagedLoad and PagedStore have ``slots`` [cache groups, num_tokens] of CacheSlots, where each token
-  lies in the paged cache.
+- PagedAttention, LatentAttention, PagedLoad and PagedStore have ``slots`` [cache groups, num_tokens] of CacheSlots,
+  where each token lies in the paged cache.
 """
 
 from __future__ import annotations

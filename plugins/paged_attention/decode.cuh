@@ -29,7 +29,10 @@ constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS, kPartialFloat
 constexpr int kOctets = kGroup > 8 ? 2 : 1;
 static_assert(kDim % 16 == 0 && kGroup <= 16);
 
-using Table = SplitTable<TL_KV_HEADS, TL_MAX_SEQS, TL_WARPS, TL_PAGE>;
+constexpr int kWarpShift = TL_WARPS == 1 ? 0 : TL_WARPS == 2 ? 1 : 2;
+static_assert(TL_WARPS == 1 << kWarpShift, "1, 2 or 4 warps");
+
+using Table = SplitTable<TL_KV_HEADS, TL_MAX_SEQS, kTileShift + kWarpShift, kWarpShift, TL_PAGE>;
 using State = TileState<kDim, kOctets>;
 using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kTileTokens>;
 

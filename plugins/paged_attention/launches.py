@@ -219,7 +219,7 @@ def decode(
     arrivals = Buffer("attention_arrivals", "int32", ("num_seqs", heads.num_kv_heads), "state")
     tensors = (output, query, cache.keys, cache.values, cache.past_lens, cache.tables)
     pointers = (*tensors, partials, arrivals, scores.sinks)
-    grid = (symbol("num_sms"), _one_if("num_decode_seqs"))
+    grid = (symbol("num_sms"), one_if("num_decode_seqs"))
     numbers = (symbol("num_decode_seqs"), cache.table_stride, specialised.shared_bytes)
     return launch(specialised, grid, *pointers, heads.y_factor, *numbers, *scores.arguments())
 
@@ -273,7 +273,7 @@ def prefill(
     )
     if all_rows:
         seqs = (cache.cu_seqlens, cache.past_lens, cache.tables)
-    numbers = (_of_rows("seqs", all_rows), cache.table_stride)
+    numbers = (of_rows("seqs", all_rows), cache.table_stride)
     pointers = (output, query, cache.keys, cache.values, *seqs, scores.sinks)
     return launch(specialised, grid, *pointers, heads.y_factor, *numbers, *scores.arguments(), *extra)
 
@@ -288,7 +288,7 @@ def _wgmma_prefill(
     shared_bytes = queries * 128 * -(-heads.head_dim // 64) * 128 + stages + 320
     defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
     source, reason = "paged_attention/prefill_wgmma.cuh", f"{device.arch} has wgmma"
-    grid = (symbol("num_sms"), Extent(1) if all_rows else _one_if("num_prefill_seqs"))
+    grid = (symbol("num_sms"), Extent(1) if all_rows else one_if("num_prefill_seqs"))
     taken = Buffer("attention_items_taken", "int32", (1,), "state")
     return kernel(source, _PREFILL, 384, shared_bytes, defines, reason), grid, (taken,)
 
@@ -304,15 +304,15 @@ def _mma_prefill(
     defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
     source, reason = "paged_attention/prefill.cuh", f"no wgmma on {device.arch} for a head_dim of {heads.head_dim}"
     # At least the sum over sequences of the rounded-up quotients; 0 where all rows are decode rows.
-    blocks = _of_rows("tokens", all_rows, rows // heads.group) + _of_rows("seqs", all_rows)
+    blocks = of_rows("tokens", all_rows, rows // heads.group) + of_rows("seqs", all_rows)
     return kernel(source, _PREFILL, 128, shared_bytes, defines, reason), (heads.num_kv_heads, blocks), ()
 
 
-def _of_rows(what: str, all_rows: bool, divisor: int = 1) -> Extent:
+def of_rows(what: str, all_rows: bool, divisor: int = 1) -> Extent:
     """The number of tokens or sequences of a launch, rounded up after it is divided."""
     return symbol(f"num_{what}" if all_rows else f"num_prefill_{what}", 1, divisor)
 
 
-def _one_if(name: str) -> Extent:
+def one_if(name: str) -> Extent:
     """The extent 1, or 0 if the symbol is 0, so that nothing is launched then."""
     return symbol(name, 1, _MANY)

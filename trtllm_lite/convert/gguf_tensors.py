@@ -230,8 +230,8 @@ def _by_head(left: dict[str, Any], family: Family, declared: Gguf) -> Iterator[T
             if len(parts) == len(names) and _fit(*map(_shape, parts)):
                 for name in names:
                     del left[name]
-                halves = (GgufTensor(part, part.name) for part in parts)
-                yield TensorByHead(*halves, f"{_name(family.tensor_names[role], number)}.weight")
+                halves = [GgufTensor(part, part.name) for part in parts]
+                yield TensorByHead(halves[0], halves[1], f"{_name(family.tensor_names[role], number)}.weight")
 
 
 def _fit(first: tuple[int, ...], others: tuple[int, ...]) -> bool:

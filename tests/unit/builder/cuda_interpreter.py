@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 
-from tests.unit.builder import cuda_attention, cuda_encoder, cuda_experts, cuda_low_rank  # noqa: F401 (register)
+from tests.unit.builder import cuda_attention, cuda_encoder, cuda_experts, cuda_latent, cuda_low_rank  # noqa: F401 (register)
 from tests.unit.builder.cuda_kernels import KERNELS, NUM_SMS, Pointer, at
 from trtllm_lite.builder.cuda.planning import Lowered, make_plan
 from trtllm_lite.engine.plan import (
