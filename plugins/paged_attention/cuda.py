@@ -16,7 +16,7 @@ def lower(op: Lowering) -> list[Command]:
     heads, key_scale, value_scale = _heads(op, keys.dtype), op.attribute("key_scale"), op.attribute("value_scale")
     mask = (op.attribute("window"), op.attribute("softcap"), value_scale, op.attribute("first_position"))
     scores = Scores(op.attribute("scale") * key_scale, *mask, op.optional_vector("sinks"))
-    _refuse(op, [*heads.problems(), *scores.problems()])
+    _refuse(op, [*heads.problems(), *scores.problems(), *_late_positions(op)])
     starts, past_lens, blocks = (op.step_input(name) for name in ("cu_seqlens", "past_lens", "block_tables"))
     places = (starts, past_lens, blocks, op.rows("slots"), op.attribute("cache_group"))
     cache = Cache(keys, values, *places, key_scale, value_scale)
@@ -31,6 +31,23 @@ def lower(op: Lowering) -> list[Command]:
         return [*first, attend]
     others = prefill(output, query, cache, heads=heads, device=op.device, scores=scores)
     return [*first, attend, _fitting(op, heads, others)]
+
+
+def _late_positions(op: Lowering) -> list[str]:
+    """What the kernels do not know of late positions, if sequences reach them."""
+    window, floor_scale = op.attribute("window"), op.attribute("floor_scale")
+    problems = []
+    if op.attribute("chunked") and window < op.max_seq_len:
+        problems.append(
+            f"it sees chunks of {window:,} positions, and max_seq_len is {op.max_seq_len:,}: build with --max_seq_len "
+            f"{window}, or for --target cpu"
+        )
+    if 0 < floor_scale <= op.max_seq_len:
+        problems.append(
+            f"it raises the temperature from position {floor_scale - 1:,} on, and max_seq_len is {op.max_seq_len:,}: "
+            f"build with --max_seq_len {floor_scale - 1}, or for --target cpu"
+        )
+    return problems
 
 
 def _token_shape(op: Lowering) -> tuple[int, int]:
