@@ -162,6 +162,15 @@ def test_latents_of_other_extents_are_refused(tmp_path: Path) -> None:
         lowered_model(network_of("deepseek_v2", tmp_path, kv_lora_rank=24, qk_rope_head_dim=8), "bfloat16")
 
 
+def test_deterministic_engines_attend_to_latents_in_one_order(tmp_path: Path) -> None:
+    """By no kernel whose blocks share a sequence."""
+    lowered = lowered_model(network_of("deepseek_v2", tmp_path), "bfloat16", deterministic=True)
+    for program in lowered.programs:
+        launches = [command for command in program.commands if isinstance(command, Launch)]
+        attend = [dict(launch.kernel.defines) for launch in launches if launch.kernel.name == "attend_latents"]
+        assert ["TL_MAX_SEQS" in defines for defines in attend] == [False] * 3
+
+
 def test_ranks_share_out_heads_over_latents(tmp_path: Path) -> None:
     network_of("deepseek_v2", tmp_path)
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", target="sm_90", strip_plan=True, tp_size=2, **LIMITS)
