@@ -48,6 +48,11 @@ class ExpertChoice:
         """The macros of kernels that read lists of them."""
         return {"TL_EXPERTS": self.experts, "TL_TOP_K": self.top_k}
 
+    @property
+    def count_ints(self) -> int:
+        """The size of what is counted while rows are sorted: rows of each expert, blocks, choices of runs of ranks."""
+        return self.local + 1 + self.experts // self.local
+
     def chosen_bytes(self, rows: int) -> int:
         """The shared memory that such a list takes."""
         return -(-4 * self.chosen_ints(rows) // 128) * 128

@@ -14,7 +14,7 @@
 
 namespace tl {
 
-constexpr int kFewRowsThreads = kConsumerThreads + 32;
+constexpr int kFewRowsThreads = kConsumerThreads + 32 * producers_of(kWeightForm, TL_STAGE_K);
 
 // Where this lane loads x from: a row of a stage, or 16 zero bytes, and `mask` 0, past the last token.
 template <class Ring>
@@ -305,7 +305,7 @@ __device__ __forceinline__ char* start_stream() {
   if (threadIdx.x == kConsumerThreads) {
     const u32 shared = shared_address(memory);
     for (int stage = 0; stage < Ring::kStages; ++stage) {
-      barrier_init(shared + stage * 16, kFullArrivals);
+      barrier_init(shared + stage * 16, kFullArrivals * Ring::kProducers);
       barrier_init(shared + stage * 16 + 8, kReleases);
     }
     barrier_init_fence();
@@ -323,7 +323,8 @@ __device__ __forceinline__ void few_rows_linear(const StreamedRows& x, const flo
   char* memory = start_stream<Ring>();
   const RingPosition<Ring> start{shared_address(memory)};
   if (threadIdx.x >= kConsumerThreads) {
-    Producer<Ring>{start, start, rows, static_cast<int>(threadIdx.x % 32)}.template run<Product>(op, x.rows);
+    const int warp = uniform(threadIdx.x / 32), lane = threadIdx.x % 32;
+    Producer<Ring>{start, start, rows, lane, warp - kConsumerWarps}.template run<Product>(op, x.rows);
   } else {
     Consumer<Ring>{start, memory, rows}.template run<Product, kNorm>(op, x, norm_weight, epsilon);
   }

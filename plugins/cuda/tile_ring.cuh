@@ -19,8 +19,8 @@ constexpr int kStepK = kBlockRowBytes / (kByteRows ? 1 : 2), kSteps = ceil_div(T
 constexpr bool kWidened = kWeightForm == WeightForm::kInt8 || has_blocks(kWeightForm);
 constexpr int kRawStages = TL_RAW_STAGES, kRawK = kBlockRowBytes * 8 / bits_of(kWeightForm);
 constexpr int kRawSteps = kRawK / kStepK, kWidenerGroups = 2;
-// Floating-point numbers take more instructions than integers: they have as many warps as registers are left for.
-constexpr bool kManyWideners = kTileRows == 64 && is_small_float(kWeightForm);
+// Integers of four bits take the fewest instructions: others have as many warps as registers are left for.
+constexpr bool kManyWideners = kTileRows == 64 && has_blocks(kWeightForm) && !is_short_integer(kWeightForm);
 constexpr int kWideners = !kWidened ? 0 : kManyWideners ? 10 : 6;
 constexpr int kRunBlocks = kBlock == 0 ? 0 : max_of(1, kRawK / max_of(1, kBlock));  // of 8 rows of a raw stage
 constexpr int kConsumerWarps = kTileRows / 16, kConsumerThreads = kConsumerWarps * 32;

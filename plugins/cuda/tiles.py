@@ -66,12 +66,12 @@ class TileConfig:
 
 def widening_warps(form: WeightForm, rows: int) -> int:
     """Warps that widen weights for tiles of ``rows`` rows (kWideners of cuda/tile_ring.cuh)."""
-    return _MOST_WIDENING_WARPS if form.is_float and rows == 64 else _WIDENING_WARPS
+    return _MOST_WIDENING_WARPS if form.is_widened_in_blocks and rows == 64 else _WIDENING_WARPS
 
 
 def max_columns(form: WeightForm, rows: int) -> int:
     """The widest tiles of ``rows`` rows."""
-    return _MAX_WIDENED_COLUMNS if form.widened and (rows > 64 or form.is_float) else _MAX_COLUMNS
+    return _MAX_WIDENED_COLUMNS if form.widened and (rows > 64 or form.is_widened_in_blocks) else _MAX_COLUMNS
 
 
 @cache  # every layer asks again

@@ -16,8 +16,8 @@ namespace tl {
 
 // The numbers of TL_WEIGHT_FORM: elements of 16 bits; int8, in the order of the layout mma_k16; E4M3, in which case
 // rows of x are E4M3, too; int4 or uint4, in the order of the layout pairs8; int8, in which case rows of x are int8,
-// too; E4M3 and E2M1, in the layouts spread_e4m3 and spread_e2m1.
-enum class WeightForm { k16Bits, kInt8, kE4m3Both, kInt4, kUint4, kInt8Both, kE4m3, kE2m1 };
+// too; E4M3 and E2M1, in the layouts spread_e4m3 and spread_e2m1; int8 as the first, in blocks.
+enum class WeightForm { k16Bits, kInt8, kE4m3Both, kInt4, kUint4, kInt8Both, kE4m3, kE2m1, kInt8Blocks };
 constexpr WeightForm kWeightForm = static_cast<WeightForm>(TL_WEIGHT_FORM);
 // Integers of four bits, which are also multiplied with rows of whole numbers (cuda/fixed_rows.cuh).
 __host__ __device__ constexpr bool is_short_integer(WeightForm form) {
@@ -30,7 +30,7 @@ __host__ __device__ constexpr bool has_four_bits(WeightForm form) {
   return is_short_integer(form) || form == WeightForm::kE2m1;
 }
 __host__ __device__ constexpr bool has_blocks(WeightForm form) {
-  return is_short_integer(form) || is_small_float(form);
+  return is_short_integer(form) || is_small_float(form) || form == WeightForm::kInt8Blocks;
 }
 __host__ __device__ constexpr int bits_of(WeightForm form) {
   return form == WeightForm::k16Bits ? 16 : has_four_bits(form) ? 4 : 8;

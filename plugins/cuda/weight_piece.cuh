@@ -45,7 +45,7 @@ struct WeightPiece {
         const u32 word = words[kProduct / 2 * 2 + row];
         a[row] = widen_int4<kSigned, kProduct % 2 * 2>(word, mask);
         a[row + 2] = widen_int4<kSigned, kProduct % 2 * 2 + 1>(word, mask);
-      } else if constexpr (Ring::kForm == WeightForm::kInt8) {
+      } else if constexpr (Ring::kForm == WeightForm::kInt8 || Ring::kForm == WeightForm::kInt8Blocks) {
         widen_int8(words[kProduct * 2 + row], a[row], a[row + 2]);
       } else {
         a[row] = words[row];

@@ -97,13 +97,18 @@ struct PairNumbers {
   u32 zero, scale, offset;  // of two elements each
 
   __device__ __forceinline__ PairNumbers(float block_scale, float block_offset) {
-    constexpr bool kSigned = kWeightForm == WeightForm::kInt4;
-    constexpr float kZero = (TL_FP16 ? 1024.0f : 128.0f) + (kSigned ? 8.0f : 0.0f);  // what raised_int4() adds
+    constexpr bool kSigned = kWeightForm == WeightForm::kInt4, kBytes = kWeightForm == WeightForm::kInt8Blocks;
+    constexpr float kRaised = (TL_FP16 ? 1024.0f : 128.0f) + (kSigned ? 8.0f : 0.0f);  // what raised_int4() adds
+    constexpr float kZero = kBytes ? 0.0f : kRaised, kMost = kBytes ? 128.0f : 64.0f;
     const float nearest = TL_OFFSETS && block_scale != 0.0f ? rintf(-block_offset / block_scale) : 0.0f;
-    const float point = fminf(fmaxf(nearest, -64.0f), 63.0f), rest = fmaf(point, block_scale, block_offset);
+    const float point = fminf(fmaxf(nearest, -kMost), kMost - 1.0f), rest = fmaf(point, block_scale, block_offset);
     zero = pack2(kZero + point, kZero + point);
     scale = pack2(block_scale, block_scale);
     offset = pack2(rest, rest);
+  }
+  __device__ __forceinline__ u32 apply(u32 elements) const {
+    const u32 from_zero = kWeightForm == WeightForm::kInt8Blocks && !TL_OFFSETS ? elements : subtract2(elements, zero);
+    return multiply_add2(from_zero, scale, offset);
   }
 };
 
@@ -171,6 +176,14 @@ struct Widener {
     if constexpr (kWeightForm == WeightForm::kInt8) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) widen_int8(words[i], wide[0][i], wide[1][i]);
+    } else if constexpr (kWeightForm == WeightForm::kInt8Blocks) {
+      const PairNumbers pair(numbers[0], TL_OFFSETS ? numbers[kNumberKinds - 1] : 0.0f);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        widen_int8(words[i], wide[0][i], wide[1][i]);
+        wide[0][i] = pair.apply(wide[0][i]);
+        wide[1][i] = pair.apply(wide[1][i]);
+      }
     } else if constexpr (kWeightForm == WeightForm::kE4m3) {
       const u32 scale = raised_pair(numbers[0]);
 #pragma unroll
@@ -207,8 +220,7 @@ struct Widener {
   }
   template <bool kSigned, int kPair>
   __device__ __forceinline__ u32 weight_of(u32 word, const PairNumbers& numbers) const {
-    return multiply_add2(subtract2(raised_int4<kSigned, kPair>(word, mask), numbers.zero), numbers.scale,
-                         numbers.offset);
+    return numbers.apply(raised_int4<kSigned, kPair>(word, mask));
   }
   __device__ __forceinline__ void release(const RawRing& raw) const {
     if constexpr (kPeers == 1) {

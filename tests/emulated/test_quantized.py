@@ -22,6 +22,8 @@ FORMS = [
     Form("uint4", 64, "float32", offsets=True),
     Form("float8_e4m3fn", 64, "float32"),
     Form("float4_e2m1fn", 32, "bfloat16"),
+    Form("int8", 32, "float16"),
+    Form("int8", 64, "float32", offsets=True),
 ]
 
 
@@ -39,6 +41,14 @@ def test_streamed(form: Form, tokens: int, rows: int) -> None:
     dtype = torch.float16 if tokens == 1 else torch.bfloat16
     more = {"bias": True, "residual": True, "device": SMALL, "machine": Emulator()}
     check_streamed(form, 56, 320, tokens, rows, dtype, config=config_of(form, 128, 1), **more)
+
+
+@pytest.mark.parametrize("stream_x", [False, True])
+@pytest.mark.parametrize("form", [Form("float8_e4m3fn", 512), Form("int4", 128)], ids=str)
+def test_one_warp_copies_long_rows(form: Form, stream_x: bool) -> None:
+    stage_k, device = 1024 * 8 // weight_form_of(form).weight_bits, Device("sm_90a", 96 * 1024)
+    config = config_of(form, stage_k, 1, stream_x)
+    check_streamed(form, 40, 2560, 2, 2, torch.bfloat16, config=config, device=device, machine=Emulator())
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

@@ -31,6 +31,8 @@ FORMS = [
     Form("uint4", 32, "float16", offsets=True),
     Form("float8_e4m3fn", 64, "bfloat16"),
     Form("float4_e2m1fn", 64, "float32"),
+    Form("int8", 32, "float16"),
+    Form("int8", 64, "bfloat16", offsets=True),
 ]
 
 

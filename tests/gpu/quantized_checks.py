@@ -14,7 +14,7 @@ from tests.gpu.weights import Form, random_weight
 from trtllm_lite.plugins.cuda.split import SplitConfig
 from trtllm_lite.plugins.cuda.stream import StreamConfig, Streaming, few_rows_config
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
-from trtllm_lite.plugins.cuda.weight_form import form_of, weight_form
+from trtllm_lite.plugins.cuda.weight_form import BLOCK_FORMS, form_of
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
 from trtllm_lite.plugins.launch import Buffer, Device, Extent, WeightBuffers, symbol
 from trtllm_lite.plugins.linear import cuda as linear
@@ -111,11 +111,11 @@ def check_dequantize(form: Form, rows: int, in_features: int, dtype: torch.dtype
 
 def check_codes(name: str, dtype: torch.dtype, machine: Machine = GPU) -> None:
     """Kernels make of every number of a floating-point type, each in every place of a word, what ml_dtypes does."""
-    kind, form = np.dtype(getattr(ml_dtypes, name)), weight_form(name)
+    kind, form = np.dtype(getattr(ml_dtypes, name)), BLOCK_FORMS[name]
     codes = np.arange(1 << form.weight_bits, dtype=np.uint8).view(kind)
     values = np.where(np.isnan(codes.astype(np.float32)), 0, codes.astype(np.float32)).astype(kind)
     matrix = np.stack([np.roll(np.resize(values, 512), by) for by in range(8)])
-    weight, scale = Buffer("weight", name, matrix.shape), Buffer("scale", "float32", (8, 16))
+    weight, scale = Buffer("weight", name, matrix.shape), Buffer("scale", "float32", (8, 16), layout="rows8")
     stored = torch.from_numpy(pack(matrix, form.layout).view(np.uint8)).to(machine.device)
     memory = Memory({weight: stored, scale: torch.ones(1, 16, 8, device=machine.device)})
     to = torch.full(matrix.shape, POISON, device=machine.device, dtype=dtype)

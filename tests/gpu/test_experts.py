@@ -82,6 +82,7 @@ FLOATS = {
     "fp8 rows": ((64, 8, 1024, 512), Form("float8_e4m3fn", 512, "bfloat16")),
     "mxfp4": ((16, 8, 2048, 768), Form("float4_e2m1fn", 32, "bfloat16")),
     "gpt-oss": ((8, 4, 2880, 2880), Form("float4_e2m1fn", 32, "bfloat16")),
+    "q8_0": ((16, 8, 2048, 768), Form("int8", 32, "float16")),
     "gpt-oss fp8": ((8, 4, 2880, 2880), Form("float8_e4m3fn", 64, "float32")),
 }
 STEPS = [(1, 1), (4, 3), (8, 8), (16, 16), (64, 37), (256, 256), (1000, 513)]

@@ -20,6 +20,8 @@ FORMS = {
     "fp8": Form("float8_e4m3fn", 128),
     "fp8 rows": Form("float8_e4m3fn", 512, "bfloat16"),
     "mxfp4": Form("float4_e2m1fn", 32, "bfloat16"),
+    "q8_0": Form("int8", 32, "float16"),
+    "q5_1": Form("int8", 32, "float32", offsets=True),
 }
 BUCKETS = [(1, 1), (2, 2), (4, 3), (8, 7), (16, 9), (16, 16)]
 SMALL_BLOCKS = ["int8", "gguf", "short", "mxfp4"]

@@ -95,6 +95,7 @@ class CudaInterpreter:
             "num_prefill_seqs": len(lens) - decode,
             "num_prefill_tokens": int(lens.sum()) - decode,
             "num_logits": len(inputs.get("logits_indices", ())),
+            "num_blocks": self.plan.symbols["num_blocks"],
             "max_blocks_per_seq": self.plan.symbols["max_blocks_per_seq"],
             "num_sms": NUM_SMS,
             "num_loras": self.num_loras,

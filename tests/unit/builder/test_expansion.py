@@ -25,15 +25,9 @@ def _expand(checkpoint: Checkpoint, dtype: str) -> Expanded:
     return expand_weights(model.graph, dtype)
 
 
-@pytest.mark.parametrize(
-    ("layout", "stored"),
-    [
-        ("compressed-tensors nvfp4", "float4_e2m1fn in blocks of 16"),
-        ("gptq 8 bits", "int8 in blocks of 64"),
-    ],
-)
-def test_matrices_are_those_of_the_checkpoint(layout: str, stored: str, tmp_path: Path) -> None:
-    meant = write_quantized(tiny_model("llama", **SHAPE, head_dim=64), tmp_path / "model", LAYOUTS[layout])
+def test_matrices_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+    layout, stored = LAYOUTS["compressed-tensors nvfp4"], "float4_e2m1fn in blocks of 16"
+    meant = write_quantized(tiny_model("llama", **SHAPE, head_dim=64), tmp_path / "model", layout)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "float16")
     expanded = _expand(open_checkpoint(tmp_path / "checkpoint"), "float16")
     assert {item.choice for item in expanded.expansions} == {f"{stored} becomes float16"}
@@ -63,7 +57,10 @@ def test_experts_of_odd_rows_are_those_of_the_checkpoint(tmp_path: Path) -> None
             assert np.array_equal(found.numpy().astype(np.float32), expected.numpy())
 
 
-@pytest.mark.parametrize("layout", ["awq", "fp8 in tiles", "fp8 in tiles with powers of two", "modelopt mxfp4"])
+READ = ["awq", "fp8 in tiles", "fp8 in tiles with powers of two", "modelopt mxfp4", "gptq 8 bits"]
+
+
+@pytest.mark.parametrize("layout", READ)
 def test_what_kernels_read_stays_as_it_is(layout: str, tmp_path: Path) -> None:
     write_quantized(tiny_model("llama", **SHAPE, head_dim=64), tmp_path / "model", LAYOUTS[layout])
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")

@@ -13,7 +13,7 @@ from trtllm_lite.builder.nvrtc import Cubin, compile_kernel
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.cuda.split import SplitConfig
-from trtllm_lite.plugins.cuda.stream import Streaming, few_rows_config
+from trtllm_lite.plugins.cuda.stream import StreamConfig, Streaming, few_rows_config
 from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
 from trtllm_lite.plugins.launch import Buffer, Device, WeightBuffers
 from trtllm_lite.plugins.rowwise.cuda import expression as rowwise_expression
@@ -236,6 +236,22 @@ def test_products_whose_depth_is_split_compile(source: str, form: WeightForm, tm
     split = Streaming(16, "float16", device, config, scales).kernel(source, "", weight, {})
     defines = {name: value for name, value in KERNELS[source].items() if name not in BLOCKS} | dict(split.defines)
     cubin = compile_kernel(root / source, defines, "sm_90a", include_root=root, cache_dir=tmp_path)
+    assert cubin.image.startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float4_e2m1fn", "int8"])
+def test_products_of_blocks_compile(dtype: str, arch: str, tmp_path: Path) -> None:
+    """For targets before sm_89, too, which convert no FP8."""
+    root, device = Path(__file__).parents[3] / "plugins", Device(arch, 99 * 1024)
+    form = weight_form(dtype, blocks=BlockNumbers(32, "bfloat16", offsets=False))
+    config = few_rows_config((4096, 4096), form, 4, device)
+    assert isinstance(config, StreamConfig)
+    weight = WeightBuffers(Buffer("weight", dtype, (4096, 4096)))
+    source = "linear/cuda.cuh"
+    streamed = Streaming(4, "bfloat16", device, config).kernel(source, "", weight, {})
+    defines = {name: value for name, value in KERNELS[source].items() if name not in BLOCKS} | dict(streamed.defines)
+    cubin = compile_kernel(root / source, defines, arch, include_root=root, cache_dir=tmp_path)
     assert cubin.image.startswith(b"\x7fELF")
 
 
