@@ -90,7 +90,16 @@ FLOAT32 = "float32"
 PLAIN_DTYPES = (FLOAT32, "float16", "bfloat16")
 
 # The orders in which a weight's elements are stored; plugins/README.md describes them.
-LAYOUTS = ("row_major", "panel64", "gated_panel64", "mma_k16", "pairs8", "rows8")
+LAYOUTS = (
+    "row_major",
+    "panel64",
+    "gated_panel64",
+    "mma_k16",
+    "pairs8",
+    "spread_e4m3",
+    "spread_e2m1",
+    "rows8",
+)
 
 # The kinds of memory a tensor may lie in: the arena, which is overwritten within a step; the file (weight); the paged
 # KV cache; the executor's inputs of a step; memory that is zero at load and kept between steps (state); or the slots of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import TYPE_CHECKING
 
@@ -70,8 +70,16 @@ class ExpertChoice:
 
 def gated_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
     """How GroupedGatedLinear streams its weight beside rows of x that stay; None if these leave too little room."""
-    config = stream_config(shape[-1], form, tokens, device)
-    return None if config is None or config.stream_x else config
+    config, in_features = stream_config(shape[-1], form, tokens, device), shape[-1]
+    if config is None or config.stream_x:
+        return None
+    return replace(config, stage_k=_equal_stage(in_features, form, ceil(in_features / config.stage_k)))
+
+
+def _equal_stage(in_features: int, form: WeightForm, count: int) -> int:
+    """The depth of ``count`` stages of a row that are about equal, of whole blocks."""
+    depth = form.depth if form.blocks is None else max(form.depth, form.blocks.size)
+    return depth * ceil(in_features / (count * depth))
 
 
 def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
@@ -79,10 +87,9 @@ def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, 
     *_, out_features, in_features = shape
     if form.x_bytes == 1 or in_features % form.depth or out_features % ROWS_PER_TILE:
         return None
-    depth = form.depth if form.blocks is None else max(form.depth, form.blocks.size)
     for most in (_MOST_STAGE_BYTES, _MOST_STAGE_BYTES // 2):
         chunks = ceil(form.weight_bytes(in_features) / most)
-        stage_k = depth * ceil(in_features / (chunks * depth))
+        stage_k = _equal_stage(in_features, form, chunks)
         reason = f"{chunks} stages of an expert's rows"
         config = StreamConfig(stage_k, 1, True, _IN_FLIGHT_BYTES, reason, form)
         room = config.ring_bytes(in_features, tokens, device.shared_bytes)

@@ -48,7 +48,8 @@ class StreamConfig:
         x_bytes = 0
         if not self.stream_x:
             x_bytes = tokens * (in_features * self.form.x_bytes + 16)
-            if self.form.blocks is not None and tokens <= _MOST_FIXED_TOKENS:
+            if self.form.whole_rows and tokens <= _MOST_FIXED_TOKENS:
+                assert self.form.blocks is not None
                 x_bytes += fixed_number_bytes(self.form.blocks, in_features, tokens)
         scales = SCALES_BYTES if self.form.x_bytes == 1 else 0
         return shared_bytes - _BARRIER_BYTES - _ZERO_BYTES - scales - sums - x_bytes

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from trtllm_lite.vocabulary import DTYPES
 
 from ..launch import WeightBuffers
 
-BLOCK_SIZES = (32, 64, 128, 256, 512)  # of blocks of 4-bit weights, that kernels take
+BLOCK_SIZES = (32, 64, 128, 256, 512)  # elements of a block of a row, that kernels take
 _NUMBER_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}  # TL_NUMBER_TYPE
 
 
@@ -46,13 +47,20 @@ class BlockNumbers:
 class WeightForm:
     """What a kernel of TL_WEIGHT_FORM ``number`` multiplies: bits of an element of the weight, and bytes of one of x.
 
-    ``depth``: elements of a row that in_features is a multiple of. ``blocks``: what numbers the blocks of a row have.
+    ``depth``: elements of a row that in_features is a multiple of. ``layout``: that of the weight. ``in_blocks``:
+    whether the blocks of a row have numbers, and ``blocks`` which. ``whole_rows``: whether a few rows of x are
+    multiplied as whole numbers (cuda/fixed_rows.cuh). ``largest_scale``: of a block; tiled kernels multiply it with a
+    power of two (cuda/small_floats.cuh).
     """
 
     number: int
     weight_bits: int
     x_bytes: int
     depth: int
+    layout: str = "row_major"
+    in_blocks: bool = False
+    whole_rows: bool = False
+    largest_scale: float = inf
     blocks: BlockNumbers | None = None
 
     def weight_bytes(self, elements: int) -> int:
@@ -77,11 +85,13 @@ class WeightForm:
 _PLAIN = WeightForm(0, 16, 2, 16)
 # By the types of the weight and of the rows that it is multiplied with, if these are bytes.
 _FORMS = {
-    ("int8", None): WeightForm(1, 8, 2, 32),
+    ("int8", None): WeightForm(1, 8, 2, 32, "mma_k16"),
     ("float8_e4m3fn", "float8_e4m3fn"): WeightForm(2, 8, 1, 32),
-    ("int4", None): WeightForm(3, 4, 2, 64),
-    ("uint4", None): WeightForm(4, 4, 2, 64),
+    ("int4", None): WeightForm(3, 4, 2, 64, "pairs8", in_blocks=True, whole_rows=True),
+    ("uint4", None): WeightForm(4, 4, 2, 64, "pairs8", in_blocks=True, whole_rows=True),
     ("int8", "int8"): WeightForm(5, 8, 1, 32),
+    ("float8_e4m3fn", None): WeightForm(6, 8, 2, 32, "spread_e4m3", in_blocks=True, largest_scale=128.0),
+    ("float4_e2m1fn", None): WeightForm(7, 4, 2, 64, "spread_e2m1", in_blocks=True, largest_scale=2.0),
 }
 BYTE_PRODUCTS = tuple(dtype for dtype, rows in _FORMS if rows is not None)  # of rows of bytes: both have one type
 
@@ -94,7 +104,7 @@ def weight_form(dtype: str, rows: str | None = None, blocks: BlockNumbers | None
 def form_of(weight: WeightBuffers) -> WeightForm:
     """How kernels read ``weight``."""
     values, scale, blocks = weight.values, weight.scale, None
-    if DTYPES[values.dtype].bits == 4:
+    if weight_form(values.dtype, weight.rows).in_blocks:
         assert scale is not None
         depth, count = values.shape[-1], scale.shape[-1]
         assert isinstance(depth, int)

@@ -25,7 +25,8 @@ struct Ring {
   static constexpr RowType kRows = rows_of(kForm);
   static constexpr bool kByteRows = kRows != RowType::k16Bits;
   static constexpr bool kFourBits = has_four_bits(kForm);
-  static constexpr bool kFixed = kFourBits && !kStageX && kTokens_ <= kMostFixedTokens;  // x as in fixed_rows.cuh
+  static constexpr bool kFixed =
+      is_short_integer(kForm) && !kStageX && kTokens_ <= kMostFixedTokens;  // x as in fixed_rows.cuh
   static constexpr int kWeightBits = bits_of(kForm);
   static constexpr int kItemBytes = kByteRows ? 1 : 2;  // of x
   static constexpr int kProductK = 32 / kItemBytes;     // elements of a row that one product of fragments takes
@@ -67,7 +68,7 @@ struct Ring {
 // fixed_rows.cuh.
 template <int kIn, int kTokens>
 __host__ __device__ constexpr int x_bytes() {
-  if (has_four_bits(kWeightForm) && kTokens <= kMostFixedTokens)
+  if (is_short_integer(kWeightForm) && kTokens <= kMostFixedTokens)
     return kTokens * (kIn * 2 + 16) + FixedRows<kIn, kTokens>::kNumberBytes;
   return kTokens * (kIn * (rows_of(kWeightForm) == RowType::k16Bits ? 2 : 1) + 16);
 }

@@ -1,13 +1,13 @@
-// Weights of int8 or four bits in tiles of 16-bit elements: one warp brings them into a ring of their own as they are
+// Weights of eight or four bits in tiles of 16-bit elements: one warp brings them into a ring of their own as they are
 // stored, with the numbers of their blocks, and two groups of three make steps of them for wgmma in turns: while one
 // waits for its stores, the other computes.
 //
 // A raw stage is 128 bytes of each of the tile's rows: the copy engine and the memory want that much, and it makes two
-// steps of int8, or four of four bits. Numbers are multiplied here, in the 16-bit type; the scales of whole rows of
-// int8 are left to the sums. An integer zero point is subtracted exactly.
+// steps of eight bits, or four of four bits. Numbers are multiplied here, in the 16-bit type; the scales of whole rows
+// of int8 are left to the sums. An integer zero point is subtracted exactly.
 #pragma once
 
-#include "cuda/int4.cuh"
+#include "cuda/small_floats.cuh"
 #include "cuda/tile_ring.cuh"
 
 namespace tl {
@@ -111,15 +111,16 @@ struct PairNumbers {
 template <class Op>
 struct Widener {
   using Places = typename TilesOf<Op>::Type;
-  static constexpr bool kInt8 = kWeightForm == WeightForm::kInt8;
+  static constexpr bool kEightBits = !has_four_bits(kWeightForm);
   // A warp takes kRows rows of a step at a time: lanes that follow each other have rows that do, so that they meet in
   // no bank, and pieces of 16 bytes.
-  static constexpr int kRows = kInt8 ? 8 : 16, kPieces = 32 / kRows, kWide = kInt8 ? 2 : 4;
+  static constexpr int kRows = kEightBits ? 8 : 16, kPieces = 32 / kRows, kWide = kEightBits ? 2 : 4;
   const Member& member;
   Places tiles;
   int group, warp, lane;
   u32 mask;
 
+  static constexpr int kPieceK = 128 / bits_of(kWeightForm);
   static constexpr int kTogether = kWideners / kWidenerGroups;
   static constexpr int kTurns = ceil_div(kTileColumns, kTogether* kRows),
                        kAhead = 3;  // turns that are loaded at a time
@@ -151,7 +152,7 @@ struct Widener {
                      : "memory");
 #pragma unroll
         for (int kind = 0; kind < kNumberKinds; ++kind) {
-          const int block = kRunBlocks == 1 ? 0 : (step * kPieces + piece) * 32 / max_of(1, kBlock);
+          const int block = kRunBlocks == 1 ? 0 : (step * kPieces + piece) * kPieceK / max_of(1, kBlock);
           const int run = kind * kTileColumns / 8 + turn * kTogether * kRows / 8 + row / 8;
           numbers[i][kind] =
               load_number(raw.numbers() + (run * kRunBlocks + block) * kBlockBytes + row % 8 * kNumberBytes);
@@ -167,9 +168,25 @@ struct Widener {
   __device__ __forceinline__ void store(u32 target, int row, int piece, const u32 (&words)[4],
                                         const float (&numbers)[max_of(1, kNumberKinds)]) const {
     u32 wide[kWide][4];
-    if constexpr (kInt8) {
+    if constexpr (kWeightForm == WeightForm::kInt8) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) widen_int8(words[i], wide[0][i], wide[1][i]);
+    } else if constexpr (kWeightForm == WeightForm::kE4m3) {
+      const u32 scale = raised_pair(numbers[0]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        wide[0][i] = multiply2(lowered_e4m3<0>(words[i]), scale);
+        wide[1][i] = multiply2(lowered_e4m3<1>(words[i]), scale);
+      }
+    } else if constexpr (kWeightForm == WeightForm::kE2m1) {
+      const u32 scale = raised_pair(numbers[0]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        wide[i][0] = multiply2(lowered_e2m1<0>(words[i]), scale);
+        wide[i][1] = multiply2(lowered_e2m1<1>(words[i]), scale);
+        wide[i][2] = multiply2(lowered_e2m1<2>(words[i]), scale);
+        wide[i][3] = multiply2(lowered_e2m1<3>(words[i]), scale);
+      }
     } else {
       constexpr bool kSigned = kWeightForm == WeightForm::kInt4;
       const PairNumbers pair(numbers[0], TL_OFFSETS ? numbers[kNumberKinds - 1] : 0.0f);

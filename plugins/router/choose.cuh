@@ -1,7 +1,7 @@
 // The experts of each of at most 16 rows, and the list of those that some row has chosen (cuda/chosen_experts.cuh).
 //
 // Bytes: 8 * experts a row. Floor: latency, about 2 us: it waits for the scores, and its list is waited for. One block,
-// a warp a row. Launch: 32 * TL_ROWS threads. Macros: TL_ROWS (most rows), and those of router/chosen.cuh and
+// a warp a row. Launch: 32 * TL_ROWS threads. Macros: TL_ROWS (most rows), and those of router/scoring.cuh and
 // router/local.cuh.
 #include "cuda/async.cuh"
 #include "router/chosen.cuh"
@@ -14,8 +14,8 @@ static_assert(TL_ROWS <= kMostListedRows);
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(TL_ROWS * 32)
-    choose_experts(int* ids, float* shares, int* list, const float* scores, const float* bias,
-                   const tl::RankTable* ranks, int rows) {
+    choose_experts(int* ids, float* shares, int* list, const float* scores, const float* bias, const float* correction,
+                   float scale, const tl::RankTable* ranks, int rows) {
   using namespace tl;
   __shared__ uint4 slots[TL_LOCAL_EXPERTS];  // kMostListedRows bytes each
   __shared__ u32 chosen_by[TL_LOCAL_EXPERTS];
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(TL_ROWS * 32)
   wait_for_previous_kernel();
   allow_next_kernel();
   if (warp < rows) {
-    const Chosen chosen(scores + warp * TL_SCORES, bias, lane);
+    const Chosen chosen({scores + warp * TL_SCORES, bias, correction, scale}, lane);
     if (lane < kTopK) {
       const int expert = local_number(chosen.expert, ranks);
       ids[warp * kTopK + lane] = expert;

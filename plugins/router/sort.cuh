@@ -3,8 +3,8 @@
 // Bytes: 8 * experts a row. Floor: bytes / bandwidth (8,192 rows of 128 experts: 8 MB, 2 us), and latency. A warp a
 // row; the rows of an expert are counted as they come, so that their order is another one each time, which changes no
 // result; the last block lists groups of at most TL_GROUP_ROWS rows. Launch: TL_THREADS threads, a block for every
-// TL_THREADS / 32 rows. Macros: TL_THREADS, TL_GROUP_ROWS, and those of router/chosen.cuh and
-// router/local.cuh.
+// TL_THREADS / 32 rows. Macros: TL_THREADS, TL_GROUP_ROWS, and those of router/scoring.cuh
+// and router/local.cuh.
 #include "cuda/async.cuh"
 #include "router/chosen.cuh"
 #include "router/local.cuh"
@@ -49,7 +49,7 @@ __device__ __forceinline__ void list_groups(int* first, int* list, int* counts, 
 // `counts` [kLocalExperts + 1] is zero before and after: rows of each expert, and blocks that are done.
 extern "C" __global__ void __launch_bounds__(TL_THREADS)
     sort_by_expert(int* ids, int* within, int* first, float* shares, int* list, int* counts, const float* scores,
-                   const float* bias, const tl::RankTable* ranks, int rows) {
+                   const float* bias, const float* correction, float scale, const tl::RankTable* ranks, int rows) {
   using namespace tl;
   __shared__ int arrived;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
   wait_for_previous_kernel();
   allow_next_kernel();
   if (row < rows) {
-    const Chosen chosen(scores + static_cast<u64>(row) * TL_SCORES, bias, lane);
+    const Chosen chosen({scores + static_cast<u64>(row) * TL_SCORES, bias, correction, scale}, lane);
     if (lane < kTopK) {
       const int at = row * kTopK + lane;
       const int expert = local_number(chosen.expert, ranks);

@@ -1,5 +1,7 @@
 """Routers and products with experts on a GPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -25,6 +27,21 @@ def test_rows_are_sorted_by_expert(shape: str, max_rows: int, rows: int) -> None
     check_router(Mixture(experts, top_k, 0, 0, max_rows), rows, streamed=False, machine=GPU)
 
 
+# DeepSeek-V2 and V3, Llama 4 Scout.
+ROUTERS = {
+    "deepseek_v2": Mixture(160, 6, 0, 0, 16, "softmax", groups=(8, 3, 1), scale=16.0),
+    "deepseek_v3": Mixture(256, 8, 0, 0, 16, "normalized_sigmoid", groups=(8, 4, 2), scale=2.5),
+    "llama4": Mixture(16, 1, 0, 0, 16, "sigmoid_of_chosen"),
+}
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_routers(name: str) -> None:
+    mixture, corrected = ROUTERS[name], name == "deepseek_v3"
+    check_router(mixture, 13, streamed=True, corrected=corrected, machine=GPU)
+    check_router(replace(mixture, max_rows=8192), 5003, streamed=False, corrected=corrected, machine=GPU)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", ["qwen3", "olmoe"])
 @pytest.mark.parametrize(("max_rows", "rows"), [(2, 2), (8, 7), (16, 16)])
@@ -40,6 +57,13 @@ def test_biases(max_rows: int, rows: int, dtype: torch.dtype) -> None:
     mixture, how = Mixture(32, 4, 2880, 2880, max_rows, "softmax_of_chosen"), {"streamed": max_rows <= 16}
     check_router(mixture, rows, biased=True, machine=GPU, **how)
     check_experts(mixture, rows, dtype, biased=True, residual=rows % 2 == 0, machine=GPU, **how)
+
+
+@pytest.mark.parametrize(("max_rows", "rows"), [(8, 5), (1000, 513)])
+def test_shares_of_inputs(max_rows: int, rows: int) -> None:
+    """Llama 4 Scout, with fewer features."""
+    mixture = Mixture(16, 1, 1280, 2048, max_rows, "sigmoid_of_chosen", scales_inputs=True)
+    check_experts(mixture, rows, torch.bfloat16, streamed=max_rows <= 16, machine=GPU)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

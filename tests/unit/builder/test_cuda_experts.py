@@ -1,13 +1,16 @@
 """GPU programs of mixtures of experts: what they compute, and of which kernels they are."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.gguf_writer import write_gguf
 from tests.models import GPU_MOE_FAMILIES, VOCAB_SIZE, save_tiny_model, tiny_model
+from tests.quantized_writer import LAYOUTS, write_mxfp4_experts
 from tests.tolerances import MIXTURE_TOLERANCES
 from tests.unit.builder.cuda_engines import LIMITS, lowered_model
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
@@ -30,6 +33,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"moe_intermediate_size": 48, "head_dim": 16},  # of 9 experts
     "granitemoe": {"shared_intermediate_size": 80, "num_local_experts": 5},
     "gpt_oss": {"head_dim": 16},
+    "llama4": {"head_dim": 16, "intermediate_size": 48, "intermediate_size_mlp": 80},
 }
 # Of models in which no choice of an expert is so close that rounding changes it.
 SEED, SEEDS = 9, {"gpt_oss": 10}
@@ -69,6 +73,41 @@ def test_experts_of_files_stay_in_4_bits(kinds: str, tmp_path: Path) -> None:
     network = load_network(tmp_path / "checkpoint")
     lowered = lowered_model(network, "bfloat16")
     assert [item.choice.split()[0] for item in lowered.expansions] == ["int8"] * 3 * kinds.count("Q8_0")
+    card = CudaInterpreter(lowered)
+    state = sequences_of(CACHE, card)
+    for lens in ([31, 1, 4], [1, 1, 1], [1, 6, 2]):
+        check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", network, MIXTURE_TOLERANCES)
+
+
+def _in_fp8(directory: Path) -> None:
+    """Experts in tiles of FP8, as they are published."""
+    path = directory / "model.safetensors"
+    tensors = load_file(path)
+    for name in [name for name in tensors if ".experts." in name]:
+        stored, _ = LAYOUTS["fp8 in tiles"].quantize(tensors.pop(name))
+        tensors |= {f"{name.removesuffix('.weight')}.{suffix}": tensor for suffix, tensor in stored.items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+    config = json.loads((directory / "config.json").read_text())
+    config["quantization_config"] = LAYOUTS["fp8 in tiles"].settings
+    (directory / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(("family", "dtype"), [("qwen3_moe", "float8_e4m3fn"), ("gpt_oss", "float4_e2m1fn")])
+def test_experts_of_checkpoints_stay_as_they_are(family: str, dtype: str, tmp_path: Path) -> None:
+    if family == "gpt_oss":
+        sizes = {**EXTENTS, "intermediate_size": 128, "head_dim": 16}
+        write_mxfp4_experts(tiny_model(family, seed=15, **sizes), tmp_path / "model")
+    else:
+        sizes = {**EXTENTS, "hidden_size": 128, "moe_intermediate_size": 256, "head_dim": 16}
+        save_tiny_model(family, tmp_path / "model", seed=11, **sizes)
+        _in_fp8(tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
+    network = load_network(tmp_path / "checkpoint")
+    lowered = lowered_model(network, "bfloat16")
+    assert not lowered.expansions
+    weights = lowered.operands.weights
+    experts = {b.name: b.dtype for b in weights if b.name.endswith("_proj.weight") and ".experts." in b.name}
+    assert set(experts.values()) == {dtype}, experts
     card = CudaInterpreter(lowered)
     state = sequences_of(CACHE, card)
     for lens in ([31, 1, 4], [1, 1, 1], [1, 6, 2]):

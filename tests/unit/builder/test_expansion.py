@@ -7,8 +7,10 @@ import pytest
 
 from tests.models import tiny_model
 from tests.quantized_writer import LAYOUTS, write_mxfp4_experts, write_quantized
+from tests.unit.builder.cuda_engines import cuda_shape, quantized
 from trtllm_lite.builder import Checkpoint, open_checkpoint
 from trtllm_lite.builder.cuda.expansion import Expanded, expand_weights
+from trtllm_lite.builder.cuda.ops import ops_of
 from trtllm_lite.builder.graph import weight_tensor
 from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.convert import convert_checkpoint
@@ -24,10 +26,7 @@ def _expand(checkpoint: Checkpoint, dtype: str) -> Expanded:
 @pytest.mark.parametrize(
     ("layout", "stored"),
     [
-        ("fp8 in tiles", "float8_e4m3fn in blocks of 128"),
-        ("fp8 in tiles with powers of two", "float8_e4m3fn in blocks of 128"),
         ("compressed-tensors nvfp4", "float4_e2m1fn in blocks of 16"),
-        ("modelopt mxfp4", "float4_e2m1fn in blocks of 32"),
         ("gptq 8 bits", "int8 in blocks of 64"),
     ],
 )
@@ -45,8 +44,9 @@ def test_matrices_are_those_of_the_checkpoint(layout: str, stored: str, tmp_path
         assert np.array_equal(found.numpy(), expected)
 
 
-def test_experts_in_blocks_are_those_of_the_checkpoint(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 64, "intermediate_size": 96}
+def test_experts_of_odd_rows_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+    """Kernels read rows of a multiple of 64 numbers of 4 bits."""
+    sizes = {"hidden_size": 96, "intermediate_size": 96}
     meant = write_mxfp4_experts(tiny_model("gpt_oss", **sizes), tmp_path / "model")
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
     expanded = _expand(open_checkpoint(tmp_path / "checkpoint"), "bfloat16")
@@ -54,14 +54,30 @@ def test_experts_in_blocks_are_those_of_the_checkpoint(tmp_path: Path) -> None:
     weights = {op.name: weight_tensor(op.inputs["weight"]) for op in expanded.ops if op.kind.startswith("Grouped")}
     for number, layer in enumerate(meant.model.layers):
         experts = layer.mlp.experts
-        gate_up = experts.gate_up_proj.detach().transpose(1, 2).reshape(5, 96, 2, 64).transpose(1, 2)
+        gate_up = experts.gate_up_proj.detach().transpose(1, 2).reshape(5, 96, 2, 96).transpose(1, 2)
         for name, expected in (("gate_up_proj", gate_up), ("down_proj", experts.down_proj.detach().transpose(1, 2))):
             found = weights[f"layers.{number}.mlp.experts.{name}"]
             assert found is not None
             assert np.array_equal(found.numpy().astype(np.float32), expected.numpy())
 
 
-def test_what_kernels_read_stays_as_it_is(tmp_path: Path) -> None:
-    write_quantized(tiny_model("llama", **SHAPE, head_dim=64), tmp_path / "model", LAYOUTS["awq"])
+@pytest.mark.parametrize("layout", ["awq", "fp8 in tiles", "fp8 in tiles with powers of two", "modelopt mxfp4"])
+def test_what_kernels_read_stays_as_it_is(layout: str, tmp_path: Path) -> None:
+    write_quantized(tiny_model("llama", **SHAPE, head_dim=64), tmp_path / "model", LAYOUTS[layout])
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
     assert not _expand(open_checkpoint(tmp_path / "checkpoint"), "bfloat16").expansions
+
+
+def test_a_scale_for_each_row_becomes_one_for_each_block() -> None:
+    model, _ = run_passes(quantized(cuda_shape(), "fp8_wo"))
+    by_name = {op.name: op for op in ops_of(model.graph)}
+    expanded = expand_weights(model.graph, "bfloat16")
+    read = [op for op in expanded.ops if "weight_scale" in op.inputs]
+    assert read
+    for op in read:
+        scale, of_rows = (weight_tensor(one.inputs["weight_scale"]) for one in (op, by_name[op.name]))
+        assert scale is not None
+        assert of_rows is not None
+        depth, found = op.inputs["weight"].shape[-1], scale.numpy()
+        assert depth // found.shape[-1] == {64: 64, 96: 32}[depth]
+        assert np.array_equal(found, np.broadcast_to(of_rows.numpy(), found.shape))

@@ -57,7 +57,10 @@ BLOCKS = {"TL_BLOCK": 128, "TL_NUMBER_TYPE": 1, "TL_OFFSETS": 1}
 SCORES = {"TL_SOFTCAP": 1, "TL_SINKS": 1, "TL_FIRST_POSITION": 1}
 GELU = {"TL_ACTIVATION": 2}
 EXPERTS = {"TL_EXPERTS": 128, "TL_TOP_K": 8}
-CHOICE = EXPERTS | {"TL_LOCAL_EXPERTS": 64, "TL_MOE_TP": 2, "TL_BIAS": 1, "TL_SCORING": 0, "TL_SCORES": 256}
+CHOICE = EXPERTS | {
+    **{"TL_LOCAL_EXPERTS": 64, "TL_MOE_TP": 2, "TL_BIAS": 1, "TL_CORRECTION": 1, "TL_SCORING": 0, "TL_SCORES": 256},
+    **{"TL_GROUPS": 8, "TL_TOP_GROUPS": 4, "TL_NUM_BEST": 2},
+}
 ADAPTERS = {"TL_PARTS": 3, "TL_MAX_RANK": 16, "TL_SPLITS": 8, "TL_UNITS": 24, "TL_THREADS": 256}
 NORM = {"TL_HIDDEN": 8192, "TL_THREADS": 512, "TL_Y_TYPE": 0, "TL_ROW_SCALES": 0}
 OWNED = {"TL_OWNED": 1, "TL_STORED": 1, "TL_RANK_ROWS": 512, "TL_SUM_EVERYWHERE": 0}
@@ -104,12 +107,12 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "ragged_attention/rotate.cuh": {"TL_HEADS": 12, "TL_HEAD_DIM": 64, "TL_HALF_DIM": 16, "TL_THREADS": 128},
     "query_key_norm/cuda.cuh": {"TL_QUERIES": 4096, "TL_KEYS": 4096, "TL_FEATURES": 12288, "TL_THREADS": 512},
     "position_embedding/cuda.cuh": {"TL_HIDDEN": 4096},
-    "grouped_gated_linear/cuda.cuh": LINEAR | EXPERTS | GELU,
-    "grouped_gated_linear/sort_rows.cuh": EXPERTS | {"TL_IN": 2048, "TL_THREADS": 256},
+    "grouped_gated_linear/cuda.cuh": LINEAR | EXPERTS | GELU | {"TL_SCALES_INPUTS": 1},
+    "grouped_gated_linear/sort_rows.cuh": EXPERTS | {"TL_IN": 2048, "TL_THREADS": 256, "TL_SHARES": 1},
     "grouped_gated_linear/tiled.cuh": GROUPS
     | EXPERTS
     | {"TL_BIAS": 1, "TL_ADDED": 0, "TL_Y_TYPE": 0, "TL_ACTIVATION": 1},
-    "grouped_linear/combine.cuh": EXPERTS | {"TL_OUT": 2048, "TL_THREADS": 256, "TL_RESIDUAL": 1},
+    "grouped_linear/combine.cuh": EXPERTS | {"TL_OUT": 2048, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_SHARES": 1},
     "grouped_linear/cuda.cuh": LINEAR | EXPERTS | {"TL_STREAM_X": 1, "TL_LIST_INTS": 68},
     "grouped_linear/tiled.cuh": GROUPS
     | EXPERTS

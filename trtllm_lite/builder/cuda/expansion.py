@@ -1,4 +1,7 @@
-"""Stored weights that no GPU kernel reads become matrices of 16 bits; `build` and the engine say which, and why."""
+"""Stored weights that no GPU kernel reads become matrices of 16 bits; `build` and the engine say which, and why.
+
+Kernels read floating-point numbers of 8 and 4 bits in blocks: rows that have one scale get it for each block.
+"""
 
 from dataclasses import dataclass
 
@@ -14,7 +17,9 @@ from trtllm_lite.plugins.cuda.weight_form import BLOCK_SIZES, weight_form
 from trtllm_lite.plugins.packing import NUMBER_ROWS
 from trtllm_lite.plugins.scaled_weight import scaled
 
-_FOUR_BITS = (ONNX["int4"], ONNX["uint4"])
+_INTEGERS_OF_4_BITS = (ONNX["int4"], ONNX["uint4"])
+_GROUPED = ("GroupedGatedLinear", "GroupedLinear")
+_READ = "integers of 4 bits, float8_e4m3fn and float4_e2m1fn in blocks"
 _NUMBERS = ("weight_scale", "weight_offset")
 _ROWS_AT_ONCE = 4096  # expanded in float64
 _ROW_RUN = 8  # rows of which products have whole runs
@@ -31,8 +36,9 @@ class Expanded:
 def expand_weights(graph: ir.Graph, dtype: str) -> Expanded:
     """The operators of ``graph``, which holds fused ones only, with matrices of ``dtype`` for unread weights.
 
-    Kernels read integers of 4 bits in blocks of a row, and int8 with a scale for a row. What rounded activations are
-    multiplied with stays as it is. The float32 weight of a Router becomes two terms of ``dtype``, one behind the other.
+    Kernels read integers of 4 bits, float8_e4m3fn and float4_e2m1fn in blocks of a row, and int8 with a scale for a
+    row. What rounded activations are multiplied with stays as it is. The float32 weight of a Router becomes two terms
+    of ``dtype``, one behind the other.
     """
     ops = ops_of(graph)
     links, rewritten = Links(ops), []
@@ -43,7 +49,7 @@ def expand_weights(graph: ir.Graph, dtype: str) -> Expanded:
             continue
         reason = _reason(op, links)
         if reason is None:
-            rewritten.append(op)
+            rewritten.append(_in_blocks(graph, op, links))
             continue
         expanded = _expanded(graph, op, dtype)
         name = str(op.inputs["weight"].name)
@@ -79,23 +85,55 @@ def _reason(op: Op, links: Links) -> str | None:
         return None
     if op.kind == "Embedding":
         return "GPU kernels look up 16 bits"
-    if op.kind in ("GroupedGatedLinear", "GroupedLinear"):
-        return None if _has_integer_blocks(op) else "GPU kernels multiply with experts of 16 bits or 4-bit integers"
-    is_rounded = "x_scale" in op.inputs or links.producer(op.inputs["x"], "QuantizeRows") is not None
-    weight, per_row = op.inputs["weight"], static_dims(op.inputs["weight_scale"])[-1] == 1
-    is_int8 = weight.dtype == ONNX["int8"] and per_row and "weight_offset" not in op.inputs
-    if is_rounded or is_int8 or weight.dtype in _FOUR_BITS:
+    if op.kind in _GROUPED:
+        return None if _block_size(op) else f"GPU kernels multiply with experts of 16 bits, {_READ}"
+    is_integer = op.inputs["weight"].dtype in _INTEGERS_OF_4_BITS  # in other blocks an error says what to do
+    is_int8 = op.inputs["weight"].dtype == ONNX["int8"] and _has_row_scales(op)
+    if _is_rounded(op, links) or is_int8 or is_integer or _block_size(op):
         return None
-    return "GPU kernels multiply 16-bit rows by blocks of 4-bit integers, and by int8 with a scale for each row"
+    return f"GPU kernels multiply 16-bit rows by {_READ}, and by int8 with a scale for each row"
 
 
-def _has_integer_blocks(op: Op) -> bool:
-    """Whether the weight of a product with experts is 4-bit integers in blocks that kernels know."""
-    weight, scale = op.inputs["weight"], op.inputs["weight_scale"]
+def _is_rounded(op: Op, links: Links) -> bool:
+    """Whether the rows of a product are bytes."""
+    return "x_scale" in op.inputs or links.producer(op.inputs["x"], "QuantizeRows") is not None
+
+
+def _has_row_scales(op: Op) -> bool:
+    return static_dims(op.inputs["weight_scale"])[-1] == 1 and "weight_offset" not in op.inputs
+
+
+def _block_size(op: Op) -> int | None:
+    """Elements of a block of the weight of a product of 16-bit rows as kernels read it; None if they do not."""
+    weight = op.inputs["weight"]
+    assert weight.dtype is not None
     *_, out_features, in_features = static_dims(weight)
-    has_blocks = in_features // static_dims(scale)[-1] in BLOCK_SIZES
-    whole = in_features % weight_form("int4").depth == 0 and out_features % NUMBER_ROWS == 0
-    return weight.dtype in _FOUR_BITS and has_blocks and whole
+    form = weight_form(DTYPE_NAMES[weight.dtype])
+    is_whole = in_features % form.depth == 0 and out_features % NUMBER_ROWS == 0
+    is_integer = weight.dtype in _INTEGERS_OF_4_BITS
+    if not form.in_blocks or not is_whole or ("weight_offset" in op.inputs and not is_integer):
+        return None
+    if _has_row_scales(op) and not is_integer:
+        return next((size for size in reversed(BLOCK_SIZES) if in_features % size == 0), None)
+    size = in_features // static_dims(op.inputs["weight_scale"])[-1]
+    return size if size in BLOCK_SIZES else None
+
+
+def _in_blocks(graph: ir.Graph, op: Op, links: Links) -> Op:
+    """``op``, whose weight kernels read; if they do so in blocks and rows have one scale, with that for each block."""
+    if "weight_scale" not in op.inputs or op.kind == "Embedding" or _is_rounded(op, links) or not _has_row_scales(op):
+        return op
+    size, scale, in_features = _block_size(op), op.inputs["weight_scale"], static_dims(op.inputs["weight"])[-1]
+    if size in (None, in_features):
+        return op
+    name, tensor = f"blocks.{scale.name}", weight_tensor(scale)
+    assert tensor is not None
+    assert size is not None
+    count = in_features // size
+    if name not in graph.initializers:
+        shape = (*extents(tensor)[:-1], count)
+        add_initializer(graph, name, computed(lambda: np.repeat(tensor.numpy(), count, axis=-1), tensor.dtype, shape))
+    return op.with_inputs(weight_scale=graph.initializers[name])
 
 
 def _form(op: Op) -> str:

@@ -16,7 +16,8 @@ def experts(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Router lists what is chosen for the grouped products, which have their kind of lists as operands.
 
     Where both products are streamed that is ``chosen``, the experts, and the first of both multiplies with ``shares``,
-    so that the second only adds; else rows are sorted by expert: ``within``, ``first`` and ``groups``. All have the
+    so that the second only adds, or with ``input_shares`` before it gates; else rows are sorted by expert: ``within``,
+    ``first`` and ``groups``. All have the
     attributes ``experts``, the number of all, ``local_experts``, those of a rank, and ``moe_tp_size``.
     """
     links = Links(ops)
@@ -36,7 +37,9 @@ def _with_lists(op: Op, links: Links, listed: dict[Op, dict[str, ir.Value]]) -> 
     router = links.producer(op.inputs.get("ids"), "Router")
     if router is None:
         return op
-    added = {**listed[router], "shares": router.outputs["shares"]}
+    added = dict(listed[router])
+    if op.kind == "GroupedGatedLinear" and "input_shares" not in op.inputs:
+        added["shares"] = router.outputs["shares"]
     return replace(op.with_inputs(**added), attributes={**op.attributes, **_attributes(_choice(router, links))})
 
 
