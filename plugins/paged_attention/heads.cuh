@@ -2,8 +2,8 @@
 // go.
 //
 // A row is query, key and value heads of TL_HEAD_DIM elements. RoPE (rotate-half) turns the first TL_ROTARY_DIM
-// elements of queries and keys, pairs (i, i + TL_ROTARY_DIM / 2); the others stay. Macros: these, TL_HEADS,
-// TL_KV_HEADS, TL_PAGE (tokens per block of the cache), TL_CACHE_TYPE (see cache.cuh).
+// elements of queries and keys, pairs (i, i + TL_ROTARY_DIM / 2); the others stay. Macros: these, TL_HEADS, and
+// those of cache.cuh.
 #pragma once
 
 #include "paged_attention/cache.cuh"
@@ -19,11 +19,6 @@ struct Turned {
   __device__ __forceinline__ Turned(float a, float b, float cos, float sin)
       : low(a * cos - b * sin), high(b * cos + a * sin) {}
 };
-
-// The row of the cache, as CacheLayout counts them, of a key or value head of the token in `slot`.
-__device__ __forceinline__ u64 cache_row(int slot, int kv_head) {
-  return (static_cast<u64>(slot / TL_PAGE) * TL_KV_HEADS + kv_head) * TL_PAGE + slot % TL_PAGE;
-}
 
 // Chunk `index` of a row: kRun elements of a head and the kRun that they are turned with; behind those that RoPE turns,
 // 2 * kRun neighbours.
