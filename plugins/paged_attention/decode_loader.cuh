@@ -181,7 +181,7 @@ struct Pair {
     slot = next_slot;
     next_slot = a.slots[min_of(cursor.pair + cursor.stride, a.num_seqs * TL_KV_HEADS - 1) / TL_KV_HEADS];
     adds = cursor.end_chunk - cursor.chunk <= left;
-    is_mine = adds && (cursor.length - 1 - cursor.first_token) / kTileTokens % team.warps == team.warp;
+    is_mine = adds && ((cursor.length - 1 - cursor.first_token) / kTileTokens & team.warps - 1) == team.warp;
   }
   __device__ __forceinline__ u64 row() const { return cache_row(slot, head); }
 };

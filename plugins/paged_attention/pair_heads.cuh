@@ -13,6 +13,7 @@ class PairHeads : public Pair {
   static constexpr int kPitch = kDim + 8;                   // of queries: reading eight has no bank conflicts
   static constexpr u32 kTokenOffset = kGroup * kPitch * 2;  // of the key, then the value, as in the cache
   static constexpr int kBatch = min_of(kGroup + 2, kPairs == 1 ? 10 : 6);  // heads that a warp has under way
+  static constexpr int kTogether = kPairs == 1 ? 4 : 2;                    // and that it makes at a time
   char* memory_;
   HeadNorm query_norm_, key_norm_;
   HeadAngles angles_;
@@ -73,20 +74,32 @@ class PairHeads : public Pair {
   }
   __device__ __forceinline__ void make_from(int first) {
 #pragma unroll
-    for (int n = 0; n < kBatch; ++n) {
-      const int index = index_of(first, n);
-      if (index >= heads_) break;
-      const bool is_query = index < kGroup, is_value = index == kGroup + 1;
-      const HeadNorm norm = HeadNorm::one_of(is_query, query_norm_, key_norm_);
-      const TurnedHead turned(words_[n], is_value, norm, a.epsilon, angles_, lane);
-      if (is_query) {
-        u32* target = reinterpret_cast<u32*>(memory_ + index * kPitch * 2);
-        turned.store([&](int d, float2 two) { target[d / 2] = pack_query(two.x, two.y); }, lane);
-      } else {
-        char* target = memory_ + kTokenOffset + is_value * kDim * kCacheItemBytes;
-        const float factor = is_value ? a.value_factor : a.key_factor;
-        turned.store([&](int d, float2 two) { put_pair_in_cache(target, d, two, factor); }, lane);
-      }
+    for (int n = 0; n < kBatch; n += kTogether) {
+      if (index_of(first, n) >= heads_) break;
+      make_together(first, n);
+    }
+  }
+  // Some may be heads of no pair, which are not stored.
+  __device__ __forceinline__ void make_together(int first, int n) {
+    TurnedHead made[kTogether];
+#pragma unroll
+    for (int i = n; i < min_of(n + kTogether, kBatch); ++i) {
+      const int index = index_of(first, i);
+      const HeadNorm norm = HeadNorm::one_of(index < kGroup, query_norm_, key_norm_);
+      made[i - n] = TurnedHead(words_[i], index > kGroup, norm, a.epsilon, angles_, lane);
+    }
+#pragma unroll
+    for (int i = n; i < min_of(n + kTogether, kBatch); ++i) store(index_of(first, i), made[i - n]);
+  }
+  __device__ __forceinline__ void store(int index, const TurnedHead& head) const {
+    if (index < kGroup) {
+      u32* target = reinterpret_cast<u32*>(memory_ + index * kPitch * 2);
+      head.store([&](int d, float2 two) { target[d / 2] = pack_query(two.x, two.y); }, lane);
+    } else if (index < heads_) {
+      const bool is_value = index > kGroup;
+      char* target = memory_ + kTokenOffset + is_value * kDim * kCacheItemBytes;
+      const float factor = is_value ? a.value_factor : a.key_factor;
+      head.store([&](int d, float2 two) { put_pair_in_cache(target, d, two, factor); }, lane);
     }
   }
 };

@@ -17,6 +17,12 @@ static_assert(TL_HEAD_DIM % 4 == 0);
 // Two neighbouring elements of a head, and the two they are rotated with; or four neighbours that are not rotated.
 struct Quad {
   float2 low, high;
+
+  // By value: what is chosen by address does not stay in registers.
+  __device__ __forceinline__ static Quad one_of(bool is_first, const Quad& a, const Quad& b) {
+    return {make_float2(is_first ? a.low.x : b.low.x, is_first ? a.low.y : b.low.y),
+            make_float2(is_first ? a.high.x : b.high.x, is_first ? a.high.y : b.high.y)};
+  }
 };
 
 // Where a quad lies in a head, in words of two elements.
@@ -25,7 +31,7 @@ __device__ __forceinline__ int high_word(int quad) { return quad < kTurned ? qua
 
 // A lane's elements of a head as they lie in a row.
 struct HeadWords {
-  uint2 words[kPairs];
+  uint2 words[kPairs] = {};
 
   __device__ __forceinline__ void load(const u16* from, int lane) {
     const u32* head = reinterpret_cast<const u32*>(from);
@@ -49,15 +55,10 @@ struct HeadNorm {
       if (quad < kQuads) quads[i] = {pairs[low_word(quad)], pairs[high_word(quad)]};
     }
   }
-  // By value: what is chosen by address does not stay in registers.
   __device__ __forceinline__ static HeadNorm one_of(bool is_first, const HeadNorm& first, const HeadNorm& second) {
     HeadNorm chosen;
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const Quad &a = first.quads[i], &b = second.quads[i];
-      chosen.quads[i].low = make_float2(is_first ? a.low.x : b.low.x, is_first ? a.low.y : b.low.y);
-      chosen.quads[i].high = make_float2(is_first ? a.high.x : b.high.x, is_first ? a.high.y : b.high.y);
-    }
+    for (int i = 0; i < kPairs; ++i) chosen.quads[i] = Quad::one_of(is_first, first.quads[i], second.quads[i]);
     return chosen;
   }
 };
@@ -77,18 +78,24 @@ struct HeadAngles {
   }
 };
 
-// A head, of which a lane has some quads.
+// A head, of which a lane has some quads. Making one takes no branch, so that those of several heads may overlap: what
+// they take is latency.
 struct TurnedHead {
-  Quad quads[kPairs] = {};
+  Quad quads[kPairs];
 
+  TurnedHead() = default;
   // Unless it is a value, it is normalised, if heads are, and turned.
   __device__ __forceinline__ TurnedHead(const HeadWords& head, bool is_value, const HeadNorm& norm, float epsilon,
                                         const HeadAngles& angles, int lane) {
+    Quad plain[kPairs];
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) quads[i] = {unpack_y(head.words[i].x), unpack_y(head.words[i].y)};
-    if (is_value) return;
+    for (int i = 0; i < kPairs; ++i) {
+      quads[i] = plain[i] = {unpack_y(head.words[i].x), unpack_y(head.words[i].y)};
+    }
     if constexpr (TL_NORM) normalise(norm, epsilon);
     turn(angles, lane);
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) quads[i] = Quad::one_of(is_value, plain[i], quads[i]);
   }
   __device__ __forceinline__ void normalise(const HeadNorm& norm, float epsilon) {
     float sum = 0.0f;
@@ -111,10 +118,11 @@ struct TurnedHead {
   __device__ __forceinline__ void turn(const HeadAngles& angles, int lane) {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      if (lane + i * 32 >= kTurned) break;
+      if (i * 32 >= kTurned) break;
       const float2 low = quads[i].low, high = quads[i].high, c = angles.cos[i], s = angles.sin[i];
       const Turned x(low.x, high.x, c.x, s.x), y(low.y, high.y, c.y, s.y);
-      quads[i] = {make_float2(x.low, y.low), make_float2(x.high, y.high)};
+      const Quad turned{make_float2(x.low, y.low), make_float2(x.high, y.high)};
+      quads[i] = Quad::one_of(lane + i * 32 < kTurned, turned, quads[i]);
     }
   }
   // put(d, two): elements d and d + 1 of the head.
