@@ -12,6 +12,8 @@ from numpy.typing import DTypeLike
 from trtllm_lite.nibbles import TYPES as NIBBLES
 from trtllm_lite.nibbles import paired, unpaired
 
+from . import spread
+
 PANEL_WIDTH = 64
 GATED_HALF = PANEL_WIDTH // 2
 WORD = 8  # elements of 4 bits in 32; panels of such types are made of words
@@ -19,6 +21,7 @@ MMA_K = 16
 _MMA_ORDER = np.arange(MMA_K).reshape(2, 4, 2).swapaxes(0, 1).reshape(-1)  # 0 1 8 9, 2 3 10 11, …
 _PAIR_ORDER = np.array([0, 2, 4, 6, 1, 3, 5, 7])
 _RUNS = {"mma_k16": _MMA_ORDER, "pairs8": _PAIR_ORDER}
+_SPREAD_RUNS = {"spread_e4m3": _MMA_ORDER, "spread_e2m1": np.arange(WORD)}  # the order of elements in words
 NUMBER_ROWS = 8
 RANKS = {"panel64": 2, "gated_panel64": 3}  # axes of a matrix in panels; there may be one more, of experts
 
@@ -37,9 +40,9 @@ def packed_shape(logical_shape: Sequence[int], layout: str, dtype: DTypeLike = n
             return shape
         case "row_major", (*rows, depth) if depth % 2 == 0:
             return (*rows, depth // 2)
-        case "mma_k16", (*_, depth) if depth % MMA_K == 0 and not in_words:
+        case "mma_k16" | "spread_e4m3", (*_, depth) if depth % MMA_K == 0 and not in_words:
             return tuple(logical_shape)
-        case "pairs8", (*rows, depth) if depth % WORD == 0 and in_words:
+        case "pairs8" | "spread_e2m1", (*rows, depth) if depth % WORD == 0 and in_words:
             return (*rows, depth // 2)
         case "rows8", (*parts, rows, blocks) if rows % NUMBER_ROWS == 0 and not in_words:
             return (*parts, rows // NUMBER_ROWS, blocks, NUMBER_ROWS)
@@ -73,6 +76,9 @@ def pack(array: np.ndarray, layout: str) -> np.ndarray:
     shape = packed_shape(array.shape, layout, array.dtype)
     if layout in _RUNS:
         return paired(_in_order(array.view("u1"), _RUNS[layout]).view(array.dtype))
+    if layout in _SPREAD_RUNS:
+        words = paired(_in_order(array.view("u1"), _SPREAD_RUNS[layout]).view(array.dtype))
+        return spread.spread(words.view("u1"), layout).view(words.dtype)
     if array.ndim > RANKS.get(layout, array.ndim):
         return _pack_each(array, layout, shape)
     stored = np.ascontiguousarray(paired(array))
@@ -113,6 +119,9 @@ def unpack(stored: np.ndarray, layout: str, logical_shape: Sequence[int], dtype:
         return np.stack([unpack(matrix, layout, logical_shape[1:], dtype) for matrix in stored])
     if layout in _RUNS:
         return _in_order(unpaired(stored, dtype).view("u1"), np.argsort(_RUNS[layout])).view(dtype)
+    if layout in _SPREAD_RUNS:
+        words = unpaired(spread.gathered(stored.view("u1"), layout).view(stored.dtype), dtype).view("u1")
+        return _in_order(words, np.argsort(_SPREAD_RUNS[layout])).view(dtype)
     if layout == "rows8":
         return np.ascontiguousarray(stored.swapaxes(-1, -2)).reshape(logical_shape).view(dtype)
     bits = _as_bits(np.ascontiguousarray(stored), in_words=dtype in NIBBLES)

@@ -21,8 +21,10 @@ NETWORK_FAMILIES = (  # of Hugging Face
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "granite", "olmo2", "olmo3"),
 )
-GPU_MOE_FAMILIES = ("gpt_oss", "granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")  # of Hugging Face
-MOE_FAMILIES = (*GPU_MOE_FAMILIES, "deepseek_v2", "deepseek_v3", "llama4")  # of Hugging Face, on CPUs
+MOE_FAMILIES = (  # of Hugging Face
+    *("deepseek_v2", "deepseek_v3"),
+    *("gpt_oss", "granitemoe", "llama4", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
+)
 ENCODER_FAMILIES = ("bert", "roberta", "mpnet", "modernbert")  # which embed texts
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397
@@ -215,9 +217,20 @@ def round_matrices(model: PreTrainedModel, dtype: str) -> PreTrainedModel:
     return model
 
 
+def quantize_experts(model: PreTrainedModel, qformat: str) -> PreTrainedModel:
+    """``model`` with the matrices of experts, and no others, as engines of that qformat have them."""
+    inputs = 0 if model.config.model_type in ("gpt_oss", "llama4_text") else 1  # the axis of [in, out], or [out, in]
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
+                for matrix in parameter:
+                    matrix.copy_(_ROUNDED[qformat](matrix, inputs))
+    return model
+
+
 def quantize_linear_layers(model: PreTrainedModel, qformat: str) -> PreTrainedModel:
     """``model`` with linear layers, but for the LM head, as engines of that qformat have them."""
-    rounded = {"int8_wo": _as_int8, "fp8_wo": _as_fp8, "int4_wo": _as_int4}[qformat]
+    rounded = _ROUNDED[qformat]
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear | Conv1D)}
     with torch.no_grad():
         for name, layer in layers.items():
@@ -245,6 +258,9 @@ def _as_int4(weight: torch.Tensor, inputs: int) -> torch.Tensor:
 def _as_fp8(weight: torch.Tensor, inputs: int) -> torch.Tensor:
     scale = weight.abs().amax(inputs, keepdim=True) / 448
     return (weight / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale
+
+
+_ROUNDED = {"int8_wo": _as_int8, "fp8_wo": _as_fp8, "int4_wo": _as_int4}
 
 
 def save_model(model: PreTrainedModel, directory: Path, max_shard_size: str = "1GB") -> Path:

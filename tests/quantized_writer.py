@@ -4,6 +4,7 @@ The layouts are written from their descriptions, not by the code that reads them
 """
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,13 +48,11 @@ def write_quantized(model: PreTrainedModel, directory: Path, layout: Layout) -> 
     model.save_pretrained(directory)
     save_tokenizer(directory)
     tensors = load_file(directory / "model.safetensors")
+    _quantize_experts(tensors, dict(model.named_parameters()), layout)
     for name, layer in model.named_modules():
-        if not isinstance(layer, nn.Linear) or name.endswith(("lm_head", UNTOUCHED)):
+        if not isinstance(layer, nn.Linear) or name.endswith(("lm_head", "shared_expert_gate", UNTOUCHED)):
             continue
-        stored, matrix = layout.quantize(tensors.pop(f"{name}.weight"))
-        tensors |= {f"{name}.{suffix}": tensor.contiguous() for suffix, tensor in stored.items()}
-        tensors |= {f"{name}.{suffix}": tensor.clone() for suffix, tensor in layout.extra.items()}
-        layer.weight.data = matrix
+        layer.weight.data = _quantize(tensors, name, layout)
         if layout.factors is not None:
             layer.register_forward_pre_hook(_hook(layout.factors(layer.in_features).mul))
         if layout.round is not None:
@@ -62,6 +61,30 @@ def write_quantized(model: PreTrainedModel, directory: Path, layout: Layout) -> 
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps({**config, "quantization_config": layout.settings}))
     return model
+
+
+def _quantize(tensors: Tensors, layer: str, layout: Layout, extra_factor: int = 1) -> torch.Tensor:
+    """Replace the weight of ``layer`` among ``tensors`` by what ``layout`` has; returns the matrix that this means."""
+    stored, matrix = layout.quantize(tensors.pop(f"{layer}.weight"))
+    tensors |= {f"{layer}.{suffix}": tensor.contiguous() for suffix, tensor in stored.items()}
+    tensors |= {f"{layer}.{suffix}": tensor * extra_factor for suffix, tensor in layout.extra.items()}
+    return matrix
+
+
+def _quantize_experts(tensors: Tensors, parameters: dict[str, nn.Parameter], layout: Layout) -> None:
+    """Quantize experts, each of which has tensors of its own in files: weights alone, whatever ``layout`` rounds.
+
+    In models all experts of a layer have one parameter for gates and up projections, and one for what is behind.
+    """
+    for layer in [name.removesuffix(".weight") for name in tensors if ".experts." in name]:
+        block, number, projection = re.fullmatch(r"(.*\.experts)\.(\d+)\.(\w+)", layer).groups()
+        matrix = _quantize(tensors, layer, layout, 1 + int(number))
+        if layout.factors is not None:
+            matrix = matrix * layout.factors(matrix.shape[1])
+        fused = "down_proj" if projection in ("down_proj", "w2") else "gate_up_proj"
+        parameter = parameters[f"{block.replace('block_sparse_moe', 'mlp')}.{fused}"].data[int(number)]
+        begin = len(matrix) if projection in ("up_proj", "w3") else 0
+        parameter[begin : begin + len(matrix)] = matrix
 
 
 def write_mxfp4_experts(model: PreTrainedModel, directory: Path) -> PreTrainedModel:

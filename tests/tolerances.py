@@ -30,6 +30,14 @@ GPU_TOLERANCES = {
     "float16": Tolerance(cosine=0.9999, relative=1e-2),
 }
 
+# Rounding changes which experts a token of a tiny random mixture chooses, now and then: transformers in bfloat16 is off
+# by cosines down to 0.956 and by up to 1.2 of the largest logit of such a prompt, in float16 by 0.992 and 0.43. Most
+# prompts are not concerned, and are held to GPU_TOLERANCES; a lost expert concerns all of them.
+OTHER_EXPERTS_TOLERANCES = {
+    "bfloat16": Tolerance(cosine=0.95, relative=1.2),
+    "float16": Tolerance(cosine=0.99, relative=0.45),
+}
+
 # Models with adapters: their matrices, and sums between them and behind, are rounded, too. transformers in float16 with
 # such adapters is off by up to 0.025 of the largest logit of a tiny random Llama.
 ADAPTER_TOLERANCES = GPU_TOLERANCES | {"float16": Tolerance(cosine=0.9999, relative=2e-2)}
@@ -91,6 +99,12 @@ BYTE_TOLERANCES = {
 }
 
 
+def is_close(actual: np.ndarray, expected: np.ndarray, tolerance: Tolerance) -> bool:
+    """Whether both agree; neither may be anything but finite."""
+    cosine, error = _difference(actual, expected)
+    return bool(cosine >= tolerance.cosine and error <= tolerance.relative)
+
+
 def assert_close(
     actual: np.ndarray,
     expected: np.ndarray,
@@ -101,10 +115,15 @@ def assert_close(
     """Fail unless both are finite and agree by cosine (blind to scale) and elementwise (blind to direction)."""
     tolerance = table[dtype]
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, expected {expected.shape}"
-    left, right = actual.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
-    assert np.isfinite(left).all(), f"{what}: not finite"
-    assert np.isfinite(right).all(), f"{what}: the reference is not finite"
-    cosine = left @ right / (np.linalg.norm(left) * np.linalg.norm(right))
-    error = np.abs(left - right).max() / np.abs(right).max()
+    assert np.isfinite(actual).all(), f"{what}: not finite"
+    assert np.isfinite(expected).all(), f"{what}: the reference is not finite"
+    cosine, error = _difference(actual, expected)
     assert cosine >= tolerance.cosine, f"{what}: cosine {cosine}, expected at least {tolerance.cosine}"
     assert error <= tolerance.relative, f"{what}: relative error {error}, expected at most {tolerance.relative}"
+
+
+def _difference(actual: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
+    """The cosine of both, and the largest error over the largest expected magnitude."""
+    left, right = actual.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
+    cosine = left @ right / (np.linalg.norm(left) * np.linalg.norm(right))
+    return float(cosine), float(np.abs(left - right).max() / np.abs(right).max())

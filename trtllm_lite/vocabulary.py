@@ -10,7 +10,7 @@ from math import prod
 
 FORMAT = "trtllm_lite.engine"
 FORMAT_VERSION = 1  # version of the container: entries, alignment, checksums
-PLAN_VERSION = 11  # version of the plan and the meaning of its instructions
+PLAN_VERSION = 12  # version of the plan and the meaning of its instructions
 
 ALIGNMENT = 64  # bytes; every entry of the file and every tensor of a CPU's arena is so aligned
 DEVICE_ALIGNMENT = 256  # bytes; weights and all other tensors that a GPU reads are so aligned
@@ -90,7 +90,16 @@ FLOAT32 = "float32"
 PLAIN_DTYPES = (FLOAT32, "float16", "bfloat16")
 
 # The orders in which a weight's elements are stored; plugins/README.md describes them.
-LAYOUTS = ("row_major", "panel64", "gated_panel64", "mma_k16", "pairs8", "rows8")
+LAYOUTS = (
+    "row_major",
+    "panel64",
+    "gated_panel64",
+    "mma_k16",
+    "pairs8",
+    "spread_e4m3",
+    "spread_e2m1",
+    "rows8",
+)
 
 # The kinds of memory a tensor may lie in: the arena, which is overwritten within a step; the file (weight); the paged
 # KV cache; the executor's inputs of a step; memory that is zero at load and kept between steps (state); or the slots of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from trtllm_lite.vocabulary import DTYPES, STORED_BYTES
 from ..launch import Buffer, Device, Extent, Kernel, TensorMap, WeightBuffers
 from .clusters import resident_grid
 from .stream import RING_SHARE, ROWS_PER_TILE, StreamConfig, stream_config
-from .tiles import TILED_ARCH, TileConfig, Tiling
+from .tiles import TILED_ARCH, TileConfig, Tiling, max_columns
 from .weight_form import WeightForm, form_of
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ HEADER, CHOSEN_INTS, GROUP_INTS = 4, 8, 4  # of their lists
 _MOST_STAGE_BYTES = 2048  # of a row of the weight
 _IN_FLIGHT_BYTES = 150 * 1024
 _STEP_BYTES = 128
-_COLUMNS = 256  # of a tile (64 to 256 for 64 and 256 rows on an H200: the more the faster)
-_WIDENED_COLUMNS = 192  # where weights are widened for more than 64 rows, which takes registers
 _GROUP_SIZES = (16, 32, 64, 128)
 
 
@@ -50,6 +48,11 @@ class ExpertChoice:
         """The macros of kernels that read lists of them."""
         return {"TL_EXPERTS": self.experts, "TL_TOP_K": self.top_k}
 
+    @property
+    def count_ints(self) -> int:
+        """The size of what is counted while rows are sorted: rows of each expert, blocks, choices of runs of ranks."""
+        return self.local + 1 + self.experts // self.local
+
     def chosen_bytes(self, rows: int) -> int:
         """The shared memory that such a list takes."""
         return -(-4 * self.chosen_ints(rows) // 128) * 128
@@ -70,8 +73,16 @@ class ExpertChoice:
 
 def gated_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
     """How GroupedGatedLinear streams its weight beside rows of x that stay; None if these leave too little room."""
-    config = stream_config(shape[-1], form, tokens, device)
-    return None if config is None or config.stream_x else config
+    config, in_features = stream_config(shape[-1], form, tokens, device), shape[-1]
+    if config is None or config.stream_x:
+        return None
+    return replace(config, stage_k=_equal_stage(in_features, form, ceil(in_features / config.stage_k)))
+
+
+def _equal_stage(in_features: int, form: WeightForm, count: int) -> int:
+    """The depth of ``count`` stages of a row that are about equal, of whole blocks."""
+    depth = form.depth if form.blocks is None else max(form.depth, form.blocks.size)
+    return depth * ceil(in_features / (count * depth))
 
 
 def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
@@ -79,10 +90,9 @@ def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, 
     *_, out_features, in_features = shape
     if form.x_bytes == 1 or in_features % form.depth or out_features % ROWS_PER_TILE:
         return None
-    depth = form.depth if form.blocks is None else max(form.depth, form.blocks.size)
     for most in (_MOST_STAGE_BYTES, _MOST_STAGE_BYTES // 2):
         chunks = ceil(form.weight_bytes(in_features) / most)
-        stage_k = depth * ceil(in_features / (chunks * depth))
+        stage_k = _equal_stage(in_features, form, chunks)
         reason = f"{chunks} stages of an expert's rows"
         config = StreamConfig(stage_k, 1, True, _IN_FLIGHT_BYTES, reason, form)
         room = config.ring_bytes(in_features, tokens, device.shared_bytes)
@@ -108,8 +118,8 @@ class GroupTiling:
     group_rows: int
 
     def columns(self, weight: WeightBuffers) -> int:
-        """Rows of ``weight`` in a tile."""
-        return _WIDENED_COLUMNS if form_of(weight).widened and self.group_rows > 64 else _COLUMNS
+        """Rows of ``weight`` in a tile (64 to 256 for 64 and 256 rows on an H200: the more the faster)."""
+        return max_columns(form_of(weight), self.group_rows)
 
     def tiling(self, weight: WeightBuffers) -> Tiling:
         """The tiles, whose rows are those of a group."""

@@ -11,7 +11,8 @@ epilogue:
 
 Router has outputs that GroupedGatedLinear and GroupedLinear read (``chosen_experts.cuh``): ``chosen`` in programs of a
 few rows, where GroupedGatedLinear multiplies with ``shares``; else ``within``, ``first`` and ``groups``, counted in the
-state ``counts``. Its weight is two terms of 16 bits, its bias ``score_bias``. All have the attributes ``experts``,
+state ``counts``. It has the state ``tally``, and in decode programs ``slots`` of CacheSlots, by which it knows rows of
+padding. Its weight is two terms of 16 bits, its bias ``score_bias``. All have the attributes ``experts``,
 ``local_experts`` and ``moe_tp_size``; the Router of a rank that has some of the experts has the state ``ranks``.
 
 Programs with adapters have LowRank before a product, which has its rows as ``added`` (Linear, GatedLinear), or as its
@@ -35,8 +36,8 @@ which others have operands:
 - Linear may store its rows on other ranks (``peer_rows.cuh``): on those that add them up, if it and the AllReduce
   behind it have the state ``rank_sums``; beside theirs on the first, if it has ``ranks`` alone, where the AllGather
   behind it has ``in_place`` and waits for them;
-- PagedAttention, PagedLoad and PagedStore have ``slots`` [cache groups, num_tokens] of CacheSlots, where each token
-  lies in the paged cache.
+- PagedAttention, LatentAttention, PagedLoad and PagedStore have ``slots`` [cache groups, num_tokens] of CacheSlots,
+  where each token lies in the paged cache.
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from trtllm_lite.vocabulary import DTYPES
 
 from ..launch import WeightBuffers
 
-BLOCK_SIZES = (32, 64, 128, 256, 512)  # of blocks of 4-bit weights, that kernels take
+BLOCK_SIZES = (32, 64, 128, 256, 512)  # elements of a block of a row, that kernels take
 _NUMBER_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}  # TL_NUMBER_TYPE
 
 
@@ -46,13 +47,20 @@ class BlockNumbers:
 class WeightForm:
     """What a kernel of TL_WEIGHT_FORM ``number`` multiplies: bits of an element of the weight, and bytes of one of x.
 
-    ``depth``: elements of a row that in_features is a multiple of. ``blocks``: what numbers the blocks of a row have.
+    ``depth``: elements of a row that in_features is a multiple of. ``layout``: that of the weight. ``in_blocks``:
+    whether the blocks of a row have numbers, and ``blocks`` which. ``whole_rows``: whether a few rows of x are
+    multiplied as whole numbers (cuda/fixed_rows.cuh). ``largest_scale``: of a block; tiled kernels multiply it with a
+    power of two (cuda/small_floats.cuh).
     """
 
     number: int
     weight_bits: int
     x_bytes: int
     depth: int
+    layout: str = "row_major"
+    in_blocks: bool = False
+    whole_rows: bool = False
+    largest_scale: float = inf
     blocks: BlockNumbers | None = None
 
     def weight_bytes(self, elements: int) -> int:
@@ -62,6 +70,11 @@ class WeightForm:
     def number_bytes(self, elements: int) -> int:
         """Bytes of the numbers of neighbours of a row, which are whole blocks."""
         return 0 if self.blocks is None else elements // self.blocks.size * self.blocks.bytes_per_block
+
+    @property
+    def is_widened_in_blocks(self) -> bool:
+        """Whether elements have blocks, and become 16 bits for steps of any size."""
+        return self.in_blocks and not self.whole_rows
 
     @property
     def widened(self) -> bool:
@@ -75,27 +88,39 @@ class WeightForm:
 
 
 _PLAIN = WeightForm(0, 16, 2, 16)
-# By the types of the weight and of the rows that it is multiplied with, if these are bytes.
+# Of rows with one scale, by the types of the weight and of the rows that it is multiplied with, if these are bytes.
 _FORMS = {
-    ("int8", None): WeightForm(1, 8, 2, 32),
+    ("int8", None): WeightForm(1, 8, 2, 32, "mma_k16"),
     ("float8_e4m3fn", "float8_e4m3fn"): WeightForm(2, 8, 1, 32),
-    ("int4", None): WeightForm(3, 4, 2, 64),
-    ("uint4", None): WeightForm(4, 4, 2, 64),
     ("int8", "int8"): WeightForm(5, 8, 1, 32),
+}
+# Of rows that have numbers for each block, which are multiplied with 16 bits.
+BLOCK_FORMS = {
+    "int4": WeightForm(3, 4, 2, 64, "pairs8", in_blocks=True, whole_rows=True),
+    "uint4": WeightForm(4, 4, 2, 64, "pairs8", in_blocks=True, whole_rows=True),
+    "float8_e4m3fn": WeightForm(6, 8, 2, 32, "spread_e4m3", in_blocks=True, largest_scale=128.0),
+    "float4_e2m1fn": WeightForm(7, 4, 2, 64, "spread_e2m1", in_blocks=True, largest_scale=2.0),
+    "int8": WeightForm(8, 8, 2, 32, "mma_k16", in_blocks=True),
 }
 BYTE_PRODUCTS = tuple(dtype for dtype, rows in _FORMS if rows is not None)  # of rows of bytes: both have one type
 
 
 def weight_form(dtype: str, rows: str | None = None, blocks: BlockNumbers | None = None) -> WeightForm:
     """How kernels read weights of ``dtype`` that are multiplied with 16-bit rows, or with bytes of type ``rows``."""
-    return replace(_FORMS.get((dtype, rows), _PLAIN), blocks=blocks)
+    if blocks is not None:
+        return replace(BLOCK_FORMS[dtype], blocks=blocks)
+    return _FORMS.get((dtype, rows), _PLAIN)
+
+
+def has_blocks(dtype: str, rows: str | None, count: int) -> bool:
+    """Whether kernels read weights of ``dtype``, whose rows have ``count`` scales, in blocks."""
+    return rows is None and dtype in BLOCK_FORMS and (count > 1 or (dtype, None) not in _FORMS)
 
 
 def form_of(weight: WeightBuffers) -> WeightForm:
     """How kernels read ``weight``."""
     values, scale, blocks = weight.values, weight.scale, None
-    if DTYPES[values.dtype].bits == 4:
-        assert scale is not None
+    if scale is not None and scale.layout == "rows8":
         depth, count = values.shape[-1], scale.shape[-1]
         assert isinstance(depth, int)
         assert isinstance(count, int)

@@ -1,19 +1,19 @@
-// Weights of int8 or four bits in tiles of 16-bit elements: one warp brings them into a ring of their own as they are
-// stored, with the numbers of their blocks, and two groups of three make steps of them for wgmma in turns: while one
+// Weights of eight or four bits in tiles of 16-bit elements: one warp brings them into a ring of their own as they are
+// stored, with the numbers of their blocks, and two groups of others make steps of them for wgmma in turns: while one
 // waits for its stores, the other computes.
 //
 // A raw stage is 128 bytes of each of the tile's rows: the copy engine and the memory want that much, and it makes two
-// steps of int8, or four of four bits. Numbers are multiplied here, in the 16-bit type; the scales of whole rows of
-// int8 are left to the sums. An integer zero point is subtracted exactly.
+// steps of eight bits, or four of four bits. Numbers are multiplied here, in the 16-bit type; the scales of whole rows
+// of int8 are left to the sums. An integer zero point is subtracted exactly.
 #pragma once
 
-#include "cuda/int4.cuh"
+#include "cuda/small_floats.cuh"
 #include "cuda/tile_ring.cuh"
 
 namespace tl {
 
 // Of a warpgroup's register file, consumers get what the others leave.
-constexpr int kOtherRegisters = 56, kConsumerRegisters = kTileRows == 64 ? 240 : 200;
+constexpr int kOtherRegisters = kManyWideners ? 88 : 56, kConsumerRegisters = kTileRows == 64 ? 240 : 200;
 
 // Stages of weights as they are stored, behind the stages of steps: weights | numbers; barriers behind those of steps.
 struct RawRing {
@@ -97,13 +97,18 @@ struct PairNumbers {
   u32 zero, scale, offset;  // of two elements each
 
   __device__ __forceinline__ PairNumbers(float block_scale, float block_offset) {
-    constexpr bool kSigned = kWeightForm == WeightForm::kInt4;
-    constexpr float kZero = (TL_FP16 ? 1024.0f : 128.0f) + (kSigned ? 8.0f : 0.0f);  // what raised_int4() adds
+    constexpr bool kSigned = kWeightForm == WeightForm::kInt4, kBytes = kWeightForm == WeightForm::kInt8Blocks;
+    constexpr float kRaised = (TL_FP16 ? 1024.0f : 128.0f) + (kSigned ? 8.0f : 0.0f);  // what raised_int4() adds
+    constexpr float kZero = kBytes ? 0.0f : kRaised, kMost = kBytes ? 128.0f : 64.0f;
     const float nearest = TL_OFFSETS && block_scale != 0.0f ? rintf(-block_offset / block_scale) : 0.0f;
-    const float point = fminf(fmaxf(nearest, -64.0f), 63.0f), rest = fmaf(point, block_scale, block_offset);
+    const float point = fminf(fmaxf(nearest, -kMost), kMost - 1.0f), rest = fmaf(point, block_scale, block_offset);
     zero = pack2(kZero + point, kZero + point);
     scale = pack2(block_scale, block_scale);
     offset = pack2(rest, rest);
+  }
+  __device__ __forceinline__ u32 apply(u32 elements) const {
+    const u32 from_zero = kWeightForm == WeightForm::kInt8Blocks && !TL_OFFSETS ? elements : subtract2(elements, zero);
+    return multiply_add2(from_zero, scale, offset);
   }
 };
 
@@ -111,18 +116,19 @@ struct PairNumbers {
 template <class Op>
 struct Widener {
   using Places = typename TilesOf<Op>::Type;
-  static constexpr bool kInt8 = kWeightForm == WeightForm::kInt8;
+  static constexpr bool kEightBits = !has_four_bits(kWeightForm);
   // A warp takes kRows rows of a step at a time: lanes that follow each other have rows that do, so that they meet in
   // no bank, and pieces of 16 bytes.
-  static constexpr int kRows = kInt8 ? 8 : 16, kPieces = 32 / kRows, kWide = kInt8 ? 2 : 4;
+  static constexpr int kRows = kEightBits ? 8 : 16, kPieces = 32 / kRows, kWide = kEightBits ? 2 : 4;
   const Member& member;
   Places tiles;
   int group, warp, lane;
   u32 mask;
 
+  static constexpr int kPieceK = 128 / bits_of(kWeightForm);
   static constexpr int kTogether = kWideners / kWidenerGroups;
   static constexpr int kTurns = ceil_div(kTileColumns, kTogether* kRows),
-                       kAhead = 3;  // turns that are loaded at a time
+                       kAhead = kManyWideners ? 4 : 3;  // turns that are loaded at a time
   static constexpr u32 kTurnBytes = kTogether * kRows * kBlockRowBytes;
 
   __device__ __forceinline__ static u32 place(int row, int piece) {
@@ -151,7 +157,7 @@ struct Widener {
                      : "memory");
 #pragma unroll
         for (int kind = 0; kind < kNumberKinds; ++kind) {
-          const int block = kRunBlocks == 1 ? 0 : (step * kPieces + piece) * 32 / max_of(1, kBlock);
+          const int block = kRunBlocks == 1 ? 0 : (step * kPieces + piece) * kPieceK / max_of(1, kBlock);
           const int run = kind * kTileColumns / 8 + turn * kTogether * kRows / 8 + row / 8;
           numbers[i][kind] =
               load_number(raw.numbers() + (run * kRunBlocks + block) * kBlockBytes + row % 8 * kNumberBytes);
@@ -167,9 +173,33 @@ struct Widener {
   __device__ __forceinline__ void store(u32 target, int row, int piece, const u32 (&words)[4],
                                         const float (&numbers)[max_of(1, kNumberKinds)]) const {
     u32 wide[kWide][4];
-    if constexpr (kInt8) {
+    if constexpr (kWeightForm == WeightForm::kInt8) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) widen_int8(words[i], wide[0][i], wide[1][i]);
+    } else if constexpr (kWeightForm == WeightForm::kInt8Blocks) {
+      const PairNumbers pair(numbers[0], TL_OFFSETS ? numbers[kNumberKinds - 1] : 0.0f);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        widen_int8(words[i], wide[0][i], wide[1][i]);
+        wide[0][i] = pair.apply(wide[0][i]);
+        wide[1][i] = pair.apply(wide[1][i]);
+      }
+    } else if constexpr (kWeightForm == WeightForm::kE4m3) {
+      const u32 scale = raised_pair(numbers[0]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        wide[0][i] = multiply2(lowered_e4m3<0>(words[i]), scale);
+        wide[1][i] = multiply2(lowered_e4m3<1>(words[i]), scale);
+      }
+    } else if constexpr (kWeightForm == WeightForm::kE2m1) {
+      const u32 scale = raised_pair(numbers[0]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        wide[i][0] = multiply2(lowered_e2m1<0>(words[i]), scale);
+        wide[i][1] = multiply2(lowered_e2m1<1>(words[i]), scale);
+        wide[i][2] = multiply2(lowered_e2m1<2>(words[i]), scale);
+        wide[i][3] = multiply2(lowered_e2m1<3>(words[i]), scale);
+      }
     } else {
       constexpr bool kSigned = kWeightForm == WeightForm::kInt4;
       const PairNumbers pair(numbers[0], TL_OFFSETS ? numbers[kNumberKinds - 1] : 0.0f);
@@ -190,8 +220,7 @@ struct Widener {
   }
   template <bool kSigned, int kPair>
   __device__ __forceinline__ u32 weight_of(u32 word, const PairNumbers& numbers) const {
-    return multiply_add2(subtract2(raised_int4<kSigned, kPair>(word, mask), numbers.zero), numbers.scale,
-                         numbers.offset);
+    return numbers.apply(raised_int4<kSigned, kPair>(word, mask));
   }
   __device__ __forceinline__ void release(const RawRing& raw) const {
     if constexpr (kPeers == 1) {

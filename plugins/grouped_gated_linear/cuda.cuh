@@ -1,11 +1,13 @@
 // GroupedGatedLinear for at most 16 rows: y[m, s] = share * activation(g) * u with g, u = [rms_norm](x[m]) @ w[0].T [+
-// b[0]], w[1].T [+ b[1]], where w and b are of the expert that row m has chosen in slot s, and share is its share.
+// b[0]], w[1].T [+ b[1]], where w and b are of the expert that row m has chosen in slot s, and share is its share. With
+// TL_SCALES_INPUTS both products are multiplied with the share, and the result is not.
 //
 // The weights of every chosen expert are read once and multiplied with all rows, of whose results those are kept that
 // chose the expert. Bytes: 4*I*K for each chosen expert, half where they are bytes. Floor: bytes / bandwidth (8 experts
 // of I = 768, K = 2048: 50 MB, 11.3 us at 4.47 TB/s); the list of experts is known when the kernel before has ended, so
 // that no weights are asked for earlier. Launch and macros as in linear/cuda.cuh, and those of cuda/chosen_experts.cuh;
-// TL_OUT is the number of gated features I, TL_BIAS 0 or 1, TL_ACTIVATION as in cuda/activation.cuh.
+// TL_OUT is the number of gated features I, TL_BIAS and TL_SCALES_INPUTS 0 or 1, TL_ACTIVATION as in
+// cuda/activation.cuh.
 #include "cuda/activation.cuh"
 #include "cuda/chosen_experts.cuh"
 #include "cuda/stream_linear.cuh"
@@ -44,13 +46,16 @@ struct GroupedGatedOp {
     return begun;
   }
   __device__ __forceinline__ void store(int tile, int f, int m, float gate, float up, Begun begun) const {
+    const float before = TL_SCALES_INPUTS != 0 ? begun.x : 1.0f, behind = TL_SCALES_INPUTS != 0 ? 1.0f : begun.x;
+    gate *= before;
+    up *= before;
     if constexpr (TL_BIAS != 0) {
       const float* of_tile = bias + first_number(tile) + f;
       gate += of_tile[0];
       up += of_tile[TL_OUT];
     }
     y[static_cast<u64>(slot(tile, m)) * TL_OUT + tile % kTiles * 8 + f] =
-        pack1(gated<TL_ACTIVATION>(gate, up) * begun.x);
+        pack1(gated<TL_ACTIVATION>(gate, up) * behind);
   }
 };
 

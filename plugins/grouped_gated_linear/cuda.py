@@ -6,7 +6,7 @@ from ..cuda.activation import ACTIVATION_FLAGS
 from ..cuda.grouped import ExpertChoice, GroupTiling, check_vectors, choice_of, group_tiling, stream_grid
 from ..cuda.lowering import Lowering
 from ..cuda.stream import Streaming
-from ..launch import Buffer, Command, Extent, Launch, WeightBuffers, features, kernel, launch
+from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, WeightBuffers, features, kernel, launch
 
 _SORT_THREADS = 256
 
@@ -22,14 +22,18 @@ def stream(
     choice: ExpertChoice,
     *,
     activation: str,
+    scales_inputs: bool = False,
     norm: tuple[Buffer, float] | None = None,
     bias: Buffer | None = None,
 ) -> Launch:
-    """y [rows, top_k, out] = share * activation(g) * u of each row's experts, which ``chosen`` lists."""
+    """y [rows, top_k, out] = share * activation(g) * u of each row's experts, which ``chosen`` lists.
+
+    If shares are of inputs (``scales_inputs``), the products g and u are multiplied with them instead.
+    """
     out_features = weight.values.shape[-2]
     assert isinstance(out_features, int)
     flags = {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None), **choice.defines}
-    flags["TL_ACTIVATION"] = ACTIVATION_FLAGS[activation]
+    flags |= {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_SCALES_INPUTS": int(scales_inputs)}
     specialised = how.kernel("grouped_gated_linear/cuda.cuh", "grouped_gated_linear", weight, flags)
     most = min(choice.experts, how.tokens * choice.top_k)
     norm_weight, epsilon = norm or (None, 0.0)
@@ -38,12 +42,20 @@ def stream(
 
 
 def sort_rows(
-    to: Buffer, x: Buffer, ids: Buffer, within: Buffer, first: Buffer, rows: Extent, choice: ExpertChoice
+    to: Buffer,
+    x: Buffer,
+    ids: Buffer,
+    within: Buffer,
+    first: Buffer,
+    rows: Extent,
+    choice: ExpertChoice,
+    shares: Buffer | None = None,
 ) -> Launch:
-    """Rows of x once for each of their experts, in the order of these."""
+    """Rows of x [times shares] once for each of their experts, in the order of these."""
     defines = {"TL_IN": features(x), "TL_THREADS": _SORT_THREADS, **choice.defines}
+    defines |= {"TL_SHARES": int(shares is not None), "TL_FP16": DTYPE_FLAGS[x.dtype]}
     specialised = kernel("grouped_gated_linear/sort_rows.cuh", "sort_rows", _SORT_THREADS, 0, defines)
-    return launch(specialised, (rows,), to, x, ids, within, first)
+    return launch(specialised, (rows,), to, x, ids, within, first, shares)
 
 
 def tiled(
@@ -68,14 +80,16 @@ def lower(op: Lowering) -> list[Command]:
     check_vectors(op)
     choice, weight, x, y = choice_of(op), op.weight(), op.rows("x"), op.new("y")
     how_gated = {"activation": op.attribute("activation"), "bias": op.optional_vector("bias")}
+    input_shares = op.optional_rows("input_shares")
     if op.has("chosen"):
         how = op.streaming()
         assert how is not None
-        lists = op.rows("chosen"), op.rows("shares")
-        return [stream(y, x, weight, *lists, op.num_rows("y"), how, choice, norm=op.norm(), **how_gated)]
+        how_gated |= {"norm": op.norm(), "scales_inputs": input_shares is not None}
+        lists = op.rows("chosen"), input_shares or op.rows("shares")
+        return [stream(y, x, weight, *lists, op.num_rows("y"), how, choice, **how_gated)]
     rows = Buffer(f"{op.name}.sorted", op.dtype, (op.extents("y")[0], choice.top_k, features(x)))
     places = op.rows("ids"), op.rows("within"), op.rows("first")
     return [
-        sort_rows(rows, x, *places, op.num_rows("y"), choice),
+        sort_rows(rows, x, *places, op.num_rows("y"), choice, input_shares),
         tiled(y, rows, weight, op.rows("groups"), group_tiling(op), **how_gated),
     ]

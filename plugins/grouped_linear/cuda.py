@@ -58,14 +58,14 @@ def combine(
     ids: Buffer,
     within: Buffer,
     first: Buffer,
-    shares: Buffer,
+    shares: Buffer | None,
     num_rows: Extent,
     choice: ExpertChoice,
     residual: Buffer | None = None,
 ) -> Launch:
-    """y = the sum over slots of share * row [+ residual], of ``rows`` that are sorted by expert."""
+    """y = the sum over slots of [share *] row [+ residual], of ``rows`` that are sorted by expert."""
     defines = {"TL_OUT": features(y), "TL_THREADS": _THREADS, "TL_RESIDUAL": int(residual is not None)}
-    defines["TL_FP16"] = DTYPE_FLAGS[y.dtype]
+    defines |= {"TL_SHARES": int(shares is not None), "TL_FP16": DTYPE_FLAGS[y.dtype]}
     specialised = kernel("grouped_linear/combine.cuh", "combine", _THREADS, 0, defines | choice.defines)
     return launch(specialised, (num_rows,), y, rows, ids, within, first, shares, residual)
 
@@ -80,7 +80,7 @@ def lower(op: Lowering) -> list[Command]:
         biases = None if bias is None else Bias(bias, op.rows("ids"), op.rows("shares"))
         return [stream(y, x, weight, op.rows("chosen"), op.num_rows("y"), how, choice, residual, biases)]
     rows = Buffer(f"{op.name}.sorted", op.dtype, (op.extents("y")[0], choice.top_k, features(y)))
-    places = op.rows("ids"), op.rows("within"), op.rows("first"), op.rows("shares")
+    places = op.rows("ids"), op.rows("within"), op.rows("first"), op.optional_rows("shares")
     return [
         tiled(rows, x, weight, op.rows("groups"), group_tiling(op), bias),
         combine(y, rows, *places, op.num_rows("y"), choice, residual),

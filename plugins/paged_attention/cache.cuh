@@ -6,7 +6,6 @@
 // permuted by the token's number: wgmma's 128-byte swizzle, its fastest operand. Else it is [piece of 16 bytes][8
 // tokens]. Neither layout has bank conflicts.
 //
-// Macros: TL_KV_HEADS, TL_PAGE (tokens per block of the cache), TL_CACHE_TYPE.
 // TL_CACHE_TYPE is the RowType of elements (cuda/byte_rows.cuh): 16 bits, or bytes under a scale of all keys and one of
 // all values. Over bytes attention computes in float16, which holds E4M3 and int8 exactly and queries more precisely
 // than bfloat16 does.
@@ -60,8 +59,9 @@ struct CacheLayout {
 };
 
 // The row of the cache, as CacheLayout counts them, of a key or value head of the token in `slot`.
+template <int kPage, int kKvHeads>
 __device__ __forceinline__ u64 cache_row(int slot, int kv_head) {
-  return (static_cast<u64>(slot / TL_PAGE) * TL_KV_HEADS + kv_head) * TL_PAGE + slot % TL_PAGE;
+  return (static_cast<u64>(slot / kPage) * kKvHeads + kv_head) * kPage + slot % kPage;
 }
 
 // Puts an element of a key or value, or two neighbours, into the cache; `factor` is the inverse of the scale of bytes.

@@ -14,7 +14,10 @@ constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS;
 static_assert(kDim % 16 == 0 && kGroup <= 16);
 static_assert(TL_QKV == 0 || TL_NEW_TOKENS == 1, "what one row stores here, no other row of the launch may read");
 
-using Table = SplitTable<TL_KV_HEADS, TL_MAX_SEQS, TL_WARPS, TL_PAGE>;
+constexpr int kWarpShift = TL_WARPS == 1 ? 0 : TL_WARPS == 2 ? 1 : 2;
+static_assert(TL_WARPS == 1 << kWarpShift, "1, 2 or 4 warps");
+
+using Table = SplitTable<TL_KV_HEADS, TL_MAX_SEQS, kTileShift + kWarpShift, kWarpShift, TL_PAGE>;
 using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kTileTokens>;
 constexpr u32 kStageBytes = 2 * Copy::kBytes;
 
@@ -183,7 +186,7 @@ struct Pair {
     adds = cursor.end_chunk - cursor.chunk <= left;
     is_mine = adds && ((cursor.length - 1 - cursor.first_token) / kTileTokens & team.warps - 1) == team.warp;
   }
-  __device__ __forceinline__ u64 row() const { return cache_row(slot, head); }
+  __device__ __forceinline__ u64 row() const { return cache_row<TL_PAGE, TL_KV_HEADS>(slot, head); }
 };
 
 }  // namespace tl

@@ -2,8 +2,8 @@
 // go.
 //
 // A row is query, key and value heads of TL_HEAD_DIM elements. RoPE (rotate-half) turns the first TL_ROTARY_DIM
-// elements of queries and keys, pairs (i, i + TL_ROTARY_DIM / 2); the others stay. Macros: these, TL_HEADS, and
-// those of cache.cuh.
+// elements of queries and keys, pairs (i, i + TL_ROTARY_DIM / 2); the others stay. Macros: these, TL_HEADS,
+// TL_KV_HEADS, TL_PAGE (tokens per block of the cache), TL_CACHE_TYPE (see cache.cuh).
 #pragma once
 
 #include "paged_attention/cache.cuh"
@@ -77,7 +77,7 @@ struct HeadTargets {
   // Of a head of token `token`, whose slot is `slot`.
   __device__ __forceinline__ HeadTarget of(int head, int token, int slot) const {
     const bool is_query = head < TL_HEADS, is_key = head < TL_HEADS + TL_KV_HEADS;
-    const u64 row = cache_row(slot, (head - TL_HEADS) % TL_KV_HEADS);
+    const u64 row = cache_row<TL_PAGE, TL_KV_HEADS>(slot, (head - TL_HEADS) % TL_KV_HEADS);
     const u64 begin = is_query ? (static_cast<u64>(token) * TL_HEADS + head) * TL_HEAD_DIM * 2
                                : HeadTarget::Layout::begin(row) * kCacheItemBytes;
     void* base = is_query ? q : is_key ? key_cache : value_cache;

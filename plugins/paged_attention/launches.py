@@ -219,7 +219,7 @@ def prefill(
     )
     if all_rows:
         seqs = (cache.cu_seqlens, cache.past_lens, cache.tables)
-    numbers = (_of_rows("seqs", all_rows), cache.table_stride)
+    numbers = (of_rows("seqs", all_rows), cache.table_stride)
     pointers = (output, query, cache.keys, cache.values, *seqs, scores.sinks)
     return launch(specialised, grid, *pointers, heads.y_factor, *numbers, *scores.arguments(), *extra)
 
@@ -250,11 +250,11 @@ def _mma_prefill(
     defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
     source, reason = "paged_attention/prefill.cuh", f"no wgmma on {device.arch} for a head_dim of {heads.head_dim}"
     # At least the sum over sequences of the rounded-up quotients; 0 where all rows are decode rows.
-    blocks = _of_rows("tokens", all_rows, rows // heads.group) + _of_rows("seqs", all_rows)
+    blocks = of_rows("tokens", all_rows, rows // heads.group) + of_rows("seqs", all_rows)
     return kernel(source, _PREFILL, 128, shared_bytes, defines, reason), (heads.num_kv_heads, blocks), ()
 
 
-def _of_rows(what: str, all_rows: bool, divisor: int = 1) -> Extent:
+def of_rows(what: str, all_rows: bool, divisor: int = 1) -> Extent:
     """The number of tokens or sequences of a launch, rounded up after it is divided."""
     return symbol(f"num_{what}" if all_rows else f"num_prefill_{what}", 1, divisor)
 

@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
         turned.store([&](int d, float2 two) { target[d / 2] = pack_query(two.x, two.y); }, lane);
       } else {
         const int kv_head = (head - TL_HEADS) % TL_KV_HEADS;
-        const u64 row = cache_row(slot, kv_head);
+        const u64 row = cache_row<TL_PAGE, TL_KV_HEADS>(slot, kv_head);
         void* cache = is_value ? value_cache : key_cache;
         const float factor = is_value ? value_factor : key_factor;
         const u64 shown = static_cast<u64>(token) * 2 * TL_KV_HEADS + (head - TL_HEADS);

@@ -1,71 +1,121 @@
-// The best experts of a row, and their shares, by one warp.
+// The best experts of a row, and their shares, by one warp: lane i of 32 has experts i, i + 32, and so on.
 //
-// Scores are sums of two numbers, those of the two terms of the router's weight, and maybe of a bias. Of equal scores
-// the expert of the lower number is better; scores that are no numbers are worse than all others, so that every row has
-// experts that exist. Macros: TL_SCORES (numbers of a row: the first terms of all experts, the second ones, maybe
-// more), TL_SCORING (kSoftmax: shares of all experts add up to one; else those of the chosen do), TL_BIAS (0 or 1), and
-// those of cuda/chosen_experts.cuh.
+// Of equal ones the expert, or the group, of the lower number is better. Macros: those of router/scoring.cuh.
 #pragma once
 
-#include "cuda/chosen_experts.cuh"
+#include "router/scoring.cuh"
 
 namespace tl {
 
-enum class Scoring { kSoftmax, kSoftmaxOfChosen };
-constexpr Scoring kScoring = static_cast<Scoring>(TL_SCORING);
 constexpr int kOfLane = ceil_div(kExperts, 32);
-// The least score, and less than that: an expert that cannot be chosen any more.
-constexpr float kLeast = -3.402823e38f, kNone = -3.402823466e38f;
+constexpr int kGroupExperts = kExperts / TL_GROUPS;
 static_assert(kTopK <= 32, "a lane has each of the chosen");
-static_assert(TL_SCORES >= 2 * kExperts);
+static_assert(TL_GROUPS <= 32, "a lane has each of the groups");
+
+// Numbers as integers of the same order, all of them greater than 0, which stands for none.
+__device__ __forceinline__ u32 rank_of(float x) {
+  const u32 bits = __float_as_uint(x + 0.0f);  // zero has one sign
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ float of_rank(u32 rank) {
+  return __uint_as_float(rank >> 31 != 0 ? rank ^ 0x80000000u : ~rank);
+}
+
+// The largest rank of a warp, and the least number that has it.
+struct Best {
+  u32 rank;
+  int at;
+
+  __device__ __forceinline__ Best(u32 own, int number) {
+    rank = __reduce_max_sync(0xffffffffu, own);
+    at = static_cast<int>(__reduce_min_sync(0xffffffffu, own == rank ? static_cast<u32>(number) : 0xffffffffu));
+  }
+};
+
+// What the experts of a row are chosen by, as ranks.
+struct Candidates {
+  u32 ranks[kOfLane];
+
+  // Whether the lane's expert number i is in `group`.
+  __device__ __forceinline__ static bool is_in(int group, int i, int lane) {
+    return (i * 32 + lane) / kGroupExperts == group;
+  }
+  // Takes the best out, of one group or of all (-1).
+  __device__ __forceinline__ Best take(int group, int lane) {
+    u32 best = 0;
+    int at = kExperts;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      if (ranks[i] > best && (group < 0 || is_in(group, i, lane))) best = ranks[i], at = i * 32 + lane;
+    }
+    const Best found(best, at);
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      if (i * 32 + lane == found.at) ranks[i] = 0;
+    }
+    return found;
+  }
+  // Leaves the experts of the best groups: those whose TL_NUM_BEST best add up to the most.
+  __device__ __forceinline__ void keep_best_groups(int lane) {
+    Candidates left = *this;
+    float total = 0.0f;  // of group `lane`
+#pragma unroll 1
+    for (int best = 0; best < TL_NUM_BEST; ++best) {
+#pragma unroll
+      for (int group = 0; group < TL_GROUPS; ++group) {
+        const float value = of_rank(left.take(group, lane).rank);
+        if (lane == group) total += value;
+      }
+    }
+    u32 of_group = lane < TL_GROUPS ? rank_of(total) : 0, kept = 0;
+#pragma unroll 1
+    for (int i = 0; i < TL_TOP_GROUPS; ++i) {
+      const Best best(of_group, lane);
+      kept |= 1u << best.at;
+      if (lane == best.at) of_group = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const int expert = i * 32 + lane;
+      if (expert >= kExperts || (kept >> expert / kGroupExperts & 1) == 0) ranks[i] = 0;
+    }
+  }
+};
 
 // Lane i has the row's choice number i.
 struct Chosen {
   int expert = 0;
   float share = 0.0f;
 
-  // `bias` [experts], where TL_BIAS is 1.
-  __device__ __forceinline__ Chosen(const float* scores, const float* bias, int lane) {
-    float values[kOfLane], largest = kNone, score = kNone;
+  __device__ __forceinline__ Chosen(const ScoreRow& row, int lane) {
+    float scores[kOfLane], largest = kLeast, total = 0.0f;
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
       const int e = i * 32 + lane;
-      const float more = TL_BIAS != 0 && e < kExperts ? bias[e] : 0.0f;
-      values[i] = e < kExperts ? fmaxf(scores[e] + scores[kExperts + e] + more, kLeast) : kNone;
-      largest = fmaxf(largest, values[i]);
+      scores[i] = e < kExperts ? row[e] : kLeast;
+      largest = fmaxf(largest, scores[i]);
     }
+    if constexpr (kNeedsTotal) {
+      largest = warp_max(largest);
 #pragma unroll
-    for (int bits = 16; bits > 0; bits /= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, bits));
-    float total = 0.0f;
-    if constexpr (kScoring == Scoring::kSoftmax) {
-#pragma unroll
-      for (int i = 0; i < kOfLane; ++i) total += __expf(values[i] - largest);
+      for (int i = 0; i < kOfLane; ++i) {
+        if (i * 32 + lane < kExperts) total += __expf(scores[i] - largest);
+      }
+      total = warp_sum(total);
     }
+    Candidates candidates;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const int e = i * 32 + lane;
+      candidates.ranks[i] = e < kExperts ? rank_of(row.chosen_by(e, scores[i], largest, total)) : 0;
+    }
+    if constexpr (TL_GROUPS > 1) candidates.keep_best_groups(lane);
 #pragma unroll 1
     for (int slot = 0; slot < kTopK; ++slot) {
-      float best = kNone;
-      int at = kExperts;
-#pragma unroll
-      for (int i = 0; i < kOfLane; ++i) {
-        if (values[i] > best) best = values[i], at = i * 32 + lane;
-      }
-#pragma unroll
-      for (int bits = 16; bits > 0; bits /= 2) {
-        const float other = __shfl_xor_sync(0xffffffffu, best, bits);
-        const int other_at = __shfl_xor_sync(0xffffffffu, at, bits);
-        if (other > best || (other == best && other_at < at)) best = other, at = other_at;
-      }
-      if (lane == slot) expert = at, score = best;
-#pragma unroll
-      for (int i = 0; i < kOfLane; ++i) {
-        if (i * 32 + lane == at) values[i] = kNone;
-      }
+      const Best best = candidates.take(-1, lane);
+      if (lane == slot) expert = best.at;
     }
-    const float power = lane < kTopK ? __expf(score - largest) : 0.0f;
-    if constexpr (kScoring == Scoring::kSoftmaxOfChosen) total = power;
-#pragma unroll
-    for (int bits = 16; bits > 0; bits /= 2) total += __shfl_xor_sync(0xffffffffu, total, bits);
-    share = power / total;
+    share = row.share(lane < kTopK, row[expert], largest, total);
   }
 };
 

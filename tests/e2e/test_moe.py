@@ -21,8 +21,6 @@ from trtllm_lite.builder.build import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import BuildError
-from trtllm_lite.network.verifier import load_network
-from trtllm_lite.quantize.products import find_products
 from trtllm_lite.runtime import ModelRunner
 
 
@@ -62,12 +60,6 @@ def test_experts_in_16_bits_are_those_of_the_rounded_model(tmp_path: Path) -> No
         check_greedy(model, prompt, tokens, logits, "float16")
 
 
-def test_schemes_leave_experts_and_routers_as_they_are(tiny: TinyEngine) -> None:
-    products = [product.name for product in find_products(load_network(tiny.directory / "checkpoint").graph)]
-    assert "layers.0.attention.q_proj" in products
-    assert not [name for name in products if ".experts." in name or ".router." in name]
-
-
 def test_caches_of_latents_take_the_latent_and_one_rotated_key(tmp_path: Path) -> None:
     tiny = TinyEngine("deepseek_v3", tmp_path)
     cache = read_engine(tmp_path / "engine").manifest.kv_cache
@@ -86,17 +78,6 @@ def test_latents_are_not_rounded_to_eight_bits(tmp_path: Path) -> None:
     options = {"kv_cache_dtype": "int8", "kv_cache_scale": 0.01, **TINY_LIMITS}
     with pytest.raises(BuildError, match=r"kv_cache_dtype is int8, and layers\.0\.attention.* keeps latents"):
         build_engine(tmp_path / "checkpoint", tmp_path / "rounded", **options)
-
-
-@pytest.mark.parametrize("family", ["deepseek_v2", "deepseek_v3"])
-def test_gpus_have_no_kernels_for_latents_yet(family: str, tmp_path: Path) -> None:
-    extents = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 48, "q_lora_rank": 24}
-    extents |= {"kv_lora_rank": 24, "qk_nope_head_dim": 16, "v_head_dim": 16}
-    extents |= {"num_attention_heads": 4, "num_key_value_heads": 4}
-    save_tiny_model(family, tmp_path / "model", **extents)
-    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
-    with pytest.raises(BuildError, match=r"layers\.0\.attention.*: GPU kernels do not attend to latents yet"):
-        build_engine(tmp_path / "checkpoint", tmp_path / "engine", target="sm_90", **TINY_LIMITS)
 
 
 def test_latents_of_a_checkpoint_in_fp8(tmp_path: Path) -> None:

@@ -126,6 +126,17 @@ T exchange(const char* what, unsigned mask, T value, unsigned argument, const So
   return mine.result;
 }
 
+template <class Combine>
+unsigned reduce(const char* what, unsigned mask, unsigned value, const Combine&) {
+  if (mask != kAllLanes) fail("%s of lanes 0x%x: only whole warps are supported", what, mask);
+  meet(what, &value, [](void* const* lanes) {
+    unsigned all = *static_cast<unsigned*>(lanes[0]);
+    for (unsigned lane = 1; lane < kLanes; ++lane) all = Combine{}(all, *static_cast<unsigned*>(lanes[lane]));
+    for (unsigned lane = 0; lane < kLanes; ++lane) *static_cast<unsigned*>(lanes[lane]) = all;
+  });
+  return value;
+}
+
 inline unsigned ballot(const char* what, unsigned mask, bool value) {
   if (mask != kAllLanes) fail("%s of lanes 0x%x: only whole warps are supported", what, mask);
   unsigned mine = value;
@@ -158,6 +169,14 @@ template <class T>
 T __shfl_down_sync(unsigned mask, T value, unsigned distance) {
   const auto from = [](unsigned lane, unsigned argument) { return lane + argument; };
   return emulated::exchange("shfl.down", mask, value, distance, from);
+}
+inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
+  const auto larger = [](unsigned a, unsigned b) { return a > b ? a : b; };
+  return emulated::reduce("redux.max", mask, value, larger);
+}
+inline unsigned __reduce_min_sync(unsigned mask, unsigned value) {
+  const auto smaller = [](unsigned a, unsigned b) { return a < b ? a : b; };
+  return emulated::reduce("redux.min", mask, value, smaller);
 }
 inline unsigned __ballot_sync(unsigned mask, bool value) { return emulated::ballot("vote.ballot", mask, value); }
 inline bool __any_sync(unsigned mask, bool value) { return emulated::ballot("vote.any", mask, value) != 0; }

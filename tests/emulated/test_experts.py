@@ -1,11 +1,14 @@
 """Routers and products with experts, without a GPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from tests.emulated.emulator import Emulator
-from tests.gpu.expert_checks import Mixture, check_experts, check_router
+from tests.gpu.expert_checks import Lists, Mixture, check_experts, check_router, choose, expected_choice, random_scores
 from tests.gpu.launches import H200
+from tests.gpu.memory import Memory
 from tests.gpu.weights import Form
 from trtllm_lite.plugins.launch import Device
 
@@ -22,6 +25,44 @@ def test_a_few_rows_choose(experts: int, top_k: int, scoring: str, max_rows: int
 @pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (64, 37), (256, 200)])
 def test_rows_are_sorted_by_expert(experts: int, top_k: int, scoring: str, max_rows: int, rows: int) -> None:
     check_router(Mixture(experts, top_k, 0, 0, max_rows, scoring), rows, streamed=False, machine=Emulator())
+
+
+# As those of DeepSeek-V2 (the best expert of a group) and V3 (the two best), of Llama 4, and others.
+ROUTERS = {
+    "deepseek_v2": Mixture(40, 5, 0, 0, 4, "softmax", groups=(8, 3, 1), scale=1.5),
+    "deepseek_v3": Mixture(64, 8, 0, 0, 4, "normalized_sigmoid", groups=(4, 2, 2), scale=2.5),
+    "llama4": Mixture(16, 1, 0, 0, 4, "sigmoid_of_chosen"),
+    "sums": Mixture(48, 4, 0, 0, 4, "normalized_softmax", groups=(3, 2, 3), scale=0.5),
+    "sigmoid": Mixture(12, 3, 0, 0, 4, "sigmoid"),
+    "softmax_of_chosen": Mixture(24, 4, 0, 0, 4, "softmax_of_chosen", groups=(4, 2, 1)),
+}
+
+
+# Choices by sums of several scores are corrected by odd numbers, so that no two sums are equal but for rounding.
+CORRECTED = [(name, True) for name in ROUTERS]
+AS_THEY_ARE = [(name, False) for name, mixture in ROUTERS.items() if mixture.groups[2] == 1]
+
+
+@pytest.mark.parametrize(("name", "corrected"), CORRECTED + AS_THEY_ARE)
+def test_routers(name: str, corrected: bool) -> None:
+    mixture, machine = ROUTERS[name], Emulator()
+    check_router(mixture, 3, streamed=True, corrected=corrected, machine=machine)
+    check_router(replace(mixture, max_rows=64), 37, streamed=False, corrected=corrected, machine=machine)
+
+
+@pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3", "llama4"])
+def test_rows_that_are_no_numbers_choose_experts_that_exist(name: str) -> None:
+    mixture, memory = ROUTERS[name], Memory()
+    lists = Lists(mixture, memory, "cpu")
+    scores = random_scores(mixture, 3, "cpu")
+    scores[1] = float("nan")
+    choose(mixture, memory, lists, scores, streamed=True, machine=Emulator())
+    ids, shares = (memory.tensors[buffer] for buffer in (lists.ids, lists.shares))
+    assert len(set(ids[1].tolist())) == mixture.top_k
+    assert bool(((ids[1] >= 0) & (ids[1] < mixture.experts)).all())
+    expected_ids, expected_shares = expected_choice(mixture, scores[::2])
+    assert torch.equal(ids[:3:2].long(), expected_ids)
+    torch.testing.assert_close(shares[:3:2].double(), expected_shares, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -42,6 +83,14 @@ def test_biases(streamed: bool, max_rows: int, rows: int) -> None:
     check_experts(mixture, rows, torch.bfloat16, streamed=streamed, biased=True, device=device, machine=machine, **how)
 
 
+@pytest.mark.parametrize(("max_rows", "rows"), [(8, 5), (64, 33)])
+def test_shares_of_inputs(max_rows: int, rows: int) -> None:
+    mixture, machine = Mixture(8, 1, 128, 48, max_rows, "sigmoid_of_chosen", scales_inputs=True), Emulator(num_sms=3)
+    streamed = max_rows <= 16
+    device = SMALL if streamed else H200
+    check_experts(mixture, rows, torch.bfloat16, streamed=streamed, residual=True, device=device, machine=machine)
+
+
 @pytest.mark.parametrize(("max_rows", "rows"), [(16, 16), (64, 33), (160, 160)])
 def test_tiled(max_rows: int, rows: int) -> None:
     """Groups of experts have fewer rows than a tile, and some experts several groups."""
@@ -50,7 +99,13 @@ def test_tiled(max_rows: int, rows: int) -> None:
     check_experts(mixture, rows, torch.bfloat16, streamed=False, residual=rows == 33, machine=machine)
 
 
-FORMS = [Form("int4", 64, "bfloat16"), Form("uint4", 32, "float16", offsets=True)]
+FORMS = [
+    Form("int4", 64, "bfloat16"),
+    Form("uint4", 32, "float16", offsets=True),
+    Form("float8_e4m3fn", 64, "float32"),
+    Form("float4_e2m1fn", 32, "bfloat16"),
+    Form("int8", 32, "float16", offsets=True),
+]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

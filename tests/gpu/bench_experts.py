@@ -1,13 +1,14 @@
-"""Times the kernels of mixtures of experts in the shape of Qwen3-30B-A3B, with random choices.
+"""Times the kernels of mixtures of experts in the shape of Qwen3-30B-A3B or gpt-oss-20b, with random choices.
 
-Layers rotate, so that no weight is cached. Floors are the bytes of the experts that were chosen.
+Layers rotate, so that no weight is cached. Floors are the bytes of the experts that were chosen, numbers included.
 
-python -m tests.gpu.bench_experts [--rows 1,8,64] [--layers 4]
+python -m tests.gpu.bench_experts [--shape qwen3] [--forms 16,fp8,mxfp4] [--rows 1,8,64] [--layers 4]
 """
 
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -16,15 +17,25 @@ from tests.gpu.expert_checks import Lists, Mixture, streaming
 from tests.gpu.launches import H200, Prepared
 from tests.gpu.memory import Memory
 from tests.gpu.timing import report, timed
+from tests.gpu.weights import Form
 from trtllm_lite.plugins.cuda.grouped import GroupTiling
 from trtllm_lite.plugins.cuda.weight_form import form_of
 from trtllm_lite.plugins.grouped_gated_linear import cuda as gated
 from trtllm_lite.plugins.grouped_linear import cuda as summed
-from trtllm_lite.plugins.launch import Launch, WeightBuffers, symbol
+from trtllm_lite.plugins.launch import Buffer, Launch, WeightBuffers, symbol
 from trtllm_lite.plugins.router import cuda as router
+from trtllm_lite.vocabulary import DTYPES
 
-EXPERTS, TOP_K, HIDDEN, INNER = 128, 8, 2048, 768
+SHAPES = {"qwen3": (128, 8, 2048, 768), "gpt_oss": (32, 4, 2880, 2880)}
 DTYPE = torch.bfloat16
+FORMS = {
+    "16": Form("bfloat16"),
+    "fp8": Form("float8_e4m3fn", 128, "float32"),
+    "fp8_rows": Form("float8_e4m3fn", 64, "float32"),
+    "mxfp4": Form("float4_e2m1fn", 32, "bfloat16"),
+    "int8": Form("int8", 32, "float16"),
+    "int4": Form("int4", 64, "bfloat16"),
+}
 
 
 @dataclass(frozen=True)
@@ -33,49 +44,64 @@ class Layer:
 
     memory: Memory
     launches: dict[str, Launch]
-    chosen: int  # experts that some row has chosen
+    read: dict[str, int]  # bytes of the experts that some row has chosen, by launch
 
 
-def layer(rows: int, max_rows: int, streamed: bool) -> Layer:
-    mixture, memory = Mixture(EXPERTS, TOP_K, HIDDEN, INNER, max_rows), Memory()
+def random_bytes(form: Form, memory: Memory, name: str, *shape: int) -> WeightBuffers:
+    """A weight whose elements and scales are any: what they mean does not matter, nor does how they lie."""
+    if form.dtype == "bfloat16":
+        return WeightBuffers(memory(name, torch.empty(shape, device="cuda", dtype=DTYPE).normal_(std=0.02)))
+    weight = Buffer(name, form.dtype, shape)
+    bits = DTYPES[form.dtype].bits
+    stored = torch.empty(prod(shape) * bits // 8, device="cuda", dtype=torch.uint8)
+    memory.tensors[weight] = stored.random_(0, 256)
+    blocks = (*shape[:-1], shape[-1] // form.block)
+    scale = Buffer(f"{name}.scale", form.number, blocks, layout="rows8")
+    memory.tensors[scale] = torch.full(blocks, 1e-3, device="cuda", dtype=getattr(torch, form.number))
+    return WeightBuffers(weight, scale)
+
+
+def layer(shape: str, form: Form, rows: int, max_rows: int, streamed: bool) -> Layer:
+    experts, top_k, width, inner = SHAPES[shape]
+    mixture, memory = Mixture(experts, top_k, width, inner, max_rows), Memory()
     lists = Lists(mixture, memory, "cuda")
     scores = torch.randn(rows, mixture.choice.scores, device="cuda")
-    both = scores.reshape(rows, 2, EXPERTS).sum(1)
-    chosen = len(both.topk(TOP_K).indices.unique())
-
-    def weight(name: str, *shape: int) -> WeightBuffers:
-        return WeightBuffers(memory(name, torch.empty(shape, device="cuda", dtype=DTYPE).normal_(std=0.02)))
+    both = scores.reshape(rows, 2, -1).sum(1)
+    chosen = len(both.topk(top_k).indices.unique())
+    gate_up = random_bytes(form, memory, "gate_up", experts, 2, inner, width)
+    down = random_bytes(form, memory, "down", experts, width, inner)
+    sizes = [sum(memory.tensors[b].nbytes for b in (w.values, w.scale) if b is not None) for w in (gate_up, down)]
+    read = {"gated": sizes[0] * chosen // experts, "summed": sizes[1] * chosen // experts}
 
     def room(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, device="cuda").to(DTYPE)
 
-    gate_up, down = weight("gate_up", EXPERTS, 2, INNER, HIDDEN), weight("down", EXPERTS, HIDDEN, INNER)
-    x, y = memory("x", room(max_rows, HIDDEN)), memory("y", room(max_rows, HIDDEN))
+    x, y = memory("x", room(max_rows, width)), memory("y", room(max_rows, width))
     of_scores, num_rows, choice = memory("scores", scores), symbol("rows"), mixture.choice
-    last = (of_scores, None, None, num_rows, max_rows, choice, "normalized_softmax")
+    last = router.Scores(of_scores, num_rows, max_rows, choice, router.Scoring("normalized_softmax"), lists.tally)
     if streamed:
-        hidden = memory("hidden", room(max_rows, TOP_K, INNER))
+        hidden = memory("hidden", room(max_rows, top_k, inner))
         first, second = streaming(mixture, DTYPE, H200, form_of(gate_up))
-        norm = memory("norm", torch.ones(HIDDEN, device="cuda")), 1e-6
+        norm = memory("norm", torch.ones(width, device="cuda")), 1e-6
         of_gated = (hidden, x, gate_up, lists.chosen, lists.shares, num_rows, first, choice)
         launches = {
-            "choose": router.choose(lists.ids, lists.shares, lists.chosen, *last),
+            "choose": router.choose(lists.ids, lists.shares, lists.chosen, last),
             "gated": gated.stream(*of_gated, activation="silu", norm=norm),
             "summed": summed.stream(y, hidden, down, lists.chosen, num_rows, second, choice, x),
         }
-        return Layer(memory, launches, chosen)
-    count, group_rows = max_rows * TOP_K, choice.group_rows(max_rows)
+        return Layer(memory, launches, read)
+    count, group_rows = max_rows * top_k, choice.group_rows(max_rows)
     how = GroupTiling("bfloat16", H200, choice, count, group_rows)
-    hidden = memory("hidden", room(count, INNER))
-    rows_of_x, results = memory("sx", room(count, HIDDEN)), memory("sy", room(count, HIDDEN))
+    hidden = memory("hidden", room(count, inner))
+    rows_of_x, results = memory("sx", room(count, width)), memory("sy", room(count, width))
     launches = {
-        "sort": router.sort(*lists.places, lists.shares, lists.groups, lists.counts, *last),
+        "sort": router.sort(*lists.places, lists.shares, lists.groups, lists.counts, last),
         "rows": gated.sort_rows(rows_of_x, x, *lists.places, num_rows, choice),
         "gated": gated.tiled(hidden, rows_of_x, gate_up, lists.groups, how, activation="silu"),
         "summed": summed.tiled(results, hidden, down, lists.groups, how),
         "combine": summed.combine(y, results, *lists.places, lists.shares, num_rows, choice, x),
     }
-    return Layer(memory, launches, chosen)
+    return Layer(memory, launches, read)
 
 
 def body_of(layers: Sequence[Layer], names: Sequence[str], rows: int) -> Callable[[], None]:
@@ -89,24 +115,28 @@ def body_of(layers: Sequence[Layer], names: Sequence[str], rows: int) -> Callabl
     return body
 
 
+def measure(shape: str, name: str, rows: int, count: int) -> None:
+    """Print a line for each kernel of ``count`` layers, and one for all."""
+    layers = [layer(shape, FORMS[name], rows, rows, rows <= 16) for _ in range(count)]
+    kernels = list(layers[0].launches)
+    body_of(layers, kernels, rows)()
+    torch.cuda.synchronize()
+    sizes = {kernel: sum(one.read.get(kernel, 0) for one in layers) for kernel in kernels}
+    for kernel in kernels:
+        report(f"{name}, {rows} rows: {kernel}", timed(body_of(layers, [kernel], rows)), sizes[kernel], count)
+    report(f"{name}, {rows} rows: all", timed(body_of(layers, kernels, rows)), sum(sizes.values()), count)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--shape", default="qwen3", choices=SHAPES)
+    parser.add_argument("--forms", default="16")
     parser.add_argument("--rows", default="1,2,4,8,16,64,256,2048")
     parser.add_argument("--layers", type=int, default=4)
     options = parser.parse_args()
-    for rows in map(int, options.rows.split(",")):
-        streamed = rows <= 16
-        layers = [layer(rows, rows, streamed) for _ in range(options.layers)]
-        body_of(layers, list(layers[0].launches), rows)()
-        torch.cuda.synchronize()
-        matrix = 2 * HIDDEN * INNER * sum(one.chosen for one in layers)
-        sizes = {"gated": 2 * matrix, "summed": matrix}
-        for name in layers[0].launches:
-            time = timed(body_of(layers, [name], rows))
-            report(f"{rows} rows: {name}", time, sizes.get(name, 0), options.layers)
-        time = timed(body_of(layers, list(layers[0].launches), rows))
-        report(f"{rows} rows: all", time, 3 * matrix, options.layers)
-        del layers
+    for name in options.forms.split(","):
+        for rows in map(int, options.rows.split(",")):
+            measure(options.shape, name, rows, options.layers)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Routers and products with experts against float64, on a GPU or emulated."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 
 from tests.gpu.checks import POISON, assert_close
@@ -21,10 +23,13 @@ from trtllm_lite.plugins.cuda.stream import Streaming
 from trtllm_lite.plugins.cuda.weight_form import WeightForm, form_of
 from trtllm_lite.plugins.grouped_gated_linear import cuda as gated
 from trtllm_lite.plugins.grouped_linear import cuda as summed
-from trtllm_lite.plugins.launch import Buffer, Device, WeightBuffers, symbol
+from trtllm_lite.plugins.launch import Buffer, Device, Extent, WeightBuffers, symbol
 from trtllm_lite.plugins.router import cuda as router
+from trtllm_lite.plugins.router.reference import reference
 
 EPSILON = 1e-5
+TALLY_PLACES = 3  # of router/tally.cuh
+SPARE = 48
 _MOE_TP_SIZE = 2
 _MOST_FIXED_ROWS = 4  # kMostFixedTokens of cuda/fixed_rows.cuh
 _ACTIVATIONS = {False: "silu", True: "swiglu_oai"}
@@ -43,6 +48,9 @@ class Mixture:
     inner: int
     max_rows: int
     scoring: str = "normalized_softmax"
+    groups: tuple[int, int, int] = (1, 1, 1)  # how many, how many are kept, and by how many experts each
+    scale: float = 1.0
+    scales_inputs: bool = False  # are rows multiplied with shares before experts read them?
     of_rank: int | None = None
     rank: int = 0
 
@@ -54,6 +62,17 @@ class Mixture:
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Those of the weights of GroupedGatedLinear and of GroupedLinear."""
         return (self.local, 2, self.inner, self.hidden), (self.local, self.hidden, self.inner)
+
+    @property
+    def routing(self) -> router.Scoring:
+        return router.Scoring(self.scoring, *self.groups, self.scale)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Those of Router."""
+        groups = dict(zip(("num_groups", "top_groups", "num_best"), self.groups, strict=True))
+        local = {"local_experts": self.experts, "moe_tp_size": 1}
+        return {"top_k": self.top_k, "scoring": self.scoring, "scale": self.scale, **groups, **local}
 
     @property
     def choice(self) -> ExpertChoice:
@@ -84,7 +103,8 @@ class Lists:
         self.shares = memory("shares", torch.full((rows, top_k), POISON, device=device))
         self.chosen = new("chosen", mixture.choice.chosen_ints(min(rows, MOST_LISTED_ROWS)))
         self.groups, self.first = new("groups", mixture.choice.groups_ints(rows)), new("first", experts)
-        self.counts = new("counts", experts + 1, fill=0)
+        self.counts = new("counts", mixture.choice.count_ints, fill=0)
+        self.tally = memory("tally", torch.zeros(experts + TALLY_PLACES, device=device, dtype=torch.int64))
 
     @property
     def places(self) -> tuple[Buffer, Buffer, Buffer]:
@@ -99,31 +119,49 @@ def random_scores(mixture: Mixture, rows: int, device: str) -> torch.Tensor:
 
 
 def expected_choice(
-    mixture: Mixture, scores: torch.Tensor, bias: torch.Tensor | None = None
+    mixture: Mixture, scores: torch.Tensor, bias: torch.Tensor | None = None, correction: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and shares of the best experts, of equal ones those of the lowest numbers."""
     terms = scores[:, : 2 * mixture.experts].double()
-    both = terms.reshape(len(scores), 2, mixture.experts).sum(1) + (0 if bias is None else bias.double())
-    ids = torch.argsort(both, dim=-1, descending=True, stable=True)[:, : mixture.top_k]
-    if mixture.scoring == "softmax":
-        return ids, both.softmax(-1).gather(1, ids)
-    return ids, both.gather(1, ids).softmax(-1)
+    both = terms.reshape(len(scores), 2, mixture.experts).sum(1)
+    identity = np.eye(mixture.experts)
+    added = (None if values is None else values.double().cpu().numpy() for values in (correction, bias))
+    ids, shares, *_ = reference((both.cpu().numpy(), identity, *added), mixture.attributes)
+    return torch.from_numpy(ids).long().to(scores.device), torch.from_numpy(shares).double().to(scores.device)
 
 
-def check_router(mixture: Mixture, rows: int, *, streamed: bool, machine: Machine, biased: bool = False) -> None:
-    """Two steps, so that what the first leaves behind would show."""
+def check_router(
+    mixture: Mixture, rows: int, *, streamed: bool, machine: Machine, biased: bool = False, corrected: bool = False
+) -> None:
+    """Two steps, so that what the first leaves behind would show; the last quarter of the rows is padding.
+
+    Many scores are equal; of ``corrected`` ones no two sums of what experts are chosen by.
+    """
     bias = torch.randint(-4, 5, (mixture.experts,), device=machine.device) / 2 if biased else None
+    correction = torch.randn(mixture.experts, device=machine.device) / 8 if corrected else None
     memory = Memory()
-    lists = Lists(mixture, memory, machine.device)
+    lists, tally = Lists(mixture, memory, machine.device), 0
+    slots = torch.full((rows,), SPARE - 1, device=machine.device, dtype=torch.int32)
+    slots[rows - rows // 4 :] = SPARE
     for _ in range(2):
         scores = random_scores(mixture, rows, machine.device)
-        choose(mixture, memory, lists, scores, streamed, machine, bias)
-        ids, shares = expected_choice(mixture, scores, bias)
-        ids = mixture.here(ids)
+        choose(mixture, memory, lists, scores, streamed, machine, bias, correction, slots)
+        ids, shares = expected_choice(mixture, scores, bias, correction)
+        tally = tally + _expected_tally(mixture, ids[slots < SPARE].cpu())
+        ids = torch.where(slots[:, None] < SPARE, mixture.here(ids), -1)
+        assert torch.equal(memory.tensors[lists.tally].cpu(), tally)
         assert torch.equal(memory.tensors[lists.ids][:rows].long(), ids)
         torch.testing.assert_close(memory.tensors[lists.shares][:rows].double(), shares, rtol=1e-5, atol=1e-7)
         check = _check_chosen if streamed else _check_sorted
         check(mixture, memory, lists, ids.cpu())
+
+
+def _expected_tally(mixture: Mixture, ids: torch.Tensor) -> torch.Tensor:
+    """What a step of such choices adds to the rank's tally."""
+    of_all = torch.bincount(ids.flatten(), minlength=mixture.experts)
+    runs = of_all.reshape(-1, mixture.local)
+    own = runs[mixture.rank // _MOE_TP_SIZE if mixture.of_rank else 0]
+    return torch.cat([own, torch.tensor([int((own > 0).sum()), 1, int(runs.sum(1).max())])])
 
 
 def choose(
@@ -134,15 +172,19 @@ def choose(
     streamed: bool,
     machine: Machine,
     bias: torch.Tensor | None = None,
+    correction: torch.Tensor | None = None,
+    padding: torch.Tensor | None = None,
 ) -> None:
-    """Launch the kernel that chooses."""
-    ranks = memory.optional("ranks", mixture.ranks(machine.device))
-    of_rows = (memory("scores", scores), memory.optional("bias", bias), ranks, symbol("rows"), mixture.max_rows)
+    """Launch the kernel that chooses; rows whose ``padding`` is SPARE or more are none."""
+    added = (memory.optional("bias", bias), memory.optional("correction", correction))
+    ranks, rows = memory.optional("ranks", mixture.ranks(machine.device)), symbol("rows")
+    of_rows = (memory("scores", scores), rows, mixture.max_rows, mixture.choice, mixture.routing)
+    left_out = None if padding is None else (memory("cache slots", padding), Extent(SPARE))
+    how = router.Scores(*of_rows, lists.tally, *added, ranks, left_out)
     if streamed:
-        launch = router.choose(lists.ids, lists.shares, lists.chosen, *of_rows, mixture.choice, mixture.scoring)
+        launch = router.choose(lists.ids, lists.shares, lists.chosen, how)
     else:
-        outputs = (*lists.places, lists.shares, lists.groups, lists.counts)
-        launch = router.sort(*outputs, *of_rows, mixture.choice, mixture.scoring)
+        launch = router.sort(*lists.places, lists.shares, lists.groups, lists.counts, how)
     memory.run(launch, len(scores), machine)
 
 
@@ -221,6 +263,7 @@ def check_experts(
         how = streaming(mixture, dtype, device, form_of(first))
         lists_of_gated = (lists.chosen, lists.shares, num_rows, how[0], choice)
         gating = {"activation": _ACTIVATIONS[biased], "bias": of_bias[0], "norm": normed}
+        gating["scales_inputs"] = mixture.scales_inputs
         memory.run(gated.stream(hidden, of_x, first, *lists_of_gated, **gating), rows, machine)
         bias = None if of_bias[1] is None else summed.Bias(of_bias[1], lists.ids, lists.shares)
         memory.run(summed.stream(y, hidden, second, lists.chosen, num_rows, how[1], choice, added, bias), rows, machine)
@@ -235,7 +278,8 @@ def check_experts(
     result = memory.tensors[y]
     assert torch.isnan(result[rows:]).all(), "a row past the last is written"
     # Rows that become whole numbers, a few beside weights of 4 bits with scales alone, have no NaN.
-    has_nan = form is None or form.offsets or mixture.max_rows > _MOST_FIXED_ROWS
+    is_integer = form is not None and form.dtype in ("int4", "uint4")
+    has_nan = not is_integer or form.offsets or mixture.max_rows > _MOST_FIXED_ROWS
     if has_nan and bool((mixture.here(expected_choice(mixture, scores)[0])[-1] >= 0).any()):
         assert torch.isnan(result[rows - 1]).all(), "a row of NaN is lost"
     rounded = torch.uint8 if dtype == torch.bfloat16 else dtype  # features are rounded, and so are their shares
@@ -272,13 +316,14 @@ def _run_sorted(
         return memory(name, torch.full((count, features), POISON, device=machine.device, dtype=dtype))
 
     rows_of_x, results = room("sorted x", mixture.hidden), room("sorted y", mixture.hidden)
-    memory.run(gated.sort_rows(rows_of_x, x, *lists.places, num_rows, choice), rows, machine)
+    before, behind = (lists.shares, None) if mixture.scales_inputs else (None, lists.shares)
+    memory.run(gated.sort_rows(rows_of_x, x, *lists.places, num_rows, choice, before), rows, machine)
     gating = {"activation": _ACTIVATIONS[biases[0] is not None], "bias": biases[0]}
     memory.run(gated.tiled(hidden, rows_of_x, first, lists.groups, how, **gating), rows, machine)
     flat = replace(hidden, shape=(count, mixture.inner))
     memory.tensors[flat] = memory.tensors[hidden].reshape(count, -1)
     memory.run(summed.tiled(results, flat, second, lists.groups, how, biases[1]), rows, machine)
-    memory.run(summed.combine(y, results, *lists.places, lists.shares, num_rows, choice, added), rows, machine)
+    memory.run(summed.combine(y, results, *lists.places, behind, num_rows, choice, added), rows, machine)
 
 
 def _expected(
@@ -293,11 +338,13 @@ def _expected(
     ids, y = mixture.here(ids), torch.zeros_like(x)
     for expert in range(mixture.local):
         rows, slots = (ids == expert).nonzero(as_tuple=True)
-        gate, up = (x[rows] @ part.double().T for part in gate_up[expert])
+        factors = shares[rows, slots, None]
+        before, behind = (factors, 1) if mixture.scales_inputs else (1, factors)
+        gate, up = (before * x[rows] @ part.double().T for part in gate_up[expert])
         if biases[0] is not None and biases[1] is not None:
             gate, up = (gate + biases[0][expert, 0]).clamp(max=7), (up + biases[0][expert, 1]).clamp(-7, 7)
             result = (gate * torch.sigmoid(1.702 * gate) * (up + 1)) @ down[expert].double().T + biases[1][expert]
         else:
             result = (torch.nn.functional.silu(gate) * up) @ down[expert].double().T
-        y[rows] += shares[rows, slots, None] * result
+        y[rows] += behind * result
     return y

@@ -1,5 +1,7 @@
 """Routers and products with experts on a GPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -25,6 +27,21 @@ def test_rows_are_sorted_by_expert(shape: str, max_rows: int, rows: int) -> None
     check_router(Mixture(experts, top_k, 0, 0, max_rows), rows, streamed=False, machine=GPU)
 
 
+# DeepSeek-V2 and V3, Llama 4 Scout.
+ROUTERS = {
+    "deepseek_v2": Mixture(160, 6, 0, 0, 16, "softmax", groups=(8, 3, 1), scale=16.0),
+    "deepseek_v3": Mixture(256, 8, 0, 0, 16, "normalized_sigmoid", groups=(8, 4, 2), scale=2.5),
+    "llama4": Mixture(16, 1, 0, 0, 16, "sigmoid_of_chosen"),
+}
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_routers(name: str) -> None:
+    mixture, corrected = ROUTERS[name], name == "deepseek_v3"
+    check_router(mixture, 13, streamed=True, corrected=corrected, machine=GPU)
+    check_router(replace(mixture, max_rows=8192), 5003, streamed=False, corrected=corrected, machine=GPU)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", ["qwen3", "olmoe"])
 @pytest.mark.parametrize(("max_rows", "rows"), [(2, 2), (8, 7), (16, 16)])
@@ -42,6 +59,13 @@ def test_biases(max_rows: int, rows: int, dtype: torch.dtype) -> None:
     check_experts(mixture, rows, dtype, biased=True, residual=rows % 2 == 0, machine=GPU, **how)
 
 
+@pytest.mark.parametrize(("max_rows", "rows"), [(8, 5), (1000, 513)])
+def test_shares_of_inputs(max_rows: int, rows: int) -> None:
+    """Llama 4 Scout, with fewer features."""
+    mixture = Mixture(16, 1, 1280, 2048, max_rows, "sigmoid_of_chosen", scales_inputs=True)
+    check_experts(mixture, rows, torch.bfloat16, streamed=max_rows <= 16, machine=GPU)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("max_rows", "rows"), [(64, 37), (256, 256), (1000, 513)])
 def test_tiled(shape: str, max_rows: int, rows: int) -> None:
@@ -50,6 +74,27 @@ def test_tiled(shape: str, max_rows: int, rows: int) -> None:
 
 
 FORMS = [Form("int4", 128, "bfloat16"), Form("uint4", 32, "float16", offsets=True)]
+
+
+# Shapes of Qwen3-30B-A3B and gpt-oss with fewer experts.
+FLOATS = {
+    "fp8": ((16, 8, 2048, 768), Form("float8_e4m3fn", 128, "float32")),
+    "fp8 rows": ((64, 8, 1024, 512), Form("float8_e4m3fn", 512, "bfloat16")),
+    "mxfp4": ((16, 8, 2048, 768), Form("float4_e2m1fn", 32, "bfloat16")),
+    "gpt-oss": ((8, 4, 2880, 2880), Form("float4_e2m1fn", 32, "bfloat16")),
+    "q8_0": ((16, 8, 2048, 768), Form("int8", 32, "float16")),
+    "gpt-oss fp8": ((8, 4, 2880, 2880), Form("float8_e4m3fn", 64, "float32")),
+}
+STEPS = [(1, 1), (4, 3), (8, 8), (16, 16), (64, 37), (256, 256), (1000, 513)]
+
+
+@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize(("max_rows", "rows"), STEPS)
+def test_floats(name: str, max_rows: int, rows: int) -> None:
+    shape, form = FLOATS[name]
+    dtype = torch.float16 if max_rows in (8, 256) else torch.bfloat16
+    mixture, how = Mixture(*shape, max_rows), {"norm": max_rows == 4, "residual": max_rows == 8}
+    check_experts(mixture, rows, dtype, streamed=max_rows <= 16, form=form, machine=GPU, **how)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

@@ -122,3 +122,37 @@ def test_panels_of_nibbles_are_panels_of_words(dtype: type, shape: tuple[int, ..
 def test_nibbles_that_fill_no_word(shape: tuple[int, int], layout: str) -> None:
     with pytest.raises(ValueError, match="cannot hold an array of int4"):
         packed_shape(shape, layout, ml_dtypes.int4)
+
+
+def bit_places(layout: str) -> list[list[int]]:
+    """Of each element of a word, where README.md and ``cuda/small_floats.cuh`` have its bits, the lowest first."""
+    if layout == "spread_e4m3":
+        first, second = [4, 5, 6, 7, 8, 9, 10, 15], [0, 1, 2, 3, 12, 13, 14, 11]
+        return [[bit + 16 * half for bit in bits] for bits in (first, second) for half in (0, 1)]
+    pairs = [[6, 7, 8, 15], [2, 3, 4, 11], [28, 29, 30, 5], [0, 1, 10, 9]]
+    return [[(bit + 16 * half) % 32 for bit in bits] for bits in pairs for half in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("layout", "dtype", "order"),
+    [
+        ("spread_e4m3", ml_dtypes.float8_e4m3fn, [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]),
+        ("spread_e2m1", ml_dtypes.float4_e2m1fn, list(range(8))),
+    ],
+)
+def test_bits_are_spread(layout: str, dtype: type, order: list[int]) -> None:
+    width, (shape, count) = (8, ((2, 3, 32), 4)) if layout == "spread_e4m3" else (4, ((2, 3, 32), 8))
+    codes = np.random.default_rng(0).integers(0, 1 << width, shape, np.uint8)
+    packed = pack(codes.view(dtype), layout)
+    assert packed.shape == packed_shape(shape, layout, dtype)
+    in_order = codes.reshape(-1, len(order))[:, order].reshape(-1, count)
+    expected = [
+        sum(
+            (int(code) >> bit & 1) << place
+            for code, places in zip(word, bit_places(layout), strict=True)
+            for bit, place in enumerate(places)
+        )
+        for word in in_order
+    ]
+    assert packed.reshape(-1).view("<u4").tolist() == expected
+    np.testing.assert_array_equal(unpack(packed, layout, shape, dtype).view(np.uint8), codes)

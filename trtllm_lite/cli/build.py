@@ -15,6 +15,7 @@ from trtllm_lite.cli.framework import Command, replaced_options
 from trtllm_lite.cli.option_types import Finite, NumBytes
 from trtllm_lite.cli.quantize_options import (
     calibration_options,
+    print_decisions,
     recipe_options,
     take_calibration,
     take_recipe,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from trtllm_lite.builder.memory import MemoryPlan
     from trtllm_lite.cli.build_file import BuildFile
     from trtllm_lite.engine.manifest import Manifest
+    from trtllm_lite.quantize.schemes.workpiece import Decision
 
 
 def _read_config(context: click.Context, _: click.Parameter, value: str | None) -> "BuildFile | None":
@@ -158,6 +160,7 @@ def _build(
     check_calibration_options([recipe], measures=max_accuracy_loss is not None, strips=limits["strip_plan"])
     source = source_of(checkpoint, model_config)
     require_replaceable(Path(output_dir), CONFIG_FILE)
+    decisions: list[Decision] = []  # of a stripped engine, whose weights are nowhere, none
     with ExitStack() as stack:
         report = stack.enter_context(progress_bars())
         if limits["strip_plan"]:
@@ -166,6 +169,7 @@ def _build(
             if max_accuracy_loss is not None or is_calibrated(source, recipe):  # what would fail behind that fails now
                 plan_memory(uncalibrated(source, recipe), **_without_tuning(limits))
             result = stack.enter_context(quantized(source, recipe, calibration, report))
+            decisions = result.decisions
             if max_accuracy_loss is not None:
                 result = stack.enter_context(written(result, report))
                 limits["accuracy"] = measure_accuracy(result, report)
@@ -182,6 +186,7 @@ def _build(
     click.echo("memory: " + ", ".join(f"{name} {format_bytes(size)}" for name, size in vars(memory).items()))
     for choice, count in counted_expansions(manifest.expansions).items():
         click.echo(f"expanded: {choice}, {count}")
+    print_decisions(decisions)
     click.echo(f"next: {_next_step(manifest, output_dir)}")
 
 

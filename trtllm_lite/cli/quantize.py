@@ -1,7 +1,6 @@
 """``trtllm-lite quantize``: a checkpoint whose products, or keys and values, are quantized."""
 
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +12,7 @@ from trtllm_lite.cli.quantize_options import (
     QFORMAT_HELP,
     QFORMAT_TYPE,
     calibration_options,
+    print_decisions,
     recipe_options,
     take_calibration,
     take_recipe,
@@ -96,9 +96,7 @@ def quantize(
             _print_choices(choices, auto_quantize_bits)
         decisions = quantize_checkpoint(Path(checkpoint_dir), Path(output_dir), recipe, calibration, report, notes)
     click.echo(f"quantized {checkpoint_dir} as {recipe.describe()} in {time.perf_counter() - begin:.1f} s")
-    for text, count in Counter(decision.text for decision in decisions).items():
-        first = next(decision.site for decision in decisions if decision.text == text)
-        click.echo(f"{count} of {len(decisions)} inputs ({first}{', …' if count > 1 else ''}): {text}")
+    print_decisions(decisions)
     click.echo(f"next: trtllm-lite build --checkpoint_dir {output_dir} --output_dir ENGINE")
 
 

@@ -1,6 +1,7 @@
 """The options of quantization and calibration, which `quantize` and `build` share."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +11,7 @@ from trtllm_lite.cli.option_types import Finite
 
 if TYPE_CHECKING:
     from trtllm_lite.quantize.network import Recipe
+    from trtllm_lite.quantize.schemes.workpiece import Decision
     from trtllm_lite.stages.calibration import Calibration
 
 QFORMATS = (
@@ -107,3 +109,11 @@ def take_calibration(options: dict[str, Any], num_threads: int | None = None) ->
     dataset, size, length, seed, directory, device = (options.pop(name) for name in _CALIBRATION)
     text = CalibrationText(Path(dataset) if dataset else None, size, length, seed)
     return Calibration(text, Path(directory) if directory else None, num_threads, device)
+
+
+def print_decisions(decisions: "Sequence[Decision]") -> None:
+    """Print what schemes decided: how many sites of their kind have it in common, and the first of them."""
+    of_kind = Counter(decision.kind for decision in decisions)
+    for (kind, text), count in Counter((decision.kind, decision.text) for decision in decisions).items():
+        first = next(decision.site for decision in decisions if (decision.kind, decision.text) == (kind, text))
+        click.echo(f"{count} of {of_kind[kind]} {kind} ({first}{', …' if count > 1 else ''}): {text}")

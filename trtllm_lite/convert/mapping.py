@@ -143,7 +143,8 @@ def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Pa
             f"the tensors of {source.description} are not those of a {family.name} model with its config:\n  "
             f"{mismatch.report()}{hint}"
         )
-    quantization = "" if dequantize else source.quantization
+    left = ", weights only for experts" if network.leaves_inputs else ""
+    quantization = "" if dequantize else f"{source.quantization}{left}"
     return MappedModel(source, architecture, family, model, network, chosen, quantization)
 
 

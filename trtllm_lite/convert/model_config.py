@@ -1,7 +1,7 @@
 """Makes the network of a config.json alone: a model's shape, for engines and plans that need no weights."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from trtllm_lite import __version__
 from trtllm_lite.convert.checkpoint import describe_model
 from trtllm_lite.convert.mapping import MappedModel, read_model
+from trtllm_lite.convert.quantized import SETTINGS
+from trtllm_lite.convert.quantized.mxfp4 import Mxfp4, mxfp4_blocks
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.files import PRODUCER_PREFIX
@@ -30,15 +32,24 @@ class WeightlessModel:
 def open_model_config(path: Path) -> WeightlessModel:
     """The network that a Hugging Face ``config.json`` describes, in the type that it names (float32 if none).
 
-    Raises ConvertError.
+    Experts are in MXFP4 where the config says so; other quantized models are of tensors that no config tells. Raises
+    ConvertError.
     """
     source = _source(Path(path))
+    settings = source.config.get(SETTINGS)
+    in_fp4 = isinstance(settings, dict) and settings.get("quant_method") == "mxfp4"
+    if in_fp4:
+        source = replace(source, config={key: value for key, value in source.config.items() if key != SETTINGS})
     dtype = source.config.get("dtype") or source.config.get("torch_dtype") or "float32"
     if dtype not in PLAIN_DTYPES:
         raise ConvertError(f"expected the dtype of {path} to be one of {', '.join(PLAIN_DTYPES)}, found {shown(dtype)}")
     architecture, family, model = read_model(source)
     network = network_of(model, ONNX[dtype])
-    mapped = MappedModel(source, architecture, family, model, network, dtype, quantization="")
+    if in_fp4:
+        sources = (source for weight in network.weights for source in weight.expression.sources())
+        network = network_of(model, ONNX[dtype], mxfp4_blocks(sources))
+    quantization = Mxfp4.description if in_fp4 else ""
+    mapped = MappedModel(source, architecture, family, model, network, dtype, quantization)
     tensors = {
         weight.name: ir.ExternalTensor(
             WEIGHTS_FILE, None, None, weight.dtype, shape=ir.Shape(weight.shape), name=weight.name

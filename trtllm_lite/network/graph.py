@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -55,6 +55,7 @@ class GraphBuilder:
         self._weights: dict[WeightExpression, Weight] = {}
         self._weight_names: set[str] = set()
         self._path: list[str] = []
+        self.leaves_inputs = False
 
     @property
     def nodes(self) -> list[ir.Node]:
@@ -171,9 +172,10 @@ class GraphBuilder:
     def matrix(self, expression: WeightExpression, name: str, *, plain_input: bool = False) -> ir.Value:
         """The weight of the node ``name`` as a float32 operand: cast right where it is used if stored narrower.
 
-        It is in blocks if the source says so; with ``plain_input`` only where activations are multiplied as they come.
+        It is in blocks if the source says so. With ``plain_input`` activations are multiplied as they come: the matrix
+        is not in blocks then if these have factors or another order, and activations that the source rounds stay.
         """
-        blocks = self._stored_as(expression)
+        blocks = self._stored_as(expression, plain_input)
         if blocks is not None and not (plain_input and blocks.changes_input):
             if expression not in self._dequantized:
                 self._dequantized[expression] = self._dequantize(expression, blocks, name)
@@ -186,9 +188,15 @@ class GraphBuilder:
             return value
         return self.op("Cast", [value], f"{name}.cast", {"to": ir.DataType.FLOAT.value})
 
-    def _stored_as(self, expression: WeightExpression) -> Blocks | None:
-        """The blocks of all source tensors, if the expression takes whole rows of them alone."""
+    def _stored_as(self, expression: WeightExpression, plain_input: bool = False) -> Blocks | None:
+        """The blocks of all source tensors, if the expression takes whole rows of them alone.
+
+        With ``plain_input`` the source may round what these multiply, each in its own way.
+        """
         found = {self._blocks.get(tensor.name) for tensor in expression.sources()}
+        if plain_input and any(blocks is not None and blocks.rounding for blocks in found):
+            self.leaves_inputs = True
+            found = {None if blocks is None else replace(blocks, rounding=None) for blocks in found}
         if len(found) != 1 or expression.by_rows(lambda tensor: tensor) is None:
             return None
         return found.pop()
@@ -235,10 +243,14 @@ class GraphBuilder:
 
 @dataclass(frozen=True)
 class Network:
-    """A finished graph whose weights are still unbound: ``weights`` lists every tensor it needs."""
+    """A finished graph whose weights are still unbound: ``weights`` lists every tensor it needs.
+
+    If it ``leaves_inputs``, the experts of mixtures multiply activations as they are, which the source rounds.
+    """
 
     graph: ir.Graph
     weights: tuple[Weight, ...]
+    leaves_inputs: bool = False
 
     def bind(self, tensors: Mapping[str, ir.TensorProtocol], producer: str, version: str) -> ir.Model:
         """Attach a tensor (in memory or external) to every weight and return the model."""

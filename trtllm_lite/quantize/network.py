@@ -34,7 +34,8 @@ class Recipe:
     """``qformat`` is the scheme of all products; those whose path matches the pattern of an override get another.
 
     Of several patterns that match, the last counts. The LM head stays as it is unless ``quantize_lm_head``, or an
-    override, says otherwise: its small errors hurt most. Embeddings are looked up, not multiplied, and stay.
+    override, says otherwise: its small errors hurt most. Embeddings are looked up, not multiplied, and stay, and so do
+    routers. Of experts all schemes round the weights alone.
     ``group_size`` neighbouring weights of a row share a scale in schemes of 4 bits.
 
     With a ``kv_cache_dtype`` (fp8 or int8) keys and values are rounded, with scales that calibration finds for each
@@ -179,7 +180,8 @@ def inputs_to_observe(network: ir.Model, recipe: Recipe) -> tuple[dict[str, Obse
     needs, observed = Needs.NOTHING, dict[str, Observed]()
     if recipe.changes_products:
         products = find_products(network.graph)
-        schemes = {product: scheme for product, scheme in recipe.choose(products).items() if scheme.needs > needs}
+        chosen = recipe.choose(products).items()
+        schemes = {product: scheme for product, scheme in chosen if scheme.needs > needs and not product.of_experts}
         needs = max((scheme.needs for scheme in schemes.values()), default=needs)
         inputs = by_input(products)
         observed |= {name: observed_input(group) for name, group in inputs.items() if schemes.keys() & set(group)}
@@ -220,7 +222,9 @@ def quantize_network(
 def _quantize_products(work: Workpiece, recipe: Recipe, within: str) -> None:
     schemes = recipe.choose(work.products, within)
     for scheme in dict.fromkeys(schemes.values()):
-        scheme.quantize(work, [product for product, chosen in schemes.items() if chosen is scheme])
+        own = [product for product, chosen in schemes.items() if chosen is scheme]
+        scheme.quantize(work, [product for product in own if not product.of_experts])
+        scheme.quantize_experts(work, [product for product in own if product.of_experts])
     work.finish()
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.formats import Plain, StoredMatrix
-from trtllm_lite.quantize.formats.format import made_by
+from trtllm_lite.quantize.formats.format import initializer, made_by
 
 LM_HEAD = "lm_head"
 
@@ -16,12 +17,14 @@ LM_HEAD = "lm_head"
 class Product:
     """x times the transpose of ``matrix`` [out, in], which is stored in floating point.
 
-    ``node`` is the MatMul; ``transpose`` makes its second operand of the float32 value ``weight``.
+    ``node`` is the MatMul; its second operand is made of the float32 value ``weight``, which ``reader`` reads. If it is
+    ``of_experts``, the matrix has the rows of all experts of a mixture (network/moe.py).
     """
 
     node: ir.Node
-    transpose: ir.Node
+    reader: ir.Node
     matrix: StoredMatrix
+    of_experts: bool = False
 
     @property
     def name(self) -> str:
@@ -37,8 +40,8 @@ class Product:
 
     @property
     def weight(self) -> ir.Value:
-        """The matrix as the float32 operand that is transposed."""
-        value = self.transpose.inputs[0]
+        """The matrix in float32."""
+        value = self.reader.inputs[0]
         assert value is not None
         return value
 
@@ -52,11 +55,24 @@ def find_products(graph: ir.Graph) -> list[Product]:
     """Every product with a floating-point matrix, in the order of the graph."""
     found = []
     for node in graph:
-        transpose = made_by(node.inputs[1], "Transpose") if node.op_type == "MatMul" else None
-        matrix = None if transpose is None else Plain().recognise(transpose.inputs[0])
-        if transpose is not None and matrix is not None:
-            found.append(Product(node, transpose, matrix))
+        product = made_by(node.outputs[0], "MatMul")
+        by_expert = None if product is None else _cut_by_expert(product.inputs[1])
+        reader = by_expert if by_expert or product is None else made_by(product.inputs[1], "Transpose")
+        matrix = None if reader is None else Plain().recognise(reader.inputs[0])
+        if reader is not None and matrix is not None:
+            found.append(Product(node, reader, matrix, by_expert is not None))
     return found
+
+
+def _cut_by_expert(value: ir.Value | None) -> ir.Node | None:
+    """The Reshape that cuts a matrix into those of experts, [experts, out, in], of which ``value`` is made."""
+    flat = made_by(value, "Reshape")
+    transpose = None if flat is None else made_by(flat.inputs[0], "Transpose")
+    by_expert = None if transpose is None else made_by(transpose.inputs[0], "Reshape")
+    shape = None if by_expert is None else initializer(by_expert.inputs[1])
+    if shape is None or shape.const_value is None or np.size(shape.const_value.numpy()) != 3:
+        return None
+    return by_expert
 
 
 def observed_input(group: Sequence[Product]) -> Observed:
@@ -65,8 +81,8 @@ def observed_input(group: Sequence[Product]) -> Observed:
 
 
 def by_input(products: Sequence[Product]) -> dict[str, list[Product]]:
-    """The products that multiply the same activations together, under the name of the first."""
-    groups: dict[ir.Value, list[Product]] = {}
+    """The products that multiply the same activations together, under the name of the first; those of experts apart."""
+    groups: dict[tuple[ir.Value, bool], list[Product]] = {}
     for product in products:
-        groups.setdefault(product.x, []).append(product)
+        groups.setdefault((product.x, product.of_experts), []).append(product)
     return {members[0].name: members for members in groups.values()}

@@ -3,29 +3,49 @@
 import numpy as np
 
 from tests.unit.builder.cuda_kernels import Grid, Macros, Pointer, at, gated_sums, half_type, kernel, matrix, normalised
+from trtllm_lite.plugins.router.reference import reference
+from trtllm_lite.plugins.schema import all_schemas
 
 _LEAST = np.float32(-3.402823e38)
+Added = tuple[Pointer | None, Pointer | None]  # to scores, and to what experts are chosen by
 Weight = tuple[Pointer, Pointer | None, Pointer | None]  # elements, and the scales and offsets of their blocks
 _HEADER = 4
 _CHOSEN = np.dtype([("expert", "i4"), ("rows", "u4"), ("unused", "i4", 2), ("slots", "u1", 16)])
 _GROUP = np.dtype([("expert", "i4"), ("first", "i4"), ("end", "i4"), ("unused", "i4")])
-_OF_ALL = 0  # the scoring by which shares of all experts add up to one
+_SCORINGS = all_schemas()["Router"].attributes[1].choices
 
 
 def _choose(
-    macros: Macros, scores: Pointer, bias: Pointer | None, rows: int, ids: Pointer, shares: Pointer
+    macros: Macros,
+    outputs: tuple[Pointer, Pointer],
+    tally: Pointer,
+    scores: Pointer,
+    added: Added,
+    scale: float,
+    padding: tuple[Pointer | None, int],
+    rows: int,
 ) -> np.ndarray:
-    """Ids [rows, top_k], of both terms of scores."""
+    """Ids [rows, top_k], of both terms of scores, -1 in rows of padding; ids and shares are the ``outputs``."""
     experts = macros["TL_EXPERTS"]
     terms = at(scores, np.float32, rows, macros["TL_SCORES"])[:, : 2 * experts]
-    sums = terms.reshape(rows, 2, experts).sum(1)
-    both = np.fmax(sums + at(bias, np.float32, experts) if macros["TL_BIAS"] else sums, _LEAST)
-    chosen = np.argsort(-both, axis=-1, kind="stable")[:, : macros["TL_TOP_K"]]
-    at(ids, np.int32, *chosen.shape)[...] = chosen
-    powers = np.exp(both.astype(np.float64) - both.max(-1, keepdims=True))
-    of_chosen = np.take_along_axis(powers, chosen, axis=-1)
-    total = (powers if macros["TL_SCORING"] == _OF_ALL else of_chosen).sum(-1, keepdims=True)
-    at(shares, np.float32, *chosen.shape)[...] = of_chosen / total
+    given = (macros["TL_BIAS"], macros["TL_CORRECTION"])
+    bias, correction = (
+        at(values, np.float32, experts) if has else None for values, has in zip(added, given, strict=True)
+    )
+    both = np.fmax(terms.reshape(rows, 2, experts).sum(1), _LEAST)
+    attributes = {
+        **{"top_k": macros["TL_TOP_K"], "scoring": _SCORINGS[macros["TL_SCORING"]], "scale": scale},
+        **{"num_groups": macros["TL_GROUPS"], "top_groups": macros["TL_TOP_GROUPS"], "num_best": macros["TL_NUM_BEST"]},
+        "local_experts": experts,
+    }
+    chosen, shares, *_ = reference((both, np.eye(experts), correction, bias), attributes)
+    slots, spare = padding
+    if slots is not None:
+        chosen[at(slots, np.int32, rows) >= spare] = -1
+    counts, own = at(tally, np.int64, experts + 3), np.bincount(chosen[chosen >= 0], minlength=experts)
+    counts += [*own, np.count_nonzero(own), 1, own.sum()]
+    for pointer, values in zip(outputs, (chosen, shares), strict=True):
+        at(pointer, values.dtype.type, *values.shape)[...] = values
     return chosen
 
 
@@ -53,17 +73,22 @@ def choose_experts(
     ids: Pointer,
     shares: Pointer,
     chosen: Pointer,
+    tally: Pointer,
     scores: Pointer,
     bias: Pointer | None,
+    correction: Pointer | None,
+    scale: float,
     ranks: Pointer | None,
+    cache_slots: Pointer | None,
+    spare: int,
     rows: int,
 ) -> None:
     assert grid == (1, 1, 1)
     _check_local(macros, ranks)
     assert rows <= macros["TL_ROWS"]
-    found = _choose(macros, scores, bias, rows, ids, shares)
+    found = _choose(macros, (ids, shares), tally, scores, (bias, correction), scale, (cache_slots, spare), rows)
     records = []
-    for expert in np.unique(found):
+    for expert in np.unique(found[found >= 0]):
         of_rows, of_slots = np.nonzero(found == expert)
         slots = np.zeros(16, np.uint8)
         slots[of_rows] = of_slots
@@ -81,21 +106,26 @@ def sort_by_expert(
     shares: Pointer,
     groups: Pointer,
     counts: Pointer,
+    tally: Pointer,
     scores: Pointer,
     bias: Pointer | None,
+    correction: Pointer | None,
+    scale: float,
     ranks: Pointer | None,
+    cache_slots: Pointer | None,
+    spare: int,
     rows: int,
 ) -> None:
     _check_local(macros, ranks)
     assert grid[0] == -(-rows // (macros["TL_THREADS"] // 32))
-    found = _choose(macros, scores, bias, rows, ids, shares)
+    found = _choose(macros, (ids, shares), tally, scores, (bias, correction), scale, (cache_slots, spare), rows)
     experts, most = macros["TL_EXPERTS"], macros["TL_GROUP_ROWS"]
     assert not at(counts, np.int32, experts + 1).any()
     numbers = at(within, np.int32, *found.shape)
     for expert in range(experts):
         mine = found == expert
         numbers[mine] = np.arange(mine.sum())[::-1]
-    sizes = np.bincount(found.reshape(-1), minlength=experts)
+    sizes = np.bincount(found[found >= 0], minlength=experts)
     begins = np.concatenate([[0], np.cumsum(sizes)])
     at(first, np.int32, experts)[...] = begins[:-1]
     records = [
@@ -141,13 +171,16 @@ def grouped_gated_linear(
         source = normalised(source, norm_weight, epsilon).astype(half).astype(np.float64)
     weights = _of_experts(macros, (weight, weight_scale, weight_offset), 2 * out)
     factors = at(shares, np.float32, rows, top_k)
+    ones = np.ones_like(factors)
+    before, behind = (factors, ones) if macros["TL_SCALES_INPUTS"] else (ones, factors)
     result = at(y, half, rows, top_k, out)
     for record in _listed(chosen, _CHOSEN):
         for row in range(rows):
             if record["rows"] >> row & 1:
                 slot = record["slots"][row]
-                sums = weights[record["expert"]] @ source[row] + _bias(macros, bias, 2 * out)[record["expert"]]
-                result[row, slot] = gated_sums(macros, *np.split(sums, 2)) * factors[row, slot]
+                sums = weights[record["expert"]] @ source[row] * before[row, slot]
+                sums += _bias(macros, bias, 2 * out)[record["expert"]]
+                result[row, slot] = gated_sums(macros, *np.split(sums, 2)) * behind[row, slot]
 
 
 @kernel
@@ -184,17 +217,31 @@ def grouped_linear(
 
 
 def _places(macros: Macros, rows: int, ids: Pointer, within: Pointer, first: Pointer) -> np.ndarray:
+    """Places [rows, top_k], -1 in rows of padding."""
     shape = (rows, macros["TL_TOP_K"])
-    return at(first, np.int32, macros["TL_EXPERTS"])[at(ids, np.int32, *shape)] + at(within, np.int32, *shape)
+    experts = at(ids, np.int32, *shape)
+    places = at(first, np.int32, macros["TL_EXPERTS"])[experts] + at(within, np.int32, *shape)
+    return np.where(experts >= 0, places, -1)
 
 
 @kernel
 def sort_rows(
-    macros: Macros, grid: Grid, to: Pointer, x: Pointer, ids: Pointer, within: Pointer, first: Pointer
+    macros: Macros,
+    grid: Grid,
+    to: Pointer,
+    x: Pointer,
+    ids: Pointer,
+    within: Pointer,
+    first: Pointer,
+    shares: Pointer | None,
 ) -> None:
     rows, features, top_k = grid[0], macros["TL_IN"], macros["TL_TOP_K"]
     places = _places(macros, rows, ids, within, first)
-    at(to, np.uint16, rows * top_k, features)[places] = at(x, np.uint16, rows, 1, features)
+    half = half_type(macros)
+    source = np.broadcast_to(at(x, half, rows, 1, features), (rows, top_k, features))
+    if macros["TL_SHARES"]:
+        source = (source * at(shares, np.float32, rows, top_k, 1)).astype(half)
+    at(to, half, rows * top_k, features)[places[places >= 0]] = source[places >= 0]
 
 
 @kernel
@@ -206,13 +253,15 @@ def combine(
     ids: Pointer,
     within: Pointer,
     first: Pointer,
-    shares: Pointer,
+    shares: Pointer | None,
     residual: Pointer | None,
 ) -> None:
     count, out, top_k = grid[0], macros["TL_OUT"], macros["TL_TOP_K"]
     half = half_type(macros)
-    results = at(rows, half, count * top_k, out).astype(np.float64)[_places(macros, count, ids, within, first)]
-    sums = (results * at(shares, np.float32, count, top_k, 1)).sum(1)
+    places = _places(macros, count, ids, within, first)
+    results = at(rows, half, count * top_k, out).astype(np.float64)[places]
+    results[places < 0] = 0
+    sums = (results * (at(shares, np.float32, count, top_k, 1) if macros["TL_SHARES"] else 1)).sum(1)
     if macros["TL_RESIDUAL"]:
         sums += at(residual, half, count, out).astype(np.float64)
     at(y, half, count, out)[...] = sums

@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from trtllm_lite.nibbles import TYPES as NIBBLES
 from trtllm_lite.plugins.activations import activate, gated
 from trtllm_lite.plugins.cache_slots.reference import reference as find_slots
 from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
@@ -24,6 +25,14 @@ Grid = tuple[int, int, int]
 
 NUM_SMS = 132
 ROW_TYPES = {2: 1, 5: 2}  # of rows, by TL_WEIGHT_FORM
+# The types and layouts of weights in blocks, by TL_WEIGHT_FORM.
+BLOCK_FORMS = {
+    3: (ml_dtypes.int4, "pairs8"),
+    4: (ml_dtypes.uint4, "pairs8"),
+    6: (ml_dtypes.float8_e4m3fn, "spread_e4m3"),
+    7: (ml_dtypes.float4_e2m1fn, "spread_e2m1"),
+    8: (np.int8, "mma_k16"),
+}
 BYTE_TYPES = {1: ml_dtypes.float8_e4m3fn, 2: np.int8}  # by row type
 KERNELS: dict[str, Callable[..., None]] = {}
 
@@ -54,8 +63,8 @@ def matrix(macros: Macros, weight: Pointer, scale: Pointer | None, offset: Point
     features, form = macros["TL_IN"], macros["TL_WEIGHT_FORM"]
     if form == 0:
         return at(weight, half_type(macros), rows, features).astype(np.float64)
-    if form in (3, 4):
-        return _four_bits(macros, weight, [scale, offset], rows)
+    if form in BLOCK_FORMS:
+        return _in_blocks(macros, weight, [scale, offset], rows)
     if form == 1:
         stored = unpack(at(weight, np.int8, rows, features), "mma_k16", (rows, features), np.int8)
     else:
@@ -63,15 +72,16 @@ def matrix(macros: Macros, weight: Pointer, scale: Pointer | None, offset: Point
     return stored.astype(np.float64) * at(scale, np.float32, rows, 1)
 
 
-def _four_bits(macros: Macros, weight: Pointer, numbers: list[Pointer | None], rows: int) -> np.ndarray:
+def _in_blocks(macros: Macros, weight: Pointer, numbers: list[Pointer | None], rows: int) -> np.ndarray:
     features, blocks = macros["TL_IN"], macros["TL_IN"] // macros["TL_BLOCK"]
-    dtype = (ml_dtypes.int4, ml_dtypes.uint4)[macros["TL_WEIGHT_FORM"] - 3]
+    dtype, layout = BLOCK_FORMS[macros["TL_WEIGHT_FORM"]]
     kind = (np.float32, np.float16, ml_dtypes.bfloat16)[macros["TL_NUMBER_TYPE"]]
 
     def of_blocks(pointer: Pointer | None) -> np.ndarray:
         return unpack(at(pointer, kind, rows // 8, blocks, 8), "rows8", (rows, blocks), kind).astype(np.float64)
 
-    stored = unpack(at(weight, np.uint8, rows, features // 2), "pairs8", (rows, features), dtype)
+    item, in_bytes = (np.uint8, features // 2) if np.dtype(dtype) in NIBBLES else (dtype, features)
+    stored = unpack(at(weight, item, rows, in_bytes), layout, (rows, features), dtype)
     wide = stored.astype(np.float64).reshape(rows, blocks, -1) * of_blocks(numbers[0])[..., None]
     return (wide + (of_blocks(numbers[1])[..., None] if macros["TL_OFFSETS"] else 0)).reshape(rows, features)
 
@@ -144,7 +154,7 @@ def dequantize(
     weight_offset: Pointer | None,
     rows: int,
 ) -> None:
-    per_thread = 32 if macros["TL_WEIGHT_FORM"] in (3, 4) else 16
+    per_thread = 32 if macros["TL_WEIGHT_FORM"] in (3, 4, 7) else 16
     assert grid[0] * macros["TL_THREADS"] * per_thread >= rows * macros["TL_IN"]
     at(to, half_type(macros), rows, macros["TL_IN"])[...] = matrix(macros, weight, weight_scale, weight_offset, rows)
 

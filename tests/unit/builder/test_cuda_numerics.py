@@ -91,7 +91,7 @@ def test_stages_compute_what_the_network_does(variant: str) -> None:
 
 
 @pytest.mark.parametrize(("target", "kernel"), [("sm_90", "linear_tiled"), ("sm_80", "dequantize")])
-@pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo"])
+@pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo", "fp8_wo"])
 @pytest.mark.parametrize("variant", OF_EACH_PART)
 def test_programs_compute_what_the_quantized_network_does(variant: str, qformat: str, target: str, kernel: str) -> None:
     """Steps of many rows widen weights in tiled kernels, where the target has these."""
@@ -104,7 +104,7 @@ def test_programs_compute_what_the_quantized_network_does(variant: str, qformat:
 
 
 def test_programs_with_expanded_weights_compute_what_the_quantized_network_does() -> None:
-    shape = CUDA_VARIANTS["llama"]
+    shape = replace(CUDA_VARIANTS["llama"], inter=80)
     card = CudaInterpreter(lowered(shape, qformat="fp8_wo"))
     state, model = sequences_of(shape, card), quantized(shape, "fp8_wo")
     for lens, program in (([31, 1, 4], "mixed"), ([1, 1, 1], "decode_4")):

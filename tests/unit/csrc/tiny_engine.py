@@ -352,6 +352,7 @@ def make_tiny_engine() -> TinyEngine:
         "tensors": tensors,
         "outputs": {"logits": index["logits"]},
         "received": {},
+        "tallies": [],
         "kernels": [],
         "programs": [step | {"instructions": instructions}],
         "cuda": None,

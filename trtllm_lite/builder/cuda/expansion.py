@@ -1,4 +1,7 @@
-"""Stored weights that no GPU kernel reads become matrices of 16 bits; `build` and the engine say which, and why."""
+"""Stored weights that no GPU kernel reads become matrices of 16 bits; `build` and the engine say which, and why.
+
+Where kernels read blocks, rows that have one scale get it for each block.
+"""
 
 from dataclasses import dataclass
 
@@ -10,11 +13,14 @@ from trtllm_lite.builder.graph import weight_tensor
 from trtllm_lite.engine.manifest import Tactic
 from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
 from trtllm_lite.network.tensors import add_initializer, computed, extents
-from trtllm_lite.plugins.cuda.weight_form import BLOCK_SIZES, weight_form
+from trtllm_lite.plugins.cuda.weight_form import BLOCK_FORMS, BLOCK_SIZES, has_blocks
 from trtllm_lite.plugins.packing import NUMBER_ROWS
 from trtllm_lite.plugins.scaled_weight import scaled
 
-_FOUR_BITS = (ONNX["int4"], ONNX["uint4"])
+_INTEGERS_OF_4_BITS = (ONNX["int4"], ONNX["uint4"])
+_FLOATS = ("float8_e4m3fn", "float4_e2m1fn")
+_GROUPED = ("GroupedGatedLinear", "GroupedLinear")
+_READ = "int8, integers of 4 bits, float8_e4m3fn and float4_e2m1fn in blocks"
 _NUMBERS = ("weight_scale", "weight_offset")
 _ROWS_AT_ONCE = 4096  # expanded in float64
 _ROW_RUN = 8  # rows of which products have whole runs
@@ -31,8 +37,9 @@ class Expanded:
 def expand_weights(graph: ir.Graph, dtype: str) -> Expanded:
     """The operators of ``graph``, which holds fused ones only, with matrices of ``dtype`` for unread weights.
 
-    Kernels read integers of 4 bits in blocks of a row, and int8 with a scale for a row. What rounded activations are
-    multiplied with stays as it is. The float32 weight of a Router becomes two terms of ``dtype``, one behind the other.
+    Kernels read int8, integers of 4 bits, float8_e4m3fn and float4_e2m1fn in blocks of a row, and matrices of int8 with
+    a scale for a row. What rounded activations are multiplied with stays as it is. The float32 weight of a Router
+    becomes two terms of ``dtype``, one behind the other.
     """
     ops = ops_of(graph)
     links, rewritten = Links(ops), []
@@ -43,7 +50,7 @@ def expand_weights(graph: ir.Graph, dtype: str) -> Expanded:
             continue
         reason = _reason(op, links)
         if reason is None:
-            rewritten.append(op)
+            rewritten.append(_in_blocks(graph, op, links))
             continue
         expanded = _expanded(graph, op, dtype)
         name = str(op.inputs["weight"].name)
@@ -79,23 +86,59 @@ def _reason(op: Op, links: Links) -> str | None:
         return None
     if op.kind == "Embedding":
         return "GPU kernels look up 16 bits"
-    if op.kind in ("GroupedGatedLinear", "GroupedLinear"):
-        return None if _has_integer_blocks(op) else "GPU kernels multiply with experts of 16 bits or 4-bit integers"
-    is_rounded = "x_scale" in op.inputs or links.producer(op.inputs["x"], "QuantizeRows") is not None
-    weight, per_row = op.inputs["weight"], static_dims(op.inputs["weight_scale"])[-1] == 1
-    is_int8 = weight.dtype == ONNX["int8"] and per_row and "weight_offset" not in op.inputs
-    if is_rounded or is_int8 or weight.dtype in _FOUR_BITS:
+    if op.kind in _GROUPED:
+        return None if _block_size(op) else f"GPU kernels multiply with experts of 16 bits, {_READ}"
+    has_4_bits = op.inputs["weight"].dtype in _INTEGERS_OF_4_BITS  # in other blocks an error says what to do
+    if _is_rounded(op, links) or _has_int8_rows(op) or has_4_bits or _block_size(op):
         return None
-    return "GPU kernels multiply 16-bit rows by blocks of 4-bit integers, and by int8 with a scale for each row"
+    return f"GPU kernels multiply 16-bit rows by {_READ}, and by int8 with a scale for each row"
 
 
-def _has_integer_blocks(op: Op) -> bool:
-    """Whether the weight of a product with experts is 4-bit integers in blocks that kernels know."""
-    weight, scale = op.inputs["weight"], op.inputs["weight_scale"]
+def _is_rounded(op: Op, links: Links) -> bool:
+    """Whether the rows of a product are bytes."""
+    return "x_scale" in op.inputs or links.producer(op.inputs["x"], "QuantizeRows") is not None
+
+
+def _has_row_scales(op: Op) -> bool:
+    return static_dims(op.inputs["weight_scale"])[-1] == 1 and "weight_offset" not in op.inputs
+
+
+def _has_int8_rows(op: Op) -> bool:
+    """Whether the weight is a matrix of int8 with a scale for each row, which kernels read so."""
+    return op.inputs["weight"].dtype == ONNX["int8"] and _has_row_scales(op) and op.kind not in _GROUPED
+
+
+def _block_size(op: Op) -> int | None:
+    """Elements of a block of the weight of a product of 16-bit rows as kernels read it; None if they do not."""
+    weight, count = op.inputs["weight"], static_dims(op.inputs["weight_scale"])[-1]
+    assert weight.dtype is not None
     *_, out_features, in_features = static_dims(weight)
-    has_blocks = in_features // static_dims(scale)[-1] in BLOCK_SIZES
-    whole = in_features % weight_form("int4").depth == 0 and out_features % NUMBER_ROWS == 0
-    return weight.dtype in _FOUR_BITS and has_blocks and whole
+    dtype, size = DTYPE_NAMES[weight.dtype], in_features // count
+    form = BLOCK_FORMS.get(dtype)
+    if form is None or in_features % form.depth or out_features % NUMBER_ROWS:
+        return None
+    if "weight_offset" in op.inputs and dtype in _FLOATS:
+        return None
+    if _has_row_scales(op) and not (size in BLOCK_SIZES and has_blocks(dtype, None, count)):
+        size = next((size for size in reversed(BLOCK_SIZES) if size < in_features and in_features % size == 0), 0)
+    return size if size in BLOCK_SIZES else None
+
+
+def _in_blocks(graph: ir.Graph, op: Op, links: Links) -> Op:
+    """``op``, whose weight kernels read; if they do so in blocks and rows have one scale, with that for each block."""
+    if "weight_scale" not in op.inputs or _is_rounded(op, links) or not _has_row_scales(op) or _has_int8_rows(op):
+        return op
+    size, scale, in_features = _block_size(op), op.inputs["weight_scale"], static_dims(op.inputs["weight"])[-1]
+    if size in (None, in_features):
+        return op
+    name, tensor = f"blocks.{scale.name}", weight_tensor(scale)
+    assert tensor is not None
+    assert size is not None
+    count = in_features // size
+    if name not in graph.initializers:
+        shape = (*extents(tensor)[:-1], count)
+        add_initializer(graph, name, computed(lambda: np.repeat(tensor.numpy(), count, axis=-1), tensor.dtype, shape))
+    return op.with_inputs(weight_scale=graph.initializers[name])
 
 
 def _form(op: Op) -> str:

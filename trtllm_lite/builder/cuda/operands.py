@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -15,14 +16,17 @@ from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
 from trtllm_lite.network.tensors import Computed, extents
-from trtllm_lite.plugins.cuda.weight_form import BLOCK_SIZES, weight_form
+from trtllm_lite.plugins.cuda.weight_form import BLOCK_FORMS, BLOCK_SIZES, WeightForm, has_blocks, weight_form
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers
 from trtllm_lite.plugins.low_rank.cuda import AdapterMatrices
 from trtllm_lite.plugins.packing import MMA_K, NUMBER_ROWS, pack, packed_shape
 from trtllm_lite.vocabulary import STEP_INPUTS
 
 _COMPUTED = ("float16", "bfloat16")  # what GPU engines compute in
-_FOUR_BITS = (ONNX["int4"], ONNX["uint4"])
+_E4M3 = "float8_e4m3fn"
+_E4M3_NAN = 0x7F  # without its sign
+
+Check: TypeAlias = Callable[[np.ndarray], None]
 
 
 @dataclass(frozen=True)
@@ -97,11 +101,12 @@ class Operands:
             return WeightBuffers(self.matrix(operands["weight"]))
         _check_scales(operands, rows)
         weight, scale = operands["weight"], operands["weight_scale"]
-        if weight.dtype in _FOUR_BITS:
-            offset = self._weight(operands["weight_offset"], "rows8") if "weight_offset" in operands else None
-            return WeightBuffers(self._weight(weight, "pairs8"), self._weight(scale, "rows8"), offset)
-        layout = "mma_k16" if rows is None else "row_major"
-        return WeightBuffers(self._weight(weight, layout), self._stored_as(scale, "float32"), rows=rows)
+        form = _form_of(weight, scale, rows)
+        values = self._weight(weight, form.layout, partial(_check_elements, weight))
+        if not form.in_blocks:
+            return WeightBuffers(values, self._stored_as(scale, "float32"), rows=rows)
+        offset = self._weight(operands["weight_offset"], "rows8") if "weight_offset" in operands else None
+        return WeightBuffers(values, self._weight(scale, "rows8", partial(_check_numbers, scale, form)), offset)
 
     def vector(self, value: ir.Value) -> Buffer:
         """A float32 weight."""
@@ -179,13 +184,20 @@ class Operands:
             found.append(source.weight(tensor, buffer))
         return tuple(found)
 
-    def _weight(self, value: ir.Value, layout: str = "row_major") -> Buffer:
+    def _weight(self, value: ir.Value, layout: str = "row_major", check: Check | None = None) -> Buffer:
+        """A weight as it is stored in ``layout``; ``check`` looks at the elements when they are written."""
+
+        def packed(elements: np.ndarray) -> np.ndarray:
+            if check is not None:
+                check(elements)
+            return pack(elements, layout)
+
         if value not in self._by_value:
             tensor = weight_tensor(value)
             if tensor is None:
                 raise BuildError(f"expected {value.name} to be a weight, but the network computes it")
             name, dtype = str(value.name), DTYPE_NAMES[tensor.dtype]
-            self._by_value[value] = self._store(value, name, dtype, partial(pack, layout=layout), layout)
+            self._by_value[value] = self._store(value, name, dtype, packed, layout)
         return self._by_value[value]
 
     def _stored_as(self, value: ir.Value, dtype: str) -> Buffer:
@@ -223,10 +235,11 @@ def _check_scales(operands: Mapping[str, ir.Value], rows: str | None) -> None:
     per_row = blocks == 1 and "weight_offset" not in operands
     if rows is not None and weight.dtype == ONNX[rows] and per_row:
         return
+    form = _form_of(weight, scale, rows)
     if weight.dtype == ONNX["int8"] and per_row:
         problem = "" if in_features % MMA_K == 0 else f"expected rows of a multiple of {MMA_K} elements"
-    elif weight.dtype in _FOUR_BITS:
-        depth, sizes = weight_form("int4").depth, ", ".join(map(str, BLOCK_SIZES))
+    elif form.in_blocks:
+        depth, sizes = form.depth, ", ".join(map(str, BLOCK_SIZES))
         known = in_features // blocks in BLOCK_SIZES
         problem = "" if known else f"expected groups of {sizes}: pass another --group_size"
         if in_features % depth or out_features % NUMBER_ROWS:
@@ -240,6 +253,31 @@ def _check_scales(operands: Mapping[str, ir.Value], rows: str | None) -> None:
         raise BuildError(
             f"the GPU kernels do not multiply the weight {weight.name} of {DTYPE_NAMES[weight.dtype]}, whose "
             f"{in_features} elements a row have {blocks} scales: {problem}"
+        )
+
+
+def _form_of(weight: ir.Value, scale: ir.Value, rows: str | None) -> WeightForm:
+    assert weight.dtype is not None
+    dtype = DTYPE_NAMES[weight.dtype]
+    return BLOCK_FORMS[dtype] if has_blocks(dtype, rows, static_dims(scale)[-1]) else weight_form(dtype, rows)
+
+
+def _check_elements(weight: ir.Value, elements: np.ndarray) -> None:
+    """Raise BuildError if a weight has a NaN, which kernels that widen it do not know."""
+    if elements.dtype == NUMPY[_E4M3] and np.any(elements.view(np.uint8) & _E4M3_NAN == _E4M3_NAN):
+        raise BuildError(
+            f"the weight {weight.name} of {_E4M3} has elements that are not numbers (NaN): convert a checkpoint that "
+            "has none"
+        )
+
+
+def _check_numbers(scale: ir.Value, form: WeightForm, numbers: np.ndarray) -> None:
+    """Raise BuildError if scales of blocks leave the range that kernels multiply with."""
+    largest = float(np.abs(numbers.astype(np.float32)).max(initial=0.0))
+    if not largest <= form.largest_scale:
+        raise BuildError(
+            f"the scales {scale.name} of a weight of {form.weight_bits} bits reach {largest:g}, and GPU kernels "
+            f"multiply such weights with scales up to {form.largest_scale:g}: convert with --dequantize"
         )
 
 

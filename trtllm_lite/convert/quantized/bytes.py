@@ -35,13 +35,13 @@ def bytes_by_row(layer: Layer, dtype: str, rounding: Rounding | None = None) -> 
 def fp8_in_tiles(layer: Layer, scale: str, tile: tuple[int, int]) -> Matrix:
     """``weight`` [out, in] of FP8 and a ``scale`` for each tile of so many rows and columns.
 
-    Rows of a tile get its scale each. The last tiles may be smaller; where rows are no whole tiles, blocks are as long
-    as divides both.
+    Rows of a tile get its scale each. The last tiles may be smaller; where rows are several tiles and no whole ones,
+    blocks are as long as divides both.
     """
     rows, depth = layer.find("weight", (_FP8,), 2).shape
     down, across = -(-rows // tile[0]), -(-depth // tile[1])
     info = layer.expect_shape(scale, (down, across), (down, 1, across, 1), dtypes=(*PLAIN_DTYPES, E8M0))
-    are_powers, size = info.dtype == E8M0, gcd(depth, tile[1])
+    are_powers, size = info.dtype == E8M0, depth if across == 1 else gcd(depth, tile[1])
 
     def scales() -> NDArray:
         tiles = (powers_of_two(layer, scale) if are_powers else layer.load(scale)).reshape(down, across)

@@ -4,6 +4,8 @@ Of each projection of all experts, [experts, in, out] in Hugging Face's terms, t
 out, in / 32, 16], two elements to a byte, the first in the low bits, and ``…_scales`` uint8 [experts, out, in / 32].
 """
 
+from collections.abc import Iterable
+
 from numpy.typing import NDArray
 
 from trtllm_lite.convert.config_fields import ConfigFields
@@ -14,9 +16,11 @@ from trtllm_lite.convert.quantized.powers import SCALE_DTYPE, powers_of_two
 from trtllm_lite.convert.quantized.words import in_pairs
 from trtllm_lite.network.blocks import Blocks
 from trtllm_lite.network.dtypes import NUMPY
+from trtllm_lite.network.weight_expression import SourceTensor
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _BLOCK_BYTES = 16
+_EXPERT_DIMS = 3  # [experts, in, out]
 
 
 class Mxfp4(Method):
@@ -35,6 +39,15 @@ class Mxfp4(Method):
         return {name: _matrix(layer, name) for name in names}
 
 
+def mxfp4_blocks(sources: Iterable[SourceTensor]) -> dict[str, Blocks]:
+    """The matrices of experts among a model's tensors, all of which such a source has in blocks."""
+    return {source.name: _blocks(2 * _BLOCK_BYTES) for source in sources if len(source.shape) == _EXPERT_DIMS}
+
+
+def _blocks(size: int) -> Blocks:
+    return Blocks(FP4, size, SCALE_DTYPE)
+
+
 def _matrix(layer: Layer, name: str) -> Matrix:
     blocks, scales = f"{name}{_BLOCKS}", f"{name}{_SCALES}"
     experts, rows, groups, half = layer.find(blocks, ("uint8",), 4).shape
@@ -49,4 +62,4 @@ def _matrix(layer: Layer, name: str) -> Matrix:
         return powers_of_two(layer, scales).reshape(-1, groups)
 
     shape, parts = (experts, groups * 2 * half, rows), {"weight": elements, "weight_scale": powers}
-    return Matrix(shape, Blocks(FP4, 2 * half, SCALE_DTYPE), parts, (blocks, scales))
+    return Matrix(shape, _blocks(2 * half), parts, (blocks, scales))

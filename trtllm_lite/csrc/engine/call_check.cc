@@ -165,9 +165,11 @@ std::vector<std::int64_t> stored_shape(Layout layout, DType dtype, const std::ve
       if (logical.size() != 2) return {};
       return panels(kPanel);
     case Layout::kMmaK16:
+    case Layout::kSpreadE4m3:
       if (in_words || logical.back() % 16 != 0) return {};
       return rows;
     case Layout::kPairs8:
+    case Layout::kSpreadE2m1:
       if (!in_words) return {};
       return rows;
     case Layout::kRows8: {

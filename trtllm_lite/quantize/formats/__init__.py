@@ -11,6 +11,7 @@ from trtllm_lite.quantize.formats.format import Format, QuantizedFormat, StoredM
 from trtllm_lite.quantize.formats.int4 import Int4
 from trtllm_lite.quantize.formats.int8 import Int8
 from trtllm_lite.quantize.formats.plain import Plain
+from trtllm_lite.quantize.formats.scaled import Scaled
 
 FORMATS: tuple[Format, ...] = (Plain(), Int8(), Float8(), Int4(), Float4())
 
@@ -30,6 +31,7 @@ __all__ = [
     "Int8",
     "Plain",
     "QuantizedFormat",
+    "Scaled",
     "StoredMatrix",
     "in_one_form",
     "matrix_of",

@@ -20,6 +20,7 @@ class Fp8(Scheme):
 
     def __init__(self, name: str, weights: Weights) -> None:
         self.name, self.needs, self._weights = name, max(Needs.CHANNELS, weights.needs), weights
+        self.experts = weights.format
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
@@ -34,6 +35,7 @@ class Fp8Rowwise(Scheme):
 
     def __init__(self, name: str, weights: Weights) -> None:
         self.name, self.needs, self._weights = name, weights.needs, weights
+        self.experts = weights.format
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""

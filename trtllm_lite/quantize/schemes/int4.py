@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.errors import BuildError
-from trtllm_lite.plugins.packing import WORD
 from trtllm_lite.quantize.formats import Int4
 from trtllm_lite.quantize.products import Product, by_input
 from trtllm_lite.quantize.rounding.awq import channel_factors, clipped
@@ -19,39 +17,42 @@ from trtllm_lite.quantize.schemes.workpiece import Factors, Workpiece
 from trtllm_lite.quantize.threads import Once
 
 
-class Int4WeightOnly(Scheme):
+class _InGroups(Scheme):
+    """Weights are in groups of as many as users say."""
+
+    experts = Int4()
+    in_groups = True
+
+
+class Int4WeightOnly(_InGroups):
     """Needs no calibration."""
 
     name = "int4_wo"
-    in_groups = True
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
         for product in products:
-            _check_blocks(work, product, self.name)
-            work.store(product, Int4(block_size=work.group_size))
+            work.store(product, Int4(block_size=work.check_groups(product, self.name)))
 
 
-class Int4Gptq(Scheme):
+class Int4Gptq(_InGroups):
     """GPTQ (arXiv 2210.17323), without zero points."""
 
     name = "int4_gptq"
     needs = Needs.GRAM
-    in_groups = True
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
         for product in products:
-            _check_blocks(work, product, self.name)
-            Gptq(Int4(block_size=work.group_size), INT4, work.group_size).store(work, product)
+            size = work.check_groups(product, self.name)
+            Gptq(Int4(block_size=size), INT4, size).store(work, product)
 
 
-class Int4Awq(Scheme):
+class Int4Awq(_InGroups):
     """AWQ (arXiv 2306.00978), with zero points: channels are scaled where that can be folded, and blocks clipped."""
 
     name = "int4_awq"
     needs = Needs.CHANNELS
-    in_groups = True
     folds = True
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
@@ -59,7 +60,7 @@ class Int4Awq(Scheme):
         blocks = Blocks(work.group_size, UINT4)
         for name, group in by_input(products).items():
             for product in group:
-                _check_blocks(work, product, self.name)
+                work.check_groups(product, self.name)
             try:
                 source = source_of(work, group[0].x)
                 fold(work, source, self._scaling(work, name, group, blocks, source))
@@ -87,16 +88,3 @@ class Int4Awq(Scheme):
             return grid.nearest(blocks.split(matrix, product.name)), grid
 
         return rounded
-
-
-def _check_blocks(work: Workpiece, product: Product, scheme: str) -> None:
-    """Raise BuildError unless the rows of a matrix are whole blocks, which whole words of 4 bits make."""
-    size, columns = work.group_size, product.in_features
-    if size > 0 and size % WORD == 0 and columns % size == 0:
-        return
-    fits = [candidate for candidate in (128, 64, 32, 16, 8) if candidate % WORD == 0 and columns % candidate == 0]
-    remedy = f"pass --group_size {fits[0]}" if fits else "pass --qformat int8_wo"
-    raise BuildError(
-        f"{product.name} has rows of {columns} weights, and {scheme} is to store them in groups of {size}: expected a "
-        f"multiple of {WORD} that divides {columns}; {remedy}"
-    )

@@ -25,6 +25,7 @@ class Int8SmoothQuant(Scheme):
     """Weights have a scale for each output feature, activations one for each token."""
 
     name = "int8_sq"
+    experts = _FORMAT
     needs = Needs.CHANNELS
     folds = True
 

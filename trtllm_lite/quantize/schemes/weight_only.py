@@ -13,6 +13,7 @@ class WeightOnly(Scheme):
 
     def __init__(self, name: str, weights: Weights) -> None:
         self.name, self.needs, self._weights = name, weights.needs, weights
+        self.experts = weights.format
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""

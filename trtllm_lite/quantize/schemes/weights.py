@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from trtllm_lite.network.dtypes import NUMPY, ONNX
 from trtllm_lite.network.tensors import computed
-from trtllm_lite.quantize.formats import QuantizedFormat
+from trtllm_lite.quantize.formats import QuantizedFormat, Scaled
 from trtllm_lite.quantize.products import Product
 from trtllm_lite.quantize.rounding.gptq import gptq
 from trtllm_lite.quantize.rounding.grid import Blocks, Grid, Matrix
@@ -22,8 +22,9 @@ Solution = tuple[Matrix, Grid]
 
 
 class Weights(ABC):
-    """Stores matrices in one format; ``needs`` is what it needs of calibration."""
+    """Stores matrices in one ``format``; ``needs`` is what it needs of calibration."""
 
+    format: Scaled
     needs = Needs.NOTHING
 
     @abstractmethod
@@ -35,7 +36,7 @@ class Weights(ABC):
 class Nearest(Weights):
     """Every element is the nearest that the format has."""
 
-    format: QuantizedFormat
+    format: Scaled
 
     def store(self, work: Workpiece, product: Product) -> None:
         """As :meth:`Weights.store`."""
@@ -50,7 +51,7 @@ class Gptq(Weights):
     or, if that is 0, for a row.
     """
 
-    format: QuantizedFormat
+    format: Scaled
     numbers: Numbers
     size: int = 0
     needs = Needs.GRAM

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.tensors import add_initializer, computed, extents
+from trtllm_lite.plugins.packing import WORD
 from trtllm_lite.quantize.activations import quantize_per_tensor, quantize_per_token
 from trtllm_lite.quantize.calibration.statistics import Statistics
 from trtllm_lite.quantize.formats import QuantizedFormat
@@ -21,10 +22,11 @@ Factors = Callable[[], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Decision:
-    """What a scheme did at ``site``, a path in the model, for people."""
+    """What a scheme did at ``site``, a path in the model, for people; ``kind`` says what such sites are."""
 
     site: str
     text: str
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -140,9 +142,21 @@ class Workpiece:
         """Keep the matrix as ``tensors``, by operand, of the format ``weights``."""
         name = str(product.matrix.operands["weight"].name)
         old = product.weight
-        self._stored[product] = weights.express(self.graph, product.transpose, name, tensors)
-        product.transpose.replace_input_with(0, self._stored[product])
+        self._stored[product] = weights.express(self.graph, product.reader, name, tensors)
+        product.reader.replace_input_with(0, self._stored[product])
         self._remove_unread(old)
+
+    def check_groups(self, product: Product, scheme: str) -> int:
+        """The group size. Raises BuildError unless rows are whole groups of it, which whole words of 4 bits make."""
+        size, columns = self.group_size, product.in_features
+        if size > 0 and size % WORD == 0 and columns % size == 0:
+            return size
+        fits = [candidate for candidate in (128, 64, 32, 16, 8) if candidate % WORD == 0 and columns % candidate == 0]
+        remedy = f"pass --group_size {fits[0]}" if fits else "pass --qformat int8_wo"
+        raise BuildError(
+            f"{product.name} has rows of {columns} weights, and {scheme} is to store them in groups of {size}: "
+            f"expected a multiple of {WORD} that divides {columns}; {remedy}"
+        )
 
     def round_tokens(self, product: Product, to: str) -> None:
         """Round what the product multiplies to the dtype ``to``, with a scale for each token."""
@@ -152,9 +166,9 @@ class Workpiece:
         """Round what the product multiplies to the dtype ``to``, with one scale."""
         self._round(product, f"{to} {scale}", lambda x: quantize_per_tensor(self.graph, x, to, scale))
 
-    def decide(self, site: str, text: str) -> None:
+    def decide(self, site: str, text: str, kind: str = "inputs") -> None:
         """Note what was done, or could not be done, at ``site``."""
-        self.decisions.append(Decision(site, text))
+        self.decisions.append(Decision(site, text, kind))
 
     def finish(self) -> None:
         """Apply the factors of matrices that keep their type."""
@@ -185,9 +199,9 @@ class Workpiece:
             widened = ir.Value(name=f"{new.name}.cast", type=old.type, shape=old.shape)
             to = {"to": int(ir.DataType.FLOAT)}
             widen = ir.node("Cast", [new], to, outputs=[widened], name=widened.name)
-            self.graph.insert_before(product.transpose, widen)
+            self.graph.insert_before(product.reader, widen)
             new = widened
-        product.transpose.replace_input_with(0, new)
+        product.reader.replace_input_with(0, new)
         self._remove_unread(old)
 
     def _remove_unread(self, value: ir.Value) -> None:

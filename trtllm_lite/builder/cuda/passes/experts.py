@@ -16,7 +16,8 @@ def experts(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Router lists what is chosen for the grouped products, which have their kind of lists as operands.
 
     Where both products are streamed that is ``chosen``, the experts, and the first of both multiplies with ``shares``,
-    so that the second only adds; else rows are sorted by expert: ``within``, ``first`` and ``groups``. All have the
+    so that the second only adds, or with ``input_shares`` before it gates; else rows are sorted by expert: ``within``,
+    ``first`` and ``groups``. All have the
     attributes ``experts``, the number of all, ``local_experts``, those of a rank, and ``moe_tp_size``.
     """
     links = Links(ops)
@@ -28,15 +29,18 @@ def _with_lists(op: Op, links: Links, listed: dict[Op, dict[str, ir.Value]]) -> 
     if op in listed:
         choice = _choice(op, links)
         attributes = {**op.attributes, **_attributes(choice), "activation": "none"}
-        counts = value_of(f"expert_counts.{choice.local}", _INT32, [choice.local + 1])
-        counted = op if "chosen" in listed[op] else op.with_inputs(counts=counts)
+        counts = value_of(f"expert_counts.{choice.local}", _INT32, [choice.count_ints])
+        counted = op.without("tally").with_inputs(tally=op.outputs["tally"])
+        counted = counted if "chosen" in listed[op] else counted.with_inputs(counts=counts)
         if "bias" in op.inputs:  # of scores, which the product makes in two terms
             counted = counted.without("bias").with_inputs(score_bias=op.inputs["bias"])
-        return replace(counted, outputs={**op.outputs, **listed[op]}, attributes=attributes)
+        return replace(counted, outputs={**counted.outputs, **listed[op]}, attributes=attributes)
     router = links.producer(op.inputs.get("ids"), "Router")
     if router is None:
         return op
-    added = {**listed[router], "shares": router.outputs["shares"]}
+    added = dict(listed[router])
+    if op.kind == "GroupedGatedLinear" and "input_shares" not in op.inputs:
+        added["shares"] = router.outputs["shares"]
     return replace(op.with_inputs(**added), attributes={**op.attributes, **_attributes(_choice(router, links))})
 
 

@@ -1,0 +1,80 @@
+// Weights of eight and four bits, E4M3 and E2M1 (OCP 8-bit Floating Point and Microscaling Formats Specifications),
+// widened exactly to the 16-bit type on their way into the tensor cores.
+//
+// Under the sign and the lowest bits of the exponent of a 16-bit element, their bits are what they mean times a power
+// of two, subnormal numbers, too. Layouts spread the bits of a word so that a mask brings a pair of elements there
+// (plugins/spread.py). Instructions for a pair of bfloat16: of E4M3, in the mean 2.5 (1 and 4); of E2M1, 2.25 (1, 2, 2
+// and 4). float16 takes two more.
+//
+// Streaming products multiply elements that are so small, and the sums with what is missing. Tensor cores take
+// subnormal numbers, but their sums would be subnormal, too, which lose bits: rows of bfloat16 are multiplied with
+// 2^kRowsRaisedBy, which is exact. Tiled ones multiply elements with their block's factor times that power.
+//
+// Weights have no NaN: the builder refuses them.
+#pragma once
+
+#include "cuda/int4.cuh"
+#include "cuda/weight_form.cuh"
+
+namespace tl {
+
+// The bits of the magnitudes of a pair in bfloat16, and what a pair of the 16-bit type is to be multiplied with.
+constexpr u32 kMagnitudes = kWeightForm == WeightForm::kE2m1 ? 0x01c001c0u : 0x07f007f0u;
+constexpr u32 kSigns = 0x80008000u;
+constexpr int kLoweredBy = kWeightForm == WeightForm::kE2m1 ? (TL_FP16 ? 14 : 126) : (TL_FP16 ? 8 : 120);
+constexpr u32 kRaise = (TL_FP16 ? (kLoweredBy + 15) << 10 : (kLoweredBy + 127) << 7) * 0x00010001u;
+
+constexpr int kRowsRaisedBy = TL_FP16 ? 0 : 60;
+
+// 2^kExponent.
+template <int kExponent>
+constexpr float kPower = 2.0f * kPower<kExponent - 1>;
+template <>
+constexpr float kPower<0> = 1.0f;
+
+// What sums of lowered elements and raised rows are multiplied with, if a weight is of such elements.
+constexpr float kSumFactor = is_small_float(kWeightForm) ? kPower<kLoweredBy - kRowsRaisedBy> : 1.0f;
+
+// As the 16-bit type has a pair that lies as in bfloat16: float16 has three bits more of a fraction.
+__device__ __forceinline__ u32 of_type(u32 pair) { return TL_FP16 ? pair + (pair & kMagnitudes) * 7 : pair; }
+
+// Pair kPair of a word of four elements in the layout spread_e4m3, too small by 2^kLoweredBy: the first two, or the
+// others.
+template <int kPair>
+__device__ __forceinline__ u32 lowered_e4m3(u32 word) {
+  return of_type(kPair == 0 ? word & 0x87f087f0u : (word << 4 & 0x80f080f0u) | (word >> 4 & 0x07000700u));
+}
+
+// Pair kPair of a word of eight elements in the layout spread_e2m1, likewise: neighbours 2 * kPair and + 1.
+template <int kPair>
+__device__ __forceinline__ u32 lowered_e2m1(u32 word) {
+  constexpr u32 kMask = kSigns | 0x01c001c0u;
+  if constexpr (kPair == 3) return of_type((word << 6 & 0x80c080c0u) | (word >> 2 & 0x01000100u));
+  return of_type((kPair == 0 ? word : kPair == 1 ? word << 4 : word << 10 | word >> 22) & kMask);
+}
+
+__device__ __forceinline__ u32 multiply2(u32 a, u32 b) { return multiply_add2(a, b, kSigns); }  // minus zero is added
+template <int kPair>
+__device__ __forceinline__ u32 widen_e4m3(u32 word) {
+  return multiply2(lowered_e4m3<kPair>(word), kRaise);
+}
+template <int kPair>
+__device__ __forceinline__ u32 widen_e2m1(u32 word) {
+  return multiply2(lowered_e2m1<kPair>(word), kRaise);
+}
+
+// A factor of a block, times 2^kLoweredBy, for both elements of a pair.
+__device__ __forceinline__ u32 raised_pair(float factor) {
+  return pack2(factor * kPower<kLoweredBy>, factor * kPower<kLoweredBy>);
+}
+
+// Pairs of elements of a row as products take them.
+__device__ __forceinline__ u32 raised_row(u32 pair) {
+  constexpr u32 kFactor = (kRowsRaisedBy + 127) << 7;
+  return is_small_float(kWeightForm) && kRowsRaisedBy > 0 ? multiply2(pair, kFactor * 0x00010001u) : pair;
+}
+__device__ __forceinline__ uint4 raised_rows(uint4 pairs) {
+  return make_uint4(raised_row(pairs.x), raised_row(pairs.y), raised_row(pairs.z), raised_row(pairs.w));
+}
+
+}  // namespace tl
