@@ -38,16 +38,18 @@ def _quantized(qformat: str) -> Site:
     """The product of which the weight is stored otherwise, and maybe the rows."""
     bytes_of = {"fp8": E4M3, "fp8_rowwise": E4M3, "int8_sq": "int8"}
     rows = bytes_of.get(qformat)
-    dtype = rows or qformat.split()[0]
-    blocks = 1 if dtype != "int4" else 128 // int(qformat.split()[1])
-    scale = Buffer("scale", "float32" if blocks == 1 else "float16", (256, blocks), "weight")
+    dtype, *sizes = (rows,) if rows is not None else qformat.split()
+    scale = Buffer("scale", "float32", (256, 1), "weight")
+    if sizes:
+        scale = Buffer("scale", "float16", (256, 128 // int(sizes[0])), "weight", "rows8")
     weight = WeightBuffers(Buffer("weight", dtype, (256, 128), "weight"), scale, rows=rows)
     per_row = Buffer("x_scale", "float32", ("num_tokens",)) if qformat in ("fp8_rowwise", "int8_sq") else None
     scales = None if rows is None else RowScales(rows, 0.5, per_row is not None, per_row)
     return replace(PLAIN, weight=weight, x_scales=scales)
 
 
-FORMATS = ("fp8", "fp8_rowwise", "int8_sq", "int8", "int4 32", "int4 64")
+IN_BLOCKS = ("int4 32", "int4 64", "int8 32", "float8_e4m3fn 128", "float4_e2m1fn 32")
+FORMATS = ("fp8", "fp8_rowwise", "int8_sq", "int8", *IN_BLOCKS)
 
 
 def _cache(site: Site, times: dict[int, dict[str, float]], size: int, arch: str = "sm_90a") -> TimingCache:
