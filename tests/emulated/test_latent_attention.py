@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.emulated.emulator import Emulator
-from tests.gpu.latent_checks import Layer, check_latents, check_rows_alone
+from tests.gpu.latent_checks import Layer, Step, check_latents, check_rows_alone
 
 SMALL = {"latent_dim": 128, "plain_dim": 32, "value_dim": 48}
 ODD = [(0, 1), (200, 1), (63, 1)]
@@ -37,6 +37,12 @@ def test_tokens_of_any_number(heads: int, page: int, dtype: torch.dtype) -> None
 def test_extents_of_deepseek() -> None:
     """Those of V2-Lite, with two cache blocks of tokens."""
     check_latents(Layer(16), [(40, 1), (3, 1)], torch.bfloat16, split=True, machine=Emulator(num_sms=2))
+
+
+def test_what_is_expected_is_what_the_reference_computes() -> None:
+    step = Step(Layer(3, page=16, **SMALL), [(37, 5), (0, 18), (16, 1)], torch.bfloat16, "cpu")
+    for found, expected in zip(step.expected(), step.referred(), strict=True):
+        torch.testing.assert_close(found.float(), expected.float(), equal_nan=True)
 
 
 def test_rows_do_not_depend_on_those_beside_them() -> None:

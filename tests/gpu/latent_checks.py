@@ -86,13 +86,45 @@ class Step:
                 cache[table[at // page], 0, at % page] = torch.randn(past, cache.shape[-1]).to(dtype)
         return keys, latents
 
-    def expected(self) -> tuple[torch.Tensor, ...]:
-        """``y``, and both caches, in float64."""
+    def referred(self) -> tuple[torch.Tensor, ...]:
+        """``y``, and both caches, in float64, by the operator's reference, which takes its time."""
         rows = (self.query, self.latent, self.norm, self.cos, self.sin, self.key_up, self.value_up)
         arrays = [tensor.double().numpy() for tensor in (*rows, *self.caches)]
         places = (self.cu_seqlens.numpy(), self.past_lens.numpy(), self.tables.flatten(0, 1).numpy())
         attributes = {"scale": self.layer.scale, "norm_epsilon": EPSILON, "cache_group": GROUP}
-        return tuple(torch.from_numpy(np.asarray(array)) for array in reference((*arrays, *places), attributes))
+        y, *caches = (torch.from_numpy(np.asarray(array)) for array in reference((*arrays, *places), attributes))
+        return y, *caches
+
+    def expected(self) -> tuple[torch.Tensor, ...]:
+        """The same, of all heads and tokens of a sequence at a time."""
+        layer, at = self.layer, {"device": self.device, "dtype": torch.float64}
+        latent, shared = self.latent.to(**at).split([layer.latent_dim, layer.rotary_dim], 1)
+        inverse = torch.rsqrt(latent.square().mean(1, keepdim=True) + EPSILON)
+        parts = [layer.heads * layer.plain_dim, layer.heads * layer.rotary_dim]
+        plain, turned = (part.unflatten(1, (layer.heads, -1)) for part in self.query.to(**at).split(parts, 1))
+        turned, shared = self._rotated(turned), self._rotated(shared[:, None])[:, 0]
+        keys, latents = (cache.to(**at).flatten(0, 2) for cache in self.caches)
+        slots = self.slots.to(self.device)
+        keys[slots], latents[slots] = shared, latent * inverse * self.norm.to(**at)
+        y = torch.empty(len(plain), layer.heads, layer.value_dim, **at)
+        for seq, (past, new) in enumerate(self.batch):
+            rows = slice(int(self.cu_seqlens[seq]), int(self.cu_seqlens[seq + 1]))
+            at_all = torch.arange(past + new)
+            slots = self.tables[seq, GROUP, at_all // layer.page] * layer.page + at_all % layer.page
+            seen, seen_keys = latents[slots.to(self.device)], keys[slots.to(self.device)]
+            scores = plain[rows].transpose(0, 1) @ (self.key_up.to(**at) @ seen.T)
+            scores += turned[rows].transpose(0, 1) @ seen_keys.T
+            hidden = at_all > past + torch.arange(new)[:, None]
+            weights = scores.mul(layer.scale).masked_fill(hidden.to(self.device), -torch.inf).softmax(-1)
+            y[rows] = (weights @ (seen @ self.value_up.to(**at).transpose(1, 2))).transpose(0, 1)
+        caches = (flat.view(cache.shape).cpu() for flat, cache in zip((keys, latents), self.caches, strict=True))
+        return y.flatten(1).cpu(), *caches
+
+    def _rotated(self, parts: torch.Tensor) -> torch.Tensor:
+        """RoPE of [tokens, heads, rotary_dim]."""
+        cos, sin = (table[:, None].to(parts) for table in (self.cos, self.sin))
+        low, high = parts.chunk(2, -1)
+        return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
 
 
 class Attention:
