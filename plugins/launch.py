@@ -106,10 +106,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class WeightBuffers:
-    """A weight matrix [..., out, in]: 16-bit ``values``, or bytes with a float32 ``scale`` a row, or 4 bits.
+    """A weight matrix [..., out, in]: 16-bit ``values``, or bytes with a float32 ``scale`` a row, or 8 or 4 bits.
 
-    The latter have scales, and maybe offsets, of their blocks: [..., out, blocks] in the layout rows8. They lie in the
-    layout pairs8, int8 in mma_k16, and bytes that are multiplied with bytes, of the type ``rows``, row-major.
+    The latter have scales, and maybe offsets, of their blocks: [..., out, blocks] in the layout rows8. All lie in the
+    layout of their form (``cuda/weight_form.py``); bytes that are multiplied with bytes are of the type ``rows``.
     """
 
     values: Buffer

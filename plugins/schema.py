@@ -29,7 +29,8 @@ class Argument:
     ``alias`` (outputs only) names the input whose storage the output is: the operator updates it in place.
     ``step_input`` (int32 inputs only) names the step input that must be passed here, because kernels use its values as
     indices and only the step checks them; ``below`` is the symbol that bounds those values from above.
-    ``state`` (int32 inputs only) says that this is memory of the engine, zero at load and kept between steps.
+    ``state`` (int32 inputs, int64 outputs) says that this is memory of the engine, zero at load and kept between steps;
+    to such an output the operator adds what it counts. Every int64 output is state.
     ``constant`` (int32 inputs only) says that this is a weight, whose values are indices: when an engine is loaded, all
     are found to be at least 0 and below ``below``.
     ``checked`` (int32 inputs only) says that operators compute the values, which are indices, and that kernels skip
@@ -130,10 +131,10 @@ def _input(entry: dict) -> Argument:
 
 def _output(entry: dict) -> Argument:
     argument = _argument(entry)
-    if argument.step_input is not None or argument.state or argument.constant or argument.checked:
-        raise ValueError(
-            f"output {argument.name}: expected neither step_input, state, constant nor checked, which are of inputs"
-        )
+    if argument.step_input is not None or argument.constant or argument.checked:
+        raise ValueError(f"output {argument.name}: expected neither step_input, constant nor checked, as of inputs")
+    if argument.state != (argument.dtypes == ("int64",)):
+        raise ValueError(f"output {argument.name}: an int64 output, and no other, is state")
     return argument
 
 

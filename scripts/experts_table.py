@@ -20,7 +20,7 @@ def record_experts(path: Path, directory: Path, commit: str | None) -> None:
 
 
 def experts_table(path: Path) -> str:
-    """The Markdown of one baseline file; floors are those of experts that are all equally likely."""
+    """The Markdown of one baseline file; floors are of the experts that were read, where a report has their number."""
     reports = json.loads(path.read_text())
     of_latency = [report for report in reports if report["benchmark"] == "latency"]
     rows = [_latency_row(report) for report in of_latency]
@@ -30,9 +30,10 @@ def experts_table(path: Path) -> str:
     return (
         f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}, commit "
         f"{str(first['commit'])[:10]}; random weights and prompts. The floor of a token is the time to read the "
-        "weights and the KV cache once, of the experts those that so many rows choose if all are equally likely "
+        "weights and the KV cache once, of the experts of a layer those that a step has read, as the column says, or, "
+        "where nothing was counted, those that so many rows choose if all are equally likely "
         f"({first['terms']['memory_bandwidth']:,.0f} GB/s).\n\n"
-        f"{markdown(['', 'measured', 'its floor', 'reached'], rows)}\n\n"
+        f"{markdown(['', 'measured', 'experts read', 'its floor', 'reached'], rows)}\n\n"
         f"Measured by `trtllm-lite bench latency` ({lengths}) and `bench throughput`; `bash scripts/measure_experts.sh "
         "OUT` runs both.\n"
     )
@@ -49,13 +50,23 @@ def _latency_row(report: Report) -> list[str]:
     if shape["output_len"] < LEAST_OUTPUT_LEN:
         time, floor = figures["time_to_first_token_s"], figures["floor_time_to_first_token_s"]
         title = f"{_model(report)}, first token, prompt of {shape['input_len']:,}"
+        read = ""  # what is counted are the steps behind it
     else:
         time, floor = figures["inter_token_latency_s"], figures["floor_inter_token_latency_s"]
-        title = f"{_model(report)}, time per token, batch {shape['batch_size']}"
-    return [title, f"{time * 1e3:.2f} ms", f"{floor * 1e3:.2f} ms", f"{floor / time:.0%}"]
+        title, read = f"{_model(report)}, time per token, batch {shape['batch_size']}", _read(figures)
+    return [title, f"{time * 1e3:.2f} ms", read, f"{floor * 1e3:.2f} ms", f"{floor / time:.0%}"]
+
+
+def _read(figures: dict[str, float]) -> str:
+    """Experts of a layer that a decode step has read, and how unevenly ranks have their rows, if they were counted."""
+    if "experts_read" not in figures:
+        return "not counted"
+    uneven = f", busiest rank {figures['rank_imbalance']:.2f}x" if "rank_imbalance" in figures else ""
+    return f"{figures['experts_read']:.1f}{uneven}"
 
 
 def _throughput_row(report: Report) -> list[str]:
     shape, cache = report["shape"], report["engine"]["kv_cache_dtype"]
     title = f"{_model(report)}, {shape['input_len']} in, {shape['output_len']} out, {shape['num_requests']} requests"
-    return [f"{title}, {cache} KV cache", f"{report['figures']['output_tokens_per_s']:,.0f} tok/s", "", ""]
+    rate = f"{report['figures']['output_tokens_per_s']:,.0f} tok/s"
+    return [f"{title}, {cache} KV cache", rate, _read(report["figures"]), "", ""]

@@ -92,6 +92,18 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
     },
     "gemma2": _GEMMA,
     "gemma3": _GEMMA,
+    "deepseek2": {
+        "self_attn.q_a_proj": "attn_q_a",
+        "self_attn.q_a_layernorm": "attn_q_a_norm",
+        "self_attn.q_b_proj": "attn_q_b",
+        "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+        "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+        "self_attn.kv_b_proj": "attn_kv_b",
+        "self_attn.k_b_proj": "attn_k_b",
+        "self_attn.v_b_proj": "attn_v_b",
+        "mlp.gate.e_score_correction": "exp_probs_b",
+        **{f"mlp.shared_experts.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")},
+    },
     "granitemoe": {
         "block_sparse_moe.router": "ffn_gate_inp",
         **{f"block_sparse_moe.experts.{name}_proj": f"ffn_{name}_exps" for name in ("gate", "up", "down")},
@@ -99,6 +111,8 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
     },
 }
 _ARCHITECTURES = {
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
     "cohere": "command-r",
     "gpt_neox": "gptneox",
     "gpt_oss": "gpt-oss",
@@ -120,10 +134,12 @@ def write_gguf(
     kinds: dict[str, str] | None = None,
     metadata: dict[str, Any] | None = None,
     extra: dict[str, np.ndarray] | None = None,
+    whole_heads: bool = False,
 ) -> Path:
     """Write ``model``; ``kinds`` maps GGUF tensor stems like ``attn_q`` to quantization types (F32 otherwise).
 
-    ``metadata`` adds or, with None, removes keys; ``extra`` adds float32 tensors.
+    ``metadata`` adds or, with None, removes keys; ``extra`` adds float32 tensors. With ``whole_heads`` what makes keys
+    and values of latents is one matrix, as in files of 2024.
     """
     architecture = _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
     writer = gguf.GGUFWriter(path, architecture)
@@ -131,7 +147,7 @@ def write_gguf(
     for key, value in fields.items():
         if value is not None:
             _add(writer, key, value)
-    for name, tensor in _apart(model.state_dict().items()):
+    for name, tensor in _by_head(_apart(model.state_dict().items()), model.config, whole_heads):
         if name.startswith("pooler."):  # which llama.cpp leaves out
             continue
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
@@ -187,11 +203,27 @@ def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, t
         return
     for name, tensor in found.items():
         stem, is_expert, _ = name.rpartition("experts." if "experts." in name else "shared_mlp.")
-        if is_expert and "shared_expert." not in name:
+        if is_expert and "shared_expert" not in name:
             is_both = name.endswith(("gate_up_proj", "input_linear.weight"))
             roles = ("gate_proj", "up_proj") if is_both else ("down_proj",)
             names = [f"{stem}{is_expert}{role}.weight" for role in roles]
             yield from zip(names, tensor.chunk(len(roles), dim=-2), strict=True)
+        else:
+            yield name, tensor
+
+
+def _by_head(
+    tensors: Iterable[tuple[str, torch.Tensor]], config: Any, whole_heads: bool
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """``tensors`` with what makes keys of latents, transposed, apart from what makes values, head by head."""
+    for name, tensor in tensors:
+        if name.endswith("e_score_correction_bias"):
+            yield name.replace("_bias", ".bias"), tensor
+        elif name.endswith("kv_b_proj.weight") and not whole_heads:
+            heads = tensor.reshape(config.num_attention_heads, -1, tensor.shape[-1])
+            keys, values = heads.split([config.qk_nope_head_dim, config.v_head_dim], dim=1)
+            yield name.replace("kv_b", "k_b"), keys.transpose(1, 2)
+            yield name.replace("kv_b", "v_b"), values
         else:
             yield name, tensor
 
@@ -276,6 +308,31 @@ def _phi3_metadata(config: Any, head_dim: int) -> dict[str, Any]:
         "rope.dimension_count": int(head_dim * config.rope_parameters["partial_rotary_factor"]),
         "rope.freq_base": config.rope_parameters["rope_theta"],
         "attention.sliding_window": config.sliding_window or 0,
+    }
+
+
+def _deepseek2_metadata(config: Any, _: int) -> dict[str, Any]:
+    """Heads as caches of latents have them: one, of a latent and one rotated key."""
+    rope, latent = config.rope_parameters, config.kv_lora_rank
+    is_v3 = config.model_type == "deepseek_v3"
+    groups = {"expert_group_count": config.n_group, "expert_group_used_count": config.topk_group} if is_v3 else {}
+    yarn = {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": rope.get("factor"),
+        "rope.scaling.original_context_length": rope.get("original_max_position_embeddings"),
+        "rope.scaling.yarn_log_multiplier": 0.1 * rope.get("mscale_all_dim", 0),
+    }
+    return {
+        **_grouped_metadata(config),
+        **{"attention.head_count_kv": 1, "attention.q_lora_rank": config.q_lora_rank, "attention.kv_lora_rank": latent},
+        **{"attention.key_length": latent + config.qk_rope_head_dim, "attention.value_length": latent},
+        "attention.key_length_mla": config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "attention.value_length_mla": config.v_head_dim,
+        **{"rope.dimension_count": config.qk_rope_head_dim, "rope.freq_base": rope["rope_theta"]},
+        **(yarn if rope["rope_type"] == "yarn" else {}),
+        **{"leading_dense_block_count": config.first_k_dense_replace, "expert_count": config.n_routed_experts},
+        **{"expert_shared_count": config.n_shared_experts, "expert_weights_scale": config.routed_scaling_factor},
+        **{"expert_gating_func": 2 if is_v3 else 1, "expert_weights_norm": config.norm_topk_prob or None, **groups},
     }
 
 
@@ -390,6 +447,7 @@ def _bert_metadata(config: Any, _: int) -> dict[str, Any]:
 
 
 _OWN_METADATA = {
+    "deepseek2": _deepseek2_metadata,
     "gpt-oss": _gpt_oss_metadata,
     "bert": _bert_metadata,
     "olmo2": _olmo2_metadata,

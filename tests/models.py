@@ -21,10 +21,10 @@ NETWORK_FAMILIES = (  # of Hugging Face
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "granite", "olmo2", "olmo3"),
 )
-GPU_MOE_FAMILIES = (  # of Hugging Face
+MOE_FAMILIES = (  # of Hugging Face
+    *("deepseek_v2", "deepseek_v3"),
     *("gpt_oss", "granitemoe", "llama4", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
 )
-MOE_FAMILIES = (*GPU_MOE_FAMILIES, "deepseek_v2", "deepseek_v3")  # of Hugging Face, on CPUs
 ENCODER_FAMILIES = ("bert", "roberta", "mpnet", "modernbert")  # which embed texts
 GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
 VOCAB_SIZE = 397

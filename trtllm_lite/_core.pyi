@@ -132,6 +132,12 @@ class DeviceExecutor:
         such slot), DeviceError.
         """
 
+    def expert_counts(self) -> list[dict[str, Any]]:
+        """What each router has chosen since the engine was loaded: the fields of session.experts.ExpertCounts.
+
+        Those of layers that other processes compute are not there. Steps go on meanwhile.
+        """
+
     def output(self, name: str, begin: int = 0, end: int | None = None) -> NDArray[np.uint8]:
         """Rows ``begin`` to ``end`` of what the last step computed as the output ``name`` of the plan, as bytes.
 

@@ -23,6 +23,7 @@ from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
 from trtllm_lite.runtime.session.device import check_num_threads
 from trtllm_lite.runtime.session.embedder import Embedder
+from trtllm_lite.runtime.session.experts import ExpertCounts
 from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.runtime.session.prompts import (
     Chat,
@@ -280,6 +281,10 @@ class LLM:
     def get_stats(self) -> Stats:
         """Requests running and waiting, KV cache use and hit rate, preemptions, times: see :class:`Stats`."""
         return self.session.stats()
+
+    def expert_counts(self) -> list[ExpertCounts]:
+        """What the router of each layer with experts has chosen so far: see :class:`ExpertCounts`."""
+        return self.session.expert_counts()
 
     def save(self, engine_dir: str | Path) -> None:
         """Copy the engine to ``engine_dir``, which appears whole or not at all, in place of an older engine.

@@ -11,7 +11,7 @@ from trtllm_lite.vocabulary import DTYPES, STORED_BYTES
 from ..launch import Buffer, Device, Extent, Kernel, TensorMap, WeightBuffers
 from .clusters import resident_grid
 from .stream import RING_SHARE, ROWS_PER_TILE, StreamConfig, stream_config
-from .tiles import TILED_ARCH, TileConfig, Tiling
+from .tiles import TILED_ARCH, TileConfig, Tiling, max_columns
 from .weight_form import WeightForm, form_of
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ HEADER, CHOSEN_INTS, GROUP_INTS = 4, 8, 4  # of their lists
 _MOST_STAGE_BYTES = 2048  # of a row of the weight
 _IN_FLIGHT_BYTES = 150 * 1024
 _STEP_BYTES = 128
-_COLUMNS = 256  # of a tile (64 to 256 for 64 and 256 rows on an H200: the more the faster)
-_WIDENED_COLUMNS = 192  # where weights are widened for more than 64 rows, which takes registers
 _GROUP_SIZES = (16, 32, 64, 128)
 
 
@@ -49,6 +47,11 @@ class ExpertChoice:
     def defines(self) -> dict[str, int]:
         """The macros of kernels that read lists of them."""
         return {"TL_EXPERTS": self.experts, "TL_TOP_K": self.top_k}
+
+    @property
+    def count_ints(self) -> int:
+        """The size of what is counted while rows are sorted: rows of each expert, blocks, choices of runs of ranks."""
+        return self.local + 1 + self.experts // self.local
 
     def chosen_bytes(self, rows: int) -> int:
         """The shared memory that such a list takes."""
@@ -115,8 +118,8 @@ class GroupTiling:
     group_rows: int
 
     def columns(self, weight: WeightBuffers) -> int:
-        """Rows of ``weight`` in a tile."""
-        return _WIDENED_COLUMNS if form_of(weight).widened and self.group_rows > 64 else _COLUMNS
+        """Rows of ``weight`` in a tile (64 to 256 for 64 and 256 rows on an H200: the more the faster)."""
+        return max_columns(form_of(weight), self.group_rows)
 
     def tiling(self, weight: WeightBuffers) -> Tiling:
         """The tiles, whose rows are those of a group."""

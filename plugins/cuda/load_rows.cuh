@@ -4,6 +4,7 @@
 #include "cuda/async.cuh"
 #include "cuda/byte_rows.cuh"
 #include "cuda/fixed_rows.cuh"
+#include "cuda/small_floats.cuh"
 
 namespace tl {
 
@@ -108,7 +109,7 @@ struct RowShare {
       if constexpr (kBytes) {
         reinterpret_cast<uint2*>(row)[vector(i)] = pack8_bytes<kRows>(raw[i], factor);
       } else {
-        reinterpret_cast<uint4*>(row)[vector(i)] = raw[i];
+        reinterpret_cast<uint4*>(row)[vector(i)] = raised_rows(raw[i]);
       }
     }
   }

@@ -11,7 +11,8 @@ epilogue:
 
 Router has outputs that GroupedGatedLinear and GroupedLinear read (``chosen_experts.cuh``): ``chosen`` in programs of a
 few rows, where GroupedGatedLinear multiplies with ``shares``; else ``within``, ``first`` and ``groups``, counted in the
-state ``counts``. Its weight is two terms of 16 bits, its bias ``score_bias``. All have the attributes ``experts``,
+state ``counts``. It has the state ``tally``, and in decode programs ``slots`` of CacheSlots, by which it knows rows of
+padding. Its weight is two terms of 16 bits, its bias ``score_bias``. All have the attributes ``experts``,
 ``local_experts`` and ``moe_tp_size``; the Router of a rank that has some of the experts has the state ``ranks``.
 
 Programs with adapters have LowRank before a product, which has its rows as ``added`` (Linear, GatedLinear), or as its
@@ -35,8 +36,8 @@ which others have operands:
 - Linear may store its rows on other ranks (``peer_rows.cuh``): on those that add them up, if it and the AllReduce
   behind it have the state ``rank_sums``; beside theirs on the first, if it has ``ranks`` alone, where the AllGather
   behind it has ``in_place`` and waits for them;
-- PagedAttention, PagedLoad and PagedStore have ``slots`` [cache groups, num_tokens] of CacheSlots, where each token
-  lies in the paged cache.
+- PagedAttention, LatentAttention, PagedLoad and PagedStore have ``slots`` [cache groups, num_tokens] of CacheSlots,
+  where each token lies in the paged cache.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from .stream import Streaming
 
 if TYPE_CHECKING:
     from ..low_rank.cuda import AdapterMatrices
-    from ..paged_attention.new_tokens import NewTokens
+    from ..paged_attention.new_tokens import NewTokens, Unturned
 
 Norm: TypeAlias = tuple[Buffer, float]  # weight and epsilon
 
@@ -66,6 +67,7 @@ class Lowering(Protocol):
     deterministic: bool  # must a row's result be the same in every program?
     max_tokens: int  # of a step that runs the program
     max_seq_len: int
+    max_draft_len: int  # guessed tokens of a sequence in a step
     tokens_per_block: int
     symbols: Mapping[str, int]  # the bound of each symbol
     num_ranks: int  # that share out the layers
@@ -143,8 +145,11 @@ class Lowering(Protocol):
         It is stored where ``peers`` says.
         """
 
-    def qkv_product(self, tokens: NewTokens) -> list[Command]:
-        """``tokens`` from the product of ``x`` and ``weight``, by what is fastest for many rows."""
+    def qkv_product(self, tokens: NewTokens) -> tuple[list[Command], Unturned | None]:
+        """``tokens`` from the product of ``x`` and ``weight``, by what is fastest for many rows.
+
+        Where that leaves them to a kernel behind the product, also its rows.
+        """
 
     def refuse(self, problem: str) -> NoReturn:
         """Raise BuildError, which names the operator."""

@@ -3,8 +3,12 @@
 //
 // Under the sign and the lowest bits of the exponent of a 16-bit element, their bits are what they mean times a power
 // of two, subnormal numbers, too. Layouts spread the bits of a word so that a mask brings a pair of elements there
-// (plugins/spread.py). Instructions for a pair of bfloat16, before the product with that power: of E4M3, in the mean
-// 2.5 (1 and 4); of E2M1, 2.25 (1, 2, 2 and 4). float16 takes two more.
+// (plugins/spread.py). Instructions for a pair of bfloat16: of E4M3, in the mean 2.5 (1 and 4); of E2M1, 2.25 (1, 2, 2
+// and 4). float16 takes two more.
+//
+// Streaming products multiply elements that are so small, and the sums with what is missing. Tensor cores take
+// subnormal numbers, but their sums would be subnormal, too, which lose bits: rows of bfloat16 are multiplied with
+// 2^kRowsRaisedBy, which is exact. Tiled ones multiply elements with their block's factor times that power.
 //
 // Weights have no NaN: the builder refuses them.
 #pragma once
@@ -19,6 +23,17 @@ constexpr u32 kMagnitudes = kWeightForm == WeightForm::kE2m1 ? 0x01c001c0u : 0x0
 constexpr u32 kSigns = 0x80008000u;
 constexpr int kLoweredBy = kWeightForm == WeightForm::kE2m1 ? (TL_FP16 ? 14 : 126) : (TL_FP16 ? 8 : 120);
 constexpr u32 kRaise = (TL_FP16 ? (kLoweredBy + 15) << 10 : (kLoweredBy + 127) << 7) * 0x00010001u;
+
+constexpr int kRowsRaisedBy = TL_FP16 ? 0 : 60;
+
+// 2^kExponent.
+template <int kExponent>
+constexpr float kPower = 2.0f * kPower<kExponent - 1>;
+template <>
+constexpr float kPower<0> = 1.0f;
+
+// What sums of lowered elements and raised rows are multiplied with, if a weight is of such elements.
+constexpr float kSumFactor = is_small_float(kWeightForm) ? kPower<kLoweredBy - kRowsRaisedBy> : 1.0f;
 
 // As the 16-bit type has a pair that lies as in bfloat16: float16 has three bits more of a fraction.
 __device__ __forceinline__ u32 of_type(u32 pair) { return TL_FP16 ? pair + (pair & kMagnitudes) * 7 : pair; }
@@ -50,9 +65,16 @@ __device__ __forceinline__ u32 widen_e2m1(u32 word) {
 
 // A factor of a block, times 2^kLoweredBy, for both elements of a pair.
 __device__ __forceinline__ u32 raised_pair(float factor) {
-  constexpr float kFactor = static_cast<float>(1ull << kLoweredBy / 2) * static_cast<float>(1ull << kLoweredBy / 2);
-  static_assert(kLoweredBy % 2 == 0);
-  return pack2(factor * kFactor, factor * kFactor);
+  return pack2(factor * kPower<kLoweredBy>, factor * kPower<kLoweredBy>);
+}
+
+// Pairs of elements of a row as products take them.
+__device__ __forceinline__ u32 raised_row(u32 pair) {
+  constexpr u32 kFactor = (kRowsRaisedBy + 127) << 7;
+  return is_small_float(kWeightForm) && kRowsRaisedBy > 0 ? multiply2(pair, kFactor * 0x00010001u) : pair;
+}
+__device__ __forceinline__ uint4 raised_rows(uint4 pairs) {
+  return make_uint4(raised_row(pairs.x), raised_row(pairs.y), raised_row(pairs.z), raised_row(pairs.w));
 }
 
 }  // namespace tl

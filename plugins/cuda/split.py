@@ -73,7 +73,7 @@ def split_config(rows: int, in_features: int, form: WeightForm, tokens: int, dev
     None where other kernels are as fast, or if nothing fits.
     """
     least = _LEAST_TOKENS_OF_16_BITS if form.weight_bits == 16 else _LEAST_TOKENS
-    if device.arch != CLUSTER_ARCH or tokens < least or form.in_blocks > form.whole_rows:
+    if device.arch != CLUSTER_ARCH or tokens < least or form.is_widened_in_blocks:
         return None
     depth = form.depth if form.blocks is None else max(_FIXED_BLOCK, form.blocks.size)
     stage_k = _COPY_BYTES * 8 // form.weight_bits

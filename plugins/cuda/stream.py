@@ -23,6 +23,7 @@ from .weight_form import WeightForm
 _BARRIER_BYTES, _ZERO_BYTES = 16 * 16, 16  # of the stages; what is read past the last row
 _IN_FLIGHT_BYTES = 72 * 1024  # saturates an H200; more only lengthens the queues
 _MOST_FIXED_TOKENS = 4  # rows of x that become whole numbers (cuda/fixed_rows.cuh)
+_SHORT_COPY_BYTES = 1024  # less than a warp copies fast enough
 _MANY_BLOCKS = 120  # about what a card holds at a time
 
 
@@ -40,7 +41,11 @@ class StreamConfig:
     reason: str
     form: WeightForm
     splits: ClassVar[int] = 1
-    threads: ClassVar[int] = 32 * (CONSUMER_WARPS + 1)
+
+    @property
+    def threads(self) -> int:
+        """Of a block, whose producing warps are two where copies are short (producers_of in weight_ring.cuh)."""
+        return 32 * (CONSUMER_WARPS + (2 if self.form.weight_bytes(self.stage_k) < _SHORT_COPY_BYTES else 1))
 
     def ring_bytes(self, in_features: int, tokens: int, shared_bytes: int) -> int:
         """The shared memory that barriers, partial sums and x leave for the ring."""

@@ -14,7 +14,7 @@
 
 namespace tl {
 
-constexpr int kFewRowsThreads = kConsumerThreads + 32;
+constexpr int kFewRowsThreads = kConsumerThreads + 32 * producers_of(kWeightForm, TL_STAGE_K);
 
 // Where this lane loads x from: a row of a stage, or 16 zero bytes, and `mask` 0, past the last token.
 template <class Ring>
@@ -44,7 +44,20 @@ struct Operands {
   static constexpr int kGroups = kBlock == 0 ? 0 : Piece::kProducts / kTogether;
   Piece pieces[Ring::kTilesPerStage];
   u32 x[Piece::kProducts][4];
-  float numbers[max_of(1, kNumberKinds)][Ring::kTilesPerStage][2][max_of(1, kGroups)];
+  u32 number_bits[max_of(1, kNumberKinds)][Ring::kTilesPerStage][2][max_of(1, kGroups)];
+
+  __device__ __forceinline__ float number(int kind, int tile, int half, int group) const {
+    return number_of(number_bits[kind][tile][half][group]);
+  }
+
+  // Rows that travel lie in shared memory as they are.
+  __device__ __forceinline__ void raise_rows() {
+#pragma unroll
+    for (int i = 0; i < Piece::kProducts * 2 * Ring::kTokenTiles; ++i) {
+      u32& pair = x[i / (2 * Ring::kTokenTiles)][i % (2 * Ring::kTokenTiles)];
+      if constexpr (Ring::kXTravels) pair = raised_row(pair);
+    }
+  }
 
   // Of the elements of a stage from `k` on.
   __device__ __forceinline__ void load(u32 data, int k, const XRows<Ring>& rows, int lane) {
@@ -58,7 +71,7 @@ struct Operands {
         const int block = (k + group * kTogether * Ring::kProductK) / max_of(1, kBlock);
         const u32 run =
             data + Ring::kNumberOffset + ((kind * Ring::kTilesPerStage + tile) * 2 + half) * Ring::kRunBytes;
-        numbers[kind][tile][half][group] = load_number(run + block * kBlockBytes + lane / 4 * kNumberBytes);
+        number_bits[kind][tile][half][group] = load_number_bits(run + block * kBlockBytes + lane / 4 * kNumberBytes);
       }
     }
     if constexpr (Ring::kFourBits) {
@@ -133,13 +146,14 @@ struct TileSums {
 #pragma unroll
       for (int i = 0; i < Ring::kTokenTiles * 4; ++i) {
         Sum& sum = sums[tile][i / 4][i % 4];
-        sum += loaded.numbers[0][tile][i % 4 / 2][kGroup] * part[i / 4][i % 4];
-        if (TL_OFFSETS) sum += loaded.numbers[kNumberKinds - 1][tile][i % 4 / 2][kGroup] * x_sums[kGroup][i / 4][i % 4];
+        sum += loaded.number(0, tile, i % 4 / 2, kGroup) * part[i / 4][i % 4];
+        if (TL_OFFSETS) sum += loaded.number(kNumberKinds - 1, tile, i % 4 / 2, kGroup) * x_sums[kGroup][i / 4][i % 4];
       }
       add_groups<kGroup + 1>(loaded, x_sums, tile);
     }
   }
-  __device__ __forceinline__ void add(const Loaded& loaded) {
+  __device__ __forceinline__ void add(Loaded& loaded) {
+    loaded.raise_rows();
     Sum x_sums[max_of(1, Loaded::kGroups)][Ring::kTokenTiles][4] = {};
     constexpr u32 kOne[4] = {kOnes, kOnes, kOnes, kOnes};
 #pragma unroll
@@ -154,16 +168,18 @@ struct TileSums {
     }
   }
 
-  // The stage's first k_size elements.
+  // The stage's first k_size elements. Weights in blocks take so many instructions that the next piece is loaded before
+  // one is multiplied.
   __device__ __forceinline__ void add_stage(u32 data, int k_size, const StageRows& x, int warp, int lane) {
+    constexpr int kTurns = ceil_div(Ring::kStageK / Ring::kPieceK, kConsumerWarps), kAhead = kBlock == 0 ? 0 : 1;
     const XRows<Ring> rows(x.rows + x.first_k * Ring::kItemBytes, x.zeros, Product::kXPitch, x.present, lane);
+    Loaded loaded[1 + kAhead];
 #pragma unroll
-    for (int i = 0; i < ceil_div(Ring::kStageK / Ring::kPieceK, kConsumerWarps); ++i) {
-      const int k = (warp + i * kConsumerWarps) * Ring::kPieceK;
-      if (k >= k_size) break;
-      Loaded loaded;
-      loaded.load(data, k, rows, lane);
-      add(loaded);
+    for (int i = 0; i < kTurns + kAhead; ++i) {
+      const int k = (warp + i * kConsumerWarps) * Ring::kPieceK, before = k - kAhead * kConsumerWarps * Ring::kPieceK;
+      if (before >= k_size) break;
+      if (i < kTurns && k < k_size) loaded[i % (1 + kAhead)].load(data, k, rows, lane);
+      if (i >= kAhead) add(loaded[(i - kAhead) % (1 + kAhead)]);
     }
   }
 
@@ -177,7 +193,7 @@ struct TileSums {
         const int row = tile * kRowsPerTile + lane / 4 + i % 4 / 2 * 8;
         if (token < Ring::kTokens) {
           target[(warp * Ring::kTokens + token) * Ring::kStageRows + row] =
-              static_cast<float>(sums[tile][i / 4][i % 4]);
+              static_cast<float>(sums[tile][i / 4][i % 4]) * kSumFactor;
         }
       }
     }
@@ -289,7 +305,7 @@ __device__ __forceinline__ char* start_stream() {
   if (threadIdx.x == kConsumerThreads) {
     const u32 shared = shared_address(memory);
     for (int stage = 0; stage < Ring::kStages; ++stage) {
-      barrier_init(shared + stage * 16, kFullArrivals);
+      barrier_init(shared + stage * 16, kFullArrivals * Ring::kProducers);
       barrier_init(shared + stage * 16 + 8, kReleases);
     }
     barrier_init_fence();
@@ -307,7 +323,8 @@ __device__ __forceinline__ void few_rows_linear(const StreamedRows& x, const flo
   char* memory = start_stream<Ring>();
   const RingPosition<Ring> start{shared_address(memory)};
   if (threadIdx.x >= kConsumerThreads) {
-    Producer<Ring>{start, start, rows, static_cast<int>(threadIdx.x % 32)}.template run<Product>(op, x.rows);
+    const int warp = uniform(threadIdx.x / 32), lane = threadIdx.x % 32;
+    Producer<Ring>{start, start, rows, lane, warp - kConsumerWarps}.template run<Product>(op, x.rows);
   } else {
     Consumer<Ring>{start, memory, rows}.template run<Product, kNorm>(op, x, norm_weight, epsilon);
   }

@@ -18,7 +18,10 @@ constexpr int kStepK = kBlockRowBytes / (kByteRows ? 1 : 2), kSteps = ceil_div(T
 // in groups that take turns.
 constexpr bool kWidened = kWeightForm == WeightForm::kInt8 || has_blocks(kWeightForm);
 constexpr int kRawStages = TL_RAW_STAGES, kRawK = kBlockRowBytes * 8 / bits_of(kWeightForm);
-constexpr int kRawSteps = kRawK / kStepK, kWideners = kWidened ? 6 : 0, kWidenerGroups = 2;
+constexpr int kRawSteps = kRawK / kStepK, kWidenerGroups = 2;
+// Integers of four bits take the fewest instructions: others have as many warps as registers are left for.
+constexpr bool kManyWideners = kTileRows == 64 && has_blocks(kWeightForm) && !is_short_integer(kWeightForm);
+constexpr int kWideners = !kWidened ? 0 : kManyWideners ? 10 : 6;
 constexpr int kRunBlocks = kBlock == 0 ? 0 : max_of(1, kRawK / max_of(1, kBlock));  // of 8 rows of a raw stage
 constexpr int kConsumerWarps = kTileRows / 16, kConsumerThreads = kConsumerWarps * 32;
 constexpr int kOtherWarps = kWidened ? 2 + kWideners : 1;

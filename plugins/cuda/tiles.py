@@ -22,8 +22,9 @@ _MAX_COLUMNS, _MIN_STAGES, _MOST_CANDIDATES = 256, 3, 6
 _X_GROUP = 8  # rows of x that lie together in shared memory
 _MAX_BOXES = 16  # of weights in a step: one thread asks for them
 _RAW_BYTES = 56 * 1024  # of weights that are widened, on their way in a block
-_THREADS, _WIDENING_THREADS = 32, 256  # besides those that multiply
-_MAX_WIDENED_COLUMNS = 192  # of tiles of 128 rows, whose sums leave registers for the threads that widen
+_THREADS = 32  # besides those that multiply
+_WIDENING_WARPS, _MOST_WIDENING_WARPS = 6, 10  # of which the latter are for numbers that take more instructions
+_MAX_WIDENED_COLUMNS = 192  # of tiles whose sums leave registers for many threads that widen
 # Clusters (row blocks, column blocks, splits).
 _CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 4, 1), (1, 1, 4))
 CUTS = tuple(sorted({splits for _, _, splits in _CLUSTERS}))
@@ -32,8 +33,8 @@ CUTS = tuple(sorted({splits for _, _, splits in _CLUSTERS}))
 # tile and an exchange of sums besides their bytes.
 _L2_BYTES, _READ_BYTES, _EXCHANGE_BYTES = 44, 58, 20
 _STEP_CYCLES, _TILE_CYCLES, _EXCHANGE_CYCLES = 150, 2500, 1750
-# What six warps widen of four bits in a cycle, and what a step takes besides (fitted to 12 times of an H200).
-_WIDENED_ELEMENTS, _WIDENING_CYCLES = 14.6, 170
+# What a warp widens of four bits in a cycle, and what a step takes besides (fitted to 12 times of an H200).
+_WIDENED_ELEMENTS, _WIDENING_CYCLES = 2.43, 170
 _WHOLE_WAVES = 0.56  # how much of an SM's time without a tile is lost: the others' clocks rise meanwhile
 
 
@@ -61,6 +62,16 @@ class TileConfig:
         """The choices without their reason; the same for equal ones in every version."""
         blocks = f"{self.row_blocks}x{self.column_blocks}x{self.splits}"
         return f"{self.rows}x{self.columns} tiles in clusters of {blocks}"
+
+
+def widening_warps(form: WeightForm, rows: int) -> int:
+    """Warps that widen weights for tiles of ``rows`` rows (kWideners of cuda/tile_ring.cuh)."""
+    return _MOST_WIDENING_WARPS if form.is_widened_in_blocks and rows == 64 else _WIDENING_WARPS
+
+
+def max_columns(form: WeightForm, rows: int) -> int:
+    """The widest tiles of ``rows`` rows."""
+    return _MAX_WIDENED_COLUMNS if form.widened and (rows > 64 or form.is_widened_in_blocks) else _MAX_COLUMNS
 
 
 @cache  # every layer asks again
@@ -148,7 +159,7 @@ class _Problem:
             and self.box_rows(config) % 8 == 0
             and (config.splits == 1 or self.parts == 1)
             and stages >= _MIN_STAGES
-            and not (self.form.widened and config.rows > 64 and config.columns > _MAX_WIDENED_COLUMNS)
+            and not (self.form.widened and config.columns > max_columns(self.form, config.rows))
         )
 
     def blocks(self, config: TileConfig) -> int:
@@ -167,7 +178,8 @@ class _Problem:
         x_rows = min(config.rows, self.max_rows)
         l2_bytes = (x_rows / config.column_blocks + config.columns / config.row_blocks) * _STEP_BYTES
         read_bytes = (x_rows + config.columns) * _STEP_BYTES
-        widening = config.columns * 64 / _WIDENED_ELEMENTS + _WIDENING_CYCLES if self.form.widened else 0
+        widened = _WIDENED_ELEMENTS * widening_warps(self.form, config.rows)
+        widening = config.columns * 64 / widened + _WIDENING_CYCLES if self.form.widened else 0
         step = max(products, l2_bytes / _L2_BYTES, read_bytes / _READ_BYTES, widening, _STEP_CYCLES)
         tile = ceil(self.row_bytes / _STEP_BYTES) / config.splits * step + _TILE_CYCLES
         if config.splits > 1:
@@ -238,7 +250,8 @@ class Tiling:
             "TL_ROW_SCALES": int(self.row_scales is not None),
             **problem.form.defines,
         }
-        threads = config.rows * 2 + (_WIDENING_THREADS if problem.form.widened else _THREADS)
+        warps = widening_warps(problem.form, config.rows)
+        threads = config.rows * 2 + (2 * _THREADS + 32 * warps if problem.form.widened else _THREADS)
         return kernel(source, name, threads, self.device.shared_bytes, defines, config.reason)
 
     def grid(self, weight: WeightBuffers) -> tuple[Extent]:

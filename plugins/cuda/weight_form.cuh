@@ -16,18 +16,21 @@ namespace tl {
 
 // The numbers of TL_WEIGHT_FORM: elements of 16 bits; int8, in the order of the layout mma_k16; E4M3, in which case
 // rows of x are E4M3, too; int4 or uint4, in the order of the layout pairs8; int8, in which case rows of x are int8,
-// too; E4M3 and E2M1, in the layouts spread_e4m3 and spread_e2m1.
-enum class WeightForm { k16Bits, kInt8, kE4m3Both, kInt4, kUint4, kInt8Both, kE4m3, kE2m1 };
+// too; E4M3 and E2M1, in the layouts spread_e4m3 and spread_e2m1; int8 as the first, in blocks.
+enum class WeightForm { k16Bits, kInt8, kE4m3Both, kInt4, kUint4, kInt8Both, kE4m3, kE2m1, kInt8Blocks };
 constexpr WeightForm kWeightForm = static_cast<WeightForm>(TL_WEIGHT_FORM);
 // Integers of four bits, which are also multiplied with rows of whole numbers (cuda/fixed_rows.cuh).
 __host__ __device__ constexpr bool is_short_integer(WeightForm form) {
   return form == WeightForm::kInt4 || form == WeightForm::kUint4;
 }
+__host__ __device__ constexpr bool is_small_float(WeightForm form) {
+  return form == WeightForm::kE4m3 || form == WeightForm::kE2m1;
+}
 __host__ __device__ constexpr bool has_four_bits(WeightForm form) {
   return is_short_integer(form) || form == WeightForm::kE2m1;
 }
 __host__ __device__ constexpr bool has_blocks(WeightForm form) {
-  return has_four_bits(form) || form == WeightForm::kE4m3;
+  return is_short_integer(form) || is_small_float(form) || form == WeightForm::kInt8Blocks;
 }
 __host__ __device__ constexpr int bits_of(WeightForm form) {
   return form == WeightForm::k16Bits ? 16 : has_four_bits(form) ? 4 : 8;
@@ -55,21 +58,20 @@ struct BlockNumbers {
   const void* offset;
 };
 
-// A number in shared memory.
-__device__ __forceinline__ float load_number(u32 address) {
+// The bits of a number in shared memory, and the number that they are: who converts them at once waits for the load.
+__device__ __forceinline__ u32 load_number_bits(u32 address) {
+  if constexpr (kNumberType == NumberType::kFloat32) return __float_as_uint(load_shared_float(address));
+  u16 bits;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(address) : "memory");
+  return bits;
+}
+__device__ __forceinline__ float number_of(u32 bits) {
+  if constexpr (kNumberType == NumberType::kFloat32) return __uint_as_float(bits);
+  if constexpr (kNumberType == NumberType::kBFloat16) return __uint_as_float(bits << 16);
   float number;
-  if constexpr (kNumberType == NumberType::kFloat32) {
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(number) : "r"(address) : "memory");
-  } else {
-    u16 bits;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(address) : "memory");
-    if constexpr (kNumberType == NumberType::kFloat16) {
-      asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(bits));
-    } else {
-      number = __uint_as_float(static_cast<u32>(bits) << 16);
-    }
-  }
+  asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(static_cast<u16>(bits)));
   return number;
 }
+__device__ __forceinline__ float load_number(u32 address) { return number_of(load_number_bits(address)); }
 
 }  // namespace tl

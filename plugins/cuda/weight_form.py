@@ -72,6 +72,11 @@ class WeightForm:
         return 0 if self.blocks is None else elements // self.blocks.size * self.blocks.bytes_per_block
 
     @property
+    def is_widened_in_blocks(self) -> bool:
+        """Whether elements have blocks, and become 16 bits for steps of any size."""
+        return self.in_blocks and not self.whole_rows
+
+    @property
     def widened(self) -> bool:
         """Whether tiled kernels make elements of x's type of it before they multiply."""
         return self.weight_bits < 8 * self.x_bytes
@@ -83,29 +88,39 @@ class WeightForm:
 
 
 _PLAIN = WeightForm(0, 16, 2, 16)
-# By the types of the weight and of the rows that it is multiplied with, if these are bytes.
+# Of rows with one scale, by the types of the weight and of the rows that it is multiplied with, if these are bytes.
 _FORMS = {
     ("int8", None): WeightForm(1, 8, 2, 32, "mma_k16"),
     ("float8_e4m3fn", "float8_e4m3fn"): WeightForm(2, 8, 1, 32),
-    ("int4", None): WeightForm(3, 4, 2, 64, "pairs8", in_blocks=True, whole_rows=True),
-    ("uint4", None): WeightForm(4, 4, 2, 64, "pairs8", in_blocks=True, whole_rows=True),
     ("int8", "int8"): WeightForm(5, 8, 1, 32),
-    ("float8_e4m3fn", None): WeightForm(6, 8, 2, 32, "spread_e4m3", in_blocks=True, largest_scale=128.0),
-    ("float4_e2m1fn", None): WeightForm(7, 4, 2, 64, "spread_e2m1", in_blocks=True, largest_scale=2.0),
+}
+# Of rows that have numbers for each block, which are multiplied with 16 bits.
+BLOCK_FORMS = {
+    "int4": WeightForm(3, 4, 2, 64, "pairs8", in_blocks=True, whole_rows=True),
+    "uint4": WeightForm(4, 4, 2, 64, "pairs8", in_blocks=True, whole_rows=True),
+    "float8_e4m3fn": WeightForm(6, 8, 2, 32, "spread_e4m3", in_blocks=True, largest_scale=128.0),
+    "float4_e2m1fn": WeightForm(7, 4, 2, 64, "spread_e2m1", in_blocks=True, largest_scale=2.0),
+    "int8": WeightForm(8, 8, 2, 32, "mma_k16", in_blocks=True),
 }
 BYTE_PRODUCTS = tuple(dtype for dtype, rows in _FORMS if rows is not None)  # of rows of bytes: both have one type
 
 
 def weight_form(dtype: str, rows: str | None = None, blocks: BlockNumbers | None = None) -> WeightForm:
     """How kernels read weights of ``dtype`` that are multiplied with 16-bit rows, or with bytes of type ``rows``."""
-    return replace(_FORMS.get((dtype, rows), _PLAIN), blocks=blocks)
+    if blocks is not None:
+        return replace(BLOCK_FORMS[dtype], blocks=blocks)
+    return _FORMS.get((dtype, rows), _PLAIN)
+
+
+def has_blocks(dtype: str, rows: str | None, count: int) -> bool:
+    """Whether kernels read weights of ``dtype``, whose rows have ``count`` scales, in blocks."""
+    return rows is None and dtype in BLOCK_FORMS and (count > 1 or (dtype, None) not in _FORMS)
 
 
 def form_of(weight: WeightBuffers) -> WeightForm:
     """How kernels read ``weight``."""
     values, scale, blocks = weight.values, weight.scale, None
-    if weight_form(values.dtype, weight.rows).in_blocks:
-        assert scale is not None
+    if scale is not None and scale.layout == "rows8":
         depth, count = values.shape[-1], scale.shape[-1]
         assert isinstance(depth, int)
         assert isinstance(count, int)

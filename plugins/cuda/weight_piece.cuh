@@ -36,16 +36,16 @@ struct WeightPiece {
     for (int row = 0; row < 2; ++row) {
       if constexpr (Ring::kForm == WeightForm::kE2m1) {
         const u32 word = words[kProduct / 2 * 2 + row];
-        a[row] = widen_e2m1<kProduct % 2 * 2>(word);
-        a[row + 2] = widen_e2m1<kProduct % 2 * 2 + 1>(word);
+        a[row] = lowered_e2m1<kProduct % 2 * 2>(word);
+        a[row + 2] = lowered_e2m1<kProduct % 2 * 2 + 1>(word);
       } else if constexpr (Ring::kForm == WeightForm::kE4m3) {
-        a[row] = widen_e4m3<0>(words[kProduct * 2 + row]);
-        a[row + 2] = widen_e4m3<1>(words[kProduct * 2 + row]);
+        a[row] = lowered_e4m3<0>(words[kProduct * 2 + row]);
+        a[row + 2] = lowered_e4m3<1>(words[kProduct * 2 + row]);
       } else if constexpr (Ring::kFourBits) {
         const u32 word = words[kProduct / 2 * 2 + row];
         a[row] = widen_int4<kSigned, kProduct % 2 * 2>(word, mask);
         a[row + 2] = widen_int4<kSigned, kProduct % 2 * 2 + 1>(word, mask);
-      } else if constexpr (Ring::kForm == WeightForm::kInt8) {
+      } else if constexpr (Ring::kForm == WeightForm::kInt8 || Ring::kForm == WeightForm::kInt8Blocks) {
         widen_int8(words[kProduct * 2 + row], a[row], a[row + 2]);
       } else {
         a[row] = words[row];

@@ -1,7 +1,7 @@
 // A ring of weight stages in shared memory, and the warps that fill it.
 //
 // They make a bulk copy per row and stage, with no register in between. One warp needs copies of 1 to 2 KB: at 512
-// bytes an H200 reaches 3.1 TB/s, at 1 KB 4.1, at 2 KB 4.2 (measured).
+// bytes an H200 reaches 3.1 TB/s, at 1 KB 4.1, at 2 KB 4.2 (measured). Of shorter ones two warps make half each.
 #pragma once
 
 #include "cuda/async.cuh"
@@ -13,6 +13,11 @@ namespace tl {
 
 constexpr int kRowsPerTile = 16;
 constexpr int kMaxStages = 16, kMaxTokens = 16;
+
+// Warps that fill stages of so many elements of a row (StreamConfig.threads in stream.py).
+__host__ __device__ constexpr int producers_of(WeightForm form, int stage_k) {
+  return stage_k * bits_of(form) / 8 < 1024 ? 2 : 1;
+}
 
 // kTokens: rows of x at most. kStageK: depth of a stage. kTilesPerStage: 16-row tiles side by side in a stage.
 // kStageX: a stage also has room for its share of x. kXBytes: room for x that stays.
@@ -31,8 +36,9 @@ struct Ring {
   static constexpr int kItemBytes = kByteRows ? 1 : 2;  // of x
   static constexpr int kProductK = 32 / kItemBytes;     // elements of a row that one product of fragments takes
   static constexpr int kPieceK = 256 / kWeightBits;     // and those of a load of a fragment, 32 bytes of each row
+  static constexpr bool kXTravels = kStageX;
   static constexpr int kSplits = 1, kTokens = kTokens_, kStageK = kStageK_, kTilesPerStage = kTilesPerStage_;
-  static constexpr int kProducers = 1;
+  static constexpr int kProducers = producers_of(kForm, kStageK);
   static constexpr int kStageRows = kRowsPerTile * kTilesPerStage;
   static constexpr int kTokenTiles = ceil_div(kTokens, 8);
   // 16 bytes of padding put the eight rows of an ldmatrix into different banks.
@@ -198,7 +204,7 @@ struct Producer {
     const u32 bytes = Product::chunk_k(chunk) * Ring::kWeightBits / 8;
     const u32 run_bytes = kBlock == 0 ? 0 : Product::chunk_k(chunk) / max_of(1, kBlock) * kBlockBytes;
     u32 copied = 0;
-    if constexpr (Product::kStreamX) {
+    if (Product::kStreamX && which == 0) {
       copied = __popc(Walk::present(op, step.part, first_tile, rows)) * Product::chunk_k(chunk) * 2;
     }
     int present[kMine], tile[kMine];
@@ -228,13 +234,15 @@ struct Producer {
         }
       }
     }
-    if (!Product::kStreamX) stage_commit(at.full());
+    if (!Product::kStreamX || which > 0) stage_commit(at.full());
   }
 
+  // The first warp brings x.
   template <class Product, class Op>
   __device__ __forceinline__ void activations(const RingPosition<Ring>& to, const Op& op, const u16* x,
                                               const Step<Product, Op>& step) {
     using Walk = WalkOf<Op>;
+    if (which > 0) return;
     const u16* from = x + step.chunk * Ring::kStageK;
     const u32 bytes = Product::chunk_k(step.chunk) * 2;
     if constexpr (Walk::kListed) {

@@ -19,10 +19,6 @@ __device__ __forceinline__ u32 swizzled(int row, int column, int rows) {
   return column / 8 * rows * kBlockRowBytes + row * kBlockRowBytes + (column % 8 ^ row % 8) * 16;
 }
 
-// A value that all lanes have, in a form that the compiler knows them to have: descriptors then need no vector
-// registers, from which each would be moved in the midst of the products.
-__device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
-
 // Descriptor of a matrix at `address`, with the 128-byte swizzle and `group_bytes` from 8 rows to the next 8.
 // `block_bytes` is the distance of column blocks; it counts only where columns are the operand's M or N.
 __device__ __forceinline__ u64 matrix_descriptor(u32 address, u32 block_bytes, u32 group_bytes = 1024) {

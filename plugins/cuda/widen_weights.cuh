@@ -1,5 +1,5 @@
 // Weights of eight or four bits in tiles of 16-bit elements: one warp brings them into a ring of their own as they are
-// stored, with the numbers of their blocks, and two groups of three make steps of them for wgmma in turns: while one
+// stored, with the numbers of their blocks, and two groups of others make steps of them for wgmma in turns: while one
 // waits for its stores, the other computes.
 //
 // A raw stage is 128 bytes of each of the tile's rows: the copy engine and the memory want that much, and it makes two
@@ -13,7 +13,7 @@
 namespace tl {
 
 // Of a warpgroup's register file, consumers get what the others leave.
-constexpr int kOtherRegisters = 56, kConsumerRegisters = kTileRows == 64 ? 240 : 200;
+constexpr int kOtherRegisters = kManyWideners ? 88 : 56, kConsumerRegisters = kTileRows == 64 ? 240 : 200;
 
 // Stages of weights as they are stored, behind the stages of steps: weights | numbers; barriers behind those of steps.
 struct RawRing {
@@ -97,13 +97,18 @@ struct PairNumbers {
   u32 zero, scale, offset;  // of two elements each
 
   __device__ __forceinline__ PairNumbers(float block_scale, float block_offset) {
-    constexpr bool kSigned = kWeightForm == WeightForm::kInt4;
-    constexpr float kZero = (TL_FP16 ? 1024.0f : 128.0f) + (kSigned ? 8.0f : 0.0f);  // what raised_int4() adds
+    constexpr bool kSigned = kWeightForm == WeightForm::kInt4, kBytes = kWeightForm == WeightForm::kInt8Blocks;
+    constexpr float kRaised = (TL_FP16 ? 1024.0f : 128.0f) + (kSigned ? 8.0f : 0.0f);  // what raised_int4() adds
+    constexpr float kZero = kBytes ? 0.0f : kRaised, kMost = kBytes ? 128.0f : 64.0f;
     const float nearest = TL_OFFSETS && block_scale != 0.0f ? rintf(-block_offset / block_scale) : 0.0f;
-    const float point = fminf(fmaxf(nearest, -64.0f), 63.0f), rest = fmaf(point, block_scale, block_offset);
+    const float point = fminf(fmaxf(nearest, -kMost), kMost - 1.0f), rest = fmaf(point, block_scale, block_offset);
     zero = pack2(kZero + point, kZero + point);
     scale = pack2(block_scale, block_scale);
     offset = pack2(rest, rest);
+  }
+  __device__ __forceinline__ u32 apply(u32 elements) const {
+    const u32 from_zero = kWeightForm == WeightForm::kInt8Blocks && !TL_OFFSETS ? elements : subtract2(elements, zero);
+    return multiply_add2(from_zero, scale, offset);
   }
 };
 
@@ -123,7 +128,7 @@ struct Widener {
   static constexpr int kPieceK = 128 / bits_of(kWeightForm);
   static constexpr int kTogether = kWideners / kWidenerGroups;
   static constexpr int kTurns = ceil_div(kTileColumns, kTogether* kRows),
-                       kAhead = 3;  // turns that are loaded at a time
+                       kAhead = kManyWideners ? 4 : 3;  // turns that are loaded at a time
   static constexpr u32 kTurnBytes = kTogether * kRows * kBlockRowBytes;
 
   __device__ __forceinline__ static u32 place(int row, int piece) {
@@ -171,6 +176,14 @@ struct Widener {
     if constexpr (kWeightForm == WeightForm::kInt8) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) widen_int8(words[i], wide[0][i], wide[1][i]);
+    } else if constexpr (kWeightForm == WeightForm::kInt8Blocks) {
+      const PairNumbers pair(numbers[0], TL_OFFSETS ? numbers[kNumberKinds - 1] : 0.0f);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        widen_int8(words[i], wide[0][i], wide[1][i]);
+        wide[0][i] = pair.apply(wide[0][i]);
+        wide[1][i] = pair.apply(wide[1][i]);
+      }
     } else if constexpr (kWeightForm == WeightForm::kE4m3) {
       const u32 scale = raised_pair(numbers[0]);
 #pragma unroll
@@ -207,8 +220,7 @@ struct Widener {
   }
   template <bool kSigned, int kPair>
   __device__ __forceinline__ u32 weight_of(u32 word, const PairNumbers& numbers) const {
-    return multiply_add2(subtract2(raised_int4<kSigned, kPair>(word, mask), numbers.zero), numbers.scale,
-                         numbers.offset);
+    return numbers.apply(raised_int4<kSigned, kPair>(word, mask));
   }
   __device__ __forceinline__ void release(const RawRing& raw) const {
     if constexpr (kPeers == 1) {

@@ -1,11 +1,58 @@
-"""LatentAttention on a GPU: there is no kernel yet."""
+"""LatentAttention on a GPU: queries absorb key_up and meet latents in the paged cache; value_up multiplies means."""
 
 from __future__ import annotations
 
 from ..cuda.lowering import Lowering
-from ..launch import Command
+from ..launch import Buffer, Command, Launch
+from ..paged_attention.launches import Cache
+from .launches import ATTENDING_ARCH, LatentHeads, absorb, decode, make_values, prefill
 
 
 def lower(op: Lowering) -> list[Command]:
-    """Raise BuildError, which says where such models run."""
-    op.refuse("GPU kernels do not attend to latents yet: build for --target cpu")
+    """What is new goes into the cache; then products around one launch for decode rows, and one for other rows."""
+    heads = _heads(op)
+    problems = heads.problems()
+    if op.device.arch != ATTENDING_ARCH:
+        problems.append(f"the target is {op.device.arch}, expected {ATTENDING_ARCH}")
+    if problems:
+        op.refuse(f"the GPU kernels do not attend to these latents: {'; '.join(problems)}: build for --target cpu")
+    keys = op.cache("key_cache", 1, heads.tokens_per_block, heads.rotary_dim)
+    latents = op.cache("value_cache", 1, heads.tokens_per_block, heads.latent_dim)
+    starts, past_lens, blocks = (op.step_input(name) for name in ("cu_seqlens", "past_lens", "block_tables"))
+    cache = Cache(keys, latents, starts, past_lens, blocks, op.rows("slots"), op.attribute("cache_group"))
+    rows, tokens = (op.rows("query"), op.rows("latent")), op.extents("y")[0]
+    absorbed = Buffer(f"{op.name}.absorbed", op.dtype, (tokens, heads.num_heads, heads.query_dim))
+    mean = Buffer(f"{op.name}.mean", op.dtype, (tokens, heads.num_heads, heads.latent_dim))
+    norm, tables = (op.vector("latent_norm"), op.attribute("norm_epsilon")), (op.rows("cos"), op.rows("sin"))
+    return [
+        absorb(absorbed, *rows, op.matrix("key_up"), norm, tables, cache, heads, op.max_tokens),
+        *_attention(op, mean, absorbed, cache, heads),
+        make_values(op.new("y"), mean, op.matrix("value_up"), heads, op.max_tokens),
+    ]
+
+
+def _heads(op: Lowering) -> LatentHeads:
+    extents = (*op.extents("key_up")[:2], op.extents("key_cache")[-1], *op.extents("value_up")[1:])
+    num_heads, plain_dim, rotary_dim, value_dim, latent_dim = (size for size in extents if isinstance(size, int))
+    return LatentHeads(num_heads, plain_dim, rotary_dim, value_dim, latent_dim, op.tokens_per_block, op.dtype)
+
+
+def _attention(op: Lowering, mean: Buffer, absorbed: Buffer, cache: Cache, heads: LatentHeads) -> list[Launch]:
+    rows, scale = (mean, absorbed, cache, heads, op.device), op.attribute("scale")
+    others = prefill(*rows, scale, all_rows=op.deterministic)
+    if others is None:
+        op.refuse(
+            f"attention to latents of {heads.latent_dim} elements takes {heads.shared_bytes:,} bytes of shared memory, "
+            f"and a block of {op.device.arch} has {op.device.shared_bytes:,}: build for --target cpu"
+        )
+    if op.deterministic:
+        return [others]
+    num_seqs = op.symbols["num_seqs"]
+    few = decode(*rows, num_seqs, scale)
+    if few is None:
+        most = heads.most_seqs(op.device)
+        op.refuse(
+            f"attention to latents keeps a table of the batch in shared memory, where there is room for {most} "
+            f"sequences, not for {num_seqs:,}: lower max_batch_size to {most // 64 * 64}"
+        )
+    return [few] if op.decode else [few, others]

@@ -14,15 +14,11 @@ constexpr bool kFourBits = has_four_bits(kWeightForm);
 constexpr int kPiece = kFourBits ? 32 : 16;  // elements of sixteen bytes
 
 // The number of `row` and of the block that element `k` lies in, or of the row.
-__device__ __forceinline__ float number_of(const void* numbers, int row, int k) {
+__device__ __forceinline__ float number_at(const void* numbers, int row, int k) {
   if constexpr (kBlock == 0) return static_cast<const float*>(numbers)[row];
   const int at = (row / 8 * (TL_IN / max_of(1, kBlock)) + k / max_of(1, kBlock)) * 8 + row % 8;
   if constexpr (kNumberType == NumberType::kFloat32) return static_cast<const float*>(numbers)[at];
-  const u16 bits = static_cast<const u16*>(numbers)[at];
-  if constexpr (kNumberType == NumberType::kBFloat16) return __uint_as_float(static_cast<u32>(bits) << 16);
-  float number;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(bits));
-  return number;
+  return number_of(static_cast<const u16*>(numbers)[at]);
 }
 
 // Number kEight of the eights of elements of sixteen bytes: a word has eight of four bits, and two pairs of eight bits,
@@ -71,7 +67,7 @@ extern "C" __global__ void dequantize(tl::u16* weight, const void* stored, const
   const u64 piece = static_cast<u64>(blockIdx.x) * TL_THREADS + threadIdx.x;
   const int row = static_cast<int>(piece / kPieces), k = static_cast<int>(piece % kPieces) * kPiece;
   if (row >= rows) return;
-  const float factor = number_of(scale, row, k), summand = TL_OFFSETS ? number_of(offset, row, k) : 0.0f;
+  const float factor = number_at(scale, row, k), summand = TL_OFFSETS ? number_at(offset, row, k) : 0.0f;
   const uint4 loaded = static_cast<const uint4*>(stored)[piece];
   const u32 words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
   store_eights<0>(reinterpret_cast<uint4*>(weight) + piece * (kPiece / 8), words, factor, summand);

@@ -95,8 +95,8 @@ inline void begin(const AttentionProblem& p, const QueryTile& tile, const Softma
 
 // Queries were left rotated in y by append_token.
 inline void load_queries(const AttentionProblem& p, const QueryTile& tile, float* queries) {
-  const Vec scale = broadcast(p.scale);
   for (std::int64_t r = 0; r < tile.rows; ++r) {
+    const Vec scale = broadcast(p.scale_of(position_of(p, tile, r)));
     const float* query = y_of(p, tile, r);
     for (std::int64_t d = 0; d < p.head_dim; d += kLanes) {
       const std::int64_t count = p.head_dim - d;

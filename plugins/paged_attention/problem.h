@@ -1,6 +1,8 @@
 // The operands of one PagedAttention call under the names the kernel's parts use.
 #pragma once
 
+#include <math.h>
+
 #include <cstdint>
 
 #include "cpu/kernel.h"
@@ -31,8 +33,8 @@ struct AttentionProblem {
   std::int64_t num_heads, num_kv_heads, head_dim, tokens_per_block;
   std::int64_t half_dim;  // pairs of a head that are rotated; the elements behind them stay
   std::int64_t group;     // query heads per key/value head
-  std::int64_t window, first_position;
-  float scale, softcap, norm_epsilon;
+  std::int64_t window, chunked, floor_scale, first_position;
+  float scale, attn_scale, softcap, norm_epsilon;
 
   std::int64_t new_tokens(std::int64_t seq) const { return cu_seqlens[seq + 1] - cu_seqlens[seq]; }
 
@@ -44,7 +46,14 @@ struct AttentionProblem {
 
   // The first position that the query at `position` attends to.
   std::int64_t first_visible(std::int64_t position) const {
-    return max(min(first_position, position), window > 0 ? position - window + 1 : 0);
+    const std::int64_t moving = window > 0 ? position - window + 1 : 0;
+    return max(min(first_position, position), chunked ? position / window * window : moving);
+  }
+
+  // What scores of the query at `position` are multiplied with.
+  float scale_of(std::int64_t position) const {
+    if (floor_scale == 0) return scale;
+    return scale * (1.0f + attn_scale * log1pf(static_cast<float>((position + 1) / floor_scale)));
   }
 };
 
@@ -83,8 +92,11 @@ inline AttentionProblem make_problem(const KernelArgs& args) {
       .half_dim = in(paged_attention::kCos).data ? in(paged_attention::kCos).shape[1] : 0,
       .group = attributes.num_heads / num_kv_heads,
       .window = attributes.window,
+      .chunked = attributes.window > 0 ? attributes.chunked : 0,
+      .floor_scale = attributes.floor_scale,
       .first_position = attributes.first_position,
       .scale = static_cast<float>(attributes.scale),
+      .attn_scale = static_cast<float>(attributes.attn_scale),
       .softcap = static_cast<float>(attributes.softcap),
       .norm_epsilon = static_cast<float>(attributes.norm_epsilon),
   };

@@ -63,7 +63,7 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[n
     key_cache, value_cache = key_cache.copy(), value_cache.copy()
     _, num_kv_heads, head_dim, block_size = key_cache.shape
     num_heads, epsilon, window = int(attributes["num_heads"]), attributes["norm_epsilon"], int(attributes["window"])
-    start = int(attributes["first_position"])
+    start, floor_scale = int(attributes["first_position"]), int(attributes["floor_scale"])
     scale, softcap, group = attributes["scale"], attributes["softcap"], num_heads // num_kv_heads
     key_scale, value_scale = attributes["key_scale"], attributes["value_scale"]
     tables = block_tables.reshape(len(past_lens), -1, block_tables.shape[1])[:, int(attributes["cache_group"])]
@@ -86,10 +86,13 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[n
         all_keys = _read(key_cache[blocks], key_scale).transpose(1, 0, 3, 2).reshape(num_kv_heads, -1, head_dim)
         all_values = _read(value_cache[blocks], value_scale).transpose(1, 0, 2, 3).reshape(num_kv_heads, -1, head_dim)
         for position, row in enumerate(rows, start=past):
-            first = max(min(start, position), position - window + 1 if window else 0)
+            of_window = position - position % window if attributes["chunked"] and window else position - window + 1
+            first = max(min(start, position), of_window if window else 0)
+            raised = np.log1p((position + 1) // floor_scale) * attributes["attn_scale"] if floor_scale else 0
             for head in range(num_heads):
                 sink = -np.inf if sinks is None else float(sinks[head])
                 kv = (head // group, slice(position + 1))
-                y[row, head] = _attend(queries[row, head], all_keys[kv], all_values[kv], scale, softcap, first, sink)
+                query = queries[row, head] * (1 + raised)
+                y[row, head] = _attend(query, all_keys[kv], all_values[kv], scale, softcap, first, sink)
     stored = np.concatenate([new_keys, new_values], axis=1).reshape(len(qkv), -1)
     return y.reshape(len(qkv), -1).astype(np.float32), key_cache, value_cache, stored.astype(np.float32)

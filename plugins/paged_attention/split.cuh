@@ -14,12 +14,10 @@
 
 namespace tl {
 
-template <int kKvHeads_, int kMaxSeqs, int kWarps, int kPage>
+// Chunks of a block that is one team are of 1 << kBlockChunkShift tokens; it may form up to 1 << kMaxTeamShift teams.
+template <int kKvHeads_, int kMaxSeqs, int kBlockChunkShift, int kMaxTeamShift, int kPage>
 struct SplitTable {
   static constexpr int kKvHeads = kKvHeads_;
-  static constexpr int kMaxTeamShift = kWarps == 1 ? 0 : kWarps == 2 ? 1 : 2;  // up to a team for each warp
-  static constexpr int kBlockChunkShift = 5 + kMaxTeamShift;
-  static_assert(32 * kWarps == 1 << kBlockChunkShift, "1, 2 or 4 warps of 32 tokens");
   int lengths[kMaxSeqs];
   int first_unit[kMaxSeqs + 1];  // of each sequence, if pairs are split
   int num_seqs, window;

@@ -6,13 +6,16 @@
 
 #include "engine/records.h"
 #include "router/groups.h"
+#include "router/tally.cuh"
 #include "router_schema.h"
 
 namespace tl {
 namespace router {
 
+static_assert(kTallyPlaces == 3, "the schema says so");
+
 inline std::string check(std::span<const PlanTensor* const> inputs, std::span<const AttributeValue> values) {
-  const auto [top_k, scoring, num_groups, top_groups, num_best, scale] =
+  const auto [top_k, scoring, num_groups, top_groups, num_best, scale, local_experts, moe_tp_size] =
       attributes_of(KernelArgs{nullptr, nullptr, values.data(), nullptr});
   const std::int64_t experts = inputs[kWeight]->shape[1].value;
   if (num_groups < 1 || num_groups > kMaxGroups || experts % num_groups != 0) {

@@ -1,11 +1,11 @@
 // The experts of each of at most 16 rows, and the list of those that some row has chosen (cuda/chosen_experts.cuh).
 //
 // Bytes: 8 * experts a row. Floor: latency, about 2 us: it waits for the scores, and its list is waited for. One block,
-// a warp a row. Launch: 32 * TL_ROWS threads. Macros: TL_ROWS (most rows), and those of router/scoring.cuh and
-// router/local.cuh.
+// a warp a row. Rows of padding choose nothing. Launch: 32 * TL_ROWS threads. Macros: TL_ROWS (most rows), and those of
+// router/scoring.cuh and router/local.cuh.
 #include "cuda/async.cuh"
 #include "router/chosen.cuh"
-#include "router/local.cuh"
+#include "router/count.cuh"
 
 namespace tl {
 
@@ -14,20 +14,29 @@ static_assert(TL_ROWS <= kMostListedRows);
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(TL_ROWS * 32)
-    choose_experts(int* ids, float* shares, int* list, const float* scores, const float* bias, const float* correction,
-                   float scale, const tl::RankTable* ranks, int rows) {
+    choose_experts(int* ids, float* shares, int* list, unsigned long long* counted, const float* scores,
+                   const float* bias, const float* correction, float scale, const tl::RankTable* ranks,
+                   const int* cache_slots, int spare, int rows) {
   using namespace tl;
+  const Tally tally{counted};
   __shared__ uint4 slots[TL_LOCAL_EXPERTS];  // kMostListedRows bytes each
   __shared__ u32 chosen_by[TL_LOCAL_EXPERTS];
+  __shared__ int of_runs[kRuns];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (int e = threadIdx.x; e < kLocalExperts; e += TL_ROWS * 32) chosen_by[e] = 0;
+  if (threadIdx.x < kRuns) of_runs[threadIdx.x] = 0;
   __syncthreads();
   wait_for_previous_kernel();
   allow_next_kernel();
   if (warp < rows) {
+    const bool is_left_out = is_padding(cache_slots, spare, warp);
     const Chosen chosen({scores + warp * TL_SCORES, bias, correction, scale}, lane);
+    for (int run = 0; run < kRuns; ++run) {
+      const int choices = choices_of_run(chosen.expert, run, lane);
+      if (lane == 0 && !is_left_out) atomicAdd(&of_runs[run], choices);
+    }
     if (lane < kTopK) {
-      const int expert = local_number(chosen.expert, ranks);
+      const int expert = is_left_out ? -1 : local_number(chosen.expert, ranks);
       ids[warp * kTopK + lane] = expert;
       shares[warp * kTopK + lane] = chosen.share;
       if (expert >= 0) {
@@ -47,8 +56,11 @@ extern "C" __global__ void __launch_bounds__(TL_ROWS * 32)
       uint4* to = reinterpret_cast<uint4*>(list + 4) + (count + __popc(present & ((1u << lane) - 1))) * 2;
       to[0] = make_uint4(e, by, 0, 0);
       to[1] = slots[e];
+      tally.add_choices(e, __popc(by));
     }
     count += __popc(present);
   }
-  if (lane == 0) list[0] = count;
+  if (lane > 0) return;
+  list[0] = count;
+  tally.add_step(count, largest_of_runs(of_runs));
 }

@@ -6,6 +6,7 @@
 #include "groups.h"
 #include "host/thread_pool.h"
 #include "router_schema.h"
+#include "tally.cuh"
 
 namespace tl::TL_ISA {
 namespace {
@@ -116,6 +117,30 @@ float divisor(router::Scoring scoring, const float* shares, std::int64_t count) 
   return scoring == router::Scoring::kNormalizedSigmoid ? sum_of(shares, count) + 1e-20f : 1.0f;
 }
 
+// Readers on other threads take what is there.
+void add(std::int64_t* count, std::int64_t more) { __atomic_fetch_add(count, more, __ATOMIC_RELAXED); }
+
+// Adds what the rows have chosen to the rank's tally; `counts` has room for a number for each expert.
+void count_choices(const Tensor& ids, std::int64_t experts, std::int64_t local, std::int64_t run, std::int64_t* tally,
+                   std::uint32_t* counts) {
+  memset(counts, 0, static_cast<std::size_t>(experts) * sizeof *counts);
+  const auto* chosen = ids.as<const std::int32_t>();
+  for (std::int64_t i = 0; i < ids.shape[0] * ids.shape[1]; ++i) ++counts[chosen[i]];
+  std::int64_t busiest = 0, read = 0;
+  for (std::int64_t first = 0; first < experts; first += local) {
+    std::int64_t total = 0;
+    for (std::int64_t e = first; e < min(first + local, experts); ++e) total += counts[e];
+    busiest = total > busiest ? total : busiest;
+  }
+  for (std::int64_t i = 0, e = run * local; i < local && e < experts; ++i, ++e) {
+    add(tally + i, counts[e]);
+    read += counts[e] > 0;
+  }
+  add(tally + local + kExpertsRead, read);
+  add(tally + local + kSteps, 1);
+  add(tally + local + kBusiestChoices, busiest);
+}
+
 }  // namespace
 
 void router(const KernelArgs& args) {
@@ -132,6 +157,7 @@ void router(const KernelArgs& args) {
   auto* scores = args.outputs[router::kScores].as<float>();
   auto* shares = args.outputs[router::kShares].as<float>();
   const std::int64_t rows = x.shape[0], depth = x.shape[1];
+  if (rows == 0) return;  // no row has logits: nothing is a step
   const std::int64_t experts = args.inputs[router::kWeight].shape[1], parts = ceil_div(experts, kExpertsPerTask);
   args.pool->parallel_for(rows * parts, [&](std::int64_t task, int) {
     const std::int64_t row = task / parts, first = task % parts * kExpertsPerTask;
@@ -148,6 +174,8 @@ void router(const KernelArgs& args) {
       chosen[slot] = chosen[slot] / total * static_cast<float>(attributes.scale);
     }
   });
+  count_choices(ids, experts, attributes.local_experts, args.rank / attributes.moe_tp_size,
+                args.outputs[router::kTally].as<std::int64_t>(), static_cast<std::uint32_t*>(args.pool->scratch(0)));
 }
 
 }  // namespace tl::TL_ISA

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..cuda.grouped import MAX_EXPERTS, MAX_TOP_K, ExpertChoice, choice_of
 from ..cuda.lowering import Lowering
-from ..launch import Buffer, Command, Extent, Launch, kernel, launch
+from ..launch import Argument, Buffer, Command, Extent, Launch, kernel, launch, symbol
 from ..linear.cuda import stream
 
 # Value of TL_SCORING; router/scoring.cuh reads it.
@@ -45,7 +45,9 @@ class Scores:
     """The scores of at most ``max_rows`` rows, of which ``rows`` are there, and the choice that is made by them.
 
     ``values`` are two terms of each expert's score. ``bias`` is added to scores, ``correction`` to what experts are
-    chosen by. ``ranks`` is what a rank that has some of the experts knows of all.
+    chosen by. ``ranks`` is what a rank that has some of the experts knows of all. ``tally`` is where choices are
+    counted. ``padding``, of decode steps: where keys and values of rows go, and from where on a row is padding, which
+    chooses nothing.
     """
 
     values: Buffer
@@ -53,9 +55,11 @@ class Scores:
     max_rows: int
     choice: ExpertChoice
     scoring: Scoring
+    tally: Buffer
     bias: Buffer | None = None
     correction: Buffer | None = None
     ranks: Buffer | None = None
+    padding: tuple[Buffer, Extent] | None = None
 
     @property
     def defines(self) -> dict[str, int]:
@@ -65,9 +69,10 @@ class Scores:
         return {**added, **of_rank, "TL_SCORES": self.choice.scores, **self.choice.defines, **self.scoring.defines}
 
     @property
-    def arguments(self) -> tuple[Buffer | Extent | float | None, ...]:
+    def arguments(self) -> tuple[Argument, ...]:
         """The last arguments of these kernels."""
-        return self.values, self.bias, self.correction, self.scoring.scale, self.ranks, self.rows
+        chosen_by = (self.values, self.bias, self.correction, self.scoring.scale, self.ranks)
+        return self.tally, *chosen_by, *(self.padding or (None, 0)), self.rows
 
 
 def lower(op: Lowering) -> list[Command]:
@@ -82,7 +87,9 @@ def lower(op: Lowering) -> list[Command]:
     values = Buffer(f"{op.name}.scores", "float32", (ids.shape[0], choice.scores))
     added = (op.optional_vector("score_bias"), op.optional_vector("correction"))
     ranks = op.state("ranks") if op.has("ranks") else None
-    scores = Scores(values, op.num_rows("ids"), op.max_tokens, choice, scoring, *added, ranks)
+    of_choice = (op.num_rows("ids"), op.max_tokens, choice, scoring, op.state("tally"))
+    padding = (op.rows("slots"), symbol("num_blocks", op.tokens_per_block)) if op.has("slots") else None
+    scores = Scores(values, *of_choice, *added, ranks, padding)
     if op.has("chosen"):
         listed = choose(ids, op.new("shares", "float32"), op.new("chosen", "int32"), scores)
     else:

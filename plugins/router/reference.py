@@ -8,14 +8,25 @@ from numpy.typing import NDArray
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """``(x [rows, K], weight [K, experts], correction, bias) -> (ids and shares [rows, top_k], scores of experts)``."""
+    """``(x [rows, K], weight [K, experts], correction, bias) -> (ids and shares [rows, top_k], scores, tally)``.
+
+    The tally is that of the first rank, after this step alone.
+    """
     x, weight, correction, bias = inputs
     logits, scoring = x.astype(np.float64) @ weight + (0 if bias is None else bias), attributes["scoring"]
     scores = logits if scoring.endswith("_of_chosen") else _function(scoring)(logits)
     chosen_by = _masked(scores if correction is None else scores + correction, attributes)
     ids = _largest(chosen_by, attributes["top_k"])
     shares = shares_of(logits, ids, scoring) * attributes["scale"]
-    return ids.astype(np.int32), shares.astype(np.float32), logits.astype(np.float32)
+    tally = _tally(ids, weight.shape[1], attributes["local_experts"])
+    return ids.astype(np.int32), shares.astype(np.float32), logits.astype(np.float32), tally
+
+
+def _tally(ids: NDArray, experts: int, local: int) -> NDArray:
+    """Choices of the first ``local`` experts; how many of these were chosen; one step; choices of the busiest rank."""
+    choices = np.bincount(ids.reshape(-1), minlength=experts)
+    of_ranks = np.add.reduceat(choices, np.arange(0, experts, local))
+    return np.array([*choices[:local], np.count_nonzero(choices[:local]), 1, of_ranks.max()], np.int64)
 
 
 def shares_of(logits: NDArray, ids: NDArray, scoring: str) -> NDArray:
@@ -35,7 +46,8 @@ def _function(scoring: str) -> Any:
 
 def _masked(scores: NDArray, attributes: Mapping[str, Any]) -> NDArray:
     """``scores``, minus infinity for experts of groups that are left out."""
-    groups = scores.reshape(len(scores), attributes["num_groups"], -1)
+    num_groups = attributes["num_groups"]
+    groups = scores.reshape(len(scores), num_groups, scores.shape[-1] // num_groups)
     totals = np.sort(groups, axis=-1)[..., -attributes["num_best"] :].sum(-1)
     is_kept = np.zeros(totals.shape, bool)
     np.put_along_axis(is_kept, _largest(totals, attributes["top_groups"]), True, axis=-1)

@@ -80,17 +80,6 @@ def test_latents_are_not_rounded_to_eight_bits(tmp_path: Path) -> None:
         build_engine(tmp_path / "checkpoint", tmp_path / "rounded", **options)
 
 
-@pytest.mark.parametrize("family", ["deepseek_v2", "deepseek_v3"])
-def test_gpus_have_no_kernels_for_latents_yet(family: str, tmp_path: Path) -> None:
-    extents = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 48, "q_lora_rank": 24}
-    extents |= {"kv_lora_rank": 24, "qk_nope_head_dim": 16, "v_head_dim": 16}
-    extents |= {"num_attention_heads": 4, "num_key_value_heads": 4}
-    save_tiny_model(family, tmp_path / "model", **extents)
-    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
-    with pytest.raises(BuildError, match=r"layers\.0\.attention.*: GPU kernels do not attend to latents yet"):
-        build_engine(tmp_path / "checkpoint", tmp_path / "engine", target="sm_90", **TINY_LIMITS)
-
-
 def test_latents_of_a_checkpoint_in_fp8(tmp_path: Path) -> None:
     """As DeepSeek-V3 is published: what multiplies latents is expanded, the other matrices keep their tiles."""
     model = write_quantized(tiny_model("deepseek_v3"), tmp_path / "model", LAYOUTS["fp8 in tiles"])

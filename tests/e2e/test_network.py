@@ -68,6 +68,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 _FACTORS = {"short_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0], "long_factor": [1.2, 2.0, 3.0, 4.0, 9.0, 20.0]}
 CASES |= {
     "llama4": ("llama4", {}),
+    "llama4-of-chunks": ("llama4", {"attention_chunk_size": 8, "floor_scale": 5, "attn_scale": 0.7}),
     "llama4-of-two-unnormed-biased": (
         "llama4",
         {

@@ -52,6 +52,8 @@ void check_global(const void* pointer, u64 bytes, const char* what);
 void meet(const char* what, void* mine, void (*act)(void* const* lanes));
 // Others may run now, for a while.
 void pause();
+// In a loop that waits for another thread of this GPU: time passes.
+void look();
 // How often the machine has let a warp go on: its clock.
 u64 turns_so_far();
 

@@ -197,6 +197,10 @@ inline void st_release_sys_global_s32(u64 address, u32 value) {
   store_words(global(address), &value, 1, "st.release.sys");
 }
 inline void ld_acquire_sys_global_s32(u32& to, u64 address) { load_words(&to, global(address), 1, "ld.acquire.sys"); }
+inline void ld_acquire_gpu_global_u32(u32& to, u64 address) {
+  look();
+  to = *static_cast<const u32*>(global(address));
+}
 
 // ---- copies
 

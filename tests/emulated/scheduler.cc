@@ -46,7 +46,9 @@ void queue(Warp& warp) {
 
 void step() {
   ++machine->turns;
-  if (!machine->copies.empty() && (machine->ready.empty() || machine->chance(machine->eagerness))) land_any();
+  const bool waits = machine->ready.empty() || machine->looks;
+  machine->looks = false;
+  if (!machine->copies.empty() && (waits || machine->chance(machine->eagerness))) land_any();
   if (machine->ready.empty()) return;
   const std::size_t at = machine->pick(machine->ready.size());
   Warp& warp = *machine->ready[at];
@@ -102,6 +104,11 @@ void meet(const char* what, void* mine, void (*act)(void* const*)) {
 void pause() {
   constexpr int kTurns[] = {0, 0, 1, 5, 40};
   for (int turns = kTurns[machine->pick(std::size(kTurns))]; turns > 0; --turns) switch_to_scheduler();
+}
+
+void look() {
+  machine->looks = true;
+  switch_to_scheduler();
 }
 
 u64 turns_so_far() { return machine->turns; }

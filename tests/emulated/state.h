@@ -117,7 +117,8 @@ struct Machine {
   std::vector<Stream> streams;
   std::mt19937_64 random;
   u64 turns = 0;
-  double eagerness;  // how likely something under way gets done at a step
+  double eagerness;    // how likely something under way gets done at a step
+  bool looks = false;  // whether a thread waits by looking again, so that copies must not wait until none is ready
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<Warp*> ready;
   std::vector<BulkCopy> copies;

@@ -104,6 +104,7 @@ FORMS = [
     Form("uint4", 32, "float16", offsets=True),
     Form("float8_e4m3fn", 64, "float32"),
     Form("float4_e2m1fn", 32, "bfloat16"),
+    Form("int8", 32, "float16", offsets=True),
 ]
 
 

@@ -7,7 +7,7 @@ from tests.emulated.emulator import Emulator
 from tests.gpu.kernels import ModelShape
 from tests.gpu.memory import NAMES
 from tests.gpu.qkv_checks import check_qkv
-from tests.gpu.quantized_checks import check_dequantize, check_streamed
+from tests.gpu.quantized_checks import check_codes, check_dequantize, check_streamed
 from tests.gpu.weights import Form
 from trtllm_lite.plugins.cuda.split import SplitConfig
 from trtllm_lite.plugins.cuda.stream import StreamConfig
@@ -22,6 +22,8 @@ FORMS = [
     Form("uint4", 64, "float32", offsets=True),
     Form("float8_e4m3fn", 64, "float32"),
     Form("float4_e2m1fn", 32, "bfloat16"),
+    Form("int8", 32, "float16"),
+    Form("int8", 64, "float32", offsets=True),
 ]
 
 
@@ -39,6 +41,14 @@ def test_streamed(form: Form, tokens: int, rows: int) -> None:
     dtype = torch.float16 if tokens == 1 else torch.bfloat16
     more = {"bias": True, "residual": True, "device": SMALL, "machine": Emulator()}
     check_streamed(form, 56, 320, tokens, rows, dtype, config=config_of(form, 128, 1), **more)
+
+
+@pytest.mark.parametrize("stream_x", [False, True])
+@pytest.mark.parametrize("form", [Form("float8_e4m3fn", 512), Form("int4", 128)], ids=str)
+def test_one_warp_copies_long_rows(form: Form, stream_x: bool) -> None:
+    stage_k, device = 1024 * 8 // weight_form_of(form).weight_bits, Device("sm_90a", 96 * 1024)
+    config = config_of(form, stage_k, 1, stream_x)
+    check_streamed(form, 40, 2560, 2, 2, torch.bfloat16, config=config, device=device, machine=Emulator())
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -89,6 +99,12 @@ def test_blocks_of_a_cluster_may_share_rows_of_heads(form: Form | torch.dtype, r
 def test_gated(form: Form) -> None:
     how = {"config": config_of(form, 128, 1), "device": SMALL, "machine": Emulator()}
     check_streamed(form, 24, 192, 2, 2, torch.bfloat16, gated=True, norm=True, **how)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float4_e2m1fn"])
+def test_every_code_is_widened_exactly(name: str, dtype: torch.dtype) -> None:
+    check_codes(name, dtype, Emulator())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

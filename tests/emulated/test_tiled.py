@@ -25,7 +25,18 @@ def test_bytes(kind: torch.dtype) -> None:
     byte_checks.check_tiled(kind, TileConfig(64, 96, 1, 1, 1, ""), 104, 192, 37, 64, torch.float16, **how)
 
 
-@pytest.mark.parametrize("form", [Form("int8"), INT4, Form("uint4", 32, "float16", offsets=True)], ids=str)
+FORMS = [
+    Form("int8"),
+    INT4,
+    Form("uint4", 32, "float16", offsets=True),
+    Form("float8_e4m3fn", 64, "bfloat16"),
+    Form("float4_e2m1fn", 64, "float32"),
+    Form("int8", 32, "float16"),
+    Form("int8", 64, "bfloat16", offsets=True),
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
 def test_widened(form: Form) -> None:
     machine = Emulator(num_sms=4)
     config = TileConfig(64, 48, 1, 2, 1, "")
@@ -71,7 +82,7 @@ def test_qkv_of_a_part_of_each_head(head_dim: int, rotary_dim: int) -> None:
     check_qkv(_shape(3, 1, head_dim), config, 19, 64, dtype, dtype, rotary_dim=rotary_dim, machine=Emulator())
 
 
-@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.int8, Form("int8"), INT4], ids=str)
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.int8, Form("int8"), INT4, FORMS[3]], ids=str)
 @pytest.mark.parametrize("cache_dtype", [None, torch.float8_e4m3fn, torch.int8], ids=str)
 def test_qkv_of_other_weights(kind: WeightKind, cache_dtype: torch.dtype | None) -> None:
     shape = _shape(4, 2, 64 if cache_dtype is None else 128, bias=cache_dtype is not None)

@@ -33,6 +33,7 @@ FORMS = {
     "fp8": Form("float8_e4m3fn", 128, "float32"),
     "fp8_rows": Form("float8_e4m3fn", 64, "float32"),
     "mxfp4": Form("float4_e2m1fn", 32, "bfloat16"),
+    "int8": Form("int8", 32, "float16"),
     "int4": Form("int4", 64, "bfloat16"),
 }
 
@@ -55,7 +56,7 @@ def random_bytes(form: Form, memory: Memory, name: str, *shape: int) -> WeightBu
     stored = torch.empty(prod(shape) * bits // 8, device="cuda", dtype=torch.uint8)
     memory.tensors[weight] = stored.random_(0, 256)
     blocks = (*shape[:-1], shape[-1] // form.block)
-    scale = Buffer(f"{name}.scale", form.number, blocks)
+    scale = Buffer(f"{name}.scale", form.number, blocks, layout="rows8")
     memory.tensors[scale] = torch.full(blocks, 1e-3, device="cuda", dtype=getattr(torch, form.number))
     return WeightBuffers(weight, scale)
 
@@ -77,7 +78,7 @@ def layer(shape: str, form: Form, rows: int, max_rows: int, streamed: bool) -> L
 
     x, y = memory("x", room(max_rows, width)), memory("y", room(max_rows, width))
     of_scores, num_rows, choice = memory("scores", scores), symbol("rows"), mixture.choice
-    last = router.Scores(of_scores, num_rows, max_rows, choice, router.Scoring("normalized_softmax"))
+    last = router.Scores(of_scores, num_rows, max_rows, choice, router.Scoring("normalized_softmax"), lists.tally)
     if streamed:
         hidden = memory("hidden", room(max_rows, top_k, inner))
         first, second = streaming(mixture, DTYPE, H200, form_of(gate_up))

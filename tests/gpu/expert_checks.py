@@ -23,11 +23,13 @@ from trtllm_lite.plugins.cuda.stream import Streaming
 from trtllm_lite.plugins.cuda.weight_form import WeightForm, form_of
 from trtllm_lite.plugins.grouped_gated_linear import cuda as gated
 from trtllm_lite.plugins.grouped_linear import cuda as summed
-from trtllm_lite.plugins.launch import Buffer, Device, WeightBuffers, symbol
+from trtllm_lite.plugins.launch import Buffer, Device, Extent, WeightBuffers, symbol
 from trtllm_lite.plugins.router import cuda as router
 from trtllm_lite.plugins.router.reference import reference
 
 EPSILON = 1e-5
+TALLY_PLACES = 3  # of router/tally.cuh
+SPARE = 48
 _MOE_TP_SIZE = 2
 _MOST_FIXED_ROWS = 4  # kMostFixedTokens of cuda/fixed_rows.cuh
 _ACTIVATIONS = {False: "silu", True: "swiglu_oai"}
@@ -69,7 +71,8 @@ class Mixture:
     def attributes(self) -> dict[str, Any]:
         """Those of Router."""
         groups = dict(zip(("num_groups", "top_groups", "num_best"), self.groups, strict=True))
-        return {"top_k": self.top_k, "scoring": self.scoring, "scale": self.scale, **groups}
+        local = {"local_experts": self.experts, "moe_tp_size": 1}
+        return {"top_k": self.top_k, "scoring": self.scoring, "scale": self.scale, **groups, **local}
 
     @property
     def choice(self) -> ExpertChoice:
@@ -100,7 +103,8 @@ class Lists:
         self.shares = memory("shares", torch.full((rows, top_k), POISON, device=device))
         self.chosen = new("chosen", mixture.choice.chosen_ints(min(rows, MOST_LISTED_ROWS)))
         self.groups, self.first = new("groups", mixture.choice.groups_ints(rows)), new("first", experts)
-        self.counts = new("counts", experts + 1, fill=0)
+        self.counts = new("counts", mixture.choice.count_ints, fill=0)
+        self.tally = memory("tally", torch.zeros(experts + TALLY_PLACES, device=device, dtype=torch.int64))
 
     @property
     def places(self) -> tuple[Buffer, Buffer, Buffer]:
@@ -122,30 +126,42 @@ def expected_choice(
     both = terms.reshape(len(scores), 2, mixture.experts).sum(1)
     identity = np.eye(mixture.experts)
     added = (None if values is None else values.double().cpu().numpy() for values in (correction, bias))
-    ids, shares, _ = reference((both.cpu().numpy(), identity, *added), mixture.attributes)
+    ids, shares, *_ = reference((both.cpu().numpy(), identity, *added), mixture.attributes)
     return torch.from_numpy(ids).long().to(scores.device), torch.from_numpy(shares).double().to(scores.device)
 
 
 def check_router(
     mixture: Mixture, rows: int, *, streamed: bool, machine: Machine, biased: bool = False, corrected: bool = False
 ) -> None:
-    """Two steps, so that what the first leaves behind would show.
+    """Two steps, so that what the first leaves behind would show; the last quarter of the rows is padding.
 
     Many scores are equal; of ``corrected`` ones no two sums of what experts are chosen by.
     """
     bias = torch.randint(-4, 5, (mixture.experts,), device=machine.device) / 2 if biased else None
     correction = torch.randn(mixture.experts, device=machine.device) / 8 if corrected else None
     memory = Memory()
-    lists = Lists(mixture, memory, machine.device)
+    lists, tally = Lists(mixture, memory, machine.device), 0
+    slots = torch.full((rows,), SPARE - 1, device=machine.device, dtype=torch.int32)
+    slots[rows - rows // 4 :] = SPARE
     for _ in range(2):
         scores = random_scores(mixture, rows, machine.device)
-        choose(mixture, memory, lists, scores, streamed, machine, bias, correction)
+        choose(mixture, memory, lists, scores, streamed, machine, bias, correction, slots)
         ids, shares = expected_choice(mixture, scores, bias, correction)
-        ids = mixture.here(ids)
+        tally = tally + _expected_tally(mixture, ids[slots < SPARE].cpu())
+        ids = torch.where(slots[:, None] < SPARE, mixture.here(ids), -1)
+        assert torch.equal(memory.tensors[lists.tally].cpu(), tally)
         assert torch.equal(memory.tensors[lists.ids][:rows].long(), ids)
         torch.testing.assert_close(memory.tensors[lists.shares][:rows].double(), shares, rtol=1e-5, atol=1e-7)
         check = _check_chosen if streamed else _check_sorted
         check(mixture, memory, lists, ids.cpu())
+
+
+def _expected_tally(mixture: Mixture, ids: torch.Tensor) -> torch.Tensor:
+    """What a step of such choices adds to the rank's tally."""
+    of_all = torch.bincount(ids.flatten(), minlength=mixture.experts)
+    runs = of_all.reshape(-1, mixture.local)
+    own = runs[mixture.rank // _MOE_TP_SIZE if mixture.of_rank else 0]
+    return torch.cat([own, torch.tensor([int((own > 0).sum()), 1, int(runs.sum(1).max())])])
 
 
 def choose(
@@ -157,12 +173,14 @@ def choose(
     machine: Machine,
     bias: torch.Tensor | None = None,
     correction: torch.Tensor | None = None,
+    padding: torch.Tensor | None = None,
 ) -> None:
-    """Launch the kernel that chooses."""
+    """Launch the kernel that chooses; rows whose ``padding`` is SPARE or more are none."""
     added = (memory.optional("bias", bias), memory.optional("correction", correction))
     ranks, rows = memory.optional("ranks", mixture.ranks(machine.device)), symbol("rows")
     of_rows = (memory("scores", scores), rows, mixture.max_rows, mixture.choice, mixture.routing)
-    how = router.Scores(*of_rows, *added, ranks)
+    left_out = None if padding is None else (memory("cache slots", padding), Extent(SPARE))
+    how = router.Scores(*of_rows, lists.tally, *added, ranks, left_out)
     if streamed:
         launch = router.choose(lists.ids, lists.shares, lists.chosen, how)
     else:
@@ -260,7 +278,8 @@ def check_experts(
     result = memory.tensors[y]
     assert torch.isnan(result[rows:]).all(), "a row past the last is written"
     # Rows that become whole numbers, a few beside weights of 4 bits with scales alone, have no NaN.
-    has_nan = form is None or form.offsets or mixture.max_rows > _MOST_FIXED_ROWS
+    is_integer = form is not None and form.dtype in ("int4", "uint4")
+    has_nan = not is_integer or form.offsets or mixture.max_rows > _MOST_FIXED_ROWS
     if has_nan and bool((mixture.here(expected_choice(mixture, scores)[0])[-1] >= 0).any()):
         assert torch.isnan(result[rows - 1]).all(), "a row of NaN is lost"
     rounded = torch.uint8 if dtype == torch.bfloat16 else dtype  # features are rounded, and so are their shares

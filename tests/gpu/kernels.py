@@ -7,7 +7,6 @@ import torch
 from tests.gpu.device import GPU, Machine
 from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
 
-STREAM_THREADS = 288
 WHOLE_SM_BYTES = 227 * 1024
 IN_FLIGHT_BYTES = 72 * 1024
 
@@ -25,6 +24,11 @@ class StreamConfig:
     stream_x: bool = False
     shared_bytes: int = WHOLE_SM_BYTES
     in_flight_bytes: int = IN_FLIGHT_BYTES
+
+    @property
+    def threads(self) -> int:
+        """Two warps copy rows of less than 1 KB."""
+        return 320 if self.stage_k * 2 < 1024 else 288
 
 
 def stream_config(in_features: int, tokens: int) -> StreamConfig:
@@ -75,7 +79,7 @@ class Linear:
         flags = {"TL_NORM": norm, "TL_BIAS": bias, "TL_RESIDUAL": residual, "TL_FLOAT_OUT": float_out}
         flags |= {"TL_ACTIVATION": False, "TL_ROWS_ON": False}
         defines.update({name: int(value) for name, value in flags.items()})
-        self.kernel = machine.kernel("linear/cuda.cuh", "linear", STREAM_THREADS, config.shared_bytes, defines)
+        self.kernel = machine.kernel("linear/cuda.cuh", "linear", config.threads, config.shared_bytes, defines)
         tiles = -(-out // (16 * config.tiles_per_stage))
         self.grid = min(machine.num_sms, tiles)
 
@@ -115,7 +119,7 @@ class GatedLinear:
         flags["TL_ADDED"] = 0
         defines = _stream_defines(out, in_features, tokens, dtype, config) | flags
         source, shared_bytes = "gated_linear/cuda.cuh", config.shared_bytes
-        self.kernel = machine.kernel(source, "gated_linear", STREAM_THREADS, shared_bytes, defines)
+        self.kernel = machine.kernel(source, "gated_linear", config.threads, shared_bytes, defines)
         self.grid = min(machine.num_sms, -(-out // (8 * config.tiles_per_stage)))
 
     def __call__(
@@ -190,7 +194,7 @@ class QkvLinear:
             "TL_CACHE_TYPE": {None: 0, torch.float8_e4m3fn: 1, torch.int8: 2}[cache_dtype],
         }
         shared_bytes = config.shared_bytes
-        self.kernel = machine.kernel("paged_attention/qkv.cuh", "qkv_linear", STREAM_THREADS, shared_bytes, defines)
+        self.kernel = machine.kernel("paged_attention/qkv.cuh", "qkv_linear", config.threads, shared_bytes, defines)
         self.grid = min(machine.num_sms, -(-shape.qkv_features // (16 * config.tiles_per_stage)))
 
     def __call__(

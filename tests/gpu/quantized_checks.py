@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import ml_dtypes
+import numpy as np
 import torch
 
 from tests.gpu.checks import POISON, assert_close
@@ -12,10 +14,11 @@ from tests.gpu.weights import Form, random_weight
 from trtllm_lite.plugins.cuda.split import SplitConfig
 from trtllm_lite.plugins.cuda.stream import StreamConfig, Streaming, few_rows_config
 from trtllm_lite.plugins.cuda.tiles import TileConfig, Tiling
-from trtllm_lite.plugins.cuda.weight_form import form_of
+from trtllm_lite.plugins.cuda.weight_form import BLOCK_FORMS, form_of
 from trtllm_lite.plugins.gated_linear import cuda as gated_linear
-from trtllm_lite.plugins.launch import Device, Extent, symbol
+from trtllm_lite.plugins.launch import Buffer, Device, Extent, WeightBuffers, symbol
 from trtllm_lite.plugins.linear import cuda as linear
+from trtllm_lite.plugins.packing import pack
 
 EPSILON = 1e-5
 
@@ -104,6 +107,20 @@ def check_dequantize(form: Form, rows: int, in_features: int, dtype: torch.dtype
     memory, to = Memory(weight.tensors), torch.full((rows, in_features), POISON, device=machine.device, dtype=dtype)
     memory.run(linear.dequantize(memory("to", to), weight.buffers), rows, machine)
     assert_close(to, weight.meant)
+
+
+def check_codes(name: str, dtype: torch.dtype, machine: Machine = GPU) -> None:
+    """Kernels make of every number of a floating-point type, each in every place of a word, what ml_dtypes does."""
+    kind, form = np.dtype(getattr(ml_dtypes, name)), BLOCK_FORMS[name]
+    codes = np.arange(1 << form.weight_bits, dtype=np.uint8).view(kind)
+    values = np.where(np.isnan(codes.astype(np.float32)), 0, codes.astype(np.float32)).astype(kind)
+    matrix = np.stack([np.roll(np.resize(values, 512), by) for by in range(8)])
+    weight, scale = Buffer("weight", name, matrix.shape), Buffer("scale", "float32", (8, 16), layout="rows8")
+    stored = torch.from_numpy(pack(matrix, form.layout).view(np.uint8)).to(machine.device)
+    memory = Memory({weight: stored, scale: torch.ones(1, 16, 8, device=machine.device)})
+    to = torch.full(matrix.shape, POISON, device=machine.device, dtype=dtype)
+    memory.run(linear.dequantize(memory("to", to), WeightBuffers(weight, scale)), 8, machine)
+    assert torch.equal(to.cpu().float(), torch.from_numpy(matrix.astype(np.float32)))
 
 
 def _product(

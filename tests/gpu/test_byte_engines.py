@@ -11,7 +11,7 @@ from transformers import DynamicCache
 
 from tests.gpu.test_engine import LIMITS, SHAPE, Case, check_logits, make_case, prompts
 from tests.models import quantize_linear_layers, tiny_model
-from tests.quantized_writer import LAYOUTS, write_quantized
+from tests.quantized_writer import LAYOUTS, write_mxfp4_experts, write_quantized
 from tests.tolerances import BYTE_TOLERANCES
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
@@ -91,3 +91,21 @@ def test_quantized_checkpoints(kind: str, tmp_path: Path) -> None:
     case = Case("bfloat16", ModelRunner.from_dir(tmp_path / "engine"), model.float())
     for batch_size in (20, 9, 1):
         check_logits(case, prompts()[:batch_size], BYTE_TOLERANCES)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("layout", ["fp8 in tiles", "modelopt mxfp4", "gptq 8 bits", "mxfp4 of gpt-oss"])
+def test_experts_stay_as_they_are_stored(layout: str, dtype: str, tmp_path: Path) -> None:
+    """And so do other matrices whose activations are not rounded."""
+    if layout in LAYOUTS:
+        sizes = {**SHAPE, "hidden_size": 128, "moe_intermediate_size": 256, "head_dim": 32}
+        model = write_quantized(tiny_model("qwen3_moe", **sizes), tmp_path / "model", LAYOUTS[layout])
+    else:
+        sizes = {**SHAPE, "hidden_size": 128, "intermediate_size": 192, "head_dim": 32}
+        model = write_mxfp4_experts(tiny_model("gpt_oss", **sizes), tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype)
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", **LIMITS, target="sm_90")
+    case = Case(dtype, ModelRunner.from_dir(tmp_path / "engine"), model.float())
+    assert not case.runner.session.manifest.expansions
+    for batch_size in (20, 9, 1):
+        check_logits(case, prompts()[:batch_size])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.models import GPU_MOE_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
+from tests.models import MOE_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.timing_caches import save_tiles_first
 from tests.tolerances import GPU_TOLERANCES, OTHER_EXPERTS_TOLERANCES, Tolerance, assert_close, is_close
 from trtllm_lite.builder import build_engine
@@ -21,9 +21,15 @@ from trtllm_lite.runtime import ModelRunner
 SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
 WITHOUT_HEAD_DIM = (
     *("phi3", "cohere", "starcoder2", "smollm3", "granite", "olmo2", "olmo3", "gpt_neox", "olmoe", "qwen2_moe"),
-    "granitemoe",
+    *("granitemoe", "deepseek_v2", "deepseek_v3"),
 )
+_LATENTS: dict[str, Any] = {  # all experts are chosen, so that rounding changes no choice
+    **{"num_key_value_heads": 4, "kv_lora_rank": 128, "qk_nope_head_dim": 16, "qk_rope_head_dim": 64},
+    **{"v_head_dim": 16, "moe_intermediate_size": 48, "n_routed_experts": 4, "num_experts_per_tok": 4},
+}
 EXPERT_SHAPES: dict[str, dict[str, Any]] = {
+    "deepseek_v2": _LATENTS,
+    "deepseek_v3": {**_LATENTS, "q_lora_rank": 24, "n_group": 2, "topk_group": 2},
     "granitemoe": {"shared_intermediate_size": 80},
     "llama4": {"intermediate_size": 48, "intermediate_size_mlp": 80},
     "qwen2_moe": {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80},
@@ -91,7 +97,7 @@ def make_case(
 
 
 DTYPES = ("bfloat16", "float16")
-FAMILIES = (*NETWORK_FAMILIES, *GPU_MOE_FAMILIES)
+FAMILIES = (*NETWORK_FAMILIES, *MOE_FAMILIES)
 KINDS = [(family, dtype, tiled) for family in FAMILIES for dtype in DTYPES for tiled in (False, True)]
 KIND_IDS = [f"{family}-{dtype}-{'tiled' if tiled else 'guessed'}" for family, dtype, tiled in KINDS]
 

@@ -76,6 +76,27 @@ def test_tiled(shape: str, max_rows: int, rows: int) -> None:
 FORMS = [Form("int4", 128, "bfloat16"), Form("uint4", 32, "float16", offsets=True)]
 
 
+# Shapes of Qwen3-30B-A3B and gpt-oss with fewer experts.
+FLOATS = {
+    "fp8": ((16, 8, 2048, 768), Form("float8_e4m3fn", 128, "float32")),
+    "fp8 rows": ((64, 8, 1024, 512), Form("float8_e4m3fn", 512, "bfloat16")),
+    "mxfp4": ((16, 8, 2048, 768), Form("float4_e2m1fn", 32, "bfloat16")),
+    "gpt-oss": ((8, 4, 2880, 2880), Form("float4_e2m1fn", 32, "bfloat16")),
+    "q8_0": ((16, 8, 2048, 768), Form("int8", 32, "float16")),
+    "gpt-oss fp8": ((8, 4, 2880, 2880), Form("float8_e4m3fn", 64, "float32")),
+}
+STEPS = [(1, 1), (4, 3), (8, 8), (16, 16), (64, 37), (256, 256), (1000, 513)]
+
+
+@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize(("max_rows", "rows"), STEPS)
+def test_floats(name: str, max_rows: int, rows: int) -> None:
+    shape, form = FLOATS[name]
+    dtype = torch.float16 if max_rows in (8, 256) else torch.bfloat16
+    mixture, how = Mixture(*shape, max_rows), {"norm": max_rows == 4, "residual": max_rows == 8}
+    check_experts(mixture, rows, dtype, streamed=max_rows <= 16, form=form, machine=GPU, **how)
+
+
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize(("max_rows", "rows"), [(2, 2), (16, 9), (64, 37), (1000, 513)])
 def test_four_bits(form: Form, max_rows: int, rows: int) -> None:

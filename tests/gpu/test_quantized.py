@@ -1,10 +1,10 @@
-"""Kernels of int8 and 4-bit weights: odd sizes, every epilogue, blocks and their numbers, poisoned outputs."""
+"""Kernels of 8-bit and 4-bit weights: odd sizes, every epilogue, blocks and their numbers, poisoned outputs."""
 
 import pytest
 import torch
 
 from tests.gpu.launches import H200
-from tests.gpu.quantized_checks import check_dequantize, check_streamed, check_tiled
+from tests.gpu.quantized_checks import check_codes, check_dequantize, check_streamed, check_tiled
 from tests.gpu.weights import Form
 from trtllm_lite.plugins.cuda.tiles import TILED_ARCH, TileConfig, tile_configs
 from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
@@ -17,9 +17,14 @@ FORMS = {
     "gguf": Form("uint4", 32, "float32", offsets=True),
     "short": Form("int4", 64, "bfloat16"),
     "long": Form("int4", 512, "float16", offsets=True),
+    "fp8": Form("float8_e4m3fn", 128),
+    "fp8 rows": Form("float8_e4m3fn", 512, "bfloat16"),
+    "mxfp4": Form("float4_e2m1fn", 32, "bfloat16"),
+    "q8_0": Form("int8", 32, "float16"),
+    "q5_1": Form("int8", 32, "float32", offsets=True),
 }
 BUCKETS = [(1, 1), (2, 2), (4, 3), (8, 7), (16, 9), (16, 16)]
-SMALL_BLOCKS = ["int8", "gguf", "short"]
+SMALL_BLOCKS = ["int8", "gguf", "short", "mxfp4"]
 sm_90a = pytest.mark.skipif(
     torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0), reason=f"tiles are for {TILED_ARCH}"
 )
@@ -90,6 +95,12 @@ def test_tiled_gated(name: str, rows: int, capacity: int) -> None:
     for out, in_features in ((200, 1536), (14336, 4096)):
         for config in tile_configs(out, in_features, kernel_form(form), capacity, True, H200)[:2]:
             check_tiled(form, config, out, in_features, rows, capacity, torch.bfloat16, gated=True)
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float4_e2m1fn"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_every_code_is_widened_exactly(name: str, dtype: torch.dtype) -> None:
+    check_codes(name, dtype)
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from trtllm_lite.plugins.cuda.weight_form import weight_form
+from trtllm_lite.plugins.cuda.weight_form import BLOCK_FORMS
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers
 from trtllm_lite.plugins.packing import pack
 
@@ -59,13 +59,14 @@ def random_weight(form: Form, *shape: int, device: str) -> RandomWeight:
     points = torch.rand(blocks) * (high - low) + low
     points = points.round() if form.zero_points else points
     offset = (-points * scale.float()).to(_NUMBERS[form.number]) if form.offsets else None
-    packed = pack(values.numpy().astype(_NUMPY[form.dtype]), weight_form(form.dtype).layout)
+    packed = pack(values.numpy().astype(_NUMPY[form.dtype]), BLOCK_FORMS[form.dtype].layout)
     stored = torch.from_numpy(packed.view(np.uint8))
     buffers, tensors = [Buffer("weight", form.dtype, shape)], [stored]
     for name, numbers in (("weight_scale", scale), ("weight_offset", offset)):
         if numbers is None:
             continue
-        buffers.append(Buffer(name, form.number, blocks if form.block else shape[:-1]))
+        layout = "rows8" if form.block else "row_major"
+        buffers.append(Buffer(name, form.number, blocks if form.block else shape[:-1], layout=layout))
         tensors.append(_rows8(numbers) if form.block else numbers.squeeze(-1))
     wide = values.double().reshape(*blocks, -1) * scale.double()[..., None]
     meant = (wide if offset is None else wide + offset.double()[..., None]).reshape(shape)

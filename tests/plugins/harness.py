@@ -18,6 +18,7 @@ ISAS_OF_BFLOAT16 = ("amx",)
 NOT_BFLOAT16 = (np.float32, np.float16)
 # These weights in blocks of so many elements or less are multiplied with activations in fixed point there.
 OF_FIXED_POINT, MAX_FIXED_BLOCK = (ml_dtypes.int4, ml_dtypes.uint4), 128
+_FIRST_VALUES = {"float32": (np.nan, np.float32), "int32": (-1, np.int32), "int64": (0, np.int64)}
 WEIGHT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -60,8 +61,8 @@ def run(
 ) -> dict[str, np.ndarray]:
     """Outputs by name. ``layout`` packs the weight and its scales; ``without`` names optional outputs to leave out.
 
-    Outputs start as NaN, or as -1 of integers; aliased outputs are
-    copies of their inputs, updated in place.
+    Outputs start as NaN, or as -1 of integers, or as 0 of what is kept between steps; aliased outputs are copies of
+    their inputs, updated in place.
     """
     schema = all_schemas()[op]
     attributes = dict(attributes or {})
@@ -76,8 +77,7 @@ def run(
         if argument.alias:
             outputs[argument.name] = arrays[schema.input_index(argument.alias)]
         elif argument.name not in without:
-            is_integer = argument.dtypes == ("int32",)
-            outputs[argument.name] = np.full(shape, -1, np.int32) if is_integer else np.full(shape, np.nan, np.float32)
+            outputs[argument.name] = np.full(shape, *_FIRST_VALUES[argument.dtypes[0]])
     stored, layouts = packed(op, arrays, layout)
     _testing.run_kernel(
         op,
@@ -140,6 +140,7 @@ def _output_shapes(op: str, inputs: Sequence[np.ndarray | None], attributes: Map
         bound["y_features"] = bound["num_heads"] * bound["value_dim"]
     if op == "Router":
         bound["chosen"] = int(attributes["top_k"])
+        bound["tallied"] = int(attributes["local_experts"]) + 3
     if op == "RaggedAttention":
         bound["y_features"] = int(attributes["num_heads"] * attributes["head_dim"])
     if "num_seqs_plus_1" in bound:

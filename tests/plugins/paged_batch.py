@@ -17,6 +17,9 @@ class AttentionShape:
     head_dim: int = 64
     tokens_per_block: int = 32
     window: int = 0
+    chunked: bool = False
+    floor_scale: int = 0
+    attn_scale: float = 0.0
     first_position: int = 0
     softcap: float = 0.0
     with_norm: bool = False
@@ -34,6 +37,9 @@ class AttentionShape:
             "num_heads": self.num_heads,
             "scale": self.head_dim**-0.5,
             "window": self.window,
+            "chunked": int(self.chunked),
+            "floor_scale": self.floor_scale,
+            "attn_scale": self.attn_scale,
             "first_position": self.first_position,
             "cache_group": self.cache_group,
             "softcap": self.softcap,

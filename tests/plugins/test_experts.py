@@ -19,6 +19,11 @@ BYTES = {"int8": np.int8, "fp8": ml_dtypes.float8_e4m3fn}
 ROUTINGS = ((1, 1, 1), (1, 7, 3), (17, 5, 5), (33, 130, 8))
 
 
+def _own(experts: int) -> dict[str, int]:
+    """Attributes of Router where the rank has all experts."""
+    return {"local_experts": experts, "moe_tp_size": 1}
+
+
 def _choices(rows: int, experts: int, top_k: int) -> np.ndarray:
     """Experts of each row, each at most once."""
     rng = np.random.default_rng([rows, experts])
@@ -32,7 +37,8 @@ def _weight(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def _route(x: np.ndarray, weight: np.ndarray, top_k: int, scoring: str, isa: str) -> tuple[np.ndarray, np.ndarray]:
-    made = run("Router", [x, weight, None], {"top_k": top_k, "scoring": scoring, **NO_GROUPS}, isa=isa)
+    attributes = {"top_k": top_k, "scoring": scoring, **NO_GROUPS, **_own(weight.shape[1])}
+    made = run("Router", [x, weight, None], attributes, isa=isa)
     return made["ids"], made["shares"]
 
 
@@ -42,7 +48,7 @@ def test_router_matches_reference(isa: str, rows: int, experts: int, top_k: int,
     rng = np.random.default_rng([rows, experts, top_k])
     x, weight = rng.standard_normal((rows, 67), np.float32), rng.standard_normal((67, experts), np.float32) / 4
     ids, shares = _route(x, weight, top_k, scoring, isa)
-    expected = reference("Router", [x, weight], {"scoring": scoring, "top_k": top_k, **NO_GROUPS})
+    expected = reference("Router", [x, weight], {"scoring": scoring, "top_k": top_k, **NO_GROUPS, **_own(experts)})
     np.testing.assert_array_equal(ids, expected["ids"])
     assert_close(shares, expected["shares"])
 
@@ -50,7 +56,7 @@ def test_router_matches_reference(isa: str, rows: int, experts: int, top_k: int,
 def test_a_bias_of_scores_chooses_and_counts(isa: str) -> None:
     rng = np.random.default_rng(5)
     x, weight = rng.standard_normal((9, 67), np.float32), rng.standard_normal((67, 21), np.float32) / 8
-    attributes = {"scoring": "softmax_of_chosen", "top_k": 4, **NO_GROUPS}
+    attributes = {"scoring": "softmax_of_chosen", "top_k": 4, **NO_GROUPS, **_own(21)}
     inputs = [x, weight, None, 3 * rng.standard_normal(21, np.float32)]
     actual, expected = run("Router", inputs, attributes, isa=isa), reference("Router", inputs, attributes)
     np.testing.assert_array_equal(actual["ids"], expected["ids"])
@@ -65,7 +71,7 @@ def test_experts_are_of_the_best_groups(isa: str, scoring: str, groups: tuple[in
     correction = rng.standard_normal(64).astype(np.float32)
     num_groups, top_groups, num_best = groups
     attributes = {"top_k": 6, "scoring": scoring, "scale": 2.5}
-    attributes |= {"num_groups": num_groups, "top_groups": top_groups, "num_best": num_best}
+    attributes |= {"num_groups": num_groups, "top_groups": top_groups, "num_best": num_best, **_own(64)}
     made = run("Router", [x, weight, correction], attributes, isa=isa)
     expected = reference("Router", [x, weight, correction], attributes)
     np.testing.assert_array_equal(made["ids"], expected["ids"])
@@ -76,6 +82,7 @@ def test_experts_are_of_the_best_groups(isa: str, scoring: str, groups: tuple[in
 def test_a_row_of_nan_has_experts_of_groups_that_exist(isa: str) -> None:
     x, weight = np.full((3, 9), np.nan, np.float32), np.ones((9, 12), np.float32)
     attributes = {"top_k": 5, "scoring": "sigmoid", "scale": 1.0, "num_groups": 4, "top_groups": 2, "num_best": 2}
+    attributes |= _own(12)
     ids = run("Router", [x, weight, None], attributes, isa=isa)["ids"]
     assert all(len(set(row)) == 5 and set(row) <= set(range(12)) for row in ids)
 
@@ -90,13 +97,31 @@ def test_a_row_of_nan_has_experts_of_groups_that_exist(isa: str) -> None:
         ({"top_groups": 1}, "top_groups: expected up to 4 groups that have 4 experts, found 1"),
         ({"num_best": 4}, "num_best: expected up to the 3 experts of a group, found 4"),
         ({"num_best": 0}, "num_best: expected up to the 3 experts of a group, found 0"),
+        ({"local_experts": 13}, "expected local_experts <= experts, found experts=12"),
+        ({"local_experts": 0}, "expected local_experts >= 1"),
+        ({"moe_tp_size": 0}, "expected moe_tp_size >= 1"),
     ],
 )
-def test_groups_that_do_not_fit_are_refused(wrong: dict[str, int], message: str) -> None:
+def test_attributes_that_do_not_fit_are_refused(wrong: dict[str, int], message: str) -> None:
     x, weight = np.ones((3, 9), np.float32), np.ones((9, 12), np.float32)
     attributes = {"top_k": 4, "scoring": "sigmoid", "scale": 1.0, "num_groups": 4, "top_groups": 2, "num_best": 2}
+    attributes |= _own(12)
     with pytest.raises(EngineError, match=message):
         run("Router", [x, weight, None], attributes | wrong)
+
+
+@pytest.mark.parametrize("local", [130, 65, 40, 1])
+def test_choices_are_counted(isa: str, local: int) -> None:
+    """Those of the rank's experts; the last of four ranks of 40 has ten."""
+    rng = np.random.default_rng(local)
+    x, weight = rng.standard_normal((33, 67), np.float32), rng.standard_normal((67, 130), np.float32) / 4
+    attributes = {"top_k": 8, "scoring": "softmax", **NO_GROUPS, "local_experts": local, "moe_tp_size": 1}
+    made = run("Router", [x, weight], attributes, isa=isa)
+    choices = [int((made["ids"] == expert).sum()) for expert in range(130)]
+    busiest = max(sum(choices[first : first + local]) for first in range(0, 130, local))
+    read = sum(count > 0 for count in choices[:local])
+    assert made["tally"].tolist() == [*choices[:local], read, 1, busiest]
+    np.testing.assert_array_equal(made["tally"], reference("Router", [x, weight], attributes)["tally"])
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)

@@ -41,6 +41,9 @@ SHAPES = {
     "sinks": AttentionShape(num_heads=6, num_kv_heads=2, with_sinks=True),
     "sinks_window": AttentionShape(num_heads=9, num_kv_heads=3, tokens_per_block=16, window=37, with_sinks=True),
     "sinks_softcap": AttentionShape(num_heads=4, num_kv_heads=1, softcap=2.0, with_sinks=True),
+    "chunks": AttentionShape(num_heads=4, num_kv_heads=2, tokens_per_block=16, window=37, chunked=True),
+    "chunks_of_blocks": AttentionShape(num_heads=2, num_kv_heads=1, tokens_per_block=16, window=16, chunked=True),
+    "temperature": AttentionShape(num_heads=6, num_kv_heads=2, rotary_dim=0, floor_scale=7, attn_scale=0.3),
     "window1": AttentionShape(num_heads=2, num_kv_heads=2, tokens_per_block=16, window=1),
 }
 

@@ -47,29 +47,47 @@ UNKNOWN = Ceilings()
 Stages: TypeAlias = Sequence[EngineFile]  # the first rank of each, in order; one of an engine that is no pipeline
 
 
+@dataclass(frozen=True)
+class SharesRead:
+    """The shares of a rank's experts that steps were measured to read, in the mean of a layer.
+
+    ``first``: steps of the first tokens; ``step``: those that follow. Where one is None, nothing was measured, and all
+    experts are taken to be equally likely.
+    """
+
+    first: float | None = None
+    step: float | None = None
+
+
 def latency_floors(
-    stages: Stages, shape: LatencyShape, ceilings: Ceilings, *, first_s: float, step_s: float
+    stages: Stages,
+    shape: LatencyShape,
+    ceilings: Ceilings,
+    *,
+    first_s: float,
+    step_s: float,
+    shares: SharesRead = SharesRead(),
 ) -> dict[str, Any]:
     """How near the first tokens after ``first_s`` and a mean decode step of ``step_s`` seconds come to the ceilings.
 
     The floor of the first tokens is the time of the products and the attention of all prompts, or the time to read the
     weights if that is longer. The stages of a pipeline are each a device: a token passes all of them, while each
     computes for as many parts of the batch as there are stages. Without ceilings only the numbers of bytes are
-    reported, of a rank of each stage.
+    reported, of a rank of each stage. Of mixtures the experts count that were read, as ``shares`` says.
     """
     rows = shape.batch_size / min(shape.batch_size, _num_devices(stages))
-    weights = [weight_bytes_per_step(engine, rows) for engine in stages]
+    weights = [weight_bytes_per_step(engine, rows, shares.step) for engine in stages]
     cache = [kv_bytes_per_step(engine, shape) for engine in stages]
     figures: dict[str, Any] = {"weight_bytes_per_step": sum(weights), "kv_bytes_per_step": sum(cache)}
     if ceilings.bandwidth is not None:
-        floor = _decode_floor(stages, shape, ceilings)
+        floor = _decode_floor(stages, shape, ceilings, shares.step)
         figures["read_bandwidth_bytes_per_s"] = ceilings.bandwidth
         figures |= {"floor_inter_token_latency_s": floor, "fraction_of_floor": floor / step_s}
     if ceilings.flops is not None:
         floor = _prompts_floor(stages, shape, ceilings.flops)
         if ceilings.bandwidth is not None:
             tokens = shape.batch_size * shape.input_len
-            reading = sum(weight_bytes_per_step(engine, tokens) for engine in stages)
+            reading = sum(weight_bytes_per_step(engine, tokens, shares.first) for engine in stages)
             floor = max(floor, reading / ceilings.bandwidth)
         figures |= {"floor_time_to_first_token_s": floor, "fraction_of_first_token_floor": floor / first_s}
     return figures
@@ -84,12 +102,12 @@ def pipeline_step(stages: Sequence[float], crossings: float, groups: int) -> flo
     return max(sum(stages) + crossings, groups * max(stages))
 
 
-def _decode_floor(stages: Stages, shape: LatencyShape, ceilings: Ceilings) -> float:
+def _decode_floor(stages: Stages, shape: LatencyShape, ceilings: Ceilings, share_read: float | None) -> float:
     assert ceilings.bandwidth is not None
     groups = min(shape.batch_size, _num_devices(stages))
     rows = shape.batch_size / groups
     cache = [kv_bytes_per_step(engine, shape) / groups / ceilings.bandwidth for engine in stages]
-    products = [_products_floor(engine, rows, ceilings) for engine in stages]
+    products = [_products_floor(engine, rows, ceilings, share_read) for engine in stages]
     seconds = _of_devices(stages, [sum(parts) for parts in zip(products, cache, strict=True)])
     crossings = sum(rows * _received_bytes(engine) for engine in stages) / ceilings.bandwidth
     return pipeline_step(seconds, crossings, groups)
@@ -114,11 +132,18 @@ def start_up_floor(engine: EngineFile, ceilings: Ceilings, seconds: float) -> di
 
 
 def serving_floor(
-    stages: Stages, requests: Sequence[PlannedRequest], max_batch_size: int, ceilings: Ceilings, seconds: float
+    stages: Stages,
+    requests: Sequence[PlannedRequest],
+    max_batch_size: int,
+    ceilings: Ceilings,
+    seconds: float,
+    share_read: float | None = None,
 ) -> dict[str, Any]:
     """How near ``requests``, served in ``seconds``, come to the sum of the floors of their prompts and decode steps.
 
-    Of a pipeline, whose stages all compute as long as there are requests for them, the slowest counts.
+    Of a pipeline, whose stages all compute as long as there are requests for them, the slowest counts. A decode step
+    reads ``share_read`` of a rank's experts, as all steps together were measured to do; None: see
+    :func:`weight_bytes_per_step`.
     """
     if ceilings.bandwidth is None or ceilings.flops is None:
         return {}
@@ -131,7 +156,8 @@ def serving_floor(
         cache = engine.manifest.kv_cache
         reading = attended * cache.bytes_per_block / cache.tokens_per_block / ceilings.bandwidth
         prompts = sum(_prompt_flops(engine, request.prompt_len) for request in requests)
-        of_stages.append(prompts / ceilings.flops + steps * _products_floor(engine, batch / groups, ceilings) + reading)
+        products = steps * _products_floor(engine, batch / groups, ceilings, share_read)
+        of_stages.append(prompts / ceilings.flops + products + reading)
     floor = max(_of_devices(stages, of_stages))
     tokens = sum(request.output_len for request in requests)
     return {"ceiling_output_tokens_per_s": tokens / floor, "fraction_of_ceiling": floor / seconds}
@@ -166,10 +192,10 @@ def _received_bytes(engine: EngineFile) -> int:
     return sum(tensor.max_bytes(plan.symbols) for tensor in rows) // plan.symbols["num_tokens"]
 
 
-def _products_floor(engine: EngineFile, rows: float, ceilings: Ceilings) -> float:
+def _products_floor(engine: EngineFile, rows: float, ceilings: Ceilings, share_read: float | None) -> float:
     """Seconds of a decode step without attention: the time to read the weights, or of the products if longer."""
     assert ceilings.bandwidth is not None
-    reading = weight_bytes_per_step(engine, rows) / ceilings.bandwidth
+    reading = weight_bytes_per_step(engine, rows, share_read) / ceilings.bandwidth
     if ceilings.flops is None:
         return reading
     model = _model_of(engine)
@@ -207,18 +233,19 @@ def _head_flops(model: ModelConfig) -> int:
     return 2 * model.vocab_size * model.hidden_size
 
 
-def weight_bytes_per_step(engine: EngineFile, rows: float = 1) -> int:
+def weight_bytes_per_step(engine: EngineFile, rows: float = 1, share_read: float | None = None) -> int:
     """Bytes of weights that a step of ``rows`` rows must read: all but the tables of which it looks up a few rows.
 
-    Of experts those count that the rows are expected to choose if all are equally likely. Real choices are skewed, and
-    read less.
+    Of a rank's experts ``share_read`` count, as was measured; where nothing was, those that the rows are expected to
+    choose if all are equally likely. Real choices are skewed, and read less.
     """
     plan = engine.plan
     if isinstance(plan.programs[0].instructions[0], NetworkInstruction):
         return engine.manifest.memory.weights
     shares: dict[int, float] = {}
     of_mixtures = {(one.num_experts, one.top_k) for one in mixtures(engine)}
-    chosen = max((share_of_experts(*one, rows) for one in of_mixtures), default=1.0)
+    expected = max((share_of_experts(*one, rows) for one in of_mixtures), default=1.0)
+    chosen = expected if share_read is None else share_read
     for instruction in plan.programs[0].instructions:
         grouped = is_grouped(plan, instruction)
         for index in _operands(plan, instruction):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from trtllm_lite.bench.floor import (
     UNKNOWN,
     Ceilings,
+    SharesRead,
     kv_bytes_per_step,
     latency_floors,
     start_up_floor,
@@ -20,10 +21,12 @@ from trtllm_lite.bench.floor import (
 )
 from trtllm_lite.bench.latency_shape import LatencyShape
 from trtllm_lite.bench.machine import num_cores, peak_memory, read_bandwidth, reset_peak_memory
+from trtllm_lite.bench.mixtures import routing_figures
 from trtllm_lite.bench.serving import Run, host_figure, serve
 from trtllm_lite.bench.workload import PlannedRequest
 from trtllm_lite.engine.reader import read_stages
 from trtllm_lite.runtime import ModelRunner
+from trtllm_lite.runtime.session.experts import Routing, counted_since, routing
 
 
 class LatencyBench:
@@ -84,6 +87,7 @@ class LatencyBench:
             on_repeat(repeat + 1, shape.repeats + 1)
         first = statistics.median(first.seconds for first, _ in runs[1:])
         step = statistics.median(whole.seconds - first.seconds for first, whole in runs[1:]) / (shape.output_len - 1)
+        routed = _routings(runs[1:])
         memory = self._memory_figures()
         self._probe_bandwidth()
         bandwidth = self._ceilings.bandwidth or self._measured_bandwidth or None
@@ -95,7 +99,10 @@ class LatencyBench:
             "prefill_tokens_per_s": shape.batch_size * shape.input_len / first,
             "decode_tokens_per_s": shape.batch_size / step,
             **host_figure([whole for _, whole in runs[1:]]),
-            **latency_floors(self._stages, shape, ceilings, first_s=first, step_s=step),
+            **routing_figures(routed[1], self._engine.manifest.mapping.moe_ep_size),
+            **latency_floors(
+                self._stages, shape, ceilings, first_s=first, step_s=step, shares=SharesRead(*map(_share_read, routed))
+            ),
             "load_s": self._load,
             "start_up_s": self._start_up,
             **start_up_floor(self._engine, ceilings, self._start_up),
@@ -126,3 +133,14 @@ class LatencyBench:
             figures["peak_memory_bytes"] = peak
             figures["memory_overhead_bytes"] = peak - reserved["weights"] - reserved["kv_cache"]
         return figures
+
+
+def _routings(runs: Sequence[tuple[Run, Run]]) -> tuple[Routing | None, Routing | None]:
+    """Of the steps up to first tokens, and of the steps behind these, by pairs of runs of one token and of all."""
+    firsts = [layer for first, _ in runs for layer in first.experts]
+    behind = [layer for first, whole in runs for layer in counted_since(whole.experts, first.experts)]
+    return routing(firsts), routing(behind)
+
+
+def _share_read(routed: Routing | None) -> float | None:
+    return None if routed is None else routed.share_read

@@ -41,7 +41,7 @@ class LatencyShape:
                 f"input_len {self.input_len} exceeds max_input_len {limits.max_input_len}: lower it, or build the "
                 "engine with a larger --max_input_len"
             )
-        blocks = self.batch_size * limits.blocks_for(self.seq_len)
+        blocks = limits.blocks_for_batch(self.batch_size, self.seq_len)
         if blocks > limits.num_blocks:
             raise LimitError(
                 f"batch_size {self.batch_size} of {self.seq_len} tokens needs {blocks} KV cache blocks of "

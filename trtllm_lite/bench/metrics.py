@@ -86,6 +86,11 @@ METRICS: Mapping[str, Metric] = {
     "tokens_per_guessing_row": Metric("tokens of a row with guesses", _number),
     "host_s_per_step": Metric("host time per step", _seconds),
     "host_s_per_decode_step": Metric("host time per step that only decodes", _seconds),
+    # mixtures of experts, in the mean of a step and layer
+    "experts_read": Metric("experts read", _number),
+    "rank_rows": Metric("rows of a rank's experts", _number),
+    "busiest_rank_rows": Metric("rows of the busiest rank's", _number),
+    "rank_imbalance": Metric("busiest rank over the mean", _number),
     # latency of one batch
     "prefill_tokens_per_s": Metric("prefill", _rate("tok/s"), Better.HIGHER),
     "decode_tokens_per_s": Metric("decode", _rate("tok/s"), Better.HIGHER),

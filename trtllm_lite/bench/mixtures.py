@@ -1,4 +1,4 @@
-"""The experts of an engine's plan: how many of them the rows of a step choose, and so read."""
+"""The experts of an engine: how many of them the rows of a step choose, and so read; and of which ranks they are."""
 
 from dataclasses import dataclass
 
@@ -11,6 +11,7 @@ from trtllm_lite.engine.plan import (
     TensorMapArgument,
 )
 from trtllm_lite.engine.reader import EngineFile
+from trtllm_lite.runtime.session.experts import Routing
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,20 @@ def mixtures(engine: EngineFile) -> list[Mixture]:
         assert isinstance(inner, int)
         found.append(Mixture(num_experts * ranks, top_k, inner))
     return found
+
+
+def routing_figures(routing: Routing | None, moe_ep_size: int) -> dict[str, float]:
+    """What was measured of routers, and, where ranks have some of the experts, how evenly rows choose ranks."""
+    if routing is None:
+        return {}
+    if moe_ep_size == 1:
+        return {"experts_read": routing.experts_read}
+    return {
+        "experts_read": routing.experts_read,
+        "rank_rows": routing.rank_rows,
+        "busiest_rank_rows": routing.busiest_rows,
+        "rank_imbalance": routing.imbalance,
+    }
 
 
 def share_of_experts(num_experts: int, top_k: int, rows: float) -> float:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from trtllm_lite.bench.figures import RequestRecord
 from trtllm_lite.bench.workload import PlannedRequest
 from trtllm_lite.errors import EngineError
+from trtllm_lite.runtime.session.experts import ExpertCounts, counted_since
 from trtllm_lite.runtime.session.notifier import Notifier
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
@@ -31,7 +32,7 @@ class Run:
     ``host_s_per_step`` seconds of the event loop's own time: a median of the means over 50 ms, so that one step in
     which hundreds of requests end together does not change it. A step that only decodes took
     ``host_s_per_decode_step``, the median of all of these (None if there was no such step). ``speculation`` counts the
-    guesses of the run.
+    guesses of the run, ``experts`` what routers have chosen in it, by layer.
     """
 
     records: list[RequestRecord]
@@ -42,6 +43,7 @@ class Run:
     host_s_per_decode_step: float | None
     kv_use: list[float]
     speculation: Speculation
+    experts: list[ExpertCounts]
 
 
 @dataclass
@@ -99,7 +101,7 @@ class _Client:
 
     def run(self) -> Run:
         """See :func:`serve`."""
-        before = self._session.stats()
+        before, chosen_before = self._session.stats(), self._session.expert_counts()
         self._begin = time.perf_counter()
         while self._unsent or self._running:
             self._send_due()
@@ -117,6 +119,7 @@ class _Client:
             host_s_per_step=_host_s_per_step(marks),
             host_s_per_decode_step=median_between(before.decode_host_times, self._samples[-1].decode_host_times),
             speculation=self._samples[-1].speculation.since(before.speculation),
+            experts=counted_since(self._session.expert_counts(), chosen_before),
             kv_use=[stats.num_used_blocks / self._session.limits.num_blocks for stats in self._samples],
         )
 

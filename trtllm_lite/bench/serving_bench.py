@@ -10,12 +10,14 @@ import numpy as np
 from trtllm_lite.bench.adapters import check_adapters, make_up_adapters
 from trtllm_lite.bench.figures import cost_figures, goodput_figures, priority_figures, serving_figures
 from trtllm_lite.bench.floor import Ceilings, serving_floor
+from trtllm_lite.bench.mixtures import routing_figures
 from trtllm_lite.bench.serving import OnFinished, Run, host_figure, serve
 from trtllm_lite.bench.workload import AdaptedWorkload, PlannedRequest, Workload, in_turn
 from trtllm_lite.engine.reader import read_engine, read_stages
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.api.configs import speculation_of
+from trtllm_lite.runtime.session.experts import routing
 from trtllm_lite.runtime.session.limits import RunnerLimits
 from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.session.stats import Speculation
@@ -64,8 +66,11 @@ def measure_serving(
         serve(runner.session, requests, concurrency=workload.concurrency)
     run = serve(runner.session, requests, concurrency=workload.concurrency, on_finished=on_finished)
     figures = {**serving_figures(run.records, run.seconds), **_engine_figures(run)}
+    routed = routing(run.experts)
+    figures |= routing_figures(routed, runner.session.manifest.mapping.moe_ep_size)
+    share = None if routed is None else routed.share_read
     figures |= serving_floor(
-        read_stages(Path(engine_dir)), requests, runner.limits.max_batch_size, ceilings, run.seconds
+        read_stages(Path(engine_dir)), requests, runner.limits.max_batch_size, ceilings, run.seconds, share
     )
     figures |= goodput_figures(run.records, run.seconds, objectives)
     figures |= cost_figures(figures, price_per_hour)

@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trtllm_lite.builder.cache_groups import OPS
+from trtllm_lite.builder.constraints import implied_extents
 from trtllm_lite.builder.graph import (
     attribute,
     dims,
@@ -32,6 +33,7 @@ from trtllm_lite.builder.graph import (
 from trtllm_lite.builder.shared_sources import SharedSources
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.tensors import add_initializer, extents, take, zeros
+from trtllm_lite.plugins.schema import all_schemas
 from trtllm_lite.quantize.formats import matrix_of
 from trtllm_lite.vocabulary import LOGITS
 
@@ -77,6 +79,8 @@ class _Rank:
                 self._share_attention(node)
             elif node.op_type == "LatentAttention":
                 self._share_latent_attention(node)
+            elif _is(node, "Router"):
+                self._tally_own_experts(node)
             elif _is(node, "GroupedGatedLinear"):  # whose result GroupedLinear alone reads
                 self._take_experts(node)
                 self._cut_product(node, [self._part_of_expert(node)])
@@ -253,6 +257,13 @@ class _Rank:
             count = extents(self._tensor(value))[0] // runs
             self._cut(value, 0, [(run * count, (run + 1) * count)])
         node.attributes["moe_tp_size"] = ir.AttrInt64("moe_tp_size", self.moe_tp_size)
+
+    def _tally_own_experts(self, router: ir.Node) -> None:
+        """Let ``router``, which chooses of all experts, count what falls on those of the rank's run."""
+        local = attribute(router, "local_experts") * self.moe_tp_size // self.tp_size
+        owned = {"local_experts": local, "moe_tp_size": self.moe_tp_size}
+        router.attributes.update({name: ir.AttrInt64(name, value) for name, value in owned.items()})
+        results(router)["tally"].shape = ir.Shape([implied_extents(all_schemas()["Router"], owned)["tallied"]])
 
     def _part_of_expert(self, node: ir.Node) -> Range:
         """The features that the rank has of each expert: whole blocks of the matrix that multiplies them."""

@@ -1,16 +1,21 @@
 """What DeepSeek's generations of experts have in common."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.family import Gguf
 from trtllm_lite.convert.latent_parts import LatentParts
-from trtllm_lite.convert.moe_parts import MoeParts, layer_block
+from trtllm_lite.convert.moe_parts import MOE_GGUF_KEYS, MoeParts, layer_block
 from trtllm_lite.convert.source_tensors import Tensors
 from trtllm_lite.network.expert_groups import ExpertGroups
 from trtllm_lite.network.layers import Layer
 from trtllm_lite.network.moe import Scoring, SharedExpert
 
 _MAX_GROUPS = 1024
+_SCORES = {1: "softmax", 2: "sigmoid"}  # llama.cpp's numbers
+_LAYER = "blk.{layer}"
 _OF_TRAINING = ("aux_loss_alpha", "seq_aux", "ep_size")
 
 
@@ -57,3 +62,71 @@ def deepseek_layers(
         return parts.pre_norm_layer(tensors, parts.latent_attention(tensors), block)
 
     return parts.layers(layer)
+
+
+def deepseek_gguf(gating: int, topk_method: Callable[[dict[str, Any]], str]) -> Gguf:
+    """How llama.cpp stores a generation whose routers score as ``gating`` says (conversion/deepseek.py)."""
+    return Gguf(
+        "deepseek2",
+        roles={
+            f"{_LAYER}.attn_q_a": "q_a_proj",
+            f"{_LAYER}.attn_q_a_norm": "q_a_norm",
+            f"{_LAYER}.attn_q_b": "q_b_proj",
+            f"{_LAYER}.attn_kv_a_mqa": "kv_a_proj",
+            f"{_LAYER}.attn_kv_a_norm": "kv_a_norm",
+            f"{_LAYER}.attn_kv_b": "kv_b_proj",  # whole, in files of 2024
+            f"{_LAYER}.exp_probs_b": "correction",
+        },
+        keys={
+            **MOE_GGUF_KEYS,
+            "attention.q_lora_rank": "q_lora_rank",
+            "attention.kv_lora_rank": "kv_lora_rank",
+            "attention.key_length_mla": "qk_head_dim",
+            "attention.value_length": "cached_value_dim",
+            "attention.value_length_mla": "v_head_dim",
+            "rope.dimension_count": "qk_rope_head_dim",
+            "leading_dense_block_count": "first_k_dense_replace",
+            "expert_shared_count": "n_shared_experts",
+            "expert_weights_scale": "routed_scaling_factor",
+            "expert_group_count": "n_group",
+            "expert_group_used_count": "topk_group",
+            "expert_gating_func": "scoring_func",
+        },
+        config=lambda config: _gguf_config(config) | {"topk_method": topk_method(config)},
+        has_experts=True,
+        gating=gating,
+        bare=("correction",),
+        by_head={"kv_b_proj": (f"{_LAYER}.attn_k_b", f"{_LAYER}.attn_v_b")},
+    )
+
+
+def _gguf_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Sizes of heads as they are, not as caches of latents have them; what the file leaves out is not there."""
+    rotary = config["qk_rope_head_dim"]
+    whole, value = config.get("qk_head_dim", config["head_dim"]), config.get("v_head_dim", config["cached_value_dim"])
+    gating = config.get("scoring_func", 1)
+    return {
+        "head_dim": rotary,
+        "qk_head_dim": whole,
+        "qk_nope_head_dim": whole - rotary,
+        "v_head_dim": value,
+        "cached_value_dim": None,
+        "num_key_value_heads": config["num_attention_heads"],
+        "q_lora_rank": config.get("q_lora_rank") or None,
+        "n_group": config.get("n_group", 1),
+        "topk_group": config.get("topk_group", 1),
+        "norm_topk_prob": config.get("norm_topk_prob", False),
+        "routed_scaling_factor": config.get("routed_scaling_factor", 1.0),
+        "scoring_func": _SCORES.get(gating, gating),
+        "rope_parameters": _rope_parameters(config["rope_parameters"]),
+    }
+
+
+def _rope_parameters(rope: dict[str, Any]) -> dict[str, Any]:
+    """YaRN's temperature is all in the scale of scores: llama.cpp stores a tenth of ``mscale_all_dim``."""
+    log_multiplier = rope.get("log_multiplier")
+    if log_multiplier is None:
+        return rope
+    mscale = round(10 * log_multiplier, 6)  # of a float32
+    left = {key: value for key, value in rope.items() if key != "log_multiplier"}
+    return {**left, "mscale": mscale, "mscale_all_dim": mscale}

@@ -26,6 +26,7 @@ _ROPE_SCALING = {
     "rope.scaling.attn_factor": "attention_factor",
     "rope.scaling.yarn_beta_fast": "beta_fast",
     "rope.scaling.yarn_beta_slow": "beta_slow",
+    "rope.scaling.yarn_log_multiplier": "log_multiplier",
 }
 _NEUTRAL = ("vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "pooling_type")  # the last: see gguf_encoder
 _TOKEN_TYPES = "tokenizer.ggml.token_type_count"

@@ -17,8 +17,7 @@ from trtllm_lite.convert.gguf_config import read_config
 from trtllm_lite.convert.gguf_encoder import pooling_of
 from trtllm_lite.convert.gguf_header import check_header
 from trtllm_lite.convert.gguf_tensors import (
-    GgufTensor,
-    JoinedTensor,
+    Named,
     check_num_experts,
     check_types,
     expand,
@@ -29,6 +28,7 @@ from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError, shown
 
 # These tensors hold divisors of the RoPE frequencies; they become part of the config.
+_SOFTMAX = 1  # of llama.cpp's numbers for how routers score
 _ROPE_FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
 
@@ -57,7 +57,7 @@ def open_gguf(path: Path) -> Source:
     )
 
 
-def _part(tensors: dict[str, GgufTensor | JoinedTensor], name: str) -> NDArray:
+def _part(tensors: dict[str, Named], name: str) -> NDArray:
     """A part of a tensor, by the name that :func:`part_name` makes."""
     tensor, _, part = name.rpartition("/")
     return tensors[tensor].read(part)
@@ -85,7 +85,7 @@ def _consistent(path: Path) -> Iterator[None]:
 
 
 def _find_family(path: Path, metadata: dict[str, Any]) -> Family:
-    """Of two families of one architecture, that with or that without experts."""
+    """Of several families of one architecture, that with or without experts whose routers score as the file's."""
     architecture = metadata.get("general.architecture")
     known = [(family.gguf, family) for family in all_families().values() if family.gguf]
     found = [(gguf, family) for gguf, family in known if gguf.architecture == architecture]
@@ -93,4 +93,6 @@ def _find_family(path: Path, metadata: dict[str, Any]) -> Family:
         expected = ", ".join(sorted({gguf.architecture for gguf, _ in known}))
         raise ConvertError(f"{path} has the GGUF architecture {shown(architecture)}, expected one of {expected}")
     has_experts = bool(metadata.get(f"{architecture}.expert_count"))
-    return next((family for gguf, family in found if gguf.has_experts == has_experts), found[0][1])
+    gating = metadata.get(f"{architecture}.expert_gating_func", _SOFTMAX)
+    alike = (family for gguf, family in found if gguf.has_experts == has_experts and gguf.gating in (None, gating))
+    return next(alike, found[0][1])

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import gguf
 import numpy as np
@@ -45,6 +45,7 @@ _ROLES = {
     "blk.{layer}.ffn_up_shexp": "shared_up_proj",
     "blk.{layer}.ffn_down_shexp": "shared_down_proj",
 }
+_RANK_BY_HEAD = 3
 _ONE_ROW = ("shared_expert_gate",)  # matrices that may be stored as vectors
 MAX_EXPERT_MATRICES = 3 * MAX_EXPERTS
 # Quantized blocks, integers with float16 scales, are best stored as float16; plain types stay what they are.
@@ -169,11 +170,40 @@ class JoinedTensor:
         return np.concatenate([stored.read() for stored in self.parts], axis=-2)
 
 
-def named_tensors(
-    raw: Mapping[str, Any], family: Family, config: dict[str, Any]
-) -> "Iterator[GgufTensor | JoinedTensor]":
+@dataclass(frozen=True)
+class TensorByHead:
+    """A matrix of which the file has the ``first`` rows of each head, [heads, columns, rows], and the ``others``.
+
+    The others are [heads, rows, columns]; ``name`` is Hugging Face's.
+    """
+
+    first: GgufTensor
+    others: GgufTensor
+    name: str
+    blocks: None = None
+
+    @property
+    def info(self) -> TensorInfo:
+        """The type in which the tensor is best stored, and its shape."""
+        first, others = self.first.info, self.others.info
+        heads, rows, columns = others.shape
+        return TensorInfo(others.dtype, (heads * (first.shape[-1] + rows), columns))
+
+    def read(self, part: str = "") -> NDArray:
+        """The values."""
+        del part
+        first, others = self.first.read(), self.others.read()
+        rows = np.concatenate([first.swapaxes(1, 2), others], axis=1)
+        return rows.reshape(-1, rows.shape[-1])
+
+
+Named: TypeAlias = "GgufTensor | JoinedTensor | TensorByHead"
+
+
+def named_tensors(raw: Mapping[str, Any], family: Family, config: dict[str, Any]) -> Iterator[Named]:
     """The tensors of a file as ``family`` names them."""
     left, declared = dict(raw), family.gguf or Gguf("")
+    yield from _by_head(left, family, declared)
     for role, stems in declared.joined.items():
         first = re.compile(re.escape(f"{stems[0]}.weight").replace(re.escape("{layer}"), r"(\d+)"))
         for number in [match for name in raw if (match := first.fullmatch(name))]:
@@ -188,6 +218,25 @@ def named_tensors(
                 )
     for stored in left.values():
         yield from GgufTensor.all_of(stored, family, config)
+
+
+def _by_head(left: dict[str, Any], family: Family, declared: Gguf) -> Iterator[TensorByHead]:
+    """Take out of ``left`` what makes up matrices head by head."""
+    for role, stems in declared.by_head.items():
+        first = re.compile(re.escape(f"{stems[0]}.weight").replace(re.escape("{layer}"), r"(\d+)"))
+        for number in [match for name in left if (match := first.fullmatch(name))]:
+            names = [f"{stem}.weight".format(layer=number.group(1)) for stem in stems]
+            parts = [left[name] for name in names if name in left and len(left[name].shape) == _RANK_BY_HEAD]
+            if len(parts) == len(names) and _fit(*map(_shape, parts)):
+                for name in names:
+                    del left[name]
+                halves = [GgufTensor(part, part.name) for part in parts]
+                yield TensorByHead(halves[0], halves[1], f"{_name(family.tensor_names[role], number)}.weight")
+
+
+def _fit(first: tuple[int, ...], others: tuple[int, ...]) -> bool:
+    """Whether both are of as many heads and columns."""
+    return (first[0], first[1]) == (others[0], others[2])
 
 
 def check_types(path: Path, tensors: Iterable[Any]) -> None:

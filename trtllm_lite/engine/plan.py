@@ -292,6 +292,8 @@ class Plan:
 
     A stage of a pipeline that is not the last has no ``logits``: its outputs are what the next one has ``received``,
     rows of all tokens by the same names, in the arena before the first instruction runs.
+
+    ``tallies`` are where routers count what they choose, in the state, in order of layers (plugins/router/tally.cuh).
     """
 
     symbols: Annotated[dict[str, int], Native("Extents", "read_bounds")]
@@ -303,6 +305,7 @@ class Plan:
     programs: tuple[Program, ...]
     cuda: CudaSettings | None
     received: dict[str, TensorIndex] = field(default_factory=dict)
+    tallies: tuple[TensorIndex, ...] = ()
 
     def name_of(self, instruction: Instruction) -> str:
         """What an instruction runs: an operator, a kernel, a ``product`` of the library, or the network of one."""

@@ -23,15 +23,28 @@ class Heads:
 
 
 @dataclass(frozen=True)
+class Temperature:
+    """The query at position p is multiplied with 1 + attn_scale * log(1 + floor((p + 1) / floor_scale)).
+
+    For long sequences (arXiv 2501.19399), as Llama 4 has it.
+    """
+
+    floor_scale: int
+    attn_scale: float
+
+
+@dataclass(frozen=True)
 class Attention:
     """Grouped-query attention: output(softmax(cap(scale * query . key)) value) over the tokens so far.
 
     ``scale`` is 1/sqrt(head_dim) unless given (arXiv 1706.03762, section 3.2.1). ``rope`` rotates the first 2 *
     len(inv_freq) elements of every query and key head, after ``query_norm`` and ``key_norm``. These are of each head,
     or with ``norms_all_heads`` of all query heads, and of all key heads, together. ``window`` is in tokens: a query at
-    position p sees keys at positions > p - window; with 0 it sees all keys up to its own. Queries from
+    position p sees keys at positions > p - window; with 0 it sees all keys up to its own. Where it is ``chunked``,
+    sequences are cut into chunks of ``window`` positions, and a query sees the keys of its own. Queries from
     ``first_position`` on see no key before it (there is one of the two at most). ``softcap`` bounds scores to softcap *
-    tanh(score / softcap); with 0 they are not bounded. ``sinks`` give each head one more key, whose value is zero.
+    tanh(score / softcap); with 0 they are not bounded. Late queries are scaled by their ``temperature``. ``sinks`` give
+    each head one more key, whose value is zero.
     """
 
     query: Linear
@@ -45,8 +58,10 @@ class Attention:
     key_norm: Norm | None = None
     norms_all_heads: bool = False
     window: int = 0
+    chunked: bool = False
     first_position: int = 0
     softcap: float = 0.0
+    temperature: Temperature | None = None
     sinks: Sinks | None = None
 
     def __call__(self, context: DecoderContext, x: ir.Value) -> ir.Value:
@@ -78,7 +93,10 @@ class Attention:
 
     def _attend(self, context: DecoderContext, query: ir.Value, keys: ir.Value, values: ir.Value) -> ir.Value:
         lens = context.total_lens()
-        mask = context.window_mask(self.window) if self.window else None
+        if self.temperature is not None:
+            factor = context.temperature(self.temperature.floor_scale, self.temperature.attn_scale)
+            query = context.graph.op("Mul", [query, factor], "query.tuned")
+        mask = context.window_mask(self.window, self.chunked) if self.window else None
         if self.first_position:
             mask = context.first_position_mask(self.first_position)
         attributes = {"is_causal": 1, "scale": self.heads.head_dim**-0.5 if self.scale is None else self.scale}

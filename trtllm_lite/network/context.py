@@ -75,7 +75,7 @@ class DecoderContext(NetworkContext):
         self.features: ir.Value | None = None  # of the tokens before, in the network of a head that drafts
         self.past: list[ir.Value] = []  # key 0, value 0, key 1, …
         self.present: list[ir.Value] = []
-        self._masks: dict[int, ir.Value] = {}
+        self._masks: dict[tuple[int, bool], ir.Value] = {}
         self._expert_of_feature: dict[tuple[int, int], ir.Value] = {}
 
     def open_cache(self, kv_heads: int, head_dim: int, value_dim: int | None = None) -> None:
@@ -119,15 +119,36 @@ class DecoderContext(NetworkContext):
             is_long = graph.op("Greater", [max_seq, length], "is_long")
             return graph.op("Where", [is_long, long, usual], "frequencies")
 
-    def window_mask(self, window: int) -> ir.Value:
+    def window_mask(self, window: int, chunked: bool = False) -> ir.Value:
         """bool [batch, 1, seq, max_seq], true where a key slot lies inside the window: slot > position - window.
 
-        Attention itself masks the keys after the query. Only layers that have a cache may ask for this mask.
+        Of a ``chunked`` sequence, true where a slot lies in the chunk of the position, of ``window`` positions, or
+        behind it. Attention itself masks the keys after the query. Only layers that have a cache may ask for this mask.
         """
-        if window not in self._masks:
-            with self.graph.shared(), self.graph.scope(f"mask.window_{window}"):
-                self._masks[window] = self._make_window_mask(window)
-        return self._masks[window]
+        key = window, chunked
+        if key not in self._masks:
+            with self.graph.shared(), self.graph.scope(f"mask.{'chunk' if chunked else 'window'}_{window}"):
+                self._masks[key] = self._make_chunk_mask(window) if chunked else self._make_window_mask(window)
+        return self._masks[key]
+
+    def temperature(self, floor_scale: int, attn_scale: float) -> ir.Value:
+        """float32 [batch, 1, seq, 1]: 1 + attn_scale * log(1 + floor((position + 1) / floor_scale))."""
+
+        graph, name = self.graph, f"temperature_{floor_scale}"
+
+        def make() -> ir.Value:
+            with graph.scope(name):
+                _, positions = self._slots_and_positions()
+                counts = graph.op("Add", [positions, graph.constant("one", np.array(1))], "counts")
+                width = graph.constant(f"floor_scale_{floor_scale}", np.array(floor_scale))
+                steps = graph.op("Div", [counts, width], "steps")
+                as_float = graph.op("Cast", [steps], "steps.cast", {"to": _FLOAT.value})
+                one = graph.constant("one.float", np.array(1, np.float32))
+                log = graph.op("Log", [graph.op("Add", [as_float, one], "raised")], "log")
+                scale = graph.constant("attn_scale", np.array(attn_scale, np.float32))
+                return graph.op("Add", [graph.op("Mul", [log, scale], "scaled"), one], "factor")
+
+        return self.once(name, make)
 
     def expert_of_feature(self, experts: int, inner: int) -> ir.Value:
         """int64 [experts * inner]: the expert of each inner feature, where those of all experts are side by side."""
@@ -158,6 +179,13 @@ class DecoderContext(NetworkContext):
         slots = graph.op("Range", [zero, max_seq, one], "slots")
         axes = graph.constant("axes.head_and_slot", np.array([1, 3]))
         return slots, graph.op("Unsqueeze", [self.position_ids, axes], "positions")
+
+    def _make_chunk_mask(self, size: int) -> ir.Value:
+        graph = self.graph
+        slots, positions = self._slots_and_positions()
+        width = graph.constant(f"chunk_{size}", np.array(size))
+        start = graph.op("Mul", [graph.op("Div", [positions, width], "number"), width], "start")
+        return graph.op("GreaterOrEqual", [slots, start], "inside")
 
     def _make_window_mask(self, window: int) -> ir.Value:
         graph = self.graph

@@ -3,9 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
 
 from tests.e2e.test_quantized_experts import even
+from tests.models import tiny_model
+from tests.quantized_writer import write_mxfp4_experts
 from tests.unit.builder.cuda_engines import lowered_model
 from tests.unit.builder.test_cuda_experts import EXTENTS, network_of
 from tests.unit.engine.samples import MANIFEST
@@ -13,13 +16,19 @@ from trtllm_lite.bench.floor import weight_bytes_per_step
 from trtllm_lite.bench.mixtures import mixtures, share_of_experts
 from trtllm_lite.builder import build_engine
 from trtllm_lite.builder.cuda.planning import make_plan
+from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.manifest import RankMapping
 from trtllm_lite.engine.reader import EngineFile, read_engine
+from trtllm_lite.network.verifier import load_network
 from trtllm_lite.quantize.network import Recipe, quantize_network
 
 
 def _engine(directory: Path, **mapping: int) -> EngineFile:
-    lowered = lowered_model(network_of("qwen3_moe", directory), "bfloat16")
+    return _engine_of(network_of("qwen3_moe", directory), **mapping)
+
+
+def _engine_of(network: ir.Model, **mapping: int) -> EngineFile:
+    lowered = lowered_model(network, "bfloat16")
     names = {specialised: f"{number:064x}" for specialised, number in lowered.kernels().items()}
     manifest = replace(MANIFEST, mapping=RankMapping(**mapping))
     return EngineFile(Path(), 0, {}, {}, manifest, make_plan(lowered, names))
@@ -41,6 +50,20 @@ def test_a_step_reads_the_experts_that_its_rows_are_expected_to_choose(tmp_path:
     assert many - few == pytest.approx((shares[1] - shares[0]) * all_experts, abs=1)
     everything = weight_bytes_per_step(engine, 1e6)
     assert everything - few == pytest.approx((1 - shares[0]) * all_experts, abs=1)
+
+
+def test_experts_in_blocks_are_read_with_their_numbers(tmp_path: Path) -> None:
+    """In MXFP4 a block of 32 takes 16 bytes, and two its number."""
+    sizes = {**EXTENTS, "intermediate_size": 128, "head_dim": 16}
+    write_mxfp4_experts(tiny_model("gpt_oss", **sizes), tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
+    engine = _engine_of(load_network(tmp_path / "checkpoint"))
+    one = mixtures(engine)[0]
+    rows_of_expert = 2 * one.inner + EXTENTS["hidden_size"]  # with a bias each
+    elements = 3 * EXTENTS["hidden_size"] * one.inner
+    all_experts = 3 * one.num_experts * (elements * 18 // 32 + rows_of_expert * 4)
+    few, everything = (weight_bytes_per_step(engine, rows) for rows in (1, 1e6))
+    assert everything - few == pytest.approx((1 - one.top_k / one.num_experts) * all_experts, abs=1)
 
 
 def test_bytes_and_scales_of_rounded_experts_count(tmp_path: Path) -> None:

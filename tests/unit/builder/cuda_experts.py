@@ -16,9 +16,16 @@ _SCORINGS = all_schemas()["Router"].attributes[1].choices
 
 
 def _choose(
-    macros: Macros, outputs: tuple[Pointer, Pointer], scores: Pointer, added: Added, scale: float, rows: int
+    macros: Macros,
+    outputs: tuple[Pointer, Pointer],
+    tally: Pointer,
+    scores: Pointer,
+    added: Added,
+    scale: float,
+    padding: tuple[Pointer | None, int],
+    rows: int,
 ) -> np.ndarray:
-    """Ids [rows, top_k], of both terms of scores; ids and shares are the ``outputs``."""
+    """Ids [rows, top_k], of both terms of scores, -1 in rows of padding; ids and shares are the ``outputs``."""
     experts = macros["TL_EXPERTS"]
     terms = at(scores, np.float32, rows, macros["TL_SCORES"])[:, : 2 * experts]
     given = (macros["TL_BIAS"], macros["TL_CORRECTION"])
@@ -29,8 +36,14 @@ def _choose(
     attributes = {
         **{"top_k": macros["TL_TOP_K"], "scoring": _SCORINGS[macros["TL_SCORING"]], "scale": scale},
         **{"num_groups": macros["TL_GROUPS"], "top_groups": macros["TL_TOP_GROUPS"], "num_best": macros["TL_NUM_BEST"]},
+        "local_experts": experts,
     }
-    chosen, shares, _ = reference((both, np.eye(experts), correction, bias), attributes)
+    chosen, shares, *_ = reference((both, np.eye(experts), correction, bias), attributes)
+    slots, spare = padding
+    if slots is not None:
+        chosen[at(slots, np.int32, rows) >= spare] = -1
+    counts, own = at(tally, np.int64, experts + 3), np.bincount(chosen[chosen >= 0], minlength=experts)
+    counts += [*own, np.count_nonzero(own), 1, own.sum()]
     for pointer, values in zip(outputs, (chosen, shares), strict=True):
         at(pointer, values.dtype.type, *values.shape)[...] = values
     return chosen
@@ -60,19 +73,22 @@ def choose_experts(
     ids: Pointer,
     shares: Pointer,
     chosen: Pointer,
+    tally: Pointer,
     scores: Pointer,
     bias: Pointer | None,
     correction: Pointer | None,
     scale: float,
     ranks: Pointer | None,
+    cache_slots: Pointer | None,
+    spare: int,
     rows: int,
 ) -> None:
     assert grid == (1, 1, 1)
     _check_local(macros, ranks)
     assert rows <= macros["TL_ROWS"]
-    found = _choose(macros, (ids, shares), scores, (bias, correction), scale, rows)
+    found = _choose(macros, (ids, shares), tally, scores, (bias, correction), scale, (cache_slots, spare), rows)
     records = []
-    for expert in np.unique(found):
+    for expert in np.unique(found[found >= 0]):
         of_rows, of_slots = np.nonzero(found == expert)
         slots = np.zeros(16, np.uint8)
         slots[of_rows] = of_slots
@@ -90,23 +106,26 @@ def sort_by_expert(
     shares: Pointer,
     groups: Pointer,
     counts: Pointer,
+    tally: Pointer,
     scores: Pointer,
     bias: Pointer | None,
     correction: Pointer | None,
     scale: float,
     ranks: Pointer | None,
+    cache_slots: Pointer | None,
+    spare: int,
     rows: int,
 ) -> None:
     _check_local(macros, ranks)
     assert grid[0] == -(-rows // (macros["TL_THREADS"] // 32))
-    found = _choose(macros, (ids, shares), scores, (bias, correction), scale, rows)
+    found = _choose(macros, (ids, shares), tally, scores, (bias, correction), scale, (cache_slots, spare), rows)
     experts, most = macros["TL_EXPERTS"], macros["TL_GROUP_ROWS"]
     assert not at(counts, np.int32, experts + 1).any()
     numbers = at(within, np.int32, *found.shape)
     for expert in range(experts):
         mine = found == expert
         numbers[mine] = np.arange(mine.sum())[::-1]
-    sizes = np.bincount(found.reshape(-1), minlength=experts)
+    sizes = np.bincount(found[found >= 0], minlength=experts)
     begins = np.concatenate([[0], np.cumsum(sizes)])
     at(first, np.int32, experts)[...] = begins[:-1]
     records = [
@@ -198,8 +217,11 @@ def grouped_linear(
 
 
 def _places(macros: Macros, rows: int, ids: Pointer, within: Pointer, first: Pointer) -> np.ndarray:
+    """Places [rows, top_k], -1 in rows of padding."""
     shape = (rows, macros["TL_TOP_K"])
-    return at(first, np.int32, macros["TL_EXPERTS"])[at(ids, np.int32, *shape)] + at(within, np.int32, *shape)
+    experts = at(ids, np.int32, *shape)
+    places = at(first, np.int32, macros["TL_EXPERTS"])[experts] + at(within, np.int32, *shape)
+    return np.where(experts >= 0, places, -1)
 
 
 @kernel
@@ -216,10 +238,10 @@ def sort_rows(
     rows, features, top_k = grid[0], macros["TL_IN"], macros["TL_TOP_K"]
     places = _places(macros, rows, ids, within, first)
     half = half_type(macros)
-    source = at(x, half, rows, 1, features)
+    source = np.broadcast_to(at(x, half, rows, 1, features), (rows, top_k, features))
     if macros["TL_SHARES"]:
         source = (source * at(shares, np.float32, rows, top_k, 1)).astype(half)
-    at(to, half, rows * top_k, features)[places] = source
+    at(to, half, rows * top_k, features)[places[places >= 0]] = source[places >= 0]
 
 
 @kernel
@@ -236,7 +258,9 @@ def combine(
 ) -> None:
     count, out, top_k = grid[0], macros["TL_OUT"], macros["TL_TOP_K"]
     half = half_type(macros)
-    results = at(rows, half, count * top_k, out).astype(np.float64)[_places(macros, count, ids, within, first)]
+    places = _places(macros, count, ids, within, first)
+    results = at(rows, half, count * top_k, out).astype(np.float64)[places]
+    results[places < 0] = 0
     sums = (results * (at(shares, np.float32, count, top_k, 1) if macros["TL_SHARES"] else 1)).sum(1)
     if macros["TL_RESIDUAL"]:
         sums += at(residual, half, count, out).astype(np.float64)

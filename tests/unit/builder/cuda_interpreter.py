@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 
-from tests.unit.builder import cuda_attention, cuda_encoder, cuda_experts, cuda_low_rank  # noqa: F401 (register)
+from tests.unit.builder import cuda_attention, cuda_encoder, cuda_experts, cuda_latent, cuda_low_rank  # noqa: F401 (register)
 from tests.unit.builder.cuda_kernels import KERNELS, NUM_SMS, Pointer, at
 from trtllm_lite.builder.cuda.planning import Lowered, make_plan
 from trtllm_lite.engine.plan import (
@@ -95,6 +95,7 @@ class CudaInterpreter:
             "num_prefill_seqs": len(lens) - decode,
             "num_prefill_tokens": int(lens.sum()) - decode,
             "num_logits": len(inputs.get("logits_indices", ())),
+            "num_blocks": self.plan.symbols["num_blocks"],
             "max_blocks_per_seq": self.plan.symbols["max_blocks_per_seq"],
             "num_sms": NUM_SMS,
             "num_loras": self.num_loras,

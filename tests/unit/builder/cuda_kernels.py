@@ -31,6 +31,7 @@ BLOCK_FORMS = {
     4: (ml_dtypes.uint4, "pairs8"),
     6: (ml_dtypes.float8_e4m3fn, "spread_e4m3"),
     7: (ml_dtypes.float4_e2m1fn, "spread_e2m1"),
+    8: (np.int8, "mma_k16"),
 }
 BYTE_TYPES = {1: ml_dtypes.float8_e4m3fn, 2: np.int8}  # by row type
 KERNELS: dict[str, Callable[..., None]] = {}

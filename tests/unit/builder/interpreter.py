@@ -25,9 +25,18 @@ def _operator(schema: Schema) -> type[OpRun]:
     return type(schema.name, (Operator,), {})
 
 
+class GatherElements(OpRun):
+    """That of onnx.reference takes no negative axes of three dimensions."""
+
+    op_domain = ""
+
+    def _run(self, data: np.ndarray, indices: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
+        return (np.take_along_axis(data, indices, axis),)
+
+
 def run(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Outputs of ``model`` by name; ``feeds`` may hold more than the model takes."""
     operators = [_operator(schema) for schema in network_schemas().values()]
-    evaluator = ReferenceEvaluator(ir.to_proto(model), new_ops=operators)
+    evaluator = ReferenceEvaluator(ir.to_proto(model), new_ops=[*operators, GatherElements])
     inputs = {name: feeds[name] for name in evaluator.input_names}
     return dict(zip(evaluator.output_names, evaluator.run(None, inputs), strict=True))

@@ -18,6 +18,7 @@ class Shape:
     heads: int = 6
     kv_heads: int = 2
     head_dim: int = 10
+    value_dim: int | None = None  # of values in the cache; None: head_dim
     hidden: int = 36
     inter: int = 50
     vocab: int = 71

@@ -34,7 +34,7 @@ class Sequences:
         for layer in range(s.layers):
             shapes = {
                 "past_key": (self.num_seqs, s.kv_heads, s.max_seq, s.head_dim),
-                "past_value": (self.num_seqs, s.kv_heads, s.max_seq, s.head_dim),
+                "past_value": (self.num_seqs, s.kv_heads, s.max_seq, s.value_dim or s.head_dim),
                 "key_cache": (self.num_blocks, s.kv_heads, s.head_dim, self.tokens_per_block),
                 "value_cache": (self.num_blocks, s.kv_heads, self.tokens_per_block, s.head_dim),
             }

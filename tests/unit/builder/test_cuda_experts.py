@@ -1,16 +1,16 @@
 """GPU programs of mixtures of experts: what they compute, and of which kernels they are."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import pytest
-from safetensors.torch import load_file, save_file
 
 from tests.gguf_writer import write_gguf
-from tests.models import GPU_MOE_FAMILIES, VOCAB_SIZE, save_tiny_model, tiny_model
-from tests.quantized_writer import LAYOUTS, write_mxfp4_experts
+from tests.models import MOE_FAMILIES, VOCAB_SIZE, save_tiny_model, tiny_model
+from tests.quantized_writer import LAYOUTS, write_mxfp4_experts, write_quantized
 from tests.tolerances import MIXTURE_TOLERANCES
 from tests.unit.builder.cuda_engines import LIMITS, lowered_model
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
@@ -26,7 +26,13 @@ from trtllm_lite.plugins.launch import Launch
 
 # Extents that GPU kernels take.
 EXTENTS: dict[str, int] = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+_LATENTS: dict[str, Any] = {  # as few as kernels attend to
+    **{"num_key_value_heads": 4, "kv_lora_rank": 128, "qk_nope_head_dim": 16, "qk_rope_head_dim": 64},
+    **{"v_head_dim": 16, "moe_intermediate_size": 48},
+}
 SHAPES: dict[str, dict[str, Any]] = {
+    "deepseek_v2": _LATENTS,
+    "deepseek_v3": {**_LATENTS, "q_lora_rank": 24},
     "mixtral": {"head_dim": 16},
     "olmoe": {},
     "qwen2_moe": {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80},
@@ -36,8 +42,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama4": {"head_dim": 16, "intermediate_size": 48, "intermediate_size_mlp": 80},
 }
 # Of models in which no choice of an expert is so close that rounding changes it.
-SEED, SEEDS = 9, {"gpt_oss": 10}
+SEED, SEEDS = 9, {"gpt_oss": 10, "deepseek_v2": 4, "deepseek_v3": 11}
 CACHE = Shape(layers=3, kv_heads=2, head_dim=16, vocab=VOCAB_SIZE, max_seq=48)
+_OF_LATENTS = replace(CACHE, kv_heads=1, head_dim=64, value_dim=128)
+CACHES = {"deepseek_v2": _OF_LATENTS, "deepseek_v3": _OF_LATENTS}
 
 
 def network_of(family: str, directory: Path, dtype: str = "bfloat16", **changes: Any) -> ir.Model:
@@ -53,43 +61,29 @@ def _kernels(lowered: Lowered, program: str) -> list[str]:
     return [command.kernel.name for command in commands if isinstance(command, Launch)]
 
 
-@pytest.mark.parametrize("family", GPU_MOE_FAMILIES)
+@pytest.mark.parametrize("family", MOE_FAMILIES)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_programs_compute_the_networks_logits(family: str, dtype: str, tmp_path: Path) -> None:
     model = network_of(family, tmp_path, dtype)
     card = CudaInterpreter(lowered_model(model, dtype))
-    state = sequences_of(CACHE, card)
+    state = sequences_of(CACHES.get(family, CACHE), card)
     for lens in ([31, 1, 4], [1, 1, 1], [1, 6, 2], [1, 1, 1]):
         check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", model, MIXTURE_TOLERANCES)
 
 
 @pytest.mark.parametrize("kinds", ["Q4_0 Q4_0 Q4_0", "Q4_1 Q4_1 Q4_1", "Q4_0 Q4_0 Q8_0"])
-def test_experts_of_files_stay_in_4_bits(kinds: str, tmp_path: Path) -> None:
-    """But bytes become 16 bits."""
+def test_experts_of_files_stay_as_they_are(kinds: str, tmp_path: Path) -> None:
     names = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
     model = tiny_model("mixtral", seed=SEED, **{**EXTENTS, "intermediate_size": 128, "head_dim": 16})
     write_gguf(model, tmp_path / "m.gguf", dict(zip(names, kinds.split(), strict=True)))
     convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "bfloat16")
     network = load_network(tmp_path / "checkpoint")
     lowered = lowered_model(network, "bfloat16")
-    assert [item.choice.split()[0] for item in lowered.expansions] == ["int8"] * 3 * kinds.count("Q8_0")
+    assert not lowered.expansions
     card = CudaInterpreter(lowered)
     state = sequences_of(CACHE, card)
     for lens in ([31, 1, 4], [1, 1, 1], [1, 6, 2]):
         check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", network, MIXTURE_TOLERANCES)
-
-
-def _in_fp8(directory: Path) -> None:
-    """Experts in tiles of FP8, as they are published."""
-    path = directory / "model.safetensors"
-    tensors = load_file(path)
-    for name in [name for name in tensors if ".experts." in name]:
-        stored, _ = LAYOUTS["fp8 in tiles"].quantize(tensors.pop(name))
-        tensors |= {f"{name.removesuffix('.weight')}.{suffix}": tensor for suffix, tensor in stored.items()}
-    save_file(tensors, path, metadata={"format": "pt"})
-    config = json.loads((directory / "config.json").read_text())
-    config["quantization_config"] = LAYOUTS["fp8 in tiles"].settings
-    (directory / "config.json").write_text(json.dumps(config))
 
 
 @pytest.mark.parametrize(("family", "dtype"), [("qwen3_moe", "float8_e4m3fn"), ("gpt_oss", "float4_e2m1fn")])
@@ -99,8 +93,7 @@ def test_experts_of_checkpoints_stay_as_they_are(family: str, dtype: str, tmp_pa
         write_mxfp4_experts(tiny_model(family, seed=15, **sizes), tmp_path / "model")
     else:
         sizes = {**EXTENTS, "hidden_size": 128, "moe_intermediate_size": 256, "head_dim": 16}
-        save_tiny_model(family, tmp_path / "model", seed=11, **sizes)
-        _in_fp8(tmp_path / "model")
+        write_quantized(tiny_model(family, seed=11, **sizes), tmp_path / "model", LAYOUTS["fp8 in tiles"])
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
     network = load_network(tmp_path / "checkpoint")
     lowered = lowered_model(network, "bfloat16")
@@ -144,6 +137,43 @@ def test_ranks_list_their_own_experts(tmp_path: Path) -> None:
     assert {shape[0] for name, shape in shapes.items() if ".experts." in name} == {4}, shapes
 
 
+def test_latents_of_other_extents_are_refused(tmp_path: Path) -> None:
+    message = (
+        r"layers\.0\.attention.*: latents have 24 elements, expected a multiple of 128 up to 512; the rotated part of "
+        r"a key has 8 elements, expected 64: build for --target cpu"
+    )
+    with pytest.raises(BuildError, match=message):
+        lowered_model(network_of("deepseek_v2", tmp_path, kv_lora_rank=24, qk_rope_head_dim=8), "bfloat16")
+
+
+def test_batches_of_too_many_sequences_over_latents_are_refused(tmp_path: Path) -> None:
+    """Latents of 512 elements leave little of the shared memory."""
+    limits = {"max_batch_size": 384, "max_num_tokens": 384}
+    network = network_of("deepseek_v2", tmp_path, kv_lora_rank=512)
+    message = r"room for 343 sequences, not for 384: lower max_batch_size to 320"
+    with pytest.raises(BuildError, match=message):
+        lowered_model(network, "bfloat16", **limits)
+
+
+def test_deterministic_engines_attend_to_latents_in_one_order(tmp_path: Path) -> None:
+    """By no kernel whose blocks share a sequence."""
+    lowered = lowered_model(network_of("deepseek_v2", tmp_path, vocab_size=400), "bfloat16", deterministic=True)
+    for program in lowered.programs:
+        launches = [command for command in program.commands if isinstance(command, Launch)]
+        attend = [dict(launch.kernel.defines) for launch in launches if launch.kernel.name == "attend_latents"]
+        assert ["TL_MAX_SEQS" in defines for defines in attend] == [False] * 3
+
+
+def test_ranks_share_out_heads_over_latents(tmp_path: Path) -> None:
+    network_of("deepseek_v2", tmp_path)
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", target="sm_90", strip_plan=True, tp_size=2, **LIMITS)
+    first, last = (read_engine(tmp_path / "engine" / f"rank{rank}.engine") for rank in (0, 1))
+    assert first.plan == last.plan
+    shapes = {tensor.name: tensor.shape for tensor in first.plan.tensors}
+    assert {shape for name, shape in shapes.items() if "k_up" in name} == {(2, 16, 128)}, shapes
+    assert {shape[1:] for name, shape in shapes.items() if name.startswith("value_cache.")} == {(1, 32, 128)}, shapes
+
+
 def test_targets_without_tiles_are_refused(tmp_path: Path) -> None:
     message = r"products with experts of more than 16 rows are for sm_90a, not sm_80: build for sm_90 or for cpu"
     with pytest.raises(BuildError, match=message):
@@ -153,3 +183,36 @@ def test_targets_without_tiles_are_refused(tmp_path: Path) -> None:
 def test_features_of_no_whole_vectors_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"its experts have 64 features in and 36 out, .* expected multiples of 8"):
         lowered_model(network_of("qwen3_moe", tmp_path, moe_intermediate_size=36), "bfloat16")
+
+
+def test_rows_of_padding_choose_no_experts_and_count_nowhere(tmp_path: Path) -> None:
+    """Each program counts in the same places, and the other rows come out as without padding."""
+    model = network_of("qwen3_moe", tmp_path)
+    alone, padded = (CudaInterpreter(lowered_model(model, "bfloat16")) for _ in range(2))
+    layers, experts, top_k = 3, 9, 4
+    assert len(alone.plan.tallies) == layers
+    spare = alone.plan.symbols["num_blocks"]
+    for card, rows in ((alone, 3), (padded, 4)):
+        tables = np.full((rows, card.plan.symbols["max_blocks_per_seq"]), spare, np.int32)
+        tables[:3, 0] = range(3)
+        card.caches = {i: np.zeros(len(cache) + len(cache) // spare, np.uint8) for i, cache in card.caches.items()}
+        inputs = {
+            "token_ids": np.array([5, 6, 7, 0][:rows], np.int32),
+            "token_slots": np.full(rows, -1, np.int32),
+            "position_ids": np.zeros(rows, np.int32),
+            "cu_seqlens": np.arange(rows + 1, dtype=np.int32),
+            "past_lens": np.zeros(rows, np.int32),
+            "logits_indices": np.arange(rows, dtype=np.int32),
+            "sample_slots": np.full(rows, -1, np.int32),
+            "block_tables": tables,
+        }
+        logits = card.step(inputs, "decode_4")[:3]
+        tallies = [card.memory["state"][card.plan.tensors[i].offset :][: 8 * (experts + 3)] for i in card.plan.tallies]
+        for tally in tallies:
+            counts = tally.view(np.int64)
+            assert counts[:experts].sum() == 3 * top_k == counts[-1]
+            assert counts[experts : experts + 2].tolist() == [np.count_nonzero(counts[:experts]), 1]
+        if card is alone:
+            expected = logits, [tally.copy() for tally in tallies]
+    np.testing.assert_array_equal(logits, expected[0])
+    np.testing.assert_array_equal(tallies, expected[1])

@@ -62,7 +62,7 @@ def test_weights_are_those_of_each_rank(qformat: str) -> None:
 
 def test_unread_weights_of_each_rank_are_expanded(tmp_path: Path) -> None:
     shape = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 4}
-    write_quantized(tiny_model("llama", **shape, head_dim=64), tmp_path / "model", LAYOUTS["gptq 8 bits"])
+    write_quantized(tiny_model("llama", **shape, head_dim=64), tmp_path / "model", LAYOUTS["compressed-tensors nvfp4"])
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
     assert _check(open_checkpoint(tmp_path / "checkpoint").model).expansions
 

@@ -52,7 +52,8 @@ def test_operands_keep_shapes_and_storage(normalized: bool, tmp_path: Path) -> N
     gate_up = nodes_of(model.graph, "GroupedGatedLinear", DOMAIN)[0]
     down = nodes_of(model.graph, "GroupedLinear", DOMAIN)[0]
     assert attribute(router, "scoring") == ("normalized_softmax" if normalized else "softmax")
-    assert [dims(value) for value in router.outputs] == [("num_tokens", 4), ("num_tokens", 4), ("num_tokens", 9)]
+    of_rows = [("num_tokens", 4), ("num_tokens", 4), ("num_tokens", 9)]
+    assert [dims(value) for value in router.outputs] == [*of_rows, (9 + 3,)]
     weights = [node.inputs[-1] for node in (router, gate_up, down)]
     assert [dims(weight) for weight in weights] == [(60, 9), (9, 2, 37, 60), (9, 60, 37)]
     dtypes = [weight.dtype for weight in weights if weight is not None]

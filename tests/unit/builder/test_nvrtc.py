@@ -13,7 +13,7 @@ from trtllm_lite.builder.nvrtc import Cubin, compile_kernel
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.cuda.split import SplitConfig
-from trtllm_lite.plugins.cuda.stream import Streaming, few_rows_config
+from trtllm_lite.plugins.cuda.stream import StreamConfig, Streaming, few_rows_config
 from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
 from trtllm_lite.plugins.launch import Buffer, Device, WeightBuffers
 from trtllm_lite.plugins.rowwise.cuda import expression as rowwise_expression
@@ -66,6 +66,7 @@ NORM = {"TL_HIDDEN": 8192, "TL_THREADS": 512, "TL_Y_TYPE": 0, "TL_ROW_SCALES": 0
 OWNED = {"TL_OWNED": 1, "TL_STORED": 1, "TL_RANK_ROWS": 512, "TL_SUM_EVERYWHERE": 0}
 HERE, OWNERS = {"TL_ROWS_ON": 0}, {"TL_ROWS_ON": 1, "TL_RANKS": 8, "TL_RANK_ROWS": 512}
 HEADS = {"TL_HEADS": 32, "TL_KV_HEADS": 8, "TL_HEAD_DIM": 128, "TL_PAGE": 32}
+LATENTS = {"TL_HEADS": 128, "TL_LATENT_DIM": 512, "TL_ROTARY_DIM": 64, "TL_PAGE": 32}
 KERNELS: dict[str, dict[str, int | str]] = {
     "all_gather/cuda.cuh": {"TL_MEETING_BLOCKS": 128},
     "all_gather/side_by_side.cuh": {},
@@ -79,6 +80,16 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "gated_linear/tiled.cuh": TILED | GELU | {"TL_Y_TYPE": 1, "TL_ADDED": 1},
     "gather_columns/cuda.cuh": {"TL_FEATURES": 32008, "TL_COLUMNS": 128256, "TL_ITEM_BYTES": 4, "TL_THREADS": 256},
     "gather_rows/cuda.cuh": {"TL_HIDDEN": 4096},
+    "latent_attention/absorb.cuh": LATENTS
+    | {
+        **{"TL_IN": 128, "TL_OUT": 512, "TL_X_STRIDE": 24576, "TL_X_HEAD": 128, "TL_Y_STRIDE": 73728, "TL_Y_HEAD": 576},
+        **{"TL_ROWS": 16, "TL_COLUMNS": 128, "TL_INPUTS_FIRST": 1, "TL_SHARED_BYTES": 39168},
+    },
+    "latent_attention/attend.cuh": LATENTS | {"TL_MAX_SEQS": 256, "TL_SHARED_BYTES": 227 * 1024},
+    "latent_attention/values.cuh": {
+        **{"TL_HEADS": 128, "TL_IN": 512, "TL_OUT": 128, "TL_X_STRIDE": 65536, "TL_X_HEAD": 512, "TL_Y_STRIDE": 16384},
+        **{"TL_Y_HEAD": 128, "TL_ROWS": 64, "TL_COLUMNS": 32, "TL_INPUTS_FIRST": 0, "TL_SHARED_BYTES": 99840},
+    },
     "layer_norm/cuda.cuh": {"TL_HIDDEN": 4096, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_BIAS": 1},
     "linear/cuda.cuh": LINEAR | {"TL_WEIGHT_FORM": 4} | BLOCKS | HERE,
     "linear/dequantize.cuh": {"TL_IN": 4096, "TL_THREADS": 256, "TL_WEIGHT_FORM": 3} | BLOCKS,
@@ -89,7 +100,10 @@ KERNELS: dict[str, dict[str, int | str]] = {
     | OWNERS,
     "low_rank/expand.cuh": ADAPTERS | {"TL_OUT_0": 4096, "TL_OUT_1": 1024, "TL_OUT_2": 1024, "TL_RESIDUAL": 0},
     "low_rank/shrink.cuh": ADAPTERS | {"TL_IN": 4096},
-    "paged_attention/decode.cuh": HEADS | SCORES | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192},
+    "paged_attention/decode.cuh": HEADS
+    | SCORES
+    | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192}
+    | {"TL_QKV": 1, "TL_NEW_TOKENS": 1, "TL_NORM": 1, "TL_ROTARY_DIM": 100},
     "paged_attention/prefill.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 69632},
     "paged_attention/prefill_wgmma.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 229664},
     "paged_attention/qkv.cuh": LINEAR | HEADS | {"TL_ROTARY_DIM": 96},
@@ -136,6 +150,7 @@ ONLY_FOR = {
     "gated_linear/tiled.cuh": "sm_90a",
     "grouped_gated_linear/tiled.cuh": "sm_90a",
     "grouped_linear/tiled.cuh": "sm_90a",
+    "latent_attention/attend.cuh": "sm_90a",
     "linear/tiled.cuh": "sm_90a",
     "paged_attention/prefill_wgmma.cuh": "sm_90a",
     "paged_attention/qkv_tiled.cuh": "sm_90a",
@@ -224,6 +239,22 @@ def test_products_whose_depth_is_split_compile(source: str, form: WeightForm, tm
     split = Streaming(16, "float16", device, config, scales).kernel(source, "", weight, {})
     defines = {name: value for name, value in KERNELS[source].items() if name not in BLOCKS} | dict(split.defines)
     cubin = compile_kernel(root / source, defines, "sm_90a", include_root=root, cache_dir=tmp_path)
+    assert cubin.image.startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float4_e2m1fn", "int8"])
+def test_products_of_blocks_compile(dtype: str, arch: str, tmp_path: Path) -> None:
+    """For targets before sm_89, too, which convert no FP8."""
+    root, device = Path(__file__).parents[3] / "plugins", Device(arch, 99 * 1024)
+    form = weight_form(dtype, blocks=BlockNumbers(32, "bfloat16", offsets=False))
+    config = few_rows_config((4096, 4096), form, 4, device)
+    assert isinstance(config, StreamConfig)
+    weight = WeightBuffers(Buffer("weight", dtype, (4096, 4096)))
+    source = "linear/cuda.cuh"
+    streamed = Streaming(4, "bfloat16", device, config).kernel(source, "", weight, {})
+    defines = {name: value for name, value in KERNELS[source].items() if name not in BLOCKS} | dict(streamed.defines)
+    cubin = compile_kernel(root / source, defines, arch, include_root=root, cache_dir=tmp_path)
     assert cubin.image.startswith(b"\x7fELF")
 
 

@@ -18,6 +18,8 @@ FORMS = [
     INT4,
     weight_form("int8"),
     *(weight_form("uint4", blocks=BlockNumbers(size, "float32", offsets=True)) for size in (32, 128, 512)),
+    weight_form("float8_e4m3fn", blocks=BlockNumbers(128, "float32", offsets=False)),
+    weight_form("float4_e2m1fn", blocks=BlockNumbers(32, "bfloat16", offsets=False)),
 ]
 
 

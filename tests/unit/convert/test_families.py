@@ -24,6 +24,7 @@ from trtllm_lite.convert.mapping import open_source
 from trtllm_lite.convert.safetensors_file import SafetensorsFile
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError
+from trtllm_lite.network.attention import Temperature
 from trtllm_lite.network.model import network_of
 
 
@@ -195,17 +196,21 @@ def test_what_changes_the_mathematics_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    ("changes", "longest"),
+    ("changes", "windows", "tuned"),
     [
-        ({}, 128),
-        ({"attention_chunk_size": 40}, 40),
-        ({"floor_scale": 40}, 39),
-        ({"floor_scale": 40, "attention_chunk_size": 20}, 20),
-        ({"floor_scale": 40, "attn_temperature_tuning": False}, 128),
-        ({"attention_chunk_size": None}, 128),
+        ({}, [8192, 8192, 0], (8192, 0.1)),
+        ({"attention_chunk_size": 40, "floor_scale": 30, "attn_scale": 0.5}, [40, 40, 0], (30, 0.5)),
+        ({"layer_types": ["full_attention", "chunked_attention", "chunked_attention"]}, [0, 8192, 8192], (8192, 0.1)),
+        ({"floor_scale": 40, "attn_temperature_tuning": False}, [8192, 8192, 0], None),
+        ({"attention_chunk_size": None}, [0, 0, 0], (8192, 0.1)),
     ],
 )
-def test_llama4_ends_where_its_attention_changes(changes: dict[str, Any], longest: int) -> None:
+def test_llama4_has_chunks_and_temperatures(
+    changes: dict[str, Any], windows: list[int], tuned: tuple[int, float] | None
+) -> None:
     config = ConfigFields({**_CONFIGS["llama4"], **changes})
-    assert all_families()["llama4"].read_model(config).sizes.max_position_embeddings == longest
+    layers = [layer.attention.block for layer in all_families()["llama4"].read_model(config).layers]
+    assert [layer.window for layer in layers] == windows
+    assert [layer.chunked for layer in layers] == [window > 0 for window in windows]
+    assert [layer.temperature for layer in layers] == [None, None, None if tuned is None else Temperature(*tuned)]
     config.finish()

@@ -43,6 +43,12 @@ _WRITTEN = {family for family in (*NETWORK_FAMILIES, *MOE_FAMILIES) if all_famil
 _WRITTEN.add("olmo2")  # as OLMo 3's
 # The settings of each family's tiny model without which a GGUF file could not describe it.
 _SAID: dict[str, dict[str, Any]] = {
+    "deepseek_v3": {
+        "rope_parameters": {
+            **{"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 16},
+            **{"mscale": 0.7, "mscale_all_dim": 0.7},
+        },
+    },
     "mistral": {"sliding_window": None},
     "olmo3": {"rope_parameters": None},
     "qwen2_moe": {"mlp_only_layers": []},
@@ -80,6 +86,42 @@ def test_other_families_equal_transformers(family: str, tmp_path: Path) -> None:
     path = write_gguf(model, tmp_path / "m.gguf")
     config = convert_checkpoint(str(path), tmp_path / "checkpoint", "float32")
     ids = np.random.default_rng(0).integers(0, config.vocab_size, 25)
+    with torch.no_grad():
+        expected = model(torch.tensor(ids[None])).logits[0].numpy()
+    assert_close(OnnxRunner(tmp_path / "checkpoint", 1, 32).step([ids])[0], expected)
+
+
+OF_HEADS = {"key_length": 12 + 8, "value_length": 14, "head_count_kv": 6}
+OF_HEADS |= {"key_length_mla": None, "value_length_mla": None}
+OF_GROUPS = {"n_routed_experts": 9, "n_group": 3, "topk_group": 2}
+
+
+@pytest.mark.parametrize(
+    ("family", "shape", "metadata", "whole_heads"),
+    [
+        ("deepseek_v2", {}, {**OF_HEADS, "expert_gating_func": None}, True),
+        ("deepseek_v3", {"n_group": 1, "topk_group": 1}, {**OF_HEADS, "group_count": None, "group_used": None}, True),
+        (
+            "deepseek_v2",
+            {"q_lora_rank": 26, "topk_method": "group_limited_greedy", **OF_GROUPS},
+            {"group_count": 3, "group_used": 2},
+            False,
+        ),
+    ],
+    ids=["V2 of 2024", "V3 of 2024", "V2"],
+)
+def test_deepseek_in_files_of_all_years(
+    family: str, shape: dict[str, Any], metadata: dict[str, Any], whole_heads: bool, tmp_path: Path
+) -> None:
+    """Those of 2024 have sizes of heads as they are, and no groups of experts."""
+    model = tiny_model(family, **_SAID.get(family, {}), **shape)
+    names = {"expert_gating_func": "expert_gating_func", "group_count": "expert_group_count"}
+    names |= {"group_used": "expert_group_used_count"}
+    changes = {f"deepseek2.{names.get(key, f'attention.{key}')}": value for key, value in metadata.items()}
+    path = write_gguf(model, tmp_path / "m.gguf", metadata=changes, whole_heads=whole_heads)
+    config = convert_checkpoint(str(path), tmp_path / "checkpoint", "float32")
+    assert config.family == family
+    ids = np.random.default_rng(1).integers(0, config.vocab_size, 25)
     with torch.no_grad():
         expected = model(torch.tensor(ids[None])).logits[0].numpy()
     assert_close(OnnxRunner(tmp_path / "checkpoint", 1, 32).step([ids])[0], expected)

@@ -205,6 +205,21 @@ def receive(engine: TinyEngine, *names: str) -> None:
     engine.plan["received"] = {name: engine.plan["tensors"].index(engine.tensor(name)) for name in names}
 
 
+def write_state(engine: TinyEngine) -> None:
+    """Let the product of queries, keys and values lie in the state."""
+    tensors = engine.plan["tensors"]
+    tensors.append({**engine.tensor("qkv_out"), "name": "kept", "kind": "state", "offset": 0})
+    engine.plan["state_bytes"] = 1 << 20
+    set_operand("Linear", "y", "kept")(engine)
+
+
+def add_tally(engine: TinyEngine, dtype: str, count: int) -> None:
+    tensors = engine.plan["tensors"]
+    tally = {"name": "tally", "dtype": dtype, "shape": [count], "layout": "row_major", "kind": "state", "offset": 0}
+    engine.plan.update(tallies=[len(tensors)], state_bytes=8 * count)
+    tensors.append(tally)
+
+
 PLANS: dict[str, tuple[Change, str]] = {
     "unknown key": (lambda e: e.plan.update(extra=1), 'plan: expected no member "extra"'),
     "missing key": (lambda e: e.plan.pop("symbols"), 'plan: expected a member "symbols"'),
@@ -323,6 +338,13 @@ PLANS: dict[str, tuple[Change, str]] = {
     "output on output": (lambda e: e.tensor("sin").update(offset=e.tensor("cos")["offset"]), "overlaps another output"),
     "output is a weight": (set_operand("Linear", "y", "qkv"), "output y|layout|axis"),
     "output is a cache": (set_operand("PagedAttention", "y", "value_cache.0"), "overlaps another output|axis|rank"),
+    "output is state": (write_state, "output y: expected no state, found kept"),
+    "counts of a router that are a weight": (
+        lambda e: e.plan.update(tallies=[0]),
+        r"plan\.tallies: expected a count of each expert and 3 more in the state, found ",
+    ),
+    "counts of no expert": (lambda e: add_tally(e, "int64", 3), "expected a count of each expert and 3 more"),
+    "counts of 32 bits": (lambda e: add_tally(e, "int32", 8), "expected a count of each expert and 3 more"),
     "logits not written": (
         lambda e: e.instructions().pop(),
         "outputs.logits: expected an arena tensor that holds",
@@ -405,6 +427,10 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
     "features": (lambda e: e.manifest.update(feature_size=8), "expected a cache of features"),
     "number of layers": (lambda e: e.manifest["kv_cache"].update(num_layers=2), "expected 4 KV caches"),
     "a rank of too few": (lambda e: e.manifest["mapping"].update(rank=1), r"mapping\.rank: expected one of 1 ranks"),
+    "experts of part of a rank": (
+        lambda e: e.manifest["mapping"].update(moe_ep_size=2),
+        r"mapping\.moe_ep_size: expected a divisor of tp_size = 1, found 2",
+    ),
     "a last stage that receives nothing": (lambda e: last_stage(e), "received: expected something in every stage but"),
     "a first stage with logits": (
         lambda e: e.manifest["mapping"].update(pp_size=2),

@@ -44,6 +44,7 @@ def make_toy_encoder() -> TinyEngine:
         ],
         "outputs": {"sentence_embedding": _INDEX["sentence_embedding"]},
         "received": {},
+        "tallies": [],
         "kernels": [compiled(name) for name in _KERNELS],
         "programs": [mixed],
         "cuda": {

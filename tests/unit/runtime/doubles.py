@@ -234,7 +234,7 @@ def fake_session(options: RunnerOptions | None = None, tokenizer: Tokenizer | No
     return Session(
         manifest=manifest,
         limits=limits,
-        executor=None,
+        executor=SimpleNamespace(expert_counts=list),
         pump=EventPump(FakeEventLoop(limits.max_batch_size)),
         tokenizer=tokenizer,
     )

@@ -232,3 +232,17 @@ def test_the_metrics_of_replicas_are_told_apart():
     assert len({family.name for family in families}) == len(families)
     (tokens,) = [family for family in families if family.name == "vllm:generation_tokens"]
     assert [(sample.labels["replica"], sample.value) for sample in tokens.samples] == [("a", 4), ("b", 4)]
+
+
+def test_routers_of_experts_are_shown_by_rank():
+    async def talk(server):
+        layer = {"choices": [5, 3, 0, 4], "experts_read": [4, 2], "steps": 3, "busiest_choices": 9}
+        session = server.model.session
+        session.executor = SimpleNamespace(expert_counts=lambda: [layer, layer])
+        return await server.samples()
+
+    found = ask(talk)
+    assert found["trtllm_moe_routed_steps_total",] == 6
+    assert (found["trtllm_moe_expert_choices_total", "0"], found["trtllm_moe_expert_choices_total", "1"]) == (16, 8)
+    assert (found["trtllm_moe_experts_read_total", "0"], found["trtllm_moe_experts_read_total", "1"]) == (8, 4)
+    assert found["trtllm_moe_busiest_rank_choices_total",] == 18

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import onnx_ir as ir
 
@@ -28,7 +29,7 @@ from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.network.tensors import Computed, extents
 from trtllm_lite.plugins.packing import pack, packed_shape
 from trtllm_lite.plugins.schema import LAYOUTS, Schema, all_schemas
-from trtllm_lite.vocabulary import FEATURES, FLOAT32
+from trtllm_lite.vocabulary import ALIGNMENT, FEATURES, FLOAT32
 
 CPU = "cpu"  # the target, its kind, and the arch of its program
 
@@ -50,7 +51,9 @@ def make_plan(graph: ir.Graph, limits: BuildLimits, cache_dtype: str = "float32"
     weights = tuple(_stored_weight(value, layout) for value, layout in layouts.items())
     offsets = dict(zip(layouts, weight_offsets([weight.num_bytes for weight in weights]), strict=True))
     symbols = limits.symbols()
-    arena, arena_bytes = _arena(graph, symbols, limits)
+    tallies = _tallies(graph)
+    arena, arena_bytes = _arena(graph, symbols, limits, tallies)
+    state, state_bytes = _state(tallies, limits)
 
     tensors: list[PlanTensor] = []
     index: dict[ir.Value, int] = {}
@@ -67,18 +70,21 @@ def make_plan(graph: ir.Graph, limits: BuildLimits, cache_dtype: str = "float32"
         add(value, "weight", offsets[value], layout)
     for value, offset in arena.items():
         add(value, "arena", offset)
+    for value, offset in state.items():
+        add(value, "state", offset)
     instructions = tuple(_instruction(node, index) for node in graph)
     _check_constraints(graph, tensors, index)
     plan = Plan(
         symbols=symbols,
         arena_bytes=arena_bytes,
-        state_bytes=0,
+        state_bytes=state_bytes,
         tensors=tuple(tensors),
         outputs={str(value.name): index[value] for value in graph.outputs if value in arena},
         kernels=(),
         programs=(Program("step", CPU, False, symbols["num_tokens"], instructions),),
         cuda=None,
         received={str(value.name): index[value] for value in received(graph)},
+        tallies=tuple(index[value] for value in tallies),
     )
     return Planned(plan, weights)
 
@@ -117,10 +123,27 @@ def _stored_weight(value: ir.Value, layout: str) -> Weight:
     return Weight(str(value.name), DTYPE_NAMES[tensor.dtype], shape, load, isinstance(tensor, Computed))
 
 
-def _arena(graph: ir.Graph, symbols: dict[str, int], limits: BuildLimits) -> tuple[dict[ir.Value, int], int]:
-    """Offset of every intermediate value, and of those that another stage makes, and the bytes of the arena."""
+def _tallies(graph: ir.Graph) -> list[ir.Value]:
+    """What routers count in, in order of layers."""
+    return [results(node)["tally"] for node in graph if node.op_type == "Router"]
+
+
+def _state(values: Sequence[ir.Value], limits: BuildLimits) -> tuple[dict[ir.Value, int], int]:
+    """Offset of every value that is kept between steps, and the bytes of all."""
+    sizes = [_tensor(value, limits, "state").max_bytes({}) for value in values]
+    ends = list(accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))
+    return dict(zip(values, [0, *ends], strict=False)), ends[-1] if ends else 0
+
+
+def _arena(
+    graph: ir.Graph, symbols: dict[str, int], limits: BuildLimits, kept: Sequence[ir.Value]
+) -> tuple[dict[ir.Value, int], int]:
+    """Offset of every intermediate value, and of those that another stage makes, and the bytes of the arena.
+
+    Values that are ``kept`` between steps have no place there.
+    """
     nodes = list(graph)
-    aliased = {node.outputs[i] for node in nodes for i in aliases_of(node)}
+    aliased = {node.outputs[i] for node in nodes for i in aliases_of(node)} | set(kept)
     position = {node: step for step, node in enumerate(nodes)}
     born = dict.fromkeys(received(graph), 0)
     born |= {value: step for step, node in enumerate(nodes) for value in node.outputs if value not in aliased}

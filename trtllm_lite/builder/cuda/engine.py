@@ -96,10 +96,15 @@ def _kv_cache(lowered: Lowered) -> KvCache:
     if not operands.limits.generates:
         return no_cache(operands.limits)
     of_layers = [cache for cache in operands.caches.values() if cache.name != FEATURES]
-    forms = {(cache.dtype, cache.shape) for cache in of_layers}
-    if len(forms) != 1:
-        raise BuildError(f"expected attention layers of one geometry, found {sorted(map(str, forms)) or 'none'}")
-    dtype, (_, num_kv_heads, tokens_per_block, head_dim) = forms.pop()
+    # Of latent attention keys and values differ, and values are said to be its heads.
+    keys, values = (
+        {(cache.dtype, cache.shape) for cache in of_layers if cache.name.startswith(kind)}
+        for kind in ("key_cache.", "value_cache.")
+    )
+    if len(keys) != 1 or len(values) != 1:
+        forms = sorted(map(str, keys | values))
+        raise BuildError(f"expected attention layers of one geometry, found {forms or 'none'}")
+    dtype, (_, num_kv_heads, tokens_per_block, head_dim) = values.pop()
     assert isinstance(num_kv_heads, int)
     assert isinstance(tokens_per_block, int)
     assert isinstance(head_dim, int)

@@ -1,6 +1,6 @@
 """Stored weights that no GPU kernel reads become matrices of 16 bits; `build` and the engine say which, and why.
 
-Kernels read floating-point numbers of 8 and 4 bits in blocks: rows that have one scale get it for each block.
+Where kernels read blocks, rows that have one scale get it for each block.
 """
 
 from dataclasses import dataclass
@@ -13,13 +13,14 @@ from trtllm_lite.builder.graph import weight_tensor
 from trtllm_lite.engine.manifest import Tactic
 from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
 from trtllm_lite.network.tensors import add_initializer, computed, extents
-from trtllm_lite.plugins.cuda.weight_form import BLOCK_SIZES, weight_form
+from trtllm_lite.plugins.cuda.weight_form import BLOCK_FORMS, BLOCK_SIZES, has_blocks
 from trtllm_lite.plugins.packing import NUMBER_ROWS
 from trtllm_lite.plugins.scaled_weight import scaled
 
 _INTEGERS_OF_4_BITS = (ONNX["int4"], ONNX["uint4"])
+_FLOATS = ("float8_e4m3fn", "float4_e2m1fn")
 _GROUPED = ("GroupedGatedLinear", "GroupedLinear")
-_READ = "integers of 4 bits, float8_e4m3fn and float4_e2m1fn in blocks"
+_READ = "int8, integers of 4 bits, float8_e4m3fn and float4_e2m1fn in blocks"
 _NUMBERS = ("weight_scale", "weight_offset")
 _ROWS_AT_ONCE = 4096  # expanded in float64
 _ROW_RUN = 8  # rows of which products have whole runs
@@ -36,9 +37,9 @@ class Expanded:
 def expand_weights(graph: ir.Graph, dtype: str) -> Expanded:
     """The operators of ``graph``, which holds fused ones only, with matrices of ``dtype`` for unread weights.
 
-    Kernels read integers of 4 bits, float8_e4m3fn and float4_e2m1fn in blocks of a row, and int8 with a scale for a
-    row. What rounded activations are multiplied with stays as it is. The float32 weight of a Router becomes two terms
-    of ``dtype``, one behind the other.
+    Kernels read int8, integers of 4 bits, float8_e4m3fn and float4_e2m1fn in blocks of a row, and matrices of int8 with
+    a scale for a row. What rounded activations are multiplied with stays as it is. The float32 weight of a Router
+    becomes two terms of ``dtype``, one behind the other.
     """
     ops = ops_of(graph)
     links, rewritten = Links(ops), []
@@ -87,9 +88,8 @@ def _reason(op: Op, links: Links) -> str | None:
         return "GPU kernels look up 16 bits"
     if op.kind in _GROUPED:
         return None if _block_size(op) else f"GPU kernels multiply with experts of 16 bits, {_READ}"
-    is_integer = op.inputs["weight"].dtype in _INTEGERS_OF_4_BITS  # in other blocks an error says what to do
-    is_int8 = op.inputs["weight"].dtype == ONNX["int8"] and _has_row_scales(op)
-    if _is_rounded(op, links) or is_int8 or is_integer or _block_size(op):
+    has_4_bits = op.inputs["weight"].dtype in _INTEGERS_OF_4_BITS  # in other blocks an error says what to do
+    if _is_rounded(op, links) or _has_int8_rows(op) or has_4_bits or _block_size(op):
         return None
     return f"GPU kernels multiply 16-bit rows by {_READ}, and by int8 with a scale for each row"
 
@@ -103,25 +103,30 @@ def _has_row_scales(op: Op) -> bool:
     return static_dims(op.inputs["weight_scale"])[-1] == 1 and "weight_offset" not in op.inputs
 
 
+def _has_int8_rows(op: Op) -> bool:
+    """Whether the weight is a matrix of int8 with a scale for each row, which kernels read so."""
+    return op.inputs["weight"].dtype == ONNX["int8"] and _has_row_scales(op) and op.kind not in _GROUPED
+
+
 def _block_size(op: Op) -> int | None:
     """Elements of a block of the weight of a product of 16-bit rows as kernels read it; None if they do not."""
-    weight = op.inputs["weight"]
+    weight, count = op.inputs["weight"], static_dims(op.inputs["weight_scale"])[-1]
     assert weight.dtype is not None
     *_, out_features, in_features = static_dims(weight)
-    form = weight_form(DTYPE_NAMES[weight.dtype])
-    is_whole = in_features % form.depth == 0 and out_features % NUMBER_ROWS == 0
-    is_integer = weight.dtype in _INTEGERS_OF_4_BITS
-    if not form.in_blocks or not is_whole or ("weight_offset" in op.inputs and not is_integer):
+    dtype, size = DTYPE_NAMES[weight.dtype], in_features // count
+    form = BLOCK_FORMS.get(dtype)
+    if form is None or in_features % form.depth or out_features % NUMBER_ROWS:
         return None
-    if _has_row_scales(op) and not is_integer:
-        return next((size for size in reversed(BLOCK_SIZES) if in_features % size == 0), None)
-    size = in_features // static_dims(op.inputs["weight_scale"])[-1]
+    if "weight_offset" in op.inputs and dtype in _FLOATS:
+        return None
+    if _has_row_scales(op) and not (size in BLOCK_SIZES and has_blocks(dtype, None, count)):
+        size = next((size for size in reversed(BLOCK_SIZES) if size < in_features and in_features % size == 0), 0)
     return size if size in BLOCK_SIZES else None
 
 
 def _in_blocks(graph: ir.Graph, op: Op, links: Links) -> Op:
     """``op``, whose weight kernels read; if they do so in blocks and rows have one scale, with that for each block."""
-    if "weight_scale" not in op.inputs or op.kind == "Embedding" or _is_rounded(op, links) or not _has_row_scales(op):
+    if "weight_scale" not in op.inputs or _is_rounded(op, links) or not _has_row_scales(op) or _has_int8_rows(op):
         return op
     size, scale, in_features = _block_size(op), op.inputs["weight_scale"], static_dims(op.inputs["weight"])[-1]
     if size in (None, in_features):

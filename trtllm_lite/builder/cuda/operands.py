@@ -16,7 +16,7 @@ from trtllm_lite.engine.writer import Weight
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES, NUMPY, ONNX
 from trtllm_lite.network.tensors import Computed, extents
-from trtllm_lite.plugins.cuda.weight_form import BLOCK_SIZES, WeightForm, weight_form
+from trtllm_lite.plugins.cuda.weight_form import BLOCK_FORMS, BLOCK_SIZES, WeightForm, has_blocks, weight_form
 from trtllm_lite.plugins.launch import Buffer, WeightBuffers
 from trtllm_lite.plugins.low_rank.cuda import AdapterMatrices
 from trtllm_lite.plugins.packing import MMA_K, NUMBER_ROWS, pack, packed_shape
@@ -101,7 +101,7 @@ class Operands:
             return WeightBuffers(self.matrix(operands["weight"]))
         _check_scales(operands, rows)
         weight, scale = operands["weight"], operands["weight_scale"]
-        form = _form_of(weight, rows)
+        form = _form_of(weight, scale, rows)
         values = self._weight(weight, form.layout, partial(_check_elements, weight))
         if not form.in_blocks:
             return WeightBuffers(values, self._stored_as(scale, "float32"), rows=rows)
@@ -235,7 +235,7 @@ def _check_scales(operands: Mapping[str, ir.Value], rows: str | None) -> None:
     per_row = blocks == 1 and "weight_offset" not in operands
     if rows is not None and weight.dtype == ONNX[rows] and per_row:
         return
-    form = _form_of(weight, rows)
+    form = _form_of(weight, scale, rows)
     if weight.dtype == ONNX["int8"] and per_row:
         problem = "" if in_features % MMA_K == 0 else f"expected rows of a multiple of {MMA_K} elements"
     elif form.in_blocks:
@@ -256,9 +256,10 @@ def _check_scales(operands: Mapping[str, ir.Value], rows: str | None) -> None:
         )
 
 
-def _form_of(weight: ir.Value, rows: str | None) -> WeightForm:
+def _form_of(weight: ir.Value, scale: ir.Value, rows: str | None) -> WeightForm:
     assert weight.dtype is not None
-    return weight_form(DTYPE_NAMES[weight.dtype], rows)
+    dtype = DTYPE_NAMES[weight.dtype]
+    return BLOCK_FORMS[dtype] if has_blocks(dtype, rows, static_dims(scale)[-1]) else weight_form(dtype, rows)
 
 
 def _check_elements(weight: ir.Value, elements: np.ndarray) -> None:

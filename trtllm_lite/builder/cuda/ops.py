@@ -17,7 +17,7 @@ from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.plugins.cuda.grouped import gated_stream_config, summed_stream_config
 from trtllm_lite.plugins.cuda.split import SplitConfig
 from trtllm_lite.plugins.cuda.stream import StreamConfig, few_rows_config
-from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
+from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, has_blocks, weight_form
 from trtllm_lite.plugins.launch import Device
 from trtllm_lite.plugins.schema import all_schemas
 
@@ -84,7 +84,7 @@ def form_of_op(op: Op) -> WeightForm:
     weight, scale, blocks = op.inputs["weight"], op.inputs.get("weight_scale"), None
     assert weight.dtype is not None
     name = DTYPE_NAMES[weight.dtype]
-    if weight_form(name, rows_of(op)).in_blocks and scale is not None:
+    if scale is not None and has_blocks(name, rows_of(op), static_dims(scale)[-1]):
         assert scale.dtype is not None
         size = static_dims(weight)[-1] // static_dims(scale)[-1]
         blocks = BlockNumbers(size, DTYPE_NAMES[scale.dtype], "weight_offset" in op.inputs)

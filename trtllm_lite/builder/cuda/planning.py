@@ -15,6 +15,7 @@ from trtllm_lite.builder.cuda.passes.ranks import rank_states
 from trtllm_lite.builder.cuda.products.choices import chooser
 from trtllm_lite.builder.cuda.products.timing_cache import Product, TimingCache
 from trtllm_lite.builder.cuda.program_ops import LAST_TOKENS
+from trtllm_lite.builder.graph import results
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.observe import shows_rows
 from trtllm_lite.builder.passes.features import borrows_features
@@ -84,6 +85,7 @@ class Lowered:
     operands: Operands
     programs: tuple[LoweredProgram, ...]
     layout: Layout
+    tallies: tuple[Buffer, ...] = ()  # of routers, in order of layers
     expansions: tuple[Tactic, ...] = ()
     borrows_features: bool = False
 
@@ -140,7 +142,8 @@ def lower_network(
             ordered.append(LoweredProgram(device, bucket, lower(network.ops, operands, device, bucket, choose)))
         programs += [first for first, then in pairwise(ordered) if not _runs_alike(first, then)] + ordered[-1:]
     layout = lay_out(operands, [program.commands for program in programs])
-    return Lowered(operands, tuple(programs), layout, network.expansions, borrows_features(graph))
+    tallies = tuple(operands.states[str(results(node)["tally"].name)] for node in graph if node.op_type == "Router")
+    return Lowered(operands, tuple(programs), layout, tallies, network.expansions, borrows_features(graph))
 
 
 def _check_ordered(devices: Sequence[Device]) -> None:
@@ -182,6 +185,7 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
         tensors=lowered.layout.tensors,
         outputs={name: index[buffer] for name, buffer in outputs.items()},
         received={buffer.name: index[buffer] for buffer in operands.received.values()},
+        tallies=tuple(index[buffer] for buffer in lowered.tallies),
         kernels=tuple(
             CompiledKernel(kernel.name, {arch: keys[kernel, arch]}, kernel.threads, kernel.shared_bytes)
             for kernel, arch in numbers

@@ -34,7 +34,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
                 if value not in gathered:
                     gathered[value] = _gather(graph, value, indices, node)
                 node.replace_input_with(position, gathered[value])
-        for output in node.outputs:
+        for output in (value for value in node.outputs if (dims(value) or ())[:1] == (NUM_TOKENS,)):
             output.shape = ir.Shape([NUM_LOGITS, *(dims(output) or ())[1:]])
     for output in outputs:
         if output.producer() in region:
@@ -74,8 +74,9 @@ def _sinkable(graph: ir.Graph, results: Sequence[ir.Value]) -> set[ir.Node]:
 
 
 def _is_row_wise(node: ir.Node) -> bool:
+    """Whether an operator makes rows of rows, and at most counts them besides."""
     schema = all_schemas().get(node.op_type) if node.domain == DOMAIN else None
-    return schema is not None and all(output.shape[:1] == (_ROWS,) for output in schema.outputs)
+    return schema is not None and all(output.shape[:1] == (_ROWS,) for output in schema.outputs if not output.state)
 
 
 def _gather(graph: ir.Graph, value: ir.Value, indices: ir.Value, before: ir.Node | None) -> ir.Value:

@@ -28,6 +28,7 @@ from trtllm_lite.builder.passes.attention_pattern import (
     norm_of_all_heads,
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
+from trtllm_lite.builder.passes.temperature import match_temperature
 from trtllm_lite.network.tensors import add_initializer, concatenate, zeros
 from trtllm_lite.quantize.formats import in_one_form, matrix_of
 
@@ -49,7 +50,9 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
 def _projections(attention: ir.Node) -> list[ir.Node]:
     """The three Linears, if they can be one. Raises MismatchError."""
     linears = []
-    for state, what in zip(match_states(attention), ("query", "key", "value"), strict=True):
+    query, *others = match_states(attention)
+    states = (match_temperature(query)[0], *others)
+    for state, what in zip(states, ("query", "key", "value"), strict=True):
         source = match_heads(state, what).source
         norm = norm_of_all_heads(source)
         linear = fused_by(source if norm is None else norm.inputs[0], "Linear")

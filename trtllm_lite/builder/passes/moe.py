@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
+from trtllm_lite.builder.constraints import implied_extents
 from trtllm_lite.builder.graph import (
     Dim,
     dims,
@@ -24,6 +25,7 @@ from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.experts import Experts, match_experts
 from trtllm_lite.builder.passes.routing import Routing, match_routing
 from trtllm_lite.network.tensors import add_initializer
+from trtllm_lite.plugins.schema import all_schemas
 
 _FLOAT, _INT32 = ir.DataType.FLOAT, ir.DataType.INT32
 
@@ -61,6 +63,9 @@ def _fuse(graph: ir.Graph, routing: Routing, experts: Experts, name: str) -> Non
         "shares": new("router.shares", routing.top_k),
         "scores": new("router.scores", experts.num_experts),
     }
+    owned = {"local_experts": experts.num_experts, "moe_tp_size": 1}
+    tallied = implied_extents(all_schemas()["Router"], owned)["tallied"]
+    tally = value_of(f"{name}.router.tally", ir.DataType.INT64, [tallied])
     gated, y = new("experts.gated", routing.top_k, experts.inner), new("experts.y", hidden)
 
     def room(product: str, features: int) -> dict[str, ir.Value]:
@@ -73,8 +78,8 @@ def _fuse(graph: ir.Graph, routing: Routing, experts: Experts, name: str) -> Non
             "Router",
             f"{name}.router",
             {"x": routing.x, "weight": routing.weight, "correction": routing.correction, "bias": routing.bias},
-            chosen,
-            routing.attributes,
+            {**chosen, "tally": tally},
+            {**routing.attributes, **owned},
         ),
         fused_node(
             "GroupedGatedLinear",

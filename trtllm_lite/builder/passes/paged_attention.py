@@ -38,7 +38,9 @@ from trtllm_lite.builder.passes.attention_pattern import (
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.remove_padding import CU_SEQLENS, NUM_SEQS, PACKED_ROWS, PADDED_ROWS, PAST_LENS
 from trtllm_lite.builder.passes.sinks import match_sinks
-from trtllm_lite.builder.passes.window_mask import match_first_position, match_window
+from trtllm_lite.builder.passes.temperature import match_temperature
+from trtllm_lite.builder.passes.window_mask import match_chunk, match_first_position, match_window
+from trtllm_lite.network.attention import Temperature
 from trtllm_lite.network.dtypes import ONNX
 
 BLOCK_TABLES = "block_tables"
@@ -53,6 +55,8 @@ class _Match:
     value_cache: Cache
     qkv: ir.Value
     window: int
+    chunked: bool
+    temperature: Temperature | None
     first_position: int
     scale: float
     softcap: float
@@ -85,6 +89,7 @@ def _match(attention: ir.Node) -> _Match:
     expect(past_key is None and past_value is None, "it concatenates a past of its own instead of updating a cache")
     expect(is_total_length(sinks.lengths), "its key lengths are not past_lens plus the length of this step")
     key_cache, value_cache = match_cache(key_in, "key"), match_cache(value_in, "value")
+    query_in, temperature = match_temperature(query_in)
     query = match_heads(query_in, "query")
     key, value = match_heads(key_cache.new, "key"), match_heads(value_cache.new, "value")
     _check_heads(query, key, value)
@@ -94,9 +99,10 @@ def _match(attention: ir.Node) -> _Match:
     softcap = float(attribute(attention, "softcap", 0.0))
     output = match_packed_output(attention)
     qkv = match_merged_projection([query.source, key.source, value.source])
-    first = match_first_position(sinks.mask)
-    window = 0 if first else match_window(sinks.mask)
-    return _Match(query, key, key_cache, value_cache, qkv, window, first, scale, softcap, sinks.scores, output)
+    first, chunk = match_first_position(sinks.mask), match_chunk(sinks.mask)
+    window = 0 if first else chunk or match_window(sinks.mask)
+    mask = window, chunk > 0, temperature, first
+    return _Match(query, key, key_cache, value_cache, qkv, *mask, scale, softcap, sinks.scores, output)
 
 
 def check_attributes(attention: ir.Node) -> None:
@@ -159,6 +165,9 @@ def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, index: int, shared
         "num_heads": query.heads,
         "scale": match.scale,
         "window": match.window,
+        "chunked": int(match.chunked),
+        "floor_scale": 0 if match.temperature is None else match.temperature.floor_scale,
+        "attn_scale": 0.0 if match.temperature is None else match.temperature.attn_scale,
         "first_position": match.first_position,
         "cache_group": 0,
         "softcap": match.softcap,

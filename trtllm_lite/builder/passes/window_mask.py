@@ -1,13 +1,14 @@
 """Recognises a sliding-window mask by what it computes, not by how it is spelled.
 
-The mask compares key indices with positions: after moving constants, ``key > position - window`` (the causal bound is
-Attention's own). Greater, Less and their OrEqual forms, and constants added to or subtracted from either side, are all
-the same mask.
+The mask of a window compares key indices with positions: after moving constants, ``key > position - window`` (the
+causal bound is Attention's own). Greater, Less and their OrEqual forms, and constants added to or subtracted from
+either side, are all the same mask. Masks of chunks, ``key >= position / size * size``, and of a first position have one
+form each.
 """
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.graph import attribute, dims, scalar_constant
+from trtllm_lite.builder.graph import attribute, dims, produced_by, scalar_constant
 from trtllm_lite.builder.passes.attention_pattern import MismatchError, expect
 from trtllm_lite.builder.passes.remove_padding import PADDED_ROWS, POSITION_IDS
 
@@ -47,6 +48,30 @@ def match_first_position(mask: ir.Value | None) -> int:
     expect(isinstance(first, int) and first > 0 and sides == (("key", 0), ("query", 0)), "the mask has no known form")
     assert isinstance(first, int)
     return first
+
+
+def match_chunk(mask: ir.Value | None) -> int:
+    """c of a mask that lets through keys at positions >= position // c * c; 0 if it is none such."""
+    node = None if mask is None else mask.producer()
+    start = None if node is None or node.op_type != "GreaterOrEqual" else produced_by(node.inputs[1], "Mul")
+    number = None if start is None else produced_by(start.inputs[0], "Div")
+    if node is None or start is None or number is None:
+        return 0
+    size, again = (scalar_constant(found.inputs[1]) for found in (start, number))
+    sides = _affine(node.inputs[0]), _affine(number.inputs[0])
+    is_chunk = isinstance(size, int) and size > 0 and size == again and sides == (("key", 0), ("query", 0))
+    expect(is_chunk, "the mask has no known form")
+    assert isinstance(size, int)
+    return size
+
+
+def position_plus(value: ir.Value | None) -> int | None:
+    """c of position_ids + c; None of anything else."""
+    try:
+        what, offset = _affine(value)
+    except MismatchError:
+        return None
+    return offset if what == "query" else None
 
 
 def _affine(value: ir.Value | None) -> tuple[str, int]:

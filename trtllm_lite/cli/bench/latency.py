@@ -23,6 +23,7 @@ _POINT_METRICS = {
         *("floor_time_to_first_token_s", "fraction_of_first_token_floor"),
         *("floor_inter_token_latency_s", "fraction_of_floor", "host_s_per_decode_step"),
     ),
+    "mixtures of experts": ("experts_read", "rank_rows", "busiest_rank_rows", "rank_imbalance"),
 }
 _ENGINE_METRICS = (
     *("read_bandwidth_bytes_per_s", "weight_bytes_per_step", "kv_bytes_per_step", "weight_bytes", "kv_cache_bytes"),

@@ -1,9 +1,10 @@
 """DeepSeek-V2 and V2-Lite (arXiv 2405.04434): attention over latents, and experts beside one that all tokens share."""
 
 from dataclasses import replace
+from typing import Any
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.deepseek_parts import deepseek_experts, deepseek_layers, read_groups
+from trtllm_lite.convert.deepseek_parts import deepseek_experts, deepseek_gguf, deepseek_layers, read_groups
 from trtllm_lite.convert.family import Family
 from trtllm_lite.convert.latent_parts import LATENT_TENSOR_NAMES, LatentParts
 from trtllm_lite.network.decoder import Decoder
@@ -24,9 +25,14 @@ def read_model(config: ConfigFields) -> Decoder:
     return parts.decoder(config, deepseek_layers(config, parts, experts, first_dense=0, num_shared=2))
 
 
+def _topk_method(config: dict[str, Any]) -> str:
+    return "group_limited_greedy" if config.get("n_group", 1) > 1 else "greedy"
+
+
 FAMILY = Family(
     name="deepseek_v2",
     architectures=("DeepseekV2ForCausalLM",),
     read_model=read_model,
     tensor_names=NAMES,
+    gguf=deepseek_gguf(1, _topk_method),
 )

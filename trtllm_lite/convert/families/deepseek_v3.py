@@ -6,7 +6,7 @@ The layer that predicts a further token (MTP) is left out.
 from dataclasses import replace
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.deepseek_parts import deepseek_experts, deepseek_layers, read_groups
+from trtllm_lite.convert.deepseek_parts import deepseek_experts, deepseek_gguf, deepseek_layers, read_groups
 from trtllm_lite.convert.family import ROTARY_BUFFERS, Family
 from trtllm_lite.convert.latent_parts import LATENT_TENSOR_NAMES, LatentParts
 from trtllm_lite.network.decoder import Decoder
@@ -30,5 +30,6 @@ FAMILY = Family(
     architectures=("DeepseekV3ForCausalLM",),
     read_model=read_model,
     tensor_names=LATENT_TENSOR_NAMES,
+    gguf=deepseek_gguf(2, lambda _: "noaux_tc"),
     ignored_tensors=(*ROTARY_BUFFERS, r"model\.layers\.61\..*"),  # the layer behind the 61 of the published models
 )

@@ -1,8 +1,7 @@
 """Llama 4 Scout and Maverick, text only (https://ai.meta.com/blog/llama-4-multimodal-intelligence).
 
 A token has one expert, which reads the token times the sigmoid of its score, beside a shared one. Layers without RoPE
-see all tokens, the others those of their chunk. From the second chunk on, and where layers without RoPE raise the
-temperature of attention for late positions, models are cut off: shorter sequences do not differ by either.
+see all tokens, the others those of their chunk; those without raise the temperature of attention for late positions.
 """
 
 from dataclasses import replace
@@ -15,7 +14,7 @@ from trtllm_lite.convert.rope_types import RopeDefaults
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts
 from trtllm_lite.errors import shown
-from trtllm_lite.network.attention import Attention
+from trtllm_lite.network.attention import Attention, Temperature
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 from trtllm_lite.network.moe import SharedExpert
@@ -41,22 +40,25 @@ def read_model(config: ConfigFields) -> Decoder:
     layers, bias = parts.sizes.num_hidden_layers, config.flag("attention_bias")
     epsilon, normed = config.number("rms_norm_eps", 1e-5), config.flag("use_qk_norm", True)
     rotates, sparse = read_rotating_layers(config, layers), _read_sparse_layers(config, layers)
-    parts = replace(parts, sizes=replace(parts.sizes, max_position_embeddings=_max_positions(config, parts)))
+    windows, temperature = _read_chunks(config, rotates), _read_temperature(config)
     experts = MoeParts.read(config, parts, wide, "sigmoid_of_chosen")
 
-    def attention(tensors: Tensors, rotated: bool) -> Attention:
+    def attention(tensors: Tensors, number: int) -> Attention:
+        rotated, window = rotates[number], windows[number]
         # A norm without weights may as well come before RoPE, which keeps the lengths of heads.
         norm = RmsNorm(Ones((parts.sizes.head_dim,)), epsilon) if normed and rotated else None
         projections = parts.projections(tensors, bias, bias)
         if rotated:
-            return parts.attention(projections.rotating_halves(parts.sizes, parts.rope), 0, norm, norm)
-        return replace(parts.attention(projections), rope=None)
+            projections = projections.rotating_halves(parts.sizes, parts.rope)
+            return replace(parts.attention(projections, window, norm, norm), chunked=window > 0)
+        made = parts.attention(projections, window)
+        return replace(made, rope=None, chunked=window > 0, temperature=temperature)
 
     def layer(tensors: Tensors, number: int) -> Layer:
         shared = SharedExpert(parts.mlp_of(tensors, "shared_", wide))
         dense = parts.mlp_of(tensors, "", dense_wide)
         block = experts.transposed_moe(tensors, shared) if sparse[number] else dense
-        return parts.pre_norm_layer(tensors, attention(tensors, rotates[number]), block)
+        return parts.pre_norm_layer(tensors, attention(tensors, number), block)
 
     return parts.decoder(config, parts.layers(layer))
 
@@ -72,16 +74,21 @@ def _read_sparse_layers(config: ConfigFields, layers: int) -> list[bool]:
     return [number in given for number in range(layers)]
 
 
-def _max_positions(config: ConfigFields, parts: LlamaParts) -> int:
-    """The longest sequences that have one chunk, and attention of one temperature."""
-    chunk, floor_scale = config.nullable_integer("attention_chunk_size", 8192), config.integer("floor_scale", 8192, 2)
-    kinds = config.take("layer_types")
-    if kinds is not None and not (isinstance(kinds, list) and set(map(str, kinds)) <= _LAYER_TYPES):
-        config.problem("layer_types", f"expected {' or '.join(sorted(_LAYER_TYPES))} for each, found {shown(kinds)}")
-    is_tuned = config.flag("attn_temperature_tuning", True)
-    config.number("attn_scale", 0.1)
-    bounds = [parts.sizes.max_position_embeddings, *([chunk] if chunk else [])]
-    return min(*bounds, floor_scale - 1) if is_tuned else min(bounds)
+def _read_chunks(config: ConfigFields, rotates: list[bool]) -> list[int]:
+    """For each layer the positions of a chunk, 0 where it sees all: as ``layer_types`` says, or layers with RoPE."""
+    chunk, kinds = config.nullable_integer("attention_chunk_size", 8192) or 0, config.take("layer_types")
+    if kinds is None:
+        return [chunk if rotated else 0 for rotated in rotates]
+    if isinstance(kinds, list) and len(kinds) == len(rotates) and set(map(str, kinds)) <= _LAYER_TYPES:
+        return [chunk if kind == "chunked_attention" else 0 for kind in kinds]
+    config.problem("layer_types", f"expected {' or '.join(sorted(_LAYER_TYPES))} for each layer, found {shown(kinds)}")
+    return [0] * len(rotates)
+
+
+def _read_temperature(config: ConfigFields) -> Temperature | None:
+    """What late queries of layers without RoPE are scaled by, if by anything."""
+    temperature = Temperature(config.integer("floor_scale", 8192), config.number("attn_scale", 0.1))
+    return temperature if config.flag("attn_temperature_tuning", True) else None
 
 
 FAMILY = Family(

@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "batching/step.h"
 #include "engine/engine.h"
+#include "expert_counts.h"
 #include "step_output.h"
 
 namespace tl {
@@ -36,6 +38,10 @@ class DeviceExecutor {
   // What the last step computed as the output `name` of the plan; takes turns with steps. Throws ArgumentError if the
   // plan has no such output, LimitError if the step had fewer rows.
   virtual StepOutput output(const std::string& name, const RowSlice& slice) = 0;
+
+  // What routers have chosen since the engine was loaded, in order of layers, of those that compute in this process.
+  // Steps go on meanwhile, so that some routers may have counted a step that others have not.
+  virtual std::vector<ExpertCounts> expert_counts() { return {}; }
 
   // Puts an adapter where steps find it: on devices with memory of their own, in a slot of theirs that no running
   // request has. It comes before the requests that run with it; one thread may call it while steps run. Throws

@@ -139,6 +139,24 @@ auto output(DeviceExecutor& executor, const std::string& name, std::int64_t begi
   return owning_array(std::move(found.bytes), found.rows, found.row_bytes);
 }
 
+nb::list expert_counts(DeviceExecutor& executor) {
+  std::vector<ExpertCounts> found;
+  {
+    const nb::gil_scoped_release release;
+    found = executor.expert_counts();
+  }
+  nb::list routers;
+  for (const ExpertCounts& counts : found) {
+    nb::dict router;
+    router["choices"] = counts.choices;
+    router["experts_read"] = counts.experts_read;
+    router["steps"] = counts.steps;
+    router["busiest_choices"] = counts.busiest_choices;
+    routers.append(router);
+  }
+  return routers;
+}
+
 }  // namespace
 
 void bind_executor(nb::module_& module) {
@@ -148,7 +166,8 @@ void bind_executor(nb::module_& module) {
       .def_prop_ro("memory", &memory)
       .def("place_adapter", &DeviceExecutor::place_adapter, nb::arg("adapter"), nb::kw_only(), nb::arg("slot"),
            nb::call_guard<nb::gil_scoped_release>())
-      .def("output", &output, nb::arg("name"), nb::arg("begin") = 0, nb::arg("end") = nb::none());
+      .def("output", &output, nb::arg("name"), nb::arg("begin") = 0, nb::arg("end") = nb::none())
+      .def("expert_counts", &expert_counts);
   def_open<&open_executor>(module, "open_executor");
   def_open<&open_stage>(module, "open_stage");
   nb::class_<LogitsExecutor, DeviceExecutor>(module, "LogitsExecutor")

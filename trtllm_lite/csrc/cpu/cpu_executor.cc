@@ -1,6 +1,7 @@
 #include "cpu/cpu_executor.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <string>
 
@@ -220,6 +221,19 @@ StepOutput CpuExecutor::output(const std::string& name, const RowSlice& slice) {
   StepOutput result{std::make_unique_for_overwrite<std::uint8_t[]>(place.bytes()), place.rows, place.row_bytes};
   std::memcpy(result.bytes.get(), arena_.data() + place.offset, place.bytes());
   return result;
+}
+
+std::vector<ExpertCounts> CpuExecutor::expert_counts() {
+  std::vector<ExpertCounts> found;
+  std::vector<std::int64_t> tally;
+  for (const int index : plan_.tallies) {
+    const PlanTensor& tensor = plan_.tensors[static_cast<std::size_t>(index)];
+    auto* counts = reinterpret_cast<std::int64_t*>(state_.data() + tensor.offset);
+    tally.resize(static_cast<std::size_t>(tensor.shape[0].value));
+    for (std::int64_t& count : tally) count = std::atomic_ref(*counts++).load(std::memory_order_relaxed);
+    found.push_back(read_tally(tally));
+  }
+  return found;
 }
 
 std::size_t CpuExecutor::block_bytes() const {

@@ -42,6 +42,7 @@ class CpuExecutor final : public OneStageExecutor {
   std::string_view isa() const { return isa_; }
   MemoryUse memory() const override;
   StepOutput output(const std::string& name, const RowSlice& slice) override;
+  std::vector<ExpertCounts> expert_counts() override;
 
  private:
   struct Call {

@@ -87,6 +87,12 @@ void CpuGroup::load_block(std::int64_t block, std::span<const std::byte> data) {
   }
 }
 
+std::vector<ExpertCounts> CpuGroup::expert_counts() {
+  std::vector<std::vector<ExpertCounts>> ranks;
+  for (const auto& executor : ranks_->executors) ranks.push_back(executor->expert_counts());
+  return counts_of_ranks(ranks, moe_tp_size(engine()));
+}
+
 MemoryUse CpuGroup::memory() const {
   MemoryUse all;
   for (const auto& executor : ranks_->executors) {

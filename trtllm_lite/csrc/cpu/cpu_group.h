@@ -35,6 +35,7 @@ class CpuGroup final : public OneStageExecutor {
   int num_threads() const override { return first().num_threads(); }
   MemoryUse memory() const override;
   StepOutput output(const std::string& name, const RowSlice& slice) override { return first().output(name, slice); }
+  std::vector<ExpertCounts> expert_counts() override;
 
  private:
   // What the ranks' threads use; a rank that is given up keeps it alive.

@@ -1,6 +1,7 @@
 #include "cpu/cpu_pipeline.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "errors.h"
@@ -134,6 +135,12 @@ MemoryUse CpuPipeline::memory() const {
     all.kv_cache += own.kv_cache;
     all.workspace += own.workspace;
   }
+  return all;
+}
+
+std::vector<ExpertCounts> CpuPipeline::expert_counts() {
+  std::vector<ExpertCounts> all;
+  for (const auto& stage : stages_) std::ranges::move(stage->expert_counts(), std::back_inserter(all));
   return all;
 }
 

@@ -40,6 +40,7 @@ class CpuPipeline final : public LogitsExecutor {
   int num_threads() const override { return stages_.back()->num_threads(); }
   MemoryUse memory() const override;
   StepOutput output(const std::string& name, const RowSlice& slice) override;
+  std::vector<ExpertCounts> expert_counts() override;
 
  private:
   // A step that is begun and not finished.

@@ -48,6 +48,7 @@ CudaExecutor::CudaExecutor(const Engine& engine, int device, std::int64_t num_bl
       library_directories_(std::move(library_directories)),
       device_(device),
       stream_(make_stream()),
+      reading_(make_stream()),
       programs_(device_, engine, library_directories_),
       weights_(device_, engine, stream_.get()),
       adapters_(device_, plan_, checked_num_loras(plan_, num_loras)),
@@ -332,6 +333,22 @@ StepOutput CudaExecutor::output(const std::string& name, const RowSlice& slice) 
                  "copying output " + name);
   driver().check(driver().stream_synchronize(stream_.get()), "running a step");
   return result;
+}
+
+std::vector<ExpertCounts> CudaExecutor::expert_counts() {
+  device_.make_current();
+  std::vector<std::vector<std::int64_t>> tallies;
+  for (const int index : plan_.tallies) {
+    const PlanTensor& tensor = plan_.tensors[static_cast<std::size_t>(index)];
+    std::vector<std::int64_t>& tally = tallies.emplace_back(static_cast<std::size_t>(tensor.shape[0].value));
+    driver().check(
+        driver().copy_to_host(tally.data(), address_of(index), std::span(tally).size_bytes(), reading_.get()),
+        "copying the choices of routers");
+  }
+  driver().check(driver().stream_synchronize(reading_.get()), "copying the choices of routers");
+  std::vector<ExpertCounts> found;
+  for (const std::vector<std::int64_t>& tally : tallies) found.push_back(read_tally(tally));
+  return found;
 }
 
 void CudaExecutor::place_adapter(Adapter& adapter, int slot) {

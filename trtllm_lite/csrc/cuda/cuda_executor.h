@@ -73,6 +73,8 @@ class CudaExecutor final : public DeviceExecutor {
   int num_cache_groups() const { return static_cast<int>(engine_.manifest().kv_cache.groups.size()); }
   MemoryUse memory() const override;
   StepOutput output(const std::string& name, const RowSlice& slice) override;
+  // Copies beside the steps.
+  std::vector<ExpertCounts> expert_counts() override;
   void place_adapter(Adapter& adapter, int slot) override;
   int num_loras() const { return adapters_.num_slots(); }
   // Held by those who run steps by hand, or read the cache: they take turns. (An event loop has the executor to
@@ -181,6 +183,7 @@ class CudaExecutor final : public DeviceExecutor {
   const std::vector<std::string> library_directories_;
   Device device_;
   OwnedStream stream_;
+  OwnedStream reading_;  // of expert_counts()
   ProgramSet programs_;
   Weights weights_;
   AdapterMemory adapters_;

@@ -1,5 +1,7 @@
 #include "cuda/cuda_group.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "cuda/cuda_step_executor.h"
@@ -84,6 +86,17 @@ std::vector<CudaExecutor*> CudaGroup::ranks() const {
   std::vector<CudaExecutor*> ranks;
   for (const auto& rank : ranks_) ranks.push_back(rank.get());
   return ranks;
+}
+
+std::vector<ExpertCounts> CudaGroup::expert_counts() {
+  const auto of_stage = static_cast<std::size_t>(mapping_of(*ranks_.front()).tp_size);
+  std::vector<ExpertCounts> all;
+  for (std::size_t first = 0; first < ranks_.size(); first += of_stage) {
+    std::vector<std::vector<ExpertCounts>> ranks;
+    for (std::size_t part = 0; part < of_stage; ++part) ranks.push_back(ranks_[first + part]->expert_counts());
+    std::ranges::move(counts_of_ranks(ranks, moe_tp_size(engine())), std::back_inserter(all));
+  }
+  return all;
 }
 
 MemoryUse CudaGroup::memory() const {

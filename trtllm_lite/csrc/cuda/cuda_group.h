@@ -28,6 +28,7 @@ class CudaGroup final : public DeviceExecutor {
   std::int64_t num_blocks() const override { return drawing().num_blocks(); }
   MemoryUse memory() const override;
   StepOutput output(const std::string& name, const RowSlice& slice) override { return drawing().output(name, slice); }
+  std::vector<ExpertCounts> expert_counts() override;
   // Of all stages.
   std::unique_ptr<StepExecutor> make_step_executor(std::int64_t num_host_blocks, int max_batch_size) override;
 

@@ -108,8 +108,9 @@ class CallFlow {
     if (!matches) throw EngineError("collective: expected whole arena tensors of its dtype and features");
   }
 
-  // No operator of a CPU engine keeps state: what a step leaves behind is in the KV cache.
-  static void check_has_no_state(const OpSchema& schema) {
+  // No operator of a CPU engine reads state: what a step leaves behind for the next is in the KV cache. (Some count in
+  // state what they do.)
+  static void check_reads_no_state(const OpSchema& schema) {
     const auto kept = std::ranges::find_if(schema.inputs, &ArgumentSpec::state);
     if (kept == schema.inputs.end()) return;
     throw EngineError("operator " + std::string(schema.name) +
@@ -119,7 +120,7 @@ class CallFlow {
 
   void check_one_call(const ResolvedCall& call) {
     const OpSchema& schema = *call.schema;
-    check_has_no_state(schema);
+    check_reads_no_state(schema);
     const SymbolBindings bindings =
         check_call(schema, operands(call.inputs), operands(call.outputs), call.attributes, known_);
     for (std::size_t i = 0; i < call.inputs.size(); ++i) {
@@ -188,7 +189,10 @@ class CallFlow {
     if (spec.alias >= 0 && index != call.inputs[static_cast<std::size_t>(spec.alias)]) {
       throw EngineError(where + "expected the tensor of the input that it updates, found " + tensor(index).name);
     }
-    if (kind != TensorKind::kArena && !(kind == TensorKind::kCache && spec.alias >= 0)) {
+    if (spec.state != (kind == TensorKind::kState)) {
+      throw EngineError(where + "expected " + (spec.state ? "state" : "no state") + ", found " + tensor(index).name);
+    }
+    if (kind != TensorKind::kArena && kind != TensorKind::kState && !(kind == TensorKind::kCache && spec.alias >= 0)) {
       throw EngineError(where + "expected an arena tensor, found " + tensor(index).name);
     }
     for (std::size_t input = 0; input < call.inputs.size(); ++input) {

@@ -32,7 +32,7 @@ struct ArgumentSpec {
   bool optional = false;
   int alias = -1;               // outputs: the input whose storage this is
   std::string_view step_input;  // int32 inputs: the step input that must be passed here
-  bool state = false;           // inputs: memory that is kept between steps
+  bool state = false;           // memory that is kept between steps; outputs: the operator adds to it
   bool constant = false;        // int32 inputs: a weight whose values are indices
   int below = -1;               // the symbol that bounds the values of the step input or constant from above
   int present_with = -1;        // the optional input that is there if and only if this one is

@@ -12,6 +12,7 @@
 #include "errors.h"
 #include "grammar/grammar.h"
 #include "ranks/place.h"
+#include "router/tally.cuh"
 #include "sample/slot.cuh"
 
 namespace tl {
@@ -106,6 +107,10 @@ void check_caches(const Plan& plan, const Manifest& manifest) {
 }
 
 void check_mapping(const RankMapping& mapping) {
+  if (mapping.tp_size % mapping.moe_ep_size != 0) {
+    throw EngineError("manifest.mapping.moe_ep_size: expected a divisor of tp_size = " +
+                      std::to_string(mapping.tp_size) + ", found " + std::to_string(mapping.moe_ep_size));
+  }
   if (mapping.rank < num_ranks(mapping)) return;
   throw EngineError("manifest.mapping.rank: expected one of " + std::to_string(num_ranks(mapping)) +
                     " ranks, found number " + std::to_string(mapping.rank));
@@ -286,6 +291,15 @@ void check_outputs(const Plan& plan, const Manifest& manifest) {
   }
 }
 
+void check_tallies(const Plan& plan) {
+  for (const int index : plan.tallies) {
+    const PlanTensor& tally = plan.tensors[static_cast<std::size_t>(index)];
+    const bool matches = tally.kind == TensorKind::kState && tally.dtype == DType::kInt64 && tally.shape.size() == 1 &&
+                         !tally.shape[0].symbol && tally.shape[0].value > kTallyPlaces;
+    if (!matches) fail("tallies", "expected a count of each expert and 3 more in the state, found " + tally.name);
+  }
+}
+
 // Whether the target's executor has such instructions.
 bool runs_on(const Instruction& instruction, TargetKind target) {
   const bool is_network = std::holds_alternative<NetworkInstruction>(instruction);
@@ -368,6 +382,7 @@ std::vector<ValueBound> check_plan(const Plan& plan, const Manifest& manifest, c
   check_tensors(plan, manifest, container);
   check_caches(plan, manifest);
   check_outputs(plan, manifest);
+  check_tallies(plan);
   check_kinds(plan, manifest.target.kind);
   if (manifest.target.kind == TargetKind::kCpu) {
     std::vector<ValueBound> bounds = check_calls(plan, container, manifest.kv_cache.tokens_per_block);

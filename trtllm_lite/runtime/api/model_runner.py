@@ -16,6 +16,7 @@ from trtllm_lite.runtime.api.result_form import Extras, ResultForm
 from trtllm_lite.runtime.api.sampling_arguments import ARGUMENTS, make_requests, with_config
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
+from trtllm_lite.runtime.session.experts import ExpertCounts
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.runtime.session.prompts import Chat, Prompt, Prompts, as_texts, parse_prompts
@@ -216,6 +217,10 @@ class ModelRunner:
     def get_stats(self) -> Stats:
         """Requests running and waiting, KV cache use and hit rate, preemptions, times: see :class:`Stats`."""
         return self.session.stats()
+
+    def expert_counts(self) -> list[ExpertCounts]:
+        """What the router of each layer with experts has chosen so far: see :class:`ExpertCounts`."""
+        return self.session.expert_counts()
 
     def _parse_prompts(self, batch_input_ids: Any, texts: Any, chat: Chat | None) -> Prompts:
         if (batch_input_ids is None) == (texts is None):

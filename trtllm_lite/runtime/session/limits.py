@@ -39,6 +39,10 @@ class RunnerLimits:
         """KV cache blocks that one sequence of ``num_tokens`` tokens takes at most."""
         return self._geometry.most_blocks(num_tokens, num_tokens)
 
+    def blocks_for_batch(self, batch_size: int, num_tokens: int) -> int:
+        """KV cache blocks that so many sequences of ``num_tokens`` tokens take at most, side by side."""
+        return self._geometry.most_blocks_of_batch(batch_size, num_tokens)
+
     @property
     def cache_len(self) -> int:
         """Tokens of the longest sequence that the KV cache holds."""

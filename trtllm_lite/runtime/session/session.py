@@ -23,6 +23,7 @@ from trtllm_lite.runtime.session.device import available_memory, device_options,
 from trtllm_lite.runtime.session.drafting import check_method, drafting_options
 from trtllm_lite.runtime.session.embedder import Embedder, open_embedder
 from trtllm_lite.runtime.session.event_pump import EventPump
+from trtllm_lite.runtime.session.experts import ExpertCounts, expert_counts
 from trtllm_lite.runtime.session.grammars import Grammars
 from trtllm_lite.runtime.session.limits import (
     RunnerLimits,
@@ -142,6 +143,13 @@ class Session:
         """Counts and times of what the session has done so far."""
         loaded = () if self.adapters is None else self.adapters.loaded()
         return make_stats(self.pump.loop.stats(), self.pump.latencies, loaded)
+
+    def expert_counts(self) -> list[ExpertCounts]:
+        """What the router of each layer with experts has chosen so far, of those that this process computes.
+
+        Steps go on meanwhile, so that some layers may have counted a step that others have not.
+        """
+        return expert_counts(self.executor)
 
     def close(self) -> None:
         """Cancel what runs, and end the session's thread. Nothing can be submitted any more; closing twice is fine."""

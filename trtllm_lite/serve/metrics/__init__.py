@@ -24,6 +24,11 @@ Of vLLM's names these are left out, because there is nothing that they could say
 - ``kv_block_*``: the ages of blocks are not kept
 - ``estimated_*_per_gpu_total``: estimates that were never measured
 
+Names of this server's own, with TensorRT-LLM's prefix, say how routers of mixtures of experts choose:
+``trtllm_moe_routed_steps`` (a step counts once in each layer), ``trtllm_moe_experts_read`` and
+``trtllm_moe_expert_choices`` by ``ep_rank`` (of ``--moe_ep_size``), and ``trtllm_moe_busiest_rank_choices``. The load
+of ranks is even where the last, times the ranks, is the sum of the one before.
+
 Of TensorRT-LLM's names those are there that mean the same. The others are of things that do not exist here, such as
 context and generation phases in steps of their own.
 """

@@ -1,9 +1,12 @@
 """The metrics of one model."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from trtllm_lite.runtime.session.experts import ExpertCounts
 from trtllm_lite.runtime.session.request import FinishReason
 from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.session.stats import TOKEN_GAP_BOUNDS, Speculation, Stats
@@ -26,6 +29,7 @@ def add_model(families: Families, model: "ServedModel") -> None:
     _add_requests(families, session, stats)
     _add_cache(families, session, stats)
     _add_steps(families, session, stats)
+    _add_experts(families, session.expert_counts())
     if stats.speculation.num_drafted:
         _add_speculation(families, stats.speculation)
     with model.counts:
@@ -90,6 +94,23 @@ def _add_steps(families: Families, session: Session, stats: Stats) -> None:
     counts, seconds = session.pump.token_gaps()
     gaps = (cumulated(TOKEN_GAP_BOUNDS, counts), seconds)
     families.histogram("inter_token_latency_seconds", "Seconds between a sequence's deliveries of tokens.", gaps)
+
+
+def _add_experts(families: Families, counts: Sequence[ExpertCounts]) -> None:
+    """Sums over layers, of ranks that have some of the experts each; nothing of models without experts."""
+    if not counts:
+        return
+    steps, busiest = (sum(getattr(layer, name) for layer in counts) for name in ("steps", "busiest_choices"))
+    families.counter("", "Times that a layer's router has routed a step.", steps, trtllm="moe_routed_steps")
+    choices = np.sum([layer.choices_by_rank for layer in counts], axis=0)
+    read = np.sum([layer.experts_read for layer in counts], axis=0)
+    for rank, (own, of_steps) in enumerate(zip(choices, read, strict=True)):
+        text = "Experts that tokens have chosen, by the rank that has them."
+        families.counter("", text, int(own), trtllm="moe_expert_choices", ep_rank=str(rank))
+        text = "Experts of a rank that some token of a routed step has chosen."
+        families.counter("", text, int(of_steps), trtllm="moe_experts_read", ep_rank=str(rank))
+    text = "Chosen experts of the rank that has most of them in a routed step."
+    families.counter("", text, busiest, trtllm="moe_busiest_rank_choices")
 
 
 def _add_speculation(families: Families, speculation: Speculation) -> None:

@@ -286,3 +286,20 @@ def test_ranks_reach_their_stage_the_next_one_and_the_rank_that_draws(
     found = {pair for pair, name in names.items() if fake_driver.fake_count(name) > before[pair]}
     stages = {(0, 1), (1, 0), (2, 3), (3, 2), (4, 5), (5, 4)}
     assert found == {*stages, (0, 2), (1, 3), (2, 4), (3, 5), (0, 4), (1, 4), (3, 4)}
+
+
+@OF_EITHER_KIND
+def test_counts_of_experts_are_read_from_all_ranks(tmp_path: Path, make: Make) -> None:
+    """They are read where the executor has written a rank's number, and how many there are."""
+
+    def counting(count: int, rank: int) -> TinyEngine:
+        toy = make(count, rank)
+        toy.manifest["mapping"]["moe_ep_size"] = 2
+        table = next(tensor for tensor in toy.plan["tensors"] if tensor["name"] == "ranks")
+        toy.plan["tallies"] = [len(toy.plan["tensors"])]
+        toy.plan["tensors"].append({**table, "name": "tally", "shape": [5]})
+        return toy
+
+    (counts,) = open_ranks(tmp_path, counting, 4).expert_counts()
+    assert counts["choices"] == [0, 4, 2, 4]
+    assert counts["experts_read"] == [0, 0]

@@ -3,12 +3,14 @@
 from trtllm_lite.builder.cuda.ops import Op, ProgramKind
 from trtllm_lite.builder.cuda.program_ops import last_tokens, program_op
 
-_OVER_CACHES = ("PagedAttention", "PagedLoad", "PagedStore")
+_OVER_CACHES = ("PagedAttention", "LatentAttention", "PagedLoad", "PagedStore")
+_ATTENTION = ("PagedAttention", "LatentAttention")
 
 
 def cache_slots(ops: list[Op], program: ProgramKind) -> list[Op]:
     """CacheSlots is put in front; operators over caches have its ``slots``, attention its ``past_lens``.
 
+    So do routers of decode steps, by which they know the rows of padding.
     The sequences that have ended are those of which Sample has said so. Encoders have no cache.
     """
     limits = program.limits
@@ -22,6 +24,7 @@ def cache_slots(ops: list[Op], program: ProgramKind) -> list[Op]:
         {"num_groups": len(limits.cache_groups)},
     )
     slots = {"slots": first.outputs["slots"]}
-    placed = [op.with_inputs(**slots) if op.kind in _OVER_CACHES else op for op in ops]
+    concerned = (*_OVER_CACHES, "Router") if program.bucket.decode else _OVER_CACHES
+    placed = [op.with_inputs(**slots) if op.kind in concerned else op for op in ops]
     past_lens = {"past_lens": first.outputs["past_lens_out"]}
-    return [first, *(op.with_inputs(**past_lens) if op.kind == "PagedAttention" else op for op in placed)]
+    return [first, *(op.with_inputs(**past_lens) if op.kind in _ATTENTION else op for op in placed)]

@@ -29,11 +29,12 @@ def _with_lists(op: Op, links: Links, listed: dict[Op, dict[str, ir.Value]]) -> 
     if op in listed:
         choice = _choice(op, links)
         attributes = {**op.attributes, **_attributes(choice), "activation": "none"}
-        counts = value_of(f"expert_counts.{choice.local}", _INT32, [choice.local + 1])
-        counted = op if "chosen" in listed[op] else op.with_inputs(counts=counts)
+        counts = value_of(f"expert_counts.{choice.local}", _INT32, [choice.count_ints])
+        counted = op.without("tally").with_inputs(tally=op.outputs["tally"])
+        counted = counted if "chosen" in listed[op] else counted.with_inputs(counts=counts)
         if "bias" in op.inputs:  # of scores, which the product makes in two terms
             counted = counted.without("bias").with_inputs(score_bias=op.inputs["bias"])
-        return replace(counted, outputs={**op.outputs, **listed[op]}, attributes=attributes)
+        return replace(counted, outputs={**counted.outputs, **listed[op]}, attributes=attributes)
     router = links.producer(op.inputs.get("ids"), "Router")
     if router is None:
         return op

@@ -29,7 +29,7 @@ class Product:
     """A kind of matrix product, of a weight of ``dtype`` and rows of ``x_dtype``: equal ones have equal timings.
 
     A ``gated`` product is two products of ``out_features`` each; the SiLU of one is multiplied by the other. ``blocks``
-    says what numbers the blocks of a weight's rows have, if it is of 4 bits (``WeightForm.blocks``). With
+    says what numbers the blocks of a weight's rows have, if they have any (``WeightForm.blocks``). With
     ``row_scales`` rows of bytes have a scale each.
     """
 

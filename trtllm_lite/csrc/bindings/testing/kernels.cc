@@ -30,6 +30,7 @@ using Names = std::optional<std::vector<std::string>>;
 DType dtype_of(const Array& array, std::string_view name) {
   if (array.dtype() == nb::dtype<float>()) return DType::kFloat32;
   if (array.dtype() == nb::dtype<std::int32_t>()) return DType::kInt32;
+  if (array.dtype() == nb::dtype<std::int64_t>()) return DType::kInt64;
   if (array.dtype() == nb::dtype<std::int8_t>()) return DType::kInt8;
   if (array.dtype() == nb::dtype<std::uint16_t>()) return DType::kBFloat16;
   if (array.dtype() == nb::dtype<std::uint8_t>()) {
@@ -41,7 +42,7 @@ DType dtype_of(const Array& array, std::string_view name) {
     return DType::kFloat16;
   }
   throw EngineError(
-      "run_kernel: expected arrays of float32, float16, int32, int8, or, with their bits, bfloat16 "
+      "run_kernel: expected arrays of float32, float16, int64, int32, int8, or, with their bits, bfloat16 "
       "(uint16) and float8_e4m3fn, int4, uint4 and float4_e2m1fn (uint8)");
 }
 

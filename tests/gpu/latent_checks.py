@@ -1,0 +1,219 @@
+"""Kernels of latent attention against the operator's reference, on a GPU or emulated."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from tests.gpu.checks import POISON, assert_close
+from tests.gpu.device import Machine
+from tests.gpu.launches import H200, Prepared
+from tests.gpu.memory import NAMES, Memory
+from tests.gpu.paged import packed, poisoned, unpacked
+from trtllm_lite.plugins.latent_attention import launches
+from trtllm_lite.plugins.latent_attention.launches import LatentHeads
+from trtllm_lite.plugins.latent_attention.reference import reference
+from trtllm_lite.plugins.launch import Buffer, Launch
+from trtllm_lite.plugins.paged_attention.launches import Cache
+
+EPSILON = 1e-6
+GROUPS, GROUP = 2, 1  # cache groups, and the layer's
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The extents of a layer."""
+
+    heads: int
+    latent_dim: int = 512
+    page: int = 32
+    plain_dim: int = 128
+    value_dim: int = 128
+    rotary_dim: int = 64
+
+    def extents(self, dtype: torch.dtype) -> LatentHeads:
+        sizes = (self.heads, self.plain_dim, self.rotary_dim, self.value_dim, self.latent_dim, self.page)
+        return LatentHeads(*sizes, NAMES[dtype])
+
+    @property
+    def scale(self) -> float:
+        return (self.plain_dim + self.rotary_dim) ** -0.5
+
+
+class Step:
+    """Random rows of a step behind random pasts; ``batch``: past and new tokens of each sequence.
+
+    Slots of the caches that hold no token are poisoned, and blocks lie in random order.
+    """
+
+    def __init__(self, layer: Layer, batch: list[tuple[int, int]], dtype: torch.dtype, device: str) -> None:
+        self.layer, self.batch, self.dtype, self.device = layer, batch, dtype, device
+        rows, page = sum(new for _, new in batch), layer.page
+        pages = [-(-(past + new) // page) for past, new in batch]
+        order = torch.randperm(sum(pages) + 2)[: sum(pages)].int()
+        tables = torch.full((len(batch), GROUPS, max(pages) + 1), -1, dtype=torch.int32)
+        for seq, mine in enumerate(order.split(pages)):
+            tables[seq, GROUP, : len(mine)] = mine
+        self.num_blocks = sum(pages) + 2
+        ends = torch.tensor([0, *(new for _, new in batch)]).cumsum(0)
+        positions = torch.cat([past + torch.arange(new) for past, new in batch])
+        of_row = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor([new for _, new in batch]))
+        self.slots = tables[of_row, GROUP, positions // page] * page + positions % page
+        self.tables, self.cu_seqlens = tables, ends.int()
+        self.past_lens = torch.tensor([past for past, _ in batch], dtype=torch.int32)
+        self.query = torch.randn(rows, layer.heads * (layer.plain_dim + layer.rotary_dim)).to(dtype)
+        self.latent = torch.randn(rows, layer.latent_dim + layer.rotary_dim).to(dtype)
+        angles = positions[:, None] * 100.0 ** -torch.linspace(0, 1, layer.rotary_dim // 2)
+        self.cos, self.sin = angles.cos(), angles.sin()
+        self.norm = 0.5 + torch.rand(layer.latent_dim)
+        depths = (layer.plain_dim, layer.value_dim)
+        weights = (torch.randn(layer.heads, depth, layer.latent_dim) for depth in depths)
+        self.key_up, self.value_up = (weight.div(layer.latent_dim**0.5).to(dtype) for weight in weights)
+
+    @property
+    def dims(self) -> tuple[int, int]:
+        return self.layer.rotary_dim, self.layer.latent_dim
+
+    @cached_property
+    def caches(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and latents, [blocks, 1, page, dim]."""
+        page, dtype = self.layer.page, self.dtype
+        keys, latents = (poisoned(self.num_blocks, 1, page, dim, dtype=dtype, device="cpu") for dim in self.dims)
+        for table, (past, _) in zip(self.tables[:, GROUP].long(), self.batch, strict=True):
+            at = torch.arange(past)
+            for cache in (keys, latents):
+                cache[table[at // page], 0, at % page] = torch.randn(past, cache.shape[-1]).to(dtype)
+        return keys, latents
+
+    def expected(self) -> tuple[torch.Tensor, ...]:
+        """``y``, and both caches, in float64."""
+        rows = (self.query, self.latent, self.norm, self.cos, self.sin, self.key_up, self.value_up)
+        arrays = [tensor.double().numpy() for tensor in (*rows, *self.caches)]
+        places = (self.cu_seqlens.numpy(), self.past_lens.numpy(), self.tables.flatten(0, 1).numpy())
+        attributes = {"scale": self.layer.scale, "norm_epsilon": EPSILON, "cache_group": GROUP}
+        return tuple(torch.from_numpy(np.asarray(array)) for array in reference((*arrays, *places), attributes))
+
+
+class Attention:
+    """The launches of a step of a layer by name, and what they run on."""
+
+    def __init__(self, step: Step, machine: Machine, max_rows: int, *, split: bool) -> None:
+        """``split``: the kernel for sequences of one new token each."""
+        self.step, self.machine, self.memory = step, machine, Memory()
+        layer, rows, dtype = step.layer, len(step.query), step.dtype
+        heads = layer.extents(dtype)
+        self.keys, self.latents = (
+            self._new(name, packed(cache)) for name, cache in zip(("keys", "latents"), step.caches, strict=True)
+        )
+        slots = torch.full((GROUPS, rows), -(2**30), dtype=torch.int32)
+        slots[GROUP] = step.slots
+        places = {name: self._new(name, getattr(step, name)) for name in ("cu_seqlens", "past_lens")}
+        tables, of_slots = self._new("tables", step.tables.flatten(0, 1)), self._new("slots", slots)
+        cache = Cache(self.keys, self.latents, places["cu_seqlens"], places["past_lens"], tables, of_slots, GROUP)
+
+        def room(name: str, *shape: int) -> Buffer:
+            return self._new(name, torch.full(shape, POISON).to(dtype))
+
+        absorbed = room("absorbed", rows, layer.heads, sum(step.dims))
+        mean = room("mean", rows, layer.heads, layer.latent_dim)
+        self.y = room("y", rows, layer.heads * layer.value_dim)
+        names = ("query", "latent", "norm", "cos", "sin", "key_up", "value_up")
+        given = {name: self._new(name, getattr(step, name)) for name in names}
+        tables_of_rope = given["cos"], given["sin"]
+        norm, inputs = (given["norm"], EPSILON), (given["query"], given["latent"], given["key_up"])
+        of_rows, scale = (mean, absorbed, cache, heads, H200), layer.scale
+        if split:
+            attend = launches.decode(*of_rows, len(step.batch), scale)
+        else:
+            attend = launches.prefill(*of_rows, scale, all_rows=False)
+        assert attend is not None
+        self.launches = {
+            "absorb": launches.absorb(absorbed, *inputs, norm, tables_of_rope, cache, heads, max_rows),
+            "attend": attend,
+            "values": launches.make_values(self.y, mean, given["value_up"], heads, max_rows),
+        }
+        if split:
+            self._add_shared(attend, layer)
+
+    def _new(self, name: str, tensor: torch.Tensor) -> Buffer:
+        return self.memory(name, tensor.to(self.machine.device).contiguous())
+
+    def _add_shared(self, attend: Launch, layer: Layer) -> None:
+        """The memory by which blocks share rows."""
+        partials, arrivals = (buffer for buffer in attend.arguments[-2:] if isinstance(buffer, Buffer))
+        row, count = partials.shape[1], len(self.step.batch) * -(-layer.heads // 64)
+        assert isinstance(row, int)
+        at = {"device": self.machine.device}
+        self.memory.tensors[partials] = torch.full((self.machine.num_sms, row), POISON, **at)
+        self.arrivals = self.memory.tensors[arrivals] = torch.zeros(count, dtype=torch.int32, **at)
+
+    def prepared(self, name: str) -> Prepared:
+        rows, seqs = len(self.step.query), len(self.step.batch)
+        symbols = {"num_tokens": rows, "max_blocks_per_seq": self.step.tables.shape[-1], "num_decode_seqs": 0}
+        if name == "attend" and hasattr(self, "arrivals"):
+            symbols["num_decode_seqs"] = seqs
+        symbols |= {"num_prefill_seqs": seqs, "num_prefill_tokens": rows, "num_seqs": seqs}
+        return Prepared(self.launches[name], self.memory.tensors, symbols, self.machine)
+
+    def run(self) -> torch.Tensor:
+        """y."""
+        for name in self.launches:
+            self.prepared(name)()
+        return self.memory.tensors[self.y].cpu()
+
+
+def check_latents(
+    layer: Layer,
+    batch: list[tuple[int, int]],
+    dtype: torch.dtype,
+    *,
+    split: bool,
+    max_rows: int | None = None,
+    machine: Machine,
+) -> None:
+    """Two launches give the same bits; the second finds counters as the first left them.
+
+    Then a new token of the first sequence is no number, and all others are as before.
+    """
+    step = Step(layer, batch, dtype, machine.device)
+    attention = Attention(step, machine, max_rows or len(step.query), split=split)
+    found, again = attention.run(), attention.run()
+    y, keys, latents = step.expected()
+    assert_close(found, y)
+    assert torch.equal(found, again)
+    for buffer, expected in ((attention.keys, keys), (attention.latents, latents)):
+        stored = unpacked(attention.memory.tensors[buffer].cpu()).view(expected.shape)
+        assert torch.equal(torch.isnan(stored), torch.isnan(expected)), "other slots were written"
+        assert_close(stored[~torch.isnan(stored)], expected[~torch.isnan(expected)])
+    if split:
+        assert not attention.arrivals.any()
+    attention.memory.tensors[next(b for b in attention.memory.tensors if b.name == "latent")][0] = POISON
+    changed, others = attention.run(), batch[0][1]
+    assert torch.isnan(changed[0]).all(), "a row of NaN is lost"
+    assert torch.equal(changed[others:], found[others:])
+
+
+def check_rows_alone(layer: Layer, past: int, new: int, dtype: torch.dtype, *, machine: Machine) -> None:
+    """New tokens of a sequence get the same bits together and one after the other."""
+    whole = Step(layer, [(past, new)], dtype, machine.device)
+    together = Attention(whole, machine, 64, split=False)
+    expected = together.run()
+    for row in range(new):
+        part = _rows_of(whole, together, past, row)
+        found = Attention(part, machine, 1, split=False).run()
+        assert torch.equal(found[0], expected[row])
+
+
+def _rows_of(whole: Step, done: Attention, past: int, row: int) -> Step:
+    """The step of one row, when all before are in the caches."""
+    part = object.__new__(Step)
+    part.__dict__.update(whole.__dict__)
+    part.batch = [(past + row, 1)]
+    for name in ("query", "latent", "cos", "sin", "slots"):
+        setattr(part, name, getattr(whole, name)[row : row + 1])
+    part.cu_seqlens, part.past_lens = torch.tensor([0, 1]).int(), torch.tensor([past + row]).int()
+    caches = (done.memory.tensors[buffer].cpu() for buffer in (done.keys, done.latents))
+    keys, latents = (unpacked(cache).view(cache.shape) for cache in caches)
+    part.caches = keys, latents
+    return part

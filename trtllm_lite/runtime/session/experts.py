@@ -1,0 +1,92 @@
+"""What the routers of an engine's mixtures of experts have chosen."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertCounts:
+    """What the router of one layer has chosen in so many ``steps``: sums over these.
+
+    - ``choices`` int64 [experts]: rows that have chosen each expert
+    - ``experts_read``: experts that some row of a step has chosen, of each of the groups of ranks that have some of the
+      experts (``--moe_ep_size``), whose experts are neighbours
+    - ``busiest_choices``: the choices that fell on the group on which most of a step's did
+    """
+
+    choices: NDArray[np.int64]
+    experts_read: tuple[int, ...]
+    steps: int
+    busiest_choices: int
+
+    def since(self, before: "ExpertCounts") -> "ExpertCounts":
+        """What was counted after ``before``."""
+        read = (after - earlier for after, earlier in zip(self.experts_read, before.experts_read, strict=True))
+        return ExpertCounts(
+            self.choices - before.choices,
+            tuple(read),
+            self.steps - before.steps,
+            self.busiest_choices - before.busiest_choices,
+        )
+
+    @property
+    def choices_by_rank(self) -> NDArray[np.int64]:
+        """Choices of the experts of each group of ranks."""
+        sums: NDArray[np.int64] = self.choices.reshape(len(self.experts_read), -1).sum(1)
+        return sums
+
+
+@dataclass(frozen=True)
+class Routing:
+    """The mean of a step and layer.
+
+    - ``experts_read``: the experts that a rank reads, that which reads most of them over all layers
+    - ``share_read``: the share of its experts that these are
+    - ``rank_rows``: the rows of a rank's experts, one for each expert that a row has chosen
+    - ``busiest_rows``: those of the rank that has most of them in that step and layer
+    """
+
+    experts_read: float
+    share_read: float
+    rank_rows: float
+    busiest_rows: float
+
+    @property
+    def imbalance(self) -> float:
+        """``busiest_rows`` as a multiple of ``rank_rows``: 1 if all ranks have as many."""
+        return self.busiest_rows / self.rank_rows
+
+
+def expert_counts(executor: Any) -> list[ExpertCounts]:
+    """Of each layer with experts that this process computes (see ``_core.DeviceExecutor.expert_counts``)."""
+    return [
+        ExpertCounts(
+            np.array(found["choices"], np.int64),
+            tuple(found["experts_read"]),
+            found["steps"],
+            found["busiest_choices"],
+        )
+        for found in executor.expert_counts()
+    ]
+
+
+def counted_since(after: Sequence[ExpertCounts], before: Sequence[ExpertCounts]) -> list[ExpertCounts]:
+    """What was counted between two times."""
+    return [now.since(then) for now, then in zip(after, before, strict=True)]
+
+
+def routing(counts: Sequence[ExpertCounts]) -> Routing | None:
+    """The mean over all layers and steps; None if nothing was routed."""
+    steps = sum(layer.steps for layer in counts)
+    if not steps:
+        return None
+    ranks = len(counts[0].experts_read)
+    read = int(np.max(np.sum([layer.experts_read for layer in counts], axis=0)))
+    there_were = sum(layer.steps * len(layer.choices) / ranks for layer in counts)
+    rows = sum(int(layer.choices.sum()) for layer in counts) / ranks
+    busiest = sum(layer.busiest_choices for layer in counts)
+    return Routing(read / steps, read / there_were, rows / steps, busiest / steps)
