@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from trtllm_lite.builder.memory import MemoryPlan
     from trtllm_lite.cli.build_file import BuildFile
     from trtllm_lite.engine.manifest import Manifest
-    from trtllm_lite.quantize.schemes.workpiece import Decision
 
 
 def _read_config(context: click.Context, _: click.Parameter, value: str | None) -> "BuildFile | None":
@@ -151,7 +150,7 @@ def _build(
     from trtllm_lite.files import require_replaceable
     from trtllm_lite.progress import progress_bars
     from trtllm_lite.stages.accuracy import check_accuracy, measure_accuracy
-    from trtllm_lite.stages.quantize import is_calibrated, quantized, uncalibrated, written
+    from trtllm_lite.stages.quantize import decisions_of, is_calibrated, quantized, uncalibrated, written
     from trtllm_lite.units import counted, format_bytes
 
     begin = time.perf_counter()
@@ -160,7 +159,7 @@ def _build(
     check_calibration_options([recipe], measures=max_accuracy_loss is not None, strips=limits["strip_plan"])
     source = source_of(checkpoint, model_config)
     require_replaceable(Path(output_dir), CONFIG_FILE)
-    decisions: list[Decision] = []  # of a stripped engine, whose weights are nowhere, none
+    decisions = decisions_of(source, recipe)
     with ExitStack() as stack:
         report = stack.enter_context(progress_bars())
         if limits["strip_plan"]:
@@ -169,7 +168,6 @@ def _build(
             if max_accuracy_loss is not None or is_calibrated(source, recipe):  # what would fail behind that fails now
                 plan_memory(uncalibrated(source, recipe), **_without_tuning(limits))
             result = stack.enter_context(quantized(source, recipe, calibration, report))
-            decisions = result.decisions
             if max_accuracy_loss is not None:
                 result = stack.enter_context(written(result, report))
                 limits["accuracy"] = measure_accuracy(result, report)

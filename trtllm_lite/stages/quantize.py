@@ -88,6 +88,11 @@ def uncalibrated(checkpoint: Checkpoint, recipe: Recipe) -> Checkpoint:
     return replace(checkpoint, model=network)
 
 
+def decisions_of(checkpoint: Checkpoint, recipe: Recipe) -> list[Decision]:
+    """What schemes decide for ``checkpoint``, whatever calibration finds. Raises BuildError."""
+    return quantize_network(checkpoint.model, recipe, placeholder)[1]
+
+
 def quantize_checkpoint(
     checkpoint_dir: Path,
     output_dir: Path,
