@@ -43,9 +43,21 @@ class Model:
     vocab: int
 
 
-MODELS = {
+@dataclass(frozen=True)
+class Mixture:
+    """The extents of a mixture of experts."""
+
+    hidden: int
+    inner: int
+    experts: int
+    top_k: int
+
+
+MODELS: dict[str, Model | Mixture] = {
     "smollm2-135m": Model(576, 1536, 9, 3, 64, 49152),
     "llama3-1b": Model(2048, 8192, 32, 8, 64, 128256),
+    "granite3-1b-a400m": Mixture(1024, 512, 32, 8),
+    "olmoe-1b-7b": Mixture(2048, 1024, 64, 8),
 }
 
 
@@ -62,12 +74,13 @@ class Case:
     layouts: list[str]
     flops: float
     weight_dtype: str = ""  # tells types of equal bits apart
+    share: float = 1.0  # of the weights that are read
 
     @property
     def bytes(self) -> float:
         """Bytes of all operands, each counted once, and of the caches that PagedAttention reads."""
         distinct = {id(array): array for array in (*self.inputs, *self.outputs) if array is not None}
-        return sum(array.nbytes for array in distinct.values())
+        return self.share * sum(array.nbytes for array in distinct.values())
 
 
 def activations(*shape: int) -> np.ndarray:
@@ -108,6 +121,29 @@ def linear_cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
         yield product_case("Linear", name, activations(rows, shape[1]), shape, dtype, "none")
     gated = (2, model.intermediate, model.hidden)
     yield product_case("GatedLinear", "gate_up", activations(rows, model.hidden), gated, dtype, "silu")
+
+
+def mixture_cases(mixture: Mixture, rows: int, dtype: str) -> Iterator[Case]:
+    """Both products of the experts that rows have chosen, each some of them; rows are small beside weights."""
+    hidden, inner, experts, top_k = mixture.hidden, mixture.inner, mixture.experts, mixture.top_k
+    rng = np.random.default_rng(0)
+    ids = np.array([rng.permutation(experts)[:top_k] for _ in range(rows)], np.int32)
+    share, chosen = len(np.unique(ids)) / experts, activations(rows, top_k)
+    flops, room = 2.0 * rows * top_k * hidden * inner, np.zeros(rows, np.int32)
+    shape: tuple[int, ...] = (experts, 2, inner, hidden)
+    packed, scale, bias, _, offset, _ = weight(shape, "gated_panel64", dtype)
+    inputs = [activations(rows, hidden), ids, packed, scale, bias, offset, None]
+    outputs: list[np.ndarray | None] = [activations(rows, top_k, inner), activations(rows, hidden), room]
+    layouts = [*["row_major"] * 2, *["gated_panel64"] * 2, "row_major", "gated_panel64", "row_major"]
+    how: dict[str, float] = {"moe_tp_size": 1}
+    gated = {**how, "activation": "silu"}
+    yield Case("GroupedGatedLinear", "gate_up", rows, inputs, outputs, gated, layouts, 2 * flops, dtype, share)
+    shape = (experts, hidden, inner)
+    packed, scale, bias, _, offset, _ = weight(shape, "panel64", dtype)
+    inputs = [activations(rows, top_k, inner), ids, chosen, packed, scale, bias, offset]
+    outputs = [activations(rows, hidden), activations(rows, inner), room]
+    layouts = [*["row_major"] * 3, *["panel64"] * 2, "row_major", "panel64"]
+    yield Case("GroupedLinear", "down", rows, inputs, outputs, how, layouts, flops, dtype, share)
 
 
 def rms_norm_case(model: Model, rows: int) -> Case:
@@ -161,8 +197,11 @@ def attention_case(model: Model, num_seqs: int, new_tokens: int, past: int, bloc
     )
 
 
-def cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
+def cases(model: Model | Mixture, rows: int, dtype: str) -> Iterator[Case]:
     """Every case of a model; ``rows`` are decoding sequences, and from 64 on the tokens of one prompt."""
+    if isinstance(model, Mixture):
+        yield from mixture_cases(model, rows, dtype)
+        return
     yield from linear_cases(model, rows, dtype)
     yield rms_norm_case(model, rows)
     if rows >= 64:

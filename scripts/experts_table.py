@@ -7,7 +7,11 @@ from typing import Any
 from variant_tables import markdown
 
 Report = dict[str, Any]
-MODELS = {"Qwen3MoeForCausalLM": "Qwen3-30B-A3B", "GptOssForCausalLM": "gpt-oss-20b"}
+MODELS = {
+    "Qwen3MoeForCausalLM": "Qwen3-30B-A3B",
+    "GptOssForCausalLM": "gpt-oss-20b",
+    "MixtralForCausalLM": "Mixtral 8x7B",
+}
 LEAST_OUTPUT_LEN = 16  # of reports of the time per token, and not of the first one
 
 

@@ -18,24 +18,37 @@ build() {  # MODEL [OPTION]...
     --output_dir "$out/engine" "$@"
 }
 
+latency() {  # BATCH_SIZES NAME [OPTION]...
+  local batches=$1 name=$2
+  shift 2
+  trtllm-lite bench latency --engine_dir "$out/engine" "${ceilings[@]}" --batch_size "$batches" --input_len 128 \
+    --output_len 128 --repeats 3 --json "$out/latency-$name.json" "$@"
+}
+
 throughput() {  # NUM_REQUESTS NAME
   trtllm-lite bench throughput --engine_dir "$out/engine" "${ceilings[@]}" --skip_tokenizer_init --input_len 1000 \
     --output_len 1000 --num_requests "$1" --kv_cache_free_gpu_memory_fraction 0.97 --json "$out/throughput-$2.json"
 }
 
+build qwen3-30b-a3b --qformat fp8_rowwise
+latency 1,8,64,256 qwen3-fp8
+rm -r "$out/engine"
+
+build gpt-oss-20b --max_batch_size 1024
+latency 1,8,64 gpt-oss
+throughput 1024 gpt-oss
+rm -r "$out/engine"
+
 build qwen3-30b-a3b
-trtllm-lite bench latency --engine_dir "$out/engine" "${ceilings[@]}" --batch_size 1,8,64,256 --input_len 128 \
-  --output_len 128 --json "$out/latency-qwen3.json"
-trtllm-lite bench latency --engine_dir "$out/engine" "${ceilings[@]}" --batch_size 1 --input_len 2048 --output_len 8 \
-  --json "$out/latency-qwen3-first.json"
+latency 1,8,64,256 qwen3
+latency 1 qwen3-first --input_len 2048 --output_len 8
 throughput 512 qwen3
 rm -r "$out/engine"
 
-build qwen3-30b-a3b --kv_cache_dtype fp8
+build qwen3-30b-a3b --kv_cache_dtype fp8 --max_batch_size 768
 throughput 768 qwen3-fp8-cache
 rm -r "$out/engine"
 
-build gpt-oss-20b
-trtllm-lite bench latency --engine_dir "$out/engine" "${ceilings[@]}" --batch_size 1,8 --input_len 128 \
-  --output_len 128 --json "$out/latency-gpt-oss.json"
+build mixtral-8x7b-v0.1
+latency 1,8 mixtral
 rm -r "$out/engine"

@@ -52,7 +52,7 @@ from .stream import Streaming
 
 if TYPE_CHECKING:
     from ..low_rank.cuda import AdapterMatrices
-    from ..paged_attention.new_tokens import NewTokens
+    from ..paged_attention.new_tokens import NewTokens, Unturned
 
 Norm: TypeAlias = tuple[Buffer, float]  # weight and epsilon
 
@@ -67,6 +67,7 @@ class Lowering(Protocol):
     deterministic: bool  # must a row's result be the same in every program?
     max_tokens: int  # of a step that runs the program
     max_seq_len: int
+    max_draft_len: int  # guessed tokens of a sequence in a step
     tokens_per_block: int
     symbols: Mapping[str, int]  # the bound of each symbol
     num_ranks: int  # that share out the layers
@@ -144,8 +145,11 @@ class Lowering(Protocol):
         It is stored where ``peers`` says.
         """
 
-    def qkv_product(self, tokens: NewTokens) -> list[Command]:
-        """``tokens`` from the product of ``x`` and ``weight``, by what is fastest for many rows."""
+    def qkv_product(self, tokens: NewTokens) -> tuple[list[Command], Unturned | None]:
+        """``tokens`` from the product of ``x`` and ``weight``, by what is fastest for many rows.
+
+        Where that leaves them to a kernel behind the product, also its rows.
+        """
 
     def refuse(self, problem: str) -> NoReturn:
         """Raise BuildError, which names the operator."""

@@ -14,26 +14,9 @@ void grouped_gated_linear(const KernelArgs& args) {
   const auto [activation, moe_tp_size] = grouped_gated_linear::attributes_of(args);
   const std::int64_t first = args.rank / moe_tp_size * weight.shape[0];
   const std::int64_t features = weight.shape[2], top_k = ids.shape[1];
-  const auto* members = args.outputs[grouped_gated_linear::kMembers].as<const std::int32_t>();
   float* y = args.outputs[grouped_gated_linear::kY].as<float>();
   const auto* biases = args.inputs[grouped_gated_linear::kBias].as<const float>();
   const auto* shares = args.inputs[grouped_gated_linear::kInputShares].as<const float>();
-  const auto finish_of = [=](std::int64_t expert) {
-    const float* bias = biases ? biases + expert * 2 * features : nullptr;
-    return [=](const float* sums, std::int64_t member, std::int64_t panel) {
-      float* to = y + members[member] * features;
-      const Vec share = broadcast(shares ? shares[members[member]] : 1.0f);
-      const std::int64_t first = panel * kHalf, last = min(first + kHalf, features);
-      for (std::int64_t n = first; n < last; n += kLanes, sums += kLanes) {
-        Vec gate = load(sums) * share, up = load(sums + kHalf) * share;
-        if (bias) {
-          gate = gate + load_first(bias + n, last - n);
-          up = up + load_first(bias + features + n, last - n);
-        }
-        store_first(to + n, gated(activation, gate, up), last - n);
-      }
-    };
-  };
   const PackedWeight packed{weight, args.inputs[grouped_gated_linear::kWeightScale],
                             args.inputs[grouped_gated_linear::kWeightOffset]};
   const Experts experts{ids,
@@ -42,8 +25,22 @@ void grouped_gated_linear(const KernelArgs& args) {
                         args.outputs[grouped_gated_linear::kGathered],
                         args.outputs[grouped_gated_linear::kMembers],
                         first};
+  const auto finish = [&](const float* sums, std::int64_t member, std::int64_t panel) {
+    float* to = y + member * features;
+    const float* bias = biases ? biases + experts.expert_of(member) * 2 * features : nullptr;
+    const Vec share = broadcast(shares ? shares[member] : 1.0f);
+    const std::int64_t begin = panel * kHalf, last = min(begin + kHalf, features);
+    for (std::int64_t n = begin; n < last; n += kLanes, sums += kLanes) {
+      Vec gate = load(sums) * share, up = load(sums + kHalf) * share;
+      if (bias) {
+        gate = gate + load_first(bias + n, last - n);
+        up = up + load_first(bias + features + n, last - n);
+      }
+      store_first(to + n, gated(activation, gate, up), last - n);
+    }
+  };
   experts.multiply_each(
-      args, [&](std::int32_t member) { return x.as<const float>() + member / top_k * x.shape[1]; }, finish_of);
+      args, [&](std::int32_t member) { return x.as<const float>() + member / top_k * x.shape[1]; }, finish);
 }
 
 }  // namespace tl::TL_ISA

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from ..cuda.lowering import Lowering
 from ..launch import Buffer, Command, Launch
 from ..paged_attention.launches import Cache
@@ -43,18 +41,18 @@ def _attention(op: Lowering, mean: Buffer, absorbed: Buffer, cache: Cache, heads
     rows, scale = (mean, absorbed, cache, heads, op.device), op.attribute("scale")
     others = prefill(*rows, scale, all_rows=op.deterministic)
     if others is None:
-        _refuse_room(op, heads, f"needs {heads.shared_bytes(0):,} bytes of shared memory")
+        op.refuse(
+            f"attention to latents of {heads.latent_dim} elements takes {heads.shared_bytes:,} bytes of shared memory, "
+            f"and a block of {op.device.arch} has {op.device.shared_bytes:,}: build for --target cpu"
+        )
     if op.deterministic:
         return [others]
     num_seqs = op.symbols["num_seqs"]
     few = decode(*rows, num_seqs, scale)
     if few is None:
-        _refuse_room(op, heads, f"keeps a table of {num_seqs:,} sequences in shared memory: lower max_batch_size")
+        most = heads.most_seqs(op.device)
+        op.refuse(
+            f"attention to latents keeps a table of the batch in shared memory, where there is room for {most} "
+            f"sequences, not for {num_seqs:,}: lower max_batch_size to {most // 64 * 64}"
+        )
     return [few] if op.decode else [few, others]
-
-
-def _refuse_room(op: Lowering, heads: LatentHeads, why: str) -> NoReturn:
-    op.refuse(
-        f"attention to latents of {heads.latent_dim} elements, of which a block of {op.device.arch} has "
-        f"{op.device.shared_bytes:,} bytes, {why}"
-    )

@@ -17,7 +17,8 @@ _STEP, _ITEM_ROWS, _STAGES = 64, 64, 2  # of attend.cuh
 _FEW_ROWS, _MANY_ROWS = 16, 64  # of a tile of a head's product
 _APPENDED_ROWS = 16  # of a block of absorb.cuh
 _MOST_WEIGHTS = 16 * 1024  # elements of a tile
-_MIN_MAX_SEQS = 256  # engines for smaller batches share their kernels
+_SEQUENCE_BYTES, _TABLE_BYTES = 8, 36  # of a table: for each sequence, and besides
+_SEQS_STEP = 64  # engines for about as large batches share their kernels
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,15 @@ class LatentHeads:
             "TL_FP16": DTYPE_FLAGS[self.dtype],
         }
 
-    def shared_bytes(self, max_seqs: int) -> int:
-        """The shared memory of attention, with a table of ``max_seqs`` sequences if there are some."""
+    @property
+    def shared_bytes(self) -> int:
+        """The shared memory of attention without a table of sequences."""
         tiles = (_ITEM_ROWS + _STAGES * _STEP) * self.query_dim * 2 + _ITEM_ROWS * _STEP * 2
-        table = (2 * max_seqs + 1) * 4 + 32 if max_seqs else 0
-        return tiles + _ITEM_ROWS * 4 + _STAGES * 16 + table
+        return tiles + _ITEM_ROWS * 4 + _STAGES * 16
+
+    def most_seqs(self, device: Device) -> int:
+        """Of how many sequences there is room for a table beside that."""
+        return (device.shared_bytes - self.shared_bytes - _TABLE_BYTES) // _SEQUENCE_BYTES
 
     def problems(self) -> list[str]:
         """A sentence for each property that the kernels do not support."""
@@ -152,10 +157,10 @@ def decode(
     mean: Buffer, query: Buffer, cache: Cache, heads: LatentHeads, device: Device, max_seqs: int, scale: float
 ) -> Launch | None:
     """Attention of the leading num_decode_seqs sequences, one new token each; None if there is no room for a table."""
-    bound = max(_MIN_MAX_SEQS, 1 << (max_seqs - 1).bit_length())
-    shared_bytes = heads.shared_bytes(bound)
-    if shared_bytes > device.shared_bytes:
+    bound = -(-max_seqs // _SEQS_STEP) * _SEQS_STEP
+    if bound > heads.most_seqs(device):
         return None
+    shared_bytes = heads.shared_bytes + bound * _SEQUENCE_BYTES + _TABLE_BYTES
     defines = heads.defines() | {"TL_MAX_SEQS": bound, "TL_SHARED_BYTES": shared_bytes}
     row = heads.block_heads * (heads.latent_dim + 2)
     partials = Buffer("latent_partials", "float32", ("num_sms", 2 * row))
@@ -172,10 +177,9 @@ def prefill(
 
     A row's result does not depend on the rows beside it, bit for bit: a tile that a row does not see adds zero.
     """
-    shared_bytes = heads.shared_bytes(0)
-    if shared_bytes > device.shared_bytes:
+    if heads.shared_bytes > device.shared_bytes:
         return None
-    defines = heads.defines() | {"TL_SHARED_BYTES": shared_bytes}
+    defines = heads.defines() | {"TL_SHARED_BYTES": heads.shared_bytes}
     skipped = symbol("num_decode_seqs", 4)
     seqs: tuple[Operand, ...] = (cache.cu_seqlens, cache.past_lens, cache.tables)
     if not all_rows:

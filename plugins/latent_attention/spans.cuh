@@ -73,7 +73,7 @@ struct Spans {
 // Of sequences of any number of tokens: a block has an item, of which there is one for each of its numbers at most.
 // Sequences are cut from their ends, so that items that see most come first.
 struct Spans {
-  const Sequences& sequences;
+  Sequences sequences;
   bool is_first = true;
 
   __device__ __forceinline__ bool next(Span& span) {

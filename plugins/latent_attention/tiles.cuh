@@ -71,17 +71,20 @@ struct Producer {
   // The step's own tokens may be the previous kernel's, all others are of earlier steps.
   __device__ __forceinline__ void run(Spans spans) {
     bool has_waited = false;
+    const auto wait = [&] {
+      if (has_waited) return;
+      wait_for_previous_kernel();
+      allow_next_kernel();
+      has_waited = true;
+    };
     for (Span span; spans.next(span);) {
       const int old = sequences.past_lens[span.seq] / kStep;  // tiles without tokens of the step
       for (int tile = span.begin; tile < span.end; ++tile) {
-        if (tile >= old && !has_waited) {
-          wait_for_previous_kernel();
-          has_waited = true;
-        }
+        if (tile >= old) wait();
         bring(span, tile);
       }
     }
-    if (!has_waited) wait_for_previous_kernel();
+    wait();
   }
 };
 

@@ -58,6 +58,12 @@ struct CacheLayout {
   }
 };
 
+// The row of the cache, as CacheLayout counts them, of a key or value head of the token in `slot`.
+template <int kPage, int kKvHeads>
+__device__ __forceinline__ u64 cache_row(int slot, int kv_head) {
+  return (static_cast<u64>(slot / kPage) * kKvHeads + kv_head) * kPage + slot % kPage;
+}
+
 // Puts an element of a key or value, or two neighbours, into the cache; `factor` is the inverse of the scale of bytes.
 __device__ __forceinline__ void put_in_cache(void* cache, u64 at, float value, float factor) {
   if constexpr (kByteCache) {
@@ -89,7 +95,7 @@ struct TokenCopy {
   static constexpr u32 kBytes = kTokens * Layout::kTokenBytes, kPageBytes = kPageTokens * Layout::kTokenBytes;
   static_assert(kPage % kGroupTokens == 0 && kTokens % kPageTokens == 0 && (kPage <= kTokens || kPage % kTokens == 0));
 
-  int head, token, present;     // the first token; how many there are, at least one
+  int head, token, present;     // the first token; how many there are
   const int (&blocks)[kPages];  // the cache blocks of the pages
   int lane;
 

@@ -1,4 +1,8 @@
-// Paged grouped-query attention of one new token per sequence, whose key and value are in the cache already.
+// Paged grouped-query attention of one new token per sequence.
+//
+// Where TL_QKV is 1, it reads rows of a QKV product: a pair's team makes the queries in shared memory, and the team
+// that attends to the new token makes its key and value, too, and stores them in the cache (pair_heads.cuh). Else
+// queries are made and the new key and value are in the cache.
 //
 // Bytes: the keys and values, once: sum of lengths * 2 * kv_heads * head_dim * 2. FLOPs: 4 * heads * head_dim per
 // cached token, a few per byte. Floor: bytes / bandwidth (Llama-3.1-8B, 64 sequences of 2048: 537 MB, 120 us at 4.47
@@ -6,135 +10,43 @@
 //
 // One wave of blocks shares all pairs of a sequence and a KV head (split.cuh). A team of warps works through a pair;
 // each warp streams its own 32 of a chunk's tokens through a private ring of bulk copies, which runs on across chunks
-// and pairs. A warp that is a team ends a pair alone; else the warps' results meet in shared memory. A pair that
-// several blocks share goes through `partials`; the last block to arrive combines them in block order, so that results
-// do not depend on timing.
+// and pairs; the new token's go from registers into the stage. A warp that is a team ends a pair alone; else the warps'
+// results meet in shared memory. A pair that several blocks share goes through `partials`; the last block to arrive
+// combines them in block order, so that results do not depend on timing.
 //
-// Lengths, block tables and the cache but for the new token are read before the previous kernel has finished, so they
-// must have been written before it began (see allow_next_kernel).
+// Lengths, block tables, slots, angles and the cache but for tokens of the step are read before the previous kernel has
+// finished, so they must have been written before it began (see allow_next_kernel).
 //
 // Launch: 32 * TL_WARPS threads, any grid of at most one wave and of TL_MAX_GRID blocks, `shared_bytes` of dynamic
 // shared memory: kOtherBytes and at least two stages a warp. `partials` holds 2 * grid * group * (head_dim + 2) floats,
 // `arrivals` num_seqs * kv_heads zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM,
 // TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SOFTCAP and TL_SINKS (0 or 1),
-// TL_CACHE_TYPE (see cache.cuh), TL_FIRST_POSITION (see seen_keys.cuh), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
+// TL_CACHE_TYPE (see cache.cuh), TL_FIRST_POSITION (see seen_keys.cuh), TL_Y_FP16 and TL_Y_TYPE (see output.cuh),
+// TL_QKV (0 or 1; 1: and those of turned_heads.cuh), TL_NEW_TOKENS (at most so many sequences of the step are tokens of
+// one and the same, each behind those before it; 1 where TL_QKV is 1).
 #include "paged_attention/output.cuh"
 #include "paged_attention/seen_keys.cuh"
-#include "paged_attention/split.cuh"
-#include "paged_attention/tile.cuh"
+#if TL_QKV
+#include "paged_attention/pair_heads.cuh"
+#else
+#include "paged_attention/pair_queries.cuh"
+#endif
 
 namespace tl {
 
-constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS, kPartialFloats = kGroup * (kDim + 2);
-constexpr int kOctets = kGroup > 8 ? 2 : 1;
-static_assert(kDim % 16 == 0 && kGroup <= 16);
-
-constexpr int kWarpShift = TL_WARPS == 1 ? 0 : TL_WARPS == 2 ? 1 : 2;
-static_assert(TL_WARPS == 1 << kWarpShift, "1, 2 or 4 warps");
-
-using Table = SplitTable<TL_KV_HEADS, TL_MAX_SEQS, kTileShift + kWarpShift, kWarpShift, TL_PAGE>;
+constexpr int kPartialFloats = kGroup * (kDim + 2), kOctets = kGroup > 8 ? 2 : 1;
 using State = TileState<kDim, kOctets>;
-using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kTileTokens>;
 
-// Shared memory: split table | each warp's result: group rows of dim sums, then maxima, then sums; later the factors of
-// combine(), if all blocks share a pair | a flag a team | a barrier a stage | stages
+// Shared memory: split table | for each warp its result: group rows of dim sums, then maxima, then sums; a team has its
+// pair's heads there before; later the factors of combine(), if all blocks share a pair | a flag a team | a barrier a
+// stage | stages
 constexpr int kMaxStages = 8;
-constexpr u32 kStageBytes = 2 * Copy::kBytes, kTableBytes = (sizeof(Table) + 15) / 16 * 16;
-constexpr u32 kResultBytes = (max_of(TL_WARPS * kPartialFloats, TL_MAX_GRID* kGroup) * 4 + 7) / 8 * 8;
+constexpr u32 kTableBytes = (sizeof(Table) + 15) / 16 * 16;
+constexpr u32 kWarpBytes = (max_of(kPartialFloats * 4, PairHeads::kBytes) + 15) / 16 * 16;
+constexpr u32 kResultBytes = (max_of(TL_WARPS * kWarpBytes, TL_MAX_GRID * kGroup * 4) + 15) / 16 * 16;
 constexpr u32 kResultOffset = kTableBytes, kFlagOffset = kResultOffset + kResultBytes;
 constexpr u32 kBarrierOffset = kFlagOffset + 16;
 constexpr u32 kOtherBytes = (kBarrierOffset + TL_WARPS * kMaxStages * 8 + 127) / 128 * 128;
-
-struct DecodeArguments {
-  void* output;  // see output.cuh
-  const u16* query;
-  const void* key_cache;  // see cache.cuh
-  const void* value_cache;
-  const int* past_lens;
-  const int* block_tables;  // [seqs, max_blocks]
-  float* partials;
-  u32* arrivals;
-  const float* sinks;  // [heads], where TL_SINKS is 1
-  float y_factor;
-  int num_seqs, max_blocks, shared_bytes, window;
-  float value_scale;
-  ScoreScale scale;
-};
-
-// The calling warp's team in its block. Named barriers 1 and up: one a team.
-struct Team {
-  int warps, index, warp, thread;  // warp and thread: numbers in the team
-
-  // Of 1 << shift warps.
-  __device__ __forceinline__ explicit Team(int shift)
-      : warps(1 << shift),
-        index(threadIdx.x >> (5 + shift)),
-        warp(threadIdx.x / 32 & warps - 1),
-        thread(threadIdx.x & 32 * warps - 1) {}
-  __device__ __forceinline__ int threads() const { return 32 * warps; }
-  __device__ __forceinline__ void sync() const {
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + index), "r"(threads()) : "memory");
-  }
-};
-
-// A warp's ring: stages of keys and values of 32 tokens. Uses of the ring are numbered; both its sides count them.
-struct Ring {
-  u32 data, barriers;
-  int stages;
-  int stage = 0;
-  u32 parity = 0;
-
-  __device__ __forceinline__ u32 keys() const { return data + stage * kStageBytes; }
-  __device__ __forceinline__ u32 values() const { return keys() + Copy::kBytes; }
-  __device__ __forceinline__ u32 full() const { return barriers + stage * 8; }
-  __device__ __forceinline__ void advance() {
-    if (++stage < stages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
-
-// Copies this warp's 32 tokens of a chunk, one chunk ahead of which the numbers of the cache blocks are already on
-// their way. A chunk that ends before the warp's tokens uses no stage.
-struct Loader {
-  const DecodeArguments& a;
-  Cursor<Table> cursor;
-  Ring ring;
-  int left, warp, lane, chunk_tokens;
-  int blocks[Copy::kPages] = {};
-
-  __device__ __forceinline__ int token() const {
-    return cursor.first_token + cursor.chunk * chunk_tokens + warp * kTileTokens;
-  }
-  __device__ __forceinline__ void fetch_blocks() {
-    if (left == 0) return;
-    const int* table = a.block_tables + static_cast<u64>(cursor.seq()) * a.max_blocks;
-#pragma unroll
-    for (int i = 0; i < Copy::kPages; ++i) {
-      const int at = token() + i * TL_PAGE;
-      if (at < cursor.length) blocks[i] = table[at / TL_PAGE];
-    }
-  }
-  // The new token's key and value come from the previous kernel; everything else was there before it.
-  __device__ __forceinline__ bool holds_new_token() const { return cursor.chunk + 1 == cursor.end_chunk; }
-  __device__ __forceinline__ void issue() {
-    if (left == 0) return;
-    const int present = min_of(cursor.length - token(), kTileTokens);
-    if (present > 0) {
-      const Copy copy{cursor.head(), token(), present, blocks, lane};
-      copy.clear_behind(ring.values());
-      if (copying_lane()) {
-        expect_bytes(ring.full(), copy.key_bytes() + copy.value_bytes());
-        copy.keys(ring.keys(), a.key_cache, ring.full());
-        copy.values(ring.values(), a.value_cache, ring.full());
-      }
-      stage_commit(ring.full());
-      ring.advance();
-    }
-    if (--left > 0) cursor.next();
-    fetch_blocks();
-  }
-};
 
 // A warp's rows into shared memory: unnormalised output, maximum, sum.
 __device__ __forceinline__ void put_result(const State& state, float* result, int lane) {
@@ -278,18 +190,18 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
   Cursor<Table> cursor = share.cursor;
   Loader loader{a, cursor, ring, share.units, team.warp, lane, table.chunk_tokens()};
   loader.fetch_blocks();
+  char* own = memory + kResultOffset + team.index * team.warps * kWarpBytes;
+  PairHeads pair(a, team, cursor, own, lane);
   int ahead = 0;
-  for (; ahead < stages && loader.left > 0 && !loader.holds_new_token(); ++ahead) loader.issue();
+  for (; ahead < stages && loader.left > 0 && !loader.is_being_stored(); ++ahead) loader.issue();
   wait_for_previous_kernel();
   allow_next_kernel();
-  for (; ahead < stages; ++ahead) loader.issue();
   State state;
   state.reset();
-  const auto load_query = [&] {
-    state.load_query(a.query + static_cast<u64>(cursor.pair) * kGroup * kDim, kGroup, lane);
-  };
-  load_query();
-  float* results = reinterpret_cast<float*>(memory + kResultOffset) + team.index * team.warps * kPartialFloats;
+  pair.load(cursor, share.units, state);
+  for (; ahead < stages; ++ahead) loader.issue();
+  pair.begin(state);
+  float* results = reinterpret_cast<float*>(own);
   u32* flag = reinterpret_cast<u32*>(memory + kFlagOffset);
   const bool alone = table.whole && team.warps == 1;
   bool begins = cursor.chunk == 0;  // is this pair's first chunk this block's?
@@ -298,12 +210,13 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     const int last = cursor.length - 1 - token;
     if (last >= 0) {
       barrier_wait(ring.full(), ring.parity);
+      if (last < kTileTokens) pair.added.store_in_stage(memory + (ring.keys() - shared), last, lane);
       state.add(ring.keys(), ring.values(), last_unseen(last, a.window, token), last, a.scale, lane);
       ring.advance();
       __syncwarp();  // the stage may be overwritten
     }
     loader.issue();
-    const int pair = cursor.pair;
+    const int number = cursor.pair;
     const bool ends = cursor.chunk + 1 == cursor.end_chunk || left == 1;
     if constexpr (TL_SINKS) {  // one warp's matter
       if (ends && begins && team.warp == 0) {
@@ -313,15 +226,17 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     cursor.next();
     if (!ends) continue;
     begins = true;
-    if (left > 1) load_query();  // on its way while this pair ends
+    if (left > 1) pair.load(cursor, left - 1, state);  // on its way while this pair ends
     if (alone) {
-      store(state, Output{a.output, a.y_factor}, static_cast<u64>(pair) * kGroup * kDim, a.value_scale, lane);
+      store(state, Output{a.output, a.y_factor}, static_cast<u64>(number) * kGroup * kDim, a.value_scale, lane);
     } else {
+      if constexpr (TL_QKV) team.sync();  // all warps have read the heads
       put_result(state, results + team.warp * kPartialFloats, lane);
       team.sync();
-      finish(a, team, pair, share.workers_of(table, pair), results, flag);
+      finish(a, team, number, share.workers_of(table, number), results, flag);
       team.sync();
     }
     state.reset();
+    if (left > 1) pair.begin(state);
   }
 }

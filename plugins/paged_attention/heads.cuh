@@ -20,11 +20,6 @@ struct Turned {
       : low(a * cos - b * sin), high(b * cos + a * sin) {}
 };
 
-// The row of the cache, as CacheLayout counts them, of a key or value head of the token in `slot`.
-__device__ __forceinline__ u64 cache_row(int slot, int kv_head) {
-  return (static_cast<u64>(slot / TL_PAGE) * TL_KV_HEADS + kv_head) * TL_PAGE + slot % TL_PAGE;
-}
-
 // Chunk `index` of a row: kRun elements of a head and the kRun that they are turned with; behind those that RoPE turns,
 // 2 * kRun neighbours.
 template <int kRun>
@@ -82,7 +77,7 @@ struct HeadTargets {
   // Of a head of token `token`, whose slot is `slot`.
   __device__ __forceinline__ HeadTarget of(int head, int token, int slot) const {
     const bool is_query = head < TL_HEADS, is_key = head < TL_HEADS + TL_KV_HEADS;
-    const u64 row = cache_row(slot, (head - TL_HEADS) % TL_KV_HEADS);
+    const u64 row = cache_row<TL_PAGE, TL_KV_HEADS>(slot, (head - TL_HEADS) % TL_KV_HEADS);
     const u64 begin = is_query ? (static_cast<u64>(token) * TL_HEADS + head) * TL_HEAD_DIM * 2
                                : HeadTarget::Layout::begin(row) * kCacheItemBytes;
     void* base = is_query ? q : is_key ? key_cache : value_cache;

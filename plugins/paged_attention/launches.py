@@ -1,4 +1,4 @@
-"""Launches of attention: one for decode rows and one for the others."""
+"""What launches of attention have in common, and the one for rows that do not decode."""
 
 from __future__ import annotations
 
@@ -24,9 +24,6 @@ from ..launch import (
 )
 
 _MAX_DIM_OF_128_ROWS = 128
-_TILE_TOKENS, _MAX_STAGES = 32, 8  # of a decoding warp's ring
-_MODEST_SHARED_BYTES = 160 * 1024  # two stages of four warps at a head_dim of 128
-_MIN_MAX_SEQS = 256  # engines for smaller batches share their kernels
 _PREFILL = "paged_attention_prefill"
 WIDEST_TILE = 128  # keys; those of every kernel divide it
 _MANY = 1 << 29  # above every number of sequences; the runtime takes no larger divisor
@@ -191,57 +188,6 @@ class Cache:
     def token_slots(self) -> Slice:
         """The group's slots."""
         return Slice(self.slots, symbol("num_tokens", 4 * self.group) if self.group else Extent(0))
-
-
-def decode(
-    output: Buffer,
-    query: Buffer,
-    cache: Cache,
-    *,
-    heads: Heads,
-    device: Device,
-    max_seqs: int,
-    max_sms: int,
-    scores: Scores,
-    few_rows: bool,
-) -> Launch | None:
-    """Attention of the leading num_decode_seqs sequences, one new token each; None if ``device`` is too small.
-
-    ``max_sms`` bounds the blocks of its grid. With ``few_rows`` it leaves shared memory to the kernel behind it, which
-    may then start beside it.
-    """
-    bound = max(_MIN_MAX_SEQS, 1 << (max_seqs - 1).bit_length())
-    specialised = _decode_kernel(heads, scores, device, bound, max_sms, few_rows)
-    if specialised is None:
-        return None
-    row = heads.group * (heads.head_dim + 2)
-    partials = Buffer("attention_partials", "float32", ("num_sms", 2 * row))
-    arrivals = Buffer("attention_arrivals", "int32", ("num_seqs", heads.num_kv_heads), "state")
-    tensors = (output, query, cache.keys, cache.values, cache.past_lens, cache.tables)
-    pointers = (*tensors, partials, arrivals, scores.sinks)
-    grid = (symbol("num_sms"), one_if("num_decode_seqs"))
-    numbers = (symbol("num_decode_seqs"), cache.table_stride, specialised.shared_bytes)
-    return launch(specialised, grid, *pointers, heads.y_factor, *numbers, *scores.arguments())
-
-
-def _decode_kernel(
-    heads: Heads, scores: Scores, device: Device, max_seqs: int, max_grid: int, few_rows: bool
-) -> Kernel | None:
-    """The decode kernel with the widest block whose ring has two stages."""
-    for warps in (4, 2, 1):
-        modest = few_rows and warps == 4 and heads.group <= 4
-        shared_bytes = min(device.shared_bytes, _MODEST_SHARED_BYTES) if modest else device.shared_bytes
-        table = (2 * max_seqs + 1) * 4 + 32
-        results = max(warps * (heads.head_dim + 2), max_grid) * heads.group * 4 + 32
-        barriers = warps * _MAX_STAGES * 8 + 128
-        stage = warps * 2 * _TILE_TOKENS * heads.head_dim * heads.cache_bytes
-        if shared_bytes - table - results - barriers >= 2 * stage:
-            defines = heads.defines() | scores.defines()
-            defines |= {"TL_WARPS": warps, "TL_MAX_SEQS": max_seqs, "TL_MAX_GRID": max_grid}
-            reason = f"{warps} warps are the most whose ring has two stages in {shared_bytes} bytes of shared memory"
-            name = "paged_attention_decode"
-            return kernel("paged_attention/decode.cuh", name, 32 * warps, shared_bytes, defines, reason)
-    return None
 
 
 def prefill(

@@ -46,7 +46,8 @@ def _function(scoring: str) -> Any:
 
 def _masked(scores: NDArray, attributes: Mapping[str, Any]) -> NDArray:
     """``scores``, minus infinity for experts of groups that are left out."""
-    groups = scores.reshape(len(scores), attributes["num_groups"], -1)
+    num_groups = attributes["num_groups"]
+    groups = scores.reshape(len(scores), num_groups, scores.shape[-1] // num_groups)
     totals = np.sort(groups, axis=-1)[..., -attributes["num_best"] :].sum(-1)
     is_kept = np.zeros(totals.shape, bool)
     np.put_along_axis(is_kept, _largest(totals, attributes["top_groups"]), True, axis=-1)

@@ -1,6 +1,7 @@
 """How the attention kernels are specialised and launched."""
 
 import ctypes
+from dataclasses import dataclass
 
 import torch
 
@@ -10,22 +11,35 @@ from tests.gpu.memory import NAMES
 from tests.gpu.paged import CACHE_SCALES
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.launch import Buffer
-from trtllm_lite.plugins.paged_attention.launches import Heads, Scores
+from trtllm_lite.plugins.paged_attention.decode import DecodeRows
+from trtllm_lite.plugins.paged_attention.launches import Cache, Heads, Scores
+from trtllm_lite.plugins.paged_attention.new_tokens import HeadNorm, NewTokens, Unturned
 
 _ROWS = ("output", "query", "key_cache", "value_cache")
-DECODE_POINTERS = (*_ROWS, "past_lens", "block_tables", "partials", "arrivals", "sinks")
+DECODE_POINTERS = (*_ROWS, "past_lens", "block_tables", "partials", "arrivals", "sinks", "slots")
+TURNING_POINTERS, TURNING_NUMBERS = ("cos", "sin", "query_norm", "key_norm"), ("epsilon", "key_factor", "value_factor")
 PREFILL_POINTERS = (*_ROWS, "cu_seqlens", "past_lens", "block_tables", "sinks")
 DECODE_NUMBERS = ("num_seqs", "max_blocks", "shared_bytes", "window")
 PREFILL_NUMBERS = ("num_seqs", "max_blocks", "window")
 
 
+@dataclass(frozen=True)
+class Turning:
+    """What decode attention is given beside rows of a QKV product: float32 [rows, dims] and norms [head_dim] each."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    norms: tuple[torch.Tensor, torch.Tensor] | None
+    epsilon: float
+
+
 def _arguments(
-    pointers: tuple[str, ...], numbers: tuple[str, ...], softcap: float, *, wgmma: bool = False
+    pointers: tuple[str, ...], numbers: tuple[str, ...], softcap: float, *, wgmma: bool = False, turning: bool = False
 ) -> type[ctypes.Structure]:
     """``DecodeArguments``, ``PrefillArguments`` or, with ``wgmma``, ``WgmmaArguments`` of the kernels."""
     fields = (
-        *((name, ctypes.c_void_p) for name in pointers),
-        ("y_factor", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in (*pointers, *(TURNING_POINTERS if turning else ()))),
+        *((name, ctypes.c_float) for name in (*(TURNING_NUMBERS if turning else ()), "y_factor")),
         *((name, ctypes.c_int) for name in numbers),
         *((name, ctypes.c_float) for name in ("value_scale", "scale", *(("rate", "height") if softcap else ()))),
         *((("taken", ctypes.c_void_p),) if wgmma else ()),
@@ -33,9 +47,15 @@ def _arguments(
     return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
 
 
-def _heads(shape: ModelShape, dtype: torch.dtype, cache_dtype: torch.dtype | None, y_scales: RowScales | None) -> Heads:
+def _heads(
+    shape: ModelShape,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype | None,
+    y_scales: RowScales | None,
+    rotary_dim: int = 0,
+) -> Heads:
     extents = (shape.heads, shape.kv_heads, shape.head_dim, shape.page)
-    return Heads(*extents, NAMES[dtype], NAMES[cache_dtype or dtype], 0, y_scales)
+    return Heads(*extents, NAMES[dtype], NAMES[cache_dtype or dtype], rotary_dim, y_scales)
 
 
 def _scores(
@@ -63,8 +83,21 @@ def _factor(y_scales: RowScales | None) -> float:
     return 1.0 if y_scales is None else 1 / y_scales.value
 
 
+def _decode_rows(heads: Heads, turning: Turning | None, num_new_tokens: int) -> DecodeRows:
+    """Rows of which all but the macros is made up."""
+    some = Buffer("some", "float32", (1,))
+    tokens = NewTokens(some, Cache(some, some, some, some, some, some, 0), (some, some), heads)
+    if turning is None:
+        return DecodeRows(tokens, None, num_new_tokens)
+    norm = None if turning.norms is None else HeadNorm(some, some, turning.epsilon)
+    return DecodeRows(tokens, Unturned(some, norm))
+
+
 class DecodeAttention:
-    """Attention of one new token per sequence over the paged cache, which holds that token's key and value already."""
+    """Attention of one new token per sequence over the paged cache.
+
+    That holds the token's key and value already, or, with ``turning``, gets them of rows of a QKV product.
+    """
 
     def __init__(
         self,
@@ -80,17 +113,20 @@ class DecodeAttention:
         max_seqs: int = 256,
         y_scales: RowScales | None = None,
         cache_dtype: torch.dtype | None = None,
+        turning: Turning | None = None,
+        num_new_tokens: int = 1,
         machine: Machine = GPU,
     ) -> None:
         """``sinks``: float32 [heads]; ``cache_dtype``: that of a cache of bytes."""
-        self.sinks = sinks
+        self.sinks, self.turning = sinks, turning
         self.shape, self.softcap, self.y_scales, self.cache_dtype = shape, softcap, y_scales, cache_dtype
         group = shape.heads // shape.kv_heads
         many = shape.head_dim <= 128 and group <= 8  # two stages of 4 warps fit
         warps = warps or (4 if many else 2)
         shared_bytes = shared_bytes or (160 * 1024 if many and group <= 4 else WHOLE_SM_BYTES)
         self.grid = machine.num_sms * blocks_per_sm
-        defines = _heads(shape, dtype, cache_dtype, y_scales).defines()
+        heads = _heads(shape, dtype, cache_dtype, y_scales, 0 if turning is None else 2 * turning.cos.shape[1])
+        defines = _decode_rows(heads, turning, num_new_tokens).defines()
         defines |= _scores(shape, 0, softcap, cache_dtype, first_position, sinks).defines()
         defines |= {"TL_WARPS": warps, "TL_MAX_SEQS": max_seqs, "TL_MAX_GRID": self.grid}
         name = "paged_attention_decode"
@@ -101,23 +137,37 @@ class DecodeAttention:
     def __call__(
         self,
         output: torch.Tensor,
-        query: torch.Tensor,
+        rows: torch.Tensor,
         key_cache: torch.Tensor,
         value_cache: torch.Tensor,
         past_lens: torch.Tensor,
         block_tables: torch.Tensor,
+        slots: torch.Tensor,
         *,
         window: int = 0,
         programmatic: bool = False,
     ) -> None:
-        tensors = (output, query, key_cache, value_cache, past_lens, block_tables, self.partials, self.arrivals)
-        assert all(tensor.is_contiguous() for tensor in tensors)
-        pointers = (*(tensor.data_ptr() for tensor in tensors), _address(self.sinks))
+        """``rows``: queries, or with ``turning`` those of a QKV product."""
+        tensors = (output, rows, key_cache, value_cache, past_lens, block_tables, self.partials, self.arrivals)
+        turned, epsilon = self._turning()
+        assert all(tensor.is_contiguous() for tensor in (*tensors, slots, *turned))
+        pointers = (*(tensor.data_ptr() for tensor in tensors), _address(self.sinks), slots.data_ptr())
+        pointers += tuple(tensor.data_ptr() for tensor in turned)
+        scales = CACHE_SCALES.get(self.cache_dtype, (1.0, 1.0))
+        factors = () if self.turning is None else (epsilon, *(1 / scale for scale in scales))
         more = _scores(self.shape, window, self.softcap, self.cache_dtype).arguments()
         factor = _factor(self.y_scales)
-        numbers = (factor, len(past_lens), block_tables.shape[1], self.kernel.shared_bytes, *more)
-        arguments = _arguments(DECODE_POINTERS, DECODE_NUMBERS, self.softcap)(*pointers, *numbers)
-        self.kernel(arguments, grid=self.grid, programmatic=programmatic, memory=_with(tensors, self.sinks))
+        numbers = (*factors, factor, len(past_lens), block_tables.shape[1], self.kernel.shared_bytes, *more)
+        kind = _arguments(DECODE_POINTERS, DECODE_NUMBERS, self.softcap, turning=self.turning is not None)
+        memory = (*_with(tensors, self.sinks), slots, *turned)
+        self.kernel(kind(*pointers, *numbers), grid=self.grid, programmatic=programmatic, memory=memory)
+
+    def _turning(self) -> tuple[tuple[torch.Tensor, ...], float]:
+        """What the kernel reads to turn heads; norms that are not there are any memory."""
+        if self.turning is None:
+            return (), 0.0
+        cos, sin = self.turning.cos, self.turning.sin
+        return (cos, sin, *(self.turning.norms or (cos, sin))), self.turning.epsilon
 
 
 class PrefillAttention:

@@ -113,7 +113,7 @@ class DecodeStep:
         step = {"cos": self.cos, "sin": self.sin, "slots": self.slots, "norm_weight": self.norms[2 * layer]}
         self.qkv(self.query, keys, values, self.hidden, weights["qkv"], **step, **linked)
         cached = (keys, values, self.past_lens, self.block_tables)
-        self.attention(self.attended, self.query, *cached, **linked)
+        self.attention(self.attended, self.query, *cached, self.slots, **linked)
         attended = self.attended.flatten(1)
         self.o(self.hidden, attended, weights["o"], residual=self.hidden, **linked)
         self.gate_up(self.gated, self.hidden, weights["gate_up"], norm_weight=self.norms[2 * layer + 1], **linked)

@@ -224,6 +224,28 @@ def _mixture(x: np.ndarray, ids: np.ndarray, shares: np.ndarray, isa: str, num_t
     return run("GroupedLinear", inputs, ONE_RANK, isa=isa, layout="panel64", num_threads=num_threads)["y"]
 
 
+def test_experts_of_few_rows_have_the_bits_of_those_of_many(isa: str) -> None:
+    """Weights of 4 bits with offsets: 65 rows have more experts of a few rows than are multiplied at once."""
+    rng, experts = np.random.default_rng(8), 40
+    ids = np.where(np.arange(65)[:, None] % 2, 1 + _choices(65, experts - 1, 2), [0, 7]).astype(np.int32)
+    x, (weight, scale, offset) = rng.standard_normal((65, 64), np.float32), _blocks((experts, 2, 37, 64), "int4")
+    wide, shares = rng.standard_normal((65, 2, 48), np.float32), rng.random((65, 2), np.float32)
+    down = _blocks((experts, 70, 48), "int4")
+
+    def both(part: slice) -> tuple[np.ndarray, np.ndarray]:
+        gated = [x[part], ids[part], weight, scale, None, offset]
+        linear = [wide[part], ids[part], shares[part], down[0], down[1], None, down[2]]
+        return (
+            run("GroupedGatedLinear", gated, SILU, isa=isa, layout="gated_panel64")["y"],
+            run("GroupedLinear", linear, ONE_RANK, isa=isa, layout="panel64")["y"],
+        )
+
+    whole = both(slice(None))
+    for first, rows in [(0, 1), (3, 2), (10, 9), (30, 35)]:
+        for found, expected in zip(both(slice(first, first + rows)), whole, strict=True):
+            assert_same_bits(found, expected[first : first + rows])
+
+
 def test_a_row_does_not_depend_on_batch_or_threads(isa: str) -> None:
     rng = np.random.default_rng(3)
     x, shares = rng.standard_normal((129, 70), np.float32), rng.random((129, 3), np.float32)

@@ -72,9 +72,9 @@ std::shared_ptr<const SlotParams> drafting_params(const std::shared_ptr<const Sl
 }
 
 // The batch size for which steps are captured: a model computes two tokens of each sequence whose guesses were all
-// kept.
+// kept, in such a step if it was built for guesses.
 int captured_batch_size(const Manifest& own, int max_batch_size) {
-  if (own.borrows_features) return max_batch_size;
+  if (own.borrows_features || own.limits.max_draft_len == 0) return max_batch_size;
   const int num_rows = max_batch_size * ModelDrafter::most_at_once(0);
   const int rows_of_sequence = 1 + static_cast<int>(own.limits.max_draft_len);
   return (num_rows + rows_of_sequence - 1) / rows_of_sequence;

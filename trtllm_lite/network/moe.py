@@ -2,8 +2,8 @@
 
 In standard operators all experts are one gated MLP, whose inner features are those of all of them side by side: those
 of each expert are multiplied with the token's share of the expert, which is zero for all but the chosen ones. The
-builder replaces this by operators that compute the chosen experts alone. Matrices of experts may be stored in blocks;
-these multiply activations as they are, whatever a source or a scheme rounds elsewhere.
+builder replaces this by operators that compute the chosen experts alone. Where matrices of experts are stored in blocks
+they multiply activations as these come, whatever a source or a scheme rounds elsewhere.
 """
 
 from dataclasses import dataclass

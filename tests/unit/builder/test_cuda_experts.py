@@ -146,6 +146,24 @@ def test_latents_of_other_extents_are_refused(tmp_path: Path) -> None:
         lowered_model(network_of("deepseek_v2", tmp_path, kv_lora_rank=24, qk_rope_head_dim=8), "bfloat16")
 
 
+def test_batches_of_too_many_sequences_over_latents_are_refused(tmp_path: Path) -> None:
+    """Latents of 512 elements leave little of the shared memory."""
+    limits = {"max_batch_size": 384, "max_num_tokens": 384}
+    network = network_of("deepseek_v2", tmp_path, kv_lora_rank=512)
+    message = r"room for 343 sequences, not for 384: lower max_batch_size to 320"
+    with pytest.raises(BuildError, match=message):
+        lowered_model(network, "bfloat16", **limits)
+
+
+def test_deterministic_engines_attend_to_latents_in_one_order(tmp_path: Path) -> None:
+    """By no kernel whose blocks share a sequence."""
+    lowered = lowered_model(network_of("deepseek_v2", tmp_path, vocab_size=400), "bfloat16", deterministic=True)
+    for program in lowered.programs:
+        launches = [command for command in program.commands if isinstance(command, Launch)]
+        attend = [dict(launch.kernel.defines) for launch in launches if launch.kernel.name == "attend_latents"]
+        assert ["TL_MAX_SEQS" in defines for defines in attend] == [False] * 3
+
+
 def test_ranks_share_out_heads_over_latents(tmp_path: Path) -> None:
     network_of("deepseek_v2", tmp_path)
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", target="sm_90", strip_plan=True, tp_size=2, **LIMITS)

@@ -298,27 +298,35 @@ void multiply_panels(const Tensor& x, const PackedWeight& w, std::int64_t panels
   }
 }
 
+// Calls use(weight, scales) with values of the types of w's elements and of its scales.
+template <typename Use>
+void with_weight_type(const PackedWeight& w, const Use& use) {
+  switch (w.weight.dtype) {
+    case DType::kBFloat16:
+      return use(BFloat16{}, Plain{});
+    case DType::kFloat16:
+      return use(Float16{}, Plain{});
+    case DType::kInt8:
+      return use(std::int8_t{}, Scaled{});
+    case DType::kFloat8E4m3fn:
+      return use(Float8E4m3{}, Scaled{});
+    case DType::kInt4:
+      return use(Int4Word{}, Scaled{});
+    case DType::kUint4:
+      return use(UInt4Word{}, Scaled{});
+    case DType::kFloat4E2m1fn:
+      return use(Float4Word{}, Scaled{});
+    default:
+      return use(float{}, Plain{});
+  }
+}
+
 // Calls `epilogue` for all rows and panels.
 inline void multiply_panels(const Tensor& x, const PackedWeight& w, std::int64_t panels, ThreadPool* pool,
                             const Epilogue& epilogue) {
-  switch (w.weight.dtype) {
-    case DType::kBFloat16:
-      return multiply_panels<BFloat16, Plain>(x, w, panels, pool, epilogue);
-    case DType::kFloat16:
-      return multiply_panels<Float16, Plain>(x, w, panels, pool, epilogue);
-    case DType::kInt8:
-      return multiply_panels<std::int8_t, Scaled>(x, w, panels, pool, epilogue);
-    case DType::kFloat8E4m3fn:
-      return multiply_panels<Float8E4m3, Scaled>(x, w, panels, pool, epilogue);
-    case DType::kInt4:
-      return multiply_panels<Int4Word, Scaled>(x, w, panels, pool, epilogue);
-    case DType::kUint4:
-      return multiply_panels<UInt4Word, Scaled>(x, w, panels, pool, epilogue);
-    case DType::kFloat4E2m1fn:
-      return multiply_panels<Float4Word, Scaled>(x, w, panels, pool, epilogue);
-    default:
-      return multiply_panels<float, Plain>(x, w, panels, pool, epilogue);
-  }
+  with_weight_type(w, [&](auto weight, auto scales) {
+    multiply_panels<decltype(weight), decltype(scales)>(x, w, panels, pool, epilogue);
+  });
 }
 
 }  // namespace tl::TL_ISA

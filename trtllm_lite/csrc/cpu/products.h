@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cpu/kernel.h"
+#include "cpu/row_groups.h"
 #include "cpu/simd.h"
 
 namespace tl::TL_ISA {
@@ -50,5 +51,14 @@ class Epilogue {
 // 4 bits, where the engine's products are of that type and the instruction set has a unit for them.
 void multiply(const KernelArgs& args, const Tensor& x, const Tensor& x_scale, const PackedWeight& w,
               std::int64_t panels, const Epilogue& epilogue);
+
+// As multiply, for all rows of groups, of `depth` elements, with the same bits. Each group has `panels` panels of its
+// own in w; `epilogue` counts rows over all groups, and panels within those of a group. For any row and panel it is
+// called by one thread, group after group.
+void multiply_groups(const KernelArgs& args, const RowGroups& x, std::int64_t depth, const PackedWeight& w,
+                     std::int64_t panels, const Epilogue& epilogue);
+
+// How many rows groups may have in all; at least those of two groups.
+std::int64_t most_rows_of_groups(const KernelArgs& args, std::int64_t depth, const PackedWeight& w);
 
 }  // namespace tl::TL_ISA

@@ -30,9 +30,9 @@ struct Depth {
 };
 
 // Rows that were quantized before stay as they are, in bfloat16.
-TL_INLINE Depth depth_of(const Tensor& x, const PackedWeight& w, bool is_quantized) {
+TL_INLINE Depth depth_of(std::int64_t in_features, const PackedWeight& w, bool is_quantized) {
   const std::int64_t blocks = w.scale.data == nullptr ? 1 : w.scale.shape[w.scale.rank - 1];
-  const std::int64_t block = x.shape[1] / blocks;
+  const std::int64_t block = in_features / blocks;
   const bool has_words = w.weight.dtype == DType::kInt4 || w.weight.dtype == DType::kUint4;
   const bool is_fixed = has_words && !is_quantized && block <= kMaxFixedBlock;
   return {blocks, block, ceil_div(block, kDepth), is_fixed ? 2 : 1};

@@ -39,9 +39,10 @@ static_assert(sizeof(Scratch) <= kScratchBytesPerThread);
 static_assert(kMaxStreams * kFewRows <= kMaxTaskRows);
 static_assert(kMaxFixedBlock <= kChunkTiles * kDepth);
 
-TL_INLINE bool can_multiply(const Tensor& x, const PackedWeight& w, bool is_quantized) {
+TL_INLINE bool can_multiply(std::int64_t in_features, const PackedWeight& w, bool is_quantized) {
   const bool is_exact = w.weight.dtype != DType::kFloat32 && w.weight.dtype != DType::kFloat16;
-  return is_exact && row_tile_bytes(depth_of(x, w, is_quantized)) <= static_cast<std::int64_t>(kSharedScratchBytes);
+  const Depth depth = depth_of(in_features, w, is_quantized);
+  return is_exact && row_tile_bytes(depth) <= static_cast<std::int64_t>(kSharedScratchBytes);
 }
 
 // `depth` elements of k of a panel as rows of pairs, and rows of zeros up to whole tiles.
@@ -239,7 +240,7 @@ void multiply_rounded(const RoundedRows& x, const PackedWeight& w, const Depth& 
 template <typename Weight, typename Scales>
 void multiply_weight(const Tensor& x, const PackedWeight& w, bool is_quantized, std::int64_t panels, ThreadPool* pool,
                      const Epilogue& epilogue) {
-  const Depth depth = depth_of(x, w, is_quantized);
+  const Depth depth = depth_of(x.shape[1], w, is_quantized);
   const std::int64_t at_once = static_cast<std::int64_t>(kSharedScratchBytes) / row_tile_bytes(depth) * kRows;
   auto* tiles = static_cast<BFloat16*>(pool->shared_scratch());
   for (std::int64_t begin = 0; begin < x.shape[0]; begin += at_once) {
@@ -252,23 +253,31 @@ void multiply_weight(const Tensor& x, const PackedWeight& w, bool is_quantized, 
   }
 }
 
+// Calls use(weight, scales) with values of the types of w's elements, which bfloat16 holds exactly, and of its scales.
+template <typename Use>
+void with_exact_weight_type(const PackedWeight& w, const Use& use) {
+  switch (w.weight.dtype) {
+    case DType::kInt8:
+      return use(std::int8_t{}, Scaled{});
+    case DType::kFloat8E4m3fn:
+      return use(Float8E4m3{}, Scaled{});
+    case DType::kInt4:
+      return use(Int4Word{}, Scaled{});
+    case DType::kUint4:
+      return use(UInt4Word{}, Scaled{});
+    case DType::kFloat4E2m1fn:
+      return use(Float4Word{}, Scaled{});
+    default:
+      return use(BFloat16{}, Plain{});
+  }
+}
+
 // Calls `epilogue` for all rows and panels.
 inline void multiply_panels(const Tensor& x, const PackedWeight& w, bool is_quantized, std::int64_t panels,
                             ThreadPool* pool, const Epilogue& epilogue) {
-  switch (w.weight.dtype) {
-    case DType::kInt8:
-      return multiply_weight<std::int8_t, Scaled>(x, w, is_quantized, panels, pool, epilogue);
-    case DType::kFloat8E4m3fn:
-      return multiply_weight<Float8E4m3, Scaled>(x, w, is_quantized, panels, pool, epilogue);
-    case DType::kInt4:
-      return multiply_weight<Int4Word, Scaled>(x, w, is_quantized, panels, pool, epilogue);
-    case DType::kUint4:
-      return multiply_weight<UInt4Word, Scaled>(x, w, is_quantized, panels, pool, epilogue);
-    case DType::kFloat4E2m1fn:
-      return multiply_weight<Float4Word, Scaled>(x, w, is_quantized, panels, pool, epilogue);
-    default:
-      return multiply_weight<BFloat16, Plain>(x, w, is_quantized, panels, pool, epilogue);
-  }
+  with_exact_weight_type(w, [&](auto weight, auto scales) {
+    multiply_weight<decltype(weight), decltype(scales)>(x, w, is_quantized, panels, pool, epilogue);
+  });
 }
 
 }  // namespace tl::TL_ISA::tiles

@@ -62,12 +62,15 @@ StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
   return shape;
 }
 
-// Whether each token of the row may be a sequence in a step of nothing else. A draft model computes two known tokens
-// where all its guesses were kept. Not so a head, which stores what it computes for a token that has logits, as all of
-// such a step have, in place of the features that it was to read.
+// Whether each token of the row may be a sequence in a step of nothing else, which takes programs that were built for
+// guesses: attention of others stores a sequence's new key while it reads older ones. A draft model computes two known
+// tokens where all its guesses were kept. Not so a head, which stores what it computes for a token that has logits, as
+// all of such a step have, in place of the features that it was to read.
 bool StepPacker::can_spread(const StepRow& row) const {
   if (row.decodes()) return true;
-  return row.sample && row.num_tokens == 2 && !host_.takes(row) && !executor_.engine().manifest().borrows_features;
+  const Manifest& manifest = executor_.engine().manifest();
+  return manifest.limits.max_draft_len > 0 && row.sample && row.num_tokens == 2 && !host_.takes(row) &&
+         !manifest.borrows_features;
 }
 
 void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const SlotTables& tables,

@@ -48,7 +48,7 @@ def save(path: Path, toy: TinyEngine) -> Engine:
 def engines(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Engine, Engine]:
     """An engine, and one that says the same: a model of its own, or a head that reads what the first one keeps."""
     if request.param == "model":
-        toys = make_toy_engine(MAX_DRAFT_LEN), make_toy_engine()
+        toys = make_toy_engine(MAX_DRAFT_LEN), make_toy_engine(1)
     else:
         toys = make_toy_engine_with_features(MAX_DRAFT_LEN), make_toy_engine_with_features(borrows=True)
     first, second = (save(tmp_path / f"{number}.engine", toy) for number, toy in enumerate(toys))

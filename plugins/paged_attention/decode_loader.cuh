@@ -1,0 +1,192 @@
+// What decode attention brings to shared memory: the rings of its warps, and their copies of cached tokens.
+//
+// Macros: those of decode.cuh.
+#pragma once
+
+#include "paged_attention/cache.cuh"
+#include "paged_attention/score_scale.cuh"
+#include "paged_attention/split.cuh"
+#include "paged_attention/tile.cuh"
+
+namespace tl {
+
+constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS;
+static_assert(kDim % 16 == 0 && kGroup <= 16);
+static_assert(TL_QKV == 0 || TL_NEW_TOKENS == 1, "what one row stores here, no other row of the launch may read");
+
+constexpr int kWarpShift = TL_WARPS == 1 ? 0 : TL_WARPS == 2 ? 1 : 2;
+static_assert(TL_WARPS == 1 << kWarpShift, "1, 2 or 4 warps");
+
+using Table = SplitTable<TL_KV_HEADS, TL_MAX_SEQS, kTileShift + kWarpShift, kWarpShift, TL_PAGE>;
+using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kTileTokens>;
+constexpr u32 kStageBytes = 2 * Copy::kBytes;
+
+struct DecodeArguments {
+  void* output;     // see output.cuh
+  const u16* rows;  // [seqs, heads, dim] queries; where TL_QKV is 1, [seqs, heads + 2 * kv_heads, dim] of the product
+  void* key_cache;  // see cache.cuh
+  void* value_cache;
+  const int* past_lens;
+  const int* block_tables;  // [seqs, max_blocks]
+  float* partials;
+  u32* arrivals;
+  const float* sinks;  // [heads], where TL_SINKS is 1
+  const int* slots;    // [seqs]: block * page + offset of the new token
+#if TL_QKV
+  const float* cos;  // [seqs, rotary_dim / 2]
+  const float* sin;
+  const float* query_norm;
+  const float* key_norm;
+  float epsilon, key_factor, value_factor;
+#endif
+  float y_factor;
+  int num_seqs, max_blocks, shared_bytes, window;
+  float value_scale;
+  ScoreScale scale;
+};
+
+// The calling warp's team in its block. Named barriers 1 and up: one a team.
+struct Team {
+  int warps, index, warp, thread;  // warp and thread: numbers in the team
+
+  // Of 1 << shift warps.
+  __device__ __forceinline__ explicit Team(int shift)
+      : warps(1 << shift),
+        index(threadIdx.x >> (5 + shift)),
+        warp(threadIdx.x / 32 & warps - 1),
+        thread(threadIdx.x & 32 * warps - 1) {}
+  __device__ __forceinline__ int threads() const { return 32 * warps; }
+  __device__ __forceinline__ void sync() const {
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + index), "r"(threads()) : "memory");
+  }
+};
+
+// A warp's ring: stages of keys and values of 32 tokens. Uses of the ring are numbered; both its sides count them.
+struct Ring {
+  u32 data, barriers;
+  int stages;
+  int stage = 0;
+  u32 parity = 0;
+
+  __device__ __forceinline__ u32 keys() const { return data + stage * kStageBytes; }
+  __device__ __forceinline__ u32 values() const { return keys() + Copy::kBytes; }
+  __device__ __forceinline__ u32 full() const { return barriers + stage * 8; }
+  __device__ __forceinline__ void advance() {
+    if (++stage < stages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+// Copies this warp's 32 tokens of a chunk but for the sequence's new one (see NewToken), one chunk ahead of which the
+// numbers of the cache blocks are already on their way. A chunk that ends before the warp's tokens uses no stage.
+struct Loader {
+  const DecodeArguments& a;
+  Cursor<Table> cursor;
+  Ring ring;
+  int left, warp, lane, chunk_tokens;
+  int blocks[Copy::kPages] = {};
+
+  __device__ __forceinline__ int token() const {
+    return cursor.first_token + cursor.chunk * chunk_tokens + warp * kTileTokens;
+  }
+  __device__ __forceinline__ void fetch_blocks() {
+    if (left == 0) return;
+    const int* table = a.block_tables + static_cast<u64>(cursor.seq()) * a.max_blocks;
+#pragma unroll
+    for (int i = 0; i < Copy::kPages; ++i) {
+      const int at = token() + i * TL_PAGE;
+      if (at < cursor.length) blocks[i] = table[at / TL_PAGE];
+    }
+  }
+  // Whether the previous kernel may be storing tokens of the chunk that it copies: of a row that brings guesses, each
+  // is a sequence, which has those before it in the cache.
+  __device__ __forceinline__ bool is_being_stored() const {
+    return TL_NEW_TOKENS > 1 && token() + kTileTokens > cursor.length - TL_NEW_TOKENS;
+  }
+  __device__ __forceinline__ void issue() {
+    if (left == 0) return;
+    if (token() < cursor.length) {
+      const int cached = min_of(cursor.length - 1 - token(), kTileTokens);
+      const Copy copy{cursor.head(), token(), cached, blocks, lane};
+      copy.clear_behind(ring.values());
+      if (copying_lane()) {
+        expect_bytes(ring.full(), copy.key_bytes() + copy.value_bytes());
+        if (cached > 0) {
+          copy.keys(ring.keys(), a.key_cache, ring.full());
+          copy.values(ring.values(), a.value_cache, ring.full());
+        }
+      }
+      stage_commit(ring.full());
+      ring.advance();
+    }
+    if (--left > 0) cursor.next();
+    fetch_blocks();
+  }
+};
+
+// A sequence's new key and value of a KV head in the registers of the warp that attends to them: pieces of 16 bytes as
+// CacheLayout has them, those of the key first.
+struct NewToken {
+  using Layout = CacheLayout<kDim>;
+  static constexpr int kPieces = kDim / Layout::kPiece, kOfLane = ceil_div(2 * kPieces, 32);
+  uint4 pieces[kOfLane] = {};
+
+  // use(i, is_value, p): of the lane's piece i, which is piece p of the key or the value.
+  template <class Use>
+  __device__ __forceinline__ static void each(int lane, const Use& use) {
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const int at = lane + i * 32;
+      if (at < 2 * kPieces) use(i, at >= kPieces, at % kPieces);
+    }
+  }
+  // The address of a piece of a row, where rows lie as in the cache from `rows` on.
+  __device__ __forceinline__ static uint4* address(void* rows, u64 row, int piece) {
+    return reinterpret_cast<uint4*>(static_cast<char*>(rows) + Layout::element(row, piece) * kCacheItemBytes);
+  }
+  __device__ __forceinline__ void load(void* keys, void* values, u64 row, int lane) {
+    each(lane, [&](int i, bool is_value, int p) { pieces[i] = *address(is_value ? values : keys, row, p); });
+  }
+  __device__ __forceinline__ void store(void* keys, void* values, u64 row, int lane) const {
+    each(lane, [&](int i, bool is_value, int p) { *address(is_value ? values : keys, row, p) = pieces[i]; });
+  }
+  // The key and the value side by side.
+  __device__ __forceinline__ void load(const uint4* both, int lane) {
+    each(lane, [&](int i, bool is_value, int p) { pieces[i] = both[is_value * kPieces + p]; });
+  }
+  // Into a stage whose copies have landed; the next ones into it come behind these stores.
+  __device__ __forceinline__ void store_in_stage(char* stage, int token, int lane) const {
+    store(stage, stage + Copy::kBytes, token, lane);
+    fence_async_copies();
+    __syncwarp();
+  }
+};
+
+// A pair of a sequence and a KV head as its team comes to it: does this warp attend to the new token, and where in the
+// cache is that? Slots are on their way one pair ahead.
+struct Pair {
+  const DecodeArguments& a;
+  const Team& team;
+  const int lane;
+  int seq, head = 0;
+  bool adds = false, is_mine = false;  // whether the team attends to the new token, and this warp
+  int slot = 0, next_slot;
+  NewToken added;  // where is_mine
+
+  __device__ __forceinline__ Pair(const DecodeArguments& arguments, const Team& of, const Cursor<Table>& first,
+                                  int of_lane)
+      : a(arguments), team(of), lane(of_lane), seq(first.seq()), next_slot(a.slots[seq]) {}
+  // `left`: chunks that are left to the team.
+  __device__ __forceinline__ void enter(const Cursor<Table>& cursor, int left) {
+    seq = cursor.seq();
+    head = cursor.head();
+    slot = next_slot;
+    next_slot = a.slots[min_of(cursor.pair + cursor.stride, a.num_seqs * TL_KV_HEADS - 1) / TL_KV_HEADS];
+    adds = cursor.end_chunk - cursor.chunk <= left;
+    is_mine = adds && ((cursor.length - 1 - cursor.first_token) / kTileTokens & team.warps - 1) == team.warp;
+  }
+  __device__ __forceinline__ u64 row() const { return cache_row<TL_PAGE, TL_KV_HEADS>(slot, head); }
+};
+
+}  // namespace tl
