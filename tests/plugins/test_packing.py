@@ -1,5 +1,8 @@
 """plugins/packing.py against the layouts' definition in plugins/README.md."""
 
+import re
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import onnx_ir
@@ -7,6 +10,7 @@ import pytest
 
 from trtllm_lite.nibbles import paired
 from trtllm_lite.plugins.packing import pack, packed_shape, unpack
+from trtllm_lite.plugins.spread import gathered
 
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn]
 
@@ -156,3 +160,16 @@ def test_bits_are_spread(layout: str, dtype: type, order: list[int]) -> None:
     ]
     assert packed.reshape(-1).view("<u4").tolist() == expected
     np.testing.assert_array_equal(unpack(packed, layout, shape, dtype).view(np.uint8), codes)
+
+
+def test_made_up_words_of_e4m3_are_moderate_numbers() -> None:
+    """Engines without weights have words in the kernels' layout whose fixed bits random_values.cc says."""
+    source = (Path(__file__).parents[2] / "trtllm_lite" / "csrc" / "cuda" / "random_values.cc").read_text()
+    ones, zeros = (
+        int(re.search(rf"{name} = (0x[0-9a-f]{{8}})", source)[1], 16) for name in ("kSpreadHighest", "kSpreadSecond")
+    )
+    words = np.random.default_rng(0).integers(0, 1 << 32, 4096, dtype=np.uint32) & ~np.uint32(zeros) | np.uint32(ones)
+    found = gathered(words.view(np.uint8), "spread_e4m3").view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    assert np.abs(found).min() == 2
+    assert np.abs(found).max() == 30
+    assert abs(found.mean()) < 0.5

@@ -46,7 +46,24 @@ std::vector<std::byte> make_pattern(float deviation, const Convert& convert) {
   return pattern;
 }
 
-std::vector<std::byte> make_pattern(DType dtype, float deviation) {
+// Words of random bits, but for those that are the same in all.
+std::vector<std::byte> make_words(std::uint32_t ones, std::uint32_t zeros) {
+  std::vector<std::byte> pattern(kPatternItems);
+  std::mt19937 generator(0);
+  for (std::size_t i = 0; i < kPatternItems; i += sizeof(std::uint32_t)) {
+    const auto word = static_cast<std::uint32_t>((generator() | ones) & ~zeros);
+    std::memcpy(pattern.data() + i, &word, sizeof(word));
+  }
+  return pattern;
+}
+
+// The two highest bits of the exponents in a word of the layout spread_e4m3 (plugins/spread.py): 1 and 0 make elements
+// from 2 to 30.
+constexpr std::uint32_t kSpreadHighest = 0x44004400, kSpreadSecond = 0x22002200;
+
+std::vector<std::byte> make_pattern(DType dtype, Layout layout, float deviation) {
+  if (dtype == DType::kFloat4E2m1fn) return make_words(0, 0);
+  if (layout == Layout::kSpreadE4m3) return make_words(kSpreadHighest, kSpreadSecond);
   const auto rounded = [](float value, float largest) {
     return static_cast<int>(std::clamp(std::round(value), -largest, largest));
   };
@@ -76,8 +93,8 @@ unsigned word_of(float value, DType dtype) {
   return bits << 16 | bits;
 }
 
-RandomValues::RandomValues(const Device& device, DType dtype, float deviation, Stream stream) {
-  const std::vector<std::byte> values = make_pattern(dtype, deviation);
+RandomValues::RandomValues(const Device& device, DType dtype, Layout layout, float deviation, Stream stream) {
+  const std::vector<std::byte> values = make_pattern(dtype, layout, deviation);
   const std::size_t bytes = values.size();
   pattern_ = DeviceBuffer(device, bytes, "random values", "use a GPU with more memory");
   driver().check(driver().copy_to_device(pattern_.address(), values.data(), bytes, stream), "making up values");

@@ -19,8 +19,9 @@ unsigned word_of(float value, DType dtype);
 class RandomValues {
  public:
   // Normal ones of mean 0, as bfloat16, float16, or as integers or E4M3 to be multiplied with one of the scales; the
-  // same in every process.
-  RandomValues(const Device& device, DType dtype, float deviation, Stream stream);
+  // same in every process. Of E2M1, and of E4M3 whose bits lie apart, all signs and fractions are equally likely, so
+  // that the mean is 0, and the deviation about the same.
+  RandomValues(const Device& device, DType dtype, Layout layout, float deviation, Stream stream);
 
   // Puts copies on the stream that fill `bytes` from `to` on.
   void fill(DevicePtr to, std::size_t bytes, Stream stream) const;

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "cpu_count.h"
 #include "cuda/random_values.h"
@@ -72,13 +73,24 @@ class Staging {
   std::size_t position_ = 0;
 };
 
+// Whether `numbers` of blocks, [PREFIX.]NAME_scale or NAME_offset, are those of a weight NAME of bytes.
+bool are_of_bytes(const Plan& plan, const PlanTensor& numbers) {
+  const std::string_view weight = std::string_view(numbers.name).substr(0, numbers.name.rfind('_'));
+  return std::ranges::any_of(plan.tensors, [&](const PlanTensor& tensor) {
+    return bits_of(tensor.dtype) == 8 && weight.ends_with(tensor.name);
+  });
+}
+
 // The value of all elements of a made-up vector, of indices, or of numbers by which bytes and nibbles have the
 // deviation of weights.
-std::optional<float> constant_of(const PlanTensor& tensor) {
-  const bool of_blocks = tensor.layout == Layout::kRows8;
-  if (tensor.name.ends_with("weight_scale")) return of_blocks ? kNibbleScale : kByteScale;
-  if (of_blocks) return kNibbleOffset;
-  if (tensor.dtype == DType::kInt32) return 0.0f;
+std::optional<float> constant_of(const Plan& plan, const PlanTensor& tensor) {
+  if (tensor.layout == Layout::kRows8) {
+    const bool of_bytes = are_of_bytes(plan, tensor);
+    if (tensor.name.ends_with("_offset")) return of_bytes ? 0.0f : kNibbleOffset;
+    return of_bytes ? kByteScale : kNibbleScale;
+  }
+  if (tensor.name.find("weight_scale") != std::string::npos) return kByteScale;
+  if (tensor.dtype == DType::kInt32 || tensor.name.ends_with("bias")) return 0.0f;
   return tensor.dtype == DType::kFloat32 ? std::optional(1.0f) : std::nullopt;
 }
 
@@ -122,17 +134,19 @@ void Weights::upload(const Engine& engine, Stream stream) const {
 
 void Weights::make_up(const Device& device, const Engine& engine, Stream stream) const {
   const Plan& plan = engine.plan_for(TargetKind::kCuda);
-  std::map<DType, RandomValues> values;  // made when the first weight of a dtype is met
+  std::map<std::pair<DType, Layout>, RandomValues> values;  // made when the first weight of a kind is met
   for (std::size_t i = 0; i < addresses_.size(); ++i) {
     if (addresses_[i] == 0) continue;
     const auto bytes = static_cast<std::size_t>(max_bytes(plan, plan.tensors[i]));
     const DType dtype = plan.tensors[i].dtype;
-    if (const std::optional<float> value = constant_of(plan.tensors[i])) {
+    if (const std::optional<float> value = constant_of(plan, plan.tensors[i])) {
       driver().check(driver().fill_words(addresses_[i], word_of(*value, dtype), bytes / sizeof(float), stream),
                      "making up weights");
       continue;
     }
-    values.try_emplace(dtype, device, dtype, kMadeUpDeviation, stream).first->second.fill(addresses_[i], bytes, stream);
+    const Layout layout = plan.tensors[i].layout;
+    const auto& of_kind = values.try_emplace({dtype, layout}, device, dtype, layout, kMadeUpDeviation, stream);
+    of_kind.first->second.fill(addresses_[i], bytes, stream);
   }
   driver().check(driver().stream_synchronize(stream), "making up weights");
 }

@@ -49,7 +49,7 @@ void TimedValues::fill_bytes(const Program& program, const Addresses& addresses,
 }
 
 const RandomValues& TimedValues::of(DType dtype, float deviation, Stream stream) {
-  return values_.try_emplace(dtype, device_, dtype, deviation, stream).first->second;
+  return values_.try_emplace(dtype, device_, dtype, Layout::kRowMajor, deviation, stream).first->second;
 }
 
 }  // namespace tl::cuda
