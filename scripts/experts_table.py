@@ -36,7 +36,8 @@ def experts_table(path: Path) -> str:
         f"{str(first['commit'])[:10]}; random weights and prompts. The floor of a token is the time to read the "
         "weights and the KV cache once, of the experts of a layer those that a step has read, as the column says, or, "
         "where nothing was counted, those that so many rows choose if all are equally likely "
-        f"({first['terms']['memory_bandwidth']:,.0f} GB/s).\n\n"
+        f"({first['terms']['memory_bandwidth']:,.0f} GB/s). With --qformat fp8_rowwise the experts are in FP8, too, and "
+        "their rows in 16 bits.\n\n"
         f"{markdown(['', 'measured', 'experts read', 'its floor', 'reached'], rows)}\n\n"
         f"Measured by `trtllm-lite bench latency` ({lengths}) and `bench throughput`; `bash scripts/measure_experts.sh "
         "OUT` runs both.\n"
@@ -45,7 +46,8 @@ def experts_table(path: Path) -> str:
 
 def _model(report: Report) -> str:
     engine = report["engine"]
-    weights = engine["dtype"] if engine["qformat"] == "full_prec" else engine["qformat"]
+    stored = f"{engine['dtype']} and {engine['weights']}" if "weights" in engine else engine["dtype"]
+    weights = stored if engine["qformat"] == "full_prec" else engine["qformat"]
     return f"{MODELS[engine['architecture']]} shape, {weights}"
 
 
