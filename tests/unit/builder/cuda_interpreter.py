@@ -87,6 +87,7 @@ class CudaInterpreter:
     def _symbols(self, inputs: dict[str, np.ndarray]) -> dict[str, int]:
         lens = np.diff(inputs["cu_seqlens"])
         decode = int(np.cumprod(lens == 1).sum())  # the rows of one token that lead
+        of_cache = ("num_blocks", "max_blocks_per_seq")  # which encoders do without
         return {
             "num_tokens": int(lens.sum()),
             "num_seqs": len(lens),
@@ -95,8 +96,7 @@ class CudaInterpreter:
             "num_prefill_seqs": len(lens) - decode,
             "num_prefill_tokens": int(lens.sum()) - decode,
             "num_logits": len(inputs.get("logits_indices", ())),
-            "num_blocks": self.plan.symbols["num_blocks"],
-            "max_blocks_per_seq": self.plan.symbols["max_blocks_per_seq"],
+            **{name: self.plan.symbols[name] for name in of_cache if name in self.plan.symbols},
             "num_sms": NUM_SMS,
             "num_loras": self.num_loras,
         }
