@@ -14,6 +14,8 @@ def lower(op: Lowering) -> list[Command]:
     problems = heads.problems()
     if op.device.arch != ATTENDING_ARCH:
         problems.append(f"the target is {op.device.arch}, expected {ATTENDING_ARCH}")
+    if op.max_draft_len:  # guesses are sequences of their own: what is old to one may be new in the step
+        problems.append(f"max_draft_len is {op.max_draft_len}, expected 0")
     if problems:
         op.refuse(f"the GPU kernels do not attend to these latents: {'; '.join(problems)}: build for --target cpu")
     keys = op.cache("key_cache", 1, heads.tokens_per_block, heads.rotary_dim)

@@ -146,6 +146,11 @@ def test_latents_of_other_extents_are_refused(tmp_path: Path) -> None:
         lowered_model(network_of("deepseek_v2", tmp_path, kv_lora_rank=24, qk_rope_head_dim=8), "bfloat16")
 
 
+def test_guesses_over_latents_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"max_draft_len is 2, expected 0: build for --target cpu"):
+        lowered_model(network_of("deepseek_v2", tmp_path), "bfloat16", max_draft_len=2)
+
+
 def test_batches_of_too_many_sequences_over_latents_are_refused(tmp_path: Path) -> None:
     """Latents of 512 elements leave little of the shared memory."""
     limits = {"max_batch_size": 384, "max_num_tokens": 384}
