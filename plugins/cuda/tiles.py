@@ -101,6 +101,10 @@ def tile_configs(
     return tuple(replace(config, reason=problem.reason(config)) for config in best)
 
 
+def _stage_bytes(config: TileConfig) -> int:
+    return (config.rows + config.columns) * _STEP_BYTES + _BARRIER_BYTES
+
+
 @dataclass(frozen=True)
 class _Problem:
     """A product of ``parts`` weight matrices of ``out_features`` rows each."""
@@ -148,17 +152,25 @@ class _Problem:
                     waves = self.waves(config)
                     yield config
 
+    def stages(self, config: TileConfig, device: Device) -> int:
+        """Stages of the ring: as many as there is room for, or as a block of those that have one tile has steps."""
+        room = (device.shared_bytes - self.raw_bytes(config.columns)) // _stage_bytes(config)
+        steps = ceil(self.row_bytes / (_STEP_BYTES * config.splits))
+        return room if config.splits == 1 else min(room, max(steps, _MIN_STAGES))
+
+    def shared_bytes(self, config: TileConfig, device: Device) -> int:
+        """What these stages take: the rest is left to blocks of kernels before and behind."""
+        return self.raw_bytes(config.columns) + self.stages(config, device) * _stage_bytes(config)
+
     def fits(self, config: TileConfig, device: Device) -> bool:
         """Whether the kernel's static assertions hold."""
-        room = device.shared_bytes - self.raw_bytes(config.columns)
-        stages = room // ((config.rows + config.columns) * _STEP_BYTES + _BARRIER_BYTES)
         part_bytes = self.row_bytes if not self.form.widened else self.form.weight_bytes(self.in_features)
         return (
             config.row_blocks <= ceil(self.max_rows / config.rows)
             and (config.splits == 1 or part_bytes % (_STEP_BYTES * config.splits) == 0)
             and self.box_rows(config) % 8 == 0
             and (config.splits == 1 or self.parts == 1)
-            and stages >= _MIN_STAGES
+            and self.stages(config, device) >= _MIN_STAGES
             and not (self.form.widened and config.columns > max_columns(self.form, config.rows))
         )
 
@@ -233,6 +245,7 @@ class Tiling:
     def kernel(self, source: str, name: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
         """The kernel for ``weight`` [..., out, in]; ``more`` are the macros besides those of every such product."""
         config, problem = self.config, self._problem(weight)
+        shared_bytes = problem.shared_bytes(config, self.device)
         out_features, in_features = _extents(weight.values)[-2:]
         defines = more | {
             "TL_IN": in_features,
@@ -244,7 +257,7 @@ class Tiling:
             "TL_SPLITS": config.splits,
             "TL_X_BOX": self.x_box,
             "TL_X_BOXES": self.x_boxes,
-            "TL_SHARED_BYTES": self.device.shared_bytes,
+            "TL_SHARED_BYTES": shared_bytes,
             "TL_FP16": DTYPE_FLAGS[self.dtype],
             "TL_RAW_STAGES": problem.raw_stages(config.columns),
             "TL_ROW_SCALES": int(self.row_scales is not None),
@@ -252,7 +265,7 @@ class Tiling:
         }
         warps = widening_warps(problem.form, config.rows)
         threads = config.rows * 2 + (2 * _THREADS + 32 * warps if problem.form.widened else _THREADS)
-        return kernel(source, name, threads, self.device.shared_bytes, defines, config.reason)
+        return kernel(source, name, threads, shared_bytes, defines, config.reason)
 
     def grid(self, weight: WeightBuffers) -> tuple[Extent]:
         """A block for each tile; as many as run at a time where tiles are more and a cluster may have several."""
