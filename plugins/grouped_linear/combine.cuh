@@ -12,6 +12,7 @@
 extern "C" __global__ void __launch_bounds__(TL_THREADS)
     combine(uint4* y, const uint4* sorted, const int* places, const float* shares, const uint4* residual) {
   using namespace tl;
+  allow_next_kernel();
   constexpr int kVectors = TL_OUT / 8;
   static_assert(TL_OUT % 8 == 0);
   const int row = blockIdx.x, vector = blockIdx.y * TL_THREADS + threadIdx.x;
@@ -24,7 +25,6 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
   float sums[8] = {};
   if (TL_RESIDUAL != 0 && exists) unpack8(__ldcg(residual + at), sums);
   wait_for_previous_kernel();
-  allow_next_kernel();
   if (!exists) return;
   uint4 results[kTopK];
 #pragma unroll
