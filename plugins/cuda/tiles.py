@@ -26,7 +26,10 @@ _THREADS = 32  # besides those that multiply
 _WIDENING_WARPS, _MOST_WIDENING_WARPS = 6, 10  # of which the latter are for numbers that take more instructions
 _MAX_WIDENED_COLUMNS = 192  # of tiles whose sums leave registers for many threads that widen
 # Clusters (row blocks, column blocks, splits).
-_CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 4, 1), (1, 1, 4))
+_CLUSTERS = (
+    *((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 4, 1), (1, 1, 4)),
+    *((1, 2, 4), (1, 1, 8)),
+)
 CUTS = tuple(sorted({splits for _, _, splits in _CLUSTERS}))
 # Fitted to 230 times of an H200, of which the best guesses reach 0.99 on average. What an SM reads in a cycle from the
 # L2 cache, and in all, with copies that others asked for; what it sends to them. Cycles of the shortest step, and of a
@@ -158,10 +161,16 @@ class _Problem:
                     yield config
 
     def stages(self, config: TileConfig, device: Device) -> int:
-        """Stages of the ring: as many as there is room for, or as a block of those that have one tile has steps."""
+        """Stages of the ring: as many as there is room for, or as a block of those that have one tile has steps.
+
+        Sums of those that split the depth find room where stages were.
+        """
         room = (device.shared_bytes - self.raw_bytes(config.columns)) // _stage_bytes(config)
-        steps = ceil(self.row_bytes / (_STEP_BYTES * config.splits))
-        return room if config.splits == 1 else min(room, max(steps, _MIN_STAGES))
+        if config.splits == 1:
+            return room
+        steps, of_slice = ceil(self.row_bytes / (_STEP_BYTES * config.splits)), 16 * config.splits
+        sums = 4 * config.rows * of_slice * ceil(config.columns / of_slice)
+        return min(room, max(steps, _MIN_STAGES, ceil(sums / _stage_bytes(config))))
 
     def shared_bytes(self, config: TileConfig, device: Device) -> int:
         """What these stages take: the rest is left to blocks of kernels before and behind."""
