@@ -45,7 +45,8 @@ class Product:
         shape = (self.copies, *((2,) if self.gated else ()), self.out, self.in_features)
         self.weights = torch.randn(*shape, device="cuda", dtype=torch.bfloat16).mul_(self.in_features**-0.5)
         self.x = torch.randn(rows, self.in_features, device="cuda", dtype=torch.bfloat16)
-        self.y = torch.zeros(rows, self.out, device="cuda", dtype=torch.float32 if name in FLOAT_OUT else torch.bfloat16)
+        y_dtype = torch.float32 if name in FLOAT_OUT else torch.bfloat16
+        self.y = torch.zeros(rows, self.out, device="cuda", dtype=y_dtype)
         self.both = torch.empty(rows, 2 * self.out if self.gated else 0, device="cuda", dtype=torch.bfloat16)
         self.residual = name in RESIDUAL
 
