@@ -10,7 +10,6 @@ from tests.emulated.emulator import Emulator
 from tests.gpu.attention_checks import (
     attention_shape,
     check_decode,
-    check_decode_of_qkv,
     check_prefill,
     check_qkv_linear,
     check_rope_cache,
@@ -135,49 +134,6 @@ def test_decode_by_single_copies() -> None:
     check_decode(attention_shape(8, 2, 128, 16), LENGTHS["edges of blocks"], torch.bfloat16, machine=machine)
 
 
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-def test_decode_of_qkv(lengths: list[int]) -> None:
-    for seed in SEEDS:
-        check_decode_of_qkv(attention_shape(8, 2, 128, 16), lengths, torch.bfloat16, machine=Emulator(seed=seed))
-
-
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "rotary_dim", "norm"),
-    [(3, 1, 64, 64, False), (2, 2, 80, 20, True), (16, 1, 256, 64, True), (4, 4, 96, 72, False), (4, 1, 16, 0, True)],
-)
-def test_decode_of_qkv_heads(heads: int, kv_heads: int, head_dim: int, rotary_dim: int, norm: bool) -> None:
-    shape, how = attention_shape(heads, kv_heads, head_dim, 32), {"norm": norm, "rotary_dim": rotary_dim}
-    for name in ("edges of blocks", "alike"):
-        check_decode_of_qkv(shape, LENGTHS[name], torch.float16, machine=Emulator(), **how)
-
-
-@pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
-def test_decode_of_qkv_into_caches_of_bytes(cache_dtype: torch.dtype) -> None:
-    for head_dim, dtype, lengths in ((128, torch.bfloat16, "ragged"), (96, torch.float16, "alike")):
-        shape, how = attention_shape(4, 2, head_dim, 32), {"cache_dtype": cache_dtype, "machine": Emulator()}
-        check_decode_of_qkv(shape, LENGTHS[lengths], dtype, **how)
-
-
-@pytest.mark.parametrize(("window", "softcap", "sinks"), [(1, 0.0, True), (17, 2.0, False), (64, 0.0, False)])
-def test_decode_of_qkv_with_masks(window: int, softcap: float, sinks: bool) -> None:
-    shape, how = attention_shape(4, 1, 64, 64), {"sinks": sinks, "machine": Emulator()}
-    check_decode_of_qkv(shape, LENGTHS["ragged"], torch.float16, window, softcap, padding=2, **how)
-
-
-@pytest.mark.parametrize("seed", [0, 4, 6])
-def test_decode_of_qkv_of_one_pair_by_many_blocks(seed: int) -> None:
-    """One block alone adds the new token."""
-    shape, how = attention_shape(4, 1, 16, 32), {"machine": Emulator(num_sms=26, seed=seed), "sinks": True}
-    check_decode_of_qkv(shape, [1000, 200], torch.float16, first_position=1, warps=1, **how)
-    check_decode_of_qkv(shape, [1000, 257], torch.bfloat16, norm=False, **how)
-
-
-def test_decode_of_qkv_by_single_copies() -> None:
-    """As before sm_90, by cp.async."""
-    machine = Emulator("sm_80")
-    check_decode_of_qkv(attention_shape(8, 2, 128, 16), LENGTHS["edges of blocks"], torch.bfloat16, machine=machine)
-
-
 @pytest.mark.parametrize("page", [16, 32, 64, 128])
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
 def test_prefill_wgmma(batch: list[tuple[int, int]], page: int) -> None:
@@ -250,8 +206,7 @@ def test_prefill_sinks(heads: int, kv_heads: int, head_dim: int, window: int, wg
     [(8, 2, 128, 16, False), (3, 1, 80, 32, True), (14, 2, 64, 64, True)],
 )
 def test_rope_cache(heads: int, kv_heads: int, head_dim: int, page: int, norm: bool) -> None:
-    shape, first_token = attention_shape(heads, kv_heads, head_dim, page), 5 if page == 32 else 0
-    check_rope_cache(shape, 37, norm=norm, first_token=first_token, machine=Emulator())
+    check_rope_cache(attention_shape(heads, kv_heads, head_dim, page), 37, norm=norm, machine=Emulator())
 
 
 @pytest.mark.parametrize(("head_dim", "rotary_dim"), [(80, 0), (96, 72), (40, 20), (256, 64)])

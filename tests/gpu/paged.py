@@ -91,17 +91,6 @@ class PagedCache:
         blocks = self.block_tables.gather(1, (last // self.shape.page)[:, None])[:, 0]
         return (blocks * self.shape.page + last % self.shape.page).int()
 
-    def replace_last(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """What sequences have as their last tokens, [seqs, kv_heads, head_dim], which the caches do not hold yet."""
-        slots = self.last_slots().long()
-        at = (slots // self.shape.page, slice(None), slots % self.shape.page)
-        for tensor, tokens in zip((self.keys, self.values), (keys, values), strict=True):
-            bits(tensor)[at] = bits(poisoned(*tokens.shape, dtype=self.dtype, device=str(tensor.device)))
-        self.key_cache, self.value_cache = packed(self.keys), packed(self.values)
-        for tensor, tokens, scale in zip((self.keys, self.values), (keys, values), self.scales, strict=True):
-            exact = in_range(tokens / scale, self.dtype)
-            bits(tensor)[at] = bits((exact.round() if self.dtype == torch.int8 else exact).to(self.dtype))
-
     def tokens(self, cache: torch.Tensor, seq: int) -> torch.Tensor:
         """[length, kv_heads, head_dim] of one sequence in float64."""
         length = self.lengths[seq]

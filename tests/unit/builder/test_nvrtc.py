@@ -102,8 +102,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "low_rank/shrink.cuh": ADAPTERS | {"TL_IN": 4096},
     "paged_attention/decode.cuh": HEADS
     | SCORES
-    | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192}
-    | {"TL_QKV": 1, "TL_NEW_TOKENS": 1, "TL_NORM": 1, "TL_ROTARY_DIM": 100},
+    | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192, "TL_NEW_TOKENS": 1},
     "paged_attention/prefill.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 69632},
     "paged_attention/prefill_wgmma.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 229664},
     "paged_attention/qkv.cuh": LINEAR | HEADS | {"TL_ROTARY_DIM": 96},
