@@ -16,8 +16,9 @@ def lower(op: Lowering) -> list[Command]:
     keys, values = (op.cache(name, *block) for name in ("key_cache", "value_cache"))
     heads, key_scale, value_scale = _heads(op, keys.dtype), op.attribute("key_scale"), op.attribute("value_scale")
     mask = (op.attribute("window"), op.attribute("softcap"), value_scale, op.attribute("first_position"))
-    scores = Scores(op.attribute("scale") * key_scale, *mask, op.optional_vector("sinks"))
-    _refuse(op, [*heads.problems(), *scores.problems(), *_late_positions(op)])
+    late = (op.attribute("chunked") > 0, op.attribute("floor_scale"), float(op.attribute("attn_scale")))
+    scores = Scores(op.attribute("scale") * key_scale, *mask, op.optional_vector("sinks"), *late)
+    _refuse(op, [*heads.problems(), *scores.problems()])
     starts, past_lens, blocks = (op.step_input(name) for name in ("cu_seqlens", "past_lens", "block_tables"))
     places = (starts, past_lens, blocks, op.rows("slots"), op.attribute("cache_group"))
     cache = Cache(keys, values, *places, key_scale, value_scale)
@@ -33,23 +34,6 @@ def lower(op: Lowering) -> list[Command]:
         return [*first, attend]
     others = prefill(output, query, cache, heads=heads, device=op.device, scores=scores)
     return [*first, attend, _fitting(op, heads, others)]
-
-
-def _late_positions(op: Lowering) -> list[str]:
-    """What the kernels do not know of late positions, if sequences reach them."""
-    window, floor_scale = op.attribute("window"), op.attribute("floor_scale")
-    problems = []
-    if op.attribute("chunked") and window < op.max_seq_len:
-        problems.append(
-            f"it sees chunks of {window:,} positions, and max_seq_len is {op.max_seq_len:,}: build with --max_seq_len "
-            f"{window}, or for --target cpu"
-        )
-    if 0 < floor_scale <= op.max_seq_len:
-        problems.append(
-            f"it raises the temperature from position {floor_scale - 1:,} on, and max_seq_len is {op.max_seq_len:,}: "
-            f"build with --max_seq_len {floor_scale - 1}, or for --target cpu"
-        )
-    return problems
 
 
 def _token_shape(op: Lowering) -> tuple[int, int]:
@@ -110,7 +94,8 @@ def _decode(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores) -> 
 
 def _ordered(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores) -> Launch:
     """One launch for all rows, whose tiles of keys begin at the same positions for each: see ``prefill``."""
-    if scores.window and op.tokens_per_block != WIDEST_TILE:
+    begins_at_tiles = scores.window == 0 or (scores.chunked and scores.window % WIDEST_TILE == 0)
+    if not begins_at_tiles and op.tokens_per_block != WIDEST_TILE:
         op.refuse(
             f"deterministic is given, and attention has a window of {scores.window} tokens in cache blocks of "
             f"{op.tokens_per_block}, at which tiles of keys then begin: build with --tokens_per_block {WIDEST_TILE}"

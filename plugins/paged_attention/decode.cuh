@@ -16,12 +16,11 @@
 // Launch: 32 * TL_WARPS threads, any grid of at most one wave and of TL_MAX_GRID blocks, `shared_bytes` of dynamic
 // shared memory: kOtherBytes and at least two stages a warp. `partials` holds 2 * grid * group * (head_dim + 2) floats,
 // `arrivals` num_seqs * kv_heads zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM,
-// TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SOFTCAP and TL_SINKS (0 or 1),
-// TL_CACHE_TYPE (see cache.cuh), TL_FIRST_POSITION (see seen_keys.cuh), TL_Y_FP16 and TL_Y_TYPE (see output.cuh),
-// TL_NEW_TOKENS (at most so many sequences of the step are tokens of one and the same, each behind those before it).
+// TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SINKS (0 or 1), TL_NEW_TOKENS (at
+// most so many sequences of the step are tokens of one and the same, each behind those before it), and those of
+// cache.cuh, score_scale.cuh, seen_keys.cuh and output.cuh.
 #include "paged_attention/decode_loader.cuh"
 #include "paged_attention/output.cuh"
-#include "paged_attention/seen_keys.cuh"
 
 namespace tl {
 
@@ -186,7 +185,12 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
   allow_next_kernel();
   State state;
   state.reset();
+  ScoreScale scale;     // of the pair's query
+  int last_unseen = 0;  // the key before the first one that it sees
   const auto load_pair = [&](int left) {
+    const int position = cursor.length - 1;
+    scale = a.scale.at(position);
+    last_unseen = first_seen(position, a.window) - 1;
     pairs.load(cursor, left);
     state.load_query(a.query + static_cast<u64>(cursor.pair) * kGroup * kDim, kGroup, lane);
   };
@@ -202,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     if (last >= 0) {
       barrier_wait(ring.full(), ring.parity);
       if (last < kTileTokens) pairs.added.store_in_stage(memory + (ring.keys() - shared), last, lane);
-      state.add(ring.keys(), ring.values(), last_unseen(last, a.window, token), last, a.scale, lane);
+      state.add(ring.keys(), ring.values(), last_unseen - token, last, scale, lane);
       ring.advance();
       __syncwarp();  // the stage may be overwritten
     }
@@ -211,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     const bool ends = cursor.chunk + 1 == cursor.end_chunk || left == 1;
     if constexpr (TL_SINKS) {  // one warp's matter
       if (ends && begins && team.warp == 0) {
-        state.add_sinks(a.sinks + cursor.head() * kGroup, kGroup, a.scale, lane);
+        state.add_sinks(a.sinks + cursor.head() * kGroup, kGroup, scale, lane);
       }
     }
     cursor.next();

@@ -36,6 +36,7 @@ BATCHES = {
 SEEDS = (0, 2)  # a check takes two
 # Gemma 2's, in the type that sees small errors; and one that bends every score.
 CAPS = [(50.0, torch.float16), (2.0, torch.bfloat16)]
+TEMPERATURE = (5, 0.7)  # floor_scale and attn_scale
 
 
 @pytest.mark.parametrize("page", [16, 32, 64])
@@ -122,6 +123,17 @@ def test_decode_from_a_later_position_on(first_position: int, window: int) -> No
     check_decode(shape, [1, 2, *LENGTHS["alike"]], torch.bfloat16, window, cache_dtype=torch.int8, **how)
 
 
+@pytest.mark.parametrize("window", [0, 24, 64])
+def test_decode_of_chunks_at_temperatures(window: int) -> None:
+    """Sequences end in their first chunk, with one, and behind it; of pairs that stay whole and of others."""
+    how = {"chunked": True, "temperature": TEMPERATURE, "machine": Emulator()}
+    for lengths in (LENGTHS["edges of blocks"], LENGTHS["ragged"], [*LENGTHS["alike"], 24, 25, 48]):
+        check_decode(attention_shape(4, 2, 64, 32), lengths, torch.float16, window, **how)
+    check_decode(attention_shape(4, 1, 64, 16), LENGTHS["ragged"], torch.float16, window, 2.0, sinks=True, **how)
+    how |= {"cache_dtype": torch.int8}
+    check_decode(attention_shape(4, 2, 64, 32), LENGTHS["ragged"], torch.bfloat16, window, **how)
+
+
 def test_decode_of_sequences_of_guesses() -> None:
     """A step that has nine tokens of each sequence copies the last ones late."""
     for lengths in (LENGTHS["ragged"], LENGTHS["alike"], [126, 127, 128, 129, 130]):
@@ -182,6 +194,19 @@ def test_prefill_from_a_later_position_on(window: int, first_position: int, wgmm
         check_prefill(shape, batch, torch.bfloat16, window, wgmma=wgmma, **how)
 
 
+@pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
+@pytest.mark.parametrize("window", [0, 24, 64, 160])
+def test_prefill_of_chunks_at_temperatures(window: int, wgmma: bool) -> None:
+    """Of 160 positions, a block of rows has some that see none of the keys of its first tile."""
+    how = {"chunked": True, "temperature": TEMPERATURE, "wgmma": wgmma, "machine": Emulator()}
+    for batch in (BATCHES["chunks"], BATCHES["mixed with decoding"]):
+        check_prefill(attention_shape(4, 2, 64, 32), batch, torch.float16, window, **how)
+    shape = attention_shape(3, 1, 64, 16)
+    check_prefill(shape, [(100, 130)], torch.float16, window, 2.0, sinks=True, **how)
+    if wgmma:
+        check_prefill(shape, [(100, 130)], torch.bfloat16, window, cache_dtype=torch.float8_e4m3fn, **how)
+
+
 @pytest.mark.parametrize(("softcap", "dtype"), CAPS)
 @pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "window"), [(4, 2, 64, 0), (4, 1, 128, 17), (2, 1, 256, 0)])
@@ -235,5 +260,8 @@ def test_rows_get_the_same_bits_in_any_company(wgmma: bool, window: int, page: i
     """Deterministic engines walk all rows so: their tiles begin at multiples of their length."""
     shape = attention_shape(4, 2, 64, page)
     check_rows_alone(shape, 150, 20, torch.bfloat16, window, wgmma=wgmma, machine=Emulator())
+    if not window:
+        chunks = {"chunked": True, "temperature": TEMPERATURE}
+        check_rows_alone(shape, 245, 20, torch.bfloat16, 128, wgmma=wgmma, **chunks, machine=Emulator())
     if wgmma and not window:
         check_rows_alone(shape, 60, 9, torch.bfloat16, wgmma=True, cache_dtype=torch.int8, machine=Emulator())

@@ -50,6 +50,8 @@ def check_decode(
     *,
     first_position: int = 0,
     sinks: bool = False,
+    chunked: bool = False,
+    temperature: tuple[int, float] | None = None,
     machine: Machine = GPU,
     y_scales: RowScales | None = None,
     cache_dtype: torch.dtype | None = None,
@@ -64,13 +66,14 @@ def check_decode(
     query = _query(len(lengths), shape, torch.float16 if cache_dtype else dtype, softcap, machine.device)
     past_lens = torch.tensor(lengths, device=machine.device, dtype=torch.int32) - 1
     mask = {"softcap": softcap, "first_position": first_position, "sinks": _sinks(sinks, shape, machine.device)}
+    mask |= {"chunked": chunked, "temperature": temperature}
     how = {**mask, "cache_dtype": cache_dtype, "machine": machine, **options}
     attention = DecodeAttention(shape, dtype, **how)
     attention.partials.fill_(POISON)
     expected = torch.stack(
         [cache.attend(query[s : s + 1], s, length - 1, window, **mask)[0] for s, length in enumerate(lengths)]
     )
-    tables = cache.give_back([length - 1 for length in lengths], window)
+    tables = cache.give_back([length - 1 for length in lengths], window, chunked)
     results = []
     for _ in range(2):  # the second launch finds the counters as the first left them
         output = torch.full_like(query, POISON, dtype=dtype)
@@ -95,6 +98,8 @@ def check_prefill(
     wgmma: bool,
     first_position: int = 0,
     sinks: bool = False,
+    chunked: bool = False,
+    temperature: tuple[int, float] | None = None,
     mma_step: int = 64,
     y_scales: RowScales | None = None,
     cache_dtype: torch.dtype | None = None,
@@ -103,6 +108,7 @@ def check_prefill(
     """``batch``: past and new tokens of each sequence; ``cache_dtype``: that of a cache of bytes."""
     _skip_unless_read(cache_dtype, machine)
     mask = {"softcap": softcap, "first_position": first_position, "sinks": _sinks(sinks, shape, machine.device)}
+    mask |= {"chunked": chunked, "temperature": temperature}
     how = {**mask, "wgmma": wgmma, "mma_step": mma_step, "cache_dtype": cache_dtype, "machine": machine}
     attention = PrefillAttention(shape, dtype, **how)
     if attention.wgmma != wgmma:
@@ -114,7 +120,7 @@ def check_prefill(
     query = _query(int(new.sum()), shape, torch.float16 if cache_dtype else dtype, softcap, machine.device)
     parts = query.split([new for _, new in batch])
     expected = torch.cat([cache.attend(part, seq, batch[seq][0], window, **mask) for seq, part in enumerate(parts)])
-    tables = cache.give_back([past for past, _ in batch], window)
+    tables = cache.give_back([past for past, _ in batch], window, chunked)
     results = []
     for _ in range(2):  # the second launch finds the counter as the first left it
         output = torch.full_like(query, POISON, dtype=dtype)
@@ -137,17 +143,20 @@ def check_rows_alone(
     window: int = 0,
     *,
     wgmma: bool,
+    chunked: bool = False,
+    temperature: tuple[int, float] | None = None,
     cache_dtype: torch.dtype | None = None,
     machine: Machine = GPU,
 ) -> None:
     """Each new token of a sequence gets the same bits beside the others, in chunks, and in a launch of its own."""
     _skip_unless_read(cache_dtype, machine)
-    attention = PrefillAttention(shape, dtype, wgmma=wgmma, cache_dtype=cache_dtype, machine=machine)
+    how = {"chunked": chunked, "temperature": temperature, "cache_dtype": cache_dtype, "machine": machine}
+    attention = PrefillAttention(shape, dtype, wgmma=wgmma, **how)
     if attention.wgmma != wgmma:
         pytest.skip(f"{machine.arch} has no wgmma")
     cache = PagedCache(shape, [past + new], cache_dtype or dtype, machine.device)
     query = _query(new, shape, torch.float16 if cache_dtype else dtype, 0.0, machine.device)
-    tables = cache.give_back([past], window)
+    tables = cache.give_back([past], window, chunked)
     results = []
     for chunks in ([new], [1] * new, [new // 3, 1, new - new // 3 - 1]):
         ends = torch.tensor([0, *chunks]).cumsum(0).int()

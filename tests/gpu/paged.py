@@ -74,7 +74,7 @@ class PagedCache:
         self.block_tables = self.block_tables.to(device)
         self.key_cache, self.value_cache = packed(self.keys), packed(self.values)
 
-    def give_back(self, past_lens: list[int], window: int) -> torch.Tensor:
+    def give_back(self, past_lens: list[int], window: int, chunked: bool = False) -> torch.Tensor:
         """Block tables of a step in which entries that no window reaches name a block full of poison, or any other.
 
         ``past_lens`` of the sequences when the step begins.
@@ -82,7 +82,8 @@ class PagedCache:
         tables = self.block_tables.clone()
         for table, past in zip(tables, past_lens, strict=True):
             if window:
-                table[: max(past - window + 1, 0) // self.shape.page] = self.unused
+                start = past - past % window if chunked else max(past - window + 1, 0)
+                table[: start // self.shape.page] = self.unused
         return tables
 
     def last_slots(self) -> torch.Tensor:
@@ -106,21 +107,29 @@ class PagedCache:
         softcap: float,
         first_position: int = 0,
         sinks: torch.Tensor | None = None,
+        chunked: bool = False,
+        temperature: tuple[int, float] | None = None,
     ) -> torch.Tensor:
         """Causal attention of ``query`` [new, heads, head_dim] at positions past, past + 1, … of one sequence.
 
-        Queries at ``first_position`` and behind it see nothing before it; ``sinks`` [heads] see all.
+        Queries at ``first_position`` and behind it see nothing before it; ``sinks`` [heads] see all. ``chunked``: they
+        see chunks of ``window`` positions. ``temperature``: floor_scale and attn_scale.
         """
         shape = self.shape
         group = shape.heads // shape.kv_heads
         caches = zip((self.keys, self.values), self.scales, strict=True)
         keys, values = (self.tokens(cache, seq).repeat_interleave(group, dim=1) * scale for cache, scale in caches)
+        at = past + torch.arange(len(query), device=query.device)[:, None]
         scores = torch.einsum("qhd,khd->hqk", query.double(), keys) * shape.head_dim**-0.5
+        if temperature is not None:
+            floor_scale, attn_scale = temperature
+            scores *= 1 + attn_scale * torch.log1p(((at + 1) // floor_scale).double())
         if softcap:
             scores = softcap * torch.tanh(scores / softcap)
-        at = past + torch.arange(len(query), device=query.device)[:, None]
         key_at = torch.arange(len(keys), device=query.device)[None]
-        hidden = (key_at > at) | ((key_at <= at - window) if window else False)
+        hidden = key_at > at
+        if window:
+            hidden |= key_at < (at - at % window if chunked else at - window + 1)
         hidden |= key_at < at.clamp(max=first_position)
         scores = scores.masked_fill(hidden, float("-inf"))
         if sinks is not None:

@@ -1,5 +1,8 @@
 """The attention kernels in numpy over raw memory; see cuda_kernels.py."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
 from tests.unit.builder.cuda_kernels import (
@@ -163,15 +166,32 @@ def _exponents(macros: Macros, products: np.ndarray, scale: float, cap: tuple[fl
     return height / (1 + np.exp2(products * scale * rate))
 
 
+@dataclass(frozen=True)
+class _Scores:
+    """The numbers at the end of the arguments: what makes scores of products."""
+
+    window: int
+    value_scale: float
+    scale: float
+    cap: tuple[float, ...]
+    temperature: tuple[float, ...]  # floor_scale and attn_scale
+
+    @classmethod
+    def taken(cls, macros: Macros, numbers: tuple[Any, ...]) -> tuple["_Scores", tuple[Any, ...]]:
+        """The leading ``numbers``, and those behind them."""
+        window, value_scale, scale, *more = numbers
+        cap, tuned = 2 * macros["TL_SOFTCAP"], 2 * macros["TL_TEMPERATURE"]
+        own = cls(window, value_scale, scale, tuple(more[:cap]), tuple(more[cap : cap + tuned]))
+        return own, tuple(more[cap + tuned :])
+
+
 def _attend(
     macros: Macros,
     caches: tuple[Pointer, Pointer],
     query: np.ndarray,
     table: np.ndarray,
     past: int,
-    window: int,
-    scale: float,
-    cap: tuple[float, ...],
+    how: _Scores,
     sinks: Pointer | None,
 ) -> np.ndarray:
     """Causal attention of ``query`` [new, heads, dim] at positions past, past + 1, … of the sequence of ``table``."""
@@ -183,15 +203,22 @@ def _attend(
         for cache in caches
     )
     grouped = query.reshape(len(query), kv_heads, heads // kv_heads, dim).astype(np.float64)
-    scores = _exponents(macros, np.einsum("qkgd,ktd->kgqt", grouped, keys), scale, cap)
     position, key = past + np.arange(len(query))[:, None], np.arange(length)
-    hidden = (key > position) | ((key <= position - window) if window else False)
+    products = np.einsum("qkgd,ktd->kgqt", grouped, keys)
+    if how.temperature:
+        floor_scale, attn_scale = how.temperature
+        products *= 1 + attn_scale * np.log1p((position + 1) // int(floor_scale))
+    scores = _exponents(macros, products, how.scale, how.cap)
+    hidden = key > position
+    if how.window:
+        moving = position - how.window + 1
+        hidden |= key < (position // how.window * how.window if macros["TL_CHUNKED"] else moving)
     hidden |= key < np.minimum(macros["TL_FIRST_POSITION"], position)
     largest = scores.max(-1, keepdims=True)
     weights = np.exp2(np.where(hidden, -np.inf, scores - largest))
     total = weights.sum(-1, keepdims=True)
     if macros["TL_SINKS"]:
-        assert not cap
+        assert not how.cap
         exponents = at(sinks, np.float32, kv_heads, heads // kv_heads, 1, 1) * np.log2(np.e)
         total += np.exp2(exponents - largest)
     weights /= total
@@ -229,11 +256,10 @@ def paged_attention_decode(
     num_seqs: int,
     max_blocks: int,
     shared_bytes: int,
-    window: int,
-    value_scale: float,
-    scale: float,
-    *cap: float,
+    *numbers: Any,
 ) -> None:
+    how, rest = _Scores.taken(macros, numbers)
+    assert not rest
     heads, kv_heads, dim = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM"))
     assert 0 < num_seqs <= macros["TL_MAX_SEQS"]
     assert grid[0] <= macros["TL_MAX_GRID"]
@@ -248,8 +274,8 @@ def paged_attention_decode(
     for seq in range(num_seqs):
         caches = (keys, values)
         assert places[seq] == tables[seq][past[seq] // page] * page + past[seq] % page, "not where the new token is"
-        found = _attend(macros, caches, queries[seq], tables[seq], int(past[seq]), window, scale, cap, sinks)
-        results[seq] = found * value_scale
+        found = _attend(macros, caches, queries[seq], tables[seq], int(past[seq]), how, sinks)
+        results[seq] = found * how.value_scale
     _put(macros, output, results[:, 0], y_factor)
 
 
@@ -268,14 +294,11 @@ def paged_attention_prefill(
     y_factor: float,
     num_seqs: int,
     max_blocks: int,
-    window: int,
-    value_scale: float,
-    scale: float,
-    *cap_and_taken: float | Pointer,
+    *numbers: Any,
 ) -> None:
     heads, kv_heads, dim = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM"))
-    cap = cap_and_taken[: 2 * macros["TL_SOFTCAP"]]
-    assert not any(at(taken, np.int32, 1).any() for taken in cap_and_taken[len(cap) :])
+    how, counters = _Scores.taken(macros, numbers)
+    assert not any(at(taken, np.int32, 1).any() for taken in counters)
     ends = at(cu_seqlens, np.int32, num_seqs + 1)
     rows = 64 if dim > 128 else 128
     blocks = sum(-(-int(length) // (rows // (heads // kv_heads))) for length in np.diff(ends))
@@ -287,6 +310,6 @@ def paged_attention_prefill(
     for seq in range(num_seqs):
         mine = slice(ends[seq], ends[seq + 1])
         caches = (keys, values)
-        found = _attend(macros, caches, queries[mine], tables[seq], int(past[seq]), window, scale, cap, sinks)
-        results[mine] = found * value_scale
+        found = _attend(macros, caches, queries[mine], tables[seq], int(past[seq]), how, sinks)
+        results[mine] = found * how.value_scale
     _put(macros, output, results[ends[0] :], y_factor, int(ends[0]))
