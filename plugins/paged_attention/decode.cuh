@@ -16,8 +16,8 @@
 // Launch: 32 * TL_WARPS threads, any grid of at most one wave and of TL_MAX_GRID blocks, `shared_bytes` of dynamic
 // shared memory: kOtherBytes and at least two stages a warp. `partials` holds 2 * grid * group * (head_dim + 2) floats,
 // `arrivals` num_seqs * kv_heads zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM,
-// TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SINKS (0 or 1), TL_NEW_TOKENS (at
-// most so many sequences of the step are tokens of one and the same, each behind those before it), and those of
+// TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SINKS (0 or 1), TL_NEW_TOKENS
+// (at most so many sequences of the step are tokens of one and the same, each behind those before it), and those of
 // cache.cuh, score_scale.cuh, seen_keys.cuh and output.cuh.
 #include "paged_attention/decode_loader.cuh"
 #include "paged_attention/output.cuh"
