@@ -121,17 +121,19 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "query_key_norm/cuda.cuh": {"TL_QUERIES": 4096, "TL_KEYS": 4096, "TL_FEATURES": 12288, "TL_THREADS": 512},
     "position_embedding/cuda.cuh": {"TL_HIDDEN": 4096},
     "grouped_gated_linear/cuda.cuh": LINEAR | EXPERTS | GELU | {"TL_SCALES_INPUTS": 1},
-    "grouped_gated_linear/sort_rows.cuh": EXPERTS | {"TL_IN": 2048, "TL_THREADS": 256, "TL_SHARES": 1},
+    "grouped_gated_linear/sort_rows.cuh": EXPERTS | {"TL_IN": 2048, "TL_THREADS": 128, "TL_SHARES": 1},
     "grouped_gated_linear/tiled.cuh": GROUPS
     | EXPERTS
     | {"TL_BIAS": 1, "TL_ADDED": 0, "TL_Y_TYPE": 0, "TL_ACTIVATION": 1},
-    "grouped_linear/combine.cuh": EXPERTS | {"TL_OUT": 2048, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_SHARES": 1},
+    "grouped_linear/combine.cuh": EXPERTS | {"TL_OUT": 2048, "TL_THREADS": 128, "TL_RESIDUAL": 1, "TL_SHARES": 1},
     "grouped_linear/cuda.cuh": LINEAR | EXPERTS | {"TL_STREAM_X": 1, "TL_LIST_INTS": 68},
     "grouped_linear/tiled.cuh": GROUPS
     | EXPERTS
     | {"TL_BIAS": 0, "TL_RESIDUAL": 0, "TL_FLOAT_OUT": 0, "TL_ACTIVATION": 0, "TL_ROWS_ON": 0},
     "router/choose.cuh": CHOICE | {"TL_ROWS": 16},
-    "router/sort.cuh": CHOICE | {"TL_THREADS": 256, "TL_GROUP_ROWS": 64},
+    "router/choose_rows.cuh": CHOICE | {"TL_THREADS": 256},
+    "router/sort.cuh": CHOICE | {"TL_THREADS": 256, "TL_GROUP_ROWS": 16},
+    "router/sort_chosen.cuh": CHOICE | {"TL_THREADS": 512, "TL_GROUP_ROWS": 128},
     "sigmoid_gate/cuda.cuh": {"TL_IN": 2048, "TL_OUT": 2048, "TL_THREADS": 256},
     "quantize_rows/cuda.cuh": {"TL_FEATURES": 4096, "TL_THREADS": 512, "TL_ROW_SCALES": 1, "TL_Y_TYPE": 2},
     "rms_norm/cuda.cuh": NORM | {"TL_RESIDUAL": 1},
@@ -154,6 +156,8 @@ ONLY_FOR = {
     "paged_attention/prefill_wgmma.cuh": "sm_90a",
     "paged_attention/qkv_tiled.cuh": "sm_90a",
     "quantize_rows/cuda.cuh": "sm_90a",
+    "router/sort.cuh": "sm_90a",
+    "router/sort_chosen.cuh": "sm_90a",
 }
 SOURCE = '#include "lib/outer.cuh"\nextern "C" __global__ void f(float* x) { x[threadIdx.x] = outer(TL_N); }\n'
 OUTER = '#pragma once\n  #  include "lib/inner.cuh"\n__device__ float outer(int n) { return 2.0f * inner(n); }\n'

@@ -97,11 +97,15 @@ class Site:
     def contestants(self, max_rows: int, device: Device, splits: int | None = None) -> Contestants:
         """What may compute it for steps of ``max_rows`` rows, by name, and first what does if nothing is measured.
 
-        That is cuBLASLt (None), if it can, then tiled kernels, best guess first. With ``splits`` only kernels that cut
-        the depth into so many parts, which the library does not promise.
+        That is cuBLASLt (None), if it can, unless the best guess among tiled kernels is short. With ``splits`` only
+        kernels that cut the depth into so many parts, which the library does not promise.
         """
         tiled: Contestants = {str(one): one for one in self.tile_configs(max_rows, device, splits)}
-        return {CUBLASLT: None, **tiled} if self.in_library and splits is None else tiled
+        if not self.in_library or splits is not None:
+            return tiled
+        guess = next(iter(tiled.values()), None)
+        starts_early = guess is not None and guess.is_short
+        return {**tiled, CUBLASLT: None} if starts_early else {CUBLASLT: None, **tiled}
 
     def tile_configs(self, max_rows: int, device: Device, splits: int | None = None) -> tuple[TileConfig, ...]:
         """What tiled kernels may compute it for steps of ``max_rows`` rows; none on targets that have none.
