@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from transformers import PreTrainedModel, RobertaTokenizer, XLMRobertaTokenizer
 
 from tests.encoders import expected_rows
-from tests.gguf_writer import write_gguf
+from tests.gguf_writer import dequantized, write_gguf
 from tests.models import save_model, tiny_model
 from tests.real_models import CACHE, FILES
 from tests.tolerances import assert_close
@@ -137,13 +137,16 @@ def test_word_pieces_around_embeddings_of_xlm_r(sentencepiece_model: ModelProto,
 
 
 def test_embeddings_of_modern_bert(tmp_path: Path) -> None:
-    model = tiny_model("modernbert", norm_bias=False, hidden_activation="silu", num_hidden_layers=5, pad_token_id=1)
+    """Quantized, as such files mostly are."""
+    shape = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_hidden_layers": 5}
+    model = tiny_model("modernbert", norm_bias=False, hidden_activation="silu", pad_token_id=1, **shape)
+    kinds = {"token_embd": "Q8_0", "attn_qkv": "Q8_0", "attn_output": "Q4_0", "ffn_up": "Q5_1", "ffn_down": "F16"}
     special = ["[CLS]", "[PAD]", "[SEP]", "[MASK]"]
     metadata = _byte_level("modern-bert", special, model.config.vocab_size)
-    extra = {"cls.weight": np.zeros((60, 60), np.float32), "cls.norm.weight": np.ones(60, np.float32)}
-    path = write_gguf(model, tmp_path / "m.gguf", metadata=metadata, extra=extra)
+    extra = {"cls.weight": np.zeros((64, 64), np.float32), "cls.norm.weight": np.ones(64, np.float32)}
+    path = write_gguf(model, tmp_path / "m.gguf", kinds, metadata, extra)
     tokens = metadata["tokenizer.ggml.tokens"]
-    _assert_embeds_as(model, path, {"he the": [0, *map(tokens.index, ("he", "Ġthe")), 2]})
+    _assert_embeds_as(dequantized(model, kinds), path, {"he the": [0, *map(tokens.index, ("he", "Ġthe")), 2]})
 
 
 @pytest.mark.parametrize(
