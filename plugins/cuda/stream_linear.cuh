@@ -14,7 +14,8 @@
 
 namespace tl {
 
-constexpr int kFewRowsThreads = kConsumerThreads + 32 * sharers_of(kWeightForm, TL_STAGE_K, TL_STREAM_X) * turns_of(TL_STREAM_X);
+constexpr int kFewRowsThreads =
+    kConsumerThreads + 32 * sharers_of(kWeightForm, TL_STAGE_K, TL_STREAM_X) * turns_of(TL_STREAM_X);
 
 // Where this lane loads x from: a row of a stage, or 16 zero bytes, and `mask` 0, past the last token.
 template <class Ring>
@@ -212,41 +213,6 @@ struct ProductSumsIn<Ring, Product, true> {
 template <class Ring, class Product>
 using ProductSums = typename ProductSumsIn<Ring, Product, Ring::kFixed>::Type;
 
-// How partial sums get from all consuming warps to the last of these, whose kStores threads finish a pair of features
-// each. The others, which may have had more to multiply, go on meanwhile: they write the sums of the next tile but one
-// into the same buffer.
-template <int kStores>
-struct SumHandover {
-  static constexpr int kStoring = ceil_div(kStores, 32) * 32;
-  static_assert(kStoring <= kConsumerThreads);
-
-  // Counted from the first storing thread; below 0 for those of other warps.
-  __device__ __forceinline__ static int storing_thread() {
-    return static_cast<int>(threadIdx.x) - (kConsumerThreads - kStoring);
-  }
-  __device__ __forceinline__ static bool stores(int thread) { return thread >= 0 && thread < kStores; }
-  __device__ __forceinline__ static void wait_for_sums(int thread, int buffer) {
-    meet(thread >= 0, kWritten + buffer);
-  }
-  // Of storing warps, all have read a buffer when they meet for the next.
-  __device__ __forceinline__ static void wait_until_read(int thread, int buffer) {
-    if (kStoring < kConsumerThreads && thread < 0) meet(true, kRead + buffer);
-  }
-  __device__ __forceinline__ static void allow_writing(int thread, int buffer) {
-    if (kStoring < kConsumerThreads && thread >= 0) meet(false, kRead + buffer);
-  }
-
- private:
-  static constexpr int kWritten = 2, kRead = 4;  // barriers of both buffers; consumer_sync() has the first
-  __device__ __forceinline__ static void meet(bool waits, int barrier) {
-    if (waits) {
-      asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kConsumerThreads) : "memory");
-    } else {
-      asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kConsumerThreads) : "memory");
-    }
-  }
-};
-
 // The consuming warps.
 template <class Ring>
 struct Consumer {
@@ -284,8 +250,10 @@ struct Consumer {
 
   template <class Product, class Op>
   __device__ __forceinline__ void products(const Op& op) {
-    using Handover = SumHandover<8 * Ring::kTilesPerStage * Ring::kTokens>;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, thread = Handover::storing_thread();
+    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+    // Threads below kStores finish one pair of features each.
+    constexpr int kStores = 8 * Ring::kTilesPerStage * Ring::kTokens;
+    static_assert(kStores <= kConsumerThreads);
     const int feature = thread % 8, sub_tile = thread / 8 % Ring::kTilesPerStage;
     const int stored_token = thread / (8 * Ring::kTilesPerStage);
     using Walk = WalkOf<Op>;
@@ -294,7 +262,7 @@ struct Consumer {
 #pragma unroll 1
     for (int i = 0; i < groups; ++i, buffer ^= 1) {
       const int first_tile = share.group(i) * Ring::kTilesPerStage, tile = first_tile + sub_tile;
-      const bool stores = Handover::stores(thread) && tile < Walk::tiles(op) && Walk::stores(op, tile, stored_token, rows);
+      const bool stores = thread < kStores && tile < Walk::tiles(op) && Walk::stores(op, tile, stored_token, rows);
       const Begun begun = stores ? op.begin(tile, feature, stored_token) : Begun{};
       ProductSums<Ring, Product> part;
 #pragma unroll 1
@@ -310,9 +278,8 @@ struct Consumer {
           release_stage(at.empty(), lane);
         }
       }
-      if (i > 1) Handover::wait_until_read(thread, buffer);
       part.put(sums(buffer), warp, lane);
-      Handover::wait_for_sums(thread, buffer);
+      consumer_sync();
       float a = 0.0f, b = 0.0f;
       const int row = stored_token * Ring::kStageRows + sub_tile * kRowsPerTile + feature;
       if (stores) {
@@ -328,7 +295,6 @@ struct Consumer {
         }
         op.store(tile, feature, stored_token, a, b, begun);
       }
-      if (i + 2 < groups) Handover::allow_writing(thread, buffer);
     }
   }
 };

@@ -241,7 +241,8 @@ struct Producer {
       copied = __popc(Walk::present(op, step.part, first_tile, rows)) * Product::chunk_k(step.chunk) * 2;
     }
 #pragma unroll
-    for (int i = 0; i < kMine; ++i) copied += mine.present[i] * bytes + (mine.present[i] > 0 ? kNumberKinds * run_bytes : 0);
+    for (int i = 0; i < kMine; ++i)
+      copied += mine.present[i] * bytes + (mine.present[i] > 0 ? kNumberKinds * run_bytes : 0);
     stage_begin(at.full(), copied);
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
