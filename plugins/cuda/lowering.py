@@ -52,7 +52,7 @@ from .stream import Streaming
 
 if TYPE_CHECKING:
     from ..low_rank.cuda import AdapterMatrices
-    from ..paged_attention.new_tokens import NewTokens, Unturned
+    from ..paged_attention.new_tokens import NewTokens
 
 Norm: TypeAlias = tuple[Buffer, float]  # weight and epsilon
 
@@ -145,11 +145,8 @@ class Lowering(Protocol):
         It is stored where ``peers`` says.
         """
 
-    def qkv_product(self, tokens: NewTokens) -> tuple[list[Command], Unturned | None]:
-        """``tokens`` from the product of ``x`` and ``weight``, by what is fastest for many rows.
-
-        Where that leaves them to a kernel behind the product, also its rows.
-        """
+    def qkv_product(self, tokens: NewTokens) -> list[Command]:
+        """``tokens`` from the product of ``x`` and ``weight``, by what is fastest for many rows."""
 
     def refuse(self, problem: str) -> NoReturn:
         """Raise BuildError, which names the operator."""

@@ -13,7 +13,7 @@ from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, FORMAT_VERS
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.plugins.cuda.peer_rows import on_first_rank
 from trtllm_lite.plugins.cuda.row_scales import E4M3, RowScales
-from trtllm_lite.plugins.launch import Buffer, WeightBuffers, symbol
+from trtllm_lite.plugins.launch import Buffer, Launch, WeightBuffers, symbol
 from trtllm_lite.plugins.paged_attention.launches import Cache, Heads
 from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
 
@@ -78,14 +78,17 @@ def test_the_fastest_is_chosen(site: Site, fastest: str) -> None:
     assert choice.reason.startswith("fastest on Test GPU: 64 rows 8.0 us (9.")
 
 
-def test_products_of_16_bits_do_not_turn_heads() -> None:
+def test_a_kernel_behind_products_of_16_bits_writes_the_cache() -> None:
     query, cos, sin, keys, values = (Buffer(name, "bfloat16", ("num_tokens", 128)) for name in "qcskv")
     step = [Buffer(name, "int32", (1,)) for name in ("starts", "past", "tables", "slots")]
     heads = Heads(4, 2, 32, 32, "bfloat16", "bfloat16", 32)
     site = replace(PLAIN, tokens=NewTokens(query, Cache(keys, values, *step, 0), (cos, sin), heads))
     assert site.tile_configs(64, H200) == PLAIN.tile_configs(64, H200)
-    for config in (None, site.tile_configs(64, H200)[0]):
-        assert implement(site, Choice(config, ""), H200) == implement(PLAIN, Choice(config, ""), H200)
+    _, behind_cublaslt = implement(site, Choice(None, ""), H200)
+    tiled, behind_tiles = implement(site, Choice(site.tile_configs(64, H200)[0], ""), H200)
+    assert isinstance(tiled, Launch)
+    assert tiled.kernel.name == "linear_tiled"
+    assert behind_tiles == behind_cublaslt
 
 
 def test_all_sizes_of_the_bucket_count() -> None:

@@ -54,7 +54,7 @@ TILED = {
 }
 GROUPS = TILED | {"TL_ROW_BLOCKS": 1, "TL_TILE_COLUMNS": 128, "TL_WEIGHT_FORM": 0, "TL_ROW_SCALES": 0}
 BLOCKS = {"TL_BLOCK": 128, "TL_NUMBER_TYPE": 1, "TL_OFFSETS": 1}
-SCORES = {"TL_SOFTCAP": 1, "TL_SINKS": 1, "TL_FIRST_POSITION": 1}
+SCORES = {"TL_SOFTCAP": 1, "TL_SINKS": 1, "TL_FIRST_POSITION": 1, "TL_CHUNKED": 1, "TL_TEMPERATURE": 1}
 GELU = {"TL_ACTIVATION": 2}
 EXPERTS = {"TL_EXPERTS": 128, "TL_TOP_K": 8}
 CHOICE = EXPERTS | {
@@ -102,8 +102,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "low_rank/shrink.cuh": ADAPTERS | {"TL_IN": 4096},
     "paged_attention/decode.cuh": HEADS
     | SCORES
-    | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192}
-    | {"TL_QKV": 1, "TL_NEW_TOKENS": 1, "TL_NORM": 1, "TL_ROTARY_DIM": 100},
+    | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192, "TL_NEW_TOKENS": 1},
     "paged_attention/prefill.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 69632},
     "paged_attention/prefill_wgmma.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 229664},
     "paged_attention/qkv.cuh": LINEAR | HEADS | {"TL_ROTARY_DIM": 96},
