@@ -14,6 +14,7 @@ from tests.quantized_writer import LAYOUTS, write_mxfp4_experts, write_quantized
 from tests.tolerances import MIXTURE_TOLERANCES
 from tests.unit.builder.cuda_engines import LIMITS, lowered_model
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
+from tests.unit.builder.early_reads import check_early_reads
 from tests.unit.builder.networks import Shape
 from tests.unit.builder.test_cuda_numerics import check_step, sequences_of
 from trtllm_lite.builder import build_engine
@@ -65,7 +66,9 @@ def _kernels(lowered: Lowered, program: str) -> list[str]:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_programs_compute_the_networks_logits(family: str, dtype: str, tmp_path: Path) -> None:
     model = network_of(family, tmp_path, dtype)
-    card = CudaInterpreter(lowered_model(model, dtype))
+    lowered = lowered_model(model, dtype)
+    assert check_early_reads(lowered) > 0
+    card = CudaInterpreter(lowered)
     state = sequences_of(CACHES.get(family, CACHE), card)
     for lens in ([31, 1, 4], [1, 1, 1], [1, 6, 2], [1, 1, 1]):
         check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", model, MIXTURE_TOLERANCES)
