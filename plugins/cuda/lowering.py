@@ -7,6 +7,8 @@ epilogue:
 - ``x_norm``: the weight of an RMS norm of x; ``x_norm_epsilon`` is an attribute (Linear, GatedLinear, PagedAttention,
   Router, GroupedGatedLinear);
 - ``residual``: rows that are added to the result (Linear, GroupedLinear);
+- ``norm_weight``: the weight of an RMS norm of the result, ``y``, whose attributes the product has, too; the result
+  itself is ``sum`` (GroupedLinear);
 - PagedAttention has ``x``, ``weight`` and maybe ``bias`` instead of ``qkv`` where a kernel may compute these rows, too.
 
 Router has outputs that GroupedGatedLinear and GroupedLinear read (``chosen_experts.cuh``): ``chosen`` in programs of a

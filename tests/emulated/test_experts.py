@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from tests.emulated.emulator import Emulator
-from tests.gpu.expert_checks import Lists, Mixture, check_experts, check_router, choose, expected_choice, random_scores
+from tests.gpu.expert_checks import (
+    Lists,
+    Mixture,
+    check_experts,
+    check_router,
+    check_summed_norm,
+    choose,
+    expected_choice,
+    random_scores,
+)
 from tests.gpu.launches import H200
 from tests.gpu.memory import Memory
 from tests.gpu.weights import Form
@@ -101,6 +110,13 @@ def test_tiled(max_rows: int, rows: int) -> None:
     mixture = Mixture(8, 2, 128, 80, max_rows, "softmax")
     machine = Emulator(num_sms=3)
     check_experts(mixture, rows, torch.bfloat16, streamed=False, residual=rows == 33, machine=machine)
+
+
+@pytest.mark.parametrize(("hidden", "dtype"), [(72, torch.float16), (2880, torch.bfloat16), (4200, torch.bfloat16)])
+def test_sums_are_normed(hidden: int, dtype: torch.dtype) -> None:
+    """Rows of fewer vectors than threads, of one a thread, and of more."""
+    mixture, is_long = Mixture(8, 3, hidden, 0, 4), hidden > 4096
+    check_summed_norm(mixture, 3, dtype, residual=not is_long, shares=hidden != 72, machine=Emulator())
 
 
 FORMS = [Form("int4", 64, "bfloat16"), Form("uint4", 32, "float16", offsets=True)]

@@ -322,7 +322,37 @@ def _run_sorted(
     flat = replace(hidden, shape=(count, mixture.inner))
     memory.tensors[flat] = memory.tensors[hidden].reshape(count, -1)
     memory.run(summed.tiled(results, flat, second, lists.groups, how, biases[1]), rows, machine)
-    memory.run(summed.combine(y, results, lists.places, behind, num_rows, choice, added), rows, machine)
+    memory.run(summed.combine(y, summed.Results(results, lists.places, behind, added), num_rows, choice), rows, machine)
+
+
+def check_summed_norm(
+    mixture: Mixture, rows: int, dtype: torch.dtype, *, residual: bool, shares: bool, machine: Machine
+) -> None:
+    """The sum over slots, some of which are other ranks', and its norm; the rows of no slot are not numbers."""
+    at, memory, slots = machine.device, Memory(), mixture.max_rows * mixture.top_k
+    shape = mixture.max_rows, mixture.hidden
+    places = torch.randperm(slots, device=at).reshape(mixture.max_rows, -1).int()
+    places[torch.rand(places.shape, device=at) < 0.25] = -1
+    results = torch.full((slots, mixture.hidden), POISON, device=at, dtype=dtype)
+    used = places[places >= 0].long()
+    results[used] = torch.randn(len(used), mixture.hidden, device=at).to(dtype)
+    factors = torch.rand(places.shape, device=at) if shares else None
+    added = torch.randn(*shape, device=at).to(dtype) if residual else None
+    weight = 1 + torch.rand(mixture.hidden, device=at)
+    total, y = (memory(name, torch.full(shape, POISON, device=at, dtype=dtype)) for name in ("total", "y"))
+    optional = (memory.optional("shares", factors), memory.optional("residual", added))
+    of_experts = summed.Results(memory("results", results), memory("places", places), *optional)
+    norm = summed.SumNorm(y, None, memory("weight", weight), EPSILON)
+    memory.run(summed.combine_norm(total, of_experts, symbol("rows"), mixture.choice, norm), rows, machine)
+    picked = torch.where(places[..., None] >= 0, results[places.clamp(min=0).long()].double(), 0)
+    expected = (picked * (1 if factors is None else factors[..., None].double())).sum(1)
+    expected = expected if added is None else expected + added.double()
+    sums, normed = memory.tensors[total], memory.tensors[y]
+    assert_close(sums[:rows], expected[:rows])
+    seen = sums[:rows].double()
+    assert_close(normed[:rows], seen * torch.rsqrt(seen.square().mean(-1, keepdim=True) + EPSILON) * weight.double())
+    assert torch.isnan(sums[rows:]).all()
+    assert torch.isnan(normed[rows:]).all()
 
 
 def _expected(

@@ -2,7 +2,18 @@
 
 import numpy as np
 
-from tests.unit.builder.cuda_kernels import Grid, Macros, Pointer, at, gated_sums, half_type, kernel, matrix, normalised
+from tests.unit.builder.cuda_kernels import (
+    Grid,
+    Macros,
+    Pointer,
+    at,
+    gated_sums,
+    half_type,
+    kernel,
+    matrix,
+    normalised,
+    rms_norm,
+)
 from trtllm_lite.plugins.router.reference import reference
 from trtllm_lite.plugins.schema import all_schemas
 
@@ -267,6 +278,24 @@ def sort_rows(macros: Macros, grid: Grid, to: Pointer, x: Pointer, places: Point
     at(to, half, rows * top_k, features)[numbers[numbers >= 0]] = source[numbers >= 0]
 
 
+def _summed(
+    macros: Macros,
+    shape: tuple[int, int],
+    rows: Pointer,
+    places: Pointer,
+    shares: Pointer | None,
+    residual: Pointer | None,
+) -> np.ndarray:
+    (count, out), top_k = shape, macros["TL_TOP_K"]
+    half, numbers = half_type(macros), at(places, np.int32, count, top_k)
+    results = at(rows, half, count * top_k, out).astype(np.float64)[numbers]
+    results[numbers < 0] = 0
+    sums = (results * (at(shares, np.float32, count, top_k, 1) if macros["TL_SHARES"] else 1)).sum(1)
+    if macros["TL_RESIDUAL"]:
+        sums += at(residual, half, count, out).astype(np.float64)
+    return sums.astype(half)
+
+
 @kernel
 def combine(
     macros: Macros,
@@ -277,15 +306,30 @@ def combine(
     shares: Pointer | None,
     residual: Pointer | None,
 ) -> None:
-    count, out, top_k = grid[0], macros["TL_OUT"], macros["TL_TOP_K"]
-    assert grid[1] == -(-out // (8 * macros["TL_THREADS"]))
-    half, numbers = half_type(macros), at(places, np.int32, count, top_k)
-    results = at(rows, half, count * top_k, out).astype(np.float64)[numbers]
-    results[numbers < 0] = 0
-    sums = (results * (at(shares, np.float32, count, top_k, 1) if macros["TL_SHARES"] else 1)).sum(1)
-    if macros["TL_RESIDUAL"]:
-        sums += at(residual, half, count, out).astype(np.float64)
-    at(y, half, count, out)[...] = sums
+    shape = grid[0], macros["TL_OUT"]
+    assert grid[1] == -(-shape[1] // (8 * macros["TL_THREADS"]))
+    at(y, half_type(macros), *shape)[...] = _summed(macros, shape, rows, places, shares, residual)
+
+
+@kernel
+def combine_norm(
+    macros: Macros,
+    grid: Grid,
+    y: Pointer,
+    row_scales: Pointer | None,
+    total: Pointer,
+    rows: Pointer,
+    places: Pointer,
+    shares: Pointer | None,
+    residual: Pointer | None,
+    weight: Pointer,
+    epsilon: float,
+    y_scale: float,
+) -> None:
+    shape = grid[0], macros["TL_HIDDEN"]
+    sums = at(total, half_type(macros), *shape)
+    sums[...] = _summed(macros, shape, rows, places, shares, residual)
+    rms_norm({**macros, "TL_RESIDUAL": 0}, grid, y, row_scales, None, total, weight, None, epsilon, y_scale)
 
 
 @kernel

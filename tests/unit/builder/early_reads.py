@@ -10,11 +10,14 @@ from trtllm_lite.builder.cuda.planning import Lowered
 from trtllm_lite.plugins.launch import Argument, Command, Launch, Slice, TensorMap
 
 # Kernels that allow the next one before their own wait, as that comment lists them.
-ALLOW_AT_ONCE = {"rms_norm", "sort_by_expert", "sort_rows", "combine", "low_rank_shrink", "low_rank_expand"}
+ALLOW_AT_ONCE = {
+    *("rms_norm", "sort_by_expert", "sort_rows", "combine", "combine_norm"),
+    *("low_rank_shrink", "low_rank_expand"),
+}
 # Arguments besides weights that a kernel reads early.
-EARLY = {"sort_rows": (1,), "combine": (2, 3, 4)}
+EARLY = {"sort_rows": (1,), "combine": (2, 3, 4), "combine_norm": (4, 5, 6)}
 # How many of a kernel's first arguments it may write: of others one, behind the maps of what they read.
-WRITTEN = {"rms_norm": 3, "sort_by_expert": 5, "choose_rows": 3, "sort_chosen": 2}
+WRITTEN = {"rms_norm": 3, "combine_norm": 3, "sort_by_expert": 5, "choose_rows": 3, "sort_chosen": 2}
 
 
 def check_early_reads(lowered: Lowered) -> int:

@@ -126,6 +126,9 @@ KERNELS: dict[str, dict[str, int | str]] = {
     | EXPERTS
     | {"TL_BIAS": 1, "TL_ADDED": 0, "TL_Y_TYPE": 0, "TL_ACTIVATION": 1},
     "grouped_linear/combine.cuh": EXPERTS | {"TL_OUT": 2048, "TL_THREADS": 128, "TL_RESIDUAL": 1, "TL_SHARES": 1},
+    "grouped_linear/combine_norm.cuh": EXPERTS
+    | NORM
+    | {"TL_HIDDEN": 2048, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_SHARES": 1},
     "grouped_linear/cuda.cuh": LINEAR | EXPERTS | {"TL_STREAM_X": 1, "TL_LIST_INTS": 68},
     "grouped_linear/tiled.cuh": GROUPS
     | EXPERTS
