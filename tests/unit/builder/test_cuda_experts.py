@@ -11,12 +11,13 @@ import pytest
 from tests.gguf_writer import write_gguf
 from tests.models import MOE_FAMILIES, VOCAB_SIZE, save_tiny_model, tiny_model
 from tests.quantized_writer import LAYOUTS, write_mxfp4_experts, write_quantized
-from tests.tolerances import MIXTURE_TOLERANCES
-from tests.unit.builder.cuda_engines import LIMITS, lowered_model
+from tests.tolerances import BYTE_TOLERANCES, MIXTURE_TOLERANCES
+from tests.unit.builder.cuda_engines import LIMITS, lowered_model, recipe
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
 from tests.unit.builder.early_reads import check_early_reads
 from tests.unit.builder.networks import Shape
 from tests.unit.builder.test_cuda_numerics import check_step, sequences_of
+from tests.unit.quantize.made_up import made_up
 from trtllm_lite.builder import build_engine
 from trtllm_lite.builder.cuda.planning import Lowered
 from trtllm_lite.convert import convert_checkpoint
@@ -24,6 +25,7 @@ from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.plugins.launch import Launch
+from trtllm_lite.quantize.network import quantize_network
 
 # Extents that GPU kernels take.
 EXTENTS: dict[str, int] = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
@@ -129,6 +131,19 @@ def test_experts_of_checkpoints_stay_as_they_are(family: str, dtype: str, tmp_pa
     state = sequences_of(CACHE, card)
     for lens in ([31, 1, 4], [1, 1, 1], [1, 6, 2]):
         check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", network, MIXTURE_TOLERANCES)
+
+
+def test_sums_are_normed_and_rounded_for_products_of_bytes(tmp_path: Path) -> None:
+    model = network_of("qwen3_moe", tmp_path)
+    model = quantize_network(model, recipe("fp8_rowwise"), made_up(model))[0]
+    lowered = lowered_model(model, "bfloat16")
+    commands = next(program.commands for program in lowered.programs if program.name == "mixed")
+    sums = [dict(c.kernel.defines) for c in commands if isinstance(c, Launch) and c.kernel.name == "combine_norm"]
+    assert [(macros["TL_Y_TYPE"], macros["TL_ROW_SCALES"]) for macros in sums] == [(1, 1), (1, 1), (0, 0)]
+    card = CudaInterpreter(lowered)
+    state = sequences_of(CACHE, card)
+    for lens in ([31, 1, 4], [1, 6, 2]):
+        check_step(card, state, lens, "mixed", model, BYTE_TOLERANCES)
 
 
 def test_a_few_rows_take_no_more_than_four_kernels(tmp_path: Path) -> None:
