@@ -106,6 +106,14 @@ class Kernel:
         _check(status, f"occupancy of {self.name}")
         return blocks.value
 
+    def resident_clusters(self, cluster: int) -> int:
+        """How many clusters of so many blocks, which the kernel is compiled for, the card holds at a time."""
+        clusters, grid = ctypes.c_int(), (cluster * num_sms(), 1, 1)
+        config = _LaunchConfig(grid=grid, block=(self.threads, 1, 1), shared_bytes=self.shared_bytes)
+        status = driver().cuOccupancyMaxActiveClusters(ctypes.byref(clusters), self._function, ctypes.byref(config))
+        _check(status, f"clusters of {self.name}")
+        return clusters.value
+
     def __call__(
         self,
         *arguments: Argument,

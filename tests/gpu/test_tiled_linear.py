@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from tests.gpu.checks import POISON, assert_close
+from tests.gpu.device import Kernel
 from tests.gpu.launches import H200
 from tests.gpu.tiled import prepare
+from trtllm_lite.plugins.cuda.clusters import RESIDENT
 from trtllm_lite.plugins.cuda.tiles import TileConfig, tile_configs
 from trtllm_lite.plugins.cuda.weight_form import weight_form
 
@@ -52,6 +54,14 @@ def _check(config: TileConfig, rows: int, capacity: int, weight: torch.Tensor) -
         expected = wide @ weight.double().T
     assert_close(y[:rows], expected)
     assert y[rows:].isnan().all()
+
+
+@pytest.mark.parametrize("config", [TileConfig(64, 256, 1, 1, splits, "") for splits in (2, 4, 8)], ids=str)
+def test_cards_hold_the_clusters_that_guesses_count_on(config: TileConfig) -> None:
+    weight, x = _randn(2048, 4096, dtype=torch.bfloat16), _randn(64, 4096, dtype=torch.bfloat16)
+    kernel = prepare(config, 64, torch.empty(64, 2048, device="cuda", dtype=torch.bfloat16), x, weight).kernel
+    assert isinstance(kernel, Kernel)
+    assert kernel.resident_clusters(config.cluster) * config.cluster >= RESIDENT[config.cluster]
 
 
 @pytest.mark.parametrize("rows", ROWS)
