@@ -22,7 +22,6 @@ from trtllm_lite.convert.gguf_tensors import (
     check_types,
     expand,
     named_tensors,
-    quantization,
 )
 from trtllm_lite.convert.gguf_tokenizer import read_tokenizer
 from trtllm_lite.convert.source import Source
@@ -55,7 +54,6 @@ def open_gguf(path: Path) -> Source:
         tokenizer_config=tokenizer_config,
         pooling=pooling_of(metadata),
         blocks={name: blocks for name, tensor in tensors.items() if (blocks := tensor.blocks) is not None},
-        quantization=quantization(tensors.values()),
     )
 
 
