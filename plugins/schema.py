@@ -172,6 +172,7 @@ def all_schemas() -> dict[str, Schema]:
     return {schema.name: schema for schema in schemas}
 
 
+@cache
 def network_schemas() -> dict[str, Schema]:
     """The operators that networks may have, by name."""
     return {name: schema for name, schema in all_schemas().items() if not schema.keeps_state}

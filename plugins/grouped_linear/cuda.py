@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..cuda.grouped import ExpertChoice, GroupTiling, choice_of, group_tiling, stream_grid
+from ..cuda.grouped import ROW_THREADS, ExpertChoice, GroupTiling, choice_of, group_tiling, row_grid, stream_grid
 from ..cuda.lowering import Lowering
 from ..cuda.stream import ROWS_PER_TILE, Streaming
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, WeightBuffers, features, kernel, launch
-
-_THREADS = 256
 
 
 @dataclass(frozen=True)
@@ -55,19 +53,17 @@ def tiled(
 def combine(
     y: Buffer,
     rows: Buffer,
-    ids: Buffer,
-    within: Buffer,
-    first: Buffer,
+    places: Buffer,
     shares: Buffer | None,
     num_rows: Extent,
     choice: ExpertChoice,
     residual: Buffer | None = None,
 ) -> Launch:
     """y = the sum over slots of [share *] row [+ residual], of ``rows`` that are sorted by expert."""
-    defines = {"TL_OUT": features(y), "TL_THREADS": _THREADS, "TL_RESIDUAL": int(residual is not None)}
+    defines = {"TL_OUT": features(y), "TL_THREADS": ROW_THREADS, "TL_RESIDUAL": int(residual is not None)}
     defines |= {"TL_SHARES": int(shares is not None), "TL_FP16": DTYPE_FLAGS[y.dtype]}
-    specialised = kernel("grouped_linear/combine.cuh", "combine", _THREADS, 0, defines | choice.defines)
-    return launch(specialised, (num_rows,), y, rows, ids, within, first, shares, residual)
+    specialised = kernel("grouped_linear/combine.cuh", "combine", ROW_THREADS, 0, defines | choice.defines)
+    return launch(specialised, row_grid(num_rows, features(y)), y, rows, places, shares, residual)
 
 
 def lower(op: Lowering) -> list[Command]:
@@ -80,8 +76,8 @@ def lower(op: Lowering) -> list[Command]:
         biases = None if bias is None else Bias(bias, op.rows("ids"), op.rows("shares"))
         return [stream(y, x, weight, op.rows("chosen"), op.num_rows("y"), how, choice, residual, biases)]
     rows = Buffer(f"{op.name}.sorted", op.dtype, (op.extents("y")[0], choice.top_k, features(y)))
-    places = op.rows("ids"), op.rows("within"), op.rows("first"), op.optional_rows("shares")
+    places, shares = op.rows("places"), op.optional_rows("shares")
     return [
         tiled(rows, x, weight, op.rows("groups"), group_tiling(op), bias),
-        combine(y, rows, *places, op.num_rows("y"), choice, residual),
+        combine(y, rows, places, shares, op.num_rows("y"), choice, residual),
     ]

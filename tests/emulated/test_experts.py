@@ -22,9 +22,13 @@ def test_a_few_rows_choose(experts: int, top_k: int, scoring: str, max_rows: int
 
 
 @pytest.mark.parametrize(("experts", "top_k", "scoring"), [(8, 2, "normalized_softmax"), (40, 5, "softmax")])
-@pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (64, 37), (256, 200)])
+@pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (64, 37), (256, 200), (1024, 530)])
 def test_rows_are_sorted_by_expert(experts: int, top_k: int, scoring: str, max_rows: int, rows: int) -> None:
     check_router(Mixture(experts, top_k, 0, 0, max_rows, scoring), rows, streamed=False, machine=Emulator())
+
+
+def test_threads_that_have_several_experts_sort() -> None:
+    check_router(Mixture(300, 7, 0, 0, 24, "softmax_of_chosen"), 21, streamed=False, machine=Emulator())
 
 
 # As those of DeepSeek-V2 (the best expert of a group) and V3 (the two best), of Llama 4, and others.
@@ -132,6 +136,12 @@ def test_blocks_that_are_widened(form: Form, max_rows: int, rows: int) -> None:
     mixture, streamed = Mixture(6, 3, 128, 64, max_rows), max_rows <= 16
     how = {"norm": max_rows == 4, "form": form, "device": Device("sm_90a", 96 * 1024), "machine": Emulator(num_sms=3)}
     check_experts(mixture, rows, torch.bfloat16, streamed=streamed, **how)
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_rank_sorts_choices_of_its_own_experts(rank: int) -> None:
+    mixture = Mixture(8, 2, 0, 0, 1024, "softmax", of_rank=2, rank=rank)
+    check_router(mixture, 100, streamed=False, machine=Emulator())
 
 
 @pytest.mark.parametrize(("max_rows", "rows"), [(16, 9), (64, 37)])

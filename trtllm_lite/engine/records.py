@@ -139,9 +139,9 @@ class _Decoder:
         self.sizes: dict[str, int] = {}
 
     def decode(self, expected: Any, data: Any, where: str) -> Any:
-        origin = typing.get_origin(expected)
-        if expected is Any:
+        if expected is Any or type(data) is expected:  # most values are of plain types
             return data
+        origin = typing.get_origin(expected)
         if origin is typing.Annotated:
             return self._decode_annotated(expected, data, where)
         if origin is typing.Literal:

@@ -71,6 +71,27 @@ def test_programs_compute_the_networks_logits(family: str, dtype: str, tmp_path:
         check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", model, MIXTURE_TOLERANCES)
 
 
+@pytest.mark.parametrize("chunk", [8, 24])
+def test_programs_see_chunks_at_temperatures(chunk: int, tmp_path: Path) -> None:
+    """Of Llama 4, without experts: steps begin in a chunk and end in another, and decode in the first or a later."""
+    late = {"floor_scale": 5, "attn_scale": 0.7, "moe_layers": []}
+    model = network_of("llama4", tmp_path, attention_chunk_size=chunk, **late)
+    card = CudaInterpreter(lowered_model(model, "bfloat16"))
+    state = sequences_of(CACHE, card)
+    for lens in ([31, 1, 4], [1, 1, 1], [1, 9, 5], [1, 1, 1]):
+        check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", model)
+
+
+def test_chunks_of_whole_tiles_are_deterministic_in_blocks_of_any_size(tmp_path: Path) -> None:
+    """Tiles of keys begin with chunks; chunks of other sizes are refused as windows are."""
+    network = network_of("llama4", tmp_path / "whole", attention_chunk_size=128, vocab_size=400)
+    lowered = lowered_model(network, "bfloat16", deterministic=True)
+    assert "paged_attention_prefill" in _kernels(lowered, "mixed")
+    network = network_of("llama4", tmp_path / "part", attention_chunk_size=24, vocab_size=400)
+    with pytest.raises(BuildError, match=r"deterministic is given, and attention has a window of 24 tokens"):
+        lowered_model(network, "bfloat16", deterministic=True)
+
+
 @pytest.mark.parametrize("kinds", ["Q4_0 Q4_0 Q4_0", "Q4_1 Q4_1 Q4_1", "Q4_0 Q4_0 Q8_0"])
 def test_experts_of_files_stay_as_they_are(kinds: str, tmp_path: Path) -> None:
     names = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
