@@ -3,6 +3,7 @@
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PIP_DISABLE_PIP_VERSION_CHECK=1
+unset PYTHONDONTWRITEBYTECODE # each process would compile again what it imports
 
 say() { printf '\033[1m== %s\033[0m\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
@@ -37,7 +38,8 @@ install_checkout() {
     command -v "${CXX:-g++}" >/dev/null || command -v clang++ >/dev/null || die "no C++ compiler; install g++ >= 11"
     # The test extra comes with trtllm_lite._testing. (Said each time: CMake remembers what it was told last.)
     [ "$extra" = test ] && testing=ON
-    .venv/bin/pip install --quiet --editable ".[$extra]" --config-settings build-dir=build/cmake \
+    # Python compiles what it imports, a quarter of all that is installed; pip would compile everything, on one core.
+    .venv/bin/pip install --quiet --no-compile --editable ".[$extra]" --config-settings build-dir=build/cmake \
       --config-settings cmake.define.TRTLLM_LITE_TESTING="$testing"
     rm -f .venv/installed-"$extra"-*
     touch "$stamp"

@@ -4,9 +4,11 @@ set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
 say "install into .venv"
+bash scripts/install_test_tools.sh & # waits for downloads most of the time
+tools=$!
 install_checkout test
 bash scripts/fetch_model.sh smollm2-135m
-bash scripts/install_test_tools.sh
+wait "$tools"
 
 say "lint and types"
 bash scripts/lint.sh

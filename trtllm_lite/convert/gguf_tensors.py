@@ -239,12 +239,6 @@ def _fit(first: tuple[int, ...], others: tuple[int, ...]) -> bool:
     return (first[0], first[1]) == (others[0], others[2])
 
 
-def quantization(tensors: Iterable[Named]) -> str:
-    """The types of the matrices that may stay in their blocks, for people; "" if there are none."""
-    kinds = {tensor.raw.tensor_type.name for tensor in tensors if isinstance(tensor, GgufTensor) and tensor.blocks}
-    return f"GGUF {', '.join(sorted(kinds))}" if kinds else ""
-
-
 def check_types(path: Path, tensors: Iterable[Any]) -> None:
     """Raise ConvertError for tensors of types that the ``gguf`` package cannot expand, or of impossible shapes."""
     unknown = []

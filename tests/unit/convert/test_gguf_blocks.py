@@ -1,5 +1,6 @@
 """Blocks of GGUF files: the parts mean what the gguf package makes of the same bytes, bit for bit."""
 
+import io
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from tests.gguf_writer import dequantized, write_gguf
 from tests.models import tiny_model
@@ -16,11 +18,11 @@ from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.gguf_blocks import kind_of
 from trtllm_lite.convert.gguf_file import open_gguf
+from trtllm_lite.engine.inspect import inspect_path
+from trtllm_lite.engine.inspect_text import print_inspection
 from trtllm_lite.engine.reader import read_engine
-from trtllm_lite.errors import BuildError
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.plugins.scaled_weight import scaled
-from trtllm_lite.quantize.network import Recipe, quantize_network, quantized_as
 from trtllm_lite.runtime import ModelRunner
 
 KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
@@ -85,7 +87,11 @@ def test_engines_compute_with_the_blocks(file: str, tmp_path: Path) -> None:
     assert_close(result["generation_logits"][0][0], expected)
     assert tokens == expected.argmax(axis=1).tolist()
     stored = {tensor.dtype for tensor in read_engine(tmp_path / "engine").plan.tensors if tensor.kind == "weight"}
-    assert ("int4" if file == "Q4_0" else "uint4" if file == "Q4_1" else "int8") in stored
+    blocks = "int4" if file == "Q4_0" else "uint4" if file == "Q4_1" else "int8"
+    assert blocks in stored
+    console = Console(file=io.StringIO())
+    print_inspection(inspect_path(tmp_path / "engine"), console, kernels=False)
+    assert blocks in console.file.getvalue().partition("weights by type")[2].partition("files")[0].split()
 
 
 def test_parts_follow_a_fused_matrix(tmp_path: Path) -> None:
@@ -98,19 +104,14 @@ def test_parts_follow_a_fused_matrix(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = dequantized(model, kinds)(torch.tensor(ids[None])).logits[0].numpy()
     assert_close(OnnxRunner(tmp_path / "checkpoint", 1, 32).step([ids])[0], expected)
-    network = load_network(tmp_path / "checkpoint")
-    assert {value.dtype.name for value in network.graph.initializers.values()} >= {"UINT4", "INT8"}
-    assert quantized_as(network) == "GGUF Q4_1, Q8_0"
-    with pytest.raises(BuildError, match="the checkpoint is quantized as GGUF Q4_1, Q8_0 already, and int8_wo"):
-        quantize_network(network, Recipe("int8_wo"))  # also of matrices that have no blocks
+    weights = load_network(tmp_path / "checkpoint").graph.initializers
+    assert {value.dtype.name for value in weights.values()} >= {"UINT4", "INT8"}
     source = open_gguf(write_gguf(tiny_model("gpt2"), tmp_path / "g.gguf", kinds={}))
     assert not source.blocks
-    assert not source.quantization
 
 
 def test_blocks_are_expanded_where_that_is_asked_for(tmp_path: Path) -> None:
     write_gguf(tiny_model("llama", **WIDE), tmp_path / "m.gguf", kinds=FILES["mixed"])
     convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "bfloat16", dequantize=True)
-    network = load_network(tmp_path / "checkpoint")
-    assert {value.dtype.name for value in network.graph.initializers.values()} == {"FLOAT", "BFLOAT16", "INT64"}
-    assert quantized_as(network) == "full_prec"
+    weights = load_network(tmp_path / "checkpoint").graph.initializers
+    assert {value.dtype.name for value in weights.values()} == {"FLOAT", "BFLOAT16", "INT64"}
