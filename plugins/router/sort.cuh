@@ -15,7 +15,6 @@ extern "C" __global__ void TL_CLUSTER_DIMS(tl::kSortBlocks) __launch_bounds__(TL
                    const float* bias, const float* correction, float scale, const tl::RankTable* ranks,
                    const int* cache_slots, int spare, int rows) {
   using namespace tl;
-  allow_next_kernel();
   extern __shared__ __align__(16) int memory[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const BlockRows mine(rows);
@@ -25,6 +24,7 @@ extern "C" __global__ void TL_CLUSTER_DIMS(tl::kSortBlocks) __launch_bounds__(TL
   sort.clear();
   __syncthreads();
   wait_for_previous_kernel();
+  allow_next_kernel();
   for (int i = warp; i < mine.count; i += kSortWarps) {
     const int row = mine.first + i;
     const int expert = choice.of(row, is_padding(cache_slots, spare, row), lane);

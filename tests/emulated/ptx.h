@@ -115,7 +115,6 @@ inline void fence_proxy_async_shared_cta() {}
 inline void createpolicy_fractional_L2_evict_first_b64(u64& to, double) { to = 0; }
 inline void createpolicy_fractional_L2_evict_normal_b64(u64& to, double) { to = 0; }
 inline void prefetch_tensormap(u64) {}
-inline void cp_async_bulk_prefetch_tensor_2d_L2_global_tile_L2_cache_hint(u64, Group<2, const u32>, u64) {}
 inline void prefetch_global_L1(u64) {}
 inline void setmaxnreg_dec_sync_aligned_u32(u32) { all_lanes("setmaxnreg.dec"); }
 inline void setmaxnreg_inc_sync_aligned_u32(u32) { all_lanes("setmaxnreg.inc"); }

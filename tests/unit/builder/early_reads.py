@@ -11,7 +11,7 @@ from trtllm_lite.plugins.launch import Argument, Command, Launch, Slice, TensorM
 
 # Kernels that allow the next one before their own wait, as that comment lists them.
 ALLOW_AT_ONCE = {
-    *("rms_norm", "sort_by_expert", "sort_rows", "combine", "combine_norm"),
+    *("rms_norm", "sort_rows", "combine", "combine_norm"),
     *("low_rank_shrink", "low_rank_expand"),
 }
 # Arguments besides weights that a kernel reads early.
