@@ -8,7 +8,8 @@
 
 namespace tl {
 
-constexpr int kConsumerWarps = 8;
+// E2M1 takes the most instructions for the bytes that it has (StreamConfig.consumer_warps in stream.py).
+constexpr int kConsumerWarps = kWeightForm == WeightForm::kE2m1 ? 12 : 8;
 constexpr int kConsumerThreads = 32 * kConsumerWarps;
 
 __device__ __forceinline__ void consumer_sync() { asm volatile("bar.sync 1, %0;" ::"n"(kConsumerThreads) : "memory"); }

@@ -23,6 +23,7 @@ from .weight_form import WeightForm
 _BARRIER_BYTES, _ZERO_BYTES = 16 * 16, 16  # of the stages; what is read past the last row
 _IN_FLIGHT_BYTES = 72 * 1024  # saturates an H200; more only lengthens the queues
 _MOST_FIXED_TOKENS = 4  # rows of x that become whole numbers (cuda/fixed_rows.cuh)
+_MANY_CONSUMER_WARPS = 12
 _SHORT_COPY_BYTES = 1024  # less than a warp copies fast enough
 _MANY_BLOCKS = 120  # about what a card holds at a time
 
@@ -43,15 +44,21 @@ class StreamConfig:
     splits: ClassVar[int] = 1
 
     @property
+    def consumer_warps(self) -> int:
+        """Warps that multiply (kConsumerWarps of cuda/load_rows.cuh)."""
+        many = self.form.is_widened_in_blocks and self.form.weight_bits == 4
+        return _MANY_CONSUMER_WARPS if many else CONSUMER_WARPS
+
+    @property
     def threads(self) -> int:
         """Of a block, with the producing warps: those that share a stage, times turns (cuda/weight_ring.cuh)."""
         short = self.form.weight_bytes(self.stage_k) < _SHORT_COPY_BYTES
         sharers, turns = 2 if self.stream_x or short else 1, 2 if self.stream_x else 1
-        return 32 * (CONSUMER_WARPS + sharers * turns)
+        return 32 * (self.consumer_warps + sharers * turns)
 
     def ring_bytes(self, in_features: int, tokens: int, shared_bytes: int) -> int:
         """The shared memory that barriers, partial sums and x leave for the ring."""
-        sums = 2 * CONSUMER_WARPS * tokens * ROWS_PER_TILE * self.tiles_per_stage * 4
+        sums = 2 * self.consumer_warps * tokens * ROWS_PER_TILE * self.tiles_per_stage * 4
         x_bytes = 0
         if not self.stream_x:
             x_bytes = tokens * (in_features * self.form.x_bytes + 16)
