@@ -1,7 +1,8 @@
 """Writes a Hugging Face model of random weights: ``random_model.py SHAPE DIRECTORY [CHECKPOINT]``.
 
-SHAPE is one of configs/models. The model has the tokenizer and the end tokens of a converted CHECKPOINT, or a tokenizer
-of numbers alone. The script needs torch and transformers, and uses a GPU where there is one.
+SHAPE is one of configs/models, of a class of transformers that generates text. The model has the tokenizer and the end
+tokens of a converted CHECKPOINT, or a tokenizer of numbers alone. The script needs torch and transformers, and uses a
+GPU where there is one.
 """
 
 import json
@@ -10,9 +11,10 @@ import sys
 from pathlib import Path
 
 import torch
+import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from trtllm_lite.convert.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE
 
@@ -20,7 +22,8 @@ from trtllm_lite.convert.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE
 def main() -> None:
     """Write the model: transformers' initial weights, in the shape's own type, and a tokenizer."""
     shape, directory, *checkpoint = map(Path, sys.argv[1:])
-    config = LlamaConfig(**json.loads(shape.read_text()))
+    fields = json.loads(shape.read_text())
+    config = getattr(transformers, fields["architectures"][0]).config_class(**fields)
     for given in checkpoint:
         config.eos_token_id = json.loads((given / "config.json").read_text())["eos_token_ids"]
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):

@@ -76,6 +76,17 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         "output.dense": "ffn_down",
         "output.LayerNorm": "layer_output_norm",
     },
+    "modern-bert": {
+        "model.embeddings.tok_embeddings": "token_embd",
+        "model.embeddings.norm": "token_embd_norm",
+        "model.final_norm": "output_norm",
+        "attn_norm": "attn_norm",
+        "attn.Wqkv": "attn_qkv",
+        "attn.Wo": "attn_output",
+        "mlp_norm": "ffn_norm",
+        "mlp.Wi": "ffn_up",
+        "mlp.Wo": "ffn_down",
+    },
     "chatglm": {"mlp.gate_up_proj": "ffn_up"},
     "glm4": {
         "post_self_attn_layernorm": "post_attention_norm",
@@ -123,6 +134,8 @@ _ARCHITECTURES = {
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
     "granitemoeshared": "granitemoe",
+    "modernbert": "modern-bert",
+    **dict.fromkeys(("roberta", "xlm-roberta"), "bert"),
 }
 _INTERLEAVED = ("llama", "mistral", "smollm3", "granite", "granitemoe")
 _TRANSPOSED = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of GPT-2
@@ -155,6 +168,8 @@ def write_gguf(
         rows, stem, suffix = tensor.float().numpy(), *_gguf_name(name, architecture)
         if stem.endswith("inp_shexp"):
             rows = rows[0]
+        if stem == "position_embd":
+            rows = rows[_unused_positions(model.config) :]
         if architecture == "gpt2" and f"{stem}.{suffix}".endswith(_TRANSPOSED):
             rows = rows.T
         if architecture.startswith("gemma") and stem.endswith("norm"):
@@ -240,8 +255,14 @@ def _apart_by_turns(tensors: dict[str, torch.Tensor]) -> Iterator[tuple[str, tor
             yield f"{name}.weight" if name.endswith("sinks") else name, tensor
 
 
+def _unused_positions(config: Any) -> int:
+    """Those of RoBERTa's positions that come before the first token's."""
+    return config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
+
+
 def _gguf_name(name: str, architecture: str) -> tuple[str, str]:
     names = {**_NAMES, **_OWN_NAMES.get(architecture, {})}
+    name = f"model.{name}" if architecture == "modern-bert" else name
     stem, _, suffix = name.rpartition(".")
     if stem.startswith(("model.layers.", "transformer.h.", "gpt_neox.layers.", "encoder.layer.")):
         _, _, layer, rest = stem.split(".", 3)
@@ -260,7 +281,7 @@ def _metadata(config: Any, architecture: str) -> dict[str, Any]:
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     values = {
         "block_count": config.num_hidden_layers,
-        "context_length": config.max_position_embeddings,
+        "context_length": config.max_position_embeddings - _unused_positions(config),
         "embedding_length": config.hidden_size,
         "attention.head_count": config.num_attention_heads,
         **_OWN_METADATA.get(architecture, _llama_metadata)(config, head_dim),
@@ -446,7 +467,22 @@ def _bert_metadata(config: Any, _: int) -> dict[str, Any]:
     }
 
 
+def _modern_bert_metadata(config: Any, _: int) -> dict[str, Any]:
+    """As of a config of the first ModernBERT, which also has BERT's name of ``norm_eps``."""
+    ropes = config.rope_parameters
+    return {
+        "feed_forward_length": config.intermediate_size,
+        **{f"attention.layer_norm_{kind}epsilon": config.norm_eps for kind in ("", "rms_")},
+        **{"attention.causal": False, "vocab_size": config.vocab_size, "hidden_activation": config.hidden_activation},
+        **{"attention.sliding_window": config.local_attention, "attention.sliding_window_pattern": 3},
+        **{"rope.scaling.type": "none", "rope.freq_base": ropes["full_attention"]["rope_theta"]},
+        "rope.freq_base_swa": ropes["sliding_attention"]["rope_theta"],
+        "pooling_type": 2,
+    }
+
+
 _OWN_METADATA = {
+    "modern-bert": _modern_bert_metadata,
     "deepseek2": _deepseek2_metadata,
     "gpt-oss": _gpt_oss_metadata,
     "bert": _bert_metadata,

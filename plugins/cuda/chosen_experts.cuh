@@ -1,5 +1,4 @@
-// Which experts the rows of a step have chosen, as router/choose.cuh and router/sort.cuh list them for grouped
-// products.
+// Which experts the rows of a step have chosen, as Router's kernels list them for grouped products.
 //
 // Macros: TL_EXPERTS, TL_TOP_K (the experts of a row).
 #pragma once
@@ -42,16 +41,13 @@ struct ExpertRowGroups {
   }
 };
 
-// Where a row's choices are among sorted rows: the number that its slot has among the rows of that expert, behind the
-// first of these; -1 for an expert of another rank.
-struct SortedPlaces {
-  const int* ids;     // [rows, kTopK]: numbers among the rank's experts, or -1
-  const int* within;  // [rows, kTopK]
-  const int* first;   // of each of the rank's experts
+// Where each of a row's choices is among sorted rows, [rows, kTopK]: -1 for an expert of another rank.
+struct Places {
+  int of_slots[kTopK];
 
-  __device__ __forceinline__ int of(int row, int slot) const {
-    const int at = row * kTopK + slot;
-    return ids[at] < 0 ? -1 : first[ids[at]] + within[at];
+  __device__ __forceinline__ Places(const int* places, int row) {
+#pragma unroll
+    for (int slot = 0; slot < kTopK; ++slot) of_slots[slot] = places[row * kTopK + slot];
   }
 };
 

@@ -79,6 +79,18 @@ __device__ __forceinline__ void send_to_block(u32 local, u32 barrier, int rank, 
 #endif
 
 // `*local` as block `rank` of the cluster has it.
+__device__ __forceinline__ int load_of_block(const int* local, int rank) {
+#if TL_HAS_CLUSTERS
+  int value;
+  asm volatile("{\n.reg .u32 at;\nmapa.shared::cluster.u32 at, %1, %2;\nld.shared::cluster.u32 %0, [at];\n}"
+               : "=r"(value)
+               : "r"(static_cast<u32>(__cvta_generic_to_shared(local))), "r"(rank)
+               : "memory");
+  return value;
+#else
+  return *local;
+#endif
+}
 __device__ __forceinline__ u64 load_of_block(const u64* local, int rank) {
 #if TL_HAS_CLUSTERS
   u64 value;

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MAX_EXPERTS, MAX_TOP_K = 1024, 32  # of kernels of Router
 MOST_LISTED_ROWS = 16  # kMostListedRows of cuda/chosen_experts.cuh
 HEADER, CHOSEN_INTS, GROUP_INTS = 4, 8, 4  # of their lists
+ROW_THREADS = 128  # of kernels that move rows, with eight features each
 _MOST_STAGE_BYTES = 2048  # of a row of the weight
 _IN_FLIGHT_BYTES = 150 * 1024
 _STEP_BYTES = 128
@@ -47,11 +48,6 @@ class ExpertChoice:
     def defines(self) -> dict[str, int]:
         """The macros of kernels that read lists of them."""
         return {"TL_EXPERTS": self.experts, "TL_TOP_K": self.top_k}
-
-    @property
-    def count_ints(self) -> int:
-        """The size of what is counted while rows are sorted: rows of each expert, blocks, choices of runs of ranks."""
-        return self.local + 1 + self.experts // self.local
 
     def chosen_bytes(self, rows: int) -> int:
         """The shared memory that such a list takes."""
@@ -105,6 +101,11 @@ def stream_grid(tiles: int) -> tuple[Extent]:
     """A block for each of at most ``tiles`` tiles, or as many as run at a time."""
     resident = resident_grid(1)
     return (Extent(tiles),) if tiles < 128 else (resident,)
+
+
+def row_grid(rows: Extent, features: int) -> tuple[Extent, int]:
+    """Blocks of ROW_THREADS threads for each row: several, so that a few rows are moved by many SMs."""
+    return rows, ceil(features / (8 * ROW_THREADS))
 
 
 @dataclass(frozen=True)

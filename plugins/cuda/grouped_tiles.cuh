@@ -39,6 +39,11 @@ struct GroupTiles {
     const ExpertRows rows = groups[tile / kAcross];
     return {rows.first, rows.end, tile % kAcross * kOutColumns, rows.expert * Op::kParts * TL_OUT};
   }
+  // Where the block's first tile is, if the experts before have a group each: nearly so where every row chooses a few
+  // of some hundred experts, and there are more rows than experts. Only its weights are known.
+  __device__ __forceinline__ static Place likely_first() {
+    return {0, 0, first() % kAcross * kOutColumns, first() / kAcross * Op::kParts * TL_OUT};
+  }
   __device__ __forceinline__ static Op at(const Op& op, const Place& place) {
     Op of_expert = op;
     if constexpr (kScaledRows) of_expert.scales.weight += place.weights;

@@ -7,13 +7,15 @@ epilogue:
 - ``x_norm``: the weight of an RMS norm of x; ``x_norm_epsilon`` is an attribute (Linear, GatedLinear, PagedAttention,
   Router, GroupedGatedLinear);
 - ``residual``: rows that are added to the result (Linear, GroupedLinear);
+- ``norm_weight``: the weight of an RMS norm of the result, ``y``, whose attributes the product has, too; the result
+  itself is ``sum`` (GroupedLinear);
 - PagedAttention has ``x``, ``weight`` and maybe ``bias`` instead of ``qkv`` where a kernel may compute these rows, too.
 
 Router has outputs that GroupedGatedLinear and GroupedLinear read (``chosen_experts.cuh``): ``chosen`` in programs of a
-few rows, where GroupedGatedLinear multiplies with ``shares``; else ``within``, ``first`` and ``groups``, counted in the
-state ``counts``. It has the state ``tally``, and in decode programs ``slots`` of CacheSlots, by which it knows rows of
-padding. Its weight is two terms of 16 bits, its bias ``score_bias``. All have the attributes ``experts``,
-``local_experts`` and ``moe_tp_size``; the Router of a rank that has some of the experts has the state ``ranks``.
+few rows, where GroupedGatedLinear multiplies with ``shares``; else ``places`` and ``groups``. It has the state
+``tally``, and in decode programs ``slots`` of CacheSlots, by which it knows rows of padding. Its weight is two terms of
+16 bits, its bias ``score_bias``. All have the attributes ``experts``, ``local_experts`` and ``moe_tp_size``; the Router
+of a rank that has some of the experts has the state ``ranks``.
 
 Programs with adapters have LowRank before a product, which has its rows as ``added`` (Linear, GatedLinear), or as its
 ``residual`` if LowRank has that of the product. LowRank has the step inputs ``adapter_rows`` and ``adapter_ends``.
@@ -52,7 +54,7 @@ from .stream import Streaming
 
 if TYPE_CHECKING:
     from ..low_rank.cuda import AdapterMatrices
-    from ..paged_attention.new_tokens import NewTokens, Unturned
+    from ..paged_attention.new_tokens import NewTokens
 
 Norm: TypeAlias = tuple[Buffer, float]  # weight and epsilon
 
@@ -145,11 +147,8 @@ class Lowering(Protocol):
         It is stored where ``peers`` says.
         """
 
-    def qkv_product(self, tokens: NewTokens) -> tuple[list[Command], Unturned | None]:
-        """``tokens`` from the product of ``x`` and ``weight``, by what is fastest for many rows.
-
-        Where that leaves them to a kernel behind the product, also its rows.
-        """
+    def qkv_product(self, tokens: NewTokens) -> list[Command]:
+        """``tokens`` from the product of ``x`` and ``weight``, by what is fastest for many rows."""
 
     def refuse(self, problem: str) -> NoReturn:
         """Raise BuildError, which names the operator."""

@@ -34,7 +34,7 @@ struct SplitRing {
   static constexpr int kWeightBits = bits_of(kForm), kPieceK = 256 / kWeightBits;
   static constexpr int kItemBytes = kRows == RowType::k16Bits ? 2 : 1, kProductK = 32 / kItemBytes;
   static constexpr int kSplits = TL_SPLITS, kTokens = TL_TOKENS, kStageK = TL_STAGE_K;
-  static constexpr int kTilesPerStage = TL_TILES_PER_STAGE, kProducers = kProducingWarps;
+  static constexpr int kTilesPerStage = TL_TILES_PER_STAGE, kSharers = kProducingWarps, kTurns = 1;
   static constexpr int kColumns =
       max_of(8, kFourBits ? 2 * kTokens : kTokens);  // whole numbers are two bytes, a column each
   static constexpr int kPartK = kIn / kSplits, kOwnTokens = ceil_div(kTokens, kSplits);
@@ -441,7 +441,7 @@ __device__ __forceinline__ void few_rows_linear(const StreamedRows& x, const flo
   cluster_arrive();
   const GroupShare<Ring> share;
   if (warp >= kConsumerWarps) {
-    Producer<Ring>{start, start, rows, lane, warp - kConsumerWarps}.template run<Product>(op, nullptr);
+    Producer<Ring>{start, start, rows, lane}.template run<Product>(op, nullptr, warp - kConsumerWarps);
     return;
   }
   cluster_wait();

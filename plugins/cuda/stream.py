@@ -44,8 +44,10 @@ class StreamConfig:
 
     @property
     def threads(self) -> int:
-        """Of a block, whose producing warps are two where copies are short (producers_of in weight_ring.cuh)."""
-        return 32 * (CONSUMER_WARPS + (2 if self.form.weight_bytes(self.stage_k) < _SHORT_COPY_BYTES else 1))
+        """Of a block, with the producing warps: those that share a stage, times turns (cuda/weight_ring.cuh)."""
+        short = self.form.weight_bytes(self.stage_k) < _SHORT_COPY_BYTES
+        sharers, turns = 2 if self.stream_x or short else 1, 2 if self.stream_x else 1
+        return 32 * (CONSUMER_WARPS + sharers * turns)
 
     def ring_bytes(self, in_features: int, tokens: int, shared_bytes: int) -> int:
         """The shared memory that barriers, partial sums and x leave for the ring."""

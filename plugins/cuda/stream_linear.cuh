@@ -14,7 +14,8 @@
 
 namespace tl {
 
-constexpr int kFewRowsThreads = kConsumerThreads + 32 * producers_of(kWeightForm, TL_STAGE_K);
+constexpr int kFewRowsThreads =
+    kConsumerThreads + 32 * sharers_of(kWeightForm, TL_STAGE_K, TL_STREAM_X) * turns_of(TL_STREAM_X);
 
 // Where this lane loads x from: a row of a stage, or 16 zero bytes, and `mask` 0, past the last token.
 template <class Ring>
@@ -169,9 +170,10 @@ struct TileSums {
   }
 
   // The stage's first k_size elements. Weights in blocks take so many instructions that the next piece is loaded before
-  // one is multiplied.
+  // one is multiplied; of four bits a piece takes enough by itself.
   __device__ __forceinline__ void add_stage(u32 data, int k_size, const StageRows& x, int warp, int lane) {
-    constexpr int kTurns = ceil_div(Ring::kStageK / Ring::kPieceK, kConsumerWarps), kAhead = kBlock == 0 ? 0 : 1;
+    constexpr int kTurns = ceil_div(Ring::kStageK / Ring::kPieceK, kConsumerWarps);
+    constexpr int kAhead = kBlock == 0 || Ring::kForm == WeightForm::kE2m1 ? 0 : 1;
     const XRows<Ring> rows(x.rows + x.first_k * Ring::kItemBytes, x.zeros, Product::kXPitch, x.present, lane);
     Loaded loaded[1 + kAhead];
 #pragma unroll
@@ -305,7 +307,7 @@ __device__ __forceinline__ char* start_stream() {
   if (threadIdx.x == kConsumerThreads) {
     const u32 shared = shared_address(memory);
     for (int stage = 0; stage < Ring::kStages; ++stage) {
-      barrier_init(shared + stage * 16, kFullArrivals * Ring::kProducers);
+      barrier_init(shared + stage * 16, kFullArrivals * Ring::kSharers);
       barrier_init(shared + stage * 16 + 8, kReleases);
     }
     barrier_init_fence();
@@ -324,7 +326,7 @@ __device__ __forceinline__ void few_rows_linear(const StreamedRows& x, const flo
   const RingPosition<Ring> start{shared_address(memory)};
   if (threadIdx.x >= kConsumerThreads) {
     const int warp = uniform(threadIdx.x / 32), lane = threadIdx.x % 32;
-    Producer<Ring>{start, start, rows, lane, warp - kConsumerWarps}.template run<Product>(op, x.rows);
+    Producer<Ring>{start, start, rows, lane}.template run<Product>(op, x.rows, warp - kConsumerWarps);
   } else {
     Consumer<Ring>{start, memory, rows}.template run<Product, kNorm>(op, x, norm_weight, epsilon);
   }

@@ -43,6 +43,13 @@ __device__ __forceinline__ void copy_box(u32 target, const TensorMap& map, int r
   }
 }
 
+// Brings a box into the L2 cache, which is wanted there soon.
+__device__ __forceinline__ void prefetch_box(const TensorMap& map, int row, int column, u64 policy) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile.L2::cache_hint [%0, {%1, %2}], %3;" ::"l"(&map),
+               "r"(column), "r"(row), "l"(policy)
+               : "memory");
+}
+
 // Says that copies into a buffer may come; orders no writes of this thread, for which it would wait long.
 __device__ __forceinline__ void barrier_arrive_of_block(u32 barrier, int rank) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_of_block(barrier, rank)) : "memory");

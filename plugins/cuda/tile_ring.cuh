@@ -154,12 +154,16 @@ struct TileRing {
   }
 };
 
-// The weight rows of the tile at `place`, `column` elements from their beginning. Op::weight_row() says which they are:
-// runs of Op::kRun rows. Each block of those that share them asks for some boxes.
+// The weight rows of a tile in boxes: Op::weight_row() says which they are, runs of Op::kRun rows.
+template <class Op>
+constexpr int kBoxRowsOf = min_of(Op::kRun, kTileColumns / kRowBlocks);
+
+// The weight rows of the tile at `place`, `column` elements from their beginning. Each block of those that share them
+// asks for some boxes.
 template <class Op>
 __device__ __forceinline__ void copy_columns(u32 target, const TensorMap& weight, const Member& member,
                                              const Place& place, int column, u32 full, u64 policy) {
-  constexpr int kBoxRows = min_of(Op::kRun, kTileColumns / kRowBlocks), kBoxes = kTileColumns / kBoxRows;
+  constexpr int kBoxRows = kBoxRowsOf<Op>, kBoxes = kTileColumns / kBoxRows;
   static_assert(kTileColumns % kBoxRows == 0 && Op::kRun % kBoxRows == 0 && kBoxRows % 8 == 0);
   static_assert(kBoxes % kRowBlocks == 0, "blocks that share weights ask for as many boxes each");
 #pragma unroll
@@ -167,6 +171,21 @@ __device__ __forceinline__ void copy_columns(u32 target, const TensorMap& weight
     const int at = (i * kRowBlocks + member.row) * kBoxRows;
     copy_box<(kRowBlocks > 1)>(target + at * kBlockRowBytes, weight, place.weights + Op::weight_row(place.column, at),
                                column, full, member.same_columns(), policy);
+  }
+}
+
+// As many of them, from their beginning, as all stages have room for, into the L2 cache.
+template <class Op>
+__device__ __forceinline__ void prefetch_columns(const TensorMap& weight, const Place& place, u64 policy) {
+  constexpr int kAll = ceil_div(TL_IN, kWidened ? kRawK : kStepK),
+                kCount = min_of(kWidened ? kRawStages : kStages, kAll);
+  constexpr int kColumns = (kWidened ? kRawK * bits_of(kWeightForm) / 8 : kStepK), kBoxRows = kBoxRowsOf<Op>;
+#pragma unroll 1
+  for (int i = 0; i < kCount; ++i) {
+#pragma unroll 1
+    for (int at = 0; at < kTileColumns; at += kBoxRows) {
+      prefetch_box(weight, place.weights + Op::weight_row(place.column, at), i * kColumns, policy);
+    }
   }
 }
 

@@ -9,7 +9,8 @@
 // TL_SPLITS groups of such blocks each take a part of the depth, which allows tiles that much wider; their sums meet in
 // shared memory, in a fixed order. Tiles go round the clusters; a cluster that splits the depth has one tile.
 //
-// Weights are no other kernel's output: the first stages are asked for before the previous kernel has ended.
+// Weights are no other kernel's output: the first stages are asked for before the previous kernel has ended. Where that
+// kernel, or those before, says which tiles there are, they are brought into the L2 cache, by a guess.
 // Rows of x past the last one may hold anything: they are multiplied and never stored.
 //
 // TL_WEIGHT_FORM says what weights are (cuda/weight_form.cuh). Where both operands are bytes, a row of x has a scale,
@@ -207,6 +208,14 @@ struct TileConsumer {
   }
 };
 
+// While other kernels decide which tiles there are, memory is idle: the first weights of the likely ones come
+// meanwhile.
+template <class Op>
+__device__ __forceinline__ void prefetch_first(const TensorMap& weight, const typename TilesOf<Op>::Type& tiles) {
+  if (!tiles.reads_weights_once()) return;
+  prefetch_columns<Op>(weight, tiles.likely_first(), cache_policy(true));
+}
+
 template <class Op>
 __device__ __forceinline__ void tiled_linear(const TensorMap& x, const TensorMap& weight, int rows, const Op& op) {
   extern __shared__ __align__(1024) char memory[];
@@ -219,7 +228,10 @@ __device__ __forceinline__ void tiled_linear(const TensorMap& x, const TensorMap
     if constexpr (kWidened) RawRing{ring.base}.init();
   }
   tiled_sync();
-  if constexpr (TilesOf<Op>::Type::kListed) wait_for_previous_kernel();
+  if constexpr (TilesOf<Op>::Type::kListed) {
+    if (threadIdx.x == 0) prefetch_first<Op>(weight, tiles);
+    wait_for_previous_kernel();
+  }
   if (warp >= kConsumerWarps) {
     if constexpr (kWidened) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kOtherRegisters));
     const u64 weight_policy = cache_policy(tiles.reads_weights_once());

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import zip_longest
 from math import ceil, gcd
@@ -26,7 +26,10 @@ _THREADS = 32  # besides those that multiply
 _WIDENING_WARPS, _MOST_WIDENING_WARPS = 6, 10  # of which the latter are for numbers that take more instructions
 _MAX_WIDENED_COLUMNS = 192  # of tiles whose sums leave registers for many threads that widen
 # Clusters (row blocks, column blocks, splits).
-_CLUSTERS = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 4, 1), (1, 1, 4))
+_CLUSTERS = (
+    *((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 4, 1), (1, 1, 4)),
+    *((1, 2, 4), (1, 1, 8)),
+)
 CUTS = tuple(sorted({splits for _, _, splits in _CLUSTERS}))
 # Fitted to 230 times of an H200, of which the best guesses reach 0.99 on average. What an SM reads in a cycle from the
 # L2 cache, and in all, with copies that others asked for; what it sends to them. Cycles of the shortest step, and of a
@@ -35,6 +38,9 @@ _L2_BYTES, _READ_BYTES, _EXCHANGE_BYTES = 44, 58, 20
 _STEP_CYCLES, _TILE_CYCLES, _EXCHANGE_CYCLES = 150, 2500, 1750
 # What a warp widens of four bits in a cycle, and what a step takes besides (fitted to 12 times of an H200).
 _WIDENED_ELEMENTS, _WIDENING_CYCLES = 2.43, 170
+# Up to here the start of a kernel counts as much as its work, and those that start beside the one before are faster: on
+# an H200 by 0.4 us on average of 17 products of this depth and more, besides what the kernels around them gain.
+_SHORT_CYCLES, _SHORT_DEPTH = 13_000, 2048
 _WHOLE_WAVES = 0.56  # how much of an SM's time without a tile is lost: the others' clocks rise meanwhile
 
 
@@ -43,7 +49,8 @@ class TileConfig:
     """Free choices of a tiled matrix product: a tile is ``rows`` of x by ``columns`` rows of the weight.
 
     Of a cluster's blocks, ``row_blocks`` tiles below each other share their weights, ``column_blocks`` tiles beside
-    each other share their rows of x, and ``splits`` such groups each take a part of the depth.
+    each other share their rows of x, and ``splits`` such groups each take a part of the depth. ``is_short`` says that
+    libraries, which start when the kernel before has ended, are probably slower.
     """
 
     rows: int
@@ -52,6 +59,7 @@ class TileConfig:
     column_blocks: int
     splits: int
     reason: str
+    is_short: bool = field(default=False, compare=False)
 
     @property
     def cluster(self) -> int:
@@ -98,7 +106,11 @@ def tile_configs(
     wanted = (config for config in problem.configs() if splits in (None, config.splits))
     fitting = [config for config in wanted if problem.fits(config, device)]
     best = sorted(fitting, key=lambda config: (problem.cycles(config), config.cluster))[:_MOST_CANDIDATES]
-    return tuple(replace(config, reason=problem.reason(config)) for config in best)
+    return tuple(replace(config, reason=problem.reason(config), is_short=problem.is_short(config)) for config in best)
+
+
+def _stage_bytes(config: TileConfig) -> int:
+    return (config.rows + config.columns) * _STEP_BYTES + _BARRIER_BYTES
 
 
 @dataclass(frozen=True)
@@ -148,17 +160,31 @@ class _Problem:
                     waves = self.waves(config)
                     yield config
 
+    def stages(self, config: TileConfig, device: Device) -> int:
+        """Stages of the ring: as many as there is room for, or as a block of those that have one tile has steps.
+
+        Sums of those that split the depth find room where stages were.
+        """
+        room = (device.shared_bytes - self.raw_bytes(config.columns)) // _stage_bytes(config)
+        if config.splits == 1:
+            return room
+        steps, of_slice = ceil(self.row_bytes / (_STEP_BYTES * config.splits)), 16 * config.splits
+        sums = 4 * config.rows * of_slice * ceil(config.columns / of_slice)
+        return min(room, max(steps, _MIN_STAGES, ceil(sums / _stage_bytes(config))))
+
+    def shared_bytes(self, config: TileConfig, device: Device) -> int:
+        """What these stages take: the rest is left to blocks of kernels before and behind."""
+        return self.raw_bytes(config.columns) + self.stages(config, device) * _stage_bytes(config)
+
     def fits(self, config: TileConfig, device: Device) -> bool:
         """Whether the kernel's static assertions hold."""
-        room = device.shared_bytes - self.raw_bytes(config.columns)
-        stages = room // ((config.rows + config.columns) * _STEP_BYTES + _BARRIER_BYTES)
         part_bytes = self.row_bytes if not self.form.widened else self.form.weight_bytes(self.in_features)
         return (
             config.row_blocks <= ceil(self.max_rows / config.rows)
             and (config.splits == 1 or part_bytes % (_STEP_BYTES * config.splits) == 0)
             and self.box_rows(config) % 8 == 0
             and (config.splits == 1 or self.parts == 1)
-            and stages >= _MIN_STAGES
+            and self.stages(config, device) >= _MIN_STAGES
             and not (self.form.widened and config.columns > max_columns(self.form, config.rows))
         )
 
@@ -188,6 +214,10 @@ class _Problem:
         share = self.blocks(config) / RESIDENT[config.cluster]
         waves = ceil(share) * _WHOLE_WAVES + share * (1 - _WHOLE_WAVES)
         return waves * tile
+
+    def is_short(self, config: TileConfig) -> bool:
+        """Whether ``config`` starts early enough to beat a library."""
+        return self.in_features >= _SHORT_DEPTH and self.cycles(config) <= _SHORT_CYCLES
 
     def reason(self, config: TileConfig) -> str:
         """Why ``config`` is a candidate."""
@@ -233,6 +263,7 @@ class Tiling:
     def kernel(self, source: str, name: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
         """The kernel for ``weight`` [..., out, in]; ``more`` are the macros besides those of every such product."""
         config, problem = self.config, self._problem(weight)
+        shared_bytes = problem.shared_bytes(config, self.device)
         out_features, in_features = _extents(weight.values)[-2:]
         defines = more | {
             "TL_IN": in_features,
@@ -244,7 +275,7 @@ class Tiling:
             "TL_SPLITS": config.splits,
             "TL_X_BOX": self.x_box,
             "TL_X_BOXES": self.x_boxes,
-            "TL_SHARED_BYTES": self.device.shared_bytes,
+            "TL_SHARED_BYTES": shared_bytes,
             "TL_FP16": DTYPE_FLAGS[self.dtype],
             "TL_RAW_STAGES": problem.raw_stages(config.columns),
             "TL_ROW_SCALES": int(self.row_scales is not None),
@@ -252,7 +283,7 @@ class Tiling:
         }
         warps = widening_warps(problem.form, config.rows)
         threads = config.rows * 2 + (2 * _THREADS + 32 * warps if problem.form.widened else _THREADS)
-        return kernel(source, name, threads, self.device.shared_bytes, defines, config.reason)
+        return kernel(source, name, threads, shared_bytes, defines, config.reason)
 
     def grid(self, weight: WeightBuffers) -> tuple[Extent]:
         """A block for each tile; as many as run at a time where tiles are more and a cluster may have several."""

@@ -14,10 +14,13 @@ namespace tl {
 constexpr int kRowsPerTile = 16;
 constexpr int kMaxStages = 16, kMaxTokens = 16;
 
-// Warps that fill stages of so many elements of a row (StreamConfig.threads in stream.py).
-__host__ __device__ constexpr int producers_of(WeightForm form, int stage_k) {
-  return stage_k * bits_of(form) / 8 < 1024 ? 2 : 1;
+// Warps that share stages of so many elements of a row, and groups of such that take turns at stages (StreamConfig in
+// stream.py). What a warp does for a stage besides copying takes half a microsecond: short copies need several, and so
+// does x that travels. More where copies are long would only ask for too much at a time.
+__host__ __device__ constexpr int sharers_of(WeightForm form, int stage_k, bool x_travels) {
+  return x_travels || stage_k * bits_of(form) / 8 < 1024 ? 2 : 1;
 }
+__host__ __device__ constexpr int turns_of(bool x_travels) { return x_travels ? 2 : 1; }
 
 // kTokens: rows of x at most. kStageK: depth of a stage. kTilesPerStage: 16-row tiles side by side in a stage.
 // kStageX: a stage also has room for its share of x. kXBytes: room for x that stays.
@@ -38,7 +41,7 @@ struct Ring {
   static constexpr int kPieceK = 256 / kWeightBits;     // and those of a load of a fragment, 32 bytes of each row
   static constexpr bool kXTravels = kStageX;
   static constexpr int kSplits = 1, kTokens = kTokens_, kStageK = kStageK_, kTilesPerStage = kTilesPerStage_;
-  static constexpr int kProducers = producers_of(kForm, kStageK);
+  static constexpr int kSharers = sharers_of(kForm, kStageK, kStageX), kTurns = turns_of(kStageX);
   static constexpr int kStageRows = kRowsPerTile * kTilesPerStage;
   static constexpr int kTokenTiles = ceil_div(kTokens, 8);
   // 16 bytes of padding put the eight rows of an ldmatrix into different banks.
@@ -61,6 +64,7 @@ struct Ring {
   static constexpr int kInFlight = max_of(1, min_of(kStages, kInFlightBytes / static_cast<int>(kPitch * kStageRows)));
   static_assert(kStageK % kPieceK == 0 && kTokens <= kMaxTokens && kTilesPerStage <= 2);
   static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
+  static_assert(kTurns <= kStages, "a barrier's parity tells two rounds apart, no more");
   static_assert(kBlock == 0 || (kBlock % 32 == 0 && kStageK % max_of(1, kBlock) == 0), "a stage is whole blocks");
 
   // In a stage, the scales of a block of the first eight rows of a tile; kRunBytes behind them those of the others, and
@@ -101,6 +105,10 @@ struct RingPosition {
       parity ^= 1;
     }
   }
+  __device__ __forceinline__ void advance(int steps) {
+#pragma unroll 1
+    for (; steps > 0; --steps) advance();
+  }
 };
 
 // The rows of x that a stage is multiplied with: where the first lies in shared memory, and 16 zero bytes; the number
@@ -132,12 +140,16 @@ template <class Product, class Op>
 struct Step {
   int group = 0, part = 0, chunk = 0;
 
-  __device__ __forceinline__ void advance(const Op& op) {
-    if (++chunk < Product::kChunks) return;
-    chunk = 0;
-    if (++part < WalkOf<Op>::parts(op)) return;
-    part = 0;
-    ++group;
+  // Of tiles that have `parts` parts.
+  __device__ __forceinline__ void advance(int steps, int parts) {
+#pragma unroll 1
+    for (; steps > 0; --steps) {
+      if (++chunk < Product::kChunks) continue;
+      chunk = 0;
+      if (++part < parts) continue;
+      part = 0;
+      ++group;
+    }
   }
 };
 
@@ -168,7 +180,7 @@ struct GroupShare {
   __device__ __forceinline__ int group(int i) const { return cluster + i * clusters; }
 };
 
-// A producing warp.
+// A producing warp: of those that share a stage, and of the groups of such that take turns at stages.
 //
 // The ring is deep so that copies go on while the consumers do something else, but only kInFlight stages are under way
 // at a time: every copy beyond what saturates the memory only lengthens the queues, and everything else that a block
@@ -176,77 +188,93 @@ struct GroupShare {
 template <class Ring>
 struct Producer {
   RingPosition<Ring> at;
-  RingPosition<Ring> landing;  // the oldest stage under way
+  RingPosition<Ring> landing;  // the oldest of its stages under way
   int rows, lane;
-  int which = 0;  // of Ring::kProducers, which take turns at a stage's halves of tiles
+  int share = 0;  // of a stage's halves of tiles
   int under_way = 0;
   u64 policy = evict_first_policy();
-  GroupShare<Ring> share = {};
+  GroupShare<Ring> groups = {};
 
-  // Waits until the next stage may be overwritten and few enough are under way.
+  static constexpr int kHalves = 2 * Ring::kTilesPerStage, kMine = ceil_div(kHalves, Ring::kSharers);
+  static constexpr int kInFlight = max_of(1, Ring::kInFlight / Ring::kTurns);
+
+  // Halves of tiles of a stage: the first row of each, and how many there are.
+  struct Halves {
+    u64 first[kMine];
+    int present[kMine];
+  };
+  template <class Product, class Op>
+  __device__ __forceinline__ Halves halves(const Op& op, const Step<Product, Op>& step) const {
+    const int first_tile = groups.group(step.group) * Ring::kTilesPerStage;
+    Halves mine;
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const int half = share + i * Ring::kSharers;
+      const int tile = WalkOf<Op>::weight_tile(op, step.part, first_tile + half / 2);
+      mine.first[i] = op.first_row(tile, half % 2);
+      mine.present[i] = half < kHalves ? op.num_rows(tile, half % 2) : 0;
+    }
+    return mine;
+  }
+
+  // Waits until its next stage may be overwritten and few enough are under way.
   __device__ __forceinline__ void acquire() {
-    if (Ring::kInFlight < Ring::kStages && under_way == Ring::kInFlight) {
+    if (Ring::kInFlight < Ring::kStages && under_way == kInFlight) {
       barrier_wait(landing.full(), landing.parity);
-      landing.advance();
+      landing.advance(Ring::kTurns);
       --under_way;
     }
     ++under_way;
     barrier_wait(at.empty(), at.parity ^ 1);
   }
 
-  // Rows 8h..8h+7 of a tile lie one behind the other; past the last feature there is nothing to copy.
+  // Rows of a half lie one behind the other; past the last feature there is nothing to copy.
   template <class Product, class Op>
-  __device__ __forceinline__ void weights(const Op& op, const Step<Product, Op>& step) {
+  __device__ __forceinline__ void weights(const Op& op, const Step<Product, Op>& step, const Halves& mine) {
     using Walk = WalkOf<Op>;
-    constexpr int kHalves = 2 * Ring::kTilesPerStage, kMine = ceil_div(kHalves, Ring::kProducers);
-    const int first_tile = share.group(step.group) * Ring::kTilesPerStage, chunk = step.chunk;
-    const int first_k = share.part * Product::kPartK + chunk * Ring::kStageK;
-    const u32 bytes = Product::chunk_k(chunk) * Ring::kWeightBits / 8;
-    const u32 run_bytes = kBlock == 0 ? 0 : Product::chunk_k(chunk) / max_of(1, kBlock) * kBlockBytes;
+    const int first_k = groups.part * Product::kPartK + step.chunk * Ring::kStageK;
+    const u32 bytes = Product::chunk_k(step.chunk) * Ring::kWeightBits / 8;
+    const u32 run_bytes = kBlock == 0 ? 0 : Product::chunk_k(step.chunk) / max_of(1, kBlock) * kBlockBytes;
     u32 copied = 0;
-    if (Product::kStreamX && which == 0) {
-      copied = __popc(Walk::present(op, step.part, first_tile, rows)) * Product::chunk_k(chunk) * 2;
+    if (Product::kStreamX && share == 0) {
+      const int first_tile = groups.group(step.group) * Ring::kTilesPerStage;
+      copied = __popc(Walk::present(op, step.part, first_tile, rows)) * Product::chunk_k(step.chunk) * 2;
     }
-    int present[kMine], tile[kMine];
 #pragma unroll
-    for (int i = 0; i < kMine; ++i) {
-      const int half = which + i * Ring::kProducers;
-      tile[i] = Walk::weight_tile(op, step.part, first_tile + half / 2);
-      present[i] = half < kHalves ? op.num_rows(tile[i], half % 2) : 0;
-      copied += present[i] * bytes + (present[i] > 0 ? kNumberKinds * run_bytes : 0);
-    }
+    for (int i = 0; i < kMine; ++i)
+      copied += mine.present[i] * bytes + (mine.present[i] > 0 ? kNumberKinds * run_bytes : 0);
     stage_begin(at.full(), copied);
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
-      const int half = which + i * Ring::kProducers;
-      const u64 first = op.first_row(tile[i], half % 2);
-      const char* from = static_cast<const char*>(op.weight) + (first * Product::kIn + first_k) * Ring::kWeightBits / 8;
+      const int half = share + i * Ring::kSharers;
+      const char* from =
+          static_cast<const char*>(op.weight) + (mine.first[i] * Product::kIn + first_k) * Ring::kWeightBits / 8;
       stage_copy_rows<8>(at.data() + half * 8 * Ring::kPitch, Ring::kPitch, from, Product::kIn * Ring::kWeightBits / 8,
-                         present[i], bytes, at.full(), lane, policy);
+                         mine.present[i], bytes, at.full(), lane, policy);
       if constexpr (kBlock != 0) {
-        const u64 run = (first / 8 * (Product::kIn / kBlock) + first_k / kBlock) * kBlockBytes;
+        const u64 run = (mine.first[i] / 8 * (Product::kIn / kBlock) + first_k / kBlock) * kBlockBytes;
         const void* kinds[2] = {op.numbers.scale, op.numbers.offset};
 #pragma unroll
         for (int kind = 0; kind < kNumberKinds; ++kind) {
           stage_copy_rows<1>(at.data() + Ring::kNumberOffset + (kind * kHalves + half) * Ring::kRunBytes, 0,
-                             static_cast<const char*>(kinds[kind]) + run, 0, present[i] > 0, run_bytes, at.full(), lane,
-                             policy);
+                             static_cast<const char*>(kinds[kind]) + run, 0, mine.present[i] > 0, run_bytes, at.full(),
+                             lane, policy);
         }
       }
     }
-    if (!Product::kStreamX || which > 0) stage_commit(at.full());
+    if (!Product::kStreamX || share > 0) stage_commit(at.full());
   }
 
-  // The first warp brings x.
+  // The first that share a stage bring x.
   template <class Product, class Op>
   __device__ __forceinline__ void activations(const RingPosition<Ring>& to, const Op& op, const u16* x,
                                               const Step<Product, Op>& step) {
     using Walk = WalkOf<Op>;
-    if (which > 0) return;
+    if (share > 0) return;
     const u16* from = x + step.chunk * Ring::kStageK;
     const u32 bytes = Product::chunk_k(step.chunk) * 2;
     if constexpr (Walk::kListed) {
-      const u32 present = Walk::present(op, step.part, share.group(step.group) * Ring::kTilesPerStage, rows);
+      const u32 present = Walk::present(op, step.part, groups.group(step.group) * Ring::kTilesPerStage, rows);
 #pragma unroll 1
       for (u32 left = present; left != 0; left &= left - 1) {
         const int row = __ffs(left) - 1;
@@ -260,25 +288,38 @@ struct Producer {
     stage_commit(to.full());
   }
 
-  // Weights flow at once, unless the kernel before lists them; x only after the previous kernel.
+  // Weights flow at once, unless the kernel before lists them; x only after the previous kernel. `warp`: of producers.
   template <class Product, class Op>
-  __device__ __forceinline__ void run(const Op& op, const u16* x) {
+  __device__ __forceinline__ void run(const Op& op, const u16* x, int warp) {
     using Walk = WalkOf<Op>;
     if constexpr (Walk::kWaits) wait_for_previous_kernel();
-    const int total = share.groups(op) * Walk::parts(op) * Product::kChunks;
-    const int early = Product::kStreamX ? (total < Ring::kInFlight ? total : Ring::kInFlight) : total;
+    const int parts = Walk::parts(op), total = groups.groups(op) * parts * Product::kChunks;
+    const int turn = warp / Ring::kSharers;
+    share = warp % Ring::kSharers;
+    Step<Product, Op> step;
+    at.advance(turn);
+    landing.advance(turn);
+    step.advance(turn, parts);
     RingPosition<Ring> first = at;
-    Step<Product, Op> step, seen;
-    for (int i = 0; i < early; ++i, at.advance(), step.advance(op)) {
+    Step<Product, Op> seen = step;
+    const auto ask = [&] {
+      const Halves mine = halves(op, step);
       acquire();
-      weights(op, step);
-    }
+      weights(op, step, mine);
+    };
+    const auto next = [&] {
+      at.advance(Ring::kTurns);
+      step.advance(Ring::kTurns, parts);
+    };
+    int i = turn, early = 0;
+    for (; i < total && (!Product::kStreamX || early < kInFlight); i += Ring::kTurns, ++early, next()) ask();
     if constexpr (Product::kStreamX) {
       wait_for_previous_kernel();
-      for (int i = 0; i < early; ++i, first.advance(), seen.advance(op)) activations(first, op, x, seen);
-      for (int i = early; i < total; ++i, at.advance(), step.advance(op)) {
-        acquire();
-        weights(op, step);
+      for (; early > 0; --early, first.advance(Ring::kTurns), seen.advance(Ring::kTurns, parts)) {
+        activations(first, op, x, seen);
+      }
+      for (; i < total; i += Ring::kTurns, next()) {
+        ask();
         activations(at, op, x, step);
       }
     }

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from ..cuda.activation import ACTIVATION_FLAGS
-from ..cuda.grouped import ExpertChoice, GroupTiling, check_vectors, choice_of, group_tiling, stream_grid
+from ..cuda.grouped import (
+    ROW_THREADS,
+    ExpertChoice,
+    GroupTiling,
+    check_vectors,
+    choice_of,
+    group_tiling,
+    row_grid,
+    stream_grid,
+)
 from ..cuda.lowering import Lowering
 from ..cuda.stream import Streaming
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, WeightBuffers, features, kernel, launch
-
-_SORT_THREADS = 256
 
 
 def stream(
@@ -42,20 +49,13 @@ def stream(
 
 
 def sort_rows(
-    to: Buffer,
-    x: Buffer,
-    ids: Buffer,
-    within: Buffer,
-    first: Buffer,
-    rows: Extent,
-    choice: ExpertChoice,
-    shares: Buffer | None = None,
+    to: Buffer, x: Buffer, places: Buffer, rows: Extent, choice: ExpertChoice, shares: Buffer | None = None
 ) -> Launch:
     """Rows of x [times shares] once for each of their experts, in the order of these."""
-    defines = {"TL_IN": features(x), "TL_THREADS": _SORT_THREADS, **choice.defines}
+    defines = {"TL_IN": features(x), "TL_THREADS": ROW_THREADS, **choice.defines}
     defines |= {"TL_SHARES": int(shares is not None), "TL_FP16": DTYPE_FLAGS[x.dtype]}
-    specialised = kernel("grouped_gated_linear/sort_rows.cuh", "sort_rows", _SORT_THREADS, 0, defines)
-    return launch(specialised, (rows,), to, x, ids, within, first, shares)
+    specialised = kernel("grouped_gated_linear/sort_rows.cuh", "sort_rows", ROW_THREADS, 0, defines)
+    return launch(specialised, row_grid(rows, features(x)), to, x, places, shares)
 
 
 def tiled(
@@ -88,8 +88,7 @@ def lower(op: Lowering) -> list[Command]:
         lists = op.rows("chosen"), input_shares or op.rows("shares")
         return [stream(y, x, weight, *lists, op.num_rows("y"), how, choice, **how_gated)]
     rows = Buffer(f"{op.name}.sorted", op.dtype, (op.extents("y")[0], choice.top_k, features(x)))
-    places = op.rows("ids"), op.rows("within"), op.rows("first")
     return [
-        sort_rows(rows, x, *places, op.num_rows("y"), choice, input_shares),
+        sort_rows(rows, x, op.rows("places"), op.num_rows("y"), choice, input_shares),
         tiled(y, rows, weight, op.rows("groups"), group_tiling(op), **how_gated),
     ]

@@ -1,8 +1,9 @@
 // Rows of x in the order of the experts that chose them, once for each of a row's experts [times its share].
 //
-// Bytes: 2*K*(1 + top_k) a row. Floor: bytes / bandwidth. A block a row, which is read once, before the kernel that
-// sorts has ended: the row is older. Launch: TL_THREADS threads. Macros: TL_IN (features, a multiple of 8), TL_THREADS,
-// TL_SHARES (0 or 1), TL_FP16, and those of cuda/chosen_experts.cuh.
+// Bytes: 2*K*(1 + top_k) a row. Floor: bytes / bandwidth, and latency: places come from the kernel before. The row does
+// not, and is read before that has ended. A thread has eight features. Launch: TL_THREADS threads, grid (rows, blocks
+// of a row). Macros: TL_IN (features, a multiple of 8), TL_THREADS, TL_SHARES (0 or 1), TL_FP16, and those of
+// cuda/chosen_experts.cuh.
 #include "cuda/async.cuh"
 #include "cuda/chosen_experts.cuh"
 
@@ -19,36 +20,24 @@ __device__ __forceinline__ uint4 scaled8(uint4 elements, float factor) {
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(TL_THREADS)
-    sort_rows(uint4* sorted, const uint4* x, const int* ids, const int* within, const int* first, const float* shares) {
+    sort_rows(uint4* sorted, const uint4* x, const int* places, const float* shares) {
   using namespace tl;
-  constexpr int kVectors = TL_IN / 8, kCount = ceil_div(kVectors, TL_THREADS);
-  static_assert(TL_IN % 8 == 0);
-  const int row = blockIdx.x;
-  uint4 elements[kCount];
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const int vector = threadIdx.x + i * TL_THREADS;
-    if (vector < kVectors) elements[i] = __ldcg(x + static_cast<u64>(row) * kVectors + vector);
-  }
-  wait_for_previous_kernel();
   allow_next_kernel();
-  const SortedPlaces places{ids, within, first};
-  int to[kTopK];
+  constexpr int kVectors = TL_IN / 8;
+  static_assert(TL_IN % 8 == 0);
+  const int row = blockIdx.x, vector = blockIdx.y * TL_THREADS + threadIdx.x;
+  const bool exists = vector < kVectors;
+  const uint4 elements = exists ? __ldcg(x + static_cast<u64>(row) * kVectors + vector) : make_uint4(0, 0, 0, 0);
+  wait_for_previous_kernel();
+  if (!exists) return;
+  const Places to(places, row);
   float share[kTopK];
 #pragma unroll
+  for (int slot = 0; slot < kTopK; ++slot) share[slot] = TL_SHARES != 0 ? shares[row * kTopK + slot] : 1.0f;
+#pragma unroll
   for (int slot = 0; slot < kTopK; ++slot) {
-    to[slot] = places.of(row, slot);
-    share[slot] = TL_SHARES != 0 ? shares[row * kTopK + slot] : 1.0f;
-  }
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const int vector = threadIdx.x + i * TL_THREADS;
-    if (vector >= kVectors) break;
-#pragma unroll
-    for (int slot = 0; slot < kTopK; ++slot) {
-      if (to[slot] < 0) continue;
-      sorted[static_cast<u64>(to[slot]) * kVectors + vector] =
-          TL_SHARES != 0 ? scaled8(elements[i], share[slot]) : elements[i];
-    }
+    const int place = to.of_slots[slot];
+    if (place < 0) continue;
+    sorted[static_cast<u64>(place) * kVectors + vector] = TL_SHARES != 0 ? scaled8(elements, share[slot]) : elements;
   }
 }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 
-from ..cuda.grouped import ExpertChoice, GroupTiling, choice_of, group_tiling, stream_grid
+from ..cuda.grouped import ROW_THREADS, ExpertChoice, GroupTiling, choice_of, group_tiling, row_grid, stream_grid
 from ..cuda.lowering import Lowering
+from ..cuda.row_scales import RowScales, row_type
 from ..cuda.stream import ROWS_PER_TILE, Streaming
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, WeightBuffers, features, kernel, launch
 
-_THREADS = 256
+_MOST_NORM_THREADS = 512
 
 
 @dataclass(frozen=True)
@@ -52,22 +54,55 @@ def tiled(
     return launch(specialised, how.grid(), *how.maps(x, weight), y, *weight.numbers, None, bias, groups, 0.0)
 
 
-def combine(
-    y: Buffer,
-    rows: Buffer,
-    ids: Buffer,
-    within: Buffer,
-    first: Buffer,
-    shares: Buffer | None,
-    num_rows: Extent,
-    choice: ExpertChoice,
-    residual: Buffer | None = None,
-) -> Launch:
-    """y = the sum over slots of [share *] row [+ residual], of ``rows`` that are sorted by expert."""
-    defines = {"TL_OUT": features(y), "TL_THREADS": _THREADS, "TL_RESIDUAL": int(residual is not None)}
-    defines |= {"TL_SHARES": int(shares is not None), "TL_FP16": DTYPE_FLAGS[y.dtype]}
-    specialised = kernel("grouped_linear/combine.cuh", "combine", _THREADS, 0, defines | choice.defines)
-    return launch(specialised, (num_rows,), y, rows, ids, within, first, shares, residual)
+@dataclass(frozen=True)
+class Results:
+    """What experts have made: ``rows`` that are sorted by expert, by the ``places`` of each row's slots.
+
+    They are multiplied with ``shares``, and a ``residual`` is added to their sum.
+    """
+
+    rows: Buffer
+    places: Buffer
+    shares: Buffer | None
+    residual: Buffer | None = None
+
+    @property
+    def operands(self) -> tuple[Buffer | None, ...]:
+        """Arguments of the kernels that sum them up."""
+        return self.rows, self.places, self.shares, self.residual
+
+    def defines(self, choice: ExpertChoice) -> dict[str, int]:
+        """The macros of these kernels."""
+        flags = {"TL_RESIDUAL": int(self.residual is not None), "TL_SHARES": int(self.shares is not None)}
+        return {**flags, "TL_FP16": DTYPE_FLAGS[self.rows.dtype], **choice.defines}
+
+
+@dataclass(frozen=True)
+class SumNorm:
+    """An RMS norm of a sum: ``y``, which is bytes with ``scales``."""
+
+    y: Buffer
+    scales: RowScales | None
+    weight: Buffer
+    epsilon: float
+
+
+def combine(y: Buffer, results: Results, num_rows: Extent, choice: ExpertChoice) -> Launch:
+    """y = the sum over slots of [share *] row [+ residual]."""
+    defines = {"TL_OUT": features(y), "TL_THREADS": ROW_THREADS, **results.defines(choice)}
+    specialised = kernel("grouped_linear/combine.cuh", "combine", ROW_THREADS, 0, defines)
+    return launch(specialised, row_grid(num_rows, features(y)), y, *results.operands)
+
+
+def combine_norm(total: Buffer, results: Results, num_rows: Extent, choice: ExpertChoice, norm: SumNorm) -> Launch:
+    """``total`` as :func:`combine` makes it, and its ``norm``."""
+    threads = min(_MOST_NORM_THREADS, 32 * ceil(features(total) / (8 * 32)))
+    scale, buffer = (0.0, None) if norm.scales is None else (norm.scales.value, norm.scales.buffer)
+    defines = {"TL_HIDDEN": features(total), "TL_THREADS": threads, **results.defines(choice)}
+    defines |= {"TL_Y_TYPE": row_type(norm.scales), "TL_ROW_SCALES": int(buffer is not None)}
+    specialised = kernel("grouped_linear/combine_norm.cuh", "combine_norm", threads, 0, defines)
+    of_norm = (norm.weight, norm.epsilon, scale)
+    return launch(specialised, (num_rows,), norm.y, buffer, total, *results.operands, *of_norm)
 
 
 def lower(op: Lowering) -> list[Command]:
@@ -80,8 +115,10 @@ def lower(op: Lowering) -> list[Command]:
         biases = None if bias is None else Bias(bias, op.rows("ids"), op.rows("shares"))
         return [stream(y, x, weight, op.rows("chosen"), op.num_rows("y"), how, choice, residual, biases)]
     rows = Buffer(f"{op.name}.sorted", op.dtype, (op.extents("y")[0], choice.top_k, features(y)))
-    places = op.rows("ids"), op.rows("within"), op.rows("first"), op.optional_rows("shares")
-    return [
-        tiled(rows, x, weight, op.rows("groups"), group_tiling(op), bias),
-        combine(y, rows, *places, op.num_rows("y"), choice, residual),
-    ]
+    results = Results(rows, op.rows("places"), op.optional_rows("shares"), residual)
+    product = tiled(rows, x, weight, op.rows("groups"), group_tiling(op), bias)
+    if not op.has("norm_weight"):
+        return [product, combine(y, results, op.num_rows("y"), choice)]
+    total = op.new("sum") if op.has("sum") else Buffer(f"{op.name}.sum", op.dtype, op.extents("y"))
+    norm = SumNorm(y, op.scales("y"), op.vector("norm_weight"), op.attribute("epsilon"))
+    return [product, combine_norm(total, results, op.num_rows("y"), choice, norm)]

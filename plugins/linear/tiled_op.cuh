@@ -7,6 +7,12 @@
 
 namespace tl {
 
+// Of one of the two rows that a thread has sums of: where it stores them, and how many fragments there are.
+struct Half {
+  u16 *to, *residual;
+  int present;
+};
+
 // y may be residual itself: every element is read and written by the same thread.
 struct TiledLinearOp {
   static constexpr int kParts = 1, kRun = kTileColumns;
@@ -31,22 +37,30 @@ struct TiledLinearOp {
       for (int i = 0; i < 4; ++i) sums[f][i] += i % 2 == 0 ? both.x : both.y;
     }
   }
-  // The fragments of a row from `to` on; of the residual from element `at` on. `kMost` at a time, which bounds the
-  // registers that a residual needs.
+  // Of two rows, `halves`, the fragments from their beginnings on. `kMost` at a time, which bounds the registers that a
+  // residual needs; it is loaded for both rows before either is stored, because y may be the residual.
   template <int kFirst, int kAll>
-  __device__ __forceinline__ void store(const float (&sums)[kAll][4], u16* to, u64 at, int present, int half) const {
-    constexpr int kMost = 16, kCount = min_of(kAll - kFirst, kMost);
+  __device__ __forceinline__ void store(const float (&sums)[kAll][4], const Half (&halves)[2]) const {
+    constexpr int kMost = 8, kCount = min_of(kAll - kFirst, kMost);
     const int lane = threadIdx.x % 32;
-    u32 pieces[kCount] = {};
-    if (TL_RESIDUAL) RowPart<kCount>{residual + at + kFirst * 8, present - kFirst, lane}.load(pieces);
+    u32 pieces[2][kCount] = {};
 #pragma unroll
-    for (int f = 0; f < kCount; ++f) {
-      const float2 more = TL_RESIDUAL ? unpack2(pieces[f]) : make_float2(0.0f, 0.0f);
-      const float (&sum)[4] = sums[kFirst + f];
-      pieces[f] = pack2(sum[half * 2] + more.x, sum[half * 2 + 1] + more.y);
+    for (int h = 0; h < 2; ++h) {
+      const Half& half = halves[h];
+      if (TL_RESIDUAL) RowPart<kCount>{half.residual + kFirst * 8, half.present - kFirst, lane}.load(pieces[h]);
     }
-    RowPart<kCount>{to + kFirst * 8, present - kFirst, lane}.store(pieces);
-    if constexpr (kFirst + kCount < kAll) store<kFirst + kCount>(sums, to, at, present, half);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const Half& half = halves[h];
+#pragma unroll
+      for (int f = 0; f < kCount; ++f) {
+        const float2 more = TL_RESIDUAL ? unpack2(pieces[h][f]) : make_float2(0.0f, 0.0f);
+        const float (&sum)[4] = sums[kFirst + f];
+        pieces[h][f] = pack2(sum[h * 2] + more.x, sum[h * 2 + 1] + more.y);
+      }
+      RowPart<kCount>{half.to + kFirst * 8, half.present - kFirst, lane}.store(pieces[h]);
+    }
+    if constexpr (kFirst + kCount < kAll) store<kFirst + kCount>(sums, halves);
   }
   // `present` elements of a row.
   template <int kCount>
@@ -88,15 +102,17 @@ struct TiledLinearOp {
         for (int i = 0; i < 4; ++i) sums[f][i] = activate<TL_ACTIVATION>(sums[f][i]);
       }
     }
+    Half halves[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int r = row + half * 8, present = r < rows ? min_of(columns, y.columns()) - column : 0;
+    for (int h = 0; h < 2; ++h) {
+      const int r = row + h * 8, present = r < rows ? min_of(columns, y.columns()) - column : 0;
       if constexpr (TL_FLOAT_OUT) {
-        store_float(sums, y.row<float>(r) + column, present, half);
+        store_float(sums, y.row<float>(r) + column, present, h);
       } else {
-        store<0>(sums, y.row<u16>(r) + column, static_cast<u64>(r) * TL_OUT + column, present / 8, half);
+        halves[h] = {y.row<u16>(r) + column, residual + static_cast<u64>(r) * TL_OUT + column, present / 8};
       }
     }
+    if constexpr (!TL_FLOAT_OUT) store<0>(sums, halves);
   }
 };
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..cuda.lowering import Lowering
 from ..launch import Buffer, Command, Launch
-from .decode import DecodeRows, decode
+from .decode import decode
 from .launches import WIDEST_TILE, Cache, Heads, Scores, prefill
-from .new_tokens import HeadNorm, NewTokens, Unturned
+from .new_tokens import HeadNorm, NewTokens
 
 
 def lower(op: Lowering) -> list[Command]:
@@ -16,40 +16,24 @@ def lower(op: Lowering) -> list[Command]:
     keys, values = (op.cache(name, *block) for name in ("key_cache", "value_cache"))
     heads, key_scale, value_scale = _heads(op, keys.dtype), op.attribute("key_scale"), op.attribute("value_scale")
     mask = (op.attribute("window"), op.attribute("softcap"), value_scale, op.attribute("first_position"))
-    scores = Scores(op.attribute("scale") * key_scale, *mask, op.optional_vector("sinks"))
-    _refuse(op, [*heads.problems(), *scores.problems(), *_late_positions(op)])
+    late = (op.attribute("chunked") > 0, op.attribute("floor_scale"), float(op.attribute("attn_scale")))
+    scores = Scores(op.attribute("scale") * key_scale, *mask, op.optional_vector("sinks"), *late)
+    _refuse(op, [*heads.problems(), *scores.problems()])
     starts, past_lens, blocks = (op.step_input(name) for name in ("cu_seqlens", "past_lens", "block_tables"))
     places = (starts, past_lens, blocks, op.rows("slots"), op.attribute("cache_group"))
     cache = Cache(keys, values, *places, key_scale, value_scale)
     query = Buffer(f"{op.name}.query", heads.query_dtype, op.extents("y"))
     tables = (op.optional_rows("cos"), op.optional_rows("sin"))  # of RoPE, which some networks do without
     tokens = NewTokens(query, cache, tables, heads)
-    first, rows = _new_tokens(op, tokens)
+    first = _new_tokens(op, tokens)
     output = op.new("y")
     if op.deterministic:
         return [*first, _ordered(op, output, tokens, scores)]
-    attend = _decode(op, output, rows, scores)
+    attend = _decode(op, output, tokens, scores)
     if op.decode:
         return [*first, attend]
     others = prefill(output, query, cache, heads=heads, device=op.device, scores=scores)
     return [*first, attend, _fitting(op, heads, others)]
-
-
-def _late_positions(op: Lowering) -> list[str]:
-    """What the kernels do not know of late positions, if sequences reach them."""
-    window, floor_scale = op.attribute("window"), op.attribute("floor_scale")
-    problems = []
-    if op.attribute("chunked") and window < op.max_seq_len:
-        problems.append(
-            f"it sees chunks of {window:,} positions, and max_seq_len is {op.max_seq_len:,}: build with --max_seq_len "
-            f"{window}, or for --target cpu"
-        )
-    if 0 < floor_scale <= op.max_seq_len:
-        problems.append(
-            f"it raises the temperature from position {floor_scale - 1:,} on, and max_seq_len is {op.max_seq_len:,}: "
-            f"build with --max_seq_len {floor_scale - 1}, or for --target cpu"
-        )
-    return problems
 
 
 def _token_shape(op: Lowering) -> tuple[int, int]:
@@ -70,28 +54,16 @@ def _heads(op: Lowering, cache_dtype: str) -> Heads:
     return Heads(*extents, op.dtype, cache_dtype, rotary_dim, op.scales("y"))
 
 
-def _new_tokens(op: Lowering, tokens: NewTokens) -> tuple[list[Command], DecodeRows]:
-    """What comes before attention, and what it reads of decode rows: where it can, it turns their heads by itself."""
-    stored = op.new("stored") if op.has("stored") else None
-    first, unturned = _product(op, tokens)
-    num_new_tokens = 1 + op.max_draft_len
-    if unturned is None:
-        return first, DecodeRows(tokens, None, num_new_tokens)
-    if op.deterministic or stored is not None or num_new_tokens > 1:
-        return [*first, tokens.computed(unturned, stored)], DecodeRows(tokens, None, num_new_tokens)
-    others = [] if op.decode else [tokens.computed(unturned, decoding=False)]
-    return [*first, *others], DecodeRows(tokens, unturned)
-
-
-def _product(op: Lowering, tokens: NewTokens) -> tuple[list[Command], Unturned | None]:
-    """The QKV product, if it is this operator's, and its rows where it does not turn heads and write the cache."""
+def _new_tokens(op: Lowering, tokens: NewTokens) -> list[Command]:
+    """Turned queries; keys and values go into the cache."""
     if op.has("qkv"):
-        return [], Unturned(op.rows("qkv"), _head_norm(op))
+        stored = op.new("stored") if op.has("stored") else None
+        return [tokens.computed(op.rows("qkv"), _head_norm(op), stored)]
     how = op.streaming()
     if how is None:
         return op.qkv_product(tokens)
     x, norm, bias, weight = op.rows("x"), op.norm(), op.optional_vector("bias"), op.weight()
-    return [tokens.streamed(x, weight, op.num_rows("y"), how, norm=norm, bias=bias)], None
+    return [tokens.streamed(x, weight, op.num_rows("y"), how, norm=norm, bias=bias)]
 
 
 def _head_norm(op: Lowering) -> HeadNorm | None:
@@ -103,12 +75,13 @@ def _head_norm(op: Lowering) -> HeadNorm | None:
     return HeadNorm(query, key, op.attribute("norm_epsilon"))
 
 
-def _decode(op: Lowering, output: Buffer, rows: DecodeRows, scores: Scores) -> Launch:
+def _decode(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores) -> Launch:
     num_seqs = op.symbols["num_seqs"]
+    limits = {"max_sms": op.symbols["num_sms"], "num_new_tokens": 1 + op.max_draft_len}
 
     def launch_for(max_seqs: int, few_rows: bool) -> Launch | None:
-        how = {"max_seqs": max_seqs, "max_sms": op.symbols["num_sms"]}
-        return decode(output, rows, device=op.device, scores=scores, few_rows=few_rows, **how)
+        how = {"max_seqs": max_seqs, **limits}
+        return decode(output, tokens, device=op.device, scores=scores, few_rows=few_rows, **how)
 
     launch = launch_for(num_seqs, op.decode)
     if launch is None and launch_for(1, True) is not None:
@@ -116,12 +89,13 @@ def _decode(op: Lowering, output: Buffer, rows: DecodeRows, scores: Scores) -> L
             f"attention keeps a table of the batch in shared memory, and on {op.device.arch} there is no room for one "
             f"of {num_seqs:,} sequences: lower max_batch_size"
         )
-    return _fitting(op, rows.heads, launch)
+    return _fitting(op, tokens.heads, launch)
 
 
 def _ordered(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores) -> Launch:
     """One launch for all rows, whose tiles of keys begin at the same positions for each: see ``prefill``."""
-    if scores.window and op.tokens_per_block != WIDEST_TILE:
+    begins_at_tiles = scores.window == 0 or (scores.chunked and scores.window % WIDEST_TILE == 0)
+    if not begins_at_tiles and op.tokens_per_block != WIDEST_TILE:
         op.refuse(
             f"deterministic is given, and attention has a window of {scores.window} tokens in cache blocks of "
             f"{op.tokens_per_block}, at which tiles of keys then begin: build with --tokens_per_block {WIDEST_TILE}"

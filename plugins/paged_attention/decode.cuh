@@ -1,8 +1,4 @@
-// Paged grouped-query attention of one new token per sequence.
-//
-// Where TL_QKV is 1, it reads rows of a QKV product: a pair's team makes the queries in shared memory, and the team
-// that attends to the new token makes its key and value, too, and stores them in the cache (pair_heads.cuh). Else
-// queries are made and the new key and value are in the cache.
+// Paged grouped-query attention of one new token per sequence, whose key and value are in the cache already.
 //
 // Bytes: the keys and values, once: sum of lengths * 2 * kv_heads * head_dim * 2. FLOPs: 4 * heads * head_dim per
 // cached token, a few per byte. Floor: bytes / bandwidth (Llama-3.1-8B, 64 sequences of 2048: 537 MB, 120 us at 4.47
@@ -14,36 +10,28 @@
 // results meet in shared memory. A pair that several blocks share goes through `partials`; the last block to arrive
 // combines them in block order, so that results do not depend on timing.
 //
-// Lengths, block tables, slots, angles and the cache but for tokens of the step are read before the previous kernel has
+// Lengths, block tables, slots and the cache but for tokens of the step are read before the previous kernel has
 // finished, so they must have been written before it began (see allow_next_kernel).
 //
 // Launch: 32 * TL_WARPS threads, any grid of at most one wave and of TL_MAX_GRID blocks, `shared_bytes` of dynamic
 // shared memory: kOtherBytes and at least two stages a warp. `partials` holds 2 * grid * group * (head_dim + 2) floats,
 // `arrivals` num_seqs * kv_heads zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM,
-// TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SOFTCAP and TL_SINKS (0 or 1),
-// TL_CACHE_TYPE (see cache.cuh), TL_FIRST_POSITION (see seen_keys.cuh), TL_Y_FP16 and TL_Y_TYPE (see output.cuh),
-// TL_QKV (0 or 1; 1: and those of turned_heads.cuh), TL_NEW_TOKENS (at most so many sequences of the step are tokens of
-// one and the same, each behind those before it; 1 where TL_QKV is 1).
+// TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SINKS (0 or 1), TL_NEW_TOKENS
+// (at most so many sequences of the step are tokens of one and the same, each behind those before it), and those of
+// cache.cuh, score_scale.cuh, seen_keys.cuh and output.cuh.
+#include "paged_attention/decode_loader.cuh"
 #include "paged_attention/output.cuh"
-#include "paged_attention/seen_keys.cuh"
-#if TL_QKV
-#include "paged_attention/pair_heads.cuh"
-#else
-#include "paged_attention/pair_queries.cuh"
-#endif
 
 namespace tl {
 
 constexpr int kPartialFloats = kGroup * (kDim + 2), kOctets = kGroup > 8 ? 2 : 1;
 using State = TileState<kDim, kOctets>;
 
-// Shared memory: split table | for each warp its result: group rows of dim sums, then maxima, then sums; a team has its
-// pair's heads there before; later the factors of combine(), if all blocks share a pair | a flag a team | a barrier a
-// stage | stages
+// Shared memory: split table | each warp's result: group rows of dim sums, then maxima, then sums; later the factors of
+// combine(), if all blocks share a pair | a flag a team | a barrier a stage | stages
 constexpr int kMaxStages = 8;
 constexpr u32 kTableBytes = (sizeof(Table) + 15) / 16 * 16;
-constexpr u32 kWarpBytes = (max_of(kPartialFloats * 4, PairHeads::kBytes) + 15) / 16 * 16;
-constexpr u32 kResultBytes = (max_of(TL_WARPS * kWarpBytes, TL_MAX_GRID * kGroup * 4) + 15) / 16 * 16;
+constexpr u32 kResultBytes = (max_of(TL_WARPS * kPartialFloats, TL_MAX_GRID* kGroup) * 4 + 7) / 8 * 8;
 constexpr u32 kResultOffset = kTableBytes, kFlagOffset = kResultOffset + kResultBytes;
 constexpr u32 kBarrierOffset = kFlagOffset + 16;
 constexpr u32 kOtherBytes = (kBarrierOffset + TL_WARPS * kMaxStages * 8 + 127) / 128 * 128;
@@ -190,18 +178,25 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
   Cursor<Table> cursor = share.cursor;
   Loader loader{a, cursor, ring, share.units, team.warp, lane, table.chunk_tokens()};
   loader.fetch_blocks();
-  char* own = memory + kResultOffset + team.index * team.warps * kWarpBytes;
-  PairHeads pair(a, team, cursor, own, lane);
+  PairLoader pairs(a, team, cursor, lane);
   int ahead = 0;
   for (; ahead < stages && loader.left > 0 && !loader.is_being_stored(); ++ahead) loader.issue();
   wait_for_previous_kernel();
   allow_next_kernel();
   State state;
   state.reset();
-  pair.load(cursor, share.units, state);
+  ScoreScale scale;     // of the pair's query
+  int last_unseen = 0;  // the key before the first one that it sees
+  const auto load_pair = [&](int left) {
+    const int position = cursor.length - 1;
+    scale = a.scale.at(position);
+    last_unseen = first_seen(position, a.window) - 1;
+    pairs.load(cursor, left);
+    state.load_query(a.query + static_cast<u64>(cursor.pair) * kGroup * kDim, kGroup, lane);
+  };
+  load_pair(share.units);
   for (; ahead < stages; ++ahead) loader.issue();
-  pair.begin(state);
-  float* results = reinterpret_cast<float*>(own);
+  float* results = reinterpret_cast<float*>(memory + kResultOffset) + team.index * team.warps * kPartialFloats;
   u32* flag = reinterpret_cast<u32*>(memory + kFlagOffset);
   const bool alone = table.whole && team.warps == 1;
   bool begins = cursor.chunk == 0;  // is this pair's first chunk this block's?
@@ -210,33 +205,31 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     const int last = cursor.length - 1 - token;
     if (last >= 0) {
       barrier_wait(ring.full(), ring.parity);
-      if (last < kTileTokens) pair.added.store_in_stage(memory + (ring.keys() - shared), last, lane);
-      state.add(ring.keys(), ring.values(), last_unseen(last, a.window, token), last, a.scale, lane);
+      if (last < kTileTokens) pairs.added.store_in_stage(memory + (ring.keys() - shared), last, lane);
+      state.add(ring.keys(), ring.values(), last_unseen - token, last, scale, lane);
       ring.advance();
       __syncwarp();  // the stage may be overwritten
     }
     loader.issue();
-    const int number = cursor.pair;
+    const int pair = cursor.pair;
     const bool ends = cursor.chunk + 1 == cursor.end_chunk || left == 1;
     if constexpr (TL_SINKS) {  // one warp's matter
       if (ends && begins && team.warp == 0) {
-        state.add_sinks(a.sinks + cursor.head() * kGroup, kGroup, a.scale, lane);
+        state.add_sinks(a.sinks + cursor.head() * kGroup, kGroup, scale, lane);
       }
     }
     cursor.next();
     if (!ends) continue;
     begins = true;
-    if (left > 1) pair.load(cursor, left - 1, state);  // on its way while this pair ends
+    if (left > 1) load_pair(left - 1);  // on its way while this pair ends
     if (alone) {
-      store(state, Output{a.output, a.y_factor}, static_cast<u64>(number) * kGroup * kDim, a.value_scale, lane);
+      store(state, Output{a.output, a.y_factor}, static_cast<u64>(pair) * kGroup * kDim, a.value_scale, lane);
     } else {
-      if constexpr (TL_QKV) team.sync();  // all warps have read the heads
       put_result(state, results + team.warp * kPartialFloats, lane);
       team.sync();
-      finish(a, team, number, share.workers_of(table, number), results, flag);
+      finish(a, team, pair, share.workers_of(table, pair), results, flag);
       team.sync();
     }
     state.reset();
-    if (left > 1) pair.begin(state);
   }
 }

@@ -12,7 +12,6 @@ namespace tl {
 
 constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS;
 static_assert(kDim % 16 == 0 && kGroup <= 16);
-static_assert(TL_QKV == 0 || TL_NEW_TOKENS == 1, "what one row stores here, no other row of the launch may read");
 
 constexpr int kWarpShift = TL_WARPS == 1 ? 0 : TL_WARPS == 2 ? 1 : 2;
 static_assert(TL_WARPS == 1 << kWarpShift, "1, 2 or 4 warps");
@@ -22,23 +21,16 @@ using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kTileTokens>;
 constexpr u32 kStageBytes = 2 * Copy::kBytes;
 
 struct DecodeArguments {
-  void* output;     // see output.cuh
-  const u16* rows;  // [seqs, heads, dim] queries; where TL_QKV is 1, [seqs, heads + 2 * kv_heads, dim] of the product
-  void* key_cache;  // see cache.cuh
-  void* value_cache;
+  void* output;  // see output.cuh
+  const u16* query;
+  const void* key_cache;  // see cache.cuh
+  const void* value_cache;
   const int* past_lens;
   const int* block_tables;  // [seqs, max_blocks]
   float* partials;
   u32* arrivals;
   const float* sinks;  // [heads], where TL_SINKS is 1
   const int* slots;    // [seqs]: block * page + offset of the new token
-#if TL_QKV
-  const float* cos;  // [seqs, rotary_dim / 2]
-  const float* sin;
-  const float* query_norm;
-  const float* key_norm;
-  float epsilon, key_factor, value_factor;
-#endif
   float y_factor;
   int num_seqs, max_blocks, shared_bytes, window;
   float value_scale;
@@ -132,61 +124,52 @@ struct NewToken {
   static constexpr int kPieces = kDim / Layout::kPiece, kOfLane = ceil_div(2 * kPieces, 32);
   uint4 pieces[kOfLane] = {};
 
-  // use(i, is_value, p): of the lane's piece i, which is piece p of the key or the value.
-  template <class Use>
-  __device__ __forceinline__ static void each(int lane, const Use& use) {
+  // use(piece, is_value, p): the lane's piece that is piece p of the key or the value.
+  template <class Pieces, class Use>
+  __device__ __forceinline__ static void each(Pieces& pieces, int lane, const Use& use) {
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
       const int at = lane + i * 32;
-      if (at < 2 * kPieces) use(i, at >= kPieces, at % kPieces);
+      if (at < 2 * kPieces) use(pieces[i], at >= kPieces, at % kPieces);
     }
   }
-  // The address of a piece of a row, where rows lie as in the cache from `rows` on.
-  __device__ __forceinline__ static uint4* address(void* rows, u64 row, int piece) {
-    return reinterpret_cast<uint4*>(static_cast<char*>(rows) + Layout::element(row, piece) * kCacheItemBytes);
-  }
-  __device__ __forceinline__ void load(void* keys, void* values, u64 row, int lane) {
-    each(lane, [&](int i, bool is_value, int p) { pieces[i] = *address(is_value ? values : keys, row, p); });
-  }
-  __device__ __forceinline__ void store(void* keys, void* values, u64 row, int lane) const {
-    each(lane, [&](int i, bool is_value, int p) { *address(is_value ? values : keys, row, p) = pieces[i]; });
-  }
-  // The key and the value side by side.
-  __device__ __forceinline__ void load(const uint4* both, int lane) {
-    each(lane, [&](int i, bool is_value, int p) { pieces[i] = both[is_value * kPieces + p]; });
+  // From a row of the cache.
+  __device__ __forceinline__ void load(const void* keys, const void* values, u64 row, int lane) {
+    each(pieces, lane, [&](uint4& piece, bool is_value, int p) {
+      const char* from = static_cast<const char*>(is_value ? values : keys);
+      piece = *reinterpret_cast<const uint4*>(from + Layout::element(row, p) * kCacheItemBytes);
+    });
   }
   // Into a stage whose copies have landed; the next ones into it come behind these stores.
   __device__ __forceinline__ void store_in_stage(char* stage, int token, int lane) const {
-    store(stage, stage + Copy::kBytes, token, lane);
+    each(pieces, lane, [&](const uint4& piece, bool is_value, int p) {
+      char* to = stage + is_value * Copy::kBytes;
+      *reinterpret_cast<uint4*>(to + Layout::element(token, p) * kCacheItemBytes) = piece;
+    });
     fence_async_copies();
     __syncwarp();
   }
 };
 
-// A pair of a sequence and a KV head as its team comes to it: does this warp attend to the new token, and where in the
-// cache is that? Slots are on their way one pair ahead.
-struct Pair {
+// What a warp loads by itself when its team comes to a pair of a sequence and a KV head: the new token, if it is the
+// warp's to attend to it. Slots are on their way one pair ahead.
+struct PairLoader {
   const DecodeArguments& a;
   const Team& team;
-  const int lane;
-  int seq, head = 0;
-  bool adds = false, is_mine = false;  // whether the team attends to the new token, and this warp
-  int slot = 0, next_slot;
-  NewToken added;  // where is_mine
+  int lane, next_slot;
+  NewToken added;
 
-  __device__ __forceinline__ Pair(const DecodeArguments& arguments, const Team& of, const Cursor<Table>& first,
-                                  int of_lane)
-      : a(arguments), team(of), lane(of_lane), seq(first.seq()), next_slot(a.slots[seq]) {}
-  // `left`: chunks that are left to the team.
-  __device__ __forceinline__ void enter(const Cursor<Table>& cursor, int left) {
-    seq = cursor.seq();
-    head = cursor.head();
-    slot = next_slot;
+  __device__ __forceinline__ PairLoader(const DecodeArguments& arguments, const Team& of, const Cursor<Table>& first,
+                                        int of_lane)
+      : a(arguments), team(of), lane(of_lane), next_slot(a.slots[first.seq()]) {}
+  // Behind the previous kernel; `left`: chunks that are left to the team.
+  __device__ __forceinline__ void load(const Cursor<Table>& cursor, int left) {
+    const int slot = next_slot, last = cursor.length - 1 - cursor.first_token;
     next_slot = a.slots[min_of(cursor.pair + cursor.stride, a.num_seqs * TL_KV_HEADS - 1) / TL_KV_HEADS];
-    adds = cursor.end_chunk - cursor.chunk <= left;
-    is_mine = adds && ((cursor.length - 1 - cursor.first_token) / kTileTokens & team.warps - 1) == team.warp;
+    const bool reaches_it = cursor.end_chunk - cursor.chunk <= left;
+    if (!reaches_it || (last / kTileTokens & team.warps - 1) != team.warp) return;
+    added.load(a.key_cache, a.value_cache, cache_row<TL_PAGE, TL_KV_HEADS>(slot, cursor.head()), lane);
   }
-  __device__ __forceinline__ u64 row() const { return cache_row<TL_PAGE, TL_KV_HEADS>(slot, head); }
 };
 
 }  // namespace tl

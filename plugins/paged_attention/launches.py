@@ -112,9 +112,10 @@ class Heads:
 class Scores:
     """The steps from products of queries and keys to scores: ``scale``, the soft cap, the mask of ``window`` tokens.
 
-    A ``softcap`` of 0 means none, and so does a ``window`` of 0. ``scale`` includes that of stored keys;
-    ``value_scale`` is that of stored values. Positions before ``first_position`` are masked, too. ``sinks`` [heads]
-    are scores of one more key, whose value is zero.
+    A ``softcap`` of 0 means none, and so does a ``window`` of 0; one that is ``chunked`` does not move with the query.
+    ``scale`` includes that of stored keys; ``value_scale`` is that of stored values. Positions before
+    ``first_position`` are masked, too. ``sinks`` [heads] are scores of one more key, whose value is zero. Unless
+    ``floor_scale`` is 0, late queries are multiplied as ``schema.toml`` says.
     """
 
     scale: float
@@ -123,16 +124,21 @@ class Scores:
     value_scale: float = 1.0
     first_position: int = 0
     sinks: Buffer | None = None
+    chunked: bool = False
+    floor_scale: int = 0
+    attn_scale: float = 0.0
 
     def defines(self) -> dict[str, int]:
         """Macros of the kernels that compute scores."""
         flags = {"TL_SOFTCAP": int(self.softcap > 0), "TL_SINKS": int(self.sinks is not None)}
+        flags |= {"TL_CHUNKED": int(self.chunked), "TL_TEMPERATURE": int(self.floor_scale > 0)}
         return {**flags, "TL_FIRST_POSITION": self.first_position}
 
     def arguments(self) -> tuple[float, ...]:
         """Arguments of those kernels, in order: the window, the scale of values, and the fields of ``ScoreScale``."""
         cap = (-2 / self.softcap, 2 * self.softcap * log2(e)) if self.softcap > 0 else ()
-        return self.window, self.value_scale, self.scale * log2(e), *cap
+        temperature = (self.floor_scale, self.attn_scale) if self.floor_scale > 0 else ()
+        return self.window, self.value_scale, self.scale * log2(e), *cap, *temperature
 
     def problems(self) -> list[str]:
         """A sentence for each property that the kernels do not support."""

@@ -22,19 +22,6 @@ class HeadNorm:
     epsilon: float
 
 
-@dataclass(frozen=True)
-class Unturned:
-    """Rows of a QKV product, [num_tokens, features], whose heads no kernel has normalised and turned yet."""
-
-    qkv: Buffer
-    norm: HeadNorm | None = None
-
-    @property
-    def norms(self) -> tuple[Buffer | None, Buffer | None, float]:
-        """Arguments of kernels: the weights of queries and keys, and epsilon."""
-        return (None, None, 0.0) if self.norm is None else (self.norm.query, self.norm.key, self.norm.epsilon)
-
-
 def rotates_in_products(rotary_dim: int) -> bool:
     """Whether each thread of a product's epilogue can have both elements of the pairs that RoPE turns.
 
@@ -88,18 +75,17 @@ class NewTokens:
         numbers = (how.x_scale, rows, *self.cache.factors)
         return launch(specialised, how.grid(weight), *how.maps(x, weight), *self._targets, *operands, *numbers)
 
-    def computed(self, rows: Unturned, stored: Buffer | None = None, *, decoding: bool = True) -> Launch:
-        """From rows of any number: optional head norms, RoPE and the cache write.
+    def computed(self, qkv: Operand, norm: HeadNorm | None = None, stored: Buffer | None = None) -> Launch:
+        """From rows ``qkv`` of any number: optional head norms, RoPE and the cache write.
 
-        Keys and values go to ``stored``, too, if that is given. Without ``decoding`` only of the sequences behind the
-        decode rows.
+        Keys and values go to ``stored``, too, if that is given.
         """
-        defines = self.heads.rope_defines() | {"TL_WARPS": _ROPE_WARPS, "TL_NORM": int(rows.norm is not None)}
+        defines = self.heads.rope_defines() | {"TL_WARPS": _ROPE_WARPS, "TL_NORM": int(norm is not None)}
         defines["TL_STORED"] = int(stored is not None)
         specialised = kernel("paged_attention/rope_cache.cuh", "rope_cache", 32 * _ROPE_WARPS, 0, defines)
-        first, tokens = (0, "num_tokens") if decoding else (symbol("num_decode_seqs"), "num_prefill_tokens")
-        arguments = (rows.qkv, *self.tables, self.cache.token_slots, *rows.norms[:2], first, rows.norms[2])
-        return launch(specialised, (symbol(tokens),), *self._targets, stored, *arguments, *self.cache.factors)
+        norms = (None, None, 0.0) if norm is None else (norm.query, norm.key, norm.epsilon)
+        arguments = (qkv, *self.tables, self.cache.token_slots, *norms, *self.cache.factors)
+        return launch(specialised, (symbol("num_tokens"),), *self._targets, stored, *arguments)
 
     @property
     def _targets(self) -> tuple[Buffer, ...]:

@@ -11,8 +11,7 @@
 // Launch: 128 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), grid
 // (kv_heads, row blocks), where row blocks >= sum over sequences of ceil(new tokens / kTokens); blocks past that leave.
 // Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16, 32 or a multiple of 64), TL_SHARED_BYTES
-// (which decides the step), TL_SOFTCAP and TL_SINKS (0 or 1), TL_FIRST_POSITION (see seen_keys.cuh), TL_Y_FP16 and
-// TL_Y_TYPE (see output.cuh).
+// (which decides the step), TL_SINKS (0 or 1), and those of score_scale.cuh, seen_keys.cuh and output.cuh.
 #include "cuda/attending_warp.cuh"
 #include "paged_attention/cache.cuh"
 #include "paged_attention/prefill_rows.cuh"
@@ -93,13 +92,15 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
   copy_commit();
   fetcher.fetch_ids(first_key + kStep);
 
-  // The keys that each of this lane's rows sees: low < key <= high.
+  // The keys that each of this lane's rows sees, low < key <= high, and its temperature.
   int low[kTiles][2], high[kTiles][2];
+  float temperatures[kTiles][2];
 #pragma unroll
   for (int i = 0; i < kTiles * 2; ++i) {
     const int r = (warp * kTiles + i / 2) * 16 + i % 2 * 8 + lane / 4;
-    high[i / 2][i % 2] = mine.position + min_of(r / kGroup, mine.count - 1);
-    low[i / 2][i % 2] = last_unseen(high[i / 2][i % 2], a.window, 0);
+    high[i / 2][i % 2] = mine.position_of(r);
+    low[i / 2][i % 2] = first_seen(high[i / 2][i % 2], a.window) - 1;
+    temperatures[i / 2][i % 2] = a.scale.temperature(high[i / 2][i % 2]);
   }
   AttendingWarp<kDim, kTiles, kStep> state;
   int stage = 0;
@@ -119,6 +120,7 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
     }
     const bool masked = mine.hides<kStep>(key, a.window);
     const auto adjust = [&](int t, float (&scores)[kStep / 8][4]) {
+      a.scale.tune(scores, temperatures[t]);
       a.scale.cap(scores);
       if (!masked) return;
       mask_scores_above(scores, seen_to[t], lane);

@@ -48,18 +48,20 @@ struct Rows {
     return Rows();
   }
   __device__ __forceinline__ int keys() const { return position + count; }  // up to the last query's own
-  // The first key that any row sees, rounded down to a multiple of kStep or of a cache block: in the blocks before it
-  // may lie anything, NaN too.
+  // Of row r; rows past the last token have its position.
+  __device__ __forceinline__ int position_of(int r) const {
+    return position + min_of(r / (TL_HEADS / TL_KV_HEADS), count - 1);
+  }
+  // Where the first row's window starts, rounded down to a multiple of kStep or of a cache block.
   template <int kStep>
   __device__ __forceinline__ int first_key(int window) const {
     constexpr int kMultiple = min_of(kStep, TL_PAGE);
-    return window > 0 ? max_of(0, position - window + 1) / kMultiple * kMultiple : 0;
+    return window_start(position, window) / kMultiple * kMultiple;
   }
   // Whether some row does not see some of the keys key .. key + kStep - 1.
   template <int kStep>
   __device__ __forceinline__ bool hides(int key, int window) const {
-    return key + kStep - 1 > position || (kFirstPosition > 0 && key < kFirstPosition) ||
-           (window > 0 && key <= position + count - 1 - window);
+    return key + kStep - 1 > position || key < first_seen(position + count - 1, window);
   }
 };
 

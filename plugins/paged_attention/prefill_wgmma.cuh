@@ -15,8 +15,8 @@
 // Launch: 384 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), a
 // one-dimensional grid; one block an SM is best. `taken` is a zero, which the kernel leaves zero. Macros: TL_HEADS,
 // TL_KV_HEADS, TL_HEAD_DIM (64, 80, 96, 128, 256), TL_PAGE (a multiple of 16 that divides kStep or is a multiple of
-// it), TL_SHARED_BYTES, TL_SOFTCAP and TL_SINKS (0 or 1), TL_CACHE_TYPE (see cache.cuh; three warps widen the bytes
-// that the producer brings), TL_FIRST_POSITION (see seen_keys.cuh), TL_Y_FP16 and TL_Y_TYPE (see output.cuh).
+// it), TL_SHARED_BYTES, TL_SINKS (0 or 1), TL_CACHE_TYPE (see cache.cuh; three warps widen the bytes that the producer
+// brings), and those of score_scale.cuh, seen_keys.cuh and output.cuh.
 #include "cuda/softmax.cuh"
 #include "paged_attention/prefill_producer.cuh"
 #include "paged_attention/prefill_widen.cuh"
@@ -49,6 +49,7 @@ struct Consumer {
   float output[kDim / 8][4];
   u32 weights[kStep / 16][4];
   float correction[2];
+  float temperatures[2];  // of this lane's rows of the item that is weighed
   RowState rows;
 
   // The warpgroups' turns in issuing products: named barriers 2 and 3, of both.
@@ -128,13 +129,21 @@ struct Consumer {
     wgmma_commit();
   }
 
+  // The number in the item of the first or second of this lane's rows.
+  __device__ __forceinline__ int row_of(int half) const {
+    return consumer * 64 + threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
+  }
+  __device__ __forceinline__ void begin_rows(const Rows<kTokens>& mine) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) temperatures[half] = a.scale.temperature(mine.position_of(row_of(half)));
+  }
   __device__ __forceinline__ void mask(const Rows<kTokens>& mine, int key) {
     int low[2], high[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int r = consumer * 64 + threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
-      high[half] = mine.position + min_of(r / kGroup, mine.count - 1) - key;
-      low[half] = last_unseen(high[half], a.window, key);
+      const int position = mine.position_of(row_of(half));
+      high[half] = position - key;
+      low[half] = first_seen(position, a.window) - 1 - key;
     }
     mask_scores_above(scores, high, lane);
     if (low[1] >= 0) mask_scores_up_to(scores, low, lane);
@@ -146,6 +155,7 @@ struct Consumer {
     wgmma_wait<kPending>();
     pin(scores);
     release<kKeys>(t);
+    a.scale.tune(scores, temperatures);
     a.scale.cap(scores);
     if (item.rows.hides<kStep>(key, a.window)) mask(item.rows, key);
     rows.weigh(scores, correction, a.scale.factor());
@@ -161,8 +171,7 @@ struct Consumer {
     if constexpr (TL_SINKS) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int r = consumer * 64 + threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
-        rows.add_sink(half, a.scale.exponent_of(a.sinks[item.head * kGroup + r % kGroup]), lane);
+        rows.add_sink(half, a.scale.exponent_of(a.sinks[item.head * kGroup + row_of(half) % kGroup]), lane);
       }
     }
   }
@@ -189,6 +198,7 @@ struct Consumer {
     issue_scores(0, 0);
     pass_turn();
     clear_output();
+    begin_rows(now.rows);
     weigh<0>(now, 0, now.first_key);
     if (now.tiles == 1) end_scores(0);
     pack_weights(scores, weights);
@@ -206,6 +216,7 @@ struct Consumer {
         if (left == 0) break;
         end_query(++n);
         rows.restart(sums);
+        begin_rows(now.rows);
       }
       n = uniform(n);
       tile = uniform(tile + 1);
@@ -236,10 +247,10 @@ struct Consumer {
     const bool odd = lane % 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int r = consumer * 64 + threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4, token = r / kGroup;
+      const int r = row_of(half), token = r / kGroup;
       const float inverse = a.value_scale / quad_sum(sums[half]);
-      const u64 row = static_cast<u64>(ended.rows.first + token) * TL_HEADS + ended.head * kGroup + r % kGroup;
-      const u64 to = row * kDim + odd * 8 + lane % 4 / 2 * 4;
+      const u64 place = static_cast<u64>(ended.rows.first + token) * TL_HEADS + ended.head * kGroup + r % kGroup;
+      const u64 to = place * kDim + odd * 8 + lane % 4 / 2 * 4;
 #pragma unroll
       for (int d = 0; d < kDim / 8; d += 2) {
         const u32 first = pack_y(output[d][half * 2] * inverse, output[d][half * 2 + 1] * inverse);

@@ -1,49 +1,115 @@
 // From the result of a QKV product of any number of tokens: optional RMS norm of each query and key head, RoPE
 // as in heads.cuh, queries packed for attention, keys and values into their slots of the paged cache. (Where it can be
-// done in the product's epilogue, qkv.cuh and qkv_tiled.cuh do it; for tokens that decode, decode.cuh does.)
+// done in the product's epilogue, qkv.cuh and qkv_tiled.cuh do it.)
 //
 // Bytes: 4 * qkv_features a token. FLOPs: a few a byte. Floor: bytes / bandwidth (2048 tokens of 6144 features: 50 MB,
 // 11.8 us at the 4.26 TB/s of a copy). A warp does a head of a token; a lane holds both of a pair.
-// Launch: grid = tokens, of which the first is `first_token` of the step; 32 * TL_WARPS threads. Macros: those of
-// turned_heads.cuh, TL_WARPS, TL_STORED (1: keys, then values, go to `stored`, too, as rows of 16 bits).
-#include "paged_attention/turned_heads.cuh"
+// Launch: grid = tokens, 32 * TL_WARPS threads. Macros: those of heads.cuh, TL_WARPS, TL_NORM, TL_STORED (1: keys,
+// then values, go to `stored`, too, as rows of 16 bits).
+#include "paged_attention/heads.cuh"
 
 namespace tl {
 
-constexpr int kAllHeads = TL_HEADS + 2 * TL_KV_HEADS;
+constexpr int kQuads = TL_HEAD_DIM / 4, kTurned = TL_ROTARY_DIM / 4;  // of a head, and those that are rotated
+constexpr int kAllHeads = TL_HEADS + 2 * TL_KV_HEADS, kPairs = ceil_div(kQuads, 32);
 constexpr int kBatch = min_of(ceil_div(kAllHeads, TL_WARPS), 6);  // heads that a warp has under way
+static_assert(TL_HEAD_DIM % 4 == 0);
+
+// Two neighbouring elements of a head, and the two they are rotated with; or four neighbours that are not rotated.
+struct Quad {
+  float2 low, high;
+};
+
+// Where a quad lies in a head, in words of two elements.
+__device__ __forceinline__ int low_word(int quad) { return quad < kTurned ? quad : 2 * quad; }
+__device__ __forceinline__ int high_word(int quad) { return quad < kTurned ? quad + kTurned : 2 * quad + 1; }
+
+__device__ __forceinline__ void normalise(Quad (&quads)[kPairs], const float* weight, float epsilon, int lane) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    sum += quads[i].low.x * quads[i].low.x + quads[i].low.y * quads[i].low.y;
+    sum += quads[i].high.x * quads[i].high.x + quads[i].high.y * quads[i].high.y;
+  }
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  const float inverse = rsqrtf(sum / TL_HEAD_DIM + epsilon);
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const int quad = lane + i * 32;
+    if (quad >= kQuads) break;
+    const int low = low_word(quad) * 2, high = high_word(quad) * 2;
+    quads[i].low.x *= inverse * weight[low];
+    quads[i].low.y *= inverse * weight[low + 1];
+    quads[i].high.x *= inverse * weight[high];
+    quads[i].high.y *= inverse * weight[high + 1];
+  }
+}
+
+__device__ __forceinline__ void load(Quad (&quads)[kPairs], const u16* from, int lane) {
+  const u32* words = reinterpret_cast<const u32*>(from);
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const int quad = lane + i * 32;
+    if (quad < kQuads) quads[i] = {unpack2(words[low_word(quad)]), unpack2(words[high_word(quad)])};
+  }
+}
+
+// put(d, two): elements d and d + 1 of the head.
+template <class Put>
+__device__ __forceinline__ void store(const Quad (&quads)[kPairs], const Put& put, const float2 (&c)[kPairs],
+                                      const float2 (&s)[kPairs], bool rotate, int lane) {
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const int quad = lane + i * 32;
+    if (quad >= kQuads) break;
+    float2 a = quads[i].low, b = quads[i].high;
+    if (rotate && quad < kTurned) {
+      const Turned x(a.x, b.x, c[i].x, s[i].x), y(a.y, b.y, c[i].y, s[i].y);
+      a = make_float2(x.low, y.low);
+      b = make_float2(x.high, y.high);
+    }
+    put(low_word(quad) * 2, a);
+    put(high_word(quad) * 2, b);
+  }
+}
 
 }  // namespace tl
 
 extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     rope_cache(tl::u16* q, void* key_cache, void* value_cache, tl::u16* stored, const tl::u16* qkv, const float* cos,
-               const float* sin, const int* slots, const float* query_norm, const float* key_norm, int first_token,
-               float epsilon, float key_factor, float value_factor) {
+               const float* sin, const int* slots, const float* query_norm, const float* key_norm, float epsilon,
+               float key_factor, float value_factor) {
   using namespace tl;
   wait_for_previous_kernel();
   allow_next_kernel();
-  const int token = first_token + blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, slot = slots[token];
-  HeadAngles angles;
-  angles.load(cos, sin, token, lane);
+  const int token = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, slot = slots[token];
+  float2 c[kPairs], s[kPairs];
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const int quad = lane + i * 32;
+    if (quad >= kTurned) break;
+    c[i] = reinterpret_cast<const float2*>(cos + token * (TL_ROTARY_DIM / 2))[quad];
+    s[i] = reinterpret_cast<const float2*>(sin + token * (TL_ROTARY_DIM / 2))[quad];
+  }
 #pragma unroll 1
   for (int first = warp; first < kAllHeads; first += kBatch * TL_WARPS) {
-    HeadWords words[kBatch];
+    Quad quads[kBatch][kPairs] = {};
 #pragma unroll
     for (int n = 0; n < kBatch; ++n) {
       const int head = first + n * TL_WARPS;
-      if (head < kAllHeads) words[n].load(qkv + (static_cast<u64>(token) * kAllHeads + head) * TL_HEAD_DIM, lane);
+      if (head < kAllHeads) load(quads[n], qkv + (static_cast<u64>(token) * kAllHeads + head) * TL_HEAD_DIM, lane);
     }
 #pragma unroll
     for (int n = 0; n < kBatch; ++n) {
       const int head = first + n * TL_WARPS;
       if (head >= kAllHeads) break;
       const bool is_query = head < TL_HEADS, is_value = head >= TL_HEADS + TL_KV_HEADS;
-      HeadNorm norm;
-      if (TL_NORM && !is_value) norm.load(is_query ? query_norm : key_norm, lane);
-      const TurnedHead turned(words[n], is_value, norm, epsilon, angles, lane);
+      if (TL_NORM && !is_value) normalise(quads[n], is_query ? query_norm : key_norm, epsilon, lane);
       if (is_query) {
         u32* target = reinterpret_cast<u32*>(q + (static_cast<u64>(token) * TL_HEADS + head) * TL_HEAD_DIM);
-        turned.store([&](int d, float2 two) { target[d / 2] = pack_query(two.x, two.y); }, lane);
+        const auto put = [&](int d, float2 two) { target[d / 2] = pack_query(two.x, two.y); };
+        store(quads[n], put, c, s, true, lane);
       } else {
         const int kv_head = (head - TL_HEADS) % TL_KV_HEADS;
         const u64 row = cache_row<TL_PAGE, TL_KV_HEADS>(slot, kv_head);
@@ -54,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
           put_pair_in_cache(cache, CacheLayout<TL_HEAD_DIM>::place(row, d), two, factor);
           if (TL_STORED) reinterpret_cast<u32*>(stored + shown * TL_HEAD_DIM)[d / 2] = pack2(two.x, two.y);
         };
-        turned.store(put, lane);
+        store(quads[n], put, c, s, !is_value, lane);
       }
     }
   }

@@ -1,4 +1,5 @@
-// From products of queries and keys to exponents of two: the scale, and a soft cap where TL_SOFTCAP is 1.
+// From products of queries and keys to exponents of two: the scale, a temperature of late queries where TL_TEMPERATURE
+// is 1 (arXiv 2501.19399), and a soft cap where TL_SOFTCAP is 1.
 //
 // A cap makes cap * tanh(s / cap) of a score s. As tanh(y) = 2 / (1 + e^-2y) - 1, and a softmax does not see what all
 // of its scores have in common, 2 * cap / (1 + e^(-2 s / cap)) does as well. ex2.approx is right to 2^-22 and
@@ -17,7 +18,33 @@ struct ScoreScale {
 #if TL_SOFTCAP
   float rate, height;  // -2 / cap and 2 * cap * log2(e)
 #endif
+#if TL_TEMPERATURE
+  int floor_scale;
+  float attn_scale;
+#endif
 
+  // What products of the query at `position` are multiplied with besides.
+  __device__ __forceinline__ float temperature(int position) const {
+#if TL_TEMPERATURE
+    return 1.0f + attn_scale * logf(1.0f + (position + 1) / floor_scale);
+#else
+    return 1.0f;
+#endif
+  }
+  // The scale of products of the query at `position`, so that nothing need be tuned.
+  __device__ __forceinline__ ScoreScale at(int position) const {
+    ScoreScale own = *this;
+    own.scale *= temperature(position);
+    return own;
+  }
+  // Multiplies products of two rows, as accumulators have them, with the rows' temperatures.
+  template <int kFragments>
+  __device__ __forceinline__ void tune(float (&products)[kFragments][4], const float (&temperatures)[2]) const {
+#if TL_TEMPERATURE
+#pragma unroll
+    for (int i = 0; i < kFragments * 4; ++i) products[i / 4][i % 4] *= temperatures[i % 4 / 2];
+#endif
+  }
   // Before masking: products into what factor() makes exponents of.
   template <int kFragments>
   __device__ __forceinline__ void cap(float (&scores)[kFragments][4]) const {

@@ -10,7 +10,7 @@
 // run, whatever the lengths, so that it may end one pair, do several, and begin another.
 #pragma once
 
-#include "cuda/types.cuh"
+#include "paged_attention/seen_keys.cuh"
 
 namespace tl {
 
@@ -27,10 +27,11 @@ struct SplitTable {
   __device__ __forceinline__ int teams() const { return 1 << team_shift; }
   __device__ __forceinline__ int chunk_tokens() const { return 1 << chunk_shift; }
   __device__ __forceinline__ int num_pairs() const { return num_seqs * kKvHeads; }
-  // Where a sequence's chunks start: at the first token within the window, or before it where a cache block or a
-  // warp's part of one starts. In the blocks before that may lie anything, NaN too.
+  // Where a sequence's chunks start: where its last token's window does, or before it where a cache block or a warp's
+  // part of one starts.
   __device__ __forceinline__ int first_token(int length) const {
-    return window > 0 && length > window ? (length - window) / min_of(kPage, 32) * min_of(kPage, 32) : 0;
+    constexpr int kMultiple = min_of(kPage, 32);
+    return window_start(length - 1, window) / kMultiple * kMultiple;
   }
   __device__ __forceinline__ int num_chunks(int length) const {
     return length - first_token(length) + chunk_tokens() - 1 >> chunk_shift;

@@ -46,10 +46,10 @@ struct RowOctet {
     maximum[0] = maximum[1] = kNoMaximum;
     sum[0] = sum[1] = 0.0f;
   }
-  // Row r of the queries is at `from + r * pitch`; rows past num_rows are zero.
-  __device__ __forceinline__ void load_query(const u16* from, int pitch, int num_rows, int lane) {
+  // Row r of the queries is at `from + r * kDim`; rows past num_rows are zero.
+  __device__ __forceinline__ void load_query(const u16* from, int num_rows, int lane) {
     if (lane / 4 >= num_rows) return;
-    const u32* words = reinterpret_cast<const u32*>(from + lane / 4 * pitch) + lane % 4 * (kByteCache ? 2 : 1);
+    const u32* words = reinterpret_cast<const u32*>(from + lane / 4 * kDim) + lane % 4 * (kByteCache ? 2 : 1);
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
       const int at = kByteCache ? k / 2 * 16 + k % 2 : k * 8, behind = kByteCache ? 8 : 4;
@@ -119,9 +119,9 @@ struct TileState {
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) rows[o].reset();
   }
-  __device__ __forceinline__ void load_query(const u16* from, int pitch, int num_rows, int lane) {
+  __device__ __forceinline__ void load_query(const u16* from, int num_rows, int lane) {
 #pragma unroll
-    for (int o = 0; o < kOctets; ++o) rows[o].load_query(from + o * 8 * pitch, pitch, num_rows - o * 8, lane);
+    for (int o = 0; o < kOctets; ++o) rows[o].load_query(from + o * 8 * kDim, num_rows - o * 8, lane);
   }
 
   __device__ __forceinline__ void add_sinks(const float* sinks, int num_rows, ScoreScale scale, int lane) {

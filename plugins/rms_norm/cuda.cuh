@@ -11,9 +11,9 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
     rms_norm(void* y, float* row_scales, tl::u16* sum, const tl::u16* x, const float* weight, const tl::u16* residual,
              float epsilon, float y_scale) {
   using namespace tl;
+  allow_next_kernel();
   const NormWeight weights(weight);
   wait_for_previous_kernel();
-  allow_next_kernel();
   const u64 row = static_cast<u64>(blockIdx.x) * kVectors;
   uint4 seen[kCount];  // packed, so that more blocks fit
   for_each_vector([&](int i, int vector) { seen[i] = reinterpret_cast<const uint4*>(x)[row + vector]; });

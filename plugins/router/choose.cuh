@@ -62,5 +62,6 @@ extern "C" __global__ void __launch_bounds__(TL_ROWS * 32)
   }
   if (lane > 0) return;
   list[0] = count;
-  tally.add_step(count, largest_of_runs(of_runs));
+  tally.add_read(count);
+  tally.add_step(largest_of_runs(of_runs));
 }

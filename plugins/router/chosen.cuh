@@ -11,6 +11,7 @@ constexpr int kOfLane = ceil_div(kExperts, 32);
 constexpr int kGroupExperts = kExperts / TL_GROUPS;
 static_assert(kTopK <= 32, "a lane has each of the chosen");
 static_assert(TL_GROUPS <= 32, "a lane has each of the groups");
+static_assert(TL_NUM_BEST <= kGroupExperts, "a group has as many experts as it is chosen by");
 
 // Numbers as integers of the same order, all of them greater than 0, which stands for none.
 __device__ __forceinline__ u32 rank_of(float x) {
@@ -40,15 +41,24 @@ struct Candidates {
   __device__ __forceinline__ static bool is_in(int group, int i, int lane) {
     return (i * 32 + lane) / kGroupExperts == group;
   }
-  // Takes the best out, of one group or of all (-1).
+  // Takes the best out, of one group or of all (-1), of which some are left.
   __device__ __forceinline__ Best take(int group, int lane) {
-    u32 best = 0;
-    int at = kExperts;
+    u32 best[kOfLane];
+    int at[kOfLane];
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
-      if (ranks[i] > best && (group < 0 || is_in(group, i, lane))) best = ranks[i], at = i * 32 + lane;
+      best[i] = group < 0 || is_in(group, i, lane) ? ranks[i] : 0;
+      at[i] = i * 32 + lane;
     }
-    const Best found(best, at);
+    // Pairs at a time, because each comparison waits for those before.
+#pragma unroll
+    for (int distance = 1; distance < kOfLane; distance *= 2) {
+#pragma unroll
+      for (int i = 0; i + distance < kOfLane; i += 2 * distance) {
+        if (best[i + distance] > best[i]) best[i] = best[i + distance], at[i] = at[i + distance];
+      }
+    }
+    const Best found(best[0], at[0]);
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
       if (i * 32 + lane == found.at) ranks[i] = 0;

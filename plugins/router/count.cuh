@@ -21,9 +21,12 @@ struct Tally {
 
   // `rows` rows have chosen an expert of the rank.
   __device__ __forceinline__ void add_choices(int expert, int rows) const { atomicAdd(counts + expert, rows); }
-  // Once for a step, in which that many experts of the rank were chosen.
-  __device__ __forceinline__ void add_step(int experts, int busiest) const {
+  // That many experts of the rank were chosen by some row of the step.
+  __device__ __forceinline__ void add_read(int experts) const {
     atomicAdd(counts + kLocalExperts + kExpertsRead, experts);
+  }
+  // Once for a step.
+  __device__ __forceinline__ void add_step(int busiest) const {
     atomicAdd(counts + kLocalExperts + kSteps, 1);
     atomicAdd(counts + kLocalExperts + kBusiestChoices, busiest);
   }

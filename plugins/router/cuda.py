@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..cuda.grouped import MAX_EXPERTS, MAX_TOP_K, ExpertChoice, choice_of
 from ..cuda.lowering import Lowering
-from ..launch import Argument, Buffer, Command, Extent, Launch, kernel, launch, symbol
+from ..launch import Argument, Buffer, Command, Extent, Kernel, Launch, kernel, launch, symbol
 from ..linear.cuda import stream
 
 # Value of TL_SCORING; router/scoring.cuh reads it.
@@ -19,8 +19,11 @@ _SCORINGS = {
     **{"sigmoid": 3, "normalized_sigmoid": 4, "sigmoid_of_chosen": 5},
 }
 _MAX_GROUPS = 32
-_SORT_THREADS = 256
-_SORT_ROWS = _SORT_THREADS // 32  # of a block
+_CHOOSING_THREADS = 256
+_CHOOSING_ROWS = _CHOOSING_THREADS // 32  # of a block
+_SORT_BLOCKS = 8  # kSortBlocks of router/expert_sort.cuh
+_LEAST_SORT_WARPS, _MOST_SORT_WARPS = 4, 16  # of a block
+_MOST_SORTED_ROWS = 512  # of a step whose rows a cluster both chooses for and sorts
 
 
 @dataclass(frozen=True)
@@ -69,14 +72,19 @@ class Scores:
         return {**added, **of_rank, "TL_SCORES": self.choice.scores, **self.choice.defines, **self.scoring.defines}
 
     @property
-    def arguments(self) -> tuple[Argument, ...]:
+    def chosen_by(self) -> tuple[Argument, ...]:
         """The last arguments of these kernels."""
-        chosen_by = (self.values, self.bias, self.correction, self.scoring.scale, self.ranks)
-        return self.tally, *chosen_by, *(self.padding or (None, 0)), self.rows
+        added = (self.bias, self.correction, self.scoring.scale)
+        return self.values, *added, self.ranks, *(self.padding or (None, 0)), self.rows
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The last arguments of those that count, too."""
+        return self.tally, *self.chosen_by
 
 
 def lower(op: Lowering) -> list[Command]:
-    """The product, and one launch for a few rows or for any number."""
+    """The product, and the choice."""
     choice, scoring = choice_of(op), _scoring(op)
     if choice.experts > MAX_EXPERTS or choice.top_k > MAX_TOP_K or scoring.num_groups > _MAX_GROUPS:
         op.refuse(
@@ -91,11 +99,10 @@ def lower(op: Lowering) -> list[Command]:
     padding = (op.rows("slots"), symbol("num_blocks", op.tokens_per_block)) if op.has("slots") else None
     scores = Scores(values, *of_choice, *added, ranks, padding)
     if op.has("chosen"):
-        listed = choose(ids, op.new("shares", "float32"), op.new("chosen", "int32"), scores)
+        listed = [choose(ids, op.new("shares", "float32"), op.new("chosen", "int32"), scores)]
     else:
-        within, first, groups = (op.new(name, "int32") for name in ("within", "first", "groups"))
-        listed = sort(ids, within, first, op.new("shares", "float32"), groups, op.state("counts"), scores)
-    return [*_product(op, values), listed]
+        listed = sort(ids, op.new("places", "int32"), op.new("shares", "float32"), op.new("groups", "int32"), scores)
+    return [*_product(op, values), *listed]
 
 
 def _scoring(op: Lowering) -> Scoring:
@@ -117,12 +124,33 @@ def choose(ids: Buffer, shares: Buffer, chosen: Buffer, scores: Scores) -> Launc
     return launch(specialised, (1,), ids, shares, chosen, *scores.arguments)
 
 
-def sort(
-    ids: Buffer, within: Buffer, first: Buffer, shares: Buffer, groups: Buffer, counts: Buffer, scores: Scores
-) -> Launch:
-    """The experts of each row, and the order of rows by expert."""
-    defines = {"TL_THREADS": _SORT_THREADS, "TL_GROUP_ROWS": scores.choice.group_rows(scores.max_rows)}
-    specialised = kernel("router/sort.cuh", "sort_by_expert", _SORT_THREADS, 0, defines | scores.defines)
-    terms = ((name, multiplier, divisor * _SORT_ROWS) for name, multiplier, divisor in scores.rows.terms)
-    blocks = Extent(0, tuple(terms))
-    return launch(specialised, (blocks,), ids, within, first, shares, groups, counts, *scores.arguments)
+def sort(ids: Buffer, places: Buffer, shares: Buffer, groups: Buffer, scores: Scores) -> list[Launch]:
+    """The experts of each row, and the order of rows by expert, which one cluster finds.
+
+    Of a large step the whole card chooses before, because a choice takes some hundred instructions a row.
+    """
+    if scores.max_rows > _MOST_SORTED_ROWS:
+        return [_choose_rows(ids, places, shares, scores), _sort_chosen(places, groups, scores)]
+    rows = -(-scores.max_rows // _SORT_BLOCKS)
+    warps = min(max(rows, _LEAST_SORT_WARPS), _MOST_SORT_WARPS)
+    how = _sorting("router/sort.cuh", "sort_by_expert", warps, rows * scores.choice.top_k, scores)
+    return [launch(how, (_SORT_BLOCKS,), ids, places, shares, groups, *scores.arguments)]
+
+
+def _choose_rows(ids: Buffer, choices: Buffer, shares: Buffer, scores: Scores) -> Launch:
+    defines = {"TL_THREADS": _CHOOSING_THREADS, **scores.defines}
+    how = kernel("router/choose_rows.cuh", "choose_rows", _CHOOSING_THREADS, 0, defines)
+    terms = ((name, multiplier, divisor * _CHOOSING_ROWS) for name, multiplier, divisor in scores.rows.terms)
+    return launch(how, (Extent(0, tuple(terms)),), ids, choices, shares, *scores.chosen_by)
+
+
+def _sort_chosen(places: Buffer, groups: Buffer, scores: Scores) -> Launch:
+    how = _sorting("router/sort_chosen.cuh", "sort_chosen", _MOST_SORT_WARPS, 0, scores)
+    return launch(how, (_SORT_BLOCKS,), places, groups, scores.tally, scores.ranks, scores.rows)
+
+
+def _sorting(source: str, name: str, warps: int, choices: int, scores: Scores) -> Kernel:
+    """A kernel whose blocks have so many warps, and keep so many choices beside counts (ExpertSort::kInts)."""
+    defines = {"TL_THREADS": 32 * warps, "TL_GROUP_ROWS": scores.choice.group_rows(scores.max_rows)}
+    shared_bytes = 4 * ((warps + 2) * scores.choice.experts + choices)
+    return kernel(source, name, 32 * warps, shared_bytes, defines | scores.defines)

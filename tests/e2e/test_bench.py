@@ -219,9 +219,11 @@ def test_the_floor_may_be_reckoned_with_a_bandwidth_that_is_known(engine_dir: Pa
 def test_a_batch_that_cannot_run_side_by_side_is_an_error(engine_dir: Path) -> None:
     result = bench("latency", engine_dir, "--batch_size", "1,9", "--input_len", 8, "--output_len", 5)
     assert result.exit_code == 1
-    assert "max_batch_size=9 exceeds what this engine was built for (8)" in result.stderr
+    assert "batch_size is 9 and max_batch_size 8: lower it, or build the engine with a larger" in result.stderr
     result = bench("latency", engine_dir, "--input_len", 97, "--output_len", 5)
-    assert "input_len 97 exceeds max_input_len 96" in result.stderr
+    assert "input_len is 97 and max_input_len 96: lower it" in result.stderr
+    result = bench("latency", engine_dir, "--input_len", 96, "--output_len", 40)
+    assert "input_len + output_len is 136 and max_seq_len 128: lower it" in result.stderr
 
 
 def test_requests_may_have_made_up_adapters_in_turn(engine_dir: Path, tmp_path: Path) -> None:

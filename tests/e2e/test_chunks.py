@@ -6,11 +6,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_generate import TINY_LIMITS, TinyEngine, assert_identical, check_greedy, generate, random_prompts
-from tests.unit.builder.cuda_engines import lowered_model
-from tests.unit.builder.test_cuda_experts import network_of
 from trtllm_lite.builder import build_engine
 from trtllm_lite.engine.reader import read_engine
-from trtllm_lite.errors import BuildError
 
 CHUNKS = {"attention_chunk_size": 24, "floor_scale": 5, "attn_scale": 0.7}
 
@@ -46,24 +43,3 @@ def test_ranks_see_the_same_chunks(tiny: TinyEngine, tmp_path: Path) -> None:
     prompts = random_prompts(4, 3)
     for prompt, (tokens, logits) in zip(prompts, generate(many.runner(), prompts, 16), strict=True):
         check_greedy(tiny.model, prompt, tokens, logits)
-
-
-@pytest.mark.parametrize(
-    ("shape", "message"),
-    [
-        (
-            {"attention_chunk_size": 24},
-            r"layers\.0\.attention.*it sees chunks of 24 positions, and max_seq_len is 48: build with --max_seq_len 24"
-            ", or for --target cpu",
-        ),
-        (
-            {"floor_scale": 40},
-            r"layers\.2\.attention.*it raises the temperature from position 39 on, and max_seq_len is 48: build with "
-            "--max_seq_len 39",
-        ),
-    ],
-)
-def test_gpu_kernels_know_neither(shape: dict[str, int], message: str, tmp_path: Path) -> None:
-    model = network_of("llama4", tmp_path, **shape)
-    with pytest.raises(BuildError, match=message):
-        lowered_model(model, "bfloat16")

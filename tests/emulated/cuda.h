@@ -178,6 +178,23 @@ inline unsigned __reduce_min_sync(unsigned mask, unsigned value) {
   const auto smaller = [](unsigned a, unsigned b) { return a < b ? a : b; };
   return emulated::reduce("redux.min", mask, value, smaller);
 }
+// The lanes that have the same value.
+inline unsigned __match_any_sync(unsigned mask, int value) {
+  if (mask != emulated::kAllLanes) emulated::fail("match.any of lanes 0x%x: only whole warps are supported", mask);
+  struct Match {
+    int value;
+    unsigned lanes;
+  } mine{value, 0};
+  emulated::meet("match.any", &mine, [](void* const* lanes) {
+    for (unsigned to = 0; to < emulated::kLanes; ++to) {
+      for (unsigned lane = 0; lane < emulated::kLanes; ++lane) {
+        const bool is_equal = static_cast<Match*>(lanes[to])->value == static_cast<Match*>(lanes[lane])->value;
+        static_cast<Match*>(lanes[to])->lanes |= static_cast<unsigned>(is_equal) << lane;
+      }
+    }
+  });
+  return mine.lanes;
+}
 inline unsigned __ballot_sync(unsigned mask, bool value) { return emulated::ballot("vote.ballot", mask, value); }
 inline bool __any_sync(unsigned mask, bool value) { return emulated::ballot("vote.any", mask, value) != 0; }
 inline bool __all_sync(unsigned mask, bool value) {

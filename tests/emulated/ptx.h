@@ -115,6 +115,7 @@ inline void fence_proxy_async_shared_cta() {}
 inline void createpolicy_fractional_L2_evict_first_b64(u64& to, double) { to = 0; }
 inline void createpolicy_fractional_L2_evict_normal_b64(u64& to, double) { to = 0; }
 inline void prefetch_tensormap(u64) {}
+inline void cp_async_bulk_prefetch_tensor_2d_L2_global_tile_L2_cache_hint(u64, Group<2, const u32>, u64) {}
 inline void prefetch_global_L1(u64) {}
 inline void setmaxnreg_dec_sync_aligned_u32(u32) { all_lanes("setmaxnreg.dec"); }
 inline void setmaxnreg_inc_sync_aligned_u32(u32) { all_lanes("setmaxnreg.inc"); }
@@ -177,6 +178,7 @@ inline void ld_shared_v2_b32(Group<2, u32> to, u32 address) { load_shared(to, ad
 inline void mapa_shared_cluster_u32(u32& to, u32 address, u32 rank) { to = map_to_block(address, rank); }
 inline void ld_shared_f32(float& to, u32 address) { std::memcpy(&to, shared(address, 4, "ld.shared"), 4); }
 inline void ld_shared_u16(u16& to, u32 address) { std::memcpy(&to, shared(address, 2, "ld.shared"), 2); }
+inline void ld_shared_cluster_u32(u32& to, u32 address) { std::memcpy(&to, shared(address, 4, "ld.shared"), 4); }
 inline void ld_shared_cluster_u64(u64& to, u32 address) { std::memcpy(&to, shared(address, 8, "ld.shared"), 8); }
 
 // ---- memory of all GPUs

@@ -10,7 +10,6 @@ from tests.emulated.emulator import Emulator
 from tests.gpu.attention_checks import (
     attention_shape,
     check_decode,
-    check_decode_of_qkv,
     check_prefill,
     check_qkv_linear,
     check_rope_cache,
@@ -37,6 +36,7 @@ BATCHES = {
 SEEDS = (0, 2)  # a check takes two
 # Gemma 2's, in the type that sees small errors; and one that bends every score.
 CAPS = [(50.0, torch.float16), (2.0, torch.bfloat16)]
+TEMPERATURE = (5, 0.7)  # floor_scale and attn_scale
 
 
 @pytest.mark.parametrize("page", [16, 32, 64])
@@ -123,6 +123,17 @@ def test_decode_from_a_later_position_on(first_position: int, window: int) -> No
     check_decode(shape, [1, 2, *LENGTHS["alike"]], torch.bfloat16, window, cache_dtype=torch.int8, **how)
 
 
+@pytest.mark.parametrize("window", [0, 24, 64])
+def test_decode_of_chunks_at_temperatures(window: int) -> None:
+    """Sequences end in their first chunk, with one, and behind it; of pairs that stay whole and of others."""
+    how = {"chunked": True, "temperature": TEMPERATURE, "machine": Emulator()}
+    for lengths in (LENGTHS["edges of blocks"], LENGTHS["ragged"], [*LENGTHS["alike"], 24, 25, 48]):
+        check_decode(attention_shape(4, 2, 64, 32), lengths, torch.float16, window, **how)
+    check_decode(attention_shape(4, 1, 64, 16), LENGTHS["ragged"], torch.float16, window, 2.0, sinks=True, **how)
+    how |= {"cache_dtype": torch.int8}
+    check_decode(attention_shape(4, 2, 64, 32), LENGTHS["ragged"], torch.bfloat16, window, **how)
+
+
 def test_decode_of_sequences_of_guesses() -> None:
     """A step that has nine tokens of each sequence copies the last ones late."""
     for lengths in (LENGTHS["ragged"], LENGTHS["alike"], [126, 127, 128, 129, 130]):
@@ -133,49 +144,6 @@ def test_decode_by_single_copies() -> None:
     """As before sm_90, by cp.async."""
     machine = Emulator("sm_80")
     check_decode(attention_shape(8, 2, 128, 16), LENGTHS["edges of blocks"], torch.bfloat16, machine=machine)
-
-
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-def test_decode_of_qkv(lengths: list[int]) -> None:
-    for seed in SEEDS:
-        check_decode_of_qkv(attention_shape(8, 2, 128, 16), lengths, torch.bfloat16, machine=Emulator(seed=seed))
-
-
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "rotary_dim", "norm"),
-    [(3, 1, 64, 64, False), (2, 2, 80, 20, True), (16, 1, 256, 64, True), (4, 4, 96, 72, False), (4, 1, 16, 0, True)],
-)
-def test_decode_of_qkv_heads(heads: int, kv_heads: int, head_dim: int, rotary_dim: int, norm: bool) -> None:
-    shape, how = attention_shape(heads, kv_heads, head_dim, 32), {"norm": norm, "rotary_dim": rotary_dim}
-    for name in ("edges of blocks", "alike"):
-        check_decode_of_qkv(shape, LENGTHS[name], torch.float16, machine=Emulator(), **how)
-
-
-@pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
-def test_decode_of_qkv_into_caches_of_bytes(cache_dtype: torch.dtype) -> None:
-    for head_dim, dtype, lengths in ((128, torch.bfloat16, "ragged"), (96, torch.float16, "alike")):
-        shape, how = attention_shape(4, 2, head_dim, 32), {"cache_dtype": cache_dtype, "machine": Emulator()}
-        check_decode_of_qkv(shape, LENGTHS[lengths], dtype, **how)
-
-
-@pytest.mark.parametrize(("window", "softcap", "sinks"), [(1, 0.0, True), (17, 2.0, False), (64, 0.0, False)])
-def test_decode_of_qkv_with_masks(window: int, softcap: float, sinks: bool) -> None:
-    shape, how = attention_shape(4, 1, 64, 64), {"sinks": sinks, "machine": Emulator()}
-    check_decode_of_qkv(shape, LENGTHS["ragged"], torch.float16, window, softcap, padding=2, **how)
-
-
-@pytest.mark.parametrize("seed", [0, 4, 6])
-def test_decode_of_qkv_of_one_pair_by_many_blocks(seed: int) -> None:
-    """One block alone adds the new token."""
-    shape, how = attention_shape(4, 1, 16, 32), {"machine": Emulator(num_sms=26, seed=seed), "sinks": True}
-    check_decode_of_qkv(shape, [1000, 200], torch.float16, first_position=1, warps=1, **how)
-    check_decode_of_qkv(shape, [1000, 257], torch.bfloat16, norm=False, **how)
-
-
-def test_decode_of_qkv_by_single_copies() -> None:
-    """As before sm_90, by cp.async."""
-    machine = Emulator("sm_80")
-    check_decode_of_qkv(attention_shape(8, 2, 128, 16), LENGTHS["edges of blocks"], torch.bfloat16, machine=machine)
 
 
 @pytest.mark.parametrize("page", [16, 32, 64, 128])
@@ -226,6 +194,19 @@ def test_prefill_from_a_later_position_on(window: int, first_position: int, wgmm
         check_prefill(shape, batch, torch.bfloat16, window, wgmma=wgmma, **how)
 
 
+@pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
+@pytest.mark.parametrize("window", [0, 24, 64, 160])
+def test_prefill_of_chunks_at_temperatures(window: int, wgmma: bool) -> None:
+    """Of 160 positions, a block of rows has some that see none of the keys of its first tile."""
+    how = {"chunked": True, "temperature": TEMPERATURE, "wgmma": wgmma, "machine": Emulator()}
+    for batch in (BATCHES["chunks"], BATCHES["mixed with decoding"]):
+        check_prefill(attention_shape(4, 2, 64, 32), batch, torch.float16, window, **how)
+    shape = attention_shape(3, 1, 64, 16)
+    check_prefill(shape, [(100, 130)], torch.float16, window, 2.0, sinks=True, **how)
+    if wgmma:
+        check_prefill(shape, [(100, 130)], torch.bfloat16, window, cache_dtype=torch.float8_e4m3fn, **how)
+
+
 @pytest.mark.parametrize(("softcap", "dtype"), CAPS)
 @pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "window"), [(4, 2, 64, 0), (4, 1, 128, 17), (2, 1, 256, 0)])
@@ -250,8 +231,7 @@ def test_prefill_sinks(heads: int, kv_heads: int, head_dim: int, window: int, wg
     [(8, 2, 128, 16, False), (3, 1, 80, 32, True), (14, 2, 64, 64, True)],
 )
 def test_rope_cache(heads: int, kv_heads: int, head_dim: int, page: int, norm: bool) -> None:
-    shape, first_token = attention_shape(heads, kv_heads, head_dim, page), 5 if page == 32 else 0
-    check_rope_cache(shape, 37, norm=norm, first_token=first_token, machine=Emulator())
+    check_rope_cache(attention_shape(heads, kv_heads, head_dim, page), 37, norm=norm, machine=Emulator())
 
 
 @pytest.mark.parametrize(("head_dim", "rotary_dim"), [(80, 0), (96, 72), (40, 20), (256, 64)])
@@ -280,5 +260,8 @@ def test_rows_get_the_same_bits_in_any_company(wgmma: bool, window: int, page: i
     """Deterministic engines walk all rows so: their tiles begin at multiples of their length."""
     shape = attention_shape(4, 2, 64, page)
     check_rows_alone(shape, 150, 20, torch.bfloat16, window, wgmma=wgmma, machine=Emulator())
+    if not window:
+        chunks = {"chunked": True, "temperature": TEMPERATURE}
+        check_rows_alone(shape, 245, 20, torch.bfloat16, 128, wgmma=wgmma, **chunks, machine=Emulator())
     if wgmma and not window:
         check_rows_alone(shape, 60, 9, torch.bfloat16, wgmma=True, cache_dtype=torch.int8, machine=Emulator())

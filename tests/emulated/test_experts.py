@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from tests.emulated.emulator import Emulator
-from tests.gpu.expert_checks import Lists, Mixture, check_experts, check_router, choose, expected_choice, random_scores
+from tests.gpu.expert_checks import (
+    Lists,
+    Mixture,
+    check_experts,
+    check_router,
+    check_summed_norm,
+    choose,
+    expected_choice,
+    random_scores,
+)
 from tests.gpu.launches import H200
 from tests.gpu.memory import Memory
 from tests.gpu.weights import Form
@@ -22,9 +31,13 @@ def test_a_few_rows_choose(experts: int, top_k: int, scoring: str, max_rows: int
 
 
 @pytest.mark.parametrize(("experts", "top_k", "scoring"), [(8, 2, "normalized_softmax"), (40, 5, "softmax")])
-@pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (64, 37), (256, 200)])
+@pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (64, 37), (256, 200), (1024, 530)])
 def test_rows_are_sorted_by_expert(experts: int, top_k: int, scoring: str, max_rows: int, rows: int) -> None:
     check_router(Mixture(experts, top_k, 0, 0, max_rows, scoring), rows, streamed=False, machine=Emulator())
+
+
+def test_threads_that_have_several_experts_sort() -> None:
+    check_router(Mixture(300, 7, 0, 0, 24, "softmax_of_chosen"), 21, streamed=False, machine=Emulator())
 
 
 # As those of DeepSeek-V2 (the best expert of a group) and V3 (the two best), of Llama 4, and others.
@@ -99,6 +112,13 @@ def test_tiled(max_rows: int, rows: int) -> None:
     check_experts(mixture, rows, torch.bfloat16, streamed=False, residual=rows == 33, machine=machine)
 
 
+@pytest.mark.parametrize(("hidden", "dtype"), [(72, torch.float16), (2880, torch.bfloat16), (4200, torch.bfloat16)])
+def test_sums_are_normed(hidden: int, dtype: torch.dtype) -> None:
+    """Rows of fewer vectors than threads, of one a thread, and of more."""
+    mixture, is_long = Mixture(8, 3, hidden, 0, 4), hidden > 4096
+    check_summed_norm(mixture, 3, dtype, residual=not is_long, shares=hidden != 72, machine=Emulator())
+
+
 FORMS = [Form("int4", 64, "bfloat16"), Form("uint4", 32, "float16", offsets=True)]
 FP8, MXFP4, BYTES = Form("float8_e4m3fn", 64), Form("float4_e2m1fn", 32, "bfloat16"), Form("int8", 32, offsets=True)
 
@@ -132,6 +152,12 @@ def test_blocks_that_are_widened(form: Form, max_rows: int, rows: int) -> None:
     mixture, streamed = Mixture(6, 3, 128, 64, max_rows), max_rows <= 16
     how = {"norm": max_rows == 4, "form": form, "device": Device("sm_90a", 96 * 1024), "machine": Emulator(num_sms=3)}
     check_experts(mixture, rows, torch.bfloat16, streamed=streamed, **how)
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_rank_sorts_choices_of_its_own_experts(rank: int) -> None:
+    mixture = Mixture(8, 2, 0, 0, 1024, "softmax", of_rank=2, rank=rank)
+    check_router(mixture, 100, streamed=False, machine=Emulator())
 
 
 @pytest.mark.parametrize(("max_rows", "rows"), [(16, 9), (64, 37)])

@@ -52,6 +52,13 @@ def test_rows_that_no_step_has_are_not_copied(rows: int, capacity: int) -> None:
     quantized_checks.check_tiled(INT4, config, 104, 256, rows, capacity, torch.float16, machine=Emulator(num_sms=4))
 
 
+@pytest.mark.parametrize("config", [TileConfig(64, 32, 1, 2, 4, ""), TileConfig(128, 80, 1, 1, 8, "")], ids=str)
+def test_clusters_of_eight(config: TileConfig) -> None:
+    """Blocks of the widest cut have few steps each, or none of the columns."""
+    how = {"residual": True, "machine": Emulator(num_sms=16)}
+    quantized_checks.check_tiled(Form("bfloat16"), config, 104, 512, 37, config.rows, torch.bfloat16, **how)
+
+
 @pytest.mark.parametrize("form", [Form("bfloat16"), INT4], ids=str)
 def test_gated_rows_of_adapters_are_added_before_the_activation(form: Form) -> None:
     how = {"gated": True, "residual": True, "machine": Emulator(num_sms=4)}

@@ -1,7 +1,7 @@
 """How the attention kernels are specialised and launched."""
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 
@@ -11,64 +11,50 @@ from tests.gpu.memory import NAMES
 from tests.gpu.paged import CACHE_SCALES
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.launch import Buffer
-from trtllm_lite.plugins.paged_attention.decode import DecodeRows
-from trtllm_lite.plugins.paged_attention.launches import Cache, Heads, Scores
-from trtllm_lite.plugins.paged_attention.new_tokens import HeadNorm, NewTokens, Unturned
+from trtllm_lite.plugins.paged_attention.launches import Heads, Scores
 
 _ROWS = ("output", "query", "key_cache", "value_cache")
 DECODE_POINTERS = (*_ROWS, "past_lens", "block_tables", "partials", "arrivals", "sinks", "slots")
-TURNING_POINTERS, TURNING_NUMBERS = ("cos", "sin", "query_norm", "key_norm"), ("epsilon", "key_factor", "value_factor")
 PREFILL_POINTERS = (*_ROWS, "cu_seqlens", "past_lens", "block_tables", "sinks")
 DECODE_NUMBERS = ("num_seqs", "max_blocks", "shared_bytes", "window")
 PREFILL_NUMBERS = ("num_seqs", "max_blocks", "window")
 
 
-@dataclass(frozen=True)
-class Turning:
-    """What decode attention is given beside rows of a QKV product: float32 [rows, dims] and norms [head_dim] each."""
-
-    cos: torch.Tensor
-    sin: torch.Tensor
-    norms: tuple[torch.Tensor, torch.Tensor] | None
-    epsilon: float
-
-
 def _arguments(
-    pointers: tuple[str, ...], numbers: tuple[str, ...], softcap: float, *, wgmma: bool = False, turning: bool = False
+    pointers: tuple[str, ...], numbers: tuple[str, ...], scores: Scores, *, wgmma: bool = False
 ) -> type[ctypes.Structure]:
     """``DecodeArguments``, ``PrefillArguments`` or, with ``wgmma``, ``WgmmaArguments`` of the kernels."""
     fields = (
-        *((name, ctypes.c_void_p) for name in (*pointers, *(TURNING_POINTERS if turning else ()))),
-        *((name, ctypes.c_float) for name in (*(TURNING_NUMBERS if turning else ()), "y_factor")),
+        *((name, ctypes.c_void_p) for name in pointers),
+        ("y_factor", ctypes.c_float),
         *((name, ctypes.c_int) for name in numbers),
-        *((name, ctypes.c_float) for name in ("value_scale", "scale", *(("rate", "height") if softcap else ()))),
+        *((name, ctypes.c_float) for name in ("value_scale", "scale")),
+        *((name, ctypes.c_float) for name in ("rate", "height") if scores.softcap),
+        *((("floor_scale", ctypes.c_int), ("attn_scale", ctypes.c_float)) if scores.floor_scale else ()),
         *((("taken", ctypes.c_void_p),) if wgmma else ()),
     )
     return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
 
 
-def _heads(
-    shape: ModelShape,
-    dtype: torch.dtype,
-    cache_dtype: torch.dtype | None,
-    y_scales: RowScales | None,
-    rotary_dim: int = 0,
-) -> Heads:
+def _heads(shape: ModelShape, dtype: torch.dtype, cache_dtype: torch.dtype | None, y_scales: RowScales | None) -> Heads:
     extents = (shape.heads, shape.kv_heads, shape.head_dim, shape.page)
-    return Heads(*extents, NAMES[dtype], NAMES[cache_dtype or dtype], rotary_dim, y_scales)
+    return Heads(*extents, NAMES[dtype], NAMES[cache_dtype or dtype], 0, y_scales)
 
 
 def _scores(
     shape: ModelShape,
-    window: int,
     softcap: float,
     cache_dtype: torch.dtype | None,
-    first_position: int = 0,
-    sinks: torch.Tensor | None = None,
+    first_position: int,
+    sinks: torch.Tensor | None,
+    chunked: bool,
+    temperature: tuple[int, float] | None,
 ) -> Scores:
+    """Of any window."""
     key_scale, value_scale = (1.0, 1.0) if cache_dtype is None else CACHE_SCALES[cache_dtype]
     scores = Buffer("sinks", "float32", (shape.heads,)) if sinks is not None else None
-    return Scores(shape.head_dim**-0.5 * key_scale, window, softcap, value_scale, first_position, scores)
+    more = (value_scale, first_position, scores, chunked, *(temperature or (0, 0.0)))
+    return Scores(shape.head_dim**-0.5 * key_scale, 0, softcap, *more)
 
 
 def _address(sinks: torch.Tensor | None) -> int | None:
@@ -83,21 +69,8 @@ def _factor(y_scales: RowScales | None) -> float:
     return 1.0 if y_scales is None else 1 / y_scales.value
 
 
-def _decode_rows(heads: Heads, turning: Turning | None, num_new_tokens: int) -> DecodeRows:
-    """Rows of which all but the macros is made up."""
-    some = Buffer("some", "float32", (1,))
-    tokens = NewTokens(some, Cache(some, some, some, some, some, some, 0), (some, some), heads)
-    if turning is None:
-        return DecodeRows(tokens, None, num_new_tokens)
-    norm = None if turning.norms is None else HeadNorm(some, some, turning.epsilon)
-    return DecodeRows(tokens, Unturned(some, norm))
-
-
 class DecodeAttention:
-    """Attention of one new token per sequence over the paged cache.
-
-    That holds the token's key and value already, or, with ``turning``, gets them of rows of a QKV product.
-    """
+    """Attention of one new token per sequence over the paged cache, which holds that token's key and value already."""
 
     def __init__(
         self,
@@ -107,28 +80,32 @@ class DecodeAttention:
         softcap: float = 0.0,
         sinks: torch.Tensor | None = None,
         first_position: int = 0,
+        chunked: bool = False,
+        temperature: tuple[int, float] | None = None,
         warps: int = 0,
         shared_bytes: int = 0,
         blocks_per_sm: int = 1,
         max_seqs: int = 256,
         y_scales: RowScales | None = None,
         cache_dtype: torch.dtype | None = None,
-        turning: Turning | None = None,
         num_new_tokens: int = 1,
         machine: Machine = GPU,
     ) -> None:
-        """``sinks``: float32 [heads]; ``cache_dtype``: that of a cache of bytes."""
-        self.sinks, self.turning = sinks, turning
-        self.shape, self.softcap, self.y_scales, self.cache_dtype = shape, softcap, y_scales, cache_dtype
+        """``sinks``: float32 [heads]; ``cache_dtype``: that of a cache of bytes.
+
+        ``chunked``: windows are chunks; ``temperature``: floor_scale and attn_scale.
+        """
+        self.sinks, self.y_scales = sinks, y_scales
+        self.scores = _scores(shape, softcap, cache_dtype, first_position, sinks, chunked, temperature)
         group = shape.heads // shape.kv_heads
         many = shape.head_dim <= 128 and group <= 8  # two stages of 4 warps fit
         warps = warps or (4 if many else 2)
         shared_bytes = shared_bytes or (160 * 1024 if many and group <= 4 else WHOLE_SM_BYTES)
         self.grid = machine.num_sms * blocks_per_sm
-        heads = _heads(shape, dtype, cache_dtype, y_scales, 0 if turning is None else 2 * turning.cos.shape[1])
-        defines = _decode_rows(heads, turning, num_new_tokens).defines()
-        defines |= _scores(shape, 0, softcap, cache_dtype, first_position, sinks).defines()
+        defines = _heads(shape, dtype, cache_dtype, y_scales).defines()
+        defines |= self.scores.defines()
         defines |= {"TL_WARPS": warps, "TL_MAX_SEQS": max_seqs, "TL_MAX_GRID": self.grid}
+        defines["TL_NEW_TOKENS"] = num_new_tokens
         name = "paged_attention_decode"
         self.kernel = machine.kernel("paged_attention/decode.cuh", name, 32 * warps, shared_bytes, defines)
         self.partials = torch.empty(2 * self.grid * group * (shape.head_dim + 2), device=machine.device)
@@ -137,7 +114,7 @@ class DecodeAttention:
     def __call__(
         self,
         output: torch.Tensor,
-        rows: torch.Tensor,
+        query: torch.Tensor,
         key_cache: torch.Tensor,
         value_cache: torch.Tensor,
         past_lens: torch.Tensor,
@@ -147,27 +124,15 @@ class DecodeAttention:
         window: int = 0,
         programmatic: bool = False,
     ) -> None:
-        """``rows``: queries, or with ``turning`` those of a QKV product."""
-        tensors = (output, rows, key_cache, value_cache, past_lens, block_tables, self.partials, self.arrivals)
-        turned, epsilon = self._turning()
-        assert all(tensor.is_contiguous() for tensor in (*tensors, slots, *turned))
+        tensors = (output, query, key_cache, value_cache, past_lens, block_tables, self.partials, self.arrivals)
+        assert all(tensor.is_contiguous() for tensor in (*tensors, slots))
         pointers = (*(tensor.data_ptr() for tensor in tensors), _address(self.sinks), slots.data_ptr())
-        pointers += tuple(tensor.data_ptr() for tensor in turned)
-        scales = CACHE_SCALES.get(self.cache_dtype, (1.0, 1.0))
-        factors = () if self.turning is None else (epsilon, *(1 / scale for scale in scales))
-        more = _scores(self.shape, window, self.softcap, self.cache_dtype).arguments()
+        more = replace(self.scores, window=window).arguments()
         factor = _factor(self.y_scales)
-        numbers = (*factors, factor, len(past_lens), block_tables.shape[1], self.kernel.shared_bytes, *more)
-        kind = _arguments(DECODE_POINTERS, DECODE_NUMBERS, self.softcap, turning=self.turning is not None)
-        memory = (*_with(tensors, self.sinks), slots, *turned)
-        self.kernel(kind(*pointers, *numbers), grid=self.grid, programmatic=programmatic, memory=memory)
-
-    def _turning(self) -> tuple[tuple[torch.Tensor, ...], float]:
-        """What the kernel reads to turn heads; norms that are not there are any memory."""
-        if self.turning is None:
-            return (), 0.0
-        cos, sin = self.turning.cos, self.turning.sin
-        return (cos, sin, *(self.turning.norms or (cos, sin))), self.turning.epsilon
+        numbers = (factor, len(past_lens), block_tables.shape[1], self.kernel.shared_bytes, *more)
+        arguments = _arguments(DECODE_POINTERS, DECODE_NUMBERS, self.scores)(*pointers, *numbers)
+        memory = (*_with(tensors, self.sinks), slots)
+        self.kernel(arguments, grid=self.grid, programmatic=programmatic, memory=memory)
 
 
 class PrefillAttention:
@@ -183,6 +148,8 @@ class PrefillAttention:
         softcap: float = 0.0,
         sinks: torch.Tensor | None = None,
         first_position: int = 0,
+        chunked: bool = False,
+        temperature: tuple[int, float] | None = None,
         wgmma: bool = True,
         mma_step: int = 64,
         y_scales: RowScales | None = None,
@@ -191,16 +158,17 @@ class PrefillAttention:
     ) -> None:
         """``wgmma``: use it where the GPU and the head_dim allow; ``mma_step``: keys at a time without it, 64 or 32.
 
-        ``sinks``: float32 [heads]; ``cache_dtype``: that of a cache of bytes, which wgmma reads.
+        ``sinks``: float32 [heads]; ``cache_dtype``: that of a cache of bytes, which wgmma reads. ``chunked``: windows
+        are chunks; ``temperature``: floor_scale and attn_scale.
         """
-        self.sinks = sinks
-        self.shape, self.softcap, self.mma_step, self.machine = shape, softcap, mma_step, machine
-        self.y_scales, self.cache_dtype = y_scales, cache_dtype
+        self.sinks, self.y_scales = sinks, y_scales
+        self.shape, self.mma_step, self.machine = shape, mma_step, machine
+        self.scores = _scores(shape, softcap, cache_dtype, first_position, sinks, chunked, temperature)
         self.wgmma = wgmma and machine.arch == "sm_90a" and shape.head_dim in self.WGMMA_DIMS
         rows, shared_bytes = self._wgmma_extents() if self.wgmma else self._mma_extents()
         self.tokens_per_block = rows // (shape.heads // shape.kv_heads)
         defines = _heads(shape, dtype, cache_dtype, y_scales).defines()
-        defines |= _scores(shape, 0, softcap, cache_dtype, first_position, sinks).defines()
+        defines |= self.scores.defines()
         defines |= {"TL_SHARED_BYTES": shared_bytes}
         source = f"paged_attention/prefill{'_wgmma' if self.wgmma else ''}.cuh"
         threads = 384 if self.wgmma else 128
@@ -233,11 +201,11 @@ class PrefillAttention:
     ) -> None:
         tensors = (output, query, key_cache, value_cache, cu_seqlens, past_lens, block_tables)
         assert all(tensor.is_contiguous() for tensor in tensors)
-        scores = _scores(self.shape, window, self.softcap, self.cache_dtype).arguments()
+        scores = replace(self.scores, window=window).arguments()
         numbers = (_factor(self.y_scales), len(past_lens), block_tables.shape[1], *scores)
         taken = (self.taken.data_ptr(),) if self.wgmma else ()
         values = (*(tensor.data_ptr() for tensor in tensors), _address(self.sinks), *numbers, *taken)
-        arguments = _arguments(PREFILL_POINTERS, PREFILL_NUMBERS, self.softcap, wgmma=self.wgmma)(*values)
+        arguments = _arguments(PREFILL_POINTERS, PREFILL_NUMBERS, self.scores, wgmma=self.wgmma)(*values)
         blocks = len(query) // self.tokens_per_block + len(past_lens)  # >= the sum of the rounded-up quotients
         grid = self.machine.num_sms if self.wgmma else (self.shape.kv_heads, blocks, 1)
         self.kernel(arguments, grid=grid, programmatic=programmatic, memory=_with(tensors, self.sinks))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.gpu.attention import DecodeAttention, PrefillAttention, Turning
+from tests.gpu.attention import DecodeAttention, PrefillAttention
 from tests.gpu.byte_checks import HALF_STEPS, rounded
 from tests.gpu.checks import POISON, assert_close
 from tests.gpu.device import GPU, Machine
@@ -50,6 +50,8 @@ def check_decode(
     *,
     first_position: int = 0,
     sinks: bool = False,
+    chunked: bool = False,
+    temperature: tuple[int, float] | None = None,
     machine: Machine = GPU,
     y_scales: RowScales | None = None,
     cache_dtype: torch.dtype | None = None,
@@ -64,13 +66,14 @@ def check_decode(
     query = _query(len(lengths), shape, torch.float16 if cache_dtype else dtype, softcap, machine.device)
     past_lens = torch.tensor(lengths, device=machine.device, dtype=torch.int32) - 1
     mask = {"softcap": softcap, "first_position": first_position, "sinks": _sinks(sinks, shape, machine.device)}
+    mask |= {"chunked": chunked, "temperature": temperature}
     how = {**mask, "cache_dtype": cache_dtype, "machine": machine, **options}
     attention = DecodeAttention(shape, dtype, **how)
     attention.partials.fill_(POISON)
     expected = torch.stack(
         [cache.attend(query[s : s + 1], s, length - 1, window, **mask)[0] for s, length in enumerate(lengths)]
     )
-    tables = cache.give_back([length - 1 for length in lengths], window)
+    tables = cache.give_back([length - 1 for length in lengths], window, chunked)
     results = []
     for _ in range(2):  # the second launch finds the counters as the first left them
         output = torch.full_like(query, POISON, dtype=dtype)
@@ -85,81 +88,6 @@ def check_decode(
         _check_bytes(results[0], y_scales, lambda output: in_bytes(output, *tensors, window=window))
 
 
-def check_decode_of_qkv(
-    shape: ModelShape,
-    lengths: list[int],
-    dtype: torch.dtype,
-    window: int = 0,
-    softcap: float = 0.0,
-    *,
-    norm: bool = True,
-    rotary_dim: int | None = None,
-    first_position: int = 0,
-    sinks: bool = False,
-    padding: int = 0,
-    cache_dtype: torch.dtype | None = None,
-    machine: Machine = GPU,
-    **options: int,
-) -> None:
-    """Attention that makes queries, and the last key and value of sequences of ``lengths``, of a QKV product.
-
-    ``rotary_dim`` elements of a head are rotated (default: all). ``padding``: so many more rows are of no sequence;
-    their tokens share a slot.
-    """
-    _skip_unless_read(cache_dtype, machine)
-    device, rows, held = machine.device, len(lengths) + padding, cache_dtype or dtype
-    cache = PagedCache(shape, lengths, held, device)
-    qkv = torch.randn(rows, shape.heads + 2 * shape.kv_heads, shape.head_dim, device=device).to(dtype)
-    angles = torch.rand(rows, (shape.head_dim if rotary_dim is None else rotary_dim) // 2, device=device) * 6.3
-    norms = torch.randn(2, shape.head_dim, device=device)
-    norms[0] *= softcap or 1.0  # with a cap, scores are about as large as it is
-    turning = Turning(angles.cos(), angles.sin(), (norms[0], norms[1]) if norm else None, EPSILON)
-    queries, keys, values = turned_heads(shape, qkv, turning.cos, turning.sin, turning.norms)
-    queries = queries.to(torch.float16 if cache_dtype else dtype)
-    own = slice(len(lengths))
-    cache.replace_last(keys[own], values[own])
-    mask = {"softcap": softcap, "first_position": first_position, "sinks": _sinks(sinks, shape, device)}
-    attended = [cache.attend(queries[s : s + 1], s, length - 1, window, **mask)[0] for s, length in enumerate(lengths)]
-    tables, slots = cache.give_back([length - 1 for length in lengths], window), cache.last_slots()
-    spare = torch.full((padding, tables.shape[1]), cache.unused, device=device, dtype=torch.int32)
-    tables = torch.cat([tables, spare])
-    slots = torch.cat([slots, spare[:, 0] * shape.page])
-    past_lens = torch.tensor([length - 1 for length in lengths] + [0] * padding, device=device, dtype=torch.int32)
-    how = {**mask, "cache_dtype": cache_dtype, "turning": turning, "machine": machine, **options}
-    attention = DecodeAttention(shape, dtype, **how)
-    results = []
-    for _ in range(2):
-        attention.partials.fill_(POISON)
-        written = [tensor.clone() for tensor in (cache.key_cache, cache.value_cache)]
-        output = torch.full_like(queries, POISON, dtype=dtype)
-        attention(output, qkv, *written, past_lens, tables, slots, window=window)
-        assert_close(output[own], torch.stack(attended))
-        assert not padding or output[own.stop :].isfinite().all()
-        results.append(output)
-        for tensor, given, expected, scale in zip(
-            written, (cache.key_cache, cache.value_cache), (keys, values), cache.scales, strict=True
-        ):
-            _assert_added(tensor, given, slots, expected, scale, len(lengths))
-    assert torch.equal(*results)
-    assert not attention.arrivals.any()
-
-
-def _assert_added(
-    cache: torch.Tensor, before: torch.Tensor, slots: torch.Tensor, expected: torch.Tensor, scale: float, rows: int
-) -> None:
-    """Slots of the first ``rows`` rows hold what is ``expected``, those of others anything, the rest what was there."""
-    found, page = unpacked(cache), cache.shape[2]
-    at = (slots.long() // page, slice(None), slots.long() % page)
-    added = found[at][:rows]
-    if cache.itemsize == 1:
-        _assert_rounded(added, expected[:rows], scale)
-    else:
-        assert_close(added, expected[:rows])
-    untouched = unpacked(before)
-    bits(untouched)[at] = bits(found)[at]
-    assert torch.equal(bits(found), bits(untouched)), "other slots were written"
-
-
 def check_prefill(
     shape: ModelShape,
     batch: list[tuple[int, int]],
@@ -170,6 +98,8 @@ def check_prefill(
     wgmma: bool,
     first_position: int = 0,
     sinks: bool = False,
+    chunked: bool = False,
+    temperature: tuple[int, float] | None = None,
     mma_step: int = 64,
     y_scales: RowScales | None = None,
     cache_dtype: torch.dtype | None = None,
@@ -178,6 +108,7 @@ def check_prefill(
     """``batch``: past and new tokens of each sequence; ``cache_dtype``: that of a cache of bytes."""
     _skip_unless_read(cache_dtype, machine)
     mask = {"softcap": softcap, "first_position": first_position, "sinks": _sinks(sinks, shape, machine.device)}
+    mask |= {"chunked": chunked, "temperature": temperature}
     how = {**mask, "wgmma": wgmma, "mma_step": mma_step, "cache_dtype": cache_dtype, "machine": machine}
     attention = PrefillAttention(shape, dtype, **how)
     if attention.wgmma != wgmma:
@@ -189,7 +120,7 @@ def check_prefill(
     query = _query(int(new.sum()), shape, torch.float16 if cache_dtype else dtype, softcap, machine.device)
     parts = query.split([new for _, new in batch])
     expected = torch.cat([cache.attend(part, seq, batch[seq][0], window, **mask) for seq, part in enumerate(parts)])
-    tables = cache.give_back([past for past, _ in batch], window)
+    tables = cache.give_back([past for past, _ in batch], window, chunked)
     results = []
     for _ in range(2):  # the second launch finds the counter as the first left it
         output = torch.full_like(query, POISON, dtype=dtype)
@@ -212,17 +143,20 @@ def check_rows_alone(
     window: int = 0,
     *,
     wgmma: bool,
+    chunked: bool = False,
+    temperature: tuple[int, float] | None = None,
     cache_dtype: torch.dtype | None = None,
     machine: Machine = GPU,
 ) -> None:
     """Each new token of a sequence gets the same bits beside the others, in chunks, and in a launch of its own."""
     _skip_unless_read(cache_dtype, machine)
-    attention = PrefillAttention(shape, dtype, wgmma=wgmma, cache_dtype=cache_dtype, machine=machine)
+    how = {"chunked": chunked, "temperature": temperature, "cache_dtype": cache_dtype, "machine": machine}
+    attention = PrefillAttention(shape, dtype, wgmma=wgmma, **how)
     if attention.wgmma != wgmma:
         pytest.skip(f"{machine.arch} has no wgmma")
     cache = PagedCache(shape, [past + new], cache_dtype or dtype, machine.device)
     query = _query(new, shape, torch.float16 if cache_dtype else dtype, 0.0, machine.device)
-    tables = cache.give_back([past], window)
+    tables = cache.give_back([past], window, chunked)
     results = []
     for chunks in ([new], [1] * new, [new // 3, 1, new - new // 3 - 1]):
         ends = torch.tensor([0, *chunks]).cumsum(0).int()
@@ -258,7 +192,11 @@ def assert_stored(
     at = (slots.long() // page, slice(None), slots.long() % page)
     found = tokens[at]
     if cache.itemsize == 1:
-        _assert_rounded(found, expected, scale)
+        of_number, of_scale = HALF_STEPS[cache.dtype]
+        exact = expected / scale
+        allowed = exact.abs() * of_number + of_scale + 0.02 * exact.square().mean().sqrt()  # sums are not exact
+        off = (found.double() - in_range(exact, cache.dtype)).abs()
+        assert (off <= allowed).all(), (off / allowed).max()
     else:
         assert_close(found, expected, coarsest)
     untouched = bits(poisoned(*cache.shape, dtype=cache.dtype, device=str(cache.device)))
@@ -267,45 +205,17 @@ def assert_stored(
     return found
 
 
-def _assert_rounded(found: torch.Tensor, expected: torch.Tensor, scale: float) -> None:
-    """Bytes are the nearest to what is expected of sums that are not exact."""
-    of_number, of_scale = HALF_STEPS[found.dtype]
-    exact = expected / scale
-    allowed = exact.abs() * of_number + of_scale + 0.02 * exact.square().mean().sqrt()
-    off = (found.double() - in_range(exact, found.dtype)).abs()
-    assert (off <= allowed).all(), (off / allowed).max()
-
-
-def turned_heads(
-    shape: ModelShape,
-    qkv: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    norms: tuple[torch.Tensor, torch.Tensor] | None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Queries, keys and values of ``qkv`` [rows, heads + 2 * kv_heads, dim] in float64."""
-    wide, heads = qkv.double(), shape.heads
-    if norms is not None:
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON)
-        wide[:, :heads] *= norms[0].double()
-        wide[:, heads : heads + shape.kv_heads] *= norms[1].double()
-    queries, keys, _ = rotated(shape, wide.flatten(1), cos, sin)
-    return queries, keys, qkv[:, heads + shape.kv_heads :].double()
-
-
 def check_rope_cache(
     shape: ModelShape,
     rows: int,
     *,
     norm: bool,
     rotary_dim: int | None = None,
-    first_token: int = 0,
     cache_dtype: torch.dtype | None = None,
     machine: Machine = GPU,
 ) -> None:
     """``rows`` tokens of a QKV product, bfloat16, into queries and random slots of a poisoned cache.
 
-    Those before ``first_token`` are left to attention.
     ``rotary_dim`` elements of a head are rotated (default: all). ``cache_dtype``: that of a cache of bytes.
     """
     heads, kv_heads, dim, page = shape.heads, shape.kv_heads, shape.head_dim, shape.page
@@ -324,21 +234,24 @@ def check_rope_cache(
     kernel = machine.kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines)
     tables = (angles.cos(), angles.sin())
     factors = [1 / scale for scale in scales]
-    operands = (q, keys, values, stored, qkv, *tables, slots, norms[0], norms[1])
-    kernel(*operands, first_token, EPSILON, *factors, grid=rows - first_token)
-    queries, turned, _ = turned_heads(shape, qkv, *tables, (norms[0], norms[1]) if norm else None)
-    kept = slice(first_token, None)
-    assert_close(q[kept], queries[kept])
-    assert q[:first_token].isnan().all()
-    assert_stored(keys, slots[kept], turned[kept], scales[0])
-    unturned = qkv[kept, heads + kv_heads :]
-    found = assert_stored(values, slots[kept], unturned.double(), scales[1])
+    kernel(q, keys, values, stored, qkv, *tables, slots, norms[0], norms[1], EPSILON, *factors, grid=rows)
+    wide, cos, sin = qkv.double(), angles.double().cos()[:, None], angles.double().sin()[:, None]
+    if norm:
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON)
+        wide[:, :heads] *= norms[0].double()
+        wide[:, heads : heads + kv_heads] *= norms[1].double()
+    low, high = wide[..., :turned_dim].chunk(2, dim=-1)
+    turned = torch.cat([low * cos - high * sin, high * cos + low * sin, wide[..., turned_dim:]], dim=-1)
+    assert_close(q, turned[:, :heads])
+    assert_stored(keys, slots, turned[:, heads : heads + kv_heads], scales[0])
+    unturned = qkv[:, heads + kv_heads :]
+    found = assert_stored(values, slots, unturned.double(), scales[1])
     if cache_dtype:  # numbers in the middle of two, and beyond the last, are among them
-        expected = rounded(unturned.flatten(1), torch.full((len(found), 1), scales[1], device=device), cache_dtype)
+        expected = rounded(unturned.flatten(1), torch.full((rows, 1), scales[1], device=device), cache_dtype)
         assert torch.equal(bits(found.flatten(1)), bits(expected))
     if norm:
-        assert_close(stored[kept, :kv_heads], turned[kept])
-        assert torch.equal(stored[kept, kv_heads:], unturned)
+        assert_close(stored[:, :kv_heads], turned[:, heads : heads + kv_heads])
+        assert torch.equal(stored[:, kv_heads:], unturned)
 
 
 def rotated(

@@ -1,7 +1,6 @@
 """Times decode attention over caches larger than the L2 cache, one per layer, and causal prefill attention.
 
-python -m tests.gpu.bench_attention [decode|qkv|prefill|all] [float8_e4m3fn|int8]: a cache of bfloat16, or of these.
-With qkv decode attention makes the heads of rows of a QKV product, which it normalises and turns.
+python -m tests.gpu.bench_attention [decode|prefill|all] [float8_e4m3fn|int8]: a cache of bfloat16, or of these.
 
 Each line has the time of isolated runs and that of runs back to back, when power limits the clocks.
 """
@@ -12,7 +11,7 @@ from functools import partial
 
 import torch
 
-from tests.gpu.attention import DecodeAttention, PrefillAttention, Turning
+from tests.gpu.attention import DecodeAttention, PrefillAttention
 from tests.gpu.kernels import LLAMA_8B, WHOLE_SM_BYTES
 from tests.gpu.memory import NAMES
 from tests.gpu.paged import CACHE_SCALES, in_range
@@ -41,12 +40,13 @@ class Layers:
         self.output = torch.empty_like(self.query, dtype=torch.bfloat16)
         self.block_tables = torch.randperm(blocks, device="cuda").int().view(batch, -1)
         self.past_lens = torch.tensor(lengths, device="cuda", dtype=torch.int32) - 1
+        last = self.past_lens.long()
+        blocks = self.block_tables.gather(1, last[:, None] // shape.page)[:, 0]
+        self.slots = (blocks * shape.page + last % shape.page).int()
 
-    def run(self, attention: DecodeAttention, rows: torch.Tensor) -> None:
-        page, last = LLAMA_8B.page, self.past_lens.long()
-        slots = (self.block_tables.gather(1, last[:, None] // page)[:, 0] * page + last % page).int()
+    def run(self, attention: DecodeAttention) -> None:
         for keys, values in zip(self.key_cache, self.value_cache, strict=True):
-            tensors = (self.output, rows, keys, values, self.past_lens, self.block_tables, slots)
+            tensors = (self.output, self.query, keys, values, self.past_lens, self.block_tables, self.slots)
             attention(*tensors, programmatic=True)
 
 
@@ -61,16 +61,11 @@ def report(name: str, body: Callable[[], None], floor: float, count: int = 1) ->
     print(f"{name:40s} {cold:9.2f} us, sustained {hot:9.2f}, floor {floor:9.2f}, {floor / cold:6.1%}", flush=True)
 
 
-def decode(batch: int, lengths: list[int], name: str, cache_dtype: torch.dtype | None, *, of_qkv: bool) -> None:
+def decode(batch: int, lengths: list[int], name: str, cache_dtype: torch.dtype | None) -> None:
     layers = Layers(batch, lengths, cache_dtype)
-    rows, turning = layers.query, None
-    if of_qkv:
-        rows = torch.randn(batch, LLAMA_8B.qkv_features, device="cuda", dtype=torch.bfloat16)
-        angles, norm = torch.rand(batch, LLAMA_8B.head_dim // 2, device="cuda"), torch.ones(LLAMA_8B.head_dim).cuda()
-        turning = Turning(angles.cos(), angles.sin(), (norm, norm), 1e-6)
-    how = {"shared_bytes": 0 if batch <= 16 else WHOLE_SM_BYTES, "max_seqs": max(256, batch)}
-    attention = DecodeAttention(LLAMA_8B, **how, cache_dtype=cache_dtype, turning=turning)
-    report(name, partial(layers.run, attention, rows), layers.bytes / PEAK_BYTES_PER_US, layers.count)
+    shared_bytes = 0 if batch <= 16 else WHOLE_SM_BYTES
+    attention = DecodeAttention(LLAMA_8B, max_seqs=max(256, batch), shared_bytes=shared_bytes, cache_dtype=cache_dtype)
+    report(name, partial(layers.run, attention), layers.bytes / PEAK_BYTES_PER_US, layers.count)
 
 
 def prefill(batch: int, length: int, cache_dtype: torch.dtype | None) -> None:
@@ -96,14 +91,11 @@ def prefill(batch: int, length: int, cache_dtype: torch.dtype | None) -> None:
 
 def main(what: str = "all", cache: str = "") -> None:
     cache_dtype = {NAMES[dtype]: dtype for dtype in CACHE_SCALES}[cache] if cache else None
-    for kind in ("decode", "qkv"):
-        if what not in (kind, "all"):
-            continue
-        for batch, length in FEW + MANY:
-            decode(batch, [length] * batch, f"{kind}, {batch} of {length} tokens", cache_dtype, of_qkv=kind == "qkv")
-        ragged = [64 + 37 * i % 1000 for i in range(256)]
-        decode(256, ragged, f"{kind}, 256 of 64 to 1063 tokens", cache_dtype, of_qkv=kind == "qkv")
-    for batch, length in PROMPTS if what in ("prefill", "all") else []:
+    for batch, length in FEW + MANY if what != "prefill" else []:
+        decode(batch, [length] * batch, f"decode, {batch} of {length} tokens", cache_dtype)
+    if what != "prefill":
+        decode(256, [64 + 37 * i % 1000 for i in range(256)], "decode, 256 of 64 to 1063 tokens", cache_dtype)
+    for batch, length in PROMPTS if what != "decode" else []:
         prefill(batch, length, cache_dtype)
 
 

@@ -94,12 +94,17 @@ def layer(shape: str, form: Form, rows: int, max_rows: int, streamed: bool) -> L
     how = GroupTiling("bfloat16", H200, choice, count, group_rows)
     hidden = memory("hidden", room(count, inner))
     rows_of_x, results = memory("sx", room(count, width)), memory("sy", room(count, width))
+    of_experts = summed.Results(results, lists.places, lists.shares, x)
+    weight = memory("norm", torch.ones(width, device="cuda"))
+    norm = summed.SumNorm(memory("normed", room(max_rows, width)), None, weight, 1e-6)
+    sorting = router.sort(lists.ids, lists.places, lists.shares, lists.groups, last)
     launches = {
-        "sort": router.sort(*lists.places, lists.shares, lists.groups, lists.counts, last),
-        "rows": gated.sort_rows(rows_of_x, x, *lists.places, num_rows, choice),
+        **{launch.kernel.name: launch for launch in sorting},
+        "rows": gated.sort_rows(rows_of_x, x, lists.places, num_rows, choice),
         "gated": gated.tiled(hidden, rows_of_x, gate_up, lists.groups, how, activation="silu"),
         "summed": summed.tiled(results, hidden, down, lists.groups, how),
-        "combine": summed.combine(y, results, *lists.places, lists.shares, num_rows, choice, x),
+        "combine": summed.combine(y, of_experts, num_rows, choice),
+        "combine and norm": summed.combine_norm(y, of_experts, num_rows, choice, norm),
     }
     return Layer(memory, launches, read)
 

@@ -22,7 +22,7 @@ from trtllm_lite.plugins.cuda.weight_form import weight_form
 from trtllm_lite.plugins.launch import Buffer, Launch, WeightBuffers, symbol
 from trtllm_lite.plugins.linear import cuda as linear
 from trtllm_lite.plugins.paged_attention.launches import Cache, Heads
-from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens, Unturned
+from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
 
 KINDS = (torch.bfloat16, torch.float8_e4m3fn)
 SHAPE = ModelShape(4096, 14336, 32, 8, 128, 128256, page=32)
@@ -82,7 +82,7 @@ class Products:
     def apart(self, config: TileConfig) -> Callable[[], None]:
         how = Tiling("bfloat16", H200, config, self.rows, self.x_scales)
         products = [linear.tiled(self.qkv, self.x, weight, symbol("rows"), how) for weight in self.weights]
-        return self._body([[product, self.tokens.computed(Unturned(self.qkv))] for product in products])
+        return self._body([[product, self.tokens.computed(self.qkv)] for product in products])
 
     def _body(self, layers: list[list[Launch]]) -> Callable[[], None]:
         symbols = {"rows": self.rows, "num_tokens": self.rows}

@@ -69,7 +69,7 @@ def rope_cache(rows: int) -> None:
     kernel = Kernel("paged_attention/rope_cache.cuh", "rope_cache", 256, 0, defines)
 
     def launch(i: int) -> None:
-        kernel(q[i], keys[i], values[i], None, qkv[i], cos, sin, slots, None, None, 0, 1e-5, 1.0, 1.0, grid=rows)
+        kernel(q[i], keys[i], values[i], None, qkv[i], cos, sin, slots, None, None, 1e-5, 1.0, 1.0, grid=rows)
 
     _report(f"rope_cache, {rows} rows", 4 * rows * SHAPE.qkv_features, launch)
 

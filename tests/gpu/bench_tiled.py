@@ -1,4 +1,4 @@
-"""Times tiled products against cuBLAS, in the products of a Llama 3.1 8B layer and its LM head.
+"""Times tiled products against cuBLAS: those of a Llama 3.1 8B layer and its LM head, and of a Qwen3-30B-A3B layer.
 
 Weights rotate, so that none is cached. Two figures each: a graph of a few launches on a cool card, and the same graph
 replayed without pause, when the card's power limit counts.
@@ -26,7 +26,11 @@ PRODUCTS = {
     "gate_up": (14336, 4096),
     "down": (4096, 14336),
     "head": (128256, 4096),
+    "mixture_qkv": (5120, 2048),
+    "mixture_o": (2048, 4096),
+    "scores": (256, 2048),
 }
+FLOAT_OUT, RESIDUAL = ("head", "scores"), ("o", "down", "mixture_o")
 COLD_BYTES = 400 << 20
 
 
@@ -41,9 +45,10 @@ class Product:
         shape = (self.copies, *((2,) if self.gated else ()), self.out, self.in_features)
         self.weights = torch.randn(*shape, device="cuda", dtype=torch.bfloat16).mul_(self.in_features**-0.5)
         self.x = torch.randn(rows, self.in_features, device="cuda", dtype=torch.bfloat16)
-        self.y = torch.zeros(rows, self.out, device="cuda", dtype=torch.float32 if name == "head" else torch.bfloat16)
+        y_dtype = torch.float32 if name in FLOAT_OUT else torch.bfloat16
+        self.y = torch.zeros(rows, self.out, device="cuda", dtype=y_dtype)
         self.both = torch.empty(rows, 2 * self.out if self.gated else 0, device="cuda", dtype=torch.bfloat16)
-        self.residual = name in ("o", "down")
+        self.residual = name in RESIDUAL
 
     def configs(self, most: int) -> list[TileConfig]:
         return tile_configs(self.out, self.in_features, weight_form("bfloat16"), self.rows, self.gated, H200)[:most]

@@ -96,19 +96,14 @@ class Lists:
     def __init__(self, mixture: Mixture, memory: Memory, device: str) -> None:
         rows, top_k, experts = mixture.max_rows, mixture.top_k, mixture.local
 
-        def new(name: str, *shape: int, fill: int = -7) -> Buffer:
-            return memory(name, torch.full(shape, fill, device=device, dtype=torch.int32))
+        def new(name: str, *shape: int) -> Buffer:
+            return memory(name, torch.full(shape, -7, device=device, dtype=torch.int32))
 
-        self.ids, self.within = new("ids", rows, top_k), new("within", rows, top_k)
+        self.ids, self.places = new("ids", rows, top_k), new("places", rows, top_k)
         self.shares = memory("shares", torch.full((rows, top_k), POISON, device=device))
         self.chosen = new("chosen", mixture.choice.chosen_ints(min(rows, MOST_LISTED_ROWS)))
-        self.groups, self.first = new("groups", mixture.choice.groups_ints(rows)), new("first", experts)
-        self.counts = new("counts", mixture.choice.count_ints, fill=0)
+        self.groups = new("groups", mixture.choice.groups_ints(rows))
         self.tally = memory("tally", torch.zeros(experts + TALLY_PLACES, device=device, dtype=torch.int64))
-
-    @property
-    def places(self) -> tuple[Buffer, Buffer, Buffer]:
-        return self.ids, self.within, self.first
 
 
 def random_scores(mixture: Mixture, rows: int, device: str) -> torch.Tensor:
@@ -175,17 +170,18 @@ def choose(
     correction: torch.Tensor | None = None,
     padding: torch.Tensor | None = None,
 ) -> None:
-    """Launch the kernel that chooses; rows whose ``padding`` is SPARE or more are none."""
+    """Launch the kernels that choose; rows whose ``padding`` is SPARE or more are none."""
     added = (memory.optional("bias", bias), memory.optional("correction", correction))
     ranks, rows = memory.optional("ranks", mixture.ranks(machine.device)), symbol("rows")
     of_rows = (memory("scores", scores), rows, mixture.max_rows, mixture.choice, mixture.routing)
     left_out = None if padding is None else (memory("cache slots", padding), Extent(SPARE))
     how = router.Scores(*of_rows, lists.tally, *added, ranks, left_out)
     if streamed:
-        launch = router.choose(lists.ids, lists.shares, lists.chosen, how)
+        launches = [router.choose(lists.ids, lists.shares, lists.chosen, how)]
     else:
-        launch = router.sort(*lists.places, lists.shares, lists.groups, lists.counts, how)
-    memory.run(launch, len(scores), machine)
+        launches = router.sort(lists.ids, lists.places, lists.shares, lists.groups, how)
+    for launch in launches:
+        memory.run(launch, len(scores), machine)
 
 
 def _check_chosen(mixture: Mixture, memory: Memory, lists: Lists, ids: torch.Tensor) -> None:
@@ -202,13 +198,16 @@ def _check_chosen(mixture: Mixture, memory: Memory, lists: Lists, ids: torch.Ten
 
 
 def _check_sorted(mixture: Mixture, memory: Memory, lists: Lists, ids: torch.Tensor) -> None:
-    _, within, first = (memory.tensors[buffer].cpu().long() for buffer in lists.places)
+    found = memory.tensors[lists.places][: len(ids)].cpu().long()
     here = ids >= 0
-    places, num_places = (first[ids] + within[: len(ids)])[here], int(here.sum())
+    assert bool((found[~here] == -1).all())
+    places, num_places = found[here], int(here.sum())
     assert sorted(places.tolist()) == list(range(num_places))
-    expert_of_place = torch.empty(num_places, dtype=torch.long)
+    expert_of_place, row_of_place = torch.empty(2, num_places, dtype=torch.long)
     expert_of_place[places] = ids[here]
+    row_of_place[places] = here.nonzero()[:, 0]
     assert bool((expert_of_place.diff() >= 0).all())
+    assert bool((row_of_place.diff() > 0)[expert_of_place.diff() == 0].all()), "an expert's rows change their order"
     found = memory.tensors[lists.groups].cpu()
     groups = found[4 : 4 + 4 * int(found[0])].reshape(-1, 4)[:, :3].tolist()
     most, covered = mixture.choice.group_rows(mixture.max_rows), 0
@@ -218,7 +217,6 @@ def _check_sorted(mixture: Mixture, memory: Memory, lists: Lists, ids: torch.Ten
         assert bool((expert_of_place[begin:end] == expert).all())
         covered = end
     assert covered == num_places
-    assert not memory.tensors[lists.counts].any()
 
 
 def check_experts(
@@ -318,13 +316,43 @@ def _run_sorted(
 
     rows_of_x, results = room("sorted x", mixture.hidden), room("sorted y", mixture.hidden)
     before, behind = (lists.shares, None) if mixture.scales_inputs else (None, lists.shares)
-    memory.run(gated.sort_rows(rows_of_x, x, *lists.places, num_rows, choice, before), rows, machine)
+    memory.run(gated.sort_rows(rows_of_x, x, lists.places, num_rows, choice, before), rows, machine)
     gating = {"activation": _ACTIVATIONS[biases[0] is not None], "bias": biases[0]}
     memory.run(gated.tiled(hidden, rows_of_x, first, lists.groups, how, **gating), rows, machine)
     flat = replace(hidden, shape=(count, mixture.inner))
     memory.tensors[flat] = memory.tensors[hidden].reshape(count, -1)
     memory.run(summed.tiled(results, flat, second, lists.groups, how, biases[1]), rows, machine)
-    memory.run(summed.combine(y, results, *lists.places, behind, num_rows, choice, added), rows, machine)
+    memory.run(summed.combine(y, summed.Results(results, lists.places, behind, added), num_rows, choice), rows, machine)
+
+
+def check_summed_norm(
+    mixture: Mixture, rows: int, dtype: torch.dtype, *, residual: bool, shares: bool, machine: Machine
+) -> None:
+    """The sum over slots, some of which are other ranks', and its norm; the rows of no slot are not numbers."""
+    at, memory, slots = machine.device, Memory(), mixture.max_rows * mixture.top_k
+    shape = mixture.max_rows, mixture.hidden
+    places = torch.randperm(slots, device=at).reshape(mixture.max_rows, -1).int()
+    places[torch.rand(places.shape, device=at) < 0.25] = -1
+    results = torch.full((slots, mixture.hidden), POISON, device=at, dtype=dtype)
+    used = places[places >= 0].long()
+    results[used] = torch.randn(len(used), mixture.hidden, device=at).to(dtype)
+    factors = torch.rand(places.shape, device=at) if shares else None
+    added = torch.randn(*shape, device=at).to(dtype) if residual else None
+    weight = 1 + torch.rand(mixture.hidden, device=at)
+    total, y = (memory(name, torch.full(shape, POISON, device=at, dtype=dtype)) for name in ("total", "y"))
+    optional = (memory.optional("shares", factors), memory.optional("residual", added))
+    of_experts = summed.Results(memory("results", results), memory("places", places), *optional)
+    norm = summed.SumNorm(y, None, memory("weight", weight), EPSILON)
+    memory.run(summed.combine_norm(total, of_experts, symbol("rows"), mixture.choice, norm), rows, machine)
+    picked = torch.where(places[..., None] >= 0, results[places.clamp(min=0).long()].double(), 0)
+    expected = (picked * (1 if factors is None else factors[..., None].double())).sum(1)
+    expected = expected if added is None else expected + added.double()
+    sums, normed = memory.tensors[total], memory.tensors[y]
+    assert_close(sums[:rows], expected[:rows])
+    seen = sums[:rows].double()
+    assert_close(normed[:rows], seen * torch.rsqrt(seen.square().mean(-1, keepdim=True) + EPSILON) * weight.double())
+    assert torch.isnan(sums[rows:]).all()
+    assert torch.isnan(normed[rows:]).all()
 
 
 def _expected(

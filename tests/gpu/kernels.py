@@ -27,8 +27,8 @@ class StreamConfig:
 
     @property
     def threads(self) -> int:
-        """Two warps copy rows of less than 1 KB."""
-        return 320 if self.stage_k * 2 < 1024 else 288
+        """Two warps copy rows of less than 1 KB, and four where x travels, too."""
+        return 384 if self.stream_x else 320 if self.stage_k * 2 < 1024 else 288
 
 
 def stream_config(in_features: int, tokens: int) -> StreamConfig:

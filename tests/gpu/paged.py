@@ -74,7 +74,7 @@ class PagedCache:
         self.block_tables = self.block_tables.to(device)
         self.key_cache, self.value_cache = packed(self.keys), packed(self.values)
 
-    def give_back(self, past_lens: list[int], window: int) -> torch.Tensor:
+    def give_back(self, past_lens: list[int], window: int, chunked: bool = False) -> torch.Tensor:
         """Block tables of a step in which entries that no window reaches name a block full of poison, or any other.
 
         ``past_lens`` of the sequences when the step begins.
@@ -82,7 +82,8 @@ class PagedCache:
         tables = self.block_tables.clone()
         for table, past in zip(tables, past_lens, strict=True):
             if window:
-                table[: max(past - window + 1, 0) // self.shape.page] = self.unused
+                start = past - past % window if chunked else max(past - window + 1, 0)
+                table[: start // self.shape.page] = self.unused
         return tables
 
     def last_slots(self) -> torch.Tensor:
@@ -90,17 +91,6 @@ class PagedCache:
         last = torch.tensor(self.lengths, device=self.block_tables.device) - 1
         blocks = self.block_tables.gather(1, (last // self.shape.page)[:, None])[:, 0]
         return (blocks * self.shape.page + last % self.shape.page).int()
-
-    def replace_last(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """What sequences have as their last tokens, [seqs, kv_heads, head_dim], which the caches do not hold yet."""
-        slots = self.last_slots().long()
-        at = (slots // self.shape.page, slice(None), slots % self.shape.page)
-        for tensor, tokens in zip((self.keys, self.values), (keys, values), strict=True):
-            bits(tensor)[at] = bits(poisoned(*tokens.shape, dtype=self.dtype, device=str(tensor.device)))
-        self.key_cache, self.value_cache = packed(self.keys), packed(self.values)
-        for tensor, tokens, scale in zip((self.keys, self.values), (keys, values), self.scales, strict=True):
-            exact = in_range(tokens / scale, self.dtype)
-            bits(tensor)[at] = bits((exact.round() if self.dtype == torch.int8 else exact).to(self.dtype))
 
     def tokens(self, cache: torch.Tensor, seq: int) -> torch.Tensor:
         """[length, kv_heads, head_dim] of one sequence in float64."""
@@ -117,21 +107,29 @@ class PagedCache:
         softcap: float,
         first_position: int = 0,
         sinks: torch.Tensor | None = None,
+        chunked: bool = False,
+        temperature: tuple[int, float] | None = None,
     ) -> torch.Tensor:
         """Causal attention of ``query`` [new, heads, head_dim] at positions past, past + 1, … of one sequence.
 
-        Queries at ``first_position`` and behind it see nothing before it; ``sinks`` [heads] see all.
+        Queries at ``first_position`` and behind it see nothing before it; ``sinks`` [heads] see all. ``chunked``: they
+        see chunks of ``window`` positions. ``temperature``: floor_scale and attn_scale.
         """
         shape = self.shape
         group = shape.heads // shape.kv_heads
         caches = zip((self.keys, self.values), self.scales, strict=True)
         keys, values = (self.tokens(cache, seq).repeat_interleave(group, dim=1) * scale for cache, scale in caches)
+        at = past + torch.arange(len(query), device=query.device)[:, None]
         scores = torch.einsum("qhd,khd->hqk", query.double(), keys) * shape.head_dim**-0.5
+        if temperature is not None:
+            floor_scale, attn_scale = temperature
+            scores *= 1 + attn_scale * torch.log1p(((at + 1) // floor_scale).double())
         if softcap:
             scores = softcap * torch.tanh(scores / softcap)
-        at = past + torch.arange(len(query), device=query.device)[:, None]
         key_at = torch.arange(len(keys), device=query.device)[None]
-        hidden = (key_at > at) | ((key_at <= at - window) if window else False)
+        hidden = key_at > at
+        if window:
+            hidden |= key_at < (at - at % window if chunked else at - window + 1)
         hidden |= key_at < at.clamp(max=first_position)
         scores = scores.masked_fill(hidden, float("-inf"))
         if sinks is not None:

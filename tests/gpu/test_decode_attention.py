@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.gpu.attention_checks import attention_shape, check_decode, check_decode_of_qkv
+from tests.gpu.attention_checks import attention_shape, check_decode
 from tests.gpu.kernels import LLAMA_8B
 from tests.gpu.memory import NAMES
 from tests.gpu.paged import CACHE_SCALES
@@ -65,6 +65,28 @@ def test_from_a_later_position_on(first_position: int, window: int) -> None:
     check_decode(shape, [2, *LENGTHS["ragged"]], torch.bfloat16, window, first_position=first_position)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("window", [0, 24, 64, 1024])
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(40, 8, 128), (16, 1, 64), (4, 4, 80)])
+def test_chunks_at_temperatures(
+    heads: int, kv_heads: int, head_dim: int, lengths: list[int], window: int, dtype: torch.dtype
+) -> None:
+    shape, late = attention_shape(heads, kv_heads, head_dim, 32), {"chunked": True, "temperature": (5, 0.7)}
+    check_decode(shape, lengths, dtype, window, **late)
+    check_decode(shape, [64, 65, 128, *lengths], dtype, window, 2.0, sinks=True, **late)
+
+
+@pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
+@pytest.mark.parametrize("window", [0, 64, 8192])
+def test_chunks_over_caches_of_bytes(window: int, cache_dtype: torch.dtype) -> None:
+    """Of Llama 4's size, with sequences that end in its first chunk, with that, behind it, and in the third."""
+    shape, late = attention_shape(40, 8, 128, 32), {"chunked": True, "temperature": (8192, 0.1)}
+    for lengths in (LENGTHS["ragged"], [8191, 8192, 8193, 16400, 5]):
+        check_decode(shape, lengths, torch.bfloat16, window, cache_dtype=cache_dtype, **late)
+        check_decode(shape, lengths, torch.bfloat16, window, **late)
+
+
 CHOICES = [{"warps": 2}, {"warps": 1}, {"warps": 2, "shared_bytes": 100 * 1024, "blocks_per_sm": 2}]
 
 
@@ -94,44 +116,6 @@ def test_results_in_bytes(scales: RowScales) -> None:
 def test_caches_of_bytes(head_dim: int, cache_dtype: torch.dtype) -> None:
     for dtype, lengths in ((torch.bfloat16, LENGTHS["ragged"]), (torch.float16, LENGTHS["many"])):
         check_decode(attention_shape(16, 4, head_dim, 32), lengths, dtype, cache_dtype=cache_dtype)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("page", [16, 32, 64])
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-def test_of_qkv(lengths: list[int], page: int, dtype: torch.dtype) -> None:
-    check_decode_of_qkv(attention_shape(32, 4, 128, page), lengths, dtype, padding=3)
-
-
-@pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize(("head_dim", "rotary_dim"), [(64, 64), (80, 20), (96, 72), (128, 64), (256, 256), (64, 0)])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (9, 3), (14, 2), (16, 1)])
-def test_heads_of_qkv(heads: int, kv_heads: int, head_dim: int, rotary_dim: int, norm: bool) -> None:
-    shape = attention_shape(heads, kv_heads, head_dim, 32)
-    for name in ("ragged", "edges of blocks", "many"):
-        check_decode_of_qkv(shape, LENGTHS[name], torch.bfloat16, norm=norm, rotary_dim=rotary_dim)
-
-
-@pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
-@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
-def test_of_qkv_into_caches_of_bytes(head_dim: int, cache_dtype: torch.dtype) -> None:
-    for dtype, lengths in ((torch.bfloat16, LENGTHS["ragged"]), (torch.float16, LENGTHS["many"])):
-        check_decode_of_qkv(attention_shape(16, 4, head_dim, 32), lengths, dtype, cache_dtype=cache_dtype)
-
-
-@pytest.mark.parametrize("sinks", [False, True])
-@pytest.mark.parametrize("first_position", [0, 1])
-@pytest.mark.parametrize("window", [1, 17, 64, 1000])
-def test_of_qkv_with_masks(window: int, first_position: int, sinks: bool) -> None:
-    shape, how = attention_shape(8, 2, 64, 32), {"first_position": first_position, "sinks": sinks}
-    check_decode_of_qkv(shape, [2, *LENGTHS["ragged"]], torch.bfloat16, window, padding=1, **how)
-    check_decode_of_qkv(shape, LENGTHS["many"], torch.float16, window, 2.0, **how)
-
-
-@pytest.mark.parametrize("options", CHOICES, ids=str)
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-def test_launch_choices_of_qkv(lengths: list[int], options: dict[str, int]) -> None:
-    check_decode_of_qkv(LLAMA_8B, lengths, torch.bfloat16, **options)
 
 
 def test_sequences_of_guesses() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.gpu.device import GPU
-from tests.gpu.expert_checks import Mixture, check_experts, check_router
+from tests.gpu.expert_checks import Mixture, check_experts, check_router, check_summed_norm
 from tests.gpu.weights import Form
 
 # Qwen3-30B-A3B, Mixtral 8x7B, and OLMoE with fewer features.
@@ -21,10 +21,18 @@ def test_a_few_rows_choose(shape: str, max_rows: int, rows: int) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (64, 37), (8192, 8192), (8192, 5003)])
+@pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (64, 37), (64, 64), (512, 401), (8192, 8192), (8192, 5003)])
 def test_rows_are_sorted_by_expert(shape: str, max_rows: int, rows: int) -> None:
     experts, top_k, *_ = SHAPES[shape]
     check_router(Mixture(experts, top_k, 0, 0, max_rows), rows, streamed=False, machine=GPU)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("residual", [False, True])
+def test_sums_are_normed(shape: str, dtype: torch.dtype, residual: bool) -> None:
+    how = {"residual": residual, "shares": residual, "machine": GPU}
+    check_summed_norm(Mixture(*SHAPES[shape], 128), 101, dtype, **how)
 
 
 # DeepSeek-V2 and V3, Llama 4 Scout.

@@ -153,7 +153,7 @@ def test_rotary_table(half_dim: int) -> None:
 @pytest.mark.parametrize("rows", [1, 17, 129])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(32, 8, 128), (9, 3, 64), (4, 1, 80), (2, 1, 256)])
 def test_rope_cache(heads: int, kv_heads: int, dim: int, rows: int, norm: bool) -> None:
-    check_rope_cache(attention_shape(heads, kv_heads, dim, 32), rows, norm=norm, first_token=rows // 3)
+    check_rope_cache(attention_shape(heads, kv_heads, dim, 32), rows, norm=norm)
 
 
 @pytest.mark.parametrize(("dim", "rotary_dim"), [(80, 0), (96, 72), (256, 64)])

@@ -46,6 +46,8 @@ class LatencyBench:
     ) -> None:
         self._stages = read_stages(Path(engine_dir))
         self._engine = self._stages[0]
+        for shape in shapes:
+            shape.check_limits(self._engine.manifest.limits)
         self._on_cpu = self._engine.manifest.target.kind == "cpu"
         self._num_threads = num_threads or num_cores()
         self._ceilings = ceilings

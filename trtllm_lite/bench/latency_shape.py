@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.engine.manifest import Limits
 from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime.session.limits import RunnerLimits
 
@@ -34,13 +35,20 @@ class LatencyShape:
         generator = np.random.default_rng(self.seed)
         return list(generator.integers(0, vocab_size, (self.batch_size, self.input_len), dtype=np.int32))
 
+    def check_limits(self, limits: Limits) -> None:
+        """Raise LimitError for a batch, or sequences, beyond what the engine was built for."""
+        for name, value, limit in (
+            ("input_len", self.input_len, "max_input_len"),
+            ("batch_size", self.batch_size, "max_batch_size"),
+            ("input_len + output_len", self.seq_len, "max_seq_len"),
+        ):
+            if value > (most := getattr(limits, limit)):
+                raise LimitError(
+                    f"{name} is {value} and {limit} {most}: lower it, or build the engine with a larger --{limit}"
+                )
+
     def check_fits(self, limits: RunnerLimits) -> None:
         """Raise LimitError unless the whole batch can run side by side."""
-        if self.input_len > limits.max_input_len:
-            raise LimitError(
-                f"input_len {self.input_len} exceeds max_input_len {limits.max_input_len}: lower it, or build the "
-                "engine with a larger --max_input_len"
-            )
         blocks = limits.blocks_for_batch(self.batch_size, self.seq_len)
         if blocks > limits.num_blocks:
             raise LimitError(

@@ -7,6 +7,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from trtllm_lite.convert.chat_templates import as_setting
 from trtllm_lite.convert.gguf_encoder import WORD_PIECES, word_pieces
 from trtllm_lite.convert.sentencepiece_tokenizer import (
+    BYTE,
     CONTROL,
     UNKNOWN,
     USER_DEFINED,
@@ -27,8 +28,8 @@ _LLAMA3_SPLIT = (
 )
 _QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 
-
-_COMPOSED = ("qwen2", "command-r")  # these tokenizers first bring a text to NFC
+_COMPOSED = ("qwen2", "command-r", "modern-bert")  # these tokenizers first bring a text to NFC
+_TAKES_SPACE = {"modern-bert": "[MASK]", "roberta-bpe": "<mask>"}  # the token that takes spaces before it
 
 
 def _gpt2() -> pre_tokenizers.PreTokenizer:
@@ -51,6 +52,8 @@ _PRE_TOKENIZERS = {
     "qwen2": lambda: _split(_QWEN2_SPLIT),
     "smollm": _smollm,
     "command-r": _smollm,
+    "modern-bert": _gpt2,
+    "roberta-bpe": _gpt2,
 }
 
 
@@ -61,7 +64,7 @@ def read_tokenizer(metadata: dict[str, Any]) -> tuple[str | None, dict[str, Any]
     """
     prefix = "tokenizer.ggml."
     ggml = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
-    builders = {"gpt2": _byte_level_bpe, "llama": _sentencepiece_bpe, WORD_PIECES: word_pieces}
+    builders = {"gpt2": _byte_level_bpe, "llama": _sentencepiece_bpe, "t5": _unigram, WORD_PIECES: word_pieces}
     kind = ggml.get("model", "no_vocab")
     if kind == "no_vocab":
         return None, {}
@@ -114,13 +117,37 @@ def _sentencepiece_bpe(ggml: dict[str, Any]) -> Tokenizer:
     return build_tokenizer(Vocabulary(ggml["tokens"], ggml["scores"], ggml["token_type"], add_dummy_prefix=prefix))
 
 
+def _unigram(ggml: dict[str, Any]) -> Tokenizer:
+    """A tokenizer of SentencePiece's Unigram kind, which T5 and XLM-R have; what a file leaves out is llama.cpp's."""
+    ggml.setdefault("eos_token_id", 1)
+    ggml.setdefault("add_eos_token", True)
+    types = ggml["token_type"]
+    return build_tokenizer(
+        Vocabulary(
+            pieces=ggml["tokens"],
+            scores=ggml["scores"],
+            types=types,
+            unigram=True,
+            byte_fallback=BYTE in types,
+            add_dummy_prefix=bool(ggml.get("add_space_prefix", False)),
+            remove_extra_whitespaces=bool(ggml.get("remove_extra_whitespaces", False)),
+            charsmap=bytes(value & 0xFF for value in ggml.get("precompiled_charsmap", ())),  # some have signed bytes
+        )
+    )
+
+
 def _add_special_tokens(tokenizer: Tokenizer, ggml: dict[str, Any]) -> None:
-    """Add the tokens that are matched whole."""
+    """Add the tokens that are matched whole; a mask is found before others, which are spaces in ModernBERT."""
     typed = list(zip(ggml["tokens"], ggml.get("token_type", ()), strict=False))
-    special = [token for token, kind in typed if kind in (UNKNOWN, CONTROL)]
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
+    mask = _TAKES_SPACE.get(ggml.get("pre", ""))
+    special = [
+        AddedToken(token, normalized=False, special=True, lstrip=token == mask)
+        for token, kind in typed
+        if kind in (UNKNOWN, CONTROL)
+    ]
+    tokenizer.add_special_tokens(special)
     user_defined = [token for token, kind in typed if kind == USER_DEFINED]
-    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in user_defined])
+    tokenizer.add_tokens([AddedToken(token, normalized=mask is not None) for token in user_defined])
 
 
 def _around(ggml: dict[str, Any], key: str) -> str | None:

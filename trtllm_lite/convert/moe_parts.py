@@ -52,8 +52,13 @@ class MoeParts:
     def read(cls, config: ConfigFields, parts: LlamaParts, intermediate_size: int, scoring: Scoring) -> "MoeParts":
         """Read how many experts there are (``num_experts`` or ``num_local_experts``), and how many a token has."""
         layers = parts.sizes.num_hidden_layers
-        key = "num_local_experts" if config.take("num_experts") is None else "num_experts"
-        experts, top_k = config.integer(key), config.integer("num_experts_per_tok")
+        key = "num_local_experts" if config.take("num_local_experts") is not None else "num_experts"
+        config.rename({"num_local_experts": "num_experts"})
+        top_k = config.integer("num_experts_per_tok")
+        if config.take("num_experts") is None:
+            config.problem(key, "expected the number of a layer's experts, here or as num_local_experts, found neither")
+            return cls(parts, 1, 1, intermediate_size, scoring)
+        experts = config.integer("num_experts")
         if experts * layers > MAX_EXPERTS:
             config.problem(key, f"expected at most {MAX_EXPERTS} experts in all {layers} layers, found {experts} each")
             experts = 1

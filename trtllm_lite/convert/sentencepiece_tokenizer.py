@@ -84,19 +84,13 @@ def _check(vocabulary: Vocabulary) -> None:
         )
     if not all(map(math.isfinite, vocabulary.scores)):
         raise ConvertError("the tokenizer has a token whose score is not a number: check the file")
-    unused = vocabulary.of_type(UNUSED)
-    if vocabulary.unigram and unused:
-        raise ConvertError(_unsupported(f"unused pieces in a Unigram model ({shown(unused[0])})"))
     spaced = [piece for piece in vocabulary.of_type(USER_DEFINED) if SPACE in piece]
     if vocabulary.add_dummy_prefix and spaced and not vocabulary.unigram:
-        raise ConvertError(_unsupported(f"user-defined pieces with spaces ({shown(spaced[0])}) and a dummy prefix"))
-
-
-def _unsupported(what: str) -> str:
-    return (
-        f"the tokenizer is a SentencePiece model with {what}, which is not supported: create tokenizer.json with "
-        "`AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)` of transformers"
-    )
+        raise ConvertError(
+            f"the tokenizer is a SentencePiece model with user-defined pieces with spaces ({shown(spaced[0])}) and a "
+            "dummy prefix, which is not supported: create tokenizer.json with "
+            "`AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)` of transformers"
+        )
 
 
 def _bpe(vocabulary: Vocabulary) -> models.BPE:
@@ -112,12 +106,13 @@ def _bpe(vocabulary: Vocabulary) -> models.BPE:
 def _unigram(vocabulary: Vocabulary) -> models.Unigram:
     """A Unigram model; tokens that SentencePiece does not find by likelihood get that of the unlikeliest piece.
 
-    A text that spells such a token, such as ``<0x41>``, is therefore tokenized as that token.
+    A text that spells such a token, such as ``<0x41>``, is therefore tokenized as that token. No text spells an unused
+    piece: it gets a plain space in front, of which normalization leaves none.
     """
     table = list(zip(vocabulary.pieces, vocabulary.scores, vocabulary.types, strict=True))
     lowest = min((score for _, score, kind in table if kind == NORMAL), default=0.0)
-    scores = {USER_DEFINED: _USER_DEFINED_SCORE, UNKNOWN: lowest, CONTROL: lowest, BYTE: lowest}
-    pieces = [(piece, scores.get(kind, score)) for piece, score, kind in table]
+    scores = {USER_DEFINED: _USER_DEFINED_SCORE, **dict.fromkeys((UNKNOWN, CONTROL, UNUSED, BYTE), lowest)}
+    pieces = [(f" {piece}" if kind == UNUSED else piece, scores.get(kind, score)) for piece, score, kind in table]
     return models.Unigram(pieces, vocabulary.unknown_id, vocabulary.byte_fallback)
 
 

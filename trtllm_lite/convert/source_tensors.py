@@ -68,5 +68,14 @@ class Tensors:
         """A linear layer whose weight is stored as [out_features, in_features]."""
         return Linear(self.weight(role, out_features, in_features), self.bias(role, out_features) if bias else None)
 
+    def linears(
+        self, role: str, count: int, out_features: int, in_features: int, bias: bool = False
+    ) -> tuple[Linear, ...]:
+        """The ``count`` linear layers, of ``out_features`` each, that one tensor holds one behind the other."""
+        parts = (out_features,) * count
+        weights = self.weight(role, count * out_features, in_features).split(*parts)
+        biases = self.bias(role, count * out_features).split(*parts) if bias else [None] * count
+        return tuple(Linear(weight, own) for weight, own in zip(weights, biases, strict=True))
+
     def _prefix(self, role: str) -> str:
         return self.names[role].format(layer=self.layer, expert=self.expert)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -33,12 +34,21 @@ def print_inspection(found: Inspection, console: Console, *, kernels: bool) -> N
     _print_table(console, "KV cache", {name: value for name, value in found.kv_cache.items() if name != "groups"})
     _print_cache_use(console, found.cache_use)
     _print_table(console, "memory", {name: exact_bytes(size) for name, size in found.memory.items()})
+    _print_table(console, "weights by type", _weights_by_type(found))
     _print_table(console, "files", {name: exact_bytes(size) for name, size in found.file_bytes.items()})
     _print_table(console, "operators", found.operators)
     _print_table(console, "programs: launches and products of a step", found.programs)
     _print_fusions(console, found.fusions)
     _print_table(console, "expanded weights", counted_expansions(found.expansions))
     _print_tactics(console, found.tactics, kernels)
+
+
+def _weights_by_type(found: Inspection) -> dict[str, str]:
+    """The bytes of an engine's weights: where a checkpoint came with blocks, no scheme says that they are in these."""
+    sizes: Counter[str] = Counter()
+    for group in found.weights:
+        sizes[group.dtype] += group.num_bytes
+    return {dtype: exact_bytes(size) for dtype, size in sizes.most_common()}
 
 
 def limits_of(found: Inspection) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The attention kernels in numpy over raw memory; see cuda_kernels.py."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,33 +40,7 @@ def _in_bytes(kind: int, rows: np.ndarray, factor: float) -> np.ndarray:
     return rounded(kind, rows.reshape(len(rows), -1), 1 / factor, False)[0].reshape(rows.shape)
 
 
-def _turned(macros: Macros, qkv: np.ndarray, cos: Pointer | None, sin: Pointer | None, first: int = 0) -> np.ndarray:
-    """Rows [rows, heads, dim], rotated in float64; the first is row ``first`` of the tables."""
-    rows, pairs = len(qkv), macros["TL_ROTARY_DIM"] // 2
-    if not pairs:
-        return qkv
-    turned, values = np.split(qkv, [macros["TL_HEADS"] + macros["TL_KV_HEADS"]], axis=1)
-    c, s = (at(table, np.float32, first + rows, 1, pairs)[first:].astype(np.float64) for table in (cos, sin))
-    low, high, rest = np.split(turned, [pairs, 2 * pairs], axis=-1)
-    turned = np.concatenate([low * c - high * s, high * c + low * s, rest], axis=-1)
-    return np.concatenate([turned, values], axis=1)
-
-
 def _append(
-    macros: Macros, turned: np.ndarray, keys: Pointer, values: Pointer, places: np.ndarray, factors: tuple[float, float]
-) -> None:
-    """Store the keys and values of [rows, heads, dim] in the slots ``places``."""
-    heads, kv_heads, page = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "PAGE"))
-    both = (turned[:, heads:-kv_heads], turned[:, -kv_heads:])
-    for cache, rows, factor in zip((keys, values), both, factors, strict=True):
-        _cache(macros, cache)[places // page, :, places % page] = _stored(macros, rows, factor)
-
-
-def _query_type(macros: Macros) -> type:
-    return np.float16 if macros["TL_CACHE_TYPE"] else half_type(macros)
-
-
-def _store(
     macros: Macros,
     qkv: np.ndarray,
     query: Pointer,
@@ -75,13 +50,19 @@ def _store(
     sin: Pointer | None,
     slots: Pointer,
     factors: tuple[float, float],
-    first: int = 0,
 ) -> None:
-    """Rotate rows [rows, heads, dim] and store them; they are those of the step from row ``first`` on."""
-    rows, heads = len(qkv), macros["TL_HEADS"]
-    turned = _turned(macros, qkv, cos, sin, first)
-    at(query, _query_type(macros), first + rows, heads, macros["TL_HEAD_DIM"])[first:] = turned[:, :heads]
-    _append(macros, turned, keys, values, at(slots, np.int32, first + rows)[first:], factors)
+    """Rotate and store [rows, heads, dim] in float64."""
+    heads, kv_heads, dim, page = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM", "PAGE"))
+    rows, half, pairs = len(qkv), half_type(macros), macros["TL_ROTARY_DIM"] // 2
+    turned = qkv[:, : heads + kv_heads]
+    if pairs:
+        c, s = (at(table, np.float32, rows, 1, pairs).astype(np.float64) for table in (cos, sin))
+        low, high, rest = np.split(turned, [pairs, 2 * pairs], axis=-1)
+        turned = np.concatenate([low * c - high * s, high * c + low * s, rest], axis=-1)
+    at(query, np.float16 if macros["TL_CACHE_TYPE"] else half, rows, heads, dim)[...] = turned[:, :heads]
+    places = at(slots, np.int32, rows)
+    _cache(macros, keys)[places // page, :, places % page] = _stored(macros, turned[:, heads:], factors[0])
+    _cache(macros, values)[places // page, :, places % page] = _stored(macros, qkv[:, heads + kv_heads :], factors[1])
 
 
 @kernel
@@ -110,7 +91,7 @@ def qkv_linear(
     if macros["TL_BIAS"]:
         result += at(bias, np.float32, macros["TL_OUT"])
     heads = result.reshape(rows, -1, macros["TL_HEAD_DIM"])
-    _store(macros, heads, query, keys, values, cos, sin, slots, (factors[0], factors[1]))
+    _append(macros, heads, query, keys, values, cos, sin, slots, (factors[0], factors[1]))
 
 
 @kernel
@@ -138,7 +119,7 @@ def qkv_linear_tiled(
     if macros["TL_BIAS"]:
         result += at(bias, np.float32, macros["TL_OUT"])
     heads = result.reshape(rows, -1, macros["TL_HEAD_DIM"])
-    _store(macros, heads, query, keys, values, cos, sin, slots, (factors[0], factors[1]))
+    _append(macros, heads, query, keys, values, cos, sin, slots, (factors[0], factors[1]))
 
 
 @kernel
@@ -155,35 +136,25 @@ def rope_cache(
     slots: Pointer,
     query_norm: Pointer | None,
     key_norm: Pointer | None,
-    first: int,
     epsilon: float,
     *factors: float,
 ) -> None:
-    kv_heads, dim, rows = macros["TL_KV_HEADS"], macros["TL_HEAD_DIM"], grid[0]
-    heads = _normalised_heads(macros, qkv, first + rows, query_norm, key_norm, epsilon)[first:]
-    _store(macros, heads, query, keys, values, cos, sin, slots, (factors[0], factors[1]), first)
+    heads, kv_heads = macros["TL_HEADS"], macros["TL_KV_HEADS"]
+    shape = (grid[0], heads + 2 * kv_heads, macros["TL_HEAD_DIM"])
+    rows = at(qkv, half_type(macros), *shape).astype(np.float64)
+    if macros["TL_NORM"]:
+        rows[:, :heads] = normalised(rows[:, :heads], query_norm, epsilon)
+        both = slice(heads, heads + kv_heads)
+        rows[:, both] = normalised(rows[:, both], key_norm, epsilon)
+    _append(macros, rows, query, keys, values, cos, sin, slots, (factors[0], factors[1]))
     if macros["TL_STORED"]:
         assert not macros["TL_CACHE_TYPE"]
-        assert first == 0
-        places = at(slots, np.int32, rows)
+        places = at(slots, np.int32, len(rows))
         kept = [
             _cache(macros, cache)[places // macros["TL_PAGE"], :, places % macros["TL_PAGE"]]
             for cache in (keys, values)
         ]
-        at(stored, half_type(macros), rows, 2 * kv_heads, dim)[...] = np.concatenate(kept, 1)
-
-
-def _normalised_heads(
-    macros: Macros, qkv: Pointer, rows: int, query_norm: Pointer | None, key_norm: Pointer | None, epsilon: float
-) -> np.ndarray:
-    """Rows [rows, heads, dim] of a QKV product in float64; queries and keys are normalised if heads are."""
-    heads, kv_heads = macros["TL_HEADS"], macros["TL_KV_HEADS"]
-    dtype = half_type({"TL_FP16": macros.get("TL_Y_FP16", macros["TL_FP16"])})
-    found = at(qkv, dtype, rows, heads + 2 * kv_heads, macros["TL_HEAD_DIM"]).astype(np.float64)
-    if macros["TL_NORM"]:
-        found[:, :heads] = normalised(found[:, :heads], query_norm, epsilon)
-        found[:, heads:-kv_heads] = normalised(found[:, heads:-kv_heads], key_norm, epsilon)
-    return found
+        at(stored, half_type(macros), len(rows), 2 * kv_heads, macros["TL_HEAD_DIM"])[...] = np.concatenate(kept, 1)
 
 
 def _exponents(macros: Macros, products: np.ndarray, scale: float, cap: tuple[float, ...]) -> np.ndarray:
@@ -195,15 +166,32 @@ def _exponents(macros: Macros, products: np.ndarray, scale: float, cap: tuple[fl
     return height / (1 + np.exp2(products * scale * rate))
 
 
+@dataclass(frozen=True)
+class _Scores:
+    """The numbers at the end of the arguments: what makes scores of products."""
+
+    window: int
+    value_scale: float
+    scale: float
+    cap: tuple[float, ...]
+    temperature: tuple[float, ...]  # floor_scale and attn_scale
+
+    @classmethod
+    def taken(cls, macros: Macros, numbers: tuple[Any, ...]) -> tuple["_Scores", tuple[Any, ...]]:
+        """The leading ``numbers``, and those behind them."""
+        window, value_scale, scale, *more = numbers
+        cap, tuned = 2 * macros["TL_SOFTCAP"], 2 * macros["TL_TEMPERATURE"]
+        own = cls(window, value_scale, scale, tuple(more[:cap]), tuple(more[cap : cap + tuned]))
+        return own, tuple(more[cap + tuned :])
+
+
 def _attend(
     macros: Macros,
     caches: tuple[Pointer, Pointer],
     query: np.ndarray,
     table: np.ndarray,
     past: int,
-    window: int,
-    scale: float,
-    cap: tuple[float, ...],
+    how: _Scores,
     sinks: Pointer | None,
 ) -> np.ndarray:
     """Causal attention of ``query`` [new, heads, dim] at positions past, past + 1, … of the sequence of ``table``."""
@@ -215,15 +203,22 @@ def _attend(
         for cache in caches
     )
     grouped = query.reshape(len(query), kv_heads, heads // kv_heads, dim).astype(np.float64)
-    scores = _exponents(macros, np.einsum("qkgd,ktd->kgqt", grouped, keys), scale, cap)
     position, key = past + np.arange(len(query))[:, None], np.arange(length)
-    hidden = (key > position) | ((key <= position - window) if window else False)
+    products = np.einsum("qkgd,ktd->kgqt", grouped, keys)
+    if how.temperature:
+        floor_scale, attn_scale = how.temperature
+        products *= 1 + attn_scale * np.log1p((position + 1) // int(floor_scale))
+    scores = _exponents(macros, products, how.scale, how.cap)
+    hidden = key > position
+    if how.window:
+        moving = position - how.window + 1
+        hidden |= key < (position // how.window * how.window if macros["TL_CHUNKED"] else moving)
     hidden |= key < np.minimum(macros["TL_FIRST_POSITION"], position)
     largest = scores.max(-1, keepdims=True)
     weights = np.exp2(np.where(hidden, -np.inf, scores - largest))
     total = weights.sum(-1, keepdims=True)
     if macros["TL_SINKS"]:
-        assert not cap
+        assert not how.cap
         exponents = at(sinks, np.float32, kv_heads, heads // kv_heads, 1, 1) * np.log2(np.e)
         total += np.exp2(exponents - largest)
     weights /= total
@@ -248,7 +243,7 @@ def paged_attention_decode(
     macros: Macros,
     grid: Grid,
     output: Pointer,
-    rows: Pointer,
+    query: Pointer,
     keys: Pointer,
     values: Pointer,
     past_lens: Pointer,
@@ -257,14 +252,14 @@ def paged_attention_decode(
     arrivals: Pointer,
     sinks: Pointer | None,
     slots: Pointer,
-    *more: Any,
+    y_factor: float,
+    num_seqs: int,
+    max_blocks: int,
+    shared_bytes: int,
+    *numbers: Any,
 ) -> None:
-    """``more``: with TL_QKV what turns heads, then numbers."""
-    num_turning = 7 if macros["TL_QKV"] else 0
-    turning, (y_factor, num_seqs, max_blocks, shared_bytes, window, value_scale, scale, *cap) = (
-        more[:num_turning],
-        more[num_turning:],
-    )
+    how, rest = _Scores.taken(macros, numbers)
+    assert not rest
     heads, kv_heads, dim = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM"))
     assert 0 < num_seqs <= macros["TL_MAX_SEQS"]
     assert grid[0] <= macros["TL_MAX_GRID"]
@@ -273,21 +268,14 @@ def paged_attention_decode(
     at(partials, np.float32, 2 * grid[0] * heads // kv_heads * (dim + 2))[...] = np.nan
     assert not at(arrivals, np.int32, num_seqs * kv_heads).any()
     shape = (num_seqs, 1, heads, dim)
-    if macros["TL_QKV"]:
-        assert macros["TL_NEW_TOKENS"] == 1
-        cos, sin, query_norm, key_norm, epsilon, *factors = turning
-        found = _normalised_heads(macros, rows, num_seqs, query_norm, key_norm, epsilon)
-        turned = _turned(macros, found, cos, sin)
-        _append(macros, turned, keys, values, at(slots, np.int32, num_seqs), (factors[0], factors[1]))
-        queries = turned[:, :heads].astype(_query_type(macros)).reshape(shape)
-    else:
-        queries = at(rows, half_type(macros), *shape)
-    results = np.zeros(shape)
+    queries, results = at(query, half_type(macros), *shape), np.zeros(shape)
     tables, past = _tables(block_tables, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
+    page, places = macros["TL_PAGE"], at(slots, np.int32, num_seqs)
     for seq in range(num_seqs):
         caches = (keys, values)
-        found = _attend(macros, caches, queries[seq], tables[seq], int(past[seq]), window, scale, tuple(cap), sinks)
-        results[seq] = found * value_scale
+        assert places[seq] == tables[seq][past[seq] // page] * page + past[seq] % page, "not where the new token is"
+        found = _attend(macros, caches, queries[seq], tables[seq], int(past[seq]), how, sinks)
+        results[seq] = found * how.value_scale
     _put(macros, output, results[:, 0], y_factor)
 
 
@@ -306,14 +294,11 @@ def paged_attention_prefill(
     y_factor: float,
     num_seqs: int,
     max_blocks: int,
-    window: int,
-    value_scale: float,
-    scale: float,
-    *cap_and_taken: float | Pointer,
+    *numbers: Any,
 ) -> None:
     heads, kv_heads, dim = (macros[f"TL_{name}"] for name in ("HEADS", "KV_HEADS", "HEAD_DIM"))
-    cap = cap_and_taken[: 2 * macros["TL_SOFTCAP"]]
-    assert not any(at(taken, np.int32, 1).any() for taken in cap_and_taken[len(cap) :])
+    how, counters = _Scores.taken(macros, numbers)
+    assert not any(at(taken, np.int32, 1).any() for taken in counters)
     ends = at(cu_seqlens, np.int32, num_seqs + 1)
     rows = 64 if dim > 128 else 128
     blocks = sum(-(-int(length) // (rows // (heads // kv_heads))) for length in np.diff(ends))
@@ -325,6 +310,6 @@ def paged_attention_prefill(
     for seq in range(num_seqs):
         mine = slice(ends[seq], ends[seq + 1])
         caches = (keys, values)
-        found = _attend(macros, caches, queries[mine], tables[seq], int(past[seq]), window, scale, cap, sinks)
-        results[mine] = found * value_scale
+        found = _attend(macros, caches, queries[mine], tables[seq], int(past[seq]), how, sinks)
+        results[mine] = found * how.value_scale
     _put(macros, output, results[ends[0] :], y_factor, int(ends[0]))

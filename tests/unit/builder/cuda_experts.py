@@ -2,7 +2,18 @@
 
 import numpy as np
 
-from tests.unit.builder.cuda_kernels import Grid, Macros, Pointer, at, gated_sums, half_type, kernel, matrix, normalised
+from tests.unit.builder.cuda_kernels import (
+    Grid,
+    Macros,
+    Pointer,
+    at,
+    gated_sums,
+    half_type,
+    kernel,
+    matrix,
+    normalised,
+    rms_norm,
+)
 from trtllm_lite.plugins.router.reference import reference
 from trtllm_lite.plugins.schema import all_schemas
 
@@ -10,6 +21,7 @@ _LEAST = np.float32(-3.402823e38)
 Added = tuple[Pointer | None, Pointer | None]  # to scores, and to what experts are chosen by
 Weight = tuple[Pointer, Pointer | None, Pointer | None]  # elements, and the scales and offsets of their blocks
 _HEADER = 4
+_SORT_BLOCKS = 8
 _CHOSEN = np.dtype([("expert", "i4"), ("rows", "u4"), ("unused", "i4", 2), ("slots", "u1", 16)])
 _GROUP = np.dtype([("expert", "i4"), ("first", "i4"), ("end", "i4"), ("unused", "i4")])
 _SCORINGS = all_schemas()["Router"].attributes[1].choices
@@ -18,7 +30,6 @@ _SCORINGS = all_schemas()["Router"].attributes[1].choices
 def _choose(
     macros: Macros,
     outputs: tuple[Pointer, Pointer],
-    tally: Pointer,
     scores: Pointer,
     added: Added,
     scale: float,
@@ -42,11 +53,15 @@ def _choose(
     slots, spare = padding
     if slots is not None:
         chosen[at(slots, np.int32, rows) >= spare] = -1
-    counts, own = at(tally, np.int64, experts + 3), np.bincount(chosen[chosen >= 0], minlength=experts)
-    counts += [*own, np.count_nonzero(own), 1, own.sum()]
     for pointer, values in zip(outputs, (chosen, shares), strict=True):
         at(pointer, values.dtype.type, *values.shape)[...] = values
     return chosen
+
+
+def _count(macros: Macros, tally: Pointer, chosen: np.ndarray) -> None:
+    experts = macros["TL_EXPERTS"]
+    counts, own = at(tally, np.int64, experts + 3), np.bincount(chosen[chosen >= 0], minlength=experts)
+    counts += [*own, np.count_nonzero(own), 1, own.sum()]
 
 
 def _listed(pointer: Pointer, kind: np.dtype) -> np.ndarray:
@@ -86,7 +101,8 @@ def choose_experts(
     assert grid == (1, 1, 1)
     _check_local(macros, ranks)
     assert rows <= macros["TL_ROWS"]
-    found = _choose(macros, (ids, shares), tally, scores, (bias, correction), scale, (cache_slots, spare), rows)
+    found = _choose(macros, (ids, shares), scores, (bias, correction), scale, (cache_slots, spare), rows)
+    _count(macros, tally, found)
     records = []
     for expert in np.unique(found[found >= 0]):
         of_rows, of_slots = np.nonzero(found == expert)
@@ -96,16 +112,30 @@ def choose_experts(
     _list(chosen, records, _CHOSEN)
 
 
+def _sort(macros: Macros, found: np.ndarray, places: Pointer, groups: Pointer) -> None:
+    experts, most = macros["TL_EXPERTS"], macros["TL_GROUP_ROWS"]
+    numbers = at(places, np.int32, *found.shape)
+    order = np.argsort(found[found >= 0], kind="stable")
+    numbers[found < 0] = -1
+    numbers[found >= 0] = np.argsort(order)
+    sizes = np.bincount(found[found >= 0], minlength=experts)
+    begins = np.concatenate([[0], np.cumsum(sizes)])
+    records = [
+        (expert, row, min(row + most, begins[expert + 1]), 0)
+        for expert in range(experts)
+        for row in range(begins[expert], begins[expert + 1], most)
+    ]
+    _list(groups, records, _GROUP)
+
+
 @kernel
 def sort_by_expert(
     macros: Macros,
     grid: Grid,
     ids: Pointer,
-    within: Pointer,
-    first: Pointer,
+    places: Pointer,
     shares: Pointer,
     groups: Pointer,
-    counts: Pointer,
     tally: Pointer,
     scores: Pointer,
     bias: Pointer | None,
@@ -117,23 +147,43 @@ def sort_by_expert(
     rows: int,
 ) -> None:
     _check_local(macros, ranks)
+    assert grid == (_SORT_BLOCKS, 1, 1)
+    found = _choose(macros, (ids, shares), scores, (bias, correction), scale, (cache_slots, spare), rows)
+    _count(macros, tally, found)
+    _sort(macros, found, places, groups)
+
+
+@kernel
+def choose_rows(
+    macros: Macros,
+    grid: Grid,
+    ids: Pointer,
+    choices: Pointer,
+    shares: Pointer,
+    scores: Pointer,
+    bias: Pointer | None,
+    correction: Pointer | None,
+    scale: float,
+    ranks: Pointer | None,
+    cache_slots: Pointer | None,
+    spare: int,
+    rows: int,
+) -> None:
+    _check_local(macros, ranks)
     assert grid[0] == -(-rows // (macros["TL_THREADS"] // 32))
-    found = _choose(macros, (ids, shares), tally, scores, (bias, correction), scale, (cache_slots, spare), rows)
-    experts, most = macros["TL_EXPERTS"], macros["TL_GROUP_ROWS"]
-    assert not at(counts, np.int32, experts + 1).any()
-    numbers = at(within, np.int32, *found.shape)
-    for expert in range(experts):
-        mine = found == expert
-        numbers[mine] = np.arange(mine.sum())[::-1]
-    sizes = np.bincount(found[found >= 0], minlength=experts)
-    begins = np.concatenate([[0], np.cumsum(sizes)])
-    at(first, np.int32, experts)[...] = begins[:-1]
-    records = [
-        (expert, row, min(row + most, begins[expert + 1]), 0)
-        for expert in range(experts)
-        for row in range(begins[expert], begins[expert + 1], most)
-    ]
-    _list(groups, records, _GROUP)
+    found = _choose(macros, (ids, shares), scores, (bias, correction), scale, (cache_slots, spare), rows)
+    at(choices, np.int32, *found.shape)[...] = found
+
+
+@kernel
+def sort_chosen(
+    macros: Macros, grid: Grid, places: Pointer, groups: Pointer, tally: Pointer, ranks: Pointer | None, rows: int
+) -> None:
+    _check_local(macros, ranks)
+    assert grid == (_SORT_BLOCKS, 1, 1)
+    found = at(places, np.int32, rows, macros["TL_TOP_K"]).copy()
+    _count(macros, tally, found)
+    _sort(macros, found, places, groups)
 
 
 def _of_experts(macros: Macros, weight: Weight, rows_of_each: int) -> np.ndarray:
@@ -216,32 +266,34 @@ def grouped_linear(
     at(y, half, rows, out)[...] = sums
 
 
-def _places(macros: Macros, rows: int, ids: Pointer, within: Pointer, first: Pointer) -> np.ndarray:
-    """Places [rows, top_k], -1 in rows of padding."""
-    shape = (rows, macros["TL_TOP_K"])
-    experts = at(ids, np.int32, *shape)
-    places = at(first, np.int32, macros["TL_EXPERTS"])[experts] + at(within, np.int32, *shape)
-    return np.where(experts >= 0, places, -1)
-
-
 @kernel
-def sort_rows(
-    macros: Macros,
-    grid: Grid,
-    to: Pointer,
-    x: Pointer,
-    ids: Pointer,
-    within: Pointer,
-    first: Pointer,
-    shares: Pointer | None,
-) -> None:
+def sort_rows(macros: Macros, grid: Grid, to: Pointer, x: Pointer, places: Pointer, shares: Pointer | None) -> None:
     rows, features, top_k = grid[0], macros["TL_IN"], macros["TL_TOP_K"]
-    places = _places(macros, rows, ids, within, first)
+    assert grid[1] == -(-features // (8 * macros["TL_THREADS"]))
+    numbers = at(places, np.int32, rows, top_k)
     half = half_type(macros)
     source = np.broadcast_to(at(x, half, rows, 1, features), (rows, top_k, features))
     if macros["TL_SHARES"]:
         source = (source * at(shares, np.float32, rows, top_k, 1)).astype(half)
-    at(to, half, rows * top_k, features)[places[places >= 0]] = source[places >= 0]
+    at(to, half, rows * top_k, features)[numbers[numbers >= 0]] = source[numbers >= 0]
+
+
+def _summed(
+    macros: Macros,
+    shape: tuple[int, int],
+    rows: Pointer,
+    places: Pointer,
+    shares: Pointer | None,
+    residual: Pointer | None,
+) -> np.ndarray:
+    (count, out), top_k = shape, macros["TL_TOP_K"]
+    half, numbers = half_type(macros), at(places, np.int32, count, top_k)
+    results = at(rows, half, count * top_k, out).astype(np.float64)[numbers]
+    results[numbers < 0] = 0
+    sums = (results * (at(shares, np.float32, count, top_k, 1) if macros["TL_SHARES"] else 1)).sum(1)
+    if macros["TL_RESIDUAL"]:
+        sums += at(residual, half, count, out).astype(np.float64)
+    return sums.astype(half)
 
 
 @kernel
@@ -250,21 +302,34 @@ def combine(
     grid: Grid,
     y: Pointer,
     rows: Pointer,
-    ids: Pointer,
-    within: Pointer,
-    first: Pointer,
+    places: Pointer,
     shares: Pointer | None,
     residual: Pointer | None,
 ) -> None:
-    count, out, top_k = grid[0], macros["TL_OUT"], macros["TL_TOP_K"]
-    half = half_type(macros)
-    places = _places(macros, count, ids, within, first)
-    results = at(rows, half, count * top_k, out).astype(np.float64)[places]
-    results[places < 0] = 0
-    sums = (results * (at(shares, np.float32, count, top_k, 1) if macros["TL_SHARES"] else 1)).sum(1)
-    if macros["TL_RESIDUAL"]:
-        sums += at(residual, half, count, out).astype(np.float64)
-    at(y, half, count, out)[...] = sums
+    shape = grid[0], macros["TL_OUT"]
+    assert grid[1] == -(-shape[1] // (8 * macros["TL_THREADS"]))
+    at(y, half_type(macros), *shape)[...] = _summed(macros, shape, rows, places, shares, residual)
+
+
+@kernel
+def combine_norm(
+    macros: Macros,
+    grid: Grid,
+    y: Pointer,
+    row_scales: Pointer | None,
+    total: Pointer,
+    rows: Pointer,
+    places: Pointer,
+    shares: Pointer | None,
+    residual: Pointer | None,
+    weight: Pointer,
+    epsilon: float,
+    y_scale: float,
+) -> None:
+    shape = grid[0], macros["TL_HIDDEN"]
+    sums = at(total, half_type(macros), *shape)
+    sums[...] = _summed(macros, shape, rows, places, shares, residual)
+    rms_norm({**macros, "TL_RESIDUAL": 0}, grid, y, row_scales, None, total, weight, None, epsilon, y_scale)
 
 
 @kernel

@@ -13,7 +13,7 @@ from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, FORMAT_VERS
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.plugins.cuda.peer_rows import on_first_rank
 from trtllm_lite.plugins.cuda.row_scales import E4M3, RowScales
-from trtllm_lite.plugins.launch import Buffer, WeightBuffers, symbol
+from trtllm_lite.plugins.launch import Buffer, Launch, WeightBuffers, symbol
 from trtllm_lite.plugins.paged_attention.launches import Cache, Heads
 from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
 
@@ -24,9 +24,9 @@ LARGE = Bucket("step_512", 512, above=256)
 FIRST, SECOND = "first", "second"  # of the tiled kernels for a size of step
 
 
-def _site(gated: bool, bucket: Bucket) -> Site:
-    weight = Buffer("weight", "bfloat16", (2, 256, 128) if gated else (256, 128), "weight")
-    x, y = (Buffer(name, "bfloat16", ("num_tokens", extent)) for name, extent in (("x", 128), ("y", 256)))
+def _site(gated: bool, bucket: Bucket, out: int = 256, depth: int = 128) -> Site:
+    weight = Buffer("weight", "bfloat16", (2, out, depth) if gated else (out, depth), "weight")
+    x, y = (Buffer(name, "bfloat16", ("num_tokens", extent)) for name, extent in (("x", depth), ("y", out)))
     operands = (y, x, WeightBuffers(weight), "bfloat16", symbol("num_tokens"))
     return Site(*operands, bucket.max_tokens, "silu" if gated else "none")
 
@@ -78,14 +78,17 @@ def test_the_fastest_is_chosen(site: Site, fastest: str) -> None:
     assert choice.reason.startswith("fastest on Test GPU: 64 rows 8.0 us (9.")
 
 
-def test_products_of_16_bits_do_not_turn_heads() -> None:
+def test_a_kernel_behind_products_of_16_bits_writes_the_cache() -> None:
     query, cos, sin, keys, values = (Buffer(name, "bfloat16", ("num_tokens", 128)) for name in "qcskv")
     step = [Buffer(name, "int32", (1,)) for name in ("starts", "past", "tables", "slots")]
     heads = Heads(4, 2, 32, 32, "bfloat16", "bfloat16", 32)
     site = replace(PLAIN, tokens=NewTokens(query, Cache(keys, values, *step, 0), (cos, sin), heads))
     assert site.tile_configs(64, H200) == PLAIN.tile_configs(64, H200)
-    for config in (None, site.tile_configs(64, H200)[0]):
-        assert implement(site, Choice(config, ""), H200) == implement(PLAIN, Choice(config, ""), H200)
+    _, behind_cublaslt = implement(site, Choice(None, ""), H200)
+    tiled, behind_tiles = implement(site, Choice(site.tile_configs(64, H200)[0], ""), H200)
+    assert isinstance(tiled, Launch)
+    assert tiled.kernel.name == "linear_tiled"
+    assert behind_tiles == behind_cublaslt
 
 
 def test_all_sizes_of_the_bucket_count() -> None:
@@ -109,9 +112,21 @@ def test_kernels_that_are_gone_do_not_count() -> None:
 
 
 def test_without_measurements_it_is_cublaslt() -> None:
-    other = _cache(GATED, {64: {CUBLASLT: 9.0, FIRST: 1.0}}, 64, arch="sm_80")
-    for timings in (None, other, _cache(GATED, {512: {CUBLASLT: 9.0, FIRST: 1.0}}, 512)):
-        assert chooser(SMALL, H200, timings)(GATED) == Choice(None, "no tiled kernel was measured")
+    site = _site(True, SMALL, 14336, 4096)
+    other = _cache(site, {64: {CUBLASLT: 9.0, FIRST: 1.0}}, 64, arch="sm_80")
+    for timings in (None, other, _cache(site, {512: {CUBLASLT: 9.0, FIRST: 1.0}}, 512)):
+        assert chooser(SMALL, H200, timings)(site) == Choice(None, "no tiled kernel was measured")
+
+
+# Of a mixture of experts: its scores, and a product of attention.
+@pytest.mark.parametrize(("out", "depth"), [(256, 2048), (2048, 4096)])
+def test_without_measurements_short_products_are_tiled(out: int, depth: int) -> None:
+    site = _site(False, SMALL, out, depth)
+    assert _chosen(chooser(SMALL, H200, None)(site), site, 64) == FIRST
+    measured = _cache(site, {64: {CUBLASLT: 1.0, FIRST: 9.0}}, 64)
+    assert _chosen(chooser(SMALL, H200, measured)(site), site, 64) == CUBLASLT
+    assert chooser(LARGE, H200, None)(_site(False, LARGE, 6144, 4096)).config is None
+    assert chooser(SMALL, A100, None)(site).config is None
 
 
 @pytest.mark.parametrize("qformat", FORMATS)

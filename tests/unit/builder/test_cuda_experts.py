@@ -11,11 +11,13 @@ import pytest
 from tests.gguf_writer import write_gguf
 from tests.models import MOE_FAMILIES, VOCAB_SIZE, save_tiny_model, tiny_model
 from tests.quantized_writer import LAYOUTS, write_mxfp4_experts, write_quantized
-from tests.tolerances import MIXTURE_TOLERANCES
-from tests.unit.builder.cuda_engines import LIMITS, lowered_model
+from tests.tolerances import BYTE_TOLERANCES, MIXTURE_TOLERANCES
+from tests.unit.builder.cuda_engines import LIMITS, lowered_model, recipe
 from tests.unit.builder.cuda_interpreter import CudaInterpreter
+from tests.unit.builder.early_reads import check_early_reads
 from tests.unit.builder.networks import Shape
 from tests.unit.builder.test_cuda_numerics import check_step, sequences_of
+from tests.unit.quantize.made_up import made_up
 from trtllm_lite.builder import build_engine
 from trtllm_lite.builder.cuda.planning import Lowered
 from trtllm_lite.convert import convert_checkpoint
@@ -23,6 +25,7 @@ from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.plugins.launch import Launch
+from trtllm_lite.quantize.network import quantize_network
 
 # Extents that GPU kernels take.
 EXTENTS: dict[str, int] = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
@@ -65,10 +68,33 @@ def _kernels(lowered: Lowered, program: str) -> list[str]:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_programs_compute_the_networks_logits(family: str, dtype: str, tmp_path: Path) -> None:
     model = network_of(family, tmp_path, dtype)
-    card = CudaInterpreter(lowered_model(model, dtype))
+    lowered = lowered_model(model, dtype)
+    assert check_early_reads(lowered) > 0
+    card = CudaInterpreter(lowered)
     state = sequences_of(CACHES.get(family, CACHE), card)
     for lens in ([31, 1, 4], [1, 1, 1], [1, 6, 2], [1, 1, 1]):
         check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", model, MIXTURE_TOLERANCES)
+
+
+@pytest.mark.parametrize("chunk", [8, 24])
+def test_programs_see_chunks_at_temperatures(chunk: int, tmp_path: Path) -> None:
+    """Of Llama 4, without experts: steps begin in a chunk and end in another, and decode in the first or a later."""
+    late = {"floor_scale": 5, "attn_scale": 0.7, "moe_layers": []}
+    model = network_of("llama4", tmp_path, attention_chunk_size=chunk, **late)
+    card = CudaInterpreter(lowered_model(model, "bfloat16"))
+    state = sequences_of(CACHE, card)
+    for lens in ([31, 1, 4], [1, 1, 1], [1, 9, 5], [1, 1, 1]):
+        check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", model)
+
+
+def test_chunks_of_whole_tiles_are_deterministic_in_blocks_of_any_size(tmp_path: Path) -> None:
+    """Tiles of keys begin with chunks; chunks of other sizes are refused as windows are."""
+    network = network_of("llama4", tmp_path / "whole", attention_chunk_size=128, vocab_size=400)
+    lowered = lowered_model(network, "bfloat16", deterministic=True)
+    assert "paged_attention_prefill" in _kernels(lowered, "mixed")
+    network = network_of("llama4", tmp_path / "part", attention_chunk_size=24, vocab_size=400)
+    with pytest.raises(BuildError, match=r"deterministic is given, and attention has a window of 24 tokens"):
+        lowered_model(network, "bfloat16", deterministic=True)
 
 
 @pytest.mark.parametrize("kinds", ["Q4_0 Q4_0 Q4_0", "Q4_1 Q4_1 Q4_1", "Q4_0 Q4_0 Q8_0"])
@@ -107,6 +133,19 @@ def test_experts_of_checkpoints_stay_as_they_are(family: str, dtype: str, tmp_pa
         check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", network, MIXTURE_TOLERANCES)
 
 
+def test_sums_are_normed_and_rounded_for_products_of_bytes(tmp_path: Path) -> None:
+    model = network_of("qwen3_moe", tmp_path)
+    model = quantize_network(model, recipe("fp8_rowwise"), made_up(model))[0]
+    lowered = lowered_model(model, "bfloat16")
+    commands = next(program.commands for program in lowered.programs if program.name == "mixed")
+    sums = [dict(c.kernel.defines) for c in commands if isinstance(c, Launch) and c.kernel.name == "combine_norm"]
+    assert [(macros["TL_Y_TYPE"], macros["TL_ROW_SCALES"]) for macros in sums] == [(1, 1), (1, 1), (0, 0)]
+    card = CudaInterpreter(lowered)
+    state = sequences_of(CACHE, card)
+    for lens in ([31, 1, 4], [1, 6, 2]):
+        check_step(card, state, lens, "mixed", model, BYTE_TOLERANCES)
+
+
 def test_a_few_rows_take_no_more_than_four_kernels(tmp_path: Path) -> None:
     """Norms are in prologues, and the residual stream in the epilogue of the last product."""
     lowered = lowered_model(network_of("qwen3_moe", tmp_path, vocab_size=400), "bfloat16")
@@ -115,7 +154,8 @@ def test_a_few_rows_take_no_more_than_four_kernels(tmp_path: Path) -> None:
     first = kernels.index("choose_experts") - 1
     assert kernels[first : first + 4] == layer
     assert kernels.count("rms_norm") == 0
-    assert _kernels(lowered, "mixed").count("combine") == 3
+    mixed = _kernels(lowered, "mixed")
+    assert (mixed.count("combine_norm"), mixed.count("combine")) == (3, 0), "the sums have norms behind them"
 
 
 def test_the_order_of_sums_is_one_in_deterministic_engines(tmp_path: Path) -> None:

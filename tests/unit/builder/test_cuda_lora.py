@@ -136,7 +136,7 @@ def test_a_layer_with_adapters_has_two_launches_more_for_each_product() -> None:
     plan = cuda_plan(max_lora_rank=8)
     program = next(program for program in plan.programs if program.name == "lora_decode_2")
     low_rank = ["low_rank_shrink", "low_rank_expand"]
-    layer = ["rms_norm", *low_rank, "linear", "paged_attention_decode", *low_rank, "linear"]
+    layer = ["rms_norm", *low_rank, "linear", "rope_cache", "paged_attention_decode", *low_rank, "linear"]
     layer += ["rms_norm", *low_rank, "gated_linear", *low_rank, "linear"]
     expected = ["cache_slots", "embedding", "rotary_table", *layer, *layer, "linear", "sample"]
     assert _ran(plan, program) == expected

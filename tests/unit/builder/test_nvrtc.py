@@ -54,7 +54,7 @@ TILED = {
 }
 GROUPS = TILED | {"TL_ROW_BLOCKS": 1, "TL_TILE_COLUMNS": 128, "TL_WEIGHT_FORM": 0, "TL_ROW_SCALES": 0}
 BLOCKS = {"TL_BLOCK": 128, "TL_NUMBER_TYPE": 1, "TL_OFFSETS": 1}
-SCORES = {"TL_SOFTCAP": 1, "TL_SINKS": 1, "TL_FIRST_POSITION": 1}
+SCORES = {"TL_SOFTCAP": 1, "TL_SINKS": 1, "TL_FIRST_POSITION": 1, "TL_CHUNKED": 1, "TL_TEMPERATURE": 1}
 GELU = {"TL_ACTIVATION": 2}
 EXPERTS = {"TL_EXPERTS": 128, "TL_TOP_K": 8}
 CHOICE = EXPERTS | {
@@ -102,8 +102,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "low_rank/shrink.cuh": ADAPTERS | {"TL_IN": 4096},
     "paged_attention/decode.cuh": HEADS
     | SCORES
-    | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192}
-    | {"TL_QKV": 1, "TL_NEW_TOKENS": 1, "TL_NORM": 1, "TL_ROTARY_DIM": 100},
+    | {"TL_WARPS": 4, "TL_MAX_SEQS": 256, "TL_MAX_GRID": 192, "TL_NEW_TOKENS": 1},
     "paged_attention/prefill.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 69632},
     "paged_attention/prefill_wgmma.cuh": HEADS | SCORES | {"TL_SHARED_BYTES": 229664},
     "paged_attention/qkv.cuh": LINEAR | HEADS | {"TL_ROTARY_DIM": 96},
@@ -122,17 +121,22 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "query_key_norm/cuda.cuh": {"TL_QUERIES": 4096, "TL_KEYS": 4096, "TL_FEATURES": 12288, "TL_THREADS": 512},
     "position_embedding/cuda.cuh": {"TL_HIDDEN": 4096},
     "grouped_gated_linear/cuda.cuh": LINEAR | EXPERTS | GELU | {"TL_SCALES_INPUTS": 1},
-    "grouped_gated_linear/sort_rows.cuh": EXPERTS | {"TL_IN": 2048, "TL_THREADS": 256, "TL_SHARES": 1},
+    "grouped_gated_linear/sort_rows.cuh": EXPERTS | {"TL_IN": 2048, "TL_THREADS": 128, "TL_SHARES": 1},
     "grouped_gated_linear/tiled.cuh": GROUPS
     | EXPERTS
     | {"TL_BIAS": 1, "TL_ADDED": 0, "TL_Y_TYPE": 0, "TL_ACTIVATION": 1},
-    "grouped_linear/combine.cuh": EXPERTS | {"TL_OUT": 2048, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_SHARES": 1},
+    "grouped_linear/combine.cuh": EXPERTS | {"TL_OUT": 2048, "TL_THREADS": 128, "TL_RESIDUAL": 1, "TL_SHARES": 1},
+    "grouped_linear/combine_norm.cuh": EXPERTS
+    | NORM
+    | {"TL_HIDDEN": 2048, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_SHARES": 1},
     "grouped_linear/cuda.cuh": LINEAR | EXPERTS | {"TL_STREAM_X": 1, "TL_LIST_INTS": 68},
     "grouped_linear/tiled.cuh": GROUPS
     | EXPERTS
     | {"TL_BIAS": 0, "TL_RESIDUAL": 0, "TL_FLOAT_OUT": 0, "TL_ACTIVATION": 0, "TL_ROWS_ON": 0},
     "router/choose.cuh": CHOICE | {"TL_ROWS": 16},
-    "router/sort.cuh": CHOICE | {"TL_THREADS": 256, "TL_GROUP_ROWS": 64},
+    "router/choose_rows.cuh": CHOICE | {"TL_THREADS": 256},
+    "router/sort.cuh": CHOICE | {"TL_THREADS": 256, "TL_GROUP_ROWS": 16},
+    "router/sort_chosen.cuh": CHOICE | {"TL_THREADS": 512, "TL_GROUP_ROWS": 128},
     "sigmoid_gate/cuda.cuh": {"TL_IN": 2048, "TL_OUT": 2048, "TL_THREADS": 256},
     "quantize_rows/cuda.cuh": {"TL_FEATURES": 4096, "TL_THREADS": 512, "TL_ROW_SCALES": 1, "TL_Y_TYPE": 2},
     "rms_norm/cuda.cuh": NORM | {"TL_RESIDUAL": 1},
@@ -155,6 +159,8 @@ ONLY_FOR = {
     "paged_attention/prefill_wgmma.cuh": "sm_90a",
     "paged_attention/qkv_tiled.cuh": "sm_90a",
     "quantize_rows/cuda.cuh": "sm_90a",
+    "router/sort.cuh": "sm_90a",
+    "router/sort_chosen.cuh": "sm_90a",
 }
 SOURCE = '#include "lib/outer.cuh"\nextern "C" __global__ void f(float* x) { x[threadIdx.x] = outer(TL_N); }\n'
 OUTER = '#pragma once\n  #  include "lib/inner.cuh"\n__device__ float outer(int n) { return 2.0f * inner(n); }\n'

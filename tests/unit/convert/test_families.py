@@ -137,6 +137,8 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: 50.0 is not mapped"),
         ("gemma3", {"rope_parameters": {"rope_type": "default"}}, "rope_parameters.rope_type: 'default' is not mapped"),
         ("mixtral", {"num_local_experts": 1 << 20}, "num_local_experts: expected at most 131072 experts"),
+        ("mixtral", {"num_local_experts": None}, "num_experts: expected the number of a layer's experts, .* neither$"),
+        ("mixtral", {"num_experts": 4}, "num_local_experts: contradicts num_experts: 5 and 4"),
         ("mixtral", {"num_experts_per_tok": 6}, r"num_experts_per_tok: expected at most .* \(5\), found 6"),
         ("olmoe", {"clip_qkv": 8.0}, "clip_qkv: expected None, found 8.0, which is not supported"),
         ("qwen2_moe", {"use_sliding_window": True}, "use_sliding_window: expected False, found True"),

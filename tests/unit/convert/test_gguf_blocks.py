@@ -1,5 +1,6 @@
 """Blocks of GGUF files: the parts mean what the gguf package makes of the same bytes, bit for bit."""
 
+import io
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from tests.gguf_writer import dequantized, write_gguf
 from tests.models import tiny_model
@@ -16,6 +18,8 @@ from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.gguf_blocks import kind_of
 from trtllm_lite.convert.gguf_file import open_gguf
+from trtllm_lite.engine.inspect import inspect_path
+from trtllm_lite.engine.inspect_text import print_inspection
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.plugins.scaled_weight import scaled
@@ -83,7 +87,11 @@ def test_engines_compute_with_the_blocks(file: str, tmp_path: Path) -> None:
     assert_close(result["generation_logits"][0][0], expected)
     assert tokens == expected.argmax(axis=1).tolist()
     stored = {tensor.dtype for tensor in read_engine(tmp_path / "engine").plan.tensors if tensor.kind == "weight"}
-    assert ("int4" if file == "Q4_0" else "uint4" if file == "Q4_1" else "int8") in stored
+    blocks = "int4" if file == "Q4_0" else "uint4" if file == "Q4_1" else "int8"
+    assert blocks in stored
+    console = Console(file=io.StringIO())
+    print_inspection(inspect_path(tmp_path / "engine"), console, kernels=False)
+    assert blocks in console.file.getvalue().partition("weights by type")[2].partition("files")[0].split()
 
 
 def test_parts_follow_a_fused_matrix(tmp_path: Path) -> None:

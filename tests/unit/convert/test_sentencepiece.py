@@ -69,6 +69,22 @@ def test_ids_and_text_are_those_of_sentencepiece(kind: str, tmp_path: Path) -> N
             assert ours.decode(ids) == theirs.decode(ids), text
 
 
+def test_unused_pieces_are_spelled_by_no_text(tmp_path: Path) -> None:
+    """Those that a text would be cut into come first; SentencePiece passes over them."""
+    model = ModelProto.FromString(_train(**_KINDS["t5"]))
+    plain = sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
+    for number in set(plain.encode("def test the of and import self the_text")):
+        if len(model.pieces[number].piece) > 1:
+            model.pieces[number].type = 5
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
+    (tmp_path / "tokenizer.model").write_bytes(model.SerializeToString())
+    ours = build_tokenizer(read_sentencepiece(tmp_path / "tokenizer.model").vocabulary)
+    for text in (*_TEXTS, "def test the of and import self", "the_text"):
+        ids = theirs.encode(text)
+        assert sorted(ours.encode(text).ids) == sorted(ids), text
+    assert theirs.encode("def test the") != plain.encode("def test the")
+
+
 def test_broken_utf8_decodes_to_replacement_characters(llama: bytes, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_bytes(llama)
     theirs = sentencepiece.SentencePieceProcessor(model_proto=llama)

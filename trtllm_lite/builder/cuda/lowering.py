@@ -25,10 +25,10 @@ from trtllm_lite.plugins.cuda.row_scales import RowScales
 from trtllm_lite.plugins.cuda.stream import Streaming
 from trtllm_lite.plugins.cuda.tiles import TILED_ARCH
 from trtllm_lite.plugins.cuda.weight_form import BYTE_PRODUCTS, form_of
-from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, Launch, WeightBuffers, features, symbol
+from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, WeightBuffers, features, symbol
 from trtllm_lite.plugins.linear.cuda import dequantize
 from trtllm_lite.plugins.low_rank.cuda import AdapterMatrices
-from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens, Unturned
+from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
 from trtllm_lite.plugins.schema import all_schemas
 from trtllm_lite.vocabulary import LOGITS
 
@@ -222,13 +222,10 @@ class _OpLowering:
         site = self._site(y, self.attribute("activation"), self.scales("y"))
         return self._implement(replace(site, peers=peers))
 
-    def qkv_product(self, tokens: NewTokens) -> tuple[list[Command], Unturned | None]:
+    def qkv_product(self, tokens: NewTokens) -> list[Command]:
         features, *_ = static_dims(self._op.inputs["weight"])
         qkv = Buffer(f"{self.name}.qkv", self.dtype, (self.extents("y")[0], features))
-        commands = self._implement(replace(self._site(qkv, "none", None), tokens=tokens))
-        product = commands[-1]
-        turns = isinstance(product, Launch) and qkv not in product.arguments  # then nobody stores its rows
-        return commands, None if turns else Unturned(qkv)
+        return self._implement(replace(self._site(qkv, "none", None), tokens=tokens))
 
     def _site(self, y: Buffer, activation: str, y_scales: RowScales | None) -> Site:
         rows = self.extents("x")[0]

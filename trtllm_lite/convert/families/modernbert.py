@@ -4,34 +4,29 @@ Each layer begins its blocks with a norm, but for the first, whose attention rea
 models have for training and for classes (head, decoder, classifier) is left out.
 """
 
+from typing import Any
+
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.decoder_fields import read_activation, read_layer_types
 from trtllm_lite.convert.encoder_parts import read_encoder_sizes
-from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.rope_fields import read_ropes_by_layer_type
 from trtllm_lite.convert.source_tensors import Tensors
 from trtllm_lite.convert.usual_parts import layer_norm
 from trtllm_lite.network.encoder import Encoder, EncoderEmbedding
 from trtllm_lite.network.encoder_layers import EncoderAttention, PreNormLayer
 from trtllm_lite.network.ends import Embedding
-from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.mlp import GatedMlp
 
 _LAYER = "model.layers.{layer}."
 NAMES = {
-    "embedding": "model.embeddings.tok_embeddings",
-    "embedding_norm": "model.embeddings.norm",
-    "attention_norm": f"{_LAYER}attn_norm",
-    "qkv_proj": f"{_LAYER}attn.Wqkv",
-    "o_proj": f"{_LAYER}attn.Wo",
-    "mlp_norm": f"{_LAYER}mlp_norm",
-    "gate_up_proj": f"{_LAYER}mlp.Wi",
-    "down_proj": f"{_LAYER}mlp.Wo",
+    **{"embedding": "model.embeddings.tok_embeddings", "embedding_norm": "model.embeddings.norm"},
+    **{"attention_norm": f"{_LAYER}attn_norm", "qkv_proj": f"{_LAYER}attn.Wqkv", "o_proj": f"{_LAYER}attn.Wo"},
+    **{"mlp_norm": f"{_LAYER}mlp_norm", "gate_up_proj": f"{_LAYER}mlp.Wi", "down_proj": f"{_LAYER}mlp.Wo"},
     "final_norm": "model.final_norm",
 }
 _THETAS = {"full_attention": ("global_rope_theta", 160000.0), "sliding_attention": ("local_rope_theta", 10000.0)}
-# Of training, of other heads than that for embeddings, of kernels, and names by which BERT knows what is called
-# otherwise here.
+# Of training, of other heads than that for embeddings, of kernels, and BERT's names of what is called otherwise here.
 _UNUSED = (
     *("tie_word_embeddings", "decoder_bias", "sparse_prediction", "sparse_pred_ignore_index", "embedding_dropout"),
     *("mlp_dropout", "classifier_pooling", "classifier_bias", "classifier_activation", "initializer_cutoff_factor"),
@@ -53,38 +48,51 @@ def read_model(config: ConfigFields) -> Encoder:
     activation = read_activation(config, "hidden_activation", "gelu")
     attention_bias, mlp_bias = config.flag("attention_bias"), config.flag("mlp_bias")
     norm = layer_norm(config.number("norm_eps", 1e-5), config.flag("norm_bias"))
+    config.expect("is_decoder", False)
     for key in _UNUSED:
         config.take(key)
 
     def layer(tensors: Tensors, number: int) -> PreNormLayer:
-        query, key, value = _parts(tensors, "qkv_proj", 3, hidden, hidden, attention_bias)
+        query, key, value = tensors.linears("qkv_proj", 3, hidden, hidden, attention_bias)
         output = tensors.linear("o_proj", hidden, hidden, attention_bias)
         rope = ropes["sliding_attention" if slides[number] else "full_attention"]
         attention = EncoderAttention(query, key, value, output, sizes.heads, rope, window if slides[number] else 0)
-        gate, up = _parts(tensors, "gate_up_proj", 2, wide, hidden, mlp_bias)
+        gate, up = tensors.linears("gate_up_proj", 2, wide, hidden, mlp_bias)
         mlp = GatedMlp(gate, up, tensors.linear("down_proj", hidden, wide, mlp_bias), activation)
         before = norm(tensors, "attention_norm", hidden) if number else None
         return PreNormLayer(attention, before, mlp, norm(tensors, "mlp_norm", hidden))
 
     tensors = Tensors(NAMES)
-    words = Embedding(tensors.weight("embedding", sizes.vocab_size, hidden))
     layers = tuple(layer(tensors.of_layer(number), number) for number in range(count))
+    words = Embedding(tensors.weight("embedding", sizes.vocab_size, hidden))
     embedding = EncoderEmbedding(words, norm(tensors, "embedding_norm", hidden))
     return Encoder(sizes, embedding, layers, norm(tensors, "final_norm", hidden))
 
 
-def _parts(tensors: Tensors, role: str, count: int, rows: int, columns: int, bias: bool) -> list[Linear]:
-    """The ``count`` linear layers, of ``rows`` outputs each, that one tensor holds."""
-    weights = tensors.weight(role, count * rows, columns).split(*[rows] * count)
-    biases = tensors.bias(role, count * rows).split(*[rows] * count) if bias else [None] * count
-    return [Linear(weight, own) for weight, own in zip(weights, biases, strict=True)]
+def _gguf_config(config: dict[str, Any]) -> dict[str, Any]:
+    """New converters write ``norm_eps`` twice. Without a window llama.cpp has none, which no ModernBERT is like."""
+    return {
+        **{"norm_eps": config.get("norm_eps", config.get("rms_norm_eps")), "rms_norm_eps": None},
+        "local_attention": config.get("local_attention", 0),
+        "rope_parameters": {"full_attention": config["rope_parameters"]},
+    }
 
+
+_GGUF_NAMES = {
+    **{"token_embd_norm": "embedding_norm", "blk.{layer}.attn_qkv": "qkv_proj", "blk.{layer}.ffn_up": "gate_up_proj"}
+}
+_GGUF_KEYS = {
+    **{"attention.layer_norm_epsilon": "norm_eps", "attention.causal": "is_decoder"},
+    **{"attention.sliding_window": "local_attention", "hidden_activation": "hidden_activation"},
+    **{"attention.sliding_window_pattern": "global_attn_every_n_layers", "rope.freq_base_swa": "local_rope_theta"},
+}
 
 FAMILY = Family(
     name="modernbert",
     architectures=("ModernBertModel", "ModernBertForMaskedLM"),
     read_model=read_model,
     tensor_names=NAMES,
-    ignored_tensors=(r"(model\.)?head\.(dense|norm)\..*", r"(model\.)?decoder\.(weight|bias)"),
+    ignored_tensors=(r"(model\.)?(head\.(dense|norm)\..*|decoder\.(weight|bias))", r"cls\.(norm\.)?(weight|bias)"),
     optional_prefix="model.",
+    gguf=Gguf("modern-bert", roles=_GGUF_NAMES, keys=_GGUF_KEYS, config=_gguf_config),
 )

@@ -63,9 +63,9 @@ StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
 }
 
 // Whether each token of the row may be a sequence in a step of nothing else, which takes programs that were built for
-// guesses: attention of others stores a sequence's new key while it reads older ones. A draft model computes two known
-// tokens where all its guesses were kept. Not so a head, which stores what it computes for a token that has logits, as
-// all of such a step have, in place of the features that it was to read.
+// guesses: attention of others copies all keys of a sequence but the last before the step has stored any. A draft model
+// computes two known tokens where all its guesses were kept. Not so a head, which stores what it computes for a token
+// that has logits, as all of such a step have, in place of the features that it was to read.
 bool StepPacker::can_spread(const StepRow& row) const {
   if (row.decodes()) return true;
   const Manifest& manifest = executor_.engine().manifest();

@@ -13,6 +13,7 @@ from trtllm_lite.builder.cuda.passes.reduced_norm import reduced_norm
 from trtllm_lite.builder.cuda.passes.residual_epilogue import residual_epilogue
 from trtllm_lite.builder.cuda.passes.rows_with_logits import rows_with_logits
 from trtllm_lite.builder.cuda.passes.sampling import sampling
+from trtllm_lite.builder.cuda.passes.summed_norm import summed_norm
 
 PASSES: tuple[DevicePass, ...] = (
     rows_with_logits,
@@ -24,6 +25,7 @@ PASSES: tuple[DevicePass, ...] = (
     norm_prologue,
     quantize_epilogue,
     reduced_norm,
+    summed_norm,
     sampling,
     cache_slots,
     stored_sums,

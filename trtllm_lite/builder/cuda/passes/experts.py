@@ -16,9 +16,9 @@ def experts(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Router lists what is chosen for the grouped products, which have their kind of lists as operands.
 
     Where both products are streamed that is ``chosen``, the experts, and the first of both multiplies with ``shares``,
-    so that the second only adds, or with ``input_shares`` before it gates; else rows are sorted by expert: ``within``,
-    ``first`` and ``groups``. All have the
-    attributes ``experts``, the number of all, ``local_experts``, those of a rank, and ``moe_tp_size``.
+    so that the second only adds, or with ``input_shares`` before it gates; else rows are sorted by expert: ``places``
+    and ``groups``. All have the attributes ``experts``, the number of all, ``local_experts``, those of a rank, and
+    ``moe_tp_size``.
     """
     links = Links(ops)
     listed = {op: _lists(op, links, program) for op in ops if op.kind == "Router"}
@@ -29,9 +29,7 @@ def _with_lists(op: Op, links: Links, listed: dict[Op, dict[str, ir.Value]]) -> 
     if op in listed:
         choice = _choice(op, links)
         attributes = {**op.attributes, **_attributes(choice), "activation": "none"}
-        counts = value_of(f"expert_counts.{choice.local}", _INT32, [choice.count_ints])
         counted = op.without("tally").with_inputs(tally=op.outputs["tally"])
-        counted = counted if "chosen" in listed[op] else counted.with_inputs(counts=counts)
         if "bias" in op.inputs:  # of scores, which the product makes in two terms
             counted = counted.without("bias").with_inputs(score_bias=op.inputs["bias"])
         return replace(counted, outputs={**counted.outputs, **listed[op]}, attributes=attributes)
@@ -53,8 +51,7 @@ def _lists(router: Op, links: Links, program: ProgramKind) -> dict[str, ir.Value
 
     if tokens <= MOST_LISTED_ROWS and all(program.streams(op) is not None for op in _products(router, links)):
         return {"chosen": new("chosen", choice.chosen_ints(tokens))}
-    groups = new("groups", choice.groups_ints(tokens))
-    return {"within": new("within", rows, top_k), "first": new("first", choice.local), "groups": groups}
+    return {"places": new("places", rows, top_k), "groups": new("groups", choice.groups_ints(tokens))}
 
 
 def _choice(router: Op, links: Links) -> ExpertChoice:

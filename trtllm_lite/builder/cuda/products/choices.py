@@ -1,7 +1,8 @@
 """Chooses what computes a product in the steps of a bucket, cuBLASLt or a tiled kernel, and says why.
 
 The choice is the fastest that was measured, whatever the weights are stored as; without measurements it is cuBLASLt,
-whose heuristics know every shape and card, or the best guess among tiled kernels where the library has no such product.
+whose heuristics know every shape and card, or the best guess among tiled kernels where the library has no such product,
+or where a product is so short that it matters how early it starts.
 """
 
 from collections import defaultdict

@@ -36,8 +36,8 @@ class Site:
     With a weight of two matrices, y = activation(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]).
     What adapters add comes before the activation: ``added``, of a product with a residual or another activation None.
     ``dtype`` is that of activations; x with ``x_scales`` and y with ``y_scales`` are bytes. With ``tokens``, y is
-    queries, keys and values, in place of which ``fused_tokens`` are computed. ``peers`` says which rank stores y: only
-    tiled kernels store it on others.
+    queries, keys and values, and what becomes of them is computed, too. ``peers`` says which rank stores y: only tiled
+    kernels store it on others.
     """
 
     y: Buffer
@@ -97,11 +97,15 @@ class Site:
     def contestants(self, max_rows: int, device: Device, splits: int | None = None) -> Contestants:
         """What may compute it for steps of ``max_rows`` rows, by name, and first what does if nothing is measured.
 
-        That is cuBLASLt (None), if it can, then tiled kernels, best guess first. With ``splits`` only kernels that cut
-        the depth into so many parts, which the library does not promise.
+        That is cuBLASLt (None), if it can, unless the best guess among tiled kernels is short. With ``splits`` only
+        kernels that cut the depth into so many parts, which the library does not promise.
         """
         tiled: Contestants = {str(one): one for one in self.tile_configs(max_rows, device, splits)}
-        return {CUBLASLT: None, **tiled} if self.in_library and splits is None else tiled
+        if not self.in_library or splits is not None:
+            return tiled
+        guess = next(iter(tiled.values()), None)
+        starts_early = guess is not None and guess.is_short
+        return {**tiled, CUBLASLT: None} if starts_early else {CUBLASLT: None, **tiled}
 
     def tile_configs(self, max_rows: int, device: Device, splits: int | None = None) -> tuple[TileConfig, ...]:
         """What tiled kernels may compute it for steps of ``max_rows`` rows; none on targets that have none.
@@ -130,11 +134,12 @@ class Site:
         return 0 if self.fused_tokens is None else self.fused_tokens.chunk
 
     def by_cublaslt(self, reason: str) -> list[Command]:
-        """A product of the library; an activation or the gates' product is a kernel behind it."""
+        """A product of the library; an activation, the gates' product or the cache's write are a kernel behind it."""
         bias, weight = None if self.bias is None else self.bias.like(self.y), self.weight.values
         more = self.residual or self.added
         if not self.product.gated and self.activation == "none":
-            return [Matmul(self.x, weight, self.y, self.rows, more, bias, reason)]
+            product = Matmul(self.x, weight, self.y, self.rows, more, bias, reason)
+            return [product, *self._cache_write()]
         if not self.product.gated:
             plain = Buffer(f"{self.y.name}.plain", self.y.dtype, self.y.shape)
             product = Matmul(self.x, weight, plain, self.rows, None, bias, reason)
@@ -154,7 +159,12 @@ class Site:
         if self.fused_tokens is not None:
             return [self.fused_tokens.tiled(self.x, self.weight, self.rows, how, bias=bias)]
         residual = self.residual or self.added
-        return [linear.tiled(*operands, self.peers, activation=self.activation, bias=bias, residual=residual)]
+        product = linear.tiled(*operands, self.peers, activation=self.activation, bias=bias, residual=residual)
+        return [product, *self._cache_write()]
+
+    def _cache_write(self) -> list[Command]:
+        """The kernel behind a product that computes y alone."""
+        return [] if self.tokens is None else [self.tokens.computed(self.y)]
 
 
 @dataclass(frozen=True)

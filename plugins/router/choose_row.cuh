@@ -1,0 +1,30 @@
+// What the kernels do that choose experts for any number of rows: a row by a warp.
+//
+// Macros: those of router/scoring.cuh and router/local.cuh.
+#pragma once
+
+#include "router/chosen.cuh"
+#include "router/count.cuh"
+
+namespace tl {
+
+struct RowChoice {
+  int* ids;       // [rows, kTopK]: numbers among the rank's experts, or -1
+  float* shares;  // [rows, kTopK]
+  ScoreRow first;
+  const RankTable* ranks;
+
+  // Lane i < kTopK gets the number of the row's choice i among all experts. It is -1 if the row is left out.
+  __device__ __forceinline__ int of(int row, bool is_left_out, int lane) const {
+    ScoreRow scores = first;
+    scores.scores += static_cast<u64>(row) * TL_SCORES;
+    const Chosen chosen(scores, lane);
+    if (lane < kTopK) {
+      ids[row * kTopK + lane] = is_left_out ? -1 : local_number(chosen.expert, ranks);
+      shares[row * kTopK + lane] = chosen.share;
+    }
+    return is_left_out ? -1 : chosen.expert;
+  }
+};
+
+}  // namespace tl

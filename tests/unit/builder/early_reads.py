@@ -1,0 +1,54 @@
+"""What kernels read before they wait for the kernel before them: that must have been written by then.
+
+A kernel starts when all kernels before it run, and those that allow it after their own wait (``allow_next_kernel`` of
+``cuda/async.cuh``) promise that all before them have ended.
+"""
+
+from collections.abc import Sequence
+
+from trtllm_lite.builder.cuda.planning import Lowered
+from trtllm_lite.plugins.launch import Argument, Command, Launch, Slice, TensorMap
+
+# Kernels that allow the next one before their own wait, as that comment lists them.
+ALLOW_AT_ONCE = {
+    *("rms_norm", "sort_by_expert", "sort_rows", "combine", "combine_norm"),
+    *("low_rank_shrink", "low_rank_expand"),
+}
+# Arguments besides weights that a kernel reads early.
+EARLY = {"sort_rows": (1,), "combine": (2, 3, 4), "combine_norm": (4, 5, 6)}
+# How many of a kernel's first arguments it may write: of others one, behind the maps of what they read.
+WRITTEN = {"rms_norm": 3, "combine_norm": 3, "sort_by_expert": 5, "choose_rows": 3, "sort_chosen": 2}
+
+
+def check_early_reads(lowered: Lowered) -> int:
+    """Assert it for every program, and say how many kernels read early."""
+    count = 0
+    for program in lowered.programs:
+        for at, command in enumerate(program.commands):
+            if not isinstance(command, Launch) or command.kernel.name not in EARLY:
+                continue
+            early = {_buffer(command.arguments[i]) for i in EARLY[command.kernel.name]} - {None}
+            running = program.commands[_first_running(program.commands, at) : at]
+            for other in running:
+                assert not early & _written(other), f"{program.name}: {command.kernel.name} reads {early} too early"
+            count += 1
+    return count
+
+
+def _first_running(commands: Sequence[Command], at: int) -> int:
+    """The first kernel that may run when that number ``at`` starts."""
+    before = at - 1
+    while isinstance(command := commands[before], Launch) and command.kernel.name in ALLOW_AT_ONCE:
+        before -= 1
+    return before
+
+
+def _written(command: Command) -> set[object]:
+    if not isinstance(command, Launch):
+        return {_buffer(command.y)}
+    plain = [argument for argument in command.arguments if not isinstance(argument, TensorMap)]
+    return {_buffer(argument) for argument in plain[: WRITTEN.get(command.kernel.name, 1)]}
+
+
+def _buffer(argument: Argument) -> object:
+    return argument.buffer if isinstance(argument, Slice) else argument
