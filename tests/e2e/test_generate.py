@@ -13,6 +13,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from tests.models import NETWORK_FAMILIES, VOCAB_SIZE, round_matrices, save_tiny_model
+from tests.onnx_runner import OnnxRunner
 from tests.plugins.harness import product_dtype
 from tests.tolerances import ROUNDED_TOLERANCES, TOLERANCES, Tolerance, assert_close
 from trtllm_lite import LLM, SamplingParams, _testing
@@ -239,6 +240,20 @@ def test_smollm2_gives_the_tokens_of_transformers_own_loop(
             pad_token_id=0,
         )
         assert output[0, prompt.shape[1] :].tolist() == smollm2_outputs[row][0][:32]
+
+
+def test_smollm2_network_gives_the_logits_of_transformers(
+    smollm2_reference: PreTrainedModel, smollm2_checkpoint: Path
+) -> None:
+    """On onnxruntime; here, and not in test_network.py, so that one process alone reads transformers' SmolLM2."""
+    random = np.random.default_rng(2)
+    sequences = [random.integers(0, 49152, length) for length in (41, 7)]
+    with torch.no_grad():
+        expected = [smollm2_reference(torch.tensor(sequence[None])).logits[0].numpy() for sequence in sequences]
+    runner = OnnxRunner(smollm2_checkpoint, batch=2, max_seq=48)
+    steps = [runner.step([s[:-2] for s in sequences]), *(runner.step([s[i:][:1] for s in sequences]) for i in (-2, -1))]
+    for number, reference in enumerate(expected):
+        assert_close(np.concatenate([step[number] for step in steps]), reference, what=f"sequence {number}")
 
 
 @pytest.mark.parametrize("options", [{"max_num_tokens": 8}, {"max_num_tokens": 37}, {"num_threads": 1}], ids=str)

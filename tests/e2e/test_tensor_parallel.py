@@ -56,16 +56,26 @@ def two_steps(executor: Any, num_groups: int = 1) -> list[np.ndarray]:
     return found
 
 
+@pytest.fixture(scope="module", params=[*NETWORK_FAMILIES, *MOE_FAMILIES])
+def of_one_rank(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Checkpoint, int, list[np.ndarray]]:
+    """A checkpoint of each family, the groups of its cache, and what an engine of one rank computes in two steps."""
+    directory = tmp_path_factory.mktemp(request.param)
+    checkpoint = checkpoint_of(request.param, directory)
+    manifest = build_engine(checkpoint, directory / "engine", **LIMITS)
+    groups = len(manifest.kv_cache.groups)
+    return checkpoint, groups, two_steps(opened(directory / "engine"), groups)
+
+
 @pytest.mark.parametrize("tp_size", [2, 6])
-@pytest.mark.parametrize("family", [*NETWORK_FAMILIES, *MOE_FAMILIES])
-def test_ranks_compute_what_one_computes(family: str, tp_size: int, tmp_path: Path) -> None:
-    checkpoint = checkpoint_of(family, tmp_path)
-    build_engine(checkpoint, tmp_path / "one", **LIMITS)
-    build_engine(checkpoint, tmp_path / "many", tp_size=tp_size, **LIMITS)
-    groups = len(read_engine(tmp_path / "one").manifest.kv_cache.groups)
-    one, many = (two_steps(opened(tmp_path / name), groups) for name in ("one", "many"))
-    for expected, found in zip(one, many, strict=True):
-        assert_close(found, expected)
+def test_ranks_compute_what_one_computes(
+    of_one_rank: tuple[Checkpoint, int, list[np.ndarray]], tp_size: int, tmp_path: Path
+) -> None:
+    checkpoint, groups, expected = of_one_rank
+    build_engine(checkpoint, tmp_path / "engine", tp_size=tp_size, **LIMITS)
+    for one, many in zip(expected, two_steps(opened(tmp_path / "engine"), groups), strict=True):
+        assert_close(many, one)
 
 
 @pytest.mark.parametrize("qformat", sorted(SCHEMES))

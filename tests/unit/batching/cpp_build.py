@@ -24,6 +24,7 @@ VARIANTS = {
     "asan": ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "tsan": ["-O1", "-g1", "-fsanitize=thread"],
 }
+_TOGETHER = 6  # sources in a batch: enough that most time is spent on them, few enough to compile batches side by side
 PROGRAMS = {
     "asan": ["-O0", "-g1", "-fsanitize=address"],
     "tsan": ["-O0", "-g1", "-fsanitize=thread"],
@@ -86,6 +87,24 @@ def compile_objects(
         options += ["-include", folder / common.name]  # the compiler finds the compiled form beside that name
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(compile_object, sources))
+
+
+def compile_together(
+    folder: Path, sources: Sequence[Path], flags: Sequence[str], common: Path | None = None
+) -> list[Path]:
+    """As :func:`compile_objects`, some sources of a folder at a time: the headers that most of them take are read once.
+
+    So names must be unique in a folder, also those of anonymous namespaces.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    batches = []
+    for parent in sorted({source.parent for source in sources}):
+        of_parent = sorted(source for source in sources if source.parent == parent)
+        for start in range(0, len(of_parent), _TOGETHER):
+            batch = folder / f"{parent.name}-{start}.cc"
+            batch.write_text("".join(f'#include "{source}"\n' for source in of_parent[start : start + _TOGETHER]))
+            batches.append(batch)
+    return compile_objects(folder, batches, flags, common)
 
 
 def link(executable: Path, objects: Sequence[Path], flags: Sequence[str]) -> None:

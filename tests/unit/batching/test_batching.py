@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.batching.cpp_build import BATCHING, COMMON, HERE, PROGRAMS, VARIANTS, alone, compile_objects, link
+from tests.unit.batching.cpp_build import (
+    BATCHING,
+    COMMON,
+    HERE,
+    PROGRAMS,
+    VARIANTS,
+    alone,
+    compile_objects,
+    compile_together,
+    link,
+)
 
 # Where several threads run, the thread sanitizer watches, too.
 MULTI_THREADED = {"event_loop_test", "stress_test"}
@@ -31,7 +41,7 @@ def _compiled(directory: Path, variant: str) -> dict[str, Path]:
     with alone(directory):
         missing = [name for name, executable in executables.items() if not executable.is_file()]
         if missing:
-            objects = compile_objects(directory / variant, BATCHING, VARIANTS[variant], COMMON)
+            objects = compile_together(directory / variant, BATCHING, VARIANTS[variant], COMMON)
             sources = [HERE / f"{name}.cc" for name in missing]
             programs = compile_objects(directory / f"{variant}-programs", sources, PROGRAMS[variant], COMMON)
             for name, program in zip(missing, programs, strict=True):

@@ -21,6 +21,7 @@ from tests.unit.batching.cpp_build import (
     alone,
     cached_folder,
     compile_objects,
+    compile_together,
     link,
 )
 from tests.unit.csrc.reader_harness import READER, RECORDS, SCHEMAS, generate_sources
@@ -64,9 +65,9 @@ def program(pytestconfig: pytest.Config, programs: Path, sampling: Path) -> Path
 def _tested_elsewhere(programs: Path, sampling: Path) -> list[Path]:
     """Objects that other tests compile with the same flags."""
     with alone(programs):
-        objects = compile_objects(programs / "tsan", BATCHING, VARIANTS["tsan"], COMMON)
+        objects = compile_together(programs / "tsan", BATCHING, VARIANTS["tsan"], COMMON)
     with alone(sampling):
-        return objects + compile_objects(sampling / "tsan", SAMPLING, VARIANTS["tsan"])
+        return objects + compile_together(sampling / "tsan", SAMPLING, VARIANTS["tsan"])
 
 
 def _compile(folder: Path, objects: list[Path], executable: Path) -> None:
@@ -74,9 +75,10 @@ def _compile(folder: Path, objects: list[Path], executable: Path) -> None:
     generated = folder / "generated"
     reader = ["-O0", *generate_sources(generated, [kernel.parent.name for kernel in KERNELS])]
     executor = [*reader, "-g1", "-fsanitize=thread", "-DTL_ISA=portable"]  # optimized, it compiles for a minute
-    instrumented = [*EXECUTOR, *KERNELS, *sorted(generated.glob("*.cc")), PROGRAM]
-    objects = [*objects, *compile_objects(folder / "executor", instrumented, executor)]
-    objects += compile_objects(folder / "reader", READER, reader)
+    alone_each = [*KERNELS, *sorted(generated.glob("*.cc")), PROGRAM]
+    objects = [*objects, *compile_together(folder / "together", EXECUTOR, executor)]
+    objects += compile_objects(folder / "executor", alone_each, executor)
+    objects += compile_together(folder / "reader", READER, reader)
     link(executable, objects, executor)
 
 

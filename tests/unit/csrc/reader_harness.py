@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.batching.cpp_build import CSRC, ROOT, VARIANTS, alone, cached_folder, compile_objects, link
+from tests.unit.batching.cpp_build import (
+    CSRC,
+    ROOT,
+    VARIANTS,
+    alone,
+    cached_folder,
+    compile_objects,
+    compile_together,
+    link,
+)
 
 PROGRAM = Path(__file__).with_name("fuzz_engine_reader.cc")
 READER = sorted((CSRC / "engine").glob("*.cc"))
@@ -36,16 +45,17 @@ def generate_sources(generated: Path, kernels: Sequence[str] = ()) -> list[str]:
 
 def build_harness(config: pytest.Config) -> Path:
     """Compile the harness in pytest's cache; returns the executable."""
-    sources = [PROGRAM, CSRC / "cpu_count.cc", *READER]
+    sources = [PROGRAM, CSRC / "cpu_count.cc"]
     headers = [*CSRC.rglob("*.h"), *ROOT.glob("plugins/*/*.h")]
-    folder = cached_folder(config, "engine-reader", [*sources, *headers, *RECORDS, *SCHEMAS, Path(__file__)])
+    folder = cached_folder(config, "engine-reader", [*sources, *READER, *headers, *RECORDS, *SCHEMAS, Path(__file__)])
     executable = folder / PROGRAM.stem
     with alone(folder):
         if not executable.is_file():
             generated = folder / "generated"
             flags = [*VARIANTS["asan"], *generate_sources(generated)]
             sources += [generated / "op_schemas.cc", generated / "records.cc"]
-            link(executable, compile_objects(folder, sources, flags), flags)
+            objects = [*compile_objects(folder, sources, flags), *compile_together(folder / "reader", READER, flags)]
+            link(executable, objects, flags)
     return executable
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.batching.cpp_build import CSRC, VARIANTS, alone, cached_folder, compile_objects, link
+from tests.unit.batching.cpp_build import CSRC, VARIANTS, alone, cached_folder, compile_objects, compile_together, link
 
 TEXT = sorted((CSRC / "text").glob("*.cc"))
 TEST = Path(__file__).with_name("text_test.cc")
@@ -17,6 +17,7 @@ def test_random_use_is_clean(pytestconfig: pytest.Config, variant: str) -> None:
     program, flags = folder / f"text_test.{variant}", VARIANTS[variant]
     with alone(folder):
         if not program.is_file():
-            link(program, compile_objects(folder / variant, [*TEXT, TEST], flags), flags)
+            objects = compile_objects(folder / variant, [TEST], flags)
+            link(program, [*objects, *compile_together(folder / variant, TEXT, flags)], flags)
     result = subprocess.run([program], capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.batching.cpp_build import SAMPLING, VARIANTS, alone, compile_objects, link
+from tests.unit.batching.cpp_build import SAMPLING, VARIANTS, alone, compile_objects, compile_together, link
 
 PROGRAMS = {"fuzz_sampling": ["1", "150"], "mask_threads_test": []}
 
@@ -16,6 +16,7 @@ def test_random_use_is_clean(sampling: Path, name: str, variant: str) -> None:
     program, source, flags = sampling / f"{name}.{variant}", Path(__file__).with_name(f"{name}.cc"), VARIANTS[variant]
     with alone(sampling):
         if not program.is_file():
-            link(program, compile_objects(sampling / variant, [*SAMPLING, source], flags), flags)
+            objects = compile_objects(sampling / variant, [source], flags)
+            link(program, [*objects, *compile_together(sampling / variant, SAMPLING, flags)], flags)
     result = subprocess.run([program, *PROGRAMS[name]], capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -25,8 +25,6 @@ RequestLimits limits_of(const EventLoopConfig& config) {
           .geometry = with_steps_of(config.cache, config.scheduler.max_num_tokens).geometry()};
 }
 
-double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 // Runs `call`; an exception of whatever kind comes back as a StepError.
 template <typename Fn>
 std::optional<StepError> attempt(Fn&& call) {

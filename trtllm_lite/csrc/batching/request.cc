@@ -13,8 +13,6 @@ constexpr std::size_t kMaxSaltLength = 256;
 // At first at most so many tokens are reserved, because a user may ask for far more max_new_tokens than will come.
 constexpr int kReservedTokens = 4096;
 
-double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 std::uint64_t bit_of(std::int32_t token) { return std::uint64_t{1} << (static_cast<std::uint32_t>(token) % 64); }
 
 void check(bool ok, const std::string& expected, const std::string& found, const std::string& remedy) {

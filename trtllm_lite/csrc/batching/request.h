@@ -19,6 +19,8 @@ namespace tl {
 using Clock = std::chrono::steady_clock;
 using RequestId = std::uint64_t;
 
+inline double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
 constexpr int kMinPriority = -100;
 constexpr int kMaxPriority = 100;
 constexpr int kMaxStopSequences = 64;

@@ -13,7 +13,7 @@ namespace tl {
 namespace {
 
 // Positions in the order of the schema.
-enum Attribute : std::size_t { kFirstPart, kNumParts, kMaxRank, kFirstEnd, kSecondEnd, kThirdEnd };
+enum Attribute : std::size_t { kFirstPart, kNumParts, kMaxLowRank, kFirstEnd, kSecondEnd, kThirdEnd };
 
 void add_call(const ResolvedCall& call, const Plan& plan, LowRankShapes* shapes) {
   const auto value = [&](Attribute name) { return call.attributes[name].i; };
@@ -22,12 +22,12 @@ void add_call(const ResolvedCall& call, const Plan& plan, LowRankShapes* shapes)
     throw EngineError("operator LowRank: expected projections numbered in order, number " +
                       std::to_string(shapes->parts.size()) + " next, found " + std::to_string(value(kFirstPart)));
   }
-  if (shapes->max_rank != 0 && shapes->max_rank != value(kMaxRank)) {
+  if (shapes->max_rank != 0 && shapes->max_rank != value(kMaxLowRank)) {
     throw EngineError("operator LowRank: expected max_rank " + std::to_string(shapes->max_rank) + ", found " +
-                      std::to_string(value(kMaxRank)));
+                      std::to_string(value(kMaxLowRank)));
   }
   if (x.shape[1].symbol) throw EngineError("operator LowRank: expected as many in_features in every step");
-  shapes->max_rank = value(kMaxRank);
+  shapes->max_rank = value(kMaxLowRank);
   const std::int64_t ends[] = {value(kFirstEnd), value(kSecondEnd), value(kThirdEnd)};
   for (std::int64_t part = 0; part < value(kNumParts); ++part) {
     const std::int64_t begin = part == 0 ? 0 : ends[part - 1];

@@ -18,7 +18,7 @@
 namespace tl {
 namespace {
 
-constexpr std::int64_t kWord = 4;  // bytes of an int32
+constexpr std::int64_t kWordBytes = 4;  // bytes of an int32
 constexpr const char* kRankTableOutput = "ranks";
 constexpr const char* kLastTokensOutput = "last_tokens";
 constexpr std::string_view kSamplingOutputs[] = {"tokens",      "logprobs",       "sampling_slots",
@@ -180,13 +180,13 @@ void check_sampling_outputs(const Plan& plan, std::int64_t vocab_size) {
   const PlanTensor& slots =
       check_output(plan, "sampling_slots", TensorKind::kState, DType::kInt32, Symbol::kNumSlots, 2);
   const std::int64_t logprob_words = logprobs.shape[1].value, slot_words = slots.shape[1].value;
-  if (logprob_words * kWord != sizeof(DrawnLogprobs)) {
-    fail("outputs.logprobs", "expected rows of " + std::to_string(sizeof(DrawnLogprobs) / kWord) + " words, found " +
-                                 std::to_string(logprob_words));
+  if (logprob_words * kWordBytes != sizeof(DrawnLogprobs)) {
+    fail("outputs.logprobs", "expected rows of " + std::to_string(sizeof(DrawnLogprobs) / kWordBytes) +
+                                 " words, found " + std::to_string(logprob_words));
   }
-  const std::int64_t edit_bytes = slot_words * kWord - static_cast<std::int64_t>(sizeof(SamplingSlot));
+  const std::int64_t edit_bytes = slot_words * kWordBytes - static_cast<std::int64_t>(sizeof(SamplingSlot));
   if (edit_bytes < 0 || edit_bytes % static_cast<std::int64_t>(sizeof(LogitEdit)) != 0) {
-    fail("outputs.sampling_slots", "expected rows of " + std::to_string(sizeof(SamplingSlot) / kWord) +
+    fail("outputs.sampling_slots", "expected rows of " + std::to_string(sizeof(SamplingSlot) / kWordBytes) +
                                        " words and 4 for each edit, found " + std::to_string(slot_words));
   }
   const PlanTensor& masks = check_output(plan, "token_masks", TensorKind::kState, DType::kInt32, Symbol::kNumSeqs, 2);

@@ -8,7 +8,7 @@
 namespace tl {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 float nth_largest(std::span<const float> values, int n, std::vector<float>& scratch) {
   scratch.assign(values.begin(), values.end());
@@ -21,8 +21,8 @@ float nth_largest(std::span<const float> values, int n, std::vector<float>& scra
 float smallest_reaching(float bound, float temperature) {
   const float scaled_bound = bound / temperature;
   for (float below = bound;; bound = below) {
-    below = std::nextafter(bound, -kInfinity);
-    if (below == -kInfinity || !(below / temperature >= scaled_bound)) return bound;
+    below = std::nextafter(bound, kLowest);
+    if (below == kLowest || !(below / temperature >= scaled_bound)) return bound;
   }
 }
 
@@ -41,7 +41,7 @@ void Candidates::push_back(TokenId id, float scaled_logit, float weight) {
 }
 
 float reached_by_at_least(const RowScan& scan, int k, std::vector<float>& scratch) {
-  if (k > scan.num_blocks()) return -kInfinity;
+  if (k > scan.num_blocks()) return kLowest;
   return nth_largest(scan.block_max, k, scratch);
 }
 

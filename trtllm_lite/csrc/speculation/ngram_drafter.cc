@@ -9,7 +9,7 @@ namespace tl {
 namespace {
 
 // Tokens of a long prompt that one call takes in, so that no step waits long for it.
-constexpr std::int32_t kMostAtOnce = 1024;
+constexpr std::int32_t kMostIndexedAtOnce = 1024;
 constexpr std::size_t kLeastPlaces = 64;
 
 std::uint64_t hash(std::span<const std::int32_t> ngram) {
@@ -38,7 +38,7 @@ NgramDrafter::NgramDrafter(const NgramSizes& sizes) : sizes_(sizes) {
 
 void NgramDrafter::draft(std::span<const std::int32_t> tokens, int most, TokenRun& out) {
   const auto num_tokens = static_cast<std::int32_t>(tokens.size());
-  const std::int32_t end = std::min(num_tokens, num_indexed_ + kMostAtOnce);
+  const std::int32_t end = std::min(num_tokens, num_indexed_ + kMostIndexedAtOnce);
   std::optional<std::int32_t> match;
   for (; num_indexed_ < end; ++num_indexed_) {
     match.reset();
