@@ -25,8 +25,9 @@ struct Tally {
   __device__ __forceinline__ void add_read(int experts) const {
     atomicAdd(counts + kLocalExperts + kExpertsRead, experts);
   }
-  // Once for a step.
+  // Once for a step; one whose rows are all padding does not count.
   __device__ __forceinline__ void add_step(int busiest) const {
+    if (busiest == 0) return;
     atomicAdd(counts + kLocalExperts + kSteps, 1);
     atomicAdd(counts + kLocalExperts + kBusiestChoices, busiest);
   }

@@ -50,12 +50,12 @@ void Guesser::accept(std::span<const std::int32_t> tokens) {
 std::vector<std::int32_t> Guesser::guess(int most) {
   if (!has_text()) return {};
   std::string piece;
-  Layout::Place place = layout_.place();
+  TextLayout::Place place = layout_.place();
   while (piece.size() < kMostBytes) {
     const std::string bytes = next_bytes(place);
     if (bytes.empty()) break;
     text_->append(bytes);
-    Layout::advance(place, bytes);
+    TextLayout::advance(place, bytes);
     piece += bytes;
   }
   if (piece.empty()) return {};
@@ -66,7 +66,7 @@ std::vector<std::int32_t> Guesser::guess(int most) {
 }
 
 // What comes next behind the bytes that are guessed already; none where nobody knows.
-std::string Guesser::next_bytes(const Layout::Place& place) {
+std::string Guesser::next_bytes(const TextLayout::Place& place) {
   std::string bytes = text_->forced();
   if (!bytes.empty()) return bytes;
   const std::optional<char> next = text_->forced_but_for_space();

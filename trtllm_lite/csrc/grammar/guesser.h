@@ -53,13 +53,13 @@ class Guesser final : public GrammarGuesser {
  private:
   bool ends(std::int32_t token) const;
   bool has_text();
-  std::string next_bytes(const Layout::Place& place);
+  std::string next_bytes(const TextLayout::Place& place);
 
   const std::shared_ptr<const GuessingTools> tools_;
   const std::shared_ptr<const GuessingStart> start_;
   std::vector<std::int32_t> waiting_;  // tokens that came before the text's start was there
   std::optional<ByteText> text_;
-  Layout layout_;
+  TextLayout layout_;
   std::string_view last_;  // what the newest token wrote
 };
 

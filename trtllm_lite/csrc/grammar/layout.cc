@@ -4,16 +4,16 @@
 
 namespace tl {
 
-std::size_t Layout::kind_of(char byte) { return std::min(kMarks.find(byte), kMarks.size()); }
+std::size_t TextLayout::kind_of(char byte) { return std::min(kMarks.find(byte), kMarks.size()); }
 
-void Layout::append(std::string_view bytes) {
+void TextLayout::append(std::string_view bytes) {
   for (const char byte : bytes) {
     if (!is_space(byte)) learn(byte);
     advance(place_, std::string_view(&byte, 1));
   }
 }
 
-void Layout::advance(Place& place, std::string_view bytes) {
+void TextLayout::advance(Place& place, std::string_view bytes) {
   for (const char byte : bytes) {
     if (is_space(byte)) {
       if (place.space.size() <= kLongestGap) place.space.push_back(byte);
@@ -26,7 +26,7 @@ void Layout::advance(Place& place, std::string_view bytes) {
   }
 }
 
-Layout::Gap Layout::gap_at(const Place& place) {
+TextLayout::Gap TextLayout::gap_at(const Place& place) {
   const std::size_t line = place.space.rfind('\n');
   if (place.space.size() > kLongestGap) return {};
   if (line == std::string::npos) return {.known = true, .text = place.space};
@@ -36,7 +36,7 @@ Layout::Gap Layout::gap_at(const Place& place) {
           .indentation = static_cast<int>(place.space.size() - line - 1) - place.indentation};
 }
 
-void Layout::learn(char next) {
+void TextLayout::learn(char next) {
   if (place_.last == '\0') return;
   const std::size_t from = kind_of(place_.last);
   const Gap gap = gap_at(place_);
@@ -44,13 +44,13 @@ void Layout::learn(char next) {
   behind_[from] = gap;
 }
 
-std::string Layout::written(const Gap& gap, const Place& place) {
+std::string TextLayout::written(const Gap& gap, const Place& place) {
   if (!gap.breaks) return gap.text;
   return gap.text + std::string(static_cast<std::size_t>(std::max(place.indentation + gap.indentation, 0)), ' ');
 }
 
 // Of pairs that did not occur yet: a list closes as it opened, and punctuation stands as in prose.
-Layout::Gap Layout::expected(char next, const Place& place) const {
+TextLayout::Gap TextLayout::expected(char next, const Place& place) const {
   const std::size_t from = kind_of(place.last);
   if (const Gap& seen = between_[from][kind_of(next)]; seen.known) return seen;
   if (next == ':' || (next == ',' && kMarks.find(place.last) > kMarks.find(','))) return {.known = true, .text = {}};
@@ -64,7 +64,7 @@ Layout::Gap Layout::expected(char next, const Place& place) const {
   return behind_[from];
 }
 
-std::optional<std::string> Layout::space_before(char next, const Place& place) const {
+std::optional<std::string> TextLayout::space_before(char next, const Place& place) const {
   if (place.last == '\0') return std::string();
   const Gap gap = expected(next, place);
   if (!gap.known) return std::nullopt;

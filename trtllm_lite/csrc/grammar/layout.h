@@ -13,7 +13,7 @@ constexpr bool is_space(char byte) { return byte == ' ' || byte == '\t' || byte 
 
 // Remembers the last gap between bytes of each pair of kinds: the marks of structured texts each are a kind of their
 // own, all else is one. An indentation is remembered as how it differs from that of the line before.
-class Layout {
+class TextLayout {
  public:
   // Where in a text one is: as much of it as its gaps depend on.
   struct Place {
