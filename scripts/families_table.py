@@ -35,7 +35,7 @@ def families_table() -> str:
         found = importlib.import_module(f"{package.__name__}.{module.name}")
         family: Family = found.FAMILY
         names = [shape for architecture in family.architectures for shape in shapes[architecture]]
-        gguf = family.gguf.architecture if family.gguf else "–"
+        gguf = ", ".join(family.gguf.architectures) if family.gguf else "–"
         architectures = ", ".join(family.architectures)
         compared = COMPARED.get(family.name, RANDOM)
         rows.append([_title(str(found.__doc__)), architectures, gguf, ", ".join(names) or "–", compared])

@@ -137,7 +137,7 @@ _ARCHITECTURES = {
     "modernbert": "modern-bert",
     **dict.fromkeys(("roberta", "xlm-roberta"), "bert"),
 }
-_INTERLEAVED = ("llama", "mistral", "smollm3", "granite", "granitemoe")
+_INTERLEAVED = ("llama", "internlm2", "mistral", "smollm3", "granite", "granitemoe")
 _TRANSPOSED = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of GPT-2
 
 
@@ -148,13 +148,14 @@ def write_gguf(
     metadata: dict[str, Any] | None = None,
     extra: dict[str, np.ndarray] | None = None,
     whole_heads: bool = False,
+    architecture: str | None = None,
 ) -> Path:
     """Write ``model``; ``kinds`` maps GGUF tensor stems like ``attn_q`` to quantization types (F32 otherwise).
 
     ``metadata`` adds or, with None, removes keys; ``extra`` adds float32 tensors. With ``whole_heads`` what makes keys
-    and values of latents is one matrix, as in files of 2024.
+    and values of latents is one matrix, as in files of 2024. ``architecture`` is another than the model's own.
     """
-    architecture = _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
+    architecture = architecture or _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
     writer = gguf.GGUFWriter(path, architecture)
     fields = {**_metadata(model.config, architecture), **_tokenizer(model.config.vocab_size), **(metadata or {})}
     for key, value in fields.items():

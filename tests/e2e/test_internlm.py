@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from tests.models import VOCAB_SIZE, save_tiny_model
+from tests.gguf_writer import write_gguf
+from tests.models import VOCAB_SIZE, save_tiny_model, tiny_model
 from tests.onnx_runner import OnnxRunner
 from tests.tolerances import assert_close
 from trtllm_lite.convert import convert_checkpoint
@@ -52,8 +53,8 @@ def _as_internlm2(tensors: dict[str, torch.Tensor], head_dim: int) -> dict[str, 
     return found
 
 
-def _check(model: PreTrainedModel, directory: Path, family: str) -> None:
-    config = convert_checkpoint(str(directory / "model"), directory / "checkpoint")
+def _check(model: PreTrainedModel, directory: Path, family: str, source: str = "model") -> None:
+    config = convert_checkpoint(str(directory / source), directory / "checkpoint")
     assert config.family == family
     ids = np.random.default_rng(0).integers(0, VOCAB_SIZE, 23)
     with torch.no_grad():
@@ -87,3 +88,10 @@ def test_internlm3_as_transformers_writes_it(tmp_path: Path) -> None:
     model = save_tiny_model("llama", tmp_path / "model", head_dim=14, attention_bias=True, mlp_bias=True)
     _published(tmp_path / "model", "LlamaForCausalLM", {"model_type": "internlm3"})
     _check(model, tmp_path, "llama")
+
+
+def test_gguf_files_of_internlm2_are_those_of_llama(tmp_path: Path) -> None:
+    """llama.cpp takes the groups apart, so that nothing is left of them (conversion/internlm.py)."""
+    model = tiny_model("llama", tie_word_embeddings=False)
+    write_gguf(model, tmp_path / "model.gguf", architecture="internlm2")
+    _check(model, tmp_path, "llama", "model.gguf")

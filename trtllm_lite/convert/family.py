@@ -25,7 +25,8 @@ ROTARY_BUFFERS = (r"(model\.layers\.\d+\.self_attn|model)\.rotary_emb\.inv_freq"
 class Gguf:
     """How llama.cpp stores the family (its conversion/ folder; names in gguf-py/gguf/tensor_mapping.py).
 
-    ``architecture`` is the file's general.architecture. ``roles`` maps names of tensors to their roles, ``keys`` maps
+    ``architecture`` is the file's general.architecture; files of those in ``also`` differ by that name alone, because
+    llama.cpp has undone what their models differ by. ``roles`` maps names of tensors to their roles, ``keys`` maps
     metadata keys (without the architecture) to keys of config.json; both list what differs from most families.
     ``config`` is given the config so far and returns the entries that are still missing, in Hugging Face's terms.
 
@@ -55,6 +56,12 @@ class Gguf:
     bare: tuple[str, ...] = ()
     joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     by_head: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Every general.architecture of the family's files."""
+        return (self.architecture, *self.also)
 
 
 @dataclass(frozen=True)

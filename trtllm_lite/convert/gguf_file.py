@@ -102,9 +102,9 @@ def _find_family(path: Path, metadata: dict[str, Any]) -> Family:
     """Of several families of one architecture, that with or without experts whose routers score as the file's."""
     architecture = metadata.get("general.architecture")
     known = [(family.gguf, family) for family in all_families().values() if family.gguf]
-    found = [(gguf, family) for gguf, family in known if gguf.architecture == architecture]
+    found = [(gguf, family) for gguf, family in known if architecture in gguf.architectures]
     if not found:
-        expected = ", ".join(sorted({gguf.architecture for gguf, _ in known}))
+        expected = ", ".join(sorted({name for gguf, _ in known for name in gguf.architectures}))
         raise ConvertError(f"{path} has the GGUF architecture {shown(architecture)}, expected one of {expected}")
     has_experts = bool(metadata.get(f"{architecture}.expert_count"))
     gating = metadata.get(f"{architecture}.expert_gating_func", _SOFTMAX)

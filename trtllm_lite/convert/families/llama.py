@@ -24,5 +24,5 @@ FAMILY = Family(
     name="llama",
     architectures=("LlamaForCausalLM",),
     read_model=read_model,
-    gguf=Gguf("llama", interleaved_rope=True, optional_bias=True),
+    gguf=Gguf("llama", interleaved_rope=True, optional_bias=True, also=("internlm2",)),
 )
