@@ -115,6 +115,12 @@ _OWN_NAMES: dict[str, dict[str, str]] = {
         "mlp.gate.e_score_correction": "exp_probs_b",
         **{f"mlp.shared_experts.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")},
     },
+    "llama4": {
+        "feed_forward.router": "ffn_gate_inp",
+        **{f"feed_forward.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")},
+        **{f"feed_forward.experts.{name}_proj": f"ffn_{name}_exps" for name in ("gate", "up", "down")},
+        **{f"feed_forward.shared_expert.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")},
+    },
     "granitemoe": {
         "block_sparse_moe.router": "ffn_gate_inp",
         **{f"block_sparse_moe.experts.{name}_proj": f"ffn_{name}_exps" for name in ("gate", "up", "down")},
@@ -130,6 +136,7 @@ _ARCHITECTURES = {
     "glm": "chatglm",
     "gemma3_text": "gemma3",
     "olmo3": "olmo2",
+    "llama4_text": "llama4",
     "mixtral": "llama",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
@@ -210,8 +217,8 @@ def dequantized(model: PreTrainedModel, kinds: dict[str, str]) -> PreTrainedMode
 def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
     """``tensors`` with gate and up of experts, [experts, inner, hidden], as two, which are views of the one.
 
-    So are those of Granite's shared expert, [inner, hidden]. Those of gpt-oss are [experts, hidden, inner], and take
-    turns as their biases do.
+    So are those of Granite's shared expert, [inner, hidden]. Those of Llama 4 are [experts, hidden, inner], and so are
+    those of gpt-oss, which take turns as their biases do.
     """
     found = dict(tensors)
     if any(name.endswith("_proj_bias") for name in found):
@@ -223,6 +230,7 @@ def _apart(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, t
             is_both = name.endswith(("gate_up_proj", "input_linear.weight"))
             roles = ("gate_proj", "up_proj") if is_both else ("down_proj",)
             names = [f"{stem}{is_expert}{role}.weight" for role in roles]
+            tensor = tensor.transpose(1, 2) if "feed_forward.experts" in name else tensor
             yield from zip(names, tensor.chunk(len(roles), dim=-2), strict=True)
         else:
             yield name, tensor
@@ -358,6 +366,15 @@ def _deepseek2_metadata(config: Any, _: int) -> dict[str, Any]:
     }
 
 
+def _llama4_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    return {
+        **_llama_metadata(config, head_dim),
+        "feed_forward_length": config.intermediate_size_mlp,
+        "expert_feed_forward_length": config.intermediate_size,
+        "interleave_moe_layer_step": config.interleave_moe_layer_step,
+    }
+
+
 def _gpt_oss_metadata(config: Any, head_dim: int) -> dict[str, Any]:
     rope = config.rope_parameters
     return {
@@ -486,6 +503,7 @@ _OWN_METADATA = {
     "modern-bert": _modern_bert_metadata,
     "deepseek2": _deepseek2_metadata,
     "gpt-oss": _gpt_oss_metadata,
+    "llama4": _llama4_metadata,
     "bert": _bert_metadata,
     "olmo2": _olmo2_metadata,
     "granite": _granite_metadata,

@@ -1,7 +1,7 @@
 """Makes mixtures of experts of the keys and tensor names that most families with experts use."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
@@ -74,6 +74,11 @@ class MoeParts:
         down = self.of_each(tensors, "expert_down_proj", hidden, inner)
         experts = Experts(self.num_experts, gate, up, down, self.parts.activation)
         return Moe(self._router(tensors), experts, shared)
+
+    def scaled_moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
+        """As :meth:`moe`, for experts that multiply what they read with their shares."""
+        made = self.moe(tensors, shared)
+        return replace(made, experts=replace(made.experts, scale_inputs=True))
 
     def fused_moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
         """The mixture of experts of one layer of two tensors: gate and up of all experts, and down of all."""

@@ -5,11 +5,12 @@ see all tokens, the others those of their chunk; those without raise the tempera
 """
 
 from dataclasses import replace
+from typing import Any
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.decoder_fields import read_rotating_layers
-from trtllm_lite.convert.family import Family
-from trtllm_lite.convert.moe_parts import MoeParts
+from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.moe_parts import MOE_GGUF_KEYS, MoeParts
 from trtllm_lite.convert.rope_types import RopeDefaults
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts
@@ -30,7 +31,9 @@ NAMES = {
     "router": f"{_MLP}.router",
     "experts_gate_up_proj": f"{_MLP}.experts.gate_up_proj",
     "experts_down_proj": f"{_MLP}.experts.down_proj",
+    **{f"expert_{name}_proj": f"{_MLP}.experts.{{expert}}.{name}_proj" for name in ("gate", "up", "down")},  # of GGUF
 }
+_NOT_NORMED_EXPERTS = 128  # of Maverick, by which llama.cpp, too, knows that heads are not normed
 
 
 def read_model(config: ConfigFields) -> Decoder:
@@ -42,6 +45,7 @@ def read_model(config: ConfigFields) -> Decoder:
     rotates, sparse = read_rotating_layers(config, layers), _read_sparse_layers(config, layers)
     windows, temperature = _read_chunks(config, rotates), _read_temperature(config)
     experts = MoeParts.read(config, parts, wide, "sigmoid_of_chosen")
+    make = experts.scaled_moe if config.flag("experts_apart") else experts.transposed_moe
 
     def attention(tensors: Tensors, number: int) -> Attention:
         rotated, window = rotates[number], windows[number]
@@ -57,7 +61,7 @@ def read_model(config: ConfigFields) -> Decoder:
     def layer(tensors: Tensors, number: int) -> Layer:
         shared = SharedExpert(parts.mlp_of(tensors, "shared_", wide))
         dense = parts.mlp_of(tensors, "", dense_wide)
-        block = experts.transposed_moe(tensors, shared) if sparse[number] else dense
+        block = make(tensors, shared) if sparse[number] else dense
         return parts.pre_norm_layer(tensors, attention(tensors, number), block)
 
     return parts.decoder(config, parts.layers(layer))
@@ -91,10 +95,25 @@ def _read_temperature(config: ConfigFields) -> Temperature | None:
     return temperature if config.flag("attn_temperature_tuning", True) else None
 
 
+def gguf_config(config: dict[str, Any]) -> dict[str, Any]:
+    """What llama.cpp leaves out, and knows by the number of experts."""
+    return {"experts_apart": True, "use_qk_norm": config.get("num_experts") != _NOT_NORMED_EXPERTS}
+
+
 FAMILY = Family(
     name="llama4",
     architectures=("Llama4ForCausalLM",),
     read_model=read_model,
     tensor_names=NAMES,
     model_type="llama4_text",
+    gguf=Gguf(
+        "llama4",
+        keys={
+            **MOE_GGUF_KEYS,
+            **{"expert_feed_forward_length": "intermediate_size", "feed_forward_length": "intermediate_size_mlp"},
+            "interleave_moe_layer_step": "interleave_moe_layer_step",
+        },
+        config=gguf_config,
+        has_experts=True,
+    ),
 )
