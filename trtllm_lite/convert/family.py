@@ -65,6 +65,19 @@ class Gguf:
 
 
 @dataclass(frozen=True)
+class Multimodal:
+    """How models that see as well hold the family's model, which reads and writes their text.
+
+    In their config.json ``text_config`` has its keys, and ``other_keys`` are those that concern other parts. Names of
+    its tensors have the ``prefix``; ``other_tensors`` are regular expressions for names of tensors of other parts.
+    """
+
+    prefix: str
+    other_tensors: tuple[str, ...]
+    other_keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Family:
     """One model family, declared in one file.
 
@@ -74,7 +87,7 @@ class Family:
     tensors that carry no information. If all names of a source lack ``optional_prefix``, as in models saved without the
     LM head, the prefix is added. ``model_type`` is the model_type of config.json where that is not ``name``. A family
     that ``drafts`` is of heads for models of other families, whose model_type they have. ``predictor`` is the family of
-    the layer that drafts where the models have one themselves (MTP).
+    the layer that drafts where the models have one themselves (MTP). ``multimodal`` models are read as text alone.
     """
 
     name: str
@@ -87,6 +100,7 @@ class Family:
     drafts: bool = False
     predictor: "Family | None" = None
     gguf: Gguf | None = None
+    multimodal: Multimodal | None = None
 
     def ignores(self, tensor: str) -> bool:
         """Whether ``tensor`` may be dropped."""

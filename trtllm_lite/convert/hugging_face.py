@@ -10,6 +10,7 @@ from trtllm_lite.convert.quantized import SETTINGS, as_blocks
 from trtllm_lite.convert.safetensors_file import SafetensorsFile
 from trtllm_lite.convert.sentence_transformers import MODULES_FILE, POOLING_FILES, read_pooling
 from trtllm_lite.convert.source import Source
+from trtllm_lite.convert.text_model import as_text_model
 from trtllm_lite.convert.tokenizer_files import FILES as TOKENIZER_FILES
 from trtllm_lite.convert.tokenizer_files import read_tokenizer
 from trtllm_lite.errors import ConvertError, shown
@@ -46,7 +47,7 @@ def open_directory(path: Path) -> Source:
         tokenizer_config=tokenizer_config,
         pooling=partial(read_pooling, path),
     )
-    return as_blocks(source)
+    return as_text_model(as_blocks(source))
 
 
 def _add_settings(path: Path, config: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby
 
 from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.network.graph import Weight
@@ -24,7 +23,7 @@ class Mismatch:
         return len(self.missing) + len(self.unused) + len(self.reshaped)
 
     def report(self) -> str:
-        """One line per kind of difference; layer numbers are folded into ranges."""
+        """One line per kind of difference; numbers of layers and experts are folded into ranges."""
         lines = []
         for kind, names in (("missing", self.missing), ("unused", self.unused), ("wrong shape", self.reshaped)):
             if names:
@@ -46,19 +45,26 @@ def compare(needed: Iterable[Weight], found: dict[str, TensorInfo]) -> Mismatch:
     )
 
 
+_LAST_NUMBER = re.compile(r"(.*\.)(\d{1,9})(\..*)", re.DOTALL)
+_FIRST_NUMBER = re.compile(r"(.*?\.)(\d{1,9})(\..*)", re.DOTALL)
+
+
 def fold(names: Iterable[str]) -> list[str]:
-    """Fold names that differ only in their first number: ``layers.0.x, layers.1.x`` become ``layers.{0-1}.x``."""
+    """Fold names that differ only in their last number, and then those that differ only in their first.
 
-    def split(name: str) -> tuple[str, int, str]:
-        match = re.match(r"(.*?\.)(\d+)(\..*)", name, re.DOTALL)
-        return (match[1], int(match[2]), match[3]) if match else (name, -1, "")
+    ``layers.0.x, layers.1.x`` become ``layers.{0-1}.x``, and the experts of layers ``layers.{0-1}.experts.{0-7}.x``.
+    """
+    return _fold(_fold(sorted(names), _LAST_NUMBER), _FIRST_NUMBER)
 
-    parts = sorted((head, tail, number) for head, number, tail in map(split, names))
-    folded = []
-    for (head, tail), group in groupby(parts, key=lambda part: part[:2]):
-        numbers = [number for *_, number in group]
-        folded.append(head if numbers == [-1] else f"{head}{_ranges(numbers)}{tail}")
-    return folded
+
+def _fold(names: Iterable[str], pattern: re.Pattern[str]) -> list[str]:
+    """Fold names that differ only in the number that ``pattern`` finds; the first of them has their place."""
+    folded: dict[tuple[str, str], list[int]] = {}
+    for name in names:
+        match = pattern.match(name)
+        around, numbers = ((match[1], match[3]), [int(match[2])]) if match else ((name, ""), [])
+        folded.setdefault(around, []).extend(numbers)
+    return [f"{head}{_ranges(sorted(numbers))}{tail}" if numbers else head for (head, tail), numbers in folded.items()]
 
 
 def _ranges(numbers: list[int]) -> str:

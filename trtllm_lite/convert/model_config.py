@@ -13,6 +13,7 @@ from trtllm_lite.convert.mapping import MappedModel, read_model
 from trtllm_lite.convert.quantized import SETTINGS
 from trtllm_lite.convert.quantized.mxfp4 import Mxfp4, mxfp4_blocks
 from trtllm_lite.convert.source import Source
+from trtllm_lite.convert.text_model import as_text_model
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.files import PRODUCER_PREFIX
 from trtllm_lite.network.config import WEIGHTS_FILE, ModelConfig
@@ -68,7 +69,7 @@ def _source(path: Path) -> Source:
         raise ConvertError(f"expected {path} to be a model's config.json, but: {error}") from error
     if not isinstance(config, dict):
         raise ConvertError(f"expected {path} to be a model's config.json, found a {type(config).__name__}")
-    return Source(str(path), config, {}, {}, _no_tensor, None, {})
+    return as_text_model(Source(str(path), config, {}, {}, _no_tensor, None, {}))
 
 
 def _no_tensor(name: str) -> NDArray:

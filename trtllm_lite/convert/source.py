@@ -47,10 +47,16 @@ class Source:
         """The source with ``prefix`` before the names of all tensors but ``but``, unless a name has it already."""
         if not prefix or any(name.startswith(prefix) for name in self.tensors):
             return self
-        stored = {name if name.rpartition(".")[0] == but else f"{prefix}{name}": name for name in self.tensors}
-        tensors = {name: self.tensors[old] for name, old in stored.items()}
-        blocks = {name: self.blocks[old] for name, old in stored.items() if old in self.blocks}
-        stored |= {part_name(name, part): part_name(stored[name], part) for name in blocks for part in PARTS}
+        return self.renamed(
+            {name if name.rpartition(".")[0] == but else f"{prefix}{name}": name for name in self.tensors}
+        )
+
+    def renamed(self, names: Mapping[str, str]) -> "Source":
+        """The source with the tensors of ``names`` alone, which maps new names to old ones."""
+        tensors = {name: self.tensors[old] for name, old in names.items()}
+        blocks = {name: self.blocks[old] for name, old in names.items() if old in self.blocks}
+        parts = {part_name(name, part): part_name(names[name], part) for name in blocks for part in PARTS}
+        stored = {**names, **parts}
         return replace(self, tensors=tensors, blocks=blocks, read=lambda name: self.read(stored[name]))
 
 

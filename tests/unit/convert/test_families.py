@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from tests.models import ENCODER_FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, save_tiny_model, tiny_config
-from trtllm_lite.convert import checkpoint, convert_checkpoint
+from trtllm_lite.convert import checkpoint, convert_checkpoint, families
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import all_families
 from trtllm_lite.convert.mapping import open_source
@@ -78,6 +78,11 @@ def test_a_fused_tensor_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     fused = load_file(tmp_path / "model" / "model.safetensors")["model.layers.0.self_attn.qkv_proj.weight"]
     parts = [stored.read(f"weights.layers.0.attention.{role}_proj.weight") for role in "qkv"]
     np.testing.assert_array_equal(np.concatenate(parts).astype(np.float32), fused.bfloat16().float().numpy())
+
+
+def test_a_family_is_a_file_of_at_most_100_lines() -> None:
+    lengths = {path.name: len(path.read_text().splitlines()) for path in Path(families.__path__[0]).glob("*.py")}
+    assert {name: length for name, length in lengths.items() if length > 100} == {}
 
 
 def test_memory_holds_one_tensor_at_a_time(tmp_path: Path) -> None:

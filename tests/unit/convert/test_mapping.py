@@ -177,6 +177,12 @@ def test_names_are_folded_by_layer() -> None:
     assert fold(names) == ["m.{0-2,5,10}.x", "m.3.y", "norm"]
 
 
+def test_names_of_experts_are_folded_by_expert_and_layer() -> None:
+    names = [f"m.{layer}.experts.{expert}.up" for layer in range(3) for expert in range(11)]
+    names += ["m.4.experts.1.up", "m.0.norm", "m.2.norm"]
+    assert fold(names) == ["m.{0-2}.experts.{0-10}.up", "m.{0,2}.norm", "m.4.experts.1.up"]
+
+
 _PLUGIN = """
 from trtllm_lite.convert.family import Family
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES

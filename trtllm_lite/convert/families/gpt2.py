@@ -54,8 +54,7 @@ def read_model(config: ConfigFields) -> Decoder:
         biases = tensors.bias("qkv_proj", 3 * hidden).split(hidden, hidden, hidden)
         query, key, value = (Linear(part.transpose(), bias) for part, bias in zip(weights, biases, strict=True))
         output, up = _linear(tensors, "o_proj", hidden, hidden), _linear(tensors, "up_proj", hidden, wide)
-        own_scale = scale / (number + 1) if by_layer else scale
-        attention = Attention(query, key, value, output, sizes.heads, own_scale)
+        attention = Attention(query, key, value, output, sizes.heads, scale / (number + 1) if by_layer else scale)
         mlp = PlainMlp(up, _linear(tensors, "down_proj", wide, hidden), activation)
         return parts.pre_norm_layer(tensors, attention, mlp)
 
@@ -73,8 +72,7 @@ def _read_sizes(config: ConfigFields) -> Sizes:
         config.problem("n_embd", f"expected a multiple of n_head ({heads}), found {hidden}")
     config.expect("n_ctx", positions)  # its old name
     inner, layers = config.integer("n_inner", 4 * hidden), config.integer("n_layer", maximum=MAX_LAYERS)
-    head_dim = max(hidden // heads, 1)
-    return Sizes(config.integer("vocab_size"), hidden, inner, layers, heads, heads, head_dim, positions)
+    return Sizes(config.integer("vocab_size"), hidden, inner, layers, heads, heads, max(hidden // heads, 1), positions)
 
 
 def _linear(tensors: Tensors, role: str, in_features: int, out_features: int) -> Linear:
@@ -92,11 +90,8 @@ FAMILY = Family(
         "gpt2",
         roles={"position_embd": "positions", "blk.{layer}.attn_qkv": "qkv_proj"},
         keys={
-            "block_count": "n_layer",
-            "context_length": "n_positions",
-            "embedding_length": "n_embd",
-            "feed_forward_length": "n_inner",
-            "attention.head_count": "n_head",
+            **{"block_count": "n_layer", "context_length": "n_positions", "embedding_length": "n_embd"},
+            **{"feed_forward_length": "n_inner", "attention.head_count": "n_head"},
             "attention.layer_norm_epsilon": "layer_norm_epsilon",
         },
         config=lambda _: {"rope_parameters": None},

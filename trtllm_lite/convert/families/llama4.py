@@ -9,20 +9,19 @@ from typing import Any
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.decoder_fields import read_rotating_layers
-from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.family import Family, Gguf, Multimodal
+from trtllm_lite.convert.llama4_parts import read_chunks, read_sparse_layers, read_temperature
 from trtllm_lite.convert.moe_parts import MOE_GGUF_KEYS, MoeParts
 from trtllm_lite.convert.rope_types import RopeDefaults
 from trtllm_lite.convert.source_tensors import TENSOR_NAMES, Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts
-from trtllm_lite.errors import shown
-from trtllm_lite.network.attention import Attention, Temperature
+from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 from trtllm_lite.network.moe import SharedExpert
 from trtllm_lite.network.norms import RmsNorm
 from trtllm_lite.network.weight_expression import Ones
 
-_LAYER_TYPES = {"chunked_attention", "full_attention"}
 _MLP = "model.layers.{layer}.feed_forward"
 NAMES = {
     **TENSOR_NAMES,
@@ -42,8 +41,8 @@ def read_model(config: ConfigFields) -> Decoder:
     wide, dense_wide = parts.sizes.intermediate_size, config.integer("intermediate_size_mlp", 16384)
     layers, bias = parts.sizes.num_hidden_layers, config.flag("attention_bias")
     epsilon, normed = config.number("rms_norm_eps", 1e-5), config.flag("use_qk_norm", True)
-    rotates, sparse = read_rotating_layers(config, layers), _read_sparse_layers(config, layers)
-    windows, temperature = _read_chunks(config, rotates), _read_temperature(config)
+    rotates, sparse = read_rotating_layers(config, layers), read_sparse_layers(config, layers)
+    windows, temperature = read_chunks(config, rotates), read_temperature(config)
     experts = MoeParts.read(config, parts, wide, "sigmoid_of_chosen")
     make = experts.scaled_moe if config.flag("experts_apart") else experts.transposed_moe
 
@@ -67,34 +66,6 @@ def read_model(config: ConfigFields) -> Decoder:
     return parts.decoder(config, parts.layers(layer))
 
 
-def _read_sparse_layers(config: ConfigFields, layers: int) -> list[bool]:
-    """For each layer whether it has experts: those of ``moe_layers``, or each ``interleave_moe_layer_step``-th."""
-    step, given = config.integer("interleave_moe_layer_step", 1), config.take("moe_layers")
-    if given is None:
-        return [(number + 1) % step == 0 for number in range(layers)]
-    if not isinstance(given, list) or not all(type(number) is int for number in given):
-        config.problem("moe_layers", f"expected a list of numbers of layers, found {shown(given)}")
-        return [True] * layers
-    return [number in given for number in range(layers)]
-
-
-def _read_chunks(config: ConfigFields, rotates: list[bool]) -> list[int]:
-    """For each layer the positions of a chunk, 0 where it sees all: as ``layer_types`` says, or layers with RoPE."""
-    chunk, kinds = config.nullable_integer("attention_chunk_size", 8192) or 0, config.take("layer_types")
-    if kinds is None:
-        return [chunk if rotated else 0 for rotated in rotates]
-    if isinstance(kinds, list) and len(kinds) == len(rotates) and set(map(str, kinds)) <= _LAYER_TYPES:
-        return [chunk if kind == "chunked_attention" else 0 for kind in kinds]
-    config.problem("layer_types", f"expected {' or '.join(sorted(_LAYER_TYPES))} for each layer, found {shown(kinds)}")
-    return [0] * len(rotates)
-
-
-def _read_temperature(config: ConfigFields) -> Temperature | None:
-    """What late queries of layers without RoPE are scaled by, if by anything."""
-    temperature = Temperature(config.integer("floor_scale", 8192), config.number("attn_scale", 0.1))
-    return temperature if config.flag("attn_temperature_tuning", True) else None
-
-
 def gguf_config(config: dict[str, Any]) -> dict[str, Any]:
     """What llama.cpp leaves out, and knows by the number of experts."""
     return {"experts_apart": True, "use_qk_norm": config.get("num_experts") != _NOT_NORMED_EXPERTS}
@@ -102,7 +73,12 @@ def gguf_config(config: dict[str, Any]) -> dict[str, Any]:
 
 FAMILY = Family(
     name="llama4",
-    architectures=("Llama4ForCausalLM",),
+    architectures=("Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
+    multimodal=Multimodal(
+        prefix="language_model.",
+        other_tensors=(r"vision_model\..*", r"multi_modal_projector\..*"),
+        other_keys=("vision_config", "boi_token_index", "eoi_token_index", "image_token_index"),
+    ),
     read_model=read_model,
     tensor_names=NAMES,
     model_type="llama4_text",
