@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.e2e.test_generate import (
     TINY_LIMITS,
@@ -14,13 +15,14 @@ from tests.e2e.test_generate import (
     random_prompts,
     reference_logits,
 )
-from tests.models import MOE_FAMILIES, round_matrices, save_tiny_model, tiny_model
+from tests.models import MOE_FAMILIES, round_matrices, save_model, save_tiny_model, tiny_model
 from tests.quantized_writer import LAYOUTS, write_quantized
 from tests.tolerances import ROUNDED_TOLERANCES, assert_close
+from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder.build import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.reader import read_engine
-from trtllm_lite.errors import BuildError
+from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.runtime import ModelRunner
 
 
@@ -47,6 +49,25 @@ def test_a_request_has_the_same_bits_in_any_company(tiny: TinyEngine, options: d
     assert_identical(generate(tiny.runner(**options), prompts, 8), together)
     for prompt, output in zip(prompts, together, strict=True):
         assert_identical(generate(tiny.runner(), [prompt], 8), [output])
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "gpt_oss", "qwen3_moe"])
+def test_a_request_whose_rows_are_nan_ends_alone(family: str, tmp_path: Path) -> None:
+    model, bad = tiny_model(family), 7
+    with torch.no_grad():
+        model.get_input_embeddings().weight[bad] = float("nan")
+    save_model(model, tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", **TINY_LIMITS)
+    params = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True, logprobs=5)
+    good = [[number for number in prompt if number != bad] + [3] for prompt in random_prompts(7, 2)]
+    with LLM(tmp_path / "engine") as llm:
+        expected = [llm.generate(prompt, params, use_tqdm=False).outputs[0] for prompt in good]
+        running = [llm.generate_async(prompt, params) for prompt in (good[0], [bad, 4], good[1], [11, 9, bad])]
+        for request in running[1::2]:
+            with pytest.raises(EngineError, match="the model's logits must be finite, but hold NaN"):
+                request.result()
+        assert [request.result().outputs[0].logprobs for request in running[::2]] == [one.logprobs for one in expected]
 
 
 def test_experts_in_16_bits_are_those_of_the_rounded_model(tmp_path: Path) -> None:
