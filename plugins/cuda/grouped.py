@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from trtllm_lite.vocabulary import DTYPES, STORED_BYTES
 
-from ..launch import Buffer, Device, Extent, Kernel, TensorMap, WeightBuffers
-from .clusters import resident_grid
+from ..launch import Buffer, Device, Extent, Kernel, TensorMap, WeightBuffers, kernel
+from .clusters import RESIDENT, resident_grid
 from .stream import RING_SHARE, ROWS_PER_TILE, StreamConfig, stream_config
 from .tiles import TILED_ARCH, TileConfig, Tiling, max_columns
 from .weight_form import WeightForm, form_of
@@ -25,6 +25,10 @@ _MOST_STAGE_BYTES = 2048  # of a row of the weight
 _IN_FLIGHT_BYTES = 150 * 1024
 _STEP_BYTES = 128
 _GROUP_SIZES = (16, 32, 64, 128)
+# Of products that are turned round (cuda/turned_linear.cuh): the most rows of a group, rows of the weight in a tile,
+# warps that fill the ring, and what a byte of x counts beside one of the weight, which is no other tile's.
+_MOST_TURNED_ROWS, _TURNED_COLUMNS = 64, (256, 192, 128)
+_TURNED_PRODUCERS, _X_WEIGHT = 2, 0.25
 
 
 @dataclass(frozen=True)
@@ -118,9 +122,22 @@ class GroupTiling:
     max_rows: int
     group_rows: int
 
+    def is_turned(self, weight: WeightBuffers) -> bool:
+        """Whether kernels are those of cuda/turned_linear.cuh: of few rows, with a weight that is widened."""
+        return form_of(weight).is_widened_in_blocks and self.group_rows <= _MOST_TURNED_ROWS
+
     def columns(self, weight: WeightBuffers) -> int:
         """Rows of ``weight`` in a tile (64 to 256 for 64 and 256 rows on an H200: the more the faster)."""
-        return max_columns(form_of(weight), self.group_rows)
+        if not self.is_turned(weight):
+            return max_columns(form_of(weight), self.group_rows)
+        return min(_TURNED_COLUMNS, key=lambda columns: self._turned_work(weight, columns))
+
+    def _turned_work(self, weight: WeightBuffers, columns: int) -> float:
+        """What an SM copies if all experts are chosen, in any unit."""
+        experts, *parts, out_features, _ = (extent for extent in weight.values.shape if isinstance(extent, int))
+        tiles = experts * ceil(prod(parts) * out_features / columns)
+        x_bytes = _X_WEIGHT * self.group_rows * 16 / form_of(weight).weight_bits
+        return ceil(tiles / RESIDENT[1]) * (columns + x_bytes)
 
     def tiling(self, weight: WeightBuffers) -> Tiling:
         """The tiles, whose rows are those of a group."""
@@ -128,9 +145,15 @@ class GroupTiling:
         config = TileConfig(max(64, self.group_rows), self.columns(weight), 1, 1, 1, reason)
         return Tiling(self.dtype, self.device, config, self.group_rows)
 
-    def kernel(self, source: str, name: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
-        """The kernel for ``weight`` [experts, ..., out, in]; ``more`` are macros besides those that all have."""
-        return self.tiling(weight).kernel(source, name, weight, more | self.choice.defines)
+    def kernel(self, op: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
+        """The kernel of ``op`` for ``weight`` [experts, ..., out, in]; ``more`` are macros besides those of all."""
+        way = "turned" if self.is_turned(weight) else "tiled"
+        tiled = self.tiling(weight).kernel(f"{op}/{way}.cuh", f"{op}_{way}", weight, more | self.choice.defines)
+        if not self.is_turned(weight):
+            return tiled
+        shared_bytes, threads = self.device.shared_bytes, 2 * self.columns(weight) + 32 * _TURNED_PRODUCERS
+        defines = {**dict(tiled.defines), "TL_SHARED_BYTES": shared_bytes}
+        return kernel(tiled.source, tiled.name, threads, shared_bytes, defines, tiled.reason)
 
     def maps(self, x: Buffer, weight: WeightBuffers) -> tuple[TensorMap, TensorMap]:
         """x and the weight as the kernel's boxes read them."""

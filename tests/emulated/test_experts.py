@@ -10,6 +10,7 @@ from tests.gpu.expert_checks import (
     Lists,
     Mixture,
     check_experts,
+    check_groups_alike,
     check_router,
     check_summed_norm,
     choose,
@@ -168,3 +169,9 @@ def test_a_rank_computes_its_own_experts(max_rows: int, rows: int, rank: int) ->
     check_router(mixture, rows, streamed=streamed, machine=Emulator())
     biased = {"biased": True, "residual": True, "device": SMALL}
     check_experts(mixture, rows, torch.bfloat16, streamed=streamed, **biased, machine=Emulator(num_sms=3))
+
+
+@pytest.mark.parametrize("form", [FP8, MXFP4, BYTES], ids=str)
+def test_rows_get_the_same_bits_in_groups_of_any_size(form: Form) -> None:
+    """The depth is no whole number of stages, and the features are no whole number of tiles."""
+    check_groups_alike(320, 192, form, Emulator(num_sms=3))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.gpu.device import GPU
-from tests.gpu.expert_checks import Mixture, check_experts, check_router, check_summed_norm
+from tests.gpu.expert_checks import Mixture, check_experts, check_groups_alike, check_router, check_summed_norm
 from tests.gpu.weights import Form
 
 # Qwen3-30B-A3B, Mixtral 8x7B, and OLMoE with fewer features.
@@ -110,3 +110,10 @@ def test_floats(name: str, max_rows: int, rows: int) -> None:
 def test_four_bits(form: Form, max_rows: int, rows: int) -> None:
     mixture = Mixture(*SHAPES["qwen3"], max_rows)
     check_experts(mixture, rows, torch.bfloat16, streamed=max_rows <= 16, form=form, machine=GPU)
+
+
+@pytest.mark.parametrize("name", ["fp8", "mxfp4", "gpt-oss", "q8_0"])
+def test_rows_get_the_same_bits_in_groups_of_any_size(name: str) -> None:
+    """Engines with ``--deterministic`` have programs for groups of several sizes."""
+    (_, _, hidden, inner), form = FLOATS[name]
+    check_groups_alike(hidden, inner, form, GPU)
