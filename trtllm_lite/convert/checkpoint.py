@@ -22,7 +22,6 @@ from trtllm_lite.errors import ConvertError
 from trtllm_lite.files import PRODUCER_PREFIX, atomic_directory, require_space
 from trtllm_lite.network.config import NETWORK_FILE, WEIGHTS_FILE, ModelConfig
 from trtllm_lite.network.dtypes import DTYPE_NAMES, ONNX
-from trtllm_lite.network.graph import QFORMAT
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.network.weight_expression import Read
 
@@ -129,10 +128,7 @@ def _write_network(directory: Path, mapped: MappedModel, infos: dict[str, Tensor
         )
         for name, info in infos.items()
     }
-    model = mapped.network.bind(tensors, PRODUCER_PREFIX, __version__)
-    if mapped.quantization:
-        model.metadata_props[QFORMAT] = mapped.quantization
-    ir.save(model, directory / NETWORK_FILE)
+    ir.save(mapped.bind(tensors), directory / NETWORK_FILE)
 
 
 def _write_tokenizer(directory: Path, source: Source) -> None:
