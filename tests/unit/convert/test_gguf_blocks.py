@@ -21,8 +21,10 @@ from trtllm_lite.convert.gguf_file import open_gguf
 from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.inspect_text import print_inspection
 from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.errors import BuildError
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.plugins.scaled_weight import scaled
+from trtllm_lite.quantize.network import quantized_as
 from trtllm_lite.runtime import ModelRunner
 
 KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
@@ -110,8 +112,23 @@ def test_parts_follow_a_fused_matrix(tmp_path: Path) -> None:
     assert not source.blocks
 
 
+def test_a_file_that_is_quantized_in_part_is_not_quantized_further(tmp_path: Path) -> None:
+    """Nor is the rest of it: as of any quantized checkpoint, the error says what there is, and what to do."""
+    write_gguf(tiny_model("llama", **WIDE), tmp_path / "m.gguf", kinds={"ffn_up": "Q4_0", "token_embd": "Q8_0"})
+    convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32")
+    assert quantized_as(load_network(tmp_path / "checkpoint")) == "gguf Q4_0, Q8_0"
+    limits = {"max_batch_size": 2, "max_input_len": 64, "max_seq_len": 96}
+    message = r"is quantized as gguf Q4_0, Q8_0 already, and int8_wo is asked for: .*`trtllm-lite convert --dequantize`"
+    with pytest.raises(BuildError, match=message):
+        build_engine(tmp_path / "checkpoint", tmp_path / "engine", qformat="int8_wo", **limits)
+    assert not (tmp_path / "engine").exists()
+    convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32", dequantize=True)
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", qformat="int8_wo", **limits)
+
+
 def test_blocks_are_expanded_where_that_is_asked_for(tmp_path: Path) -> None:
     write_gguf(tiny_model("llama", **WIDE), tmp_path / "m.gguf", kinds=FILES["mixed"])
     convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "bfloat16", dequantize=True)
-    weights = load_network(tmp_path / "checkpoint").graph.initializers
-    assert {value.dtype.name for value in weights.values()} == {"FLOAT", "BFLOAT16", "INT64"}
+    network = load_network(tmp_path / "checkpoint")
+    assert {value.dtype.name for value in network.graph.initializers.values()} == {"FLOAT", "BFLOAT16", "INT64"}
+    assert quantized_as(network) == "full_prec"
