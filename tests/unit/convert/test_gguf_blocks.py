@@ -8,6 +8,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from rich.console import Console
 
 from tests.gguf_writer import dequantized, write_gguf
@@ -15,6 +16,7 @@ from tests.models import tiny_model
 from tests.onnx_runner import OnnxRunner
 from tests.tolerances import assert_close
 from trtllm_lite.builder import build_engine
+from trtllm_lite.cli import cli
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.gguf_blocks import kind_of
 from trtllm_lite.convert.gguf_file import open_gguf
@@ -65,7 +67,7 @@ def test_the_network_is_standard_onnx(file: str, tmp_path: Path) -> None:
     """onnxruntime computes what transformers does with the file's numbers, with rows of q and k in another order."""
     model = tiny_model("llama", **WIDE)
     write_gguf(model, tmp_path / "m.gguf", kinds=FILES[file])
-    config = convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32")
+    config = convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32").config
     ids = np.random.default_rng(0).integers(0, config.vocab_size, 25)
     with torch.no_grad():
         expected = dequantized(model, FILES[file])(torch.tensor(ids[None])).logits[0].numpy()
@@ -101,7 +103,7 @@ def test_parts_follow_a_fused_matrix(tmp_path: Path) -> None:
     kinds = {"attn_qkv": "Q4_1", "ffn_up": "Q8_0"}
     model = tiny_model("phi3", **{**WIDE, "num_key_value_heads": 4})
     write_gguf(model, tmp_path / "m.gguf", kinds=kinds)
-    config = convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32")
+    config = convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32").config
     ids = np.random.default_rng(0).integers(0, config.vocab_size, 25)
     with torch.no_grad():
         expected = dequantized(model, kinds)(torch.tensor(ids[None])).logits[0].numpy()
@@ -110,6 +112,18 @@ def test_parts_follow_a_fused_matrix(tmp_path: Path) -> None:
     assert {value.dtype.name for value in weights.values()} >= {"UINT4", "INT8"}
     source = open_gguf(write_gguf(tiny_model("gpt2"), tmp_path / "g.gguf", kinds={}))
     assert not source.blocks
+
+
+@pytest.mark.parametrize(
+    ("options", "matrices"),
+    [((), "quantized as gguf Q4_1, other matrices in bfloat16"), (("--dequantize",), "matrices in bfloat16")],
+)
+def test_convert_says_how_matrices_are_stored(options: tuple[str, ...], matrices: str, tmp_path: Path) -> None:
+    write_gguf(tiny_model("llama", **WIDE), tmp_path / "m.gguf", kinds=FILES["Q4_1"])
+    command = ["convert", "--model_dir", str(tmp_path / "m.gguf"), "--output_dir", str(tmp_path / "checkpoint")]
+    result = CliRunner().invoke(cli, [*command, "--dtype", "bfloat16", *options])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[0].endswith(f" s: 3 layers, {matrices}")
 
 
 def test_a_file_that_is_quantized_in_part_is_not_quantized_further(tmp_path: Path) -> None:
