@@ -191,7 +191,7 @@ def test_workloads_that_make_no_sense_are_errors(fields, message):
     ("fields", "message"),
     [
         ({"input_len": "1025"}, r"^input_len takes 1025 tokens, above max_input_len 1024: lower it, or build the en"),
-        ({"input_len": "1000", "prefix_len": 25}, r"^prefix_len \+ input_len take 1025 tokens \(25 \+ 1000\), above max_i"),
+        ({"input_len": "1000", "prefix_len": 25}, r"^prefix_len \+ input_len take 1025 .*, above max_input_len"),
         ({"input_len": "1024", "output_len": "1025"}, r"^input_len \+ output_len take 2049 .*, above max_seq_len 20"),
         ({"input_len": "sharegpt", "output_len": "2048"}, r"take 2049 tokens \(1 \+ 2048\), .* a larger max_seq_len$"),
         ({"input_len": "1", "output_len": "sharegpt", "prefix_len": 1024}, r"take 1025 tokens .* above max_input_len"),
