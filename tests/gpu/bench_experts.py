@@ -2,7 +2,7 @@
 
 Layers rotate, so that no weight is cached. Floors are the bytes of the experts that were chosen, numbers included.
 
-python -m tests.gpu.bench_experts [--shape qwen3] [--forms 16,fp8,mxfp4] [--rows 1,8,64] [--layers 4]
+python -m tests.gpu.bench_experts [--shape qwen3] [--forms 16,fp8,mxfp4] [--rows 1,8,64] [--layers 4] [--listed 16]
 """
 
 import argparse
@@ -18,7 +18,7 @@ from tests.gpu.launches import H200, Prepared
 from tests.gpu.memory import Memory
 from tests.gpu.timing import report, timed
 from tests.gpu.weights import Form
-from trtllm_lite.plugins.cuda.grouped import GroupTiling
+from trtllm_lite.plugins.cuda.grouped import MOST_LISTED_ROWS, GroupTiling
 from trtllm_lite.plugins.cuda.weight_form import form_of
 from trtllm_lite.plugins.grouped_gated_linear import cuda as gated
 from trtllm_lite.plugins.grouped_linear import cuda as summed
@@ -119,9 +119,9 @@ def body_of(layers: Sequence[Layer], names: Sequence[str], rows: int) -> Callabl
     return body
 
 
-def measure(shape: str, name: str, rows: int, count: int) -> None:
-    """Print a line for each kernel of ``count`` layers, and one for all."""
-    layers = [layer(shape, FORMS[name], rows, rows, rows <= 16) for _ in range(count)]
+def measure(shape: str, name: str, rows: int, count: int, listed: int) -> None:
+    """Print a line for each kernel of ``count`` layers, and one for all; up to ``listed`` rows are not sorted."""
+    layers = [layer(shape, FORMS[name], rows, rows, rows <= listed) for _ in range(count)]
     kernels = list(layers[0].launches)
     body_of(layers, kernels, rows)()
     torch.cuda.synchronize()
@@ -138,10 +138,11 @@ def main() -> None:
     parser.add_argument("--forms", default="16")
     parser.add_argument("--rows", default="1,2,4,8,16,64,256,2048")
     parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--listed", type=int, default=MOST_LISTED_ROWS)
     options = parser.parse_args()
     for name in options.forms.split(","):
         for rows in map(int, options.rows.split(",")):
-            measure(options.shape, name, rows, options.layers)
+            measure(options.shape, name, rows, options.layers, options.listed)
 
 
 if __name__ == "__main__":
