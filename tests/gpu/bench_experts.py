@@ -2,7 +2,7 @@
 
 Layers rotate, so that no weight is cached. Floors are the bytes of the experts that were chosen, numbers included.
 
-python -m tests.gpu.bench_experts [--shape qwen3] [--forms 16,fp8,mxfp4] [--rows 1,8,64] [--layers 4] [--listed 16]
+python -m tests.gpu.bench_experts [--shape qwen3] [--forms 16,fp8,mxfp4] [--rows 1,8,64] [--layers 4]
 """
 
 import argparse
@@ -18,7 +18,7 @@ from tests.gpu.launches import H200, Prepared
 from tests.gpu.memory import Memory
 from tests.gpu.timing import report, timed
 from tests.gpu.weights import Form
-from trtllm_lite.plugins.cuda.grouped import MOST_LISTED_ROWS, GroupTiling
+from trtllm_lite.plugins.cuda.grouped import GroupTiling, most_streamed_rows
 from trtllm_lite.plugins.cuda.weight_form import form_of
 from trtllm_lite.plugins.grouped_gated_linear import cuda as gated
 from trtllm_lite.plugins.grouped_linear import cuda as summed
@@ -61,7 +61,7 @@ def random_bytes(form: Form, memory: Memory, name: str, *shape: int) -> WeightBu
     return WeightBuffers(weight, scale)
 
 
-def layer(shape: str, form: Form, rows: int, max_rows: int, streamed: bool) -> Layer:
+def layer(shape: str, form: Form, rows: int, max_rows: int) -> Layer:
     experts, top_k, width, inner = SHAPES[shape]
     mixture, memory = Mixture(experts, top_k, width, inner, max_rows), Memory()
     lists = Lists(mixture, memory, "cuda")
@@ -79,7 +79,7 @@ def layer(shape: str, form: Form, rows: int, max_rows: int, streamed: bool) -> L
     x, y = memory("x", room(max_rows, width)), memory("y", room(max_rows, width))
     of_scores, num_rows, choice = memory("scores", scores), symbol("rows"), mixture.choice
     last = router.Scores(of_scores, num_rows, max_rows, choice, router.Scoring("normalized_softmax"), lists.tally)
-    if streamed:
+    if max_rows <= most_streamed_rows(form_of(gate_up), H200):
         hidden = memory("hidden", room(max_rows, top_k, inner))
         first, second = streaming(mixture, DTYPE, H200, form_of(gate_up))
         norm = memory("norm", torch.ones(width, device="cuda")), 1e-6
@@ -119,9 +119,9 @@ def body_of(layers: Sequence[Layer], names: Sequence[str], rows: int) -> Callabl
     return body
 
 
-def measure(shape: str, name: str, rows: int, count: int, listed: int) -> None:
-    """Print a line for each kernel of ``count`` layers, and one for all; up to ``listed`` rows are not sorted."""
-    layers = [layer(shape, FORMS[name], rows, rows, rows <= listed) for _ in range(count)]
+def measure(shape: str, name: str, rows: int, count: int) -> None:
+    """Print a line for each kernel of ``count`` layers, and one for all."""
+    layers = [layer(shape, FORMS[name], rows, rows) for _ in range(count)]
     kernels = list(layers[0].launches)
     body_of(layers, kernels, rows)()
     torch.cuda.synchronize()
@@ -138,11 +138,10 @@ def main() -> None:
     parser.add_argument("--forms", default="16")
     parser.add_argument("--rows", default="1,2,4,8,16,64,256,2048")
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--listed", type=int, default=MOST_LISTED_ROWS)
     options = parser.parse_args()
     for name in options.forms.split(","):
         for rows in map(int, options.rows.split(",")):
-            measure(options.shape, name, rows, options.layers, options.listed)
+            measure(options.shape, name, rows, options.layers)
 
 
 if __name__ == "__main__":
