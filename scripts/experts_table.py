@@ -46,8 +46,7 @@ def experts_table(path: Path) -> str:
 
 def _model(report: Report) -> str:
     engine = report["engine"]
-    stored = f"{engine['dtype']} and {engine['weights']}" if "weights" in engine else engine["dtype"]
-    weights = stored if engine["qformat"] == "full_prec" else engine["qformat"]
+    weights = engine["dtype"] if engine["qformat"] == "full_prec" else engine["qformat"]
     return f"{MODELS[engine['architecture']]} shape, {weights}"
 
 

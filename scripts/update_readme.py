@@ -65,9 +65,10 @@ def subject(report: dict[str, Any]) -> str:
 
 
 def weights(report: dict[str, Any]) -> str:
-    """The dtype of most weights."""
+    """The dtype of matrices, or how they are quantized."""
     engine = report["engine"]
-    return str(engine.get("weights", engine["dtype"]))
+    qformat = engine.get("qformat", PLAIN)
+    return str(engine["dtype"] if qformat == PLAIN else qformat)
 
 
 def quantized(report: dict[str, Any]) -> tuple[str, ...]:

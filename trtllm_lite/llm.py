@@ -15,6 +15,7 @@ from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.files import atomic_directory
 from trtllm_lite.progress import progress_bars
 from trtllm_lite.runtime.api import arguments
+from trtllm_lite.runtime.api.build_names import named_as_arguments
 from trtllm_lite.runtime.api.configs import config_of, speculation_of
 from trtllm_lite.runtime.api.embedding import embed_prompts, embedder_of
 from trtllm_lite.runtime.api.engine_checks import check_divided, check_engine, check_ignored, check_lora
@@ -170,14 +171,17 @@ class LLM:
             built |= {"tp_size": tensor_parallel_size, "pp_size": pipeline_parallel_size}
             built |= {"moe_ep_size": moe_expert_parallel_size}
             recipe = Recipe(target or "cpu", conversion, built, kv_cache.tokens_per_block, flags)
-            self.engine_dir, self._model = open_cached(str(model), recipe, lambda path: open_model(path, 0, options))
+            with named_as_arguments():
+                self.engine_dir, self._model = open_cached(
+                    str(model), recipe, lambda path: open_model(path, 0, options)
+                )
         check_engine(self._model.manifest, target, dtype, flags)
         check_ignored(self._model.manifest, ignored)
         check_lora(self._model.manifest, max_lora_rank)
         mapping = self._model.manifest.mapping
-        check_divided("tensor_parallel_size", tensor_parallel_size, "--tp_size", mapping.tp_size)
-        check_divided("pipeline_parallel_size", pipeline_parallel_size, "--pp_size", mapping.pp_size)
-        check_divided("moe_expert_parallel_size", moe_expert_parallel_size, "--moe_ep_size", mapping.moe_ep_size)
+        check_divided("tensor_parallel_size", tensor_parallel_size, mapping.tp_size)
+        check_divided("pipeline_parallel_size", pipeline_parallel_size, mapping.pp_size)
+        check_divided("moe_expert_parallel_size", moe_expert_parallel_size, mapping.moe_ep_size)
         if tokenizer is not None:
             self._model.tokenizer = Tokenizer.from_files(Path(tokenizer))
 

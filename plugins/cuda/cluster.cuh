@@ -78,27 +78,21 @@ __device__ __forceinline__ void send_to_block(u32 local, u32 barrier, int rank, 
 }
 #endif
 
-// `*local` as block `rank` of the cluster has it.
-__device__ __forceinline__ int load_of_block(const int* local, int rank) {
+// `*local`, of 32 or 64 bits, as block `rank` of the cluster has it.
+template <class T>
+__device__ __forceinline__ T load_of_block(const T* local, int rank) {
 #if TL_HAS_CLUSTERS
-  int value;
-  asm volatile("{\n.reg .u32 at;\nmapa.shared::cluster.u32 at, %1, %2;\nld.shared::cluster.u32 %0, [at];\n}"
-               : "=r"(value)
-               : "r"(static_cast<u32>(__cvta_generic_to_shared(local))), "r"(rank)
-               : "memory");
-  return value;
-#else
-  return *local;
-#endif
-}
-__device__ __forceinline__ u64 load_of_block(const u64* local, int rank) {
-#if TL_HAS_CLUSTERS
-  u64 value;
-  asm volatile("{\n.reg .u32 at;\nmapa.shared::cluster.u32 at, %1, %2;\nld.shared::cluster.u64 %0, [at];\n}"
-               : "=l"(value)
-               : "r"(static_cast<u32>(__cvta_generic_to_shared(local))), "r"(rank)
-               : "memory");
-  return value;
+  static_assert(T(1) / T(2) == T(0) && (sizeof(T) == 4 || sizeof(T) == 8), "whole numbers that a register holds");
+  const u32 address = address_of_block(static_cast<u32>(__cvta_generic_to_shared(local)), rank);
+  if constexpr (sizeof(T) == 4) {
+    u32 value;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+    return static_cast<T>(value);
+  } else {
+    u64 value;
+    asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(value) : "r"(address) : "memory");
+    return static_cast<T>(value);
+  }
 #else
   return *local;
 #endif

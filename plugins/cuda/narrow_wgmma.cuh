@@ -23,15 +23,21 @@ namespace tl {
 #define TL_NARROW_8(sum) TL_NARROW_4(sum), sum(d[1][0]), sum(d[1][1]), sum(d[1][2]), sum(d[1][3])
 #define TL_NARROW_12(sum) TL_NARROW_8(sum), sum(d[2][0]), sum(d[2][1]), sum(d[2][2]), sum(d[2][3])
 #define TL_NARROW_16(sum) TL_NARROW_12(sum), sum(d[3][0]), sum(d[3][1]), sum(d[3][2]), sum(d[3][3])
+#define TL_NARROW_32(sum)                                                                                              \
+  TL_NARROW_16(sum), sum(d[4][0]), sum(d[4][1]), sum(d[4][2]), sum(d[4][3]), sum(d[5][0]), sum(d[5][1]), sum(d[5][2]), \
+      sum(d[5][3]), sum(d[6][0]), sum(d[6][1]), sum(d[6][2]), sum(d[6][3]), sum(d[7][0]), sum(d[7][1]), sum(d[7][2]),  \
+      sum(d[7][3])
 #define TL_NARROW_COLUMNS(type, flags, sum)                                                                           \
-  static_assert(kFragments == 1 || kFragments == 2 || kFragments == 4);                                               \
+  static_assert(kFragments == 1 || kFragments == 2 || kFragments == 4 || kFragments == 8);                            \
   if constexpr (kFragments == 1) {                                                                                    \
     TL_NARROW("8", type, flags, "%0, %1, %2, %3", TL_NARROW_4(sum), "%4", "%5", "%6", "%7", "%8", "%9");              \
   } else if constexpr (kFragments == 2) {                                                                             \
     TL_NARROW("16", type, flags, "%0, %1, %2, %3, %4, %5, %6, %7", TL_NARROW_8(sum), "%8", "%9", "%10", "%11", "%12", \
               "%13");                                                                                                 \
-  } else {                                                                                                            \
+  } else if constexpr (kFragments == 4) {                                                                             \
     TL_NARROW("32", type, flags, TL_D16, TL_NARROW_16(sum), "%16", "%17", "%18", "%19", "%20", "%21");                \
+  } else {                                                                                                            \
+    TL_NARROW("64", type, flags, TL_D32, TL_NARROW_32(sum), "%32", "%33", "%34", "%35", "%36", "%37");                \
   }
 #define TL_NARROW_FLOAT "+f"
 #define TL_NARROW_INT "+r"

@@ -68,6 +68,12 @@ __device__ __forceinline__ u32 raised_pair(float factor) {
   return pack2(factor * kPower<kLoweredBy>, factor * kPower<kLoweredBy>);
 }
 
+// The same of the bits of a number (cuda/weight_form.cuh).
+__device__ __forceinline__ u32 raised_pair_of(u32 bits) {
+  if constexpr (kNumberType == NumberType::kBFloat16 && !TL_FP16) return multiply2(bits * 0x00010001u, kRaise);
+  return raised_pair(number_of(bits));
+}
+
 // Pairs of elements of a row as products take them.
 __device__ __forceinline__ u32 raised_row(u32 pair) {
   constexpr u32 kFactor = (kRowsRaisedBy + 127) << 7;

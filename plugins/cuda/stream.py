@@ -44,10 +44,14 @@ class StreamConfig:
     splits: ClassVar[int] = 1
 
     @property
+    def takes_long(self) -> bool:
+        """Whether multiplying takes about as long as copying: E2M1 takes the most instructions for its bytes."""
+        return self.form.is_widened_in_blocks and self.form.weight_bits == 4
+
+    @property
     def consumer_warps(self) -> int:
         """Warps that multiply (kConsumerWarps of cuda/load_rows.cuh)."""
-        many = self.form.is_widened_in_blocks and self.form.weight_bits == 4
-        return _MANY_CONSUMER_WARPS if many else CONSUMER_WARPS
+        return _MANY_CONSUMER_WARPS if self.takes_long else CONSUMER_WARPS
 
     @property
     def threads(self) -> int:

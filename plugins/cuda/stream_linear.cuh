@@ -20,16 +20,18 @@ constexpr int kFewRowsThreads =
 // Where this lane loads x from: a row of a stage, or 16 zero bytes, and `mask` 0, past the last token.
 template <class Ring>
 struct XRows {
-  static constexpr int kCount = Ring::kFourBits ? Ring::kTokenTiles : 1;
+  // Of weights in the layout pairs8 a lane takes eight neighbours, of others what ldmatrix gives it.
+  static constexpr bool kInWords = is_short_integer(Ring::kForm);
+  static constexpr int kCount = kInWords ? Ring::kTokenTiles : 1;
   u32 row[kCount], mask[kCount];
 
   // Of ldmatrix, lanes 0-15 address both halves of a product for tokens 0-7, lanes 16-31 those for tokens 8-15.
   __device__ __forceinline__ XRows(u32 x, u32 zeros, u32 pitch, u32 rows, int lane) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const int token = Ring::kFourBits ? i * 8 + lane / 4 : lane / 16 * 8 + lane % 8;
+      const int token = kInWords ? i * 8 + lane / 4 : lane / 16 * 8 + lane % 8;
       const bool present = token < Ring::kTokens && (rows >> token & 1);
-      row[i] = present ? x + token * pitch + (Ring::kFourBits ? lane % 4 * 16 : lane / 8 % 2 * 16) : zeros;
+      row[i] = present ? x + token * pitch + (kInWords ? lane % 4 * 16 : lane / 8 % 2 * 16) : zeros;
       mask[i] = present ? ~0u : 0u;
     }
   }
@@ -75,7 +77,7 @@ struct Operands {
         number_bits[kind][tile][half][group] = load_number_bits(run + block * kBlockBytes + lane / 4 * kNumberBytes);
       }
     }
-    if constexpr (Ring::kFourBits) {
+    if constexpr (XRows<Ring>::kInWords) {
 #pragma unroll
       for (int t = 0; t < Ring::kTokenTiles; ++t) {
 #pragma unroll

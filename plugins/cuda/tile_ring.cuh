@@ -170,4 +170,28 @@ __device__ __forceinline__ void copy_columns(u32 target, const TensorMap& weight
   }
 }
 
+// The numbers of the blocks of those rows, kRawK elements of each, land at `target` and count on barrier `full`: copied
+// 16 bytes at a time by all lanes of a warp. Zeros stand for rows and blocks that there are not.
+template <class Op>
+__device__ __forceinline__ void copy_block_numbers(u32 target, u32 full, const BlockNumbers& numbers,
+                                                   const Place& place, int column, int lane) {
+  constexpr int kBlocks = TL_IN / max_of(1, kBlock), kPiecesPerBlock = kBlockBytes / 16;
+  constexpr int kRuns = kTileColumns / 8, kRunPieces = kRunBlocks * kPiecesPerBlock;
+  const void* kinds[2] = {numbers.scale, numbers.offset};
+  const int first_block = column / max_of(1, kBlock);
+#pragma unroll
+  for (int kind = 0; kind < kNumberKinds; ++kind) {
+#pragma unroll 1
+    for (int i = lane; i < kRuns * kRunPieces; i += 32) {
+      const int run = i / kRunPieces, piece = i % kRunPieces;
+      const int row = Op::weight_row(place.column, run * 8), block = first_block + piece / kPiecesPerBlock;
+      const bool valid = row < Op::kParts * TL_OUT && block < kBlocks;
+      const u64 group = (place.weights + row) / 8;
+      const u64 from = valid ? (group * kBlocks + first_block) * kBlockBytes + piece * 16 : 0;
+      copy16(target + (kind * kRuns * kRunPieces + i) * 16, static_cast<const char*>(kinds[kind]) + from, valid);
+    }
+  }
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full) : "memory");
+}
+
 }  // namespace tl

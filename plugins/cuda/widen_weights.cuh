@@ -45,8 +45,6 @@ struct RawRing {
 template <class Op>
 struct RawProducer {
   using Places = typename TilesOf<Op>::Type;
-  static constexpr int kRuns = kTileColumns / 8, kRunPieces = kRunBlocks * kBlockBytes / 16,
-                       kPiecesPerBlock = kBlockBytes / 16;
   const TensorMap& weight;
   BlockNumbers numbers;
   const Member& member;
@@ -54,26 +52,6 @@ struct RawProducer {
   u64 policy;
   int lane;
 
-  // 16 bytes at a time, by all lanes; zeros for rows and blocks that there are not.
-  __device__ __forceinline__ void copy_numbers(const RawRing& raw, const Place& place, int column) const {
-    constexpr int kBlocks = TL_IN / max_of(1, kBlock);
-    const void* kinds[2] = {numbers.scale, numbers.offset};
-    const int first_block = column / max_of(1, kBlock);
-#pragma unroll
-    for (int kind = 0; kind < kNumberKinds; ++kind) {
-#pragma unroll 1
-      for (int i = lane; i < kRuns * kRunPieces; i += 32) {
-        const int run = i / kRunPieces, piece = i % kRunPieces;
-        const int row = Op::weight_row(place.column, run * 8), block = first_block + piece / kPiecesPerBlock;
-        const bool valid = row < Op::kParts * TL_OUT && block < kBlocks;
-        const u64 group = (place.weights + row) / 8;
-        const u64 from = valid ? (group * kBlocks + first_block) * kBlockBytes + piece * 16 : 0;
-        copy16(raw.numbers() + (kind * kRuns * kRunPieces + i) * 16, static_cast<const char*>(kinds[kind]) + from,
-               valid);
-      }
-    }
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(raw.full()) : "memory");
-  }
   __device__ __forceinline__ void run(RawRing raw) const {
     for (int tile = Places::first(); tile < tiles.count(); tile = Places::next(tile)) {
       const Place place = tiles.at(tile);
@@ -85,7 +63,7 @@ struct RawProducer {
           copy_columns<Op>(raw.weight(), weight, member, place, column * bits_of(kWeightForm) / 8, raw.full(), policy);
         }
         __syncwarp();
-        if constexpr (kBlock != 0) copy_numbers(raw, place, column);
+        if constexpr (kBlock != 0) copy_block_numbers<Op>(raw.numbers(), raw.full(), numbers, place, column, lane);
       }
     }
   }
@@ -96,6 +74,7 @@ struct RawProducer {
 struct PairNumbers {
   u32 zero, scale, offset;  // of two elements each
 
+  PairNumbers() = default;
   __device__ __forceinline__ PairNumbers(float block_scale, float block_offset) {
     constexpr bool kSigned = kWeightForm == WeightForm::kInt4, kBytes = kWeightForm == WeightForm::kInt8Blocks;
     constexpr float kRaised = (TL_FP16 ? 1024.0f : 128.0f) + (kSigned ? 8.0f : 0.0f);  // what raised_int4() adds
@@ -195,10 +174,10 @@ struct Widener {
       const u32 scale = raised_pair(numbers[0]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        wide[i][0] = multiply2(lowered_e2m1<0>(words[i]), scale);
-        wide[i][1] = multiply2(lowered_e2m1<1>(words[i]), scale);
-        wide[i][2] = multiply2(lowered_e2m1<2>(words[i]), scale);
-        wide[i][3] = multiply2(lowered_e2m1<3>(words[i]), scale);
+        wide[0][i] = multiply2(lowered_e2m1<0>(words[i]), scale);
+        wide[1][i] = multiply2(lowered_e2m1<1>(words[i]), scale);
+        wide[2][i] = multiply2(lowered_e2m1<2>(words[i]), scale);
+        wide[3][i] = multiply2(lowered_e2m1<3>(words[i]), scale);
       }
     } else {
       constexpr bool kSigned = kWeightForm == WeightForm::kInt4;

@@ -69,10 +69,9 @@ def tiled(
     bias: Buffer | None = None,
 ) -> Launch:
     """y = activation(g) * u of rows that are sorted by expert."""
-    flags = {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_Y_TYPE": 0, "TL_ADDED": 0}
-    flags["TL_BIAS"] = int(bias is not None)
-    specialised = how.kernel("grouped_gated_linear/tiled.cuh", "grouped_gated_linear_tiled", weight, flags)
-    return launch(specialised, how.grid(), *how.maps(x, weight), y, *weight.numbers, None, bias, groups, 0.0)
+    flags = {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_BIAS": int(bias is not None)}
+    specialised = how.kernel("grouped_gated_linear", weight, flags)
+    return launch(specialised, how.grid(), *how.maps(x, weight), y, *weight.numbers, bias, groups)
 
 
 def lower(op: Lowering) -> list[Command]:

@@ -49,9 +49,8 @@ def tiled(
     y: Buffer, x: Buffer, weight: WeightBuffers, groups: Buffer, how: GroupTiling, bias: Buffer | None = None
 ) -> Launch:
     """y = x @ w.T [+ bias] of rows that are sorted by expert."""
-    flags = {"TL_BIAS": int(bias is not None), "TL_RESIDUAL": 0, "TL_FLOAT_OUT": 0, "TL_ACTIVATION": 0, "TL_ROWS_ON": 0}
-    specialised = how.kernel("grouped_linear/tiled.cuh", "grouped_linear_tiled", weight, flags)
-    return launch(specialised, how.grid(), *how.maps(x, weight), y, *weight.numbers, None, bias, groups, 0.0)
+    specialised = how.kernel("grouped_linear", weight, {"TL_BIAS": int(bias is not None)})
+    return launch(specialised, how.grid(), *how.maps(x, weight), y, *weight.numbers, bias, groups)
 
 
 @dataclass(frozen=True)

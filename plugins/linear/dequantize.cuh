@@ -21,16 +21,18 @@ __device__ __forceinline__ float number_at(const void* numbers, int row, int k) 
   return number_of(static_cast<const u16*>(numbers)[at]);
 }
 
-// Number kEight of the eights of elements of sixteen bytes: a word has eight of four bits, and two pairs of eight bits,
-// which belong to different eights.
+// Number kEight of the eights of elements of sixteen bytes: integers of four bits have one in a word, others a pair in
+// each.
+template <int kEight>
+__device__ __forceinline__ u32 pair_of(u32 word) {
+  if constexpr (kWeightForm == WeightForm::kE2m1) return widen_e2m1<kEight>(word);
+  return widen_e4m3<kEight>(word);
+}
 template <int kEight>
 __device__ __forceinline__ void elements_of(const u32 (&words)[4], float (&elements)[8]) {
-  if constexpr (kWeightForm == WeightForm::kE2m1) {
-    const u32 word = words[kEight];
-    unpack8(make_uint4(widen_e2m1<0>(word), widen_e2m1<1>(word), widen_e2m1<2>(word), widen_e2m1<3>(word)), elements);
-  } else if constexpr (kWeightForm == WeightForm::kE4m3) {
-    unpack8(make_uint4(widen_e4m3<kEight>(words[0]), widen_e4m3<kEight>(words[1]), widen_e4m3<kEight>(words[2]),
-                       widen_e4m3<kEight>(words[3])),
+  if constexpr (is_small_float(kWeightForm)) {
+    unpack8(make_uint4(pair_of<kEight>(words[0]), pair_of<kEight>(words[1]), pair_of<kEight>(words[2]),
+                       pair_of<kEight>(words[3])),
             elements);
   } else {
 #pragma unroll

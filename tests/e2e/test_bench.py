@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from click.testing import CliRunner, Result
 
 from tests.models import FAMILIES, save_tiny_model
 from trtllm_lite.bench.floor import kv_bytes_per_step, weight_bytes_per_step
+from trtllm_lite.bench.latency import LatencyBench
 from trtllm_lite.bench.latency_shape import LatencyShape
-from trtllm_lite.bench.serving import serve
+from trtllm_lite.bench.serving import Run, serve
 from trtllm_lite.bench.workload import PlannedRequest, Workload
 from trtllm_lite.builder import build_engine
 from trtllm_lite.cli import cli
@@ -111,6 +113,25 @@ def test_latency_reports_every_shape(engine_dir: Path, tmp_path: Path) -> None:
         )
         assert figures["weight_bytes_per_step"] == weight_bytes_per_step(engine)
         assert report["engine"]["limits"] == {**LIMITS, "max_draft_len": 2}
+
+
+def test_a_busy_machine_does_not_make_tokens_take_less_than_nothing(
+    engine_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of one token were slowed down, those of all tokens were not."""
+    shape, longest = LatencyShape(batch_size=2, input_len=8, output_len=5, repeats=1), []
+
+    def slowed(*arguments: Any) -> Run:
+        run = serve(*arguments)
+        is_first = len(run.outputs[0]) == 1
+        longest.append(0.0 if is_first else run.seconds)
+        return replace(run, seconds=run.seconds + 1e6 * is_first)
+
+    monkeypatch.setattr("trtllm_lite.bench.latency.serve", slowed)
+    figures = LatencyBench(engine_dir, [shape], num_threads=1).measure(shape, lambda *_: None)
+    assert figures["time_to_first_token_s"] > 1e6
+    assert 0 < figures["inter_token_latency_s"] <= longest[-1] / 4
+    assert figures["decode_tokens_per_s"] * figures["inter_token_latency_s"] == pytest.approx(2)
 
 
 def test_a_step_reads_weights_and_the_cache_so_far(engine_dir: Path) -> None:

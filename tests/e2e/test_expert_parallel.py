@@ -117,5 +117,5 @@ def test_llm_shares_experts_out(tmp_path: Path) -> None:
         found = [llm.generate([[5, 6, 7]], params, use_tqdm=False)[0].outputs[0].token_ids for llm in (one, many)]
         engine = many.engine_dir
     assert found[0] == found[1]
-    with pytest.raises(ArgumentError, match="moe_expert_parallel_size is 1, but this engine was built with --moe_ep_s"):
+    with pytest.raises(ArgumentError, match="moe_expert_parallel_size is 1, but this engine was built with 2:"):
         LLM(engine, moe_expert_parallel_size=1)

@@ -54,7 +54,7 @@ def _as_internlm2(tensors: dict[str, torch.Tensor], head_dim: int) -> dict[str, 
 
 
 def _check(model: PreTrainedModel, directory: Path, family: str, source: str = "model") -> None:
-    config = convert_checkpoint(str(directory / source), directory / "checkpoint")
+    config = convert_checkpoint(str(directory / source), directory / "checkpoint").config
     assert config.family == family
     ids = np.random.default_rng(0).integers(0, VOCAB_SIZE, 23)
     with torch.no_grad():

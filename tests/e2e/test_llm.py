@@ -148,8 +148,9 @@ def test_checkpoints_and_engines_run_as_they_are(model_dir: Path, llm: LLM, tmp_
     ("arguments", "message"),
     [
         ({"trust_remote_code": True}, "never run"),
-        ({"tensor_parallel_size": 2}, "built with --tp_size 1"),
-        ({"pipeline_parallel_size": 2}, "built with --pp_size 1"),
+        ({"tensor_parallel_size": 2}, "^tensor_parallel_size is 2, but this engine was built with 1:"),
+        ({"pipeline_parallel_size": 2}, "^pipeline_parallel_size is 2, but this engine was built with 1:"),
+        ({"moe_tensor_parallel_size": 2}, "it is tensor_parallel_size / moe_expert_parallel_size"),
         ({"context_parallel_size": 2}, "tensor_parallel_size, moe_expert_parallel_size and pipeline_parallel_size"),
         ({"target": "sm_90"}, "this engine runs on cpu"),
         ({"dtype": "float16"}, "matrices are float32"),
@@ -191,6 +192,32 @@ def test_models_that_there_are_not(model: Any, error: type[Exception], message: 
         LLM(model)
     assert len(str(raised.value)) < 1500
     assert "--model_dir" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tensor_parallel_size": 17}, "tensor_parallel_size is 17: expected an integer from 1 to 16"),
+        ({"pipeline_parallel_size": 17}, "pipeline_parallel_size is 17: expected an integer from 1 to 16"),
+        ({"pipeline_parallel_size": 16}, r"^pipeline_parallel_size is 16, .*: pass pipeline_parallel_size \d or less$"),
+        (
+            {"tensor_parallel_size": 3, "moe_expert_parallel_size": 2},
+            r"^moe_expert_parallel_size is 2, by which tensor_parallel_size \(3\) .*: pass a tensor_parallel_size that",
+        ),
+        (
+            {"tensor_parallel_size": 2, "moe_expert_parallel_size": 2},
+            "^moe_expert_parallel_size is 2, and the model has no mixtures of experts: leave it out",
+        ),
+        (
+            {"tensor_parallel_size": 2, "max_lora_rank": 8},
+            r"^tensor_parallel_size is 2: adapters \(max_lora_rank\) are for engines of one device",
+        ),
+    ],
+)
+def test_errors_of_builds_name_the_arguments(model_dir: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(BuildError, match=message) as raised:
+        LLM(model_dir, **arguments)
+    assert "--" not in str(raised.value)
 
 
 def test_what_is_saved_are_the_files_of_an_engine(llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

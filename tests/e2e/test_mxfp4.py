@@ -19,12 +19,12 @@ from tests.tolerances import assert_close
 from trtllm_lite.builder import build_engine
 from trtllm_lite.builder.graph import nodes_of, operands
 from trtllm_lite.builder.pipeline import run_passes
-from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.convert import convert_checkpoint, open_model_config
 from trtllm_lite.convert.mapping import open_source
 from trtllm_lite.errors import ConvertError
-from trtllm_lite.network.graph import QFORMAT
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.plugins.schema import DOMAIN
+from trtllm_lite.quantize.network import quantized_as
 from trtllm_lite.runtime import ModelRunner
 
 SIZES: dict[str, Any] = {
@@ -50,9 +50,16 @@ def _check(model: PreTrainedModel, engine: Path, dtype: str = "float32") -> None
 def test_engines_compute_what_the_blocks_mean(mapping: dict[str, int], tmp_path: Path) -> None:
     model = _written(tmp_path)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
-    assert load_network(tmp_path / "checkpoint").metadata_props[QFORMAT] == "mxfp4, weights only"
+    assert quantized_as(load_network(tmp_path / "checkpoint")) == "mxfp4, weights only"
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", **mapping, **LIMITS)
     _check(model, tmp_path / "engine")
+
+
+def test_a_shape_says_how_its_experts_are_stored(tmp_path: Path) -> None:
+    """As the checkpoint does: `inspect` shows it of engines that are built of either."""
+    _written(tmp_path)
+    network = open_model_config(tmp_path / "model" / "config.json").network
+    assert quantized_as(network) == "mxfp4, weights only"
 
 
 def test_gguf_files_stay_in_4_bits(tmp_path: Path) -> None:

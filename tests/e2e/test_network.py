@@ -238,7 +238,7 @@ def _check_against(model: PreTrainedModel, checkpoint: Path, dtype: str = "float
 def test_logits_equal_transformers(case: str, tmp_path: Path) -> None:
     family, overrides = CASES[case]
     model = save_tiny_model(family, tmp_path / "model", **overrides)
-    config = convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    config = convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint").config
     assert (config.family, config.dtype) == (family, "float32")
     _check_against(model, tmp_path / "checkpoint")
 
@@ -257,7 +257,7 @@ def test_softmax_of_the_chosen_scores_is_what_is_divided_by_its_sum(
 @pytest.mark.parametrize("family", ["llama", "gpt2", "phi3", "gemma2", "gemma3", "granite", "granitemoe", "qwen2_moe"])
 def test_narrow_storage_is_the_float32_model_of_the_rounded_weights(family: str, dtype: str, tmp_path: Path) -> None:
     model = save_tiny_model(family, tmp_path / "model")
-    assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype).dtype == dtype
+    assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype).config.dtype == dtype
     _check_against(round_matrices(model, dtype), tmp_path / "checkpoint", dtype)
 
 
@@ -265,7 +265,7 @@ def test_narrow_storage_is_the_float32_model_of_the_rounded_weights(family: str,
 def test_auto_keeps_the_type_of_the_source(dtype: str, tmp_path: Path) -> None:
     model = tiny_model("qwen3", dtype=getattr(torch, dtype))
     save_model(model, tmp_path / "model")
-    assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint").dtype == dtype
+    assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint").config.dtype == dtype
     _check_against(model.float(), tmp_path / "checkpoint", dtype)
 
 

@@ -165,7 +165,7 @@ def test_all_stages_are_loaded_together(tmp_path: Path) -> None:
     checkpoint = checkpoint_of("llama", tmp_path)
     build_engine(checkpoint, tmp_path / "engine", pp_size=2, **LIMITS)
     build_engine(checkpoint, tmp_path / "other", pp_size=2, **{**LIMITS, "max_seq_len": 48})
-    with pytest.raises(ArgumentError, match="pipeline_parallel_size is 3, but this engine was built with --pp_size 2"):
+    with pytest.raises(ArgumentError, match="pipeline_parallel_size is 3, but this engine was built with 2:"):
         LLM(tmp_path / "engine", pipeline_parallel_size=3)
     first, last = engines_of(tmp_path / "engine")
     with pytest.raises(EngineError, match="expected the engines of all 2 ranks, found 1"):

@@ -337,11 +337,6 @@ def test_a_channel_that_is_always_zero_names_layer_and_scheme(qformat: str, tmp_
         weight.const_value.numpy()
 
 
-def test_weights_that_their_file_stores_quantized_stay_so() -> None:
-    with pytest.raises(BuildError, match=r"has no floating-point weight .*`trtllm-lite convert --dequantize` makes"):
-        Recipe("int8_wo").choose([])
-
-
 def test_nothing_to_quantize_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="qformat is full_prec, and nothing overrides it"):
         quantize_checkpoint(converted(tmp_path), tmp_path / "out", Recipe(), settings(tmp_path), lambda *_: None)

@@ -244,7 +244,7 @@ def test_ranks_that_do_not_meet_in_nccl_are_refused(how: dict[str, Any], message
 
 def test_all_ranks_are_loaded_together(tmp_path: Path) -> None:
     build_engine(checkpoint_of("llama", tmp_path), tmp_path / "engine", tp_size=2, **LIMITS)
-    with pytest.raises(ArgumentError, match="tensor_parallel_size is 4, but this engine was built with --tp_size 2"):
+    with pytest.raises(ArgumentError, match="tensor_parallel_size is 4, but this engine was built with 2:"):
         LLM(tmp_path / "engine", tensor_parallel_size=4)
     first, second = (_core.Engine(str(tmp_path / "engine" / f"rank{rank}.engine")) for rank in range(2))
     with pytest.raises(EngineError, match="expected the engines of all 2 ranks, found 1"):

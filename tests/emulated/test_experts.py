@@ -10,6 +10,7 @@ from tests.gpu.expert_checks import (
     Lists,
     Mixture,
     check_experts,
+    check_groups_alike,
     check_router,
     check_summed_norm,
     choose,
@@ -142,14 +143,14 @@ def test_tiled_in_four_bits(form: Form, max_rows: int, rows: int) -> None:
 @pytest.mark.parametrize(
     ("form", "max_rows", "rows"),
     [
-        *((FP8, 4, 3), (FP8, 16, 9), (MXFP4, 1, 1), (MXFP4, 8, 8), (BYTES, 4, 4)),
-        *((FP8, 400, 300), (MXFP4, 64, 33), (BYTES, 64, 33)),
+        *((FP8, 4, 3), (FP8, 8, 7), (MXFP4, 1, 1), (MXFP4, 8, 8), (BYTES, 4, 4)),
+        *((FP8, 16, 9), (FP8, 400, 300), (MXFP4, 64, 33), (BYTES, 64, 33)),
     ],
     ids=str,
 )
 def test_blocks_that_are_widened(form: Form, max_rows: int, rows: int) -> None:
     """The last row is NaN, and none beside it."""
-    mixture, streamed = Mixture(6, 3, 128, 64, max_rows), max_rows <= 16
+    mixture, streamed = Mixture(6, 3, 128, 64, max_rows), max_rows <= 8
     how = {"norm": max_rows == 4, "form": form, "device": Device("sm_90a", 96 * 1024), "machine": Emulator(num_sms=3)}
     check_experts(mixture, rows, torch.bfloat16, streamed=streamed, **how)
 
@@ -168,3 +169,9 @@ def test_a_rank_computes_its_own_experts(max_rows: int, rows: int, rank: int) ->
     check_router(mixture, rows, streamed=streamed, machine=Emulator())
     biased = {"biased": True, "residual": True, "device": SMALL}
     check_experts(mixture, rows, torch.bfloat16, streamed=streamed, **biased, machine=Emulator(num_sms=3))
+
+
+@pytest.mark.parametrize("form", [FP8, MXFP4, BYTES], ids=str)
+def test_rows_get_the_same_bits_in_groups_of_any_size(form: Form) -> None:
+    """The depth is no whole number of stages, and the features are no whole number of tiles."""
+    check_groups_alike(320, 192, form, Emulator(num_sms=3))

@@ -18,7 +18,7 @@ from tests.gpu.launches import H200, Prepared
 from tests.gpu.memory import Memory
 from tests.gpu.timing import report, timed
 from tests.gpu.weights import Form
-from trtllm_lite.plugins.cuda.grouped import GroupTiling
+from trtllm_lite.plugins.cuda.grouped import GroupTiling, most_streamed_rows
 from trtllm_lite.plugins.cuda.weight_form import form_of
 from trtllm_lite.plugins.grouped_gated_linear import cuda as gated
 from trtllm_lite.plugins.grouped_linear import cuda as summed
@@ -61,7 +61,7 @@ def random_bytes(form: Form, memory: Memory, name: str, *shape: int) -> WeightBu
     return WeightBuffers(weight, scale)
 
 
-def layer(shape: str, form: Form, rows: int, max_rows: int, streamed: bool) -> Layer:
+def layer(shape: str, form: Form, rows: int, max_rows: int) -> Layer:
     experts, top_k, width, inner = SHAPES[shape]
     mixture, memory = Mixture(experts, top_k, width, inner, max_rows), Memory()
     lists = Lists(mixture, memory, "cuda")
@@ -79,7 +79,7 @@ def layer(shape: str, form: Form, rows: int, max_rows: int, streamed: bool) -> L
     x, y = memory("x", room(max_rows, width)), memory("y", room(max_rows, width))
     of_scores, num_rows, choice = memory("scores", scores), symbol("rows"), mixture.choice
     last = router.Scores(of_scores, num_rows, max_rows, choice, router.Scoring("normalized_softmax"), lists.tally)
-    if streamed:
+    if max_rows <= most_streamed_rows(form_of(gate_up), H200):
         hidden = memory("hidden", room(max_rows, top_k, inner))
         first, second = streaming(mixture, DTYPE, H200, form_of(gate_up))
         norm = memory("norm", torch.ones(width, device="cuda")), 1e-6
@@ -121,7 +121,7 @@ def body_of(layers: Sequence[Layer], names: Sequence[str], rows: int) -> Callabl
 
 def measure(shape: str, name: str, rows: int, count: int) -> None:
     """Print a line for each kernel of ``count`` layers, and one for all."""
-    layers = [layer(shape, FORMS[name], rows, rows, rows <= 16) for _ in range(count)]
+    layers = [layer(shape, FORMS[name], rows, rows) for _ in range(count)]
     kernels = list(layers[0].launches)
     body_of(layers, kernels, rows)()
     torch.cuda.synchronize()

@@ -377,3 +377,28 @@ def _expected(
             result = (torch.nn.functional.silu(gate) * up) @ down[expert].double().T
         y[rows] += behind * result
     return y
+
+
+def check_groups_alike(hidden: int, inner: int, form: Form, machine: Machine) -> None:
+    """A row gets the same bits in groups of up to 64 rows, whose products are turned round, and in larger ones."""
+    at, dtype, rows, expert = machine.device, torch.bfloat16, 100, 1
+    mixture, memory = Mixture(2, 1, hidden, inner, rows), Memory()
+    x = memory("x", torch.randn(rows, hidden, device=at).to(dtype))
+    gate_up, down = (random_weight(form, *of, device=at) for of in mixture.shapes)
+    memory.tensors |= gate_up.tensors | down.tensors
+    found = []
+    for most in (16, 64, 128):
+        groups = [[expert, first, min(first + most, rows), 0] for first in range(0, rows, most)]
+        listed = memory(f"groups{most}", torch.tensor([[len(groups), 0, 0, 0], *groups], device=at, dtype=torch.int32))
+        how = GroupTiling(NAMES[dtype], H200, mixture.choice, rows, most)
+        gated_rows, y = (
+            memory(f"{name}{most}", torch.full((rows, of), POISON, device=at, dtype=dtype))
+            for name, of in (("gated", inner), ("y", hidden))
+        )
+        memory.run(gated.tiled(gated_rows, x, gate_up.buffers, listed, how, activation="none"), rows, machine)
+        memory.run(summed.tiled(y, gated_rows, down.buffers, listed, how), rows, machine)
+        found.append((memory.tensors[gated_rows], memory.tensors[y]))
+    for sums in found[1:]:
+        for one, other in zip(found[0], sums, strict=True):
+            assert torch.isfinite(one).all()
+            assert torch.equal(one, other)

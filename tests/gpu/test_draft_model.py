@@ -8,7 +8,17 @@ import torch
 from transformers import PreTrainedModel
 
 from tests.gpu.test_engine import SHAPE
-from tests.gpu.test_speculation import GREEDY, KINDS, LIMITS, MODEL, check_greedy, prompts, save_engine
+from tests.gpu.test_speculation import (
+    FEW_BLOCKS,
+    GREEDY,
+    KINDS,
+    LIMITS,
+    MODEL,
+    check_greedy,
+    prompts,
+    prompts_of_a_block,
+    save_engine,
+)
 from tests.models import save_tiny_model
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.builder import build_engine
@@ -67,13 +77,9 @@ def test_one_sequence_alone(pair: Pair) -> None:
 
 def test_preempted_sequences_draft_on(pair: Pair) -> None:
     """Blocks go to the host and back, in either cache."""
-    requests = [Request(prompt, SamplingParams(**GREEDY)) for prompt in prompts()[30:]]
-    how: dict[str, Any] = {
-        "speculative_config": MODEL | {"model": pair.same},
-        "kv_cache_config": {"max_tokens": 12 * 32, "host_cache_size": 1 << 24},
-        "scheduler_config": {"capacity_scheduler_policy": "MAX_UTILIZATION"},
-    }
-    with LLM(pair.directory, target="sm_90", **how, **LIMITS) as llm:
+    requests = [Request(prompt, SamplingParams(**GREEDY)) for prompt in prompts_of_a_block()]
+    draft = MODEL | {"model": pair.same}
+    with LLM(pair.directory, target="sm_90", speculative_config=draft, **FEW_BLOCKS, **LIMITS) as llm:
         responses = [handle.result() for handle in llm.session.submit_all(requests)]
         stats = llm.get_stats()
     assert stats.num_swap_preemptions + stats.num_recompute_preemptions > 0

@@ -8,7 +8,16 @@ import pytest
 import torch
 
 from tests.eagle import FOR_GPU, NUM_LAYERS, TorchHead, expected_counts, save_tiny_head
-from tests.gpu.test_speculation import GREEDY, KINDS, LIMITS, check_greedy, prompts
+from tests.gpu.test_speculation import (
+    FEW_BLOCKS,
+    GREEDY,
+    KINDS,
+    LIMITS,
+    PAGE,
+    check_greedy,
+    prompts,
+    prompts_of_a_block,
+)
 from tests.models import VOCAB_SIZE, save_tiny_model
 from tests.mtp import TorchPredictor, save_tiny_mimo
 from tests.tolerances import GPU_TOLERANCES, HEAD_TOLERANCES, assert_close
@@ -18,7 +27,7 @@ from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.request import Request
 
-DRAFTS, PAGE = 4, 32
+DRAFTS = 4
 BUILT: dict[str, Any] = {**LIMITS, "tokens_per_block": PAGE, "max_draft_len": DRAFTS, "gather_context_logits": True}
 
 
@@ -123,12 +132,8 @@ def test_heads_are_right_as_often_as_their_references(models: Models) -> None:
 
 def test_preempted_sequences_draft_on(models: Models) -> None:
     """Blocks go to the host and back, with their features."""
-    wanted = [Request(prompt, SamplingParams(**GREEDY)) for prompt in prompts()[:30]]
-    cache = {"max_tokens": 20 * PAGE, "host_cache_size": 1 << 24}
-    policy = {"capacity_scheduler_policy": "MAX_UTILIZATION"}
-    with LLM(
-        models.engine, speculative_config=models.drafting(), kv_cache_config=cache, scheduler_config=policy
-    ) as llm:
+    wanted = [Request(prompt, SamplingParams(**GREEDY)) for prompt in prompts_of_a_block()]
+    with LLM(models.engine, speculative_config=models.drafting(), **FEW_BLOCKS) as llm:
         responses = [handle.result() for handle in llm.session.submit_all(wanted)]
         stats = llm.get_stats()
     assert stats.num_swap_preemptions + stats.num_recompute_preemptions > 0

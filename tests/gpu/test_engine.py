@@ -1,6 +1,7 @@
 """Engines built for the GPU here, checkpoint to tokens, against transformers in float32."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,17 @@ from transformers import PreTrainedModel
 
 from tests.models import MOE_FAMILIES, NETWORK_FAMILIES, VOCAB_SIZE, save_tiny_model
 from tests.timing_caches import save_tiles_first
-from tests.tolerances import GPU_TOLERANCES, OTHER_EXPERTS_TOLERANCES, Tolerance, assert_close, is_close
+from tests.tolerances import (
+    GPU_TOLERANCES,
+    MIXTURE_SHARES,
+    OTHER_EXPERTS_TOLERANCES,
+    OUTLIER_TOLERANCES,
+    SHARES,
+    Shares,
+    Tolerance,
+    assert_close,
+    is_close,
+)
 from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.quantize.schemes import FULL_PRECISION
@@ -52,7 +63,17 @@ class Case:
     @property
     def tolerances(self) -> Mapping[str, Tolerance]:
         """What every prompt is held to."""
-        return OTHER_EXPERTS_TOLERANCES if hasattr(self.reference.config, "num_experts_per_tok") else GPU_TOLERANCES
+        return OTHER_EXPERTS_TOLERANCES if self.is_mixture else OUTLIER_TOLERANCES
+
+    @property
+    def shares(self) -> Shares:
+        """What the prompts are held to together."""
+        return MIXTURE_SHARES if self.is_mixture else SHARES
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether rounding may change which experts compute."""
+        return hasattr(self.reference.config, "num_experts_per_tok")
 
     def reference_logits(self, tokens: np.ndarray) -> np.ndarray:
         """float32[len(tokens), vocabulary]."""
@@ -126,8 +147,8 @@ def test_logits_are_those_of_the_reference(case: Case) -> None:
 def check_logits(case: Case, batch: list[list[int]], table: Mapping[str, Tolerance] | None = None) -> None:
     """Hold greedy continuations of ``batch`` against the reference, teacher-forced.
 
-    All are held to ``table``; without one, of a mixture only one in four is held to that of other models: the others
-    may have chosen other experts.
+    All are held to ``table``; without one, as many as usual to GPU_TOLERANCES, and the others to what a position, or
+    another expert, can make of rounding.
     """
     result = case.runner.generate(
         batch, max_new_tokens=NUM_NEW_TOKENS, end_id=-1, temperature=0, return_dict=True, output_generation_logits=True
@@ -140,7 +161,7 @@ def check_logits(case: Case, batch: list[list[int]], table: Mapping[str, Toleran
         assert_close(found, expected, case.dtype, f"logits of prompt {row}", table or case.tolerances)
         num_close += is_close(found, expected, (table or GPU_TOLERANCES)[case.dtype])
         np.testing.assert_array_equal(found.argmax(1), tokens[len(prompt) :])
-    assert num_close >= 0.25 * len(batch)
+    assert num_close >= case.shares.close * len(batch)
 
 
 def test_biases_of_every_projection(tmp_path: Path) -> None:
@@ -159,24 +180,37 @@ def test_chunks_at_temperatures(head_dim: int, chunk: int, dtype: str, tmp_path:
         check_logits(case, prompts()[:batch_size], GPU_TOLERANCES)
 
 
-def assert_same_until_a_near_tie(case: Case, prompt: list[int], tokens: np.ndarray, others: np.ndarray) -> None:
-    """Where two greedy continuations part, the reference finds the two tokens about equally likely."""
+Continuations = Sequence[np.ndarray]
+
+
+def assert_same_until_near_ties(
+    case: Case, batch: Sequence[list[int]], some: Continuations, others: Continuations
+) -> None:
+    """Where two greedy continuations of a prompt part, the reference finds the two tokens about equally likely.
+
+    Of mixtures that is so for as many prompts as usual.
+    """
+    margins = [parting_margin(case, *prompt) for prompt in zip(batch, some, others, strict=True)]
+    num_near = sum(margin <= 2 * GPU_TOLERANCES[case.dtype].relative for margin in margins)
+    assert num_near >= case.shares.near_ties * len(batch), margins
+
+
+def parting_margin(case: Case, prompt: list[int], tokens: np.ndarray, others: np.ndarray) -> float:
+    """By how much the reference prefers one of two tokens where continuations part, over its largest logit there."""
     different = np.flatnonzero(tokens != others)
     if not len(different):
-        return
+        return 0.0
     first = different[0]
     logits = case.reference_logits(np.concatenate([prompt, tokens[:first]]).astype(np.int32))[-1]
-    margin = abs(float(logits[tokens[first]] - logits[others[first]]))
-    assert margin <= 2 * case.tolerances[case.dtype].relative * np.abs(logits).max()
+    return abs(float(logits[tokens[first]] - logits[others[first]])) / float(np.abs(logits).max())
 
 
 def test_tokens_do_not_depend_on_the_batch(case: Case) -> None:
     batch = prompts()
     together = generate(case.runner, batch, temperature=0)
-    for size in (1, 2, 3, 5, 9):
-        some = generate(case.runner, batch[:size], temperature=0)
-        for prompt, tokens, others in zip(batch, some, together, strict=False):
-            assert_same_until_a_near_tie(case, prompt, tokens, others)
+    ends = list(itertools.accumulate((1, 2, 3, 5, 9)))
+    apart = [generate(case.runner, batch[begin:end], temperature=0) for begin, end in itertools.pairwise([0, *ends])]
+    assert_same_until_near_ties(case, batch, list(itertools.chain.from_iterable(apart)), together)
 
 
 def test_sequences_end_in_company(case: Case) -> None:
@@ -186,11 +220,15 @@ def test_sequences_end_in_company(case: Case) -> None:
     ends = [int(tokens[2 + row % 20]) for row, tokens in enumerate(endless)]
     arguments = {"max_new_tokens": NUM_NEW_TOKENS, "end_id": ends, "temperature": 0, "return_dict": True}
     result = case.runner.generate(batch, **arguments)
-    for row, (prompt, tokens, end) in enumerate(zip(batch, endless, ends, strict=True)):
-        found = result["output_ids"][row, 0, len(prompt) : result["sequence_lengths"][row][0]]
+    ended = [
+        result["output_ids"][row, 0, len(prompt) : result["sequence_lengths"][row][0]]
+        for row, prompt in enumerate(batch)
+    ]
+    for found, end in zip(ended, ends, strict=True):
         assert not (found[:-1] == end).any()
         assert len(found) == NUM_NEW_TOKENS or found[-1] == end
-        assert_same_until_a_near_tie(case, prompt, tokens[: len(found)], found)
+    begins = [tokens[: len(found)] for tokens, found in zip(endless, ended, strict=True)]
+    assert_same_until_near_ties(case, batch, begins, ended)
 
 
 DRAWS = {"temperature": [0.0, 0.7, 1.0, 1.5] * 5, "top_k": [0, 20, 5, 0] * 5, "top_p": [1.0, 0.9, 1.0, 0.8] * 5}
@@ -228,13 +266,17 @@ def test_log_probabilities_are_those_of_the_reference(case: Case) -> None:
     result = case.runner.generate(
         batch, max_new_tokens=NUM_NEW_TOKENS, end_id=-1, return_dict=True, output_log_probs=True, **PENALTIES
     )
+    errors = []
     for row, prompt in enumerate(batch):
         tokens = result["output_ids"][row, 0, : len(prompt) + NUM_NEW_TOKENS]
         logits = torch.from_numpy(case.reference_logits(tokens)[len(prompt) - 1 : -1])
         chosen = torch.from_numpy(tokens[len(prompt) :]).long()[:, None]
         expected = logits.log_softmax(-1).gather(1, chosen)[:, 0].numpy()
-        margin = 2 * case.tolerances[case.dtype].relative * float(logits.abs().max())
-        np.testing.assert_allclose(result["log_probs"][row][0], expected, rtol=0, atol=margin)
+        errors.append(np.abs(result["log_probs"][row][0] - expected).max() / float(logits.abs().max()))
+    # A logit's own error, and that of the sum of all.
+    assert np.max(errors) <= 2 * case.tolerances[case.dtype].relative
+    num_close = sum(error <= 2 * GPU_TOLERANCES[case.dtype].relative for error in errors)
+    assert num_close >= case.shares.close * len(batch), errors
 
 
 def test_same_seed_same_tokens(case: Case) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.gpu.test_engine import LIMITS, SHAPE, Case, assert_same_until_a_near_tie, prompts
+from tests.gpu.test_engine import LIMITS, SHAPE, Case, assert_same_until_near_ties, prompts
 from tests.models import VOCAB_SIZE, save_tiny_model
 from tests.tolerances import GPU_TOLERANCES, assert_close
 from trtllm_lite import SamplingParams
@@ -54,8 +54,7 @@ def test_preempted_requests_go_on_where_they_were(model: tuple[Path, Case], host
     )
     batch = [prompt for prompt in prompts() if len(prompt) <= LONGEST_PROMPT][: SMALL["max_batch_size"]]
     undisturbed = continuations(case.runner, batch)
-    for prompt, tokens, others in zip(batch, continuations(small, batch), undisturbed, strict=True):
-        assert_same_until_a_near_tie(case, prompt, tokens, others)
+    assert_same_until_near_ties(case, batch, continuations(small, batch), undisturbed)
     stats = small.session.stats()
     preemptions = stats.num_swap_preemptions if host_cache_size else stats.num_recompute_preemptions
     assert preemptions > 0

@@ -32,6 +32,21 @@ KINDS: tuple[dict[str, Any], ...] = (
 )
 
 
+PAGE = 32
+# Answers of 40 tokens to prompts of one block take three, and the scheduler keeps one block free for each request that
+# runs. It lets two run in four blocks: the earlier wants its third when the later has its second, and preempts it,
+# however many guesses are kept and whenever the two came.
+FEW_BLOCKS: dict[str, Any] = {
+    "kv_cache_config": {"max_tokens": 4 * PAGE, "host_cache_size": 1 << 24},
+    "scheduler_config": {"capacity_scheduler_policy": "MAX_UTILIZATION"},
+}
+
+
+def prompts_of_a_block() -> list[np.ndarray]:
+    """Prompts that are each preempted, or preempt another, where there are few blocks."""
+    return [prompt[:PAGE] for prompt in prompts()[30:]]
+
+
 def prompts() -> list[np.ndarray]:
     """Random pieces, each said several times."""
     generator = np.random.default_rng(0)

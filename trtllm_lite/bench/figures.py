@@ -23,7 +23,8 @@ class RequestRecord:
     ``arrival_s``: when it was due; ``sent_s``: when it was submitted, later if the concurrency cap held it back;
     ``token_times_s``: when each of its tokens arrived, at least one; or when each chunk of tokens did, and then
     ``num_tokens`` says how many they were. Latencies count from ``sent_s``. ``queue_s``: from submission to the first
-    step that it was part of. What a client of a server cannot know is None.
+    step that it was part of. ``first_step_s``: from submission to the end of the step that gave the first token, which
+    whoever waits may see later. What a client of a server cannot know is None.
     """
 
     arrival_s: float
@@ -35,6 +36,7 @@ class RequestRecord:
     num_cached_tokens: int | None = 0
     num_preemptions: int | None = 0
     num_tokens: int | None = None
+    first_step_s: float | None = None
 
     @property
     def output_len(self) -> int:

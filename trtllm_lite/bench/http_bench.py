@@ -32,11 +32,6 @@ class ServerLimits:
     max_input_len: int
 
     @property
-    def max_output_len(self) -> int:
-        """See ``workload.LengthLimits``."""
-        return self.max_seq_len
-
-    @property
     def cache_len(self) -> int:
         """See ``workload.LengthLimits``."""
         return self.max_seq_len

@@ -76,9 +76,11 @@ class LatencyBench:
     def measure(self, shape: LatencyShape, on_repeat: Callable[[int, int], None]) -> dict[str, Any]:
         """Figures by name, in seconds, tokens per second and bytes: medians over the repeats, after one warm-up run.
 
-        The time per token is (time of ``output_len`` tokens - time of 1 token) / (``output_len`` - 1). Peak memory
-        is that of the whole process (CPU engines only): for the first shape since before the engine was loaded, for
-        every other shape since the one before it. The start-up ends with the first token of the first shape.
+        The time per token is (time from when all sequences have their first token to the last token of all) /
+        (``output_len`` - 1), of one run: a difference of two runs could be less than nothing where other work slowed
+        one of them down. Peak memory is that of the whole process (CPU engines only): for the first shape since before
+        the engine was loaded, for every other shape since the one before it. The start-up ends with the first token of
+        the first shape.
         """
         prompts = shape.prompts(self._engine.manifest.model.vocab_size)
         runs = []
@@ -88,7 +90,7 @@ class LatencyBench:
             runs.append((to_first_token, self._serve(prompts, shape.output_len)))
             on_repeat(repeat + 1, shape.repeats + 1)
         first = statistics.median(first.seconds for first, _ in runs[1:])
-        step = statistics.median(whole.seconds - first.seconds for first, whole in runs[1:]) / (shape.output_len - 1)
+        step = statistics.median(whole.seconds_behind_first_tokens for _, whole in runs[1:]) / (shape.output_len - 1)
         routed = _routings(runs[1:])
         memory = self._memory_figures()
         self._probe_bandwidth()

@@ -1,15 +1,12 @@
 """The identity of a JSON report: where, with what, and what exactly was measured."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtllm_lite.bench.machine import describe
-from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.engine.reader import EngineFile, read_engine
-from trtllm_lite.vocabulary import PLAIN_DTYPES
+from trtllm_lite.engine.reader import read_engine
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -28,14 +25,12 @@ def identity(
     ``runtime`` holds the arguments of ``ModelRunner.from_dir``, ``terms`` the objectives and the price that figures are
     computed with. Entries that are None or empty are left out.
     """
-    engine = read_engine(Path(engine_dir))
-    manifest = engine.manifest
+    manifest = read_engine(Path(engine_dir)).manifest
     model = manifest.model
     described = {
         "architecture": model.architecture,
         "dtype": model.dtype,
         "qformat": manifest.qformat,
-        **_blocks_of_weights(engine),
         "kv_cache_dtype": manifest.kv_cache.dtype,
         "target": manifest.target.kind,
         "stripped": manifest.stripped,
@@ -77,20 +72,3 @@ def _identity(
         "runtime": {name: value for name, value in runtime.items() if value is not None},
         "terms": {name: value for name, value in terms.items() if value not in (None, {})},
     }
-
-
-def _blocks_of_weights(engine: EngineFile) -> dict[str, str]:
-    """The dtype of most weights as ``weights``, where a checkpoint came with blocks; nothing for plain numbers.
-
-    What :attr:`Manifest.qformat` names is not repeated.
-    """
-    if engine.manifest.qformat != Manifest.qformat:
-        return {}
-    sizes: Counter[str] = Counter()
-    for tensor in engine.plan.tensors:
-        if tensor.kind == "weight":
-            sizes[tensor.dtype] += tensor.max_bytes(engine.plan.symbols)
-    if not sizes:  # TensorRT keeps the weights in its network
-        return {}
-    dtype, _ = sizes.most_common(1)[0]
-    return {} if dtype in PLAIN_DTYPES else {"weights": dtype}

@@ -45,6 +45,15 @@ class Run:
     speculation: Speculation
     experts: list[ExpertCounts]
 
+    @property
+    def seconds_behind_first_tokens(self) -> float:
+        """Seconds from the step that gave the last of the first tokens to the last token of all.
+
+        The steps' own clock says when the former was, so that a thread that wakes up late does not shorten it.
+        """
+        firsts = [record.sent_s + record.first_step_s for record in self.records if record.first_step_s is not None]
+        return max(record.token_times_s[-1] for record in self.records) - max(firsts)
+
 
 @dataclass
 class _Sent:
@@ -178,6 +187,7 @@ class _Client:
             queue_s=timings.queue_seconds,
             num_cached_tokens=timings.num_cached_tokens,
             num_preemptions=timings.num_preemptions,
+            first_step_s=timings.first_token_seconds,
         )
         if self._on_finished:
             self._on_finished(len(self._records), len(self._requests))

@@ -1,6 +1,6 @@
 """Workloads, made from a seed without any data set: the lengths of requests, and when they arrive."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -21,10 +21,6 @@ class LengthLimits(Protocol):
     @property
     def max_input_len(self) -> int:
         """Of the prompt."""
-
-    @property
-    def max_output_len(self) -> int:
-        """Of the output."""
 
     @property
     def max_seq_len(self) -> int:
@@ -122,24 +118,27 @@ class Workload:
     def _lengths(self, limits: LengthLimits, generator: np.random.Generator) -> list[tuple[int, int]]:
         """Prompt tokens, without the prefix, and output tokens of each request; room for the prefix is left in all."""
         inputs, outputs = parse_lengths("input_len", self.input_len), parse_lengths("output_len", self.output_len)
+        self._check_lengths(_least_room(inputs), _least_room(outputs), limits)
         seq_len = min(limits.max_seq_len, limits.cache_len)
         own_len = min(limits.max_input_len, seq_len - _least_room(outputs)) - self.prefix_len
-        output_len = min(limits.max_output_len, seq_len - self.prefix_len - _least_room(inputs))
-        _check_room("input_len", inputs, own_len, self._bounds(limits))
-        _check_room("output_len", outputs, output_len, self._bounds(limits))
         lengths = []
         for _ in range(self.num_requests):
             prompt_len = inputs.draw(generator, own_len)
-            room = min(limits.max_output_len, seq_len - self.prefix_len - prompt_len)
-            lengths.append((prompt_len, outputs.draw(generator, room)))
+            lengths.append((prompt_len, outputs.draw(generator, seq_len - self.prefix_len - prompt_len)))
         return lengths
 
-    def _bounds(self, limits: LengthLimits) -> str:
-        prefix = f" after a prefix of {self.prefix_len}" if self.prefix_len else ""
-        return (
-            f"max_input_len {limits.max_input_len}, max_seq_len {limits.max_seq_len}, max_output_len "
-            f"{limits.max_output_len} and a KV cache of {limits.cache_len} tokens{prefix}"
-        )
+    def _check_lengths(self, input_len: int, output_len: int, limits: LengthLimits) -> None:
+        """Raise LimitError if prompts and outputs of these lengths, which can be drawn, are beyond a limit."""
+        prompt = ({"prefix_len": self.prefix_len} if self.prefix_len else {}) | {"input_len": input_len}
+        whole, cache_len = prompt | {"output_len": output_len}, limits.cache_len
+        for lengths, name, most in (
+            (whole, "max_seq_len", limits.max_seq_len),
+            (prompt, "max_input_len", limits.max_input_len),
+        ):
+            remedy = f"build the engine, or start the server, with a larger {name}"
+            _check_sum(lengths, most, f"{name} {most}", remedy)
+        remedy = "give the KV cache more room (max_tokens_in_paged_kv_cache, kv_cache_free_gpu_memory_fraction)"
+        _check_sum(whole, cache_len, f"the {cache_len} tokens of a sequence that the KV cache holds", remedy)
 
 
 @dataclass(frozen=True)
@@ -175,12 +174,13 @@ def _least_room(lengths: Lengths) -> int:
     return lengths.shortest if lengths.longest is None else lengths.longest
 
 
-def _check_room(name: str, lengths: Lengths, room: int, bounds: str) -> None:
-    if _least_room(lengths) > room:
-        raise LimitError(
-            f"{name} can be {_least_room(lengths)} tokens, but {max(room, 0)} fit ({bounds}): lower it, or build the "
-            "engine, or start the server, with larger limits"
-        )
+def _check_sum(lengths: Mapping[str, int], most: int, limit: str, remedy: str) -> None:
+    """Raise LimitError if ``lengths``, by the names of their options, are more than ``most`` together."""
+    if (total := sum(lengths.values())) > most:
+        takes, lower = ("takes", "it") if len(lengths) == 1 else ("take", "one of them")
+        of_each = "" if len(lengths) == 1 else f" ({' + '.join(map(str, lengths.values()))})"
+        needs = f"{' + '.join(lengths)} {takes} {total} tokens{of_each}"
+        raise LimitError(f"{needs}, above {limit}: lower {lower}, or {remedy}")
 
 
 def _parse_priorities(text: str) -> tuple[list[int], NDArray[np.float64]]:

@@ -25,7 +25,7 @@ def check_divisible(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:
         return
     problems = {
         "engines of the backend tensorrt are for one GPU": backend == "tensorrt",
-        "adapters (--max_lora_rank) are for engines of one device": limits.max_lora_rank > 0,
+        "adapters (max_lora_rank) are for engines of one device": limits.max_lora_rank > 0,
         "heads that draft from features (EAGLE-3), and models that keep some for them, are for one device": (
             has_features(graph)
         ),

@@ -101,7 +101,7 @@ def convert(
     begin = time.perf_counter()
     with progress_bars() as report:
         # One bar for all tensors, not one for each.
-        config = convert_checkpoint(
+        converted = convert_checkpoint(
             model_dir,
             Path(output_dir),
             progress=lambda _, done, total: report("convert", done, total),
@@ -109,9 +109,10 @@ def convert(
             target_model_dir=target_model_dir,
             **take_conversion(how),
         )
+    config = converted.config
     click.echo(
         f"converted {config.architecture} to {output_dir} in {time.perf_counter() - begin:.1f} s: "
-        f"{counted(config.num_hidden_layers, 'layer')}, {config.dtype} weights"
+        f"{counted(config.num_hidden_layers, 'layer')}, {converted.describe()}"
     )
     if not config.tokenizer:
         click.echo(

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,23 @@ from trtllm_lite.errors import ConvertError
 from trtllm_lite.files import PRODUCER_PREFIX, atomic_directory, require_space
 from trtllm_lite.network.config import NETWORK_FILE, WEIGHTS_FILE, ModelConfig
 from trtllm_lite.network.dtypes import DTYPE_NAMES, ONNX
-from trtllm_lite.network.graph import QFORMAT
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.network.weight_expression import Read
 
 Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written: ``config`` as config.json, and how matrices are quantized, for people, empty if none are."""
+
+    config: ModelConfig
+    quantization: str
+
+    def describe(self) -> str:
+        """How the matrices are stored."""
+        matrices = f"matrices in {self.config.dtype}"
+        return f"quantized as {self.quantization}, other {matrices}" if self.quantization else matrices
 
 
 def convert_checkpoint(
@@ -41,7 +54,7 @@ def convert_checkpoint(
     sha256: Mapping[str, str] | None = None,
     draft_model_dir: str | None = None,
     target_model_dir: str | None = None,
-) -> ModelConfig:
+) -> Converted:
     """Convert a Hugging Face directory, a GGUF file or a hub id into the checkpoint directory ``output_dir``.
 
     ``dtype`` is the storage type of matrices: float32, float16, bfloat16, or auto for the source's own (float16 for
@@ -60,7 +73,7 @@ def convert_checkpoint(
     tensor is read. Besides the memory-mapped source, memory holds a few of the largest tensors, never the model.
 
     Raises ConvertError if the model cannot be mapped, OutputError if ``output_dir`` cannot be written; either way
-    ``output_dir`` is as it was. Returns what was written as config.json.
+    ``output_dir`` is as it was.
     """
     source = without_config_keys(open_source(model_dir, revision, sha256), ignore_config_keys)
     others = (draft_model_dir, target_model_dir)
@@ -76,7 +89,7 @@ def convert_checkpoint(
         (directory / "config.json").write_text(config.to_json(), encoding="utf-8")
         _write_tokenizer(directory, mapped.source)
         load_network(directory)
-    return config
+    return Converted(config, mapped.quantization)
 
 
 def _write_weights(
@@ -129,10 +142,7 @@ def _write_network(directory: Path, mapped: MappedModel, infos: dict[str, Tensor
         )
         for name, info in infos.items()
     }
-    model = mapped.network.bind(tensors, PRODUCER_PREFIX, __version__)
-    if mapped.quantization:
-        model.metadata_props[QFORMAT] = mapped.quantization
-    ir.save(model, directory / NETWORK_FILE)
+    ir.save(mapped.bind(tensors), directory / NETWORK_FILE)
 
 
 def _write_tokenizer(directory: Path, source: Source) -> None:

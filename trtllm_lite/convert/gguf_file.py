@@ -4,7 +4,7 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, read by the `
 Face's names and row order. Those of quantized blocks can be read as the parts of these blocks, or expanded to float32.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from trtllm_lite.convert.gguf_config import read_config
 from trtllm_lite.convert.gguf_encoder import pooling_of
 from trtllm_lite.convert.gguf_header import check_header
 from trtllm_lite.convert.gguf_tensors import (
+    GgufTensor,
     Named,
     check_num_experts,
     check_types,
@@ -55,7 +56,15 @@ def open_gguf(path: Path) -> Source:
         tokenizer_config=tokenizer_config,
         pooling=pooling_of(metadata),
         blocks={name: blocks for name, tensor in tensors.items() if (blocks := tensor.blocks) is not None},
+        quantization=_quantization(tensors),
     )
+
+
+def _quantization(tensors: Mapping[str, Named]) -> str:
+    """The types of the matrices in blocks, empty if there are none."""
+    own = [tensor for tensor in tensors.values() if isinstance(tensor, GgufTensor) and tensor.blocks is not None]
+    types = sorted({tensor.raw.tensor_type.name for tensor in own})
+    return f"gguf {', '.join(types)}" if types else ""
 
 
 def _part(tensors: dict[str, Named], name: str) -> NDArray:

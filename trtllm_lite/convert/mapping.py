@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import onnx_ir as ir
+
+from trtllm_lite import __version__
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, find_family, find_model_type, supported_architectures
 from trtllm_lite.convert.features import with_embedding, with_features, with_last_state
@@ -15,12 +18,12 @@ from trtllm_lite.convert.pins import check_files
 from trtllm_lite.convert.source import Source
 from trtllm_lite.convert.source_tensors import ROUTERS
 from trtllm_lite.errors import ConvertError, shown
-from trtllm_lite.files import reading_model
+from trtllm_lite.files import PRODUCER_PREFIX, reading_model
 from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.network.encoder import Encoder
-from trtllm_lite.network.graph import Network
+from trtllm_lite.network.graph import QFORMAT, Network
 from trtllm_lite.network.model import Model, network_of
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
@@ -39,6 +42,13 @@ class MappedModel:
     network: Network
     dtype: str
     quantization: str
+
+    def bind(self, tensors: Mapping[str, ir.TensorProtocol]) -> ir.Model:
+        """The network with a tensor for every weight, and with a note of how it is quantized."""
+        model = self.network.bind(tensors, PRODUCER_PREFIX, __version__)
+        if self.quantization:
+            model.metadata_props[QFORMAT] = self.quantization
+        return model
 
 
 def find_model(model_dir: str, revision: str | None = None) -> Path:

@@ -7,7 +7,6 @@ from pathlib import Path
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from trtllm_lite import __version__
 from trtllm_lite.convert.checkpoint import describe_model
 from trtllm_lite.convert.mapping import MappedModel, read_model
 from trtllm_lite.convert.quantized import SETTINGS
@@ -15,7 +14,6 @@ from trtllm_lite.convert.quantized.mxfp4 import Mxfp4, mxfp4_blocks
 from trtllm_lite.convert.source import Source
 from trtllm_lite.convert.text_model import as_text_model
 from trtllm_lite.errors import ConvertError, shown
-from trtllm_lite.files import PRODUCER_PREFIX
 from trtllm_lite.network.config import WEIGHTS_FILE, ModelConfig
 from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.network.model import network_of
@@ -57,7 +55,7 @@ def open_model_config(path: Path) -> WeightlessModel:
         )
         for weight in network.weights
     }
-    return WeightlessModel(describe_model(mapped), network.bind(tensors, PRODUCER_PREFIX, __version__))
+    return WeightlessModel(describe_model(mapped), mapped.bind(tensors))
 
 
 def _source(path: Path) -> Source:

@@ -118,13 +118,10 @@ class Recipe:
             if name != FULL_PRECISION and f"{product.name}.".startswith(f"{within}." if within else "")
         }
         if not chosen:
-            reason = (
-                f"and every product is to stay {FULL_PRECISION}: let some have another qformat"
-                if products
-                else "and the network has no floating-point weight to quantize: its file stores them quantized; "
-                "`trtllm-lite convert --dequantize` makes a checkpoint that is not"
+            raise BuildError(
+                f"qformat is {self.describe()}, and every product is to stay {FULL_PRECISION}: let some have another "
+                "qformat"
             )
-            raise BuildError(f"qformat is {self.describe()}, {reason}")
         return chosen
 
     def _qformat_of(self, path: str) -> str:

@@ -104,7 +104,7 @@ def test_failures_end_with_an_error_unless_they_are_allowed(tmp_path):
         (("--endpoint", "/v1/chat/completions"), "prompts as text need a tokenizer"),
         (("--endpoint", "/v1/chat/completions", "--prompt_type", "ids"), "takes text: leave it out"),
         (("--vocab_size", 40, "--model", "other"), "model is 'other'"),
-        (("--vocab_size", 40, "--max_seq_len", 50), "input_len can be 128 tokens, but 47 fit"),
+        (("--vocab_size", 40, "--max_seq_len", 50), "take 131 tokens (128 + 3), above max_seq_len 50"),
         (("--vocab_size", 40, "--num_client_processes", 9), "num_client_processes is 9, above num_requests 4"),
         (("--vocab_size", 40, "--api_key_file", "absent"), "cannot read api_key_file absent"),
         (("--vocab_size", 40, "--goodput", "itl:3"), "expected NAME:MILLISECONDS"),

@@ -190,11 +190,11 @@ def test_workloads_that_make_no_sense_are_errors(fields, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"input_len": "1025"}, "input_len can be 1025 tokens, but 1024 fit"),
-        ({"input_len": "1000", "prefix_len": 25}, r"but 999 fit \(.*after a prefix of 25"),
-        ({"input_len": "1024", "output_len": "1025"}, "input_len can be 1024 tokens, but 1023 fit"),
-        ({"input_len": "sharegpt", "output_len": "2048"}, "input_len can be 1 tokens, but 0 fit"),
-        ({"input_len": "1", "output_len": "sharegpt", "prefix_len": 1024}, "input_len can be 1 tokens, but 0 fit"),
+        ({"input_len": "1025"}, r"^input_len takes 1025 tokens, above max_input_len 1024: lower it, or build the en"),
+        ({"input_len": "1000", "prefix_len": 25}, r"^prefix_len \+ input_len take 1025 .*, above max_input_len"),
+        ({"input_len": "1024", "output_len": "1025"}, r"^input_len \+ output_len take 2049 .*, above max_seq_len 20"),
+        ({"input_len": "sharegpt", "output_len": "2048"}, r"take 2049 tokens \(1 \+ 2048\), .* a larger max_seq_len$"),
+        ({"input_len": "1", "output_len": "sharegpt", "prefix_len": 1024}, r"take 1025 tokens .* above max_input_len"),
     ],
 )
 def test_lengths_beyond_the_engine_are_errors_and_nothing_is_cut(fields, message):
@@ -205,7 +205,7 @@ def test_lengths_beyond_the_engine_are_errors_and_nothing_is_cut(fields, message
 def test_a_small_cache_bounds_lengths_too():
     small = limits(num_blocks=10)  # 160 tokens
     assert max(r.prompt_len + r.output_len for r in make(small, num_requests=200, output_len="sharegpt")) <= 160
-    with pytest.raises(LimitError, match="a KV cache of 160 tokens"):
+    with pytest.raises(LimitError, match=r"161 tokens .*the 160 tokens of a sequence that the KV cache holds: "):
         make(small, input_len="100", output_len="61")
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from tests.unit.builder.cuda_kernels import (
+    KERNELS,
     Grid,
     Macros,
     Pointer,
@@ -341,12 +342,10 @@ def grouped_gated_linear_tiled(
     y: Pointer,
     weight_scale: Pointer | None,
     weight_offset: Pointer | None,
-    row_scales: Pointer | None,
     bias: Pointer | None,
     groups: Pointer,
-    x_scale: float,
 ) -> None:
-    del grid, row_scales, x_scale
+    del grid
     for rows, result in _tiles(macros, x, (weight, weight_scale, weight_offset), bias, y, groups, parts=2):
         rows[...] = gated_sums(macros, *np.split(result, 2, axis=1))
 
@@ -360,14 +359,16 @@ def grouped_linear_tiled(
     y: Pointer,
     weight_scale: Pointer | None,
     weight_offset: Pointer | None,
-    row_scales: Pointer | None,
     bias: Pointer | None,
     groups: Pointer,
-    x_scale: float,
 ) -> None:
-    del grid, row_scales, x_scale
+    del grid
     for rows, result in _tiles(macros, x, (weight, weight_scale, weight_offset), bias, y, groups, parts=1):
         rows[...] = result
+
+
+KERNELS["grouped_gated_linear_turned"] = grouped_gated_linear_tiled
+KERNELS["grouped_linear_turned"] = grouped_linear_tiled
 
 
 def _tiles(

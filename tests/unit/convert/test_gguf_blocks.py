@@ -8,6 +8,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from rich.console import Console
 
 from tests.gguf_writer import dequantized, write_gguf
@@ -15,14 +16,17 @@ from tests.models import tiny_model
 from tests.onnx_runner import OnnxRunner
 from tests.tolerances import assert_close
 from trtllm_lite.builder import build_engine
+from trtllm_lite.cli import cli
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.gguf_blocks import kind_of
 from trtllm_lite.convert.gguf_file import open_gguf
 from trtllm_lite.engine.inspect import inspect_path
 from trtllm_lite.engine.inspect_text import print_inspection
 from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.errors import BuildError
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.plugins.scaled_weight import scaled
+from trtllm_lite.quantize.network import quantized_as
 from trtllm_lite.runtime import ModelRunner
 
 KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
@@ -63,7 +67,7 @@ def test_the_network_is_standard_onnx(file: str, tmp_path: Path) -> None:
     """onnxruntime computes what transformers does with the file's numbers, with rows of q and k in another order."""
     model = tiny_model("llama", **WIDE)
     write_gguf(model, tmp_path / "m.gguf", kinds=FILES[file])
-    config = convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32")
+    config = convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32").config
     ids = np.random.default_rng(0).integers(0, config.vocab_size, 25)
     with torch.no_grad():
         expected = dequantized(model, FILES[file])(torch.tensor(ids[None])).logits[0].numpy()
@@ -99,7 +103,7 @@ def test_parts_follow_a_fused_matrix(tmp_path: Path) -> None:
     kinds = {"attn_qkv": "Q4_1", "ffn_up": "Q8_0"}
     model = tiny_model("phi3", **{**WIDE, "num_key_value_heads": 4})
     write_gguf(model, tmp_path / "m.gguf", kinds=kinds)
-    config = convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32")
+    config = convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32").config
     ids = np.random.default_rng(0).integers(0, config.vocab_size, 25)
     with torch.no_grad():
         expected = dequantized(model, kinds)(torch.tensor(ids[None])).logits[0].numpy()
@@ -110,8 +114,35 @@ def test_parts_follow_a_fused_matrix(tmp_path: Path) -> None:
     assert not source.blocks
 
 
+@pytest.mark.parametrize(
+    ("options", "matrices"),
+    [((), "quantized as gguf Q4_1, other matrices in bfloat16"), (("--dequantize",), "matrices in bfloat16")],
+)
+def test_convert_says_how_matrices_are_stored(options: tuple[str, ...], matrices: str, tmp_path: Path) -> None:
+    write_gguf(tiny_model("llama", **WIDE), tmp_path / "m.gguf", kinds=FILES["Q4_1"])
+    command = ["convert", "--model_dir", str(tmp_path / "m.gguf"), "--output_dir", str(tmp_path / "checkpoint")]
+    result = CliRunner().invoke(cli, [*command, "--dtype", "bfloat16", *options])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[0].endswith(f" s: 3 layers, {matrices}")
+
+
+def test_a_file_that_is_quantized_in_part_is_not_quantized_further(tmp_path: Path) -> None:
+    """Nor is the rest of it: as of any quantized checkpoint, the error says what there is, and what to do."""
+    write_gguf(tiny_model("llama", **WIDE), tmp_path / "m.gguf", kinds={"ffn_up": "Q4_0", "token_embd": "Q8_0"})
+    convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32")
+    assert quantized_as(load_network(tmp_path / "checkpoint")) == "gguf Q4_0, Q8_0"
+    limits = {"max_batch_size": 2, "max_input_len": 64, "max_seq_len": 96}
+    message = r"is quantized as gguf Q4_0, Q8_0 already, and int8_wo is asked for: .*`trtllm-lite convert --dequantize`"
+    with pytest.raises(BuildError, match=message):
+        build_engine(tmp_path / "checkpoint", tmp_path / "engine", qformat="int8_wo", **limits)
+    assert not (tmp_path / "engine").exists()
+    convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32", dequantize=True)
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", qformat="int8_wo", **limits)
+
+
 def test_blocks_are_expanded_where_that_is_asked_for(tmp_path: Path) -> None:
     write_gguf(tiny_model("llama", **WIDE), tmp_path / "m.gguf", kinds=FILES["mixed"])
     convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "bfloat16", dequantize=True)
-    weights = load_network(tmp_path / "checkpoint").graph.initializers
-    assert {value.dtype.name for value in weights.values()} == {"FLOAT", "BFLOAT16", "INT64"}
+    network = load_network(tmp_path / "checkpoint")
+    assert {value.dtype.name for value in network.graph.initializers.values()} == {"FLOAT", "BFLOAT16", "INT64"}
+    assert quantized_as(network) == "full_prec"

@@ -85,7 +85,7 @@ def test_plain_tensors_come_back_exactly(family: str, tmp_path: Path) -> None:
 def test_other_families_equal_transformers(family: str, tmp_path: Path) -> None:
     model = tiny_model(family, **_SAID.get(family, {}))
     path = write_gguf(model, tmp_path / "m.gguf")
-    config = convert_checkpoint(str(path), tmp_path / "checkpoint", "float32")
+    config = convert_checkpoint(str(path), tmp_path / "checkpoint", "float32").config
     ids = np.random.default_rng(0).integers(0, config.vocab_size, 25)
     with torch.no_grad():
         expected = model(torch.tensor(ids[None])).logits[0].numpy()
@@ -120,7 +120,7 @@ def test_deepseek_in_files_of_all_years(
     names |= {"group_used": "expert_group_used_count"}
     changes = {f"deepseek2.{names.get(key, f'attention.{key}')}": value for key, value in metadata.items()}
     path = write_gguf(model, tmp_path / "m.gguf", metadata=changes, whole_heads=whole_heads)
-    config = convert_checkpoint(str(path), tmp_path / "checkpoint", "float32")
+    config = convert_checkpoint(str(path), tmp_path / "checkpoint", "float32").config
     assert config.family == family
     ids = np.random.default_rng(1).integers(0, config.vocab_size, 25)
     with torch.no_grad():
@@ -153,7 +153,7 @@ def test_quantized_models_equal_transformers_with_the_same_rounding(family: str,
     overrides = {"sliding_window": None} if family == "mistral" else {}
     model = tiny_model(family, **_WIDE, **overrides)
     path = write_gguf(model, tmp_path / "m.gguf", _KINDS)
-    config = convert_checkpoint(str(path), tmp_path / "checkpoint", "float32")
+    config = convert_checkpoint(str(path), tmp_path / "checkpoint", "float32").config
     assert (config.family, config.eos_token_ids, config.bos_token_id) == (family, [1], 0)
     ids = np.random.default_rng(0).integers(0, config.vocab_size, 9)
     with torch.no_grad():
@@ -189,7 +189,7 @@ def test_experts_in_blocks_equal_transformers_with_the_same_rounding(family: str
     inner = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}
     model = tiny_model(family, **_WIDE, **(_SAID["qwen2_moe"] | inner if family == "qwen2_moe" else {}))
     path = write_gguf(model, tmp_path / "m.gguf", kinds)
-    config = convert_checkpoint(str(path), tmp_path / "checkpoint", "float32")
+    config = convert_checkpoint(str(path), tmp_path / "checkpoint", "float32").config
     ids = np.random.default_rng(0).integers(0, config.vocab_size, 9)
     with torch.no_grad():
         expected = dequantized(model, kinds)(torch.tensor(ids[None])).logits[0].numpy()
@@ -221,7 +221,7 @@ def test_auto_is_float16_for_quantized_files(family: str, suffix: str, tmp_path:
     mlp = [f"ffn_{name}{suffix}" for name in ("gate", "up", "down")]
     kinds = dict.fromkeys(["token_embd", "output", "attn_q", "attn_k", "attn_v", "attn_output", *mlp], "Q8_0")
     path = write_gguf(tiny_model(family, **_WIDE), tmp_path / "m.gguf", kinds)
-    assert convert_checkpoint(str(path), tmp_path / "checkpoint").dtype == "float16"
+    assert convert_checkpoint(str(path), tmp_path / "checkpoint").config.dtype == "float16"
 
 
 def test_rope_scaling(tmp_path: Path) -> None:
@@ -340,14 +340,14 @@ def test_a_file_without_a_tokenizer(tmp_path: Path) -> None:
     absent = {f"tokenizer.ggml.{name}": None for name in ("tokens", "token_type", "merges", "pre")}
     metadata = {**absent, "tokenizer.ggml.model": "no_vocab"}
     path = write_gguf(model, tmp_path / "m.gguf", metadata=metadata)
-    config = convert_checkpoint(str(path), tmp_path / "checkpoint")
+    config = convert_checkpoint(str(path), tmp_path / "checkpoint").config
     assert (config.tokenizer, config.vocab_size, config.eos_token_ids) == (False, model.config.vocab_size, [1])
 
 
 def test_every_end_token_ends_a_text(tmp_path: Path) -> None:
     metadata = {"tokenizer.ggml.eot_token_id": 7, "tokenizer.ggml.eom_token_id": 5}
     path = write_gguf(tiny_model("llama"), tmp_path / "m.gguf", metadata=metadata)
-    assert convert_checkpoint(str(path), tmp_path / "checkpoint").eos_token_ids == [1, 7, 5]
+    assert convert_checkpoint(str(path), tmp_path / "checkpoint").config.eos_token_ids == [1, 7, 5]
 
 
 def test_truncation_is_a_clear_error(tmp_path: Path) -> None:

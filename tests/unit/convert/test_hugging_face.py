@@ -28,7 +28,7 @@ def test_the_checkpoint_is_complete(model: Path, tmp_path: Path) -> None:
     (model / "generation_config.json").write_text(json.dumps(generation))
     calls: list[tuple[str, int, int]] = []
     checkpoint = tmp_path / "checkpoint"
-    config = convert_checkpoint(str(model), checkpoint, progress=lambda *call: calls.append(call))
+    config = convert_checkpoint(str(model), checkpoint, progress=lambda *call: calls.append(call)).config
     assert sorted(path.name for path in checkpoint.iterdir()) == [
         *("config.json", "network.onnx", "tokenizer.json", "tokenizer_config.json", "weights.safetensors")
     ]
@@ -66,7 +66,7 @@ def test_wrong_sampling_defaults_are_an_error(model: Path, tmp_path: Path, wrong
 
 def test_sampling_defaults_can_be_left_out(model: Path, tmp_path: Path) -> None:
     (model / "generation_config.json").write_text(json.dumps({"temperature": 101, "top_k": 5}))
-    config = convert_checkpoint(str(model), tmp_path / "checkpoint", ignore_config_keys=["temperature"])
+    config = convert_checkpoint(str(model), tmp_path / "checkpoint", ignore_config_keys=["temperature"]).config
     assert (config.generation, config.ignored_config_keys) == ({"top_k": 5}, ["temperature"])
 
 
@@ -85,7 +85,7 @@ def test_a_model_without_a_tokenizer(model: Path, tmp_path: Path) -> None:
     convert_checkpoint(str(model), tmp_path / "checkpoint")
     assert ModelConfig.from_dir(tmp_path / "checkpoint").tokenizer
     (model / "tokenizer.json").unlink()
-    assert not convert_checkpoint(str(model), tmp_path / "checkpoint").tokenizer
+    assert not convert_checkpoint(str(model), tmp_path / "checkpoint").config.tokenizer
     assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == [
         *("config.json", "network.onnx", "weights.safetensors")
     ]
@@ -106,7 +106,7 @@ def test_identical_inputs_give_identical_bytes(model: Path, tmp_path: Path) -> N
 
 def test_an_earlier_checkpoint_is_replaced_and_a_model_is_not(model: Path, tmp_path: Path) -> None:
     convert_checkpoint(str(model), tmp_path / "checkpoint")
-    assert convert_checkpoint(str(model), tmp_path / "checkpoint", "bfloat16").dtype == "bfloat16"
+    assert convert_checkpoint(str(model), tmp_path / "checkpoint", "bfloat16").config.dtype == "bfloat16"
     before = sorted(os.listdir(model))
     with pytest.raises(Exception, match="other files"):
         convert_checkpoint(str(model), model)

@@ -101,7 +101,7 @@ def test_an_unknown_architecture_lists_what_the_nearest_family_does_not_know(mod
 @pytest.mark.parametrize("architectures", [None, []])
 def test_the_model_type_stands_for_an_absent_architecture(model: Path, architectures: Any) -> None:
     _edit_config(model, architectures=architectures)
-    assert convert_checkpoint(str(model), model.parent / "a").architecture == "LlamaForCausalLM"
+    assert convert_checkpoint(str(model), model.parent / "a").config.architecture == "LlamaForCausalLM"
     _edit_config(model, architectures=architectures, model_type="llamo")
     with pytest.raises(ConvertError, match=r"architecture llamo is not supported, .* nearest family is llama"):
         convert_checkpoint(str(model), model.parent / "b")
@@ -217,7 +217,7 @@ def test_another_package_can_register_a_family(model: Path, tmp_path: Path, monk
     monkeypatch.setattr(sys, "path", [str(site), *sys.path])
     all_families.cache_clear()
     try:
-        assert convert_checkpoint(str(model), tmp_path / "checkpoint").family == "acme"
+        assert convert_checkpoint(str(model), tmp_path / "checkpoint").config.family == "acme"
     finally:
         all_families.cache_clear()
         sys.modules.pop("acme_family", None)

@@ -104,12 +104,12 @@ def latency(
     """Time to first token and time per token of whole batches, memory, and the fraction of the floor reached.
 
     Every combination of batch size and prompt length is measured, in one load of the engine. The time per token is
-    (time of output_len tokens - time of 1 token) / (output_len - 1). The floor of the time per token is the time to
-    read the weights once (or to compute the products, if that is longer) plus the time to read the KV cache. The floor
-    of the first token is the time of its arithmetic, or the time to read the weights if that is longer. Of an engine of
-    stages, a token passes all of them, while each computes for a part of the batch; the slowest may hold up the others.
-    Of a mixture of experts, floors count the experts that the rows are expected to choose if all are equally likely: an
-    expectation, not measured; real choices are skewed and read less.
+    (time from when all sequences have their first token to the last token of all) / (output_len - 1). The floor of the
+    time per token is the time to read the weights once (or to compute the products, if that is longer) plus the time to
+    read the KV cache. The floor of the first token is the time of its arithmetic, or the time to read the weights if
+    that is longer. Of an engine of stages, a token passes all of them, while each computes for a part of the batch; the
+    slowest may hold up the others. Of a mixture of experts, floors count the experts that the rows are expected to
+    choose if all are equally likely: an expectation, not measured; real choices are skewed and read less.
     """
     from trtllm_lite.bench.latency import LatencyBench
     from trtllm_lite.bench.latency_shape import LatencyShape

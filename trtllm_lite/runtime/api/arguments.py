@@ -78,7 +78,10 @@ GENERATE: Mapping[str, Unsupported] = {
 LLM: Mapping[str, Unsupported] = {
     **_same("trust_remote_code", "code that comes with a model is never run; leave it out"),
     **_same("context_parallel_size gpus_per_node", _DIVIDED, 1),
-    **_same("moe_tensor_parallel_size moe_cluster_parallel_size", _DIVIDED, 1, -1),
+    **_same(
+        "moe_tensor_parallel_size", "it is tensor_parallel_size / moe_expert_parallel_size: pass these instead", 1, -1
+    ),
+    **_same("moe_cluster_parallel_size", _DIVIDED, 1, -1),
     **_same("enable_attention_dp", _DIVIDED),
     **_same("allreduce_strategy", "an engine's own counts: build it with --allreduce_strategy, and pass it", "AUTO"),
     **_same("cuda_graph_config attn_backend torch_compile_config sampler_type", _AUTOMATIC, "auto"),

@@ -22,12 +22,11 @@ def check_engine(manifest: Manifest, target: str | None, dtype: str, flags: Mapp
             raise ArgumentError(f"this engine was built without {name}: build it again with it, or leave it out")
 
 
-def check_divided(name: str, given: int | None, flag: str, built: int) -> None:
+def check_divided(name: str, given: int | None, built: int) -> None:
     """Raise ArgumentError if the engine was built for another number of devices."""
     if given is not None and given != built:
         raise ArgumentError(
-            f"{name} is {shown(given)}, but this engine was built with {flag} {built}: leave it out, or build the "
-            "engine again"
+            f"{name} is {shown(given)}, but this engine was built with {built}: leave it out, or build the engine again"
         )
 
 

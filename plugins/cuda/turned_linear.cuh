@@ -1,0 +1,246 @@
+// Products of at most 64 rows with weights that are widened, y = op(x @ weight.T), on sm_90a, turned round: weights are
+// the rows of wgmma, 64 for each warpgroup, and come from registers; rows of x are its columns, out of shared memory.
+//
+// Weights are brought into shared memory as they are stored, and read once by those who multiply them. Widening them
+// from there to there (cuda/widen_weights.cuh) moves five times their bytes through it, which takes longer than the
+// memory does, and pays only where many rows of x are multiplied with what is widened.
+//
+// A stage is 128 bytes of each of TL_TILE_COLUMNS weight rows, as many elements of TL_X_BOX rows of x, and the numbers
+// of their blocks. Two warps fill the ring, one with boxes and one with numbers, which take about as long. Each of the
+// others has 16 rows: of a gated product, eight of each half.
+//
+// Launch: kTurnedThreads threads, TL_SHARED_BYTES of dynamic shared memory. Macros: as in cuda/tiled_linear.cuh, whose
+// tiles these are.
+#pragma once
+
+#include "cuda/grouped_tiles.cuh"
+#include "cuda/narrow_wgmma.cuh"
+#include "cuda/weight_piece.cuh"
+
+namespace tl {
+
+constexpr int kTurnedWarps = kTileColumns / 16, kTurnedThreads = (kTurnedWarps + 2) * 32;
+constexpr int kTurnedFragments = ceil_div(kXBox, 8);
+static_assert(kTileColumns % 64 == 0, "a tile is whole warpgroups");
+static_assert(kXBox * kXBoxes <= 64);
+
+// What cuda/weight_piece.cuh knows of a ring.
+struct TurnedForm {
+  static constexpr WeightForm kForm = kWeightForm;
+  static constexpr bool kFourBits = has_four_bits(kForm);
+  static constexpr int kPieceK = 256 / bits_of(kForm), kProductK = 16;
+  static constexpr u32 kPitch = kBlockRowBytes;
+};
+
+// What a block's numbers do to pairs of its elements, as cuda/weight_piece.cuh widens them.
+struct SmallFloatNumbers {
+  u32 scale;
+
+  __device__ __forceinline__ u32 apply(u32 elements) const { return multiply2(elements, scale); }
+  __device__ __forceinline__ static SmallFloatNumbers at(u32 address, u32) {
+    return {raised_pair_of(load_number_bits(address))};
+  }
+};
+struct IntegerNumbers {
+  PairNumbers pair;
+
+  __device__ __forceinline__ u32 apply(u32 elements) const { return pair.apply(elements); }
+  __device__ __forceinline__ static IntegerNumbers at(u32 address, u32 kind_bytes) {
+    return {PairNumbers(load_number(address), TL_OFFSETS ? load_number(address + kind_bytes) : 0.0f)};
+  }
+};
+template <bool kSmallFloat>
+struct NumbersOf {
+  using Type = SmallFloatNumbers;
+};
+template <>
+struct NumbersOf<false> {
+  using Type = IntegerNumbers;
+};
+using PieceNumbers = NumbersOf<is_small_float(kWeightForm)>::Type;
+
+// A place in the ring. A stage: weights | x, 64 columns behind each other | numbers of the blocks, kind by kind.
+struct TurnedRing {
+  static constexpr u32 kXOffset = kWeightBytes, kXBlockBytes = kXBox * kBlockRowBytes;
+  static constexpr u32 kNumberOffset = kXOffset + kRawSteps * kXBlockBytes;
+  static constexpr u32 kBytes = (kNumberOffset + kNumbersBytes + 1023) / 1024 * 1024;
+  static constexpr int kCount = (TL_SHARED_BYTES - 1024) / static_cast<int>(kBytes);
+  static constexpr u32 kBarriers = kCount * kBytes;
+  static_assert(kCount >= 2, "TL_SHARED_BYTES is too small for two stages");
+  u32 base;
+  int stage = 0;
+  u32 parity = 0;
+
+  __device__ __forceinline__ u32 weight() const { return base + stage * kBytes; }
+  __device__ __forceinline__ u32 x() const { return weight() + kXOffset; }
+  __device__ __forceinline__ u32 numbers() const { return weight() + kNumberOffset; }
+  __device__ __forceinline__ u32 full() const { return base + kBarriers + stage * 16; }
+  __device__ __forceinline__ u32 empty() const { return full() + 8; }
+  __device__ __forceinline__ void advance() {
+    if (++stage == kCount) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ void init() const {
+    for (int i = 0; i < kCount; ++i) {
+      barrier_init(full() + i * 16, 1 + 32);
+      barrier_init(empty() + i * 16, kTurnedWarps);
+    }
+    barrier_init_fence();
+  }
+};
+
+constexpr int kTurnedStages = ceil_div(TL_IN, kRawK);  // of a tile
+
+// A warp that fills the ring with boxes of weights and of x, or with numbers of blocks.
+template <class Op>
+struct TurnedProducer {
+  using Places = typename TilesOf<Op>::Type;
+  const TensorMap &x, &weight;
+  const Op& op;
+  const Member& member;
+  Places tiles;
+  int lane;
+
+  __device__ __forceinline__ void boxes(const TurnedRing& ring, const Place& place, int column, u64 policy) const {
+    expect_bytes(ring.full(), kWeightBytes + kRawSteps * TurnedRing::kXBlockBytes);
+    copy_columns<Op>(ring.weight(), weight, member, place, column * bits_of(kWeightForm) / 8, ring.full(), policy);
+#pragma unroll
+    for (int i = 0; i < kRawSteps; ++i) {
+      copy_box<false>(ring.x() + i * TurnedRing::kXBlockBytes, x, place.row, column + i * kStepK, ring.full(), 0,
+                      cache_policy(false));
+    }
+  }
+  template <bool kNumbers>
+  __device__ __forceinline__ void run(TurnedRing ring) const {
+    const u64 policy = cache_policy(tiles.reads_weights_once());
+    for (int tile = Places::first(); tile < tiles.count(); tile = Places::next(tile)) {
+      const Place place = tiles.at(tile);
+#pragma unroll 1
+      for (int stage = 0; stage < kTurnedStages; ++stage, ring.advance()) {
+        barrier_wait(ring.empty(), ring.parity ^ 1);
+        if constexpr (kNumbers) {
+          copy_block_numbers<Op>(ring.numbers(), ring.full(), op.numbers, place, stage * kRawK, lane);
+        } else {
+          if (elect_one()) boxes(ring, place, stage * kRawK, policy);
+          __syncwarp();
+        }
+      }
+    }
+  }
+};
+
+// A consuming warp: 16 rows of the weight of each tile.
+template <class Op>
+struct TurnedConsumer {
+  using Places = typename TilesOf<Op>::Type;
+  using Piece = WeightPiece<TurnedForm>;
+  static constexpr int kProducts = Piece::kProducts, kPieces = kRawK / TurnedForm::kPieceK;
+  // Products whose weights have the same numbers, as many of a piece, and pieces of a stage that have the same.
+  static constexpr int kTogether = min_of(kProducts, kBlock / 16), kPieceBlocks = kProducts / kTogether;
+  static constexpr int kAlike = max_of(1, kBlock / TurnedForm::kPieceK);
+  const Op& op;
+  Places tiles;
+  int warp, lane;
+
+  // The first of the warp's eight rows `half` in a tile.
+  __device__ __forceinline__ int row(int half) const {
+    return Op::kParts == 2 ? half * (kTileColumns / 2) + warp * 8 : warp * 16 + half * 8;
+  }
+  // Where this lane's row of the first piece lies in a stage, from which other pieces differ in bits of the address.
+  __device__ __forceinline__ u32 place() const {
+    return (row(lane / 8 % 2) + lane % 8) * kBlockRowBytes + (lane / 16 ^ lane % 8) * 16;
+  }
+  // The numbers of this lane's two rows for piece `number`, block by block.
+  __device__ __forceinline__ void load(PieceNumbers (&numbers)[kPieceBlocks][2], u32 from, int number) const {
+#pragma unroll
+    for (int i = 0; i < kPieceBlocks * 2; ++i) {
+      const int block = (number * TurnedForm::kPieceK + i / 2 * kTogether * 16) / kBlock;
+      const u32 run = (row(i % 2) / 8 * kRunBlocks + block) * kBlockBytes;
+      numbers[i / 2][i % 2] = PieceNumbers::at(from + run + lane / 4 * kNumberBytes, kNumbersBytes / kNumberKinds);
+    }
+  }
+  template <int kProduct>
+  __device__ __forceinline__ void widen(u32 (&a)[kProducts][4], const Piece& piece,
+                                        const PieceNumbers (&numbers)[kPieceBlocks][2]) const {
+    if constexpr (kProduct < kProducts) {
+      piece.template widen<kProduct>(a[kProduct], 0);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[kProduct][i] = numbers[kProduct / kTogether][i % 2].apply(a[kProduct][i]);
+      widen<kProduct + 1>(a, piece, numbers);
+    }
+  }
+  // sums += products of kCount pieces of a stage. While a piece's products are under way the next is widened.
+  template <int kCount>
+  __device__ __forceinline__ void add_stage(float (&sums)[kTurnedFragments][4], const TurnedRing& ring) const {
+    PieceNumbers numbers[kPieceBlocks][2];
+    u32 a[2][kProducts][4];
+    const u64 columns = matrix_descriptor(ring.x(), 0);
+    const u32 first = ring.weight() + place();
+    barrier_wait(ring.full(), ring.parity);
+#pragma unroll
+    for (int number = 0; number < kCount; ++number) {
+      Piece piece;
+      piece.load(first ^ number * 32);
+      if (number % kAlike == 0) load(numbers, ring.numbers(), number);
+      widen<0>(a[number % 2], piece, numbers);
+      wgmma_fence();
+#pragma unroll
+      for (int product = 0; product < kProducts; ++product) {
+        const u32 k = number * TurnedForm::kPieceK + product * 16;
+        const u64 b = columns + (k / kStepK * TurnedRing::kXBlockBytes + k % kStepK * 2 >> 4);
+        wgmma_narrow<RowType::k16Bits>(sums, a[number % 2][product], b, true);
+      }
+      wgmma_commit();
+      wgmma_wait<1>();
+    }
+    wgmma_wait<0>();
+    pin(sums);
+    if (lane == 0) barrier_arrive(ring.empty());
+  }
+  __device__ __forceinline__ void multiply(float (&sums)[kTurnedFragments][4], TurnedRing& ring) const {
+    constexpr int kWhole = TL_IN / kRawK, kRest = ceil_div(TL_IN % kRawK, TurnedForm::kPieceK);
+#pragma unroll 1
+    for (int stage = 0; stage < kWhole; ++stage, ring.advance()) add_stage<kPieces>(sums, ring);
+    if constexpr (kRest > 0) {
+      add_stage<kRest>(sums, ring);
+      ring.advance();
+    }
+  }
+  __device__ __forceinline__ void run(TurnedRing ring) const {
+    for (int tile = Places::first(); tile < tiles.count(); tile = Places::next(tile)) {
+      const Place place = tiles.at(tile);
+      float sums[kTurnedFragments][4] = {};
+      multiply(sums, ring);
+      Places::at(op, place).finish(sums, place.row + lane % 4 * 2, place.rows, place.column + warp * (16 / Op::kParts),
+                                   lane / 4);
+    }
+  }
+};
+
+template <class Op>
+__device__ __forceinline__ void turned_linear(const TensorMap& x, const TensorMap& weight, const Op& op) {
+  extern __shared__ __align__(1024) char memory[];
+  const TurnedRing ring{shared_address(memory)};
+  const Member member;
+  const typename TilesOf<Op>::Type tiles(member, op, 0);
+  const int warp = uniform(threadIdx.x / 32), lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) ring.init();
+  __syncthreads();
+  wait_for_previous_kernel();
+  allow_next_kernel();
+  if (warp >= kTurnedWarps) {
+    const TurnedProducer<Op> producer{x, weight, op, member, tiles, lane};
+    if (warp == kTurnedWarps) {
+      prefetch_map(x);
+      producer.template run<false>(ring);
+    } else {
+      producer.template run<true>(ring);
+    }
+  } else {
+    TurnedConsumer<Op>{op, tiles, warp, lane}.run(ring);
+  }
+}
+
+}  // namespace tl

@@ -1,0 +1,44 @@
+// As grouped_gated_linear/tiled.cuh, for groups of at most 64 rows and weights that are widened. Launch and macros as
+// in cuda/turned_linear.cuh.
+#include "cuda/activation.cuh"
+#include "cuda/turned_linear.cuh"
+
+namespace tl {
+
+struct TurnedGatedOp {
+  static constexpr int kParts = 2, kRun = kTileColumns / 2;
+  u16* y;
+  BlockNumbers numbers;
+  const float* bias;  // [2, TL_OUT] of the tile's expert
+
+  __device__ __forceinline__ static int weight_row(int first, int column) {
+    return column / kRun * TL_OUT + first + column % kRun;
+  }
+  // Of feature `feature` of those from `column` on, sums of gate and up for rows `row` and + 1 of every eight.
+  template <int kFragments>
+  __device__ __forceinline__ void finish(const float (&sums)[kFragments][4], int row, int rows, int column,
+                                         int feature) const {
+    if (column >= TL_OUT) return;
+    const int at = column + feature;
+    const float gate = TL_BIAS ? bias[at] : 0.0f, up = TL_BIAS ? bias[TL_OUT + at] : 0.0f;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int r = row + f * 8 + i;
+        if (r < rows)
+          y[static_cast<u64>(r) * TL_OUT + at] = pack1(gated<TL_ACTIVATION>(sums[f][i] + gate, sums[f][2 + i] + up));
+      }
+    }
+  }
+};
+
+}  // namespace tl
+
+extern "C" __global__ void __launch_bounds__(tl::kTurnedThreads, 1)
+    grouped_gated_linear_turned(const __grid_constant__ tl::TensorMap x, const __grid_constant__ tl::TensorMap weight,
+                                tl::u16* y, const void* weight_scale, const void* weight_offset, const float* bias,
+                                const int* groups) {
+  const tl::TurnedGatedOp op{y, {weight_scale, weight_offset}, bias};
+  tl::turned_linear(x, weight, tl::Grouped<tl::TurnedGatedOp>(op, {groups}));
+}

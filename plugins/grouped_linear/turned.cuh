@@ -1,0 +1,40 @@
+// As grouped_linear/tiled.cuh, for groups of at most 64 rows and weights that are widened. Launch and macros as in
+// cuda/turned_linear.cuh.
+#include "cuda/turned_linear.cuh"
+
+namespace tl {
+
+struct TurnedLinearOp {
+  static constexpr int kParts = 1, kRun = kTileColumns;
+  u16* y;
+  BlockNumbers numbers;
+  const float* bias;  // [TL_OUT] of the tile's expert
+
+  __device__ __forceinline__ static int weight_row(int first, int column) { return first + column; }
+  // Of features `feature` and + 8 of those from `column` on, sums for rows `row` and + 1 of every eight.
+  template <int kFragments>
+  __device__ __forceinline__ void finish(const float (&sums)[kFragments][4], int row, int rows, int column,
+                                         int feature) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (column + half * 8 >= TL_OUT) return;
+      const int at = column + half * 8 + feature;
+      const float added = TL_BIAS ? bias[at] : 0.0f;
+#pragma unroll
+      for (int i = 0; i < kFragments * 2; ++i) {
+        const int r = row + i / 2 * 8 + i % 2;
+        if (r < rows) y[static_cast<u64>(r) * TL_OUT + at] = pack1(sums[i / 2][half * 2 + i % 2] + added);
+      }
+    }
+  }
+};
+
+}  // namespace tl
+
+extern "C" __global__ void __launch_bounds__(tl::kTurnedThreads, 1)
+    grouped_linear_turned(const __grid_constant__ tl::TensorMap x, const __grid_constant__ tl::TensorMap weight,
+                          tl::u16* y, const void* weight_scale, const void* weight_offset, const float* bias,
+                          const int* groups) {
+  const tl::TurnedLinearOp op{y, {weight_scale, weight_offset}, bias};
+  tl::turned_linear(x, weight, tl::Grouped<tl::TurnedLinearOp>(op, {groups}));
+}
