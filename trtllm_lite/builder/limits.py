@@ -118,7 +118,7 @@ class BuildLimits:
         _require(
             self.tp_size % self.moe_ep_size == 0,
             f"moe_ep_size is {self.moe_ep_size}, by which tp_size ({self.tp_size}) cannot be divided: pass a --tp_size "
-            "that is a multiple of it (in Python moe_expert_parallel_size and tensor_parallel_size)",
+            "that is a multiple of it",
         )
         _require(
             self.num_blocks <= MAX_CACHE_BLOCKS,

@@ -39,16 +39,12 @@ def check_experts(fused: ir.Graph, moe_ep_size: int) -> None:
     """Raise BuildError if the ``fused`` network has no experts that ``moe_ep_size`` runs of ranks could share."""
     counts = {features_of(results(node)["scores"]) for node in fused if node.op_type == "Router"}
     if moe_ep_size > 1 and not counts:
-        raise BuildError(
-            f"moe_ep_size is {moe_ep_size}, and the model has no mixtures of experts: leave it out (in Python "
-            "moe_expert_parallel_size)"
-        )
+        raise BuildError(f"moe_ep_size is {moe_ep_size}, and the model has no mixtures of experts: leave it out")
     for count in sorted(counts):
         if count % moe_ep_size:
             raise BuildError(
                 f"moe_ep_size is {moe_ep_size}, by which the {count} experts of a layer cannot be divided: pass one "
-                "that divides them, and ranks share out the features of experts beyond that (--tp_size; in Python "
-                "moe_expert_parallel_size and tensor_parallel_size)"
+                "that divides them, and ranks share out the features of experts beyond that (--tp_size)"
             )
 
 
