@@ -31,15 +31,20 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Converted:
-    """What was written: ``config`` as config.json, and how matrices are quantized, for people, empty if none are."""
+    """What was written: ``config`` as config.json, and how matrices are quantized, for people, empty if none are.
+
+    ``is_text_part`` says that the source has other parts, which were left out.
+    """
 
     config: ModelConfig
     quantization: str
+    is_text_part: bool = False
 
     def describe(self) -> str:
-        """How the matrices are stored."""
+        """How the matrices are stored, and whether they are of the text model alone."""
         matrices = f"matrices in {self.config.dtype}"
-        return f"quantized as {self.quantization}, other {matrices}" if self.quantization else matrices
+        matrices = f"quantized as {self.quantization}, other {matrices}" if self.quantization else matrices
+        return f"{matrices}, the text model alone" if self.is_text_part else matrices
 
 
 def convert_checkpoint(
@@ -89,7 +94,7 @@ def convert_checkpoint(
         (directory / "config.json").write_text(config.to_json(), encoding="utf-8")
         _write_tokenizer(directory, mapped.source)
         load_network(directory)
-    return Converted(config, mapped.quantization)
+    return Converted(config, mapped.quantization, mapped.source.is_text_part)
 
 
 def _write_weights(

@@ -27,6 +27,7 @@ class Source:
     ``cache`` is how each layer rounds its keys and its values, empty where they stay as they are.
     ``pooling`` reads which row stands for a text, which concerns encoders alone.
     ``quantization`` says how a quantized model's layers are stored, for people.
+    ``is_text_part`` says that the model has other parts, which were left out.
     ``ignored_config_keys`` are the keys that were taken out of ``config`` and ``generation`` because the user said so.
     """
 
@@ -42,6 +43,7 @@ class Source:
     pooling: Pooled = Pooling
     cache: tuple[CacheRounding, ...] = ()
     quantization: str = ""
+    is_text_part: bool = False
 
     def with_prefix(self, prefix: str, but: str) -> "Source":
         """The source with ``prefix`` before the names of all tensors but ``but``, unless a name has it already."""

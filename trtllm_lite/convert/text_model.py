@@ -27,7 +27,7 @@ def as_text_model(source: Source) -> Source:
     others = {_TEXT_CONFIG, *family.multimodal.other_keys}
     around = {key: value for key, value in source.config.items() if key not in others}
     config = {**around, **text, "architectures": architectures}
-    return replace(source, config=config).renamed(_names(source, family.multimodal))
+    return replace(source, config=config, is_text_part=True).renamed(_names(source, family.multimodal))
 
 
 def _names(source: Source, multimodal: Multimodal) -> dict[str, str]:

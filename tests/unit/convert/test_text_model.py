@@ -40,7 +40,8 @@ def _edit(model: Path, **changes: Any) -> None:
 def test_network_and_weights_are_those_of_the_text_model(model: Path) -> None:
     _edit(model, torch_dtype="bfloat16")
     found = convert_checkpoint(str(model), model.parent / "found")
-    assert found.architecture == "Llama4ForConditionalGeneration"
+    assert found.config.architecture == "Llama4ForConditionalGeneration"
+    assert found.describe() == "matrices in float32, the text model alone"
     convert_checkpoint(str(model.parent / "text"), model.parent / "expected")
     for name in ("network.onnx", "weights.safetensors"):
         assert (model.parent / "found" / name).read_bytes() == (model.parent / "expected" / name).read_bytes()
