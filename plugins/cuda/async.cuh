@@ -183,4 +183,20 @@ __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// A place in a ring of kStages stages in shared memory from `base` on: the stage's number, and how many times (mod 2)
+// the ring has gone round.
+template <int kStages>
+struct RingPlace {
+  u32 base;
+  int stage = 0;
+  u32 parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 }  // namespace tl

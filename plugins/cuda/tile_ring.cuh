@@ -130,21 +130,11 @@ struct TilesOf {
 // A step's place in the shared memory: stages of (x | weights) | raw stages | barriers. A stage is full when its bytes
 // have landed, and the warps that widen its weights have; it is empty when all warps that consume any of the copies
 // asked for here have used it.
-struct TileRing {
-  u32 base;
-  int stage = 0;
-  u32 parity = 0;
-
+struct TileRing : RingPlace<kStages> {
   __device__ __forceinline__ u32 x() const { return base + stage * kStageBytes; }
   __device__ __forceinline__ u32 weight() const { return x() + kXBytes; }
   __device__ __forceinline__ u32 full() const { return base + kBarrierOffset + stage * 16; }
   __device__ __forceinline__ u32 empty() const { return full() + 8; }
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(full() + i * 16, 1 + kWideners / kWidenerGroups);

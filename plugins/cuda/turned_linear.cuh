@@ -59,31 +59,22 @@ struct NumbersOf<false> {
 };
 using PieceNumbers = NumbersOf<is_small_float(kWeightForm)>::Type;
 
-// A place in the ring. A stage: weights | x, 64 columns behind each other | numbers of the blocks, kind by kind.
-struct TurnedRing {
-  static constexpr u32 kXOffset = kWeightBytes, kXBlockBytes = kXBox * kBlockRowBytes;
-  static constexpr u32 kNumberOffset = kXOffset + kRawSteps * kXBlockBytes;
-  static constexpr u32 kBytes = (kNumberOffset + kNumbersBytes + 1023) / 1024 * 1024;
-  static constexpr int kCount = (TL_SHARED_BYTES - 1024) / static_cast<int>(kBytes);
-  static constexpr u32 kBarriers = kCount * kBytes;
-  static_assert(kCount >= 2, "TL_SHARED_BYTES is too small for two stages");
-  u32 base;
-  int stage = 0;
-  u32 parity = 0;
+// A stage: weights | x, 64 columns behind each other | numbers of the blocks, kind by kind.
+constexpr u32 kXBlockBytes = kXBox * kBlockRowBytes, kXOffset = kWeightBytes;
+constexpr u32 kNumberOffset = kXOffset + kRawSteps * kXBlockBytes;
+constexpr u32 kTurnedStageBytes = (kNumberOffset + kNumbersBytes + 1023) / 1024 * 1024;
+constexpr int kRingStages = (TL_SHARED_BYTES - 1024) / static_cast<int>(kTurnedStageBytes);
+static_assert(kRingStages >= 2, "TL_SHARED_BYTES is too small for two stages");
 
-  __device__ __forceinline__ u32 weight() const { return base + stage * kBytes; }
+// A place among them; barriers lie behind all.
+struct TurnedRing : RingPlace<kRingStages> {
+  __device__ __forceinline__ u32 weight() const { return base + stage * kTurnedStageBytes; }
   __device__ __forceinline__ u32 x() const { return weight() + kXOffset; }
   __device__ __forceinline__ u32 numbers() const { return weight() + kNumberOffset; }
-  __device__ __forceinline__ u32 full() const { return base + kBarriers + stage * 16; }
+  __device__ __forceinline__ u32 full() const { return base + kRingStages * kTurnedStageBytes + stage * 16; }
   __device__ __forceinline__ u32 empty() const { return full() + 8; }
-  __device__ __forceinline__ void advance() {
-    if (++stage == kCount) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
   __device__ __forceinline__ void init() const {
-    for (int i = 0; i < kCount; ++i) {
+    for (int i = 0; i < kRingStages; ++i) {
       barrier_init(full() + i * 16, 1 + 32);
       barrier_init(empty() + i * 16, kTurnedWarps);
     }
@@ -104,11 +95,11 @@ struct TurnedProducer {
   int lane;
 
   __device__ __forceinline__ void boxes(const TurnedRing& ring, const Place& place, int column, u64 policy) const {
-    expect_bytes(ring.full(), kWeightBytes + kRawSteps * TurnedRing::kXBlockBytes);
+    expect_bytes(ring.full(), kWeightBytes + kRawSteps * kXBlockBytes);
     copy_columns<Op>(ring.weight(), weight, member, place, column * bits_of(kWeightForm) / 8, ring.full(), policy);
 #pragma unroll
     for (int i = 0; i < kRawSteps; ++i) {
-      copy_box<false>(ring.x() + i * TurnedRing::kXBlockBytes, x, place.row, column + i * kStepK, ring.full(), 0,
+      copy_box<false>(ring.x() + i * kXBlockBytes, x, place.row, column + i * kStepK, ring.full(), 0,
                       cache_policy(false));
     }
   }
@@ -189,7 +180,7 @@ struct TurnedConsumer {
 #pragma unroll
       for (int product = 0; product < kProducts; ++product) {
         const u32 k = number * TurnedForm::kPieceK + product * 16;
-        const u64 b = columns + (k / kStepK * TurnedRing::kXBlockBytes + k % kStepK * 2 >> 4);
+        const u64 b = columns + (k / kStepK * kXBlockBytes + k % kStepK * 2 >> 4);
         wgmma_narrow<RowType::k16Bits>(sums, a[number % 2][product], b, true);
       }
       wgmma_commit();

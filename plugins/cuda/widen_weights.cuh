@@ -16,22 +16,12 @@ namespace tl {
 constexpr int kOtherRegisters = kManyWideners ? 88 : 56, kConsumerRegisters = kTileRows == 64 ? 240 : 200;
 
 // Stages of weights as they are stored, behind the stages of steps: weights | numbers; barriers behind those of steps.
-struct RawRing {
-  u32 base;
-  int stage = 0;
-  u32 parity = 0;
-
+struct RawRing : RingPlace<kRawStages> {
   __device__ __forceinline__ u32 first() const { return base + kStages * kStageBytes; }
   __device__ __forceinline__ u32 weight() const { return first() + stage * kWeightBytes; }
   __device__ __forceinline__ u32 numbers() const { return first() + kRawStages * kWeightBytes + stage * kNumbersBytes; }
   __device__ __forceinline__ u32 full() const { return base + kBarrierOffset + kStages * 16 + stage * 16; }
   __device__ __forceinline__ u32 empty() const { return full() + 8; }
-  __device__ __forceinline__ void advance() {
-    if (++stage == kRawStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < kRawStages; ++i) {
       barrier_init(full() + i * 16, kBlock == 0 ? 1 : 33);
