@@ -16,7 +16,8 @@ def as_text_model(source: Source) -> Source:
     What its config says outside of the text model's own, and of no other part, counts where that says nothing.
     """
     architectures, text = source.config.get("architectures"), source.config.get(_TEXT_CONFIG)
-    family = find_family(architectures) if isinstance(architectures, list) else None
+    names = architectures if isinstance(architectures, list) else []
+    family = find_family([name for name in names if isinstance(name, str)])
     if text is None or family is None or family.multimodal is None:
         return source
     if not isinstance(text, dict):

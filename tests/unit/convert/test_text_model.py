@@ -53,6 +53,12 @@ def test_the_config_alone_describes_the_text_model(model: Path) -> None:
     assert initializers[0] == initializers[1]
 
 
+def test_architectures_that_are_no_names_are_refused(model: Path) -> None:
+    _edit(model, architectures=[{}])
+    with pytest.raises(ConvertError, match=r"'architectures' in the config of .* to name a class"):
+        convert_checkpoint(str(model), model.parent / "found")
+
+
 def test_keys_beside_the_text_model_count_unless_they_concern_images(model: Path) -> None:
     _edit(model, logit_softcap=3.0)
     with pytest.raises(ConvertError, match="logit_softcap"):
