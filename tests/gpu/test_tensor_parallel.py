@@ -39,6 +39,10 @@ BY_NCCL = pytest.param(
 )
 OF_TWO = pytest.mark.parametrize("two", [{"tp_size": 2}, {"pp_size": 2}, BY_NCCL], ids=str)
 
+OWN_SHAPES = {
+    "qwen3": {"head_dim": 16},
+    "qwen3_moe": {"head_dim": 16, "num_experts": 8, "moe_intermediate_size": 64},
+}
 PARAMS = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
 WITH_LOGITS = replace(PARAMS, return_context_logits=True, return_generation_logits=True)
 DRAWN = replace(PARAMS, temperature=0.8, seed=5)
@@ -48,7 +52,7 @@ BEAMS = SamplingParams(max_tokens=12, n=2, use_beam_search=True)
 
 def made(directory: Path, family: str, dtype: str, *mappings: dict[str, Any], **how: Any) -> list[Path]:
     """An engine for each of ``mappings``, such as {"tp_size": 2}."""
-    shape = {**EVEN, "max_position_embeddings": 2048, **({"head_dim": 16} if family == "qwen3" else {})}
+    shape = {**EVEN, "max_position_embeddings": 2048, **OWN_SHAPES.get(family, {})}
     save_tiny_model(family, directory / "model", **shape)
     convert_checkpoint(str(directory / "model"), directory / "checkpoint", dtype)
     made = []
@@ -78,6 +82,16 @@ def test_two_gpus_compute_what_one_computes(family: str, dtype: str, two: dict[s
         pairs.append([output.outputs[0].generation_logits[:alike] for output in (two, one)])
         for actual, expected in pairs:
             assert_close(np.asarray(actual), np.asarray(expected), dtype, table=GPU_TOLERANCES)
+
+
+@pytest.mark.parametrize("moe_ep_size", [1, 2])
+def test_two_gpus_share_out_experts(moe_ep_size: int, tmp_path: Path) -> None:
+    """Scores that nearly tie may fall to either side, and a text parts from there on: half of them must not."""
+    texts = []
+    for directory in made(tmp_path, "qwen3_moe", "float16", {}, {"tp_size": 2, "moe_ep_size": moe_ep_size}):
+        with LLM(directory) as llm:
+            texts.append(list(map(tokens, llm.generate(PROMPTS, PARAMS, use_tqdm=False))))
+    assert 2 * sum(one == two for one, two in zip(*texts, strict=True)) >= len(PROMPTS)
 
 
 @pytest.mark.parametrize("how", [{}, {"qformat": "fp8_rowwise"}, {"qformat": "int8_wo"}], ids=str)
