@@ -22,6 +22,7 @@ MOST_LISTED_ROWS = 16  # kMostListedRows of cuda/chosen_experts.cuh
 _MOST_WIDENED_ROWS = 8  # that are streamed beside weights which other kernels widen for more (cuda/turned_linear.cuh)
 HEADER, CHOSEN_INTS, GROUP_INTS = 4, 8, 4  # of their lists
 ROW_THREADS = 128  # of kernels that move rows, with eight features each
+_FEATURES_PER_TILE = 8  # of GroupedGatedLinear, whose tiles have two rows for each
 _MOST_STAGE_BYTES = 2048  # of a row of the weight
 _IN_FLIGHT_BYTES = 150 * 1024
 _STEP_BYTES = 128
@@ -85,10 +86,15 @@ def gated_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, d
     config, in_features = stream_config(shape[-1], form, tokens, device), shape[-1]
     if config is None or config.stream_x or tokens > most_streamed_rows(form, device):
         return None
-    stage_k = _equal_stage(in_features, form, ceil(in_features / config.stage_k))
-    together = replace(config, stage_k=stage_k, tiles_per_stage=2 if config.takes_long and tokens > 4 else 1)
-    room = together.ring_bytes(in_features, tokens, device.shared_bytes)
-    return together if room >= 3 * together.stage_bytes(tokens) else replace(together, tiles_per_stage=1)
+    config = replace(config, stage_k=_equal_stage(in_features, form, ceil(in_features / config.stage_k)))
+    pairs = replace(config, tiles_per_stage=_tiles_per_stage(config, shape[-2] // _FEATURES_PER_TILE))
+    room = pairs.ring_bytes(in_features, tokens, device.shared_bytes)
+    return pairs if tokens > 4 and room >= 3 * pairs.stage_bytes(tokens) else config
+
+
+def _tiles_per_stage(config: StreamConfig, tiles: int) -> int:
+    """Tiles of a stage, of an expert that has ``tiles`` of them; they are of one expert."""
+    return 2 if config.takes_long and tiles % 2 == 0 else 1
 
 
 def _equal_stage(in_features: int, form: WeightForm, count: int) -> int:
@@ -112,7 +118,7 @@ def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, 
         stage_k = _equal_stage(in_features, form, chunks)
         reason = f"{chunks} stages of an expert's rows"
         config = StreamConfig(stage_k, 1, True, _IN_FLIGHT_BYTES, reason, form)
-        config = replace(config, tiles_per_stage=2 if config.takes_long else 1)
+        config = replace(config, tiles_per_stage=_tiles_per_stage(config, out_features // ROWS_PER_TILE))
         room = config.ring_bytes(in_features, tokens, device.shared_bytes)
         if room >= max(3 * config.stage_bytes(tokens), RING_SHARE * device.shared_bytes):
             return config

@@ -24,7 +24,9 @@ from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.verifier import load_network
-from trtllm_lite.plugins.launch import Launch
+from trtllm_lite.plugins.cuda.grouped import gated_stream_config, summed_stream_config
+from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, weight_form
+from trtllm_lite.plugins.launch import Device, Launch
 from trtllm_lite.quantize.network import quantize_network
 
 # Extents that GPU kernels take.
@@ -261,3 +263,15 @@ def test_rows_of_padding_choose_no_experts_and_count_nowhere(tmp_path: Path) -> 
             expected = logits, [tally.copy() for tally in tallies]
     np.testing.assert_array_equal(logits, expected[0])
     np.testing.assert_array_equal(tallies, expected[1])
+
+
+@pytest.mark.parametrize(("features", "tiles"), [(128, 2), (144, 1)])
+def test_stages_have_tiles_of_one_expert(features: int, tiles: int) -> None:
+    """Eight rows of FP4 take two tiles at a time, unless an expert has an odd number of them."""
+    form = weight_form("float4_e2m1fn", blocks=BlockNumbers(32, "bfloat16", offsets=False))
+    device = Device("sm_90a", 227 * 1024)
+    gated = gated_stream_config((5, 2, features // 2, 128), form, 8, device)
+    summed = summed_stream_config((5, features, 128), form, 8, device)
+    assert gated is not None
+    assert summed is not None
+    assert (gated.tiles_per_stage, summed.tiles_per_stage) == (tiles, tiles)
