@@ -151,7 +151,7 @@ class GroupTiling:
         return form_of(weight).is_widened_in_blocks and self.group_rows <= _MOST_TURNED_ROWS
 
     def columns(self, weight: WeightBuffers) -> int:
-        """Rows of ``weight`` in a tile (64 to 256 for 64 and 256 rows on an H200: the more the faster)."""
+        """Rows of ``weight`` in a tile: the most that fit, or, turned round, those that give an SM the least work."""
         if not self.is_turned(weight):
             return max_columns(form_of(weight), self.group_rows)
         return min(_TURNED_COLUMNS, key=lambda columns: self._turned_work(weight, columns))

@@ -45,7 +45,8 @@ __device__ __forceinline__ u32 lowered_e4m3(u32 word) {
   return of_type(kPair == 0 ? word & 0x87f087f0u : (word << 4 & 0x80f080f0u) | (word >> 4 & 0x07000700u));
 }
 
-// Pair kPair of a word of eight elements in the layout spread_e2m1, likewise: neighbours 2 * kPair and + 1.
+// Pair kPair of a word of eight elements in the layout spread_e2m1, likewise: 8 * kPair elements of the row behind the
+// first pair.
 template <int kPair>
 __device__ __forceinline__ u32 lowered_e2m1(u32 word) {
   constexpr u32 kMask = kSigns | 0x01c001c0u;

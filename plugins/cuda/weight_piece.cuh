@@ -20,7 +20,8 @@ struct NibbleBytes {
 // A piece of 16 rows of the weight, 32 bytes of each, as this lane loads it, and what products of it take.
 //
 // Which elements of a row meet in a product does not matter, as long as those of the weight and of x are the same: of
-// four bits, lane q of each four takes elements 8q to 8q + 7 of 32, which are a word, in two products.
+// integers of four bits, lane q of each four takes elements 8q to 8q + 7 of 32, which are a word, in two products.
+// Words of others are in the order of the tensor cores.
 template <class Ring>
 struct WeightPiece {
   static constexpr int kProducts = Ring::kPieceK / Ring::kProductK;
