@@ -100,10 +100,18 @@ def test_ranks_have_parts_of_the_blocks(layout: str, mapping: dict[str, int], tm
         assert_close(found, expected)
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("Q8_0", "INT8"), ("Q4_0", "INT4"), ("Q5_1", "INT8")])
-def test_gguf_files_keep_their_blocks(kind: str, dtype: str, tmp_path: Path) -> None:
-    kinds = {f"ffn_{name}_exps": kind for name in ("gate", "up", "down")}
-    model = tiny_model("mixtral", **{**OF_MIXTRAL, "num_hidden_layers": 1})
+@pytest.mark.parametrize(
+    ("family", "kind", "dtype"),
+    [
+        *(("mixtral", *kind) for kind in (("Q8_0", "INT8"), ("Q4_0", "INT4"), ("Q5_1", "INT8"))),
+        ("granitemoe", "Q4_1", "UINT4"),
+    ],
+)
+def test_gguf_files_keep_their_blocks(family: str, kind: str, dtype: str, tmp_path: Path) -> None:
+    """Of experts, also where Hugging Face has gate and up of all of them as one tensor."""
+    kinds = {f"ffn_{name}_{which}": kind for name in ("gate", "up", "down") for which in ("exps", "shexp")}
+    shared = {"shared_intermediate_size": 96} if family == "granitemoe" else {}
+    model = tiny_model(family, **{**OF_MIXTRAL, "num_hidden_layers": 1, **shared})
     convert_checkpoint(str(write_gguf(model, tmp_path / "m.gguf", kinds)), tmp_path / "checkpoint", "float32")
     fused, _ = run_passes(load_network(tmp_path / "checkpoint"))
     for op_type, features in (("GroupedGatedLinear", 128), ("GroupedLinear", 192)):
@@ -111,6 +119,8 @@ def test_gguf_files_keep_their_blocks(kind: str, dtype: str, tmp_path: Path) -> 
         given = operands(node)
         assert given["weight"].dtype == ir.DataType[dtype]
         assert given["weight_scale"].shape[-1] == features // 32
+    of_shared = [operands(node)["weight"].dtype for node in nodes_of(fused.graph, "GatedLinear", DOMAIN)]
+    assert of_shared == [ir.DataType[dtype]] * len(shared)
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", **TINY_LIMITS)
     check_engine(dequantized(model, kinds), tmp_path / "engine")
 

@@ -37,9 +37,9 @@ class Gguf:
     all three of one head before those of the next, in the tensor of role qkv_proj. With ``optional_bias`` the config
     has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file shows only by its tensors. Of two families of
     one architecture one ``has_experts``, or each has a number of its own for how routers score, ``gating`` (1, softmax,
-    where a file has none). ``bare`` are roles whose tensors have no .weight in the source. ``joined`` are roles of
-    tensors whose rows llama.cpp has as several tensors, one behind the other. ``by_head`` are roles of matrices of
-    which it has two tensors: of each head the first rows, their axes swapped, and of each head the others.
+    where a file has none). ``bare`` are roles whose tensors have no .weight in the source. ``by_head`` are roles of
+    matrices of which llama.cpp has two tensors: of each head the first rows, their axes swapped, and of each head the
+    others.
     """
 
     architecture: str
@@ -54,7 +54,6 @@ class Gguf:
     has_experts: bool = False
     gating: int | None = None
     bare: tuple[str, ...] = ()
-    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     by_head: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     also: tuple[str, ...] = ()
 

@@ -150,27 +150,6 @@ class GgufTensor:
 
 
 @dataclass(frozen=True)
-class JoinedTensor:
-    """Rows that the file has as several tensors, ``parts``, one behind the other; ``name`` is Hugging Face's."""
-
-    parts: tuple[GgufTensor, ...]
-    name: str
-    blocks: None = None
-
-    @property
-    def info(self) -> TensorInfo:
-        """The type in which the tensor is best stored, and its shape."""
-        infos = [part.info for part in self.parts]
-        *front, _, columns = infos[0].shape
-        return TensorInfo(infos[0].dtype, (*front, sum(info.shape[-2] for info in infos), columns))
-
-    def read(self, part: str = "") -> NDArray:
-        """The values."""
-        del part
-        return np.concatenate([stored.read() for stored in self.parts], axis=-2)
-
-
-@dataclass(frozen=True)
 class TensorByHead:
     """A matrix of which the file has the ``first`` rows of each head, [heads, columns, rows], and the ``others``.
 
@@ -197,25 +176,13 @@ class TensorByHead:
         return rows.reshape(-1, rows.shape[-1])
 
 
-Named: TypeAlias = "GgufTensor | JoinedTensor | TensorByHead"
+Named: TypeAlias = "GgufTensor | TensorByHead"
 
 
 def named_tensors(raw: Mapping[str, Any], family: Family, config: dict[str, Any]) -> Iterator[Named]:
     """The tensors of a file as ``family`` names them."""
     left, declared = dict(raw), family.gguf or Gguf("")
     yield from _by_head(left, family, declared)
-    for role, stems in declared.joined.items():
-        first = re.compile(re.escape(f"{stems[0]}.weight").replace(re.escape("{layer}"), r"(\d+)"))
-        for number in [match for name in raw if (match := first.fullmatch(name))]:
-            names = [f"{stem}.weight".format(layer=number.group(1)) for stem in stems]
-            parts = [left[name] for name in names if name in left and len(left[name].shape) > 1]
-            if len(parts) == len(names):
-                for name in names:
-                    del left[name]
-                yield JoinedTensor(
-                    tuple(GgufTensor(part, part.name) for part in parts),
-                    f"{_name(family.tensor_names[role], number)}.weight",
-                )
     for stored in left.values():
         yield from GgufTensor.all_of(stored, family, config)
 

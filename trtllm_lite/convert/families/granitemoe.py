@@ -1,5 +1,7 @@
 """Granite 3 with mixtures of experts (arXiv 2408.13359), such as 3.0 1B-A400M, perhaps with a shared expert."""
 
+from typing import Any
+
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.granite_parts import GGUF_KEYS, GraniteParts
@@ -19,6 +21,8 @@ NAMES = {
     "experts_down_proj": f"{_MOE}.output_linear",
     "shared_gate_up_proj": f"{_SHARED}.input_linear",
     "shared_down_proj": f"{_SHARED}.output_linear",
+    **{f"expert_{name}_proj": f"{_MOE}.experts.{{expert}}.{name}_proj" for name in ("gate", "up", "down")},  # of GGUF
+    **{f"shared_{name}_proj": f"{_SHARED}.{name}_proj" for name in ("gate", "up")},  # of GGUF
 }
 
 
@@ -28,18 +32,27 @@ def read_model(config: ConfigFields) -> Decoder:
     parts = granite.parts
     experts = MoeParts.read(config, parts, parts.sizes.intermediate_size, "softmax_of_chosen")
     shared_wide = config.integer("shared_intermediate_size", 0, minimum=0)
+    apart = config.flag("experts_apart")
 
     def shared(tensors: Tensors) -> SharedExpert:
+        if apart:
+            return SharedExpert(parts.mlp_of(tensors, "shared_", shared_wide))
         hidden = parts.sizes.hidden_size
         gate, up = tensors.weight("shared_gate_up_proj", 2 * shared_wide, hidden).split(shared_wide, shared_wide)
         down = tensors.linear("shared_down_proj", hidden, shared_wide)
         return SharedExpert(GatedMlp(Linear(gate), Linear(up), down, parts.activation))
 
     def layer(tensors: Tensors, _: int) -> Layer:
-        mlp = experts.fused_moe(tensors, shared(tensors) if shared_wide else None)
+        make = experts.moe if apart else experts.fused_moe
+        mlp = make(tensors, shared(tensors) if shared_wide else None)
         return parts.pre_norm_layer(tensors, granite.attention(tensors), mlp)
 
     return granite.decoder(config, parts.layers(layer))
+
+
+def gguf_config(_: dict[str, Any]) -> dict[str, Any]:
+    """How llama.cpp stores experts: each matrix of each, also of gate and up, apart."""
+    return {"experts_apart": True}
 
 
 FAMILY = Family(
@@ -49,14 +62,10 @@ FAMILY = Family(
     tensor_names=NAMES,
     gguf=Gguf(
         "granitemoe",
-        roles={"blk.{layer}.ffn_down_exps": "experts_down_proj"},
         keys={**GGUF_KEYS, **MOE_GGUF_KEYS, "expert_shared_feed_forward_length": "shared_intermediate_size"},
         interleaved_rope=True,
         optional_bias=True,
+        config=gguf_config,
         has_experts=True,
-        joined={
-            "experts_gate_up_proj": ("blk.{layer}.ffn_gate_exps", "blk.{layer}.ffn_up_exps"),
-            "shared_gate_up_proj": ("blk.{layer}.ffn_gate_shexp", "blk.{layer}.ffn_up_shexp"),
-        },
     ),
 )
