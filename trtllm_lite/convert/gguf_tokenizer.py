@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
 from trtllm_lite.convert.chat_templates import as_setting
 from trtllm_lite.convert.gguf_encoder import WORD_PIECES, word_pieces
+from trtllm_lite.convert.gguf_pre_tokenizers import PRE_TOKENIZERS
 from trtllm_lite.convert.sentencepiece_tokenizer import (
     BYTE,
     CONTROL,
@@ -20,41 +21,6 @@ from trtllm_lite.library_errors import LibraryErrors
 
 _TEMPLATE = "tokenizer.chat_template"
 _TOKEN_STRINGS = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
-
-# The patterns that cut a text before merges apply, by tokenizer.ggml.pre, as in the models' own tokenizer.json files.
-_LLAMA3_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
-
-_COMPOSED = ("qwen2", "command-r", "modern-bert")  # these tokenizers first bring a text to NFC
-_TAKES_SPACE = {"modern-bert": "[MASK]", "roberta-bpe": "<mask>"}  # the token that takes spaces before it
-
-
-def _gpt2() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.ByteLevel(add_prefix_space=False)
-
-
-def _smollm() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
-
-
-def _split(pattern: str) -> pre_tokenizers.PreTokenizer:
-    split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
-    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-
-
-_PRE_TOKENIZERS = {
-    "default": _gpt2,
-    "gpt-2": _gpt2,
-    "llama-bpe": lambda: _split(_LLAMA3_SPLIT),
-    "qwen2": lambda: _split(_QWEN2_SPLIT),
-    "smollm": _smollm,
-    "command-r": _smollm,
-    "modern-bert": _gpt2,
-    "roberta-bpe": _gpt2,
-}
 
 
 def read_tokenizer(metadata: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
@@ -91,22 +57,22 @@ def _chat_templates(metadata: dict[str, Any]) -> dict[str, str]:
 
 def _byte_level_bpe(ggml: dict[str, Any]) -> Tokenizer:
     """A tokenizer of GPT-2's kind: bytes spelled as printable characters, merges listed in order."""
-    pre = ggml.get("pre", "default")
-    if not isinstance(pre, str) or pre not in _PRE_TOKENIZERS:
+    name = ggml.get("pre", "default")
+    if not isinstance(name, str) or name not in PRE_TOKENIZERS:
         raise ConvertError(
-            f"expected tokenizer.ggml.pre to be one of {', '.join(_PRE_TOKENIZERS)}, found {shown(pre)}, which is not "
+            f"expected tokenizer.ggml.pre to be one of {', '.join(PRE_TOKENIZERS)}, found {shown(name)}, which is not "
             "supported: convert from the Hugging Face directory instead, which has a tokenizer.json"
         )
+    pre = PRE_TOKENIZERS[name]
     vocab = {token: number for number, token in enumerate(ggml["tokens"])}
     merges = [tuple(merge.split(" ")) for merge in ggml["merges"]]
-    # Llama 3 takes a word that is in the vocabulary whole, even if merges would not reach it.
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre == "llama-bpe"))
-    if pre in _COMPOSED:
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre.whole_words))
+    if pre.composes:
         tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = _PRE_TOKENIZERS[pre]()
+    tokenizer.pre_tokenizer = pre.make()
     tokenizer.decoder = decoders.ByteLevel()
-    ggml.setdefault("add_bos_token", pre == "llama-bpe")
-    _add_special_tokens(tokenizer, ggml)
+    ggml.setdefault("add_bos_token", pre.adds_bos)
+    _add_special_tokens(tokenizer, ggml, pre.mask)
     return tokenizer
 
 
@@ -136,10 +102,9 @@ def _unigram(ggml: dict[str, Any]) -> Tokenizer:
     )
 
 
-def _add_special_tokens(tokenizer: Tokenizer, ggml: dict[str, Any]) -> None:
-    """Add the tokens that are matched whole; a mask is found before others, which are spaces in ModernBERT."""
+def _add_special_tokens(tokenizer: Tokenizer, ggml: dict[str, Any], mask: str | None) -> None:
+    """Add the tokens that are matched whole; a ``mask`` is found before others, which are spaces in ModernBERT."""
     typed = list(zip(ggml["tokens"], ggml.get("token_type", ()), strict=False))
-    mask = _TAKES_SPACE.get(ggml.get("pre", ""))
     special = [
         AddedToken(token, normalized=False, special=True, lstrip=token == mask)
         for token, kind in typed

@@ -1,5 +1,7 @@
 """tokenizer.json built from a GGUF vocabulary gives the ids of independent implementations."""
 
+import json
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import gguf
 import pytest
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GPTNeoXTokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
 
 from trtllm_lite.convert.gguf_tokenizer import read_tokenizer
@@ -61,7 +63,9 @@ def test_smollm2_cuts_at_every_digit(metadata: dict[str, Any]) -> None:
     assert tokenizer.encode(" 123a45").tokens == ["Ġ", "1", "2", "3", "a", "4", "5"]
 
 
-@pytest.mark.parametrize("pre", ["llama-bpe", "qwen2", "gpt-2"])
+@pytest.mark.parametrize(
+    "pre", ["llama-bpe", "falcon3", "dbrx", "smaug-bpe", "qwen2", "deepseek-r1-qwen", "gpt-2", "gpt-4o", "llama4", "tekken"]
+)
 def test_other_byte_level_kinds_equal_transformers(pre: str, metadata: dict[str, Any]) -> None:
     """The same vocabulary, cut as other models do."""
     ours = Tokenizer.from_str(
@@ -72,9 +76,64 @@ def test_other_byte_level_kinds_equal_transformers(pre: str, metadata: dict[str,
     fields = {names.get(key, key): metadata[f"tokenizer.ggml.{key}"] for key in keys} | {"pre_tokenizer_type": pre}
     theirs, _ = convert_gguf_tokenizer("llama", fields)
     for sample in TEXTS:
-        if pre == "qwen2" and "e\u0301" in sample:
+        if pre in ("qwen2", "deepseek-r1-qwen") and "e\u0301" in sample:
             continue  # Qwen's own tokenizer normalises to NFC, which transformers' reading of GGUF leaves out
         assert ours.encode(sample).ids == theirs.encode(sample, add_special_tokens=False).ids, sample
+
+
+def test_olmo_equals_gpt_neox_of_transformers(metadata: dict[str, Any]) -> None:
+    """OLMo's tokenizer is GPT-NeoX's with other tokens."""
+    ours = Tokenizer.from_str(read_tokenizer({**metadata, "tokenizer.ggml.pre": "olmo"})[0])
+    vocab = {token: number for number, token in enumerate(metadata["tokenizer.ggml.tokens"])}
+    merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
+    theirs = GPTNeoXTokenizer(vocab=vocab, merges=merges)
+    for sample in TEXTS[:-2]:  # those without special tokens
+        assert ours.encode(sample).ids == theirs(sample).input_ids, sample
+
+
+@pytest.mark.parametrize("pre", ["starcoder", "refact", "exaone"])
+def test_llama_cpp_cuts_these_as_smollm(pre: str, metadata: dict[str, Any]) -> None:
+    assert read_tokenizer({**metadata, "tokenizer.ggml.pre": pre}) == read_tokenizer(metadata)
+
+
+def test_glm4_takes_words_whole(metadata: dict[str, Any]) -> None:
+    """Of two that cut alike."""
+    names = ("chatglm-bpe", "glm4")
+    models = [json.loads(read_tokenizer({**metadata, "tokenizer.ggml.pre": name})[0]) for name in names]
+    assert [model["model"].pop("ignore_merges") for model in models] == [False, True]
+    assert models[0] == models[1]
+
+
+def test_deepseek_v3_equals_its_tokenizer() -> None:
+    """The file that litellm ships."""
+    path = Path(find_spec("litellm").origin).parent / "litellm_core_utils/tokenizers/deepseek_tokenizer.json"
+    stored = json.loads(path.read_text())
+    tokens = {number: token for token, number in stored["model"]["vocab"].items()}
+    special = {token["id"]: token["content"] for token in stored["added_tokens"]}
+    count = max(*tokens, *special) + 1
+    fields = {
+        "model": "gpt2",
+        "pre": "deepseek-v3",
+        "tokens": [special.get(number, tokens.get(number, f"[PAD{number}]")) for number in range(count)],
+        "token_type": [3 if number in special else 1 for number in range(count)],
+        "merges": [merge if isinstance(merge, str) else " ".join(merge) for merge in stored["model"]["merges"]],
+    }
+    ours = Tokenizer.from_str(read_tokenizer({f"tokenizer.ggml.{key}": value for key, value in fields.items()})[0])
+    theirs = Tokenizer.from_file(str(path))
+    for sample in [*TEXTS, "<｜User｜>1234 Hi!<｜Assistant｜>"]:
+        assert ours.encode(sample).ids == theirs.encode(sample, add_special_tokens=False).ids, sample
+
+
+def test_deepseek_llm_cuts_as_llama_cpp(metadata: dict[str, Any]) -> None:
+    """Its third pattern has ASCII's letters and so cuts words at others; Georgian's small letters are not listed."""
+    tokenizer = Tokenizer.from_str(read_tokenizer({**metadata, "tokenizer.ggml.pre": "deepseek-llm"})[0])
+    for text, cuts in {
+        "It's über 12½ km,\n ok": ["It", "'", "s", " ü", "ber", " ", "1", "2", "½", " km", ",", "\n", " ok"],
+        "你好，世界 안녕 Привет": ["你好", "，", "世界", " ", "안녕", " Привет"],
+        "«Ა» ა ʰ$  ": ["«", "Ა", "» ", "ა", " ʰ", "$", "  "],
+    }.items():
+        pieces = [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+        assert [tokenizer.decoder.decode([piece]) for piece in pieces] == cuts
 
 
 def test_bos_and_eos_are_added_when_the_model_wants_them(metadata: dict[str, Any]) -> None:

@@ -1,0 +1,96 @@
+"""How texts are cut before merges apply, by ``tokenizer.ggml.pre`` of a GGUF file.
+
+The names are those that llama.cpp gives to tokenizers of models (``src/llama-vocab.cpp``); the patterns are those of the
+models' own tokenizer.json files.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tokenizers import Regex, pre_tokenizers
+
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_O200K = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SHORT}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_TEKKEN = _O200K.replace(_SHORT, "").replace(r"\p{N}{1,3}", r"\p{N}")
+# DeepSeek lists the letters that have cases, but for those of these ranges.
+_NOT_LISTED = (
+    r"\x{560}-\x{588}\x{10C7}\x{10CD}\x{10D0}-\x{10FF}\x{1C80}-\x{1C8A}\x{2D00}-\x{2D2D}\x{A790}-\x{A7FA}"
+    r"\x{AB30}-\x{AB68}\x{10570}-\x{105BC}\x{10D50}-\x{10D85}\x{16E40}-\x{16EFF}\x{1D400}-\x{1D7CB}\x{1DF00}-\x{1DF2A}"
+)
+_DEEPSEEK_LLM = (
+    r"[\r\n]",
+    rf"\s?[\p{{Lu}}\p{{Ll}}\p{{Lt}}&&[^{_NOT_LISTED}]]+",
+    r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+",
+    r"\s+$",
+    r"[\x{800}-\x{9FA5}\x{AC00}-\x{D7FF}]+",
+    r"\p{N}",
+)
+_DEEPSEEK_V3 = (
+    r"\p{N}{1,3}",
+    r"[\x{4E00}-\x{9FA5}\x{3040}-\x{30FF}]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+
+
+def _gpt2() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
+def _by_digit() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
+
+
+def _split(*patterns: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
+    """What cuts by one pattern after the other."""
+
+    def make() -> pre_tokenizers.PreTokenizer:
+        splits = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in patterns]
+        return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+    return make
+
+
+@dataclass(frozen=True)
+class PreTokenizer:
+    """What ``make`` makes cuts texts.
+
+    One that ``composes`` first brings them to NFC. With ``whole_words`` a word that is in the vocabulary is taken
+    whole, even if merges would not reach it. One that ``adds_bos`` does so unless the file says otherwise. ``mask`` is
+    the token that takes spaces before it, if there is one.
+    """
+
+    make: Callable[[], pre_tokenizers.PreTokenizer]
+    composes: bool = False
+    whole_words: bool = False
+    adds_bos: bool = False
+    mask: str | None = None
+
+
+_LIKE_LLAMA3 = PreTokenizer(_split(_LLAMA3), whole_words=True, adds_bos=True)
+_LIKE_QWEN2 = PreTokenizer(_split(_QWEN2), composes=True)
+PRE_TOKENIZERS = {
+    **dict.fromkeys(("default", "gpt-2", "exaone4"), PreTokenizer(_gpt2)),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3"), _LIKE_LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _LIKE_QWEN2),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "exaone"), PreTokenizer(_by_digit)),
+    "command-r": PreTokenizer(_by_digit, composes=True),
+    "olmo": PreTokenizer(_gpt2, composes=True),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), PreTokenizer(_split(_LLAMA3))),
+    "glm4": PreTokenizer(_split(_LLAMA3), whole_words=True),
+    **dict.fromkeys(("gpt-4o", "llama4"), PreTokenizer(_split(_O200K))),
+    "tekken": PreTokenizer(_split(_TEKKEN), whole_words=True, adds_bos=True),
+    "deepseek-llm": PreTokenizer(_split(*_DEEPSEEK_LLM)),
+    "deepseek-v3": PreTokenizer(_split(*_DEEPSEEK_V3)),
+    "modern-bert": PreTokenizer(_gpt2, composes=True, mask="[MASK]"),
+    "roberta-bpe": PreTokenizer(_gpt2, mask="<mask>"),
+}
