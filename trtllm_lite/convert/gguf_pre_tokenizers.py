@@ -1,7 +1,7 @@
 """How texts are cut before merges apply, by ``tokenizer.ggml.pre`` of a GGUF file.
 
-The names are those that llama.cpp gives to tokenizers of models (``src/llama-vocab.cpp``); the patterns are those of the
-models' own tokenizer.json files.
+The names are those that llama.cpp gives to tokenizers of models (``src/llama-vocab.cpp``); the patterns are those of
+the models' own tokenizer.json files.
 """
 
 from collections.abc import Callable
