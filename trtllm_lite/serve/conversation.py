@@ -119,13 +119,14 @@ def _tools_for_parser(body: ChatBody) -> list[Tool]:
     ]
 
 
-def _tools_for_template(body: ChatBody) -> list[dict[str, Any]]:
-    return [] if body.tools is None else [_without_nones(msgspec.to_builtins(tool)) for tool in body.tools]
+def _tools_for_template(body: ChatBody, no_text: str | None) -> list[dict[str, Any]]:
+    """The tools without what they do not say, but with ``no_text``, unless it is None, as the description."""
+    return [] if body.tools is None else [_without_nones(msgspec.to_builtins(tool), no_text) for tool in body.tools]
 
 
-def _without_nones(tool: dict[str, Any]) -> dict[str, Any]:
-    function = {name: value for name, value in tool["function"].items() if value is not None}
-    return {**tool, "function": function}
+def _without_nones(tool: dict[str, Any], no_text: str | None) -> dict[str, Any]:
+    function = {"description": no_text} | {name: value for name, value in tool["function"].items() if value is not None}
+    return {**tool, "function": {name: value for name, value in function.items() if value is not None}}
 
 
 def _tool_parser(model: ServedModel) -> str:
@@ -140,8 +141,12 @@ def _tool_parser(model: ServedModel) -> str:
 
 
 def render(model: ServedModel, body: ChatBody) -> str:
-    """The conversation as the model's chat template writes it."""
-    template, tools = model.required_tokenizer().chat_template, _tools_for_template(body)
+    """The conversation as the model's chat template writes it.
+
+    Contents beside calls and descriptions of tools may be missing, which some templates tell, and others cannot take:
+    these get empty texts.
+    """
+    template = model.required_tokenizer().chat_template
     if template is None:
         raise ApiError(400, "this model has no chat template: send prompts to /v1/completions", code="no_chat_template")
     arguments = dict(body.chat_template_kwargs or {})
@@ -153,8 +158,9 @@ def render(model: ServedModel, body: ChatBody) -> str:
         if body.reasoning_effort == "none":
             arguments.setdefault("enable_thinking", False)
 
-    def rendered(no_content: str | None) -> str:
-        messages = [_for_template(message, no_content) for message in body.messages]
+    def rendered(no_text: str | None) -> str:
+        messages = [_for_template(message, no_text) for message in body.messages]
+        tools = _tools_for_template(body, no_text)
         return template.render(messages, template=body.chat_template, tools=tools or None, arguments=arguments)
 
     try:
@@ -174,22 +180,37 @@ def _field_of_template(body: ChatBody, message: str) -> str:
     return "messages" if body.chat_template is None else "chat_template"
 
 
-def _for_template(message: dict[str, Any], no_content: str | None) -> dict[str, Any]:
+def _for_template(message: dict[str, Any], no_text: str | None) -> dict[str, Any]:
     """A message as chat templates expect it: arguments of calls as objects, and "system" for OpenAI's "developer".
 
-    Calls without content have ``no_content``: some templates tell them by null, and others cannot take it.
+    Calls without content have ``no_text`` as content.
     """
-    made = dict(message)
+    made = _with_thoughts(message)
     if made.get("role") == "developer":
         made["role"] = "system"
     calls = made.get("tool_calls")
     if isinstance(calls, list):
         made["tool_calls"] = [_call_for_template(call) for call in calls]
         if made.get("content") is None:
-            made["content"] = no_content
+            made["content"] = no_text
     elif "tool_calls" in made:
         del made["tool_calls"]  # null
     return made
+
+
+def _with_thoughts(message: dict[str, Any]) -> dict[str, Any]:
+    """``message`` with its thoughts under each name that a template may have for them.
+
+    They come as reasoning_content, or as vLLM's reasoning. gpt-oss's template has thinking, and refuses calls that have
+    thoughts and a content.
+    """
+    thoughts = message.get("reasoning_content") or message.get("reasoning")
+    if not isinstance(thoughts, str) or not thoughts:
+        return dict(message)
+    named = {"reasoning_content": thoughts}
+    if not (message.get("tool_calls") and message.get("content")):
+        named["thinking"] = thoughts
+    return {**named, **message, "reasoning_content": thoughts}
 
 
 def _call_for_template(call: Any) -> Any:
