@@ -39,7 +39,7 @@ class Gguf:
     one architecture one ``has_experts``, or each has a number of its own for how routers score, ``gating`` (1, softmax,
     where a file has none). ``bare`` are roles whose tensors have no .weight in the source. ``by_head`` are roles of
     matrices of which llama.cpp has two tensors: of each head the first rows, their axes swapped, and of each head the
-    others.
+    others. ``end_tokens`` end texts although files do not say so.
     """
 
     architecture: str
@@ -56,6 +56,7 @@ class Gguf:
     bare: tuple[str, ...] = ()
     by_head: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     also: tuple[str, ...] = ()
+    end_tokens: tuple[str, ...] = ()
 
     @property
     def architectures(self) -> tuple[str, ...]:

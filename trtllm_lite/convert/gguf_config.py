@@ -55,7 +55,7 @@ def read_config(
         config["mlp_bias"] = "blk.0.ffn_gate.bias" in tensors
     config |= _head_sizes(model, config)
     config["rope_parameters"] = _rope(model, rope_factors)
-    config |= _token_ids(metadata)
+    config |= _token_ids(metadata, declared.end_tokens)
     if _TOKEN_TYPES in metadata:
         config["type_vocab_size"] = metadata[_TOKEN_TYPES]
     if declared.config is not None:
@@ -102,7 +102,9 @@ def _rope(model: dict[str, Any], factors: Mapping[str, list[float]]) -> dict[str
     return rope
 
 
-def _token_ids(metadata: dict[str, Any]) -> dict[str, Any]:
+def _token_ids(metadata: dict[str, Any], end_tokens: tuple[str, ...]) -> dict[str, Any]:
     ids = {key: metadata.get(f"tokenizer.ggml.{key}") for key in (*_TOKEN_IDS, *_END_TOKENS)}
     ends = [ids[key] for key in _END_TOKENS if ids[key] is not None]
+    tokens = metadata.get("tokenizer.ggml.tokens", [])
+    ends += [tokens.index(token) for token in end_tokens if token in tokens]
     return {"eos_token_id": list(dict.fromkeys(ends))} | {ours: ids[key] for key, ours in _TOKEN_IDS.items()}

@@ -353,6 +353,14 @@ def test_every_end_token_ends_a_text(tmp_path: Path) -> None:
     assert convert_checkpoint(str(path), tmp_path / "checkpoint").config.eos_token_ids == [1, 7, 5]
 
 
+def test_calls_of_gpt_oss_end_a_text(tmp_path: Path) -> None:
+    """Its files name one end token, and the model's generation_config that of calls as well."""
+    model, path = tiny_model("gpt_oss"), tmp_path / "m.gguf"
+    tokens = gguf.GGUFReader(write_gguf(model, path)).fields["tokenizer.ggml.tokens"].contents()
+    write_gguf(model, path, metadata={"tokenizer.ggml.tokens": [*tokens[:-1], "<|call|>"]})
+    assert convert_checkpoint(str(path), tmp_path / "checkpoint").config.eos_token_ids == [1, len(tokens) - 1]
+
+
 def test_truncation_is_a_clear_error(tmp_path: Path) -> None:
     whole = write_gguf(tiny_model("llama"), tmp_path / "m.gguf").read_bytes()
     cut = tmp_path / "cut.gguf"

@@ -27,6 +27,7 @@ NAMES = {
     "down_proj": f"{_MLP}.experts.down_proj",
     "down_bias": f"{_MLP}.experts.down_proj_bias",
 }
+_GGUF_KEYS = {"attention.sliding_window": "sliding_window", "expert_feed_forward_length": "intermediate_size"}
 
 
 def read_model(config: ConfigFields) -> Decoder:
@@ -89,12 +90,10 @@ FAMILY = Family(
     gguf=Gguf(
         "gpt-oss",
         roles={"blk.{layer}.attn_sinks": "sinks", "blk.{layer}.post_attention_norm": "mlp_norm"},
-        keys={
-            **MOE_GGUF_KEYS,
-            **{"attention.sliding_window": "sliding_window", "expert_feed_forward_length": "intermediate_size"},
-        },
+        keys={**MOE_GGUF_KEYS, **_GGUF_KEYS},
         config=gguf_config,
         has_experts=True,
         bare=("sinks",),
+        end_tokens=("<|call|>",),
     ),
 )
