@@ -563,7 +563,7 @@ class GrammarCompiler:
         many others compile.
         """
 
-    def behind(self, grammar: Grammar, marker: str) -> Grammar:
+    def behind(self, grammar: Grammar, marker: Sequence[str]) -> Grammar:
         """The same grammar, of what follows the text ``marker``, before which all tokens but end tokens are free."""
 
 class NgramSizes:

@@ -1,6 +1,7 @@
 """Grammars that begin behind a reasoning prefix."""
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -77,6 +78,57 @@ def test_the_marker_is_text_however_it_is_spelled(marker, pieces):
     assert not free(matcher, tokenizer.get_vocab_size())
 
 
+HARMONY = GuidedDecodingParams(regex="[0-9]", reasoning_end_str=["<|channel|>final", "<|message|>"])
+
+
+def harmony() -> tokenizers.Tokenizer:
+    """The tiny tokenizer with gpt-oss's special tokens."""
+    tokenizer = tokenizers.Tokenizer.from_str(tiny_tokenizer().to_str())
+    names = ("start", "channel", "message", "end", "constrain")
+    tokenizer.add_special_tokens([AddedToken(f"<|{name}|>", special=True) for name in names])
+    return tokenizer
+
+
+@pytest.mark.parametrize("header", ["<|channel|>final", "<|channel|>final <|constrain|>json"])
+@pytest.mark.parametrize("before", ["", "<|end|><|start|>assistant<|channel|>final<|message|>Hi.<|end|>"])
+def test_texts_that_end_reasoning_come_one_behind_the_other(header, before):
+    """Each is looked for behind the one before, and an answer in the prompt that has ended is none of this text."""
+    tokenizer = harmony()
+    size = tokenizer.get_vocab_size()
+    prompt = f"{before}<|start|>assistant"
+    matcher = _testing.start_grammar(grammar_behind(tokenizer, prompt, HARMONY))
+    thought = "<|channel|>analysis<|message|>a final <|channel|> <|channel|>fin<|end|><|start|>assistant"
+    for token in tokenizer.encode(f"{thought}{header}<|message|>").ids:
+        assert free(matcher, size)
+        matcher.accept([token])
+    assert {tokenizer.decode([token]) for token in matcher.allowed(size)} == set("0123456789")
+
+
+def test_a_prompt_may_have_begun_the_answer():
+    tokenizer = harmony()
+    grammar = grammar_behind(tokenizer, "<|end|><|start|>assistant<|channel|>final<|message|>", HARMONY)
+    assert not free(_testing.start_grammar(grammar), tokenizer.get_vocab_size())
+    grammar = grammar_behind(tokenizer, "<|message|><|channel|>final", HARMONY)
+    assert free(_testing.start_grammar(grammar), tokenizer.get_vocab_size())
+
+
+@pytest.mark.parametrize("parts", [["aab", "aab"], ["ab", "b", "abab"], ["a"], ["aaa", "aa"]])
+def test_parts_of_a_marker_are_found_as_an_expression_finds_them(parts):
+    """In random texts of few letters, in which beginnings of the parts overlap."""
+    tokenizer, draw = tiny_tokenizer(), random.Random(0)
+    form = GuidedDecodingParams(regex="[0-9]", reasoning_end_str=parts)
+    grammar, size = grammar_behind(tokenizer, "1", form), tokenizer.get_vocab_size()
+    expression = re.compile(".*".join(parts))
+    for _ in range(60):
+        text, matcher = "", _testing.start_grammar(grammar)
+        while free(matcher, size):
+            assert expression.search(text) is None
+            letter = draw.choice("ab")
+            text += letter
+            matcher.accept(tokenizer.encode(letter).ids)
+        assert expression.search(text) is not None
+
+
 @pytest.mark.parametrize("special", [True, False])
 def test_tokens_are_taken_back_over_the_marker(special):
     tokenizer = thinking(special)
@@ -124,6 +176,9 @@ def test_guesses_begin_behind_the_marker():
     [
         ("", ArgumentError, "reasoning_end_str of guided_decoding is '': expected a string that is not empty"),
         (3, ArgumentError, "reasoning_end_str of guided_decoding is 3"),
+        ([], ArgumentError, r"reasoning_end_str of guided_decoding is \[\]"),
+        (["a", ""], ArgumentError, "reasoning_end_str of guided_decoding is ''"),
+        (["a" * 200, "b" * 57], LimitError, "reasoning_end_str of guided_decoding has 257 characters"),
         ("a" * 257, LimitError, "reasoning_end_str of guided_decoding has 257 characters, which exceeds 256"),
     ],
 )

@@ -34,7 +34,8 @@ def test_templates_speak_for_parsers(template, expected):
 
 @pytest.mark.parametrize("name", REASONING_PARSERS)
 def test_thoughts_have_an_end(name):
-    expected = {"granite": "Here is my response:", "mistral": "[/THINK]", "openai_gptoss": None}
+    expected = {"granite": "Here is my response:", "mistral": "[/THINK]"}
+    expected["openai_gptoss"] = ("<|channel|>final", "<|message|>")
     assert reasoning_end_str(name) == expected.get(name, "</think>")
 
 

@@ -58,7 +58,8 @@ void bind_grammar(nb::module_& module) {
           nb::call_guard<nb::gil_scoped_release>())
       .def(
           "behind",
-          [](const llguidance::Compiler& self, std::shared_ptr<Grammar> grammar, const std::string& marker) {
+          [](const llguidance::Compiler& self, std::shared_ptr<Grammar> grammar,
+             const std::vector<std::string>& marker) {
             return std::const_pointer_cast<Grammar>(self.behind(std::move(grammar), marker));
           },
           nb::arg("grammar"), nb::arg("marker"), nb::call_guard<nb::gil_scoped_release>());

@@ -149,7 +149,7 @@ std::shared_ptr<const Grammar> Compiler::compile(std::string kind, std::string t
 }
 
 std::shared_ptr<const Grammar> Compiler::behind(std::shared_ptr<const Grammar> grammar,
-                                                const std::string& marker) const {
+                                                std::span<const std::string> marker) const {
   return behind_marker(std::move(grammar), marker, vocabulary_->texts(), vocabulary_->end_ids);
 }
 

@@ -35,7 +35,8 @@ class Compiler {
 
   // The same grammar, of what follows `marker` in texts that are free before: see behind_marker. `grammar` is one that
   // this compiler made.
-  std::shared_ptr<const Grammar> behind(std::shared_ptr<const Grammar> grammar, const std::string& marker) const;
+  std::shared_ptr<const Grammar> behind(std::shared_ptr<const Grammar> grammar,
+                                        std::span<const std::string> marker) const;
 
  private:
   static constexpr int kMaxCompiling = 4;

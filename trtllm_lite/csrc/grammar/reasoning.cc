@@ -1,40 +1,52 @@
 #include "grammar/reasoning.h"
 
 #include <algorithm>
-#include <string_view>
+#include <span>
 #include <utility>
 
 namespace tl::llguidance {
 namespace {
 
-// Finds a marker in a text that grows (Knuth, Morris and Pratt): a state is how much of the marker ends the text.
+// Finds texts one behind the other in a text that grows (Knuth, Morris and Pratt): a state is how much of all of them
+// is found or, of the one that is looked for, ends the text.
 class Marker {
  public:
   using State = std::uint32_t;
 
-  Marker(std::string marker, std::shared_ptr<const TokenTexts> texts, std::vector<std::uint32_t> end_ids)
-      : marker_(std::move(marker)), shorter_(marker_.size()), texts_(std::move(texts)), end_ids_(std::move(end_ids)) {
+  Marker(std::span<const std::string> parts, std::shared_ptr<const TokenTexts> texts,
+         std::vector<std::uint32_t> end_ids)
+      : texts_(std::move(texts)), end_ids_(std::move(end_ids)) {
+    for (const std::string& part : parts) {
+      begins_.resize(begins_.size() + part.size(), static_cast<State>(marker_.size()));
+      marker_ += part;
+    }
+    shorter_ = begins_;
     for (State i = 1; i < marker_.size(); ++i) {
-      shorter_[i] = behind(shorter_[i - 1], std::string_view(marker_).substr(i, 1));
+      if (begins_[i] + 1 < i) shorter_[i] = extended(shorter_[i - 1], marker_[i - 1], begins_[i]);
     }
   }
 
   bool is_found(State state) const { return state == marker_.size(); }
-  State behind(State state, std::int32_t token) const { return behind(state, texts_->with_name(token)); }
+  State behind(State state, std::int32_t token) const {
+    for (const char byte : texts_->with_name(token)) {
+      state = extended(state, byte, begins_[state]);
+      if (is_found(state)) break;
+    }
+    return state;
+  }
   const std::vector<std::uint32_t>& end_ids() const { return end_ids_; }
   bool ends(std::int32_t token) const { return std::ranges::count(end_ids_, static_cast<std::uint32_t>(token)) > 0; }
 
  private:
-  State behind(State state, std::string_view text) const {
-    for (const char byte : text) {
-      while (state > 0 && byte != marker_[state]) state = shorter_[state - 1];
-      if (byte == marker_[state] && is_found(++state)) break;
-    }
-    return state;
+  // The state behind one more byte, of the part that begins at `begin`.
+  State extended(State state, char byte, State begin) const {
+    while (state > begin && byte != marker_[state]) state = shorter_[state];
+    return byte == marker_[state] ? state + 1 : state;
   }
 
-  const std::string marker_;
-  std::vector<State> shorter_;  // of so many of its bytes and one more, the beginning that ends them, too
+  std::string marker_;          // all parts
+  std::vector<State> begins_;   // of each byte, where its part begins
+  std::vector<State> shorter_;  // of a state, the next shorter beginning of its part that ends the text
   const std::shared_ptr<const TokenTexts> texts_;
   const std::vector<std::uint32_t> end_ids_;
 };
@@ -126,7 +138,8 @@ class ReasoningGrammar final : public Grammar {
 
 }  // namespace
 
-std::shared_ptr<const Grammar> behind_marker(std::shared_ptr<const Grammar> grammar, const std::string& marker,
+std::shared_ptr<const Grammar> behind_marker(std::shared_ptr<const Grammar> grammar,
+                                             std::span<const std::string> marker,
                                              std::shared_ptr<const TokenTexts> texts,
                                              std::vector<std::uint32_t> end_ids) {
   return std::make_shared<ReasoningGrammar>(

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,9 +12,11 @@
 
 namespace tl::llguidance {
 
-// Of texts that think first: all tokens but end tokens are free up to the one in which `marker`, which is not empty,
-// comes to its end; `grammar` is that of the tokens behind. Names of special tokens count as text here.
-std::shared_ptr<const Grammar> behind_marker(std::shared_ptr<const Grammar> grammar, const std::string& marker,
+// Of texts that think first: all tokens but end tokens are free up to the one in which the last text of `marker`, of
+// which none is empty, comes to its end behind the others; `grammar` is that of the tokens behind. Names of special
+// tokens count as text here.
+std::shared_ptr<const Grammar> behind_marker(std::shared_ptr<const Grammar> grammar,
+                                             std::span<const std::string> marker,
                                              std::shared_ptr<const TokenTexts> texts,
                                              std::vector<std::uint32_t> end_ids);
 

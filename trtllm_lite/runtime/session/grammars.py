@@ -3,7 +3,7 @@
 import importlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ COMPILE_MILLISECONDS = 10_000
 # In llguidance's Lark: strings, comments and regular expressions; and behind them the name of a token, or its number.
 _LITERAL = re.compile(r'"(?:\\.|[^"\\\n])*"|(?://|#)[^\n]*|/(?:\\.|[^/\\\n])+/')
 _TOKEN_NAME = re.compile(r"<[^<>\s]+>")
+_MESSAGE_END = "<|end|>"  # of gpt-oss, which ends messages and no text
 MAX_KEPT = 64  # compiled grammars; a large schema's takes some megabytes
 
 
@@ -56,15 +57,16 @@ class Grammars:
 
         Raises what :meth:`compile` does.
         """
-        grammar, marker = self.compile(guided.source), guided.reasoning_end_str
-        if marker is None or marker in self._last_turn(prompt_ids):
+        grammar, marker = self.compile(guided.source), guided.reasoning_end
+        if not marker or _holds(self._last_turn(prompt_ids), marker):
             return grammar
         return self._compiler.behind(grammar, marker)
 
     def _last_turn(self, prompt_ids: NDArray[np.int32]) -> str:
-        """The prompt's text behind its last end token, which ends what was said before."""
+        """The prompt's text behind its last end token, which ends what was said before, or end of a message."""
         ends = np.flatnonzero(np.isin(prompt_ids, self._end_ids))
-        return self._tokenizer.decode_all(prompt_ids[ends[-1] + 1 if len(ends) else 0 :].tolist())
+        text = self._tokenizer.decode_all(prompt_ids[ends[-1] + 1 if len(ends) else 0 :].tolist())
+        return text.rpartition(_MESSAGE_END)[2]
 
     def compile(self, source: GrammarSource) -> Any:
         """``_core.Grammar`` of ``source``, which is kept.
@@ -73,6 +75,15 @@ class Grammars:
         large for it; LimitError after COMPILE_MILLISECONDS; OverloadedError while too many others compile.
         """
         return self._compiled(source)
+
+
+def _holds(text: str, parts: Sequence[str]) -> bool:
+    """Whether ``text`` has all of ``parts``, one behind the other."""
+    for part in parts:
+        _, found, text = text.partition(part)
+        if not found:
+            return False
+    return True
 
 
 def _compile(compiler: Any, source: GrammarSource) -> Any:

@@ -46,9 +46,10 @@ class GuidedDecodingParams:
       dictionary. Where the text comes to a trigger, it goes on as one of the structures that begin with it
 
     - ``reasoning_end_str``: what ends the reasoning of a model that thinks before it answers, such as ``"</think>"``
-      (vLLM's name in its reasoning config). The form is then that of what follows it; tokens before are free, but for
-      end tokens. Where the prompt holds it behind its last end token, a chat template has closed the block already,
-      and all of the text has the form
+      (vLLM's name in its reasoning config), or a list of texts that do so one behind the other, with anything between
+      them: ``["<|channel|>final", "<|message|>"]`` of gpt-oss. The form is then that of what follows it; tokens before
+      are free, but for end tokens. Where the prompt holds it behind its last end token, a chat template has closed the
+      block already, and all of the text has the form
 
     The text is all that is generated, up to the model's end token, which comes where the form is complete and nowhere
     else; what ends a text otherwise (``max_tokens``, ``stop``, ``stop_token_ids``, a timeout) can leave it incomplete.
@@ -65,7 +66,7 @@ class GuidedDecodingParams:
     grammar: str | None = None
     choice: Sequence[str] | None = None
     structural_tag: str | Mapping[str, Any] | None = None
-    reasoning_end_str: str | None = None
+    reasoning_end_str: str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         check_flag("json_object of guided_decoding", self.json_object)
@@ -86,14 +87,21 @@ class GuidedDecodingParams:
             raise ArgumentError(f"{given[0]} of guided_decoding holds a NUL character: expected none")
 
     def _check_reasoning_end(self) -> None:
-        if self.reasoning_end_str is None:
-            return
-        length = len(_text("reasoning_end_str", self.reasoning_end_str))
+        length = sum(map(len, self.reasoning_end))
         if length > _MAX_MARKER_LENGTH:
             raise LimitError(
                 f"reasoning_end_str of guided_decoding has {length:,} characters, which exceeds {_MAX_MARKER_LENGTH}: "
                 "pass the marker alone"
             )
+
+    @cached_property
+    def reasoning_end(self) -> tuple[str, ...]:
+        """The texts that end the reasoning, one behind the other; none if there is no reasoning."""
+        if self.reasoning_end_str is None:
+            return ()
+        if isinstance(self.reasoning_end_str, list | tuple) and self.reasoning_end_str:
+            return tuple(_text("reasoning_end_str", text) for text in self.reasoning_end_str)
+        return (_text("reasoning_end_str", self.reasoning_end_str),)
 
     @cached_property
     def source(self) -> GrammarSource:

@@ -24,6 +24,8 @@ from trtllm_lite.serve.parsers.tools import Tool, ToolChoice
 
 _START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
+ANSWER_BEGINS = (f"{_CHANNEL}final", _MESSAGE)
+"""What comes, one behind the other, before the text of an answer; between them it may say that it is JSON."""
 _ADDRESS, _FUNCTIONS = " to=", "functions."
 _RECIPIENT = re.compile(r"\bto=(\S+)")
 _WORDS = r"[^<\r\n]"

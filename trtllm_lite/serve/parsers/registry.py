@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.serve.parsers.composed import ComposedParser
 from trtllm_lite.serve.parsers.events import OutputParser
-from trtllm_lite.serve.parsers.harmony import HarmonyParser
+from trtllm_lite.serve.parsers.harmony import ANSWER_BEGINS, HarmonyParser
 from trtllm_lite.serve.parsers.hermes import HermesParser
 from trtllm_lite.serve.parsers.llama3_json import Llama3JsonParser
 from trtllm_lite.serve.parsers.mistral import MistralParser
@@ -77,13 +77,10 @@ def needs_special_tokens(tool_parser: str | None, reasoning_parser: str | None) 
     return tool_parser is not None and TOOL_PARSERS[tool_parser].needs_special_tokens
 
 
-def reasoning_end_str(reasoning_parser: str) -> str | None:
-    """What ends thoughts, for GuidedDecodingParams; None for gpt-oss, whose messages are of channels.
-
-    Raises ArgumentError for names of no parser.
-    """
+def reasoning_end_str(reasoning_parser: str) -> str | Sequence[str]:
+    """What ends thoughts, for GuidedDecodingParams. Raises ArgumentError for names of no parser."""
     check_names(None, reasoning_parser)
-    return None if reasoning_parser == _HARMONY[1] else REASONING_MARKERS[reasoning_parser].ends[0]
+    return ANSWER_BEGINS if reasoning_parser == _HARMONY[1] else REASONING_MARKERS[reasoning_parser].ends[0]
 
 
 def starts_inside(reasoning_parser: str | None, prompt: str) -> bool:
