@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 MAX_EXPERTS, MAX_TOP_K = 1024, 32  # of kernels of Router
 MOST_LISTED_ROWS = 16  # kMostListedRows of cuda/chosen_experts.cuh
 _MOST_WIDENED_ROWS = 8  # that are streamed beside weights which other kernels widen for more (cuda/turned_linear.cuh)
+_EIGHT = 8  # rows of a weight that are side by side in memory wherever its blocks have numbers
 HEADER, CHOSEN_INTS, GROUP_INTS = 4, 8, 4  # of their lists
 ROW_THREADS = 128  # of kernels that move rows, with eight features each
 _FEATURES_PER_TILE = 8  # of GroupedGatedLinear, whose tiles have two rows for each
 _MOST_STAGE_BYTES = 2048  # of a row of the weight
-_IN_FLIGHT_BYTES = 150 * 1024
+_IN_FLIGHT_BYTES, _IN_FLIGHT_BYTES_OF_PAIRS = 150 * 1024, 100 * 1024  # of tiles one by one, and of two in a stage
 _STEP_BYTES = 128
 _GROUP_SIZES = (16, 32, 64, 128)
 # Of products that are turned round (cuda/turned_linear.cuh): the most rows of a group, rows of the weight in a tile,
@@ -81,20 +82,18 @@ def most_streamed_rows(form: WeightForm, device: Device) -> int:
 def gated_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
     """How GroupedGatedLinear streams its weight beside rows of x that stay; None if these are too many or too long.
 
-    Four bits of several rows come in stages of two tiles: an H200 takes 67 us instead of 71 for 8 rows of gpt-oss-20b.
+    Four bits come in stages of two tiles, two of which are under way at a time: 8 rows of gpt-oss-20b take an H200 53
+    us, where they take 68 if one is.
     """
     config, in_features = stream_config(shape[-1], form, tokens, device), shape[-1]
     if config is None or config.stream_x or tokens > most_streamed_rows(form, device):
         return None
     config = replace(config, stage_k=_equal_stage(in_features, form, ceil(in_features / config.stage_k)))
-    pairs = replace(config, tiles_per_stage=_tiles_per_stage(config, shape[-2] // _FEATURES_PER_TILE))
+    if not config.takes_long or shape[-2] // _FEATURES_PER_TILE % 2:  # tiles of a stage are of one expert
+        return config
+    pairs = replace(config, stage_rows=2 * ROWS_PER_TILE, in_flight_bytes=_IN_FLIGHT_BYTES_OF_PAIRS)
     room = pairs.ring_bytes(in_features, tokens, device.shared_bytes)
-    return pairs if tokens > 4 and room >= 3 * pairs.stage_bytes(tokens) else config
-
-
-def _tiles_per_stage(config: StreamConfig, tiles: int) -> int:
-    """Tiles of a stage, of an expert that has ``tiles`` of them; they are of one expert."""
-    return 2 if config.takes_long and tiles % 2 == 0 else 1
+    return pairs if room >= 3 * pairs.stage_bytes(tokens) else config
 
 
 def _equal_stage(in_features: int, form: WeightForm, count: int) -> int:
@@ -106,10 +105,10 @@ def _equal_stage(in_features: int, form: WeightForm, count: int) -> int:
 def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
     """How GroupedLinear streams its weight, and rows of x with it: in stages of equal depth, as long as three fit.
 
-    Of four bits two tiles have rows of x in common (8 rows of gpt-oss-20b on an H200: 38 us instead of 43).
+    Blocks share out the weight's rows by eights. Of four bits up to two tiles have rows of x in common.
     """
     *_, out_features, in_features = shape
-    if form.x_bytes == 1 or in_features % form.depth or out_features % ROWS_PER_TILE:
+    if form.x_bytes == 1 or in_features % form.depth or out_features % _EIGHT:
         return None
     if tokens > most_streamed_rows(form, device):
         return None
@@ -117,12 +116,20 @@ def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, 
         chunks = ceil(form.weight_bytes(in_features) / most)
         stage_k = _equal_stage(in_features, form, chunks)
         reason = f"{chunks} stages of an expert's rows"
-        config = StreamConfig(stage_k, 1, True, _IN_FLIGHT_BYTES, reason, form)
-        config = replace(config, tiles_per_stage=_tiles_per_stage(config, out_features // ROWS_PER_TILE))
+        config = StreamConfig(stage_k, ROWS_PER_TILE, True, _IN_FLIGHT_BYTES, reason, form)
+        tiles, in_flight = (2, _IN_FLIGHT_BYTES_OF_PAIRS) if config.takes_long else (1, _IN_FLIGHT_BYTES)
+        rows = _stage_rows(out_features // _EIGHT, tiles)
+        config = replace(config, stage_rows=rows, in_flight_bytes=in_flight)
         room = config.ring_bytes(in_features, tokens, device.shared_bytes)
         if room >= max(3 * config.stage_bytes(tokens), RING_SHARE * device.shared_bytes):
             return config
     return None
+
+
+def _stage_rows(eights: int, tiles: int) -> int:
+    """Rows of a stage of up to ``tiles``, so that blocks which share out ``eights`` of rows have stages alike."""
+    of_block = ceil(eights / min(eights, RESIDENT[1]))
+    return _EIGHT * ceil(of_block / ceil(of_block / (2 * tiles)))
 
 
 def stream_grid(tiles: int) -> tuple[Extent]:

@@ -8,7 +8,7 @@ from math import ceil
 from ..cuda.grouped import ROW_THREADS, ExpertChoice, GroupTiling, choice_of, group_tiling, row_grid, stream_grid
 from ..cuda.lowering import Lowering
 from ..cuda.row_scales import RowScales, row_type
-from ..cuda.stream import ROWS_PER_TILE, Streaming
+from ..cuda.stream import Streaming
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, WeightBuffers, features, kernel, launch
 
 _MOST_NORM_THREADS = 512
@@ -42,7 +42,7 @@ def stream(
     specialised = how.kernel("grouped_linear/cuda.cuh", "grouped_linear", weight, flags)
     biases = (None, None, None) if bias is None else (bias.values, bias.ids, bias.shares)
     operands = (weight.values, *weight.numbers, *biases, chosen, residual, rows)
-    return launch(specialised, stream_grid(features(y) // ROWS_PER_TILE), y, x, *operands)
+    return launch(specialised, stream_grid(features(y) // 8), y, x, *operands)
 
 
 def tiled(

@@ -132,6 +132,13 @@ def test_streamed_in_four_bits(form: Form, max_rows: int, rows: int) -> None:
     check_experts(mixture, rows, torch.bfloat16, streamed=True, **how)
 
 
+@pytest.mark.parametrize(("hidden", "form"), [(1152, FP8), (2176, MXFP4), (4224, MXFP4)], ids=str)
+def test_blocks_share_out_sums_by_eights(hidden: int, form: Form) -> None:
+    """A stage of sums has 16, 24 or 32 rows of the weight; few blocks have many stages, of which the last has fewer."""
+    mixture, machine = Mixture(4, 2, hidden, 128, 4), Emulator(num_sms=3)
+    check_experts(mixture, 3, torch.bfloat16, streamed=True, residual=True, form=form, machine=machine)
+
+
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize(("max_rows", "rows"), [(64, 33), (400, 300)])
 def test_tiled_in_four_bits(form: Form, max_rows: int, rows: int) -> None:
