@@ -28,9 +28,9 @@ _IN_FLIGHT_BYTES = 150 * 1024
 _STEP_BYTES = 128
 _GROUP_SIZES = (16, 32, 64, 128)
 _COLUMNS, _NUM_WIDTHS = (256, 192, 128, 96), 3  # rows of the weight in a tile, and how many of these compete
-# Of products that are turned round (cuda/turned_linear.cuh): the most rows of a group, whole warpgroups of a tile,
-# warps that fill the ring, and what a byte of x counts beside one of the weight, which is no other tile's.
-_MOST_TURNED_ROWS, _TURNED_GROUP = 64, 64
+# Of products that are turned round (cuda/turned_linear.cuh): the most rows of a group, rows of the weight that a
+# warpgroup has, warps that fill the ring, and what a byte of x counts beside one of the weight, of one tile alone.
+_MOST_TURNED_ROWS, _WARPGROUP_COLUMNS = 64, 64
 _TURNED_PRODUCERS, _X_WEIGHT = 2, 0.25
 
 
@@ -155,10 +155,11 @@ def group_configs(weight: WeightBuffers, group_rows: int) -> tuple[TileConfig, .
     That is the widest, or, turned round, what gives an SM the least work. All give a row the same bits.
     """
     form = form_of(weight)
-    widths = [columns for columns in _COLUMNS if columns <= max_columns(form, group_rows)][:_NUM_WIDTHS]
     if _is_turned(form, group_rows):
-        widths = [columns for columns in _COLUMNS if columns % _TURNED_GROUP == 0]
+        widths = [columns for columns in _COLUMNS if columns % _WARPGROUP_COLUMNS == 0]
         widths.sort(key=lambda columns: _turned_work(weight, group_rows, columns))
+    else:
+        widths = [columns for columns in _COLUMNS if columns <= max_columns(form, group_rows)][:_NUM_WIDTHS]
     reason = f"groups of {group_rows} rows of an expert"
     return tuple(TileConfig(max(64, group_rows), columns, 1, 1, 1, reason) for columns in widths)
 
