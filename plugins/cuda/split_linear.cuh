@@ -3,7 +3,7 @@
 // Of so many rows, x is as large as a block's share of the weights (16 rows of 4096 elements: 131 KB). So no block
 // brings all of x into its shared memory, normalises and rounds it: each does so with its part of the depth.
 //
-// A group is TL_TILES_PER_STAGE tiles of 16 weight rows (see few_rows.cuh), which two warpgroups multiply by wgmma,
+// A group is TL_STAGE_ROWS / 16 tiles of 16 weight rows (see few_rows.cuh), which two warpgroups multiply by wgmma,
 // every other stretch of the depth each: weights, whatever their form, from registers, a tile a warp; x from shared
 // memory, its rows as columns. A warp sends its sums to the blocks that store the tokens, and goes on with the next
 // group; it stores what the block owns of a group when it has multiplied the next one, so that nobody waits for sums on
@@ -34,7 +34,8 @@ struct SplitRing {
   static constexpr int kWeightBits = bits_of(kForm), kPieceK = 256 / kWeightBits;
   static constexpr int kItemBytes = kRows == RowType::k16Bits ? 2 : 1, kProductK = 32 / kItemBytes;
   static constexpr int kSplits = TL_SPLITS, kTokens = TL_TOKENS, kStageK = TL_STAGE_K;
-  static constexpr int kTilesPerStage = TL_TILES_PER_STAGE, kSharers = kProducingWarps, kTurns = 1;
+  static constexpr int kHalves = TL_STAGE_ROWS / 8, kTilesPerStage = kHalves / 2;
+  static constexpr int kSharers = kProducingWarps, kTurns = 1;
   static constexpr int kColumns =
       max_of(8, kFourBits ? 2 * kTokens : kTokens);  // whole numbers are two bytes, a column each
   static constexpr int kPartK = kIn / kSplits, kOwnTokens = ceil_div(kTokens, kSplits);
@@ -340,7 +341,7 @@ struct SplitConsumer {
   int token = pair / Ring::kPairs * Ring::kSplits + share.part;
 
   __device__ __forceinline__ int stored_tile(int group) const {
-    return share.group(group) * Ring::kTilesPerStage + pair / 8 % Ring::kTilesPerStage;
+    return share.template group<Op>(group) * Ring::kTilesPerStage + pair / 8 % Ring::kTilesPerStage;
   }
   __device__ __forceinline__ bool stores(int group) const {
     return pair < kOwnPairs && token < rows && stored_tile(group) < Op::kTiles;
