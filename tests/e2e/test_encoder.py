@@ -1,6 +1,7 @@
 """Encoders from a Hugging Face directory to ``LLM.embed``, against transformers."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
@@ -21,11 +23,13 @@ from tests.real_models import CACHE, FILES
 from tests.tolerances import assert_close
 from trtllm_lite import LLM
 from trtllm_lite.builder import build_engine
+from trtllm_lite.cli import cli
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.families import mpnet
 from trtllm_lite.errors import ArgumentError, BuildError, ConvertError, EngineError, LimitError
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
+from trtllm_lite.triton.repository import write_repository
 
 LIMITS = {"max_batch_size": 5, "max_input_len": 64, "max_seq_len": 64, "max_num_tokens": 100}
 # Without padding tokens, which transformers gives no positions of their own.
@@ -181,6 +185,34 @@ def test_builds_of_what_encoders_lack_are_refused(
     convert_checkpoint(str(encoder_dir), tmp_path / "checkpoint")
     with pytest.raises(BuildError, match=message):
         build_engine(tmp_path / "checkpoint", tmp_path / "engine", **{**LIMITS, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"qformat": "int8_sq"}, "int8_sq needs calibration, which is of decoders: choose a qformat that needs none"),
+        ({"qformat": "int8_wo", "kv_cache_dtype": "int8"}, "kv_cache_dtype is int8: encoders have no KV cache"),
+        ({"qformat": "int8_wo", "max_accuracy_loss": 1}, "an encoder predicts none: leave max_accuracy_loss out"),
+        ({"autoq_format": "int8_wo,fp8_wo", "auto_quantize_bits": 12}, "an encoder predicts none: .* autoq_format"),
+    ],
+)
+def test_quantization_that_decoders_alone_have_is_refused(
+    encoder_dir: Path, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    convert_checkpoint(str(encoder_dir), tmp_path / "checkpoint")
+    command = "build" if "max_accuracy_loss" in options else "quantize"
+    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    asked = [command, "--checkpoint_dir", str(tmp_path / "checkpoint"), "--output_dir", str(tmp_path / "made"), *flags]
+    result = CliRunner().invoke(cli, asked)
+    assert result.exit_code == 1
+    assert re.search(message, result.output)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_triton_takes_no_encoder(encoder: LLM, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="is an encoder's engine, and the models for Triton generate text"):
+        write_repository(encoder.engine_dir, tmp_path / "repository")
+    assert not list(tmp_path.iterdir())
 
 
 def test_quantized_weights(encoder_dir: Path, tmp_path: Path, encoder: LLM) -> None:

@@ -8,6 +8,7 @@ from trtllm_lite.builder import Checkpoint, build_engine
 from trtllm_lite.engine.manifest import Accuracy
 from trtllm_lite.errors import BuildError
 from trtllm_lite.evaluation import Evaluation, evaluate
+from trtllm_lite.network.contract import is_encoder
 from trtllm_lite.progress import Report
 from trtllm_lite.quantize.products import find_products
 from trtllm_lite.quantize.schemes import FULL_PRECISION
@@ -113,7 +114,15 @@ def _compare(
 
 
 def build_to_evaluate(checkpoint: Checkpoint, device: Device, directory: Path, window: int, report: Report) -> None:
-    """Build an engine for ``device`` that reads windows of ``window`` tokens, or of as many as the model takes."""
+    """Build an engine for ``device`` that reads windows of ``window`` tokens, or of as many as the model takes.
+
+    Raises BuildError for encoders, which predict no tokens.
+    """
+    if is_encoder(checkpoint.model.graph):
+        raise BuildError(
+            "accuracy is measured by the tokens that a model predicts, and an encoder predicts none: leave "
+            "max_accuracy_loss out, or name a qformat instead of autoq_format"
+        )
     window = min(window, checkpoint.config.max_position_embeddings)
     build_engine(
         checkpoint,

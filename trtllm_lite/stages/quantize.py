@@ -13,6 +13,7 @@ from trtllm_lite.engine.format import CONFIG_FILE, TOKENIZER_FILES
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
 from trtllm_lite.network.config import NETWORK_FILE, WEIGHTS_FILE
+from trtllm_lite.network.contract import is_encoder
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.network.tensors import extents
 from trtllm_lite.network.verifier import load_network
@@ -58,6 +59,8 @@ def quantized(
     (the calibration text), EngineError, OutputError.
     """
     inputs, needs = inputs_to_observe(checkpoint.model, recipe)
+    if is_encoder(checkpoint.model.graph):
+        _check_encoder(recipe, needs)
     with ExitStack() as stack:
         statistics: Callable[[str], Statistics] = no_calibration
         if needs > Needs.NOTHING:
@@ -67,6 +70,17 @@ def quantized(
         network, decisions = quantize_network(checkpoint.model, recipe, statistics)
         result = replace(checkpoint, model=network)
         yield Quantization(checkpoint, result, decisions, recipe, statistics, calibration.device)
+
+
+def _check_encoder(recipe: Recipe, needs: Needs) -> None:
+    """Raise BuildError for what encoders lack: a KV cache, and the logits of all tokens, which calibration reads."""
+    if recipe.kv_cache_dtype is not None:
+        raise BuildError(f"kv_cache_dtype is {recipe.kv_cache_dtype}: encoders have no KV cache; leave it out")
+    if needs > Needs.NOTHING:
+        raise BuildError(
+            f"{recipe.qformats} needs calibration, which is of decoders: choose a qformat that needs none, such as "
+            "int8_wo or fp8_rowwise"
+        )
 
 
 @contextmanager

@@ -20,11 +20,16 @@ def write_repository(engine_dir: Path, output_dir: Path, path_on_server: str | N
     The engine is copied, so that the repository works wherever it is put, unless ``path_on_server`` says where the
     server finds it. An engine without a tokenizer becomes the model ``tensorrt_llm`` alone, which takes token ids.
 
-    Raises EngineError for a directory that holds no engine, OutputError if the repository cannot be written,
-    ArgumentError for a ``path_on_server`` that is not absolute.
+    Raises EngineError for a directory that holds no engine, or an encoder's, OutputError if the repository cannot be
+    written, ArgumentError for a ``path_on_server`` that is not absolute.
     """
     file = find_engine(engine_dir)
     manifest, source = read_engine(file).manifest, file.parent
+    if manifest.embedding_size:
+        raise EngineError(
+            f"{engine_dir} is an encoder's engine, and the models for Triton generate text: serve it with "
+            "`trtllm-lite serve`, whose /v1/embeddings embeds texts"
+        )
     if path_on_server is not None and not path_on_server.startswith("/"):
         raise ArgumentError(
             f"engine_dir is {shown(path_on_server)}: expected an absolute path, which is where the server finds the "
