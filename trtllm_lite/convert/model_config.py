@@ -37,6 +37,13 @@ def open_model_config(path: Path) -> WeightlessModel:
     source = _source(Path(path))
     settings = source.config.get(SETTINGS)
     in_fp4 = isinstance(settings, dict) and settings.get("quant_method") == "mxfp4"
+    if settings and not in_fp4:
+        method = settings.get("quant_method") if isinstance(settings, dict) else settings
+        raise ConvertError(
+            f"{path} is of a model that is quantized ({shown(method)}), and tells nothing of how its tensors are "
+            f"stored: pass a checkpoint that `trtllm-lite convert` made of the model, or take {SETTINGS} out of the "
+            "file and build with --qformat"
+        )
     if in_fp4:
         source = replace(source, config={key: value for key, value in source.config.items() if key != SETTINGS})
     dtype = source.config.get("dtype") or source.config.get("torch_dtype") or "float32"
