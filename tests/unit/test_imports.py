@@ -16,7 +16,7 @@ PACKAGE = Path(trtllm_lite.__file__).parent
 # For each part of the package, the parts it may import when it is imported. Everyone may import the plain modules.
 PLAIN = {
     *("errors", "vocabulary", "files", "temporaries", "units", "printable", "progress", "library_errors", "nibbles"),
-    *("host_memory", "scratch", "pages"),
+    *("host_memory", "scratch", "pages", "gguf_parts"),
     "_core",
 }
 ALLOWED = {
@@ -28,6 +28,7 @@ ALLOWED = {
     "progress": set(),
     "library_errors": set(),
     "nibbles": set(),
+    "gguf_parts": set(),
     "host_memory": set(),
     "scratch": set(),
     "vocabulary": set(),

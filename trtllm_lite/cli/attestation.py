@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from trtllm_lite.gguf_parts import parts_of
+
 if TYPE_CHECKING:
     from trtllm_lite.engine.provenance import Material
 
@@ -92,7 +94,7 @@ def _data(given: dict[str, Any]) -> list[Path]:
 
 def _files(source: Path) -> Sequence[Path]:
     """The files of a model or checkpoint; a model that was fetched has links to them."""
-    return sorted(path for path in source.iterdir() if path.is_file()) if source.is_dir() else [source]
+    return sorted(path for path in source.iterdir() if path.is_file()) if source.is_dir() else parts_of(source)
 
 
 def _materials(read: Iterable[Path]) -> "list[Material]":

@@ -1,4 +1,4 @@
-"""Sources in llama.cpp's GGUF format: one file with metadata, tokenizer and (mostly quantized) tensors.
+"""Sources in llama.cpp's GGUF format: one file, or several, with metadata, tokenizer and (mostly quantized) tensors.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, read by the ``gguf`` package. Tensors get Hugging
 Face's names and row order. Those of quantized blocks can be read as the parts of these blocks, or expanded to float32.
@@ -28,16 +28,21 @@ from trtllm_lite.convert.gguf_tensors import (
 from trtllm_lite.convert.gguf_tokenizer import read_tokenizer
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.gguf_parts import parts_of
 
 # These tensors hold divisors of the RoPE frequencies; they become part of the config.
 _SOFTMAX = 1  # of llama.cpp's numbers for how routers score
+_SPLIT_NUMBER, _SPLIT_COUNT = "split.no", "split.count"
+_MAX_NAMED = 5
 _ROPE_FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
 
 def open_gguf(path: Path) -> Source:
-    """Open a GGUF file; ConvertError if it is damaged, of an unknown architecture, or of an unknown tensor type."""
-    check_header(path)
-    metadata, raw = _parse(path)
+    """Open a GGUF file, or all of a model of which it is a part.
+
+    Raises ConvertError if one is damaged or absent, of an unknown architecture, or of an unknown tensor type.
+    """
+    metadata, raw = _read_parts(path)
     family = _find_family(path, metadata)
     check_types(path, raw.values())
     factors = {name: expand(raw.pop(f"{name}.weight")).tolist() for name in _ROPE_FACTORS if f"{name}.weight" in raw}
@@ -84,6 +89,34 @@ class _Reader(gguf.GGUFReader):
     @data.setter
     def data(self, mapped: Any) -> None:
         self._bytes = mapped.view(np.ndarray)
+
+
+def _read_parts(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The metadata of the first part, and the tensors of all, by name."""
+    parts = parts_of(path)
+    absent = [part.name for part in parts if not part.is_file()]
+    if absent:
+        raise ConvertError(
+            f"{path} is one of {len(parts)} files of a model, and {', '.join(absent[:_MAX_NAMED])} "
+            f"{'is' if len(absent) == 1 else 'are'} not beside it: download all of them"
+        )
+    metadata: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
+    for number, part in enumerate(parts):
+        check_header(part)
+        own, found = _parse(part)
+        place, count = own.get(_SPLIT_NUMBER, 0), own.get(_SPLIT_COUNT, 1)
+        if (place, count) != (number, len(parts)):
+            raise ConvertError(
+                f"expected {part} to be file {number + 1} of {len(parts)} of a model, as its name says, found "
+                f"{_SPLIT_NUMBER} {shown(place)} and {_SPLIT_COUNT} {shown(count)}: give the files the names with "
+                "which they were published"
+            )
+        if not tensors.keys().isdisjoint(found):
+            raise ConvertError(f"{part} holds tensors of another file of the model: download it again")
+        metadata = metadata or own
+        tensors |= found
+    return metadata, tensors
 
 
 def _parse(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

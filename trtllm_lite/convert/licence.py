@@ -5,6 +5,7 @@ from typing import Any
 
 from trtllm_lite.convert.gguf_header import read_text
 from trtllm_lite.convert.json_file import read_json
+from trtllm_lite.gguf_parts import parts_of
 
 _CARD = "README.md"
 _MAX_CARD_BYTES = 1 << 16
@@ -23,7 +24,7 @@ def find_licence(model: Path) -> str | None:
         found = card.get("license_name") if card.get(_KEY) == _OTHER else card.get(_KEY)
         found = found or read_json(model / "config.json").get(_KEY)
     else:
-        found = read_text(model, f"general.{_KEY}")
+        found = read_text(parts_of(model)[0], f"general.{_KEY}")
     return found if isinstance(found, str) and found.strip() else None
 
 

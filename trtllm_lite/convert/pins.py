@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.gguf_parts import parts_of
 
 _DIGITS = frozenset("0123456789abcdef")
 
@@ -12,11 +13,13 @@ _DIGITS = frozenset("0123456789abcdef")
 def check_files(model: Path, sha256: Mapping[str, str]) -> None:
     """Raise ConvertError unless each file named in ``sha256`` has this SHA-256 (hexadecimal), and all weights have one.
 
-    ``model`` is a GGUF file, or a directory whose files are named; without any checksums nothing is checked.
+    ``model`` is a GGUF file, of which the others of the model are named too, or a directory whose files are named.
+    Without any checksums nothing is checked.
     """
     if not sha256:
         return
-    files = {model.name: model} if model.is_file() else {path.name: path for path in model.iterdir() if path.is_file()}
+    beside = parts_of(model) if model.is_file() else model.iterdir()
+    files = {path.name: path for path in beside if path.is_file()}
     unknown = [name for name in sha256 if name not in files]
     if unknown:
         raise ConvertError(

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from trtllm_lite.gguf_parts import parts_of
+
 # The digest of a file of at most this many bytes covers all of them; that of a larger one its two ends and its date,
 # unless its own digest is known.
 _WHOLE = 1 << 24
@@ -66,7 +68,7 @@ def _key(source: Path, kind: str, how: Any, sha256: Mapping[str, str]) -> str:
     digest = hashlib.sha256(repr((kind, how, code_digest())).encode())
     root = source if source.is_dir() else source.parent
     # Folders of an encoder have a config of its pooling.
-    found = (*source.iterdir(), *source.glob("*/config.json")) if source.is_dir() else (source,)
+    found = (*source.iterdir(), *source.glob("*/config.json")) if source.is_dir() else parts_of(source)
     for path in sorted(path for path in found if path.is_file()):
         name = path.relative_to(root).as_posix()
         digest.update(f"\n{name} {path.stat().st_size} ".encode())

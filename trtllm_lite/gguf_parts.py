@@ -1,0 +1,18 @@
+"""The files of a model in GGUF format, which llama.cpp's gguf-split makes several of."""
+
+import re
+from pathlib import Path
+
+_PART = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf")
+
+
+def parts_of(path: Path) -> list[Path]:
+    """All files of the model of which ``path`` is one, as their names say; ``path`` alone if its name says no others.
+
+    The first has the metadata. None needs to exist.
+    """
+    match = _PART.fullmatch(path.name)
+    count = int(match[2]) if match else 0
+    if match is None or not count:
+        return [path]
+    return [path.with_name(f"{match[1]}-{number:05}-of-{match[2]}.gguf") for number in range(1, count + 1)]
