@@ -35,7 +35,7 @@ from trtllm_lite.errors import BuildError
 from trtllm_lite.network.tensors import add_initializer, extents, take, zeros
 from trtllm_lite.plugins.schema import all_schemas
 from trtllm_lite.quantize.formats import matrix_of
-from trtllm_lite.vocabulary import LOGITS
+from trtllm_lite.vocabulary import LOGITS, MAX_TP_SIZE
 
 _PADDED_TO = 8  # features; kernels of GPUs read so many at once
 _VOCAB_PADDED_TO = 64
@@ -128,11 +128,12 @@ class _Rank:
         num_heads = attribute(attention, "num_heads")
         num_kv_heads, head_dim = self._kv_shape(attention)
         if num_heads % self.tp_size:
-            raise self._refusal(attention, f"its {num_heads} query heads cannot be shared out evenly")
-        if num_kv_heads % self.tp_size and self.tp_size % num_kv_heads:
-            raise self._refusal(
-                attention, f"its {num_kv_heads} key/value heads cannot be shared out or repeated evenly"
+            raise self._uneven_heads(
+                attention, f"{num_heads} query heads cannot be shared out", num_heads, num_kv_heads
             )
+        if not _shares_out(num_kv_heads, self.tp_size):
+            problem = f"{num_kv_heads} key/value heads cannot be shared out or repeated"
+            raise self._uneven_heads(attention, problem, num_heads, num_kv_heads)
         heads = num_heads // self.tp_size
         kv_heads = self._own_kv_heads(num_kv_heads)
         first_kv = self.rank * num_kv_heads // self.tp_size
@@ -145,7 +146,7 @@ class _Rank:
         given = operands(attention)
         num_heads, plain_dim, _ = extents(self._tensor(given["key_up"]))
         if num_heads % self.tp_size:
-            raise self._refusal(attention, f"its {num_heads} query heads cannot be shared out evenly")
+            raise self._uneven_heads(attention, f"{num_heads} query heads cannot be shared out", num_heads, 1)
         heads, rotary_dim = num_heads // self.tp_size, features_of(given["key_cache"])
         first, last = self.rank * heads, (self.rank + 1) * heads
         behind = num_heads * plain_dim
@@ -359,10 +360,20 @@ class _Rank:
         name = f"{node.name}.{'all_reduce' if op_type == 'AllReduce' else 'all_gather'}"
         self.graph.insert_after(node, fused_node(op_type, name, {"x": value}, {"y": whole}))
 
+    def _uneven_heads(self, node: ir.Node, problem: str, num_heads: int, num_kv_heads: int) -> BuildError:
+        sizes = range(1, MAX_TP_SIZE + 1)
+        fitting = [str(size) for size in sizes if num_heads % size == 0 and _shares_out(num_kv_heads, size)]
+        return self._refusal(node, f"its {problem} evenly; pass a --tp_size of {' or '.join(fitting)}")
+
     def _refusal(self, node: ir.Node, problem: str) -> BuildError:
         return BuildError(
             f"tp_size is {self.tp_size}, and {node.name} cannot be shared out by so many ranks: {problem}"
         )
+
+
+def _shares_out(num_kv_heads: int, tp_size: int) -> bool:
+    """Whether each rank gets as many key/value heads, or each head as many ranks."""
+    return num_kv_heads % tp_size == 0 or tp_size % num_kv_heads == 0
 
 
 def _even_part(features: int, num_parts: int, part: int, padded_to: int) -> Range:
