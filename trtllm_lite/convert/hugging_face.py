@@ -28,6 +28,7 @@ _DOWNLOADS += [MODULES_FILE, POOLING_FILES]  # of encoders
 
 def open_directory(path: Path) -> Source:
     """Open a model directory; ConvertError if a file is missing, damaged, or weights are only there as pickles."""
+    _refuse_gguf(path)
     config = _add_settings(path, read_json(path / "config.json", required=True))
     files = [SafetensorsFile(shard) for shard in _find_shards(path)]
     owners = {name: file for file in files for name in file.tensors}
@@ -50,6 +51,16 @@ def open_directory(path: Path) -> Source:
     return as_text_model(as_blocks(source))
 
 
+def _refuse_gguf(path: Path) -> None:
+    """Raise ConvertError for a directory that has a model in GGUF files alone."""
+    files = sorted(file.name for file in path.glob("*.gguf"))
+    if files and not (path / "config.json").is_file():
+        raise ConvertError(
+            f"{path} is no Hugging Face model directory, which has a config.json; it holds {len(files)} GGUF files: "
+            f"pass one of them as --model_dir, such as {path / files[0]}"
+        )
+
+
 def _add_settings(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """``config`` with the settings of quantization that older checkpoints of ModelOpt have in a file of their own."""
     settings = read_json(path / _MODELOPT).get("quantization")
@@ -66,7 +77,7 @@ def download(hub_id: str, revision: str | None = None) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
-        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=_DOWNLOADS))
+        folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=_DOWNLOADS))
     except (OSError, HfHubHTTPError, HFValidationError) as error:
         at = "" if revision is None else f" at revision {shown(revision)}"
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -75,6 +86,12 @@ def download(hub_id: str, revision: str | None = None) -> Path:
             f"Hugging Face hub{at} ({reason}): check the spelling, the network and your access (`hf auth login`), "
             "or pass a local path"
         ) from error
+    if not (folder / "config.json").is_file():
+        raise ConvertError(
+            f"{shown(hub_id)} has no config.json on the hub: if it has GGUF files, fetch one (`hf download "
+            f"{hub_id} FILE`) and pass its path as --model_dir"
+        )
+    return folder
 
 
 def hub_origin(model: Path) -> tuple[str, str] | None:

@@ -258,6 +258,18 @@ def test_a_hub_id_downloads_no_code_and_no_pickles(model: Path, monkeypatch: pyt
         open_source(str(model), "v1.0")
 
 
+def test_models_of_gguf_files_alone_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
+    with pytest.raises(ConvertError, match=r"no config\.json on the hub: .*`hf download acme/model-GGUF FILE`"):
+        open_source("acme/model-GGUF")
+    for name in ("m-Q8_0.gguf", "m-Q4_K.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(ConvertError, match=r"holds 2 GGUF files: pass one of them as --model_dir, .*/m-Q4_K\.gguf"):
+        open_source(str(tmp_path))
+
+
 def test_other_paths_are_explained(tmp_path: Path) -> None:
     with pytest.raises(ConvertError, match="does not exist"):
         open_source(str(tmp_path / "nowhere"))
