@@ -147,12 +147,7 @@ def find_model_type(model_type: str) -> Family | None:
     )
 
 
-def supported_architectures() -> list[str]:
-    """All architectures, sorted."""
-    return sorted(name for family in all_families().values() for name in family.architectures)
-
-
-def nearest_by_name(architecture: str) -> str:
-    """The family whose architecture is spelled most like ``architecture``."""
-    owner = {name: family.name for family in all_families().values() for name in family.architectures}
-    return owner[difflib.get_close_matches(architecture, owner, n=1, cutoff=0.0)[0]]
+def nearest_by_name(architecture: str) -> list[str]:
+    """The three architectures that are spelled most like ``architecture``, the nearest first."""
+    names = [name for family in all_families().values() for name in family.architectures]
+    return difflib.get_close_matches(architecture, names, n=3, cutoff=0.0)
