@@ -68,12 +68,12 @@ class Gguf:
 class Multimodal:
     """How models that see as well hold the family's model, which reads and writes their text.
 
-    In their config.json ``text_config`` has its keys, and ``other_keys`` are those that concern other parts. Names of
-    its tensors have the ``prefix``; ``other_tensors`` are regular expressions for names of tensors of other parts.
+    In their config.json ``text_config`` has its keys. Published ones leave out those that have the ``defaults``, which
+    transformers fills in from its class of the text model's config. ``other_keys`` are keys beside ``text_config`` that
+    concern other parts.
     """
 
-    prefix: str
-    other_tensors: tuple[str, ...]
+    defaults: Mapping[str, Any]
     other_keys: tuple[str, ...]
 
 
