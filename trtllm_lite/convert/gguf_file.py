@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from trtllm_lite.convert.family import Family, all_families
 from trtllm_lite.convert.gguf_config import read_config
 from trtllm_lite.convert.gguf_encoder import pooling_of
+from trtllm_lite.convert.gguf_extents import check_extents
 from trtllm_lite.convert.gguf_header import check_header
 from trtllm_lite.convert.gguf_tensors import (
     GgufTensor,
@@ -29,14 +30,15 @@ from trtllm_lite.convert.gguf_tokenizer import read_tokenizer
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError, shown
 
-# These tensors hold divisors of the RoPE frequencies; they become part of the config.
 _SOFTMAX = 1  # of llama.cpp's numbers for how routers score
+# These tensors hold divisors of the RoPE frequencies; they become part of the config.
 _ROPE_FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
 
 def open_gguf(path: Path) -> Source:
     """Open a GGUF file; ConvertError if it is damaged, of an unknown architecture, or of an unknown tensor type."""
     check_header(path)
+    check_extents(path)
     metadata, raw = _parse(path)
     family = _find_family(path, metadata)
     check_types(path, raw.values())

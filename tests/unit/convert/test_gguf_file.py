@@ -1,5 +1,6 @@
 """GGUF files: tensors come back in Hugging Face's order, metadata as a config, damage as one clear error."""
 
+import re
 import struct
 import tracemalloc
 from pathlib import Path
@@ -350,13 +351,48 @@ def test_every_end_token_ends_a_text(tmp_path: Path) -> None:
     assert convert_checkpoint(str(path), tmp_path / "checkpoint").config.eos_token_ids == [1, 7, 5]
 
 
-def test_truncation_is_a_clear_error(tmp_path: Path) -> None:
-    whole = write_gguf(tiny_model("llama"), tmp_path / "m.gguf").read_bytes()
-    cut = tmp_path / "cut.gguf"
-    for fraction in (0.0001, 0.001, 0.01, 0.02, 0.1, 0.5, 0.99):
-        cut.write_bytes(whole[: int(len(whole) * fraction)])
-        with pytest.raises(ConvertError, match=r"complete GGUF file|another kind of file"):
-            convert_checkpoint(str(cut), tmp_path / "checkpoint")
+@pytest.fixture(scope="module")
+def small_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A llama of one layer, with quantized matrices."""
+    model = tiny_model("llama", num_hidden_layers=1, **_WIDE)
+    return write_gguf(model, tmp_path_factory.mktemp("gguf") / "m.gguf", _KINDS)
+
+
+def _refusal_of_cut(whole: Path, num_bytes: int) -> str:
+    """What is said of the first ``num_bytes`` of the file."""
+    cut = whole.with_name("cut.gguf")
+    cut.write_bytes(whole.read_bytes()[:num_bytes])
+    with pytest.raises(ConvertError) as caught:
+        open_source(str(cut))
+    return str(caught.value).replace(str(cut), "cut.gguf")
+
+
+def test_a_cut_file_says_which_tensor_it_ends_in(small_file: Path) -> None:
+    size, tensors = small_file.stat().st_size, gguf.GGUFReader(small_file).tensors
+    end = max(tensor.data_offset + tensor.n_bytes for tensor in tensors)
+    for tensor in tensors:
+        for left in (0, 1, tensor.n_bytes - 1):
+            found = tensor.data_offset + left
+            assert _refusal_of_cut(small_file, found) == (
+                f"expected cut.gguf to be a complete GGUF file of {end} bytes, found {found}: the tensor {tensor.name} "
+                f"has {left} of its {tensor.n_bytes} bytes: download it again"
+            )
+    assert size - end < 32  # and what is cut of the padding behind the last is nothing
+    assert map_model(open_source(str(small_file)), "auto").network.weights
+
+
+@settings(max_examples=60, deadline=None)
+@given(share=st.floats(0, 1, exclude_max=True))
+def test_a_file_cut_anywhere_before_its_data_says_what_to_do(share: float, small_file: Path) -> None:
+    """In the words of no library: how many bytes of what there should be."""
+    first = min(tensor.data_offset for tensor in gguf.GGUFReader(small_file).tensors)
+    refusal = _refusal_of_cut(small_file, int(share * first))
+    assert re.fullmatch(
+        r"expected cut\.gguf to be (a directory or a GGUF file, found another kind of file"
+        r"|a complete GGUF file, found (a file that ends within its header|\d+ [a-z ]+ in \d+ bytes): download it again"
+        r"|a complete GGUF file of \d+ bytes, found \d+: the tensor \S+ has 0 of its \d+ bytes: download it again)",
+        refusal,
+    )
 
 
 @settings(max_examples=60, deadline=None)
