@@ -69,7 +69,7 @@ def compare_tensors(source: Source, family: Family, model: Model, network: Netwo
     is_tied = isinstance(model, Decoder) and model.has_tied_embeddings
     if is_tied and head in found and _repeats_embedding(source, family, head):
         del found[head]
-    return compare(network.weights, found)
+    return compare(network.weights, found, source.stored_names)
 
 
 def _repeats_embedding(source: Source, family: Family, head: str) -> bool:

@@ -6,6 +6,7 @@ Face's names and row order. Those of quantized blocks can be read as the parts o
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from trtllm_lite.convert.gguf_config import read_config
 from trtllm_lite.convert.gguf_encoder import pooling_of
 from trtllm_lite.convert.gguf_extents import check_extents
 from trtllm_lite.convert.gguf_header import check_header
+from trtllm_lite.convert.gguf_names import names_in_file
 from trtllm_lite.convert.gguf_tensors import (
     GgufTensor,
     Named,
@@ -46,6 +48,7 @@ def open_gguf(path: Path) -> Source:
     with _consistent(path):
         config = read_config(metadata, family, raw, factors)
     check_num_experts(path, raw.values(), config)
+    names = frozenset(raw)
     tensors = {tensor.name: tensor for tensor in named_tensors(raw, family, config)}
     tokenizer, tokenizer_config = read_tokenizer(metadata)
     return Source(
@@ -59,6 +62,7 @@ def open_gguf(path: Path) -> Source:
         pooling=pooling_of(metadata),
         blocks={name: blocks for name, tensor in tensors.items() if (blocks := tensor.blocks) is not None},
         quantization=_quantization(tensors),
+        stored_names=partial(names_in_file, family=family, found=names),
     )
 
 

@@ -23,6 +23,7 @@ from tests.tolerances import assert_close
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.family import all_families
 from trtllm_lite.convert.gguf_file import open_gguf
+from trtllm_lite.convert.gguf_names import names_in_file
 from trtllm_lite.convert.gguf_tensors import expand
 from trtllm_lite.convert.mapping import map_model, open_source
 from trtllm_lite.convert.safetensors_file import TensorInfo
@@ -259,7 +260,7 @@ def test_rope_scaling(tmp_path: Path) -> None:
         ({"llama.attention.value_length": 12}, r"llama\.attention\.value_length: 12 is not mapped"),
         ({"llama.attention.head_count_kv": [2, 1, 2]}, "num_key_value_heads: expected an integer"),
         ({"llama.block_count": None}, "num_hidden_layers: expected an integer"),
-        ({"llama.block_count": 4}, r"missing \(9\): model\.layers\.3\.input_layernorm\.weight"),
+        ({"llama.block_count": 4}, r"missing \(9\): blk\.3\.attn_k\.weight"),
         ({"tokenizer.ggml.model": "rwkv"}, "tokenizer of model gpt2 or llama or t5 or bert, found 'rwkv'"),
         ({"tokenizer.ggml.model": "t5"}, r"tokenizer is inconsistent \('scores'\)"),
         ({"tokenizer.ggml.pre": "chatglm"}, "tokenizer.ggml.pre to be one of .*, found 'chatglm'"),
@@ -293,6 +294,27 @@ def test_unknown_tensors_keep_their_names_in_the_report(tmp_path: Path) -> None:
     )
     with pytest.raises(ConvertError, match=r"unused \(1\): blk\.0\.ffn_gate_inp\.weight"):
         convert_checkpoint(str(path), tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("family", sorted(_WRITTEN))
+def test_tensors_are_named_as_the_file_has_them(family: str, tmp_path: Path) -> None:
+    source = open_gguf(write_gguf(tiny_model(family, **_SAID.get(family, {})), tmp_path / "m.gguf"))
+    named = {own for name in source.tensors for own in source.stored_names(name)}
+    assert named == {tensor.name for tensor in gguf.GGUFReader(tmp_path / "m.gguf").tensors}
+
+
+def test_missing_experts_are_one_tensor(tmp_path: Path) -> None:
+    path = write_gguf(tiny_model("mixtral"), tmp_path / "m.gguf", metadata={"llama.block_count": 4})
+    with pytest.raises(ConvertError, match=r"missing \(10\): .*, blk\.3\.ffn_down_exps\.weight, blk\.3\.ffn_gate_exps"):
+        convert_checkpoint(str(path), tmp_path / "checkpoint")
+
+
+def test_of_several_tensors_for_one_those_are_missing_that_the_file_lacks() -> None:
+    family, name = all_families()["granitemoe"], "model.layers.2.block_sparse_moe.input_linear.weight"
+    gate, up = "blk.2.ffn_gate_exps.weight", "blk.2.ffn_up_exps.weight"
+    assert names_in_file(name, family, {gate}) == (up,)
+    assert names_in_file(name, family, {gate, up}) == names_in_file(name, family, ()) == (gate, up)
+    assert names_in_file("model.layers.2.unknown", family, ()) == ("model.layers.2.unknown",)
 
 
 def test_a_tensor_without_dimensions_is_an_error(tmp_path: Path) -> None:
