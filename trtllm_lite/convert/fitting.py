@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.family import Family, all_families, find_family, find_model_type, nearest_by_name
+from trtllm_lite.convert.family import Family, all_families, find_model_type, nearest_by_name
 from trtllm_lite.convert.matching import Mismatch, compare
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError
@@ -34,9 +34,13 @@ def nearest_fit(source: Source) -> Fit:
     Raises ConvertError if no model of the config's size can be made of the tensors.
     """
     names = source.config.get("architectures") or [str(source.config.get("model_type"))]
-    favourite, typed = find_family(nearest_by_name(names[0])[:1]), find_model_type(str(source.config.get("model_type")))
+    [alike, *_], typed = nearest_by_name(names[0]), find_model_type(str(source.config.get("model_type")))
     fits = [_fit(family, source) for family in all_families().values()]
-    return min(fits, key=lambda fit: (fit.mismatch.count, fit.family is not favourite, fit.family is not typed))
+
+    def distance(fit: Fit) -> tuple[int, bool, bool]:
+        return fit.mismatch.count, alike not in fit.family.all_architectures, fit.family is not typed
+
+    return min(fits, key=distance)
 
 
 def _fit(family: Family, source: Source) -> Fit:

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from trtllm_lite.convert.family import Family, Multimodal, find_family
+from trtllm_lite.convert.family import Family, all_families
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError, shown
 
@@ -18,39 +18,51 @@ _OTHER_TENSORS = re.compile(r"(model\.)?(vision_model|vision_tower|multi_modal_p
 
 
 def as_text_model(source: Source) -> Source:
-    """The text model of a ``source`` that is multimodal; the same source if it is not, or of no known family.
+    """The text model of a ``source`` that is multimodal; the same source if it is not, or of no known class.
 
-    What its config says outside of the text model's own, and of no other part, counts where that says nothing.
+    What its config says outside of the text model's own, and of no other part, counts where that says nothing. Raises
+    ConvertError if the text model is of no known family.
     """
-    architectures, text = source.config.get("architectures"), source.config.get(_TEXT_CONFIG)
-    names = architectures if isinstance(architectures, list) else []
-    family = find_family([name for name in names if isinstance(name, str)])
-    if text is None or family is None or family.multimodal is None:
+    architectures = source.config.get("architectures")
+    families = _holding(architectures if isinstance(architectures, list) else [])
+    if not families:
         return source
+    text = source.config.get(_TEXT_CONFIG)
     if not isinstance(text, dict):
         raise ConvertError(
             f"expected {_TEXT_CONFIG} in the config of {source.description} to be an object, found {shown(text)}: "
             "download it again"
         )
-    names_of_text = _names(source.tensors)
-    config = {**_config(source, family, family.multimodal, text), "architectures": architectures}
-    if _TIED in source.config and source.config[_TIED] != config.get(_TIED) and names_of_text:
-        # Releases of transformers differ in which of the two counts, and write the head only where it is not tied.
-        config[_TIED] = f"{family.tensor_names['lm_head']}.weight" not in names_of_text
-    return replace(source, config=config, is_text_part=True).renamed(names_of_text)
-
-
-def _config(source: Source, family: Family, multimodal: Multimodal, text: dict[str, Any]) -> dict[str, Any]:
-    """The text model's config. Raises ConvertError if the text model is of another family."""
-    expected, found = family.model_type or family.name, text.get("model_type")
-    if found not in (None, expected):
+    found = text.get("model_type")
+    if found not in families:
         raise ConvertError(
-            f"expected the text model of {source.description} to be of the model_type {expected}, found "
+            f"expected the text model of {source.description} to have the model_type {' or '.join(families)}, found "
             f"{shown(found)}, which is not supported; see CONTRIBUTING.md on how to add a family"
         )
-    others = {_TEXT_CONFIG, *multimodal.other_keys}
-    around = {key: value for key, value in source.config.items() if key not in others}
-    return {**multimodal.defaults, **around, **text}
+    names, family = _names(source.tensors), families[found]
+    config = _config(source.config, text, family)
+    if source.config.get(_TIED, config.get(_TIED)) != config.get(_TIED) and names:
+        # Releases of transformers differ in which of the two counts, and write the head only where it is not tied.
+        config[_TIED] = f"{family.tensor_names['lm_head']}.weight" not in names
+    return replace(source, config=config, is_text_part=True).renamed(names)
+
+
+def _holding(architectures: list[Any]) -> dict[str, Family]:
+    """The families of the text models that the first known class of these holds, by their model_type."""
+    known = all_families().values()
+    for name in architectures:
+        holding = [family for family in known if family.multimodal and name in family.multimodal.architectures]
+        if holding:
+            return {family.model_type or family.name: family for family in holding}
+    return {}
+
+
+def _config(config: dict[str, Any], text: dict[str, Any], family: Family) -> dict[str, Any]:
+    """That of the text model, as if it were saved alone."""
+    assert family.multimodal is not None
+    others = {_TEXT_CONFIG, *family.multimodal.other_keys}
+    around = {key: value for key, value in config.items() if key not in others}
+    return {**family.multimodal.defaults, **around, **text, "architectures": [family.architectures[0]]}
 
 
 def _names(tensors: Collection[str]) -> dict[str, str]:

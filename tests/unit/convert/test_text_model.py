@@ -21,8 +21,7 @@ from tests.models import VOCAB_SIZE, tiny_config, tiny_model
 from tests.onnx_runner import OnnxRunner
 from tests.tolerances import assert_close
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.convert.families import gemma3, llama4, mistral
-from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.family import all_families
 from trtllm_lite.convert.model_config import open_model_config
 from trtllm_lite.errors import ConvertError
 
@@ -46,6 +45,7 @@ _WHOLES: dict[str, tuple[type[PreTrainedModel], Any, dict[str, Any]]] = {
         {"vision_config": {**_VISION, "head_dim": 16}, "tie_word_embeddings": False},
     ),
 }
+_WHOLES["ministral3"] = _WHOLES["mistral"]
 _LATER_NAMES = {"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head."}
 _LATER_NAMES |= {part: f"model.{part}" for part in ("vision_tower.", "multi_modal_projector.")}
 
@@ -77,7 +77,7 @@ def _edit(model: Path, **changes: Any) -> None:
     (model / "config.json").write_text(json.dumps({**config, **changes}))
 
 
-@pytest.mark.parametrize("family", ["gemma3", "mistral"])
+@pytest.mark.parametrize("family", ["gemma3", "mistral", "ministral3"])
 @pytest.mark.parametrize("later_names", [False, True])
 def test_logits_equal_transformers(family: str, later_names: bool, tmp_path: Path) -> None:
     """Of both namings of tensors: transformers 4.52 renamed them."""
@@ -101,12 +101,12 @@ def _later_name(name: str) -> str:
     return new + name.removeprefix(old)
 
 
-@pytest.mark.parametrize("family", [gemma3.FAMILY, llama4.FAMILY, mistral.FAMILY], ids=lambda family: family.name)
-def test_defaults_are_those_of_transformers(family: Family) -> None:
+@pytest.mark.parametrize("name", _WHOLES)
+def test_defaults_are_those_of_transformers(name: str) -> None:
+    family = all_families()[name]
     assert family.multimodal is not None
-    config = _WHOLES[family.name][1]().get_text_config()
-    assert config.model_type == (family.model_type or family.name)
-    usual = type(config)()
+    usual = type(tiny_config(family.name))()
+    assert usual.model_type == (family.model_type or family.name)
     assert dict(family.multimodal.defaults) == {key: getattr(usual, key) for key in family.multimodal.defaults}
 
 
@@ -129,7 +129,8 @@ def test_the_head_is_tied_if_there_is_none_where_the_config_contradicts_itself(s
 def test_a_text_model_of_another_family_is_refused(tmp_path: Path) -> None:
     _whole("mistral").save_pretrained(tmp_path / "model")
     _edit(tmp_path / "model", text_config={**tiny_config("mistral").to_dict(), "model_type": "qwen3"})
-    with pytest.raises(ConvertError, match="to be of the model_type mistral, found 'qwen3', which is not supported"):
+    message = "to have the model_type ministral3 or mistral, found 'qwen3', which is not supported"
+    with pytest.raises(ConvertError, match=message):
         convert_checkpoint(str(tmp_path / "model"), tmp_path / "found")
 
 
@@ -144,7 +145,7 @@ def test_a_name_twice_is_an_error(tmp_path: Path) -> None:
 def test_network_and_weights_are_those_of_the_text_model(model: Path) -> None:
     _edit(model, torch_dtype="bfloat16")
     found = convert_checkpoint(str(model), model.parent / "found")
-    assert found.config.architecture == "Llama4ForConditionalGeneration"
+    assert found.config.architecture == "Llama4ForCausalLM"
     assert found.describe() == "matrices in float32, the text model alone"
     convert_checkpoint(str(model.parent / "text"), model.parent / "expected")
     for name in ("network.onnx", "weights.safetensors"):

@@ -50,8 +50,9 @@ def gguf_config(config: dict[str, Any]) -> dict[str, Any]:
 
 FAMILY = Family(
     name="gemma3",
-    architectures=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+    architectures=("Gemma3ForCausalLM",),
     multimodal=Multimodal(
+        architectures=("Gemma3ForConditionalGeneration",),
         # configuration_gemma3.py of transformers, Gemma3TextConfig
         defaults={
             **{"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26},

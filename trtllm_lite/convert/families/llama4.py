@@ -73,8 +73,9 @@ def gguf_config(config: dict[str, Any]) -> dict[str, Any]:
 
 FAMILY = Family(
     name="llama4",
-    architectures=("Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
+    architectures=("Llama4ForCausalLM",),
     multimodal=Multimodal(
+        architectures=("Llama4ForConditionalGeneration",),
         # configuration_llama4.py of transformers, Llama4TextConfig
         defaults={
             **{"vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192, "num_hidden_layers": 48},

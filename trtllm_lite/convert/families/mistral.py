@@ -7,6 +7,12 @@ from trtllm_lite.convert.usual_parts import LlamaParts
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 
+# Of Mistral3ForConditionalGeneration, beside the text model's.
+OTHER_KEYS = (
+    *("vision_config", "image_token_index", "vision_feature_layer", "spatial_merge_size"),
+    *("projector_hidden_act", "multimodal_projector_bias"),
+)
+
 
 def read_model(config: ConfigFields) -> Decoder:
     """Read the config; a null ``sliding_window`` means full attention, an absent one the 4096 of Mistral 7B v0.1."""
@@ -22,17 +28,15 @@ def read_model(config: ConfigFields) -> Decoder:
 
 FAMILY = Family(
     name="mistral",
-    architectures=("MistralForCausalLM", "Mistral3ForConditionalGeneration"),
+    architectures=("MistralForCausalLM",),
     multimodal=Multimodal(
+        architectures=("Mistral3ForConditionalGeneration",),
         # configuration_mistral.py of transformers, MistralConfig
         defaults={
             **{"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32},
             **{"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072},
         },
-        other_keys=(
-            *("vision_config", "image_token_index", "vision_feature_layer", "spatial_merge_size"),
-            *("projector_hidden_act", "multimodal_projector_bias"),
-        ),
+        other_keys=OTHER_KEYS,
     ),
     read_model=read_model,
     gguf=Gguf("mistral", interleaved_rope=True),
