@@ -19,6 +19,7 @@ from transformers import (
 
 from tests.models import VOCAB_SIZE, tiny_config, tiny_model
 from tests.onnx_runner import OnnxRunner
+from tests.quantized_writer import LAYOUTS, write_quantized
 from tests.tolerances import assert_close
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.family import all_families
@@ -150,6 +151,25 @@ def test_network_and_weights_are_those_of_the_text_model(model: Path) -> None:
     convert_checkpoint(str(model.parent / "text"), model.parent / "expected")
     for name in ("network.onnx", "weights.safetensors"):
         assert (model.parent / "found" / name).read_bytes() == (model.parent / "expected" / name).read_bytes()
+
+
+def test_quantized_layers_are_those_of_the_text_model(tmp_path: Path) -> None:
+    """The whole model's config says how they are quantized."""
+    model = tiny_model("ministral3", hidden_size=64, intermediate_size=96)
+    write_quantized(model, tmp_path / "text", LAYOUTS["fp8 static of transformers"])
+    text = json.loads((tmp_path / "text" / "config.json").read_text())
+    whole = {"architectures": ["Mistral3ForConditionalGeneration"], "vision_config": {"hidden_size": 32}}
+    whole["quantization_config"] = text.pop("quantization_config")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**whole, "text_config": text}))
+    tensors = load_file(tmp_path / "text" / "model.safetensors")
+    named = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
+    save_file({**named, "vision_tower.ln_pre.weight": torch.ones(32)}, tmp_path / "model" / "model.safetensors")
+    for name in ("text", "model"):
+        converted = convert_checkpoint(str(tmp_path / name), tmp_path / f"{name}-checkpoint")
+        assert converted.quantization == "fp8"
+    for name in ("network.onnx", "weights.safetensors"):
+        assert (tmp_path / "model-checkpoint" / name).read_bytes() == (tmp_path / "text-checkpoint" / name).read_bytes()
 
 
 def test_the_config_alone_describes_the_text_model(model: Path) -> None:
