@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
 # Measures mixtures of experts (bfloat16 activations, random weights) on one NVIDIA GPU: OUT/latency-qwen3.json and so on.
-#   measure_experts.sh OUT
-# The products are chosen by the timing cache (TIMING_CACHE). Needs trtllm-lite on the PATH, and the cuBLAS that the cache
-# was measured with. BANDWIDTH (GB/s read) and TFLOPS (dense bfloat16) are the measured ceilings of the card.
+#   measure_experts.sh OUT [tune]
+# The products are chosen by the timing cache (TIMING_CACHE); with tune they are measured first, and written there. Needs
+# trtllm-lite on the PATH, and the cuBLAS that the cache was measured with. BANDWIDTH (GB/s read) and TFLOPS (dense
+# bfloat16) are the measured ceilings of the card.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-out=${1:?usage: measure_experts.sh OUT}
+out=${1:?usage: measure_experts.sh OUT [tune]}
 cache=${TIMING_CACHE:-configs/timing_caches/nvidia-h200.json}
+tuning=()
+case ${2:-} in
+  tune) tuning=(--output_timing_cache "$cache") ;;
+  ?*) echo "expected tune behind OUT, found $2" >&2 && exit 2 ;;
+esac
 ceilings=(--memory_bandwidth "${BANDWIDTH:-4470}" --peak_tflops "${TFLOPS:-789}")
 mkdir -p "$out"
 
@@ -15,7 +21,7 @@ build() {  # MODEL [OPTION]...
   shift
   trtllm-lite build --model_config "configs/models/$model.json" --strip_plan --target sm_90 \
     --input_timing_cache "$cache" --max_batch_size 512 --max_input_len 2048 --max_seq_len 4096 --max_num_tokens 8192 \
-    --output_dir "$out/engine" "$@"
+    "${tuning[@]}" --output_dir "$out/engine" "$@"
 }
 
 latency() {  # BATCH_SIZES NAME [OPTION]...

@@ -20,7 +20,7 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 
 // Lets the next kernel of the stream start beside this one. It promises nothing about memory; but since kernels call it
 // after their own wait, a kernel may read before its wait whatever was written two kernels earlier. Only short kernels
-// call it before, those of low_rank, rms_norm, sort_rows, combine and combine_norm, so that the products behind them
+// call it before, those of low_rank, rms_norm, combine and combine_norm, so that the products behind them
 // start and ask for weights meanwhile: what follows them reads nothing before its wait but weights and the step's
 // inputs.
 __device__ __forceinline__ void allow_next_kernel() {

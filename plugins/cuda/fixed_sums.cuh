@@ -11,6 +11,7 @@ template <class Ring, class Product>
 struct FixedSums {
   using Rows = FixedRows<Product::kPartK, Ring::kTokens>;
   static constexpr int kTokenTiles = ceil_div(Ring::kTokens, 4);
+  static_assert(Ring::kHalves % 2 == 0, "tiles are whole");
   static constexpr int kStretchK = max_of(Ring::kPieceK, min_of(kBlock, 128)), kPieces = kStretchK / Ring::kPieceK;
   static constexpr int kTogether = min_of(kStretchK, max_of(32, kBlock)) / 32;  // products that have the same numbers
   float sums[Ring::kTilesPerStage][kTokenTiles][2] = {};

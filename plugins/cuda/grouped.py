@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trtllm_lite.vocabulary import DTYPES, STORED_BYTES
 
-from ..launch import Buffer, Device, Extent, Kernel, TensorMap, WeightBuffers, kernel
+from ..launch import Buffer, Device, Extent, Kernel, Launch, TensorMap, WeightBuffers, kernel, launch
 from .clusters import RESIDENT, resident_grid
 from .stream import RING_SHARE, ROWS_PER_TILE, StreamConfig, stream_config
 from .tiles import TILED_ARCH, TileConfig, Tiling, max_columns
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 MAX_EXPERTS, MAX_TOP_K = 1024, 32  # of kernels of Router
 MOST_LISTED_ROWS = 16  # kMostListedRows of cuda/chosen_experts.cuh
 _MOST_WIDENED_ROWS = 8  # that are streamed beside weights which other kernels widen for more (cuda/turned_linear.cuh)
+_EIGHT = 8  # rows of a weight that are side by side in memory wherever its blocks have numbers
 HEADER, CHOSEN_INTS, GROUP_INTS = 4, 8, 4  # of their lists
 ROW_THREADS = 128  # of kernels that move rows, with eight features each
 _FEATURES_PER_TILE = 8  # of GroupedGatedLinear, whose tiles have two rows for each
 _MOST_STAGE_BYTES = 2048  # of a row of the weight
-_IN_FLIGHT_BYTES = 150 * 1024
+_IN_FLIGHT_BYTES, _IN_FLIGHT_BYTES_OF_PAIRS = 150 * 1024, 100 * 1024  # of tiles one by one, and of two in a stage
 _STEP_BYTES = 128
 _GROUP_SIZES = (16, 32, 64, 128)
-# Of products that are turned round (cuda/turned_linear.cuh): the most rows of a group, rows of the weight in a tile,
-# warps that fill the ring, and what a byte of x counts beside one of the weight, which is no other tile's.
-_MOST_TURNED_ROWS, _TURNED_COLUMNS = 64, (256, 192, 128)
+_COLUMNS, _NUM_WIDTHS = (256, 192, 128, 96), 3  # rows of the weight in a tile, and how many of these compete
+# Of products that are turned round (cuda/turned_linear.cuh): the most rows of a group, rows of the weight that a
+# warpgroup has, warps that fill the ring, and what a byte of x counts beside one of the weight, of one tile alone.
+_MOST_TURNED_ROWS, _WARPGROUP_COLUMNS = 64, 64
 _TURNED_PRODUCERS, _X_WEIGHT = 2, 0.25
 
 
@@ -44,6 +46,11 @@ class ExpertChoice:
     top_k: int
     local: int
     moe_tp_size: int = 1
+
+    def __str__(self) -> str:
+        """The choice in words, by which timings of products tell mixtures apart."""
+        here = "" if self.local == self.experts else f", {self.local} of them here"
+        return f"{self.top_k} of {self.experts} experts{here}"
 
     @property
     def scores(self) -> int:
@@ -81,20 +88,18 @@ def most_streamed_rows(form: WeightForm, device: Device) -> int:
 def gated_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
     """How GroupedGatedLinear streams its weight beside rows of x that stay; None if these are too many or too long.
 
-    Four bits of several rows come in stages of two tiles: an H200 takes 67 us instead of 71 for 8 rows of gpt-oss-20b.
+    Four bits come in stages of two tiles, two of which are under way at a time: 8 rows of gpt-oss-20b take an H200 53
+    us, where they take 68 if one is.
     """
     config, in_features = stream_config(shape[-1], form, tokens, device), shape[-1]
     if config is None or config.stream_x or tokens > most_streamed_rows(form, device):
         return None
     config = replace(config, stage_k=_equal_stage(in_features, form, ceil(in_features / config.stage_k)))
-    pairs = replace(config, tiles_per_stage=_tiles_per_stage(config, shape[-2] // _FEATURES_PER_TILE))
+    if not config.takes_long or shape[-2] // _FEATURES_PER_TILE % 2:  # tiles of a stage are of one expert
+        return config
+    pairs = replace(config, stage_rows=2 * ROWS_PER_TILE, in_flight_bytes=_IN_FLIGHT_BYTES_OF_PAIRS)
     room = pairs.ring_bytes(in_features, tokens, device.shared_bytes)
-    return pairs if tokens > 4 and room >= 3 * pairs.stage_bytes(tokens) else config
-
-
-def _tiles_per_stage(config: StreamConfig, tiles: int) -> int:
-    """Tiles of a stage, of an expert that has ``tiles`` of them; they are of one expert."""
-    return 2 if config.takes_long and tiles % 2 == 0 else 1
+    return pairs if room >= 3 * pairs.stage_bytes(tokens) else config
 
 
 def _equal_stage(in_features: int, form: WeightForm, count: int) -> int:
@@ -106,10 +111,10 @@ def _equal_stage(in_features: int, form: WeightForm, count: int) -> int:
 def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
     """How GroupedLinear streams its weight, and rows of x with it: in stages of equal depth, as long as three fit.
 
-    Of four bits two tiles have rows of x in common (8 rows of gpt-oss-20b on an H200: 38 us instead of 43).
+    Blocks share out the weight's rows by eights. Of four bits up to two tiles have rows of x in common.
     """
     *_, out_features, in_features = shape
-    if form.x_bytes == 1 or in_features % form.depth or out_features % ROWS_PER_TILE:
+    if form.x_bytes == 1 or in_features % form.depth or out_features % _EIGHT:
         return None
     if tokens > most_streamed_rows(form, device):
         return None
@@ -117,12 +122,20 @@ def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, 
         chunks = ceil(form.weight_bytes(in_features) / most)
         stage_k = _equal_stage(in_features, form, chunks)
         reason = f"{chunks} stages of an expert's rows"
-        config = StreamConfig(stage_k, 1, True, _IN_FLIGHT_BYTES, reason, form)
-        config = replace(config, tiles_per_stage=_tiles_per_stage(config, out_features // ROWS_PER_TILE))
+        config = StreamConfig(stage_k, ROWS_PER_TILE, True, _IN_FLIGHT_BYTES, reason, form)
+        tiles, in_flight = (2, _IN_FLIGHT_BYTES_OF_PAIRS) if config.takes_long else (1, _IN_FLIGHT_BYTES)
+        rows = _stage_rows(out_features // _EIGHT, tiles)
+        config = replace(config, stage_rows=rows, in_flight_bytes=in_flight)
         room = config.ring_bytes(in_features, tokens, device.shared_bytes)
         if room >= max(3 * config.stage_bytes(tokens), RING_SHARE * device.shared_bytes):
             return config
     return None
+
+
+def _stage_rows(eights: int, tiles: int) -> int:
+    """Rows of a stage of up to ``tiles``, so that blocks which share out ``eights`` of rows have stages alike."""
+    of_block = ceil(eights / min(eights, RESIDENT[1]))
+    return _EIGHT * ceil(of_block / ceil(of_block / (2 * tiles)))
 
 
 def stream_grid(tiles: int) -> tuple[Extent]:
@@ -136,46 +149,68 @@ def row_grid(rows: Extent, features: int) -> tuple[Extent, int]:
     return rows, ceil(features / (8 * ROW_THREADS))
 
 
+def even_groups(groups: Buffer, rows: Extent, choice: ExpertChoice, group_rows: int) -> Launch:
+    """A list of ExpertRows as if ``rows`` had chosen experts evenly, by which products are timed."""
+    defines = {"TL_GROUP_ROWS": group_rows, "TL_LOCAL_EXPERTS": choice.local, "TL_THREADS": ROW_THREADS}
+    specialised = kernel("grouped_linear/even_groups.cuh", "even_groups", ROW_THREADS, 0, defines | choice.defines)
+    return launch(specialised, (1,), groups, rows)
+
+
+def group_configs(weight: WeightBuffers, group_rows: int) -> tuple[TileConfig, ...]:
+    """Tiles that may multiply ``weight`` [experts, ..., out, in] with groups of up to so many rows, best guess first.
+
+    That is the widest, or, turned round, what gives an SM the least work. All give a row the same bits.
+    """
+    form = form_of(weight)
+    if _is_turned(form, group_rows):
+        widths = [columns for columns in _COLUMNS if columns % _WARPGROUP_COLUMNS == 0]
+        widths.sort(key=lambda columns: _turned_work(weight, group_rows, columns))
+    else:
+        widths = [columns for columns in _COLUMNS if columns <= max_columns(form, group_rows)][:_NUM_WIDTHS]
+    reason = f"groups of {group_rows} rows of an expert"
+    return tuple(TileConfig(max(64, group_rows), columns, 1, 1, 1, reason) for columns in widths)
+
+
+def _is_turned(form: WeightForm, group_rows: int) -> bool:
+    """Whether kernels are those of cuda/turned_linear.cuh: of few rows, with a weight that is widened."""
+    return form.is_widened_in_blocks and group_rows <= _MOST_TURNED_ROWS
+
+
+def _turned_work(weight: WeightBuffers, group_rows: int, columns: int) -> float:
+    """What an SM copies if all experts are chosen, in any unit."""
+    experts, *parts, out_features, _ = (extent for extent in weight.values.shape if isinstance(extent, int))
+    tiles = experts * ceil(prod(parts) * out_features / columns)
+    x_bytes = _X_WEIGHT * group_rows * 16 / form_of(weight).weight_bits
+    return ceil(tiles / RESIDENT[1]) * (columns + x_bytes)
+
+
 @dataclass(frozen=True)
 class GroupTiling:
-    """A tiled product of rows that are sorted by expert, ``max_rows`` of them, in groups of ``group_rows``."""
+    """A tiled product of rows that are sorted by expert, ``max_rows`` of them, in groups of ``group_rows``.
+
+    ``config`` is one of :func:`group_configs`.
+    """
 
     dtype: str
     device: Device
     choice: ExpertChoice
     max_rows: int
     group_rows: int
+    config: TileConfig
 
-    def is_turned(self, weight: WeightBuffers) -> bool:
-        """Whether kernels are those of cuda/turned_linear.cuh: of few rows, with a weight that is widened."""
-        return form_of(weight).is_widened_in_blocks and self.group_rows <= _MOST_TURNED_ROWS
-
-    def columns(self, weight: WeightBuffers) -> int:
-        """Rows of ``weight`` in a tile: the most that fit, or, turned round, those that give an SM the least work."""
-        if not self.is_turned(weight):
-            return max_columns(form_of(weight), self.group_rows)
-        return min(_TURNED_COLUMNS, key=lambda columns: self._turned_work(weight, columns))
-
-    def _turned_work(self, weight: WeightBuffers, columns: int) -> float:
-        """What an SM copies if all experts are chosen, in any unit."""
-        experts, *parts, out_features, _ = (extent for extent in weight.values.shape if isinstance(extent, int))
-        tiles = experts * ceil(prod(parts) * out_features / columns)
-        x_bytes = _X_WEIGHT * self.group_rows * 16 / form_of(weight).weight_bits
-        return ceil(tiles / RESIDENT[1]) * (columns + x_bytes)
-
-    def tiling(self, weight: WeightBuffers) -> Tiling:
+    @property
+    def tiling(self) -> Tiling:
         """The tiles, whose rows are those of a group."""
-        reason = f"groups of {self.group_rows} rows of an expert"
-        config = TileConfig(max(64, self.group_rows), self.columns(weight), 1, 1, 1, reason)
-        return Tiling(self.dtype, self.device, config, self.group_rows)
+        return Tiling(self.dtype, self.device, self.config, self.group_rows)
 
     def kernel(self, op: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
         """The kernel of ``op`` for ``weight`` [experts, ..., out, in]; ``more`` are macros besides those of all."""
-        way = "turned" if self.is_turned(weight) else "tiled"
-        tiled = self.tiling(weight).kernel(f"{op}/{way}.cuh", f"{op}_{way}", weight, more | self.choice.defines)
-        if not self.is_turned(weight):
+        is_turned = _is_turned(form_of(weight), self.group_rows)
+        way = "turned" if is_turned else "tiled"
+        tiled = self.tiling.kernel(f"{op}/{way}.cuh", f"{op}_{way}", weight, more | self.choice.defines)
+        if not is_turned:
             return tiled
-        shared_bytes, threads = self.device.shared_bytes, 2 * self.columns(weight) + 32 * _TURNED_PRODUCERS
+        shared_bytes, threads = self.device.shared_bytes, 2 * self.config.columns + 32 * _TURNED_PRODUCERS
         defines = {**dict(tiled.defines), "TL_SHARED_BYTES": shared_bytes}
         return kernel(tiled.source, tiled.name, threads, shared_bytes, defines, tiled.reason)
 
@@ -184,9 +219,9 @@ class GroupTiling:
         *parts, in_features = (extent for extent in weight.values.shape if isinstance(extent, int))
         form, stored = form_of(weight), DTYPES[weight.values.dtype].stored
         item = STORED_BYTES[stored]
-        box = self.columns(weight) // (2 if len(parts) == 3 else 1)
+        box = self.config.columns // (2 if len(parts) == 3 else 1)
         return (
-            TensorMap(x, self.max_rows, in_features, self.tiling(weight).x_box, _STEP_BYTES // form.x_bytes),
+            TensorMap(x, self.max_rows, in_features, self.tiling.x_box, _STEP_BYTES // form.x_bytes),
             TensorMap(weight.values, prod(parts), form.weight_bytes(in_features) // item, box, _STEP_BYTES // item),
         )
 
@@ -212,15 +247,10 @@ def check_vectors(op: Lowering) -> None:
         )
 
 
-def group_tiling(op: Lowering) -> GroupTiling:
-    """How an operator's rows are multiplied in groups. Raises BuildError where the device has no such kernels."""
+def check_sorted(op: Lowering) -> None:
+    """Raise BuildError where the device has no kernels that multiply rows which are sorted by expert."""
     if op.device.arch != TILED_ARCH:
         op.refuse(
             f"products with experts of more than {MOST_LISTED_ROWS} rows are for {TILED_ARCH}, not {op.device.arch}: "
             "build for sm_90 or for cpu"
         )
-    choice, rows = choice_of(op), op.extents("ids")[0]
-    assert isinstance(rows, str)
-    group_rows = choice.group_rows(op.max_tokens)
-    max_rows = op.symbols[rows] * choice.top_k
-    return GroupTiling(op.dtype, op.device, choice, max_rows, group_rows)

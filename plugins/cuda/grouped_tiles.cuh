@@ -3,7 +3,8 @@
 // the bias of all experts).
 //
 // A group has as many rows as a tile copies of x: those that it lacks are the next group's, or nobody's, and are
-// multiplied but not stored. Groups of one expert follow each other, and read its weights at about the same time.
+// multiplied but not stored. Groups of one expert follow each other, and read its weights at about the same time. The
+// list of groups is older than the kernel before, so that weights are asked for before that has ended.
 #pragma once
 
 #include "cuda/chosen_experts.cuh"
@@ -26,7 +27,6 @@ constexpr int kFewGroupRows = 64;
 template <class Op>
 struct GroupTiles {
   static_assert(kCluster == 1, "a tile's expert is known to one block");
-  static constexpr bool kListed = true;
   static constexpr int kOutColumns = kTileColumns / Op::kParts, kAcross = ceil_div(TL_OUT, kOutColumns);
   ExpertRowGroups groups;
 

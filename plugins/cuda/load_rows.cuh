@@ -8,8 +8,7 @@
 
 namespace tl {
 
-// E2M1 takes the most instructions for the bytes that it has (StreamConfig.consumer_warps in stream.py).
-constexpr int kConsumerWarps = kWeightForm == WeightForm::kE2m1 ? 12 : 8;
+constexpr int kConsumerWarps = TL_CONSUMER_WARPS;
 constexpr int kConsumerThreads = 32 * kConsumerWarps;
 
 __device__ __forceinline__ void consumer_sync() { asm volatile("bar.sync 1, %0;" ::"n"(kConsumerThreads) : "memory"); }

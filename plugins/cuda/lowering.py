@@ -55,6 +55,7 @@ from .stream import Streaming
 if TYPE_CHECKING:
     from ..low_rank.cuda import AdapterMatrices
     from ..paged_attention.new_tokens import NewTokens
+    from .grouped import ExpertChoice
 
 Norm: TypeAlias = tuple[Buffer, float]  # weight and epsilon
 
@@ -149,6 +150,12 @@ class Lowering(Protocol):
 
     def qkv_product(self, tokens: NewTokens) -> list[Command]:
         """``tokens`` from the product of ``x`` and ``weight``, by what is fastest for many rows."""
+
+    def grouped_product(self, y: Buffer, x: Buffer, experts: ExpertChoice, activation: str) -> list[Command]:
+        """y = the product of ``x``, rows that are sorted by expert, and ``weight``, by what is fastest.
+
+        Other operands are ``groups``, which lists these rows, and maybe ``bias``.
+        """
 
     def refuse(self, problem: str) -> NoReturn:
         """Raise BuildError, which names the operator."""

@@ -36,7 +36,13 @@ class SplitConfig:
     reason: str
     form: WeightForm
     stream_x: ClassVar[bool] = False
+    consumer_warps: ClassVar[int] = CONSUMER_WARPS
     threads: ClassVar[int] = 32 * (CONSUMER_WARPS + _PRODUCING_WARPS)
+
+    @property
+    def stage_rows(self) -> int:
+        """Rows of the weight in a stage."""
+        return self.tiles_per_stage * ROWS_PER_TILE
 
     def ring_bytes(self, in_features: int, tokens: int, shared_bytes: int) -> int:
         """The shared memory that barriers, sums and a part of x leave for the ring."""
@@ -52,11 +58,11 @@ class SplitConfig:
     def stage_bytes(self) -> int:
         """Bytes of a stage of weights."""
         row = self.form.weight_bytes(self.stage_k) + self.form.number_bytes(self.stage_k) + 16
-        return row * ROWS_PER_TILE * self.tiles_per_stage
+        return row * self.stage_rows
 
     def cost(self, rows: int) -> float:
         """Of a weight of ``rows``: those of the cluster that gets most."""
-        group, clusters = self.tiles_per_stage * ROWS_PER_TILE, RESIDENT[self.splits] // self.splits
+        group, clusters = self.stage_rows, RESIDENT[self.splits] // self.splits
         busiest = -(-rows // (group * clusters)) * group
         return busiest * (1.0 if self.tiles_per_stage == 4 else _COST_OF_FEWER_TILES)
 

@@ -3,7 +3,7 @@
 // Of so many rows, x is as large as a block's share of the weights (16 rows of 4096 elements: 131 KB). So no block
 // brings all of x into its shared memory, normalises and rounds it: each does so with its part of the depth.
 //
-// A group is TL_TILES_PER_STAGE tiles of 16 weight rows (see few_rows.cuh), which two warpgroups multiply by wgmma,
+// A group is TL_STAGE_ROWS / 16 tiles of 16 weight rows (see few_rows.cuh), which two warpgroups multiply by wgmma,
 // every other stretch of the depth each: weights, whatever their form, from registers, a tile a warp; x from shared
 // memory, its rows as columns. A warp sends its sums to the blocks that store the tokens, and goes on with the next
 // group; it stores what the block owns of a group when it has multiplied the next one, so that nobody waits for sums on
@@ -178,7 +178,7 @@ struct SplitConsumer {
   int token = pair / Ring::kPairs * Ring::kSplits + share.part;
 
   __device__ __forceinline__ int stored_tile(int group) const {
-    return share.group(group) * Ring::kTilesPerStage + pair / 8 % Ring::kTilesPerStage;
+    return share.template group<Op>(group) * Ring::kTilesPerStage + pair / 8 % Ring::kTilesPerStage;
   }
   __device__ __forceinline__ bool stores(int group) const {
     return pair < kOwnPairs && token < rows && stored_tile(group) < Op::kTiles;

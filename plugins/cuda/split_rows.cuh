@@ -23,7 +23,8 @@ struct SplitRing {
   static constexpr int kWeightBits = bits_of(kForm), kPieceK = 256 / kWeightBits;
   static constexpr int kItemBytes = kRows == RowType::k16Bits ? 2 : 1, kProductK = 32 / kItemBytes;
   static constexpr int kSplits = TL_SPLITS, kTokens = TL_TOKENS, kStageK = TL_STAGE_K;
-  static constexpr int kTilesPerStage = TL_TILES_PER_STAGE, kSharers = kProducingWarps, kTurns = 1;
+  static constexpr int kHalves = TL_STAGE_ROWS / 8, kTilesPerStage = kHalves / 2;
+  static constexpr int kSharers = kProducingWarps, kTurns = 1;
   static constexpr int kColumns =
       max_of(8, kFourBits ? 2 * kTokens : kTokens);  // whole numbers are two bytes, a column each
   static constexpr int kPartK = kIn / kSplits, kOwnTokens = ceil_div(kTokens, kSplits);

@@ -30,13 +30,14 @@ _MANY_BLOCKS = 120  # about what a card holds at a time
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """Free choices of a streaming matrix product; ``stage_k`` is the depth of a stage in elements.
+    """Free choices of a streaming matrix product: a stage has ``stage_k`` elements of each of ``stage_rows`` rows.
 
-    ``stream_x``: the rows of x travel with the weights instead of staying in shared memory.
+    ``stage_rows``: of the weight, eights. ``stream_x``: the rows of x travel with the weights instead of staying in
+    shared memory.
     """
 
     stage_k: int
-    tiles_per_stage: int
+    stage_rows: int
     stream_x: bool
     in_flight_bytes: int
     reason: str
@@ -50,7 +51,7 @@ class StreamConfig:
 
     @property
     def consumer_warps(self) -> int:
-        """Warps that multiply (kConsumerWarps of cuda/load_rows.cuh)."""
+        """Warps that multiply."""
         return _MANY_CONSUMER_WARPS if self.takes_long else CONSUMER_WARPS
 
     @property
@@ -62,7 +63,7 @@ class StreamConfig:
 
     def ring_bytes(self, in_features: int, tokens: int, shared_bytes: int) -> int:
         """The shared memory that barriers, partial sums and x leave for the ring."""
-        sums = 2 * self.consumer_warps * tokens * ROWS_PER_TILE * self.tiles_per_stage * 4
+        sums = 2 * self.consumer_warps * tokens * self.stage_rows * 4
         x_bytes = 0
         if not self.stream_x:
             x_bytes = tokens * (in_features * self.form.x_bytes + 16)
@@ -75,7 +76,7 @@ class StreamConfig:
     def stage_bytes(self, tokens: int) -> int:
         """Bytes of a stage: weights, and x where it travels with them."""
         row = self.form.weight_bytes(self.stage_k) + self.form.number_bytes(self.stage_k) + 16
-        weights = row * ROWS_PER_TILE * self.tiles_per_stage
+        weights = row * self.stage_rows
         return weights + (tokens * (self.stage_k * 2 + 16) if self.stream_x else 0)
 
 
@@ -108,15 +109,16 @@ def stream_config(in_features: int, form: WeightForm, tokens: int, device: Devic
 
 def _candidates(device: Device, form: WeightForm) -> list[StreamConfig]:
     """Copies of 2 KB, or else of 1; of half of that, too, where x is too large to stay in shared memory and travels."""
+    stays = "x stays in shared memory"
     resident = [
-        StreamConfig(copy * 8 // form.weight_bits, 1, False, _IN_FLIGHT_BYTES, "x stays in shared memory", form)
+        StreamConfig(copy * 8 // form.weight_bits, ROWS_PER_TILE, False, _IN_FLIGHT_BYTES, stays, form)
         for copy in (2048, 1024)
     ]
     if form.x_bytes == 1:
         return resident
     reason = "x is too large to stay in shared memory and travels with the weights"
     return resident + [
-        StreamConfig(copy * 8 // form.weight_bits, tiles, True, device.shared_bytes, reason, form)
+        StreamConfig(copy * 8 // form.weight_bits, tiles * ROWS_PER_TILE, True, device.shared_bytes, reason, form)
         for copy, tiles in ((1024, 2), (1024, 1), (512, 1))
     ]
 
@@ -148,8 +150,9 @@ class Streaming:
             "TL_IN": in_features,
             "TL_OUT": out_features,
             "TL_TOKENS": self.tokens,
+            "TL_CONSUMER_WARPS": self.config.consumer_warps,
             "TL_STAGE_K": self.config.stage_k,
-            "TL_TILES_PER_STAGE": self.config.tiles_per_stage,
+            "TL_STAGE_ROWS": self.config.stage_rows,
             **self.config.form.defines,
             "TL_ROW_SCALES": int(self.x_scales is not None and self.x_scales.per_row),
             "TL_STREAM_X": int(self.config.stream_x),
@@ -164,6 +167,6 @@ class Streaming:
     def grid(self, weight: WeightBuffers) -> tuple[Extent]:
         """One block per SM; fewer where there are fewer groups of 16-row tiles, each of which is a cluster's."""
         rows = prod(extent for extent in weight.values.shape[:-1] if isinstance(extent, int))
-        groups = -(-rows // (ROWS_PER_TILE * self.config.tiles_per_stage))
+        groups = -(-rows // self.config.stage_rows)
         blocks = groups * self.config.splits
         return (Extent(blocks) if blocks <= _MANY_BLOCKS else resident_grid(self.config.splits),)

@@ -49,6 +49,8 @@ struct Operands {
   u32 x[Piece::kProducts][4];
   u32 number_bits[max_of(1, kNumberKinds)][Ring::kTilesPerStage][2][max_of(1, kGroups)];
 
+  // Whether a tile of a stage has both halves.
+  __device__ __forceinline__ static constexpr bool is_whole(int tile) { return tile * 2 + 1 < Ring::kHalves; }
   __device__ __forceinline__ float number(int kind, int tile, int half, int group) const {
     return number_of(number_bits[kind][tile][half][group]);
   }
@@ -64,16 +66,21 @@ struct Operands {
 
   // Of the elements of a stage from `k` on.
   __device__ __forceinline__ void load(u32 data, int k, const XRows<Ring>& rows, int lane) {
-    const u32 row = data + Piece::place(lane) + k * Ring::kWeightBits / 8;
+    const u32 piece = data + k * Ring::kWeightBits / 8;
 #pragma unroll
     for (int tile = 0; tile < Ring::kTilesPerStage; ++tile) {
-      pieces[tile].load(row + tile * kRowsPerTile * Ring::kPitch);
+      const u32 first = piece + tile * kRowsPerTile * Ring::kPitch;
+      if (is_whole(tile)) {
+        pieces[tile].load(first + Piece::place(lane));
+      } else {
+        pieces[tile].load_half(first + Piece::half_place(lane));
+      }
 #pragma unroll
       for (int i = 0; i < kNumberKinds * 2 * kGroups; ++i) {
         const int kind = i / (2 * kGroups), half = i / kGroups % 2, group = i % kGroups;
         const int block = (k + group * kTogether * Ring::kProductK) / max_of(1, kBlock);
-        const u32 run =
-            data + Ring::kNumberOffset + ((kind * Ring::kTilesPerStage + tile) * 2 + half) * Ring::kRunBytes;
+        const u32 run = data + Ring::kNumberOffset + kind * Ring::kKindBytes + (tile * 2 + half) * Ring::kRunBytes;
+        if (half == 1 && !is_whole(tile)) continue;
         number_bits[kind][tile][half][group] = load_number_bits(run + block * kBlockBytes + lane / 4 * kNumberBytes);
       }
     }
@@ -148,6 +155,7 @@ struct TileSums {
       products<kGroup * kTogether, (kGroup + 1) * kTogether>(part, loaded, tile);
 #pragma unroll
       for (int i = 0; i < Ring::kTokenTiles * 4; ++i) {
+        if (i % 4 >= 2 && !Loaded::is_whole(tile)) continue;
         Sum& sum = sums[tile][i / 4][i % 4];
         sum += loaded.number(0, tile, i % 4 / 2, kGroup) * part[i / 4][i % 4];
         if (TL_OFFSETS) sum += loaded.number(kNumberKinds - 1, tile, i % 4 / 2, kGroup) * x_sums[kGroup][i / 4][i % 4];
@@ -195,7 +203,7 @@ struct TileSums {
       for (int i = 0; i < Ring::kTokenTiles * 4; ++i) {
         const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
         const int row = tile * kRowsPerTile + lane / 4 + i % 4 / 2 * 8;
-        if (token < Ring::kTokens) {
+        if (token < Ring::kTokens && (i % 4 < 2 || Loaded::is_whole(tile))) {
           target[(warp * Ring::kTokens + token) * Ring::kStageRows + row] =
               static_cast<float>(sums[tile][i / 4][i % 4]) * kSumFactor;
         }
@@ -263,7 +271,7 @@ struct Consumer {
     // A stage is work enough for a turn; copies of it only take the compiler a seventh longer.
 #pragma unroll 1
     for (int i = 0; i < groups; ++i, buffer ^= 1) {
-      const int first_tile = share.group(i) * Ring::kTilesPerStage, tile = first_tile + sub_tile;
+      const int first_tile = share.template group<Op>(i) * Ring::kTilesPerStage, tile = first_tile + sub_tile;
       const bool stores = thread < kStores && tile < Walk::tiles(op) && Walk::stores(op, tile, stored_token, rows);
       const Begun begun = stores ? op.begin(tile, feature, stored_token) : Begun{};
       ProductSums<Ring, Product> part;
@@ -288,7 +296,9 @@ struct Consumer {
 #pragma unroll
         for (int w = 0; w < kConsumerWarps; ++w) {
           a += sums(buffer)[w * Ring::kTokens * Ring::kStageRows + row];
-          b += sums(buffer)[w * Ring::kTokens * Ring::kStageRows + row + 8];
+          if (Ring::kHalves % 2 == 0 || sub_tile * 2 + 1 < Ring::kHalves) {
+            b += sums(buffer)[w * Ring::kTokens * Ring::kStageRows + row + 8];
+          }
         }
         if constexpr (kScaledRows) {
           const float row_scale = Ring::kByteRows ? x_scales<Product>()[stored_token] : 1.0f;

@@ -98,7 +98,6 @@ struct Place {
 // The tiles of a block. kSharedRows rows at a time pass all features.
 template <class Op>
 struct Tiles {
-  static constexpr bool kListed = false;  // whether the kernel before says which tiles there are
   static constexpr int kOutColumns = kTileColumns / Op::kParts;
   static constexpr int kHeight = kTileRows * kRowBlocks, kWidth = kOutColumns * kColumnBlocks;
   static constexpr int kAcross = ceil_div(TL_OUT, kWidth), kTogether = max_of(1, kSharedRows / kHeight);

@@ -80,9 +80,9 @@ struct TileProducer {
                                   member.same_rows(), x_policy);
   }
   __device__ __forceinline__ void run(TileRing ring) const {
-    constexpr int kEarly = Places::kListed ? 0 : min_of(kStages, kSteps);
+    constexpr int kEarly = min_of(kStages, kSteps);
     const int first = Places::first();
-    if (kEarly > 0 && first < tiles.count()) {
+    if (first < tiles.count()) {
       TileRing early = ring;
       const Place place = tiles.at(first);
       for (int step = 0; step < kEarly; ++step, early.advance()) copy_weight(early, place, step);
@@ -219,7 +219,6 @@ __device__ __forceinline__ void tiled_linear(const TensorMap& x, const TensorMap
     if constexpr (kWidened) RawRing{ring.base}.init();
   }
   tiled_sync();
-  if constexpr (TilesOf<Op>::Type::kListed) wait_for_previous_kernel();
   if (warp >= kConsumerWarps) {
     if constexpr (kWidened) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kOtherRegisters));
     const u64 weight_policy = cache_policy(tiles.reads_weights_once());

@@ -94,29 +94,49 @@ struct TurnedProducer {
   Places tiles;
   int lane;
 
-  __device__ __forceinline__ void boxes(const TurnedRing& ring, const Place& place, int column, u64 policy) const {
+  __device__ __forceinline__ void copy_weight(const TurnedRing& ring, const Place& place, int column,
+                                              u64 policy) const {
     expect_bytes(ring.full(), kWeightBytes + kRawSteps * kXBlockBytes);
     copy_columns<Op>(ring.weight(), weight, member, place, column * bits_of(kWeightForm) / 8, ring.full(), policy);
+  }
+  __device__ __forceinline__ void copy_x(const TurnedRing& ring, const Place& place, int column) const {
 #pragma unroll
     for (int i = 0; i < kRawSteps; ++i) {
       copy_box<false>(ring.x() + i * kXBlockBytes, x, place.row, column + i * kStepK, ring.full(), 0,
                       cache_policy(false));
     }
   }
-  template <bool kNumbers>
-  __device__ __forceinline__ void run(TurnedRing ring) const {
+  // One lane brings boxes. Weights of the first stages are asked for before the previous kernel has ended.
+  __device__ __forceinline__ void bring_boxes(TurnedRing ring) const {
+    constexpr int kEarly = min_of(kRingStages, kTurnedStages);
     const u64 policy = cache_policy(tiles.reads_weights_once());
+    const int first = Places::first();
+    prefetch_map(x);
+    if (first < tiles.count()) {
+      TurnedRing early = ring;
+      const Place place = tiles.at(first);
+      for (int stage = 0; stage < kEarly; ++stage, early.advance()) copy_weight(early, place, stage * kRawK, policy);
+    }
+    wait_for_previous_kernel();
+    allow_next_kernel();
+    for (int tile = first; tile < tiles.count(); tile = Places::next(tile)) {
+      const Place place = tiles.at(tile);
+      for (int stage = 0; stage < kTurnedStages; ++stage, ring.advance()) {
+        if (tile != first || stage >= kEarly) {
+          barrier_wait(ring.empty(), ring.parity ^ 1);
+          copy_weight(ring, place, stage * kRawK, policy);
+        }
+        copy_x(ring, place, stage * kRawK);
+      }
+    }
+  }
+  __device__ __forceinline__ void bring_numbers(TurnedRing ring) const {
     for (int tile = Places::first(); tile < tiles.count(); tile = Places::next(tile)) {
       const Place place = tiles.at(tile);
 #pragma unroll 1
       for (int stage = 0; stage < kTurnedStages; ++stage, ring.advance()) {
         barrier_wait(ring.empty(), ring.parity ^ 1);
-        if constexpr (kNumbers) {
-          copy_block_numbers<Op>(ring.numbers(), ring.full(), op.numbers, place, stage * kRawK, lane);
-        } else {
-          if (elect_one()) boxes(ring, place, stage * kRawK, policy);
-          __syncwarp();
-        }
+        copy_block_numbers<Op>(ring.numbers(), ring.full(), op.numbers, place, stage * kRawK, lane);
       }
     }
   }
@@ -200,6 +220,7 @@ struct TurnedConsumer {
     }
   }
   __device__ __forceinline__ void run(TurnedRing ring) const {
+    wait_for_previous_kernel();
     for (int tile = Places::first(); tile < tiles.count(); tile = Places::next(tile)) {
       const Place place = tiles.at(tile);
       float sums[kTurnedFragments][4] = {};
@@ -219,15 +240,13 @@ __device__ __forceinline__ void turned_linear(const TensorMap& x, const TensorMa
   const int warp = uniform(threadIdx.x / 32), lane = threadIdx.x % 32;
   if (threadIdx.x == 0) ring.init();
   __syncthreads();
-  wait_for_previous_kernel();
-  allow_next_kernel();
   if (warp >= kTurnedWarps) {
     const TurnedProducer<Op> producer{x, weight, op, member, tiles, lane};
     if (warp == kTurnedWarps) {
-      prefetch_map(x);
-      producer.template run<false>(ring);
+      if (elect_one()) producer.bring_boxes(ring);
+      __syncwarp();
     } else {
-      producer.template run<true>(ring);
+      producer.bring_numbers(ring);
     }
   } else {
     TurnedConsumer<Op>{op, tiles, warp, lane}.run(ring);

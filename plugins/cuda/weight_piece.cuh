@@ -31,6 +31,14 @@ struct WeightPiece {
   // Where this lane's row lies, from the place of the first row.
   __device__ __forceinline__ static u32 place(int lane) { return (lane % 16) * Ring::kPitch + lane / 16 * 16; }
   __device__ __forceinline__ void load(u32 from) { load_matrix_x4(words, from); }
+  // The same of rows 0-7 alone.
+  __device__ __forceinline__ static u32 half_place(int lane) { return lane % 8 * Ring::kPitch + lane / 8 % 2 * 16; }
+  __device__ __forceinline__ void load_half(u32 from) {
+    u32 both[2];
+    load_matrix_x2(both, from);
+    words[0] = both[0], words[2] = both[1];
+    words[1] = words[3] = 0;
+  }
   template <int kProduct>
   __device__ __forceinline__ void widen(u32 (&a)[4], u32 mask) const {
 #pragma unroll

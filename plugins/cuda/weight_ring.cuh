@@ -22,12 +22,12 @@ __host__ __device__ constexpr int sharers_of(WeightForm form, int stage_k, bool 
 }
 __host__ __device__ constexpr int turns_of(bool x_travels) { return x_travels ? 2 : 1; }
 
-// kTokens: rows of x at most. kStageK: depth of a stage. kTilesPerStage: 16-row tiles side by side in a stage.
-// kStageX: a stage also has room for its share of x. kXBytes: room for x that stays.
-// kSharedBytes: the whole dynamic allocation; the ring takes what the rest leaves.
+// kTokens: rows of x at most. kStageK: depth of a stage. kStageRows: rows of the weight in a stage, eights, of which
+// two are a tile; of the last tile the second may be missing. kStageX: a stage also has room for its share of x.
+// kXBytes: room for x that stays. kSharedBytes: the whole dynamic allocation; the ring takes what the rest leaves.
 // kInFlightBytes: most bytes under way at a time (see Producer).
-template <int kTokens_, int kStageK_, int kTilesPerStage_, WeightForm kForm_, bool kStageX, int kXBytes,
-          int kSharedBytes, int kInFlightBytes>
+template <int kTokens_, int kStageK_, int kStageRows_, WeightForm kForm_, bool kStageX, int kXBytes, int kSharedBytes,
+          int kInFlightBytes>
 struct Ring {
   static constexpr WeightForm kForm = kForm_;
   static constexpr RowType kRows = rows_of(kForm);
@@ -40,16 +40,16 @@ struct Ring {
   static constexpr int kProductK = 32 / kItemBytes;     // elements of a row that one product of fragments takes
   static constexpr int kPieceK = 256 / kWeightBits;     // and those of a load of a fragment, 32 bytes of each row
   static constexpr bool kXTravels = kStageX;
-  static constexpr int kSplits = 1, kTokens = kTokens_, kStageK = kStageK_, kTilesPerStage = kTilesPerStage_;
+  static constexpr int kSplits = 1, kTokens = kTokens_, kStageK = kStageK_, kStageRows = kStageRows_;
+  static constexpr int kHalves = kStageRows / 8, kTilesPerStage = ceil_div(kHalves, 2);
   static constexpr int kSharers = sharers_of(kForm, kStageK, kStageX), kTurns = turns_of(kStageX);
-  static constexpr int kStageRows = kRowsPerTile * kTilesPerStage;
   static constexpr int kTokenTiles = ceil_div(kTokens, 8);
   // 16 bytes of padding put the eight rows of an ldmatrix into different banks.
   static constexpr u32 kPitch = kStageK * kWeightBits / 8 + 16, kStagedXPitch = kStageK * 2 + 16;
   static_assert(!(kStageX && kByteRows), "rows of x are rounded to bytes as a whole");
   // A stage: weights | numbers of the blocks, kind by kind | x
   static constexpr u32 kRunBytes = kBlock == 0 ? 0 : kStageK / max_of(1, kBlock) * kBlockBytes;  // of 8 rows
-  static constexpr u32 kNumberOffset = kPitch * kStageRows, kKindBytes = kTilesPerStage * 2 * kRunBytes;
+  static constexpr u32 kNumberOffset = kPitch * kStageRows, kKindBytes = kHalves * kRunBytes;
   static constexpr u32 kStagedXOffset = kNumberOffset + kNumberKinds * kKindBytes;
   static constexpr u32 kStageBytes = kStagedXOffset + (kStageX ? kStagedXPitch * kTokens : 0);
   static constexpr int kSumFloats = kConsumerWarps * kTokens * kStageRows;
@@ -62,7 +62,7 @@ struct Ring {
   static constexpr int kStages =
       min_of(kMaxStages, (kSharedBytes - static_cast<int>(kStageOffset)) / static_cast<int>(kStageBytes));
   static constexpr int kInFlight = max_of(1, min_of(kStages, kInFlightBytes / static_cast<int>(kPitch * kStageRows)));
-  static_assert(kStageK % kPieceK == 0 && kTokens <= kMaxTokens && kTilesPerStage <= 2);
+  static_assert(kStageK % kPieceK == 0 && kTokens <= kMaxTokens && kTilesPerStage <= 2 && kStageRows % 8 == 0);
   static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
   static_assert(kTurns <= kStages, "a barrier's parity tells two rounds apart, no more");
   static_assert(kBlock == 0 || (kBlock % 32 == 0 && kStageK % max_of(1, kBlock) == 0), "a stage is whole blocks");
@@ -85,7 +85,7 @@ __host__ __device__ constexpr int x_bytes() {
 
 // The ring of a kernel whose macros say all of it, for rows of kIn features.
 template <int kIn>
-using RingOf = Ring<TL_TOKENS, TL_STAGE_K, TL_TILES_PER_STAGE, kWeightForm, TL_STREAM_X,
+using RingOf = Ring<TL_TOKENS, TL_STAGE_K, TL_STAGE_ROWS, kWeightForm, TL_STREAM_X,
                     TL_STREAM_X ? 0 : x_bytes<kIn, TL_TOKENS>(), TL_SHARED_BYTES, TL_IN_FLIGHT_BYTES>;
 
 // A place in the ring: stage number and how many times (mod 2) the ring has gone round.
@@ -125,10 +125,14 @@ template <class Op>
 struct WalkOf {
   static constexpr bool kWaits = false;   // whether the kernel before says which weights there are; x is older then
   static constexpr bool kListed = false;  // whether rows of x that travel are here and there
+  static constexpr bool kOwn = false;     // whether the Op knows the tiles of its block alone
   __device__ __forceinline__ static constexpr int tiles(const Op&) { return Op::kTiles; }
   __device__ __forceinline__ static constexpr int parts(const Op&) { return 1; }
-  // The tile of the weight that is a part of `tile`, as Op::first_row() knows it.
-  __device__ __forceinline__ static int weight_tile(const Op&, int, int tile) { return tile; }
+  // The rows of the weight that are a part of half of `tile`: the first, and how many there are.
+  __device__ __forceinline__ static u64 first_row(const Op& op, int, int tile, int half) {
+    return op.first_row(tile, half);
+  }
+  __device__ __forceinline__ static int num_rows(const Op& op, int tile, int half) { return op.num_rows(tile, half); }
   // A bit for each row of x that a part of `tile` is multiplied with, and which row of x that is.
   __device__ __forceinline__ static u32 present(const Op&, int, int, int rows) { return (1u << rows) - 1; }
   __device__ __forceinline__ static int x_row(const Op&, int, int row) { return row; }
@@ -175,9 +179,13 @@ struct GroupShare {
   template <class Op>
   __device__ __forceinline__ int groups(const Op& op) const {
     const int all = ceil_div(WalkOf<Op>::tiles(op), Ring::kTilesPerStage);
+    if constexpr (WalkOf<Op>::kOwn) return all;
     return cluster < all ? (all - cluster + clusters - 1) / clusters : 0;
   }
-  __device__ __forceinline__ int group(int i) const { return cluster + i * clusters; }
+  template <class Op>
+  __device__ __forceinline__ int group(int i) const {
+    return WalkOf<Op>::kOwn ? i : cluster + i * clusters;
+  }
 };
 
 // A producing warp: of those that share a stage, and of the groups of such that take turns at stages.
@@ -195,7 +203,7 @@ struct Producer {
   u64 policy = evict_first_policy();
   GroupShare<Ring> groups = {};
 
-  static constexpr int kHalves = 2 * Ring::kTilesPerStage, kMine = ceil_div(kHalves, Ring::kSharers);
+  static constexpr int kHalves = Ring::kHalves, kMine = ceil_div(kHalves, Ring::kSharers);
   static constexpr int kInFlight = max_of(1, Ring::kInFlight / Ring::kTurns);
 
   // Halves of tiles of a stage: the first row of each, and how many there are.
@@ -205,14 +213,14 @@ struct Producer {
   };
   template <class Product, class Op>
   __device__ __forceinline__ Halves halves(const Op& op, const Step<Product, Op>& step) const {
-    const int first_tile = groups.group(step.group) * Ring::kTilesPerStage;
+    const int first_tile = groups.template group<Op>(step.group) * Ring::kTilesPerStage;
     Halves mine;
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
       const int half = share + i * Ring::kSharers;
-      const int tile = WalkOf<Op>::weight_tile(op, step.part, first_tile + half / 2);
-      mine.first[i] = op.first_row(tile, half % 2);
-      mine.present[i] = half < kHalves ? op.num_rows(tile, half % 2) : 0;
+      const int tile = first_tile + half / 2;
+      mine.first[i] = WalkOf<Op>::first_row(op, step.part, tile, half % 2);
+      mine.present[i] = half < kHalves ? WalkOf<Op>::num_rows(op, tile, half % 2) : 0;
     }
     return mine;
   }
@@ -237,7 +245,7 @@ struct Producer {
     const u32 run_bytes = kBlock == 0 ? 0 : Product::chunk_k(step.chunk) / max_of(1, kBlock) * kBlockBytes;
     u32 copied = 0;
     if (Product::kStreamX && share == 0) {
-      const int first_tile = groups.group(step.group) * Ring::kTilesPerStage;
+      const int first_tile = groups.template group<Op>(step.group) * Ring::kTilesPerStage;
       copied = __popc(Walk::present(op, step.part, first_tile, rows)) * Product::chunk_k(step.chunk) * 2;
     }
 #pragma unroll
@@ -274,7 +282,8 @@ struct Producer {
     const u16* from = x + step.chunk * Ring::kStageK;
     const u32 bytes = Product::chunk_k(step.chunk) * 2;
     if constexpr (Walk::kListed) {
-      const u32 present = Walk::present(op, step.part, groups.group(step.group) * Ring::kTilesPerStage, rows);
+      const u32 present =
+          Walk::present(op, step.part, groups.template group<Op>(step.group) * Ring::kTilesPerStage, rows);
 #pragma unroll 1
       for (u32 left = present; left != 0; left &= left - 1) {
         const int row = __ffs(left) - 1;

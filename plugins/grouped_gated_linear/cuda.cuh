@@ -15,7 +15,7 @@
 namespace tl {
 
 // A tile is eight gate rows and the eight up rows of the same features; weight is [experts, 2, TL_OUT, in]. begin() and
-// store() know tiles by their number among those of the chosen experts, first_row() and num_rows() among all.
+// store() know tiles by their number among those of the chosen experts, first_row() among all.
 struct GroupedGatedOp {
   static constexpr int kTiles = TL_OUT / 8;
   static_assert(TL_OUT % 8 == 0, "out_features must be a multiple of 8");
@@ -30,7 +30,6 @@ struct GroupedGatedOp {
   __device__ __forceinline__ u64 first_row(int tile, int half) const {
     return static_cast<u64>(tile / kTiles * 2 + half) * TL_OUT + tile % kTiles * 8;
   }
-  __device__ __forceinline__ int num_rows(int, int) const { return 8; }
   __device__ __forceinline__ int slot(int tile, int m) const { return m * kTopK + chosen[tile / kTiles].slots[m]; }
   // The tile's first number among those of all rows of all experts.
   __device__ __forceinline__ u64 first_number(int tile) const {
@@ -62,12 +61,13 @@ struct GroupedGatedOp {
 template <>
 struct WalkOf<GroupedGatedOp> {
   using Op = GroupedGatedOp;
-  static constexpr bool kWaits = true, kListed = false;
+  static constexpr bool kWaits = true, kListed = false, kOwn = false;
   __device__ __forceinline__ static int tiles(const Op& op) { return op.chosen.count() * Op::kTiles; }
   __device__ __forceinline__ static constexpr int parts(const Op&) { return 1; }
-  __device__ __forceinline__ static int weight_tile(const Op& op, int, int tile) {
-    return op.chosen[tile / Op::kTiles].expert * Op::kTiles + tile % Op::kTiles;
+  __device__ __forceinline__ static u64 first_row(const Op& op, int, int tile, int half) {
+    return op.first_row(op.chosen[tile / Op::kTiles].expert * Op::kTiles + tile % Op::kTiles, half);
   }
+  __device__ __forceinline__ static constexpr int num_rows(const Op&, int, int) { return 8; }
   __device__ __forceinline__ static u32 present(const Op&, int, int, int rows) { return (1u << rows) - 1; }
   __device__ __forceinline__ static int x_row(const Op&, int, int row) { return row; }
   __device__ __forceinline__ static bool stores(const Op& op, int tile, int row, int) {

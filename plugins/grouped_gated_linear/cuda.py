@@ -7,9 +7,9 @@ from ..cuda.grouped import (
     ROW_THREADS,
     ExpertChoice,
     GroupTiling,
+    check_sorted,
     check_vectors,
     choice_of,
-    group_tiling,
     row_grid,
     stream_grid,
 )
@@ -77,17 +77,18 @@ def tiled(
 def lower(op: Lowering) -> list[Command]:
     """The streaming kernel, or the sort of rows and the tiled one."""
     check_vectors(op)
-    choice, weight, x, y = choice_of(op), op.weight(), op.rows("x"), op.new("y")
-    how_gated = {"activation": op.attribute("activation"), "bias": op.optional_vector("bias")}
-    input_shares = op.optional_rows("input_shares")
+    choice, x, y = choice_of(op), op.rows("x"), op.new("y")
+    activation, input_shares = op.attribute("activation"), op.optional_rows("input_shares")
     if op.has("chosen"):
         how = op.streaming()
         assert how is not None
-        how_gated |= {"norm": op.norm(), "scales_inputs": input_shares is not None}
+        more = {"activation": activation, "norm": op.norm(), "bias": op.optional_vector("bias")}
+        more["scales_inputs"] = input_shares is not None
         lists = op.rows("chosen"), input_shares or op.rows("shares")
-        return [stream(y, x, weight, *lists, op.num_rows("y"), how, choice, **how_gated)]
+        return [stream(y, x, op.weight(), *lists, op.num_rows("y"), how, choice, **more)]
+    check_sorted(op)
     rows = Buffer(f"{op.name}.sorted", op.dtype, (op.extents("y")[0], choice.top_k, features(x)))
     return [
         sort_rows(rows, x, op.rows("places"), op.num_rows("y"), choice, input_shares),
-        tiled(y, rows, weight, op.rows("groups"), group_tiling(op), **how_gated),
+        *op.grouped_product(y, rows, choice, activation),
     ]

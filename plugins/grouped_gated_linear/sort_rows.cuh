@@ -22,13 +22,13 @@ __device__ __forceinline__ uint4 scaled8(uint4 elements, float factor) {
 extern "C" __global__ void __launch_bounds__(TL_THREADS)
     sort_rows(uint4* sorted, const uint4* x, const int* places, const float* shares) {
   using namespace tl;
-  allow_next_kernel();
   constexpr int kVectors = TL_IN / 8;
   static_assert(TL_IN % 8 == 0);
   const int row = blockIdx.x, vector = blockIdx.y * TL_THREADS + threadIdx.x;
   const bool exists = vector < kVectors;
   const uint4 elements = exists ? __ldcg(x + static_cast<u64>(row) * kVectors + vector) : make_uint4(0, 0, 0, 0);
   wait_for_previous_kernel();
+  allow_next_kernel();
   if (!exists) return;
   const Places to(places, row);
   float share[kTopK];

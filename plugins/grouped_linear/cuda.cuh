@@ -12,10 +12,19 @@
 
 namespace tl {
 
-// weight is [experts, TL_OUT, in]; first_row() and num_rows() number tiles among those of all experts.
+// Blocks share out the features of y by eights, the same number each or one less: as whole tiles, some would have two
+// where others have one.
+struct Eights {
+  int first, count;
+
+  __device__ __forceinline__ Eights(int all, int block, int blocks)
+      : first(block * all / blocks), count((block + 1) * all / blocks - first) {}
+};
+
+// weight is [experts, TL_OUT, in]. Tiles are those of the block, stage by stage.
 struct GroupedOp {
-  static constexpr int kTiles = TL_OUT / kRowsPerTile;
-  static_assert(TL_OUT % kRowsPerTile == 0, "a tile is of one expert");
+  static constexpr int kEights = TL_OUT / 8, kStageEights = TL_STAGE_ROWS / 8, kStageTiles = ceil_div(kStageEights, 2);
+  static_assert(TL_OUT % 8 == 0, "eight rows are of one expert");
   static_assert(!kScaledRows, "experts of a sum have different scales");
   const void* weight;
   BlockNumbers numbers;
@@ -25,11 +34,13 @@ struct GroupedOp {
   const float* shares;  // [rows, kTopK]
   const u16* residual;
   u16* y;
+  Eights eights;
 
-  __device__ __forceinline__ u64 first_row(int tile, int half) const {
-    return static_cast<u64>(tile) * kRowsPerTile + half * 8;
+  // The first feature of half of a tile; negative if there is none.
+  __device__ __forceinline__ int feature(int tile, int half) const {
+    const int of_stage = tile % kStageTiles * 2 + half, eight = tile / kStageTiles * kStageEights + of_stage;
+    return of_stage < kStageEights && eight < eights.count ? (eights.first + eight) * 8 : -1;
   }
-  __device__ __forceinline__ int num_rows(int, int) const { return 8; }
   __device__ __forceinline__ float added(int feature, int m) const {
     float sum = TL_RESIDUAL ? unpack1(__ldcg(residual + static_cast<u64>(m) * TL_OUT + feature)) : 0.0f;
     if constexpr (TL_BIAS != 0) {
@@ -42,24 +53,30 @@ struct GroupedOp {
     return sum;
   }
   __device__ __forceinline__ Begun begin(int tile, int f, int m) const {
-    const int first = tile * kRowsPerTile + f;
-    return {added(first, m), added(first + 8, m), 1.0f, 1.0f};
+    const int first = feature(tile, 0), second = feature(tile, 1);
+    return {first < 0 ? 0.0f : added(first + f, m), second < 0 ? 0.0f : added(second + f, m), 1.0f, 1.0f};
   }
   __device__ __forceinline__ void store(int tile, int f, int m, float a, float b, Begun begun) const {
-    u16* to = y + static_cast<u64>(m) * TL_OUT + tile * kRowsPerTile + f;
-    to[0] = pack1(a + begun.x);
-    to[8] = pack1(b + begun.y);
+    const int first = feature(tile, 0), second = feature(tile, 1);
+    u16* to = y + static_cast<u64>(m) * TL_OUT + f;
+    if (first >= 0) to[first] = pack1(a + begun.x);
+    if (second >= 0) to[second] = pack1(b + begun.y);
   }
 };
 
 template <>
 struct WalkOf<GroupedOp> {
   using Op = GroupedOp;
-  static constexpr bool kWaits = false, kListed = true;  // the list is older than the rows
-  __device__ __forceinline__ static constexpr int tiles(const Op&) { return Op::kTiles; }
+  static constexpr bool kWaits = false, kListed = true, kOwn = true;  // the list is older than the rows
+  __device__ __forceinline__ static int tiles(const Op& op) {
+    return ceil_div(op.eights.count, Op::kStageEights) * Op::kStageTiles;
+  }
   __device__ __forceinline__ static int parts(const Op& op) { return op.chosen.count(); }
-  __device__ __forceinline__ static int weight_tile(const Op& op, int part, int tile) {
-    return op.chosen[part].expert * Op::kTiles + tile;
+  __device__ __forceinline__ static u64 first_row(const Op& op, int part, int tile, int half) {
+    return static_cast<u64>(op.chosen[part].expert) * TL_OUT + op.feature(tile, half);
+  }
+  __device__ __forceinline__ static int num_rows(const Op& op, int tile, int half) {
+    return op.feature(tile, half) < 0 ? 0 : 8;
   }
   __device__ __forceinline__ static u32 present(const Op& op, int part, int, int) { return op.chosen[part].rows; }
   __device__ __forceinline__ static int x_row(const Op& op, int part, int row) {
@@ -80,7 +97,8 @@ extern "C" __global__ void __launch_bounds__(tl::kFewRowsThreads, 1)
     list[i] = reinterpret_cast<const uint4*>(chosen)[i];
   }
   const tl::ChosenExperts listed{reinterpret_cast<const int*>(list)};
+  const tl::Eights eights(tl::GroupedOp::kEights, blockIdx.x, gridDim.x);
   tl::few_rows_linear<TL_IN, 0>(
       {x, 0.0f}, nullptr, 0.0f, rows,
-      tl::GroupedOp{weight, {weight_scale, weight_offset}, listed, bias, ids, shares, residual, y});
+      tl::GroupedOp{weight, {weight_scale, weight_offset}, listed, bias, ids, shares, residual, y, eights});
 }

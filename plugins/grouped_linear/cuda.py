@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
-from ..cuda.grouped import ROW_THREADS, ExpertChoice, GroupTiling, choice_of, group_tiling, row_grid, stream_grid
+from ..cuda.grouped import ROW_THREADS, ExpertChoice, GroupTiling, choice_of, row_grid, stream_grid
 from ..cuda.lowering import Lowering
 from ..cuda.row_scales import RowScales, row_type
-from ..cuda.stream import ROWS_PER_TILE, Streaming
+from ..cuda.stream import Streaming
 from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, WeightBuffers, features, kernel, launch
 
 _MOST_NORM_THREADS = 512
@@ -42,7 +42,7 @@ def stream(
     specialised = how.kernel("grouped_linear/cuda.cuh", "grouped_linear", weight, flags)
     biases = (None, None, None) if bias is None else (bias.values, bias.ids, bias.shares)
     operands = (weight.values, *weight.numbers, *biases, chosen, residual, rows)
-    return launch(specialised, stream_grid(features(y) // ROWS_PER_TILE), y, x, *operands)
+    return launch(specialised, stream_grid(features(y) // 8), y, x, *operands)
 
 
 def tiled(
@@ -106,18 +106,18 @@ def combine_norm(total: Buffer, results: Results, num_rows: Extent, choice: Expe
 
 def lower(op: Lowering) -> list[Command]:
     """The streaming kernel, or the tiled one and the sum of what it makes."""
-    choice, weight, x, y = choice_of(op), op.weight(), op.rows("x"), op.new("y")
-    residual, bias = op.optional_rows("residual"), op.optional_vector("bias")
+    choice, x, y, residual = choice_of(op), op.rows("x"), op.new("y"), op.optional_rows("residual")
     if op.has("chosen"):
         how = op.streaming()
         assert how is not None
+        bias = op.optional_vector("bias")
         biases = None if bias is None else Bias(bias, op.rows("ids"), op.rows("shares"))
-        return [stream(y, x, weight, op.rows("chosen"), op.num_rows("y"), how, choice, residual, biases)]
+        return [stream(y, x, op.weight(), op.rows("chosen"), op.num_rows("y"), how, choice, residual, biases)]
     rows = Buffer(f"{op.name}.sorted", op.dtype, (op.extents("y")[0], choice.top_k, features(y)))
     results = Results(rows, op.rows("places"), op.optional_rows("shares"), residual)
-    product = tiled(rows, x, weight, op.rows("groups"), group_tiling(op), bias)
+    product = op.grouped_product(rows, x, choice, "none")
     if not op.has("norm_weight"):
-        return [product, combine(y, results, op.num_rows("y"), choice)]
+        return [*product, combine(y, results, op.num_rows("y"), choice)]
     total = op.new("sum") if op.has("sum") else Buffer(f"{op.name}.sum", op.dtype, op.extents("y"))
     norm = SumNorm(y, op.scales("y"), op.vector("norm_weight"), op.attribute("epsilon"))
-    return [product, combine_norm(total, results, op.num_rows("y"), choice, norm)]
+    return [*product, combine_norm(total, results, op.num_rows("y"), choice, norm)]

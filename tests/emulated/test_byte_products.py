@@ -20,7 +20,7 @@ STATIC = pytest.mark.parametrize("static", [0.03125, None])
 @STATIC
 @pytest.mark.parametrize(("tokens", "rows"), [(2, 1), (16, 9)])
 def test_streamed(kind: torch.dtype, tokens: int, rows: int, static: float | None) -> None:
-    config = StreamConfig(128, 1, False, 16 * 1024, "", weight_form(NAMES[kind], NAMES[kind]))
+    config = StreamConfig(128, 16, False, 16 * 1024, "", weight_form(NAMES[kind], NAMES[kind]))
     how = {"static": static, "config": config, "device": SMALL, "machine": Emulator()}
     check_streamed(kind, 56, 320, tokens, rows, torch.bfloat16, residual=True, **how)
     check_streamed(kind, 24, 192, tokens, rows, torch.float16, gated=True, norm=True, **how)

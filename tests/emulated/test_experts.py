@@ -9,6 +9,7 @@ from tests.emulated.emulator import Emulator
 from tests.gpu.expert_checks import (
     Lists,
     Mixture,
+    check_even_groups,
     check_experts,
     check_groups_alike,
     check_router,
@@ -20,6 +21,7 @@ from tests.gpu.expert_checks import (
 from tests.gpu.launches import H200
 from tests.gpu.memory import Memory
 from tests.gpu.weights import Form
+from trtllm_lite.plugins.cuda.grouped import ExpertChoice
 from trtllm_lite.plugins.launch import Device
 
 SMALL = Device("sm_90a", 64 * 1024)
@@ -132,6 +134,13 @@ def test_streamed_in_four_bits(form: Form, max_rows: int, rows: int) -> None:
     check_experts(mixture, rows, torch.bfloat16, streamed=True, **how)
 
 
+@pytest.mark.parametrize(("hidden", "form"), [(1152, FP8), (2176, MXFP4), (4224, MXFP4)], ids=str)
+def test_blocks_share_out_sums_by_eights(hidden: int, form: Form) -> None:
+    """A stage of sums has 16, 24 or 32 rows of the weight; few blocks have many stages, of which the last has fewer."""
+    mixture, machine = Mixture(4, 2, hidden, 128, 4), Emulator(num_sms=3)
+    check_experts(mixture, 3, torch.bfloat16, streamed=True, residual=True, form=form, machine=machine)
+
+
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize(("max_rows", "rows"), [(64, 33), (400, 300)])
 def test_tiled_in_four_bits(form: Form, max_rows: int, rows: int) -> None:
@@ -171,7 +180,24 @@ def test_a_rank_computes_its_own_experts(max_rows: int, rows: int, rank: int) ->
     check_experts(mixture, rows, torch.bfloat16, streamed=streamed, **biased, machine=Emulator(num_sms=3))
 
 
-@pytest.mark.parametrize("form", [FP8, MXFP4, BYTES], ids=str)
-def test_rows_get_the_same_bits_in_groups_of_any_size(form: Form) -> None:
+# Of turned and of tiled products, every width comes up.
+WIDTHS = [(FP8, 0), (MXFP4, 1), (BYTES, 2), (Form("int4", 64, "bfloat16"), 0), (Form("bfloat16"), 1)]
+
+
+@pytest.mark.parametrize(("form", "width"), WIDTHS, ids=str)
+def test_rows_get_the_same_bits_in_groups_and_tiles_of_any_size(form: Form, width: int) -> None:
     """The depth is no whole number of stages, and the features are no whole number of tiles."""
-    check_groups_alike(320, 192, form, Emulator(num_sms=3))
+    check_groups_alike(320, 192, form, width, Emulator(num_sms=3))
+
+
+@pytest.mark.parametrize(
+    ("choice", "max_rows", "rows"),
+    [
+        (ExpertChoice(128, 8, 128), 64, 64),
+        (ExpertChoice(300, 3, 300), 512, 501),  # more experts than threads
+        (ExpertChoice(32, 4, 8), 8192, 1000),  # several groups each, of an eighth of the experts
+        (ExpertChoice(64, 2, 16), 16, 7),  # some are chosen by nobody
+    ],
+)
+def test_rows_choose_evenly(choice: ExpertChoice, max_rows: int, rows: int) -> None:
+    check_even_groups(choice, max_rows, rows, Emulator())

@@ -31,7 +31,7 @@ def weight_form_of(form: Form) -> WeightForm:
 
 
 def config_of(form: Form, stage_k: int, tiles: int, stream_x: bool = False) -> StreamConfig:
-    return StreamConfig(stage_k, tiles, stream_x, 16 * 1024, "", weight_form_of(form))
+    return StreamConfig(stage_k, 16 * tiles, stream_x, 16 * 1024, "", weight_form_of(form))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

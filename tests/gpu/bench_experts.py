@@ -1,8 +1,9 @@
 """Times the kernels of mixtures of experts in the shape of Qwen3-30B-A3B or gpt-oss-20b, with random choices.
 
 Layers rotate, so that no weight is cached. Floors are the bytes of the experts that were chosen, numbers included.
+Rows that are sorted by expert are multiplied by the best guess among tiles, or by those of so many ``columns``.
 
-python -m tests.gpu.bench_experts [--shape qwen3] [--forms 16,fp8,mxfp4] [--rows 1,8,64] [--layers 4]
+python -m tests.gpu.bench_experts [--shape qwen3] [--forms 16,fp8,mxfp4] [--rows 1,8,64] [--layers 4] [--columns 192]
 """
 
 import argparse
@@ -18,7 +19,7 @@ from tests.gpu.launches import H200, Prepared
 from tests.gpu.memory import Memory
 from tests.gpu.timing import report, timed
 from tests.gpu.weights import Form
-from trtllm_lite.plugins.cuda.grouped import GroupTiling, most_streamed_rows
+from trtllm_lite.plugins.cuda.grouped import ExpertChoice, GroupTiling, group_configs, most_streamed_rows
 from trtllm_lite.plugins.cuda.weight_form import form_of
 from trtllm_lite.plugins.grouped_gated_linear import cuda as gated
 from trtllm_lite.plugins.grouped_linear import cuda as summed
@@ -61,7 +62,15 @@ def random_bytes(form: Form, memory: Memory, name: str, *shape: int) -> WeightBu
     return WeightBuffers(weight, scale)
 
 
-def layer(shape: str, form: Form, rows: int, max_rows: int) -> Layer:
+def tiling(choice: ExpertChoice, weight: WeightBuffers, max_rows: int, columns: int | None) -> GroupTiling:
+    """How rows that are sorted by expert are multiplied with ``weight``."""
+    group_rows = choice.group_rows(max_rows)
+    configs = {config.columns: config for config in group_configs(weight, group_rows)}
+    config = configs[columns or next(iter(configs))]
+    return GroupTiling("bfloat16", H200, choice, max_rows * choice.top_k, group_rows, config)
+
+
+def layer(shape: str, form: Form, rows: int, max_rows: int, columns: int | None) -> Layer:
     experts, top_k, width, inner = SHAPES[shape]
     mixture, memory = Mixture(experts, top_k, width, inner, max_rows), Memory()
     lists = Lists(mixture, memory, "cuda")
@@ -90,8 +99,8 @@ def layer(shape: str, form: Form, rows: int, max_rows: int) -> Layer:
             "summed": [summed.stream(y, hidden, down, lists.chosen, num_rows, second, choice, x)],
         }
         return Layer(memory, launches, read)
-    count, group_rows = max_rows * top_k, choice.group_rows(max_rows)
-    how = GroupTiling("bfloat16", H200, choice, count, group_rows)
+    count = max_rows * top_k
+    tiles_of_gated, tiles_of_down = (tiling(choice, each, max_rows, columns) for each in (gate_up, down))
     hidden = memory("hidden", room(count, inner))
     rows_of_x, results = memory("sx", room(count, width)), memory("sy", room(count, width))
     of_experts = summed.Results(results, lists.places, lists.shares, x)
@@ -100,8 +109,8 @@ def layer(shape: str, form: Form, rows: int, max_rows: int) -> Layer:
     launches = {
         "sort": router.sort(lists.ids, lists.places, lists.shares, lists.groups, last),
         "rows": [gated.sort_rows(rows_of_x, x, lists.places, num_rows, choice)],
-        "gated": [gated.tiled(hidden, rows_of_x, gate_up, lists.groups, how, activation="silu")],
-        "summed": [summed.tiled(results, hidden, down, lists.groups, how)],
+        "gated": [gated.tiled(hidden, rows_of_x, gate_up, lists.groups, tiles_of_gated, activation="silu")],
+        "summed": [summed.tiled(results, hidden, down, lists.groups, tiles_of_down)],
         "combine": [summed.combine(y, of_experts, num_rows, choice)],
         "combine and norm": [summed.combine_norm(y, of_experts, num_rows, choice, norm)],
     }
@@ -119,9 +128,9 @@ def body_of(layers: Sequence[Layer], names: Sequence[str], rows: int) -> Callabl
     return body
 
 
-def measure(shape: str, name: str, rows: int, count: int) -> None:
+def measure(shape: str, name: str, rows: int, count: int, columns: int | None) -> None:
     """Print a line for each kernel of ``count`` layers, and one for all."""
-    layers = [layer(shape, FORMS[name], rows, rows) for _ in range(count)]
+    layers = [layer(shape, FORMS[name], rows, rows, columns) for _ in range(count)]
     kernels = list(layers[0].launches)
     body_of(layers, kernels, rows)()
     torch.cuda.synchronize()
@@ -138,10 +147,11 @@ def main() -> None:
     parser.add_argument("--forms", default="16")
     parser.add_argument("--rows", default="1,2,4,8,16,64,256,2048")
     parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--columns", type=int, help="Rows of the weight in a tile.")
     options = parser.parse_args()
     for name in options.forms.split(","):
         for rows in map(int, options.rows.split(",")):
-            measure(options.shape, name, rows, options.layers)
+            measure(options.shape, name, rows, options.layers, options.columns)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from trtllm_lite.plugins.cuda.grouped import (
     MOST_LISTED_ROWS,
     ExpertChoice,
     GroupTiling,
+    even_groups,
     gated_stream_config,
+    group_configs,
     summed_stream_config,
 )
 from trtllm_lite.plugins.cuda.stream import Streaming
@@ -309,7 +311,10 @@ def _run_sorted(
     choice, num_rows = mixture.choice, symbol("rows")
     dtype, count = memory.tensors[x].dtype, mixture.max_rows * mixture.top_k
     group_rows = choice.group_rows(mixture.max_rows)
-    how = GroupTiling(NAMES[dtype], H200, choice, count, group_rows)
+    of_gated, of_summed = (
+        GroupTiling(NAMES[dtype], H200, choice, count, group_rows, group_configs(weight, group_rows)[0])
+        for weight in (first, second)
+    )
 
     def room(name: str, features: int) -> Buffer:
         return memory(name, torch.full((count, features), POISON, device=machine.device, dtype=dtype))
@@ -318,10 +323,10 @@ def _run_sorted(
     before, behind = (lists.shares, None) if mixture.scales_inputs else (None, lists.shares)
     memory.run(gated.sort_rows(rows_of_x, x, lists.places, num_rows, choice, before), rows, machine)
     gating = {"activation": _ACTIVATIONS[biases[0] is not None], "bias": biases[0]}
-    memory.run(gated.tiled(hidden, rows_of_x, first, lists.groups, how, **gating), rows, machine)
+    memory.run(gated.tiled(hidden, rows_of_x, first, lists.groups, of_gated, **gating), rows, machine)
     flat = replace(hidden, shape=(count, mixture.inner))
     memory.tensors[flat] = memory.tensors[hidden].reshape(count, -1)
-    memory.run(summed.tiled(results, flat, second, lists.groups, how, biases[1]), rows, machine)
+    memory.run(summed.tiled(results, flat, second, lists.groups, of_summed, biases[1]), rows, machine)
     memory.run(summed.combine(y, summed.Results(results, lists.places, behind, added), num_rows, choice), rows, machine)
 
 
@@ -379,26 +384,52 @@ def _expected(
     return y
 
 
-def check_groups_alike(hidden: int, inner: int, form: Form, machine: Machine) -> None:
-    """A row gets the same bits in groups of up to 64 rows, whose products are turned round, and in larger ones."""
+def check_groups_alike(hidden: int, inner: int, form: Form, width: int, machine: Machine) -> None:
+    """A row gets the same bits in groups and tiles of any size, and whether products are turned round.
+
+    Groups of three sizes have tiles of three widths, of which groups of 16 rows have that of number ``width``.
+    """
     at, dtype, rows, expert = machine.device, torch.bfloat16, 100, 1
     mixture, memory = Mixture(2, 1, hidden, inner, rows), Memory()
     x = memory("x", torch.randn(rows, hidden, device=at).to(dtype))
     gate_up, down = (random_weight(form, *of, device=at) for of in mixture.shapes)
     memory.tensors |= gate_up.tensors | down.tensors
     found = []
-    for most in (16, 64, 128):
+    for number, most in enumerate((16, 64, 128)):
         groups = [[expert, first, min(first + most, rows), 0] for first in range(0, rows, most)]
         listed = memory(f"groups{most}", torch.tensor([[len(groups), 0, 0, 0], *groups], device=at, dtype=torch.int32))
-        how = GroupTiling(NAMES[dtype], H200, mixture.choice, rows, most)
+        of_gated, of_summed = (
+            GroupTiling(NAMES[dtype], H200, mixture.choice, rows, most, configs[(number + width) % len(configs)])
+            for configs in (group_configs(weight.buffers, most) for weight in (gate_up, down))
+        )
         gated_rows, y = (
             memory(f"{name}{most}", torch.full((rows, of), POISON, device=at, dtype=dtype))
             for name, of in (("gated", inner), ("y", hidden))
         )
-        memory.run(gated.tiled(gated_rows, x, gate_up.buffers, listed, how, activation="none"), rows, machine)
-        memory.run(summed.tiled(y, gated_rows, down.buffers, listed, how), rows, machine)
+        memory.run(gated.tiled(gated_rows, x, gate_up.buffers, listed, of_gated, activation="none"), rows, machine)
+        memory.run(summed.tiled(y, gated_rows, down.buffers, listed, of_summed), rows, machine)
         found.append((memory.tensors[gated_rows], memory.tensors[y]))
     for sums in found[1:]:
         for one, other in zip(found[0], sums, strict=True):
             assert torch.isfinite(one).all()
             assert torch.equal(one, other)
+
+
+def check_even_groups(choice: ExpertChoice, max_rows: int, rows: int, machine: Machine) -> None:
+    """Each of a rank's experts has its share of the rank's, or one row more, in groups that follow each other."""
+    memory, most = Memory(), choice.group_rows(max_rows)
+    room = torch.full((choice.groups_ints(max_rows),), -7, device=machine.device, dtype=torch.int32)
+    memory.run(even_groups(memory("groups", room), symbol("rows"), choice, most), rows, machine)
+    found = room.cpu()
+    groups = found[4 : 4 + 4 * int(found[0])].reshape(-1, 4).tolist()
+    assert bool((found[4 + 4 * len(groups) :] == -7).all())
+    counts, covered = [0] * choice.local, 0
+    for expert, begin, end, _ in groups:
+        assert begin == covered
+        assert begin < end <= begin + most
+        assert counts[expert] % most == 0, "an expert's groups are full, but for the last"
+        assert not any(counts[expert + 1 :]), "experts come by rising numbers"
+        counts[expert] += end - begin
+        covered = end
+    assert covered == rows * choice.top_k * choice.local // choice.experts
+    assert max(counts) - min(counts) <= 1

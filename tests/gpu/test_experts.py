@@ -6,8 +6,16 @@ import pytest
 import torch
 
 from tests.gpu.device import GPU
-from tests.gpu.expert_checks import Mixture, check_experts, check_groups_alike, check_router, check_summed_norm
+from tests.gpu.expert_checks import (
+    Mixture,
+    check_even_groups,
+    check_experts,
+    check_groups_alike,
+    check_router,
+    check_summed_norm,
+)
 from tests.gpu.weights import Form
+from trtllm_lite.plugins.cuda.grouped import ExpertChoice
 
 # Qwen3-30B-A3B, Mixtral 8x7B, and OLMoE with fewer features.
 SHAPES = {"qwen3": (128, 8, 2048, 768), "mixtral": (8, 2, 4096, 14336), "olmoe": (64, 8, 1024, 512)}
@@ -112,8 +120,18 @@ def test_four_bits(form: Form, max_rows: int, rows: int) -> None:
     check_experts(mixture, rows, torch.bfloat16, streamed=max_rows <= 16, form=form, machine=GPU)
 
 
-@pytest.mark.parametrize("name", ["fp8", "mxfp4", "gpt-oss", "q8_0"])
-def test_rows_get_the_same_bits_in_groups_of_any_size(name: str) -> None:
-    """Engines with ``--deterministic`` have programs for groups of several sizes."""
-    (_, _, hidden, inner), form = FLOATS[name]
-    check_groups_alike(hidden, inner, form, GPU)
+ALIKE = {**FLOATS, "bfloat16": (SHAPES["qwen3"], Form("bfloat16")), "int4": (SHAPES["qwen3"], FORMS[0])}
+
+
+@pytest.mark.parametrize("name", ["fp8", "mxfp4", "gpt-oss", "q8_0", "bfloat16", "int4"])
+@pytest.mark.parametrize("width", [0, 1, 2])
+def test_rows_get_the_same_bits_in_groups_and_tiles_of_any_size(name: str, width: int) -> None:
+    """Engines with ``--deterministic`` have programs for groups of several sizes, with tiles of several widths."""
+    (_, _, hidden, inner), form = ALIKE[name]
+    check_groups_alike(hidden, inner, form, width, GPU)
+
+
+@pytest.mark.parametrize(("max_rows", "rows"), [(64, 64), (1024, 1000)])
+@pytest.mark.parametrize("local", [128, 32])
+def test_rows_choose_evenly(local: int, max_rows: int, rows: int) -> None:
+    check_even_groups(ExpertChoice(128, 8, local), max_rows, rows, GPU)

@@ -45,3 +45,29 @@ def test_what_was_measured_is_kept_and_used(tmp_path: Path, qformat: str) -> Non
     for num_rows in (*range(1, 34), 63, 65, 127, 129, 199):  # of logits, and three times as many of the other products
         tokens = runner.generate([prompt] * num_rows, max_new_tokens=3, end_id=-1)
         assert tokens.shape == (num_rows, 1, len(prompt) + 3)
+
+
+@pytest.mark.parametrize("qformat", [FULL_PRECISION, "fp8_rowwise", "int4_wo"])
+def test_tiles_of_experts_are_measured(tmp_path: Path, qformat: str) -> None:
+    """A build that reads what another has measured makes the same choices."""
+    sizes = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "head_dim": 16}
+    save_tiny_model("qwen3_moe", tmp_path / "model", **{**SHAPE, **sizes})
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
+    limits = LIMITS | {"max_batch_size": 80, "max_num_tokens": 600}
+    how = {"qformat": qformat, "group_size": 32, "target": "sm_90"}
+    measured = {"output_timing_cache": tmp_path / "cache.json", "fast_build": True}
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", **limits, **how, **measured)
+    cache = load_timing_cache(tmp_path / "cache.json")
+    contests = {(timing.product.gated, timing.rows) for timing in cache.kernels if timing.product.experts}
+    assert contests == {(gated, rows) for gated in (True, False) for rows in (64, 128, 256, 384, 512)}
+    tactics = inspect_path(tmp_path / "engine").tactics
+    of_experts = [tactic for tactic in tactics if tactic.site.startswith(("grouped_linear_", "grouped_gated_linear_"))]
+    assert any(f"fastest on {cache.device}" in tactic.reason for tactic in of_experts)
+    build_engine(
+        tmp_path / "checkpoint", tmp_path / "other", **limits, **how, input_timing_cache=tmp_path / "cache.json"
+    )
+    assert inspect_path(tmp_path / "other").tactics == tactics
+    runner = ModelRunner.from_dir(tmp_path / "other")
+    for num_rows in (1, 16, 17, 65, 80):
+        tokens = runner.generate([[5, 7, 11]] * num_rows, max_new_tokens=3, end_id=-1)
+        assert tokens.shape == (num_rows, 1, 6)

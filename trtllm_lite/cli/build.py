@@ -70,7 +70,7 @@ def _read_config(context: click.Context, _: click.Parameter, value: str | None) 
 @click.option(
     "--output_timing_cache",
     metavar="FILE",
-    help="Measure the matrix products on this machine's GPU, write the result there, and use it.",
+    help="Measure the matrix products, of experts too, on this machine's GPU, write the result there, and use it.",
 )
 @click.option("--fast_build", is_flag=True, help="Measure less: fewer sizes and candidates, not at the power limit.")
 @recipe_options

@@ -120,13 +120,26 @@ def _sort(macros: Macros, found: np.ndarray, places: Pointer, groups: Pointer) -
     numbers[found < 0] = -1
     numbers[found >= 0] = np.argsort(order)
     sizes = np.bincount(found[found >= 0], minlength=experts)
+    _list_groups(groups, sizes, most)
+
+
+def _list_groups(groups: Pointer, sizes: np.ndarray, most: int) -> None:
+    """List rows of experts that have so many each, in groups of ``most``."""
     begins = np.concatenate([[0], np.cumsum(sizes)])
     records = [
         (expert, row, min(row + most, begins[expert + 1]), 0)
-        for expert in range(experts)
+        for expert in range(len(sizes))
         for row in range(begins[expert], begins[expert + 1], most)
     ]
     _list(groups, records, _GROUP)
+
+
+@kernel
+def even_groups(macros: Macros, grid: Grid, groups: Pointer, rows: int) -> None:
+    assert grid == (1, 1, 1)
+    local = macros["TL_LOCAL_EXPERTS"]
+    places = np.arange(rows * macros["TL_TOP_K"] * local // macros["TL_EXPERTS"])
+    _list_groups(groups, np.bincount(places % local, minlength=local), macros["TL_GROUP_ROWS"])
 
 
 @kernel

@@ -8,7 +8,8 @@ import pytest
 from tests.unit.builder.cuda_engines import lowered
 from trtllm_lite.builder.cuda.limits import LARGEST_STEP, Bucket, measured_rows, size_class, step_buckets
 from trtllm_lite.builder.cuda.products.choices import chooser
-from trtllm_lite.builder.cuda.products.sites import Choice, Site, implement
+from trtllm_lite.builder.cuda.products.dense import DenseSite
+from trtllm_lite.builder.cuda.products.sites import Choice, Site
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, FORMAT_VERSION, KernelTiming, TimingCache
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.plugins.cuda.peer_rows import on_first_rank
@@ -24,17 +25,17 @@ LARGE = Bucket("step_512", 512, above=256)
 FIRST, SECOND = "first", "second"  # of the tiled kernels for a size of step
 
 
-def _site(gated: bool, bucket: Bucket, out: int = 256, depth: int = 128) -> Site:
+def _site(gated: bool, bucket: Bucket, out: int = 256, depth: int = 128) -> DenseSite:
     weight = Buffer("weight", "bfloat16", (2, out, depth) if gated else (out, depth), "weight")
     x, y = (Buffer(name, "bfloat16", ("num_tokens", extent)) for name, extent in (("x", depth), ("y", out)))
     operands = (y, x, WeightBuffers(weight), "bfloat16", symbol("num_tokens"))
-    return Site(*operands, bucket.max_tokens, "silu" if gated else "none")
+    return DenseSite(*operands, bucket.max_tokens, "silu" if gated else "none")
 
 
 GATED, PLAIN = _site(True, SMALL), _site(False, SMALL)
 
 
-def _quantized(qformat: str) -> Site:
+def _quantized(qformat: str) -> DenseSite:
     """The product of which the weight is stored otherwise, and maybe the rows."""
     bytes_of = {"fp8": E4M3, "fp8_rowwise": E4M3, "int8_sq": "int8"}
     rows = bytes_of.get(qformat)
@@ -84,8 +85,8 @@ def test_a_kernel_behind_products_of_16_bits_writes_the_cache() -> None:
     heads = Heads(4, 2, 32, 32, "bfloat16", "bfloat16", 32)
     site = replace(PLAIN, tokens=NewTokens(query, Cache(keys, values, *step, 0), (cos, sin), heads))
     assert site.tile_configs(64, H200) == PLAIN.tile_configs(64, H200)
-    _, behind_cublaslt = implement(site, Choice(None, ""), H200)
-    tiled, behind_tiles = implement(site, Choice(site.tile_configs(64, H200)[0], ""), H200)
+    _, behind_cublaslt = site.implement(Choice(None, ""), H200)
+    tiled, behind_tiles = site.implement(Choice(site.tile_configs(64, H200)[0], ""), H200)
     assert isinstance(tiled, Launch)
     assert tiled.kernel.name == "linear_tiled"
     assert behind_tiles == behind_cublaslt
@@ -185,7 +186,7 @@ def test_the_depth_is_cut_as_is_best_for_steps_that_generate(
     if dtype == E4M3:
         weight = replace(weight, scale=Buffer("scale", "float32", (4096, 1), "weight"), rows=E4M3)
     x, y = Buffer("x", dtype, ("num_tokens", 14336)), Buffer("y", "bfloat16", ("num_tokens", 4096))
-    site = Site(y, x, weight, "bfloat16", symbol("num_tokens"), 64, "none")
+    site = DenseSite(y, x, weight, "bfloat16", symbol("num_tokens"), 64, "none")
     cuts = set()
     for bucket in (Bucket("decode_1", 1, decode=True), *step_buckets(2000)):
         choice = chooser(bucket, H200, _cut_times(site, times), deterministic=True)(site)

@@ -274,13 +274,13 @@ def test_rows_of_padding_choose_no_experts_and_count_nowhere(tmp_path: Path) -> 
     np.testing.assert_array_equal(tallies, expected[1])
 
 
-@pytest.mark.parametrize(("features", "tiles"), [(128, 2), (144, 1)])
-def test_stages_have_tiles_of_one_expert(features: int, tiles: int) -> None:
-    """Eight rows of FP4 take two tiles at a time, unless an expert has an odd number of them."""
+@pytest.mark.parametrize(("features", "gated_rows", "summed_rows"), [(1024, 32, 8), (1040, 16, 8), (2880, 32, 24)])
+def test_stages_have_rows_of_one_expert(features: int, gated_rows: int, summed_rows: int) -> None:
+    """Eight rows of FP4 take two tiles at a time, unless an expert has an odd number, and sums what a block has."""
     form = weight_form("float4_e2m1fn", blocks=BlockNumbers(32, "bfloat16", offsets=False))
     device = Device("sm_90a", 227 * 1024)
     gated = gated_stream_config((5, 2, features // 2, 128), form, 8, device)
     summed = summed_stream_config((5, features, 128), form, 8, device)
     assert gated is not None
     assert summed is not None
-    assert (gated.tiles_per_stage, summed.tiles_per_stage) == (tiles, tiles)
+    assert (gated.stage_rows, summed.stage_rows) == (gated_rows, summed_rows)

@@ -25,7 +25,8 @@ LINEAR = {
     "TL_OUT": 4096,
     "TL_TOKENS": 1,
     "TL_STAGE_K": 512,
-    "TL_TILES_PER_STAGE": 1,
+    "TL_STAGE_ROWS": 16,
+    "TL_CONSUMER_WARPS": 8,
     "TL_WEIGHT_FORM": 0,
     "TL_ROW_SCALES": 0,
     "TL_STREAM_X": 0,
@@ -131,6 +132,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     | NORM
     | {"TL_HIDDEN": 2048, "TL_THREADS": 256, "TL_RESIDUAL": 1, "TL_SHARES": 1},
     "grouped_linear/cuda.cuh": LINEAR | EXPERTS | {"TL_STREAM_X": 1, "TL_LIST_INTS": 68},
+    "grouped_linear/even_groups.cuh": EXPERTS | {"TL_LOCAL_EXPERTS": 64, "TL_GROUP_ROWS": 32, "TL_THREADS": 128},
     "grouped_linear/tiled.cuh": GROUPS | EXPERTS | {"TL_BIAS": 0},
     "grouped_linear/turned.cuh": TURNED | EXPERTS | {"TL_BIAS": 0},
     "router/choose.cuh": CHOICE | {"TL_ROWS": 16},

@@ -14,11 +14,14 @@ from trtllm_lite.builder.cuda.limits import Bucket, size_class
 from trtllm_lite.builder.cuda.operands import Operands, buffer_of
 from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind, known_dims, rows_of, static_dims
 from trtllm_lite.builder.cuda.passes import run_device_passes
-from trtllm_lite.builder.cuda.products.sites import Chooser, Site, implement
+from trtllm_lite.builder.cuda.products.dense import DenseSite
+from trtllm_lite.builder.cuda.products.grouped import GroupedSite
+from trtllm_lite.builder.cuda.products.sites import Chooser
 from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
 from trtllm_lite.builder.passes.remove_padding import NUM_TOKENS
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
+from trtllm_lite.plugins.cuda.grouped import ExpertChoice
 from trtllm_lite.plugins.cuda.lowering import Norm
 from trtllm_lite.plugins.cuda.peer_rows import HERE, PeerRows
 from trtllm_lite.plugins.cuda.row_scales import RowScales
@@ -227,11 +230,27 @@ class _OpLowering:
         qkv = Buffer(f"{self.name}.qkv", self.dtype, (self.extents("y")[0], features))
         return self._implement(replace(self._site(qkv, "none", None), tokens=tokens))
 
-    def _site(self, y: Buffer, activation: str, y_scales: RowScales | None) -> Site:
+    def grouped_product(self, y: Buffer, x: Buffer, experts: ExpertChoice, activation: str) -> list[Command]:
+        site = GroupedSite(
+            y=y,
+            x=x,
+            weight=self.weight(),
+            groups=self.rows("groups"),
+            dtype=self.dtype,
+            rows=self.num_rows("ids"),
+            max_rows=self.max_tokens,
+            max_sorted_rows=self.symbols[str(self.extents("ids")[0])] * experts.top_k,
+            experts=experts,
+            activation=activation,
+            bias=self.optional_vector("bias"),
+        )
+        return site.implement(self._program.choose(site), self.device)
+
+    def _site(self, y: Buffer, activation: str, y_scales: RowScales | None) -> DenseSite:
         rows = self.extents("x")[0]
         assert isinstance(rows, str)
         self._check_forms()
-        return Site(
+        return DenseSite(
             y=y,
             weight=self.weight(),
             x=self.rows("x"),
@@ -246,14 +265,14 @@ class _OpLowering:
             y_scales=y_scales,
         )
 
-    def _implement(self, site: Site) -> list[Command]:
+    def _implement(self, site: DenseSite) -> list[Command]:
         first: list[Command] = []
         configs = site.tile_configs(size_class(self._program.kind.bucket), self.device)
         if form_of(site.weight).widened and not configs and not self.deterministic:
             widened = Buffer(f"{self.name}.dequantized", self.dtype, site.weight.values.shape)
             first = [dequantize(widened, site.weight)]
             site = replace(site, weight=WeightBuffers(widened))
-        return [*first, *implement(site, self._program.choose(site), self.device)]
+        return [*first, *site.implement(self._program.choose(site), self.device)]
 
     def refuse(self, problem: str) -> NoReturn:
         raise BuildError(f"{self.name}: {problem}")

@@ -48,6 +48,7 @@ nb::list time_products(cuda::CudaExecutor& executor, std::int64_t num_tokens, st
     entry["bias"] = time.product->bias.has_value();
     entry["blocks"] = "";
     entry["row_scales"] = false;
+    entry["experts"] = "";
     entry["rows"] = time.rows;
     entry["algo"] = hexadecimal(time.algorithm);
     entry["microseconds"] = time.microseconds;

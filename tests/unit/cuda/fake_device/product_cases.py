@@ -1,6 +1,7 @@
 """Matrix products through a fake cuBLASLt whose algorithms refuse some numbers of rows (fake_libcublaslt.cc)."""
 
 import ctypes
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tests.unit.cuda.toy_engine import INDEX, MAX_NUM_TOKENS, extent, make_toy_engine, pointer, successor, to_bytes
 from trtllm_lite import _core
 from trtllm_lite._core import CudaExecutor, Engine
+from trtllm_lite.builder.cuda.products.timing_cache import Product, ProductTiming
 from trtllm_lite.errors import ArgumentError, DeviceError, EngineError, LimitError
 
 EVEN, ODD, HUNGRY, ANY = 1, 2, 3, 4
@@ -136,6 +138,8 @@ def test_rows_without_a_common_algorithm_are_measured_in_parts(fake_library: cty
     del fake_library
     entries = make_executor(tmp_path, NARROW).time_products(above=4, num_tokens=8, repeats=1)
     assert [entry["rows"] for entry in entries] == [5, 6, 7, 8]
+    of_timing = {field.name for field in (*fields(Product), *fields(ProductTiming))} - {"product"}
+    assert all(entry.keys() == of_timing for entry in entries)
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])

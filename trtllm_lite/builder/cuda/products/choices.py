@@ -1,19 +1,19 @@
 """Chooses what computes a product in the steps of a bucket, cuBLASLt or a tiled kernel, and says why.
 
 The choice is the fastest that was measured, whatever the weights are stored as; without measurements it is cuBLASLt,
-whose heuristics know every shape and card, or the best guess among tiled kernels where the library has no such product,
-or where a product is so short that it matters how early it starts.
+whose heuristics know every shape and card, or the best guess among tiled kernels where the library has no such product
+(of quantized weights, or of experts), or where a product is so short that it matters how early it starts.
 """
 
 from collections import defaultdict
+from collections.abc import Hashable
 from itertools import pairwise
 from typing import NoReturn
 
 from trtllm_lite.builder.cuda.limits import STEP_BUCKETS, Bucket, measured_rows, size_class
 from trtllm_lite.builder.cuda.products.sites import Choice, Chooser, Contestants, Site
-from trtllm_lite.builder.cuda.products.timing_cache import KernelTiming, Product, TimingCache
+from trtllm_lite.builder.cuda.products.timing_cache import KernelTiming, TimingCache
 from trtllm_lite.errors import BuildError
-from trtllm_lite.plugins.cuda.peer_rows import HERE
 from trtllm_lite.plugins.cuda.tiles import CUTS
 from trtllm_lite.plugins.launch import Device
 
@@ -26,14 +26,13 @@ def chooser(bucket: Bucket, device: Device, timings: TimingCache | None, determi
     With ``deterministic`` a product is computed in the same order of additions in all programs.
     """
     known = timings if timings is not None and timings.arch == device.arch else None
-    choices: dict[tuple[Product, int, bool], Choice] = {}  # the layers of a network have the same few products
+    choices: dict[Hashable, Choice] = {}  # the layers of a network have the same few products
 
     def choose(site: Site) -> Choice:
-        kind = (site.product, site.chunk, site.peers is HERE)
-        if kind not in choices:
+        if site.kind not in choices:
             choose_one = _choose_ordered if deterministic else _choose
-            choices[kind] = choose_one(bucket, device, known, site)
-        return choices[kind]
+            choices[site.kind] = choose_one(bucket, device, known, site)
+        return choices[site.kind]
 
     return choose
 
@@ -47,8 +46,9 @@ def _choose(bucket: Bucket, device: Device, timings: TimingCache | None, site: S
 def _choose_ordered(bucket: Bucket, device: Device, timings: TimingCache | None, site: Site) -> Choice:
     """The best tiled kernel of those that cut the depth as is best for steps that generate.
 
-    For a few rows, of which kernels copy less than of the rows that were measured, it is a guess. Raises BuildError if
-    there is none for steps of any size.
+    These add a row's products in steps along the depth, one after another, so that programs may have tiles of other
+    rows and widths. For a few rows, of which kernels copy less than of the rows that were measured, it is a guess.
+    Raises BuildError if there is none for steps of any size.
     """
     splits = _best_cut(device, timings, site)
     if bucket.decode:

@@ -11,7 +11,7 @@ from trtllm_lite.builder.cuda.limits import LARGEST_STEP, STEP_BUCKETS, Bucket, 
 from trtllm_lite.builder.cuda.lowering import lower
 from trtllm_lite.builder.cuda.planning import Lowered, LoweredProgram, operands_of
 from trtllm_lite.builder.cuda.products.choices import chooser
-from trtllm_lite.builder.cuda.products.sites import Choice, Site, implement
+from trtllm_lite.builder.cuda.products.sites import Choice, Site
 from trtllm_lite.builder.cuda.products.timing_cache import Product
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.plugins.launch import Buffer, Device, Operand, Slice
@@ -36,7 +36,7 @@ class Contest:
 
 
 class _Given:
-    """The buffers that all programs read and none writes, one for every role, type and shape.
+    """The buffers that products of all programs read and none writes, one for every role, type and shape.
 
     Elsewhere in the arena one layer's y may be where another's x is, so that values grow from run to run, or shrink to
     zero, and the time of a product depends on them where a card is at its power limit.
@@ -45,16 +45,8 @@ class _Given:
     def __init__(self) -> None:
         self.buffers: dict[str, Buffer] = {}
 
-    def to(self, site: Site, max_rows: int) -> Site:
-        """The site as one of at most ``max_rows`` rows that reads what is given, and has y alone to compute."""
-        x, residual = self._buffer("x", site.x), site.residual and self._buffer("residual", site.residual)
-        scales = site.x_scales
-        if scales is not None and scales.buffer is not None:
-            scales = replace(scales, buffer=self._buffer("x_scale", scales.buffer))
-        rows = min(max_rows, site.max_rows)
-        return replace(site, x=x, residual=residual, x_scales=scales, max_rows=rows, tokens=None)
-
-    def _buffer(self, role: str, operand: Operand) -> Buffer:
+    def buffer(self, role: str, operand: Operand) -> Buffer:
+        """The buffer of a role whose contents are like those of ``operand``."""
         buffer = operand.buffer if isinstance(operand, Slice) else operand
         name = f"given {role} {buffer.dtype} {buffer.shape}"
         return self.buffers.setdefault(name, replace(buffer, name=name))
@@ -66,7 +58,8 @@ def lower_contests(
     """A program that computes any step without measurements, and those of the contests. Raises BuildError.
 
     There is a contest for each kind of product and size of step that has several ways to compute it: cuBLASLt, but for
-    products of quantized weights, and the best guesses among tiled kernels, ``max_contestants`` of them at most.
+    products of quantized weights or of experts, and the best guesses among tiled kernels, ``max_contestants`` of them
+    at most. Rows choose experts evenly.
     """
     operands = operands_of(graph, dtype, limits)
     sites: dict[Product, list[Site]] = defaultdict(list)
@@ -88,11 +81,12 @@ def lower_contests(
             if first.max_rows <= above or len(contestants) < 2:
                 continue
             alike = [site for site in of_product if site.rows == first.rows]
-            layers = [given.to(site, size) for site in alike[:_MAX_LAYERS]]
+            layers = [site.given(given.buffer, size) for site in alike[:_MAX_LAYERS]]
             names = {}
             for name, config in contestants:
                 names[name] = f"product {number} of {size} by {name}"
-                commands = [command for site in layers for command in implement(site, Choice(config, ""), device)]
+                commands = [command for site in layers for command in site.implement(Choice(config, ""), device)]
+                commands = [*layers[0].prepare(), *commands]
                 programs.append(LoweredProgram(device, Bucket(names[name], layers[0].max_rows), commands))
             contests.append(Contest(product, above, layers[0].max_rows, len(layers), names))
     layout = lay_out(operands, [program.commands for program in programs], given.buffers.values())

@@ -17,7 +17,7 @@ from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import require_writable, write_file, writing
 from trtllm_lite.plugins.launch import Matmul
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 CUBLASLT = "cublaslt"
 # An algorithm replaces the heuristic's first choice only if it is faster by more than this, the noise of measurements.
 _MIN_GAIN = 0.02
@@ -30,7 +30,8 @@ class Product:
 
     A ``gated`` product is two products of ``out_features`` each; the SiLU of one is multiplied by the other. ``blocks``
     says what numbers the blocks of a weight's rows have, if they have any (``WeightForm.blocks``). With
-    ``row_scales`` rows of bytes have a scale each.
+    ``row_scales`` rows of bytes have a scale each. Where rows are multiplied with weights of their ``experts``, this
+    says how many each row of a step has, and of how many (``ExpertChoice``).
     """
 
     dtype: str
@@ -43,6 +44,7 @@ class Product:
     bias: bool
     blocks: str = ""
     row_scales: bool = False
+    experts: str = ""
 
     @classmethod
     def of(cls, matmul: Matmul) -> "Product":
@@ -61,6 +63,7 @@ class Product:
     def __str__(self) -> str:
         added = " + bias" * self.bias + " + residual" * self.residual
         extents = f"{'2 x ' * self.gated}{self.out_features} x {self.in_features}"
+        extents += f" of {self.experts}" if self.experts else ""
         rows = self.x_dtype + " with row scales" * self.row_scales
         weight = f"{self.dtype} in {self.blocks}" if self.blocks else self.dtype
         return f"{extents}{added}, {weight if rows == weight else f'{rows} by {weight}'} to {self.out_dtype}"
@@ -84,7 +87,7 @@ class ProductTiming:
 
 @dataclass(frozen=True)
 class KernelTiming:
-    """The time of a whole product of ``rows`` rows: by ``cublaslt``, SiLU included, or by a tiled kernel.
+    """The time of a whole product of a step of ``rows`` rows: by ``cublaslt``, SiLU included, or by a tiled kernel.
 
     ``kernel`` names it in words that stay the same when the kernel's code changes.
     """

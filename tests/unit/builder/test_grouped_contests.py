@@ -1,0 +1,118 @@
+"""Contests of products with experts: all contestants multiply the same rows, which chose experts evenly."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.builder.cuda_engines import LIMITS, lowered_model, recipe
+from tests.unit.builder.cuda_interpreter import CudaInterpreter
+from tests.unit.builder.test_cuda_experts import network_of
+from tests.unit.quantize.made_up import made_up
+from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
+from trtllm_lite.builder.cuda.layout import buffers_of
+from trtllm_lite.builder.cuda.planning import Lowered, LoweredProgram
+from trtllm_lite.builder.cuda.products.contests import Contest, lower_contests
+from trtllm_lite.builder.cuda.products.tactics import explain
+from trtllm_lite.builder.cuda.targets import parse_targets
+from trtllm_lite.builder.limits import BuildLimits
+from trtllm_lite.builder.pipeline import fuse_into_plugins
+from trtllm_lite.builder.sharding import shard
+from trtllm_lite.plugins.launch import Launch
+from trtllm_lite.quantize.network import quantize_network
+
+(H200,) = parse_targets(["sm_90"])
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "vocab_size": 400}
+
+
+def _contests(directory: Path, qformat: str, **limits: int) -> tuple[Lowered, list[Contest]]:
+    """Those of the products with experts of a network's first rank."""
+    model = network_of("qwen3_moe", directory, **EXPERTS)
+    model = quantize_network(model, recipe(qformat), made_up(model))[0]
+    bounds = BuildLimits(**{**LIMITS, "max_batch_size": 64, "max_num_tokens": 300, **limits})
+    fused = fuse_into_plugins(model, AUTO_DTYPE, bounds).graph
+    graph = fused if bounds.tp_size == 1 else shard(fused, bounds.tp_size, bounds.moe_ep_size)[0]
+    lowered, contests = lower_contests(graph, "bfloat16", bounds, H200, max_contestants=3)
+    return lowered, [contest for contest in contests if contest.product.experts]
+
+
+def _programs(lowered: Lowered, contest: Contest) -> list[LoweredProgram]:
+    by_name = {program.name: program for program in lowered.programs}
+    return [by_name[name] for name in contest.programs.values()]
+
+
+def _launches(program: LoweredProgram) -> list[Launch]:
+    return [command for command in program.commands if isinstance(command, Launch)]
+
+
+@pytest.mark.parametrize(("qformat", "turned"), [("full_prec", False), ("int4_wo", False), ("fp8_rowwise", True)])
+def test_contestants_multiply_the_same_rows(qformat: str, turned: bool, tmp_path: Path) -> None:
+    lowered, contests = _contests(tmp_path, qformat)
+    kinds = {(contest.product.gated, contest.product.out_features) for contest in contests}
+    assert kinds == {(True, 64), (False, 64)}  # gate and up, and down
+    assert [contest.max_rows for contest in contests] == [64, 128, 256, 300] * 2
+    for contest in contests:
+        assert contest.product.experts == "2 of 8 experts"
+        assert contest.num_layers == 2  # the last of three has rows of logits alone
+        lists, widths, read = set(), [], []
+        for program in _programs(lowered, contest):
+            first, *products = _launches(program)
+            assert len(products) == contest.num_layers
+            assert first.kernel.name == "even_groups"
+            lists.add(dict(first.kernel.defines)["TL_GROUP_ROWS"])
+            lists |= {dict(product.kernel.defines)["TL_X_BOX"] for product in products}
+            widths.append({dict(product.kernel.defines)["TL_TILE_COLUMNS"] for product in products})
+            read.append({b for command in products for b in buffers_of(command) if b.name.startswith("given")})
+            assert {b.dtype for b in read[-1]} == {"bfloat16", "int32"}
+            assert len(read[-1]) == 2
+            ways = {product.kernel.name.rpartition("_")[2] for product in products}
+            assert ways == {"turned" if turned and contest.max_rows <= 128 else "tiled"}
+        assert len(lists) == 1
+        assert all(buffers == read[0] for buffers in read)
+        assert len(set(map(frozenset, widths))) == len(widths) == 3
+
+
+def test_nobody_overwrites_the_list_of_groups(tmp_path: Path) -> None:
+    """Of each contest the interpreter runs a program, whose list is the same behind its products."""
+    lowered, contests = _contests(tmp_path, "full_prec", max_num_tokens=100)
+    card, rows = CudaInterpreter(lowered), 90
+    for contest in contests:
+        *_, program = _programs(lowered, contest)
+        inputs = {"cu_seqlens": np.array([0, min(rows, contest.max_rows)], np.int32)}
+        with np.errstate(invalid="ignore"):  # rows that are given are anything
+            card.run(inputs, program.name, {})
+        assert card.ran[0] == "even_groups"
+        (groups,) = {b for b in buffers_of(program.commands[0]) if b.dtype == "int32"}
+        tensor = card.plan.tensors[lowered.layout.index[groups]]
+        found = card.memory["arena"][tensor.offset :].view(np.int32)
+        listed = found[4 : 4 + 4 * found[0]].reshape(-1, 4)
+        assert listed[:, 0].tolist() == sorted(listed[:, 0])
+        assert listed[0, 1] == 0
+        np.testing.assert_array_equal(listed[1:, 1], listed[:-1, 2])
+        assert listed[-1, 2] == 2 * min(rows, contest.max_rows)
+
+
+def test_a_rank_measures_its_own_experts(tmp_path: Path) -> None:
+    lowered, contests = _contests(tmp_path, "full_prec", tp_size=4, moe_ep_size=2)
+    assert {contest.product.experts for contest in contests} == {"2 of 8 experts, 4 of them here"}
+    for contest in contests:
+        for program in _programs(lowered, contest):
+            first, *products = _launches(program)
+            assert dict(first.kernel.defines)["TL_LOCAL_EXPERTS"] == 4
+            assert {buffer.kind for product in products for buffer in buffers_of(product)} == {"arena", "weight"}
+
+
+@pytest.mark.parametrize("qformat", ["full_prec", "fp8_rowwise"])
+def test_programs_have_the_tiles_of_a_timing_cache(qformat: str, tmp_path: Path) -> None:
+    model = network_of("qwen3_moe", tmp_path, **EXPERTS)
+    model = quantize_network(model, recipe(qformat), made_up(model))[0]
+    limits = {"max_batch_size": 64, "max_num_tokens": 300}
+    found = {}
+    for tiled in (False, True):
+        lowered = lowered_model(model, "bfloat16", tiled=tiled, **limits)
+        tactics = [tactic for tactic in explain(lowered, None) if tactic.site.startswith("grouped_")]
+        sorted_rows = [tactic for tactic in tactics if "_tiled" in tactic.site or "_turned" in tactic.site]
+        reason = "fastest on Test GPU: " if tiled else "the best guess: groups of "
+        assert all(tactic.reason.startswith(reason) for tactic in sorted_rows), sorted_rows
+        found[tiled] = {tactic.site: tactic.choice for tactic in sorted_rows}
+    assert found[False] != found[True]

@@ -1,0 +1,104 @@
+"""The products with experts of which the rows are sorted by expert."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from trtllm_lite.builder.cuda.products.sites import Choice, Contestants
+from trtllm_lite.builder.cuda.products.timing_cache import Product
+from trtllm_lite.plugins.cuda.grouped import ExpertChoice, GroupTiling, even_groups, group_configs
+from trtllm_lite.plugins.cuda.tiles import TileConfig
+from trtllm_lite.plugins.cuda.weight_form import form_of
+from trtllm_lite.plugins.grouped_gated_linear import cuda as grouped_gated_linear
+from trtllm_lite.plugins.grouped_linear import cuda as grouped_linear
+from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, Operand, WeightBuffers
+
+
+@dataclass(frozen=True)
+class GroupedSite:
+    """A :class:`Site`: y = x @ weight.T [+ bias] with the matrices of each row's expert, which ``groups`` says.
+
+    With two matrices an expert, y = activation(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]). x has the
+    ``rows`` of a step once for each of their experts, sorted by these, and room for ``max_sorted_rows``.
+    """
+
+    y: Buffer
+    x: Buffer
+    weight: WeightBuffers
+    groups: Buffer
+    dtype: str
+    rows: Extent
+    max_rows: int
+    max_sorted_rows: int
+    experts: ExpertChoice
+    activation: str
+    bias: Buffer | None = None
+
+    @property
+    def product(self) -> Product:
+        """As :attr:`Site.product`."""
+        _, *parts, out_features, in_features = self.weight.values.shape
+        blocks = form_of(self.weight).blocks
+        assert isinstance(out_features, int)
+        assert isinstance(in_features, int)
+        return Product(
+            dtype=self.weight.values.dtype,
+            x_dtype=self.dtype,
+            out_dtype=self.y.dtype,
+            out_features=out_features,
+            in_features=in_features,
+            gated=bool(parts),
+            residual=False,
+            bias=self.bias is not None,
+            blocks="" if blocks is None else str(blocks),
+            experts=str(self.experts),
+        )
+
+    @property
+    def kind(self) -> Product:
+        """As :attr:`Site.kind`."""
+        return self.product
+
+    @property
+    def in_library(self) -> bool:
+        """As :attr:`Site.in_library`."""
+        return False
+
+    @property
+    def here(self) -> "GroupedSite":
+        """As :attr:`Site.here`."""
+        return self
+
+    @property
+    def group_rows(self) -> int:
+        """The most rows of a group."""
+        return self.experts.group_rows(self.max_rows)
+
+    def contestants(self, max_rows: int, device: Device, splits: int | None = None) -> Contestants:
+        """As :meth:`Site.contestants`."""
+        return {str(config): config for config in self.tile_configs(max_rows, device, splits)}
+
+    def tile_configs(self, max_rows: int, device: Device, splits: int | None = None) -> tuple[TileConfig, ...]:
+        """As :meth:`Site.tile_configs`; no kernel cuts the depth."""
+        del device
+        group_rows = self.experts.group_rows(min(max_rows, self.max_rows))
+        return group_configs(self.weight, group_rows) if splits in (None, 1) else ()
+
+    def given(self, buffer: Callable[[str, Operand], Buffer], max_rows: int) -> "GroupedSite":
+        """As :meth:`Site.given`."""
+        rows = min(max_rows, self.max_rows)
+        groups = replace(self.groups, shape=(self.experts.groups_ints(rows),))
+        return replace(self, x=buffer("x", self.x), groups=buffer("groups", groups), max_rows=rows)
+
+    def prepare(self) -> list[Command]:
+        """As :meth:`Site.prepare`: groups of experts that are chosen evenly."""
+        return [even_groups(self.groups, self.rows, self.experts, self.group_rows)]
+
+    def implement(self, choice: Choice, device: Device) -> list[Command]:
+        """As :meth:`Site.implement`."""
+        assert choice.config is not None
+        config = replace(choice.config, reason=choice.reason)
+        how = GroupTiling(self.dtype, device, self.experts, self.max_sorted_rows, self.group_rows, config)
+        operands = (self.y, self.x, self.weight, self.groups, how)
+        if self.product.gated:
+            return [grouped_gated_linear.tiled(*operands, activation=self.activation, bias=self.bias)]
+        return [grouped_linear.tiled(*operands, self.bias)]
