@@ -56,8 +56,9 @@ def test_contestants_multiply_the_same_rows(qformat: str, turned: bool, tmp_path
         assert contest.num_layers == 2  # the last of three has rows of logits alone
         lists, widths, read = set(), [], []
         for program in _programs(lowered, contest):
-            first, *products = _launches(program)
+            first, again, *products = _launches(program)
             assert len(products) == contest.num_layers
+            assert first == again, "the list is not older than the kernel before the first product"
             assert first.kernel.name == "even_groups"
             lists.add(dict(first.kernel.defines)["TL_GROUP_ROWS"])
             lists |= {dict(product.kernel.defines)["TL_X_BOX"] for product in products}
@@ -97,7 +98,7 @@ def test_a_rank_measures_its_own_experts(tmp_path: Path) -> None:
     assert {contest.product.experts for contest in contests} == {"2 of 8 experts, 4 of them here"}
     for contest in contests:
         for program in _programs(lowered, contest):
-            first, *products = _launches(program)
+            first, _, *products = _launches(program)
             assert dict(first.kernel.defines)["TL_LOCAL_EXPERTS"] == 4
             assert {buffer.kind for product in products for buffer in buffers_of(product)} == {"arena", "weight"}
 
