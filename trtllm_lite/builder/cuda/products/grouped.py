@@ -90,7 +90,7 @@ class GroupedSite:
         return replace(self, x=buffer("x", self.x), groups=buffer("groups", groups), max_rows=rows)
 
     def prepare(self) -> list[Command]:
-        """As :meth:`Site.prepare`: groups of experts that are chosen evenly, listed before the kernel before a product."""
+        """As :meth:`Site.prepare`: groups of experts that are chosen evenly; a list is older than the kernel before."""
         return 2 * [even_groups(self.groups, self.rows, self.experts, self.group_rows)]
 
     def implement(self, choice: Choice, device: Device) -> list[Command]:
