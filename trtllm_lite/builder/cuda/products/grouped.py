@@ -91,7 +91,8 @@ class GroupedSite:
 
     def prepare(self) -> list[Command]:
         """As :meth:`Site.prepare`: groups of experts that are chosen evenly; a list is older than the kernel before."""
-        return 2 * [even_groups(self.groups, self.rows, self.experts, self.group_rows)]
+        listed = even_groups(self.groups, self.rows, self.experts, self.group_rows)
+        return [listed, listed]
 
     def implement(self, choice: Choice, device: Device) -> list[Command]:
         """As :meth:`Site.implement`."""
