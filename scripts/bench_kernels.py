@@ -186,6 +186,7 @@ def attention_case(model: Model, num_seqs: int, new_tokens: int, past: int, bloc
             "window": 0,
             "chunked": 0,
             "floor_scale": 0,
+            "floor_offset": 0,
             "attn_scale": 0.0,
             "first_position": 0,
             "cache_group": 0,

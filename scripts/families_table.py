@@ -6,10 +6,13 @@ import pkgutil
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 from variant_tables import markdown
 
 import trtllm_lite.convert.families as package
 from trtllm_lite.convert.family import Family
+from trtllm_lite.convert.source import Source
+from trtllm_lite.convert.text_model import as_text_model
 
 SHAPES = Path(__file__).resolve().parents[1] / "configs" / "models"
 COLUMNS = ("family", "`architectures`", "GGUF", "published shapes that tests map", "computes the same as, on weights")
@@ -36,7 +39,7 @@ def families_table() -> str:
         family: Family = found.FAMILY
         names = [shape for architecture in family.architectures for shape in shapes[architecture]]
         gguf = ", ".join(family.gguf.architectures) if family.gguf else "–"
-        architectures = ", ".join(family.architectures)
+        architectures = ", ".join(family.all_architectures)
         compared = COMPARED.get(family.name, RANDOM)
         rows.append([_title(str(found.__doc__)), architectures, gguf, ", ".join(names) or "–", compared])
     return markdown(COLUMNS, rows) + "\n"
@@ -48,8 +51,9 @@ def _title(docstring: str) -> str:
 
 
 def _shapes() -> dict[str, list[str]]:
-    """Names of the shapes of each architecture."""
+    """Names of the shapes of each architecture, and of multimodal ones those of their text models."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted(SHAPES.glob("*.json")):
-        found[json.loads(path.read_text())["architectures"][0]].append(path.stem)
+        source = Source(path.name, json.loads(path.read_text()), {}, {}, np.zeros, None, {})
+        found[as_text_model(source).config["architectures"][0]].append(path.stem)
     return found

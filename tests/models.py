@@ -19,7 +19,7 @@ NETWORK_FAMILIES = (  # of Hugging Face
     *FAMILIES,
     *("gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2"),
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
-    *("smollm3", "ministral", "granite", "olmo2", "olmo3"),
+    *("smollm3", "ministral", "ministral3", "granite", "olmo2", "olmo3"),
 )
 MOE_FAMILIES = (  # of Hugging Face
     *("deepseek_v2", "deepseek_v3"),
@@ -112,6 +112,13 @@ _FAMILY: dict[str, dict[str, Any]] = {
     "ministral": {
         **{"sliding_window": 7, "head_dim": 14},
         "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+    },
+    "ministral3": {
+        "head_dim": 14,
+        "rope_parameters": {
+            **{"rope_type": "yarn", "rope_theta": 50.0, "factor": 16.0, "original_max_position_embeddings": 8},
+            **{"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.7},
+        },
     },
     "granite": {
         **{"embedding_multiplier": 1.7, "residual_multiplier": 0.3, "attention_multiplier": 0.2, "logits_scaling": 1.5},

@@ -138,14 +138,16 @@ def by_token(dtype: str) -> Round:
     return rounded
 
 
-def in_bytes(dtype: str, by_row: bool, scale_dtype: torch.dtype, shape: tuple[int, ...]) -> Quantize:
-    """A byte for each element; the scales are stored in ``shape``."""
+def in_bytes(
+    dtype: str, by_row: bool, scale_dtype: torch.dtype, shape: tuple[int, ...], scales: str = "weight_scale"
+) -> Quantize:
+    """A byte for each element; the scales are stored in ``shape``, under the name ``scales``."""
 
     def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
         largest = weight.abs().amax(1, keepdim=True) if by_row else weight.abs().max().reshape(1, 1)
         scale = (largest / _LARGEST[dtype]).to(scale_dtype)
         elements = _to(weight / scale.float(), dtype)
-        stored = {"weight": elements.to(getattr(torch, dtype)), "weight_scale": scale.reshape(shape)}
+        stored = {"weight": elements.to(getattr(torch, dtype)), scales: scale.reshape(shape)}
         return stored, elements * scale.float()
 
     return quantized
@@ -364,6 +366,12 @@ LAYOUTS = {
         in_bytes(_FP8, False, torch.float32, (1,)),
         static(_FP8),
         _input_scale(_FP8, (1,)),
+    ),
+    "fp8 static of transformers": Layout(  # as of Ministral 3
+        {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None, "dequantize": False},
+        in_bytes(_FP8, False, torch.bfloat16, (), "weight_scale_inv"),
+        static(_FP8),
+        {"activation_scale": torch.tensor(_INPUT_SCALES[_FP8])},
     ),
     "compressed-tensors fp8 in tiles": Layout(
         _compressed_tensors(

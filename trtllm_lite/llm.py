@@ -9,20 +9,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE, ENGINE_FILES, TOKENIZER_FILES
-from trtllm_lite.engine_cache import Conversion, Recipe, open_cached
+from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES
 from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.files import atomic_directory
 from trtllm_lite.progress import progress_bars
 from trtllm_lite.runtime.api import arguments
-from trtllm_lite.runtime.api.build_names import named_as_arguments
 from trtllm_lite.runtime.api.configs import config_of, speculation_of
 from trtllm_lite.runtime.api.embedding import embed_prompts, embedder_of
-from trtllm_lite.runtime.api.engine_checks import check_divided, check_engine, check_ignored, check_lora
 from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
-from trtllm_lite.runtime.session.device import check_num_threads
 from trtllm_lite.runtime.session.embedder import Embedder
 from trtllm_lite.runtime.session.experts import ExpertCounts
 from trtllm_lite.runtime.session.limits import RunnerOptions
@@ -36,10 +32,11 @@ from trtllm_lite.runtime.session.prompts import (
 )
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
-from trtllm_lite.runtime.session.session import NO_GENERATION, Session, open_model
+from trtllm_lite.runtime.session.session import NO_GENERATION, Session
 from trtllm_lite.runtime.session.stats import Stats
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
-from trtllm_lite.runtime.values import check_flag, per_request
+from trtllm_lite.runtime.values import check_text, per_request
+from trtllm_lite.wanted_engine import WantedEngine
 
 # One call of generate() queues at most this many sequences at a time; the event loop bounds those of all callers.
 _MAX_QUEUED = 512
@@ -130,58 +127,35 @@ class LLM:
         **others: Any,
     ) -> None:
         arguments.reject_unsupported("LLM", others, arguments.LLM, _ARGUMENTS)
-        flags = {"gather_context_logits": gather_context_logits, "deterministic": deterministic}
-        for name, value in flags.items():
-            check_flag(name, value)
-        check_flag("dequantize", dequantize)
-        _check_text("model", model, "a directory, a GGUF file or a hub id such as org/model", str | Path)
-        _check_text("tokenizer", tokenizer, "a directory with a tokenizer.json", str | Path | None)
-        _check_text("target", target, "cpu or GPU architectures such as sm_90", str | None)
-        _check_text("dtype", dtype, "auto, float32, float16 or bfloat16", str)
-        ignored = _config_keys(ignore_config_keys)
-        kv_cache = config_of("kv_cache_config", KvCacheConfig, kv_cache_config)
-        speculation = speculation_of(speculative_config)
-        limits: dict[str, Any] = {
-            "max_batch_size": max_batch_size,
-            "max_input_len": max_input_len,
-            "max_seq_len": max_seq_len,
-            "max_num_tokens": max_num_tokens,
-        }
+        check_text("tokenizer", tokenizer, "a directory with a tokenizer.json", str | Path | None)
+        wanted = WantedEngine(
+            model=model,
+            target=target,
+            dtype=dtype,
+            ignore_config_keys=ignore_config_keys,
+            dequantize=dequantize,
+            gather_context_logits=gather_context_logits,
+            deterministic=deterministic,
+            max_lora_rank=max_lora_rank,
+            tensor_parallel_size=tensor_parallel_size,
+            pipeline_parallel_size=pipeline_parallel_size,
+            moe_expert_parallel_size=moe_expert_parallel_size,
+        )
         options = RunnerOptions(
-            **limits,
-            kv_cache=kv_cache,
+            max_batch_size=max_batch_size,
+            max_input_len=max_input_len,
+            max_seq_len=max_seq_len,
+            max_num_tokens=max_num_tokens,
+            kv_cache=config_of("kv_cache_config", KvCacheConfig, kv_cache_config),
             scheduler=config_of("scheduler_config", SchedulerConfig, scheduler_config),
             enable_chunked_context=enable_chunked_prefill,
             num_threads=num_threads,
-            speculation=speculation,
+            speculation=speculation_of(speculative_config),
             max_loras=max_loras,
             max_cpu_loras=max_cpu_loras,
             distributed_executor_backend=distributed_executor_backend,
         )
-        if _is_engine(Path(model)):
-            self.engine_dir = Path(model)
-            self._model = open_model(self.engine_dir, 0, options)
-        else:
-            on_gpu = target not in (None, "cpu")
-            check_num_threads(num_threads, on_gpu=on_gpu)
-            flags["deterministic"] = deterministic and on_gpu  # what runs on a CPU is, always
-            conversion = Conversion(dtype, ignored, dequantize)
-            max_draft_len = None if speculation is None else speculation.num_speculative_tokens
-            built = {**limits, "max_draft_len": max_draft_len, "max_lora_rank": max_lora_rank}
-            built |= {"tp_size": tensor_parallel_size, "pp_size": pipeline_parallel_size}
-            built |= {"moe_ep_size": moe_expert_parallel_size}
-            recipe = Recipe(target or "cpu", conversion, built, kv_cache.tokens_per_block, flags)
-            with named_as_arguments():
-                self.engine_dir, self._model = open_cached(
-                    str(model), recipe, lambda path: open_model(path, 0, options)
-                )
-        check_engine(self._model.manifest, target, dtype, flags)
-        check_ignored(self._model.manifest, ignored)
-        check_lora(self._model.manifest, max_lora_rank)
-        mapping = self._model.manifest.mapping
-        check_divided("tensor_parallel_size", tensor_parallel_size, mapping.tp_size)
-        check_divided("pipeline_parallel_size", pipeline_parallel_size, mapping.pp_size)
-        check_divided("moe_expert_parallel_size", moe_expert_parallel_size, mapping.moe_ep_size)
+        self.engine_dir, self._model = wanted.open(options)
         if tokenizer is not None:
             self._model.tokenizer = Tokenizer.from_files(Path(tokenizer))
 
@@ -295,7 +269,7 @@ class LLM:
 
         Processes that run the older one go on with it. Raises OutputError; EngineError if the engine's files are gone.
         """
-        _check_text("engine_dir", engine_dir, "a directory", str | Path)
+        check_text("engine_dir", engine_dir, "a directory", str | Path)
         # A manifest may name other files; only these are copied.
         manifest = self._model.manifest
         files = (*manifest.engine_files, CONFIG_FILE, *(name for name in TOKENIZER_FILES if name in manifest.files))
@@ -378,24 +352,5 @@ class LLM:
         )
 
 
-def _is_engine(path: Path) -> bool:
-    try:
-        return (path / ENGINE_FILE).is_file()
-    except OSError:  # opening the path as a model will raise an error that says why
-        return False
-
-
-def _check_text(name: str, value: Any, expected: str, kinds: Any) -> None:
-    if not isinstance(value, kinds) or (value is not None and not str(value)) or "\0" in str(value):
-        raise ArgumentError(f"{name} is {shown(value)}: expected {expected}")
-
-
 def _is_single(prompts: Any, chat: bool) -> bool:
     return isinstance(prompts, str | Mapping) or is_token_ids(prompts) or (chat and is_conversation(prompts))
-
-
-def _config_keys(keys: Any) -> tuple[str, ...]:
-    """``ignore_config_keys``, sorted. Raises ArgumentError unless it is a list of names."""
-    if isinstance(keys, str) or not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
-        raise ArgumentError(f"ignore_config_keys is {shown(keys)}: expected a list of keys of the model's config.json")
-    return tuple(sorted(set(keys)))

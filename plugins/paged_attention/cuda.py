@@ -16,8 +16,9 @@ def lower(op: Lowering) -> list[Command]:
     keys, values = (op.cache(name, *block) for name in ("key_cache", "value_cache"))
     heads, key_scale, value_scale = _heads(op, keys.dtype), op.attribute("key_scale"), op.attribute("value_scale")
     mask = (op.attribute("window"), op.attribute("softcap"), value_scale, op.attribute("first_position"))
-    late = (op.attribute("chunked") > 0, op.attribute("floor_scale"), float(op.attribute("attn_scale")))
-    scores = Scores(op.attribute("scale") * key_scale, *mask, op.optional_vector("sinks"), *late)
+    late = (op.attribute("floor_scale"), op.attribute("floor_offset"), float(op.attribute("attn_scale")))
+    chunked = op.attribute("chunked") > 0
+    scores = Scores(op.attribute("scale") * key_scale, *mask, op.optional_vector("sinks"), chunked, *late)
     _refuse(op, [*heads.problems(), *scores.problems()])
     starts, past_lens, blocks = (op.step_input(name) for name in ("cu_seqlens", "past_lens", "block_tables"))
     places = (starts, past_lens, blocks, op.rows("slots"), op.attribute("cache_group"))

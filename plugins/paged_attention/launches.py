@@ -126,6 +126,7 @@ class Scores:
     sinks: Buffer | None = None
     chunked: bool = False
     floor_scale: int = 0
+    floor_offset: int = 0
     attn_scale: float = 0.0
 
     def defines(self) -> dict[str, int]:
@@ -137,7 +138,7 @@ class Scores:
     def arguments(self) -> tuple[float, ...]:
         """Arguments of those kernels, in order: the window, the scale of values, and the fields of ``ScoreScale``."""
         cap = (-2 / self.softcap, 2 * self.softcap * log2(e)) if self.softcap > 0 else ()
-        temperature = (self.floor_scale, self.attn_scale) if self.floor_scale > 0 else ()
+        temperature = (self.floor_scale, self.floor_offset, self.attn_scale) if self.floor_scale > 0 else ()
         return self.window, self.value_scale, self.scale * log2(e), *cap, *temperature
 
     def problems(self) -> list[str]:

@@ -33,7 +33,7 @@ struct AttentionProblem {
   std::int64_t num_heads, num_kv_heads, head_dim, tokens_per_block;
   std::int64_t half_dim;  // pairs of a head that are rotated; the elements behind them stay
   std::int64_t group;     // query heads per key/value head
-  std::int64_t window, chunked, floor_scale, first_position;
+  std::int64_t window, chunked, floor_scale, floor_offset, first_position;
   float scale, attn_scale, softcap, norm_epsilon;
 
   std::int64_t new_tokens(std::int64_t seq) const { return cu_seqlens[seq + 1] - cu_seqlens[seq]; }
@@ -53,7 +53,7 @@ struct AttentionProblem {
   // What scores of the query at `position` are multiplied with.
   float scale_of(std::int64_t position) const {
     if (floor_scale == 0) return scale;
-    return scale * (1.0f + attn_scale * log1pf(static_cast<float>((position + 1) / floor_scale)));
+    return scale * (1.0f + attn_scale * log1pf(static_cast<float>((position + floor_offset) / floor_scale)));
   }
 };
 
@@ -94,6 +94,7 @@ inline AttentionProblem make_problem(const KernelArgs& args) {
       .window = attributes.window,
       .chunked = attributes.window > 0 ? attributes.chunked : 0,
       .floor_scale = attributes.floor_scale,
+      .floor_offset = attributes.floor_offset,
       .first_position = attributes.first_position,
       .scale = static_cast<float>(attributes.scale),
       .attn_scale = static_cast<float>(attributes.attn_scale),

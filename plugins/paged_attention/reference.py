@@ -88,7 +88,8 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, float]) -> tuple[n
         for position, row in enumerate(rows, start=past):
             of_window = position - position % window if attributes["chunked"] and window else position - window + 1
             first = max(min(start, position), of_window if window else 0)
-            raised = np.log1p((position + 1) // floor_scale) * attributes["attn_scale"] if floor_scale else 0
+            counted = position + int(attributes["floor_offset"])
+            raised = np.log1p(counted // floor_scale) * attributes["attn_scale"] if floor_scale else 0
             for head in range(num_heads):
                 sink = -np.inf if sinks is None else float(sinks[head])
                 kv = (head // group, slice(position + 1))

@@ -19,14 +19,14 @@ struct ScoreScale {
   float rate, height;  // -2 / cap and 2 * cap * log2(e)
 #endif
 #if TL_TEMPERATURE
-  int floor_scale;
+  int floor_scale, floor_offset;
   float attn_scale;
 #endif
 
   // What products of the query at `position` are multiplied with besides.
   __device__ __forceinline__ float temperature(int position) const {
 #if TL_TEMPERATURE
-    return 1.0f + attn_scale * logf(1.0f + (position + 1) / floor_scale);
+    return 1.0f + attn_scale * logf(1.0f + (position + floor_offset) / floor_scale);
 #else
     return 1.0f;
 #endif

@@ -134,6 +134,8 @@ CASES |= {
     ),
     "ministral": ("ministral", {}),
     "ministral-all-windows": ("ministral", {"layer_types": None, "tie_word_embeddings": True}),
+    "ministral3": ("ministral3", {}),
+    "ministral3-windows-tied": ("ministral3", {"sliding_window": 7, "tie_word_embeddings": True}),
     "granite": ("granite", {}),
     "granite-untied-biased": ("granite", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
     "starcoder2": ("starcoder2", {}),

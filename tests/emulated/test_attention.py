@@ -36,7 +36,7 @@ BATCHES = {
 SEEDS = (0, 2)  # a check takes two
 # Gemma 2's, in the type that sees small errors; and one that bends every score.
 CAPS = [(50.0, torch.float16), (2.0, torch.bfloat16)]
-TEMPERATURE = (5, 0.7)  # floor_scale and attn_scale
+TEMPERATURE = (5, 1, 0.7)  # floor_scale, floor_offset and attn_scale
 
 
 @pytest.mark.parametrize("page", [16, 32, 64])
@@ -130,7 +130,7 @@ def test_decode_of_chunks_at_temperatures(window: int) -> None:
     for lengths in (LENGTHS["edges of blocks"], LENGTHS["ragged"], [*LENGTHS["alike"], 24, 25, 48]):
         check_decode(attention_shape(4, 2, 64, 32), lengths, torch.float16, window, **how)
     check_decode(attention_shape(4, 1, 64, 16), LENGTHS["ragged"], torch.float16, window, 2.0, sinks=True, **how)
-    how |= {"cache_dtype": torch.int8}
+    how |= {"cache_dtype": torch.int8, "temperature": (5, 0, 0.7)}
     check_decode(attention_shape(4, 2, 64, 32), LENGTHS["ragged"], torch.bfloat16, window, **how)
 
 
@@ -202,6 +202,7 @@ def test_prefill_of_chunks_at_temperatures(window: int, wgmma: bool) -> None:
     for batch in (BATCHES["chunks"], BATCHES["mixed with decoding"]):
         check_prefill(attention_shape(4, 2, 64, 32), batch, torch.float16, window, **how)
     shape = attention_shape(3, 1, 64, 16)
+    how["temperature"] = (5, 0, 0.7)
     check_prefill(shape, [(100, 130)], torch.float16, window, 2.0, sinks=True, **how)
     if wgmma:
         check_prefill(shape, [(100, 130)], torch.bfloat16, window, cache_dtype=torch.float8_e4m3fn, **how)

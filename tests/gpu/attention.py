@@ -30,7 +30,8 @@ def _arguments(
         *((name, ctypes.c_int) for name in numbers),
         *((name, ctypes.c_float) for name in ("value_scale", "scale")),
         *((name, ctypes.c_float) for name in ("rate", "height") if scores.softcap),
-        *((("floor_scale", ctypes.c_int), ("attn_scale", ctypes.c_float)) if scores.floor_scale else ()),
+        *((name, ctypes.c_int) for name in ("floor_scale", "floor_offset") if scores.floor_scale),
+        *((("attn_scale", ctypes.c_float),) if scores.floor_scale else ()),
         *((("taken", ctypes.c_void_p),) if wgmma else ()),
     )
     return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
@@ -48,12 +49,12 @@ def _scores(
     first_position: int,
     sinks: torch.Tensor | None,
     chunked: bool,
-    temperature: tuple[int, float] | None,
+    temperature: tuple[int, int, float] | None,
 ) -> Scores:
     """Of any window."""
     key_scale, value_scale = (1.0, 1.0) if cache_dtype is None else CACHE_SCALES[cache_dtype]
     scores = Buffer("sinks", "float32", (shape.heads,)) if sinks is not None else None
-    more = (value_scale, first_position, scores, chunked, *(temperature or (0, 0.0)))
+    more = (value_scale, first_position, scores, chunked, *(temperature or (0, 0, 0.0)))
     return Scores(shape.head_dim**-0.5 * key_scale, 0, softcap, *more)
 
 
@@ -81,7 +82,7 @@ class DecodeAttention:
         sinks: torch.Tensor | None = None,
         first_position: int = 0,
         chunked: bool = False,
-        temperature: tuple[int, float] | None = None,
+        temperature: tuple[int, int, float] | None = None,
         warps: int = 0,
         shared_bytes: int = 0,
         blocks_per_sm: int = 1,
@@ -93,7 +94,7 @@ class DecodeAttention:
     ) -> None:
         """``sinks``: float32 [heads]; ``cache_dtype``: that of a cache of bytes.
 
-        ``chunked``: windows are chunks; ``temperature``: floor_scale and attn_scale.
+        ``chunked``: windows are chunks; ``temperature``: floor_scale, floor_offset and attn_scale.
         """
         self.sinks, self.y_scales = sinks, y_scales
         self.scores = _scores(shape, softcap, cache_dtype, first_position, sinks, chunked, temperature)
@@ -149,7 +150,7 @@ class PrefillAttention:
         sinks: torch.Tensor | None = None,
         first_position: int = 0,
         chunked: bool = False,
-        temperature: tuple[int, float] | None = None,
+        temperature: tuple[int, int, float] | None = None,
         wgmma: bool = True,
         mma_step: int = 64,
         y_scales: RowScales | None = None,
@@ -159,7 +160,7 @@ class PrefillAttention:
         """``wgmma``: use it where the GPU and the head_dim allow; ``mma_step``: keys at a time without it, 64 or 32.
 
         ``sinks``: float32 [heads]; ``cache_dtype``: that of a cache of bytes, which wgmma reads. ``chunked``: windows
-        are chunks; ``temperature``: floor_scale and attn_scale.
+        are chunks; ``temperature``: floor_scale, floor_offset and attn_scale.
         """
         self.sinks, self.y_scales = sinks, y_scales
         self.shape, self.mma_step, self.machine = shape, mma_step, machine

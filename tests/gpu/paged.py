@@ -108,12 +108,12 @@ class PagedCache:
         first_position: int = 0,
         sinks: torch.Tensor | None = None,
         chunked: bool = False,
-        temperature: tuple[int, float] | None = None,
+        temperature: tuple[int, int, float] | None = None,
     ) -> torch.Tensor:
         """Causal attention of ``query`` [new, heads, head_dim] at positions past, past + 1, … of one sequence.
 
         Queries at ``first_position`` and behind it see nothing before it; ``sinks`` [heads] see all. ``chunked``: they
-        see chunks of ``window`` positions. ``temperature``: floor_scale and attn_scale.
+        see chunks of ``window`` positions. ``temperature``: floor_scale, floor_offset and attn_scale.
         """
         shape = self.shape
         group = shape.heads // shape.kv_heads
@@ -122,8 +122,8 @@ class PagedCache:
         at = past + torch.arange(len(query), device=query.device)[:, None]
         scores = torch.einsum("qhd,khd->hqk", query.double(), keys) * shape.head_dim**-0.5
         if temperature is not None:
-            floor_scale, attn_scale = temperature
-            scores *= 1 + attn_scale * torch.log1p(((at + 1) // floor_scale).double())
+            floor_scale, floor_offset, attn_scale = temperature
+            scores *= 1 + attn_scale * torch.log1p(((at + floor_offset) // floor_scale).double())
         if softcap:
             scores = softcap * torch.tanh(scores / softcap)
         key_at = torch.arange(len(keys), device=query.device)[None]

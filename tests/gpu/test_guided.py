@@ -34,6 +34,11 @@ FORMS = (
     GuidedDecodingParams(json=INTEGERS),
     None,
 )
+# Of equal prompts of two blocks and an answer that the form never ends. Where there are five blocks, one of them that
+# has three lets nobody in, and what two have beside each other does not do for a third block each: when one ends, the
+# next two of those that wait begin together, and the earlier preempts the later.
+PAGE, NUM_LONG, LONG_PROMPT = 32, 8, 60
+LONG = GuidedDecodingParams(regex="[0-9a-f]{999}")
 # The device draws, with and without log probabilities and edits, or the host does.
 BIAS = {5: 1.0}
 KINDS: tuple[dict[str, Any], ...] = ({}, {"logprobs": 2}, {"logit_bias": BIAS}, {"return_generation_logits": True})
@@ -47,7 +52,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
     "drafts": {"speculative_config": NGRAM},
     "preemption": {
-        "kv_cache_config": {"tokens_per_block": 32, "max_tokens": 2 * LIMITS["max_seq_len"]},
+        "kv_cache_config": {"tokens_per_block": PAGE, "max_tokens": 5 * PAGE},
         "scheduler_config": {"capacity_scheduler_policy": "MAX_UTILIZATION"},
     },
     "reuse": {"kv_cache_config": {"enable_block_reuse": True}},
@@ -65,10 +70,11 @@ def questions(temperature: float) -> tuple[list[list[int]], list[SamplingParams]
     """Prompts, whose pieces are said several times, and parameters of all kinds under all forms."""
     generator = np.random.default_rng(0)
     prompts, params = [], []
-    for row in range(60):
+    for row in range(NUM_LONG + 60):
         piece = generator.integers(3, VOCAB_SIZE, generator.integers(2, 12))
-        prompts.append(np.tile(piece, 36)[: 36 + row % 30].tolist())
-        form = FORMS[row % len(FORMS)]
+        is_long = row < NUM_LONG
+        prompts.append(np.tile(piece, 36)[: LONG_PROMPT if is_long else 36 + row % 30].tolist())
+        form = LONG if is_long else FORMS[row % len(FORMS)]
         kind = KINDS[row // len(FORMS) % len(KINDS)]
         own = SamplingParams(temperature=temperature, seed=row, max_tokens=44, guided_decoding=form, **kind)
         params.append(own if form else replace(own, ignore_eos=True))

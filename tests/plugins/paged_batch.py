@@ -19,6 +19,7 @@ class AttentionShape:
     window: int = 0
     chunked: bool = False
     floor_scale: int = 0
+    floor_offset: int = 0
     attn_scale: float = 0.0
     first_position: int = 0
     softcap: float = 0.0
@@ -39,6 +40,7 @@ class AttentionShape:
             "window": self.window,
             "chunked": int(self.chunked),
             "floor_scale": self.floor_scale,
+            "floor_offset": self.floor_offset,
             "attn_scale": self.attn_scale,
             "first_position": self.first_position,
             "cache_group": self.cache_group,

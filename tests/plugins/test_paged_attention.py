@@ -43,7 +43,10 @@ SHAPES = {
     "sinks_softcap": AttentionShape(num_heads=4, num_kv_heads=1, softcap=2.0, with_sinks=True),
     "chunks": AttentionShape(num_heads=4, num_kv_heads=2, tokens_per_block=16, window=37, chunked=True),
     "chunks_of_blocks": AttentionShape(num_heads=2, num_kv_heads=1, tokens_per_block=16, window=16, chunked=True),
-    "temperature": AttentionShape(num_heads=6, num_kv_heads=2, rotary_dim=0, floor_scale=7, attn_scale=0.3),
+    "temperature": AttentionShape(
+        num_heads=6, num_kv_heads=2, rotary_dim=0, floor_scale=7, floor_offset=1, attn_scale=0.3
+    ),
+    "temperature_from_0": AttentionShape(num_heads=6, num_kv_heads=2, floor_scale=7, attn_scale=0.3),
     "window1": AttentionShape(num_heads=2, num_kv_heads=2, tokens_per_block=16, window=1),
 }
 

@@ -42,7 +42,8 @@ ALLOWED = {
     "bench": {"runtime", "engine"},
     "evaluation": {"runtime", "engine"},
     "engine_cache": {"network"},  # the name of a file
-    "llm": {"engine_cache", "runtime", "engine"},
+    "wanted_engine": {"engine_cache", "runtime", "engine"},
+    "llm": {"wanted_engine", "runtime", "engine"},
     "serve": {"llm", "runtime", "engine"},
     "stages": {"builder", "evaluation", "runtime", "quantize", "convert", "network", "engine"},
     "registry": {"engine"},

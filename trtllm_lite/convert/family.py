@@ -68,12 +68,13 @@ class Gguf:
 class Multimodal:
     """How models that see as well hold the family's model, which reads and writes their text.
 
-    In their config.json ``text_config`` has its keys, and ``other_keys`` are those that concern other parts. Names of
-    its tensors have the ``prefix``; ``other_tensors`` are regular expressions for names of tensors of other parts.
+    ``architectures`` are their class names, which several families may share. In their config.json ``text_config`` has
+    the model's keys. Published ones leave out those that have the ``defaults``, which transformers fills in from its
+    class of the text model's config. ``other_keys`` are keys beside ``text_config`` that concern other parts.
     """
 
-    prefix: str
-    other_tensors: tuple[str, ...]
+    architectures: tuple[str, ...]
+    defaults: Mapping[str, Any]
     other_keys: tuple[str, ...]
 
 
@@ -101,6 +102,11 @@ class Family:
     predictor: "Family | None" = None
     gguf: Gguf | None = None
     multimodal: Multimodal | None = None
+
+    @property
+    def all_architectures(self) -> tuple[str, ...]:
+        """Class names of the family's models, and of those that hold one."""
+        return (*self.architectures, *(self.multimodal.architectures if self.multimodal else ()))
 
     def ignores(self, tensor: str) -> bool:
         """Whether ``tensor`` may be dropped."""
@@ -147,12 +153,7 @@ def find_model_type(model_type: str) -> Family | None:
     )
 
 
-def supported_architectures() -> list[str]:
-    """All architectures, sorted."""
-    return sorted(name for family in all_families().values() for name in family.architectures)
-
-
-def nearest_by_name(architecture: str) -> str:
-    """The family whose architecture is spelled most like ``architecture``."""
-    owner = {name: family.name for family in all_families().values() for name in family.architectures}
-    return owner[difflib.get_close_matches(architecture, owner, n=1, cutoff=0.0)[0]]
+def nearest_by_name(architecture: str) -> list[str]:
+    """The three architectures that are spelled most like ``architecture``, the nearest first."""
+    names = dict.fromkeys(name for family in all_families().values() for name in family.all_architectures)
+    return difflib.get_close_matches(architecture, names, n=3, cutoff=0.0)

@@ -34,9 +34,13 @@ def nearest_fit(source: Source) -> Fit:
     Raises ConvertError if no model of the config's size can be made of the tensors.
     """
     names = source.config.get("architectures") or [str(source.config.get("model_type"))]
-    favourite, typed = nearest_by_name(names[0]), find_model_type(str(source.config.get("model_type")))
+    [alike, *_], typed = nearest_by_name(names[0]), find_model_type(str(source.config.get("model_type")))
     fits = [_fit(family, source) for family in all_families().values()]
-    return min(fits, key=lambda fit: (fit.mismatch.count, fit.family.name != favourite, fit.family is not typed))
+
+    def distance(fit: Fit) -> tuple[int, bool, bool]:
+        return fit.mismatch.count, alike not in fit.family.all_architectures, fit.family is not typed
+
+    return min(fits, key=distance)
 
 
 def _fit(family: Family, source: Source) -> Fit:
@@ -69,7 +73,7 @@ def compare_tensors(source: Source, family: Family, model: Model, network: Netwo
     is_tied = isinstance(model, Decoder) and model.has_tied_embeddings
     if is_tied and head in found and _repeats_embedding(source, family, head):
         del found[head]
-    return compare(network.weights, found)
+    return compare(network.weights, found, source.stored_names)
 
 
 def _repeats_embedding(source: Source, family: Family, head: str) -> bool:

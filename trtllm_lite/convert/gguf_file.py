@@ -6,6 +6,7 @@ Face's names and row order. Those of quantized blocks can be read as the parts o
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from numpy.typing import NDArray
 from trtllm_lite.convert.family import Family, all_families
 from trtllm_lite.convert.gguf_config import read_config
 from trtllm_lite.convert.gguf_encoder import pooling_of
+from trtllm_lite.convert.gguf_extents import check_extents
 from trtllm_lite.convert.gguf_header import check_header
+from trtllm_lite.convert.gguf_names import names_in_file
 from trtllm_lite.convert.gguf_tensors import (
     GgufTensor,
     Named,
@@ -30,10 +33,10 @@ from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.gguf_parts import parts_of
 
-# These tensors hold divisors of the RoPE frequencies; they become part of the config.
 _SOFTMAX = 1  # of llama.cpp's numbers for how routers score
 _SPLIT_NUMBER, _SPLIT_COUNT = "split.no", "split.count"
 _MAX_NAMED = 5
+# These tensors hold divisors of the RoPE frequencies; they become part of the config.
 _ROPE_FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
 
@@ -49,6 +52,7 @@ def open_gguf(path: Path) -> Source:
     with _consistent(path):
         config = read_config(metadata, family, raw, factors)
     check_num_experts(path, raw.values(), config)
+    names = frozenset(raw)
     tensors = {tensor.name: tensor for tensor in named_tensors(raw, family, config)}
     tokenizer, tokenizer_config = read_tokenizer(metadata)
     return Source(
@@ -62,6 +66,7 @@ def open_gguf(path: Path) -> Source:
         pooling=pooling_of(metadata),
         blocks={name: blocks for name, tensor in tensors.items() if (blocks := tensor.blocks) is not None},
         quantization=_quantization(tensors),
+        stored_names=partial(names_in_file, family=family, found=names),
     )
 
 
@@ -104,6 +109,7 @@ def _read_parts(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     tensors: dict[str, Any] = {}
     for number, part in enumerate(parts):
         check_header(part)
+        check_extents(part)
         own, found = _parse(part)
         place, count = own.get(_SPLIT_NUMBER, 0), own.get(_SPLIT_COUNT, 1)
         if (place, count) != (number, len(parts)):

@@ -1,36 +1,62 @@
 """Checks the header of a GGUF file before the ``gguf`` package reads it, which takes every count at its word.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. After the magic come the version, the numbers of
-tensors and of metadata entries (little-endian), and the entries: a key, a type, a value.
+tensors and of metadata entries (little-endian), and the entries: a key, a type, a value. Behind them each tensor has a
+name, a number of dimensions, its extents, a type and the offset of its data from where the data of all begins.
 """
 
 import mmap
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from trtllm_lite.errors import ConvertError
 
-_STRING, _ARRAY = 8, 9
+_UINT32, _STRING, _ARRAY = 4, 8, 9
 _SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _MIN_STRING_BYTES = 8  # a string begins with its length
 _MIN_TENSOR_BYTES = 24  # a tensor's entry has at least a name's length, the number of dimensions, a type, an offset
+_ALIGNMENT = 32  # of the tensors' data, unless the metadata say otherwise
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """``shape`` and ``kind``, a number, say how much data there is; ``offset`` is where, from the first of all data."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: int
+    offset: int
 
 
 def check_header(path: Path) -> None:
     """Raise ConvertError if a count is more than the file can hold, or a value of a type that llama.cpp refuses too."""
-    with open(path, "rb") as file:
-        if path.stat().st_size < 24:
-            raise _damaged(path, "a file that ends within its header")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            _Header(path, data).check()
+    with _opened(path) as header:
+        header.check()
 
 
 def read_text(path: Path, key: str) -> str | None:
     """The text of the metadata entry ``key``; None if there is none. Raises ConvertError as :func:`check_header`."""
     check_header(path)
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return _Header(path, data).find_text(key.encode())
+    with _opened(path) as header:
+        return header.find_text(key.encode())
+
+
+def read_tensors(path: Path) -> tuple[int, list[TensorEntry]]:
+    """Where the data of tensors begins, and the tensors. Raises ConvertError as :func:`check_header`."""
+    with _opened(path) as header:
+        return header.tensors()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator["_Header"]:
+    with open(path, "rb") as file:
+        if path.stat().st_size < 24:
+            raise _damaged(path, "a file that ends within its header")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield _Header(path, data)
 
 
 class _Header:
@@ -40,6 +66,7 @@ class _Header:
         self._path = path
         self._data = data
         self._position = 4
+        self._num_tensors = 0
 
     def check(self) -> None:
         for _ in self._entries():
@@ -51,6 +78,23 @@ class _Header:
                 return self._data[start + _MIN_STRING_BYTES : self._position].decode(errors="replace")
         return None
 
+    def tensors(self) -> tuple[int, list[TensorEntry]]:
+        alignment = _ALIGNMENT
+        for key, kind, start in self._entries():
+            if key == b"general.alignment" and kind == _UINT32:
+                alignment = max(struct.unpack_from("<I", self._data, start)[0], 1)
+        entries = [self._tensor() for _ in range(self._num_tensors)]
+        return -(-self._position // alignment) * alignment, entries
+
+    def _tensor(self) -> TensorEntry:
+        length = self._number(8)
+        self._skip(length)
+        name = self._data[self._position - length : self._position].decode(errors="replace")
+        dimensions = self._number(4)
+        self._require("dimensions of a tensor", dimensions, 8)
+        shape = tuple(self._number(8) for _ in range(dimensions))
+        return TensorEntry(name, shape, self._number(4), self._number(8))
+
     def _entries(self) -> Iterator[tuple[bytes, int, int]]:
         """The key, the type and the place of the value of each entry; the position is behind it."""
         version = self._number(4)
@@ -59,8 +103,8 @@ class _Header:
                 f"expected {self._path} to be a little-endian GGUF file of version 2 or 3, found version {version}: "
                 "convert it with a current llama.cpp"
             )
-        num_tensors, num_entries = self._number(8), self._number(8)
-        self._require("tensors", num_tensors, _MIN_TENSOR_BYTES)
+        self._num_tensors, num_entries = self._number(8), self._number(8)
+        self._require("tensors", self._num_tensors, _MIN_TENSOR_BYTES)
         self._require("metadata entries", num_entries, _MIN_STRING_BYTES)
         for _ in range(num_entries):
             length = self._number(8)

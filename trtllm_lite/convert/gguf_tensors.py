@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.gguf_blocks import kind_of
+from trtllm_lite.convert.gguf_names import roles_of
 from trtllm_lite.convert.moe_parts import MAX_EXPERTS
 from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.errors import ConvertError
@@ -20,31 +21,6 @@ from trtllm_lite.network.dtypes import NUMPY
 from trtllm_lite.network.weight_expression import halves_from_pairs
 from trtllm_lite.vocabulary import DTYPES, PLAIN_DTYPES
 
-# GGUF's tensor names by role (trtllm_lite.convert.source_tensors), as most architectures have them.
-_ROLES = {
-    "token_embd": "embedding",
-    "output_norm": "final_norm",
-    "output": "lm_head",
-    "blk.{layer}.attn_norm": "attention_norm",
-    "blk.{layer}.attn_q": "q_proj",
-    "blk.{layer}.attn_k": "k_proj",
-    "blk.{layer}.attn_v": "v_proj",
-    "blk.{layer}.attn_q_norm": "q_norm",
-    "blk.{layer}.attn_k_norm": "k_norm",
-    "blk.{layer}.attn_output": "o_proj",
-    "blk.{layer}.ffn_norm": "mlp_norm",
-    "blk.{layer}.ffn_gate": "gate_proj",
-    "blk.{layer}.ffn_up": "up_proj",
-    "blk.{layer}.ffn_down": "down_proj",
-    "blk.{layer}.ffn_gate_inp": "router",
-    "blk.{layer}.ffn_gate_exps": "expert_gate_proj",
-    "blk.{layer}.ffn_up_exps": "expert_up_proj",
-    "blk.{layer}.ffn_down_exps": "expert_down_proj",
-    "blk.{layer}.ffn_gate_inp_shexp": "shared_expert_gate",
-    "blk.{layer}.ffn_gate_shexp": "shared_gate_proj",
-    "blk.{layer}.ffn_up_shexp": "shared_up_proj",
-    "blk.{layer}.ffn_down_shexp": "shared_down_proj",
-}
 _RANK_BY_HEAD = 3
 _ONE_ROW = ("shared_expert_gate",)  # matrices that may be stored as vectors
 MAX_EXPERT_MATRICES = 3 * MAX_EXPERTS
@@ -99,8 +75,7 @@ class GgufTensor:
         stem, _, suffix = raw.name.rpartition(".")
         number = re.match(r"blk\.(\d+)\.", stem)
         declared = family.gguf or Gguf("")
-        roles = {**_ROLES, **declared.roles}
-        role = roles.get(re.sub(r"^blk\.\d+\.", "blk.{layer}.", stem))
+        role = roles_of(declared).get(re.sub(r"^blk\.\d+\.", "blk.{layer}.", stem))
         if role is None or role not in family.tensor_names:
             return cls(raw, raw.name)
         num_heads = _integer(config.get("num_attention_heads"))

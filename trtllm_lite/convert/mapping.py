@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from trtllm_lite import __version__
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.family import Family, find_family, find_model_type, supported_architectures
+from trtllm_lite.convert.family import Family, find_family, find_model_type, nearest_by_name
 from trtllm_lite.convert.features import with_embedding, with_features, with_last_state
 from trtllm_lite.convert.fitting import check_num_layers, compare_tensors, named_for, nearest_fit
 from trtllm_lite.convert.hugging_face import download, open_directory
@@ -216,9 +216,10 @@ def _find_family(source: Source) -> tuple[str, Family]:
         count = fit.mismatch.count
         verdict = f"{count} of its tensors differ" if count else "all its tensors fit"
         raise ConvertError(
-            f"architecture {', '.join(architectures)} is not supported, expected one of "
-            f"{', '.join(supported_architectures())}; see CONTRIBUTING.md on how to add a family; the nearest family "
-            f"is {fit.family.name} ({verdict}){fit.report()}"
+            f"architecture {', '.join(architectures)} is not supported, expected one of those that README.md lists "
+            f"under Model families\n  nearest by name: {', '.join(nearest_by_name(architectures[0]))}\n"
+            f"  nearest by tensors: the family {fit.family.name} ({verdict}){fit.report()}\n"
+            "  to add a family: CONTRIBUTING.md"
         )
     return next(name for name in architectures if name in family.architectures), family
 

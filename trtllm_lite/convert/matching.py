@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trtllm_lite.convert.safetensors_file import TensorInfo
+from trtllm_lite.convert.source import StoredNames
 from trtllm_lite.network.graph import Weight
 from trtllm_lite.printable import one_line
 
@@ -31,16 +32,25 @@ class Mismatch:
         return "\n  ".join(lines)
 
 
-def compare(needed: Iterable[Weight], found: dict[str, TensorInfo]) -> Mismatch:
-    """Every difference between the source tensors that ``needed`` are computed from and those ``found``."""
+def compare(needed: Iterable[Weight], found: dict[str, TensorInfo], stored_names: StoredNames) -> Mismatch:
+    """Every difference between the source tensors that ``needed`` are computed from and those ``found``.
+
+    They are named as they are stored; several that are stored as one are one difference.
+    """
     wanted = {tensor.name: tensor.shape for weight in needed for tensor in weight.expression.sources()}
+
+    def stored(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(own for name in names for own in stored_names(name)))
+
     return Mismatch(
-        missing=tuple(name for name in wanted if name not in found),
-        unused=tuple(name for name in found if name not in wanted),
+        missing=stored(name for name in wanted if name not in found),
+        unused=stored(name for name in found if name not in wanted),
         reshaped=tuple(
-            f"{name} (expected {list(shape)}, found {list(found[name].shape)})"
-            for name, shape in wanted.items()
-            if name in found and found[name].shape != shape
+            dict.fromkeys(
+                f"{', '.join(stored_names(name))} (expected {list(shape)}, found {list(found[name].shape)})"
+                for name, shape in wanted.items()
+                if name in found and found[name].shape != shape
+            )
         ),
     )
 

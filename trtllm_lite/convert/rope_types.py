@@ -21,12 +21,14 @@ class RopeDefaults:
     """The defaults of a family for absent keys.
 
     ``original`` is the length of pretraining in tokens; None means max_position_embeddings. ``part`` is the share of
-    every head that is rotated; None: whole heads, and no config may say otherwise.
+    every head that is rotated; None: whole heads, and no config may say otherwise. ``others`` are keys among RoPE's
+    parameters that are none of RoPE's.
     """
 
     theta: float = 10000.0
     original: int | None = None
     part: float | None = None
+    others: frozenset[str] = frozenset()
 
 
 USUAL_ROPE = RopeDefaults()

@@ -13,6 +13,11 @@ from trtllm_lite.network.context import CacheRounding
 from trtllm_lite.network.pooling import Pooling
 
 Pooled = Callable[[], Pooling]
+StoredNames = Callable[[str], tuple[str, ...]]
+
+
+def _same_name(name: str) -> tuple[str, ...]:
+    return (name,)
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,7 @@ class Source:
     None if the model has no tokenizer; ``tokenizer_config`` holds chat templates and token strings.
     ``blocks`` are the matrices of which ``read`` also gives the parts, by the names of :func:`blocks.part_name`.
     ``cache`` is how each layer rounds its keys and its values, empty where they stay as they are.
+    ``stored_names`` gives the names that the source's file has, or should have, for a tensor, for messages.
     ``pooling`` reads which row stands for a text, which concerns encoders alone.
     ``quantization`` says how a quantized model's layers are stored, for people.
     ``is_text_part`` says that the model has other parts, which were left out.
@@ -40,6 +46,7 @@ class Source:
     tokenizer_config: dict[str, Any]
     ignored_config_keys: tuple[str, ...] = ()
     blocks: Mapping[str, Blocks] = field(default_factory=dict)
+    stored_names: StoredNames = _same_name
     pooling: Pooled = Pooling
     cache: tuple[CacheRounding, ...] = ()
     quantization: str = ""

@@ -1,41 +1,85 @@
 """Multimodal sources seen as the model that reads and writes their text, without what sees."""
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
-from trtllm_lite.convert.family import Multimodal, find_family
+from trtllm_lite.convert.family import Family, all_families
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError, shown
 
 _TEXT_CONFIG = "text_config"
+_TIED = "tie_word_embeddings"
+# What transformers puts before the names of the text model's tensors, up to 4.51 and later, and what stands there where
+# it is saved alone.
+_PREFIXES = {"language_model.": "", "model.language_model.": "model."}
+_OTHER_TENSORS = re.compile(r"(model\.)?(vision_model|vision_tower|multi_modal_projector)\..*", re.DOTALL)
 
 
 def as_text_model(source: Source) -> Source:
-    """The text model of a ``source`` that is multimodal; the same source if it is not, or of no known family.
+    """The text model of a ``source`` that is multimodal; the same source if it is not, or of no known class.
 
-    What its config says outside of the text model's own, and of no other part, counts where that says nothing.
+    What its config says outside of the text model's own, and of no other part, counts where that says nothing. Raises
+    ConvertError if the text model is of no known family.
     """
-    architectures, text = source.config.get("architectures"), source.config.get(_TEXT_CONFIG)
-    names = architectures if isinstance(architectures, list) else []
-    family = find_family([name for name in names if isinstance(name, str)])
-    if text is None or family is None or family.multimodal is None:
+    architectures = source.config.get("architectures")
+    families = _holding(architectures if isinstance(architectures, list) else [])
+    if not families:
         return source
+    text = source.config.get(_TEXT_CONFIG)
     if not isinstance(text, dict):
         raise ConvertError(
             f"expected {_TEXT_CONFIG} in the config of {source.description} to be an object, found {shown(text)}: "
             "download it again"
         )
+    found = text.get("model_type")
+    if found not in families:
+        raise ConvertError(
+            f"expected the text model of {source.description} to have the model_type {' or '.join(families)}, found "
+            f"{shown(found)}, which is not supported; see CONTRIBUTING.md on how to add a family"
+        )
+    names, family = _names(source.tensors), families[found]
+    config = _config(source.config, text, family)
+    if source.config.get(_TIED, config.get(_TIED)) != config.get(_TIED) and names:
+        # Releases of transformers differ in which of the two counts, and write the head only where it is not tied.
+        config[_TIED] = f"{family.tensor_names['lm_head']}.weight" not in names
+    return replace(source, config=config, is_text_part=True).renamed(names)
+
+
+def _holding(architectures: list[Any]) -> dict[str, Family]:
+    """The families of the text models that the first known class of these holds, by their model_type."""
+    known = all_families().values()
+    for name in architectures:
+        holding = [family for family in known if family.multimodal and name in family.multimodal.architectures]
+        if holding:
+            return {family.model_type or family.name: family for family in holding}
+    return {}
+
+
+def _config(config: dict[str, Any], text: dict[str, Any], family: Family) -> dict[str, Any]:
+    """That of the text model, as if it were saved alone."""
+    assert family.multimodal is not None
     others = {_TEXT_CONFIG, *family.multimodal.other_keys}
-    around = {key: value for key, value in source.config.items() if key not in others}
-    config = {**around, **text, "architectures": architectures}
-    return replace(source, config=config, is_text_part=True).renamed(_names(source, family.multimodal))
+    around = {key: value for key, value in config.items() if key not in others}
+    return {**family.multimodal.defaults, **around, **text, "architectures": [family.architectures[0]]}
 
 
-def _names(source: Source, multimodal: Multimodal) -> dict[str, str]:
-    """The names of the text model's tensors, mapped to those that ``source`` has.
+def _names(tensors: Collection[str]) -> dict[str, str]:
+    """The names of the text model's tensors, mapped to those of the ``tensors`` of the whole model.
 
     Unknown tensors keep their names, and so does one whose name without the prefix is another's, for both to be seen.
     """
-    patterns = multimodal.other_tensors
-    kept = [name for name in source.tensors if not any(re.fullmatch(pattern, name) for pattern in patterns)]
-    return {name if (own := name.removeprefix(multimodal.prefix)) in source.tensors else own: name for name in kept}
+    names: dict[str, str] = {}
+    for name in tensors:
+        own = _own_name(name)
+        if not _OTHER_TENSORS.fullmatch(name):
+            names[name if own in names or own in tensors else own] = name
+    return names
+
+
+def _own_name(name: str) -> str:
+    for prefix, own in _PREFIXES.items():
+        if name.startswith(prefix):
+            return own + name.removeprefix(prefix)
+    return name

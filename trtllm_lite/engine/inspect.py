@@ -1,6 +1,7 @@
 """Describes an engine or a checkpoint: model, limits, operators, fusions made and refused, memory, size."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,10 +98,18 @@ def inspect_path(path: Path) -> Inspection:
     return inspect_engine(path)
 
 
+def _qformat(qformat: str, weights: Sequence[WeightGroup]) -> str:
+    """How matrices are stored; and of the types of a GGUF file what they are in the engine, which joins matrices."""
+    if not qformat.startswith("gguf "):
+        return qformat
+    dtypes = {group.dtype for group in weights if len(group.shape) > 1 and group.name.endswith("weight")}
+    return f"{qformat}, here as {', '.join(sorted(dtypes))}"
+
+
 def inspect_engine(path: Path) -> Inspection:
     """Describe an engine directory or an engine file."""
     engine = read_engine(path)
-    manifest = engine.manifest
+    manifest, weights = engine.manifest, weight_groups(engine.plan)
     return Inspection(
         kind="engine",
         path=str(path),
@@ -108,7 +117,7 @@ def inspect_engine(path: Path) -> Inspection:
         file_bytes=_file_bytes(engine),
         model=to_json(manifest.model) | {"num_parameters": manifest.num_parameters},
         target=_target(engine),
-        qformat=manifest.qformat,
+        qformat=_qformat(manifest.qformat, weights),
         accuracy=manifest.accuracy,
         limits=_limits(manifest),
         gather_context_logits=manifest.gather_context_logits,
@@ -123,7 +132,7 @@ def inspect_engine(path: Path) -> Inspection:
         expansions=manifest.expansions,
         workspace=workspace_parts(engine),
         outlines=tuple(outline(engine.plan, program) for program in engine.plan.programs),
-        weights=weight_groups(engine.plan),
+        weights=weights,
         kernels=kernel_uses(engine),
         checksums=manifest.files,
         versions=_versions(engine),

@@ -1,6 +1,6 @@
 """Causal self-attention with a KV cache."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -24,13 +24,14 @@ class Heads:
 
 @dataclass(frozen=True)
 class Temperature:
-    """The query at position p is multiplied with 1 + attn_scale * log(1 + floor((p + 1) / floor_scale)).
+    """The query at position p is multiplied with 1 + attn_scale * log(1 + floor((p + floor_offset) / floor_scale)).
 
-    For long sequences (arXiv 2501.19399), as Llama 4 has it.
+    For long sequences (arXiv 2501.19399). Llama 4 counts positions from 1, ``floor_offset``, and Ministral 3 from 0.
     """
 
     floor_scale: int
     attn_scale: float
+    floor_offset: int = 1
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Attention:
     def _attend(self, context: DecoderContext, query: ir.Value, keys: ir.Value, values: ir.Value) -> ir.Value:
         lens = context.total_lens()
         if self.temperature is not None:
-            factor = context.temperature(self.temperature.floor_scale, self.temperature.attn_scale)
+            factor = context.temperature(*astuple(self.temperature))
             query = context.graph.op("Mul", [query, factor], "query.tuned")
         mask = context.window_mask(self.window, self.chunked) if self.window else None
         if self.first_position:

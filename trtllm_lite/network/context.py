@@ -131,15 +131,16 @@ class DecoderContext(NetworkContext):
                 self._masks[key] = self._make_chunk_mask(window) if chunked else self._make_window_mask(window)
         return self._masks[key]
 
-    def temperature(self, floor_scale: int, attn_scale: float) -> ir.Value:
-        """float32 [batch, 1, seq, 1]: 1 + attn_scale * log(1 + floor((position + 1) / floor_scale))."""
+    def temperature(self, floor_scale: int, attn_scale: float, floor_offset: int) -> ir.Value:
+        """float32 [batch, 1, seq, 1]: 1 + attn_scale * log(1 + floor((position + floor_offset) / floor_scale))."""
 
         graph, name = self.graph, f"temperature_{floor_scale}"
 
         def make() -> ir.Value:
             with graph.scope(name):
                 _, positions = self._slots_and_positions()
-                counts = graph.op("Add", [positions, graph.constant("one", np.array(1))], "counts")
+                offset = graph.constant(f"floor_offset_{floor_offset}", np.array(floor_offset))
+                counts = graph.op("Add", [positions, offset], "counts")
                 width = graph.constant(f"floor_scale_{floor_scale}", np.array(floor_scale))
                 steps = graph.op("Div", [counts, width], "steps")
                 as_float = graph.op("Cast", [steps], "steps.cast", {"to": _FLOAT.value})

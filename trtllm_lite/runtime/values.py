@@ -49,6 +49,12 @@ def check_flag(name: str, value: Any) -> None:
         raise ArgumentError(f"{name} is {shown(value)}: expected True or False")
 
 
+def check_text(name: str, value: Any, expected: str, kinds: Any) -> None:
+    """Raise ArgumentError unless ``value`` is of one of the ``kinds`` and, if not None, a text that has characters."""
+    if not isinstance(value, kinds) or (value is not None and not str(value)) or "\0" in str(value):
+        raise ArgumentError(f"{name} is {shown(value)}: expected {expected}")
+
+
 def check_list(name: str, value: Any, most: int, expected: str) -> None:
     """Raise ArgumentError unless ``value`` is a list, LimitError if it has more than ``most`` entries."""
     if not is_list(value):

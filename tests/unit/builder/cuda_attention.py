@@ -174,13 +174,13 @@ class _Scores:
     value_scale: float
     scale: float
     cap: tuple[float, ...]
-    temperature: tuple[float, ...]  # floor_scale and attn_scale
+    temperature: tuple[float, ...]  # floor_scale, floor_offset and attn_scale
 
     @classmethod
     def taken(cls, macros: Macros, numbers: tuple[Any, ...]) -> tuple["_Scores", tuple[Any, ...]]:
         """The leading ``numbers``, and those behind them."""
         window, value_scale, scale, *more = numbers
-        cap, tuned = 2 * macros["TL_SOFTCAP"], 2 * macros["TL_TEMPERATURE"]
+        cap, tuned = 2 * macros["TL_SOFTCAP"], 3 * macros["TL_TEMPERATURE"]
         own = cls(window, value_scale, scale, tuple(more[:cap]), tuple(more[cap : cap + tuned]))
         return own, tuple(more[cap + tuned :])
 
@@ -206,8 +206,8 @@ def _attend(
     position, key = past + np.arange(len(query))[:, None], np.arange(length)
     products = np.einsum("qkgd,ktd->kgqt", grouped, keys)
     if how.temperature:
-        floor_scale, attn_scale = how.temperature
-        products *= 1 + attn_scale * np.log1p((position + 1) // int(floor_scale))
+        floor_scale, floor_offset, attn_scale = how.temperature
+        products *= 1 + attn_scale * np.log1p((position + int(floor_offset)) // int(floor_scale))
     scores = _exponents(macros, products, how.scale, how.cap)
     hidden = key > position
     if how.window:

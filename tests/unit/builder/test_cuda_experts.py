@@ -55,7 +55,7 @@ CACHES = {"deepseek_v2": _OF_LATENTS, "deepseek_v3": _OF_LATENTS}
 
 def network_of(family: str, directory: Path, dtype: str = "bfloat16", **changes: Any) -> ir.Model:
     save_tiny_model(
-        family, directory / "model", seed=SEEDS.get(family, SEED), **{**EXTENTS, **SHAPES[family], **changes}
+        family, directory / "model", seed=SEEDS.get(family, SEED), **{**EXTENTS, **SHAPES.get(family, {}), **changes}
     )
     convert_checkpoint(str(directory / "model"), directory / "checkpoint", dtype)
     return load_network(directory / "checkpoint")
@@ -86,6 +86,15 @@ def test_programs_see_chunks_at_temperatures(chunk: int, tmp_path: Path) -> None
     card = CudaInterpreter(lowered_model(model, "bfloat16"))
     state = sequences_of(CACHE, card)
     for lens in ([31, 1, 4], [1, 1, 1], [1, 9, 5], [1, 1, 1]):
+        check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", model)
+
+
+def test_programs_raise_temperatures_of_positions_from_0(tmp_path: Path) -> None:
+    """Of Ministral 3, which is no mixture, from its 9th position on, and more from the 17th on."""
+    model = network_of("ministral3", tmp_path, head_dim=16)
+    card = CudaInterpreter(lowered_model(model, "bfloat16"))
+    state = sequences_of(CACHE, card)
+    for lens in ([17, 7, 4], [1, 1, 1], [1, 9, 5]):
         check_step(card, state, lens, "decode_4" if max(lens) == 1 else "mixed", model)
 
 

@@ -73,6 +73,7 @@ def test_scale_cap_norms_and_epsilon_come_from_the_graph() -> None:
         "window": 0,
         "chunked": 0,
         "floor_scale": 0,
+        "floor_offset": 0,
         "attn_scale": 0.0,
         "first_position": 0,
         "cache_group": 0,

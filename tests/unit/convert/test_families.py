@@ -165,6 +165,11 @@ def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: 
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention: True is not mapped"),
         ("gpt2", {"activation_function": "mish"}, "activation_function: expected one of silu, .*, found 'mish'"),
         ("smollm3", {"no_rope_layers": [1, 0]}, r"no_rope_layers: expected 3 times 0 or 1, found \[1, 0\]"),
+        (
+            "ministral3",
+            {"rope_parameters": {"rope_type": "yarn", "original_max_position_embeddings": 8}},
+            "rope_parameters.llama_4_scaling_beta: expected a positive number, found none",
+        ),
         ("granite", {"residual_multiplier": 1e-9}, "residual_multiplier: expected a factor from 1e-6 to 1e6"),
         ("gpt_neox", {"num_key_value_heads": 2}, "num_key_value_heads: expected 6, found 2"),
         ("gpt_neox", {"hidden_act": "relu6"}, "hidden_act: expected one of silu, .*, found 'relu6'"),

@@ -140,6 +140,40 @@ def test_a_file_that_is_quantized_in_part_is_not_quantized_further(tmp_path: Pat
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", qformat="int8_wo", **limits)
 
 
+def _described(folder: Path) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    print_inspection(inspect_path(folder), console, kernels=False)
+    [line] = [line for line in console.file.getvalue().splitlines() if line.startswith("weights of linear layers: ")]
+    return line.partition(": ")[2]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "stored"),
+    [
+        ("Q4_0 Q4_0 Q4_1", "float32, int4, uint4"),
+        ("Q4_0 Q4_1 Q4_1", "float32, int8, uint4"),  # gate and up are one matrix
+        ("Q4_0 F32 Q4_1", "float32, uint4"),
+    ],
+)
+def test_inspect_says_as_what_experts_of_several_types_are_stored(kinds: str, stored: str, tmp_path: Path) -> None:
+    model = tiny_model("mixtral", num_hidden_layers=1, **WIDE)
+    names = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+    path = write_gguf(model, tmp_path / "m.gguf", kinds=dict(zip(names, kinds.split(), strict=True)))
+    convert_checkpoint(str(path), tmp_path / "checkpoint", "float32")
+    assert _described(tmp_path / "checkpoint") == "gguf Q4_0, Q4_1"
+    build_engine(tmp_path / "checkpoint", tmp_path / "engine", max_batch_size=2, max_input_len=64, max_seq_len=96)
+    assert _described(tmp_path / "engine") == f"gguf Q4_0, Q4_1, here as {stored}"
+
+
+def test_types_of_tensors_that_are_expanded_are_not_named(tmp_path: Path) -> None:
+    """DeepSeek's keys and values of latents are one tensor, of which files have two."""
+    kinds = {"attn_k_b": "Q4_0", "attn_v_b": "Q5_0", "token_embd": "Q8_0"}
+    sizes = {"hidden_size": 96, "qk_nope_head_dim": 32, "kv_lora_rank": 32}
+    write_gguf(tiny_model("deepseek_v2", **sizes), tmp_path / "m.gguf", kinds=kinds)
+    assert convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint").quantization == "gguf Q8_0"
+    assert quantized_as(load_network(tmp_path / "checkpoint")) == "gguf Q8_0"
+
+
 def test_blocks_are_expanded_where_that_is_asked_for(tmp_path: Path) -> None:
     write_gguf(tiny_model("llama", **WIDE), tmp_path / "m.gguf", kinds=FILES["mixed"])
     convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "bfloat16", dequantize=True)

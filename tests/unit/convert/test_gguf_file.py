@@ -1,5 +1,6 @@
 """GGUF files: tensors come back in Hugging Face's order, metadata as a config, damage as one clear error."""
 
+import re
 import struct
 import tracemalloc
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.tolerances import assert_close
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.family import all_families
 from trtllm_lite.convert.gguf_file import open_gguf
+from trtllm_lite.convert.gguf_names import names_in_file
 from trtllm_lite.convert.gguf_tensors import expand
 from trtllm_lite.convert.mapping import map_model, open_source
 from trtllm_lite.convert.safetensors_file import TensorInfo
@@ -261,7 +263,7 @@ def test_rope_scaling(tmp_path: Path) -> None:
         ({"llama.attention.value_length": 12}, r"llama\.attention\.value_length: 12 is not mapped"),
         ({"llama.attention.head_count_kv": [2, 1, 2]}, "num_key_value_heads: expected an integer"),
         ({"llama.block_count": None}, "num_hidden_layers: expected an integer"),
-        ({"llama.block_count": 4}, r"missing \(9\): model\.layers\.3\.input_layernorm\.weight"),
+        ({"llama.block_count": 4}, r"missing \(9\): blk\.3\.attn_k\.weight"),
         ({"tokenizer.ggml.model": "rwkv"}, "tokenizer of model gpt2 or llama or t5 or bert, found 'rwkv'"),
         ({"tokenizer.ggml.model": "t5"}, r"tokenizer is inconsistent \('scores'\)"),
         ({"tokenizer.ggml.pre": "chatglm"}, "tokenizer.ggml.pre to be one of .*, found 'chatglm'"),
@@ -295,6 +297,27 @@ def test_unknown_tensors_keep_their_names_in_the_report(tmp_path: Path) -> None:
     )
     with pytest.raises(ConvertError, match=r"unused \(1\): blk\.0\.ffn_gate_inp\.weight"):
         convert_checkpoint(str(path), tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("family", sorted(_WRITTEN))
+def test_tensors_are_named_as_the_file_has_them(family: str, tmp_path: Path) -> None:
+    source = open_gguf(write_gguf(tiny_model(family, **_SAID.get(family, {})), tmp_path / "m.gguf"))
+    named = {own for name in source.tensors for own in source.stored_names(name)}
+    assert named == {tensor.name for tensor in gguf.GGUFReader(tmp_path / "m.gguf").tensors}
+
+
+def test_missing_experts_are_one_tensor(tmp_path: Path) -> None:
+    path = write_gguf(tiny_model("mixtral"), tmp_path / "m.gguf", metadata={"llama.block_count": 4})
+    with pytest.raises(ConvertError, match=r"missing \(10\): .*, blk\.3\.ffn_down_exps\.weight, blk\.3\.ffn_gate_exps"):
+        convert_checkpoint(str(path), tmp_path / "checkpoint")
+
+
+def test_of_several_tensors_for_one_those_are_missing_that_the_file_lacks() -> None:
+    family, name = all_families()["deepseek_v2"], "model.layers.2.self_attn.kv_b_proj.weight"
+    keys, values = "blk.2.attn_k_b.weight", "blk.2.attn_v_b.weight"
+    assert names_in_file(name, family, {keys}) == (values,)
+    assert names_in_file(name, family, {keys, values}) == names_in_file(name, family, ()) == (keys, values)
+    assert names_in_file("model.layers.2.unknown", family, ()) == ("model.layers.2.unknown",)
 
 
 def test_a_tensor_without_dimensions_is_an_error(tmp_path: Path) -> None:
@@ -361,13 +384,48 @@ def test_calls_of_gpt_oss_end_a_text(tmp_path: Path) -> None:
     assert convert_checkpoint(str(path), tmp_path / "checkpoint").config.eos_token_ids == [1, len(tokens) - 1]
 
 
-def test_truncation_is_a_clear_error(tmp_path: Path) -> None:
-    whole = write_gguf(tiny_model("llama"), tmp_path / "m.gguf").read_bytes()
-    cut = tmp_path / "cut.gguf"
-    for fraction in (0.0001, 0.001, 0.01, 0.02, 0.1, 0.5, 0.99):
-        cut.write_bytes(whole[: int(len(whole) * fraction)])
-        with pytest.raises(ConvertError, match=r"complete GGUF file|another kind of file"):
-            convert_checkpoint(str(cut), tmp_path / "checkpoint")
+@pytest.fixture(scope="module")
+def small_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A llama of one layer, with quantized matrices."""
+    model = tiny_model("llama", num_hidden_layers=1, **_WIDE)
+    return write_gguf(model, tmp_path_factory.mktemp("gguf") / "m.gguf", _KINDS)
+
+
+def _refusal_of_cut(whole: Path, num_bytes: int) -> str:
+    """What is said of the first ``num_bytes`` of the file."""
+    cut = whole.with_name("cut.gguf")
+    cut.write_bytes(whole.read_bytes()[:num_bytes])
+    with pytest.raises(ConvertError) as caught:
+        open_source(str(cut))
+    return str(caught.value).replace(str(cut), "cut.gguf")
+
+
+def test_a_cut_file_says_which_tensor_it_ends_in(small_file: Path) -> None:
+    size, tensors = small_file.stat().st_size, gguf.GGUFReader(small_file).tensors
+    end = max(tensor.data_offset + tensor.n_bytes for tensor in tensors)
+    for tensor in tensors:
+        for left in (0, 1, tensor.n_bytes - 1):
+            found = tensor.data_offset + left
+            assert _refusal_of_cut(small_file, found) == (
+                f"expected cut.gguf to be a complete GGUF file of {end} bytes, found {found}: the tensor {tensor.name} "
+                f"has {left} of its {tensor.n_bytes} bytes: download it again"
+            )
+    assert size - end < 32  # and what is cut of the padding behind the last is nothing
+    assert map_model(open_source(str(small_file)), "auto").network.weights
+
+
+@settings(max_examples=60, deadline=None)
+@given(share=st.floats(0, 1, exclude_max=True))
+def test_a_file_cut_anywhere_before_its_data_says_what_to_do(share: float, small_file: Path) -> None:
+    """In the words of no library: how many bytes of what there should be."""
+    first = min(tensor.data_offset for tensor in gguf.GGUFReader(small_file).tensors)
+    refusal = _refusal_of_cut(small_file, int(share * first))
+    assert re.fullmatch(
+        r"expected cut\.gguf to be (a directory or a GGUF file, found another kind of file"
+        r"|a complete GGUF file, found (a file that ends within its header|\d+ [a-z ]+ in \d+ bytes): download it again"
+        r"|a complete GGUF file of \d+ bytes, found \d+: the tensor \S+ has 0 of its \d+ bytes: download it again)",
+        refusal,
+    )
 
 
 @settings(max_examples=60, deadline=None)

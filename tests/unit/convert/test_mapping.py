@@ -76,14 +76,16 @@ def test_a_mislabelled_model_names_the_family_that_fits(model: Path) -> None:
     )
 
 
-def test_an_unknown_architecture_lists_the_supported_ones_and_the_nearest(model: Path) -> None:
+def test_an_unknown_architecture_names_the_nearest_and_where_the_others_are_listed(model: Path) -> None:
     _edit_config(model, architectures=["LlamoForCausalLM"])
     _fails(
         model,
-        "architecture LlamoForCausalLM is not supported",
-        "MiMoForCausalLM, MinistralForCausalLM, MistralForCausalLM, MixtralForCausalLM, ModernBertForMaskedLM, ",
-        "nearest family is llama (all its tensors fit)",
+        "architecture LlamoForCausalLM is not supported, expected one of those that README.md lists under Model ",
+        "families\n  nearest by name: LlamaForCausalLM, ",
+        "\n  nearest by tensors: the family llama (all its tensors fit)\n  to add a family: CONTRIBUTING.md",
     )
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    assert "\n## Model families\n" in readme
 
 
 def test_an_unknown_architecture_lists_what_the_nearest_family_does_not_know(model: Path) -> None:
@@ -91,7 +93,7 @@ def test_an_unknown_architecture_lists_what_the_nearest_family_does_not_know(mod
     _edit_tensors(model, model__layers__1__mlp__router__weight=torch.ones(4, 60), model__norm__weight=None)
     _fails(
         model,
-        "nearest family is llama (2 of its tensors differ)",
+        "nearest by tensors: the family llama (2 of its tensors differ)\n",
         "missing (1): model.norm.weight",
         "unused (1): model.layers.1.mlp.router.weight",
         "unknown config keys: flavour, num_experts",
@@ -103,7 +105,7 @@ def test_the_model_type_stands_for_an_absent_architecture(model: Path, architect
     _edit_config(model, architectures=architectures)
     assert convert_checkpoint(str(model), model.parent / "a").config.architecture == "LlamaForCausalLM"
     _edit_config(model, architectures=architectures, model_type="llamo")
-    with pytest.raises(ConvertError, match=r"architecture llamo is not supported, .* nearest family is llama"):
+    with pytest.raises(ConvertError, match=r"(?s)architecture llamo is not supported, .* the family llama"):
         convert_checkpoint(str(model), model.parent / "b")
 
 

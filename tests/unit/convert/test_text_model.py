@@ -7,25 +7,66 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import Llama4Config, Llama4ForConditionalGeneration
+from transformers import (
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Llama4Config,
+    Llama4ForConditionalGeneration,
+    Mistral3Config,
+    Mistral3ForConditionalGeneration,
+    PreTrainedModel,
+)
 
-from tests.models import tiny_config
+from tests.models import VOCAB_SIZE, tiny_config, tiny_model
+from tests.onnx_runner import OnnxRunner
+from tests.quantized_writer import LAYOUTS, write_quantized
+from tests.tolerances import assert_close
 from trtllm_lite.convert import convert_checkpoint
+from trtllm_lite.convert.family import all_families
 from trtllm_lite.convert.model_config import open_model_config
 from trtllm_lite.errors import ConvertError
 
 _VISION = {
     **{"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48},
-    **{"image_size": 28, "patch_size": 14, "vision_output_dim": 32},
-    **{"projector_input_dim": 32, "projector_output_dim": 32},
+    **{"image_size": 28, "patch_size": 14},
 }
+_LLAMA4_VISION = {**_VISION, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
+_SIGLIP = {**_VISION, "model_type": "siglip_vision_model"}
+# Class and config class of the whole, and what its config says besides the text model.
+_WHOLES: dict[str, tuple[type[PreTrainedModel], Any, dict[str, Any]]] = {
+    "llama4": (Llama4ForConditionalGeneration, Llama4Config, {"vision_config": _LLAMA4_VISION}),
+    "gemma3": (
+        Gemma3ForConditionalGeneration,
+        Gemma3Config,
+        {"vision_config": _SIGLIP, "mm_tokens_per_image": 4},
+    ),
+    "mistral": (
+        Mistral3ForConditionalGeneration,
+        Mistral3Config,
+        {"vision_config": {**_VISION, "head_dim": 16}, "tie_word_embeddings": False},
+    ),
+}
+_WHOLES["ministral3"] = _WHOLES["mistral"]
+_LATER_NAMES = {"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head."}
+_LATER_NAMES |= {part: f"model.{part}" for part in ("vision_tower.", "multi_modal_projector.")}
+
+
+def _whole(family: str) -> PreTrainedModel:
+    """A tiny model of ``family`` that sees as well; its text model is that of :func:`tiny_model`."""
+    make, make_config, others = _WHOLES[family]
+    torch.manual_seed(0)
+    whole = make(make_config(text_config=tiny_config(family).to_dict(), **others)).eval()
+    text = tiny_model(family)
+    whole.get_decoder().load_state_dict(text.get_decoder().state_dict())
+    whole.get_output_embeddings().load_state_dict(text.get_output_embeddings().state_dict())
+    return whole
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """Llama 4 with its vision model, as transformers saves it; its text model is saved beside it as ``text``."""
     torch.manual_seed(0)
-    config = Llama4Config(text_config=tiny_config("llama4").to_dict(), vision_config=_VISION)
+    config = Llama4Config(text_config=tiny_config("llama4").to_dict(), vision_config=_LLAMA4_VISION)
     whole = Llama4ForConditionalGeneration(config)
     whole.save_pretrained(tmp_path / "model")
     whole.language_model.save_pretrained(tmp_path / "text")
@@ -37,14 +78,98 @@ def _edit(model: Path, **changes: Any) -> None:
     (model / "config.json").write_text(json.dumps({**config, **changes}))
 
 
+@pytest.mark.parametrize("family", ["gemma3", "mistral", "ministral3"])
+@pytest.mark.parametrize("later_names", [False, True])
+def test_logits_equal_transformers(family: str, later_names: bool, tmp_path: Path) -> None:
+    """Of both namings of tensors: transformers 4.52 renamed them."""
+    whole = _whole(family)
+    whole.save_pretrained(tmp_path / "model")
+    if later_names:
+        file = tmp_path / "model" / "model.safetensors"
+        save_file({_later_name(name): tensor for name, tensor in load_file(file).items()}, file)
+    converted = convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    assert (converted.config.family, converted.is_text_part) == (family, True)
+    tokens = torch.randint(VOCAB_SIZE, (13,), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = whole(input_ids=tokens[None]).logits[0].numpy()
+    [found] = OnnxRunner(tmp_path / "checkpoint", 1, len(tokens)).step([tokens.tolist()])
+    assert_close(found, expected, "float32", "logits")
+
+
+def _later_name(name: str) -> str:
+    """The name of a tensor in files of later releases; all names of these models are other ones there."""
+    [(old, new)] = [(old, new) for old, new in _LATER_NAMES.items() if name.startswith(old)]
+    return new + name.removeprefix(old)
+
+
+@pytest.mark.parametrize("name", _WHOLES)
+def test_defaults_are_those_of_transformers(name: str) -> None:
+    family = all_families()[name]
+    assert family.multimodal is not None
+    usual = type(tiny_config(family.name))()
+    assert usual.model_type == (family.model_type or family.name)
+    assert dict(family.multimodal.defaults) == {key: getattr(usual, key) for key in family.multimodal.defaults}
+
+
+@pytest.mark.parametrize("says", [False, True])
+def test_the_head_is_tied_if_there_is_none_where_the_config_contradicts_itself(says: bool, tmp_path: Path) -> None:
+    """As what transformers 5 saves does: it goes by the whole's config, where older releases went by the text's."""
+    _whole("mistral").save_pretrained(tmp_path / "model")  # a head of its own
+    file = tmp_path / "model" / "model.safetensors"
+    text = tiny_config("mistral").to_dict()
+    _edit(tmp_path / "model", text_config={**text, "tie_word_embeddings": says}, tie_word_embeddings=not says)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "untied")
+    tensors = load_file(file)
+    del tensors["language_model.lm_head.weight"]
+    save_file(tensors, file)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "tied")
+    sizes = {name: (tmp_path / name / "weights.safetensors").stat().st_size for name in ("tied", "untied")}
+    assert 0 <= sizes["untied"] - sizes["tied"] - VOCAB_SIZE * text["hidden_size"] * 4 < 1000
+
+
+def test_a_text_model_of_another_family_is_refused(tmp_path: Path) -> None:
+    _whole("mistral").save_pretrained(tmp_path / "model")
+    _edit(tmp_path / "model", text_config={**tiny_config("mistral").to_dict(), "model_type": "qwen3"})
+    message = "to have the model_type ministral3 or mistral, found 'qwen3', which is not supported"
+    with pytest.raises(ConvertError, match=message):
+        convert_checkpoint(str(tmp_path / "model"), tmp_path / "found")
+
+
+def test_a_name_twice_is_an_error(tmp_path: Path) -> None:
+    _whole("mistral").save_pretrained(tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    save_file({**load_file(file), "model.language_model.norm.weight": torch.ones(60)}, file)
+    with pytest.raises(ConvertError, match=r"unused \(1\): (model\.)?language_model\.(model\.)?norm\.weight"):
+        convert_checkpoint(str(tmp_path / "model"), tmp_path / "found")
+
+
 def test_network_and_weights_are_those_of_the_text_model(model: Path) -> None:
     _edit(model, torch_dtype="bfloat16")
     found = convert_checkpoint(str(model), model.parent / "found")
-    assert found.config.architecture == "Llama4ForConditionalGeneration"
+    assert found.config.architecture == "Llama4ForCausalLM"
     assert found.describe() == "matrices in float32, the text model alone"
     convert_checkpoint(str(model.parent / "text"), model.parent / "expected")
     for name in ("network.onnx", "weights.safetensors"):
         assert (model.parent / "found" / name).read_bytes() == (model.parent / "expected" / name).read_bytes()
+
+
+def test_quantized_layers_are_those_of_the_text_model(tmp_path: Path) -> None:
+    """The whole model's config says how they are quantized."""
+    model = tiny_model("ministral3", hidden_size=64, intermediate_size=96)
+    write_quantized(model, tmp_path / "text", LAYOUTS["fp8 static of transformers"])
+    text = json.loads((tmp_path / "text" / "config.json").read_text())
+    whole = {"architectures": ["Mistral3ForConditionalGeneration"], "vision_config": {"hidden_size": 32}}
+    whole["quantization_config"] = text.pop("quantization_config")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**whole, "text_config": text}))
+    tensors = load_file(tmp_path / "text" / "model.safetensors")
+    named = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
+    save_file({**named, "vision_tower.ln_pre.weight": torch.ones(32)}, tmp_path / "model" / "model.safetensors")
+    for name in ("text", "model"):
+        converted = convert_checkpoint(str(tmp_path / name), tmp_path / f"{name}-checkpoint")
+        assert converted.quantization == "fp8"
+    for name in ("network.onnx", "weights.safetensors"):
+        assert (tmp_path / "model-checkpoint" / name).read_bytes() == (tmp_path / "text-checkpoint" / name).read_bytes()
 
 
 def test_the_config_alone_describes_the_text_model(model: Path) -> None:

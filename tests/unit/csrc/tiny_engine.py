@@ -137,6 +137,7 @@ ATTENTION: dict[str, float | str] = {
     "window": 0,
     "chunked": 0,
     "floor_scale": 0,
+    "floor_offset": 0,
     "attn_scale": 0.0,
     "first_position": 0,
     "cache_group": 0,

@@ -30,6 +30,7 @@ _OVERRIDES: dict[str, dict[str, Any]] = {
     "gemma3": {**_HEADS, "layer_types": ["sliding_attention", "full_attention"]},
     "smollm3": {**_SIZES, "no_rope_layers": [1, 0]},
     "ministral": {**_HEADS, "layer_types": ["full_attention", "sliding_attention"]},
+    "ministral3": _HEADS,
     "exaone": _HEADS,
     "exaone4": {**_SIZES, "layer_types": ["sliding_attention", "full_attention"]},
     "glm": _HEADS,

@@ -167,6 +167,7 @@ def _fuse(graph: ir.Graph, attention: ir.Node, match: _Match, index: int, shared
         "window": match.window,
         "chunked": int(match.chunked),
         "floor_scale": 0 if match.temperature is None else match.temperature.floor_scale,
+        "floor_offset": 0 if match.temperature is None else match.temperature.floor_offset,
         "attn_scale": 0.0 if match.temperature is None else match.temperature.attn_scale,
         "first_position": match.first_position,
         "cache_group": 0,

@@ -1,4 +1,4 @@
-"""Recognises what late queries are scaled with: 1 + attn_scale * log(1 + floor((position + 1) / floor_scale))."""
+"""Recognises what late queries are scaled with: 1 + attn_scale * log(1 + floor((position + offset) / floor_scale))."""
 
 import onnx_ir as ir
 
@@ -26,8 +26,8 @@ def _match_factor(value: ir.Value | None) -> Temperature | None:
     if division is None or not isinstance(attn_scale, float):
         return None
     floor_scale = scalar_constant(division.inputs[1])
-    is_count = position_plus(division.inputs[0]) == 1
-    return Temperature(floor_scale, attn_scale) if is_count and isinstance(floor_scale, int) else None
+    offset = position_plus(division.inputs[0])
+    return Temperature(floor_scale, attn_scale, offset) if offset in (0, 1) and isinstance(floor_scale, int) else None
 
 
 def _without_constant(value: ir.Value | None, op_type: str, constant: float) -> ir.Value | None:

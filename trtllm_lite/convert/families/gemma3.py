@@ -4,7 +4,7 @@ from typing import Any
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.decoder_fields import read_layer_types
-from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.family import Family, Gguf, Multimodal
 from trtllm_lite.convert.gemma_parts import GGUF_KEYS, GGUF_ROLES, NAMES, GemmaParts, gguf_score_size
 from trtllm_lite.convert.rope_fields import read_ropes_by_layer_type
 from trtllm_lite.convert.source_tensors import Tensors
@@ -51,6 +51,15 @@ def gguf_config(config: dict[str, Any]) -> dict[str, Any]:
 FAMILY = Family(
     name="gemma3",
     architectures=("Gemma3ForCausalLM",),
+    multimodal=Multimodal(
+        architectures=("Gemma3ForConditionalGeneration",),
+        # configuration_gemma3.py of transformers, Gemma3TextConfig
+        defaults={
+            **{"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26},
+            **{"num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072},
+        },
+        other_keys=("vision_config", "boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image"),
+    ),
     model_type="gemma3_text",
     read_model=read_model,
     tensor_names=NAMES,

@@ -73,10 +73,14 @@ def gguf_config(config: dict[str, Any]) -> dict[str, Any]:
 
 FAMILY = Family(
     name="llama4",
-    architectures=("Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
+    architectures=("Llama4ForCausalLM",),
     multimodal=Multimodal(
-        prefix="language_model.",
-        other_tensors=(r"vision_model\..*", r"multi_modal_projector\..*"),
+        architectures=("Llama4ForConditionalGeneration",),
+        # configuration_llama4.py of transformers, Llama4TextConfig
+        defaults={
+            **{"vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192, "num_hidden_layers": 48},
+            **{"num_attention_heads": 40, "num_key_value_heads": 8, "max_position_embeddings": 131072},
+        },
         other_keys=("vision_config", "boi_token_index", "eoi_token_index", "image_token_index"),
     ),
     read_model=read_model,

@@ -1,11 +1,17 @@
 """Mistral (arXiv 2310.06825): Llama with a sliding window in every layer, where the config has one."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.family import Family, Gguf
+from trtllm_lite.convert.family import Family, Gguf, Multimodal
 from trtllm_lite.convert.source_tensors import Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
+
+# Of Mistral3ForConditionalGeneration, beside the text model's.
+OTHER_KEYS = (
+    *("vision_config", "image_token_index", "vision_feature_layer", "spatial_merge_size"),
+    *("projector_hidden_act", "multimodal_projector_bias"),
+)
 
 
 def read_model(config: ConfigFields) -> Decoder:
@@ -23,6 +29,15 @@ def read_model(config: ConfigFields) -> Decoder:
 FAMILY = Family(
     name="mistral",
     architectures=("MistralForCausalLM",),
+    multimodal=Multimodal(
+        architectures=("Mistral3ForConditionalGeneration",),
+        # configuration_mistral.py of transformers, MistralConfig
+        defaults={
+            **{"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32},
+            **{"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072},
+        },
+        other_keys=OTHER_KEYS,
+    ),
     read_model=read_model,
     gguf=Gguf("mistral", interleaved_rope=True),
 )

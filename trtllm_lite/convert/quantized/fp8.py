@@ -3,8 +3,11 @@
 With ``weight_block_size`` a matrix has a scale for each tile of so many rows and columns, ``weight_scale_inv``
 (DeepSeek-V3, arXiv 2412.19437, section 3.3). That method also rounds activations, with a scale for each 128 elements of
 a token; here they stay as they are. Without tiles a matrix has one ``weight_scale``, and its activations have one
-``input_scale`` (``static``), or a scale for each token (``dynamic``).
+``input_scale`` (``static``), or a scale for each token (``dynamic``); transformers (integrations/finegrained_fp8.py)
+has other names for both.
 """
+
+from dataclasses import replace
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.quantized.bytes import bytes_by_row, fp8_in_tiles
@@ -16,6 +19,7 @@ from trtllm_lite.network.blocks import Rounding
 
 _FP8 = "float8_e4m3fn"
 _SCHEMES = ("static", "dynamic")
+_NAMES = {"weight_scale_inv": "weight_scale", "activation_scale": "input_scale"}  # of transformers
 # What the tensors say, too, and what concerns layers that no model here has.
 _NEUTRAL = ("modules_to_not_convert", "modules_to_convert", "ignored_layers", "scale_fmt", "expert_dtype", "dequantize")
 
@@ -43,8 +47,12 @@ class Fp8(LinearMethod):
         """As :meth:`LinearMethod.matrix`."""
         if self._tile is not None:
             return fp8_in_tiles(layer, "weight_scale_inv", self._tile)
-        rounding = static_rounding(layer, _FP8) if self._is_static else Rounding(_FP8)
-        return bytes_by_row(layer, _FP8, rounding)
+        stored = {_NAMES.get(tensor, tensor): tensor for tensor in layer.tensors}
+        infos = {name: layer.tensors[tensor] for name, tensor in stored.items()}
+        usual = Layer(layer.name, infos, lambda name: layer.load(stored[name]))
+        rounding = static_rounding(usual, _FP8) if self._is_static else Rounding(_FP8)
+        matrix = bytes_by_row(usual, _FP8, rounding)
+        return replace(matrix, stored=tuple(stored.get(name, name) for name in matrix.stored))
 
 
 def is_tile(value: object) -> bool:

@@ -90,8 +90,9 @@ class GroupedSite:
         return replace(self, x=buffer("x", self.x), groups=buffer("groups", groups), max_rows=rows)
 
     def prepare(self) -> list[Command]:
-        """As :meth:`Site.prepare`: groups of experts that are chosen evenly, listed before the kernel before a product."""
-        return 2 * [even_groups(self.groups, self.rows, self.experts, self.group_rows)]
+        """As :meth:`Site.prepare`: groups of experts that are chosen evenly; a list is older than the kernel before."""
+        listed = even_groups(self.groups, self.rows, self.experts, self.group_rows)
+        return [listed, listed]
 
     def implement(self, choice: Choice, device: Device) -> list[Command]:
         """As :meth:`Site.implement`."""

@@ -1,0 +1,59 @@
+"""Ministral 3, text only (https://huggingface.co/mistralai/Ministral-3-8B-Base-2512): Mistral, stretched with YaRN.
+
+Queries behind the length of pretraining are scaled by how often it has passed (arXiv 2501.19399), as
+modeling_ministral3.py of transformers computes it.
+"""
+
+from dataclasses import replace
+
+from trtllm_lite.convert.config_fields import ConfigFields
+from trtllm_lite.convert.families.mistral import OTHER_KEYS
+from trtllm_lite.convert.family import Family, Multimodal
+from trtllm_lite.convert.rope_types import ORIGINAL, RopeDefaults
+from trtllm_lite.convert.source_tensors import Tensors
+from trtllm_lite.convert.usual_parts import LlamaParts
+from trtllm_lite.network.attention import Temperature
+from trtllm_lite.network.decoder import Decoder
+from trtllm_lite.network.layers import Layer
+
+_ROPE, _SCALE = "rope_parameters", "llama_4_scaling_beta"
+# max_position_embeddings is there once more.
+ROPE = RopeDefaults(others=frozenset({_SCALE, "max_position_embeddings"}))
+
+
+def read_model(config: ConfigFields) -> Decoder:
+    """Read the config; a null or absent ``sliding_window`` means full attention."""
+    parts, temperature = LlamaParts.read(config, head_dim=128, epsilon=1e-5, rope=ROPE), _read_temperature(config)
+    window = config.integer("sliding_window", 0)
+
+    def layer(tensors: Tensors, _: int) -> Layer:
+        attention = replace(parts.attention(parts.projections(tensors), window), temperature=temperature)
+        return parts.pre_norm_layer(tensors, attention, parts.gated_mlp(tensors, parts.activation))
+
+    return parts.decoder(config, parts.layers(layer))
+
+
+def _read_temperature(config: ConfigFields) -> Temperature:
+    given = config.take(_ROPE)
+    fields = ConfigFields(given if isinstance(given, dict) else {}, f"{_ROPE}.")
+    if fields.take(_SCALE) is None:
+        fields.problem(_SCALE, "expected a positive number, found none")
+    temperature = Temperature(fields.integer(ORIGINAL), fields.number(_SCALE, 1.0), floor_offset=0)
+    config.problems += fields.problems
+    return temperature
+
+
+FAMILY = Family(
+    name="ministral3",
+    architectures=("Ministral3ForCausalLM",),
+    multimodal=Multimodal(
+        architectures=("Mistral3ForConditionalGeneration",),
+        # configuration_ministral3.py of transformers, Ministral3Config
+        defaults={
+            **{"vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 34},
+            **{"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 262144},
+        },
+        other_keys=OTHER_KEYS,
+    ),
+    read_model=read_model,
+)

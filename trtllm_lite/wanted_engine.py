@@ -1,0 +1,103 @@
+"""The engine that LLM's arguments ask for: checked, found or made, loaded, and held against what was asked for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_lite.engine.format import ENGINE_FILE
+from trtllm_lite.engine.manifest import Manifest
+from trtllm_lite.engine_cache import Conversion, Recipe, open_cached
+from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.runtime.api.build_names import named_as_arguments
+from trtllm_lite.runtime.api.engine_checks import check_divided, check_engine, check_ignored, check_lora
+from trtllm_lite.runtime.session.device import check_num_threads
+from trtllm_lite.runtime.session.embedder import Embedder
+from trtllm_lite.runtime.session.limits import RunnerOptions
+from trtllm_lite.runtime.session.session import Session, open_model
+from trtllm_lite.runtime.values import check_flag, check_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedEngine:
+    """Fields are arguments of LLM. Raises ArgumentError for values of the wrong types."""
+
+    model: str | Path
+    target: str | None
+    dtype: str
+    ignore_config_keys: Sequence[str]
+    dequantize: bool
+    gather_context_logits: bool
+    deterministic: bool
+    max_lora_rank: int | None
+    tensor_parallel_size: int | None
+    pipeline_parallel_size: int | None
+    moe_expert_parallel_size: int | None
+
+    def __post_init__(self) -> None:
+        for name in ("gather_context_logits", "deterministic", "dequantize"):
+            check_flag(name, getattr(self, name))
+        check_text("model", self.model, "a directory, a GGUF file or a hub id such as org/model", str | Path)
+        check_text("target", self.target, "cpu or GPU architectures such as sm_90", str | None)
+        check_text("dtype", self.dtype, "auto, float32, float16 or bfloat16", str)
+        keys: Any = self.ignore_config_keys
+        if isinstance(keys, str) or not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
+            raise ArgumentError(
+                f"ignore_config_keys is {shown(keys)}: expected a list of keys of the model's config.json"
+            )
+
+    def open(self, options: RunnerOptions) -> tuple[Path, Session | Embedder]:
+        """The engine's directory, and the engine loaded: ``model`` itself, or an engine that is made of it once.
+
+        Raises ArgumentError if the engine is another than asked for, and what making and loading it raises.
+        """
+        if _is_engine(Path(self.model)):
+            directory, opened = Path(self.model), open_model(self.model, 0, options)
+        else:
+            check_num_threads(options.num_threads, on_gpu=self._on_gpu)
+            with named_as_arguments():
+                directory, opened = open_cached(
+                    str(self.model), self._recipe(options), lambda path: open_model(path, 0, options)
+                )
+        self._check(opened.manifest)
+        return directory, opened
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.target not in (None, "cpu")
+
+    def _recipe(self, options: RunnerOptions) -> Recipe:
+        """How the engine is made: for the limits that it is to run with."""
+        speculation = options.speculation
+        limits = {
+            "max_batch_size": options.max_batch_size,
+            "max_input_len": options.max_input_len,
+            "max_seq_len": options.max_seq_len,
+            "max_num_tokens": options.max_num_tokens,
+            "max_draft_len": None if speculation is None else speculation.num_speculative_tokens,
+            "max_lora_rank": self.max_lora_rank,
+            "tp_size": self.tensor_parallel_size,
+            "pp_size": self.pipeline_parallel_size,
+            "moe_ep_size": self.moe_expert_parallel_size,
+        }
+        conversion = Conversion(self.dtype, tuple(sorted(set(self.ignore_config_keys))), self.dequantize)
+        flags = self._flags(self.deterministic and self._on_gpu)  # what runs on a CPU is, always
+        return Recipe(self.target or "cpu", conversion, limits, options.kv_cache.tokens_per_block, flags)
+
+    def _flags(self, deterministic: bool) -> Mapping[str, bool]:
+        return {"gather_context_logits": self.gather_context_logits, "deterministic": deterministic}
+
+    def _check(self, manifest: Manifest) -> None:
+        check_engine(manifest, self.target, self.dtype, self._flags(self.deterministic))
+        check_ignored(manifest, self.ignore_config_keys)
+        check_lora(manifest, self.max_lora_rank)
+        check_divided("tensor_parallel_size", self.tensor_parallel_size, manifest.mapping.tp_size)
+        check_divided("pipeline_parallel_size", self.pipeline_parallel_size, manifest.mapping.pp_size)
+        check_divided("moe_expert_parallel_size", self.moe_expert_parallel_size, manifest.mapping.moe_ep_size)
+
+
+def _is_engine(path: Path) -> bool:
+    try:
+        return (path / ENGINE_FILE).is_file()
+    except OSError:  # opening the path as a model will raise an error that says why
+        return False
