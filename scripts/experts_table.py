@@ -1,4 +1,6 @@
-"""The README's table of mixtures of experts on GPUs, from such reports as ``measure_experts.sh`` makes."""
+"""The README's tables of mixtures of experts, from such reports as ``measure_experts.sh`` makes, on GPUs, or
+``measure_cpu_experts.sh``, on CPUs.
+"""
 
 import json
 from pathlib import Path
@@ -11,8 +13,10 @@ MODELS = {
     "Qwen3MoeForCausalLM": "Qwen3-30B-A3B",
     "GptOssForCausalLM": "gpt-oss-20b",
     "MixtralForCausalLM": "Mixtral 8x7B",
+    "GraniteMoeForCausalLM": "Granite 3.0 1B-A400M",
 }
 LEAST_OUTPUT_LEN = 16  # of reports of the time per token, and not of the first one
+_SPEEDS = ("prefill_tokens_per_s", "decode_tokens_per_s")
 
 
 def record_experts(path: Path, directory: Path, commit: str | None) -> None:
@@ -27,6 +31,8 @@ def experts_table(path: Path) -> str:
     """The Markdown of one baseline file; floors are of the experts that were read, where a report has their number."""
     reports = json.loads(path.read_text())
     of_latency = [report for report in reports if report["benchmark"] == "latency"]
+    if not of_latency[0]["machine"].get("gpu"):
+        return _beside_llama_cpp(of_latency)
     rows = [_latency_row(report) for report in of_latency]
     rows += [_throughput_row(report) for report in reports if report["benchmark"] == "throughput"]
     first = of_latency[0]
@@ -41,6 +47,25 @@ def experts_table(path: Path) -> str:
         f"{markdown(['', 'measured', 'experts read', 'its floor', 'reached'], rows)}\n\n"
         f"Measured by `trtllm-lite bench latency` ({lengths}) and `bench throughput`; `bash scripts/measure_experts.sh "
         "OUT` runs both.\n"
+    )
+
+
+def _beside_llama_cpp(reports: list[Report]) -> str:
+    """The Markdown of reports of a CPU, each beside llama.cpp on the same file in the same run."""
+    first = reports[0]
+    machine, shape, versions = first["machine"], first["shape"], first["llama_cpp"]["versions"]
+    rows = []
+    for report in reports:
+        ours, theirs = report["figures"], report["llama_cpp"]
+        speeds = [f"{ours[name]:,.0f} ({ours[name] / theirs[name]:.1f}x)" for name in _SPEEDS]
+        rows.append([_model(report), *speeds, f"{ours['fraction_of_floor']:.0%}"])
+    head = ["", "prefill tok/s (x llama.cpp)", "decode tok/s (x llama.cpp)", "of the bandwidth floor"]
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {first['date'][:10]}, commit {str(first['commit'])[:10]}, beside "
+        f"llama-cpp-python {versions['llama_cpp_python']} in the same run; random weights and prompts, batch "
+        f"{shape['batch_size']}, {shape['input_len']} tokens in, {shape['output_len']} out.\n\n"
+        f"{markdown(head, rows)}\n\n"
+        "Measured by `bash scripts/measure_cpu_experts.sh OUT`.\n"
     )
 
 

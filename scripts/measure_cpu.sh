@@ -2,10 +2,10 @@
 # Measures SmolLM2 engines in float32, in bfloat16, and in the blocks of 4 bits of its GGUF file, on this machine beside
 # transformers in float32 and llama.cpp, records the reports in configs/baselines/NAME.json, and renews the README's
 # table; what in-flight batching brings goes to batching-NAME.json. Needs what scripts/test.sh installs, and an idle
-# machine. llama-cpp-python is built into an environment of its own, without AMX, of which its build dies on some
-# virtual machines; LLAMA_CPP_PYTHON=… is the Python of another one that has it.
+# machine. llama-cpp-python is built into an environment of its own (scripts/llama_cpp_python.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/llama_cpp_python.sh
 name=${1:?usage: measure_cpu.sh NAME, e.g. cpu-xeon-amx-2-cores}
 bin=.venv/bin
 gguf=.cache/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -13,17 +13,7 @@ work=.cache/measure
 
 bash scripts/fetch_model.sh smollm2-135m
 mkdir -p "$work"
-llama=${LLAMA_CPP_PYTHON:-}
-if [ -z "$llama" ]; then
-  llama=$work/llama-cpp/bin/python
-  [ -x "$llama" ] || "$bin/python" -m venv "$work/llama-cpp"
-  switches=(-DGGML_NATIVE=OFF)
-  for feature in avx2 fma f16c avx512f avx512_vnni avx512_bf16 avx512vbmi; do
-    case $feature in avx512f) switch=AVX512 ;; avx512vbmi) switch=AVX512_VBMI ;; *) switch=${feature^^} ;; esac
-    if grep -qw "$feature" /proc/cpuinfo; then switches+=("-DGGML_$switch=ON"); fi
-  done
-  CMAKE_ARGS="${switches[*]}" "$llama" -m pip install --quiet --no-binary llama-cpp-python llama-cpp-python
-fi
+llama=$(llama_cpp_python "$work")
 
 measure() {  # NAME, arguments of convert
   local name=$1

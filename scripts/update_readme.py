@@ -4,7 +4,7 @@ A baseline file is a list of reports that ``trtllm-lite bench … --json`` wrote
 Those of accuracy (``--record_accuracy NAME REPORT…``) are of ``trtllm-lite eval … --json``, those of the server
 (``--record_server NAME DIRECTORY``) of ``measure_server.sh``, those of several ranks (``--record_ranks NAME
 DIRECTORY``) of ``measure_ranks.sh``, those of mixtures (``--record_experts NAME DIRECTORY``) of
-``measure_experts.sh``, those of collectives (``--record_collectives NAME FILE…``) of
+``measure_experts.sh`` or ``measure_cpu_experts.sh``, those of collectives (``--record_collectives NAME FILE…``) of
 ``tests.gpu.bench_collectives``. The tables of ``configs/parallelism.md`` and of the model families are written, too.
 """
 

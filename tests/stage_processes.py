@@ -49,13 +49,13 @@ class _Child:
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, digests), daemon=True)
-        before = dict(os.environ)
+        before = {name: os.environ.get(name) for name in environment}
         os.environ.update(environment)
         try:
             self.process.start()
         finally:
-            os.environ.clear()
-            os.environ.update(before)
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
         theirs.close()
         self._lock = threading.Lock()  # of what follows, and of sending
         self._numbers = count()

@@ -564,7 +564,10 @@ class GrammarCompiler:
         """
 
     def behind(self, grammar: Grammar, marker: Sequence[str]) -> Grammar:
-        """The same grammar, of what follows the text ``marker``, before which all tokens but end tokens are free."""
+        """The same grammar, of what follows the texts of ``marker``, one behind the other.
+
+        Before that all tokens but end tokens are free.
+        """
 
 class NgramSizes:
     """Tokens that an n-gram has at least and at most (ngram_drafter.h)."""

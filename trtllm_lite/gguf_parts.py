@@ -3,16 +3,15 @@
 import re
 from pathlib import Path
 
-_PART = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf")
+_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
 def parts_of(path: Path) -> list[Path]:
-    """All files of the model of which ``path`` is one, as their names say; ``path`` alone if its name says no others.
+    """All files of the model of which ``path`` is one, as their names say; ``path`` alone if it is none of several.
 
     The first has the metadata. None needs to exist.
     """
     match = _PART.fullmatch(path.name)
-    count = int(match[2]) if match else 0
-    if match is None or not count:
+    if match is None or not 1 <= int(match[2]) <= int(match[3]):
         return [path]
-    return [path.with_name(f"{match[1]}-{number:05}-of-{match[2]}.gguf") for number in range(1, count + 1)]
+    return [path.with_name(f"{match[1]}-{number:05}-of-{match[3]}.gguf") for number in range(1, int(match[3]) + 1)]

@@ -20,9 +20,8 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 
 // Lets the next kernel of the stream start beside this one. It promises nothing about memory; but since kernels call it
 // after their own wait, a kernel may read before its wait whatever was written two kernels earlier. Only short kernels
-// call it before, those of low_rank, rms_norm, combine and combine_norm, so that the products behind them
-// start and ask for weights meanwhile: what follows them reads nothing before its wait but weights and the step's
-// inputs.
+// call it before, those of low_rank, rms_norm, combine and combine_norm, so that the products behind them start and ask
+// for weights meanwhile: what follows them reads nothing before its wait but weights and the step's inputs.
 __device__ __forceinline__ void allow_next_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

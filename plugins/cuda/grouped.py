@@ -88,8 +88,8 @@ def most_streamed_rows(form: WeightForm, device: Device) -> int:
 def gated_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
     """How GroupedGatedLinear streams its weight beside rows of x that stay; None if these are too many or too long.
 
-    Four bits come in stages of two tiles, two of which are under way at a time: 8 rows of gpt-oss-20b take an H200 53
-    us, where they take 68 if one is.
+    Four bits come in stages of two tiles. 8 rows of gpt-oss-20b take an H200 53 us with two of these under way at a
+    time, and 68 with one.
     """
     config, in_features = stream_config(shape[-1], form, tokens, device), shape[-1]
     if config is None or config.stream_x or tokens > most_streamed_rows(form, device):
@@ -197,6 +197,9 @@ class GroupTiling:
     max_rows: int
     group_rows: int
     config: TileConfig
+
+    def __post_init__(self) -> None:
+        assert self.group_rows <= self.config.rows, f"groups of {self.group_rows} rows in {self.config}"
 
     @property
     def tiling(self) -> Tiling:

@@ -32,7 +32,7 @@ struct SplitRing {
   // A stage: weights | numbers of the blocks, kind by kind
   static constexpr u32 kRunBytes = kBlock == 0 ? 0 : kStageK / max_of(1, kBlock) * kBlockBytes;  // of 8 rows
   static constexpr u32 kNumberOffset = kPitch * kTilesPerStage * kRowsPerTile;
-  static constexpr u32 kKindBytes = kTilesPerStage * 2 * kRunBytes;
+  static constexpr u32 kKindBytes = kHalves * kRunBytes;
   static constexpr u32 kStageBytes = kNumberOffset + kNumberKinds * kKindBytes;
   static constexpr u32 kXBytes =
       ceil_div(kPartK * kItemBytes, static_cast<int>(kBlockRowBytes)) * kColumns * kBlockRowBytes;

@@ -34,7 +34,7 @@ def as_text_model(source: Source) -> Source:
             "download it again"
         )
     found = text.get("model_type")
-    if found not in families:
+    if not isinstance(found, str) or found not in families:
         raise ConvertError(
             f"expected the text model of {source.description} to have the model_type {' or '.join(families)}, found "
             f"{shown(found)}, which is not supported; see CONTRIBUTING.md on how to add a family"

@@ -125,8 +125,8 @@ def _tools_for_template(body: ChatBody, no_text: str | None) -> list[dict[str, A
 
 
 def _without_nones(tool: dict[str, Any], no_text: str | None) -> dict[str, Any]:
-    function = {"description": no_text} | {name: value for name, value in tool["function"].items() if value is not None}
-    return {**tool, "function": {name: value for name, value in function.items() if value is not None}}
+    function = {name: value for name, value in tool["function"].items() if value is not None}
+    return {**tool, "function": function if no_text is None else {**function, "description": no_text} | function}
 
 
 def _tool_parser(model: ServedModel) -> str:

@@ -82,6 +82,18 @@ def test_without_measurements_it_is_the_best_guess(dtype: str) -> None:
             assert choice.reason == f"the best guess: groups of {site.group_rows} rows of an expert"
 
 
+@pytest.mark.parametrize("dtype", FORMS)
+def test_tiles_have_the_rows_of_groups_in_steps_beyond_what_is_measured(dtype: str) -> None:
+    """Where experts are many, groups of such a step may have more rows than those of the largest that is measured."""
+    bucket, experts = Bucket("mixed", 2 * LARGEST_STEP), ExpertChoice(256, 1, 256)
+    assert experts.group_rows(bucket.max_tokens) > experts.group_rows(LARGEST_STEP)
+    site = _site(dtype, bucket, experts=experts)
+    (launch,) = site.implement(chooser(bucket, H200, None)(site), H200)
+    assert isinstance(launch, Launch)
+    macros = dict(launch.kernel.defines)
+    assert (macros["TL_TILE_ROWS"], macros["TL_X_BOX"]) == (128, 128)
+
+
 OTHERS = {
     "as measured": _site("int8", SMALL),
     "ungated": _site("int8", SMALL, gated=False),

@@ -87,3 +87,8 @@ def test_every_part_counts_for_checksums_and_caches(parts: list[Path]) -> None:
 @pytest.mark.parametrize("name", ["m.gguf", "m-1-of-3.gguf", "m-00001-of-00000.gguf", "m-00001-of-00003.safetensors"])
 def test_other_names_are_of_one_file(name: str) -> None:
     assert parts_of(Path("models", name)) == [Path("models", name)]
+
+
+@pytest.mark.parametrize("name", ["m-00009-of-00003.gguf", "m-00000-of-00003.gguf", "m-00001-of-00000.gguf", "m.gguf"])
+def test_a_file_that_is_no_part_is_one_by_itself(name: str) -> None:
+    assert parts_of(Path(name)) == [Path(name)]

@@ -1,6 +1,7 @@
 """Multimodal checkpoints are converted as the text models that they hold."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -127,11 +128,12 @@ def test_the_head_is_tied_if_there_is_none_where_the_config_contradicts_itself(s
     assert 0 <= sizes["untied"] - sizes["tied"] - VOCAB_SIZE * text["hidden_size"] * 4 < 1000
 
 
-def test_a_text_model_of_another_family_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("found", ["qwen3", ["mistral"]])
+def test_a_text_model_of_another_family_is_refused(found: object, tmp_path: Path) -> None:
     _whole("mistral").save_pretrained(tmp_path / "model")
-    _edit(tmp_path / "model", text_config={**tiny_config("mistral").to_dict(), "model_type": "qwen3"})
-    message = "to have the model_type ministral3 or mistral, found 'qwen3', which is not supported"
-    with pytest.raises(ConvertError, match=message):
+    _edit(tmp_path / "model", text_config={**tiny_config("mistral").to_dict(), "model_type": found})
+    message = f"to have the model_type ministral3 or mistral, found {found!r}, which is not supported"
+    with pytest.raises(ConvertError, match=re.escape(message)):
         convert_checkpoint(str(tmp_path / "model"), tmp_path / "found")
 
 

@@ -1,5 +1,6 @@
 """Messages and tools come to chat templates in the forms that published ones take."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,6 +64,16 @@ def test_tools_need_no_description() -> None:
     assert rendered("{{ tools | tojson }}", messages=user, tools=tools) == (
         '[{"type": "function", "function": {"name": "f"}}]'
     )
+
+
+def test_tools_keep_the_order_of_what_they_say() -> None:
+    function = {"name": "f", "description": "Does f.", "parameters": {"type": "object"}}
+    tools, user = [{"type": "function", "function": function}], [{"role": "user", "content": "Hi"}]
+    assert rendered("{{ tools | tojson }}", messages=user, tools=tools) == json.dumps(tools)
+    tools.append({"type": "function", "function": {"name": "g"}})  # which this template cannot take as it is
+    makes = "{{ tools | tojson }}{% for tool in tools %}{{ tool.function.description + '' }}{% endfor %}"
+    told = [tools[0], {"type": "function", "function": {"name": "g", "description": ""}}]
+    assert rendered(makes, messages=user, tools=tools) == json.dumps(told) + "Does f."
 
 
 def test_what_a_template_refuses_is_an_error_of_the_messages() -> None:

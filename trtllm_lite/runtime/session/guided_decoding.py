@@ -48,8 +48,8 @@ class GuidedDecodingParams:
     - ``reasoning_end_str``: what ends the reasoning of a model that thinks before it answers, such as ``"</think>"``
       (vLLM's name in its reasoning config), or a list of texts that do so one behind the other, with anything between
       them: ``["<|channel|>final", "<|message|>"]`` of gpt-oss. The form is then that of what follows it; tokens before
-      are free, but for end tokens. Where the prompt holds it behind its last end token, a chat template has closed the
-      block already, and all of the text has the form
+      are free, but for end tokens. Where the prompt holds it behind its last end token, and its last ``<|end|>``, a
+      chat template has closed the block already, and all of the text has the form
 
     The text is all that is generated, up to the model's end token, which comes where the form is complete and nowhere
     else; what ends a text otherwise (``max_tokens``, ``stop``, ``stop_token_ids``, a timeout) can leave it incomplete.

@@ -193,6 +193,12 @@ def test_a_stage_whose_file_is_another_one_is_refused(tmp_path: Path) -> None:
         stages.free_memory()
 
 
+def test_a_last_stage_that_does_not_connect_says_why(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipelines.before_connecting = lambda _: monkeypatch.setenv("FAKE_UNCONNECTED_RANK", "0")
+    with pytest.raises(DeviceError, match=r"sending tokens to rank 0: no success \(NCCL 22700\)"):
+        pipelines.open(2)
+
+
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
@@ -206,10 +212,4 @@ def test_a_stage_that_does_not_connect_is_named(
     monkeypatch.setattr(gpu_stages, "CONNECTING_SECONDS", 1.0)
     pipelines.before_connecting = lambda children: os.kill(children.children[0].process.pid, harm)
     with pytest.raises(DeviceError, match=message):
-        pipelines.open(2)
-
-
-def test_a_last_stage_that_does_not_connect_says_why(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipelines.before_connecting = lambda _: monkeypatch.setenv("FAKE_UNCONNECTED_RANK", "0")
-    with pytest.raises(DeviceError, match=r"sending tokens to rank 0: no success \(NCCL 22700\)"):
         pipelines.open(2)

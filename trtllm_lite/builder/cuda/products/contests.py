@@ -77,11 +77,13 @@ def lower_contests(
     for number, (product, of_product) in enumerate(sites.items()):
         for above, size in zip((0, *STEP_BUCKETS), (*STEP_BUCKETS, LARGEST_STEP), strict=True):
             first = of_product[0]
-            contestants = list(first.contestants(size, device).items())[: max_contestants + first.in_library]
-            if first.max_rows <= above or len(contestants) < 2:
+            if first.max_rows <= above:
                 continue
             alike = [site for site in of_product if site.rows == first.rows]
             layers = [site.given(given.buffer, size) for site in alike[:_MAX_LAYERS]]
+            contestants = list(layers[0].contestants(size, device).items())[: max_contestants + first.in_library]
+            if len(contestants) < 2:
+                continue
             names = {}
             for name, config in contestants:
                 names[name] = f"product {number} of {size} by {name}"

@@ -78,10 +78,9 @@ class GroupedSite:
         return {str(config): config for config in self.tile_configs(max_rows, device, splits)}
 
     def tile_configs(self, max_rows: int, device: Device, splits: int | None = None) -> tuple[TileConfig, ...]:
-        """As :meth:`Site.tile_configs`; no kernel cuts the depth."""
-        del device
-        group_rows = self.experts.group_rows(min(max_rows, self.max_rows))
-        return group_configs(self.weight, group_rows) if splits in (None, 1) else ()
+        """As :meth:`Site.tile_configs`: of groups as this site has them, whatever ``max_rows``; none cuts the depth."""
+        del device, max_rows
+        return group_configs(self.weight, self.group_rows) if splits in (None, 1) else ()
 
     def given(self, buffer: Callable[[str, Operand], Buffer], max_rows: int) -> "GroupedSite":
         """As :meth:`Site.given`."""
