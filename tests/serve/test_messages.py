@@ -88,7 +88,8 @@ def test_a_tool_is_used_and_its_result_taken(client):
         {"role": "user", "content": [result]},
     ]
     asked = {"model": "smollm2", "messages": history, "tools": [WEATHER]}
-    assert client.messages.create(**asked, max_tokens=4).usage.output_tokens == 4
+    answer = client.messages.create(**asked, max_tokens=4, extra_body=GREEDY)
+    assert 1 <= answer.usage.output_tokens <= 4
     assert client.messages.count_tokens(**asked).input_tokens > message.usage.input_tokens
 
 
