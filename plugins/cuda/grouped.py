@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAX_EXPERTS, MAX_TOP_K = 1024, 32  # of kernels of Router
 MOST_LISTED_ROWS = 16  # kMostListedRows of cuda/chosen_experts.cuh
 _MOST_WIDENED_ROWS = 8  # that are streamed beside weights which other kernels widen for more (cuda/turned_linear.cuh)
-_EIGHT = 8  # rows of a weight that are side by side in memory wherever its blocks have numbers
+EIGHT = 8  # rows of a weight that are side by side in memory wherever its blocks have numbers
 HEADER, CHOSEN_INTS, GROUP_INTS = 4, 8, 4  # of their lists
 ROW_THREADS = 128  # of kernels that move rows, with eight features each
 _FEATURES_PER_TILE = 8  # of GroupedGatedLinear, whose tiles have two rows for each
@@ -114,7 +114,7 @@ def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, 
     Blocks share out the weight's rows by eights. Of four bits up to two tiles have rows of x in common.
     """
     *_, out_features, in_features = shape
-    if form.x_bytes == 1 or in_features % form.depth or out_features % _EIGHT:
+    if form.x_bytes == 1 or in_features % form.depth or out_features % EIGHT:
         return None
     if tokens > most_streamed_rows(form, device):
         return None
@@ -124,7 +124,7 @@ def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, 
         reason = f"{chunks} stages of an expert's rows"
         config = StreamConfig(stage_k, ROWS_PER_TILE, True, _IN_FLIGHT_BYTES, reason, form)
         tiles, in_flight = (2, _IN_FLIGHT_BYTES_OF_PAIRS) if config.takes_long else (1, _IN_FLIGHT_BYTES)
-        rows = _stage_rows(out_features // _EIGHT, tiles)
+        rows = _stage_rows(out_features // EIGHT, tiles)
         config = replace(config, stage_rows=rows, in_flight_bytes=in_flight)
         room = config.ring_bytes(in_features, tokens, device.shared_bytes)
         if room >= max(3 * config.stage_bytes(tokens), RING_SHARE * device.shared_bytes):
@@ -135,7 +135,7 @@ def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, 
 def _stage_rows(eights: int, tiles: int) -> int:
     """Rows of a stage of up to ``tiles``, so that blocks which share out ``eights`` of rows have stages alike."""
     of_block = ceil(eights / min(eights, RESIDENT[1]))
-    return _EIGHT * ceil(of_block / ceil(of_block / (2 * tiles)))
+    return EIGHT * ceil(of_block / ceil(of_block / (2 * tiles)))
 
 
 def stream_grid(tiles: int) -> tuple[Extent]:

@@ -3,10 +3,11 @@
 // Bytes moved: the weights, once (N * K * 2, or N * K of bytes); x and y are noise. Floor: those bytes over the memory
 // bandwidth. FLOPs (2 * M * N * K) stay far under the tensor cores' rate, so M = 8 costs about what M = 1 costs.
 //
-// One block per SM streams 16-row tiles of the row-major weights through a ring in shared memory (weight_ring.cuh).
-// Eight warps consume, or twelve (kConsumerWarps): they take the pieces of a stage in turn, 32 bytes of 16 rows,
-// through ldmatrix into mma.sync, with the (zero-padded) rows of x as the 8-wide operand, and the partial sums of all
-// meet in shared memory at the end of a tile, in a fixed order: a row's result does not depend on the other rows.
+// One block per SM streams tiles of 16 rows, or halves of them, of the row-major weights through a ring in shared
+// memory (weight_ring.cuh). Eight warps consume, or twelve (kConsumerWarps): they take the pieces of a stage in turn,
+// 32 bytes of 16 rows, through ldmatrix into mma.sync, with the (zero-padded) rows of x as the 8-wide operand, and the
+// partial sums of all meet in shared memory at the end of a tile, in a fixed order: a row's result does not depend on
+// the other rows.
 #pragma once
 
 #include "cuda/few_rows.cuh"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
-from ..cuda.grouped import ROW_THREADS, ExpertChoice, GroupTiling, choice_of, row_grid, stream_grid
+from ..cuda.grouped import EIGHT, ROW_THREADS, ExpertChoice, GroupTiling, choice_of, row_grid, stream_grid
 from ..cuda.lowering import Lowering
 from ..cuda.row_scales import RowScales, row_type
 from ..cuda.stream import Streaming
@@ -42,7 +42,7 @@ def stream(
     specialised = how.kernel("grouped_linear/cuda.cuh", "grouped_linear", weight, flags)
     biases = (None, None, None) if bias is None else (bias.values, bias.ids, bias.shares)
     operands = (weight.values, *weight.numbers, *biases, chosen, residual, rows)
-    return launch(specialised, stream_grid(features(y) // 8), y, x, *operands)
+    return launch(specialised, stream_grid(features(y) // EIGHT), y, x, *operands)
 
 
 def tiled(
