@@ -117,7 +117,7 @@ _FAMILY: dict[str, dict[str, Any]] = {
         "head_dim": 14,
         "rope_parameters": {
             **{"rope_type": "yarn", "rope_theta": 50.0, "factor": 16.0, "original_max_position_embeddings": 8},
-            **{"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.7},
+            **{"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1},
         },
     },
     "granite": {

@@ -72,7 +72,7 @@ def test_from_a_later_position_on(first_position: int, window: int) -> None:
 def test_chunks_at_temperatures(
     heads: int, kv_heads: int, head_dim: int, lengths: list[int], window: int, dtype: torch.dtype
 ) -> None:
-    shape, late = attention_shape(heads, kv_heads, head_dim, 32), {"chunked": True, "temperature": (5, 0.7)}
+    shape, late = attention_shape(heads, kv_heads, head_dim, 32), {"chunked": True, "temperature": (5, 0, 0.7)}
     check_decode(shape, lengths, dtype, window, **late)
     check_decode(shape, [64, 65, 128, *lengths], dtype, window, 2.0, sinks=True, **late)
 
@@ -81,7 +81,7 @@ def test_chunks_at_temperatures(
 @pytest.mark.parametrize("window", [0, 64, 8192])
 def test_chunks_over_caches_of_bytes(window: int, cache_dtype: torch.dtype) -> None:
     """Of Llama 4's size, with sequences that end in its first chunk, with that, behind it, and in the third."""
-    shape, late = attention_shape(40, 8, 128, 32), {"chunked": True, "temperature": (8192, 0.1)}
+    shape, late = attention_shape(40, 8, 128, 32), {"chunked": True, "temperature": (8192, 1, 0.1)}
     for lengths in (LENGTHS["ragged"], [8191, 8192, 8193, 16400, 5]):
         check_decode(shape, lengths, torch.bfloat16, window, cache_dtype=cache_dtype, **late)
         check_decode(shape, lengths, torch.bfloat16, window, **late)

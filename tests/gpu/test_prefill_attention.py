@@ -60,7 +60,7 @@ def test_from_a_later_position_on(window: int, first_position: int, wgmma: bool)
 def test_chunks_at_temperatures(
     heads: int, kv_heads: int, head_dim: int, window: int, dtype: torch.dtype, wgmma: bool
 ) -> None:
-    how = {"chunked": True, "temperature": (5, 0.7), "wgmma": wgmma}
+    how = {"chunked": True, "temperature": (5, 0, 0.7), "wgmma": wgmma}
     shape = attention_shape(heads, kv_heads, head_dim, 32)
     for name in ("chunks", "mixed with decoding", "many steps"):
         check_prefill(shape, BATCHES[name], dtype, window, **how)
@@ -70,7 +70,7 @@ def test_chunks_at_temperatures(
 @pytest.mark.parametrize("cache_dtype", [None, *CACHE_SCALES], ids=lambda dtype: NAMES.get(dtype, "16 bits"))
 def test_chunks_of_llama_4(cache_dtype: torch.dtype | None) -> None:
     """Steps that end with the first chunk, begin behind it, and begin in one and end in the next."""
-    shape, late = attention_shape(10, 2, 128, 32), {"chunked": True, "temperature": (8192, 0.1)}
+    shape, late = attention_shape(10, 2, 128, 32), {"chunked": True, "temperature": (8192, 1, 0.1)}
     batch = [(8192 - 64, 64), (8192, 200), (8192 - 100, 300), (3, 5)]
     for window in (0, 8192):
         check_prefill(shape, batch, torch.bfloat16, window, wgmma=True, cache_dtype=cache_dtype, **late)
