@@ -30,7 +30,7 @@ struct FixedSums {
     }
     const u32 numbers = x.rows + Ring::kTokens * Product::kXPitch + lane % 4 * 4;
 #pragma unroll 1
-    for (int k = warp * kStretchK; k < k_size; k += kConsumerWarps * kStretchK) {
+    for (int k = warp * kStretchK; k < k_size; k += Ring::kTeamWarps * kStretchK) {
       u32 columns[kPieces][kTokenTiles][4];
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {

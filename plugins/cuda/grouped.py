@@ -23,7 +23,6 @@ _MOST_WIDENED_ROWS = 8  # that are streamed beside weights which other kernels w
 EIGHT = 8  # rows of a weight that are side by side in memory wherever its blocks have numbers
 HEADER, CHOSEN_INTS, GROUP_INTS = 4, 8, 4  # of their lists
 ROW_THREADS = 128  # of kernels that move rows, with eight features each
-_FEATURES_PER_TILE = 8  # of GroupedGatedLinear, whose tiles have two rows for each
 _MOST_STAGE_BYTES = 2048  # of a row of the weight
 _IN_FLIGHT_BYTES, _IN_FLIGHT_BYTES_OF_PAIRS = 150 * 1024, 100 * 1024  # of tiles one by one, and of two in a stage
 _STEP_BYTES = 128
@@ -86,20 +85,12 @@ def most_streamed_rows(form: WeightForm, device: Device) -> int:
 
 
 def gated_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
-    """How GroupedGatedLinear streams its weight beside rows of x that stay; None if these are too many or too long.
-
-    Four bits come in stages of two tiles. 8 rows of gpt-oss-20b take an H200 53 us with two of these under way at a
-    time, and 68 with one.
-    """
+    """How GroupedGatedLinear streams its weight beside rows of x that stay; None if these are too many or too long."""
     config, in_features = stream_config(shape[-1], form, tokens, device), shape[-1]
     if config is None or config.stream_x or tokens > most_streamed_rows(form, device):
         return None
-    config = replace(config, stage_k=_equal_stage(in_features, form, ceil(in_features / config.stage_k)))
-    if not config.takes_long or shape[-2] // _FEATURES_PER_TILE % 2:  # tiles of a stage are of one expert
-        return config
-    pairs = replace(config, stage_rows=2 * ROWS_PER_TILE, in_flight_bytes=_IN_FLIGHT_BYTES_OF_PAIRS)
-    room = pairs.ring_bytes(in_features, tokens, device.shared_bytes)
-    return pairs if room >= 3 * pairs.stage_bytes(tokens) else config
+    stage_k = _equal_stage(in_features, form, ceil(in_features / config.stage_k))
+    return replace(config, stage_k=stage_k, teams=1).in_teams(in_features, tokens, device)
 
 
 def _equal_stage(in_features: int, form: WeightForm, count: int) -> int:

@@ -19,7 +19,7 @@ __device__ __forceinline__ void consumer_sync() { asm volatile("bar.sync 1, %0;"
 
 // Says at barrier `empty` that a warp has read a stage. One lane speaks for its warp; racecheck does not follow
 // __syncwarp(), so for its sake every lane can.
-constexpr int kReleases = TL_RACECHECK ? kConsumerThreads : kConsumerWarps;
+constexpr int kWarpReleases = TL_RACECHECK ? 32 : 1;
 __device__ __forceinline__ void release_stage(u32 empty, int lane) {
   __syncwarp();
   if (TL_RACECHECK || lane == 0) barrier_arrive(empty);

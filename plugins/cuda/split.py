@@ -37,6 +37,7 @@ class SplitConfig:
     form: WeightForm
     stream_x: ClassVar[bool] = False
     consumer_warps: ClassVar[int] = CONSUMER_WARPS
+    teams: ClassVar[int] = 1
     threads: ClassVar[int] = 32 * (CONSUMER_WARPS + _PRODUCING_WARPS)
 
     @property

@@ -270,7 +270,7 @@ __device__ __forceinline__ void few_rows_linear(const StreamedRows& x, const flo
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Ring::kStages; ++stage) {
       barrier_init(start.shared + stage * 16, kFullArrivals * kProducingWarps);
-      barrier_init(start.shared + stage * 16 + 8, kReleases);
+      barrier_init(start.shared + stage * 16 + 8, kWarpReleases * kConsumerWarps);
     }
     for (int i = 0; i < 4; ++i) barrier_init(start.shared + Ring::kSumBarrier + i * 8, 1);
     barrier_init_fence();

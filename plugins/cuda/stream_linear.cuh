@@ -4,10 +4,11 @@
 // bandwidth. FLOPs (2 * M * N * K) stay far under the tensor cores' rate, so M = 8 costs about what M = 1 costs.
 //
 // One block per SM streams tiles of 16 rows, or halves of them, of the row-major weights through a ring in shared
-// memory (weight_ring.cuh). Eight warps consume, or twelve (kConsumerWarps): they take the pieces of a stage in turn,
-// 32 bytes of 16 rows, through ldmatrix into mma.sync, with the (zero-padded) rows of x as the 8-wide operand, and the
+// memory (weight_ring.cuh). Eight warps consume, or more (kConsumerWarps): they take the pieces of a stage in turn, 32
+// bytes of 16 rows, through ldmatrix into mma.sync, with the (zero-padded) rows of x as the 8-wide operand, and the
 // partial sums of all meet in shared memory at the end of a tile, in a fixed order: a row's result does not depend on
-// the other rows.
+// the other rows. Where widening weights takes long, the warps are several teams, each with stages of its own: while
+// one ends a tile, the others multiply.
 #pragma once
 
 #include "cuda/few_rows.cuh"
@@ -183,13 +184,14 @@ struct TileSums {
   // The stage's first k_size elements. Weights in blocks take so many instructions that the next piece is loaded before
   // one is multiplied; of four bits a piece takes enough by itself.
   __device__ __forceinline__ void add_stage(u32 data, int k_size, const StageRows& x, int warp, int lane) {
-    constexpr int kTurns = ceil_div(Ring::kStageK / Ring::kPieceK, kConsumerWarps);
+    constexpr int kTurns = ceil_div(Ring::kStageK / Ring::kPieceK, Ring::kTeamWarps);
     constexpr int kAhead = kBlock == 0 || Ring::kForm == WeightForm::kE2m1 ? 0 : 1;
     const XRows<Ring> rows(x.rows + x.first_k * Ring::kItemBytes, x.zeros, Product::kXPitch, x.present, lane);
     Loaded loaded[1 + kAhead];
 #pragma unroll
     for (int i = 0; i < kTurns + kAhead; ++i) {
-      const int k = (warp + i * kConsumerWarps) * Ring::kPieceK, before = k - kAhead * kConsumerWarps * Ring::kPieceK;
+      const int k = (warp + i * Ring::kTeamWarps) * Ring::kPieceK,
+                before = k - kAhead * Ring::kTeamWarps * Ring::kPieceK;
       if (before >= k_size) break;
       if (i < kTurns && k < k_size) loaded[i % (1 + kAhead)].load(data, k, rows, lane);
       if (i >= kAhead) add(loaded[(i - kAhead) % (1 + kAhead)]);
@@ -259,19 +261,29 @@ struct Consumer {
     products<Product>(op);
   }
 
+  // Named barriers 2 and up: one a team.
+  __device__ __forceinline__ static void sync_team(int team) {
+    asm volatile("bar.sync %0, %1;" ::"r"(2 + team), "n"(32 * Ring::kTeamWarps) : "memory");
+  }
+
+  // Teams take groups of tiles in turn.
   template <class Product, class Op>
   __device__ __forceinline__ void products(const Op& op) {
-    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-    // Threads below kStores finish one pair of features each.
+    static_assert(kTeams == 1 || (Product::kChunks == 1 && !Product::kStreamX), "a group of tiles is a stage");
+    constexpr int kTeamThreads = 32 * Ring::kTeamWarps;
+    const int team = kTeams == 1 ? 0 : uniform(threadIdx.x / kTeamThreads), thread = threadIdx.x - team * kTeamThreads;
+    const int warp = thread / 32, lane = thread % 32;
+    // A team's threads below kStores finish one pair of features each.
     constexpr int kStores = 8 * Ring::kTilesPerStage * Ring::kTokens;
-    static_assert(kStores <= kConsumerThreads);
+    static_assert(kStores <= kTeamThreads);
     const int feature = thread % 8, sub_tile = thread / 8 % Ring::kTilesPerStage;
     const int stored_token = thread / (8 * Ring::kTilesPerStage);
     using Walk = WalkOf<Op>;
     const int groups = share.groups(op), parts = Walk::parts(op);
+    at.advance(team);
     // A stage is work enough for a turn; copies of it only take the compiler a seventh longer.
 #pragma unroll 1
-    for (int i = 0; i < groups; ++i, buffer ^= 1) {
+    for (int i = team; i < groups; i += kTeams, buffer ^= 1) {
       const int first_tile = share.template group<Op>(i) * Ring::kTilesPerStage, tile = first_tile + sub_tile;
       const bool stores = thread < kStores && tile < Walk::tiles(op) && Walk::stores(op, tile, stored_token, rows);
       const Begun begun = stores ? op.begin(tile, feature, stored_token) : Begun{};
@@ -280,7 +292,7 @@ struct Consumer {
       for (int p = 0; p < parts; ++p) {
         const u32 present = Walk::present(op, p, first_tile, rows);
 #pragma unroll 1
-        for (int chunk = 0; chunk < Product::kChunks; ++chunk, at.advance()) {
+        for (int chunk = 0; chunk < Product::kChunks; ++chunk, at.advance(kTeams)) {
           barrier_wait(at.full(), at.parity);
           const u32 x = Product::kStreamX ? at.x_data() : at.shared + Ring::kXOffset,
                     zeros = at.shared + Ring::kZeroOffset;
@@ -289,16 +301,17 @@ struct Consumer {
           release_stage(at.empty(), lane);
         }
       }
-      part.put(sums(buffer), warp, lane);
-      consumer_sync();
+      float* of_team = sums(buffer) + team * Ring::kTeamWarps * Ring::kTokens * Ring::kStageRows;
+      part.put(of_team, warp, lane);
+      sync_team(team);
       float a = 0.0f, b = 0.0f;
       const int row = stored_token * Ring::kStageRows + sub_tile * kRowsPerTile + feature;
       if (stores) {
 #pragma unroll
-        for (int w = 0; w < kConsumerWarps; ++w) {
-          a += sums(buffer)[w * Ring::kTokens * Ring::kStageRows + row];
+        for (int w = 0; w < Ring::kTeamWarps; ++w) {
+          a += of_team[w * Ring::kTokens * Ring::kStageRows + row];
           if (Ring::kHalves % 2 == 0 || sub_tile * 2 + 1 < Ring::kHalves) {
-            b += sums(buffer)[w * Ring::kTokens * Ring::kStageRows + row + 8];
+            b += of_team[w * Ring::kTokens * Ring::kStageRows + row + 8];
           }
         }
         if constexpr (kScaledRows) {
@@ -321,7 +334,7 @@ __device__ __forceinline__ char* start_stream() {
     const u32 shared = shared_address(memory);
     for (int stage = 0; stage < Ring::kStages; ++stage) {
       barrier_init(shared + stage * 16, kFullArrivals * Ring::kSharers);
-      barrier_init(shared + stage * 16 + 8, kReleases);
+      barrier_init(shared + stage * 16 + 8, kWarpReleases * Ring::kTeamWarps);
     }
     barrier_init_fence();
   }

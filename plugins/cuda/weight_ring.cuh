@@ -13,6 +13,7 @@ namespace tl {
 
 constexpr int kRowsPerTile = 16;
 constexpr int kMaxStages = 16, kMaxTokens = 16;
+constexpr int kTeams = TL_TEAMS;  // of consuming warps (cuda/stream_linear.cuh)
 
 // Warps that share stages of so many elements of a row, and groups of such that take turns at stages (StreamConfig in
 // stream.py). What a warp does for a stage besides copying takes half a microsecond: short copies need several, and so
@@ -41,6 +42,8 @@ struct Ring {
   static constexpr int kPieceK = 256 / kWeightBits;     // and those of a load of a fragment, 32 bytes of each row
   static constexpr bool kXTravels = kStageX;
   static constexpr int kSplits = 1, kTokens = kTokens_, kStageK = kStageK_, kStageRows = kStageRows_;
+  static constexpr int kTeamWarps = kConsumerWarps / kTeams;
+  static_assert(kConsumerWarps % kTeams == 0, "teams are alike");
   static constexpr int kHalves = kStageRows / 8, kTilesPerStage = ceil_div(kHalves, 2);
   static constexpr int kSharers = sharers_of(kForm, kStageK, kStageX), kTurns = turns_of(kStageX);
   static constexpr int kTokenTiles = ceil_div(kTokens, 8);
@@ -61,7 +64,12 @@ struct Ring {
   static constexpr u32 kStageOffset = kXOffset + kXBytes;
   static constexpr int kStages =
       min_of(kMaxStages, (kSharedBytes - static_cast<int>(kStageOffset)) / static_cast<int>(kStageBytes));
-  static constexpr int kInFlight = max_of(1, min_of(kStages, kInFlightBytes / static_cast<int>(kPitch * kStageRows)));
+  // A barrier's parity tells two rounds apart, no more. A team waits for a stage when the one kTeams before it has
+  // landed, and then so must have the one that lay in its place.
+  static constexpr int kMostInFlight = kTeams == 1 ? kStages : kStages - kTeams;
+  static constexpr int kInFlight =
+      max_of(1, min_of(kMostInFlight, kInFlightBytes / static_cast<int>(kPitch * kStageRows)));
+  static_assert(kMostInFlight >= 1, "each team reads a stage, while others are under way");
   static_assert(kStageK % kPieceK == 0 && kTokens <= kMaxTokens && kTilesPerStage <= 2 && kStageRows % 8 == 0);
   static_assert(kStages >= 2, "TL_SHARED_BYTES is too small for two stages");
   static_assert(kTurns <= kStages, "a barrier's parity tells two rounds apart, no more");
@@ -99,15 +107,12 @@ struct RingPosition {
   __device__ __forceinline__ u32 empty() const { return shared + stage * 16 + 8; }
   __device__ __forceinline__ u32 data() const { return shared + Ring::kStageOffset + stage * Ring::kStageBytes; }
   __device__ __forceinline__ u32 x_data() const { return data() + Ring::kStagedXOffset; }
-  __device__ __forceinline__ void advance() {
-    if (++stage == Ring::kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-  __device__ __forceinline__ void advance(int steps) {
-#pragma unroll 1
-    for (; steps > 0; --steps) advance();
+  // By at most a round.
+  __device__ __forceinline__ void advance(int steps = 1) {
+    stage += steps;
+    if (stage < Ring::kStages) return;
+    stage -= Ring::kStages;
+    parity ^= 1;
   }
 };
 

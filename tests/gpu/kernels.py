@@ -50,6 +50,7 @@ def _stream_defines(
         "TL_STAGE_K": config.stage_k,
         "TL_STAGE_ROWS": 16 * config.tiles_per_stage,
         "TL_CONSUMER_WARPS": 8,
+        "TL_TEAMS": 1,
         "TL_STREAM_X": int(config.stream_x),
         "TL_SPLITS": 1,
         "TL_SHARED_BYTES": config.shared_bytes,

@@ -25,7 +25,7 @@ from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import BuildError
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.plugins.cuda.grouped import gated_stream_config, summed_stream_config
-from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, weight_form
+from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weight_form
 from trtllm_lite.plugins.launch import Device, Launch
 from trtllm_lite.quantize.network import quantize_network
 
@@ -274,13 +274,31 @@ def test_rows_of_padding_choose_no_experts_and_count_nowhere(tmp_path: Path) -> 
     np.testing.assert_array_equal(tallies, expected[1])
 
 
-@pytest.mark.parametrize(("features", "gated_rows", "summed_rows"), [(1024, 32, 8), (1040, 16, 8), (2880, 32, 24)])
-def test_stages_have_rows_of_one_expert(features: int, gated_rows: int, summed_rows: int) -> None:
-    """Eight rows of FP4 take two tiles at a time, unless an expert has an odd number, and sums what a block has."""
-    form = weight_form("float4_e2m1fn", blocks=BlockNumbers(32, "bfloat16", offsets=False))
-    device = Device("sm_90a", 227 * 1024)
-    gated = gated_stream_config((5, 2, features // 2, 128), form, 8, device)
-    summed = summed_stream_config((5, features, 128), form, 8, device)
-    assert gated is not None
-    assert summed is not None
-    assert (gated.stage_rows, summed.stage_rows) == (gated_rows, summed_rows)
+MXFP4 = weight_form("float4_e2m1fn", blocks=BlockNumbers(32, "bfloat16", offsets=False))
+FP8 = weight_form("float8_e4m3fn", blocks=BlockNumbers(64, "float32", offsets=False))
+H200 = Device("sm_90a", 227 * 1024)
+
+
+@pytest.mark.parametrize(("features", "rows"), [(1024, 8), (1040, 8), (2880, 24)])
+def test_stages_of_sums_have_what_a_block_has(features: int, rows: int) -> None:
+    config = summed_stream_config((5, features, 128), MXFP4, 8, H200)
+    assert config is not None
+    assert (config.stage_rows, config.teams) == (rows, 1)
+
+
+@pytest.mark.parametrize(
+    ("form", "in_features", "tokens", "teams", "warps"),
+    [
+        (MXFP4, 2880, 8, 3, 15),
+        (MXFP4, 4096, 1, 3, 15),
+        (MXFP4, 4096, 8, 1, 12),  # whose ring is short
+        (FP8, 2048, 8, 2, 8),
+        (FP8, 2112, 1, 1, 8),  # two stages a row
+        (weight_form("bfloat16"), 1024, 1, 1, 8),
+    ],
+)
+def test_teams(form: WeightForm, in_features: int, tokens: int, teams: int, warps: int) -> None:
+    config = gated_stream_config((5, 2, 768, in_features), form, tokens, H200)
+    assert config is not None
+    assert (config.teams, config.consumer_warps, config.stage_rows) == (teams, warps, 16)
+    assert config.ring_bytes(in_features, tokens, H200.shared_bytes) >= (teams + 1) * config.stage_bytes(tokens)

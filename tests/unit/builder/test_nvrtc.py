@@ -27,6 +27,7 @@ LINEAR = {
     "TL_STAGE_K": 512,
     "TL_STAGE_ROWS": 16,
     "TL_CONSUMER_WARPS": 8,
+    "TL_TEAMS": 1,
     "TL_WEIGHT_FORM": 0,
     "TL_ROW_SCALES": 0,
     "TL_STREAM_X": 0,
