@@ -38,16 +38,22 @@ def experts_table(path: Path) -> str:
     first = of_latency[0]
     lengths = f"{first['shape']['input_len']} tokens in, {first['shape']['output_len']} out"
     return (
-        f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}, commit "
-        f"{str(first['commit'])[:10]}; random weights and prompts. The floor of a token is the time to read the "
-        "weights and the KV cache once, of the experts of a layer those that a step has read, as the column says, or, "
-        "where nothing was counted, those that so many rows choose if all are equally likely "
+        f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}, {_commits(reports)}; "
+        "random weights and prompts. The floor of a token is the time to read the weights and the KV cache once, of "
+        "the experts of a layer those that a step has read, as the column says, or, where nothing was counted, those "
+        "that so many rows choose if all are equally likely "
         f"({first['terms']['memory_bandwidth']:,.0f} GB/s). With --qformat fp8_rowwise experts are in FP8, too, and "
         "their rows in 16 bits.\n\n"
         f"{markdown(['', 'measured', 'experts read', 'its floor', 'reached'], rows)}\n\n"
         f"Measured by `trtllm-lite bench latency` ({lengths}) and `bench throughput`; `bash scripts/measure_experts.sh "
         "OUT` runs both.\n"
     )
+
+
+def _commits(reports: list[Report]) -> str:
+    """What was measured, of which a report that was kept may be older."""
+    names = dict.fromkeys(str(report["commit"])[:10] for report in reports)
+    return f"commit{'s' * (len(names) > 1)} {' and '.join(names)}"
 
 
 def _beside_llama_cpp(reports: list[Report]) -> str:
