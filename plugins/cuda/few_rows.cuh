@@ -1,6 +1,6 @@
 // What kernels of products of at most 16 rows have in common.
 //
-// What is done with a tile is an Op (see plugins/linear/cuda.cuh); a WalkOf it (cuda/weight_ring.cuh) may stand for its
+// What is done with a tile is an Op (see plugins/linear/cuda.cuh); a WalkOf it (cuda/weight_walk.cuh) may stand for its
 // kTiles, first_row() and num_rows():
 //   kTiles                          number of 16-row tiles
 //   const void* weight              row-major rows of kIn elements

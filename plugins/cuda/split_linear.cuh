@@ -16,7 +16,7 @@
 #include "cuda/narrow_wgmma.cuh"
 #include "cuda/split_rows.cuh"
 #include "cuda/weight_piece.cuh"
-#include "cuda/weight_ring.cuh"
+#include "cuda/weight_producer.cuh"
 
 namespace tl {
 

@@ -1,0 +1,155 @@
+// The warps that fill a ring of weight stages (cuda/weight_ring.cuh).
+#pragma once
+
+#include "cuda/weight_walk.cuh"
+
+namespace tl {
+
+// A producing warp: of those that share a stage, and of the groups of such that take turns at stages.
+//
+// The ring is deep so that copies go on while the consumers do something else, but only kInFlight stages are under way
+// at a time: every copy beyond what saturates the memory only lengthens the queues, and everything else that a block
+// reads or writes (x, barriers, results) waits in them.
+template <class Ring>
+struct Producer {
+  RingPosition<Ring> at;
+  RingPosition<Ring> landing;  // the oldest of its stages under way
+  int rows, lane;
+  int share = 0;  // of a stage's halves of tiles
+  int under_way = 0;
+  u64 policy = evict_first_policy();
+  GroupShare<Ring> groups = {};
+
+  static constexpr int kHalves = Ring::kHalves, kMine = ceil_div(kHalves, Ring::kSharers);
+  static constexpr int kInFlight = max_of(1, Ring::kInFlight / Ring::kTurns);
+
+  // Halves of tiles of a stage: the first row of each, and how many there are.
+  struct Halves {
+    u64 first[kMine];
+    int present[kMine];
+  };
+  template <class Product, class Op>
+  __device__ __forceinline__ Halves halves(const Op& op, const Step<Product, Op>& step) const {
+    const int first_tile = groups.template group<Op>(step.group) * Ring::kTilesPerStage;
+    Halves mine;
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const int half = share + i * Ring::kSharers;
+      const int tile = first_tile + half / 2;
+      mine.first[i] = WalkOf<Op>::first_row(op, step.part, tile, half % 2);
+      mine.present[i] = half < kHalves ? WalkOf<Op>::num_rows(op, tile, half % 2) : 0;
+    }
+    return mine;
+  }
+
+  // Waits until its next stage may be overwritten and few enough are under way.
+  __device__ __forceinline__ void acquire() {
+    if (Ring::kInFlight < Ring::kStages && under_way == kInFlight) {
+      barrier_wait(landing.full(), landing.parity);
+      landing.advance(Ring::kTurns);
+      --under_way;
+    }
+    ++under_way;
+    barrier_wait(at.empty(), at.parity ^ 1);
+  }
+
+  // Rows of a half lie one behind the other; past the last feature there is nothing to copy.
+  template <class Product, class Op>
+  __device__ __forceinline__ void weights(const Op& op, const Step<Product, Op>& step, const Halves& mine) {
+    using Walk = WalkOf<Op>;
+    const int first_k = groups.part * Product::kPartK + step.chunk * Ring::kStageK;
+    const u32 bytes = Product::chunk_k(step.chunk) * Ring::kWeightBits / 8;
+    const u32 run_bytes = kBlock == 0 ? 0 : Product::chunk_k(step.chunk) / max_of(1, kBlock) * kBlockBytes;
+    u32 copied = 0;
+    if (Product::kStreamX && share == 0) {
+      const int first_tile = groups.template group<Op>(step.group) * Ring::kTilesPerStage;
+      copied = __popc(Walk::present(op, step.part, first_tile, rows)) * Product::chunk_k(step.chunk) * 2;
+    }
+#pragma unroll
+    for (int i = 0; i < kMine; ++i)
+      copied += mine.present[i] * bytes + (mine.present[i] > 0 ? kNumberKinds * run_bytes : 0);
+    stage_begin(at.full(), copied);
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const int half = share + i * Ring::kSharers;
+      const char* from =
+          static_cast<const char*>(op.weight) + (mine.first[i] * Product::kIn + first_k) * Ring::kWeightBits / 8;
+      stage_copy_rows<8>(at.data() + half * 8 * Ring::kPitch, Ring::kPitch, from, Product::kIn * Ring::kWeightBits / 8,
+                         mine.present[i], bytes, at.full(), lane, policy);
+      if constexpr (kBlock != 0) {
+        const u64 run = (mine.first[i] / 8 * (Product::kIn / kBlock) + first_k / kBlock) * kBlockBytes;
+        const void* kinds[2] = {op.numbers.scale, op.numbers.offset};
+#pragma unroll
+        for (int kind = 0; kind < kNumberKinds; ++kind) {
+          stage_copy_rows<1>(at.data() + Ring::kNumberOffset + (kind * kHalves + half) * Ring::kRunBytes, 0,
+                             static_cast<const char*>(kinds[kind]) + run, 0, mine.present[i] > 0, run_bytes, at.full(),
+                             lane, policy);
+        }
+      }
+    }
+    if (!Product::kStreamX || share > 0) stage_commit(at.full());
+  }
+
+  // The first that share a stage bring x.
+  template <class Product, class Op>
+  __device__ __forceinline__ void activations(const RingPosition<Ring>& to, const Op& op, const u16* x,
+                                              const Step<Product, Op>& step) {
+    using Walk = WalkOf<Op>;
+    if (share > 0) return;
+    const u16* from = x + step.chunk * Ring::kStageK;
+    const u32 bytes = Product::chunk_k(step.chunk) * 2;
+    if constexpr (Walk::kListed) {
+      const u32 present =
+          Walk::present(op, step.part, groups.template group<Op>(step.group) * Ring::kTilesPerStage, rows);
+#pragma unroll 1
+      for (u32 left = present; left != 0; left &= left - 1) {
+        const int row = __ffs(left) - 1;
+        const u16* source = from + static_cast<u64>(Walk::x_row(op, step.part, row)) * Product::kIn;
+        stage_copy_rows<1>(to.x_data() + row * Ring::kStagedXPitch, 0, source, 0, 1, bytes, to.full(), lane, policy);
+      }
+    } else {
+      stage_copy_rows<Ring::kTokens>(to.x_data(), Ring::kStagedXPitch, from, Product::kIn * 2, rows, bytes, to.full(),
+                                     lane, policy);
+    }
+    stage_commit(to.full());
+  }
+
+  // Weights flow at once, unless the kernel before lists them; x only after the previous kernel. `warp`: of producers.
+  template <class Product, class Op>
+  __device__ __forceinline__ void run(const Op& op, const u16* x, int warp) {
+    using Walk = WalkOf<Op>;
+    if constexpr (Walk::kWaits) wait_for_previous_kernel();
+    const int parts = Walk::parts(op), total = groups.groups(op) * parts * Product::kChunks;
+    const int turn = warp / Ring::kSharers;
+    share = warp % Ring::kSharers;
+    Step<Product, Op> step;
+    at.advance(turn);
+    landing.advance(turn);
+    step.advance(turn, parts);
+    RingPosition<Ring> first = at;
+    Step<Product, Op> seen = step;
+    const auto ask = [&] {
+      const Halves mine = halves(op, step);
+      acquire();
+      weights(op, step, mine);
+    };
+    const auto next = [&] {
+      at.advance(Ring::kTurns);
+      step.advance(Ring::kTurns, parts);
+    };
+    int i = turn, early = 0;
+    for (; i < total && (!Product::kStreamX || early < kInFlight); i += Ring::kTurns, ++early, next()) ask();
+    if constexpr (Product::kStreamX) {
+      wait_for_previous_kernel();
+      for (; early > 0; --early, first.advance(Ring::kTurns), seen.advance(Ring::kTurns, parts)) {
+        activations(first, op, x, seen);
+      }
+      for (; i < total; i += Ring::kTurns, next()) {
+        ask();
+        activations(at, op, x, step);
+      }
+    }
+  }
+};
+
+}  // namespace tl
