@@ -20,10 +20,13 @@ _SPEEDS = ("prefill_tokens_per_s", "decode_tokens_per_s")
 
 
 def record_experts(path: Path, directory: Path, commit: str | None) -> None:
-    """Store the reports of ``directory``, instead of those that were known."""
+    """Store the reports of ``directory``, instead of those that were known.
+
+    A report that does not know its commit gets ``commit``.
+    """
     reports = [report for file in sorted(directory.glob("*.json")) for report in json.loads(file.read_text())]
     for report in reports:
-        report["commit"] = commit or report["commit"]
+        report["commit"] = report["commit"] or commit
     path.write_text(json.dumps(reports, indent=1, sort_keys=True) + "\n")
 
 
@@ -38,22 +41,16 @@ def experts_table(path: Path) -> str:
     first = of_latency[0]
     lengths = f"{first['shape']['input_len']} tokens in, {first['shape']['output_len']} out"
     return (
-        f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}, {_commits(reports)}; "
-        "random weights and prompts. The floor of a token is the time to read the weights and the KV cache once, of "
-        "the experts of a layer those that a step has read, as the column says, or, where nothing was counted, those "
-        "that so many rows choose if all are equally likely "
+        f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}; random weights and "
+        "prompts. The floor of a token is the time to read the weights and the KV cache once, of the experts of a "
+        "layer those that a step has read, as the column says, or, where nothing was counted, those that so many rows "
+        "choose if all are equally likely "
         f"({first['terms']['memory_bandwidth']:,.0f} GB/s). With --qformat fp8_rowwise experts are in FP8, too, and "
         "their rows in 16 bits.\n\n"
-        f"{markdown(['', 'measured', 'experts read', 'its floor', 'reached'], rows)}\n\n"
+        f"{markdown(['', 'measured', 'experts read', 'its floor', 'reached', 'commit'], rows)}\n\n"
         f"Measured by `trtllm-lite bench latency` ({lengths}) and `bench throughput`; `bash scripts/measure_experts.sh "
         "OUT` runs both.\n"
     )
-
-
-def _commits(reports: list[Report]) -> str:
-    """What was measured, of which a report that was kept may be older."""
-    names = dict.fromkeys(str(report["commit"])[:10] for report in reports)
-    return f"commit{'s' * (len(names) > 1)} {' and '.join(names)}"
 
 
 def _beside_llama_cpp(reports: list[Report]) -> str:
@@ -67,7 +64,7 @@ def _beside_llama_cpp(reports: list[Report]) -> str:
         rows.append([_model(report), *speeds, f"{ours['fraction_of_floor']:.0%}"])
     head = ["", "prefill tok/s (x llama.cpp)", "decode tok/s (x llama.cpp)", "of the bandwidth floor"]
     return (
-        f"{machine['cpu']}, {machine['cores']} cores, {first['date'][:10]}, commit {str(first['commit'])[:10]}, beside "
+        f"{machine['cpu']}, {machine['cores']} cores, {first['date'][:10]}, commit {_commit(first)}, beside "
         f"llama-cpp-python {versions['llama_cpp_python']} in the same run; random weights and prompts, batch "
         f"{shape['batch_size']}, {shape['input_len']} tokens in, {shape['output_len']} out.\n\n"
         f"{markdown(head, rows)}\n\n"
@@ -90,7 +87,11 @@ def _latency_row(report: Report) -> list[str]:
     else:
         time, floor = figures["inter_token_latency_s"], figures["floor_inter_token_latency_s"]
         title, read = f"{_model(report)}, time per token, batch {shape['batch_size']}", _read(figures)
-    return [title, f"{time * 1e3:.2f} ms", read, f"{floor * 1e3:.2f} ms", f"{floor / time:.0%}"]
+    return [title, f"{time * 1e3:.2f} ms", read, f"{floor * 1e3:.2f} ms", f"{floor / time:.0%}", _commit(report)]
+
+
+def _commit(report: Report) -> str:
+    return str(report["commit"])[:10]
 
 
 def _read(figures: dict[str, float]) -> str:
@@ -105,4 +106,4 @@ def _throughput_row(report: Report) -> list[str]:
     shape, cache = report["shape"], report["engine"]["kv_cache_dtype"]
     title = f"{_model(report)}, {shape['input_len']} in, {shape['output_len']} out, {shape['num_requests']} requests"
     rate = f"{report['figures']['output_tokens_per_s']:,.0f} tok/s"
-    return [f"{title}, {cache} KV cache", rate, _read(report["figures"]), "", ""]
+    return [f"{title}, {cache} KV cache", rate, _read(report["figures"]), "", "", _commit(report)]

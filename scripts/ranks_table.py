@@ -18,7 +18,7 @@ def record_ranks(path: Path, directory: Path, commit: str | None) -> None:
         for report_path in directory.glob(f"{kind}-*.json"):
             reports = json.loads(report_path.read_text())
             for report in reports:
-                report["commit"] = commit or report["commit"]
+                report["commit"] = report["commit"] or commit
             known.setdefault(report_path.stem.partition("-")[2], {})[kind] = reports
     incomplete = [ranks for ranks, reports in known.items() if sorted(reports) != sorted(KINDS)]
     if incomplete:
@@ -30,7 +30,7 @@ def record_shapes(path: Path, directory: Path, commit: str | None) -> None:
     """Store the reports of other models and formats that ``measure_ranks.sh`` has written: shape-<name>.json."""
     reports = [report for file in sorted(directory.glob("shape-*.json")) for report in json.loads(file.read_text())]
     for report in reports:
-        report["commit"] = commit or report["commit"]
+        report["commit"] = report["commit"] or commit
     if reports:
         path.write_text(json.dumps(reports, indent=1, sort_keys=True) + "\n")
 

@@ -20,7 +20,7 @@ def record_server(path: Path, directory: Path, commit: str | None) -> None:
     for report_path in directory.glob("*.json"):
         shape, _, kind = report_path.stem.partition("-")
         (report,) = json.loads(report_path.read_text())
-        report["commit"] = commit or report["commit"]
+        report["commit"] = report["commit"] or commit
         known.setdefault(shape, {})[kind] = report
     incomplete = [shape for shape, reports in known.items() if sorted(reports) != sorted(KINDS)]
     if incomplete:

@@ -2,6 +2,8 @@
 // memory, and how that part gets there (cuda/split_linear.cuh).
 #pragma once
 
+#include "cuda/async.cuh"
+#include "cuda/cluster.cuh"
 #include "cuda/few_rows.cuh"
 #include "cuda/load_rows.cuh"
 #include "cuda/weight_ring.cuh"

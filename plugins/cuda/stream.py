@@ -50,7 +50,7 @@ class StreamConfig:
 
     @property
     def takes_long(self) -> bool:
-        """Whether multiplying takes about as long as copying: E2M1 takes the most instructions for its bytes."""
+        """Whether multiplying takes longer than copying: E2M1 takes the most instructions for its bytes."""
         return self.form.is_widened_in_blocks and self.form.weight_bits == 4
 
     @property
@@ -61,16 +61,17 @@ class StreamConfig:
         return _MANY_CONSUMER_WARPS if self.takes_long else CONSUMER_WARPS
 
     def in_teams(self, in_features: int, tokens: int, device: Device) -> StreamConfig:
-        """The same with several teams where multiplying takes long, and the ring has several stages of whole rows.
+        """This configuration with several teams if weights are widened in blocks, and the ring has room; else with one.
 
         While one team ends a tile, others multiply: 8 rows of Qwen3-30B-A3B with FP8 experts take an H200 44.5 us
-        instead of 51.3.
+        instead of 51.3. A stage is whole rows then, and the ring has several beside one of each team.
         """
+        one = replace(self, teams=1)
         if self.stream_x or not self.form.is_widened_in_blocks or in_features > self.stage_k:
-            return self
-        config = replace(self, teams=_TEAMS[self.form.weight_bits])
-        stages = config.ring_bytes(in_features, tokens, device.shared_bytes) // config.stage_bytes(tokens)
-        return config if stages >= config.teams + _LEAST_STAGES_UNDER_WAY else self
+            return one
+        several = replace(self, teams=_TEAMS[self.form.weight_bits])
+        stages = several.ring_bytes(in_features, tokens, device.shared_bytes) // several.stage_bytes(tokens)
+        return several if stages >= several.teams + _LEAST_STAGES_UNDER_WAY else one
 
     @property
     def threads(self) -> int:

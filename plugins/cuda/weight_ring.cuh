@@ -1,11 +1,6 @@
 // A ring of weight stages in shared memory, which some warps fill (cuda/weight_producer.cuh).
-//
-// They make a bulk copy per row and stage, with no register in between. One warp needs copies of 1 to 2 KB: at 512
-// bytes an H200 reaches 3.1 TB/s, at 1 KB 4.1, at 2 KB 4.2 (measured). Of shorter ones two warps make half each.
 #pragma once
 
-#include "cuda/async.cuh"
-#include "cuda/cluster.cuh"
 #include "cuda/load_rows.cuh"
 #include "cuda/weight_form.cuh"
 
@@ -26,7 +21,7 @@ __host__ __device__ constexpr int turns_of(bool x_travels) { return x_travels ? 
 // kTokens: rows of x at most. kStageK: depth of a stage. kStageRows: rows of the weight in a stage, eights, of which
 // two are a tile; of the last tile the second may be missing. kStageX: a stage also has room for its share of x.
 // kXBytes: room for x that stays. kSharedBytes: the whole dynamic allocation; the ring takes what the rest leaves.
-// kInFlightBytes: most bytes under way at a time (see Producer).
+// kInFlightBytes: most bytes under way at a time (cuda/weight_producer.cuh).
 template <int kTokens_, int kStageK_, int kStageRows_, WeightForm kForm_, bool kStageX, int kXBytes, int kSharedBytes,
           int kInFlightBytes>
 struct Ring {

@@ -12,6 +12,7 @@ struct WalkOf {
   static constexpr bool kWaits = false;   // whether the kernel before says which weights there are; x is older then
   static constexpr bool kListed = false;  // whether rows of x that travel are here and there
   static constexpr bool kOwn = false;     // whether the Op knows the tiles of its block alone
+  static constexpr bool kOnePart = true;  // whether parts() is 1
   __device__ __forceinline__ static constexpr int tiles(const Op&) { return Op::kTiles; }
   __device__ __forceinline__ static constexpr int parts(const Op&) { return 1; }
   // The rows of the weight that are a part of half of `tile`: the first, and how many there are.

@@ -61,7 +61,7 @@ struct GroupedGatedOp {
 template <>
 struct WalkOf<GroupedGatedOp> {
   using Op = GroupedGatedOp;
-  static constexpr bool kWaits = true, kListed = false, kOwn = false;
+  static constexpr bool kWaits = true, kListed = false, kOwn = false, kOnePart = true;
   __device__ __forceinline__ static int tiles(const Op& op) { return op.chosen.count() * Op::kTiles; }
   __device__ __forceinline__ static constexpr int parts(const Op&) { return 1; }
   __device__ __forceinline__ static u64 first_row(const Op& op, int, int tile, int half) {

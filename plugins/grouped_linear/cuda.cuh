@@ -67,7 +67,7 @@ struct GroupedOp {
 template <>
 struct WalkOf<GroupedOp> {
   using Op = GroupedOp;
-  static constexpr bool kWaits = false, kListed = true, kOwn = true;  // the list is older than the rows
+  static constexpr bool kWaits = false, kListed = true, kOwn = true, kOnePart = false;  // the list is older than rows
   __device__ __forceinline__ static int tiles(const Op& op) {
     return ceil_div(op.eights.count, Op::kStageEights) * Op::kStageTiles;
   }

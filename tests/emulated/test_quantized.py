@@ -1,5 +1,7 @@
 """Kernels of int8 and 4-bit weights, without a GPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -40,6 +42,19 @@ def test_streamed(form: Form, tokens: int, rows: int) -> None:
     dtype = torch.float16 if tokens == 1 else torch.bfloat16
     more = {"bias": True, "residual": True, "device": SMALL, "machine": Emulator()}
     check_streamed(form, 56, 320, tokens, rows, dtype, config=config_of(form, 128, 1), **more)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(("form", "teams"), [(FORMS[-3], 2), (FORMS[-2], 3)], ids=str)
+def test_teams_go_round_a_short_ring(form: Form, teams: int, gated: bool, seed: int) -> None:
+    """A team is ahead of another, in a ring with a stage for each and one under way."""
+    config, tokens = replace(config_of(form, 128, 1), teams=teams, in_flight_bytes=1 << 20), 2
+    full = Device("sm_90a", 64 * 1024)
+    other = full.shared_bytes - config.ring_bytes(128, tokens, full.shared_bytes)
+    device = Device("sm_90a", other + (teams + 1) * config.stage_bytes(tokens))
+    how = {"config": config, "device": device, "blocks": 1, "gated": gated, "machine": Emulator(seed=seed)}
+    check_streamed(form, 600, 128, tokens, 2, torch.bfloat16, norm=True, **how)
 
 
 @pytest.mark.parametrize(("form", "stream_x"), [(Form("float8_e4m3fn", 512), False), (Form("int4", 128), True)])

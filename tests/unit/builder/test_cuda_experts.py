@@ -287,18 +287,26 @@ def test_stages_of_sums_have_what_a_block_has(features: int, rows: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "in_features", "tokens", "teams", "warps"),
+    ("form", "in_features", "tokens", "teams", "warps", "stage_rows"),
     [
-        (MXFP4, 2880, 8, 3, 15),
-        (MXFP4, 4096, 1, 3, 15),
-        (MXFP4, 4096, 8, 1, 12),  # whose ring is short
-        (FP8, 2048, 8, 2, 8),
-        (FP8, 2112, 1, 1, 8),  # two stages a row
-        (weight_form("bfloat16"), 1024, 1, 1, 8),
+        (MXFP4, 2880, 8, 3, 15, 16),
+        (MXFP4, 4096, 1, 3, 15, 16),
+        (MXFP4, 4096, 8, 1, 12, 16),  # whose ring is too short for teams, and for two tiles in a stage
+        (MXFP4, 7168, 1, 1, 12, 32),  # two stages a row
+        (FP8, 2048, 8, 2, 8, 16),
+        (FP8, 2112, 1, 1, 8, 16),  # two stages a row
+        (weight_form("bfloat16"), 1024, 1, 1, 8, 16),
     ],
 )
-def test_teams(form: WeightForm, in_features: int, tokens: int, teams: int, warps: int) -> None:
+def test_teams(form: WeightForm, in_features: int, tokens: int, teams: int, warps: int, stage_rows: int) -> None:
     config = gated_stream_config((5, 2, 768, in_features), form, tokens, H200)
     assert config is not None
-    assert (config.teams, config.consumer_warps, config.stage_rows) == (teams, warps, 16)
-    assert config.ring_bytes(in_features, tokens, H200.shared_bytes) >= (teams + 1) * config.stage_bytes(tokens)
+    assert (config.teams, config.consumer_warps, config.stage_rows) == (teams, warps, stage_rows)
+    under_way = 2 if teams > 1 else 1
+    assert config.ring_bytes(in_features, tokens, H200.shared_bytes) >= (teams + under_way) * config.stage_bytes(tokens)
+
+
+def test_an_odd_number_of_tiles_is_not_paired() -> None:
+    config = gated_stream_config((5, 2, 776, 7168), MXFP4, 1, H200)
+    assert config is not None
+    assert (config.teams, config.stage_rows) == (1, 16)

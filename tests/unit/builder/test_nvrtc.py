@@ -255,13 +255,15 @@ def test_products_whose_depth_is_split_compile(source: str, form: WeightForm, tm
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float4_e2m1fn", "int8"])
-def test_products_of_blocks_compile(dtype: str, arch: str, tmp_path: Path) -> None:
-    """For targets before sm_89, too, which convert no FP8."""
-    root, device = Path(__file__).parents[3] / "plugins", Device(arch, 99 * 1024)
+@pytest.mark.parametrize(("in_features", "shared_bytes"), [(4096, 99 * 1024), (1024, 227 * 1024)])
+def test_products_of_blocks_compile(dtype: str, arch: str, in_features: int, shared_bytes: int, tmp_path: Path) -> None:
+    """For targets before sm_89, too, which convert no FP8. Several teams multiply short rows."""
+    root, device = Path(__file__).parents[3] / "plugins", Device(arch, shared_bytes)
     form = weight_form(dtype, blocks=BlockNumbers(32, "bfloat16", offsets=False))
-    config = few_rows_config((4096, 4096), form, 4, device)
+    config = few_rows_config((4096, in_features), form, 4, device)
     assert isinstance(config, StreamConfig)
-    weight = WeightBuffers(Buffer("weight", dtype, (4096, 4096)))
+    assert (config.teams > 1) == (shared_bytes > 99 * 1024)
+    weight = WeightBuffers(Buffer("weight", dtype, (4096, in_features)))
     source = "linear/cuda.cuh"
     streamed = Streaming(4, "bfloat16", device, config).kernel(source, "", weight, {})
     defines = {name: value for name, value in KERNELS[source].items() if name not in BLOCKS} | dict(streamed.defines)

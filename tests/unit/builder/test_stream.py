@@ -38,8 +38,12 @@ def test_what_kernels_assert_holds(form: WeightForm, device: Device, tokens: int
     assert in_features % (config.splits * depth) == 0
     assert config.stage_k % depth == 0
     stage = config.stage_bytes() if isinstance(config, SplitConfig) else config.stage_bytes(tokens)
-    assert config.ring_bytes(in_features, tokens, device.shared_bytes) >= 2 * stage
+    stages = config.ring_bytes(in_features, tokens, device.shared_bytes) // stage
+    assert stages >= 2
     assert config.splits == 1 or device == H200
+    assert config.consumer_warps % config.teams == 0
+    assert config.teams == 1 or (stages > config.teams and in_features <= config.stage_k and not config.stream_x)
+    assert config.splits > 1 or config.stage_rows // 2 * tokens <= 32 * config.consumer_warps // config.teams
 
 
 @pytest.mark.parametrize(
