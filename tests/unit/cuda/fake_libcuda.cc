@@ -526,14 +526,19 @@ bool run_until_reached(Event* event, std::int64_t number) {
   return reached();
 }
 
-// Waits until there is room for one more kernel on a stream, if that is limited. Returns false if there is none: the
-// stream waits for another, on which nobody puts what it waits for.
+// Waits until there is room for one more kernel on a stream, if that is limited; meanwhile other streams run, too.
+// Returns false if there is none: the stream waits for another, on which nobody puts what it waits for.
 bool has_room(Stream* stream) {
   constexpr std::chrono::seconds kNever{20};
   const int most = number_from("FAKE_MAX_PENDING", 0);
   std::unique_lock lock(fake::device_mutex());
   const auto has_one = [=] { return most == 0 || stream->num_pending < most; };
-  const auto make_one = [&] { return run_until(stream, has_one), has_one(); };
+  const auto make_one = [&] {
+    run_until(stream, has_one);
+    if (has_one()) return true;
+    for (Stream* other : std::vector(fake::streams())) run_until(other, has_one);
+    return run_until(stream, has_one), has_one();
+  };
   if (!fake::pushed().wait_for(lock, kNever, make_one)) return false;
   ++stream->num_pending;
   return true;
