@@ -1,7 +1,10 @@
 """A cluster of Ray on this machine, of two nodes with loopback addresses of their own."""
 
+import os
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,8 +32,15 @@ class TwoNodes:
         self._node = self._cluster.add_node(**self._has, node_ip_address=WORKER)
 
     def kill_node(self) -> None:
-        """Kill the processes of the node that is not the head."""
+        """Kill the processes of the node that is not the head, its workers too, as a machine that stops does.
+
+        Workers left alone would compute on, until they find that their node is gone.
+        """
+        workers = [child for _, process in self._node.live_processes() for child in _children(process.pid)]
         self._cluster.remove_node(self._node, allow_graceful=False)
+        for worker in workers:
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
 
     def wait_until_free(self) -> None:
         """Wait until no actor has anything of either node."""
@@ -39,6 +49,11 @@ class TwoNodes:
         group = placement_group([needs] * 2, strategy="STRICT_SPREAD")
         assert group.wait(60), ray.available_resources()
         remove_placement_group(group)
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that any thread of a process has started."""
+    return [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
 
 
 @contextmanager
