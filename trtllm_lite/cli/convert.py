@@ -61,8 +61,8 @@ def take_conversion(options: Mapping[str, Any]) -> dict[str, Any]:
 @click.option(
     "--ignore_config_keys",
     metavar="NAME,…",
-    help="Keys of the model's config.json to leave unread, of which you know that they change nothing; the checkpoint "
-    "and its engines record them.",
+    help="Keys of the model's config.json to leave unread, or OBJECT.KEY, of which you know that they change nothing; "
+    "the checkpoint and its engines record them.",
 )
 @click.option(
     "--draft_model_dir",

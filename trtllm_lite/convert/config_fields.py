@@ -25,6 +25,7 @@ _NEUTRAL = """
     unsloth_fixed transformers.js_config
     output_router_logits router_aux_loss_coef router_jitter_noise
     is_llama_config max_sequence_length neftune_noise_alpha attn_implementation num_labels classifier_dropout
+    output_past custom_pipelines
 """
 NEUTRAL_KEYS = frozenset(_NEUTRAL.split())
 _MAX_INTEGER = 2**31 - 1
@@ -79,11 +80,13 @@ class ConfigFields:
             return None
         return self.integer(key, default)
 
-    def number(self, key: str, default: float) -> float:
-        """A positive number within the range of float32, which is what networks compute in."""
+    def number(self, key: str, default: float, *, allows_zero: bool = False) -> float:
+        """A positive number within the range of float32, which is what networks compute in, or perhaps 0."""
         value = self.take(key)
         if value is None:
             return default
+        if allows_zero and value == 0 and not isinstance(value, bool):
+            return 0.0
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             self.problem(key, f"expected a positive number, found {shown(value)}")
             return default
@@ -124,7 +127,8 @@ class ConfigFields:
     def check_unread(self, remedy: str = "") -> None:
         """Record every key of :meth:`unread`; the usual remedy is to ignore it."""
         for key in self.unread():
-            ignore = f"if you know that it does not, pass --ignore_config_keys {key} (ignore_config_keys of LLM)"
+            ignored = f"--ignore_config_keys {self._prefix}{key} (ignore_config_keys of LLM)"
+            ignore = f"if you know that it does not, pass {ignored}"
             text = f"{shown(self._config[key])} is not mapped and might change the results; {remedy or ignore}"
             self.problem(key, text)
 

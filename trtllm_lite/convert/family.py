@@ -88,7 +88,8 @@ class Family:
     tensors that carry no information. If all names of a source lack ``optional_prefix``, as in models saved without the
     LM head, the prefix is added. ``model_type`` is the model_type of config.json where that is not ``name``. A family
     that ``drafts`` is of heads for models of other families, whose model_type they have. ``predictor`` is the family of
-    the layer that drafts where the models have one themselves (MTP). ``multimodal`` models are read as text alone.
+    the layer that drafts where the models have one themselves (MTP); ``drafting_layers`` is the key of config.json that
+    counts such layers where they are behind the others and are left out. ``multimodal`` models are read as text alone.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Family:
     model_type: str = ""
     drafts: bool = False
     predictor: "Family | None" = None
+    drafting_layers: str = ""
     gguf: Gguf | None = None
     multimodal: Multimodal | None = None
 

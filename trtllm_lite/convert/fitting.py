@@ -1,16 +1,23 @@
 """How well the tensors and the config of a source fit a family, and which family they fit best."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, all_families, find_model_type, nearest_by_name
 from trtllm_lite.convert.matching import Mismatch, compare
+from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.convert.source import Source
+from trtllm_lite.convert.source_tensors import TOKEN_LISTS
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.network.graph import Network
 from trtllm_lite.network.model import Model, network_of
+from trtllm_lite.printable import one_line
+from trtllm_lite.vocabulary import PLAIN_DTYPES
+
+_LAYERS = "model.layers."
 
 
 @dataclass(frozen=True)
@@ -66,9 +73,37 @@ def named_for(family: Family, source: Source) -> Source:
     return source.with_prefix(family.optional_prefix, but=family.tensor_names.get("lm_head", ""))
 
 
+def informative(source: Source, family: Family, model: Model) -> dict[str, TensorInfo]:
+    """The tensors of ``source`` that carry information about ``model``; layers behind its last draft (MTP)."""
+    drafting = source.config.get(family.drafting_layers) if family.drafting_layers else None
+    first = model.sizes.num_hidden_layers
+    behind = tuple(f"{_LAYERS}{first + number}." for number in range(drafting if type(drafting) is int else 0))
+    return {
+        name: info for name, info in source.tensors.items() if not family.ignores(name) and not name.startswith(behind)
+    }
+
+
+def check_types(source: Source, tensors: Mapping[str, TensorInfo]) -> None:
+    """Raise ConvertError if some of the ``tensors`` are no floating-point numbers, but for lists of tokens."""
+    others = [
+        f"{one_line(source.stored_names(name)[0])} ({info.dtype})"
+        for name, info in tensors.items()
+        if info.dtype not in PLAIN_DTYPES and name not in TOKEN_LISTS
+    ]
+    if others:
+        listed = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+        reason = "the model has no quantization_config"
+        if source.quantization:
+            reason = f"{source.quantization} does not say what these are"
+        raise ConvertError(
+            f"expected the tensors of {source.description} to be one of {', '.join(PLAIN_DTYPES)}, found {listed}; "
+            f"{reason}: convert from the unquantized checkpoint"
+        )
+
+
 def compare_tensors(source: Source, family: Family, model: Model, network: Network) -> Mismatch:
     """The differences between the tensors of ``source`` that carry information and those that ``network`` needs."""
-    found = {name: info for name, info in source.tensors.items() if not family.ignores(name)}
+    found = informative(source, family, model)
     head = f"{family.tensor_names.get('lm_head')}.weight"
     is_tied = isinstance(model, Decoder) and model.has_tied_embeddings
     if is_tied and head in found and _repeats_embedding(source, family, head):

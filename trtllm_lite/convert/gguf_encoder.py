@@ -4,13 +4,14 @@ llama.cpp spells pieces that begin a word with U+2581 in front, and others witho
 texts to lower case without accents, and normalises embeddings (src/llama-vocab.cpp, tools/server).
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from trtllm_lite.convert.sentencepiece_tokenizer import CONTROL, SPACE, add_around
-from trtllm_lite.convert.source import Pooled
+from trtllm_lite.convert.source import Embeddings
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.pooling import Pooling
 
@@ -53,14 +54,14 @@ def _token_id(ggml: dict[str, Any], name: str) -> int:
     return number
 
 
-def pooling_of(metadata: dict[str, Any]) -> Pooled:
+def embeddings_of(metadata: dict[str, Any]) -> Callable[[], Embeddings]:
     """What reads which row stands for a text; it raises ConvertError for one that is not supported."""
-    return partial(_pooling, metadata.get(f"{metadata['general.architecture']}.pooling_type", 1))
+    return partial(_embeddings, metadata.get(f"{metadata['general.architecture']}.pooling_type", 1))
 
 
-def _pooling(kind: Any) -> Pooling:
+def _embeddings(kind: Any) -> Embeddings:
     if kind not in _POOLINGS:
         raise ConvertError(
             f"the GGUF file has pooling_type {shown(kind)}: expected 1 (the mean over tokens) or 2 (the first token)"
         )
-    return Pooling(_POOLINGS[kind], normalize=True)
+    return Embeddings(Pooling(_POOLINGS[kind], normalize=True))

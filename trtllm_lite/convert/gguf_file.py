@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trtllm_lite.convert.family import Family, all_families
 from trtllm_lite.convert.gguf_config import read_config
-from trtllm_lite.convert.gguf_encoder import pooling_of
+from trtllm_lite.convert.gguf_encoder import embeddings_of
 from trtllm_lite.convert.gguf_extents import check_extents
 from trtllm_lite.convert.gguf_header import check_header
 from trtllm_lite.convert.gguf_names import names_in_file
@@ -63,7 +63,7 @@ def open_gguf(path: Path) -> Source:
         read=lambda name: tensors[name].read() if name in tensors else _part(tensors, name),
         tokenizer=tokenizer,
         tokenizer_config=tokenizer_config,
-        pooling=pooling_of(metadata),
+        embeddings=embeddings_of(metadata),
         blocks={name: blocks for name, tensor in tensors.items() if (blocks := tensor.blocks) is not None},
         quantization=_quantization(tensors),
         stored_names=partial(names_in_file, family=family, found=names),

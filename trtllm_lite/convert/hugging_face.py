@@ -8,7 +8,8 @@ from typing import Any
 from trtllm_lite.convert.json_file import read_json
 from trtllm_lite.convert.quantized import SETTINGS, as_blocks
 from trtllm_lite.convert.safetensors_file import SafetensorsFile
-from trtllm_lite.convert.sentence_transformers import MODULES_FILE, POOLING_FILES, read_pooling
+from trtllm_lite.convert.sentence_transformers import FILES as EMBEDDING_FILES
+from trtllm_lite.convert.sentence_transformers import read_embeddings
 from trtllm_lite.convert.source import Source
 from trtllm_lite.convert.text_model import as_text_model
 from trtllm_lite.convert.tokenizer_files import FILES as TOKENIZER_FILES
@@ -20,10 +21,11 @@ _MODELOPT = "hf_quant_config.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _CONFIGS = ["config.json", "generation_config.json", _MODELOPT]
 # Positions and types of tokens, which old versions of transformers saved; they follow from the config.
-_INDEX_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+_INDEX_BUFFERS = re.compile(r"(.*\.)?embeddings\.(position_ids|token_type_ids)", re.DOTALL)
 _CARD = "README.md"  # says the licence
-_DOWNLOADS = ["*.safetensors", "*.safetensors.index.json", *_CONFIGS, *TOKENIZER_FILES, _CARD]
-_DOWNLOADS += [MODULES_FILE, POOLING_FILES]  # of encoders
+_DOWNLOADS = ["*.safetensors", "*.safetensors.index.json", *_CONFIGS, *TOKENIZER_FILES, _CARD, *EMBEDDING_FILES]
+# The same weights once more, as those who trained the model have them.
+_OTHER_FORMS = ["original/*", "metal/*", "consolidated*.safetensors"]
 
 
 def open_directory(path: Path) -> Source:
@@ -42,11 +44,11 @@ def open_directory(path: Path) -> Source:
         description=str(path),
         config=config,
         generation=read_json(path / "generation_config.json"),
-        tensors={name: file.tensors[name] for name, file in owners.items() if name not in _INDEX_BUFFERS},
+        tensors={name: file.tensors[name] for name, file in owners.items() if not _INDEX_BUFFERS.fullmatch(name)},
         read=lambda name: owners[name].read(name),
         tokenizer=tokenizer,
         tokenizer_config=tokenizer_config,
-        pooling=partial(read_pooling, path),
+        embeddings=partial(read_embeddings, path),
     )
     return as_text_model(as_blocks(source))
 
@@ -77,7 +79,9 @@ def download(hub_id: str, revision: str | None = None) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
-        folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=_DOWNLOADS))
+        folder = Path(
+            snapshot_download(hub_id, revision=revision, allow_patterns=_DOWNLOADS, ignore_patterns=_OTHER_FORMS)
+        )
     except (OSError, HfHubHTTPError, HFValidationError) as error:
         at = "" if revision is None else f" at revision {shown(revision)}"
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

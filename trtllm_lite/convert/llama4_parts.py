@@ -32,4 +32,7 @@ def read_chunks(config: ConfigFields, rotates: list[bool]) -> list[int]:
 def read_temperature(config: ConfigFields) -> Temperature | None:
     """What late queries of layers without RoPE are scaled by, if by anything."""
     temperature = Temperature(config.integer("floor_scale", 8192), config.number("attn_scale", 0.1))
-    return temperature if config.flag("attn_temperature_tuning", True) else None
+    key = "attn_temperature_tuning"
+    if type(config.take(key)) is int:  # of transformers 4.51, which asks whether it is 0
+        return temperature if config.integer(key, minimum=0) else None
+    return temperature if config.flag(key, True) else None

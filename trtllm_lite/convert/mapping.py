@@ -12,10 +12,17 @@ from trtllm_lite import __version__
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, find_family, find_model_type, nearest_by_name
 from trtllm_lite.convert.features import with_embedding, with_features, with_last_state
-from trtllm_lite.convert.fitting import check_num_layers, compare_tensors, named_for, nearest_fit
+from trtllm_lite.convert.fitting import (
+    check_num_layers,
+    check_types,
+    compare_tensors,
+    informative,
+    named_for,
+    nearest_fit,
+)
 from trtllm_lite.convert.hugging_face import download, open_directory
 from trtllm_lite.convert.pins import check_files
-from trtllm_lite.convert.source import Source
+from trtllm_lite.convert.source import Embeddings, Source
 from trtllm_lite.convert.source_tensors import ROUTERS
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.files import PRODUCER_PREFIX, reading_model
@@ -137,6 +144,7 @@ def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Pa
         model = _read(source, family)
     check_num_layers(source, model)
     source, model = _with_partners(named_for(family, source), family, model, partners)
+    check_types(source, informative(source, family, model))
     blocks, cache = ({}, ()) if dequantize else (source.blocks, source.cache)
     if cache and len(cache) != len(model.layers):
         raise ConvertError(
@@ -205,7 +213,13 @@ def _read(source: Source, family: Family) -> Model:
     fields = ConfigFields(source.config)
     model = family.read_model(fields)
     fields.finish()
-    return replace(model, pooling=source.pooling()) if isinstance(model, Encoder) else model
+    return _with_embeddings(model, source.embeddings()) if isinstance(model, Encoder) else model
+
+
+def _with_embeddings(model: Encoder, said: Embeddings) -> Encoder:
+    positions = model.sizes.max_position_embeddings
+    longest = min(said.max_seq_length or positions, positions)
+    return replace(model, pooling=said.pooling, sizes=replace(model.sizes, max_position_embeddings=longest))
 
 
 def _find_family(source: Source) -> tuple[str, Family]:
@@ -248,6 +262,11 @@ def _choose_dtype(source: Source, family: Family, dtype: str) -> str:
     if dtype != "auto":
         raise ConvertError(f"expected --dtype to be one of auto, {', '.join(PLAIN_DTYPES)}, found {shown(dtype)}")
     routers = tuple(family.tensor_names[role].rpartition("}")[2] for role in ROUTERS if role in family.tensor_names)
-    matrices = {name: info for name, info in source.tensors.items() if len(info.shape) in (2, 3)}
-    found = {info.dtype for name, info in matrices.items() if not name.removesuffix(".weight").endswith(routers)}
+    found = {
+        info.dtype
+        for name, info in source.tensors.items()
+        if len(info.shape) in (2, 3)
+        and info.dtype in PLAIN_DTYPES
+        and not name.removesuffix(".weight").endswith(routers)
+    }
     return found.pop() if len(found) == 1 else "float32"

@@ -37,7 +37,8 @@ def read_ropes_by_layer_type(
     ropes = {}
     for kind, theta in old_thetas.items():
         own = fields.take(kind) or {}
-        ropes[kind] = _read(config, f"{name}.{kind}", own if isinstance(own, dict) else {kind: own}, sizes, theta)
+        where = name if name == "rope_scaling" else f"{name}.{kind}"
+        ropes[kind] = _read(config, where, own if isinstance(own, dict) else {kind: own}, sizes, theta)
     fields.check_unread()
     config.problems += fields.problems
     return ropes

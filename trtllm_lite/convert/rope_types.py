@@ -97,6 +97,7 @@ def _linear(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
 
 def _dynamic(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
     """Dynamic NTK changes theta only for sequences beyond max_position_embeddings, which the builder refuses."""
+    fields.expect(ORIGINAL, sizes.max_positions)
     _required(fields, "factor")
     return _rope(rope.plain(theta, sizes.dim))
 
@@ -134,7 +135,7 @@ def _llama3(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
 def _yarn(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
     original = sizes.read_original(fields)
     factor = fields.number("factor", sizes.max_positions / original)
-    mscale, mscale_all_dim = (fields.number(key, 0.0) for key in ("mscale", "mscale_all_dim"))
+    mscale, mscale_all_dim = (fields.number(key, 0.0, allows_zero=True) for key in ("mscale", "mscale_all_dim"))
     attention_factor = fields.number("attention_factor", rope.yarn_attention_factor(factor, mscale, mscale_all_dim))
     fast, slow = fields.number("beta_fast", 32.0), fields.number("beta_slow", 1.0)
     truncate = fields.flag("truncate", True)

@@ -12,12 +12,22 @@ from trtllm_lite.network.blocks import PARTS, Blocks, part_name
 from trtllm_lite.network.context import CacheRounding
 from trtllm_lite.network.pooling import Pooling
 
-Pooled = Callable[[], Pooling]
 StoredNames = Callable[[str], tuple[str, ...]]
 
 
 def _same_name(name: str) -> tuple[str, ...]:
     return (name,)
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """What an encoder's files say beside its config: which row stands for a text, and the longest text in tokens.
+
+    ``max_seq_length`` is None where texts may have as many tokens as the encoder has positions.
+    """
+
+    pooling: Pooling = field(default_factory=Pooling)
+    max_seq_length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,7 @@ class Source:
     ``blocks`` are the matrices of which ``read`` also gives the parts, by the names of :func:`blocks.part_name`.
     ``cache`` is how each layer rounds its keys and its values, empty where they stay as they are.
     ``stored_names`` gives the names that the source's file has, or should have, for a tensor, for messages.
-    ``pooling`` reads which row stands for a text, which concerns encoders alone.
+    ``embeddings`` reads what concerns encoders alone.
     ``quantization`` says how a quantized model's layers are stored, for people.
     ``is_text_part`` says that the model has other parts, which were left out.
     ``ignored_config_keys`` are the keys that were taken out of ``config`` and ``generation`` because the user said so.
@@ -47,7 +57,7 @@ class Source:
     ignored_config_keys: tuple[str, ...] = ()
     blocks: Mapping[str, Blocks] = field(default_factory=dict)
     stored_names: StoredNames = _same_name
-    pooling: Pooled = Pooling
+    embeddings: Callable[[], Embeddings] = Embeddings
     cache: tuple[CacheRounding, ...] = ()
     quantization: str = ""
     is_text_part: bool = False
@@ -70,15 +80,29 @@ class Source:
 
 
 def without_config_keys(source: Source, keys: Collection[str]) -> Source:
-    """``source`` without these keys in its config and generation defaults. ConvertError for a key that neither has."""
-    absent = sorted(set(keys) - set(source.config) - set(source.generation))
+    """``source`` without these keys in its config and generation defaults. ConvertError for a key that neither has.
+
+    A key of a nested object has those around it before it: ``rope_scaling.attn_factor``.
+    """
+    config, generation = source.config, source.generation
+    absent = []
+    for key in sorted(set(keys)):
+        less = _without(config, key), _without(generation, key)
+        if less == (config, generation):
+            absent.append(key)
+        config, generation = less
     if absent:
         raise ConvertError(
             f"expected --ignore_config_keys to name keys of the config of {source.description}, which has no "
-            f"{', '.join(absent)}: check the spelling; keys of nested objects cannot be ignored by themselves"
+            f"{', '.join(absent)}: check the spelling; a key of a nested object is written OBJECT.KEY"
         )
-    config, generation = (
-        {key: value for key, value in values.items() if key not in keys}
-        for values in (source.config, source.generation)
-    )
     return replace(source, config=config, generation=generation, ignored_config_keys=tuple(sorted(set(keys))))
+
+
+def _without(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """``values`` without ``key``, or OBJECT.KEY; keys themselves may have dots."""
+    if key in values:
+        return {name: value for name, value in values.items() if name != key}
+    first, _, rest = key.partition(".")
+    inner = values.get(first)
+    return {**values, first: _without(inner, rest)} if rest and isinstance(inner, dict) else values

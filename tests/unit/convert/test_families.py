@@ -20,7 +20,8 @@ from tests.models import ENCODER_FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, save_
 from trtllm_lite.convert import checkpoint, convert_checkpoint, families
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import all_families
-from trtllm_lite.convert.mapping import open_source
+from trtllm_lite.convert.llama4_parts import read_temperature
+from trtllm_lite.convert.mapping import open_source, read_model
 from trtllm_lite.convert.safetensors_file import SafetensorsFile
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError
@@ -43,6 +44,109 @@ def test_gpt2_saved_without_its_head_has_names_without_a_prefix(tmp_path: Path) 
     save_file(tensors, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "old")
     assert (tmp_path / "old/weights.safetensors").read_bytes() == (tmp_path / "new/weights.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("family", "buffers"),
+    [
+        (
+            "gpt_neox",
+            {
+                "gpt_neox.layers.0.attention.bias": torch.ones(1, 1, 8, 8, dtype=torch.bool),
+                "gpt_neox.layers.1.attention.bias": torch.ones(1, 1, 8, 8, dtype=torch.uint8),
+                "gpt_neox.layers.1.attention.masked_bias": torch.tensor(-1e9),
+            },
+        ),
+        ("roberta", {"roberta.embeddings.position_ids": torch.arange(130)[None]}),
+        ("mpnet", {"mpnet.embeddings.position_ids": torch.arange(130)[None]}),
+    ],
+)
+def test_masks_and_positions_that_old_files_hold_are_dropped(
+    family: str, buffers: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    """Published Pythias hold masks of bytes, and RoBERTas 64-bit positions."""
+    save_tiny_model(family, tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    tensors = {name: tensor.half() for name, tensor in load_file(weights).items()}
+    save_file(tensors, weights, metadata={"format": "pt"})
+    assert convert_checkpoint(str(tmp_path / "model"), tmp_path / "new").config.dtype == "float16"
+    save_file(tensors | buffers, weights, metadata={"format": "pt"})
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "old")
+    assert (tmp_path / "old/weights.safetensors").read_bytes() == (tmp_path / "new/weights.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_layers_that_draft_are_left_out_where_they_are_behind_the_others(count: int, tmp_path: Path) -> None:
+    save_tiny_model("deepseek_v3", tmp_path / "model")
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "plain")
+    weights = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(weights)
+    last = 1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("model.layers."))
+    tensors |= {f"model.layers.{last + number}.eh_proj.weight": torch.ones(8, 16) for number in range(2)}
+    save_file(tensors, weights, metadata={"format": "pt"})
+    _edit_config(tmp_path / "model", num_nextn_predict_layers=count)
+    if count == 1:
+        with pytest.raises(ConvertError, match=rf"unused \(1\): model\.layers\.{last + 1}\.eh_proj\.weight"):
+            convert_checkpoint(str(tmp_path / "model"), tmp_path / "drafting")
+        return
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "drafting")
+    drafting, plain = (tmp_path / name / "weights.safetensors" for name in ("drafting", "plain"))
+    assert drafting.read_bytes() == plain.read_bytes()
+
+
+_CHINESE_BERT = {
+    "directionality": "bidi",
+    "pooler_fc_size": 768,
+    "pooler_num_attention_heads": 12,
+    "pooler_num_fc_layers": 3,
+    "pooler_size_per_head": 128,
+    "pooler_type": "first_token_transform",
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "published", "other"),
+    [
+        ("bert", _CHINESE_BERT, {"directionality": "left"}),  # bge-large-zh-v1.5
+        ("roberta", {"output_past": True}, {"position_embedding_type": "relative_key"}),  # multilingual-e5-base
+        (
+            "starcoder2",
+            {"mlp_type": "default", "norm_type": "layer_norm", "residual_dropout": 0.1, "embedding_dropout": 0.1},
+            {"mlp_type": "gated"},
+        ),
+        ("qwen3", {"use_qk_norm": True}, {"use_qk_norm": False}),
+        ("qwen3_moe", {"use_qk_norm": True}, {"use_qk_norm": False}),  # Qwen3-Coder-30B-A3B
+        ("gpt_neox", {"custom_pipelines": {"text-generation": {"impl": "x.y"}}}, {"rotary_pct": 0}),  # h2oGPT 6.9B
+    ],
+)
+def test_keys_of_published_configs(
+    family: str, published: dict[str, Any], other: dict[str, Any], tmp_path: Path
+) -> None:
+    save_tiny_model(family, tmp_path / "model")
+    _edit_config(tmp_path / "model", **published)
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    _edit_config(tmp_path / "model", **other)
+    with pytest.raises(ConvertError, match=f"{next(iter(other))}: "):
+        convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+
+
+def test_a_scale_of_zero_switches_off(tmp_path: Path) -> None:
+    """Devstral 2 has no temperature of late queries, and YaRN's usual one."""
+    save_tiny_model("ministral3", tmp_path / "model")
+    rope = json.loads((tmp_path / "model" / "config.json").read_text())["rope_parameters"]
+    _edit_config(tmp_path / "model", rope_parameters={**rope, "llama_4_scaling_beta": 0.0, "mscale_all_dim": 0.0})
+    _, _, model = read_model(open_source(str(tmp_path / "model")))
+    for layer in model.layers:
+        attention = layer.attention.block
+        assert attention.temperature is None
+        assert attention.rope.attention_factor == pytest.approx(0.1 * np.log(rope["factor"]) + 1)
+
+
+@pytest.mark.parametrize(("given", "scales"), [(4, True), (True, True), (0, False), (False, False)])
+def test_llama4_says_by_numbers_or_flags_whether_late_queries_are_scaled(given: object, scales: bool) -> None:
+    fields = ConfigFields({"attn_temperature_tuning": given})
+    assert (read_temperature(fields) is not None) == scales
+    assert not fields.problems
 
 
 def test_parts_of_fused_tensors_are_reported_by_the_tensor(tmp_path: Path) -> None:

@@ -81,6 +81,22 @@ def test_ignored_config_keys_are_recorded(model: Path, tmp_path: Path) -> None:
     assert ModelConfig.from_dir(tmp_path / "checkpoint").ignored_config_keys == ["flavour", "is_acme"]
 
 
+def test_a_nested_config_key_can_be_ignored(model: Path, tmp_path: Path) -> None:
+    settings = json.loads((model / "config.json").read_text())
+    stretched = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "attn_factor": 0.88}
+    settings = {key: value for key, value in settings.items() if key != "rope_parameters"}
+    (model / "config.json").write_text(json.dumps({**settings, "rope_scaling": stretched}))
+    key = "rope_scaling.attn_factor"
+    with pytest.raises(ConvertError, match=rf"{key}: 0.88 is not mapped .* pass --ignore_config_keys {key} "):
+        convert_checkpoint(str(model), tmp_path / "checkpoint")
+    for absent in ("rope_scaling.factors", "rope_theta.attn_factor", "attn_factor"):
+        with pytest.raises(ConvertError, match=f"which has no {absent}: .*OBJECT.KEY"):
+            convert_checkpoint(str(model), tmp_path / "checkpoint", ignore_config_keys=[absent])
+    assert convert_checkpoint(
+        str(model), tmp_path / "checkpoint", ignore_config_keys=[key]
+    ).config.ignored_config_keys == [key]
+
+
 def test_a_model_without_a_tokenizer(model: Path, tmp_path: Path) -> None:
     convert_checkpoint(str(model), tmp_path / "checkpoint")
     assert ModelConfig.from_dir(tmp_path / "checkpoint").tokenizer
@@ -243,11 +259,15 @@ def test_a_hub_id_without_network_is_one_clear_error(monkeypatch: pytest.MonkeyP
 
 def test_a_hub_id_downloads_no_code_and_no_pickles(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
+    from huggingface_hub.utils import filter_repo_objects
 
     asked = {}
+    files = ["config.json", "model.safetensors", "original/model.safetensors", "consolidated.safetensors", "code.py"]
 
-    def download(hub_id: str, revision: str | None, allow_patterns: list[str]) -> str:
+    def download(hub_id: str, revision: str | None, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
         asked[hub_id, revision] = allow_patterns
+        found = filter_repo_objects(files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns)
+        assert list(found) == files[:2]  # each weight once
         return str(model)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)

@@ -310,4 +310,4 @@ def test_integers_need_settings(tmp_path: Path) -> None:
     write_quantized(tiny_model("llama", **SIZES), tmp_path / "model", LAYOUTS["modelopt int8"])
     edit(tmp_path, lambda settings: settings.clear())
     with pytest.raises(ConvertError, match=r"down_proj.weight \(int8\), .* more; the model has no quantization_config"):
-        open_source(str(tmp_path / "model"))
+        convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")

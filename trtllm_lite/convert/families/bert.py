@@ -9,10 +9,22 @@ from trtllm_lite.convert.encoder_parts import BERT_NAMES, BertParts
 from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.network.encoder import Encoder
 
+# Keys of the first BERT's config, which many Chinese models have.
+_OF_POOLER = (
+    "pooler_fc_size",
+    "pooler_num_attention_heads",
+    "pooler_num_fc_layers",
+    "pooler_size_per_head",
+    "pooler_type",
+)
+
 
 def read_model(config: ConfigFields) -> Encoder:
     """Read the config; all tokens are of the first type, that of a text alone."""
     parts = BertParts.read(config, BERT_NAMES)
+    config.expect("directionality", "bidi")
+    for key in _OF_POOLER:
+        config.take(key)
     config.expect("position_embedding_type", "absolute")
     config.expect("is_decoder", False)
     config.expect("add_cross_attention", False)

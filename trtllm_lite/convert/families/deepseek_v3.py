@@ -1,16 +1,18 @@
 """DeepSeek-V3 and R1 (arXiv 2412.19437): V2 whose router scores by sigmoids, with corrections for the choice.
 
-The layer that predicts a further token (MTP) is left out.
+The layers that predict further tokens (MTP), behind the others, are left out.
 """
 
 from dataclasses import replace
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.deepseek_parts import deepseek_experts, deepseek_gguf, deepseek_layers, read_groups
-from trtllm_lite.convert.family import ROTARY_BUFFERS, Family
+from trtllm_lite.convert.family import Family
 from trtllm_lite.convert.latent_parts import LATENT_TENSOR_NAMES, LatentParts
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.moe import Scoring
+
+_DRAFTING_LAYERS = "num_nextn_predict_layers"
 
 
 def read_model(config: ConfigFields) -> Decoder:
@@ -18,7 +20,7 @@ def read_model(config: ConfigFields) -> Decoder:
     parts = LatentParts.read_latent(config, rotates_pairs=config.flag("rope_interleave", True))
     config.expect("scoring_func", "sigmoid")
     config.expect("topk_method", "noaux_tc")
-    config.integer("num_nextn_predict_layers", 0, minimum=0)
+    config.integer(_DRAFTING_LAYERS, 0, minimum=0)
     scoring: Scoring = "normalized_sigmoid" if config.flag("norm_topk_prob", True) else "sigmoid"
     experts = replace(deepseek_experts(config, parts, scoring, inner=2048, scale=2.5), is_corrected=True)
     experts = replace(experts, groups=read_groups(config, experts, num_best=2, defaults=(8, 4)))
@@ -31,5 +33,5 @@ FAMILY = Family(
     read_model=read_model,
     tensor_names=LATENT_TENSOR_NAMES,
     gguf=deepseek_gguf(2, lambda _: "noaux_tc"),
-    ignored_tensors=(*ROTARY_BUFFERS, r"model\.layers\.61\..*"),  # the layer behind the 61 of the published models
+    drafting_layers=_DRAFTING_LAYERS,
 )

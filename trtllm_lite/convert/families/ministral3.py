@@ -33,14 +33,15 @@ def read_model(config: ConfigFields) -> Decoder:
     return parts.decoder(config, parts.layers(layer))
 
 
-def _read_temperature(config: ConfigFields) -> Temperature:
+def _read_temperature(config: ConfigFields) -> Temperature | None:
+    """What queries behind the length of pretraining are scaled by; None for a factor of 0."""
     given = config.take(_ROPE)
     fields = ConfigFields(given if isinstance(given, dict) else {}, f"{_ROPE}.")
     if fields.take(_SCALE) is None:
         fields.problem(_SCALE, "expected a positive number, found none")
-    temperature = Temperature(fields.integer(ORIGINAL), fields.number(_SCALE, 1.0), floor_offset=0)
+    length, scale = fields.integer(ORIGINAL), fields.number(_SCALE, 1.0, allows_zero=True)
     config.problems += fields.problems
-    return temperature
+    return Temperature(length, scale, floor_offset=0) if scale else None
 
 
 FAMILY = Family(

@@ -60,6 +60,6 @@ FAMILY = Family(
     architectures=("MPNetModel", "MPNetForMaskedLM"),
     read_model=read_model,
     tensor_names=NAMES,
-    ignored_tensors=(r"(mpnet\.)?pooler\.dense\.(weight|bias)", r"lm_head\..*", r"mpnet\.embeddings\.position_ids"),
+    ignored_tensors=(r"(mpnet\.)?pooler\.dense\.(weight|bias)", r"lm_head\..*"),
     optional_prefix="mpnet.",
 )

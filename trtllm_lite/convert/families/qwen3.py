@@ -16,6 +16,7 @@ def read_model(config: ConfigFields) -> Decoder:
     parts = LlamaParts.read(config, head_dim=DEFAULT_HEAD_DIM)
     windows = qwen_windows(config, parts.sizes.num_hidden_layers)
     bias = config.flag("attention_bias")
+    config.expect("use_qk_norm", True)
 
     def layer(tensors: Tensors, number: int) -> Layer:
         norms = parts.head_norm(tensors, "q_norm"), parts.head_norm(tensors, "k_norm")

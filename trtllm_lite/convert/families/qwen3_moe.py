@@ -22,6 +22,7 @@ def read_model(config: ConfigFields) -> Decoder:
     parts = LlamaParts.read(config, MOE_TENSOR_NAMES)
     layers = parts.sizes.num_hidden_layers
     expect_no_windows(config, layers)
+    config.expect("use_qk_norm", True)
     bias, sparse = config.flag("attention_bias"), qwen_sparse_layers(config, layers)
     wide = config.integer("moe_intermediate_size", 768)
     experts = MoeParts.read(config, parts, wide, qwen_scoring(config))

@@ -26,6 +26,6 @@ FAMILY = Family(
     architectures=("RobertaModel", "RobertaForMaskedLM", "XLMRobertaModel", "XLMRobertaForMaskedLM"),
     read_model=read_model,
     tensor_names=NAMES,
-    ignored_tensors=(r"(roberta\.)?pooler\.dense\.(weight|bias)", r"lm_head\..*", r"roberta\.embeddings\.position_ids"),
+    ignored_tensors=(r"(roberta\.)?pooler\.dense\.(weight|bias)", r"lm_head\..*"),
     optional_prefix="roberta.",
 )

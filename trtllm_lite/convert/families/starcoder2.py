@@ -19,10 +19,16 @@ NAMES = {
     "down_proj": "model.layers.{layer}.mlp.c_proj",
 }
 
+_OF_TRAINING = ("residual_dropout", "embedding_dropout")
+
 
 def read_model(config: ConfigFields) -> Decoder:
     """Read the config; ``use_bias`` gives biases to all linear layers but the LM head."""
     sizes, activation = read_sizes(config), read_activation(config, default="gelu_pytorch_tanh")
+    config.expect("mlp_type", "default")
+    config.expect("norm_type", "layer_norm")
+    for key in _OF_TRAINING:
+        config.take(key)
     rope = read_rope(config, sizes.head_dim, sizes.max_position_embeddings)
     epsilon, bias = config.number("norm_epsilon", 1e-5), config.flag("use_bias", True)
     window = config.nullable_integer("sliding_window", 0) or 0

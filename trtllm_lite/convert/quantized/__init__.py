@@ -24,7 +24,6 @@ from trtllm_lite.convert.quantized.modelopt import ModelOpt
 from trtllm_lite.convert.quantized.mxfp4 import Mxfp4
 from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.convert.source import Source
-from trtllm_lite.convert.source_tensors import TOKEN_LISTS
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.blocks import part_name
 from trtllm_lite.vocabulary import PLAIN_DTYPES
@@ -45,12 +44,10 @@ METHODS: Mapping[str, Callable[[ConfigFields], Method]] = {
 def as_blocks(source: Source) -> Source:
     """``source`` with the matrices of its quantized layers in blocks; the same source if nothing is quantized.
 
-    Raises ConvertError for an unknown method, settings or layers that are not supported, and tensors of integers that
-    no layer needs.
+    Raises ConvertError for an unknown method, and settings or layers that are not supported.
     """
     settings = source.config.get(SETTINGS)
     if not settings:
-        _check_plain(source, source.tensors, "the model has no quantization_config")
         return source
     method = _read_method(settings)
     found = [
@@ -62,7 +59,6 @@ def as_blocks(source: Source) -> Source:
     if method.kv_cache is not None:
         used |= {name for name in source.tensors if is_cache_scale(name)}
     kept = {name: info for name, info in source.tensors.items() if name not in used}
-    _check_plain(source, kept, f"{method.description} does not say what these are")
     dtype, (cache, about_cache) = _plain_dtype(kept), read_scales(source, method.kv_cache)
     weights = {f"{layer}.{tensor}": matrix for layer, tensor, matrix in found}
     return replace(
@@ -112,22 +108,7 @@ def _read(source: Source, weights: Mapping[str, Matrix], name: str) -> NDArray:
     return weights[name].expanded() if name in weights else source.read(name)
 
 
-def _check_plain(source: Source, tensors: Mapping[str, TensorInfo], reason: str) -> None:
-    """Raise ConvertError for tensors that are no floating-point numbers, but for lists of tokens."""
-    others = [
-        f"{name} ({info.dtype})"
-        for name, info in tensors.items()
-        if info.dtype not in PLAIN_DTYPES and name not in TOKEN_LISTS
-    ]
-    if others:
-        listed = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-        raise ConvertError(
-            f"expected the tensors of {source.description} to be one of {', '.join(PLAIN_DTYPES)}, found {listed}; "
-            f"{reason}: convert from the unquantized checkpoint"
-        )
-
-
 def _plain_dtype(tensors: Mapping[str, TensorInfo]) -> str:
     """The type of all floating-point matrices, or float32 if there are several types."""
-    found = {info.dtype for info in tensors.values() if len(info.shape) == 2}
+    found = {info.dtype for info in tensors.values() if len(info.shape) == 2 and info.dtype in PLAIN_DTYPES}
     return found.pop() if len(found) == 1 else "float32"
