@@ -7,7 +7,9 @@ say "install into .venv"
 bash scripts/install_test_tools.sh & # waits for downloads most of the time
 tools=$!
 install_checkout test
-bash scripts/fetch_model.sh smollm2-135m
+for model in smollm2-135m all-minilm-l6-v2; do
+  bash scripts/fetch_model.sh "$model"
+done
 wait "$tools"
 
 say "lint and types"

@@ -268,11 +268,13 @@ def test_minilm() -> None:
     directory = CACHE / FILES["all-minilm-l6-v2"]
     if not directory.is_dir():
         pytest.skip(f"{directory.name} is not there: bash scripts/fetch_model.sh all-minilm-l6-v2")
-    texts = ["A cat sits on the mat.", "Un chat est assis.", "naïve café", "x", "The weather is lovely today. " * 60]
+    texts = ["A cat sits on the mat.", "Un chat est assis.", "naïve café", "x", "The weather is lovely today. " * 40]
     tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()
     expected = expected_rows(model, [tokenizer(text).input_ids for text in texts], normalize=True)
     with LLM(directory, dtype="float32") as llm:
         rows = np.array(llm.embed(texts), np.float32)
+        with pytest.raises(LimitError, match="302 tokens, which exceeds max_input_len 256"):
+            llm.embed("The weather is lovely today. " * 50)  # the model has positions for 512
     assert_close(rows, expected, what="embeddings")
 
 

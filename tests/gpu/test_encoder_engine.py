@@ -58,7 +58,7 @@ def test_minilm(dtype: str) -> None:
     directory = CACHE / FILES["all-minilm-l6-v2"]
     if not directory.is_dir():
         pytest.skip(f"{directory.name} is not there: bash scripts/fetch_model.sh all-minilm-l6-v2")
-    texts = ["A cat sits on the mat.", "Un chat est assis.", "naïve café", "x", "The weather is lovely today. " * 60]
+    texts = ["A cat sits on the mat.", "Un chat est assis.", "naïve café", "x", "The weather is lovely today. " * 40]
     tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()
     expected = expected_rows(model, [tokenizer(text).input_ids for text in texts], normalize=True)
     with LLM(directory, target=arch(), dtype=dtype) as llm:

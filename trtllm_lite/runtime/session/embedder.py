@@ -77,7 +77,7 @@ class Embedder:
             which = "max_input_len" if longest == self.limits.max_input_len else "max_num_tokens"
             raise LimitError(
                 f"{name} has {length} tokens, which exceeds {which} {longest}: shorten it, or build the engine with a "
-                f"larger --{which} (the model has {self.manifest.model.max_position_embeddings} positions)"
+                f"larger --{which} (the model takes up to {self.manifest.model.max_position_embeddings})"
             )
 
     def _batches(self, texts: Sequence[NDArray[np.int32]]) -> Iterator[list[NDArray[np.int32]]]:
