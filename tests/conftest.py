@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.real_models import find_smollm2
 
@@ -15,6 +16,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # References of workers side by side have a core each: with all cores each, their threads spin while they wait.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Machines of tests may be busy: no example fails for being slow.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 gc.disable()  # while tests are collected: what is made then stays
 
 

@@ -53,7 +53,11 @@ class TwoNodes:
 
 def _children(pid: int) -> list[int]:
     """The processes that any thread of a process has started."""
-    return [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended
+            found += map(int, path.read_text().split())
+    return found
 
 
 @contextmanager

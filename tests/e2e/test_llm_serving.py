@@ -146,7 +146,7 @@ def test_greater_priorities_go_first(llm: LLM) -> None:
 
     async def run(narrow: LLM) -> None:
         blocker = replace(GREEDY, max_tokens=100)
-        blockers = [narrow.generate_async(prompts[0], blocker, priority=100) for _ in range(8)]
+        blockers = [narrow.generate_async(prompts[0], blocker, priority=100) for _ in range(64)]
         generations = [
             narrow.generate_async(prompt, GREEDY, priority=priority)
             for prompt, priority in zip(prompts[1:], (0, 5, -5, 99, 5), strict=True)

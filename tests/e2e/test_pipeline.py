@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +197,9 @@ def test_ctrl_c_ends_a_stream_quietly(built: Path) -> None:
     process = subprocess.Popen(
         [*command, "--prompt", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
-    time.sleep(1)  # it waits for its prompt by then
+    assert process.stdin is not None
+    process.stdin.write(b"x" * (1 << 17))  # more than a pipe holds: it reads its prompt by then
+    process.stdin.flush()
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors.decode()) == (130, "interrupted\n")

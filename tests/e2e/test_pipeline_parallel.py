@@ -181,7 +181,7 @@ def test_all_stages_are_loaded_together(tmp_path: Path) -> None:
 
 def test_a_stage_that_stalls_is_named_and_ends_all_requests(tmp_path: Path) -> None:
     build_engine(checkpoint_of("llama", tmp_path), tmp_path / "engine", pp_size=2, tp_size=2, **LIMITS)
-    executor = _testing.stalling_pipeline(engines_of(tmp_path / "engine"), rank=1, collective=1, timeout=0.2)
+    executor = _testing.stalling_pipeline(engines_of(tmp_path / "engine"), rank=1, collective=1, timeout=1.0)
     limits = {name: LIMITS[name] for name in ("max_batch_size", "max_input_len", "max_seq_len")}
     loop = _core.EventLoop(executor, max_num_tokens=64, **limits)
     params = _core.sampling.SamplingParams()

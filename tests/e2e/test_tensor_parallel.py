@@ -267,9 +267,9 @@ def test_all_ranks_are_loaded_together(tmp_path: Path) -> None:
 def test_a_rank_that_stalls_is_named_and_ends_the_step(rank: int, tmp_path: Path) -> None:
     build_engine(checkpoint_of("llama", tmp_path), tmp_path / "engine", tp_size=2, **LIMITS)
     ranks = [_core.Engine(str(tmp_path / "engine" / f"rank{number}.engine")) for number in range(2)]
-    executor = _testing.stalling_group(ranks, rank=rank, collective=2, timeout=0.2)
+    executor = _testing.stalling_group(ranks, rank=rank, collective=2, timeout=1.0)
     where = r"collective 2 \(all_reduce of layers\.0\.mlp\.down_proj\.linear\) of step 1"
-    with pytest.raises(DeviceError, match=rf"rank {rank} of 2 did not come to {where} within 0\.2 s"):
+    with pytest.raises(DeviceError, match=rf"rank {rank} of 2 did not come to {where} within 1 s"):
         two_steps(executor)
     with pytest.raises(DeviceError, match="did not come back from an earlier step: load the engine again"):
         two_steps(executor)
@@ -311,7 +311,7 @@ def test_the_command_plan_says_so_too(tmp_path: Path) -> None:
 def test_a_rank_that_stalls_ends_all_requests_with_its_name(tmp_path: Path) -> None:
     build_engine(checkpoint_of("llama", tmp_path), tmp_path / "engine", tp_size=2, **LIMITS)
     ranks = [_core.Engine(str(tmp_path / "engine" / name)) for name in ENGINE_FILES[:2]]
-    executor = _testing.stalling_group(ranks, rank=1, collective=4, timeout=0.2)
+    executor = _testing.stalling_group(ranks, rank=1, collective=4, timeout=1.0)
     limits = {name: LIMITS[name] for name in ("max_batch_size", "max_input_len", "max_seq_len")}
     loop = _core.EventLoop(executor, max_num_tokens=64, **limits)
     params = _core.sampling.SamplingParams()

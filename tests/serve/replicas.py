@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from ray.util import placement_group_table
 from tests.ray_cluster import TwoNodes, two_nodes
 from trtllm_lite.serve.ray import app
 
-_MAX_LOOKS = 100_000
+SECONDS = 120  # after which what does not come is taken never to come
 _REPLICA = b"ray::ServeReplica"
 
 
@@ -41,7 +42,8 @@ class Service:
 
     def wait_until_whole(self) -> None:
         """Wait until two replicas run that are both alive."""
-        for _ in range(_MAX_LOOKS):
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
             if len(self.replicas()) == 2:
                 found = serve.status().applications["default"].deployments["server"].replica_states
                 if found == {"RUNNING": 2}:
@@ -63,9 +65,9 @@ def _command(process: Path) -> bytes:
 @contextmanager
 def replicated(engine: Path, **arguments: Any) -> Iterator[Service]:
     """Serve an engine by two replicas, each of which takes one of two nodes, until the block ends."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
     with two_nodes(num_cpus=2) as nodes:
+        with socket.create_server(("127.0.0.1", 0)) as probe:  # once the nodes have theirs
+            port = probe.getsockname()[1]
         serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
         service = Service(nodes, f"http://127.0.0.1:{port}")
         service.run(engine, num_replicas=2, num_threads=2, **arguments)

@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,6 @@ from urllib.parse import urlsplit
 import httpx
 
 _SECONDS = 60  # after which a server that says nothing is taken to hang
-_MAX_LOOKS = 5000
 
 
 @dataclass
@@ -46,7 +46,8 @@ class Server:
     def wait_until_idle(self, **headers: str) -> None:
         """Wait until no sequence is generated any more, nor waits for it."""
         with httpx.Client(base_url=self.address, headers=headers) as client:
-            for _ in range(_MAX_LOOKS):
+            end = time.monotonic() + _SECONDS
+            while time.monotonic() < end:
                 load = client.get("/load").json()
                 if load["server_load"] == 0 and not any(
                     model["num_requests_running"] for model in load["models"].values()

@@ -78,7 +78,8 @@ def test_an_answer_that_is_cut_off_is_incomplete(client):
 
 
 def test_a_text_follows_a_schema(client):
-    parsed = client.responses.parse(model="smollm2", input=QUESTION, text_format=City, max_output_tokens=100)
+    asked = {"model": "smollm2", "input": QUESTION, "temperature": 0, "max_output_tokens": 100}
+    parsed = client.responses.parse(**asked, text_format=City)
     assert isinstance(parsed.output_parsed, City)
 
 

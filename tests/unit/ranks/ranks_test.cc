@@ -131,7 +131,7 @@ TEST(a_rank_that_throws_ends_the_step_alone) {
 
 TEST(a_rank_that_stalls_is_named_and_given_up) {
   for (const int late : {0, 2}) {
-    tl::RankMeeting meeting(3, 50ms);
+    tl::RankMeeting meeting(3, 500ms);
     std::vector<Floats> x(3, random_floats(1)), y(3, x[0]);
     std::atomic<bool> goes_on = false;
     meeting.begin();

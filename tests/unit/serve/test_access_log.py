@@ -48,9 +48,10 @@ class Stuck(io.StringIO):
 
     def __init__(self) -> None:
         super().__init__()
-        self.free = threading.Event()
+        self.reached, self.free = threading.Event(), threading.Event()
 
     def write(self, text: str) -> int:
+        self.reached.set()
         self.free.wait()
         return super().write(text)
 
@@ -62,6 +63,8 @@ def test_a_log_that_takes_nothing_holds_up_nobody(monkeypatch):
     async def talk(server):
         for number in range(10):
             assert (await server.ask("GET", "/version", headers={"x-request-id": f"r{number}"})).status == 200
+            while not file.reached.is_set():
+                await asyncio.sleep(0)
         file.free.set()
         while file.getvalue().count("\n") < 3:
             await asyncio.sleep(0)

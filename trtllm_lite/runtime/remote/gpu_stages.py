@@ -74,12 +74,13 @@ class GpuStages(StagesElsewhere):
         while not own.done() or not all(map(self._processes.is_done, calls)):
             if own.done():
                 own.result()
+            is_late = time.monotonic() > end
             for stage, call in enumerate(calls):
                 if self._processes.is_done(call):
                     self._result(stage, call, "connecting", 0)
-                elif time.monotonic() > end:
+                elif is_late:
                     self._fail(stage, f"is not connected after {CONNECTING_SECONDS:.0f} s", "connecting")
-            if time.monotonic() > end:
+            if is_late:
                 raise DeviceError(f"the last stage is not connected with others after {CONNECTING_SECONDS:.0f} s")
             wait([own], timeout=0.05)
         own.result()

@@ -140,7 +140,7 @@ def test_a_step_of_which_a_rank_stalls_is_named_and_ends_all_requests(
     fake_nccl: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stalled: int
 ) -> None:
     before, aborted = fake_nccl.fake_communicators(), fake_nccl.fake_aborted()
-    loop = loop_of(tmp_path, make_toy_engine_of_nccl, 2, rank_timeout=0.05)
+    loop = loop_of(tmp_path, make_toy_engine_of_nccl, 2, rank_timeout=0.5)
     monkeypatch.setenv("FAKE_STALLED_GPU", str(stalled))
     monkeypatch.setenv("FAKE_REMOTE_ERROR_RANK", "1")
     first, *others = errors_of(run(loop, [(prompt, greedy(9)) for prompt in random_prompts(5, 9)]))

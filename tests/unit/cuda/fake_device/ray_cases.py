@@ -90,7 +90,8 @@ def test_a_stage_that_ends_ends_all_requests(
     cluster: TwoNodes,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gpu_stages, "RANK_SECONDS", 2.0)
+    if harm is stop_process:
+        monkeypatch.setattr(gpu_stages, "RANK_SECONDS", 2.0)
     with LLM(three, distributed_executor_backend="ray") as llm:
         harm(llm, cluster)
         running = [llm.generate_async(prompt, ENDLESS) for prompt in PROMPTS]
