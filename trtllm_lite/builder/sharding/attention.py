@@ -1,0 +1,86 @@
+"""Attention: ranks share out its query heads, and the key/value heads that these read, some of which several have."""
+
+import numpy as np
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import attribute, dims, fused_by, fused_node, operands, results, value_of
+from trtllm_lite.builder.sharding.rank import Range, Rank
+from trtllm_lite.errors import BuildError
+from trtllm_lite.network.tensors import add_initializer
+from trtllm_lite.vocabulary import MAX_TP_SIZE
+
+
+def share(rank: Rank, node: ir.Node) -> None:
+    """Give the rank its heads of ``node``."""
+    if norms_all_heads(node):
+        _take_heads(rank, node)
+    given, made = operands(node), results(node)
+    num_heads = attribute(node, "num_heads") // rank.tp_size
+    num_kv_heads, head_dim = _kv_shape(rank, node)
+    node.attributes["num_heads"] = ir.AttrInt64("num_heads", num_heads)
+    for value in (given["key_cache"], given["value_cache"], made["key_cache_out"], made["value_cache_out"]):
+        shape = list(rank.whole_dims(value))
+        shape[1] = _own_kv_heads(rank, num_kv_heads)
+        rank.reshape(value, shape)
+    if "sinks" in given:
+        rank.cut(given["sinks"], -1, [rank.own(num_heads)])
+    if "stored" in made:
+        raise rank.refusal(node, "what it stores is an output of the network")
+    rank.mark(made["y"], num_heads * head_dim)
+
+
+def heads(rank: Rank, attention: ir.Node) -> list[Range]:
+    """The features of the rank's heads: queries, keys, values. A key/value head may be several ranks'."""
+    num_heads = attribute(attention, "num_heads")
+    num_kv_heads, head_dim = _kv_shape(rank, attention)
+    if num_heads % rank.tp_size:
+        raise uneven_heads(rank, attention, f"{num_heads} query heads cannot be shared out", num_heads, num_kv_heads)
+    if not _shares_out(num_kv_heads, rank.tp_size):
+        problem = f"{num_kv_heads} key/value heads cannot be shared out or repeated"
+        raise uneven_heads(rank, attention, problem, num_heads, num_kv_heads)
+    kv_heads = _own_kv_heads(rank, num_kv_heads)
+    first_kv = rank.number * num_kv_heads // rank.tp_size
+    first, last = rank.own(num_heads // rank.tp_size)
+    ranges = [(first, last)]
+    for behind in (num_heads, num_heads + num_kv_heads):
+        ranges.append((behind + first_kv, behind + first_kv + kv_heads))
+    return [(start * head_dim, stop * head_dim) for start, stop in ranges]
+
+
+def norms_all_heads(attention: ir.Node) -> bool:
+    """Whether a norm is of all heads of the queries together, so that each rank computes all of them."""
+    return fused_by(operands(attention)["qkv"], "QueryKeyNorm") is not None
+
+
+def uneven_heads(rank: Rank, node: ir.Node, problem: str, num_heads: int, num_kv_heads: int) -> BuildError:
+    """The error that heads cannot be shared out, with the sizes by which they can."""
+    sizes = range(1, MAX_TP_SIZE + 1)
+    fitting = [str(size) for size in sizes if num_heads % size == 0 and _shares_out(num_kv_heads, size)]
+    return rank.refusal(node, f"its {problem} evenly; pass a --tp_size of {' or '.join(fitting)}")
+
+
+def _take_heads(rank: Rank, attention: ir.Node) -> None:
+    """Let ``attention`` read the rank's heads of all queries, keys and values."""
+    rows, name = operands(attention)["qkv"], f"{attention.name}.heads"
+    columns = np.concatenate([np.arange(start, stop, dtype=np.int32) for start, stop in heads(rank, attention)])
+    order = add_initializer(rank.graph, f"{name}.order", ir.tensor(columns))
+    own = value_of(f"{name}.qkv", ir.DataType.FLOAT, [*(dims(rows) or ())[:1], len(columns)])
+    rank.graph.insert_before(attention, fused_node("GatherColumns", name, {"x": rows, "order": order}, {"y": own}))
+    attention.replace_input_with(list(attention.inputs).index(rows), own)
+
+
+def _kv_shape(rank: Rank, attention: ir.Node) -> tuple[int, int]:
+    """The key/value heads of all ranks, and the size of a head."""
+    _, num_kv_heads, head_dim, _ = rank.whole_dims(operands(attention)["key_cache"])
+    assert isinstance(num_kv_heads, int)
+    assert isinstance(head_dim, int)
+    return num_kv_heads, head_dim
+
+
+def _own_kv_heads(rank: Rank, num_kv_heads: int) -> int:
+    return max(num_kv_heads // rank.tp_size, 1)
+
+
+def _shares_out(num_kv_heads: int, tp_size: int) -> bool:
+    """Whether each rank gets as many key/value heads, or each head as many ranks."""
+    return num_kv_heads % tp_size == 0 or tp_size % num_kv_heads == 0

@@ -1,0 +1,54 @@
+"""Mixtures of experts: a run of ranks has some of the experts, and each rank of the run some features of these."""
+
+from math import lcm
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.constraints import implied_extents
+from trtllm_lite.builder.graph import attribute, operands, results
+from trtllm_lite.builder.sharding.products import PADDED_TO, cut_outputs
+from trtllm_lite.builder.sharding.products import share_inputs as share_inputs_of_product
+from trtllm_lite.builder.sharding.rank import Range, Rank, even_part
+from trtllm_lite.network.tensors import extents
+from trtllm_lite.plugins.schema import all_schemas
+from trtllm_lite.quantize.formats import matrix_of
+
+
+def tally_own(rank: Rank, router: ir.Node) -> None:
+    """Let ``router``, which chooses of all experts, count what falls on those of the rank's run."""
+    local = attribute(router, "local_experts") * rank.moe_tp_size // rank.tp_size
+    owned = {"local_experts": local, "moe_tp_size": rank.moe_tp_size}
+    router.attributes.update({name: ir.AttrInt64(name, value) for name, value in owned.items()})
+    results(router)["tally"].shape = ir.Shape([implied_extents(all_schemas()["Router"], owned)["tallied"]])
+
+
+def share_outputs(rank: Rank, node: ir.Node) -> None:
+    """Give the rank its features of its experts in ``node``, whose result GroupedLinear alone reads."""
+    _take_own(rank, node)
+    cut_outputs(rank, node, [_part_of_expert(rank, node)])
+
+
+def share_inputs(rank: Rank, node: ir.Node) -> None:
+    """Let ``node`` read the rank's features of its experts."""
+    _take_own(rank, node)
+    share_inputs_of_product(rank, node, rank.moe_tp_size)
+
+
+def _take_own(rank: Rank, node: ir.Node) -> None:
+    """Keep the experts of the rank's run."""
+    run, runs = rank.number // rank.moe_tp_size, rank.tp_size // rank.moe_tp_size
+    given = operands(node)
+    for value in [*matrix_of(given).operands.values(), *([given["bias"]] if "bias" in given else [])]:
+        count = extents(rank.tensor(value))[0] // runs
+        rank.cut(value, 0, [(run * count, (run + 1) * count)])
+    node.attributes["moe_tp_size"] = ir.AttrInt64("moe_tp_size", rank.moe_tp_size)
+
+
+def _part_of_expert(rank: Rank, node: ir.Node) -> Range:
+    """The features that the rank has of each expert: whole blocks of the matrix that multiplies them."""
+    (reader,) = {use.node for use in node.outputs[0].uses()}
+    matrix = matrix_of(operands(reader))
+    features, numbers = matrix.shape[-1], matrix.operands.get("weight_scale")
+    blocks = 1 if numbers is None else extents(rank.tensor(numbers))[-1]
+    padded_to = PADDED_TO if blocks == 1 else lcm(PADDED_TO, features // blocks)
+    return even_part(features, rank.moe_tp_size, rank.number % rank.moe_tp_size, padded_to)

@@ -1,0 +1,106 @@
+"""Rank: a rank's part of a network while it is made, and what the rules of operators do to it."""
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from trtllm_lite.builder.graph import dims, fused_node, replace_value, value_of, weight_tensor
+from trtllm_lite.builder.sharding.shared_sources import SharedSources
+from trtllm_lite.errors import BuildError
+from trtllm_lite.network.tensors import extents, take
+
+Range = tuple[int, int]
+
+
+class Rank:
+    """The part of rank ``number`` of ``tp_size``, which shares the features of its experts with ``moe_tp_size`` ranks.
+
+    ``graph`` is the whole network at first.
+    """
+
+    def __init__(self, graph: ir.Graph, number: int, tp_size: int, moe_tp_size: int, sources: SharedSources) -> None:
+        self.graph, self.number, self.tp_size, self.moe_tp_size = graph, number, tp_size, moe_tp_size
+        self._sources = sources
+        self._parted: set[ir.Value] = set()  # values of which the rank has some features
+        self._whole: dict[ir.Value, tuple[int | str | None, ...]] = {}  # of values that were reshaped
+        self._cut: dict[tuple[ir.Value, int], Sequence[Range]] = {}  # weights that were cut along an axis already
+
+    def own(self, count: int) -> Range:
+        """Where the rank's part begins and ends of what ranks share out evenly, ``count`` each."""
+        return self.number * count, (self.number + 1) * count
+
+    def has_part_of(self, value: ir.Value) -> bool:
+        """Whether the rank has only some of the value's features."""
+        return value in self._parted
+
+    def has_part_of_inputs(self, node: ir.Node) -> bool:
+        """Whether the rank has only some features of something that ``node`` reads."""
+        return any(value in self._parted for value in node.inputs if value is not None)
+
+    def whole_dims(self, value: ir.Value) -> tuple[int | str | None, ...]:
+        """The shape that ``value`` has in the whole network."""
+        return self._whole.get(value) or dims(value) or ()
+
+    def reshape(self, value: ir.Value, shape: Sequence[int | str | None]) -> None:
+        """Give ``value``, which several operators may read, the shape that it has on the rank."""
+        self._whole[value] = self.whole_dims(value)
+        value.shape = ir.Shape(shape)
+
+    def mark(self, value: ir.Value, features: int) -> None:
+        """Say that the rank has so many features of ``value``."""
+        value.shape = ir.Shape([*(dims(value) or ())[:-1], features])
+        self._parted.add(value)
+
+    def cut(self, value: ir.Value, axis: int, ranges: Sequence[Range]) -> None:
+        """Keep ``ranges`` of a weight; a weight that several operators read is cut once along an axis."""
+        tensor = self.tensor(value)
+        axis %= len(extents(tensor))
+        if (value, axis) in self._cut:
+            if self._cut[value, axis] != ranges:
+                raise BuildError(
+                    f"tp_size is {self.tp_size}: {value.name} is shared by operators that need different parts of it: "
+                    "give each its own copy in network.onnx"
+                )
+            return
+        if list(ranges) == [(0, extents(tensor)[axis])]:
+            return
+        is_whole = all(known is not value for known, _ in self._cut)
+        self._cut[value, axis] = ranges
+        self.replace(value, take(self._sources.of(tensor) if is_whole else tensor, axis, ranges))
+
+    def tensor(self, value: ir.Value) -> ir.TensorProtocol:
+        """The weight that ``value`` is."""
+        tensor = weight_tensor(value)
+        assert tensor is not None
+        return tensor
+
+    def replace(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
+        """Let the weight ``value`` be ``tensor``."""
+        value.const_value, value.shape = tensor, ir.Shape(extents(tensor))
+
+    def meet(self, node: ir.Node, op_type: str, features: int | None = None) -> None:
+        """Let what reads the result of ``node`` read what the collective ``op_type`` makes of all ranks' results.
+
+        It has ``features``, or as many as the rank's.
+        """
+        value = node.outputs[0]
+        shape = list(dims(value) or ())
+        whole = value_of(f"{value.name}.whole", ir.DataType.FLOAT, [*shape[:-1], features or shape[-1]])
+        replace_value(value, whole)
+        self._parted.discard(value)
+        name = f"{node.name}.{'all_reduce' if op_type == 'AllReduce' else 'all_gather'}"
+        self.graph.insert_after(node, fused_node(op_type, name, {"x": value}, {"y": whole}))
+
+    def refusal(self, node: ir.Node, problem: str) -> BuildError:
+        """The error that ``node`` cannot be shared out."""
+        return BuildError(
+            f"tp_size is {self.tp_size}, and {node.name} cannot be shared out by so many ranks: {problem}"
+        )
+
+
+def even_part(features: int, num_parts: int, part: int, padded_to: int) -> Range:
+    """Part number ``part`` of ``features``: equal parts, the last of which ends with padding if they are not even."""
+    share, uneven = divmod(features, num_parts)
+    if uneven or (num_parts > 1 and share % padded_to):
+        share = -(-features // num_parts // padded_to) * padded_to
+    return part * share, (part + 1) * share
