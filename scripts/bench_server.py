@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite import LLM, _testing
-from trtllm_lite.runtime.session import session
+from trtllm_lite.runtime.session import opening
 from trtllm_lite.serve.access_log import AccessLog
 from trtllm_lite.serve.app import Settings
 from trtllm_lite.serve.run import ServerOptions, run
@@ -102,8 +102,8 @@ def serve(arguments: argparse.Namespace) -> None:
     def paced_executor(_: Any, engine: Any, __: Any, *, num_blocks: int, **___: Any) -> Any:
         return _testing.PacedExecutor(engine, num_blocks=num_blocks, step_seconds=arguments.step_ms / 1000)
 
-    session.make_executor = paced_executor
-    session.available_memory = lambda *_: _ANY_BYTES  # its KV cache takes none
+    opening.make_executor = paced_executor
+    opening.available_memory = lambda *_: _ANY_BYTES  # its KV cache takes none
     settings = Settings(access_log=AccessLog(None))
     llm = LLM(arguments.engine_dir, tokenizer=arguments.tokenizer, max_batch_size=arguments.max_batch_size)
     models = [(llm, ModelSettings(names=("paced",), max_queue_size=arguments.max_queue_size))]

@@ -16,9 +16,10 @@ import numpy as np
 
 from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.runtime.session.notifier import Notifier
+from trtllm_lite.runtime.session.opening import open_session
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
-from trtllm_lite.runtime.session.session import Session, open_session
+from trtllm_lite.runtime.session.session import Session
 
 PROMPT_LEN = 8
 

@@ -22,6 +22,7 @@ from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, S
 from trtllm_lite.runtime.session.embedder import Embedder
 from trtllm_lite.runtime.session.experts import ExpertCounts
 from trtllm_lite.runtime.session.limits import RunnerOptions
+from trtllm_lite.runtime.session.opening import NO_GENERATION
 from trtllm_lite.runtime.session.prompts import (
     Chat,
     Prompt,
@@ -32,7 +33,7 @@ from trtllm_lite.runtime.session.prompts import (
 )
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
-from trtllm_lite.runtime.session.session import NO_GENERATION, Session
+from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.session.stats import Stats
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_text, per_request

@@ -14,7 +14,8 @@ from trtllm_lite.runtime.api.engine_checks import check_divided, check_engine, c
 from trtllm_lite.runtime.session.device import check_num_threads
 from trtllm_lite.runtime.session.embedder import Embedder
 from trtllm_lite.runtime.session.limits import RunnerOptions
-from trtllm_lite.runtime.session.session import Session, open_model
+from trtllm_lite.runtime.session.opening import open_model
+from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.values import check_flag, check_text
 
 

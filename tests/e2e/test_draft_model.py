@@ -12,7 +12,7 @@ from tests.e2e.test_speculation import LIMITS, described, requests
 from tests.models import save_tiny_model
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError, TrtllmLiteError
-from trtllm_lite.runtime.session import session
+from trtllm_lite.runtime.session import opening
 
 CACHE = {"tokens_per_block": 16, "max_tokens": 256}
 OPTIONS: dict[str, Any] = {**LIMITS, "gather_context_logits": True, "kv_cache_config": CACHE}
@@ -145,7 +145,7 @@ def test_engines_that_cannot_draft_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     draft = engine(**made)
-    monkeypatch.setattr(session, "make_executor", lambda *_, **__: pytest.fail("memory was reserved"))
+    monkeypatch.setattr(opening, "make_executor", lambda *_, **__: pytest.fail("memory was reserved"))
     with pytest.raises(error, match=f"draft model: expected .*{message}"):
         LLM(model_dir, speculative_config=drafting(draft), **OPTIONS)
 

@@ -9,7 +9,8 @@ from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.lora.peft import Pair
-from trtllm_lite.runtime.session.session import Session, engine_path
+from trtllm_lite.runtime.session.engine_dir import engine_path
+from trtllm_lite.runtime.session.session import Session
 
 _DEVIATION = 0.02  # of the elements, as the random weights of engines without weights have it
 

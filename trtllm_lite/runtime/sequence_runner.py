@@ -13,7 +13,8 @@ from trtllm_lite.engine.plan import Plan, PlanTensor
 from trtllm_lite.errors import EngineError, LimitError
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.device import available_memory, check_num_threads, make_executor
-from trtllm_lite.runtime.session.session import NO_GENERATION, open_ranks
+from trtllm_lite.runtime.session.engine_dir import open_ranks
+from trtllm_lite.runtime.session.opening import NO_GENERATION
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.llm import LLM
-from trtllm_lite.runtime.session.session import engine_path
+from trtllm_lite.runtime.session.engine_dir import engine_path
 from trtllm_lite.triton.python_backend import Parameters
 
 SETTINGS = (

@@ -11,13 +11,13 @@ from trtllm_lite.host_memory import available_host_memory
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
 from trtllm_lite.runtime.session.device import available_memory, device_options
+from trtllm_lite.runtime.session.engine_dir import check_end_ids
 from trtllm_lite.runtime.session.limits import (
     RunnerOptions,
     check_host_memory,
     memory_for,
     runner_limits,
 )
-from trtllm_lite.runtime.session.session import check_end_ids
 
 from .doubles import fake_manifest
 

@@ -19,8 +19,9 @@ from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, S
 from trtllm_lite.runtime.session.experts import ExpertCounts
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 from trtllm_lite.runtime.session.limits import RunnerOptions
+from trtllm_lite.runtime.session.opening import open_session
 from trtllm_lite.runtime.session.prompts import Chat, Prompt, Prompts, as_texts, parse_prompts
-from trtllm_lite.runtime.session.session import Session, open_session
+from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.session.stats import Stats
 from trtllm_lite.runtime.text.words import Word
 from trtllm_lite.runtime.values import whole_number

@@ -16,7 +16,7 @@ from trtllm_lite.errors import ArgumentError, DeviceError, EngineError
 from trtllm_lite.runtime.ray import placement
 from trtllm_lite.runtime.remote import gpu_stages
 from trtllm_lite.runtime.session.limits import RunnerOptions
-from trtllm_lite.runtime.session.session import open_session
+from trtllm_lite.runtime.session.opening import open_session
 
 MODEL = {
     **{"producer": "handmade", "architecture": "Toy", "family": "toy", "dtype": "float16", "vocab_size": VOCAB},
