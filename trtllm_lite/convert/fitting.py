@@ -1,5 +1,6 @@
 """How well the tensors and the config of a source fit a family, and which family they fit best."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from trtllm_lite.network.model import Model, network_of
 from trtllm_lite.printable import one_line
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
-_LAYERS = "model.layers."
+_LAYER = re.compile(r"model\.layers\.(\d{1,9})\.")
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,13 @@ def informative(source: Source, family: Family, model: Model) -> dict[str, Tenso
     """The tensors of ``source`` that carry information about ``model``; layers behind its last draft (MTP)."""
     drafting = source.config.get(family.drafting_layers) if family.drafting_layers else None
     first = model.sizes.num_hidden_layers
-    behind = tuple(f"{_LAYERS}{first + number}." for number in range(drafting if type(drafting) is int else 0))
-    return {
-        name: info for name, info in source.tensors.items() if not family.ignores(name) and not name.startswith(behind)
-    }
+    behind = range(first, first + drafting) if type(drafting) is int else ()
+
+    def drafts(name: str) -> bool:
+        layer = _LAYER.match(name)
+        return layer is not None and int(layer[1]) in behind
+
+    return {name: info for name, info in source.tensors.items() if not family.ignores(name) and not drafts(name)}
 
 
 def check_types(source: Source, tensors: Mapping[str, TensorInfo]) -> None:

@@ -133,10 +133,17 @@ def _llama3(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
 
 
 def _yarn(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
+    """YaRN; ``attn_factor`` multiplies its temperature as in the paper's code and in vLLM (transformers ignores it).
+
+    DeepSeek-R1-0528-Qwen3-8B has one that makes the temperature 1.
+    """
     original = sizes.read_original(fields)
     factor = fields.number("factor", sizes.max_positions / original)
     mscale, mscale_all_dim = (fields.number(key, 0.0, allows_zero=True) for key in ("mscale", "mscale_all_dim"))
-    attention_factor = fields.number("attention_factor", rope.yarn_attention_factor(factor, mscale, mscale_all_dim))
+    usual = rope.yarn_attention_factor(factor, mscale, mscale_all_dim) * fields.number("attn_factor", 1.0)
+    attention_factor = fields.number("attention_factor", usual)
+    if fields.take("attn_factor") and fields.take("attention_factor"):
+        fields.problem("attn_factor", "expected this or attention_factor, which is the whole factor, found both")
     fast, slow = fields.number("beta_fast", 32.0), fields.number("beta_slow", 1.0)
     truncate = fields.flag("truncate", True)
     if theta <= 1:

@@ -73,6 +73,20 @@ def test_what_changes_the_mathematics_is_an_error(changes: dict[str, Any], messa
         _read("llama", **changes)
 
 
+def test_yarns_attn_factor_multiplies_its_temperature() -> None:
+    """As in vLLM; DeepSeek-R1-0528-Qwen3-8B has one that makes it 1. transformers does not read the key."""
+    stretched = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+
+    def factor(**more: float) -> float:
+        (rope,) = {layer.attention.block.rope for layer in _read("qwen3", rope_scaling={**stretched, **more}).layers}
+        return rope.attention_factor
+
+    assert factor() == pytest.approx(0.1 * math.log(4) + 1)
+    assert factor(attn_factor=0.8782488562869419) == pytest.approx(1.0)
+    with pytest.raises(ConvertError, match=r"attn_factor: expected this or attention_factor, .* found both"):
+        factor(attn_factor=0.9, attention_factor=1.0)
+
+
 def test_all_problems_come_at_once() -> None:
     with pytest.raises(ConvertError) as caught:
         _read("llama", hidden_act="relu", head_dim=7, residual_multiplier=2.0, rope_scaling={"type": "x"})

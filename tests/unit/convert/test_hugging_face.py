@@ -83,13 +83,13 @@ def test_ignored_config_keys_are_recorded(model: Path, tmp_path: Path) -> None:
 
 def test_a_nested_config_key_can_be_ignored(model: Path, tmp_path: Path) -> None:
     settings = json.loads((model / "config.json").read_text())
-    stretched = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "attn_factor": 0.88}
+    stretched = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "flavour": 0.88}
     settings = {key: value for key, value in settings.items() if key != "rope_parameters"}
     (model / "config.json").write_text(json.dumps({**settings, "rope_scaling": stretched}))
-    key = "rope_scaling.attn_factor"
+    key = "rope_scaling.flavour"
     with pytest.raises(ConvertError, match=rf"{key}: 0.88 is not mapped .* pass --ignore_config_keys {key} "):
         convert_checkpoint(str(model), tmp_path / "checkpoint")
-    for absent in ("rope_scaling.factors", "rope_theta.attn_factor", "attn_factor"):
+    for absent in ("rope_scaling.factors", "rope_theta.flavour", "flavour"):
         with pytest.raises(ConvertError, match=f"which has no {absent}: .*OBJECT.KEY"):
             convert_checkpoint(str(model), tmp_path / "checkpoint", ignore_config_keys=[absent])
     assert convert_checkpoint(
