@@ -25,7 +25,7 @@ _NEUTRAL = """
     unsloth_fixed transformers.js_config
     output_router_logits router_aux_loss_coef router_jitter_noise
     is_llama_config max_sequence_length neftune_noise_alpha attn_implementation num_labels classifier_dropout
-    output_past custom_pipelines
+    output_past custom_pipelines num_steps
 """
 NEUTRAL_KEYS = frozenset(_NEUTRAL.split())
 _MAX_INTEGER = 2**31 - 1

@@ -117,6 +117,7 @@ _CHINESE_BERT = {
         ("qwen3", {"use_qk_norm": True}, {"use_qk_norm": False}),
         ("qwen3_moe", {"use_qk_norm": True}, {"use_qk_norm": False}),  # Qwen3-Coder-30B-A3B
         ("gpt_neox", {"custom_pipelines": {"text-generation": {"impl": "x.y"}}}, {"rotary_pct": 0}),  # h2oGPT 6.9B
+        ("gpt_neox", {"num_steps": "global_step320000"}, {"hidden_act": "x"}),  # Polyglot-Ko
     ],
 )
 def test_keys_of_published_configs(
