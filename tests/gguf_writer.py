@@ -137,6 +137,7 @@ _ARCHITECTURES = {
     "gemma3_text": "gemma3",
     "olmo3": "olmo2",
     "llama4_text": "llama4",
+    **dict.fromkeys(("mistral", "ministral3"), "mistral3"),
     "mixtral": "llama",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
@@ -144,7 +145,7 @@ _ARCHITECTURES = {
     "modernbert": "modern-bert",
     **dict.fromkeys(("roberta", "xlm-roberta"), "bert"),
 }
-_INTERLEAVED = ("llama", "internlm2", "mistral", "smollm3", "granite", "granitemoe")
+_INTERLEAVED = ("llama", "internlm2", "mistral3", "smollm3", "granite", "granitemoe")
 _TRANSPOSED = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of GPT-2
 
 
@@ -156,11 +157,13 @@ def write_gguf(
     extra: dict[str, np.ndarray] | None = None,
     whole_heads: bool = False,
     architecture: str | None = None,
+    fuses_qkv: bool = False,
 ) -> Path:
     """Write ``model``; ``kinds`` maps GGUF tensor stems like ``attn_q`` to quantization types (F32 otherwise).
 
     ``metadata`` adds or, with None, removes keys; ``extra`` adds float32 tensors. With ``whole_heads`` what makes keys
-    and values of latents is one matrix, as in files of 2024. ``architecture`` is another than the model's own.
+    and values of latents is one matrix, as in files of 2024. ``architecture`` is another than the model's own. With
+    ``fuses_qkv`` queries, keys and values of a layer are one tensor.
     """
     architecture = architecture or _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
     writer = gguf.GGUFWriter(path, architecture)
@@ -168,6 +171,7 @@ def write_gguf(
     for key, value in fields.items():
         if value is not None:
             _add(writer, key, value)
+    fused: dict[str, list[np.ndarray]] = {}
     for name, tensor in _by_head(_apart(model.state_dict().items()), model.config, whole_heads):
         if name.startswith("pooler."):  # which llama.cpp leaves out
             continue
@@ -190,6 +194,12 @@ def write_gguf(
         is_matrix = rows.ndim > 1 and suffix == "weight"
         kind = gguf.GGMLQuantizationType[(kinds or {}).get(stem.split(".")[-1], "F32") if is_matrix else "F32"]
         data = rows.astype(np.float16) if kind.name == "F16" else gguf.quants.quantize(np.ascontiguousarray(rows), kind)
+        if fuses_qkv and stem.endswith(("attn_q", "attn_k", "attn_v")):
+            parts = fused.setdefault(f"{stem[:-1]}qkv.{suffix}", [])
+            parts.append(data)
+            if len(parts) == 3:
+                writer.add_tensor(f"{stem[:-1]}qkv.{suffix}", np.concatenate(parts), raw_dtype=kind)
+            continue
         writer.add_tensor(f"{stem}.{suffix}", np.ascontiguousarray(data), raw_dtype=kind)
     for name, array in (extra or {}).items():
         writer.add_tensor(name, array)
@@ -471,6 +481,7 @@ def _olmo2_metadata(config: Any, head_dim: int) -> dict[str, Any]:
     return {
         **_head_metadata(config, head_dim),
         "rope.freq_base": config.rope_parameters["full_attention"]["rope_theta"],
+        "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
         "attention.sliding_window": config.sliding_window,
         "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
     }
@@ -499,7 +510,25 @@ def _modern_bert_metadata(config: Any, _: int) -> dict[str, Any]:
     }
 
 
+def _mistral3_metadata(config: Any, head_dim: int) -> dict[str, Any]:
+    """Of Mistral, too, whose files have no windows."""
+    rope, usual = config.rope_parameters, _llama_metadata(config, head_dim)
+    if config.model_type == "mistral":
+        return usual
+    return {
+        **usual,
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": rope["factor"],
+        "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+        "rope.scaling.yarn_beta_fast": rope.get("beta_fast"),
+        "rope.scaling.yarn_beta_slow": rope.get("beta_slow"),
+        "rope.scaling.yarn_log_multiplier": rope.get("mscale_all_dim"),
+        "attention.temperature_scale": rope["llama_4_scaling_beta"],
+    }
+
+
 _OWN_METADATA = {
+    "mistral3": _mistral3_metadata,
     "modern-bert": _modern_bert_metadata,
     "deepseek2": _deepseek2_metadata,
     "gpt-oss": _gpt_oss_metadata,

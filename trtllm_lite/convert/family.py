@@ -37,9 +37,9 @@ class Gguf:
     all three of one head before those of the next, in the tensor of role qkv_proj. With ``optional_bias`` the config
     has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file shows only by its tensors. Of two families of
     one architecture one ``has_experts``, or each has a number of its own for how routers score, ``gating`` (1, softmax,
-    where a file has none). ``bare`` are roles whose tensors have no .weight in the source. ``by_head`` are roles of
-    matrices of which llama.cpp has two tensors: of each head the first rows, their axes swapped, and of each head the
-    others. ``end_tokens`` end texts although files do not say so.
+    where a file has none), or one alone has the key ``marker``. ``bare`` are roles whose tensors have no .weight in the
+    source. ``by_head`` are roles of matrices of which llama.cpp has two tensors: of each head the first rows, their
+    axes swapped, and of each head the others. ``end_tokens`` end texts although files do not say so.
     """
 
     architecture: str
@@ -53,6 +53,7 @@ class Gguf:
     optional_bias: bool = False
     has_experts: bool = False
     gating: int | None = None
+    marker: str = ""
     bare: tuple[str, ...] = ()
     by_head: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     also: tuple[str, ...] = ()

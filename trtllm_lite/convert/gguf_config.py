@@ -4,11 +4,13 @@ https://github.com/ggml-org/ggml/blob/master/docs/gguf.md describes the keys. A 
 neither mapped nor known not to matter becomes an error when the family reads the config.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.convert.rope_types import FREQUENCY_FACTORS
+from trtllm_lite.network.rope import yarn_attention_factor
 
 _SIZES = {
     "block_count": "num_hidden_layers",
@@ -28,7 +30,12 @@ _ROPE_SCALING = {
     "rope.scaling.yarn_beta_slow": "beta_slow",
     "rope.scaling.yarn_log_multiplier": "log_multiplier",
 }
-_NEUTRAL = ("vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "pooling_type")  # the last: see gguf_encoder
+_YARN_FACTOR = "rope.scaling.yarn_attn_factor"
+_NEUTRAL = (
+    *("vocab_size", "rope.scaling.finetuned", "tensor_data_layout"),
+    *("classifier.pooling_type", "classifier.output_labels"),  # of heads, whose tensors would be unused
+    "pooling_type",  # see gguf_encoder
+)
 _TOKEN_TYPES = "tokenizer.ggml.token_type_count"
 _TOKEN_IDS = {"bos_token_id": "bos_token_id", "padding_token_id": "pad_token_id"}
 _END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")  # end of text, of a turn, of a message to a tool
@@ -51,7 +58,7 @@ def read_config(
     config["vocab_size"] = _vocab_size(metadata, tensors)
     config["tie_word_embeddings"] = "output.weight" not in tensors
     if declared.optional_bias:
-        config["attention_bias"] = "blk.0.attn_q.bias" in tensors
+        config["attention_bias"] = not tensors.keys().isdisjoint(("blk.0.attn_q.bias", "blk.0.attn_qkv.bias"))
         config["mlp_bias"] = "blk.0.ffn_gate.bias" in tensors
     config |= _head_sizes(model, config)
     config["rope_parameters"] = _rope(model, rope_factors)
@@ -99,7 +106,18 @@ def _rope(model: dict[str, Any], factors: Mapping[str, list[float]]) -> dict[str
         rope |= {"rope_type": kind} | {f"{length}_factor": factors.get(f"rope_factors_{length}") for length in lengths}
     if kind != "none":
         rope |= {ours: model.pop(theirs) for theirs, ours in _ROPE_SCALING.items() if theirs in model}
+    if kind == "yarn" and _YARN_FACTOR in model:
+        rope |= _yarn_factor(model.pop(_YARN_FACTOR), rope["factor"])
     return rope
+
+
+def _yarn_factor(given: float, factor: float) -> dict[str, float]:
+    """What llama.cpp's converter made of an ``attention_factor``, or of an ``attn_factor``: it writes both as one.
+
+    A number that is YaRN's usual temperature is all of it. Others multiply it, which for 1 is what llama.cpp computes.
+    """
+    usual = yarn_attention_factor(factor)
+    return {} if math.isclose(given, usual, rel_tol=1e-6) else {"attn_factor": given}
 
 
 def _token_ids(metadata: dict[str, Any], end_tokens: tuple[str, ...]) -> dict[str, Any]:

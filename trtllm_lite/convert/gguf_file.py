@@ -147,7 +147,10 @@ def _consistent(path: Path) -> Iterator[None]:
 
 
 def _find_family(path: Path, metadata: dict[str, Any]) -> Family:
-    """Of several families of one architecture, that with or without experts whose routers score as the file's."""
+    """Of several families of one architecture, that with or without experts whose routers score as the file's.
+
+    Of those that are left, that whose marker the file has, or one without a marker.
+    """
     architecture = metadata.get("general.architecture")
     known = [(family.gguf, family) for family in all_families().values() if family.gguf]
     found = [(gguf, family) for gguf, family in known if architecture in gguf.architectures]
@@ -156,5 +159,7 @@ def _find_family(path: Path, metadata: dict[str, Any]) -> Family:
         raise ConvertError(f"{path} has the GGUF architecture {shown(architecture)}, expected one of {expected}")
     has_experts = bool(metadata.get(f"{architecture}.expert_count"))
     gating = metadata.get(f"{architecture}.expert_gating_func", _SOFTMAX)
-    alike = (family for gguf, family in found if gguf.has_experts == has_experts and gguf.gating in (None, gating))
-    return next(alike, found[0][1])
+    alike = [one for one in found if one[0].has_experts == has_experts and one[0].gating in (None, gating)]
+    marked = [one for one in alike if one[0].marker and f"{architecture}.{one[0].marker}" in metadata]
+    plain = [one for one in alike if not one[0].marker]
+    return [*marked, *plain, *found][0][1]

@@ -84,7 +84,7 @@ PRE_TOKENIZERS = {
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _LIKE_QWEN2),
     **dict.fromkeys(("smollm", "starcoder", "refact", "exaone"), PreTokenizer(_by_digit)),
     "command-r": PreTokenizer(_by_digit, composes=True),
-    "olmo": PreTokenizer(_gpt2, composes=True),
+    **dict.fromkeys(("olmo", "mpt"), PreTokenizer(_gpt2, composes=True)),  # GPT-NeoX's
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), PreTokenizer(_split(_LLAMA3))),
     "glm4": PreTokenizer(_split(_LLAMA3), whole_words=True),
     **dict.fromkeys(("gpt-4o", "llama4"), PreTokenizer(_split(_O200K))),

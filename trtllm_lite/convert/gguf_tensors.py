@@ -156,10 +156,32 @@ Named: TypeAlias = "GgufTensor | TensorByHead"
 
 def named_tensors(raw: Mapping[str, Any], family: Family, config: dict[str, Any]) -> Iterator[Named]:
     """The tensors of a file as ``family`` names them."""
-    left, declared = dict(raw), family.gguf or Gguf("")
+    declared = family.gguf or Gguf("")
+    left = dict(raw) if "qkv_proj" in family.tensor_names else _unfused(raw, config)
     yield from _by_head(left, family, declared)
     for stored in left.values():
         yield from GgufTensor.all_of(stored, family, config)
+
+
+def _unfused(raw: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """``raw`` with queries, keys and values apart, as most families have them, where a file has one tensor of all.
+
+    Files of the first GLM-4 do, and those that llama.cpp's converter wrote with --fuse-qkv.
+    """
+    heads, kv_heads = (_integer(config.get(f"num_{kind}_heads")) for kind in ("attention", "key_value"))
+    size = _integer(config.get("head_dim")) or _integer(config.get("hidden_size")) // max(heads, 1)
+    ends = [heads * size, (heads + kv_heads) * size, (heads + 2 * kv_heads) * size]
+    parts: dict[str, Any] = {}
+    for name, tensor in raw.items():
+        fused = re.fullmatch(r"(blk\.\d+\.attn_)qkv(\.(?:weight|bias))", name)
+        if fused is None or tensor.shape[-1] != ends[-1]:
+            parts[name] = tensor
+            continue
+        for kind, begin, end in zip("qkv", [0, *ends], ends, strict=False):
+            own = f"{fused[1]}{kind}{fused[2]}"
+            shape = np.array([*tensor.shape[:-1], end - begin], tensor.shape.dtype)
+            parts[own] = tensor._replace(name=own, data=tensor.data[begin:end], shape=shape)
+    return parts
 
 
 def _by_head(left: dict[str, Any], family: Family, declared: Gguf) -> Iterator[TensorByHead]:

@@ -28,6 +28,7 @@ from trtllm_lite.convert.gguf_tensors import expand
 from trtllm_lite.convert.mapping import map_model, open_source
 from trtllm_lite.convert.safetensors_file import TensorInfo
 from trtllm_lite.errors import ConvertError
+from trtllm_lite.network.blocks import part_name
 
 _WIDE = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}  # blocks hold 32 values
 _KINDS = {
@@ -95,6 +96,80 @@ def test_other_families_equal_transformers(family: str, tmp_path: Path) -> None:
     with torch.no_grad():
         expected = model(torch.tensor(ids[None])).logits[0].numpy()
     assert_close(OnnxRunner(tmp_path / "checkpoint", 1, 32).step([ids])[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("family", "kinds", "options"),
+    [
+        ("glm", {}, {}),
+        ("llama", {}, {"attention_bias": True}),
+        ("llama", {"attn_q": "Q8_0", "attn_k": "Q8_0", "attn_v": "Q8_0"}, _WIDE),
+    ],
+    ids=["glm", "biases", "blocks"],
+)
+def test_fused_queries_keys_and_values_come_apart(
+    family: str, kinds: dict[str, str], options: dict[str, Any], tmp_path: Path
+) -> None:
+    model = tiny_model(family, **options)
+    apart, fused = (
+        open_gguf(write_gguf(model, tmp_path / f"{fuses}.gguf", kinds, fuses_qkv=fuses)) for fuses in (False, True)
+    )
+    assert fused.config == apart.config
+    assert fused.tensors == apart.tensors
+    assert fused.blocks == apart.blocks
+    for name in apart.tensors:
+        np.testing.assert_array_equal(fused.read(name), apart.read(name), err_msg=name)
+    for name in apart.blocks:
+        for part in (part_name(name, "weight"), part_name(name, "weight_scale")):
+            np.testing.assert_array_equal(fused.read(part), apart.read(part), err_msg=part)
+
+
+def test_fused_tensors_of_another_size_are_named(tmp_path: Path) -> None:
+    extra = {"blk.0.attn_qkv.weight": np.ones((7, 60), np.float32)}
+    path = write_gguf(tiny_model("llama"), tmp_path / "m.gguf", extra=extra)
+    with pytest.raises(ConvertError, match=r"unused \(1\): blk\.0\.attn_qkv\.weight"):
+        convert_checkpoint(str(path), tmp_path / "checkpoint")
+
+
+USUAL = 1.138629436  # YaRN's temperature of a factor of 4
+
+
+@pytest.mark.parametrize(("given", "expected"), [(USUAL, USUAL), (0.8782488562869419, 1.0), (1.0, USUAL)])
+def test_yarns_factor_in_files_of_llama_cpp(given: float, expected: float, tmp_path: Path) -> None:
+    """The converter writes transformers' attention_factor, which is all of it, and YaRN's own attn_factor alike."""
+    metadata = {
+        "qwen3.rope.scaling.type": "yarn",
+        "qwen3.rope.scaling.factor": 4.0,
+        "qwen3.rope.scaling.original_context_length": 32,
+        "qwen3.rope.scaling.yarn_attn_factor": given,
+    }
+    source = open_gguf(write_gguf(tiny_model("qwen3"), tmp_path / "m.gguf", metadata=metadata))
+    for layer in map_model(source, "auto").model.layers:
+        assert layer.attention.block.rope.attention_factor == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [
+        ("modernbert", "modern-bert.classifier.pooling_type", 1),
+        ("bert", "bert.classifier.output_labels", ["LABEL_0"]),
+        ("exaone4", "exaone4.tensor_data_layout", "x"),
+    ],
+)
+def test_keys_that_newer_converters_write(family: str, key: str, value: Any, tmp_path: Path) -> None:
+    plain, newer = (
+        open_gguf(write_gguf(tiny_model(family), tmp_path / name, metadata=metadata))
+        for name, metadata in (("plain.gguf", {}), ("newer.gguf", {key: value}))
+    )
+    assert newer.config == plain.config
+
+
+def test_exaones_epsilon_has_two_names(tmp_path: Path) -> None:
+    names = ("exaone.attention.layer_norm_rms_epsilon", "exaone.attention.layer_norm_epsilon")
+    for own, other in (names, reversed(names)):
+        metadata = {"llama.attention.layer_norm_rms_epsilon": None, own: 0.25, other: None}
+        path = write_gguf(tiny_model("exaone"), tmp_path / "m.gguf", metadata=metadata, architecture="exaone")
+        assert open_gguf(path).config["rms_norm_eps"] == 0.25
 
 
 OF_HEADS = {"key_length": 12 + 8, "value_length": 14, "head_count_kv": 6}

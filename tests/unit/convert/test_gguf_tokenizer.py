@@ -85,9 +85,10 @@ def test_other_byte_level_kinds_equal_transformers(pre: str, metadata: dict[str,
         assert ours.encode(sample).ids == theirs.encode(sample, add_special_tokens=False).ids, sample
 
 
-def test_olmo_equals_gpt_neox_of_transformers(metadata: dict[str, Any]) -> None:
-    """OLMo's tokenizer is GPT-NeoX's with other tokens."""
-    ours = Tokenizer.from_str(read_tokenizer({**metadata, "tokenizer.ggml.pre": "olmo"})[0])
+@pytest.mark.parametrize("pre", ["mpt", "olmo"])
+def test_olmo_and_mpt_equal_gpt_neox_of_transformers(pre: str, metadata: dict[str, Any]) -> None:
+    """Their tokenizers are GPT-NeoX's, OLMo's with other tokens."""
+    ours = Tokenizer.from_str(read_tokenizer({**metadata, "tokenizer.ggml.pre": pre})[0])
     vocab = {token: number for number, token in enumerate(metadata["tokenizer.ggml.tokens"])}
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
     theirs = GPTNeoXTokenizer(vocab=vocab, merges=merges)

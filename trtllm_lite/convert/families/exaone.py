@@ -49,5 +49,9 @@ FAMILY = Family(
     read_model=read_model,
     tensor_names=NAMES,
     ignored_tensors=(r"transformer\.(h\.\d+\.attn\.attention\.)?rotary(_emb)?\.inv_freq",),
-    gguf=Gguf("exaone", optional_bias=True),
+    gguf=Gguf(
+        "exaone",
+        keys={"attention.layer_norm_epsilon": "rms_norm_eps"},  # which newer converters write
+        optional_bias=True,
+    ),
 )

@@ -5,10 +5,11 @@ modeling_ministral3.py of transformers computes it.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.families.mistral import OTHER_KEYS
-from trtllm_lite.convert.family import Family, Multimodal
+from trtllm_lite.convert.family import Family, Gguf, Multimodal
 from trtllm_lite.convert.rope_types import ORIGINAL, RopeDefaults
 from trtllm_lite.convert.source_tensors import Tensors
 from trtllm_lite.convert.usual_parts import LlamaParts
@@ -17,6 +18,7 @@ from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 
 _ROPE, _SCALE = "rope_parameters", "llama_4_scaling_beta"
+_GGUF_SCALE = "attention.temperature_scale"
 # max_position_embeddings is there once more.
 ROPE = RopeDefaults(others=frozenset({_SCALE, "max_position_embeddings"}))
 
@@ -44,6 +46,13 @@ def _read_temperature(config: ConfigFields) -> Temperature | None:
     return Temperature(length, scale, floor_offset=0) if scale else None
 
 
+def _gguf_config(config: dict[str, Any]) -> dict[str, Any]:
+    """What files of Mistral 3 lack; they have ``mscale_all_dim`` as YaRN's multiplier, of an ``mscale`` of 1."""
+    rope = dict(config["rope_parameters"])
+    mscales = {"mscale": 1.0, "mscale_all_dim": rope.pop("log_multiplier")} if "log_multiplier" in rope else {}
+    return {"rope_parameters": {**rope, **mscales, _SCALE: config.pop("temperature")}}
+
+
 FAMILY = Family(
     name="ministral3",
     architectures=("Ministral3ForCausalLM",),
@@ -57,4 +66,11 @@ FAMILY = Family(
         other_keys=OTHER_KEYS,
     ),
     read_model=read_model,
+    gguf=Gguf(
+        "mistral3",
+        keys={_GGUF_SCALE: "temperature"},
+        config=_gguf_config,
+        interleaved_rope=True,
+        marker=_GGUF_SCALE,
+    ),
 )

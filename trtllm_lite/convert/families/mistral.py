@@ -39,5 +39,5 @@ FAMILY = Family(
         other_keys=OTHER_KEYS,
     ),
     read_model=read_model,
-    gguf=Gguf("mistral", interleaved_rope=True),
+    gguf=Gguf("mistral3", interleaved_rope=True),
 )

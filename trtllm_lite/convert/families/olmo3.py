@@ -39,7 +39,7 @@ def gguf_config(config: dict[str, Any]) -> dict[str, Any]:
     Files of OLMo 2 have no windows, and the kinds of their layers are all alike.
     """
     rope, slides = config["rope_parameters"], config.pop("slides", None)
-    windowed = {"rope_type": "default", "rope_theta": rope["rope_theta"]}
+    windowed = {"rope_type": "default", "rope_theta": config.pop("windowed_theta", rope["rope_theta"])}
     if config["sliding_window"] is None:
         slides = [False] * int(config["num_hidden_layers"])
     types = {} if slides is None else {"layer_types": [f"{'sliding' if s else 'full'}_attention" for s in slides]}
@@ -57,7 +57,11 @@ FAMILY = Family(
             "blk.{layer}.post_attention_norm": "attention_post_norm",
             "blk.{layer}.post_ffw_norm": "mlp_post_norm",
         },
-        keys={"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": "slides"},
+        keys={
+            "attention.sliding_window": "sliding_window",
+            "attention.sliding_window_pattern": "slides",
+            "rope.freq_base_swa": "windowed_theta",
+        },
         config=gguf_config,
     ),
 )
