@@ -114,10 +114,10 @@ def _rope(model: dict[str, Any], factors: Mapping[str, list[float]]) -> dict[str
 def _yarn_factor(given: float, factor: float) -> dict[str, float]:
     """What llama.cpp's converter made of an ``attention_factor``, or of an ``attn_factor``: it writes both as one.
 
-    A number that is YaRN's usual temperature is all of it. Others multiply it, which for 1 is what llama.cpp computes.
+    It is the former, all of YaRN's factor, unless it makes the usual one 1, as that of DeepSeek-R1-0528-Qwen3-8B does.
     """
-    usual = yarn_attention_factor(factor)
-    return {} if math.isclose(given, usual, rel_tol=1e-6) else {"attn_factor": given}
+    multiplies = math.isclose(given * yarn_attention_factor(factor), 1, rel_tol=1e-6)
+    return {"attn_factor" if multiplies else "attention_factor": given}
 
 
 def _token_ids(metadata: dict[str, Any], end_tokens: tuple[str, ...]) -> dict[str, Any]:

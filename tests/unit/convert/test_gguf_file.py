@@ -134,7 +134,7 @@ def test_fused_tensors_of_another_size_are_named(tmp_path: Path) -> None:
 USUAL = 1.138629436  # YaRN's temperature of a factor of 4
 
 
-@pytest.mark.parametrize(("given", "expected"), [(USUAL, USUAL), (0.8782488562869419, 1.0), (1.0, USUAL)])
+@pytest.mark.parametrize(("given", "expected"), [(USUAL, USUAL), (0.8782488562869419, 1.0), (1.0, 1.0), (0.9, 0.9)])
 def test_yarns_factor_in_files_of_llama_cpp(given: float, expected: float, tmp_path: Path) -> None:
     """The converter writes transformers' attention_factor, which is all of it, and YaRN's own attn_factor alike."""
     metadata = {
