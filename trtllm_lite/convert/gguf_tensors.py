@@ -168,7 +168,8 @@ def _unfused(raw: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any
 
     Files of the first GLM-4 do, and those that llama.cpp's converter wrote with --fuse-qkv.
     """
-    heads, kv_heads = (_integer(config.get(f"num_{kind}_heads")) for kind in ("attention", "key_value"))
+    heads = _integer(config.get("num_attention_heads"))
+    kv_heads = _integer(config.get("num_key_value_heads", heads))
     size = _integer(config.get("head_dim")) or _integer(config.get("hidden_size")) // max(heads, 1)
     ends = [heads * size, (heads + kv_heads) * size, (heads + 2 * kv_heads) * size]
     parts: dict[str, Any] = {}

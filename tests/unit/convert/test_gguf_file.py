@@ -101,11 +101,12 @@ def test_other_families_equal_transformers(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "kinds", "options"),
     [
+        ("bert", {}, {}),
         ("glm", {}, {}),
         ("llama", {}, {"attention_bias": True}),
         ("llama", {"attn_q": "Q8_0", "attn_k": "Q8_0", "attn_v": "Q8_0"}, _WIDE),
     ],
-    ids=["glm", "biases", "blocks"],
+    ids=["bert", "glm", "biases", "blocks"],
 )
 def test_fused_queries_keys_and_values_come_apart(
     family: str, kinds: dict[str, str], options: dict[str, Any], tmp_path: Path
