@@ -29,7 +29,8 @@ MAX_TP_SIZE = 16  # ranks, of an engine each, that share out every layer
 MAX_PP_SIZE = 16  # stages, of so many ranks each, that have some of the layers each
 # How the ranks of a GPU engine meet: by kernels that reach the others' memory, or in NCCL.
 ALLREDUCE_STRATEGIES = ("AUTO", "NCCL")
-MAX_JSON_BYTES = 1 << 26  # bound of a manifest or plan, far above the size of any engine's
+MAX_JSON_BYTES = 1 << 26  # bound of a manifest or plan, far above the size of any engine's, and of a model's JSON files
+MAX_TOKENIZER_BYTES = 1 << 27  # several times the largest tokenizer files known
 
 
 @dataclass(frozen=True)

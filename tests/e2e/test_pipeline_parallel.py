@@ -17,8 +17,8 @@ from trtllm_lite import LLM, KvCacheConfig, SamplingParams, SchedulerConfig, _co
 from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.cli import cli
 from trtllm_lite.convert import convert_checkpoint
-from trtllm_lite.engine.provenance import check_engine
 from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.engine.verification import check_engine
 from trtllm_lite.errors import ArgumentError, BuildError, EngineError, LimitError
 from trtllm_lite.quantize.network import Recipe, quantize_network
 

@@ -20,8 +20,8 @@ from trtllm_lite.cli import cli
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.format import ENGINE_FILES
 from trtllm_lite.engine.plan import CollectiveInstruction
-from trtllm_lite.engine.provenance import check_engine
 from trtllm_lite.engine.reader import read_engine
+from trtllm_lite.engine.verification import check_engine
 from trtllm_lite.errors import ArgumentError, BuildError, DeviceError, EngineError
 from trtllm_lite.network.tensors import extents, lazy
 from trtllm_lite.quantize.network import Recipe, quantize_network

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.builder.checkpoints import save_checkpoint
-from trtllm_lite.engine.provenance import verify_engine
+from trtllm_lite.engine.verification import verify_engine
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

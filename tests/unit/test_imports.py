@@ -16,12 +16,13 @@ PACKAGE = Path(trtllm_lite.__file__).parent
 # For each part of the package, the parts it may import when it is imported. Everyone may import the plain modules.
 PLAIN = {
     *("errors", "vocabulary", "files", "temporaries", "units", "printable", "progress", "library_errors", "nibbles"),
-    *("host_memory", "scratch", "pages", "gguf_parts"),
+    *("foreign_files", "host_memory", "scratch", "pages", "gguf_parts"),
     "_core",
 }
 ALLOWED = {
     "errors": set(),
     "files": set(),
+    "foreign_files": set(),
     "temporaries": set(),
     "units": set(),
     "printable": set(),

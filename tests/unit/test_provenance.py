@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import platform
 import shutil
 from pathlib import Path
@@ -19,8 +20,9 @@ from tests.models import save_tiny_model
 from tests.unit.builder.checkpoints import save_checkpoint
 from trtllm_lite.cli import cli
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILE
-from trtllm_lite.engine.provenance import BUILD_TYPE, PROVENANCE_FILE, Material, verify_engine
+from trtllm_lite.engine.provenance import BUILD_TYPE, PROVENANCE_FILE, Material
 from trtllm_lite.engine.sbom import SBOM_FILE
+from trtllm_lite.engine.verification import check_engine, verify_engine
 from trtllm_lite.errors import EngineError
 
 LIMITS = {"max_batch_size": 2, "max_input_len": 8, "max_seq_len": 16}
@@ -122,10 +124,12 @@ def test_a_model_of_the_hub_is_named_by_its_commit(tmp_path: Path, monkeypatch: 
 def test_verify_prints_what_went_in(engine: Path) -> None:
     result = CliRunner().invoke(cli, ["verify", str(engine)])
     assert result.exit_code == 0
-    assert f"verified {engine}: 5 files, made by trtllm_lite" in result.output
+    assert f"{engine}: the same as its provenance says: 5 files, made by trtllm_lite" in result.output
+    assert "unsigned: anybody may have written the files and the statement" in result.output
     assert "made of network.onnx: sha256 " in result.output
     found = json.loads(CliRunner().invoke(cli, ["verify", str(engine), "--json"]).output)
     assert found["files"].keys() == FILES
+    assert found["signed_by"] is None
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
@@ -134,6 +138,18 @@ def test_every_changed_file_is_named(engine: Path, name: str) -> None:
         file.write(b" ")
     with pytest.raises(EngineError, match=rf"the sha256 of {name} is {_digest(engine / name)}, expected .*build it ag"):
         verify_engine(engine)
+
+
+@pytest.mark.parametrize("name", sorted({*FILES, PROVENANCE_FILE} - {SBOM_FILE}))
+@pytest.mark.parametrize("kind", ["pipe", "device", "link"])
+def test_files_that_are_none_are_errors_at_once(engine: Path, name: str, kind: str) -> None:
+    (engine / name).rename(engine.parent / "elsewhere")
+    if kind == "pipe":
+        os.mkfifo(engine / name)
+    else:
+        (engine / name).symlink_to("/dev/zero" if kind == "device" else engine.parent / "elsewhere")
+    with pytest.raises(EngineError, match=r"cannot read .*(not a plain file|a link to a file outside)"):
+        check_engine(engine)
 
 
 def test_missing_and_foreign_files_are_named(engine: Path) -> None:
@@ -193,7 +209,7 @@ def test_hostile_text_is_printed_as_text(engine: Path) -> None:
 def test_a_directory_is_no_file_of_an_engine(engine: Path) -> None:
     (engine / SBOM_FILE).unlink()
     (engine / SBOM_FILE).mkdir()
-    with pytest.raises(EngineError, match=r"cannot read .*sbom\.json: Is a directory"):
+    with pytest.raises(EngineError, match=r"cannot read .*sbom\.json: it is not a plain file"):
         verify_engine(engine)
 
 
@@ -203,7 +219,7 @@ def test_files_that_are_too_large_are_not_read(engine: Path, name: str, monkeypa
     sizes = {path.name: path.stat().st_size for path in engine.iterdir()}
     limits = sizes | {name: sizes[name] - 1}
     monkeypatch.setattr("trtllm_lite.engine.provenance.max_file_bytes", limits.__getitem__)
-    with pytest.raises(EngineError, match=rf"{name} has {sizes[name]:,} bytes, expected at most {limits[name]:,}"):
+    with pytest.raises(EngineError, match=rf"{name}: it has {sizes[name]:,} bytes, which exceeds {limits[name]:,}"):
         verify_engine(engine)
 
 

@@ -21,13 +21,15 @@ from trtllm_lite.builder.observe import observe
 from trtllm_lite.builder.parts import EngineParts, content_of, manifest_of
 from trtllm_lite.builder.passes.features import has_features
 from trtllm_lite.builder.ranks import check_divisible, check_experts, check_strategy, link_bytes, ranks_of
-from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES, engine_file
+from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES, engine_file, max_file_bytes
 from trtllm_lite.engine.manifest import Accuracy, Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
 from trtllm_lite.engine.sbom import SBOM_FILE
+from trtllm_lite.engine.signature import SIGNATURE_FILE
 from trtllm_lite.engine.writer import EngineContent, Weight, write_engines
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import atomic_directory, require_space
+from trtllm_lite.foreign_files import read_foreign
 from trtllm_lite.network.contract import is_encoder
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
 from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES, with_plain_kv_cache
@@ -99,7 +101,7 @@ def build_engine(
     report("fuse", 1, 1)
     jobs = [rank for stage in stages for rank in stage]
     ranks = _ahead([parts for stage in stages for parts in chosen.compile(stage)], workers_of(job.graph))
-    optional = (*ENGINE_FILES, *TOKENIZER_FILES, PROVENANCE_FILE, SBOM_FILE)
+    optional = (*ENGINE_FILES, *TOKENIZER_FILES, PROVENANCE_FILE, SBOM_FILE, SIGNATURE_FILE)
     with atomic_directory(Path(output_dir), CONFIG_FILE, optional=optional) as directory:
         files = _copy_tokenizer(checkpoint, directory)
         manifests = [manifest_of(job, parts, files) for job, parts in zip(jobs, ranks, strict=True)]
@@ -265,7 +267,7 @@ def _copy_tokenizer(checkpoint: Checkpoint, directory: Path) -> dict[str, str]:
     """Copy the tokenizer files; returns the checksum of each."""
     checksums = {}
     for source in checkpoint.tokenizer_files():
-        data = source.read_bytes()
+        data = read_foreign(source, max_file_bytes(source.name), inside=source.parent)
         (directory / source.name).write_bytes(data)
         checksums[source.name] = f"{_core.crc32c(data):08x}"
     return checksums

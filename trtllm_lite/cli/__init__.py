@@ -17,6 +17,7 @@ from trtllm_lite.cli.pull import pull
 from trtllm_lite.cli.push import push
 from trtllm_lite.cli.quantize import quantize
 from trtllm_lite.cli.serve import serve
+from trtllm_lite.cli.sign import sign
 from trtllm_lite.cli.triton_repo import triton_repo
 from trtllm_lite.cli.verify import verify
 
@@ -33,10 +34,10 @@ def cli() -> None:
       3. trtllm-lite generate --engine_dir ENGINE --prompt "Once upon"
 
     `quantize` makes a smaller checkpoint after step 1, `plan` predicts memory before step 2, `inspect` describes a
-    checkpoint or an engine, `verify` holds an engine against its provenance, `push` and `pull` take it to and from a
-    registry, `triton-repo` makes a model repository for Triton of it, `serve` answers requests over HTTP, `eval` and
-    `bench` measure how well and how fast an engine predicts, `cache` lists and clears the engines that LLM makes by
-    itself.
+    checkpoint or an engine, `sign` signs where an engine comes from and `verify` checks it, `push` and `pull` take it
+    to and from a registry, `triton-repo` makes a model repository for Triton of it, `serve` answers requests over HTTP,
+    `eval` and `bench` measure how well and how fast an engine predicts, `cache` lists and clears the engines that LLM
+    makes by itself.
     Options may be spelled with _ or -.
     """
 
@@ -54,6 +55,7 @@ for command in (
         serve,
         inspect,
         verify,
+        sign,
         push,
         pull,
         triton_repo,

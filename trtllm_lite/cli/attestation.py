@@ -98,7 +98,8 @@ def _files(source: Path) -> Sequence[Path]:
 
 
 def _materials(read: Iterable[Path]) -> "list[Material]":
-    from trtllm_lite.engine.provenance import Material, sha256_of
+    from trtllm_lite.engine.provenance import Material
+    from trtllm_lite.foreign_files import sha256_of
 
     return [Material(path.name, {"sha256": sha256_of(path)}) for path in read]
 

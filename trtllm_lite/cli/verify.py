@@ -1,37 +1,48 @@
-"""``trtllm-lite verify``: holds an engine against its provenance."""
+"""``trtllm-lite verify``: holds an engine against its provenance, and that against a signature."""
 
 import json
 from dataclasses import asdict
 
 import click
 
-from trtllm_lite.cli.framework import Command
+from trtllm_lite.cli.framework import Command, Decorated
+
+
+def key_option(function: Decorated) -> Decorated:
+    """The option of the commands that check signatures."""
+    help_text = "Public key (PEM) by which the provenance must be signed."
+    return click.option("--key", metavar="FILE", help=help_text)(function)
 
 
 @click.command(cls=Command, short_help="Hold an engine against its provenance.")
 @click.argument("engine", metavar="ENGINE")
+@key_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def verify(engine: str, as_json: bool) -> None:
+def verify(engine: str, key: str | None, as_json: bool) -> None:
     """Check every file of an engine against the provenance that `build --provenance` wrote beside it.
 
-    This needs no GPU and none of what the engine was made of. The error names all files that differ. That the statement
-    itself is genuine, a signature says, such as cosign's or GitHub's attestations.
+    This needs no GPU and none of what the engine was made of. The error names all files that differ. With --key the
+    provenance itself must be signed by that key, as `sign` does it; without, nobody vouches for it.
 
     \b
-    Example:
+    Examples:
       trtllm-lite verify engine
+      trtllm-lite verify engine --key team.pub
     """
     from pathlib import Path
 
-    from trtllm_lite.engine.provenance import verify_engine
+    from trtllm_lite.engine.verification import trust_in, verify_engine
     from trtllm_lite.printable import one_line
     from trtllm_lite.units import counted
 
     found = verify_engine(Path(engine))
+    trust = trust_in(Path(engine), None if key is None else Path(key))
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2))
+        click.echo(json.dumps(asdict(found) | {"signed_by": trust.key_id}, indent=2))
         return
-    click.echo(f"verified {engine}: {counted(len(found.files), 'file')}, made by {found.producer}")
+    result = "the same as its provenance says" if trust.key_id is None else "verified"
+    click.echo(f"{engine}: {result}: {counted(len(found.files), 'file')}, made by {found.producer}")
+    click.echo(trust.words)
     for material in found.materials:
         digests = ", ".join(f"{name} {digest}" for name, digest in material.digest.items())
         click.echo(one_line(f"made of {material.name}: {digests}"))

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.foreign_files import read_foreign
+from trtllm_lite.vocabulary import MAX_JSON_BYTES
 
 TEMPLATE_FILE = "chat_template.jinja"
 NAMED_FILES = "additional_chat_templates/*.jinja"
@@ -47,6 +49,6 @@ def _is_text(*values: Any) -> bool:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return read_foreign(file, MAX_JSON_BYTES).decode()
     except UnicodeDecodeError as error:
         raise ConvertError(f"expected {file} to be UTF-8, but: {error}: download it again") from error

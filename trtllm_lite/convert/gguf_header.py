@@ -6,6 +6,7 @@ name, a number of dimensions, its extents, a type and the offset of its data fro
 """
 
 import mmap
+import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtllm_lite.errors import ConvertError
+from trtllm_lite.foreign_files import open_foreign
+from trtllm_lite.vocabulary import MAX_BYTES
 
 _UINT32, _STRING, _ARRAY = 4, 8, 9
 _SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -52,8 +55,8 @@ def read_tensors(path: Path) -> tuple[int, list[TensorEntry]]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator["_Header"]:
-    with open(path, "rb") as file:
-        if path.stat().st_size < 24:
+    with open_foreign(path, MAX_BYTES) as file:
+        if os.fstat(file.fileno()).st_size < 24:
             raise _damaged(path, "a file that ends within its header")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield _Header(path, data)

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite.errors import ConvertError
+from trtllm_lite.foreign_files import read_foreign
+from trtllm_lite.vocabulary import MAX_JSON_BYTES
 
 
 def read_json(path: Path, required: bool = False) -> dict[str, Any]:
@@ -14,7 +16,7 @@ def read_json(path: Path, required: bool = False) -> dict[str, Any]:
             raise ConvertError(f"expected {path} in a Hugging Face model directory, found none: check --model_dir")
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_foreign(path, MAX_JSON_BYTES))
     except (ValueError, RecursionError) as error:
         raise ConvertError(f"expected {path} to be JSON, but: {error}") from error
     if not isinstance(value, dict):

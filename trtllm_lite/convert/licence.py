@@ -5,7 +5,9 @@ from typing import Any
 
 from trtllm_lite.convert.gguf_header import read_text
 from trtllm_lite.convert.json_file import read_json
+from trtllm_lite.foreign_files import open_foreign
 from trtllm_lite.gguf_parts import parts_of
+from trtllm_lite.vocabulary import MAX_BYTES
 
 _CARD = "README.md"
 _MAX_CARD_BYTES = 1 << 16
@@ -34,7 +36,7 @@ def _header(card: Path) -> dict[str, Any]:
 
     if not card.is_file():
         return {}
-    with open(card, "rb") as file:
+    with open_foreign(card, MAX_BYTES) as file:
         text = file.read(_MAX_CARD_BYTES).decode(errors="replace").replace("\r\n", "\n")
     begin, _, rest = text.partition("---\n")
     header, end, _ = rest.partition("\n---")

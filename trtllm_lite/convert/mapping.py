@@ -26,13 +26,14 @@ from trtllm_lite.convert.source import Embeddings, Source
 from trtllm_lite.convert.source_tensors import ROUTERS
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.files import PRODUCER_PREFIX, reading_model
+from trtllm_lite.foreign_files import open_foreign
 from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.network.encoder import Encoder
 from trtllm_lite.network.graph import QFORMAT, Network
 from trtllm_lite.network.model import Model, network_of
-from trtllm_lite.vocabulary import PLAIN_DTYPES
+from trtllm_lite.vocabulary import MAX_BYTES, PLAIN_DTYPES
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def _open_source(path: Path) -> Source:
     if path.is_dir():
         _refuse_own_output(path)
         return open_directory(path)
-    with open(path, "rb") as file:
+    with open_foreign(path, MAX_BYTES) as file:
         if file.read(4) != b"GGUF":
             raise ConvertError(f"expected {path} to be a directory or a GGUF file, found another kind of file")
     from trtllm_lite.convert.gguf_file import open_gguf  # brings the package gguf, which no other source needs

@@ -14,10 +14,11 @@ from trtllm_lite.convert.quantized.mxfp4 import Mxfp4, mxfp4_blocks
 from trtllm_lite.convert.source import Source
 from trtllm_lite.convert.text_model import as_text_model
 from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.foreign_files import read_foreign
 from trtllm_lite.network.config import WEIGHTS_FILE, ModelConfig
 from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.network.model import network_of
-from trtllm_lite.vocabulary import PLAIN_DTYPES
+from trtllm_lite.vocabulary import MAX_JSON_BYTES, PLAIN_DTYPES
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def open_model_config(path: Path) -> WeightlessModel:
 
 def _source(path: Path) -> Source:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(read_foreign(path, MAX_JSON_BYTES))
     except OSError as error:
         raise ConvertError(f"cannot read the model config {path}: {error.strerror}: check the path") from error
     except (ValueError, RecursionError) as error:

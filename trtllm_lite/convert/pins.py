@@ -1,10 +1,10 @@
 """Holds the files of a model against the checksums that a user gave for them."""
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
 from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.foreign_files import sha256_of
 from trtllm_lite.gguf_parts import parts_of
 
 _DIGITS = frozenset("0123456789abcdef")
@@ -35,14 +35,9 @@ def check_files(model: Path, sha256: Mapping[str, str]) -> None:
     for name, expected in sha256.items():
         if len(expected) != 64 or not _DIGITS.issuperset(expected):
             raise ConvertError(f"sha256 of {name}: expected 64 hexadecimal digits, found {shown(expected)}")
-        found = _digest(files[name])
+        found = sha256_of(files[name])
         if found != expected:
             raise ConvertError(
                 f"the sha256 of {files[name]} is {found}, expected {expected}: fetch the model again, or, if it was "
                 "changed on purpose, give the new checksum"
             )
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

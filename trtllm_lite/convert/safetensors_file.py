@@ -7,6 +7,7 @@ Format: 8 bytes little-endian header length, a JSON object {name: {dtype, shape,
 import json
 import math
 import mmap
+import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.errors import ConvertError
+from trtllm_lite.foreign_files import open_foreign
 from trtllm_lite.network.dtypes import NUMPY
 from trtllm_lite.nibbles import paired
-from trtllm_lite.vocabulary import DTYPES, PLAIN_DTYPES, num_bytes, stored_shape
+from trtllm_lite.vocabulary import DTYPES, MAX_BYTES, PLAIN_DTYPES, num_bytes, stored_shape
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation
 MAX_RANK = 8  # tensors have at most 4 dimensions: experts stacked by layer
@@ -45,14 +47,12 @@ class SafetensorsFile:
     """Tensors of one file; ``read`` gives views of the map, so nothing is copied until it is used."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConvertError if the file is truncated, malformed, or holds types of no use for weights."""
+        """Raises ConvertError if the file is truncated, malformed, or holds types of no use for weights, or OSError."""
         self.path = path
         self.tensors: dict[str, TensorInfo] = {}
         self._offsets: dict[str, int] = {}
-        if not path.is_file():  # opening a pipe would wait for a writer
-            raise ConvertError(f"expected {path} to be a plain file: copy the model's files there")
-        with open(path, "rb") as file:
-            size = path.stat().st_size
+        with open_foreign(path, MAX_BYTES) as file:
+            size = os.fstat(file.fileno()).st_size
             header, data_start = _read_header(file, path, size)
             for name, entry in header.items():
                 info, start = _parse_entry(path, name, entry, size - data_start)

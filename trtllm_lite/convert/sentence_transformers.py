@@ -14,7 +14,9 @@ from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.json_file import read_json
 from trtllm_lite.convert.source import Embeddings
 from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.foreign_files import read_foreign
 from trtllm_lite.network.pooling import Pooling
+from trtllm_lite.vocabulary import MAX_JSON_BYTES
 
 _MODULES_FILE = "modules.json"
 _TRANSFORMER_FILE = "sentence_bert_config.json"
@@ -50,7 +52,7 @@ def read_embeddings(path: Path) -> Embeddings:
 
 def _read_modules(path: Path) -> list[dict[str, Any]]:
     try:
-        modules = json.loads(path.read_bytes())
+        modules = json.loads(read_foreign(path, MAX_JSON_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise ConvertError(f"expected {path} to be JSON, but: {shown(error)}: download it again") from error
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):

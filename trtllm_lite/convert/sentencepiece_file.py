@@ -6,6 +6,8 @@ from typing import Any
 
 from trtllm_lite.convert.sentencepiece_tokenizer import Vocabulary
 from trtllm_lite.errors import ConvertError
+from trtllm_lite.foreign_files import read_foreign
+from trtllm_lite.vocabulary import MAX_TOKENIZER_BYTES
 
 _KINDS = ("UNIGRAM", "BPE")
 
@@ -27,7 +29,7 @@ def read_sentencepiece(path: Path) -> SentencePieceFile:
 
     model = ModelProto()
     try:
-        model.ParseFromString(path.read_bytes())
+        model.ParseFromString(read_foreign(path, MAX_TOKENIZER_BYTES))
     except DecodeError as error:
         raise ConvertError(f"expected {path} to be a SentencePiece model, but: {error}: download it again") from error
     if not model.pieces:

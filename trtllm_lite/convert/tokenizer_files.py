@@ -10,7 +10,9 @@ from trtllm_lite.convert.json_file import read_json
 from trtllm_lite.convert.sentencepiece_file import SentencePieceFile, read_sentencepiece
 from trtllm_lite.convert.sentencepiece_tokenizer import add_around, build_tokenizer
 from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.foreign_files import read_foreign
 from trtllm_lite.library_errors import LibraryErrors
+from trtllm_lite.vocabulary import MAX_TOKENIZER_BYTES
 
 TOKENIZER_FILE = "tokenizer.json"
 SENTENCEPIECE_FILE = "tokenizer.model"
@@ -35,7 +37,7 @@ def read_tokenizer(path: Path) -> tuple[str | None, dict[str, Any]]:
     raw = {**read_json(path / SPECIAL_TOKENS_FILE), **read_json(path / SETTINGS_FILE)}
     settings = {name: token for name in ("bos", "eos", "pad", "unk") if (token := _token(raw.get(f"{name}_token")))}
     if (path / TOKENIZER_FILE).is_file():
-        text: str | None = _checked((path / TOKENIZER_FILE).read_bytes(), path / TOKENIZER_FILE)
+        text: str | None = _checked(read_foreign(path / TOKENIZER_FILE, MAX_TOKENIZER_BYTES), path / TOKENIZER_FILE)
     elif (path / SENTENCEPIECE_FILE).is_file():
         model = read_sentencepiece(path / SENTENCEPIECE_FILE)
         found = {"bos": model.bos, "eos": model.eos, "unk": model.unknown}

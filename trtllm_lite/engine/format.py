@@ -5,7 +5,7 @@ of it in the file, so that a memory-mapped weight can be read with aligned vecto
 """
 
 from trtllm_lite import __version__
-from trtllm_lite.vocabulary import ALIGNMENT, MAX_BYTES, MAX_JSON_BYTES, MAX_PP_SIZE, MAX_TP_SIZE
+from trtllm_lite.vocabulary import ALIGNMENT, MAX_BYTES, MAX_JSON_BYTES, MAX_PP_SIZE, MAX_TOKENIZER_BYTES, MAX_TP_SIZE
 
 PRODUCER = f"trtllm_lite {__version__}"
 
@@ -20,8 +20,10 @@ ENGINE_FILES = tuple(map(engine_file, range(MAX_TP_SIZE * MAX_PP_SIZE)))
 ENGINE_FILE = ENGINE_FILES[0]  # whose manifest is the directory's
 CONFIG_FILE = "config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
-# These limits are several times the sizes of the largest tokenizer files known.
-_MAX_FILE_BYTES = dict.fromkeys(ENGINE_FILES, MAX_BYTES) | dict(zip(TOKENIZER_FILES, (1 << 27, 1 << 24), strict=True))
+# A tokenizer_config.json is mostly a chat template.
+_MAX_FILE_BYTES = dict.fromkeys(ENGINE_FILES, MAX_BYTES) | dict(
+    zip(TOKENIZER_FILES, (MAX_TOKENIZER_BYTES, 1 << 24), strict=True)
+)
 
 LENGTH_BYTES = 8  # safetensors: a little-endian u64 with the length of the JSON header
 # The bound is far above the header of any engine, and low enough that a forged length costs little memory.

@@ -28,8 +28,9 @@ from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.plan import Plan
 from trtllm_lite.engine.records import from_json, parse_json
 from trtllm_lite.errors import EngineError
+from trtllm_lite.foreign_files import open_foreign
 from trtllm_lite.printable import one_line
-from trtllm_lite.vocabulary import FORMAT, FORMAT_VERSION, MAX_JSON_BYTES, PLAN_VERSION, STORED_BYTES
+from trtllm_lite.vocabulary import FORMAT, FORMAT_VERSION, MAX_BYTES, MAX_JSON_BYTES, PLAN_VERSION, STORED_BYTES
 
 _REMEDY = "copy it again or build it again"
 
@@ -100,7 +101,7 @@ def read_engine(path: Path) -> EngineFile:
     """
     path = find_engine(path)
     try:
-        with open(path, "rb") as file:
+        with open_foreign(path, MAX_BYTES) as file:
             return _read(path, file)
     except OSError as error:
         raise EngineError(

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from trtllm_lite.engine.format import ENGINE_FILE, PRODUCER
 from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.engine.provenance import Material, sha256_of
+from trtllm_lite.engine.provenance import Material
+from trtllm_lite.foreign_files import sha256_of
 from trtllm_lite.printable import one_line
 
 if TYPE_CHECKING:

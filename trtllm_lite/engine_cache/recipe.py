@@ -8,7 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from trtllm_lite.foreign_files import open_foreign
 from trtllm_lite.gguf_parts import parts_of
+from trtllm_lite.vocabulary import MAX_BYTES
 
 # The digest of a file of at most this many bytes covers all of them; that of a larger one its two ends and its date,
 # unless its own digest is known.
@@ -78,7 +80,7 @@ def _key(source: Path, kind: str, how: Any, sha256: Mapping[str, str]) -> str:
 
 def _content(path: Path) -> bytes:
     status = path.stat()
-    with open(path, "rb") as file:
+    with open_foreign(path, MAX_BYTES) as file:
         if status.st_size <= _WHOLE:
             return hashlib.sha256(file.read()).digest()
         start = file.read(_END)

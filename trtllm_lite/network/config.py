@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from trtllm_lite.errors import EngineError, shown
+from trtllm_lite.foreign_files import read_foreign
+from trtllm_lite.vocabulary import MAX_JSON_BYTES
 
 FORMAT_VERSION = 2
 
@@ -72,7 +74,7 @@ class ModelConfig:
         """Read ``checkpoint_dir/config.json``."""
         path = Path(checkpoint_dir) / "config.json"
         try:
-            text = path.read_bytes()
+            text = read_foreign(path, MAX_JSON_BYTES)
         except OSError as error:
             raise EngineError(
                 f"expected a checkpoint directory with config.json, but cannot read {path} ({error.strerror}): "

@@ -4,6 +4,7 @@ A checkpoint may come from anywhere. Initializers may point only into plain file
 their bounds; no other file of the machine is ever opened.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +13,13 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from trtllm_lite.errors import EngineError
+from trtllm_lite.errors import EngineError, shown
+from trtllm_lite.foreign_files import open_foreign, read_foreign
 from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.network.contract import violations
 from trtllm_lite.network.tensors import extents, stored
 from trtllm_lite.printable import one_line
+from trtllm_lite.vocabulary import MAX_BYTES
 
 _MAX_NETWORK_BYTES = 1 << 28  # weights are external; a network of a thousand layers has a few MB
 _MAX_ENTRIES = 1 << 15  # nodes, weights and values, 80 or so for a layer: onnx and onnx_ir take seconds for so many
@@ -31,10 +34,9 @@ def load_network(checkpoint_dir: Path) -> ir.Model:
     """
     path = Path(checkpoint_dir)
     network = path / NETWORK_FILE
-    if network.stat().st_size > _MAX_NETWORK_BYTES:
-        raise EngineError(f"{network} has {network.stat().st_size:,} bytes, expected at most {_MAX_NETWORK_BYTES:,}")
+    data = read_foreign(network, _MAX_NETWORK_BYTES)
     with _malformed_is_error(network):
-        proto = onnx.load(network, load_external_data=False)
+        proto = onnx.load_from_string(data)
         _check_entries(network, proto)
         _check_tensors(network, proto.graph)
         model = ir.from_proto(onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True))
@@ -127,15 +129,14 @@ def _locate_weights(path: Path, graph: ir.Graph) -> None:
 
 def _located(path: Path, tensor: ir.ExternalTensor) -> ir.LazyTensor:
     location = str(tensor.location)
-    is_name = Path(location).name == location and "\0" not in location
-    file = (path / location).resolve() if is_name else path
-    if file.parent != path.resolve() or not file.is_file():
-        raise EngineError(
-            f"{path / NETWORK_FILE}: the weight {tensor.name} should lie in a file of the checkpoint directory, "
-            f"but points to {location!r}: {_REMEDY}"
-        )
-    shape = extents(tensor)
-    offset, size = tensor.offset or 0, file.stat().st_size
+    if Path(location).name != location:
+        raise _elsewhere(path, tensor, "which is no name of a file")
+    try:
+        with open_foreign(path / location, MAX_BYTES, inside=path) as data:
+            size = os.fstat(data.fileno()).st_size
+    except OSError as error:
+        raise _elsewhere(path, tensor, str(error.strerror)) from error
+    file, shape, offset = path / location, extents(tensor), tensor.offset or 0
     if tensor.length != tensor.nbytes or min(shape, default=1) < 1 or offset + tensor.nbytes > size:
         raise EngineError(
             f"{path / NETWORK_FILE}: the weight {tensor.name} ({tensor.dtype.name} {shape}, {tensor.nbytes:,} bytes) "
@@ -143,6 +144,13 @@ def _located(path: Path, tensor: ir.ExternalTensor) -> ir.LazyTensor:
             f"the file is truncated or damaged; {_REMEDY}"
         )
     return stored(file, offset, tensor.dtype, shape)
+
+
+def _elsewhere(path: Path, tensor: ir.ExternalTensor, reason: str) -> EngineError:
+    return EngineError(
+        f"{path / NETWORK_FILE}: the weight {tensor.name} should lie in a file of the checkpoint directory, but points "
+        f"to {shown(str(tensor.location))} ({reason}): {_REMEDY}"
+    )
 
 
 def _root_cause(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine.provenance import PROVENANCE_FILE
 from trtllm_lite.engine.records import OneOf, Range, from_json, json_text, parse_json
 from trtllm_lite.engine.sbom import SBOM_FILE
+from trtllm_lite.engine.signature import SIGNATURE_FILE
 from trtllm_lite.errors import EngineError, shown
 from trtllm_lite.vocabulary import MAX_BYTES
 
@@ -26,6 +27,7 @@ LAYER_TYPES = {
     **dict.fromkeys(TOKENIZER_FILES, "application/vnd.trtllm-lite.engine.tokenizer.v1+json"),
     PROVENANCE_FILE: "application/vnd.in-toto+json",
     SBOM_FILE: "application/vnd.cyclonedx+json",
+    SIGNATURE_FILE: "application/vnd.dsse.envelope.v1+json",
 }
 TITLE = "org.opencontainers.image.title"
 DESCRIPTION = "org.opencontainers.image.description"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtllm_lite.engine.format import CONFIG_FILE
-from trtllm_lite.engine.provenance import CheckedEngine, check_engine
+from trtllm_lite.engine.verification import CheckedEngine, check_engine
 from trtllm_lite.errors import EngineError
 from trtllm_lite.files import atomic_directory, require_replaceable, require_space
 from trtllm_lite.progress import Report
@@ -23,11 +23,19 @@ class Pulled:
     engine: CheckedEngine
 
 
-def pull_engine(reference: Reference, output_dir: Path, report: Report, plain_http: bool = False) -> Pulled:
+def pull_engine(
+    reference: Reference,
+    output_dir: Path,
+    report: Report,
+    plain_http: bool = False,
+    *,
+    require_provenance: bool = False,
+    key_file: Path | None = None,
+) -> Pulled:
     """Pull ``reference`` into ``output_dir``, which appears whole and checked, or not at all.
 
     Every file is held against the digest that the artifact gives for it, and the artifact against that of the
-    reference, if it has one; then the engine is checked, against its provenance if there is one.
+    reference, if it has one; then the engine is checked, by ``check_engine`` with the last arguments.
 
     Raises EngineError (not an engine, or not what the digests say), RegistryError, OutputError.
     """
@@ -40,7 +48,8 @@ def pull_engine(reference: Reference, output_dir: Path, report: Report, plain_ht
     artifact = read_artifact(data, str(reference))
     with atomic_directory(output_dir, CONFIG_FILE, optional=LAYER_TYPES) as directory:
         num_bytes = _pull_files(registry, artifact, directory, report)
-        return Pulled(digest, num_bytes, check_engine(directory))
+        engine = check_engine(directory, require_provenance=require_provenance, key_file=key_file)
+        return Pulled(digest, num_bytes, engine)
 
 
 def _pull_files(registry: Registry, artifact: Artifact, directory: Path, report: Report) -> int:

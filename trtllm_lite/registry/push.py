@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from trtllm_lite.engine.provenance import check_engine
+from trtllm_lite.engine.verification import check_engine
 from trtllm_lite.errors import ArgumentError, EngineError
 from trtllm_lite.printable import one_line
 from trtllm_lite.progress import Report

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from trtllm_lite.builder import Checkpoint, build_engine
 from trtllm_lite.errors import ArgumentError, EngineError
+from trtllm_lite.foreign_files import sha256_of
 from trtllm_lite.progress import Report
 from trtllm_lite.quantize.calibration.calibrate import Wanted, calibrate
 from trtllm_lite.quantize.calibration.dataset import CalibrationText
@@ -149,8 +150,7 @@ def calibration_key(checkpoint: Path, calibration: Calibration, how: str) -> str
     """Differs for another checkpoint, other texts, and other ways to read them, the last of which is ``how``."""
     digest, text = hashlib.sha256(), calibration.text
     for file in sorted(checkpoint.iterdir()):
-        with open(file, "rb") as data:
-            digest.update(f"{file.name}:{hashlib.file_digest(data, 'sha256').hexdigest()}\n".encode())
+        digest.update(f"{file.name}:{sha256_of(file)}\n".encode())
     for content in text.texts():
         digest.update(hashlib.sha256(content.encode()).digest())
     digest.update(f"{text.size} {text.max_seq_length} {text.seed} {calibration.device} {how}".encode())

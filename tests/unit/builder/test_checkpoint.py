@@ -1,5 +1,6 @@
 """Checkpoints that are absent, incomplete, damaged or hostile: one clear error, and nothing is written."""
 
+import os
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -91,6 +92,11 @@ def _truncate_weights(checkpoint: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:1000])
 
 
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 def _pretend_engine(checkpoint: Path) -> None:
     (checkpoint / "rank0.engine").write_bytes(b"")
 
@@ -121,6 +127,11 @@ def _pretend_engine(checkpoint: Path) -> None:
         ),
         (lambda path: _edit(path, length="16"), "points to 16 bytes"),
         (lambda path: _edit(path, location="a\0b"), "should lie in a file of the checkpoint directory"),
+        (lambda path: _edit(path, location="a" * 5000), r"points to 'aaa.*\.\.\..*' \(File name too long\)"),
+        (lambda path: _edit(path, location=""), r"points to '' \(it is not a plain file\)"),
+        (lambda path: _edit(path, location=".."), r"points to '\.\.'"),
+        (lambda path: _pipe(path / "weights.safetensors"), r"weights.safetensors' \(it is not a plain file\)"),
+        (lambda path: _pipe(path / "network.onnx"), "network.onnx missing"),
         (lambda path: _rewrite(path, _untyped), "q_proj.weight has no type"),
         (lambda path: _rewrite(path, _identities), r"has 200,\d+ nodes, weights and values, expected at most 32,768"),
         (lambda path: _rewrite(path, _doubling_functions), "defines functions, expected standard operators only"),

@@ -10,9 +10,11 @@ from urllib.request import Request, urlopen
 
 import pytest
 from click.testing import CliRunner
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from trtllm_lite.cli import cli
-from trtllm_lite.engine.provenance import verify_engine
+from trtllm_lite.engine.verification import sign_provenance, verify_engine
 from trtllm_lite.errors import ArgumentError, EngineError, OutputError, RegistryError
 from trtllm_lite.registry import parse_reference, pull_engine, push_engine
 from trtllm_lite.registry.artifact import Descriptor
@@ -48,7 +50,8 @@ def test_an_engine_comes_back_as_it_was(engine: Path, registry: str, tmp_path: P
     assert pushed[0] == f"pushed {engine} as {registry}/team/tiny:1.0"
     pulled = run("pull", f"{registry}/team/tiny:1.0", "--output_dir", tmp_path / "by tag")
     assert pushed[1] in pulled
-    assert "verified: made by trtllm_lite 0." in pulled
+    assert "checked: its digests and provenance, made by trtllm_lite 0." in pulled
+    assert "unsigned" in pulled
     run("pull", pushed[1], "--output_dir", tmp_path / "by digest")
     assert files(tmp_path / "by tag") == files(tmp_path / "by digest") == files(engine)
     assert verify_engine(tmp_path / "by tag")
@@ -80,6 +83,28 @@ def test_an_engine_without_provenance_travels_too(plain_engine: Path, registry: 
     pulled = run("pull", f"{registry}/plain:latest", "--output_dir", tmp_path / "engine")
     assert "it has no provenance to verify" in pulled
     assert files(tmp_path / "engine") == files(plain_engine)
+
+
+def test_provenance_and_signatures_can_be_demanded(
+    engine: Path, plain_engine: Path, registry: str, tmp_path: Path
+) -> None:
+    plain, signed = parse_reference(f"{registry}/demands:plain"), parse_reference(f"{registry}/demands:signed")
+    push_engine(plain_engine, plain, ignore)
+    with pytest.raises(EngineError, match=r"cannot read .*provenance\.json"):
+        pull_engine(plain, tmp_path / "plain", ignore, require_provenance=True)
+    assert not (tmp_path / "plain").exists()
+    shutil.copytree(engine, tmp_path / "signed")
+    key = ec.generate_private_key(ec.SECP256R1())
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "key").write_bytes(private)
+    (tmp_path / "pub").write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    key_id = sign_provenance(tmp_path / "signed", tmp_path / "key")
+    push_engine(tmp_path / "signed", signed, ignore)
+    pulled = pull_engine(signed, tmp_path / "pulled", ignore, key_file=tmp_path / "pub")
+    assert pulled.engine.trust.key_id == key_id
+    push_engine(engine, signed, ignore)
+    with pytest.raises(EngineError, match="is not signed"):
+        pull_engine(signed, tmp_path / "unsigned", ignore, key_file=tmp_path / "pub")
 
 
 def test_only_an_older_engine_is_replaced(engine: Path, plain_engine: Path, registry: str, tmp_path: Path) -> None:

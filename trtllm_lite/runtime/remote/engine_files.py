@@ -7,6 +7,8 @@ from pathlib import Path
 from trtllm_lite.engine.format import LENGTH_BYTES, MAX_HEADER_BYTES
 from trtllm_lite.engine.manifest import RankMapping
 from trtllm_lite.errors import EngineError
+from trtllm_lite.foreign_files import open_foreign
+from trtllm_lite.vocabulary import MAX_BYTES
 
 # The engine file of each rank of a stage, and its header_digest where the requests come from.
 Digests = Mapping[Path, str]
@@ -14,7 +16,7 @@ Digests = Mapping[Path, str]
 
 def header_digest(path: Path) -> str:
     """The SHA-256 digest of an engine file's header, which has the checksums of all that follows."""
-    with path.open("rb") as file:
+    with open_foreign(path, MAX_BYTES) as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         return hashlib.sha256(file.read(min(length, MAX_HEADER_BYTES))).hexdigest()
 

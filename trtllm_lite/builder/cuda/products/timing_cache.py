@@ -15,7 +15,9 @@ from trtllm_lite.engine.plan import TimedAlgorithm, dotted
 from trtllm_lite.engine.records import from_json, parse_json, to_json
 from trtllm_lite.errors import BuildError, EngineError
 from trtllm_lite.files import require_writable, write_file, writing
+from trtllm_lite.foreign_files import read_foreign
 from trtllm_lite.plugins.launch import Matmul
+from trtllm_lite.vocabulary import MAX_JSON_BYTES
 
 FORMAT_VERSION = 5
 CUBLASLT = "cublaslt"
@@ -202,7 +204,7 @@ def _lines(timings: Iterable[Timing]) -> str:
 def load_timing_cache(path: Path) -> TimingCache:
     """Read ``path``. Raises BuildError if it is not there, not a timing cache, or of another version."""
     try:
-        cache = from_json(TimingCache, parse_json(path.read_bytes(), str(path)), str(path))
+        cache = from_json(TimingCache, parse_json(read_foreign(path, MAX_JSON_BYTES), str(path)), str(path))
     except OSError as error:
         raise BuildError(f"cannot read the timing cache {path}: {error.strerror}: check the path") from error
     except EngineError as error:
