@@ -24,6 +24,7 @@ from trtllm_lite.runtime import ModelRunner
 MAX_RANK = 16
 ALL = "all-linear"
 IN_GROUPS = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+LEAST_CHANGE = 0.1  # of a logit by an adapter
 LEARNED_LOSS = 0.05  # of a text whose every token is then likelier than all others together
 # Ranks that are no multiple of anything, one above the others in some modules, few modules, rsLoRA.
 ADAPTERS = {
@@ -212,12 +213,34 @@ def test_families_and_quantized_weights(family: str, qformat: str, tmp_path: Pat
     model = save_tiny_model(family, tmp_path / "model", **sizes)
     if qformat != "full_prec":
         model = quantize_linear_layers(model, qformat)
-    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "float32")
-    built = {"max_lora_rank": 8, "qformat": qformat, "group_size": GROUP_SIZE, "gather_context_logits": True}
-    build_engine(tmp_path / "checkpoint", tmp_path / "engine", **built, **LIMITS)
-    model = with_adapter(model, 5, r=6, lora_alpha=9, target_modules=ALL)
-    model.save_pretrained(str(tmp_path / "adapter"))
-    runner = ModelRunner.from_dir(tmp_path / "engine", lora_dir=tmp_path / "adapter")
+    assert_equals_peft(model, ALL, tmp_path, qformat=qformat, group_size=GROUP_SIZE)
+
+
+# Modules of which a projection is a part, or whose rows it has in another order, by the last part of their names.
+MODULES = {
+    "phi3": ["qkv_proj", "gate_up_proj", "down_proj"],
+    "gpt_neox": ["query_key_value", "dense", "dense_h_to_4h"],
+    "cohere": ["q_proj", "k_proj"],
+    "glm4": ["q_proj", "v_proj", "gate_up_proj"],
+    "deepseek_v2": ["q_proj", "kv_a_proj_with_mqa", "o_proj"],
+    "deepseek_v3": ["q_a_proj", "q_b_proj"],
+    "granitemoe": ["shared_mlp.input_linear", "shared_mlp.output_linear"],
+}
+
+
+@pytest.mark.parametrize("family", MODULES)
+def test_modules_are_those_of_the_family(family: str, tmp_path: Path) -> None:
+    assert_equals_peft(save_tiny_model(family, tmp_path / "model"), MODULES[family], tmp_path)
+
+
+def assert_equals_peft(model: PreTrainedModel, modules: str | list[str], directory: Path, **built: object) -> None:
+    """Logits of the model that is in ``directory`` as well, with a random adapter of ``modules``, and without."""
+    convert_checkpoint(str(directory / "model"), directory / "checkpoint", "float32")
+    options = {"max_lora_rank": 8, "gather_context_logits": True, **built}
+    build_engine(directory / "checkpoint", directory / "engine", **options, **LIMITS)
+    model = with_adapter(model, 5, r=6, lora_alpha=9, target_modules=modules)
+    model.save_pretrained(str(directory / "adapter"))
+    runner = ModelRunner.from_dir(directory / "engine", lora_dir=directory / "adapter")
     prompts = random_prompts(7, 2, longest=30)
     out = runner.generate(
         prompts, max_new_tokens=1, end_id=-1, lora_uids=["0", "-1"], output_context_logits=True, return_dict=True
@@ -225,9 +248,10 @@ def test_families_and_quantized_weights(family: str, qformat: str, tmp_path: Pat
     with torch.inference_mode():
         expected = model(torch.tensor([prompts[0]])).logits[0].numpy()
         with model.disable_adapter():
-            plain = model(torch.tensor([prompts[1]])).logits[0].numpy()
+            unchanged, plain = (model(torch.tensor([prompt])).logits[0].numpy() for prompt in prompts)
     assert_close(out["context_logits"][0], expected, "float32", what="logits with the adapter")
     assert_close(out["context_logits"][1], plain, "float32", what="logits without")
+    assert np.abs(expected - unchanged).max() > LEAST_CHANGE
 
 
 def test_a_trained_adapter_says_what_it_learned(lora_llm: LLM, model_dir: Path, tmp_path: Path) -> None:

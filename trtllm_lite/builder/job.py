@@ -9,6 +9,7 @@ import onnx_ir as ir
 from trtllm_lite.builder.checkpoint import Checkpoint
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.engine.manifest import ONE_RANK, Accuracy, CacheGroup, Fusion, RankMapping
+from trtllm_lite.network.module_rows import ModuleRows
 
 # Called with (stage, done, total): stage is "fuse" (passes and planning), "compile" (GPU kernels),
 # "measure" (products) or "write" (weights).
@@ -29,14 +30,14 @@ class Fused:
     """A network as its backend computes it: ``graph``, the decisions that led to it, and what its caches are.
 
     ``kv_cache_dtype`` is the type that the KV cache has in the graph, or the one that was asked for (perhaps ``auto``).
-    ``lora_projections`` are the names of the projections that adapters may change, by their numbers in LowRank.
+    ``lora_projections`` are the projections that adapters may change, by their numbers in LowRank.
     """
 
     graph: ir.Graph
     fusions: tuple[Fusion, ...]
     cache_groups: tuple[CacheGroup, ...]
     kv_cache_dtype: str
-    lora_projections: tuple[str, ...] = ()
+    lora_projections: tuple[ModuleRows, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,4 +62,4 @@ class BuildJob:
     report: Progress
     accuracy: Accuracy | None = None
     mapping: RankMapping = ONE_RANK
-    lora_projections: tuple[str, ...] = ()
+    lora_projections: tuple[ModuleRows, ...] = ()

@@ -12,7 +12,7 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.passes import ENCODER_PIPELINE, PIPELINE, GraphPass, PassError
 from trtllm_lite.builder.passes.chosen_frequencies import chosen_frequencies
 from trtllm_lite.builder.passes.features import has_features
-from trtllm_lite.builder.passes.lora import lora_pass, projections_of
+from trtllm_lite.builder.passes.lora import Projection, lora_pass, projections_of
 from trtllm_lite.builder.verifier import violations
 from trtllm_lite.engine.manifest import Fusion
 from trtllm_lite.errors import BuildError
@@ -53,10 +53,10 @@ def fuse_into_plugins(network: ir.Model, kv_cache_dtype: str, limits: BuildLimit
         model, fusions = run_passes(network, ENCODER_PIPELINE)
         check_all_fused(model, fusions)
         return Fused(model.graph, tuple(fusions), (), kv_cache_dtype)
-    names: list[str] = []
+    projections: list[Projection] = []
     passes = [chosen_frequencies(limits.max_seq_len), *PIPELINE]
     if limits.max_lora_rank:
-        passes.append(lora_pass(projections_of(network.graph), limits.max_lora_rank, names))
+        passes.append(lora_pass(projections_of(network), limits.max_lora_rank, projections))
     model, fusions = run_passes(network, passes)
     check_all_fused(model, fusions)
     groups = assign_cache_groups(model.graph, limits.max_seq_len)
@@ -65,7 +65,8 @@ def fuse_into_plugins(network: ir.Model, kv_cache_dtype: str, limits: BuildLimit
             "the network has features for a head that drafts (EAGLE-3), and attention windows: expected a model "
             "without windows; convert it without --draft_model_dir"
         )
-    return Fused(model.graph, tuple(fusions), groups, cache_dtype_of(model.graph, kv_cache_dtype), tuple(names))
+    adapted = tuple(one.rows for one in projections)
+    return Fused(model.graph, tuple(fusions), groups, cache_dtype_of(model.graph, kv_cache_dtype), adapted)
 
 
 def check_all_fused(model: ir.Model, fusions: Sequence[Fusion]) -> None:

@@ -11,6 +11,7 @@ from trtllm_lite.engine.format import engine_file
 from trtllm_lite.engine.plan import Bytes, Count, DTypeName, Name
 from trtllm_lite.engine.records import Native, OneOf, Range, from_json, json_text, parse_json
 from trtllm_lite.network.config import ModelConfig
+from trtllm_lite.network.module_rows import ModuleRows
 from trtllm_lite.vocabulary import ALLREDUCE_STRATEGIES, MAX_BYTES, MAX_DRAFT_LEN, MAX_EXTENT, MAX_PP_SIZE, MAX_TP_SIZE
 
 _PYTHON_ONLY = {"python_only": True}
@@ -123,11 +124,12 @@ class Accuracy:
 class Lora:
     """Which adapters an engine takes: up to ``max_rank``, of ``projections``, by their numbers in the plan.
 
-    Each that is in use takes ``slot_bytes`` of a GPU's memory.
+    A projection is said as adapters know it, by the module of the model and the rows of its output. Each adapter that
+    is in use takes ``slot_bytes`` of a GPU's memory.
     """
 
     max_rank: int
-    projections: tuple[str, ...]
+    projections: tuple[ModuleRows, ...]
     slot_bytes: int
 
 

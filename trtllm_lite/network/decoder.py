@@ -97,7 +97,7 @@ def build_network(
         opset_imports={"": OPSET_VERSION},
         name="decoder",
     )
-    return Network(finished, graph.weights, graph.leaves_inputs)
+    return Network(finished, graph.weights, graph.leaves_inputs, graph.modules)
 
 
 def _rows_for_drafts(

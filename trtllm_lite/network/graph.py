@@ -1,8 +1,9 @@
 """Records ONNX nodes under readable paths, and the weights that they need, without reading the weights."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -10,12 +11,15 @@ import onnx_ir as ir
 
 from trtllm_lite.network.blocks import AddOperator, Blocks, Part, Rounding, dequantize
 from trtllm_lite.network.dtypes import ONNX
+from trtllm_lite.network.module_rows import ModuleRows
 from trtllm_lite.network.rounding import round_per_tensor, round_per_token
-from trtllm_lite.network.weight_expression import SourceTensor, WeightExpression
+from trtllm_lite.network.source_rows import rows_of
+from trtllm_lite.network.weight_expression import SourceTensor, Transpose, WeightExpression
 
 OPSET_VERSION = 24
 IR_VERSION = 12  # the one that belongs to opset 24
 QFORMAT = "trtllm_lite.qformat"  # the property of a network that says how its products are quantized
+MODULES = "trtllm_lite.modules"  # the property that has the ModuleRows of linear layers by name, as JSON
 
 Attribute = int | float | str | Sequence[int]
 
@@ -56,6 +60,7 @@ class GraphBuilder:
         self._weight_names: set[str] = set()
         self._path: list[str] = []
         self.leaves_inputs = False
+        self.modules: dict[str, ModuleRows] = {}
 
     @property
     def nodes(self) -> list[ir.Node]:
@@ -96,6 +101,12 @@ class GraphBuilder:
         convert = ir.convenience.convert_attributes(dict(attributes or {}))
         self._target.append(ir.Node("", op_type, inputs, convert, outputs=[output], name=path))
         return output
+
+    def of_module(self, expression: WeightExpression, name: str) -> None:
+        """Note which outputs of a module of the source the product ``name`` makes, if its weight is rows of one."""
+        rows = rows_of(expression)
+        if rows is not None:
+            self.modules[".".join([*self._path, name])] = rows
 
     def split(self, x: ir.Value, extents: Sequence[int], name: str) -> list[ir.Value]:
         """Consecutive parts of these extents along the last axis of ``x``."""
@@ -197,7 +208,7 @@ class GraphBuilder:
         if plain_input and any(blocks is not None and blocks.rounding for blocks in found):
             self.leaves_inputs = True
             found = {None if blocks is None else replace(blocks, rounding=None) for blocks in found}
-        if len(found) != 1 or expression.by_rows(lambda tensor: tensor) is None:
+        if len(found) != 1 or expression.by_rows(_as_stored) is None:
             return None
         return found.pop()
 
@@ -205,7 +216,7 @@ class GraphBuilder:
         rows, depth = expression.shape
         parts: dict[str, ir.Value] = {}
         for part in blocks.names:
-            of_rows = expression.by_rows(partial(blocks.part, name=part))
+            of_rows = expression.by_rows(partial(_part, blocks, part))
             assert of_rows is not None
             parts[part] = self._weight(of_rows, f"{name}.{part}", ONNX[blocks.dtype_of(part)])
 
@@ -241,20 +252,37 @@ class GraphBuilder:
         return self._weights[expression].value
 
 
+def _as_stored(rows: SourceTensor | Transpose) -> WeightExpression | None:
+    return rows if isinstance(rows, SourceTensor) else None
+
+
+def _part(blocks: Blocks, name: str, rows: SourceTensor | Transpose) -> WeightExpression | None:
+    return blocks.part(rows, name) if isinstance(rows, SourceTensor) else None
+
+
 @dataclass(frozen=True)
 class Network:
     """A finished graph whose weights are still unbound: ``weights`` lists every tensor it needs.
 
     If it ``leaves_inputs``, the experts of mixtures multiply activations as they are, which the source rounds.
+    ``modules`` says for linear layers, by the names of their products, what they are of the source's modules.
     """
 
     graph: ir.Graph
     weights: tuple[Weight, ...]
     leaves_inputs: bool = False
+    modules: Mapping[str, ModuleRows] = field(default_factory=dict)
 
     def bind(self, tensors: Mapping[str, ir.TensorProtocol], producer: str, version: str) -> ir.Model:
         """Attach a tensor (in memory or external) to every weight and return the model."""
         for weight in self.weights:
             weight.value.const_value = tensors[weight.name]
             self.graph.register_initializer(weight.value)
-        return ir.Model(self.graph, ir_version=IR_VERSION, producer_name=producer, producer_version=version)
+        model = ir.Model(self.graph, ir_version=IR_VERSION, producer_name=producer, producer_version=version)
+        note_modules(model, self.modules)
+        return model
+
+
+def note_modules(model: ir.Model, modules: Mapping[str, ModuleRows]) -> None:
+    """Write into ``model`` what its products of these names are of the source's modules."""
+    model.metadata_props[MODULES] = json.dumps({name: asdict(rows) for name, rows in modules.items()})

@@ -17,6 +17,7 @@ class Linear:
 
     def __call__(self, graph: GraphBuilder, x: ir.Value, name: str) -> ir.Value:
         """Map float32 [..., in_features] to [..., out_features]."""
+        graph.of_module(self.weight, name)
         transposed = graph.op("Transpose", [graph.matrix(self.weight, name)], f"{name}.transpose", {"perm": [1, 0]})
         product = graph.op("MatMul", [graph.input_of(self.weight, x, name), transposed], name)
         if self.bias is None:

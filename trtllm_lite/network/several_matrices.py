@@ -1,11 +1,10 @@
 """Weight expressions over tensors that hold several matrices, such as those of the experts of a layer."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from numpy.typing import NDArray
 
-from trtllm_lite.network.weight_expression import OfOne, Read, SourceTensor, WeightExpression
+from trtllm_lite.network.weight_expression import OfOne, Read, Replacement, WeightExpression
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class ColumnsOfMatrices(OfOne):
         matrices, depth, columns = self.operand.shape
         return (matrices * columns, depth)
 
-    def by_rows(self, replacement: Callable[[SourceTensor], WeightExpression]) -> WeightExpression | None:
+    def by_rows(self, replacement: Replacement) -> WeightExpression | None:
         return self.operand.by_rows(replacement)
 
     def evaluate(self, read: Read) -> NDArray:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Read = Callable[[str], NDArray]
+Replacement = Callable[["SourceTensor | Transpose"], "WeightExpression | None"]
 
 
 class WeightExpression(ABC):
@@ -31,8 +32,11 @@ class WeightExpression(ABC):
     def evaluate(self, read: Read) -> NDArray:
         """The result, in the floating type of its sources or in float32; if possible a view of what ``read`` gives."""
 
-    def by_rows(self, replacement: Callable[["SourceTensor"], "WeightExpression"]) -> "WeightExpression | None":
-        """The expression over other tensors of as many rows, or None if it takes anything but whole rows."""
+    def by_rows(self, replacement: "Replacement") -> "WeightExpression | None":
+        """The expression over other tensors of as many rows, or None if it takes anything but whole rows of them.
+
+        ``replacement`` gives one for a source tensor, or for one whose axes are swapped; None if it has none.
+        """
         del replacement
         return None
 
@@ -73,7 +77,7 @@ class SourceTensor(WeightExpression):
     def sources(self) -> Iterator["SourceTensor"]:
         yield self
 
-    def by_rows(self, replacement: Callable[["SourceTensor"], WeightExpression]) -> WeightExpression | None:
+    def by_rows(self, replacement: "Replacement") -> WeightExpression | None:
         return replacement(self)
 
     def evaluate(self, read: Read) -> NDArray:
@@ -136,7 +140,7 @@ class Slice(OfOne):
         before = self.operand.shape
         return (*before[: self.axis], self.stop - self.start, *before[self.axis + 1 :])
 
-    def by_rows(self, replacement: Callable[[SourceTensor], WeightExpression]) -> WeightExpression | None:
+    def by_rows(self, replacement: "Replacement") -> WeightExpression | None:
         operand = self.operand.by_rows(replacement) if self.axis == 0 else None
         return None if operand is None else replace(self, operand=operand)
 
@@ -156,7 +160,7 @@ class RowsOfHeads(OfOne):
     def shape(self) -> tuple[int, ...]:
         return (self.heads * (self.stop - self.start), *self.operand.shape[1:])
 
-    def by_rows(self, replacement: Callable[[SourceTensor], WeightExpression]) -> WeightExpression | None:
+    def by_rows(self, replacement: "Replacement") -> WeightExpression | None:
         operand = self.operand.by_rows(replacement)
         return None if operand is None else replace(self, operand=operand)
 
@@ -203,6 +207,9 @@ class Transpose(OfOne):
         *rest, rows, columns = self.operand.shape
         return (*rest, columns, rows)
 
+    def by_rows(self, replacement: "Replacement") -> WeightExpression | None:
+        return replacement(self) if isinstance(self.operand, SourceTensor) else None
+
     def evaluate(self, read: Read) -> NDArray:
         return self.operand.evaluate(read).swapaxes(-1, -2)
 
@@ -230,7 +237,7 @@ class Concat(_OfSeveral):
         extent = sum(operand.shape[self.axis] for operand in self.operands)
         return (*first[: self.axis], extent, *first[self.axis + 1 :])
 
-    def by_rows(self, replacement: Callable[[SourceTensor], WeightExpression]) -> WeightExpression | None:
+    def by_rows(self, replacement: "Replacement") -> WeightExpression | None:
         operands = [operand.by_rows(replacement) for operand in self.operands] if self.axis == 0 else [None]
         found = tuple(operand for operand in operands if operand is not None)
         return replace(self, operands=found) if len(found) == len(self.operands) else None
@@ -270,7 +277,7 @@ class HalvesFromPairs(OfOne):
     heads: int
     rotary_dim: int | None = None
 
-    def by_rows(self, replacement: Callable[[SourceTensor], WeightExpression]) -> WeightExpression | None:
+    def by_rows(self, replacement: "Replacement") -> WeightExpression | None:
         operand = self.operand.by_rows(replacement)
         return None if operand is None else replace(self, operand=operand)
 

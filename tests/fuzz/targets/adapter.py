@@ -10,11 +10,14 @@ from safetensors.numpy import save
 
 from tests.fuzz.damage import damaged, damaged_text
 from tests.fuzz.documents import mutate
+from trtllm_lite.engine.manifest import ModuleRows
 from trtllm_lite.runtime.lora.peft import CONFIG_FILE, WEIGHTS_FILE, Projections, read_adapter
 
 COUNT = 400
 _MODULE = "base_model.model.model.layers.0.self_attn.{}_proj.lora_{}.weight"
-_PROJECTIONS = Projections(["layers.0.attention.q_proj", "layers.0.attention.v_proj"], [(6, 4), (6, 2)], 8)
+_SHAPES = {"q_proj": (6, 4), "v_proj": (6, 2)}
+_ROWS = [ModuleRows(f"model.layers.0.self_attn.{name}", ((0, out, 1),), 1, 0) for name, (_, out) in _SHAPES.items()]
+_PROJECTIONS = Projections(_ROWS, list(_SHAPES.values()), 8)
 _SETTINGS = {
     **{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none", "use_dora": False, "use_rslora": True},
     **{"rank_pattern": {"v_proj": 3}, "alpha_pattern": {"^model.layers.0.self_attn.q_proj": 1.5}},

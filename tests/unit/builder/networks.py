@@ -7,6 +7,9 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from trtllm_lite.network.graph import note_modules
+from trtllm_lite.network.module_rows import ModuleRows
+
 FLOAT, INT64, INT32 = ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.INT32
 
 
@@ -107,6 +110,7 @@ class Network:
         self.ops = Tape()
         self.weights: dict[str, ir.Value] = {}
         self.outputs: list[ir.Value] = []
+        self.modules: dict[str, ModuleRows] = {}
         self.inputs = [
             ir.val("input_ids", INT64, ["batch", "seq"]),
             ir.val("position_ids", INT64, ["batch", "seq"]),
@@ -137,6 +141,7 @@ class Network:
     def _linear(self, path: str, x: ir.Value, weight: str, n: int, k: int, bias: bool = False) -> ir.Value:
         w = self._widened(path, self._weight(weight + ".weight", n, k, dtype=self.shape.dtype))
         y = self._op(path, "MatMul", x, self._op(path + ".transpose", "Transpose", w, perm=[1, 0]))
+        self.modules[path] = ModuleRows(weight, ((0, n, 1),), 1, 0)
         return self._op(path + ".bias", "Add", y, self._weight(weight + ".bias", n)) if bias else y
 
     def _norm(self, path: str, x: ir.Value, weight: str, size: int) -> ir.Value:
@@ -335,7 +340,9 @@ class Network:
             opset_imports={"": 24},
             name="network",
         )
-        return with_shapes(ir.Model(graph, ir_version=11))
+        model = ir.Model(graph, ir_version=11)
+        note_modules(model, self.modules)
+        return with_shapes(model)
 
 
 def with_shapes(model: ir.Model) -> ir.Model:

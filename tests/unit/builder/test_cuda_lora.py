@@ -32,7 +32,7 @@ def _adapter(model: ir.Model, seed: int) -> dict[str, Pair]:
     """Random matrices for most projections, of ranks up to the highest."""
     random, found = np.random.default_rng(seed), {}
     for number, node in enumerate(nodes_of(model.graph, "MatMul")):
-        one = projections_of(model.graph).get(str(node.name))
+        one = projections_of(model).get(str(node.name))
         if one is None or number % 5 == seed % 5:
             continue
         (size, out), rank = (int(extent) for extent in node.inputs[1].shape), (1 + 5 * number) % MAX_RANK + 1
@@ -61,7 +61,7 @@ def _merged(model: ir.Model, adapter: Mapping[str, Pair]) -> ir.Model:
 def _check(shape: Shape, qformat: str = FULL_PRECISION, target: str = "sm_90", tiled: bool = False) -> CudaInterpreter:
     card = CudaInterpreter(lowered(shape, target, tiled=tiled, qformat=qformat, max_lora_rank=MAX_RANK))
     model = quantized(shape, qformat)
-    numbers = {name: number for number, name in enumerate(projections_of(model.graph))}  # the order of LowRank's parts
+    numbers = {name: number for number, name in enumerate(projections_of(model))}  # the order of LowRank's parts
     half = np.float16 if shape.dtype == ir.DataType.FLOAT16 else ml_dtypes.bfloat16
     adapters = [_adapter(model, seed) for seed in range(len(SLOTS))]
     for slot, adapter in zip(SLOTS, adapters, strict=True):

@@ -15,10 +15,13 @@ from trtllm_lite.builder.graph import attribute, dims, nodes_of, operands
 from trtllm_lite.builder.lora import check_lora, check_lora_of_quantized
 from trtllm_lite.builder.passes.lora import Projection, add_low_rank, projections_of
 from trtllm_lite.builder.pipeline import fuse_into_plugins, run_passes
-from trtllm_lite.errors import BuildError
+from trtllm_lite.errors import BuildError, EngineError
+from trtllm_lite.network.graph import MODULES, note_modules
+from trtllm_lite.network.module_rows import ModuleRows
 from trtllm_lite.plugins.schema import DOMAIN
 from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
+ROWS = ModuleRows("model.layers.7.self_attn.q_proj", ((0, 8, 1),), 1, 0)
 LIMITS = {"max_batch_size": 4, "max_input_len": 16, "max_seq_len": 32, "max_num_tokens": 16}
 SEVEN = [
     *(f"attention.{name}_proj" for name in "qkvo"),
@@ -33,15 +36,16 @@ def with_lora(variant: str, max_rank: int = 8):
 @pytest.mark.parametrize("variant", ["llama", "qwen2", "mlp_bias", "phi3", "gemma2"])
 def test_every_projection_has_a_part_of_its_widths(variant: str) -> None:
     fused = with_lora(variant)
-    assert fused.lora_projections == tuple(f"layers.{layer}.{name}" for layer in range(2) for name in SEVEN)
-    widths = {name: one.out_features for name, one in projections_of(network(variant).graph).items()}
+    projections = projections_of(network(variant))
+    assert list(projections) == [f"layers.{layer}.{name}" for layer in range(2) for name in SEVEN]
+    assert set(fused.lora_projections) == {one.rows for one in projections.values()}
     number = 0
     for node in nodes_of(fused.graph, "LowRank", DOMAIN):
         assert attribute(node, "first_part") == number
         ends = [attribute(node, f"{which}_end") for which in ("first", "second", "third")]
-        names = fused.lora_projections[number : number + attribute(node, "num_parts")]
-        assert np.diff([0, *ends[: len(names)]]).tolist() == [widths[name] for name in names]
-        number += len(names)
+        parts = fused.lora_projections[number : number + attribute(node, "num_parts")]
+        assert np.diff([0, *ends[: len(parts)]]).tolist() == [part.num_rows for part in parts]
+        number += len(parts)
     assert number == len(fused.lora_projections)
 
 
@@ -75,9 +79,41 @@ def test_adapters_see_columns_in_the_models_order() -> None:
 def test_networks_whose_projections_are_in_no_product_are_refused() -> None:
     fused, _ = run_passes(network("llama"))
     with pytest.raises(BuildError, match=r"adapters cannot reach layers\.7\.attention\.q_proj"):
-        add_low_rank(fused.graph, {"layers.7.attention.q_proj": Projection("layers.7.attention.q_proj", 8)}, 8)
+        add_low_rank(fused.graph, {"layers.7.attention.q_proj": Projection("layers.7.attention.q_proj", 8, ROWS)}, 8)
     with pytest.raises(BuildError, match="adapters cannot reach any projection"):
         add_low_rank(fused.graph, {}, 8)
+
+
+def test_projections_of_which_a_module_is_unknown_are_refused() -> None:
+    model = network("llama")
+    known = {name: one.rows for name, one in projections_of(model).items() if not name.endswith("1.attention.k_proj")}
+    note_modules(model, known)
+    with pytest.raises(BuildError, match=r"adapters cannot reach layers\.1\.attention\.q_proj, layers\.1\.att"):
+        fuse_into_plugins(model, "auto", BuildLimits(**LIMITS, max_lora_rank=8))
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "message"),
+    [
+        (None, BuildError, "of an older trtllm_lite.*convert the model again"),
+        ("[]", EngineError, r"expected an object, found \[\]"),
+        ('{"layers.0.attention.q_proj": {"module": "q"}}', EngineError, "missing: period, repeats, runs"),
+        (
+            '{"layers.0.attention.q_proj": {"module": "q", "runs": [[0, -1, 1]], "repeats": 1, "period": 0}}',
+            EngineError,
+            "expected rows of the module 'q'",
+        ),
+    ],
+)
+def test_checkpoints_that_do_not_say_their_modules_are_refused(
+    said: str | None, error: type[Exception], message: str
+) -> None:
+    model = network("llama")
+    del model.metadata_props[MODULES]
+    if said is not None:
+        model.metadata_props[MODULES] = said
+    with pytest.raises(error, match=message):
+        projections_of(model)
 
 
 @pytest.mark.parametrize("value", [-8, 7, 520, "8", True])

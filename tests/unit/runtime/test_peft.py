@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from trtllm_lite.engine.manifest import ModuleRows
 from trtllm_lite.errors import EngineError, LimitError
 from trtllm_lite.runtime.lora.contents import CHUNK_BYTES, read_contents
 from trtllm_lite.runtime.lora.peft import Projections, read_adapter
 from trtllm_lite.runtime.lora.tensors import read_tensors
 
-NAMES = ["layers.0.attention.q_proj", "layers.0.mlp.down_proj", "layers.1.attention.q_proj"]
-PROJECTIONS = Projections(NAMES, [(6, 4), (10, 6), (6, 4)], 8)
+SHAPES = {"layers.0.self_attn.q_proj": (6, 4), "layers.0.mlp.down_proj": (10, 6), "layers.1.self_attn.q_proj": (6, 4)}
+ROWS = [ModuleRows(f"model.{name}", ((0, out, 1),), 1, 0) for name, (_, out) in SHAPES.items()]
+PROJECTIONS = Projections(ROWS, list(SHAPES.values()), 8)
 CONFIG = {"peft_type": "LORA", "r": 2, "lora_alpha": 3, "bias": "none"}
 PREFIX = "base_model.model.model.layers.0.self_attn.q_proj"
 
@@ -101,7 +103,8 @@ def test_elements_are_those_of_the_file(dtype: type) -> None:
         ({}, "no tensors"),
         (matrices(prefix=PREFIX.replace("q_proj", "qkv_proj")), "lets adapters change down_proj, q_proj"),
         (matrices(prefix=PREFIX.replace("0", "2")), "layers.2"),
-        (matrices() | matrices(prefix=PREFIX.replace("self_attn", "other")), "under two names"),
+        (matrices() | matrices(prefix=PREFIX.replace("model.model", "model.model.language_model")), "under two names"),
+        (matrices(prefix=PREFIX.replace("model.layers", "vision_tower.layers")), "has no such layer"),
         ({f"{PREFIX}.lora_magnitude_vector": np.ones(4, np.float32)}, "DoRA"),
         ({"base_model.model.lm_head.weight": np.ones((4, 2), np.float32)}, "embeddings"),
         ({f"{PREFIX}.lora_A.weight": np.ones((2, 6), np.float32)}, "expected A"),

@@ -128,7 +128,7 @@ def test_a_gpu_too_small_for_the_engine():
     with pytest.raises(LimitError, match=r"needs 1,000 bytes for weights and 300 for .* has 1,299 free: .*--max_num"):
         available_memory(gpu, engine)
     gpu.cuda_device_memory = lambda _: {"free": 1350, "total": 2000}
-    adapted = replace(engine, lora=Lora(8, ("layers.0.mlp.up_proj",), slot_bytes=10))
+    adapted = replace(engine, lora=Lora(8, (), slot_bytes=10))
     assert available_memory(gpu, adapted, num_loras=4) == 10
     with pytest.raises(LimitError, match=r"slots of 6 adapters take 60 bytes .* 1,350 free: lower max_loras"):
         available_memory(gpu, adapted, num_loras=6)

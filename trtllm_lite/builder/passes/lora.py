@@ -1,10 +1,10 @@
 """Products that adapters may change get a LowRank, whose result they add before their activation.
 
 The pass runs behind the others, on the products that they made: where a product computes several projections, its
-LowRank has as many parts. Projections are known by their names in the standard network.
+LowRank has as many parts. Projections are known by their names in the standard network, which says what each is of the
+modules that adapters know.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,68 +22,85 @@ from trtllm_lite.builder.graph import (
 )
 from trtllm_lite.builder.passes.contract import Decision, GraphPass
 from trtllm_lite.builder.passes.last_token_gather import NUM_LOGITS
-from trtllm_lite.errors import BuildError
+from trtllm_lite.engine.records import from_json, parse_json
+from trtllm_lite.errors import BuildError, EngineError, shown
+from trtllm_lite.network.graph import MODULES
+from trtllm_lite.network.module_rows import ModuleRows
 from trtllm_lite.plugins.schema import DOMAIN
 from trtllm_lite.vocabulary import LOGITS_INDICES
 
-_PROJECTION = re.compile(r"layers\.\d+\.\w+\.(q|k|v|o|gate|up|down)_proj")
+_LAYERS = "layers."  # before the names of products in layers
 _MERGED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 _MAX_PARTS = 3
 
 
 @dataclass(frozen=True)
 class Projection:
-    """A linear layer that adapters may change: its name in the standard network, and its outputs."""
+    """A linear layer that adapters may change: its name in the standard network, its outputs, and their module."""
 
     name: str
     out_features: int
+    rows: ModuleRows
 
 
-def projections_of(network: ir.Graph) -> dict[str, Projection]:
-    """The projections of the standard network that adapters may change, by name."""
+def projections_of(network: ir.Model) -> dict[str, Projection]:
+    """The projections of the standard network that adapters may change, by name.
+
+    Raises BuildError for a checkpoint that does not know the model's modules, EngineError for one that is damaged.
+    """
+    if MODULES not in network.metadata_props:
+        raise BuildError(
+            "max_lora_rank is given, and this checkpoint, of an older trtllm_lite, does not say what its layers are of "
+            "the modules that adapters name: convert the model again"
+        )
+    where = f"{MODULES} of network.onnx"
+    modules = parse_json(network.metadata_props[MODULES], where)
+    if not isinstance(modules, dict):
+        raise EngineError(f"{where}: expected an object, found {shown(modules)}: convert the model again")
     found = {}
-    for node in nodes_of(network, "MatMul"):
-        width = (dims(node.outputs[0]) or (None,))[-1]
-        if isinstance(width, int) and _PROJECTION.fullmatch(str(node.name)):
-            found[str(node.name)] = Projection(str(node.name), width)
+    for node in nodes_of(network.graph, "MatMul"):
+        name, width = str(node.name), (dims(node.outputs[0]) or (None,))[-1]
+        if isinstance(width, int) and name.startswith(_LAYERS) and name in modules:
+            rows = from_json(ModuleRows, modules[name], f"{where}: {shown(name)}")
+            found[name] = Projection(name, width, rows)
     return found
 
 
-def add_low_rank(graph: ir.Graph, projections: Mapping[str, Projection], max_rank: int) -> tuple[str, ...]:
-    """Put a LowRank before each product of ``projections``; returns their names, by number.
+def add_low_rank(graph: ir.Graph, projections: Mapping[str, Projection], max_rank: int) -> list[Projection]:
+    """Put a LowRank before each product of ``projections``; returns them by number.
 
     Raises BuildError if a projection is in no product.
     """
-    names: list[str] = []
+    found: list[Projection] = []
     for node in [node for node in graph if node.domain == DOMAIN and node.op_type in ("Linear", "GatedLinear")]:
         parts = _parts(str(node.name), projections)
         if parts:
-            _add(graph, node, parts, len(names), max_rank)
-            names += [part.name for part in parts]
-    missing = sorted(projections.keys() - set(names))
-    if missing or not names:
+            _add(graph, node, parts, len(found), max_rank)
+            found += parts
+    missing = sorted(projections.keys() - {one.name for one in found})
+    if missing or not found:
         raise BuildError(
             f"max_lora_rank is given, and adapters cannot reach {', '.join(missing) or 'any projection'} of this "
             "network: leave it out, and merge the adapter into the model before `trtllm-lite convert`"
         )
-    return tuple(names)
+    return found
 
 
-def lora_pass(projections: Mapping[str, Projection], max_rank: int, names: list[str]) -> GraphPass:
-    """:func:`add_low_rank` as a pass, which appends to ``names``."""
+def lora_pass(projections: Mapping[str, Projection], max_rank: int, found: list[Projection]) -> GraphPass:
+    """:func:`add_low_rank` as a pass, which appends to ``found``."""
 
     def rewrite(graph: ir.Graph) -> list[Decision]:
-        names.extend(add_low_rank(graph, projections, max_rank))
-        return [Decision(name, True) for name in names]
+        found.extend(add_low_rank(graph, projections, max_rank))
+        return [Decision(one.name, True) for one in found]
 
     return GraphPass("lora", rewrite)
 
 
 def _parts(product: str, projections: Mapping[str, Projection]) -> list[Projection]:
-    """The projections that a product computes, in the order of its outputs."""
+    """The projections that a product computes, in the order of its outputs; none if adapters may not change all."""
     layer, _, last = product.rpartition(".")
     names = [f"{layer}.{part}" for part in _MERGED.get(last, (last,))]
-    return [projections[name] for name in names if name in projections]
+    return [projections[name] for name in names] if projections.keys() >= set(names) else []
 
 
 def _add(graph: ir.Graph, product: ir.Node, parts: list[Projection], first: int, max_rank: int) -> None:

@@ -50,9 +50,9 @@ def read_model(config: ConfigFields) -> Decoder:
         return LayerNorm(tensors.weight(role, size), tensors.bias(role, size), epsilon)
 
     def layer(tensors: Tensors, number: int) -> Layer:
-        weights = tensors.weight("qkv_proj", hidden, 3 * hidden).split(hidden, hidden, hidden, axis=1)
+        weights = tensors.weight("qkv_proj", hidden, 3 * hidden).transpose().split(hidden, hidden, hidden)
         biases = tensors.bias("qkv_proj", 3 * hidden).split(hidden, hidden, hidden)
-        query, key, value = (Linear(part.transpose(), bias) for part, bias in zip(weights, biases, strict=True))
+        query, key, value = (Linear(part, bias) for part, bias in zip(weights, biases, strict=True))
         output, up = _linear(tensors, "o_proj", hidden, hidden), _linear(tensors, "up_proj", hidden, wide)
         attention = Attention(query, key, value, output, sizes.heads, scale / (number + 1) if by_layer else scale)
         mlp = PlainMlp(up, _linear(tensors, "down_proj", wide, hidden), activation)

@@ -7,12 +7,13 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.engine.manifest import ModuleRows
 from trtllm_lite.errors import EngineError, LimitError, shown
 from trtllm_lite.runtime.lora.contents import Contents, digest_of, read_contents
 from trtllm_lite.runtime.lora.settings import MAX_CONFIG_BYTES, AdapterSettings, parse_settings
@@ -21,7 +22,7 @@ from trtllm_lite.runtime.lora.tensors import read_tensors
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 MAX_WEIGHTS_BYTES = 1 << 34
 _KEY = re.compile(r"base_model\.model\.(?P<module>[\w.]{1,256})\.lora_(?P<which>[AB])\.weight")
-_LAYER = re.compile(r"(?:.*\.)?layers\.(?P<layer>\d{1,5})\.(?:\w+\.)?(?P<last>\w+)")
+_AROUND = re.compile(r"^((model|language_model|transformer)\.)*")
 
 Matrix = NDArray[Any]  # float32, float16, or bfloat16 as uint16: as the file has it
 
@@ -35,33 +36,53 @@ class Pair(NamedTuple):
     scale: float
 
 
-@dataclass(frozen=True)
 class Projections:
-    """The projections of an engine that adapters may change: names and [in, out] extents by number."""
+    """The projections of an engine that adapters may change, by number, and the modules that they are parts of."""
 
-    names: Sequence[str]
-    shapes: Sequence[tuple[int, int]]
-    max_rank: int
+    def __init__(self, rows: Sequence[ModuleRows], shapes: Sequence[tuple[int, int]], max_rank: int) -> None:
+        """``rows`` says what each is of a module's output, ``shapes`` its [in, out] extents.
 
-    def number_of(self, module: str) -> int:
-        """The number of the module with this path in the model. Raises EngineError if the engine has none."""
-        place = _place(module)
-        if place is None or place not in self._numbers:
-            known = sorted({name.rpartition(".")[2] for name in self.names})
-            if module.rpartition(".")[2] in known:
-                raise EngineError(
-                    f"the adapter changes {shown(module)}, and this engine's model has no such layer: take an adapter "
-                    "of this model"
-                )
+        Raises EngineError if they do not belong to each other.
+        """
+        self.max_rank = max_rank
+        self._modules: dict[str, list[Part]] = {}
+        fits = len(rows) == len(shapes) and all(own.num_rows == out for own, (_, out) in zip(rows, shapes, strict=True))
+        if not fits:
+            raise EngineError("the engine's manifest and plan differ in the projections of adapters: build it again")
+        for number, (own, (num_in, _)) in enumerate(zip(rows, shapes, strict=True)):
+            self._modules.setdefault(_place(own.module), []).append(Part(number, num_in, own.numbers()))
+        for module, parts in self._modules.items():
+            numbers = np.sort(np.concatenate([part.rows for part in parts]))
+            if len({part.num_in for part in parts}) > 1 or (numbers != np.arange(len(numbers))).any():
+                raise EngineError(f"the engine's projections of {shown(module)} are not its rows: build it again")
+
+    def parts_of(self, module: str) -> list["Part"]:
+        """The parts of the module with this path in the model. Raises EngineError if the engine has none."""
+        parts = self._modules.get(_place(module))
+        if parts is not None:
+            return parts
+        known = sorted({place.rpartition(".")[2] for place in self._modules})
+        if module.rpartition(".")[2] in known:
             raise EngineError(
-                f"the adapter changes {shown(module)}, and this engine lets adapters change {', '.join(known)} of its "
-                "layers: take an adapter of this model, trained on these modules"
+                f"the adapter changes {shown(module)}, and this engine's model has no such layer: take an adapter "
+                "of this model"
             )
-        return self._numbers[place]
+        raise EngineError(
+            f"the adapter changes {shown(module)}, and this engine lets adapters change {', '.join(known)} of its "
+            "layers: take an adapter of this model, trained on these modules"
+        )
 
-    @cached_property
-    def _numbers(self) -> dict[tuple[int, str] | None, int]:
-        return {_place(name): number for number, name in enumerate(self.names)}
+
+class Part(NamedTuple):
+    """A projection of so many inputs, whose outputs are ``rows`` of its module's."""
+
+    number: int
+    num_in: int
+    rows: NDArray[np.int64]
+
+    def of(self, b: Matrix) -> Matrix:
+        """Its rows of B of the module, where they are not all of them."""
+        return b if np.array_equal(self.rows, np.arange(len(b))) else b[self.rows]
 
 
 @dataclass(frozen=True)
@@ -116,23 +137,26 @@ def _pairs(tensors: Mapping[str, Matrix], settings: AdapterSettings, projections
         modules.setdefault(match["module"], {})[match["which"]] = tensor
     if not modules:
         raise EngineError("the adapter has no tensors: save it again with PEFT's save_pretrained")
-    pairs = {}
+    pairs: dict[int, Pair] = {}
     for module, matrices in modules.items():
-        number = projections.number_of(module)
-        if number in pairs:
+        parts = projections.parts_of(module)
+        if parts[0].number in pairs:
             raise EngineError(f"the adapter has {shown(module)} under two names: save it again")
-        pairs[number] = _pair(module, matrices, settings, projections, number)
+        a, b = _checked(module, matrices, settings.rank_of(module), projections.max_rank, parts)
+        name, scale = f"base_model.model.{module}", settings.scale_of(module)
+        pairs |= {part.number: Pair(name, a, part.of(b), scale) for part in parts}
     return pairs
 
 
-def _pair(
-    module: str, matrices: Mapping[str, Matrix], settings: AdapterSettings, projections: Projections, number: int
-) -> Pair:
-    rank, (num_in, num_out) = settings.rank_of(module), projections.shapes[number]
-    if rank > projections.max_rank:
+def _checked(
+    module: str, matrices: Mapping[str, Matrix], rank: int, max_rank: int, parts: Sequence[Part]
+) -> tuple[Matrix, Matrix]:
+    """A and B of a module."""
+    num_in, num_out = parts[0].num_in, sum(len(part.rows) for part in parts)
+    if rank > max_rank:
         raise LimitError(
-            f"the adapter has rank {rank} at {shown(module)}, above max_lora_rank {projections.max_rank} of this "
-            f"engine: build it with --max_lora_rank {-(-rank // 8) * 8}"
+            f"the adapter has rank {rank} at {shown(module)}, above max_lora_rank {max_rank} of this engine: build it "
+            f"with --max_lora_rank {-(-rank // 8) * 8}"
         )
     found = {which: matrix.shape for which, matrix in matrices.items()}
     if found != {"A": (rank, num_in), "B": (num_out, rank)}:
@@ -140,10 +164,9 @@ def _pair(
             f"the adapter has {shown(found)} at {shown(module)}, expected A {(rank, num_in)} and B {(num_out, rank)}: "
             "take an adapter of this model"
         )
-    return Pair(f"base_model.model.{module}", matrices["A"], matrices["B"], settings.scale_of(module))
+    return matrices["A"], matrices["B"]
 
 
-def _place(path: str) -> tuple[int, str] | None:
-    """Layer and last name of a module's path."""
-    match = _LAYER.fullmatch(path)
-    return None if match is None else (int(match["layer"]), match["last"])
+def _place(module: str) -> str:
+    """The path of a module without what classes that hold the model put before it."""
+    return _AROUND.sub("", module)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.errors import ArgumentError, EngineError, shown
+from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.host_memory import available_host_memory
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.lora.adapters import Adapters
@@ -161,8 +161,6 @@ def _adapters(
         return None
     max_rank, shapes = native.adapter_shapes(engine)
     projections = Projections(manifest.lora.projections, shapes, max_rank)
-    if len(shapes) != len(manifest.lora.projections):
-        raise EngineError("the engine's manifest and plan differ in the projections of adapters: build it again")
 
     def load(lora: LoRARequest) -> Any:
         weights = read_adapter(Path(lora.lora_path), projections)
