@@ -189,7 +189,6 @@ def test_model_runner_numbers_the_adapters_of_lora_dir(lora_llm: LLM, merged, re
         ({"use_dora": True}, "use_dora is True"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"bias": "all"}, "bias is 'all'"),
-        ({"fan_in_fan_out": True}, "fan_in_fan_out"),
         ({"peft_type": "LOHA"}, "peft_type is 'LOHA'"),
         ({"r": -1}, "r is -1"),
         ({"rank_pattern": {"(a+)+$": 2}}, "rank_pattern has the key"),
@@ -219,6 +218,7 @@ def test_families_and_quantized_weights(family: str, qformat: str, tmp_path: Pat
 # Modules of which a projection is a part, or whose rows it has in another order, by the last part of their names.
 MODULES = {
     "phi3": ["qkv_proj", "gate_up_proj", "down_proj"],
+    "gpt2": ["c_attn", "c_proj", "c_fc"],  # c_proj is in attention and in the MLP
     "gpt_neox": ["query_key_value", "dense", "dense_h_to_4h"],
     "cohere": ["q_proj", "k_proj"],
     "glm4": ["q_proj", "v_proj", "gate_up_proj"],

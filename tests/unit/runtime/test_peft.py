@@ -8,12 +8,14 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from peft import LoraConfig
 from safetensors.numpy import save
 
 from trtllm_lite.engine.manifest import ModuleRows
 from trtllm_lite.errors import EngineError, LimitError
 from trtllm_lite.runtime.lora.contents import CHUNK_BYTES, read_contents
 from trtllm_lite.runtime.lora.peft import Projections, read_adapter
+from trtllm_lite.runtime.lora.settings import parse_settings
 from trtllm_lite.runtime.lora.tensors import read_tensors
 
 SHAPES = {"layers.0.self_attn.q_proj": (6, 4), "layers.0.mlp.down_proj": (10, 6), "layers.1.self_attn.q_proj": (6, 4)}
@@ -121,6 +123,42 @@ def test_tensors_of_something_else_are_refused(tmp_path: Path, tensors: dict[str
 def test_a_rank_above_the_engines_names_limit_value_and_remedy(tmp_path: Path) -> None:
     with pytest.raises(LimitError, match=r"rank 9 .* above max_lora_rank 8 .* --max_lora_rank 16"):
         read_adapter(write(tmp_path, matrices(rank=9), r=9), PROJECTIONS)
+
+
+def test_every_setting_of_peft_is_known() -> None:
+    """What PEFT writes for an adapter of this kind alone is taken."""
+    settings = json.loads(json.dumps(LoraConfig(r=2, lora_alpha=3, target_modules=["q_proj"]).to_dict(), default=list))
+    found = parse_settings(json.dumps(settings | {"peft_version": "0.99", "enable_lora": None}).encode())
+    assert (found.rank, found.alpha, found.use_rslora) == (2, 3, False)
+
+
+@pytest.mark.parametrize("initial", [True, False, "gaussian", "eva", "orthogonal", "mica"])
+def test_adapters_of_unchanged_weights_are_read(initial: object) -> None:
+    assert parse_settings(json.dumps(CONFIG | {"init_lora_weights": initial}).encode()).rank == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        *(
+            ({"init_lora_weights": name}, f"init_lora_weights is '{name}'.*path_initial_model_for_weight_conversion")
+            for name in ("pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga", "of tomorrow")
+        ),
+        ({"init_lora_weights": 1}, "init_lora_weights is 1"),
+        ({"use_rslora": "yes"}, "use_rslora is 'yes', expected true or false"),
+        ({"use_dora": 0}, "use_dora is 0, which no engine applies"),
+        ({"kasa_config": {"beta": 1}}, "kasa_config"),
+        ({"use_next_lora": False}, "the key 'use_next_lora', which this trtllm_lite does not know"),
+    ],
+)
+def test_settings_that_change_results_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        parse_settings(json.dumps(CONFIG | change).encode())
+
+
+def test_settings_that_are_said_twice_are_refused() -> None:
+    with pytest.raises(EngineError, match="duplicate keys"):
+        parse_settings(json.dumps(CONFIG).encode().replace(b"{", b'{"r": 9, ', 1))
 
 
 @pytest.mark.parametrize("missing", ["adapter_config.json", "adapter_model.safetensors"])

@@ -1,35 +1,45 @@
 """What adapter_config.json says of an adapter: ranks, scales, and what no engine applies."""
 
-import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trtllm_lite.engine.records import parse_json
 from trtllm_lite.errors import EngineError, shown
 
 MAX_CONFIG_BYTES = 1 << 20
 _MERGE = "merge the adapter into the model before `trtllm-lite convert`"
+_USED = ("peft_type", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora")
+# Keys that change nothing whatever they say: which modules the tensors are of is read from the tensors, and the others
+# concern training alone, or the order of axes in the model's own weights (fan_in_fan_out).
+_WITHOUT_EFFECT = """
+    task_type auto_mapping peft_version base_model_name_or_path revision inference_mode runtime_config
+    target_modules exclude_modules layers_to_transform layers_pattern ensure_weight_tying fan_in_fan_out
+    lora_dropout eva_config corda_config lora_ga_config loftq_config velora_config
+    megatron_core qalora_group_size merge_weights
+"""
 # Keys that change what an adapter computes, each with the values that ask for nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "use_dora": (False,),
     "modules_to_save": (None, []),
     "bias": ("none",),
     "lora_bias": (False,),
-    "fan_in_fan_out": (False,),
     "layer_replication": (None, []),
     "megatron_config": (None,),
     "trainable_token_indices": (None, []),
     "target_parameters": (None, []),
     "alora_invocation_tokens": (None, []),
     "use_qalora": (False,),
-    "eva_config": (None,),
-    "corda_config": (None,),
-    "loftq_config": (None, {}),
     "use_bdlora": (None, False),
     "arrow_config": (None,),
+    "kasa_config": (None,),
+    "monteclora_config": (None,),
+    "enable_lora": (None,),
 }
+# How A and B began, where the model's own weights stayed as they were (peft/tuners/lora/layer.py, update_layer).
+_INITIAL, _KEPT_WEIGHTS = "init_lora_weights", (True, False, "gaussian", "eva", "orthogonal", "mica")
 
 
 @dataclass(frozen=True)
@@ -53,25 +63,51 @@ class AdapterSettings:
 
 
 def parse_settings(data: bytes) -> AdapterSettings:
-    """Read adapter_config.json. Raises EngineError for what is no LoRA, or more than that."""
-    try:
-        config = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise EngineError("expected adapter_config.json to be JSON, found something else: save it again") from error
+    """Read adapter_config.json. Raises EngineError for what is no LoRA, or more than that, and for unknown keys."""
+    config = parse_json(data, "adapter_config.json")
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         kind = config.get("peft_type") if isinstance(config, dict) else config
         raise EngineError(f"adapter_config.json: peft_type is {shown(kind)}, expected LORA: {_MERGE}")
-    for name, neutral in _NEUTRAL.items():
-        value = config.get(name, neutral[0])
-        if value not in neutral:
-            raise EngineError(f"adapter_config.json: {name} is {shown(value)}, which no engine applies: {_MERGE}")
+    for name, value in config.items():
+        _check(name, value)
     return AdapterSettings(
         rank=int(_number("r", config.get("r"))),
         alpha=_number("lora_alpha", config.get("lora_alpha")),
         rank_pattern={key: int(value) for key, value in _pattern("rank_pattern", config).items()},
         alpha_pattern=_pattern("alpha_pattern", config),
-        use_rslora=config.get("use_rslora", False) is True,
+        use_rslora=_flag("use_rslora", config),
     )
+
+
+def _check(name: str, value: Any) -> None:
+    """Raise EngineError for a key that no engine applies, or that nobody here knows."""
+    if name == _INITIAL:
+        if not _is_one_of(value, _KEPT_WEIGHTS):
+            raise EngineError(
+                f"adapter_config.json: {name} is {shown(value)}, by which the weights of the model were changed before "
+                "training: save the adapter with path_initial_model_for_weight_conversion, which PEFT's documentation "
+                f"of it describes, or {_MERGE}"
+            )
+    elif name in _NEUTRAL:
+        if not _is_one_of(value, _NEUTRAL[name]):
+            raise EngineError(f"adapter_config.json: {name} is {shown(value)}, which no engine applies: {_MERGE}")
+    elif name not in _USED and name not in _WITHOUT_EFFECT.split():
+        raise EngineError(
+            f"adapter_config.json has the key {shown(name)}, which this trtllm_lite does not know: take it out of the "
+            f"file if it concerns training alone, or {_MERGE}"
+        )
+
+
+def _is_one_of(value: Any, known: tuple[Any, ...]) -> bool:
+    """Whether ``value`` is one of ``known``, of its type: 1 is not True."""
+    return any(type(value) is type(other) and value == other for other in known)
+
+
+def _flag(name: str, config: Mapping[str, Any]) -> bool:
+    value = config.get(name, False)
+    if not isinstance(value, bool):
+        raise EngineError(f"adapter_config.json: {name} is {shown(value)}, expected true or false: save it again")
+    return value
 
 
 def _number(name: str, value: Any) -> float:

@@ -4,13 +4,13 @@ Format: 8 bytes little-endian header length, a JSON object {name: {dtype, shape,
 (https://github.com/huggingface/safetensors). Everything is checked against the file's size before it is used.
 """
 
-import json
 import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trtllm_lite.engine.records import parse_json
 from trtllm_lite.errors import EngineError, shown
 
 MAX_HEADER_BYTES = 1 << 24  # of an adapter, which has some thousand tensors
@@ -25,8 +25,8 @@ def read_tensors(data: memoryview) -> dict[str, NDArray[Any]]:
     if len(data) < 8 or length > min(len(data) - 8, MAX_HEADER_BYTES):
         raise _damaged(f"a header of {length} bytes in a file of {len(data)}")
     try:
-        header = json.loads(bytes(data[8 : 8 + length]))
-    except (ValueError, RecursionError) as error:
+        header = parse_json(bytes(data[8 : 8 + length]), "the header")
+    except EngineError as error:
         raise _damaged("a header that is no JSON") from error
     if not isinstance(header, dict):
         raise _damaged("a header that is no object")
