@@ -98,6 +98,28 @@ def test_adapters_that_do_not_fit_are_refused_when_they_are_loaded(server, adapt
     assert str(adapters) not in error["message"]
 
 
+def test_no_link_of_an_adapter_leads_out_of_lora_root(server, adapters, tmp_path):
+    elsewhere = write_adapter(tmp_path / "elsewhere", 8)
+    (adapters / "linked").mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (adapters / "linked" / name).symlink_to(elsewhere / name)
+    answer = load(server, "linked", "linked")
+    assert answer.status_code == 400
+    assert "outside of lora_root" in answer.json()["error"]["message"]
+    assert str(adapters) not in answer.json()["error"]["message"]
+
+
+def test_links_that_change_after_an_adapter_was_loaded_are_not_followed(server, client, adapters, tmp_path):
+    """The files are read again when a request first names the adapter."""
+    late, elsewhere = write_adapter(adapters / "late", 4), write_adapter(tmp_path / "elsewhere", 8)
+    assert load(server, "late", "late").status_code == 200
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (late / name).unlink()
+        (late / name).symlink_to(elsewhere / name)
+    with pytest.raises(openai.APIError, match="outside of lora_root"):
+        client.completions.create(model="late", **ASKED)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

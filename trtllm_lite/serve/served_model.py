@@ -143,17 +143,17 @@ class ServedModel(ServedEngine):
         """Nobody listens to the handle any more."""
         self._listeners.pop(handle, None)
 
-    def check_adapter(self, path: str) -> None:
-        """Read an adapter, from any thread.
+    def check_adapter(self, path: str, root: str | None = None) -> None:
+        """Read an adapter, whose files must be in ``root`` if that is given, from any thread.
 
         Raises ArgumentError if the engine takes no adapters, EngineError or LimitError if not this one.
         """
-        self.session.check_takes_adapters("lora_name").check(path)
+        self.session.check_takes_adapters("lora_name").check(path, root)
 
-    def add_adapter(self, name: str, path: str) -> LoRARequest:
+    def add_adapter(self, name: str, path: str, root: str | None = None) -> LoRARequest:
         """Make an adapter known under a name that nothing has; its files are read when a request first names it."""
         self._last_adapter += 1  # no number is given twice: requests may still run with an adapter that was removed
-        self.adapters[name] = adapter = LoRARequest(name, self._last_adapter, path)
+        self.adapters[name] = adapter = LoRARequest(name, self._last_adapter, path, root)
         return adapter
 
     def _listen(self, handles: Sequence[RequestHandle]) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -14,7 +15,7 @@ from safetensors.numpy import save
 from trtllm_lite.engine.manifest import ModuleRows
 from trtllm_lite.errors import EngineError, LimitError
 from trtllm_lite.runtime.lora.contents import CHUNK_BYTES, read_contents
-from trtllm_lite.runtime.lora.peft import Projections, read_adapter
+from trtllm_lite.runtime.lora.peft import MAX_WEIGHTS_BYTES, Projections, read_adapter
 from trtllm_lite.runtime.lora.settings import parse_settings
 from trtllm_lite.runtime.lora.tensors import read_tensors
 
@@ -166,6 +167,42 @@ def test_pickles_are_not_looked_for(tmp_path: Path, missing: str) -> None:
     write(tmp_path, matrices())
     (tmp_path / missing).rename(tmp_path / "adapter_model.bin")
     with pytest.raises(EngineError, match=missing):
+        read_adapter(tmp_path, PROJECTIONS)
+
+
+def test_files_that_are_links_are_read_where_no_root_is_given(tmp_path: Path) -> None:
+    """Hugging Face's cache has files of adapters as links."""
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "root" / "adapter").mkdir(parents=True)
+    write(tmp_path / "blobs", matrices())
+    directory = tmp_path / "root" / "adapter"
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (directory / name).symlink_to(tmp_path / "blobs" / name)
+    assert read_adapter(directory, PROJECTIONS).pairs.keys() == {0}
+    assert read_adapter(directory, PROJECTIONS, tmp_path).pairs.keys() == {0}
+    with pytest.raises(EngineError, match=r"cannot read adapter_config\.json .* a link to a file outside of lora_root"):
+        read_adapter(directory, PROJECTIONS, tmp_path / "root")
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (os.mkfifo, "is not a plain file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is not a plain file"),
+        (Path.mkdir, "is not a plain file"),
+        (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
+        (lambda path: path.open("wb").truncate(MAX_WEIGHTS_BYTES + 1), "bytes, which exceeds"),
+    ],
+    ids=["pipe", "device", "directory", "loop", "long"],
+)
+def test_what_is_no_plain_file_is_refused(
+    tmp_path: Path, name: str, make: Callable[[Path], object], message: str
+) -> None:
+    write(tmp_path, matrices())
+    (tmp_path / name).unlink()
+    make(tmp_path / name)
+    with pytest.raises(EngineError, match=f"cannot read {name} .*{message}"):
         read_adapter(tmp_path, PROJECTIONS)
 
 

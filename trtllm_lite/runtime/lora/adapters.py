@@ -81,12 +81,12 @@ class Adapters:
             self._waiting.append(_Waiting(weakref.ref(handle), handle.request, lora, now, deadline))
             self._advance()
 
-    def check(self, path: str) -> None:
-        """Read the files of an adapter without keeping it; any thread may.
+    def check(self, path: str, root: str | None = None) -> None:
+        """Read the files of an adapter, in ``root`` if that is given, without keeping it; any thread may.
 
         Raises EngineError or LimitError if the engine cannot run with it.
         """
-        self._load(LoRARequest("unnamed", 1, path))
+        self._load(LoRARequest("unnamed", 1, path, root))
 
     def keep(self, lora: LoRARequest, adapter: Any) -> None:
         """Take a native adapter that was made elsewhere, as if it had been loaded.

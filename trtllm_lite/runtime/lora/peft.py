@@ -3,10 +3,13 @@
 Only adapter_config.json and adapter_model.safetensors of a local directory are read, never a pickle.
 """
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,36 +96,52 @@ class AdapterWeights:
     key: bytes
 
 
-def read_adapter(directory: Path, projections: Projections) -> AdapterWeights:
-    """Read the adapter in ``directory``.
+def read_adapter(directory: Path, projections: Projections, root: Path | None = None) -> AdapterWeights:
+    """Read the adapter in ``directory``, whose files must lie below ``root`` if that is given.
 
     Raises EngineError for files that are absent, damaged, or of another model, LimitError for a rank above the
     engine's. Elements that are not finite are found when the pairs are converted.
     """
-    config = _read(directory, CONFIG_FILE, MAX_CONFIG_BYTES)
-    weights = _read(directory, WEIGHTS_FILE, MAX_WEIGHTS_BYTES)
+    config = _read(directory, CONFIG_FILE, MAX_CONFIG_BYTES, root)
+    weights = _read(directory, WEIGHTS_FILE, MAX_WEIGHTS_BYTES, root)
     settings, tensors = parse_settings(bytes(config.data)), read_tensors(weights.data)
     return AdapterWeights(_pairs(tensors, settings, projections), digest_of(config.digest + weights.digest))
 
 
-def _read(directory: Path, name: str, limit: int) -> Contents:
+def _read(directory: Path, name: str, limit: int, root: Path | None) -> Contents:
     path = directory / name
     try:
         if not directory.is_dir():
             raise EngineError(
                 f"there is no directory {shown(str(directory))}: pass one that PEFT's save_pretrained wrote"
             )
-        if not path.is_file():  # opening a pipe would wait for a writer
-            raise EngineError(
-                f"{shown(str(directory))} has no file {name}: pass a local directory that PEFT's save_pretrained wrote"
-            )
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > limit:
-                raise EngineError(f"{name} has {size} bytes, above {limit}: this is no adapter")
-            return read_contents(file.fileno(), size)
+        with _open_plain(path, limit, root) as file:
+            return read_contents(file.fileno(), os.fstat(file.fileno()).st_size)
+    except FileNotFoundError as error:
+        raise EngineError(
+            f"{shown(str(directory))} has no file {name}: pass a local directory that PEFT's save_pretrained wrote"
+        ) from error
     except OSError as error:
-        raise EngineError(f"cannot read {name} of the adapter: {error.strerror}") from error
+        raise EngineError(
+            f"cannot read {name} of the adapter: {error.strerror}: check the file and its rights"
+        ) from error
+
+
+def _open_plain(path: Path, limit: int, inside: Path | None) -> BufferedReader:
+    """Open a plain file of at most ``limit`` bytes that lies, links followed, below ``inside``. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for a writer
+    try:
+        status, opened = os.fstat(descriptor), Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+        if status.st_size > limit:
+            raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, which exceeds {limit:,}", str(path))
+        if inside is not None and not opened.is_relative_to(inside.resolve()):
+            raise OSError(errno.EPERM, "it is a link to a file outside of lora_root", str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def _pairs(tensors: Mapping[str, Matrix], settings: AdapterSettings, projections: Projections) -> dict[int, Pair]:

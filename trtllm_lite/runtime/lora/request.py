@@ -13,16 +13,20 @@ class LoRARequest:
     """An adapter in PEFT's format: ``lora_path`` is a local directory with adapter_model.safetensors.
 
     ``lora_int_id`` tells adapters apart: requests of one id share what is loaded, and have the same name and path.
-    Raises ArgumentError for values that make no sense.
+    Where a ``lora_root`` is given, no link of the adapter may lead out of that directory. Raises ArgumentError for
+    values that make no sense.
     """
 
     lora_name: str
     lora_int_id: int
     lora_path: str
+    lora_root: str | None = None
 
     def __post_init__(self) -> None:
         whole_number("lora_int_id", self.lora_int_id, 1, _MAX_ID)
-        for name in ("lora_name", "lora_path"):
+        for name in ("lora_name", "lora_path", "lora_root"):
             value = getattr(self, name)
+            if name == "lora_root" and value is None:
+                continue
             if not isinstance(value, str) or not value or "\0" in value or not is_unicode(value):
-                raise ArgumentError(f"{name} is {shown(value)}: expected a string, of lora_path a local directory")
+                raise ArgumentError(f"{name} is {shown(value)}: expected a string, of paths a local directory")

@@ -163,7 +163,8 @@ def _adapters(
     projections = Projections(manifest.lora.projections, shapes, max_rank)
 
     def load(lora: LoRARequest) -> Any:
-        weights = read_adapter(Path(lora.lora_path), projections)
+        root = None if lora.lora_root is None else Path(lora.lora_root)
+        weights = read_adapter(Path(lora.lora_path), projections, root)
         return native.Adapter(engine, weights.pairs, weights.key)
 
     def place(adapter: Any, slot: int) -> None:

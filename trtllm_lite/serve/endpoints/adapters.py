@@ -35,15 +35,15 @@ async def load_lora_adapter(app: Application, request: Request) -> Response:
     """Give an adapter of the directory ``--lora_root`` a name, by which requests run with it."""
     body = decode(request.body, LoadBody)
     model, _ = app.served(request, body.model)
-    path = _checked_path(app.settings.lora_root, body.lora_path)
+    root, path = _checked_path(app.settings.lora_root, body.lora_path)
     if not 0 < len(body.lora_name) <= _LONGEST_NAME:
         raise ApiError(
             400, f"lora_name: expected 1 to {_LONGEST_NAME} characters", param="lora_name", code="invalid_value"
         )
     _check_room(app, model, body.lora_name)
-    await model.prepare(partial(_check_adapter, model, body.lora_path, path))
+    await model.prepare(partial(_check_adapter, model, body.lora_path, path, root))
     _check_room(app, model, body.lora_name)  # another request may have come first meanwhile
-    model.add_adapter(body.lora_name, str(path))
+    model.add_adapter(body.lora_name, str(path), str(root))
     return Response(200, f"Success: LoRA adapter {shown(body.lora_name)} added successfully.\n".encode(), TEXT)
 
 
@@ -65,16 +65,16 @@ def _check_room(app: Application, model: ServedModel, name: str) -> None:
         raise ApiError(400, f"there are {_MAX_ADAPTERS} adapters already: unload one", code="too_many_adapters")
 
 
-def _check_adapter(model: ServedModel, given: str, path: Path) -> None:
+def _check_adapter(model: ServedModel, given: str, path: Path, root: Path) -> None:
     try:
-        model.check_adapter(str(path))
+        model.check_adapter(str(path), str(root))
     except (EngineError, LimitError) as error:
         message = f"{shown(given)} is no adapter of this model: {error}".replace(str(path), given)
         raise ApiError(400, message, param="lora_path", code="invalid_value") from error
 
 
-def _checked_path(root: Path | None, given: str) -> Path:
-    """The directory of an adapter, which must lie below ``root``."""
+def _checked_path(root: Path | None, given: str) -> tuple[Path, Path]:
+    """``root``, and the directory of an adapter, which must lie below it."""
     if root is None:
         raise ApiError(
             403, "adapters are not loaded by requests here: start the server with --lora_root DIR", code="not_allowed"
@@ -91,4 +91,4 @@ def _checked_path(root: Path | None, given: str) -> Path:
             param="lora_path",
             code="invalid_value",
         )
-    return path
+    return root, path
