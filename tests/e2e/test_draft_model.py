@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from tests.e2e import test_guided_decoding as guided
+from tests.e2e.test_lora import adapted
 from tests.e2e.test_speculation import LIMITS, described, requests
 from tests.models import save_tiny_model
-from trtllm_lite import LLM, SamplingParams
+from trtllm_lite import LLM, LoRARequest, SamplingParams
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError, TrtllmLiteError
 from trtllm_lite.runtime.session import opening
 
@@ -76,6 +77,29 @@ def test_a_draft_model_changes_nothing(model_dir: Path, same: Path, other: Path,
             acceptances.append(guessed.acceptance[:5])
     assert np.all(np.array(acceptances[0]) > 0.97)
     assert 0.005 < acceptances[1][0] < 0.6
+
+
+def test_a_draft_model_drafts_for_requests_with_adapters(model_dir: Path, same: Path, tmp_path: Path) -> None:
+    adapted(model_dir, 5, r=6, lora_alpha=9, target_modules="all-linear").save_pretrained(str(tmp_path))
+    lora, params = (
+        LoRARequest("random", 1, str(tmp_path)),
+        SamplingParams(max_tokens=30, temperature=0, ignore_eos=True),
+    )
+    found = []
+    for config in (None, drafting(same)):
+        with LLM(model_dir, speculative_config=config, max_lora_rank=8, **OPTIONS) as llm:
+            outputs = llm.generate([list(range(5, 40))] * 4, params, lora_request=[lora, None] * 2)
+            found.append([output.outputs[0].token_ids for output in outputs])
+            acceptance = llm.get_stats().speculation.acceptance
+    assert found[0] == found[1]
+    assert found[0][0] != found[0][1]
+    assert acceptance[0] < 1  # of the requests with adapters
+
+
+def test_drafts_are_made_without_adapters(model_dir: Path, engine: Callable[..., Path]) -> None:
+    draft = engine(max_lora_rank=8)
+    with pytest.raises(ArgumentError, match="takes adapters, and drafts are made without: build the engine that draft"):
+        LLM(model_dir, speculative_config=drafting(draft), **OPTIONS)
 
 
 def test_sequences_of_one_prompt_and_searches(model_dir: Path, same: Path) -> None:

@@ -1,5 +1,6 @@
 """EAGLE-3 on tiny models: a head computes what its paper says, and guesses change nothing but when tokens come."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from tests.e2e.test_lora import with_adapter
 from tests.e2e.test_speculation import LIMITS, described, requests
 from tests.eagle import NUM_LAYERS, ODD, TorchHead, expected_counts, save_tiny_head
 from tests.models import VOCAB_SIZE, save_tiny_model
-from trtllm_lite import LLM, SamplingParams
+from trtllm_lite import LLM, LoRARequest, SamplingParams
 from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.errors import ArgumentError, BuildError, ConvertError, LimitError, TrtllmLiteError
@@ -184,6 +186,23 @@ def test_the_drafts_of_a_head_are_those_of_the_paper(models: Models) -> None:
     assert num_cached == [0, 16, 32, 16, 0, 0]
 
 
+def test_a_head_drafts_for_requests_with_adapters(models: Models, tmp_path: Path) -> None:
+    build_engine(models.root / "checkpoint", tmp_path / "engine", **BUILT, max_lora_rank=8)
+    adapted = with_adapter(copy.deepcopy(models.model), 5, r=6, lora_alpha=9, target_modules="all-linear")
+    adapted.save_pretrained(str(tmp_path / "adapter"))
+    lora, prompt = LoRARequest("random", 1, str(tmp_path / "adapter")), list(range(5, 40))
+    params = SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True, allowed_token_ids=[20, 21, 390])
+    found = []
+    for config in (None, models.drafting()):
+        with LLM(tmp_path / "engine", speculative_config=config) as llm:
+            outputs = llm.generate([prompt] * 4, params, lora_request=[lora, None] * 2)
+            found.append([output.outputs[0].token_ids for output in outputs])
+            guessed = llm.get_stats().speculation
+    assert found[0] == found[1]
+    assert found[0][0] != found[0][1]
+    assert guessed.num_accepted[0] > 0
+
+
 def test_sequences_of_one_prompt(models: Models) -> None:
     prompt = {"prompt_token_ids": list(range(5, 40))}
     several = SamplingParams(n=4, max_tokens=30, temperature=0.8, seed=3, ignore_eos=True)
@@ -239,6 +258,11 @@ def test_what_does_not_fit_is_refused(
             config |= options
     with pytest.raises(error, match=message):
         LLM(target, speculative_config=config)
+
+
+def test_a_head_takes_no_adapters(models: Models, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"max_lora_rank is 8, and the network is a head or a layer that drafts"):
+        build_engine(models.root / "head-checkpoint", tmp_path / "engine", **BUILT, max_lora_rank=8)
 
 
 def test_a_head_does_not_run_alone(models: Models) -> None:

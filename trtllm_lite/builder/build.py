@@ -15,7 +15,7 @@ from trtllm_lite.builder.cpu.planning import CPU
 from trtllm_lite.builder.encoders import check_encoder
 from trtllm_lite.builder.job import BuildJob, Progress, Tuning
 from trtllm_lite.builder.limits import BuildLimits, GivenLimits
-from trtllm_lite.builder.lora import check_lora, check_lora_of_quantized
+from trtllm_lite.builder.lora import check_lora, check_lora_of_head, check_lora_of_quantized
 from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.observe import observe
 from trtllm_lite.builder.parts import EngineParts, content_of, manifest_of
@@ -242,6 +242,7 @@ def _fuse(
     check_divisible(checkpoint.model.graph, limits, backend.kind)
     check_strategy(limits, backend.kind)
     check_lora(limits, backend.kind, targets)
+    check_lora_of_head(checkpoint.model.graph, limits.max_lora_rank)
     quantized, _ = quantize_network(checkpoint.model, recipe, statistics)
     check_lora_of_quantized(limits.max_lora_rank, quantized_as(quantized))
     if kv_cache_dtype in PLAIN_DTYPES:

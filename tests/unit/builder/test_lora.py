@@ -12,7 +12,7 @@ from tests.unit.builder.scenario import Sequences
 from trtllm_lite import _core
 from trtllm_lite.builder import BuildLimits
 from trtllm_lite.builder.graph import attribute, dims, nodes_of, operands
-from trtllm_lite.builder.lora import check_lora, check_lora_of_quantized
+from trtllm_lite.builder.lora import check_lora, check_lora_of_head, check_lora_of_quantized
 from trtllm_lite.builder.passes.lora import Projection, add_low_rank, projections_of
 from trtllm_lite.builder.pipeline import fuse_into_plugins, run_passes
 from trtllm_lite.errors import BuildError, EngineError
@@ -137,6 +137,15 @@ def test_what_has_no_kernels_or_other_activations_is_refused() -> None:
             check_lora_of_quantized(8, qformat)
     for qformat in ("full_prec", "int8_wo", "int4_gptq", "fp8_rowwise"):
         check_lora_of_quantized(8, qformat)
+
+
+def test_heads_that_draft_take_no_adapters() -> None:
+    graph = network("llama").graph
+    check_lora_of_head(graph, 8)
+    graph.inputs.append(ir.val("features", ir.DataType.FLOAT, ["batch", "seq", 36]))
+    check_lora_of_head(graph, 0)
+    with pytest.raises(BuildError, match=r"max_lora_rank is 8, and the network is a head .*EAGLE-3"):
+        check_lora_of_head(graph, 8)
 
 
 def test_engines_for_gpus_say_what_their_slots_take(tmp_path: Path) -> None:

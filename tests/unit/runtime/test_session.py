@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from trtllm_lite.engine.manifest import Lora, Memory, Target
+from trtllm_lite.engine.manifest import Lora, Memory, RankMapping, Target
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
 from trtllm_lite.host_memory import available_host_memory
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
 from trtllm_lite.runtime.session.device import available_memory, device_options
-from trtllm_lite.runtime.session.engine_dir import check_end_ids
+from trtllm_lite.runtime.session.engine_dir import check_adapters, check_end_ids
 from trtllm_lite.runtime.session.limits import (
     RunnerOptions,
     check_host_memory,
@@ -132,6 +132,21 @@ def test_a_gpu_too_small_for_the_engine():
     assert available_memory(gpu, adapted, num_loras=4) == 10
     with pytest.raises(LimitError, match=r"slots of 6 adapters take 60 bytes .* 1,350 free: lower max_loras"):
         available_memory(gpu, adapted, num_loras=6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mapping": RankMapping(tp_size=2)}, r"one of 2 ranks \(--tp_size, --pp_size\).* without --max_lora_rank"),
+        ({"mapping": RankMapping(pp_size=3)}, "one of 3 ranks"),
+        ({"borrows_features": True}, "a head or a layer that drafts"),
+    ],
+)
+def test_engines_that_no_adapter_fits_take_none(changes, message):
+    check_adapters(replace(fake_manifest(), **changes))
+    check_adapters(replace(fake_manifest(), lora=Lora(8, (), slot_bytes=0)))
+    with pytest.raises(EngineError, match=message):
+        check_adapters(replace(fake_manifest(), lora=Lora(8, (), slot_bytes=0), **changes))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,10 @@ def drafting_options(native: Any, config: SpeculativeConfig | None, limits: Limi
 
 
 def check_method(config: SpeculativeConfig, draft: Manifest) -> None:
-    """Raise ArgumentError if the engine that drafts is a head and another model was asked for, or the reverse."""
+    """Raise ArgumentError if the engine that drafts is a head and another model was asked for, or the reverse.
+
+    Also for one that takes adapters, because drafts are made without.
+    """
     found, method = "a model of its own", "draft_model"
     if draft.borrows_features:
         found, method = ("a head", "eagle3") if draft.model.family == "eagle3" else ("a layer of a model", "mtp")
@@ -30,6 +33,11 @@ def check_method(config: SpeculativeConfig, draft: Manifest) -> None:
         raise ArgumentError(
             f"speculative_config has method {config.method}, and {one_line(str(config.model))} is the engine of "
             f"{found}: pass method {method}, or another engine"
+        )
+    if draft.lora is not None:
+        raise ArgumentError(
+            f"{one_line(str(config.model))} takes adapters, and drafts are made without: build the engine that drafts "
+            "without --max_lora_rank; the one that it drafts for may have it"
         )
 
 

@@ -39,6 +39,17 @@ def engine_path(directory: Path, rank: int) -> Path:
     )
 
 
+def check_adapters(manifest: Manifest) -> None:
+    """Raise EngineError for an engine of several ranks, or one that drafts, that takes adapters: no build makes any."""
+    problems = {
+        f"it is one of {manifest.mapping.num_ranks} ranks (--tp_size, --pp_size)": manifest.mapping.num_ranks > 1,
+        "it is a head or a layer that drafts": manifest.borrows_features,
+    }
+    for problem, found in problems.items():
+        if found and manifest.lora is not None:
+            raise EngineError(f"the engine takes adapters, and {problem}: build it again without --max_lora_rank")
+
+
 def check_end_ids(manifest: Manifest) -> None:
     """Raise EngineError if an end-of-sequence token of the model is not in its vocabulary."""
     model = manifest.model

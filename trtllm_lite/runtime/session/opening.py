@@ -15,7 +15,7 @@ from trtllm_lite.runtime.session.config import SpeculativeConfig
 from trtllm_lite.runtime.session.device import available_memory, device_options, make_executor
 from trtllm_lite.runtime.session.drafting import check_method, drafting_options
 from trtllm_lite.runtime.session.embedder import Embedder, open_embedder
-from trtllm_lite.runtime.session.engine_dir import check_end_ids, engine_path, open_ranks
+from trtllm_lite.runtime.session.engine_dir import check_adapters, check_end_ids, engine_path, open_ranks
 from trtllm_lite.runtime.session.event_pump import EventPump
 from trtllm_lite.runtime.session.limits import RunnerOptions, check_host_memory, memory_for, runner_limits
 from trtllm_lite.runtime.session.remote import (
@@ -58,6 +58,7 @@ def open_model(
     manifests = [Manifest.from_json(rank.manifest) for rank in ranks]
     manifest = manifests[0]
     check_end_ids(manifest)
+    check_adapters(manifest)
     if manifest.embedding_size and generates:
         raise ArgumentError(f"{directory} {NO_GENERATION}")
     if manifest.embedding_size:
