@@ -6,23 +6,25 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trtllm_lite import __version__
-from trtllm_lite.convert.generation_fields import sampling_defaults
+from trtllm_lite.convert.generation_fields import read_token_ids, sampling_defaults
 from trtllm_lite.convert.mapping import MappedModel, Partners, map_model, open_source
 from trtllm_lite.convert.matching import fold
+from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.rounding import cast, overflows
 from trtllm_lite.convert.safetensors_file import Layout, TensorInfo, plan_layout, write_safetensors
-from trtllm_lite.convert.source import Source, without_config_keys
-from trtllm_lite.convert.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE
+from trtllm_lite.convert.source import without_config_keys
+from trtllm_lite.convert.tokenizer_files import TOKENIZER_FILE
+from trtllm_lite.convert.tokenizer_settings import SETTINGS_FILE
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.files import PRODUCER_PREFIX, atomic_directory, require_space
-from trtllm_lite.network.config import NETWORK_FILE, WEIGHTS_FILE, ModelConfig
+from trtllm_lite.network.config import NETWORK_FILE, PROMPT_SETTING, WEIGHTS_FILE, ModelConfig
 from trtllm_lite.network.dtypes import DTYPE_NAMES, ONNX
+from trtllm_lite.network.encoder import Encoder
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.network.weight_expression import Read
 
@@ -65,9 +67,10 @@ def convert_checkpoint(
     ``dtype`` is the storage type of matrices: float32, float16, bfloat16, or auto for the source's own (float16 for
     quantized GGUF files). Matrices that a GGUF file has in blocks keep these blocks and their numbers, unless they are
     to be expanded to ``dtype`` (``dequantize``). Vectors are always float32. ``progress`` is called with (tensor name,
-    bytes done, bytes in all) after each tensor. ``ignore_config_keys`` are taken out of the model's config before it is
-    read: keys that are not supported and that the user knows not to matter. ``revision`` is a commit, branch or tag
-    of a model of the hub; with ``sha256``, checksums of files by name, other files are refused.
+    bytes done, bytes in all) after each tensor. ``ignore_config_keys`` are taken out of the model's config and its
+    other files (see :class:`IgnoredKeys`): keys that are not supported and that the user knows not to matter.
+    ``revision`` is a commit, branch or tag of a model of the hub; with ``sha256``, checksums of files by name, other
+    files are refused.
 
     With ``draft_model_dir``, an EAGLE-3 head, the network also makes the features that this head drafts from.
     ``target_model_dir`` is the model of a head that is converted itself, for an embedding that the head lacks. Where a
@@ -80,9 +83,13 @@ def convert_checkpoint(
     Raises ConvertError if the model cannot be mapped, OutputError if ``output_dir`` cannot be written; either way
     ``output_dir`` is as it was.
     """
-    source = without_config_keys(open_source(model_dir, revision, sha256), ignore_config_keys)
+    ignored = IgnoredKeys(ignore_config_keys)
+    source = without_config_keys(open_source(model_dir, revision, sha256, ignored), ignored)
     others = (draft_model_dir, target_model_dir)
-    partners = (None if other is None else source if other == model_dir else open_source(other) for other in others)
+    partners = (
+        None if other is None else source if other == model_dir else open_source(other, ignored=ignored)
+        for other in others
+    )
     mapped = map_model(source, dtype, dequantize, Partners(*partners))
     config = describe_model(mapped)
     infos = {weight.name: TensorInfo(DTYPE_NAMES[weight.dtype], weight.shape) for weight in mapped.network.weights}
@@ -92,7 +99,7 @@ def convert_checkpoint(
         _write_weights(directory / WEIGHTS_FILE, mapped, infos, layout, progress)
         _write_network(directory, mapped, infos, layout)
         (directory / "config.json").write_text(config.to_json(), encoding="utf-8")
-        _write_tokenizer(directory, mapped.source)
+        _write_tokenizer(directory, mapped)
         load_network(directory)
     return Converted(config, mapped.quantization, mapped.source.is_text_part)
 
@@ -150,12 +157,15 @@ def _write_network(directory: Path, mapped: MappedModel, infos: dict[str, Tensor
     ir.save(mapped.bind(tensors), directory / NETWORK_FILE)
 
 
-def _write_tokenizer(directory: Path, source: Source) -> None:
+def _write_tokenizer(directory: Path, mapped: MappedModel) -> None:
     """Write the tokenizer files; none for a model without a tokenizer."""
+    source, settings = mapped.source, mapped.source.tokenizer_config
     if source.tokenizer is None:
         return
+    if isinstance(mapped.model, Encoder) and (prompt := source.embeddings().prompt):
+        settings = {**settings, PROMPT_SETTING: prompt}
     (directory / TOKENIZER_FILE).write_text(source.tokenizer, encoding="utf-8")
-    tokenizer_config = json.dumps(source.tokenizer_config, indent=2, sort_keys=True, ensure_ascii=False)
+    tokenizer_config = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
     (directory / SETTINGS_FILE).write_text(tokenizer_config + "\n", encoding="utf-8")
 
 
@@ -163,7 +173,10 @@ def describe_model(mapped: MappedModel) -> ModelConfig:
     """The content of config.json: what later stages need to know of a model besides its network."""
     source, sizes = mapped.source, mapped.model.sizes
     ids = {**source.config, **{key: value for key, value in source.generation.items() if value is not None}}
-    eos_token_ids = _token_ids(ids.get("eos_token_id"), sizes.vocab_size)
+    eos_token_ids, bos_ids, pad_ids = (
+        read_token_ids(ids, f"{name}_token_id", sizes.vocab_size) for name in ("eos", "bos", "pad")
+    )
+    generation = {} if isinstance(mapped.model, Encoder) else source.generation  # encoders generate nothing
     return ModelConfig(
         producer=f"{PRODUCER_PREFIX} {__version__}",
         architecture=mapped.architecture,
@@ -178,15 +191,9 @@ def describe_model(mapped: MappedModel) -> ModelConfig:
         head_dim=sizes.head_dim,
         max_position_embeddings=sizes.max_position_embeddings,
         eos_token_ids=eos_token_ids,
-        bos_token_id=next(iter(_token_ids(ids.get("bos_token_id"), sizes.vocab_size)), None),
-        pad_token_id=next(iter(_token_ids(ids.get("pad_token_id"), sizes.vocab_size)), None),
-        generation=sampling_defaults(source.generation, eos_token_ids, sizes.vocab_size, source.description),
+        bos_token_id=next(iter(bos_ids), None),
+        pad_token_id=next(iter(pad_ids), None),
+        generation=sampling_defaults(generation, eos_token_ids, sizes.vocab_size, source.description),
         tokenizer=source.tokenizer is not None,
         ignored_config_keys=list(source.ignored_config_keys),
     )
-
-
-def _token_ids(value: Any, vocab_size: int) -> list[int]:
-    """An id, a list of ids, or null as a list; -1 and other ids outside the vocabulary mean that there is none."""
-    values = value if isinstance(value, list) else [value]
-    return [number for number in values if type(number) is int and 0 <= number < vocab_size]

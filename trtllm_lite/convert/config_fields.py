@@ -118,6 +118,17 @@ class ConfigFields:
             options = " or ".join(map(shown, allowed))
             self.problem(key, f"expected {options}, found {shown(value)}, which is not supported")
 
+    def expect_neutral(self, key: str, *allowed: Any) -> None:
+        """Record a problem unless ``key`` is absent, switched off, or has one of ``allowed``, which change nothing.
+
+        The number of a token is never off, not even 0.
+        """
+        value = self.take(key)
+        is_on = value is not None if key.endswith("_token_id") else bool(value)
+        if is_on and (isinstance(value, bool), value) not in [(isinstance(other, bool), other) for other in allowed]:
+            only = f"expected {' or '.join(map(shown, allowed))}; " if allowed else ""
+            self.problem(key, f"{shown(value)} is not supported; {only}to go without it, pass {self._ignored(key)}")
+
     def unread(self) -> list[str]:
         """The keys that were not read, are not neutral, and have a value that switches something on."""
         keys = sorted(set(self._config) - self._read - self._neutral)
@@ -127,10 +138,12 @@ class ConfigFields:
     def check_unread(self, remedy: str = "") -> None:
         """Record every key of :meth:`unread`; the usual remedy is to ignore it."""
         for key in self.unread():
-            ignored = f"--ignore_config_keys {self._prefix}{key} (ignore_config_keys of LLM)"
-            ignore = f"if you know that it does not, pass {ignored}"
+            ignore = f"if you know that it does not, pass {self._ignored(key)}"
             text = f"{shown(self._config[key])} is not mapped and might change the results; {remedy or ignore}"
             self.problem(key, text)
+
+    def _ignored(self, key: str) -> str:
+        return f"--ignore_config_keys {self._prefix}{key} (ignore_config_keys of LLM)"
 
     def finish(self) -> None:
         """Raise ConvertError with every problem so far and every unread key."""

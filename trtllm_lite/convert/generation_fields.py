@@ -1,12 +1,34 @@
-"""Checks the sampling defaults of a model's generation_config.json, so that convert refuses what runtimes would."""
+"""Checks a model's generation defaults, so that convert refuses what runtimes would, and what they would not follow."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trtllm_lite import _core
+from trtllm_lite.convert.metadata.generation_config import GENERATION_CONFIG
 from trtllm_lite.errors import ConvertError, shown
 
 _NUMBERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+
+
+def generation_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The generation defaults of a ``config`` without a generation_config.json, as transformers takes them there."""
+    return {key: value for key, value in config.items() if key in GENERATION_CONFIG.keys}
+
+
+def read_token_ids(values: Mapping[str, Any], key: str, vocab_size: int) -> list[int]:
+    """The ids of ``key``: one, a list of them, or null for none.
+
+    An id outside the vocabulary is left out, which no model can produce; -1 says in some files that there is none.
+    Raises ConvertError for anything else, such as a token's text.
+    """
+    value = values.get(key)
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(type(number) is int for number in ids):
+        raise ConvertError(
+            f"{key} is {shown(value)}: expected a token's number or a list of them: correct generation_config.json or "
+            f"config.json, or pass --ignore_config_keys {key} (ignore_config_keys of LLM) to go without it"
+        )
+    return [number for number in ids if 0 <= number < vocab_size]
 
 
 def sampling_defaults(
@@ -14,11 +36,12 @@ def sampling_defaults(
 ) -> dict[str, Any]:
     """The defaults of ``generation`` that runtimes apply; null means that the model has none.
 
-    The runtime's own sampler judges them and ``eos_ids``. ConvertError, naming ``description``, lists all it refuses.
+    The runtime's own sampler judges them and ``eos_ids``. ConvertError, naming ``description``, lists all it refuses,
+    and all that ``GENERATION_CONFIG`` does not know.
     """
     names = ("do_sample", *_NUMBERS)
     found = {name: generation[name] for name in names if generation.get(name) is not None}
-    problems = []
+    problems = GENERATION_CONFIG.problems(generation)
     if not isinstance(found.get("do_sample", False), bool):
         problems.append(f"do_sample: expected true or false, found {shown(found['do_sample'])}")
     native = _core.sampling.SamplingParams()

@@ -19,6 +19,7 @@ from trtllm_lite.convert.gguf_config import read_config
 from trtllm_lite.convert.gguf_encoder import embeddings_of
 from trtllm_lite.convert.gguf_extents import check_extents
 from trtllm_lite.convert.gguf_header import check_header
+from trtllm_lite.convert.gguf_metadata import check_metadata, sampling_of
 from trtllm_lite.convert.gguf_names import names_in_file
 from trtllm_lite.convert.gguf_tensors import (
     GgufTensor,
@@ -29,6 +30,7 @@ from trtllm_lite.convert.gguf_tensors import (
     named_tensors,
 )
 from trtllm_lite.convert.gguf_tokenizer import read_tokenizer
+from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.gguf_parts import parts_of
@@ -40,13 +42,16 @@ _MAX_NAMED = 5
 _ROPE_FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
 
-def open_gguf(path: Path) -> Source:
-    """Open a GGUF file, or all of a model of which it is a part.
+def open_gguf(path: Path, ignored: IgnoredKeys | None = None) -> Source:
+    """Open a GGUF file, or all of a model of which it is a part, but for its keys that are ``ignored``.
 
-    Raises ConvertError if one is damaged or absent, of an unknown architecture, or of an unknown tensor type.
+    Raises ConvertError if one is damaged or absent, of an unknown architecture, or of an unknown tensor type, or if it
+    asks for what is not supported.
     """
     metadata, raw = _read_parts(path)
+    metadata = (ignored or IgnoredKeys()).without(metadata)
     family = _find_family(path, metadata)
+    check_metadata(path, metadata)
     check_types(path, raw.values())
     factors = {name: expand(raw.pop(f"{name}.weight")).tolist() for name in _ROPE_FACTORS if f"{name}.weight" in raw}
     with _consistent(path):
@@ -58,7 +63,7 @@ def open_gguf(path: Path) -> Source:
     return Source(
         description=str(path),
         config=config,
-        generation={},
+        generation=sampling_of(metadata),
         tensors={name: tensor.info for name, tensor in tensors.items()},
         read=lambda name: tensors[name].read() if name in tensors else _part(tensors, name),
         tokenizer=tokenizer,

@@ -79,7 +79,7 @@ class PreTokenizer:
 _LIKE_LLAMA3 = PreTokenizer(_split(_LLAMA3), whole_words=True, adds_bos=True)
 _LIKE_QWEN2 = PreTokenizer(_split(_QWEN2), composes=True)
 PRE_TOKENIZERS = {
-    **dict.fromkeys(("default", "gpt-2", "exaone4"), PreTokenizer(_gpt2)),
+    **dict.fromkeys(("gpt-2", "exaone4"), PreTokenizer(_gpt2)),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3"), _LIKE_LLAMA3),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _LIKE_QWEN2),
     **dict.fromkeys(("smollm", "starcoder", "refact", "exaone"), PreTokenizer(_by_digit)),

@@ -20,6 +20,7 @@ from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.library_errors import LibraryErrors
 
 _TEMPLATE = "tokenizer.chat_template"
+_UNKNOWN_PRE = "default"
 _TOKEN_STRINGS = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
 
 
@@ -57,7 +58,14 @@ def _chat_templates(metadata: dict[str, Any]) -> dict[str, str]:
 
 def _byte_level_bpe(ggml: dict[str, Any]) -> Tokenizer:
     """A tokenizer of GPT-2's kind: bytes spelled as printable characters, merges listed in order."""
-    name = ggml.get("pre", "default")
+    name = ggml.get("pre", _UNKNOWN_PRE)
+    if name == _UNKNOWN_PRE:
+        raise ConvertError(
+            f"the GGUF file does not say how its tokenizer cuts texts (tokenizer.ggml.pre is {_UNKNOWN_PRE} or absent, "
+            "as in files that old versions of llama.cpp's converter wrote): take a newer file of the model, or write "
+            "the name of its pre-tokenizer into this one (`gguf-new-metadata --pre-tokenizer NAME IN OUT` of the "
+            f"package gguf, NAME one of {', '.join(PRE_TOKENIZERS)}), or convert from the Hugging Face directory"
+        )
     if not isinstance(name, str) or name not in PRE_TOKENIZERS:
         raise ConvertError(
             f"expected tokenizer.ggml.pre to be one of {', '.join(PRE_TOKENIZERS)}, found {shown(name)}, which is not "

@@ -1,15 +1,18 @@
 """Sources in Hugging Face's layout: config.json, *.safetensors and a tokenizer; from a directory or from the hub."""
 
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trtllm_lite.convert.generation_fields import generation_of
 from trtllm_lite.convert.json_file import read_json
+from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.quantized import SETTINGS, as_blocks
 from trtllm_lite.convert.safetensors_file import SafetensorsFile
 from trtllm_lite.convert.sentence_transformers import FILES as EMBEDDING_FILES
-from trtllm_lite.convert.sentence_transformers import read_embeddings
+from trtllm_lite.convert.sentence_transformers import EmbeddingFiles, read_embeddings
 from trtllm_lite.convert.source import Source
 from trtllm_lite.convert.text_model import as_text_model
 from trtllm_lite.convert.tokenizer_files import FILES as TOKENIZER_FILES
@@ -19,7 +22,8 @@ from trtllm_lite.errors import ConvertError, shown
 _INDEX = "model.safetensors.index.json"
 _MODELOPT = "hf_quant_config.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_CONFIGS = ["config.json", "generation_config.json", _MODELOPT]
+_GENERATION = "generation_config.json"
+_CONFIGS = ["config.json", _GENERATION, _MODELOPT]
 # Positions and types of tokens, which old versions of transformers saved; they follow from the config.
 _INDEX_BUFFERS = re.compile(r"(.*\.)?embeddings\.(position_ids|token_type_ids)", re.DOTALL)
 _CARD = "README.md"  # says the licence
@@ -28,9 +32,14 @@ _DOWNLOADS = ["*.safetensors", "*.safetensors.index.json", *_CONFIGS, *TOKENIZER
 _OTHER_FORMS = ["original/*", "metal/*", "consolidated*.safetensors"]
 
 
-def open_directory(path: Path) -> Source:
-    """Open a model directory; ConvertError if a file is missing, damaged, or weights are only there as pickles."""
+def open_directory(path: Path, ignored: IgnoredKeys | None = None) -> Source:
+    """Open a model directory, but for the keys of its files that are ``ignored``.
+
+    Raises ConvertError if a file is missing, damaged or asks for what is not supported, or if weights are only there as
+    pickles.
+    """
     _refuse_gguf(path)
+    ignored = ignored or IgnoredKeys()
     config = _add_settings(path, read_json(path / "config.json", required=True))
     files = [SafetensorsFile(shard) for shard in _find_shards(path)]
     owners = {name: file for file in files for name in file.tensors}
@@ -39,18 +48,20 @@ def open_directory(path: Path) -> Source:
         raise ConvertError(
             f"expected every tensor in one file of {path}, found in several: {', '.join(sorted(repeated))}"
         )
-    tokenizer, tokenizer_config = read_tokenizer(path)
+    tokenizer, tokenizer_config = read_tokenizer(path, ignored)
     source = Source(
         description=str(path),
         config=config,
-        generation=read_json(path / "generation_config.json"),
+        generation=read_json(path / _GENERATION),
         tensors={name: file.tensors[name] for name, file in owners.items() if not _INDEX_BUFFERS.fullmatch(name)},
         read=lambda name: owners[name].read(name),
         tokenizer=tokenizer,
         tokenizer_config=tokenizer_config,
-        embeddings=partial(read_embeddings, path),
+        embeddings=partial(read_embeddings, EmbeddingFiles.read(path, ignored)),
     )
-    return as_text_model(as_blocks(source))
+    source = as_text_model(as_blocks(source))
+    has_own = (path / _GENERATION).is_file()
+    return source if has_own else replace(source, generation=generation_of(source.config))
 
 
 def _refuse_gguf(path: Path) -> None:

@@ -21,6 +21,7 @@ from trtllm_lite.convert.fitting import (
     nearest_fit,
 )
 from trtllm_lite.convert.hugging_face import download, open_directory
+from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.pins import check_files
 from trtllm_lite.convert.source import Embeddings, Source
 from trtllm_lite.convert.source_tensors import ROUTERS
@@ -82,27 +83,33 @@ def find_model(model_dir: str, revision: str | None = None) -> Path:
     )
 
 
-def open_source(model_dir: str, revision: str | None = None, sha256: Mapping[str, str] | None = None) -> Source:
+def open_source(
+    model_dir: str,
+    revision: str | None = None,
+    sha256: Mapping[str, str] | None = None,
+    ignored: IgnoredKeys | None = None,
+) -> Source:
     """Open a Hugging Face directory, a GGUF file or, if nothing of that name exists, a model of the hub.
 
-    ``revision`` is a commit, branch or tag of the hub's, and ``sha256`` has checksums of files. Raises ConvertError.
+    ``revision`` is a commit, branch or tag of the hub's, and ``sha256`` has checksums of files. ``ignored`` keys of
+    files beside config.json and generation_config.json are not read. Raises ConvertError.
     """
     with reading_model(model_dir):
         path = find_model(model_dir, revision)
         check_files(path, sha256 or {})
-        return _open_source(path)
+        return _open_source(path, ignored or IgnoredKeys())
 
 
-def _open_source(path: Path) -> Source:
+def _open_source(path: Path, ignored: IgnoredKeys) -> Source:
     if path.is_dir():
         _refuse_own_output(path)
-        return open_directory(path)
+        return open_directory(path, ignored)
     with open_foreign(path, MAX_BYTES) as file:
         if file.read(4) != b"GGUF":
             raise ConvertError(f"expected {path} to be a directory or a GGUF file, found another kind of file")
     from trtllm_lite.convert.gguf_file import open_gguf  # brings the package gguf, which no other source needs
 
-    return open_gguf(path)
+    return open_gguf(path, ignored)
 
 
 def _refuse_own_output(path: Path) -> None:

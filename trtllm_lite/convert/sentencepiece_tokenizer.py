@@ -65,14 +65,18 @@ def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
 
 def add_around(tokenizer: Tokenizer, bos: str | None, eos: str | None) -> None:
     """Put these tokens, if any, before and after every text."""
-    added = [token for token in (bos, eos) if token is not None]
-    if added:
+    if bos is not None or eos is not None:
         start, end = ([] if token is None else [token] for token in (bos, eos))
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=[*start, "$A", *end],
-            pair=[*start, "$A", *end, *start, "$B:1", *end],
-            special_tokens=[(token, tokenizer.token_to_id(token)) for token in dict.fromkeys(added)],
-        )
+        put_around(tokenizer, start, end)
+
+
+def put_around(tokenizer: Tokenizer, start: list[str], end: list[str]) -> None:
+    """Put these tokens before and after every text, and no others."""
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[*start, "$A", *end],
+        pair=[*start, "$A", *end, *start, "$B:1", *end],
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in dict.fromkeys([*start, *end])],
+    )
 
 
 def _check(vocabulary: Vocabulary) -> None:

@@ -1,13 +1,14 @@
 """The interface of a source (Hugging Face directory, GGUF file) to the conversion."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
+from trtllm_lite.convert.metadata.generation_config import GENERATION_CONFIG
+from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.safetensors_file import TensorInfo
-from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.blocks import PARTS, Blocks, part_name
 from trtllm_lite.network.context import CacheRounding
 from trtllm_lite.network.pooling import Pooling
@@ -23,11 +24,13 @@ def _same_name(name: str) -> tuple[str, ...]:
 class Embeddings:
     """What an encoder's files say beside its config: which row stands for a text, and the longest text in tokens.
 
-    ``max_seq_length`` is None where texts may have as many tokens as the encoder has positions.
+    ``max_seq_length`` is None where texts may have as many tokens as the encoder has positions. ``prompt`` comes before
+    every text.
     """
 
     pooling: Pooling = field(default_factory=Pooling)
     max_seq_length: int | None = None
+    prompt: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Source:
     ``embeddings`` reads what concerns encoders alone.
     ``quantization`` says how a quantized model's layers are stored, for people.
     ``is_text_part`` says that the model has other parts, which were left out.
-    ``ignored_config_keys`` are the keys that were taken out of ``config`` and ``generation`` because the user said so.
+    ``ignored_config_keys`` are the keys that were taken out of what is read because the user said so.
     """
 
     description: str
@@ -79,30 +82,9 @@ class Source:
         return replace(self, tensors=tensors, blocks=blocks, read=lambda name: self.read(stored[name]))
 
 
-def without_config_keys(source: Source, keys: Collection[str]) -> Source:
-    """``source`` without these keys in its config and generation defaults. ConvertError for a key that neither has.
-
-    A key of a nested object has those around it before it: ``rope_scaling.attn_factor``.
-    """
-    config, generation = source.config, source.generation
-    absent = []
-    for key in sorted(set(keys)):
-        less = _without(config, key), _without(generation, key)
-        if less == (config, generation):
-            absent.append(key)
-        config, generation = less
-    if absent:
-        raise ConvertError(
-            f"expected --ignore_config_keys to name keys of the config of {source.description}, which has no "
-            f"{', '.join(absent)}: check the spelling; a key of a nested object is written OBJECT.KEY"
-        )
-    return replace(source, config=config, generation=generation, ignored_config_keys=tuple(sorted(set(keys))))
-
-
-def _without(values: dict[str, Any], key: str) -> dict[str, Any]:
-    """``values`` without ``key``, or OBJECT.KEY; keys themselves may have dots."""
-    if key in values:
-        return {name: value for name, value in values.items() if name != key}
-    first, _, rest = key.partition(".")
-    inner = values.get(first)
-    return {**values, first: _without(inner, rest)} if rest and isinstance(inner, dict) else values
+def without_config_keys(source: Source, ignored: IgnoredKeys) -> Source:
+    """``source`` without these keys in its config and generation defaults. ConvertError for a key that nothing has."""
+    config = ignored.without(source.config)
+    generation = ignored.without(ignored.without(source.generation), GENERATION_CONFIG.name)
+    ignored.check(source.description)
+    return replace(source, config=config, generation=generation, ignored_config_keys=ignored.keys)

@@ -7,10 +7,16 @@ from typing import Any
 import pytest
 
 from tests.encoders import write_pooling
-from trtllm_lite.convert.sentence_transformers import read_embeddings
+from trtllm_lite.convert import sentence_transformers
+from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.source import Embeddings
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.pooling import Pooling
+
+
+def read_embeddings(path: Path, *ignored: str) -> Embeddings:
+    files = sentence_transformers.EmbeddingFiles.read(path, IgnoredKeys(ignored))
+    return sentence_transformers.read_embeddings(files)
 
 
 def test_without_files_it_is_the_mean(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import tokenizers
 
 from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.library_errors import LibraryErrors
+from trtllm_lite.network.config import PROMPT_SETTING
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.text.chat import ChatTemplate
@@ -26,7 +27,8 @@ _DECODING = LibraryErrors(EngineError, "the tokenizer fails on its own tokens", 
 class Tokenizer:
     """Converts text to token ids and back, and chat messages to text.
 
-    ``settings`` is the content of tokenizer_config.json: special token strings and the chat template.
+    ``settings`` is the content of tokenizer_config.json: special token strings, the chat template, and what an encoder
+    has in front of every text. Raises EngineError for settings of other kinds.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, settings: dict[str, Any]) -> None:
@@ -34,6 +36,9 @@ class Tokenizer:
         backend.no_padding()
         self._backend = backend
         self.chat_template = ChatTemplate.from_settings(settings)
+        self._prompt = settings.get(PROMPT_SETTING, "")
+        if not isinstance(self._prompt, str):
+            raise EngineError(f"{PROMPT_SETTING} of {SETTINGS_FILE} is {shown(self._prompt)}: expected a text")
 
     @classmethod
     def from_dir(cls, directory: Path, checksums: dict[str, str], crc32c: Callable[[bytes], int]) -> "Tokenizer | None":
@@ -118,10 +123,13 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of ``text``; ``add_special_tokens`` adds what the tokenizer puts around a prompt (often BOS).
 
+        With that an encoder's default prompt comes first, as sentence-transformers has it.
+
         Raises ArgumentError if ``text`` holds lone surrogates: bytes that were not UTF-8 where they came from.
         """
         if not is_unicode(text):
             raise ArgumentError("the prompt is not valid Unicode text: expected UTF-8, found other bytes; re-encode it")
+        text = self._prompt + text if add_special_tokens else text
         with _ENCODING:
             # Unlike the library's encode, its encode_batch_fast lets other threads run meanwhile.
             (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)

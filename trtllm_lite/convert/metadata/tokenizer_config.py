@@ -1,0 +1,66 @@
+"""tokenizer_config.json, special_tokens_map.json and added_tokens.json: what they say beside the tokenizer itself.
+
+Source: PreTrainedTokenizerBase and the tokenizer classes of transformers. tokenizer.json has the vocabulary and how
+text is cut; ``tokenizer_settings`` and ``tokenizer_text`` apply what these files change of it.
+"""
+
+from trtllm_lite.convert.metadata.key_table import KeyTable
+
+TOKEN_KEYS = r"(?!add_)\w+_token"
+"""A token's string or object, by the name of its role: bos_token, image_token, …"""
+
+EXTRA_TOKENS = ("extra_special_tokens", "additional_special_tokens")
+"""Further special tokens: a list, or an object by role; the first of the keys that is there, the second is older."""
+
+TOKENIZER_CONFIG = KeyTable(
+    "tokenizer_config",
+    used=(
+        *("added_tokens_decoder", *EXTRA_TOKENS, "model_specific_special_tokens"),
+        *("add_bos_token", "add_eos_token", "add_prefix_space", "chat_template"),
+        *("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
+        "legacy",  # with a SentencePiece model alone
+    ),
+    changes_nothing={
+        "which class of transformers reads the files, whose code is not run here": (
+            "tokenizer_class tokenizer_type processor_class image_processor_type auto_map backend use_fast "
+            "from_slow init_inputs"
+        ),
+        "where the author had the files": (
+            "name_or_path tokenizer_file vocab_file merges_file special_tokens_map_file files_loaded is_local "
+            "local_files_only trust_remote_code verbose device_map unsloth_version"
+        ),
+        "nothing is cut, texts that are too long are refused": (
+            "model_max_length max_length max_len stride truncation truncation_side truncation_strategy"
+        ),
+        "nothing is padded": "padding padding_side pad_to_multiple_of pad_token_type_id mask_padding",
+        "inputs that the engine makes itself": (
+            "model_input_names return_token_type_ids return_attention_mask token_type_ids_pattern"
+        ),
+        "how text is made of tokens for reading; byte-level and SentencePiece models lose spaces by it": (
+            "clean_up_tokenization_spaces spaces_between_special_tokens "
+            "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
+        ),
+        "of tokenizers that are written in Python, which tokenizer.json replaced": (
+            "errors do_basic_tokenize never_split"
+        ),
+        "places in the text, which nothing asks for": "trim_offsets offset_mapping",
+        "went into tokenizer.json or the vocabulary when that was made": (
+            "remove_space keep_accents vocab_size vocab_type extra_ids wordpieces_prefix do_split_by_punct "
+            "split_by_punct do_word_tokenize max_input_chars_per_word"
+        ),
+        "of chats, whose template is the one that counts": (
+            "use_default_system_prompt default_prompt grounded_generation_template tool_use_template "
+            "response_schema response_template chat_control_tokens"
+        ),
+    },
+    only_as={
+        "split_special_tokens": (),
+        "encode_special_tokens": (),
+        "sp_model_kwargs": (),
+        "fix_mistral_regex": (),
+    },
+    patterns=(TOKEN_KEYS, r"\w+_ids?"),  # of tokens, which the vocabulary says
+)
+
+SPECIAL_TOKENS_MAP = KeyTable("special_tokens_map", used=EXTRA_TOKENS, patterns=(TOKEN_KEYS,))
+"""It is read only where tokenizer_config.json has no added_tokens_decoder, as in transformers."""
