@@ -81,14 +81,15 @@ def _set_prefix(tokenizer: Tokenizer, wanted: bool, legacy: bool) -> bool:
 
 
 def _set_scheme(tokenizer: Tokenizer, scheme: str) -> None:
-    for part in (tokenizer.pre_tokenizer, tokenizer.decoder):
+    parts = tokenizer.pre_tokenizer, tokenizer.decoder
+    for part in parts:
         state = _state(part)
         for step in _steps(state):
             if step["type"] == "Metaspace":
                 step["prepend_scheme"] = scheme
         if state:
             part.__setstate__(json.dumps(state).encode())
-    tokenizer.pre_tokenizer, tokenizer.decoder = tokenizer.pre_tokenizer, tokenizer.decoder
+    tokenizer.pre_tokenizer, tokenizer.decoder = parts
 
 
 def _set_prepend(tokenizer: Tokenizer, wanted: bool) -> None:

@@ -15,8 +15,8 @@ class KeyTable:
 
     ``used`` are keys that have a meaning here. ``changes_nothing`` maps reasons why others need not be read to the
     latter, separated by spaces; ``only_as`` maps keys to the values with which they change nothing. ``patterns`` are
-    regular expressions of further keys that are used or change nothing. Null, false, 0 and empty values switch a feature off,
-    and change nothing either; so do keys that begin with an underscore.
+    regular expressions of further keys that are used or change nothing. Null, false, 0 and empty values switch a
+    feature off, and change nothing either; so do keys that begin with an underscore.
     """
 
     name: str
