@@ -39,9 +39,23 @@ def test_any_sampling_argument_samples():
     assert draw(min_p=0.125, top_p=np.float32(0.5)) == (1, 0, 0.5, 0.125)
 
 
+@pytest.mark.parametrize("given", [1e-8, 0.005, np.float32(0.009)])
+def test_temperatures_near_0_are_greedy(given):
+    assert draw(temperature=given) == (0, 0, 1, 0)
+    assert draw({"do_sample": True, "temperature": float(given)}) == (0, 0, 1, 0)
+    assert draw(temperature=0.01)[0] == 0.01
+
+
+def test_values_that_mean_the_same_are_the_same():
+    assert draw(top_k=-1) == draw(top_k=0) == draw({"do_sample": True, "top_k": -1}) == (1, 0, 1, 0)
+    assert draw(top_k=50.0) == draw({"do_sample": True, "top_k": 50.0}) == (1, 50, 1, 0)
+
+
 def test_seeds_are_fresh_unless_given():
     assert native().seed != native().seed
+    assert native(seed=-1).seed != native(seed=-1).seed
     assert native(seed=2**64 - 1).seed == 2**64 - 1
+    assert native(seed=-2).seed == 2**64 - 2
 
 
 def test_sequences_share_a_seed_and_only_the_first_reports_on_the_prompt():
@@ -112,13 +126,13 @@ def test_lists_and_biases_reach_the_sampler():
         ("temperature", float("inf")),
         ("temperature", "hot"),
         ("temperature", True),
-        ("top_k", -1),
+        ("top_k", -2),
         ("top_k", 1.5),
         ("top_k", 2**31),
         ("top_p", 1.01),
         ("min_p", -0.01),
         ("min_p", 1.5),
-        ("seed", -1),
+        ("seed", -(2**63) - 1),
         ("seed", 2**64),
         ("seed", 1.0),
         ("max_tokens", 0),

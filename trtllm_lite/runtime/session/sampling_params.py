@@ -24,6 +24,7 @@ _DRAWS = ("temperature", "top_k", "top_p", "min_p")
 _ANY_VOCABULARY = 2**31 - 1
 _MAX_VOCABULARY = 1 << 20  # no model has so many tokens
 _MAX_TOKENS = 2**24
+_LEAST_SEED = -(2**63)  # of OpenAI's API
 MAX_SEQUENCES = 128
 """Most continuations that one prompt may ask for."""
 
@@ -52,9 +53,9 @@ class SamplingParams:
     and the likeliest token if the model has none; a request that gives some of the four takes the others from the
     defaults:
 
-    - ``temperature`` (0: the likeliest token), ``top_k`` (0: all), ``top_p``, ``min_p``
+    - ``temperature`` (0, or less than 0.01: the likeliest token), ``top_k`` (0 or -1: all), ``top_p``, ``min_p``
     - ``repetition_penalty`` (None: the model's default), ``presence_penalty``, ``frequency_penalty``
-    - ``seed``: equal seeds give equal tokens, whatever else runs; None draws a seed
+    - ``seed``: equal seeds give equal tokens, whatever else runs; None or -1 draws a seed
     - ``bad``: a string or token-id list that must not appear, or several in a list (1024 of 64 characters or ids);
       ``bad_token_ids``: single tokens. For a string every token that holds it is impossible, and so is the end of every
       sequence of tokens in which the tokenizer would write it: at the start of a text, after a space or a line break. A
@@ -128,7 +129,7 @@ class SamplingParams:
         if self.end_id is not None:
             whole_number("end_id", self.end_id, -1, _ANY_VOCABULARY)
         bad_words = [*self._bad.sequences, *self._bad_tokens()]
-        values = {name: getattr(self, name) for name in FIELDS} | {"bad_words": bad_words}
+        values = self._values() | {"bad_words": bad_words}
         if self.max_tokens is None:
             values["max_tokens"] = _MAX_TOKENS
         self._check_native(native_params(values), _ANY_VOCABULARY)
@@ -154,13 +155,13 @@ class SamplingParams:
         Raises ArgumentError for token ids outside the vocabulary, or ``bad`` strings without a tokenizer.
         """
         model = manifest.model
-        values = {name: getattr(self, name) for name in FIELDS} | _draws(self, model.generation)
+        values = self._values() | _draws(self, model.generation)
         if self.repetition_penalty is None:
             values["repetition_penalty"] = model.generation.get("repetition_penalty")
         end_ids = list(model.eos_token_ids) if self.end_id is None else [self.end_id]
         bans = self._bans(tokenizer, model.vocab_size, frozenset(end_ids))
         native = native_params(values | {"max_tokens": max_tokens, **bans})
-        if self.seed is None:
+        if values["seed"] is None:
             native.seed = secrets.randbits(63)
         if not self.ignore_eos and self.end_id != -1:
             set_param(native, "end_ids", end_ids, "token ids")
@@ -176,6 +177,13 @@ class SamplingParams:
         set_param(beams, "length_penalty", self.length_penalty, "a number")
         beams.early_stopping = getattr(core().sampling.EarlyStopping, _EARLY_STOPPING[self.early_stopping])
         return beams
+
+    def _values(self) -> dict[str, Any]:
+        """The fields of the C++ parameters as given; vLLM's seed -1 is none, other negative ones wrap around."""
+        values = {name: getattr(self, name) for name in FIELDS}
+        if isinstance(self.seed, int) and _LEAST_SEED <= self.seed < 0:
+            values["seed"] = None if self.seed == -1 else self.seed % 2**64
+        return values
 
     def _check_native(self, native: Any, vocab_size: int) -> None:
         beams = self.to_native_beams()
