@@ -88,16 +88,10 @@ def _check(body: ChatBody) -> None:
     check_num_messages("messages", len(body.messages))
     if body.tools is not None and len(body.tools) > MAX_TOOLS:
         raise _wrong("tools", f"tools has {len(body.tools)} entries, which exceeds {MAX_TOOLS}")
-    if body.top_logprobs is not None and not (body.logprobs and 0 <= body.top_logprobs <= _MAX_TOP_LOGPROBS):
+    if body.top_logprobs and not (body.logprobs and 0 <= body.top_logprobs <= _MAX_TOP_LOGPROBS):
         raise _wrong("top_logprobs", f"top_logprobs: expected 0 to {_MAX_TOP_LOGPROBS}, together with logprobs")
-    if body.modalities not in (None, ["text"]):
-        raise _wrong("modalities", 'modalities: expected ["text"], as only text is generated')
-    if body.use_beam_search:
-        raise _wrong("use_beam_search", "use_beam_search: chats are sampled; search with /v1/completions")
     if body.stream and body.prompt_logprobs is not None:
         raise _wrong("prompt_logprobs", "prompt_logprobs: streams have none; leave it out, or stream")
-    if body.echo:
-        raise _wrong("echo", "echo: chats are not echoed; leave it out")
     if body.continue_final_message and body.add_generation_prompt:
         raise _wrong("continue_final_message", "continue_final_message: set add_generation_prompt to false with it")
     needs_tools = body.tool_choice == "required" or isinstance(body.tool_choice, NamedTool)
@@ -161,41 +155,56 @@ def render(model: ServedModel, body: ChatBody) -> str:
     def rendered(no_text: str | None) -> str:
         messages = [_for_template(message, no_text) for message in body.messages]
         tools = _tools_for_template(body, no_text)
-        return template.render(messages, template=body.chat_template, tools=tools or None, arguments=arguments)
+        return template.render(
+            messages,
+            template=body.chat_template,
+            tools=tools or None,
+            arguments=arguments,
+            continue_final_message=body.continue_final_message,
+        )
 
     try:
         try:
-            text = rendered(None)
+            return rendered(None)
         except ArgumentError:
-            text = rendered("")
+            return rendered("")
     except ArgumentError as error:
         raise _wrong(_field_of_template(body, str(error)), str(error)) from error
-    return _cut_behind(text, body.messages[-1]) if body.continue_final_message else text
 
 
 def _field_of_template(body: ChatBody, message: str) -> str:
     """The field that a chat template's error is about."""
-    if message.startswith("chat_template_kwargs"):
-        return "chat_template_kwargs"
+    for field in ("chat_template_kwargs", "continue_final_message"):
+        if message.startswith(field):
+            return field
     return "messages" if body.chat_template is None else "chat_template"
 
 
 def _for_template(message: dict[str, Any], no_text: str | None) -> dict[str, Any]:
     """A message as chat templates expect it: arguments of calls as objects, and "system" for OpenAI's "developer".
 
-    Calls without content have ``no_text`` as content.
+    Calls without content have ``no_text`` as content. What the assistant refused to say are its words.
     """
     made = _with_thoughts(message)
     if made.get("role") == "developer":
         made["role"] = "system"
-    calls = made.get("tool_calls")
-    if isinstance(calls, list):
+    calls, content = made.get("tool_calls"), made.get("content")
+    if isinstance(content, list):
+        made["content"] = [_text_of_refusal(part) for part in content]
+    elif content is None and not calls and made.get("role") == "assistant":
+        made["content"] = made.get("refusal") or ""
+    if calls and isinstance(calls, list):
         made["tool_calls"] = [_call_for_template(call) for call in calls]
         if made.get("content") is None:
             made["content"] = no_text
     elif "tool_calls" in made:
-        del made["tool_calls"]  # null
+        del made["tool_calls"]  # null, or none
     return made
+
+
+def _text_of_refusal(part: Any) -> Any:
+    is_refusal = isinstance(part, dict) and part.get("type") == "refusal"
+    return {"type": "text", "text": part.get("refusal")} if is_refusal else part
 
 
 def _with_thoughts(message: dict[str, Any]) -> dict[str, Any]:
@@ -223,17 +232,6 @@ def _call_for_template(call: Any) -> Any:
     except (ValueError, RecursionError) as error:
         raise _wrong("messages", "messages: the arguments of a tool call are not JSON") from error
     return {**call, "function": {**function, "arguments": parsed}}
-
-
-def _cut_behind(text: str, message: dict[str, Any]) -> str:
-    """The rendered conversation up to the end of its last message's content, which the answer goes on with."""
-    content = message.get("content")
-    if not isinstance(content, str) or not content.strip():
-        raise _wrong("continue_final_message", "continue_final_message: the last message has no text to go on with")
-    place = text.rfind(content.strip())
-    if place < 0:
-        raise ArgumentError("continue_final_message: the chat template changes the last message's content")
-    return text[: place + len(content.strip())]
 
 
 def _form(

@@ -272,6 +272,93 @@ CONVERSATION = [
 TOOLS = [{"type": "function", "function": {"name": "now", "description": "<é>", "parameters": {"type": "object"}}}]
 
 
+# In the manner of templates of models that see: GLM's with a macro, SmolVLM's that takes parts alone, Llama 3.2's that
+# takes the first part of the system.
+MACRO = """\
+{%- macro visible(content) -%}
+{%- if content is string %}{{- content }}
+{%- elif content is iterable and content is not mapping %}
+{%- for item in content %}{%- if item.type == 'text' %}{{- item.text }}{%- elif item is string %}{{- item }}{%- endif %}
+{%- endfor %}{%- else %}{{- content }}{%- endif %}
+{%- endmacro -%}
+[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>
+{{ visible(m.content) }}{{ '' if m.role != 'tool' else '</tool>' }}{% endfor %}"""
+PARTS = """\
+{% for message in messages %}{{ message['role'] | capitalize }}{% if message['content'][0]['type'] == 'image' %}\
+{{ ':' }}{% else %}{{ ': ' }}{% endif %}{% for line in message['content'] %}{% if line['type'] == 'text' %}\
+{{ line['text'] }}{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end>\n{% endfor %}"""
+FIRST = """\
+{%- if messages[0]['role'] == 'system' %}{%- if messages[0]['content'] is string %}{%- set s = messages[0]['content'] %}
+{%- else %}{%- set s = messages[0]['content'][0]['text'] %}{%- endif %}{%- set messages = messages[1:] %}
+{%- else %}{%- set s = '' %}{%- endif %}{{- '<s>' + s }}
+{%- for m in messages %}{{- '<' + m.role + '>' }}{%- if m['content'] is string %}{{- m['content'] | trim }}
+{%- else %}{%- for c in m['content'] %}{{- c['text'] | trim if c['type'] == 'text' else '' }}{%- endfor %}{%- endif %}
+{%- endfor %}"""
+
+
+def parts(*texts):
+    return [{"type": "text", "text": text} for text in texts]
+
+
+@pytest.mark.parametrize("source", [MACRO, PARTS, FIRST, GEMMA])
+def test_templates_that_walk_parts_get_them_as_they_are(source):
+    given = [
+        {"role": "user", "content": parts("one ", " two")},
+        {"role": "assistant", "content": parts("yes")},
+        {"role": "user", "content": parts("a", "b", "c\n")},
+    ]
+    expected, _ = render_jinja_template([given], chat_template=source, bos_token="<s>")
+    assert render(source, given, bos_token="<s>") == expected[0]
+
+
+def test_templates_that_take_parts_alone_get_texts_as_parts():
+    texts, as_parts = ([{"role": "user", "content": content}] for content in ("Hi", parts("Hi")))
+    assert render(PARTS, texts) == render(PARTS, as_parts) == "User: Hi<end>\n"
+
+
+def test_no_part_is_lost_where_a_template_reads_the_first_alone():
+    given = [{"role": "system", "content": parts("Be brief.", "Be kind.")}, *USER]
+    assert render(FIRST, given).startswith("<s>Be brief.\nBe kind.<user>")
+
+
+@pytest.mark.parametrize(
+    ("source", "as_parts"),
+    [
+        *((source, False) for source in (CHATML, LLAMA, GEMMA, MACRO, FIRST)),
+        *((source, True) for source in (GEMMA, MACRO, FIRST, PARTS)),
+    ],
+)
+@pytest.mark.parametrize("begun", ["No: ", "{", "```py\n", "a\n\n\n", "<", "start", "_", "|>", "user", "é ", " x"])
+def test_an_answer_goes_on_where_it_does_in_transformers(source, begun, as_parts):
+    given = [*USER, {"role": "assistant", "content": begun}]
+    if as_parts:
+        given = [{**message, "content": parts(message["content"])} for message in given]
+    expected, _ = render_jinja_template(
+        [given], chat_template=source, continue_final_message=True, bos_token="<s>", date_string=""
+    )
+    prompt = ChatTemplate({"default": source}, {"bos_token": "<s>"}).render(
+        given, arguments={"add_generation_prompt": False, "date_string": ""}, continue_final_message=True
+    )
+    assert prompt == expected[0]
+    assert prompt.rstrip().endswith(begun.strip())
+
+
+def test_an_answer_that_a_template_changes_does_not_go_on():
+    given = [*USER, {"role": "assistant", "content": "<think>Hm.</think>Yes"}]
+    with pytest.raises(ArgumentError, match=r"continue_final_message: .* changes the last message"):
+        ChatTemplate({"default": CHATML}, {}).render(given, continue_final_message=True)
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    with pytest.raises(ArgumentError, match="no text to go on with"):
+        ChatTemplate({"default": CHATML}, {}).render([*USER, call], continue_final_message=True)
+
+
+@pytest.mark.parametrize("role", ["user<|im_end|>", "a b", "", "ü", "a\n", "x" * 65])
+def test_roles_are_words(role):
+    with pytest.raises(ArgumentError, match=r"the role of a chat message is .*: expected 1 to 64 letters"):
+        render("x", [{"role": role, "content": "x"}])
+    assert render("{{ messages[0].role }}", [{"role": "tool_response-2", "content": "x"}]) == "tool_response-2"
+
+
 @pytest.mark.parametrize("source", [CHATML, LLAMA, GEMMA])
 @pytest.mark.parametrize("tools", [None, TOOLS])
 def test_templates_print_what_they_do_in_transformers(source, tools):

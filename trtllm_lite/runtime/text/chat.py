@@ -1,15 +1,18 @@
 """Chat templates turn a conversation into the prompt that a model was trained on."""
 
+import re
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trtllm_lite.errors import ArgumentError, EngineError, shown
+from trtllm_lite.runtime.text.content_forms import ROLES, ContentForm, Message
 from trtllm_lite.runtime.text.template_process import render_template
 
-Message = Mapping[str, Any]
 _DEFAULT = "default"
 _WITH_TOOLS = "tool_use"
 _OWN_NAMES = ("messages", "tools")
+_ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ChatTemplate:
@@ -21,6 +24,7 @@ class ChatTemplate:
     def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
         self._sources = dict(sources)
         self._special_tokens = dict(special_tokens)
+        self._forms: dict[tuple[str, str], ContentForm] = {}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "ChatTemplate | None":
@@ -44,21 +48,44 @@ class ChatTemplate:
         template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         arguments: Mapping[str, Any] | None = None,
+        continue_final_message: bool = False,
     ) -> str:
         """The prompt for the assistant's answer to ``messages``.
 
-        A message is {"role": …, "content": …}. The content is a string, or as in OpenAI's API a list of parts, which
-        must be text ({"type": "text", "text": …}) and become lines of the content. ``tools`` are JSON schemas of
+        A message is {"role": …, "content": …}. The role is a word of letters, digits, _ and -. The content is a string,
+        or as in OpenAI's API a list of parts, which must be text ({"type": "text", "text": …}): a template that walks
+        over parts gets them as they are, others get lines of one text. ``tools`` are JSON schemas of
         functions that the model may call. ``arguments`` are further names that the template may use, such as
         ``enable_thinking`` (HF's and vLLM's chat_template_kwargs). ``template`` names one of several templates; without
         it "default" is taken, or with ``tools`` the one called "tool_use", if there is one.
 
+        With ``continue_final_message`` the prompt ends where the text of the last message ends, which the answer goes
+        on with, as of transformers' ``apply_chat_template``: spaces at the end stay, unless the template drops them.
+
         Raises ArgumentError if something is malformed, the template refuses it, or its output is too long; EngineError
         if the template itself is not valid.
         """
-        names = {"documents": None, "add_generation_prompt": True, **self._special_tokens, **_checked(arguments)}
-        names |= {"messages": flat_messages(messages), "tools": _checked_tools(tools)}
-        return render_template(self._source(template, bool(tools)), names)
+        source = self._source(template, bool(tools))
+        own = {"tools": _checked_tools(tools)}
+        names = {"documents": None, "add_generation_prompt": True, **self._special_tokens, **_checked(arguments), **own}
+        shaped = [self._shaped(message, source) for message in checked_messages(messages)]
+        if not continue_final_message:
+            return render_template(source, {**names, "messages": shaped})
+        mark = f"END-OF-TEXT-{secrets.token_hex(16)}"
+        text = _marked(shaped, mark)
+        return _cut(render_template(source, {**names, "messages": shaped}), text, mark)
+
+    def _shaped(self, message: dict[str, Any], source: str) -> dict[str, Any]:
+        """A message with its content in the form that a template takes."""
+        content = message.get("content")
+        return message if content is None else {**message, "content": self._form(source, message["role"]).of(content)}
+
+    def _form(self, source: str, role: str) -> ContentForm:
+        key = source, role if role in ROLES else ""
+        if key not in self._forms:
+            names = {"documents": None, "tools": None, "add_generation_prompt": False, **self._special_tokens}
+            self._forms[key] = ContentForm(lambda probe: render_template(source, {**names, "messages": probe}), key[1])
+        return self._forms[key]
 
     def _source(self, name: str | None, with_tools: bool) -> str:
         if name is None:
@@ -72,28 +99,32 @@ class ChatTemplate:
         return self._sources[name]
 
 
-def flat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """``messages`` with strings as contents. Raises ArgumentError for messages that have other content than text."""
+def checked_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """``messages`` whose contents are texts, or lists of parts that are. Raises ArgumentError for others."""
     if not messages:
         raise ArgumentError("a conversation is empty: expected at least one message")
-    return [_flat(message) for message in messages]
+    return [_checked_message(message) for message in messages]
 
 
-def _flat(message: Message) -> dict[str, Any]:
+def _checked_message(message: Message) -> dict[str, Any]:
     expected = 'expected {"role": "user" | "assistant" | "system" | "tool", "content": text}'
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise ArgumentError(f"a chat message is {shown(message)}: {expected}")
+    if not _ROLE.fullmatch(message["role"]):
+        raise ArgumentError(
+            f"the role of a chat message is {shown(message['role'])}: expected 1 to 64 letters, digits, _ and -"
+        )
     content = message.get("content")
     if content is None and "tool_calls" in message:
         return dict(message)
     if isinstance(content, Sequence) and not isinstance(content, str):
-        content = "\n".join(map(_text_of_part, content))
+        return {**message, "content": [_checked_part(part) for part in content]}
     if not isinstance(content, str):
         raise ArgumentError(f"the content of a chat message is {shown(content)}: {expected}")
-    return {**message, "content": content}
+    return dict(message)
 
 
-def _text_of_part(part: Any) -> str:
+def _checked_part(part: Any) -> dict[str, Any]:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind != "text" or not isinstance(part.get("text"), str):
         found = shown(part) if kind in (None, "text") else f"of type {shown(kind)}"
@@ -101,7 +132,31 @@ def _text_of_part(part: Any) -> str:
             f'a part of a chat message\'s content is {found}: expected {{"type": "text", "text": …}}; images and '
             "other media are not supported"
         )
-    return str(part["text"])
+    return dict(part)
+
+
+def _marked(messages: list[dict[str, Any]], mark: str) -> str:
+    """Put a mark behind the text of the last message; returns the text without it."""
+    content = messages[-1].get("content")
+    if isinstance(content, str):
+        messages[-1] = {**messages[-1], "content": f"{content}{mark} "}
+        return content
+    if not content:
+        raise ArgumentError("continue_final_message: the last message has no text to go on with; leave it out")
+    text: str = content[-1]["text"]
+    messages[-1] = {**messages[-1], "content": [*content[:-1], {**content[-1], "text": f"{text}{mark} "}]}
+    return text
+
+
+def _cut(prompt: str, text: str, mark: str) -> str:
+    """A prompt up to the mark that is behind ``text`` in it."""
+    place = prompt.rfind(mark)
+    if place < 0 or text.strip() not in prompt:
+        raise ArgumentError(
+            "continue_final_message: the chat template changes the last message's content; leave it out"
+        )
+    # A template that drops the space behind the mark would have dropped those before it.
+    return prompt[:place] if prompt.startswith(f"{mark} ", place) else prompt[:place].rstrip()
 
 
 def _checked(arguments: Mapping[str, Any] | None) -> dict[str, Any]:
