@@ -14,6 +14,8 @@ from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.serve.access_log import AccessLog
 from trtllm_lite.serve.api_error import ApiError, ErrorBody, api_error, openai_error
 from trtllm_lite.serve.api_keys import ApiKeys
+from trtllm_lite.serve.bodies import Body, decode
+from trtllm_lite.serve.bodies.leniency import Ignored
 from trtllm_lite.serve.http.messages import JSON, Request, Response, is_header_value
 from trtllm_lite.serve.metrics.server_metrics import ServerMetrics
 from trtllm_lite.serve.served_encoder import ServedEncoder
@@ -51,11 +53,12 @@ class Route:
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What the operator has decided: the keys that requests must show, None for none; ``lora_root``, the directory
-    below which adapters may be loaded by requests, None for nowhere; where the access log goes, and where spans, None
-    for nowhere."""
+    below which adapters may be loaded by requests, None for nowhere; whether fields that are not known are dropped
+    instead of refused; where the access log goes, and where spans, None for nowhere."""
 
     api_keys: ApiKeys | None = None
     lora_root: Path | None = None
+    ignore_unknown_fields: bool = False
     access_log: AccessLog
     traces: "Traces | None" = None
 
@@ -97,8 +100,12 @@ class Application:
             self.metrics.count_request(request.method, self._known_path(request.path), status)
             self.settings.access_log.write(request, status)
         if response is not None:
-            response.headers["X-Request-Id"] = request.id
+            response.headers |= request.answer_headers
         return response
+
+    def decoder(self, request: Request, kind: type[Body]) -> Callable[[bytes], Body]:
+        """What decodes the request's body; the answer's headers tell what it ignores."""
+        return partial(decode, kind=kind, ignored=Ignored(self.settings.ignore_unknown_fields, request.ignored))
 
     def cut_off(self) -> None:
         """End all answers that are being generated with an error."""

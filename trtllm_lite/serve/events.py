@@ -39,7 +39,7 @@ class EventWriter:
     def write(self, events: bytes) -> None:
         """Send one or several events."""
         if self._stream is None:
-            self._stream = self._request.connection.open_stream({"X-Request-Id": self._request.id})
+            self._stream = self._request.connection.open_stream(self._request.answer_headers)
         self._stream.write(events)
 
     def fail(self, error: ApiError) -> None:

@@ -5,7 +5,7 @@ the docstrings of endpoints, so that a new route needs no words here.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,8 @@ import msgspec
 from trtllm_lite import __version__
 from trtllm_lite.serve.api_error import ErrorBody, openai_error
 from trtllm_lite.serve.app import Route
+from trtllm_lite.serve.bodies.fields import rows_of, server_tools
+from trtllm_lite.serve.bodies.leniency import structs_of
 from trtllm_lite.serve.endpoints.messages import anthropic_error
 from trtllm_lite.serve.http.messages import EVENTS, JSON
 
@@ -55,6 +57,7 @@ def describe(routes: Mapping[str, Sequence[Route]], *, has_keys: bool) -> dict[s
     """The description of a server with these routes; ``has_keys`` says whether it asks for a key."""
     bodies = {route.body: None for found in routes.values() for route in found if route.body is not None}
     references, components = msgspec.json.schema_components(tuple(bodies), ref_template=_COMPONENTS)
+    _add_dropped(components, bodies)
     body_schemas = dict(zip(bodies, references, strict=True))
     paths: dict[str, Any] = {}
     for path, found in routes.items():
@@ -73,6 +76,19 @@ def describe(routes: Mapping[str, Sequence[Route]], *, has_keys: bool) -> dict[s
     if has_keys:
         description["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     return description
+
+
+def _add_dropped(components: dict[str, Any], bodies: Iterable[type]) -> None:
+    """Add what is taken and dropped: fields of the table, and tools of servers."""
+    for struct in set[Any]().union(*map(structs_of, bodies)):
+        schema = components[struct.__name__]
+        for name, row in rows_of(struct).items():
+            schema["properties"].setdefault(name, row.schema())
+        pattern = server_tools(struct)
+        if pattern is not None:
+            kind = {"type": "string", "pattern": f"^({pattern})$"}
+            left_out = {"type": "object", "required": ["type"], "properties": {"type": kind}}
+            components[struct.__name__] = {"anyOf": [schema, {**left_out, "description": "It is left out."}]}
 
 
 _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}

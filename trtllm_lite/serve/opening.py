@@ -41,6 +41,7 @@ def settings_of(options: Mapping[str, Any]) -> Settings:
     return Settings(
         api_keys=None if options["api_key_file"] is None else ApiKeys.from_file(Path(options["api_key_file"])),
         lora_root=None if options["lora_root"] is None else Path(options["lora_root"]),
+        ignore_unknown_fields=options["ignore_unknown_fields"],
         access_log=AccessLog(None if options["no_access_log"] else sys.stderr),
         traces=_traces(options["otlp_traces_endpoint"]),
     )

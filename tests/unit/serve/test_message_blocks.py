@@ -11,6 +11,7 @@ from trtllm_lite.serve.bodies.chat import ChatBody
 from trtllm_lite.serve.bodies.messages import MessagesBody, to_chat
 
 HI = [{"role": "user", "content": "Hi"}]
+F_CALL = {"id": "t1", "name": "f", "input": {}}
 
 
 def chat(**body: Any) -> ChatBody:
@@ -83,6 +84,24 @@ def test_fields_have_the_meaning_of_those_of_chats() -> None:
     assert made.parallel_tool_calls is False
 
 
+def test_what_was_done_elsewhere_is_kept_as_words() -> None:
+    search = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "é"}}
+    page = {"type": "web_search_result", "url": "https://x", "encrypted_content": "Zm9v"}
+    found = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [page]}
+    redacted, call = {"type": "redacted_thinking", "data": "Zm9v"}, {"type": "tool_use", **F_CALL}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "tool_reference", "tool_name": "g"}]}
+    plain = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "A."}}
+    answer = [redacted, search, found, text("Yes."), call]
+    given = [*HI, {"role": "assistant", "content": answer}, {"role": "user", "content": [result, plain]}]
+    assert [message["content"] for message in chat(messages=given).messages] == [
+        "Hi",
+        '[server_tool_use] {"name": "web_search", "input": {"query": "é"}}\n'
+        '[web_search_tool_result] {"tool_use_id": "s1", "content": [{"type": "web_search_result", "url": "https://x"}]}\nYes.',
+        '[tool_reference] {"tool_name": "g"}',
+        '[document] {"source": {"type": "text", "media_type": "text/plain", "data": "A."}}',
+    ]
+
+
 @pytest.mark.parametrize(("given", "meant"), [("auto", "auto"), ("any", "required"), ("none", "none")])
 def test_choices_of_tools_have_other_names(given: str, meant: str) -> None:
     assert chat(tool_choice={"type": given}).tool_choice == meant
@@ -109,17 +128,19 @@ def test_an_answer_that_has_begun_goes_on() -> None:
         ({"container": "c"}, "container"),
         ({"stop_sequences": [""]}, "stop_sequences[0]"),
         ({"system": [{"type": "image"}]}, "system[0].type"),
-        ({"thinking": {"type": "enabled", "display": "omitted"}}, "thinking.display"),
-        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
+        ({"mcp_servers": [{"type": "url", "url": "https://x", "name": "x"}]}, "mcp_servers"),
+        ({"output_format": {"type": "json_schema", "schema": {}}}, "output_format"),
+        ({"tools": [{"type": "bash", "name": "bash"}, {"type": "bash-2", "name": "f"}]}, "tools[0].type"),
         ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
-        ({"tools": [{"name": "f", "input_schema": {}, "defer_loading": True}]}, "tools[0].defer_loading"),
+        (
+            {"tools": [{"name": "f", "input_schema": {}, "allowed_callers": ["code_execution_20260120"]}]},
+            "tools[0].allowed_callers",
+        ),
+        ({"thinking": {"type": "adaptive", "colour": "red"}}, "thinking.colour"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages[0].content[0].type"),
-        (
-            {"messages": [{"role": "assistant", "content": [{"type": "redacted_thinking"}]}]},
-            "messages[0].content[0].type",
-        ),
+        ({"messages": [{"role": "assistant", "content": [{"type": "image"}]}]}, "messages[0].content[0].type"),
         (
             {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [{}]}]}]},
             "messages[0].content[0].content[0].type",

@@ -95,19 +95,41 @@ def test_fields_have_the_meaning_of_those_of_chats() -> None:
     assert made.parallel_tool_calls is False
 
 
+def test_what_was_done_elsewhere_is_kept_as_words() -> None:
+    items = [
+        {"role": "user", "content": "Hi"},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "é"}},
+        {"type": "compaction", "encrypted_content": "Zm9v"},
+        {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "a"},
+        {"type": "custom_tool_call_output", "call_id": "c", "output": "done"},
+    ]
+    assert [(message["role"], message["content"]) for message in chat(input=items).messages] == [
+        ("user", "Hi"),
+        (
+            "assistant",
+            '[web_search_call] {"action": {"type": "search", "query": "é"}}\n[compaction] {}\n'
+            '[custom_tool_call] {"call_id": "c", "name": "patch", "input": "a"}',
+        ),
+        ("user", '[custom_tool_call_output] {"call_id": "c", "output": "done"}'),
+    ]
+
+
 @pytest.mark.parametrize(
     ("wish", "param"),
     [
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"response_format": {"type": "text"}}, "response_format"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"n": 2}, "n"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"include": ["message.output_text.logprobs"]}, "include"),
-        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"reasoning": {"colour": "red"}}, "reasoning.colour"),
+        ({"text": {"style": "terse"}}, "text.style"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"tools": [{"type": "web"}]}, "tools[0].type"),
+        ({"input": [{"type": "computer_call_output", "call_id": "c", "output": {}}]}, "input[0].type"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tool_choice": {"type": "web_search_preview"}}, "tool_choice.type"),

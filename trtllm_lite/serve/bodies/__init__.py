@@ -1,6 +1,7 @@
 """What requests hold: their fields, with types and bounds, checked when a body is decoded.
 
-A field that is not listed is an error, as in OpenAI's API, so that no wish is dropped without a word.
+A field that is neither listed nor in the table of ``fields`` is an error, as in OpenAI's API, so that no wish is
+dropped without a word.
 """
 
 import asyncio
@@ -12,30 +13,34 @@ import msgspec
 from trtllm_lite.errors import shown
 from trtllm_lite.printable import one_line
 from trtllm_lite.serve.api_error import ApiError
+from trtllm_lite.serve.bodies.fields import check_fields
+from trtllm_lite.serve.bodies.leniency import Ignored, without_ignored
 
-Body = TypeVar("Body")
+Body = TypeVar("Body", bound=msgspec.Struct)
+Made = TypeVar("Made")
 MAX_MESSAGES = 4096
 """Most messages of a conversation."""
 _LARGE_BODY = 64 << 10  # bytes; what is made of less takes a millisecond at most
 
 
-async def read(body: bytes, make: Callable[[bytes], Body]) -> Body:
+async def read(body: bytes, make: Callable[[bytes], Made]) -> Made:
     """What ``make`` makes of a request's body; of a large one in another thread, so that streams go on meanwhile."""
     return make(body) if len(body) <= _LARGE_BODY else await asyncio.to_thread(make, body)
 
 
-def decode(body: bytes, kind: type[Body]) -> Body:
-    """A request's body, in which a field that is null counts as left out.
+def decode(body: bytes, kind: type[Body], ignored: Ignored | None = None) -> Body:
+    """A request's body, in which a field that is null counts as left out; ``ignored`` gets what else is.
 
     Raises ApiError 400, which names the field, for what is not JSON of this kind.
     """
     try:
         try:
-            return msgspec.json.decode(body, type=kind)
+            found = msgspec.json.decode(body, type=kind)
         except msgspec.ValidationError:
-            plain = msgspec.json.decode(body)
-            given = _without_nulls(plain) if isinstance(plain, dict) else plain
-            return msgspec.convert(given, type=kind)
+            plain = without_ignored(msgspec.json.decode(body), kind, ignored or Ignored())
+            found = msgspec.convert(plain, type=kind)
+        check_fields(found)
+        return found
     except msgspec.ValidationError as error:
         raise _invalid(error) from error
     except msgspec.DecodeError as error:
@@ -59,10 +64,6 @@ def check_num_messages(name: str, count: int) -> None:
     if count > MAX_MESSAGES:
         message = f"{name} has {count} entries, which exceeds {MAX_MESSAGES}: send fewer"
         raise ApiError(400, message, param=name, code="invalid_value")
-
-
-def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _invalid(error: msgspec.ValidationError, path: str = "") -> ApiError:

@@ -50,7 +50,6 @@ class ChatBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     include_reasoning: bool = True
-    modalities: list[str] | None = None
 
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -58,4 +57,3 @@ class ChatBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
-    echo: bool = False

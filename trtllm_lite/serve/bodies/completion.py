@@ -14,5 +14,4 @@ class CompletionBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
     best_of: NumSequences | None = None
     echo: bool = False
     logprobs: int | None = None
-    suffix: str | None = None
     add_special_tokens: bool = True

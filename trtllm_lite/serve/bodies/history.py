@@ -1,9 +1,13 @@
 """History: collects the messages of a conversation from an API whose turns are made of several parts."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
+from trtllm_lite.serve.api_error import ApiError
+
 Message = dict[str, Any]
+_BOOKKEEPING = ("type", "id", "status", "cache_control")
 
 
 class History:
@@ -55,6 +59,25 @@ class History:
             self._turn = {"role": "assistant", "content": ""}
             self.messages.append(self._turn)
         return self._turn
+
+
+def as_text(item: dict[str, Any]) -> str:
+    """An item or block of a kind that no template knows, such as a search of another server's, as words of a message.
+
+    What is encrypted, which nobody here can read, and bookkeeping are left out. Raises ApiError for what is nested too
+    deeply.
+    """
+    told = {name: value for name, value in item.items() if name not in _BOOKKEEPING}
+    try:
+        return f"[{item['type']}] {json.dumps(_readable(told), ensure_ascii=False)}"
+    except RecursionError as error:
+        raise ApiError(400, "the body's JSON is nested too deeply", code="invalid_json") from error
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _readable(item) for name, item in value.items() if not name.startswith("encrypted_")}
+    return [_readable(item) for item in value] if isinstance(value, list) else value
 
 
 def _add_lines(message: Message, texts: Sequence[str]) -> None:

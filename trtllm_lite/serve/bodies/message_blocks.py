@@ -1,5 +1,6 @@
 """The messages of /v1/messages: content blocks, which become messages of a chat."""
 
+import re
 from typing import Any, Literal
 
 import msgspec
@@ -7,9 +8,13 @@ import msgspec
 from trtllm_lite.errors import shown
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies import check_num_messages, convert
-from trtllm_lite.serve.bodies.history import History, Message
+from trtllm_lite.serve.bodies.history import History, Message, as_text
 
 Blocks = list[dict[str, Any]]
+_DONE = re.compile("(server|mcp)_tool_use|[a-z_]+_tool_result|compaction")
+"""Blocks of what models have done elsewhere, which become words of the assistant's."""
+_GIVEN = ("tool_reference", "search_result")
+"""Blocks that become words of the user's, or of a tool's."""
 
 
 class _Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -62,9 +67,13 @@ def _add_answer(history: History, blocks: Blocks, where: str) -> None:
                 history.answer([convert(block, _Text, place).text])
             case "thinking":
                 history.think(convert(block, _Thinking, place).thinking)
+            case "redacted_thinking":
+                pass  # it is encrypted
             case "tool_use":
                 call = convert(block, _ToolUse, place)
                 history.call(call.id, call.name, call.input)
+            case str() as kind if _DONE.fullmatch(kind):
+                history.answer([as_text(block)])
             case kind:
                 raise _unknown(place, kind, "text, thinking or tool_use")
 
@@ -74,15 +83,12 @@ def _add_words(history: History, role: str, blocks: Blocks, where: str) -> None:
     texts: list[str] = []
     for number, block in enumerate(blocks):
         place = f"{where}[{number}]"
-        match block.get("type"):
-            case "text":
-                texts.append(convert(block, _Text, place).text)
-            case "tool_result":
-                result = convert(block, _ToolResult, place)
-                lines = _texts(result.content or "", f"{place}.content")
-                history.return_value(result.tool_use_id, ["error:", *lines] if result.is_error else lines)
-            case kind:
-                raise _unknown(place, kind, "text or tool_result")
+        if block.get("type") == "tool_result":
+            result = convert(block, _ToolResult, place)
+            lines = _texts(result.content or "", f"{place}.content")
+            history.return_value(result.tool_use_id, ["error:", *lines] if result.is_error else lines)
+        else:
+            texts.append(_text(block, place, "text or tool_result"))
     if texts or not blocks:
         history.say(role, texts)
 
@@ -90,13 +96,17 @@ def _add_words(history: History, role: str, blocks: Blocks, where: str) -> None:
 def _texts(content: str | Blocks, where: str) -> list[str]:
     if isinstance(content, str):
         return [content]
-    lines = []
-    for number, block in enumerate(content):
-        place = f"{where}[{number}]"
-        if block.get("type") != "text":
-            raise _unknown(place, block.get("type"), "text")
-        lines.append(convert(block, _Text, place).text)
-    return lines
+    return [_text(block, f"{where}[{number}]", "text") for number, block in enumerate(content)]
+
+
+def _text(block: dict[str, Any], place: str, expected: str) -> str:
+    kind, source = block.get("type"), block.get("source")
+    if kind == "text":
+        return convert(block, _Text, place).text
+    is_plain = kind == "document" and isinstance(source, dict) and source.get("type") == "text"
+    if kind in _GIVEN or is_plain:
+        return as_text(block)
+    raise _unknown(place, kind, expected)
 
 
 def _unknown(place: str, kind: Any, expected: str) -> ApiError:

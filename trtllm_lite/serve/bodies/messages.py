@@ -4,9 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from trtllm_lite.errors import shown
 from trtllm_lite.serve.api_error import ApiError
-from trtllm_lite.serve.bodies import convert
 from trtllm_lite.serve.bodies.chat import ChatBody, Function, NamedFunction, NamedTool, Tool
 from trtllm_lite.serve.bodies.message_blocks import messages_of
 
@@ -58,7 +56,7 @@ class PromptFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     messages: list[dict[str, Any]]
     model: str = ""
     system: str | list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: list[ToolOptions] | None = None
     tool_choice: ToolSelection | None = None
     thinking: Thinking | None = None
     output_config: OutputOptions | None = None
@@ -109,7 +107,7 @@ def _prompt(body: PromptFields) -> dict[str, Any]:
         "messages": messages,
         "add_generation_prompt": not continues,
         "continue_final_message": continues,
-        "tools": None if body.tools is None else [_tool(tool, number) for number, tool in enumerate(body.tools)],
+        "tools": None if body.tools is None else [_tool(tool) for tool in body.tools],
         "tool_choice": None if choice is None else _tool_choice(choice),
         "parallel_tool_calls": None if choice is None else not choice.disable_parallel_tool_use,
         "chat_template_kwargs": _template_arguments(body.thinking),
@@ -125,15 +123,8 @@ def _template_arguments(thinking: Thinking | None) -> dict[str, Any] | None:
     return {"enable_thinking": thinking.type == "enabled"}
 
 
-def _tool(tool: dict[str, Any], number: int) -> Tool:
-    where = f"tools[{number}]"
-    kind = tool.get("type")
-    if kind not in (None, "custom"):
-        raise _wrong(f"{where}.type", f"{where}.type is {shown(kind)}: expected custom, as the server has no own tools")
-    found = convert(tool, ToolOptions, where)
-    function = Function(
-        name=found.name, description=found.description, parameters=found.input_schema, strict=found.strict
-    )
+def _tool(tool: ToolOptions) -> Tool:
+    function = Function(name=tool.name, description=tool.description, parameters=tool.input_schema, strict=tool.strict)
     return Tool(type="function", function=function)
 
 

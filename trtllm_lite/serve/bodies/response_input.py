@@ -8,9 +8,20 @@ import msgspec
 from trtllm_lite.errors import shown
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies import check_num_messages, convert
-from trtllm_lite.serve.bodies.history import History, Message
+from trtllm_lite.serve.bodies.history import History, Message, as_text
 
-_TEXT_KINDS = ("input_text", "output_text", "text")
+_TEXT_KINDS = ("input_text", "output_text", "text", "refusal")
+_DONE = (
+    *("web_search_call", "file_search_call", "code_interpreter_call", "mcp_call", "mcp_list_tools", "tool_search_call"),
+    *("custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call", "mcp_approval_request"),
+    *("compaction", "compaction_summary"),
+)
+"""Items of what models have done elsewhere, which become words of the assistant's."""
+_GIVEN = (
+    *("custom_tool_call_output", "local_shell_call_output", "shell_call_output", "apply_patch_call_output"),
+    *("tool_search_output", "mcp_approval_response"),
+)
+"""Items of what clients gave for it, which become words of the user's."""
 
 
 class _MessageItem(msgspec.Struct, kw_only=True):
@@ -68,6 +79,10 @@ def _add(history: History, item: dict[str, Any], where: str) -> None:
         case "function_call_output":
             output = convert(item, _OutputItem, where)
             history.return_value(output.call_id, _texts(output.output, f"{where}.output"))
+        case str() as kind if kind in _DONE:
+            history.answer([as_text(item)])
+        case str() as kind if kind in _GIVEN:
+            history.say("user", [as_text(item)])
         case "item_reference":
             raise _wrong(f"{where}.type", f"{where}.type is item_reference: items are not stored; send them whole")
         case kind:
@@ -84,7 +99,8 @@ def _texts(content: str | list[dict[str, Any]], where: str) -> list[str]:
 
 
 def _text(part: dict[str, Any], kinds: tuple[str, ...], where: str) -> str:
-    kind, text = part.get("type"), part.get("text")
+    kind = part.get("type")
+    text = part.get("refusal" if kind == "refusal" else "text")
     if kind not in kinds:
         raise _wrong(
             f"{where}.type", f"{where}.type is {shown(kind)}: expected {' or '.join(kinds)}, as only text is read"

@@ -5,24 +5,21 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from trtllm_lite.serve.api_error import ApiError
-from trtllm_lite.serve.bodies import convert
 from trtllm_lite.serve.bodies.chat import ChatBody, Function, NamedFunction, NamedTool, Tool
 from trtllm_lite.serve.bodies.response_input import messages_of
 from trtllm_lite.serve.bodies.sampling import SamplingFields
 
 
 class ReasoningOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How to think. Reasoning is given whole, which ``summary`` "auto" leaves to the server."""
+    """How to think."""
 
     effort: str | None = None
-    summary: Literal["auto"] | None = None
 
 
 class TextOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What form the text has: ``format`` is OpenAI's text, json_object or json_schema."""
 
     format: dict[str, Any] | None = None
-    verbosity: Literal["medium"] | None = None
 
 
 class FunctionTool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -49,36 +46,11 @@ class ResponsesBody(SamplingFields, forbid_unknown_fields=True, kw_only=True):
     instructions: str | None = None
     max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     text: TextOptions | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: list[FunctionTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | FunctionChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None
-    truncation: str | None = None
-    include: list[str] | None = None
-    top_logprobs: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    previous_response_id: str | None = None
-    conversation: Any = None
-    background: bool | None = None
-    prompt: Any = None
-
-
-_NOT_STORED = "responses are not stored: send the whole conversation as input"
-_REFUSED = {
-    "previous_response_id": _NOT_STORED,
-    "conversation": _NOT_STORED,
-    "store": "responses are not stored: leave it out",
-    "background": "responses are not stored, and end with their connection: leave it out",
-    "prompt": "prompts are not stored: send input and instructions",
-    "max_tokens": "it is called max_output_tokens here",
-    "response_format": "it is called text.format here",
-    "prompt_logprobs": "responses have no log probabilities: send chats to /v1/chat/completions",
-    "top_logprobs": "responses have no log probabilities: send chats to /v1/chat/completions",
-    "return_token_ids": "responses have no token ids: send chats to /v1/chat/completions",
-    "return_tokens_as_token_ids": "responses have no log probabilities: send chats to /v1/chat/completions",
-    "use_beam_search": "responses are sampled: leave it out",
-}
-_INCLUDED = "reasoning.encrypted_content"
 
 
 def to_chat(body: ResponsesBody) -> ChatBody:
@@ -89,7 +61,7 @@ def to_chat(body: ResponsesBody) -> ChatBody:
         "messages": messages_of(body.input, body.instructions),
         "max_tokens": body.max_output_tokens,
         "response_format": _response_format(body.text),
-        "tools": None if body.tools is None else [_tool(tool, number) for number, tool in enumerate(body.tools)],
+        "tools": None if body.tools is None else [_tool(tool) for tool in body.tools],
         "tool_choice": _tool_choice(body.tool_choice),
         "parallel_tool_calls": body.parallel_tool_calls,
         "reasoning_effort": effort,
@@ -100,18 +72,6 @@ def to_chat(body: ResponsesBody) -> ChatBody:
 
 
 def _check(body: ResponsesBody) -> None:
-    for name, why in _REFUSED.items():
-        value = getattr(body, name)
-        if value is not None and value is not False:
-            raise _wrong(name, f"{name} is given: {why}")
-    if body.n != 1:
-        raise _wrong("n", "n: a response is one answer; leave it out")
-    if body.truncation not in (None, "disabled"):
-        raise _wrong("truncation", "truncation: expected disabled, as no part of the input is left out")
-    # Clients ask for encrypted reasoning where responses are not stored. Here reasoning is given in plain text.
-    for name in body.include or ():
-        if name != _INCLUDED:
-            raise _wrong("include", f"include: expected nothing, or {_INCLUDED}")
     if body.stream_options is not None and body.stream_options.continuous_usage_stats:
         raise _wrong("stream_options", "stream_options.continuous_usage_stats: the last event has the usage")
 
@@ -129,14 +89,8 @@ def _response_format(text: TextOptions | None) -> dict[str, Any] | None:
     raise _wrong("text.format", "text.format: expected the type text, json_object, or json_schema with a schema")
 
 
-def _tool(tool: dict[str, Any], number: int) -> Tool:
-    where = f"tools[{number}]"
-    if tool.get("type") != "function":
-        raise _wrong(f"{where}.type", f"{where}.type: expected function, as the server has no tools of its own")
-    found = convert(tool, FunctionTool, where)
-    function = Function(
-        name=found.name, description=found.description, parameters=found.parameters, strict=found.strict
-    )
+def _tool(tool: FunctionTool) -> Tool:
+    function = Function(name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict)
     return Tool(type="function", function=function)
 
 

@@ -73,7 +73,6 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ignore_eos: bool = False
     min_tokens: int = 0
     skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
     prompt_logprobs: int | None = None
     allowed_token_ids: list[int] | None = None
@@ -124,7 +123,7 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             "max_tokens": max_tokens,
             "temperature": temperature,
             "top_p": self.top_p,
-            "top_k": None if self.top_k == -1 else self.top_k,
+            "top_k": self.top_k,
             "min_p": self.min_p,
             "n": self.n,
             "stop": self.stop or None,
@@ -146,13 +145,6 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             "bad": self.bad_words,
             "guided_decoding": self.form(),
         }
-        if not self.spaces_between_special_tokens:
-            raise ApiError(
-                400,
-                "spaces_between_special_tokens is false: no spaces are put between them anyway; leave it out",
-                param="spaces_between_special_tokens",
-                code="unsupported_value",
-            )
         return SamplingParams(**{**values, **own})
 
     @property

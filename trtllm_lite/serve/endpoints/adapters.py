@@ -8,7 +8,6 @@ import msgspec
 from trtllm_lite.errors import EngineError, LimitError, shown
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.app import Application
-from trtllm_lite.serve.bodies import decode
 from trtllm_lite.serve.http.messages import TEXT, Request, Response
 from trtllm_lite.serve.served_model import ServedModel
 
@@ -33,7 +32,7 @@ class UnloadBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 async def load_lora_adapter(app: Application, request: Request) -> Response:
     """Give an adapter of the directory ``--lora_root`` a name, by which requests run with it."""
-    body = decode(request.body, LoadBody)
+    body = app.decoder(request, LoadBody)(request.body)
     model, _ = app.served(request, body.model)
     root, path = _checked_path(app.settings.lora_root, body.lora_path)
     if not 0 < len(body.lora_name) <= _LONGEST_NAME:
@@ -49,7 +48,7 @@ async def load_lora_adapter(app: Application, request: Request) -> Response:
 
 async def unload_lora_adapter(app: Application, request: Request) -> Response:
     """Forget an adapter's name; requests that run with it go on."""
-    body = decode(request.body, UnloadBody)
+    body = app.decoder(request, UnloadBody)(request.body)
     for model in app.models:
         if model.adapters.pop(body.lora_name, None) is not None:
             return Response(

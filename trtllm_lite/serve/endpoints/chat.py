@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from trtllm_lite.runtime.api.request_output import CompletionOutput, logprobs_of
@@ -10,7 +9,7 @@ from trtllm_lite.runtime.session.request import Response as Step
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.serve.answer import Answer, Started, answer
 from trtllm_lite.serve.app import Application
-from trtllm_lite.serve.bodies import decode, read
+from trtllm_lite.serve.bodies import read
 from trtllm_lite.serve.bodies.chat import ChatBody
 from trtllm_lite.serve.events import DONE, encode_json, event
 from trtllm_lite.serve.http.messages import Request, Response
@@ -20,7 +19,7 @@ from trtllm_lite.serve.parsers.events import Content, Event, Reasoning, ToolCall
 
 async def chat_completions(app: Application, request: Request) -> Response | None:
     """Answer a conversation."""
-    body = await read(request.body, partial(decode, kind=ChatBody))
+    body = await read(request.body, app.decoder(request, ChatBody))
     return await answer(app, request, body, ChatAnswer)
 
 

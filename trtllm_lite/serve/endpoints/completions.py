@@ -14,7 +14,7 @@ from trtllm_lite.runtime.session.request import Response as Step
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.serve.api_error import ApiError, api_error
 from trtllm_lite.serve.app import Application, error_about
-from trtllm_lite.serve.bodies import decode, read
+from trtllm_lite.serve.bodies import read
 from trtllm_lite.serve.bodies.completion import DEFAULT_MAX_TOKENS, CompletionBody
 from trtllm_lite.serve.events import DONE, EventWriter, encode_json, event
 from trtllm_lite.serve.following import stream, until_ended
@@ -32,7 +32,7 @@ _MAX_QUICK_BYTES = 1536
 
 async def completions(app: Application, request: Request) -> Response | None:
     """Continue one or several prompts."""
-    body = await read(request.body, partial(decode, kind=CompletionBody))
+    body = await read(request.body, app.decoder(request, CompletionBody))
     model, adapter = app.served(request, body.model, body.request_id)
     num_prompts = _num_prompts(body.prompt)
     num_sequences = num_prompts * (body.best_of or body.n)
@@ -56,8 +56,6 @@ def _num_prompts(prompt: str | list[Any]) -> int:
 def _start(model: ServedModel, adapter: LoRARequest | None, body: CompletionBody) -> list[Generation]:
     """Tokenize and submit; it may take a while."""
     session = model.session
-    if body.suffix:
-        raise _wrong("suffix", "suffix: texts are not filled in; leave it out")
     if body.use_beam_search and body.stream:
         raise _wrong("stream", "stream: a beam search gives its texts at its end; leave one of them out")
     if body.prompt_logprobs is not None and body.stream:

@@ -13,7 +13,7 @@ from trtllm_lite.errors import TrtllmLiteError
 from trtllm_lite.runtime.session.prompts import is_token_ids, parse_prompts
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.app import Application, error_about
-from trtllm_lite.serve.bodies import decode, read
+from trtllm_lite.serve.bodies import read
 from trtllm_lite.serve.bodies.embedding import EmbeddingBody
 from trtllm_lite.serve.events import encode_json
 from trtllm_lite.serve.http.messages import Request, Response
@@ -29,7 +29,7 @@ _MAX_QUICK_ELEMENTS = 1 << 12
 
 async def embeddings(app: Application, request: Request) -> Response:
     """Embed one or several texts."""
-    body = await read(request.body, partial(decode, kind=EmbeddingBody))
+    body = await read(request.body, app.decoder(request, EmbeddingBody))
     model = app.encoder(request, body.model)
     inputs = [body.input] if isinstance(body.input, str) or is_token_ids(body.input) else body.input
     size = model.embedder.manifest.embedding_size

@@ -7,7 +7,7 @@ from trtllm_lite.runtime.session.prompts import check_chars
 from trtllm_lite.serve.answer import Started, answer
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.app import Application
-from trtllm_lite.serve.bodies import decode, read
+from trtllm_lite.serve.bodies import read
 from trtllm_lite.serve.bodies.chat import ChatBody
 from trtllm_lite.serve.bodies.messages import MessagesBody, PromptFields, to_chat, to_prompt
 from trtllm_lite.serve.conversation import render
@@ -37,13 +37,15 @@ def anthropic_error(error: ApiError) -> dict[str, Any]:
 
 async def messages(app: Application, request: Request) -> Response | None:
     """Answer a conversation."""
-    body = await read(request.body, lambda data: to_chat(decode(data, MessagesBody)))
+    decode = app.decoder(request, MessagesBody)
+    body = await read(request.body, lambda data: to_chat(decode(data)))
     return await answer(app, request, body, MessageAnswer)
 
 
 async def count_tokens(app: Application, request: Request) -> Response:
     """The number of tokens of a conversation's prompt."""
-    body = await read(request.body, lambda data: to_prompt(decode(data, PromptFields)))
+    decode = app.decoder(request, PromptFields)
+    body = await read(request.body, lambda data: to_prompt(decode(data)))
     model, _ = app.served(request, body.model)
     return await model.prepare(partial(_count_tokens, model, body))
 

@@ -10,7 +10,7 @@ import msgspec
 from trtllm_lite.serve.answer import Started, answer
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.app import Application
-from trtllm_lite.serve.bodies import decode, read
+from trtllm_lite.serve.bodies import read
 from trtllm_lite.serve.bodies.chat import ChatBody
 from trtllm_lite.serve.bodies.responses import ResponsesBody, to_chat
 from trtllm_lite.serve.endpoints.response_items import ItemEncoder
@@ -22,12 +22,12 @@ _TAKEN_OVER = ("instructions", "max_output_tokens", "metadata", "temperature", "
 
 async def responses(app: Application, request: Request) -> Response | None:
     """Answer an input."""
-    body, chat = await read(request.body, _read)
+    decode = app.decoder(request, ResponsesBody)
+    body, chat = await read(request.body, lambda data: _with_chat(decode(data)))
     return await answer(app, request, chat, partial(ResponseAnswer, body))
 
 
-def _read(data: bytes) -> tuple[ResponsesBody, ChatBody]:
-    body = decode(data, ResponsesBody)
+def _with_chat(body: ResponsesBody) -> tuple[ResponsesBody, ChatBody]:
     return body, to_chat(body)
 
 
@@ -100,7 +100,7 @@ def _settings(asked: ResponsesBody) -> dict[str, Any]:
         "store": False,
         "text": {"format": form},
         "tool_choice": msgspec.to_builtins(asked.tool_choice or "auto"),
-        "tools": asked.tools or [],
+        "tools": msgspec.to_builtins(asked.tools or []),
         "truncation": "disabled",
     }
 

@@ -8,7 +8,7 @@ import msgspec
 from trtllm_lite.runtime.session.prompts import MAX_PROMPT_IDS, check_chars
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.app import Application
-from trtllm_lite.serve.bodies import decode, read
+from trtllm_lite.serve.bodies import read
 from trtllm_lite.serve.bodies.chat import ChatBody, Tool
 from trtllm_lite.serve.conversation import render
 from trtllm_lite.serve.events import encode_json
@@ -41,7 +41,7 @@ class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 async def tokenize(app: Application, request: Request) -> Response:
     """The tokens of a text, or of a conversation."""
-    body = await read(request.body, partial(decode, kind=TokenizeBody))
+    body = await read(request.body, app.decoder(request, TokenizeBody))
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "expected either prompt or messages", param="prompt", code="invalid_value")
     if body.prompt is None:
@@ -71,7 +71,7 @@ def _tokenize(model: ServedEngine, body: TokenizeBody, text: str) -> Response:
 
 async def detokenize(app: Application, request: Request) -> Response:
     """The text of tokens."""
-    body = await read(request.body, partial(decode, kind=DetokenizeBody))
+    body = await read(request.body, app.decoder(request, DetokenizeBody))
     model, _ = app.found(request, body.model)
     return await model.prepare(partial(_detokenize, model, body.tokens))
 

@@ -13,6 +13,7 @@ HTML = b"text/html; charset=utf-8"
 EVENTS = b"text/event-stream; charset=utf-8"
 EVENT_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 """Headers of every stream, which keep proxies from holding events back."""
+_MOST_IGNORED, _LONGEST_IGNORED = 16, 64  # of the places that X-Ignored-Fields names, and characters of one
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
@@ -68,6 +69,21 @@ class Request:
     model: str = ""
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
+    ignored: list[str] = field(default_factory=list)
+    """Places in the body that ask for something, and were left out."""
+
+    @property
+    def answer_headers(self) -> dict[str, str]:
+        """Headers that every answer to the request has, whole or as events."""
+        headers = {"X-Request-Id": self.id}
+        if self.ignored:
+            headers["X-Ignored-Fields"] = ", ".join([*map(_in_header, self.ignored[:_MOST_IGNORED]), *self._others])
+        return headers
+
+    @property
+    def _others(self) -> list[str]:
+        count = len(self.ignored) - _MOST_IGNORED
+        return [f"and {count} more"] if count > 0 else []
 
 
 @dataclass(eq=False, slots=True)
@@ -101,6 +117,11 @@ def bodies_are_held(limits: HttpLimits) -> Response:
     """The response to a body that does not fit beside those of other requests."""
     busy = f"bodies of {limits.max_held_bytes} bytes are being read already: come back later\n"
     return Response(503, busy.encode(), TEXT, {"Retry-After": "1"})
+
+
+def _in_header(text: str) -> str:
+    """A field's place as a header may have it: shortened, with a question mark for what is not visible ASCII."""
+    return "".join(character if "!" <= character <= "~" else "?" for character in text[:_LONGEST_IGNORED])
 
 
 def is_header_value(value: str, longest: int) -> bool:
