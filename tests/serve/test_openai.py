@@ -136,3 +136,24 @@ def test_a_request_may_be_named_in_its_body(client):
     with pytest.raises(openai.BadRequestError, match="request_id: expected 1 to 128") as caught:
         client.completions.create(**asked, extra_body={"request_id": "a\r\nb"})
     assert caught.value.param == "request_id"
+
+
+@pytest.mark.parametrize("logprobs", [None, 2])
+def test_a_prompt_is_echoed_without_an_answer(client, logprobs):
+    asked = {"model": "smollm2", "prompt": ["Water boils at", "Ice"], "echo": True, "logprobs": logprobs}
+    echoed, answered = (
+        client.completions.create(**asked, max_tokens=0),
+        client.completions.create(**asked, max_tokens=1),
+    )
+    assert [choice.text for choice in echoed.choices] == asked["prompt"]
+    assert {choice.finish_reason for choice in echoed.choices} == {"length"}
+    assert echoed.usage.completion_tokens == 0
+    assert echoed.usage.prompt_tokens == answered.usage.prompt_tokens
+    chunks = list(client.completions.create(**asked, max_tokens=0, stream=True))
+    for index, choice in enumerate(echoed.choices):
+        (chunk,) = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == index]
+        assert (chunk.text, chunk.finish_reason, chunk.logprobs) == (choice.text, "length", choice.logprobs)
+        if logprobs is not None:
+            assert choice.logprobs.token_logprobs == answered.choices[index].logprobs.token_logprobs[:-1]
+    with pytest.raises(openai.BadRequestError, match="max_tokens is 0"):
+        client.completions.create(model="smollm2", prompt="a", max_tokens=0)

@@ -121,6 +121,11 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         is_flag=True,
         help="Drop fields of requests that are not known, instead of refusing them; X-Ignored-Fields names them.",
     ),
+    click.option(
+        "--refuse_special_tokens",
+        is_flag=True,
+        help="Refuse chats whose texts spell special tokens, such as <|im_end|>, which end a message anywhere.",
+    ),
     click.option("--api_key_file", metavar="FILE", help="Keys, one a line, of which requests must show one."),
     click.option("--allow_no_api_key", is_flag=True, help="Let other machines use the server without a key."),
     click.option("--no_access_log", is_flag=True, help="Do not write a line for each request."),

@@ -29,6 +29,7 @@ from trtllm_lite.serve.parsers import (
     starts_inside,
 )
 from trtllm_lite.serve.served_model import Prompt, ServedModel
+from trtllm_lite.serve.special_tokens import check_texts
 
 _MAX_TOP_LOGPROBS = 20
 
@@ -140,7 +141,8 @@ def render(model: ServedModel, body: ChatBody) -> str:
     Contents beside calls and descriptions of tools may be missing, which some templates tell, and others cannot take:
     these get empty texts.
     """
-    template = model.required_tokenizer().chat_template
+    tokenizer = model.required_tokenizer()
+    template = tokenizer.chat_template
     if template is None:
         raise ApiError(400, "this model has no chat template: send prompts to /v1/completions", code="no_chat_template")
     arguments = dict(body.chat_template_kwargs or {})
@@ -155,6 +157,9 @@ def render(model: ServedModel, body: ChatBody) -> str:
     def rendered(no_text: str | None) -> str:
         messages = [_for_template(message, no_text) for message in body.messages]
         tools = _tools_for_template(body, no_text)
+        if model.settings.refuses_special_tokens:
+            printed = {"messages": messages, "tools": tools, "documents": body.documents}
+            check_texts({**printed, "chat_template_kwargs": body.chat_template_kwargs}, tokenizer)
         return template.render(
             messages,
             template=body.chat_template,

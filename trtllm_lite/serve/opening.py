@@ -92,6 +92,7 @@ def _open(name: str, path: str, is_one_of_several: bool, options: Mapping[str, A
         names=names or (name,),
         tool_parser=tool_parser,
         reasoning_parser=reasoning_parser,
+        refuses_special_tokens=options["refuse_special_tokens"],
         max_queue_size=options["max_queue_size"],
     )
     return llm, settings

@@ -29,6 +29,7 @@ class ModelSettings:
 
     - ``names``: what requests call it; the first is its own name
     - ``tool_parser``, ``reasoning_parser``: names of parsers (see ``serve.parsers``); None for none
+    - ``refuses_special_tokens``: whether a chat whose texts spell special tokens is an error
     - ``max_queue_size``: sequences that may wait for a place in the batch; a request beyond them gets status 429
     - ``adapters``: names and directories of LoRA adapters, which requests may name as their model
     """
@@ -36,6 +37,7 @@ class ModelSettings:
     names: tuple[str, ...]
     tool_parser: str | None = None
     reasoning_parser: str | None = None
+    refuses_special_tokens: bool = False
     max_queue_size: int = 1024
     adapters: tuple[tuple[str, str], ...] = ()
 

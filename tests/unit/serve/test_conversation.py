@@ -7,11 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from trtllm_lite.runtime.text.chat import ChatTemplate
+from tests.models import tiny_tokenizer
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies.chat import ChatBody
 from trtllm_lite.serve.conversation import render
+from trtllm_lite.serve.served_engine import ModelSettings
 
+SETTINGS = ModelSettings(names=("m",))
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 # What gpt-oss's template says of an assistant's turn and of a tool.
 HARMONY = (
@@ -24,10 +27,10 @@ HARMONY = (
 )
 
 
-def rendered(template: str, **fields: Any) -> str:
+def rendered(template: str, settings: ModelSettings = SETTINGS, **fields: Any) -> str:
     """The prompt that a template makes of a body of these fields."""
-    tokenizer = SimpleNamespace(chat_template=ChatTemplate({"default": template}, {}))
-    model = SimpleNamespace(required_tokenizer=lambda: tokenizer)
+    tokenizer = Tokenizer(tiny_tokenizer(), {"chat_template": template})
+    model: Any = SimpleNamespace(required_tokenizer=lambda: tokenizer, settings=settings)
     return render(model, msgspec.convert(fields, ChatBody))
 
 
@@ -79,3 +82,47 @@ def test_tools_keep_the_order_of_what_they_say() -> None:
 def test_what_a_template_refuses_is_an_error_of_the_messages() -> None:
     with pytest.raises(ApiError, match="refuses these messages: channels"):
         rendered(HARMONY, messages=[answer(content="<|channel|>")])
+
+
+@pytest.mark.parametrize(
+    ("message", "content"),
+    [
+        ({"content": None, "refusal": None, "tool_calls": None}, ""),
+        ({"content": None, "tool_calls": []}, ""),
+        ({"refusal": "I may not."}, "I may not."),
+        ({"content": [{"type": "refusal", "refusal": "No."}, {"type": "text", "text": "Sorry."}]}, "No.\nSorry."),
+    ],
+)
+def test_answers_without_words_and_refusals_come_back(message: dict[str, Any], content: str) -> None:
+    given = [{"role": "assistant", **message}]
+    assert rendered("{{ messages[0].content }}{{ messages[0].tool_calls }}", messages=given) == content
+
+
+def text(words: str) -> dict[str, str]:
+    return {"type": "text", "text": words}
+
+
+def spelling_call(name: str, arguments: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": [{"role": "user", "content": "a<|end|>b"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [text("<|be"), text("gin|>")]}]}, "messages"),
+        ({"messages": [answer(content=None, tool_calls=[spelling_call("<|end|>", "{}")])]}, "messages"),
+        ({"messages": [answer(content="", tool_calls=[spelling_call("f", '{"a": "\\u003c|end|>"}')])]}, "messages"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"<|end|>": {}}}}]}, "tools"),
+        ({"documents": [{"text": "<|end|>"}]}, "documents"),
+        ({"chat_template_kwargs": {"style": "<|begin|>"}}, "chat_template_kwargs"),
+    ],
+)
+def test_texts_that_spell_special_tokens_are_refused_where_that_is_wanted(fields: dict[str, Any], param: str) -> None:
+    strict = ModelSettings(names=("m",), refuses_special_tokens=True)
+    body = {"messages": [{"role": "user", "content": "end|> <|"}], **fields}
+    with pytest.raises(ApiError, match=r"spells the special token '<\|(begin|end)\|>'") as caught:
+        rendered("{{ messages | length }}", strict, **body)
+    assert caught.value.param == param
+    assert rendered("{{ messages | length }}", **body) == "1"
+    assert rendered("{{ messages | length }}", strict, messages=[{"role": "user", "content": "end|> <|"}]) == "1"

@@ -1,6 +1,7 @@
 """The tokenizer that travels in the engine directory."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -98,6 +99,17 @@ class Tokenizer:
             [number for number, token in added.items() if token.special],
             **vars(decoder_rules(None if decoder is None else json.loads(decoder.__getstate__()))),
         )
+
+    def special_token_in(self, text: str) -> str | None:
+        """The first special token that ``text`` spells, and that becomes the token wherever it stands in a prompt."""
+        found = None if self._special is None else self._special.search(text)
+        return None if found is None else found.group()
+
+    @cached_property
+    def _special(self) -> "re.Pattern[str] | None":
+        added = self._backend.get_added_tokens_decoder().values()
+        spelled = sorted((token.content for token in added if token.special and token.content), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, spelled))) if spelled else None
 
     @cached_property
     def speller(self) -> Speller:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ from trtllm_lite.runtime.api.generation import Generation
 from trtllm_lite.runtime.api.request_output import CompletionOutput, RequestOutput, logprobs_of
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.prompts import is_token_ids, parse_prompts
+from trtllm_lite.runtime.session.request import FinishReason
 from trtllm_lite.runtime.session.request import Response as Step
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.serve.api_error import ApiError, api_error
@@ -62,6 +64,8 @@ def _start(model: ServedModel, adapter: LoRARequest | None, body: CompletionBody
         raise _wrong("prompt_logprobs", "prompt_logprobs: streams have none; leave it out, or stream")
     if body.best_of is not None and body.best_of > body.n and body.stream:
         raise _wrong("best_of", "best_of: it chooses when all have ended; leave stream out, or best_of")
+    if body.max_tokens == 0 and not (body.echo and not body.use_beam_search):
+        raise _wrong("max_tokens", "max_tokens is 0, by which a prompt is only echoed: send echo, or ask for tokens")
     batch = [body.prompt] if isinstance(body.prompt, str) or is_token_ids(body.prompt) else body.prompt
     parsed = parse_prompts(
         *(batch, None, model.tokenizer, session.manifest.model.vocab_size, session.limits.max_input_len),
@@ -71,7 +75,8 @@ def _start(model: ServedModel, adapter: LoRARequest | None, body: CompletionBody
     if body.echo and body.logprobs is not None:
         prompt_logprobs = body.logprobs
     params = body.sampling_params(
-        max_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
+        # A token is drawn for a prompt that is only echoed, too, and not told of.
+        max_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens or 1,
         draws=bool(session.manifest.model.generation.get("do_sample")),
         best_of=body.best_of,
         logprobs=body.logprobs,
@@ -80,6 +85,9 @@ def _start(model: ServedModel, adapter: LoRARequest | None, body: CompletionBody
     texts: Sequence[str | None] = parsed.texts or [None] * len(parsed.token_ids)
     rows = zip(parsed.token_ids, texts, strict=True)
     return model.start_all([model.prompt(ids, text, params, body, adapter) for ids, text in rows])
+
+
+_NO_TOKEN = Step(None, "", FinishReason.LENGTH)
 
 
 class _Answer:
@@ -92,6 +100,7 @@ class _Answer:
         self._model = model
         self._body = body
         self._generations = generations
+        self._only_echoes = body.max_tokens == 0
         self._id, self._created = f"cmpl-{request.id}", int(time.time())
 
     # The whole answer.
@@ -115,6 +124,8 @@ class _Answer:
 
     def _num_drawn(self, outputs: Sequence[RequestOutput]) -> int:
         """Tokens of all sequences, of which the best alone may be among the outputs."""
+        if self._only_echoes:
+            return 0
         if self._body.use_beam_search:  # beams that were given up are not known
             return sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
         handles = [handle for generation in self._generations for handle in generation.handles]
@@ -122,6 +133,15 @@ class _Answer:
 
     def _choice(self, number: int, output: RequestOutput, completion: CompletionOutput) -> dict[str, Any]:
         body = self._body
+        if self._only_echoes:
+            completion = replace(
+                completion,
+                text="",
+                token_ids=[],
+                logprobs=completion.logprobs and [],
+                finish_reason="length",
+                stop_reason=None,
+            )
         echoed = self._prompt_text(output.prompt, output.prompt_token_ids) if body.echo else ""
         choice: dict[str, Any] = {
             "index": number,
@@ -167,6 +187,10 @@ class _Answer:
 
     def _take(self, number: int, steps: Sequence[Step], handle: RequestHandle) -> None:
         """Send what is new of a choice."""
+        if self._only_echoes:
+            if steps[-1].finish_reason is None:
+                return
+            steps = [_NO_TOKEN]
         first = self._num_tokens[number] == 0
         tokens = [step for step in steps if step.token_id is not None]
         self._num_tokens[number] += len(tokens)
