@@ -556,8 +556,10 @@ class GrammarCompiler:
         does not load.
         """
 
-    def compile(self, kind: str, text: str, *, timeout_ms: int) -> Grammar:
+    def compile(self, kind: str, text: str, *, timeout_ms: int, names_tokens: bool = False) -> Grammar:
         """``kind`` is json_schema, regex, lark or llguidance. The GIL is released.
+
+        Nothing is guessed of texts in which the grammar ``names_tokens``, as ``<[3]>``.
 
         Raises ArgumentError for what llguidance refuses, LimitError after ``timeout_ms``, OverloadedError while too
         many others compile.

@@ -188,7 +188,10 @@ def _field_of_template(body: ChatBody, message: str) -> str:
 def _for_template(message: dict[str, Any], no_text: str | None) -> dict[str, Any]:
     """A message as chat templates expect it: arguments of calls as objects, and "system" for OpenAI's "developer".
 
-    Calls without content have ``no_text`` as content. What the assistant refused to say are its words.
+    Calls without content have ``no_text`` as content. What the assistant refused to say are its words. Arguments that
+    are no object stay the text that they are: calls that were cut off, or went wrong elsewhere, are part of what was
+    said. Where there is a ``no_text``, as the template does not take what is not there, it may not take these either:
+    the text is then the value of an object.
     """
     made = _with_thoughts(message)
     if made.get("role") == "developer":
@@ -199,7 +202,7 @@ def _for_template(message: dict[str, Any], no_text: str | None) -> dict[str, Any
     elif content is None and not calls and made.get("role") == "assistant":
         made["content"] = made.get("refusal") or ""
     if calls and isinstance(calls, list):
-        made["tool_calls"] = [_call_for_template(call) for call in calls]
+        made["tool_calls"] = [_call_for_template(call, needs_object=no_text is not None) for call in calls]
         if made.get("content") is None:
             made["content"] = no_text
     elif "tool_calls" in made:
@@ -227,16 +230,22 @@ def _with_thoughts(message: dict[str, Any]) -> dict[str, Any]:
     return {**named, **message, "reasoning_content": thoughts}
 
 
-def _call_for_template(call: Any) -> Any:
+def _call_for_template(call: Any, *, needs_object: bool) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
     if not isinstance(arguments, str) or not isinstance(function, dict):
         return call
+    return {**call, "function": {**function, "arguments": _arguments_for_template(arguments, needs_object)}}
+
+
+def _arguments_for_template(text: str, needs_object: bool) -> Any:
     try:
-        parsed = json.loads(arguments or "{}")
-    except (ValueError, RecursionError) as error:
-        raise _wrong("messages", "messages: the arguments of a tool call are not JSON") from error
-    return {**call, "function": {**function, "arguments": parsed}}
+        arguments = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    if isinstance(arguments, dict):
+        return arguments
+    return {"arguments": text} if needs_object else text
 
 
 def _form(
@@ -248,9 +257,10 @@ def _form(
         guide = find_tool_parser(tool_parser).guide(
             tools, _choice(body), parallel=body.parallel_tool_calls is not False
         )
-        if form is not None and guide is not None:
-            raise _wrong("response_format", "response_format does not go with tools that must be called, or are strict")
-        form = form or guide
+        is_forced = body.tool_choice == "required" or isinstance(body.tool_choice, NamedTool)
+        if form is not None and guide is not None and not is_forced:
+            raise _wrong("response_format", "response_format does not go with tools that are strict and may be called")
+        form = guide or form  # a call that must be made is no answer, whose form is asked for
     if form is not None and reasoning_parser is not None:
         form = replace(form, reasoning_end_str=reasoning_end_str(reasoning_parser))
     return form

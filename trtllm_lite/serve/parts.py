@@ -16,7 +16,8 @@ from trtllm_lite.serve.parsers.events import (
     ToolCallArguments,
     ToolCallBegin,
     ToolCallEnd,
-    join_events,
+    ToolCallFault,
+    without_faults,
 )
 
 ApiEvent = dict[str, Any]
@@ -81,6 +82,8 @@ class PartEncoder(ABC):
                 return [self._told_piece(text)]
             case ToolCallEnd():
                 return self._end_part(is_whole=True, ends_call=True)
+            case ToolCallFault():
+                return self._end_part(is_whole=False)
 
     def _told_text(self, kind: Literal["text", "reasoning"], text: str) -> list[ApiEvent]:
         begun = [] if self._part is not None and self._part.kind == kind else self._begin_part(kind)
@@ -120,7 +123,7 @@ class PartAnswer(Answer):
     def _encode_all(self) -> None:
         """Have the encoder take the whole answer. Raises EngineError if there is none."""
         self._generation.result()
-        self._encoder.take(join_events(self._reader.read(self._handle.responses)))
+        self._encoder.take(without_faults(self._reader.read(self._handle.responses)))
         self._encoder.finish(is_whole=self._is_whole)
 
     @property

@@ -45,7 +45,9 @@ class ChoiceReader:
         if parser is None:
             return [Content(text)] if text else []
         events = parser.push(text) if text else []
-        return events + parser.finish() if response.finish_reason is not None else events
+        if response.finish_reason is None:
+            return events
+        return events + parser.finish(is_cut=finish_reason(response.finish_reason) != "stop")
 
     def _reason(self, reason: FinishReason) -> str:
         """``tool_calls`` only for calls that are whole: what was cut off is no call (see vLLM's issue 53739)."""

@@ -13,6 +13,7 @@ from trtllm_lite.serve.parsers import (
     ToolCallArguments,
     ToolCallBegin,
     ToolCallEnd,
+    ToolCallFault,
     join_events,
     make_parser,
 )
@@ -30,7 +31,10 @@ def pieces_of(text: str, size: int) -> list[str]:
 
 
 def said(events: Iterable[Event]) -> list[Any]:
-    """Events without ids: content, ("thinks", reasoning), and calls [name, arguments], with "…" if they do not end."""
+    """Events without ids: content, ("thinks", reasoning), and calls [name, arguments].
+
+    Calls that are none have "…" and how the model wrote them behind.
+    """
     result: list[Any] = []
     calls: dict[int, list[str]] = {}
     for event in events:
@@ -49,6 +53,10 @@ def said(events: Iterable[Event]) -> list[Any]:
             case ToolCallEnd(index):
                 assert calls[index].pop() == "…"
                 assert isinstance(json.loads(calls[index][1]), dict)
+            case ToolCallFault(index, text):
+                assert calls[index][-1] == "…"
+                assert isinstance(json.loads(calls[index][1]), dict)
+                calls[index].append(text)
     return result
 
 
@@ -60,6 +68,6 @@ def parsed(text: str, tool_parser: str | None = None, *, tools: Sequence[Tool] =
         found.append(said(events_of(parser, pieces_of(text, size))))
         calls = [item for item in found[-1] if isinstance(item, list)]
         assert parser.has_tool_calls == any(len(call) == 2 for call in calls)
-        assert parser.is_inside_tool_call == any(len(call) == 3 for call in calls)
+        assert parser.is_inside_tool_call == any(len(call) == 4 for call in calls)
     assert all(other == found[0] for other in found)
     return found[0]

@@ -126,3 +126,15 @@ def test_texts_that_spell_special_tokens_are_refused_where_that_is_wanted(fields
     assert caught.value.param == param
     assert rendered("{{ messages | length }}", **body) == "1"
     assert rendered("{{ messages | length }}", strict, messages=[{"role": "user", "content": "end|> <|"}]) == "1"
+
+
+@pytest.mark.parametrize("text", ['{"cmd": "a\\nb"', "[1]", "rm 'x'", '"{}"'])
+def test_arguments_that_are_no_object_are_played_back_as_they_are(text: str) -> None:
+    call = {**CALL, "function": {"name": "f", "arguments": text}}
+    as_it_is = "{% for call in messages[0].tool_calls %}{{ call.function.arguments }}{% endfor %}"
+    assert rendered(as_it_is, messages=[answer(tool_calls=[call])]) == text
+    by_name = as_it_is.replace(
+        "{{ call.function.arguments }}", "{% for k, v in call.function.arguments|items %}{{ k }}={{ v }}{% endfor %}"
+    )
+    assert rendered(by_name, messages=[answer(tool_calls=[call])]) == f"arguments={text}"
+    assert rendered(by_name, messages=[answer()]) == "a=1"

@@ -8,7 +8,7 @@ from functools import cache
 import jsonschema
 import pytest
 
-from tests.models import EOS_ID, PAD_ID, tiny_tokenizer
+from tests.models import EOS, EOS_ID, PAD_ID, tiny_tokenizer
 from tests.unit.runtime.doubles import fake_manifest
 from trtllm_lite import GuidedDecodingParams, _testing
 from trtllm_lite.errors import ArgumentError
@@ -28,17 +28,39 @@ WEATHER, TIME, ANY = Tool("get_weather", SCHEMA), Tool("get_time"), Tool("get_an
 STRICT = replace(WEATHER, strict=True)
 
 
+SPECIAL = (
+    *("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>"),
+    *("<|tool_call|>", "<|/tool_call|>", "<|action_start|>", "<|plugin|>", "<|action_end|>", "<|START_ACTION|>"),
+    *("<|END_ACTION|>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"),
+    *("<|tool_call_end|>", "<|tool_call_argument_begin|>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+    *("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>", "<|call|>"),
+)
+"""Tokens that mark calls in published tokenizers."""
+
+
 @cache
-def made():
+def made(*, has_special=True):
     tokenizer, manifest = tiny_tokenizer(), fake_manifest()
-    model = replace(manifest.model, vocab_size=tokenizer.get_vocab_size(), eos_token_ids=(EOS_ID, PAD_ID))
-    return tokenizer, Grammars(replace(manifest, model=model), Tokenizer(tokenizer, {}))
+    if has_special:
+        # Its end token has the name of what ends messages, and no texts.
+        tokenizer = type(tokenizer).from_str(tokenizer.to_str().replace(EOS, "<|eos|>"))
+        tokenizer.add_special_tokens(list(SPECIAL))
+    ends = (EOS_ID, PAD_ID, *([tokenizer.token_to_id("<|call|>")] if has_special else []))
+    model = replace(manifest.model, vocab_size=tokenizer.get_vocab_size(), eos_token_ids=ends)
+    limits = replace(manifest.limits, max_draft_len=4)
+    return tokenizer, Grammars(replace(manifest, model=model, limits=limits), Tokenizer(tokenizer, {}))
 
 
 def allows(guide: GuidedDecodingParams | None, text: str) -> bool:
-    """Whether a guide allows all of a text, and that it ends there."""
+    """Whether a guide allows all of a text, and that it ends there, whether or not the markers are special tokens."""
     assert guide is not None
-    tokenizer, grammars = made()
+    found = {_allows(guide, text, has_special) for has_special in (True, False)}
+    assert len(found) == 1
+    return found.pop()
+
+
+def _allows(guide: GuidedDecodingParams, text: str, has_special: bool) -> bool:
+    tokenizer, grammars = made(has_special=has_special)
     matcher, size = _testing.start_grammar(grammars.compile(guide.source)), tokenizer.get_vocab_size()
     for token in tokenizer.encode(text).ids:
         if token not in matcher.allowed(size):
@@ -52,28 +74,69 @@ def guide_of(name: str, *, tools=(WEATHER, TIME), choice="required", parallel=Tr
 
 
 PARIS, ROME, WRONG, NOW = {"city": "Paris"}, {"city": "Rome", "days": 3}, {"city": "Rome", "days": "x"}, {}
+
+
+def _json_call(begin, name, between, arguments, end):
+    return f"{begin}{name}{between}{json.dumps(arguments)}{end}"
+
+
+def _call_of(begin, between, end):
+    return lambda name, arguments: _json_call(begin, name, between, arguments, end)
+
+
+def _glm(name, arguments):
+    pairs = [f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in arguments.items()]
+    return f"<tool_call>{name}\n{''.join(pairs)}</tool_call>"
+
+
+def _python(name, arguments):
+    return f"{name}({', '.join(f'{key}={json.dumps(value)}' for key, value in arguments.items())})"
+
+
+OBJECT = _call_of('{"name": "', '", "arguments": ', "}")
 CALLS = {
-    "hermes": lambda name, arguments: (
-        f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
-    ),
-    "llama3_json": lambda name, arguments: f'{{"name": "{name}", "parameters": {json.dumps(arguments)}}}',
-    "pythonic": lambda name, arguments: (
-        f"{name}({', '.join(f'{key}={json.dumps(value)}' for key, value in arguments.items())})"
-    ),
+    "cohere_command3": _call_of('{"tool_call_id": "0", "tool_name": "', '", "parameters": ', "}"),
+    "deepseek_v3": _call_of("<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n", "\n```<｜tool▁call▁end｜>"),
+    "deepseek_v31": _call_of("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+    "glm45": _glm,
+    "glm47": lambda name, arguments: _glm(name, arguments).replace("\n", ""),
+    "granite": OBJECT,
+    "hermes": _call_of('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>"),
+    "internlm": _call_of('<|action_start|><|plugin|>\n{"name": "', '", "parameters": ', "}<|action_end|>"),
+    "kimi_k2": _call_of("<|tool_call_begin|>functions.", ":0<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+    "llama3_json": _call_of('{"name": "', '", "parameters": ', "}"),
+    "mistral": _call_of("[TOOL_CALLS]", "[ARGS]", ""),
+    "olmo3": _python,
+    "openai": _call_of("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", ""),
+    "phi4_mini_json": OBJECT,
+    "pythonic": _python,
     "qwen3_coder": lambda name, arguments: (
         f"<tool_call>\n<function={name}>\n"
         + "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
         + "</function>\n</tool_call>"
     ),
 }
-SEPARATORS = {"hermes": "\n", "llama3_json": "; ", "pythonic": ", ", "qwen3_coder": "\n"}
-UNGUIDED = sorted(set(TOOL_PARSERS) - set(CALLS))
+AROUND = {
+    "cohere_command3": ("<|START_ACTION|>[\n    ", ",\n    ", "\n]<|END_ACTION|>"),
+    "deepseek_v3": ("<｜tool▁calls▁begin｜>", "\n", "<｜tool▁calls▁end｜>"),
+    "deepseek_v31": ("<｜tool▁calls▁begin｜>", "", "<｜tool▁calls▁end｜>"),
+    "granite": ("<|tool_call|>[", ", ", "]"),
+    "kimi_k2": ("<|tool_calls_section_begin|>", "", "<|tool_calls_section_end|>"),
+    "llama3_json": ("", "; ", ""),
+    "mistral": ("", "", ""),
+    "olmo3": ("<function_calls>\n", "\n", "\n</function_calls>"),
+    "openai": ("", "<|end|><|start|>assistant", ""),
+    "phi4_mini_json": ("<|tool_call|>[", ", ", "]<|/tool_call|>"),
+    "pythonic": ("[", ", ", "]"),
+}
+"""What stands before, between and behind calls, if it is not a line end between them."""
+assert set(CALLS) == set(TOOL_PARSERS)
 
 
 def text_of(name, *calls):
     """A text of calls, each a function's name and its arguments."""
-    text = SEPARATORS[name].join(CALLS[name](*call) for call in calls)
-    return f"[{text}]" if name == "pythonic" else text
+    begin, separator, end = AROUND.get(name, ("", "\n", ""))
+    return begin + separator.join(CALLS[name](*call) for call in calls) + end
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -90,8 +153,8 @@ def test_required_calls_follow_the_schema(name):
     assert not allows(guide, "It rains.")
     assert not allows(guide, f"{weather} It rains.")
     assert not allows(guide, "")
-    expected = [["get_weather", '{"city": "Rome", "days": 3}']]
-    assert parsed(weather, name, tools=[WEATHER]) == expected
+    twice = text_of(name, ("get_weather", ROME), ("get_weather", ROME))
+    assert parsed(twice, name, tools=[WEATHER]) == [["get_weather", '{"city": "Rome", "days": 3}']] * 2
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -102,18 +165,20 @@ def test_one_call_is_made_unless_parallel(name):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_named_function_is_called(name):
+def test_a_named_function_is_called_once(name):
     guide = guide_of(name, choice=NamedFunction("get_weather"))
     assert allows(guide, text_of(name, ("get_weather", PARIS)))
+    assert not allows(guide, text_of(name, ("get_weather", PARIS), ("get_weather", PARIS)))
     assert not allows(guide, text_of(name, ("get_time", NOW)))
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_strict_tools_are_called_by_their_schemas_in_free_text(name):
     guide = guide_of(name, tools=[STRICT, ANY], choice="auto")
-    assert allows(guide, "It rains.\n{<[")
-    assert allows(guide, "")
-    assert allows(guide, '{"rain": 3}')
+    free = "<|channel|>final<|message|>" if name == "openai" else ""
+    assert allows(guide, f"{free}It rains.\n{{<[")
+    assert allows(guide, free)
+    assert allows(guide, f'{free}{{"rain": 3}}')
     assert allows(guide, text_of(name, ("get_weather", ROME)))
     assert not allows(guide, text_of(name, ("get_weather", WRONG)))
     assert allows(guide, text_of(name, ("get_any", {"zone": 3, "b": 4})))  # which is not strict
@@ -168,18 +233,21 @@ def test_any_text_that_is_forced_is_read_as_calls(name):
     guide, size, draw = guide_of(name, tools=[Tool("get_it", DRAWN)]), tokenizer.get_vocab_size(), random.Random(0)
     num_ended = 0
     for _ in range(20):
-        matcher, tokens = _testing.start_grammar(grammars.compile(guide.source)), []
+        matcher = _testing.start_grammar(grammars.compile(guide.source))
+        tokens = tokenizer.encode("<|channel|>commentary to=" if name == "openai" else "").ids  # and no thoughts
+        matcher.accept(tokens)
         while len(tokens) < 300:
             allowed = matcher.allowed(size)
             if EOS_ID in allowed:
                 num_ended += 1
                 break
             written = [token for token in allowed if not tokenizer.decode([token]).isspace()]
-            tokens.append(draw.choice(written or allowed))
+            tokens.append(draw.choice(written if written and draw.random() < 0.5 else allowed))
             matcher.accept(tokens[-1:])
         else:
             continue
-        found = parsed(tokenizer.decode(tokens), name, tools=[Tool("get_it", DRAWN)])
+        text = tokenizer.decode(tokens, skip_special_tokens=False)
+        found = parsed(text, name, tools=[Tool("get_it", DRAWN)])
         assert found
         for function, arguments in found:
             assert function == "get_it"
@@ -192,14 +260,6 @@ def test_other_texts_are_free(name):
     assert guide_of(name, choice="auto") is None
     assert guide_of(name, choice="none", tools=[STRICT]) is None
     assert guide_of(name, choice="auto", tools=[]) is None
-
-
-@pytest.mark.parametrize("name", UNGUIDED)
-def test_calls_that_begin_with_a_special_token_cannot_be_required(name):
-    for choice in ("required", NamedFunction("get_time")):
-        with pytest.raises(ArgumentError, match=rf"tool_choice .* is not supported with tool parser {name}: its calls"):
-            guide_of(name, choice=choice)
-    assert guide_of(name, choice="auto", tools=[STRICT]) is None
 
 
 @pytest.mark.parametrize("name", sorted(TOOL_PARSERS))

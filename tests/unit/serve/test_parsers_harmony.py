@@ -44,13 +44,21 @@ CALLED = ["f", '{"a": "<|call|>"}']
             "<|channel|>commentary to=functions.f<|message|>no<|call|>",
             ["<|channel|>commentary to=functions.f<|message|>no<|call|>"],
         ),
-        ('<|channel|>commentary to=functions.f<|message|>{"a": 1', [["f", '{"a": 1', "…"]]),
-        ('<|channel|>commentary to=functions.f<|message|>{"a": 1} so<|call|>', [["f", '{"a": 1}'], "so<|call|>"]),
+        ('<|channel|>commentary to=functions.f<|message|>{"a": 1} so<|call|>a', [["f", '{"a": 1}'], "a"]),
+        ("<|channel|>commentary to=functions.f<|channel|>commentary<|message|>{}", [["f", "{}"]]),
+        (" to=functions.f<|channel|>commentary<|constrain|>json<|message|>{}", [["f", "{}"]]),
     ],
 )
 def test_messages_are_of_channels(text, expected):
     for names in ({"tool_parser": "openai"}, {"reasoning_parser": "openai_gptoss"}):
         assert parsed(text, **names) == expected
+
+
+def test_malformed_arguments_are_no_content():
+    call = '<|channel|>commentary to=functions.f<|message|>{"a": 1, '
+    text = f"{call}b}}<|call|>"
+    assert parsed(f"{text}<|channel|>final<|message|>a", "openai") == [["f", '{"a": 1}', "…", text], "a"]
+    assert parsed(call, "openai") == [["f", '{"a": 1}', "…", call]]
 
 
 def test_a_prompt_may_have_begun_the_thoughts():

@@ -4,7 +4,16 @@ import json
 
 import pytest
 
-from .parsing import parsed
+from trtllm_lite.serve.parsers import (
+    Content,
+    ToolCallArguments,
+    ToolCallBegin,
+    ToolCallFault,
+    make_parser,
+    without_faults,
+)
+
+from .parsing import TOOLS, events_of, parsed
 
 
 def hermes(body: str) -> str:
@@ -75,28 +84,63 @@ def test_what_is_no_call_is_content(body):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "read"),
+    "arguments",
     [
-        ('{"a": 01}', '{"a": 0'),
-        ('{"a": tru}', '{"a": tru'),
-        ('{"a": NaN}', '{"a": '),
-        ('{"a": -}', '{"a": -'),
-        ('{"a": 1.}', '{"a": 1.'),
-        ('{"a": "\n"}', '{"a": "'),
-        ('{"a": "\\x41"}', '{"a": "\\'),
-        ('{"a": "\\u12g4"}', '{"a": "\\u12'),
-        ('{"a" 1}', '{"a" '),
-        ("{a: 1}", "{"),
-        ('{"a": 1,}', '{"a": 1,'),
-        ('{"a": [1,]}', '{"a": [1,'),
-        ('{"a": [1}', '{"a": [1'),
-        ('{"a": 1]', '{"a": 1'),
+        '{"a": 01}',
+        '{"a": tru}',
+        '{"a": NaN}',
+        '{"a": -}',
+        '{"a": 1.}',
+        '{"a" 1}',
+        "{a: 1}",
+        '{"a": [1}',
+        '{"a": 1]',
+        '{"a": {"b": {x}}}',
     ],
 )
-def test_at_a_fault_in_arguments_the_text_goes_on_as_content(arguments, read):
-    text = f'{{"name": "f", "arguments": {arguments}}}'
-    rest = f"{arguments.removeprefix(read)}}}\n</tool_call>"
-    assert parsed(f"{hermes(text)} {hermes(text)}", "hermes") == [["f", read, "…"], f"{rest} ", ["f", read, "…"], rest]
+def test_malformed_arguments_of_which_none_came_are_content(arguments):
+    text = hermes(f'{{"name": "f", "arguments": {arguments}}}')
+    assert parsed(f"{text} {text}", "hermes") == [f"{text} {text}"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "closed"),
+    [
+        ('{"a": "\\u12g4"}', '{"a": ""}'),
+        ('{"a": 1,}', '{"a": 1}'),
+        ('{"a": [1,]}', '{"a": [1]}'),
+        ('{"a": [{"b": "x" y}]}', '{"a": [{"b": "x" }]}'),
+        ('{"a": 1, b: 2}', '{"a": 1}'),
+        ('{"a": "say "hi"", "b": 2}', '{"a": "say "}'),
+        ('{"a": [1, 2}', '{"a": [1]}'),
+    ],
+)
+def test_malformed_arguments_are_closed_and_the_rest_is_no_content(arguments, closed):
+    text = hermes(f'{{"name": "f", "arguments": {arguments}}}')
+    malformed = ["f", closed, "…", text]
+    assert parsed(f"a {text} b " + hermes('{"name": "f"}'), "hermes") == ["a ", malformed, "b ", ["f", "{}"]]
+    assert parsed(text + text, "hermes") == [malformed, malformed]
+    end = "\n</tool_call>"
+    written = text.removesuffix(end)
+    assert parsed(written + text, "hermes") == [["f", closed, "…", written], malformed]  # which has no closing tag
+    events = events_of(make_parser(tool_parser="hermes", tools=TOOLS), [f"a {text} b"])
+    assert without_faults(events) == [Content(f"a {text}b")]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("a\nb\t\x01", "a\nb\t\x01"), (r"\d+\.\x41", r"\d+\.\x41"), ("\\\n", "\\\n"), (r"it\'s", r"it\'s")],
+)
+def test_what_json_wants_escaped_in_strings_is(written, meant):
+    ((name, arguments),) = parsed(hermes(f'{{"name": "f", "arguments": {{"a": ["{written}"]}}}}'), "hermes")
+    assert (name, json.loads(arguments)) == ("f", {"a": [meant]})
+
+
+@pytest.mark.parametrize("rest", ["", "\n</tool_call>", "\n]</tool_call>", "}}\n</tool_call>", ', "id": </tool_call>'])
+def test_a_call_whose_arguments_are_whole_is_one(rest):
+    text = f'<tool_call>{{"name": "f", "arguments": {{"a": {{}}}}{rest}'
+    called = ["f", '{"a": {}}']
+    assert parsed(text, "hermes") == [called]
 
 
 def test_a_call_after_a_malformed_one_is_found():
@@ -105,15 +149,28 @@ def test_a_call_after_a_malformed_one_is_found():
 
 
 def test_a_text_can_stop_anywhere():
-    begin, arguments = '<tool_call>\n{"name": "f", "arguments": ', '{"a": ["\\u00e9", 1.5]}'
-    for length in range(len(begin)):
-        expected = [begin[:length]] if length else []
-        assert parsed(begin[:length], "hermes") == expected
-    for length in range(len(arguments)):
-        expected = [["f", arguments[:length], "…"]] if length else [begin]
-        assert parsed(begin + arguments[:length], "hermes") == expected
-    assert parsed(begin + arguments, "hermes") == [["f", arguments, "…"]]
-    assert parsed(begin + arguments + "}", "hermes") == [["f", arguments]]
+    text = '<tool_call>\n{"name": "f", "arguments": {"a": ["\\u00e9", 1.5]}}'
+    begins, ends = text.index("\\"), text.index("}}") + 1
+    for length in range(len(text)):
+        stopped = text[:length]
+        if length < begins:
+            assert parsed(stopped, "hermes") == ([stopped] if length else [])
+        elif length < ends:
+            (call,) = parsed(stopped, "hermes")
+            assert call[:1] + call[2:] == ["f", "…", stopped]
+        else:
+            assert parsed(stopped, "hermes") == [["f", '{"a": ["\\u00e9", 1.5]}']]
+
+
+def test_what_is_cut_off_stays_open():
+    text = '<tool_call>{"name": "f", "arguments": {"a": ["x", "y'
+    for name in (None, "qwen3"):
+        parser = make_parser(tool_parser="hermes", reasoning_parser=name, tools=TOOLS)
+        begin, *arguments, fault = [*parser.push(text), *parser.finish(is_cut=True)]
+        assert isinstance(begin, ToolCallBegin)
+        assert arguments == [ToolCallArguments(0, '{"a": ["x", "y')]
+        assert fault == ToolCallFault(0, text)
+        assert parser.is_inside_tool_call
 
 
 def test_without_tools_nothing_is_called():

@@ -27,7 +27,12 @@ OBJECT = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
         ("[TOOL_CALLS][]", ["[TOOL_CALLS][]"]),
         ("[TOOL_CALLS] sorry", ["[TOOL_CALLS] sorry"]),
         ("[TOOL_CALLS]f[ARGS]no", ["[TOOL_CALLS]f[ARGS]no"]),
-        ('[TOOL_CALLS]f{"a": ', [["f", '{"a": ', "…"]]),
+        ('[TOOL_CALLS]f{"a": ', ['[TOOL_CALLS]f{"a": ']),
+        ('[TOOL_CALLS]f{"a": "b', [["f", '{"a": "b"}', "…", '[TOOL_CALLS]f{"a": "b']]),
+        (
+            '[TOOL_CALLS]f{"a": "b" c}[TOOL_CALLS]f{}',
+            [["f", '{"a": "b" }', "…", '[TOOL_CALLS]f{"a": "b" c}'], ["f", "{}"]],
+        ),
         (f"[TOOL_CALLS][{OBJECT}, 3]", [PARIS, ", 3]"]),
         (f"[TOOL_CALLS][{OBJECT} and more", [PARIS, "and more"]),
         ("[TOOL", ["[TOOL"]),

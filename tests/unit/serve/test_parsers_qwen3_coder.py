@@ -121,14 +121,38 @@ def test_values_may_stand_in_one_line():
         ("<function=f no", ["<function=f no"]),
         ("<function=f>\nno", ["<function=f>\nno"]),
         ("<function=f>\n<parameter=a", ["<function=f>\n<parameter=a"]),
-        ("<function=f>\n<parameter=text>\nab", [["f", '{"text": "ab', "…"]]),
-        ("<function=f>\n<parameter=text>\nab\n</parameter>", [["f", '{"text": "ab"', "…"]]),
-        ("<function=f>\n<parameter=count>\n12", [["f", '{"count": ', "…"], "12"]),
+        (
+            "<function=f>\n<parameter=text>\nab",
+            [["f", '{"text": "ab"}', "…", "<function=f>\n<parameter=text>\nab"]],
+        ),
+        ("<function=f>\n<parameter=text>\nab\n</parameter>", [["f", '{"text": "ab"}']]),
+        ("<function=f>\n<parameter=text>\nab\n</parameter>\n</tool_call> so", [["f", '{"text": "ab"}'], "so"]),
+        ("<function=f>\n<parameter=count>\n12", ["<function=f>\n<parameter=count>\n12"]),
         ("<func", ["<func"]),
     ],
 )
 def test_texts_that_stop_and_texts_that_call_nothing(text, expected):
     assert parsed(text, "qwen3_coder", tools=[TOOL]) == expected
+
+
+def test_a_missing_closing_tag_merges_no_values():
+    text = "<function=f>\n<parameter=text>\na\n<parameter=count>\n3\n</parameter>\n</function>"
+    assert parsed(text, "qwen3_coder", tools=[TOOL]) == [["f", '{"text": "a", "count": 3}']]
+    text = text.replace("\n", "")
+    assert parsed(text, "qwen3_coder", tools=[TOOL]) == [["f", '{"text": "a", "count": 3}']]
+    for length in (100, 5000):
+        text = call(note="x" * length).replace("<parameter=note>", "<parameter=text>\nb\n\n<parameter=note>")
+        (found,) = parsed(text, "qwen3_coder", tools=[TOOL])
+        assert json.loads(found[1]) == {"text": "b\n", "note": "x" * length}
+
+
+def test_malformed_calls_are_closed_and_no_content():
+    begin = "<tool_call>\n<function=f>\n<parameter=text>\nls\n</parameter>\n"
+    rest = "<parameter=\necho\n</parameter>\n</function>\n</tool_call>"
+    assert parsed(f"{begin}{rest}\nSo.", "qwen3_coder", tools=[TOOL]) == [
+        ["f", '{"text": "ls"}', "…", begin + rest],
+        "So.",
+    ]
 
 
 def test_functions_of_no_tool_get_strings():

@@ -65,7 +65,7 @@ def test_without_parsers_all_is_content():
 
 
 def test_names_of_no_parser_are_refused():
-    with pytest.raises(ArgumentError, match=r"tool_parser is 'gpt': expected one of hermes, .*llama3_json"):
+    with pytest.raises(ArgumentError, match=r"tool_parser is 'gpt': expected one of cohere_command3, .*llama3_json"):
         make_parser(tool_parser="gpt")
-    with pytest.raises(ArgumentError, match=r"reasoning_parser is 'r1': expected one of deepseek_r1, granite, .*qwen3"):
+    with pytest.raises(ArgumentError, match=r"reasoning_parser is 'r1': expected one of cohere_command3, .*qwen3"):
         make_parser(reasoning_parser="r1")

@@ -40,8 +40,8 @@ def test_what_the_assistant_thought_said_and_called_is_one_message() -> None:
             "content": "One moment.",
             "reasoning_content": "Well.",
             "tool_calls": [
-                {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}},
-                {"id": "c2", "type": "function", "function": {"name": "g", "arguments": {}}},
+                {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}},
+                {"id": "c2", "type": "function", "function": {"name": "g", "arguments": ""}},
             ],
         },
         {"role": "tool", "tool_call_id": "c1", "content": "2"},
@@ -136,11 +136,6 @@ def test_what_was_done_elsewhere_is_kept_as_words() -> None:
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
         ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text"),
-        (
-            {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a'}]},
-            "input[0].arguments",
-        ),
-        ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "1"}]}, "input[0].arguments"),
     ],
 )
 def test_what_responses_cannot_have_is_an_error_that_names_it(wish: dict[str, Any], param: str) -> None:

@@ -30,8 +30,10 @@ class Compiler {
   // `kind`: "json_schema", "regex", "lark" or "llguidance" (a JSON object of several grammars). Throws ArgumentError,
   // with llguidance's message, for a text that is no such grammar or too large a one, LimitError for one that takes
   // longer than `timeout`, OverloadedError if kMaxCompiling others compile for that long: one that takes too long
-  // cannot be ended, it goes on and counts.
-  std::shared_ptr<const Grammar> compile(std::string kind, std::string text, std::chrono::milliseconds timeout);
+  // cannot be ended, it goes on and counts. Of texts in which the grammar `names_tokens`, special ones, nothing is
+  // guessed: guesses are of bytes.
+  std::shared_ptr<const Grammar> compile(std::string kind, std::string text, std::chrono::milliseconds timeout,
+                                         bool names_tokens);
 
   // The same grammar, of what follows `marker` in texts that are free before: see behind_marker. `grammar` is one that
   // this compiler made.

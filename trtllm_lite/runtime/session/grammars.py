@@ -15,6 +15,7 @@ from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, LimitError, OverloadedError, shown
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
+from trtllm_lite.runtime.session.grammar_markers import with_markers
 from trtllm_lite.runtime.session.guided_decoding import STRUCTURAL_TAG, GrammarSource, GuidedDecodingParams
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
@@ -49,7 +50,7 @@ class Grammars:
             tokenize=tokenizer.spell if manifest.limits.max_draft_len > 0 else None,
         )
         # The caches refer to the compiler alone: with a reference to this object they would keep themselves alive.
-        self._compiled = lru_cache(maxsize=MAX_KEPT)(partial(_compile, compiler))
+        self._compiled = lru_cache(maxsize=MAX_KEPT)(partial(_compile, compiler, tokenizer, frozenset(end_ids)))
         self._compiler, self._tokenizer, self._end_ids = compiler, tokenizer, list(end_ids)
 
     def of(self, guided: GuidedDecodingParams, prompt_ids: NDArray[np.int32]) -> Any:
@@ -86,26 +87,34 @@ def _holds(text: str, parts: Sequence[str]) -> bool:
     return True
 
 
-def _compile(compiler: Any, source: GrammarSource) -> Any:
+def _compile(compiler: Any, tokenizer: Tokenizer, end_ids: frozenset[int], source: GrammarSource) -> Any:
     kind, text = source.kind, source.text
     if kind == "lark":
         _check_names_no_token(source)
+        text = with_markers(source, tokenizer.special_ids, end_ids)
     try:
         if kind == STRUCTURAL_TAG:
             kind, text = "lark", _lark_of_tags(json.loads(text))
-        return compiler.compile(kind, text, timeout_ms=COMPILE_MILLISECONDS)
+        names_tokens = bool(source.markers) and _named_token(text) is not None
+        return compiler.compile(kind, text, timeout_ms=COMPILE_MILLISECONDS, names_tokens=names_tokens)
     except (ArgumentError, LimitError, OverloadedError) as error:
         raise type(error)(f"{source.field} of guided_decoding: {one_line(str(error))}") from error
 
 
 def _check_names_no_token(source: GrammarSource) -> None:
     """Raise ArgumentError if a Lark grammar names tokens, as ``<|user|>`` or ``<[3]>``: a text has characters alone."""
-    named = _TOKEN_NAME.search(_LITERAL.sub("", source.text))
+    named = _named_token(source.text)
     if named is not None:
         raise ArgumentError(
-            f"{source.field} of guided_decoding names the token {shown(named[0])}: expected text in quotes, as special "
+            f"{source.field} of guided_decoding names the token {shown(named)}: expected text in quotes, as special "
             "tokens are no part of what a grammar allows"
         )
+
+
+def _named_token(text: str) -> str | None:
+    """The first token that a Lark grammar names."""
+    named = _TOKEN_NAME.search(_LITERAL.sub("", text))
+    return None if named is None else named[0]
 
 
 def _library() -> Any:

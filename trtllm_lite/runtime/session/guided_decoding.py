@@ -20,12 +20,26 @@ _MAX_MARKER_LENGTH = 256
 class GrammarSource:
     """A grammar's text, and its kind: one of ``_core.GrammarCompiler``'s, or STRUCTURAL_TAG.
 
-    ``field`` is the one of GuidedDecodingParams that it came by.
+    ``field`` is the one of GuidedDecodingParams that it came by. ``markers`` are what a Lark grammar's text names and
+    leaves open, as only the tokenizer tells which of it are special tokens; no request can bring any.
     """
 
     field: str
     kind: str
     text: str
+    markers: tuple["Marker", ...] = ()
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A rule of a grammar: ``text``, in which the names of special tokens stand for these.
+
+    ``is_behind_text``: the rule is any text, up to the first ``text`` and with it.
+    """
+
+    rule: str
+    text: str
+    is_behind_text: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +84,7 @@ class GuidedDecodingParams:
 
     def __post_init__(self) -> None:
         check_flag("json_object of guided_decoding", self.json_object)
-        forms = [field for field in fields(self) if field.name != "reasoning_end_str"]
+        forms = [field for field in fields(GuidedDecodingParams) if field.name != "reasoning_end_str"]
         given = [field.name for field in forms if getattr(self, field.name) is not field.default]
         if len(given) != 1:
             names = ", ".join(field.name for field in forms)

@@ -121,6 +121,12 @@ class Tokenizer:
                 lambda rows: self._backend.decode_batch(rows, skip_special_tokens=True),
             )
 
+    @cached_property
+    def special_ids(self) -> dict[str, int]:
+        """Names and ids of the special tokens."""
+        added = self._backend.get_added_tokens_decoder()
+        return {token.content: number for number, token in added.items() if token.special}
+
     def json_with_special(self, token_ids: Sequence[int]) -> str:
         """The text of a tokenizer.json in which ``token_ids`` are special tokens, whatever they were."""
         content = json.loads(self._backend.to_str())

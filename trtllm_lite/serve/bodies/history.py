@@ -43,8 +43,8 @@ class History:
         turn = self._open_turn()
         turn["reasoning_content"] = turn.get("reasoning_content", "") + text
 
-    def call(self, call_id: str, name: str, arguments: dict[str, Any]) -> None:
-        """The assistant called a function."""
+    def call(self, call_id: str, name: str, arguments: dict[str, Any] | str) -> None:
+        """The assistant called a function, with an object, or with a text that is none."""
         function = {"name": name, "arguments": arguments}
         self._open_turn().setdefault("tool_calls", []).append({"id": call_id, "type": "function", "function": function})
 

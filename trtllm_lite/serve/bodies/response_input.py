@@ -1,6 +1,5 @@
 """The input of /v1/responses: items, which become messages."""
 
-import json
 from typing import Any, Literal
 
 import msgspec
@@ -75,7 +74,7 @@ def _add(history: History, item: dict[str, Any], where: str) -> None:
                 history.think(_text(part, ("reasoning_text",), f"{where}.content[{number}]"))
         case "function_call":
             call = convert(item, _CallItem, where)
-            history.call(call.call_id, call.name, _arguments(call.arguments, f"{where}.arguments"))
+            history.call(call.call_id, call.name, call.arguments)
         case "function_call_output":
             output = convert(item, _OutputItem, where)
             history.return_value(output.call_id, _texts(output.output, f"{where}.output"))
@@ -108,16 +107,6 @@ def _text(part: dict[str, Any], kinds: tuple[str, ...], where: str) -> str:
     if not isinstance(text, str):
         raise _wrong(f"{where}.text", f"{where}.text: expected a string")
     return text
-
-
-def _arguments(text: str, where: str) -> Any:
-    try:
-        arguments = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise _wrong(where, f"{where} is not JSON: leave out calls that were cut off") from error
-    if not isinstance(arguments, dict):
-        raise _wrong(where, f"{where}: expected a JSON object")
-    return arguments
 
 
 def _wrong(param: str, message: str) -> ApiError:

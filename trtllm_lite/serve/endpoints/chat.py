@@ -14,7 +14,14 @@ from trtllm_lite.serve.bodies.chat import ChatBody
 from trtllm_lite.serve.events import DONE, encode_json, event
 from trtllm_lite.serve.http.messages import Request, Response
 from trtllm_lite.serve.logprobs import chat_logprobs, prompt_rows
-from trtllm_lite.serve.parsers.events import Content, Event, Reasoning, ToolCallArguments, ToolCallBegin
+from trtllm_lite.serve.parsers.events import (
+    Content,
+    Event,
+    Reasoning,
+    ToolCallArguments,
+    ToolCallBegin,
+    without_faults,
+)
 
 
 async def chat_completions(app: Application, request: Request) -> Response | None:
@@ -57,7 +64,8 @@ class ChatAnswer(Answer):
     def _choice(self, completion: CompletionOutput) -> dict[str, Any]:
         reader = self._readers[completion.index]
         handle = self._generation.handles[completion.index]
-        message = _message(reader.read(handle.responses), include_reasoning=self._body.include_reasoning)
+        events = without_faults(reader.read(handle.responses))
+        message = _message(events, include_reasoning=self._body.include_reasoning)
         choice: dict[str, Any] = {
             "index": completion.index,
             "message": message,

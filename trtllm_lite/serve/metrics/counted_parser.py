@@ -22,8 +22,8 @@ class CountedParser:
         """See OutputParser."""
         return self._parser.is_inside_tool_call
 
-    def finish(self) -> list[Event]:
+    def finish(self, *, is_cut: bool = False) -> list[Event]:
         """See OutputParser."""
-        events = self._parser.finish()
+        events = self._parser.finish(is_cut=is_cut)
         self._outcomes["tool_call" if self.has_tool_calls else "no_tool_call"] += 1
         return events

@@ -13,7 +13,9 @@ from trtllm_lite.serve.parsers.events import (
     ToolCallArguments,
     ToolCallBegin,
     ToolCallEnd,
+    ToolCallFault,
     join_events,
+    without_faults,
 )
 from trtllm_lite.serve.parsers.registry import (
     REASONING_PARSERS,
@@ -40,6 +42,7 @@ __all__ = [
     "ToolCallArguments",
     "ToolCallBegin",
     "ToolCallEnd",
+    "ToolCallFault",
     "ToolChoice",
     "check_names",
     "find_tool_parser",
@@ -49,4 +52,5 @@ __all__ = [
     "needs_special_tokens",
     "reasoning_end_str",
     "starts_inside",
+    "without_faults",
 ]

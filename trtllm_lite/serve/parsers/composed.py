@@ -27,10 +27,10 @@ class ComposedParser:
             return self._find_calls(self._reasoning.push(text))
         return self._find_calls([Content(text)] if text else [])
 
-    def finish(self) -> list[Event]:
+    def finish(self, *, is_cut: bool = False) -> list[Event]:
         """See OutputParser."""
-        events = self._find_calls(self._reasoning.finish()) if self._reasoning is not None else []
-        return events + self._tools.finish() if self._tools is not None else events
+        events = self._find_calls(self._reasoning.finish(is_cut=is_cut)) if self._reasoning is not None else []
+        return events + self._tools.finish(is_cut=is_cut) if self._tools is not None else events
 
     def _find_calls(self, events: list[Event]) -> list[Event]:
         if self._tools is None:

@@ -1,5 +1,6 @@
 """What the text of a model turns out to be: events, and the parser that gives them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,7 +30,7 @@ class ToolCallBegin:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallArguments:
-    """A piece of a call's arguments. The pieces of a call that ends are, joined, a JSON object."""
+    """A piece of a call's arguments. The pieces of a call that ends are, joined, a JSON object (see ToolCallFault)."""
 
     index: int
     text: str
@@ -42,7 +43,20 @@ class ToolCallEnd:
     index: int
 
 
-Event = Content | Reasoning | ToolCallBegin | ToolCallArguments | ToolCallEnd
+@dataclass(frozen=True, slots=True)
+class ToolCallFault:
+    """A call that has begun is none: it is malformed, or the text was cut off inside it.
+
+    ``text`` is how the model wrote it. The pieces of the arguments of a malformed one are, joined, a JSON object, which
+    was closed behind the last that could be understood. Those of one that was cut off are left open, so that nobody
+    takes them for whole.
+    """
+
+    index: int
+    text: str
+
+
+Event = Content | Reasoning | ToolCallBegin | ToolCallArguments | ToolCallEnd | ToolCallFault
 
 
 class OutputParser(Protocol):
@@ -63,8 +77,8 @@ class OutputParser(Protocol):
     def push(self, text: str) -> list[Event]:
         """The events of the text's next piece."""
 
-    def finish(self) -> list[Event]:
-        """The text has ended: the events of what was held back. Nothing is pushed behind it."""
+    def finish(self, *, is_cut: bool = False) -> list[Event]:
+        """The text has ended, by itself or ``is_cut`` off: the events of what was held back. It is the last call."""
 
 
 def join_events(events: list[Event]) -> list[Event]:
@@ -83,6 +97,20 @@ def join_events(events: list[Event]) -> list[Event]:
             texts.append(event.text)
     _join_last(joined, texts)
     return joined
+
+
+def without_faults(events: Iterable[Event]) -> list[Event]:
+    """``events`` of a whole text, in which calls that are none are content, as the model wrote them."""
+    kept: list[Event] = []
+    since = 0  # where the call that is open began
+    for event in events:
+        if isinstance(event, ToolCallBegin):
+            since = len(kept)
+        if isinstance(event, ToolCallFault):
+            kept[since:] = [Content(event.text)]
+        else:
+            kept.append(event)
+    return join_events(kept)
 
 
 def _index(event: Event) -> int | None:

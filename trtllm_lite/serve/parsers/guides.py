@@ -1,24 +1,90 @@
 """Guides: what makes a model's text call tools in its own form, with arguments of their schemas."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
+from functools import cached_property
 from typing import Any
 
 from trtllm_lite.errors import ArgumentError, shown
-from trtllm_lite.runtime.session.guided_decoding import STRUCTURAL_TAG, GuidedDecodingParams
+from trtllm_lite.runtime.session.grammar_markers import FREE
+from trtllm_lite.runtime.session.guided_decoding import GrammarSource, GuidedDecodingParams, Marker
 from trtllm_lite.serve.parsers.tools import NamedFunction, Tool, ToolChoice
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
-@dataclass(frozen=True)
-class Frame:
-    """A call of one function: what stands before its arguments, their JSON schema, and what stands behind them."""
+@dataclass(frozen=True, kw_only=True)
+class MarkedForm(GuidedDecodingParams):
+    """A grammar, by ``grammar``, that leaves rules to the tokenizer, which knows special tokens."""
 
-    begin: str
-    schema: Mapping[str, Any]
-    end: str
+    markers: tuple[Marker, ...] = ()
+
+    @cached_property
+    def source(self) -> GrammarSource:
+        """What is to be compiled."""
+        return replace(super().source, markers=self.markers)
+
+
+class Slot(Enum):
+    """What a call has beside its literals: JSON_NAME is the function's name in quotes, and NUMBER any number."""
+
+    NAME = auto()
+    JSON_NAME = auto()
+    NUMBER = auto()
+    ARGUMENTS = auto()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallForm:
+    """How calls are written whose arguments are JSON. All texts may hold the names of special tokens.
+
+    ``marker`` is what no text has but before calls: before each if it is ``repeated``, or before all of them. A
+    ``call`` is literals and slots; calls have ``separator`` between them, before the marker if there is one, ``first``
+    before and ``end`` behind them.
+    """
+
+    marker: str
+    repeated: bool
+    call: tuple[str | Slot, ...]
+    first: str = ""
+    separator: str = ""
+    end: str = ""
+
+    def of(self, tools: Sequence[Tool], *, parallel: bool) -> MarkedForm:
+        """A text of calls, or if not ``parallel``, of one."""
+        return self._form("start: marker calls", tools, parallel=parallel)
+
+    def in_text(self, tools: Sequence[Tool]) -> MarkedForm:
+        """Any text, which goes on with calls of ``tools`` behind the marker."""
+        return self._form(f"start: (before_calls calls)* FREE\nFREE: /{FREE}/", tools, parallel=not self.repeated)
+
+    def _form(self, start: str, tools: Sequence[Tool], *, parallel: bool) -> MarkedForm:
+        again = "separator marker call" if self.repeated else "separator call"
+        lines = [start, f"calls: first call ({again})* end" if parallel else "calls: first call end"]
+        lines.append("call: " + " | ".join(f"call_{number}" for number in range(len(tools))))
+        for number, tool in enumerate(tools):
+            slots = {
+                Slot.NAME: quoted(tool.name),
+                Slot.JSON_NAME: quoted(json.dumps(tool.name)),
+                Slot.NUMBER: "/[0-9]{1,3}/",
+                Slot.ARGUMENTS: f"arguments_{number}",
+            }
+            parts = [slots[part] if isinstance(part, Slot) else f"part_{n}" for n, part in enumerate(self.call)]
+            lines.append(f"call_{number}: {' '.join(parts)}")
+            lines.append(f"arguments_{number}: {json_rule(tool.parameters)}")
+        markers = [Marker(name, getattr(self, name)) for name in ("marker", "first", "separator", "end")]
+        markers += [Marker(f"part_{n}", part) for n, part in enumerate(self.call) if isinstance(part, str)]
+        return of_markers(lines, [*markers, Marker("before_calls", self.marker, is_behind_text=True)])
+
+
+def of_markers(lines: Sequence[str], markers: Sequence[Marker]) -> MarkedForm:
+    """The grammar of ``lines``, with those of ``markers`` that it names."""
+    text = "\n".join(lines)
+    used = [marker for marker in markers if re.search(rf"\b{marker.rule}\b(?!:)", text)]
+    return MarkedForm(grammar=text, markers=tuple(used))
 
 
 def required(tools: Sequence[Tool], tool_choice: ToolChoice) -> list[Tool] | None:
@@ -46,17 +112,6 @@ def has_strict(tools: Sequence[Tool], tool_choice: ToolChoice) -> bool:
 def as_strict_as(tool: Tool) -> Tool:
     """The tool, of any arguments unless it is strict."""
     return tool if tool.strict else replace(tool, parameters=_ANY_OBJECT)
-
-
-def calls(
-    frames: Sequence[Frame], *, separator: str, parallel: bool, unless_begins: str | None = None
-) -> GuidedDecodingParams:
-    """A text of calls; see ``of_rules``."""
-    rules = []
-    for number, frame in enumerate(frames):
-        rules.append(f"call_{number}: {quoted(frame.begin)} arguments_{number} {quoted(frame.end)}")
-        rules.append(f"arguments_{number}: {json_rule(frame.schema)}")
-    return of_rules(rules, len(frames), separator=separator, parallel=parallel, unless_begins=unless_begins)
 
 
 def of_rules(
@@ -96,13 +151,6 @@ def in_free_text(rules: Sequence[str], triggers: Sequence[str]) -> GuidedDecodin
     return GuidedDecodingParams(grammar="\n".join(lines))
 
 
-def tagged(frames: Sequence[Frame], *, trigger: str) -> GuidedDecodingParams:
-    """Any text, which is one of ``frames`` from where it comes to ``trigger``, with which they all begin."""
-    structures = [{"begin": frame.begin, "schema": dict(frame.schema), "end": frame.end} for frame in frames]
-    tags = {"type": STRUCTURAL_TAG, "structures": structures, "triggers": [trigger]}
-    return GuidedDecodingParams(structural_tag=tags)
-
-
 def quoted(text: str) -> str:
     """``text`` as a grammar writes it."""
     return json.dumps(text, ensure_ascii=False)
@@ -114,12 +162,3 @@ def json_rule(schema: Mapping[str, Any]) -> str:
         return f"%json {json.dumps(dict(schema), ensure_ascii=False, allow_nan=False)}"
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(f"parameters of a tool are {shown(schema)}: expected what JSON can express") from error
-
-
-def refuse_required(tools: Sequence[Tool], tool_choice: ToolChoice, *, parser: str, marker: str) -> None:
-    """Raise ArgumentError if a call must be made, for a parser whose calls begin with a special token."""
-    if required(tools, tool_choice) is not None:
-        raise ArgumentError(
-            f"tool_choice of {shown(tool_choice)} is not supported with tool parser {parser}: its calls begin with the "
-            f"special token {marker}, which no grammar allows: use 'auto'"
-        )

@@ -15,12 +15,13 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
+from trtllm_lite.runtime.session.grammar_markers import FREE
+from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams, Marker
 from trtllm_lite.serve.parsers import guides
 from trtllm_lite.serve.parsers.events import Content, Reasoning
 from trtllm_lite.serve.parsers.text_reader import Fault, Steps
-from trtllm_lite.serve.parsers.tool_parser import ToolParser
-from trtllm_lite.serve.parsers.tools import Tool, ToolChoice
+from trtllm_lite.serve.parsers.tool_parser import ToolParser, ignore
+from trtllm_lite.serve.parsers.tools import Tool
 
 _START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
@@ -35,6 +36,8 @@ class HarmonyParser(ToolParser):
     """Messages of gpt-oss: their thoughts, too. ``starts_inside``: the prompt ends with the head of a thought."""
 
     needs_special_tokens: ClassVar[bool] = True
+    _markers: ClassVar[tuple[str, ...]] = (_START, _CHANNEL)
+    _ends: ClassVar[tuple[str, ...]] = _ENDS
 
     def __init__(self, tools: Sequence[Tool] = (), *, starts_inside: bool = False) -> None:
         self._starts_inside = starts_inside
@@ -63,7 +66,7 @@ class HarmonyParser(ToolParser):
         channel = ""
         while (marker := (yield from self._expect(_CHANNEL, _CONSTRAIN, _MESSAGE))) != _MESSAGE:
             words = yield from self._word(_WORDS)
-            channel += words if marker == _CHANNEL else ""
+            channel += f" {words}" if marker == _CHANNEL else ""  # names end at special tokens
         recipient = _RECIPIENT.search(f"{role} {channel}")
         if role.split()[:1] not in ([], ["assistant"]) and not before:  # what somebody else says in the model's dream
             recipient = None
@@ -83,7 +86,7 @@ class HarmonyParser(ToolParser):
         self._begin(name)
         yield from self._json(self._emit_arguments)
         self._end()
-        yield from self._skip_space()
+        yield from self._text_until([*_ENDS, _START, _CHANNEL], ignore)  # what belongs to no argument
         yield from self._match(*_ENDS)
 
     def _body(self, kind: type[Content] | type[Reasoning]) -> Steps[None]:
@@ -96,11 +99,42 @@ class HarmonyParser(ToolParser):
             yield from self._expect(*_ENDS)
 
     @classmethod
-    def guide(cls, tools: Sequence[Tool], tool_choice: ToolChoice, *, parallel: bool) -> GuidedDecodingParams | None:
-        """None, as no grammar allows the special tokens of messages. Raises ArgumentError if a call must be made.
+    def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
+        """See ToolParser. Thoughts and words to the user may come before the calls."""
+        more = "(end begin call)*" if parallel else ""
+        return _guide(tools, [f"start: (silent end begin)* call {more}"])
 
-        Whether arguments of strict tools follow their schemas is left to the model.
-        """
-        del parallel
-        guides.refuse_required(tools, tool_choice, parser="openai", marker=_CHANNEL)
-        return None
+    @classmethod
+    def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
+        """See ToolParser."""
+        return _guide(tools, ["start: ((silent | call) end begin)* (silent | final | call)"])
+
+
+_MARKERS = [
+    Marker("begin", f"{_START}assistant"),
+    Marker("end", _ENDS[0]),
+    Marker("analysis", f"{_CHANNEL}analysis{_MESSAGE}"),
+    Marker("comment", f"{_CHANNEL}commentary{_MESSAGE}"),
+    Marker("answer", f"{_CHANNEL}final"),
+    Marker("to_channel", f"{_CHANNEL}commentary{_ADDRESS}{_FUNCTIONS}"),
+    Marker("to", f"{_ADDRESS}{_FUNCTIONS}"),
+    Marker("channel", f"{_CHANNEL}commentary"),
+    Marker("constrain", _CONSTRAIN),
+    Marker("message", _MESSAGE),
+]
+
+
+def _guide(tools: Sequence[Tool], start: Sequence[str]) -> GuidedDecodingParams:
+    """Messages that call nothing are ``silent``, or the ``final`` one; the last ends with the text."""
+    lines = [
+        *start,
+        f"silent: (analysis | comment) /{FREE}/",
+        f"final: answer (/ ?/ constrain /[a-z]+/)? message /{FREE}/",
+        "call: " + " | ".join(f"call_{number}" for number in range(len(tools))),
+    ]
+    for number, tool in enumerate(tools):
+        name = guides.quoted(tool.name)
+        kind = '(/ ?/ constrain "json" | " json")?'
+        lines.append(f"call_{number}: (to_channel {name} | to {name} channel) {kind} message arguments_{number}")
+        lines.append(f"arguments_{number}: {guides.json_rule(tool.parameters)}")
+    return guides.of_markers(lines, _MARKERS)

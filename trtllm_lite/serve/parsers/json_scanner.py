@@ -1,5 +1,6 @@
 """JsonScanner: finds the end of a JSON value in a text that arrives in pieces."""
 
+import json
 import re
 from collections.abc import Callable
 
@@ -29,11 +30,15 @@ class JsonScanner:
     """Reads one JSON value (RFC 8259), space before it included. A number ends where the character behind it is seen.
 
     ``is_done``: the value has ended. ``is_faulty``: what was read last begins no JSON value, or lies deeper than
-    MAX_DEPTH. It holds nothing of the text, and reads each character once.
+    MAX_DEPTH. ``closable_at``: the last place of the text that was scanned last, behind which ``closing`` makes a whole
+    value of all that was read; -1 if there is none, and brackets are none before something stands in them. It holds
+    nothing of the text, and reads each character once.
     """
 
     def __init__(self) -> None:
         self.is_done = self.is_faulty = False
+        self.closable_at = -1
+        self._num_closable = 0  # brackets that are open there
         self._brackets: list[str] = []
         self._state: _State = JsonScanner._value
         self._rest = ""  # of a literal, or of an escape
@@ -42,9 +47,32 @@ class JsonScanner:
 
     def scan(self, text: str, at: int) -> int:
         """Read ``text`` from ``at``: where the value goes on, ends, or ceases to be one."""
+        self.closable_at = -1
         while at < len(text) and not self.is_done and not self.is_faulty:
             at = self._state(self, text, at)
+            if not self._is_key and not self.is_faulty and self._state in _CLOSABLE:
+                self.closable_at, self._num_closable = at, len(self._brackets)
         return at
+
+    @property
+    def closing(self) -> str:
+        """What ends the string and the brackets that are open at the last place where the value can be closed."""
+        quote = '"' if self._state in _STRING and not self._is_key else ""
+        return quote + "".join(
+            "}" if bracket == "{" else "]" for bracket in reversed(self._brackets[: self._num_closable])
+        )
+
+    def mend(self, character: str) -> str | None:
+        """Read a faulty ``character`` on which leaves no doubt what its string means: what to write in its place.
+
+        Characters that JSON wants escaped are escaped, and so is the backslash before what is no escape. None for other
+        faults.
+        """
+        before = {JsonScanner._string: "", JsonScanner._escape: "\\"}.get(self._state)
+        if before is None:
+            return None
+        self.is_faulty, self._state = False, JsonScanner._string
+        return before + json.dumps(character, ensure_ascii=False)[1:-1]
 
     def _value(self, text: str, at: int) -> int:
         at = _space(text, at)
@@ -54,7 +82,7 @@ class JsonScanner:
 
     def _begin_value(self, first: str, at: int) -> int:
         if first == '"':
-            self._is_key, self._state = False, JsonScanner._string
+            self._state = JsonScanner._string
         elif first in "{[":
             if len(self._brackets) == MAX_DEPTH:
                 return self._fault(at)
@@ -78,7 +106,7 @@ class JsonScanner:
         elif text[at] != '"':
             return self._fault(at)
         elif self._is_key:
-            self._state = JsonScanner._colon
+            self._is_key, self._state = False, JsonScanner._colon
         else:
             self._end_value()
         return at + 1
@@ -181,6 +209,9 @@ class JsonScanner:
 
 
 _State = Callable[[JsonScanner, str, int], int]
+# Where brackets, and a quote in a string, make a whole value of what was read.
+_CLOSABLE = frozenset({JsonScanner._string, JsonScanner._separator})
+_STRING = frozenset({JsonScanner._string, JsonScanner._escape, JsonScanner._hexadecimal})
 
 
 def _space(text: str, at: int) -> int:

@@ -5,14 +5,14 @@ very beginning or behind ``<|python_tag|>``. An object without both keys is cont
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 from trtllm_lite.serve.parsers import guides
 from trtllm_lite.serve.parsers.text_reader import Steps
 from trtllm_lite.serve.parsers.tool_parser import MarkedCallParser
-from trtllm_lite.serve.parsers.tools import Tool, ToolChoice
+from trtllm_lite.serve.parsers.tools import Tool
 
 _TAG = "<|python_tag|>"
 # What a text that calls nothing does not begin with, so that no call escapes its schema by another spelling.
@@ -42,16 +42,19 @@ class Llama3JsonParser(MarkedCallParser):
         self._let_go()
 
     @classmethod
-    def guide(cls, tools: Sequence[Tool], tool_choice: ToolChoice, *, parallel: bool) -> GuidedDecodingParams | None:
-        """See ToolParser. The calls are written without the special token, which no grammar allows."""
-        required = guides.required(tools, tool_choice)
-        if required is not None:
-            return guides.calls([_frame(tool) for tool in required], separator="; ", parallel=parallel)
-        if guides.has_strict(tools, tool_choice):
-            frames = [_frame(guides.as_strict_as(tool)) for tool in tools]
-            return guides.calls(frames, separator="; ", parallel=parallel, unless_begins=_CALL_BEGINS)
-        return None
+    def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
+        """See ToolParser. The calls are written without the special token, as the model does most of the time."""
+        return guides.of_rules(list(_rules(tools)), len(tools), separator="; ", parallel=parallel)
+
+    @classmethod
+    def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
+        """See ToolParser."""
+        rules = list(_rules(tools))
+        return guides.of_rules(rules, len(tools), separator="; ", parallel=True, unless_begins=_CALL_BEGINS)
 
 
-def _frame(tool: Tool) -> guides.Frame:
-    return guides.Frame(f'{{"name": {json.dumps(tool.name)}, "parameters": ', tool.parameters, "}")
+def _rules(tools: Sequence[Tool]) -> Iterator[str]:
+    for number, tool in enumerate(tools):
+        begin = f'{{"name": {json.dumps(tool.name)}, "parameters": '
+        yield f'call_{number}: {guides.quoted(begin)} arguments_{number} "}}"'
+        yield f"arguments_{number}: {guides.json_rule(tool.parameters)}"

@@ -5,17 +5,19 @@ name and a JSON object, with ``[CALL_ID]`` and an id, or ``[ARGS]``, or both bet
 ``[TOOL_CALLS]`` again. All markers are special tokens. Ids have nine letters or digits, as Mistral's templates demand.
 """
 
+import json
 import re
 import secrets
 import string
 from collections.abc import Sequence
 from typing import ClassVar
 
-from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
+from trtllm_lite.runtime.session.grammar_markers import FREE
+from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams, Marker
 from trtllm_lite.serve.parsers import guides
 from trtllm_lite.serve.parsers.text_reader import Fault, Steps
 from trtllm_lite.serve.parsers.tool_parser import MarkedCallParser
-from trtllm_lite.serve.parsers.tools import Tool, ToolChoice
+from trtllm_lite.serve.parsers.tools import Tool
 
 _CALLS, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 _VALID_ID = re.compile(r"[A-Za-z0-9]{9}")
@@ -68,11 +70,32 @@ class MistralParser(MarkedCallParser):
         self._end()
 
     @classmethod
-    def guide(cls, tools: Sequence[Tool], tool_choice: ToolChoice, *, parallel: bool) -> GuidedDecodingParams | None:
-        """None, as no grammar allows the special token that calls begin with. Raises ArgumentError if one must be made.
+    def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
+        """See ToolParser. The model chooses between an array and names, as its tokenizer's version has it."""
+        again = "(calls named)*" if parallel else ""
+        return _guide(tools, [f"start: calls (array | named {again})"], parallel=parallel)
 
-        Whether arguments of strict tools follow their schemas is left to the model.
-        """
-        del parallel
-        guides.refuse_required(tools, tool_choice, parser="mistral", marker=_CALLS)
-        return None
+    @classmethod
+    def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
+        """See ToolParser."""
+        return _guide(tools, ["start: (before_calls (array | named))* FREE", f"FREE: /{FREE}/"], parallel=True)
+
+
+def _guide(tools: Sequence[Tool], start: Sequence[str], *, parallel: bool) -> GuidedDecodingParams:
+    numbers = range(len(tools))
+    more = '(", " object)*' if parallel else ""
+    lines = [
+        *start,
+        f'array: / ?/ "[" object {more} "]"',
+        "object: " + " | ".join(f"object_{number}" for number in numbers),
+        "named: " + " | ".join(f"named_{number}" for number in numbers),
+    ]
+    for number, tool in enumerate(tools):
+        begin = guides.quoted(f'{{"name": {json.dumps(tool.name)}, "arguments": ')
+        lines.append(f'object_{number}: {begin} arguments_{number} "}}"')
+        lines.append(
+            f"named_{number}: {guides.quoted(tool.name)} (id /[A-Za-z0-9]{{9}}/)? before_arguments? arguments_{number}"
+        )
+        lines.append(f"arguments_{number}: {guides.json_rule(tool.parameters)}")
+    markers = [Marker("calls", _CALLS), Marker("id", _ID), Marker("before_arguments", _ARGUMENTS)]
+    return guides.of_markers(lines, [*markers, Marker("before_calls", _CALLS, is_behind_text=True)])

@@ -13,7 +13,7 @@ from trtllm_lite.serve.parsers.python_literal import LiteralReader
 from trtllm_lite.serve.parsers.schema import Property, properties_of
 from trtllm_lite.serve.parsers.text_reader import Fault, Steps
 from trtllm_lite.serve.parsers.tool_parser import ToolParser
-from trtllm_lite.serve.parsers.tools import Tool, ToolChoice
+from trtllm_lite.serve.parsers.tools import Tool
 
 _CALL_BEGINS = r"\s*\[\s*[A-Za-z_][A-Za-z0-9_.\-]*\s*\("
 
@@ -81,27 +81,36 @@ class PythonicParser(ToolParser, LiteralReader):
         return word
 
     @classmethod
-    def guide(cls, tools: Sequence[Tool], tool_choice: ToolChoice, *, parallel: bool) -> GuidedDecodingParams | None:
+    def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
         """See ToolParser. Arguments come in the schema's order, as JSON, which the parser reads as well."""
-        required = guides.required(tools, tool_choice)
-        if required is not None:
-            return _guide(required, parallel)
-        if guides.has_strict(tools, tool_choice):
-            return _guide([guides.as_strict_as(tool) for tool in tools], parallel, unless_begins=_CALL_BEGINS)
-        return None
+        return _guide(tools, parallel)
+
+    @classmethod
+    def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
+        """See ToolParser."""
+        return _guide(tools, parallel=True, unless_begins=_CALL_BEGINS)
 
 
 def _guide(tools: Sequence[Tool], parallel: bool, unless_begins: str | None = None) -> GuidedDecodingParams:
-    rules = ["value: %json {}", "NAME: /[A-Za-z_][A-Za-z0-9_]*/"]
+    rules = list(call_rules(tools))
     rules.append("opening: " + " | ".join(f"opening_{number}" for number in range(len(tools))))
-    for number, tool in enumerate(tools):
-        for rule, before in (("opening", "["), ("call", "")):
-            begin = guides.quoted(f"{before}{tool.name}(")
-            rules.append(f'{rule}_{number}: {begin} first_{number}_0 ")"')
-        rules += _argument_rules(number, properties_of(tool.parameters))
+    rules += [f"opening_{number}: {_call_rule(number, tool, '[')}" for number, tool in enumerate(tools)]
     return guides.of_rules(
         rules, len(tools), first="opening", separator=", ", end="]", parallel=parallel, unless_begins=unless_begins
     )
+
+
+def call_rules(tools: Sequence[Tool]) -> Iterator[str]:
+    """The rules ``call_0`` … of a call of each tool."""
+    yield "value: %json {}"
+    yield "NAME: /[A-Za-z_][A-Za-z0-9_]*/"
+    for number, tool in enumerate(tools):
+        yield f"call_{number}: {_call_rule(number, tool, '')}"
+        yield from _argument_rules(number, properties_of(tool.parameters))
+
+
+def _call_rule(number: int, tool: Tool, before: str) -> str:
+    return f'{guides.quoted(f"{before}{tool.name}(")} first_{number}_0 ")"'
 
 
 def _argument_rules(call: int, properties: Sequence[Property] | None) -> Iterator[str]:

@@ -21,12 +21,17 @@ class ReasoningMarkers:
 _LINE_ENDS = r"[\r\n]"
 _THINK = ReasoningMarkers(("<think>",), ("</think>",))
 REASONING_MARKERS = {
+    "cohere_command3": ReasoningMarkers(("<|START_THINKING|>",), ("<|END_THINKING|>",), are_special=True),
     "deepseek_r1": _THINK,
+    "deepseek_v3": _THINK,
+    "glm45": _THINK,
     "granite": ReasoningMarkers(
         ("Here is my thought process:", "Here's my thought process:"),
         ("Here is my response:", "Here's my response:"),
     ),
+    "kimi_k2": _THINK,
     "mistral": ReasoningMarkers(("[THINK]",), ("[/THINK]",), are_special=True),
+    "olmo3": _THINK,
     "qwen3": _THINK,
 }
 """The models' markers, by the names of vLLM's parsers. One line is all that another parser needs."""

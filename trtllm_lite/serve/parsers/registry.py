@@ -5,10 +5,14 @@ from collections.abc import Iterable, Sequence
 from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.serve.parsers.composed import ComposedParser
 from trtllm_lite.serve.parsers.events import OutputParser
+from trtllm_lite.serve.parsers.glm import GlmParser
 from trtllm_lite.serve.parsers.harmony import ANSWER_BEGINS, HarmonyParser
+from trtllm_lite.serve.parsers.headed_calls import DeepseekV3Parser, DeepseekV31Parser, KimiK2Parser
 from trtllm_lite.serve.parsers.hermes import HermesParser
+from trtllm_lite.serve.parsers.json_calls import CohereParser, GraniteParser, InternlmParser, Phi4MiniParser
 from trtllm_lite.serve.parsers.llama3_json import Llama3JsonParser
 from trtllm_lite.serve.parsers.mistral import MistralParser
+from trtllm_lite.serve.parsers.olmo3 import Olmo3Parser
 from trtllm_lite.serve.parsers.pythonic import PythonicParser
 from trtllm_lite.serve.parsers.qwen3_coder import Qwen3CoderParser
 from trtllm_lite.serve.parsers.reasoning import REASONING_MARKERS, ReasoningParser
@@ -16,10 +20,20 @@ from trtllm_lite.serve.parsers.tool_parser import ToolParser
 from trtllm_lite.serve.parsers.tools import Tool
 
 TOOL_PARSERS: dict[str, type[ToolParser]] = {
+    "cohere_command3": CohereParser,
+    "deepseek_v3": DeepseekV3Parser,
+    "deepseek_v31": DeepseekV31Parser,
+    "glm45": GlmParser,
+    "glm47": GlmParser,
+    "granite": GraniteParser,
     "hermes": HermesParser,
+    "internlm": InternlmParser,
+    "kimi_k2": KimiK2Parser,
     "llama3_json": Llama3JsonParser,
     "mistral": MistralParser,
+    "olmo3": Olmo3Parser,
     "openai": HarmonyParser,
+    "phi4_mini_json": Phi4MiniParser,
     "pythonic": PythonicParser,
     "qwen3_coder": Qwen3CoderParser,
 }
@@ -31,7 +45,17 @@ _TOOL_MARKS = (
     ("openai", ("<|channel|>",)),
     ("mistral", ("[TOOL_CALLS]",)),
     ("qwen3_coder", ("<function=", "<parameter=")),
-    (None, ("<tool_call>", "<arg_key>")),  # GLM's, which is none of ours
+    ("glm45", ("<tool_call>", "<arg_key>")),
+    ("kimi_k2", ("<|tool_calls_section_begin|>",)),
+    ("deepseek_v3", ("<｜tool▁calls▁begin｜>", "```json")),
+    ("deepseek_v31", ("<｜tool▁calls▁begin｜>",)),
+    ("cohere_command3", ("<|START_ACTION|>",)),
+    ("cohere_command3", ("Action:", '"tool_name"')),
+    ("internlm", ("<|action_start|>",)),
+    ("internlm", ("<|plugin|>",)),
+    ("olmo3", ("<function_calls>",)),
+    ("phi4_mini_json", ("<|tool|>", "<|/tool|>")),
+    ("granite", ("<|tool_call|>",)),
     ("hermes", ("<tool_call>", "name")),
     ("pythonic", ("<|python_start|>",)),
     ("llama3_json", ("<|python_tag|>",)),
@@ -41,6 +65,7 @@ _REASONING_MARKS = (
     ("openai_gptoss", ("<|channel|>",)),
     ("mistral", ("[THINK]",)),
     ("granite", ("Here is my thought process",)),
+    ("cohere_command3", ("<|START_THINKING|>",)),
     ("deepseek_r1", ("</think>", "<｜Assistant｜>")),
     ("qwen3", ("</think>",)),
 )

@@ -27,17 +27,18 @@ class TextReader(ABC):
     """Gives the events of a text by ``_read``, which is written as if all of the text were there.
 
     Steps take what they read. While text is held (``_hold``), what is taken is remembered, so that it can be given back
-    as content if it turns out to be none of the form; where more than MAX_HELD characters are, that is a fault too.
+    as content if it turns out to be none of the form; where more than MAX_HELD characters are, that is a fault too,
+    but inside a call, which is as long as the model makes it.
     Only the part of the text that is not taken yet is kept, so that each character is looked at a bounded number of
     times, in pieces of any size.
     """
 
     def __init__(self) -> None:
-        self._text, self._at, self._has_ended = "", 0, False
+        self._text, self._at, self._has_ended, self._is_cut = "", 0, False, False
         self._events: list[Event] = []
         self._kind: type[Content] | type[Reasoning] = Content  # of text that belongs to nothing else
         self._held: list[str] | None = None
-        self._num_held = 0
+        self._num_held, self._max_held = 0, MAX_HELD
         self._steps = self._read()
         next(self._steps)
 
@@ -49,9 +50,9 @@ class TextReader(ABC):
         next(self._steps)
         return self._made()
 
-    def finish(self) -> list[Event]:
-        """The text has ended: the events of what was held back."""
-        self._has_ended = True
+    def finish(self, *, is_cut: bool = False) -> list[Event]:
+        """The text has ended, by itself or ``is_cut`` off: the events of what was held back."""
+        self._has_ended, self._is_cut = True, is_cut
         for _ in self._steps:
             raise AssertionError("a reader waits for more of a text that has ended")
         return self._made()
@@ -73,7 +74,7 @@ class TextReader(ABC):
 
     def _hold(self) -> None:
         """From here on, remember what is taken."""
-        self._held, self._num_held = [], 0
+        self._held, self._num_held, self._max_held = [], 0, MAX_HELD
 
     def _let_go(self) -> None:
         """What is held is understood: forget it."""
@@ -81,14 +82,18 @@ class TextReader(ABC):
 
     def _give_back(self) -> None:
         """What is held, if anything is, belongs to nothing else."""
+        self._emit_text(self._taken_back())
+
+    def _taken_back(self) -> str:
+        """What is held, which is forgotten."""
         held, self._held = self._held, None
-        self._emit_text("".join(held or []))
+        return "".join(held or [])
 
     def _take(self, end: int) -> str:
         """Take the text up to ``end``. Raises Fault where too much is held then, and takes as much as may be."""
         allowed = end
         if self._held is not None:
-            allowed = min(end, self._at + MAX_HELD - self._num_held)
+            allowed = min(end, self._at + self._max_held - self._num_held)
             self._held.append(self._text[self._at : allowed])
             self._num_held += allowed - self._at
         taken, self._at = self._text[self._at : allowed], allowed
@@ -178,16 +183,19 @@ class TextReader(ABC):
                 return None
             yield
 
-    def _rest(self) -> Steps[None]:
-        """All that follows is content."""
+    def _rest(self, emit: Callable[[str], None] | None = None) -> Steps[None]:
+        """Give all that follows to ``emit``; it is content if that is None."""
         while True:
-            self._emit_text(self._take(len(self._text)))
+            (emit or self._emit_text)(self._take(len(self._text)))
             if self._has_ended:
                 return
             yield
 
     def _json(self, emit: Callable[[str], None], limit: int | None = None) -> Steps[None]:
-        """Give a JSON value to ``emit``. Raises Fault if it is none, or has more than ``limit`` characters."""
+        """Give a JSON value to ``emit``. Raises Fault if it is none, or has more than ``limit`` characters.
+
+        What its strings have that JSON wants escaped is given escaped.
+        """
         scanner, num_read = JsonScanner(), 0
         while True:
             end = scanner.scan(self._text, self._at)
@@ -196,11 +204,18 @@ class TextReader(ABC):
             num_read += len(taken)
             if taken:
                 emit(taken)
-            if allowed < end or scanner.is_faulty:
+            if allowed < end:
                 raise Fault
-            if scanner.is_done:
+            if scanner.is_faulty:
+                mended = scanner.mend(self._text[self._at])
+                if mended is None:
+                    raise Fault
+                self._take(self._at + 1)
+                emit(mended)
+            elif scanner.is_done:
                 return
-            yield from self._more()
+            else:
+                yield from self._more()
 
     def _json_string(self) -> Steps[str]:
         """The string that a JSON string of at most MAX_NAME characters means. Raises Fault if it is none."""

@@ -1,14 +1,17 @@
 """ToolParser: what parsers of tool calls have in common."""
 
 import secrets
+import sys
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
-from trtllm_lite.serve.parsers.events import ToolCallArguments, ToolCallBegin, ToolCallEnd
+from trtllm_lite.serve.parsers import guides
+from trtllm_lite.serve.parsers.arguments import ArgumentsWriter
+from trtllm_lite.serve.parsers.events import ToolCallArguments, ToolCallBegin, ToolCallEnd, ToolCallFault
 from trtllm_lite.serve.parsers.text_reader import Fault, Steps, TextReader
-from trtllm_lite.serve.parsers.tools import Tool, ToolChoice
+from trtllm_lite.serve.parsers.tools import NamedFunction, Tool, ToolChoice
 
 MAX_CALLS = 128
 """Most calls of a text; what follows them is content."""
@@ -17,18 +20,28 @@ MAX_CALLS = 128
 class ToolParser(TextReader):
     """Finds the tool calls of a text, in a model's own form; what is no call is content.
 
-    A call begins (ToolCallBegin) when its name is known and its arguments begin; all names are reported, those of no
-    tool of the request too, as the client can tell the model of its mistake. What turns out to be malformed before that
-    is content, all of it. What turns out to be malformed later cannot be taken back: the call does not end, and at the
-    fault the text goes on as content. Space behind a call belongs to the form, and is dropped.
+    A call begins (ToolCallBegin) when its name is known and the first of its arguments begins, or it has none; all
+    names are reported, those of no tool of the request too, as the client can tell the model of its mistake. What turns
+    out to be malformed before that is content, all of it. Of what turns out to be malformed later the arguments that
+    came are closed to a JSON object, and the rest of the call is dropped, up to its end or to the next one:
+    ToolCallFault has all of it. Where arguments are whole the call is, though what should follow them is missing. Space
+    behind a call belongs to the form, and is dropped.
     """
 
     needs_special_tokens: ClassVar[bool] = False
     """Whether the text must have the names of special tokens, which mark the calls."""
+    _markers: ClassVar[tuple[str, ...]] = ()
+    """What calls begin with, anywhere in the text."""
+    _ends: ClassVar[tuple[str, ...]] = ()
+    """What calls end with."""
+    _keys: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]] = (("name",), ("arguments", "parameters"))
+    """The keys of names, and of arguments, in calls that are JSON objects."""
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._num_begun = self._num_ended = 0
+        self._arguments: ArgumentsWriter | None = None  # of the call that is read
+        self._head: tuple[str, str] | None = None  # its id and name, until it begins
         super().__init__()
 
     @property
@@ -42,31 +55,55 @@ class ToolParser(TextReader):
         return self._num_begun > self._num_ended
 
     @classmethod
-    @abstractmethod
     def guide(cls, tools: Sequence[Tool], tool_choice: ToolChoice, *, parallel: bool) -> GuidedDecodingParams | None:
         """The form of a text that calls ``tools`` as ``tool_choice`` says; None where any text is right.
 
-        Where a call is required the text is one call, or with ``parallel`` at least one, and nothing else; arguments
-        follow the function's schema. Where the model may choose, and a tool is strict, arguments of strict tools follow
-        their schemas wherever the text calls them. Raises ArgumentError for a function that is none of ``tools``, and
-        where calls of this form cannot be required.
+        Where a call is required the text is one call, or with ``parallel``, unless the function is named, at least one,
+        and nothing else; arguments follow the function's schema. Where the model may choose, and a tool is strict,
+        arguments of strict tools follow their schemas wherever the text calls them. Raises ArgumentError for a function
+        that is none of ``tools``.
         """
+        required = guides.required(tools, tool_choice)
+        if required is not None:
+            return cls._form_of_calls(required, parallel=parallel and not isinstance(tool_choice, NamedFunction))
+        if guides.has_strict(tools, tool_choice):
+            return cls._form_with_calls([guides.as_strict_as(tool) for tool in tools])
+        return None
+
+    @classmethod
+    @abstractmethod
+    def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
+        """The form of a text that is calls of some of ``tools``: one, or with ``parallel`` at least one."""
+
+    @classmethod
+    @abstractmethod
+    def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
+        """The form of any text in which calls are of ``tools``."""
 
     def _new_id(self) -> str:
         return f"call_{secrets.token_hex(12)}"
 
     def _begin(self, name: str, call_id: str | None = None) -> None:
-        """A call begins, so that what is held is understood. Raises Fault where there are MAX_CALLS."""
+        """A call begins with the first of its arguments. Raises Fault where there are MAX_CALLS."""
         if self._num_begun == MAX_CALLS:
             raise Fault
-        self._let_go()
-        self._num_begun += 1
-        self._events.append(ToolCallBegin(self._num_begun - 1, call_id or self._new_id(), name))
+        self._arguments, self._head = ArgumentsWriter(), (call_id or self._new_id(), name)
 
     def _emit_arguments(self, text: str) -> None:
-        self._events.append(ToolCallArguments(self._num_begun - 1, text))
+        assert self._arguments is not None
+        out = self._arguments.add(text)
+        if not out:
+            return
+        if self._head is not None:
+            self._max_held = sys.maxsize
+            self._num_begun += 1
+            self._events.append(ToolCallBegin(self._num_begun - 1, *self._head))
+            self._head = None
+        self._events.append(ToolCallArguments(self._num_begun - 1, out))
 
     def _end(self) -> None:
+        self._let_go()
+        self._arguments = None
         self._num_ended += 1
         self._events.append(ToolCallEnd(self._num_begun - 1))
 
@@ -74,11 +111,45 @@ class ToolParser(TextReader):
         return self._num_begun < MAX_CALLS
 
     def _try(self, call: Steps[None]) -> Steps[None]:
-        """Read what may be a call. Where it turns out to be none, what is held of it is content."""
+        """Read what may be a call. Where it turns out to be none before it begins, what is held of it is content."""
         self._hold()
         try:
             yield from call
         except Fault:
+            if self._arguments is None or self._head is not None:
+                self._arguments = self._head = None
+                self._give_back()
+            else:
+                yield from self._end_malformed(self._arguments)
+
+    def _end_malformed(self, arguments: ArgumentsWriter) -> Steps[None]:
+        """The call that has begun is not as it should be: it ends if its arguments are whole, and is none if not."""
+        if arguments.is_whole:
+            self._end()
+            yield from self._skip(r"[\]}\s]")  # brackets of the form, of which there are too few
+        else:
+            if arguments.closing and not self._is_cut:
+                self._events.append(ToolCallArguments(self._num_begun - 1, arguments.closing))
+            self._arguments = None
+            if self._ends or self._markers:
+                yield from self._text_until([*self._ends, *self._markers], ignore)
+            else:
+                yield from self._rest(ignore)
+        if self._ends:
+            yield from self._match(*self._ends)
+        if self._held is not None:
+            self._events.append(ToolCallFault(self._num_begun - 1, self._taken_back()))
+        yield from self._skip_space()
+
+    def _read_end(self) -> Steps[None]:
+        """Read the space behind a call's brackets, of which there may be too many, and what ends the call."""
+        yield from self._skip_space()
+        self._hold()
+        yield from self._skip(r"[\]}\s]")
+        if self._ends and (yield from self._match(*self._ends)) is not None:
+            self._let_go()
+            yield from self._skip_space()
+        else:
             self._give_back()
 
     def _call_object(self, *, needs_arguments: bool) -> Steps[None]:
@@ -96,7 +167,7 @@ class ToolParser(TextReader):
             yield from self._skip_space()
             yield from self._expect(":")
             yield from self._skip_space()
-            if key == "name" and name is None:
+            if key in self._keys[0] and name is None:
                 name = yield from self._json_string()
                 if not name:
                     raise Fault
@@ -104,7 +175,7 @@ class ToolParser(TextReader):
                     self._begin(name)
                     self._emit_arguments("".join(arguments))
                     arguments = []
-            elif key in ("arguments", "parameters") and arguments is None:
+            elif key in self._keys[1] and arguments is None:
                 if (yield from self._peek()) != "{":
                     raise Fault
                 arguments = []
@@ -112,7 +183,7 @@ class ToolParser(TextReader):
                     self._begin(name)
                 yield from self._json(self._emit_arguments if name is not None else arguments.append)
             else:
-                yield from self._json(_ignore)
+                yield from self._json(ignore)
             yield from self._skip_space()
             if (yield from self._expect(",", "}")) == "}":
                 break
@@ -127,8 +198,6 @@ class ToolParser(TextReader):
 class MarkedCallParser(ToolParser):
     """Finds calls that begin with one of ``_markers``, anywhere in the text."""
 
-    _markers: ClassVar[tuple[str, ...]]
-
     def _read(self) -> Steps[None]:
         while self._may_call():
             if (yield from self._text_until(self._markers, self._emit_text)) is None:
@@ -141,5 +210,22 @@ class MarkedCallParser(ToolParser):
         """Read a marker and its call, or several, and the space behind. Raises Fault where it is none."""
 
 
-def _ignore(text: str) -> None:
+class FormedCallParser(MarkedCallParser):
+    """Finds calls whose arguments are JSON, all of one form."""
+
+    _form: ClassVar[guides.CallForm]
+
+    @classmethod
+    def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
+        """See ToolParser."""
+        return cls._form.of(tools, parallel=parallel)
+
+    @classmethod
+    def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
+        """See ToolParser."""
+        return cls._form.in_text(tools)
+
+
+def ignore(text: str) -> None:
+    """Text of which nothing is wanted."""
     del text
