@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 LONG = {"model": "smollm2", "prompt": "Water boils at", "max_tokens": 900, "ignore_eos": True}
-HEADERS = b"Host: a\r\nContent-Type: application/json\r\n"
+HEADERS = b"Host: localhost\r\nContent-Type: application/json\r\n"
 BODY = b'{"model": "smollm2", "prompt": "a", "max_tokens": 1}'
 
 
@@ -53,8 +53,8 @@ def test_clients_that_go_away_at_once_leave_nothing_behind(server):
 
 def test_pipelined_requests_are_answered_in_order(server):
     posted = b"POST /v1/completions HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n%b" % (HEADERS, len(BODY), BODY)
-    got = b"GET /version HTTP/1.1\r\nHost: a\r\n\r\n"
-    last = b"GET /nothing HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    got = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    last = b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     answers = server.exchange(posted + got + last).split(b"HTTP/1.1 ")[1:]
     assert [answer[:3] for answer in answers] == [b"200", b"200", b"404"]
     assert b"text_completion" in answers[0]

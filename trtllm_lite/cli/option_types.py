@@ -12,6 +12,23 @@ COUNT = click.IntRange(min=1)
 COUNT_OR_ZERO = click.IntRange(min=0)
 
 
+def each_name(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """A callback: the names of an option that is given several times, or once as a JSON list, as vLLM has it."""
+    names: list[str] = []
+    for value in values:
+        if not value.startswith("["):
+            names.append(value)
+            continue
+        try:
+            found = json.loads(value)
+        except ValueError:
+            found = None
+        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+            raise click.BadParameter(f'{shown(value)} is no JSON list such as ["a", "b"]', ctx, param)
+        names += found
+    return tuple(names)
+
+
 class Finite(click.FloatRange):
     """A number in a range, and not infinite or NaN, which would pass comparisons."""
 

@@ -36,7 +36,7 @@ def serve(models: tuple[str, ...], host: str, port: int, **options: Any) -> None
     from trtllm_lite.serve.opening import named, opened, settings_of
     from trtllm_lite.serve.run import ServerOptions, check_address, run
 
-    settings = settings_of(options)
+    settings = settings_of(options, host)
     check_address(host, has_keys=settings.api_keys is not None, allow_no_key=options["allow_no_api_key"])
     served = ServerOptions(
         host=host,

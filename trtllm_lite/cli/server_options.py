@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from trtllm_lite.cli.framework import replaced_options
-from trtllm_lite.cli.option_types import COUNT, COUNT_OR_ZERO, Finite, JsonObject
+from trtllm_lite.cli.option_types import COUNT, COUNT_OR_ZERO, Finite, JsonObject, each_name
 from trtllm_lite.cli.replaced import SERVE
 from trtllm_lite.serve.http.limits import HttpLimits
 from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
@@ -127,7 +127,33 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         help="Refuse chats whose texts spell special tokens, such as <|im_end|>, which end a message anywhere.",
     ),
     click.option("--api_key_file", metavar="FILE", help="Keys, one a line, of which requests must show one."),
+    click.option(
+        "--admin_key_file",
+        metavar="FILE",
+        help="Keys, one a line, without one of which no request loads adapters. They open everything else, too.",
+    ),
     click.option("--allow_no_api_key", is_flag=True, help="Let other machines use the server without a key."),
+    click.option(
+        "--allowed_hosts",
+        multiple=True,
+        callback=each_name,
+        help="Names by which the server may be asked; may be given several times. [default: all; without keys at a "
+        "loopback address: none but localhost]",
+    ),
+    click.option(
+        "--allowed_origins",
+        multiple=True,
+        callback=each_name,
+        help="Origins whose pages may use the server (CORS), such as https://chat.example, or *; may be given several "
+        "times. [default: those of this machine, at a loopback address]",
+    ),
+    click.option(
+        "--scheduling_policy",
+        type=click.Choice(["fcfs", "priority"]),
+        default="fcfs",
+        show_default=True,
+        help="fcfs: requests that give a priority are refused. priority: those with a greater one come first.",
+    ),
     click.option("--no_access_log", is_flag=True, help="Do not write a line for each request."),
     click.option("--otlp_traces_endpoint", metavar="URL", help="Send a span for each request to this collector."),
     replaced_options(SERVE),

@@ -19,7 +19,7 @@ from trtllm_lite.serve.events import EventWriter, encode_json
 from trtllm_lite.serve.following import stream, until_ended
 from trtllm_lite.serve.http.messages import Request, Response
 from trtllm_lite.serve.reading import ChoiceReader
-from trtllm_lite.serve.served_model import ServedModel
+from trtllm_lite.serve.served_model import Prompt, ServedModel
 from trtllm_lite.serve.usage import usage_of
 
 
@@ -41,16 +41,16 @@ async def answer(
     model, adapter = app.served(request, body.model, body.request_id)
     with model.admission(body.n):
         try:
-            conversation, generation = await model.prepare(partial(_start, model, adapter, body))
+            conversation, (generation,) = await model.begin(partial(_prepare, model, adapter, body))
         except TrtllmLiteError as error:
             raise error_about(error, {"prompt": "messages", "guided_decoding": body.form_field}) from error
         made = form(Started(request, model, body, conversation, generation))
         return await (made.stream() if body.stream else made.whole())
 
 
-def _start(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> tuple[Conversation, Generation]:
+def _prepare(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> tuple[Conversation, list[Prompt]]:
     conversation = prepare(model, adapter, body)
-    return conversation, model.start(conversation.prompt)
+    return conversation, [conversation.prompt]
 
 
 class Answer(ABC):

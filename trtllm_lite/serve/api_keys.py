@@ -22,32 +22,35 @@ class ApiKeys:
         self._digests = [_digest(key) for key in keys]
 
     @classmethod
-    def from_file(cls, path: Path) -> "ApiKeys":
-        """A key a line; empty lines and those that begin with # do not count. Raises ArgumentError."""
+    def from_file(cls, option: str, path: Path) -> "ApiKeys":
+        """A key a line; empty lines and those that begin with # do not count. ``option`` names the file.
+
+        Raises ArgumentError.
+        """
         try:
             lines = path.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(
-                f"api_key_file {path} cannot be read ({error}): expected a file with a key a line"
+                f"{option} {path} cannot be read ({error}): expected a file with a key a line"
             ) from error
         keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
         if not keys:
-            raise ArgumentError(f"api_key_file {path} holds no key: write one a line")
+            raise ArgumentError(f"{option} {path} holds no key: write one a line")
         for number, key in enumerate(keys, 1):
             if not is_header_value(key, _LONGEST_KEY):
                 raise ArgumentError(
-                    f"key {number} of api_key_file {shown(str(path))} is longer than {_LONGEST_KEY} characters, or has "
+                    f"key {number} of {option} {shown(str(path))} is longer than {_LONGEST_KEY} characters, or has "
                     "others than visible ASCII: change it"
                 )
         return cls(keys)
 
-    def are_shown(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request shows one of the keys."""
+    def shown_in(self, headers: Mapping[str, str]) -> str | None:
+        """A name for the key that a request shows, which does not tell it; None if it shows none of these."""
         given = headers.get("authorization", "")
         key = given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else headers.get("x-api-key", "")
         digest = _digest(key)
         found = [hmac.compare_digest(digest, known) for known in self._digests]
-        return any(found)
+        return digest.hex() if any(found) else None
 
 
 def _digest(key: str) -> bytes:

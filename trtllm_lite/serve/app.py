@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,47 +16,39 @@ from trtllm_lite.serve.api_error import ApiError, ErrorBody, api_error, openai_e
 from trtllm_lite.serve.api_keys import ApiKeys
 from trtllm_lite.serve.bodies import Body, decode
 from trtllm_lite.serve.bodies.leniency import Ignored
-from trtllm_lite.serve.http.messages import JSON, Request, Response, is_header_value
+from trtllm_lite.serve.http.messages import Request, Response, is_header_value
 from trtllm_lite.serve.metrics.server_metrics import ServerMetrics
+from trtllm_lite.serve.origins import Origins
+from trtllm_lite.serve.route import Route, RouteTable
 from trtllm_lite.serve.served_encoder import ServedEncoder
 from trtllm_lite.serve.served_engine import ServedEngine
 from trtllm_lite.serve.served_model import ServedModel
+from trtllm_lite.serve.turns import LARGE_BODY, TURN, Lanes, Turn, network_of
 
 if TYPE_CHECKING:
     from trtllm_lite.serve.tracing import Traces
 
 _LONGEST_ID = 128
 _CLOSED_REQUEST = 499  # nginx's number for a client that went away
-
-Endpoint = Callable[["Application", Request], Awaitable[Response | None]]
-
-
-@dataclass(frozen=True)
-class Route:
-    """An endpoint, and the method that it is asked with.
-
-    ``is_open``: no key is needed. ``is_work``: it makes the engine work, which it does not while the server drains.
-    ``error_body``: what the body of an error says. ``body``: what the request's body is decoded to, None if it has
-    none; ``answer``: the content type of an answer that is no stream. The endpoint's docstring is its summary in the
-    server's description (``openapi.py``).
-    """
-
-    method: str
-    endpoint: Endpoint
-    body: type | None = None
-    answer: bytes = JSON
-    is_open: bool = False
-    is_work: bool = False
-    error_body: ErrorBody = openai_error
+_NO_BODY = 1 << 10  # bytes that a request may send along to an endpoint that takes no body
+_BESIDE_PROMPT = 1 << 20  # bytes of a body beside its prompt: tools, and thoughts that templates leave out
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the operator has decided: the keys that requests must show, None for none; ``lora_root``, the directory
-    below which adapters may be loaded by requests, None for nowhere; whether fields that are not known are dropped
-    instead of refused; where the access log goes, and where spans, None for nowhere."""
+    """What the operator has decided.
+
+    - ``api_keys``: the keys of which requests must show one; None if they need none
+    - ``admin_keys``: those that loading adapters takes, and which open everything else, too; None: it takes no others
+    - ``origins``: the hosts and the origins that are let in
+    - ``lora_root``: the directory below which adapters may be loaded by requests; None for nowhere
+    - ``ignore_unknown_fields``: whether fields of bodies that are not known are dropped instead of refused
+    - ``access_log``, ``traces``: where these go; None for nowhere
+    """
 
     api_keys: ApiKeys | None = None
+    admin_keys: ApiKeys | None = None
+    origins: Origins = field(default_factory=Origins)
     lora_root: Path | None = None
     ignore_unknown_fields: bool = False
     access_log: AccessLog
@@ -64,12 +56,20 @@ class Settings:
 
 
 class Application:
-    """Answers requests. ``routes`` are by path; one that ends with / is for all paths that begin with it."""
+    """Answers requests, which are prepared in ``lanes``.
+
+    ``routes`` are by path; one that ends with / is for all paths that begin with it.
+    """
 
     def __init__(
-        self, models: Sequence[ServedEngine], routes: Mapping[str, Sequence[Route]], settings: Settings
+        self,
+        models: Sequence[ServedEngine],
+        routes: Mapping[str, Sequence[Route]],
+        settings: Settings,
+        lanes: Lanes,
     ) -> None:
         self.models = list(models)
+        self._lanes = lanes
         self.settings = settings
         self.metrics = ServerMetrics(self.models)
         self.metrics_text: Callable[[], Awaitable[bytes]] = partial(asyncio.to_thread, self.metrics.text)
@@ -77,33 +77,63 @@ class Application:
         self.routes = routes
         self.is_draining = False
         self._by_name = {name: model for model in models for name in model.settings.names}
-        self._routes = {path: {route.method: route for route in found} for path, found in routes.items()}
-        self._prefixes = [path for path in self._routes if path.endswith("/") and path != "/"]
+        self._table = RouteTable(routes)
+        self._max_prompt_bytes = _BESIDE_PROMPT + max((model.max_prompt_chars for model in models), default=0)
         self.running: set[asyncio.Task[object]] = set()
         """Tasks that answer requests for work."""
 
-    async def handle(self, request: Request) -> Response | None:
-        """Answer a request; None if it was answered by events. Raises nothing but CancelledError."""
+    def check_head(self, request: Request) -> Response | None:
+        """Look at a request before its body comes; the response that answers it already, or None.
+
+        The request gets its names, and the limit of its body.
+        """
         given = request.headers.get("x-request-id", "")
         request.id = given if is_header_value(given, _LONGEST_ID) else secrets.token_hex(16)
-        status = _CLOSED_REQUEST
         error_body: ErrorBody = openai_error
         try:
-            route = self._route(request)
-            error_body = route.error_body
+            self.settings.origins.check(request)
+            methods = self._table.methods(request.path)
+            response = self.settings.origins.preflight(request, methods)
+            if response is None:
+                route = self._table.route(request)
+                error_body = route.error_body
+                request.client = self._client(route, request)
+                if route.body is None:
+                    request.max_body_bytes = _NO_BODY
+                elif route.has_one_prompt:
+                    request.max_body_bytes = self._max_prompt_bytes
+                return None
+        except ApiError as error:
+            response = error.response(error_body)
+        return self._answered(request, response.status, response)
+
+    async def handle(self, request: Request) -> Response | None:
+        """Answer a request that :meth:`check_head` has left; None if it was answered by events.
+
+        Raises nothing but CancelledError.
+        """
+        status, response = _CLOSED_REQUEST, None
+        route = self._table.route(request)
+        TURN.set(Turn(self._lanes, request.client, len(request.body) > LARGE_BODY))
+        try:
             response = await self._respond(route, request)
             status = 200 if response is None else response.status
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
-            response = _failed(error, error_body)
+            response = _failed(error, route.error_body)
             status = response.status
         finally:
-            self.metrics.count_request(request.method, self._known_path(request.path), status)
-            self.settings.access_log.write(request, status)
+            self._answered(request, status, response)
+        return response
+
+    def _answered(self, request: Request, status: int, response: Response | None) -> Response | None:
+        """Note that a request is answered; returns its response, with the headers that all of its answers have."""
+        self.metrics.count_request(request.method, self._table.known_path(request.path), status)
+        self.settings.access_log.write(request, status)
         if response is not None:
             response.headers |= request.answer_headers
         return response
 
-    def decoder(self, request: Request, kind: type[Body]) -> Callable[[bytes], Body]:
+    def decoder(self, request: Request, kind: type[Body]) -> Callable[[bytearray], Body]:
         """What decodes the request's body; the answer's headers tell what it ignores."""
         return partial(decode, kind=kind, ignored=Ignored(self.settings.ignore_unknown_fields, request.ignored))
 
@@ -113,15 +143,13 @@ class Application:
             for interrupt in list(model.waiting):
                 interrupt(ApiError(503, "the server was shut down before the answer was whole", code="draining"))
 
-    def check_head(self, headers: Mapping[str, str]) -> Response | None:
-        """The answer to a request whose headers show no valid key, where one is needed, or else None."""
-        keys = self.settings.api_keys
-        return None if keys is None or keys.are_shown(headers) else _no_key().response(openai_error)
-
-    def too_large(self, size: str, most: int) -> Response:
-        """The answer to a body that is larger than the server takes."""
-        message = f"the body has {size} bytes, which exceeds the {most} of max_body_size: send less"
-        return ApiError(413, message, code="body_too_large").response(openai_error)
+    def too_large(self, size: str, most: int, request: Request) -> Response:
+        """The answer to a body of more bytes than the server takes of this request."""
+        limit, route = "of max_body_size", self._table.route(request)
+        if most == request.max_body_bytes:
+            limit = "that a prompt of max_input_len tokens can have" if route.has_one_prompt else "that are read here"
+        message = f"the body has {size} bytes, which exceeds the {most} {limit}: send less"
+        return ApiError(413, message, code="body_too_large").response(route.error_body)
 
     def check_engines(self) -> None:
         """Raise ApiError 503 if an engine is broken."""
@@ -206,9 +234,6 @@ class Application:
         )
 
     async def _respond(self, route: Route, request: Request) -> Response | None:
-        keys = self.settings.api_keys
-        if keys is not None and not route.is_open and not keys.are_shown(request.headers):
-            raise _no_key()
         if request.method == "POST":
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json" and request.body:
@@ -231,28 +256,20 @@ class Application:
         finally:
             self.running.discard(task)
 
-    def _known_path(self, path: str) -> str | None:
-        """The path of ``routes`` that a request's path belongs to."""
-        if path in self._routes:
-            return path
-        return next((prefix for prefix in self._prefixes if path.startswith(prefix)), None)
-
-    def _route(self, request: Request) -> Route:
-        path = request.path
-        known = self._known_path(path)
-        if known is None:
-            raise ApiError(404, f"there is nothing at {shown(path)}", code="not_found")
-        methods = self._routes[known]
-        route = methods.get("GET" if request.method == "HEAD" else request.method)
-        if route is None:
-            allowed = [*methods, "HEAD"] if "GET" in methods else list(methods)
+    def _client(self, route: Route, request: Request) -> str:
+        """For whom a request is worked on: the holder of a key, or else an address. Raises ApiError 401 or 403."""
+        settings = self.settings
+        admin = None if settings.admin_keys is None else settings.admin_keys.shown_in(request.headers)
+        user = None if settings.api_keys is None else settings.api_keys.shown_in(request.headers)
+        needs_admin = route.is_admin and settings.admin_keys is not None
+        needs_key = needs_admin or (settings.api_keys is not None and not route.is_open)
+        if needs_key and admin is None and user is None:
             raise ApiError(
-                405,
-                f"{shown(path)} is asked with {' or '.join(allowed)}, not {shown(request.method)}",
-                code="method_not_allowed",
-                headers={"Allow": ", ".join(allowed)},
+                401, "the request shows no valid key: send Authorization: Bearer KEY", code="invalid_api_key"
             )
-        return route
+        if needs_admin and admin is None:
+            raise ApiError(403, "this takes one of the keys of --admin_key_file", code="not_an_admin")
+        return admin or user or network_of(request.connection.client)
 
 
 def error_about(error: Exception, names: Mapping[str, str]) -> ApiError:
@@ -268,10 +285,6 @@ def error_about(error: Exception, names: Mapping[str, str]) -> ApiError:
 def _failed(error: Exception, body: ErrorBody) -> Response:
     """The response to a request that an error ended. No caller keeps the error, which would keep the request."""
     return api_error(error, FIELDS).response(body)
-
-
-def _no_key() -> ApiError:
-    return ApiError(401, "the request shows no valid key: send Authorization: Bearer KEY", code="invalid_api_key")
 
 
 FIELDS = frozenset(

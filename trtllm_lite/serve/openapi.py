@@ -12,11 +12,11 @@ import msgspec
 
 from trtllm_lite import __version__
 from trtllm_lite.serve.api_error import ErrorBody, openai_error
-from trtllm_lite.serve.app import Route
 from trtllm_lite.serve.bodies.fields import rows_of, server_tools
 from trtllm_lite.serve.bodies.leniency import structs_of
 from trtllm_lite.serve.endpoints.messages import anthropic_error
 from trtllm_lite.serve.http.messages import EVENTS, JSON
+from trtllm_lite.serve.route import Route
 
 _COMPONENTS = "#/components/schemas/{name}"
 _ERROR = {

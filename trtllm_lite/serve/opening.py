@@ -1,5 +1,6 @@
 """Opens the engines that a server serves, as the options of ``trtllm_lite/cli/server_options.py`` say."""
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,12 +14,14 @@ from trtllm_lite.serve.access_log import AccessLog
 from trtllm_lite.serve.api_keys import ApiKeys
 from trtllm_lite.serve.app import Settings
 from trtllm_lite.serve.lora_modules import give_adapters
+from trtllm_lite.serve.origins import Origins, host_name, is_loopback
 from trtllm_lite.serve.parsers import check_names, guess
 from trtllm_lite.serve.served_engine import ModelSettings
 
 if TYPE_CHECKING:
     from trtllm_lite.serve.tracing import Traces
 
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 _AUTO, _NONE = "auto", "none"  # beside the names of parsers
 
 Opened = list[tuple[LLM, ModelSettings]]
@@ -36,14 +39,42 @@ def named(models: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def settings_of(options: Mapping[str, Any]) -> Settings:
-    """What the operator has decided. Raises ArgumentError for files and addresses that are none."""
+def settings_of(options: Mapping[str, Any], host: str | None) -> Settings:
+    """What the operator has decided, of a server at an address, or at those of another server if that is None.
+
+    Raises ArgumentError for files and addresses that are none.
+    """
+    api_keys, admin_keys = _keys("api_key_file", options), _keys("admin_key_file", options)
     return Settings(
-        api_keys=None if options["api_key_file"] is None else ApiKeys.from_file(Path(options["api_key_file"])),
+        api_keys=api_keys,
+        admin_keys=admin_keys,
+        origins=_origins(options, is_local=host is not None and is_loopback(host), has_keys=api_keys is not None),
         lora_root=None if options["lora_root"] is None else Path(options["lora_root"]),
         ignore_unknown_fields=options["ignore_unknown_fields"],
         access_log=AccessLog(None if options["no_access_log"] else sys.stderr),
         traces=_traces(options["otlp_traces_endpoint"]),
+    )
+
+
+def _keys(option: str, options: Mapping[str, Any]) -> ApiKeys | None:
+    return None if options[option] is None else ApiKeys.from_file(option, Path(options[option]))
+
+
+def _origins(options: Mapping[str, Any], *, is_local: bool, has_keys: bool) -> Origins:
+    """Pages of this machine may use a server that listens to it alone, and without keys no others may."""
+    for origin in options["allowed_origins"]:
+        if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin):
+            raise ArgumentError(
+                f"allowed_origins has {shown(origin)}: expected a scheme and a host without a path, such as "
+                "https://chat.example, or *"
+            )
+    hosts = frozenset(map(host_name, options["allowed_hosts"]))
+    guards = is_local and not has_keys
+    return Origins(
+        hosts=hosts if hosts or guards else None,
+        origins=frozenset(options["allowed_origins"]),
+        takes_local_pages=is_local,
+        refuses_others=guards,
     )
 
 
@@ -94,6 +125,7 @@ def _open(name: str, path: str, is_one_of_several: bool, options: Mapping[str, A
         reasoning_parser=reasoning_parser,
         refuses_special_tokens=options["refuse_special_tokens"],
         max_queue_size=options["max_queue_size"],
+        takes_priorities=options["scheduling_policy"] == "priority",
     )
     return llm, settings
 

@@ -23,7 +23,8 @@ from trtllm_lite.serve.http.limits import HttpLimits
 from trtllm_lite.serve.metrics.replicas import labelled, text_of_all
 from trtllm_lite.serve.opening import named, opened, settings_of
 from trtllm_lite.serve.ray_router import AnyNodeRouter
-from trtllm_lite.serve.run import application, new_workers
+from trtllm_lite.serve.run import application
+from trtllm_lite.serve.turns import Lanes
 
 _HEALTH_SECONDS = 2.0  # between looks at an engine; Ray Serve replaces a replica after three that find it broken
 _METRICS_SECONDS = 5.0  # for the metrics of other replicas
@@ -94,10 +95,10 @@ class Replica:
     def __init__(self, engine: tuple[str, str], options: Mapping[str, Any]) -> None:
         self._open = ExitStack()
         self._limits = HttpLimits(max_body_bytes=options["max_body_size"])
-        settings = settings_of(options)
+        settings = settings_of(options, None)
         self._open.callback(settings.access_log.close)
         loaded = self._open.enter_context(opened([engine], settings, options))
-        self._app = application(loaded, settings, self._open.enter_context(new_workers()))
+        self._app = application(loaded, settings, self._open.enter_context(Lanes()))
         self._app.metrics_text = self._metrics_of_all
 
     def __serve_build_asgi_app__(self) -> Ingress:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from trtllm_lite.serve.app import Route
 from trtllm_lite.serve.bodies.chat import ChatBody
 from trtllm_lite.serve.bodies.completion import CompletionBody
 from trtllm_lite.serve.bodies.embedding import EmbeddingBody
@@ -15,21 +14,26 @@ from trtllm_lite.serve.endpoints.embeddings import embeddings
 from trtllm_lite.serve.endpoints.messages import anthropic_error, count_tokens, messages
 from trtllm_lite.serve.endpoints.responses import responses, stored_response
 from trtllm_lite.serve.http.messages import HTML, TEXT
+from trtllm_lite.serve.route import Route
 
 ROUTES: Mapping[str, Sequence[Route]] = {
     "/": [Route("GET", about.page, answer=HTML, is_open=True)],
     "/v1/completions": [Route("POST", completions, CompletionBody, is_work=True)],
-    "/v1/chat/completions": [Route("POST", chat_completions, ChatBody, is_work=True)],
-    "/v1/responses": [Route("POST", responses, ResponsesBody, is_work=True)],
+    "/v1/chat/completions": [Route("POST", chat_completions, ChatBody, is_work=True, has_one_prompt=True)],
+    "/v1/responses": [Route("POST", responses, ResponsesBody, is_work=True, has_one_prompt=True)],
     "/v1/responses/": [Route(method, stored_response) for method in ("GET", "POST", "DELETE")],
-    "/v1/messages": [Route("POST", messages, MessagesBody, is_work=True, error_body=anthropic_error)],
-    "/v1/messages/count_tokens": [Route("POST", count_tokens, PromptFields, error_body=anthropic_error)],
+    "/v1/messages": [
+        Route("POST", messages, MessagesBody, is_work=True, has_one_prompt=True, error_body=anthropic_error)
+    ],
+    "/v1/messages/count_tokens": [
+        Route("POST", count_tokens, PromptFields, has_one_prompt=True, error_body=anthropic_error)
+    ],
     "/v1/embeddings": [Route("POST", embeddings, EmbeddingBody, is_work=True)],
     "/v1/models": [Route("GET", about.models)],
     "/v1/models/": [Route("GET", about.models)],
-    "/v1/load_lora_adapter": [Route("POST", adapters.load_lora_adapter, adapters.LoadBody, TEXT)],
-    "/v1/unload_lora_adapter": [Route("POST", adapters.unload_lora_adapter, adapters.UnloadBody, TEXT)],
-    "/tokenize": [Route("POST", tokens.tokenize, tokens.TokenizeBody)],
+    "/v1/load_lora_adapter": [Route("POST", adapters.load_lora_adapter, adapters.LoadBody, TEXT, is_admin=True)],
+    "/v1/unload_lora_adapter": [Route("POST", adapters.unload_lora_adapter, adapters.UnloadBody, TEXT, is_admin=True)],
+    "/tokenize": [Route("POST", tokens.tokenize, tokens.TokenizeBody, has_one_prompt=True)],
     "/detokenize": [Route("POST", tokens.detokenize, tokens.DetokenizeBody)],
     "/health": [Route("GET", about.health, answer=TEXT, is_open=True)],
     "/ping": [

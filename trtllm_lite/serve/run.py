@@ -2,12 +2,10 @@
 
 import asyncio
 import gc
-import ipaddress
 import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import uvloop
@@ -17,12 +15,13 @@ from trtllm_lite.llm import LLM
 from trtllm_lite.serve.app import Application, Settings
 from trtllm_lite.serve.http.limits import HttpLimits
 from trtllm_lite.serve.http.server import HttpServer
+from trtllm_lite.serve.origins import is_loopback
 from trtllm_lite.serve.routes import ROUTES
 from trtllm_lite.serve.served_encoder import ServedEncoder
 from trtllm_lite.serve.served_engine import ModelSettings, ServedEngine
 from trtllm_lite.serve.served_model import ServedModel
+from trtllm_lite.serve.turns import Lanes
 
-_NUM_WORKERS = 8
 _CUTTING_SECONDS = 1.0  # for what is being prepared to be submitted, and answered
 _LEAST_CLOSING_SECONDS = 1.0  # for clients to read the last answers
 _OTHER_FILES = 256  # beside connections
@@ -49,16 +48,6 @@ def check_address(host: str, *, has_keys: bool, allow_no_key: bool) -> None:
     )
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def run(
     models: Sequence[tuple[LLM, ModelSettings]],
     settings: Settings,
@@ -76,21 +65,14 @@ def run(
         gc.unfreeze()
 
 
-def new_workers() -> ThreadPoolExecutor:
-    """Threads that render, tokenize and compile grammars."""
-    return ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="trtllm_lite serve")
-
-
-def application(
-    models: Sequence[tuple[LLM, ModelSettings]], settings: Settings, workers: ThreadPoolExecutor
-) -> Application:
-    """What answers requests in the running loop; ``workers`` prepare them."""
+def application(models: Sequence[tuple[LLM, ModelSettings]], settings: Settings, lanes: Lanes) -> Application:
+    """What answers requests in the running loop; they are prepared in ``lanes``."""
     loop = asyncio.get_running_loop()
     served: list[ServedEngine] = []
     for llm, chosen in models:
         kind = ServedEncoder if llm.embeds else ServedModel
-        served.append(kind(llm, chosen, loop, workers))
-    return Application(served, ROUTES, settings)
+        served.append(kind(llm, chosen, loop))
+    return Application(served, ROUTES, settings, lanes)
 
 
 async def _serve(
@@ -100,8 +82,8 @@ async def _serve(
     on_listening: Callable[[str], None],
 ) -> None:
     loop = asyncio.get_running_loop()
-    with new_workers() as workers:
-        app = application(models, settings, workers)
+    with Lanes() as lanes:
+        app = application(models, settings, lanes)
         server = HttpServer(app.handle, app.too_large, options.limits, app.check_head)
         ending = _Ending(loop)
         try:

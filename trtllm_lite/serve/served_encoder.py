@@ -4,7 +4,6 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,7 +119,7 @@ class ServedEncoder(ServedEngine):
         texts = [one.text for one in batch]
         self._num_running = len(batch)
         try:
-            rows = await self.prepare(partial(self.embedder.step, texts))
+            rows = await asyncio.to_thread(self.embedder.step, texts)
         except Exception as error:  # noqa: BLE001 - each request says what failed
             for one in batch:
                 if not one.row.done():

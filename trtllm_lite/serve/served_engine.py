@@ -1,12 +1,10 @@
 """ServedEngine: what the server knows of each engine, whatever it makes."""
 
 import asyncio
-import contextvars
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -14,10 +12,12 @@ from typing import TypeVar
 from trtllm_lite.errors import OverloadedError, shown
 from trtllm_lite.llm import LLM
 from trtllm_lite.runtime.lora.request import LoRARequest
+from trtllm_lite.runtime.session.prompts import max_chars
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.logprobs import TokenTexts
 from trtllm_lite.serve.metrics.families import Families
+from trtllm_lite.serve.turns import TURN
 
 Value = TypeVar("Value")
 _LONGEST_RETRY = 60  # seconds
@@ -32,6 +32,7 @@ class ModelSettings:
     - ``refuses_special_tokens``: whether a chat whose texts spell special tokens is an error
     - ``max_queue_size``: sequences that may wait for a place in the batch; a request beyond them gets status 429
     - ``adapters``: names and directories of LoRA adapters, which requests may name as their model
+    - ``takes_priorities``: requests may say how urgent they are; without it one that does is refused
     """
 
     names: tuple[str, ...]
@@ -40,6 +41,7 @@ class ModelSettings:
     refuses_special_tokens: bool = False
     max_queue_size: int = 1024
     adapters: tuple[tuple[str, str], ...] = ()
+    takes_priorities: bool = False
 
 
 @dataclass(eq=False)
@@ -47,13 +49,12 @@ class ServedEngine(ABC):
     """An engine that requests over HTTP are run on.
 
     Its methods belong to the thread of ``loop``, but for those of the engine itself and what :meth:`prepare` runs in
-    one of the ``workers``: rendering, tokenizing and compiling grammars may take time and must not hold up streams.
+    another thread: rendering, tokenizing and compiling grammars may take time and must not hold up streams.
     """
 
     llm: LLM
     settings: ModelSettings
     loop: asyncio.AbstractEventLoop
-    workers: ThreadPoolExecutor
     num_active: int = 0
     """Sequences that are being worked on, or wait for it."""
     num_rejected: Counter[str] = field(default_factory=lambda: Counter(queue_full=0, overloaded=0))
@@ -81,6 +82,11 @@ class ServedEngine(ABC):
     @abstractmethod
     def max_input_len(self) -> int:
         """Tokens of a prompt at most."""
+
+    @property
+    def max_prompt_chars(self) -> int:
+        """Characters that a prompt has at most, or more; 0 without a tokenizer, as then no prompt is a text."""
+        return 0 if self.tokenizer is None else max_chars(self.tokenizer, self.max_input_len)
 
     @property
     @abstractmethod
@@ -157,14 +163,23 @@ class ServedEngine(ABC):
             self.num_active -= num_sequences
 
     async def prepare(self, work: Callable[[], Value], *, is_quick: bool = False) -> Value:
-        """The result of ``work``.
+        """The result of ``work``, which is part of the request that the current task answers.
 
-        It runs in a worker's thread, or at once in this one if it ``is_quick``: if handing over takes longer.
+        It runs in another thread in the turn of the request's client, or at once in this one if it ``is_quick``: if
+        handing over takes longer.
         """
+        with self._counting_overload():
+            return work() if is_quick else await TURN.get().prepare(work)
+
+    async def compile(self, work: Callable[[], Value]) -> Value:
+        """The same of work that compiles grammars, for which other work does not wait."""
+        with self._counting_overload():
+            return await TURN.get().compile(work)
+
+    @contextmanager
+    def _counting_overload(self) -> Iterator[None]:
         try:
-            if is_quick:
-                return work()
-            return await self.loop.run_in_executor(self.workers, contextvars.copy_context().run, work)
+            yield
         except OverloadedError:
             self.num_rejected["overloaded"] += 1
             raise

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,7 @@ from trtllm_lite.runtime.session.prompts import kept_ids
 from trtllm_lite.runtime.session.request import Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
+from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies.sampling import SamplingFields
 from trtllm_lite.serve.metrics.families import Families
 from trtllm_lite.serve.metrics.model_metrics import add_model
@@ -22,6 +25,7 @@ from trtllm_lite.serve.served_engine import ServedEngine
 from trtllm_lite.serve.started import note_started
 
 Listener = Callable[[RequestHandle], None]
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class ServedModel(ServedEngine):
         for name, path in self.settings.adapters:
             self.check_adapter(path)
             self.add_adapter(name, path)
+        self.loaded: set[str] = set()
+        """Names of the adapters that requests have loaded, and may unload."""
 
     @property
     def vocab_size(self) -> int:
@@ -93,7 +99,18 @@ class ServedModel(ServedEngine):
         fields: SamplingFields,
         adapter: LoRARequest | None,
     ) -> Prompt:
-        """The prompt of checked token ids, int32[prompt_len], to be served as the request's ``fields`` want it."""
+        """The prompt of checked token ids, int32[prompt_len], to be served as the request's ``fields`` want it.
+
+        Raises ApiError for a priority where the operator lets requests have none.
+        """
+        if fields.priority and not self.settings.takes_priorities:
+            raise ApiError(
+                400,
+                f"priority is {fields.priority}, and all requests have one priority here: leave it out, or start the "
+                "server with --scheduling_policy priority",
+                param="priority",
+                code="unsupported_value",
+            )
         kept = kept_ids(ids, params.truncate_prompt_tokens)
         request = Request(
             kept,
@@ -118,6 +135,25 @@ class ServedModel(ServedEngine):
         )
         note_started(generation)
         return generation
+
+    async def begin(
+        self, make: Callable[[], tuple[Made, Sequence[Prompt]]], *, is_quick: bool = False
+    ) -> tuple[Made, list[Generation]]:
+        """What ``make`` makes of a request, and the generations that continue its prompts.
+
+        ``make`` runs as :meth:`prepare` says, and prompts that no grammar guides are submitted with it. Raises what
+        ``make`` and :meth:`start_all` do.
+        """
+
+        def prepared() -> tuple[Made, Sequence[Prompt], list[Generation] | None]:
+            made, prompts = make()
+            is_guided = any(prompt.request.params.guided_decoding is not None for prompt in prompts)
+            return made, prompts, None if is_guided else self.start_all(prompts)
+
+        made, prompts, generations = await self.prepare(prepared, is_quick=is_quick)
+        if generations is None:
+            generations = await self.compile(partial(self.start_all, prompts))
+        return made, generations
 
     def start_all(self, prompts: Sequence[Prompt]) -> list[Generation]:
         """:meth:`start` several prompts; if one is refused, none is left running."""

@@ -19,6 +19,7 @@ class Transport:
 
     written: bytes = b""
     calls: list[str] = field(default_factory=list)
+    tcp_state: int = 1  # established
     unread: int = 1
     """Bytes that the client has not read; some, so that nothing is sent but by write."""
 
@@ -34,6 +35,9 @@ class Transport:
 
     def fileno(self) -> int:
         return -1
+
+    def getsockopt(self, *_: int) -> bytes:
+        return bytes([self.tcp_state])
 
     def get_write_buffer_size(self) -> int:
         return self.unread
@@ -72,7 +76,7 @@ class Wire:
         self.server._sweep()
 
 
-def too_large(size: str, most: int) -> Response:
+def too_large(size: str, most: int, _: Request) -> Response:
     return Response(413, f"{size} bytes are more than {most}".encode(), TEXT)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,17 +15,18 @@ from trtllm_lite.serve.http.messages import Request, Response
 from trtllm_lite.serve.routes import ROUTES
 from trtllm_lite.serve.served_engine import ModelSettings
 from trtllm_lite.serve.served_model import ServedModel
+from trtllm_lite.serve.turns import Lanes
 
 
 class Asker:
     """Asks an Application whose only model, ``tiny``, runs on a FakeEventLoop."""
 
-    def __init__(self, workers: ThreadPoolExecutor, model: dict[str, Any], settings: dict[str, Any]) -> None:
+    def __init__(self, lanes: Lanes, model: dict[str, Any], settings: dict[str, Any]) -> None:
         llm = SimpleNamespace(session=fake_session(), tokenizer=None)
         chosen = ModelSettings(names=("tiny",), **model)
-        self.model = ServedModel(llm, chosen, asyncio.get_running_loop(), workers)
+        self.model = ServedModel(llm, chosen, asyncio.get_running_loop())
         self.loop = self.model.session.pump.loop
-        self.app = Application([self.model], ROUTES, Settings(**{"access_log": AccessLog(None), **settings}))
+        self.app = Application([self.model], ROUTES, Settings(**{"access_log": AccessLog(None), **settings}), lanes)
         self.events = bytearray()
         """What was sent in streams."""
         stream = SimpleNamespace(write=self.events.extend, end=lambda: None)
@@ -36,9 +36,14 @@ class Asker:
 
     async def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Response:
         """The response to a request."""
-        content = b"" if body is None else msgspec.json.encode(body)
+        content = bytearray() if body is None else bytearray(msgspec.json.encode(body))
         every = {"content-type": "application/json", **(headers or {})}
-        return await self.app.handle(Request(method, path, "", every, content, self.connection, self.model.loop.time()))
+        request = Request(method, path, "", every, content, self.connection, self.model.loop.time())
+        return await self.send(request)
+
+    async def send(self, request: Request) -> Response:
+        """The response to a request, which is looked at as those that arrive are."""
+        return self.app.check_head(request) or await self.app.handle(request)
 
     async def complete(self, prompt: list[int], **fields: Any) -> Response:
         """The response to a request for a completion."""
@@ -72,8 +77,8 @@ def ask(talk: Callable[[Asker], Awaitable[Any]], model: dict[str, Any] | None = 
     """Run ``talk`` with a server of these settings."""
 
     async def run() -> Any:
-        with ThreadPoolExecutor(2) as workers:
-            asker = Asker(workers, model or {}, settings)
+        with Lanes() as lanes:
+            asker = Asker(lanes, model or {}, settings)
             try:
                 return await talk(asker)
             finally:

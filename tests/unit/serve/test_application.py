@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from tests.unit.serve.served import ask
-from trtllm_lite.serve import bodies
+from trtllm_lite.serve import app, bodies
 from trtllm_lite.serve.api_keys import ApiKeys
 from trtllm_lite.serve.endpoints import tokens
 from trtllm_lite.serve.http.messages import Request
@@ -30,8 +30,8 @@ def test_more_sequences_than_there_is_room_for_are_no_request():
 def test_a_request_that_is_refused_is_freed_without_a_search_for_cycles(fails):
     async def talk(server):
         headers = {"content-type": "application/json", **({} if fails == "no key" else {"x-api-key": "k"})}
-        request = Body("POST", "/v1/completions", "", headers, b'{"no": 1}', server.connection, 0.0)
-        response = await server.app.handle(request)
+        request = Body("POST", "/v1/completions", "", headers, bytearray(b'{"no": 1}'), server.connection, 0.0)
+        response = await server.send(request)
         assert response.status == (401 if fails == "no key" else 400)
         gone = weakref.ref(request)
         del request
@@ -85,5 +85,6 @@ def test_a_large_body_is_read_in_another_thread(monkeypatch):
         assert response.status == 200
         assert json.loads(response.body)["usage"]["completion_tokens"] == 2
 
-    monkeypatch.setattr(bodies, "_LARGE_BODY", 1)
+    monkeypatch.setattr(bodies, "LARGE_BODY", 1)
+    monkeypatch.setattr(app, "LARGE_BODY", 1)
     ask(talk)

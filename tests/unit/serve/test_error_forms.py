@@ -11,16 +11,19 @@ from trtllm_lite.serve.api_keys import ApiKeys
 from trtllm_lite.serve.app import Application, Settings
 from trtllm_lite.serve.http.messages import Request
 from trtllm_lite.serve.routes import ROUTES
+from trtllm_lite.serve.turns import Lanes
 
 KEY = {"x-api-key": "k", "content-type": "application/json"}
 
 
 def error(path: str, headers: dict[str, str], body: bytes = b"{}", *, is_draining: bool = False) -> dict[str, Any]:
     """The body of the error that a request gets."""
-    app = Application([], ROUTES, Settings(api_keys=ApiKeys(["k"]), access_log=AccessLog(None)))
-    app.is_draining = is_draining
-    connection: Any = None
-    response = asyncio.run(app.handle(Request("POST", path, "", headers, body, connection, 0.0)))
+    with Lanes() as lanes:
+        app = Application([], ROUTES, Settings(api_keys=ApiKeys(["k"]), access_log=AccessLog(None)), lanes)
+        app.is_draining = is_draining
+        connection: Any = None
+        request = Request("POST", path, "", headers, bytearray(body), connection, 0.0)
+        response = app.check_head(request) or asyncio.run(app.handle(request))
     assert response is not None
     content: dict[str, Any] = json.loads(response.body)
     return content

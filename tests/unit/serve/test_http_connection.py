@@ -9,9 +9,9 @@ from trtllm_lite.serve.http.limits import HttpLimits
 from trtllm_lite.serve.http.messages import Request, Response
 
 LIMITS = HttpLimits(max_head_bytes=200, max_headers=4, max_body_bytes=20, max_pipelined=2, max_connections=2)
-GET = b"GET /a?b=c HTTP/1.1\r\nX-Word: w\r\n\r\n"
-WITH_LENGTH = b"POST /a HTTP/1.1\r\nX-Word: w\r\nContent-Length: 5\r\n\r\nhello"
-IN_CHUNKS = b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"
+GET = b"GET /a?b=c HTTP/1.1\r\nHost: h\r\nX-Word: w\r\n\r\n"
+WITH_LENGTH = b"POST /a HTTP/1.1\r\nHost: h\r\nX-Word: w\r\nContent-Length: 5\r\n\r\nhello"
+IN_CHUNKS = b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"
 
 OFFER = WITH_LENGTH.replace(b"X-Word: w", b"X-Word: w\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c")
 
@@ -20,11 +20,12 @@ class Stream:
     """A handler whose answers are streams, which go on until ``end`` is called."""
 
     def __init__(self) -> None:
-        self.num_cancelled = 0
+        self.num_begun = self.num_cancelled = 0
         self.stream = None
 
     async def __call__(self, request: Request) -> None:
         self._end = asyncio.Event()
+        self.num_begun += 1
         self.stream = request.connection.open_stream({})
         self.stream.write(b"data: first\n\n")
         try:
@@ -134,20 +135,20 @@ def test_a_stream_has_no_chunks_in_old_http():
     ("message", "status"),
     [
         (b"nonsense\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400),
-        (b"CONNECT a:1 HTTP/1.1\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
-        (b"GET /" + b"a" * 300 + b" HTTP/1.1\r\n\r\n", 431),
-        (b"GET / HTTP/1.1\r\nA: " + b"a" * 300 + b"\r\n\r\n", 431),
-        (b"GET / HTTP/1.1\r\nA: " + b"a" * 300, 431),
-        (b"GET / HTTP/1.1\r\n" + b"A: a\r\n" * 4 + b"B: b\r\nC: c\r\nD: d\r\nE: e\r\n\r\n", 431),
-        (b"POST / HTTP/1.1\r\nContent-Length: 21\r\n\r\n", 413),
-        (b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 15 + b"\r\n\r\n", 413),
-        (b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 21\r\n\r\n", 413),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n15\r\n" + b"a" * 21, 413),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nno colon\r\n\r\n", 400),
+        (b"CONNECT a:1 HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"GET /" + b"a" * 300 + b" HTTP/1.1\r\nHost: h\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nA: " + b"a" * 300 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nA: " + b"a" * 300, 431),
+        (b"GET / HTTP/1.1\r\nHost: h\r\n" + b"A: a\r\n" * 4 + b"B: b\r\nC: c\r\nD: d\r\nE: e\r\n\r\n", 431),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 21\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: " + b"9" * 15 + b"\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 21\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n15\r\n" + b"a" * 21, 413),
     ],
 )
 def test_what_cannot_be_read_is_refused(message, status):
@@ -173,9 +174,17 @@ def test_more_requests_than_may_be_pipelined_end_the_connection():
         connection.data_received(GET * 3)
         assert transport.calls == []
         connection.data_received(GET)
-        assert transport.calls == ["abort"]
+        connection.data_received(GET[:10])  # is not read
+        for count in (1, 2, 3):
+            await until(lambda count=count: handler.num_begun == count)
+            handler.end()
+        await until(lambda: bool(transport.calls))
+        assert transport.calls == ["write_eof"]
+        assert transport.written.count(b"HTTP/1.1 200 ") == 3
+        assert transport.written.endswith(b"too many requests before earlier ones are answered\n")
 
-    on_wire(scenario, handler=Stream(), limits=LIMITS)
+    handler = Stream()
+    on_wire(scenario, handler=handler, limits=LIMITS)
 
 
 def test_more_connections_than_there_may_be_are_sent_away():
@@ -220,6 +229,109 @@ def test_a_client_that_goes_away_has_its_request_cancelled():
 
     handler = Stream()
     on_wire(scenario, handler=handler)
+
+
+def half_close(connection, transport):
+    """The client sends nothing more; returns whether the transport keeps its other half open."""
+    is_open = connection.eof_received()
+    if not is_open:
+        transport.close()
+        connection.connection_lost(None)
+    return is_open
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (GET, [b"GET|/a|b=c|w|"]),
+        (WITH_LENGTH + GET, [b"POST|/a||w|hello", b"GET|/a|b=c|w|"]),
+        (GET + WITH_LENGTH[:-1], [b"GET|/a|b=c|w|"]),
+    ],
+)
+def test_a_client_that_sends_nothing_more_gets_its_answers(sent, expected):
+    async def scenario(wire: Wire) -> None:
+        connection, transport = wire.connect()
+        connection.data_received(sent)
+        assert half_close(connection, transport)
+        await until(lambda: bool(transport.calls))
+        assert transport.calls == ["close"]
+        answers = transport.written.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
+        assert bodies(answers) == expected
+
+    on_wire(scenario)
+
+
+@pytest.mark.parametrize("sent", [b"", GET[:-1], WITH_LENGTH[:-1]])
+def test_a_client_that_ends_before_its_request_is_left(sent):
+    async def scenario(wire: Wire) -> None:
+        connection, transport = wire.connect()
+        if sent:
+            connection.data_received(sent)
+        assert not half_close(connection, transport)
+        assert transport.written == b""
+        assert wire.server.num_connections == 0
+
+    on_wire(scenario)
+
+
+def test_a_client_that_closed_all_of_its_connection_has_its_request_cancelled():
+    async def scenario(wire: Wire) -> None:
+        connection, transport = wire.connect()
+        connection.data_received(GET)
+        await until(lambda: handler.stream is not None)
+        assert half_close(connection, transport)
+        wire.pass_time(2)
+        assert transport.calls == []
+        transport.tcp_state = 7  # its system has answered what was sent with a reset
+        wire.pass_time(2)
+        assert transport.calls == ["abort"]
+
+    handler = Stream()
+    on_wire(scenario, handler=handler)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "version", "status"),
+    [
+        (b"", b"1.1", 400),
+        (b"Host: h\r\nhost: h\r\n", b"1.1", 400),
+        (b"Host: h\r\nX: y\r\nHost: other\r\n", b"1.0", 400),
+        (b"Host: h\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n", b"1.1", 400),
+        (b"Host:\r\n", b"1.1", 200),
+        (b"", b"1.0", 200),
+    ],
+)
+def test_a_request_names_one_host(hosts, version, status):
+    async def scenario(wire: Wire) -> None:
+        connection, transport = wire.connect()
+        connection.data_received(b"GET / HTTP/" + version + b"\r\n" + hosts + b"\r\n")
+        await until(lambda: bool(transport.written))
+        assert transport.written.startswith(b"HTTP/1.1 %d " % status)
+
+    on_wire(scenario)
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "seen"),
+    [
+        (b"/a", b"one:8000", "one:8000"),
+        (b"http://two:80/a", b"one", "two"),
+        (b"http://[::1]:80/a", b"one", "::1"),
+        (b"/a", b"[::1]:8000", "[::1]:8000"),
+    ],
+)
+def test_the_host_of_a_whole_url_counts(target, host, seen):
+    def note(request):
+        hosts.append((request.host, request.path))
+
+    async def scenario(wire: Wire) -> None:
+        connection, _ = wire.connect()
+        connection.data_received(b"GET " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+        await until(lambda: connection.is_idle)
+        assert hosts == [(seen, "/a")]
+
+    hosts = []
+    on_wire(scenario, check_head=note)
 
 
 # Deadlines.

@@ -26,7 +26,7 @@ def run(scenario, handler=echo, limits=None):
 def test_a_client_that_sends_too_much_sees_why():
     async def scenario(_: HttpServer, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"POST / HTTP/1.1\r\nContent-Length: 2000000\r\n\r\n" + b"a" * 900_000)
+        writer.write(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2000000\r\n\r\n" + b"a" * 900_000)
         await writer.drain()
         assert (await reader.read()).startswith(b"HTTP/1.1 413 ")
         writer.close()
@@ -52,7 +52,7 @@ def test_what_a_client_does_not_read_is_not_written():
     async def scenario(_: HttpServer, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.transport.pause_reading()
-        writer.write(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
+        writer.write(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
         await is_paused.wait()
         assert not resumed.is_set()
         assert sum(written) < 32 << 20  # what the system takes, and a little more
@@ -68,7 +68,7 @@ def test_what_a_client_does_not_read_is_not_written():
 def test_a_server_that_closes_ends_idle_connections():
     async def scenario(server: HttpServer, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        writer.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
         assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
         closing = asyncio.ensure_future(server.close())
         assert (await reader.read()).endswith(b"GET|/|||")

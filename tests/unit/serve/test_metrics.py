@@ -183,7 +183,6 @@ def test_models_have_samples_of_their_own_and_adapters_are_named():
             SimpleNamespace(session=fake_session(), tokenizer=None),
             ModelSettings(names=("large",), tool_parser="hermes"),
             server.model.loop,
-            server.model.workers,
         )
         with_adapters.session.adapters = adapters
         metrics = ServerMetrics([server.model, with_adapters])

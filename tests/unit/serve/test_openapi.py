@@ -4,9 +4,10 @@ from typing import Any
 
 import msgspec
 
-from trtllm_lite.serve.app import Application, Route
+from trtllm_lite.serve.app import Application
 from trtllm_lite.serve.http.messages import TEXT, Request, Response
 from trtllm_lite.serve.openapi import describe
+from trtllm_lite.serve.route import Route
 
 
 class _Body(msgspec.Struct, kw_only=True):

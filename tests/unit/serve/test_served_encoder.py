@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,16 +44,15 @@ def _run(use: Any) -> _Embedder:
     llm: Any = SimpleNamespace(tokenizer=None, embedder=embedder)
 
     async def run() -> None:
-        with ThreadPoolExecutor(2) as workers:
-            model = ServedEncoder(llm, ModelSettings(names=("m",)), asyncio.get_running_loop(), workers)
-            first = asyncio.ensure_future(model.embed(_texts([1])))
-            while not embedder.steps:
-                await asyncio.sleep(0)
-            try:
-                await use(model, embedder.go_on.set)
-            finally:
-                embedder.go_on.set()
-            assert (await first)[0].tolist() == [1]
+        model = ServedEncoder(llm, ModelSettings(names=("m",)), asyncio.get_running_loop())
+        first = asyncio.ensure_future(model.embed(_texts([1])))
+        while not embedder.steps:
+            await asyncio.sleep(0)
+        try:
+            await use(model, embedder.go_on.set)
+        finally:
+            embedder.go_on.set()
+        assert (await first)[0].tolist() == [1]
 
     asyncio.run(run())
     return embedder

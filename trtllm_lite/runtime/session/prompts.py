@@ -172,11 +172,16 @@ def _as_text(prompt: Any, chat: Chat | None, tokenizer: Tokenizer) -> str:
     return tokenizer.chat_template.render(messages, template=chat.template, tools=chat.tools, arguments=chat.arguments)
 
 
+def max_chars(tokenizer: Tokenizer, max_input_len: int) -> int:
+    """Characters that a text of ``max_input_len`` tokens has at most, or more."""
+    return max_input_len * max(tokenizer.max_token_chars, _ROOMY_TOKEN_CHARS)
+
+
 def check_chars(name: str, text: str, tokenizer: Tokenizer, max_input_len: int) -> None:
     """Raise LimitError for a text that is certainly too long, before it is tokenized: megabytes would take seconds."""
     if len(text) <= max_input_len * _ROOMY_TOKEN_CHARS:  # which spares most prompts a search of the vocabulary
         return
-    most = max_input_len * max(tokenizer.max_token_chars, _ROOMY_TOKEN_CHARS)
+    most = max_chars(tokenizer, max_input_len)
     if len(text) > most:
         raise LimitError(
             f"{name} has {len(text):,} characters, which exceeds the {most:,} that max_input_len {max_input_len} "

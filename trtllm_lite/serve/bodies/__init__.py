@@ -4,8 +4,8 @@ A field that is neither listed nor in the table of ``fields`` is an error, as in
 dropped without a word.
 """
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,20 +15,20 @@ from trtllm_lite.printable import one_line
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies.fields import check_fields
 from trtllm_lite.serve.bodies.leniency import Ignored, without_ignored
+from trtllm_lite.serve.turns import LARGE_BODY, TURN
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 Made = TypeVar("Made")
 MAX_MESSAGES = 4096
 """Most messages of a conversation."""
-_LARGE_BODY = 64 << 10  # bytes; what is made of less takes a millisecond at most
 
 
-async def read(body: bytes, make: Callable[[bytes], Made]) -> Made:
-    """What ``make`` makes of a request's body; of a large one in another thread, so that streams go on meanwhile."""
-    return make(body) if len(body) <= _LARGE_BODY else await asyncio.to_thread(make, body)
+async def read(body: bytearray, make: Callable[[bytearray], Made]) -> Made:
+    """What ``make`` makes of a request's body; of a large one in its client's turn, so that streams go on meanwhile."""
+    return make(body) if len(body) <= LARGE_BODY else await TURN.get().prepare(partial(make, body))
 
 
-def decode(body: bytes, kind: type[Body], ignored: Ignored | None = None) -> Body:
+def decode(body: bytearray, kind: type[Body], ignored: Ignored | None = None) -> Body:
     """A request's body, in which a field that is null counts as left out; ``ignored`` gets what else is.
 
     Raises ApiError 400, which names the field, for what is not JSON of this kind.

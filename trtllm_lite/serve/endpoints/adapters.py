@@ -11,7 +11,7 @@ from trtllm_lite.serve.app import Application
 from trtllm_lite.serve.http.messages import TEXT, Request, Response
 from trtllm_lite.serve.served_model import ServedModel
 
-_MAX_ADAPTERS = 4096
+_MAX_LOADED = 4096
 _LONGEST_NAME = 256
 
 
@@ -34,7 +34,8 @@ async def load_lora_adapter(app: Application, request: Request) -> Response:
     """Give an adapter of the directory ``--lora_root`` a name, by which requests run with it."""
     body = app.decoder(request, LoadBody)(request.body)
     model, _ = app.served(request, body.model)
-    root, path = _checked_path(app.settings.lora_root, body.lora_path)
+    root = _root_of(app)
+    path = _checked_path(root, body.lora_path)
     if not 0 < len(body.lora_name) <= _LONGEST_NAME:
         raise ApiError(
             400, f"lora_name: expected 1 to {_LONGEST_NAME} characters", param="lora_name", code="invalid_value"
@@ -43,25 +44,37 @@ async def load_lora_adapter(app: Application, request: Request) -> Response:
     await model.prepare(partial(_check_adapter, model, body.lora_path, path, root))
     _check_room(app, model, body.lora_name)  # another request may have come first meanwhile
     model.add_adapter(body.lora_name, str(path), str(root))
+    model.loaded.add(body.lora_name)
     return Response(200, f"Success: LoRA adapter {shown(body.lora_name)} added successfully.\n".encode(), TEXT)
 
 
 async def unload_lora_adapter(app: Application, request: Request) -> Response:
     """Forget an adapter's name; requests that run with it go on."""
     body = app.decoder(request, UnloadBody)(request.body)
-    for model in app.models:
-        if model.adapters.pop(body.lora_name, None) is not None:
-            return Response(
-                200, f"Success: LoRA adapter {shown(body.lora_name)} removed successfully.\n".encode(), TEXT
-            )
-    raise ApiError(404, f"there is no adapter {shown(body.lora_name)}", param="lora_name", code="adapter_not_found")
+    _root_of(app)
+    name = body.lora_name
+    model = next((model for model in app.models if model.adapter(name) is not None), None)
+    if model is None:
+        raise ApiError(404, f"there is no adapter {shown(name)}", param="lora_name", code="adapter_not_found")
+    if not isinstance(model, ServedModel) or name not in model.loaded:
+        raise ApiError(
+            403,
+            f"{shown(name)} is one of the server's own, which no request unloads",
+            param="lora_name",
+            code="not_allowed",
+        )
+    model.loaded.remove(name)
+    del model.adapters[name]
+    return Response(200, f"Success: LoRA adapter {shown(name)} removed successfully.\n".encode(), TEXT)
 
 
 def _check_room(app: Application, model: ServedModel, name: str) -> None:
     if app.knows(name):
         raise ApiError(400, f"{shown(name)} is a model or an adapter already", param="lora_name", code="name_taken")
-    if len(model.adapters) >= _MAX_ADAPTERS:
-        raise ApiError(400, f"there are {_MAX_ADAPTERS} adapters already: unload one", code="too_many_adapters")
+    if len(model.loaded) >= _MAX_LOADED:
+        raise ApiError(
+            400, f"requests have loaded {_MAX_LOADED} adapters already: unload one", code="too_many_adapters"
+        )
 
 
 def _check_adapter(model: ServedModel, given: str, path: Path, root: Path) -> None:
@@ -72,12 +85,20 @@ def _check_adapter(model: ServedModel, given: str, path: Path, root: Path) -> No
         raise ApiError(400, message, param="lora_path", code="invalid_value") from error
 
 
-def _checked_path(root: Path | None, given: str) -> tuple[Path, Path]:
-    """``root``, and the directory of an adapter, which must lie below it."""
+def _root_of(app: Application) -> Path:
+    """The directory of adapters that requests may load. Raises ApiError 403 if there is none."""
+    root = app.settings.lora_root
     if root is None:
         raise ApiError(
-            403, "adapters are not loaded by requests here: start the server with --lora_root DIR", code="not_allowed"
+            403,
+            "adapters are not loaded and unloaded by requests here: start the server with --lora_root DIR",
+            code="not_allowed",
         )
+    return root
+
+
+def _checked_path(root: Path, given: str) -> Path:
+    """The directory of an adapter, which must lie below ``root``."""
     try:
         path = (root / given).resolve() if "\0" not in given else root
         is_adapter = path.is_relative_to(root.resolve()) and (path / "adapter_config.json").is_file()
@@ -90,4 +111,4 @@ def _checked_path(root: Path | None, given: str) -> tuple[Path, Path]:
             param="lora_path",
             code="invalid_value",
         )
-    return root, path
+    return path

@@ -23,7 +23,7 @@ from trtllm_lite.serve.following import stream, until_ended
 from trtllm_lite.serve.http.messages import Request, Response
 from trtllm_lite.serve.logprobs import completion_logprobs, prompt_rows
 from trtllm_lite.serve.reading import as_openai, finish_reason
-from trtllm_lite.serve.served_model import ServedModel
+from trtllm_lite.serve.served_model import Prompt, ServedModel
 from trtllm_lite.serve.usage import usage_of
 
 _MAX_PROMPTS = 1024
@@ -41,7 +41,7 @@ async def completions(app: Application, request: Request) -> Response | None:
     is_quick = num_sequences == 1 and len(request.body) <= _MAX_QUICK_BYTES and body.is_quick
     with model.admission(num_sequences):
         try:
-            generations = await model.prepare(partial(_start, model, adapter, body), is_quick=is_quick)
+            _, generations = await model.begin(partial(_prepare, model, adapter, body), is_quick=is_quick)
         except TrtllmLiteError as error:
             raise error_about(error, {"guided_decoding": body.form_field}) from error
         answer = _Answer(request, model, body, generations)
@@ -55,8 +55,8 @@ def _num_prompts(prompt: str | list[Any]) -> int:
     return count
 
 
-def _start(model: ServedModel, adapter: LoRARequest | None, body: CompletionBody) -> list[Generation]:
-    """Tokenize and submit; it may take a while."""
+def _prepare(model: ServedModel, adapter: LoRARequest | None, body: CompletionBody) -> tuple[None, list[Prompt]]:
+    """Tokenize and check; it may take a while."""
     session = model.session
     if body.use_beam_search and body.stream:
         raise _wrong("stream", "stream: a beam search gives its texts at its end; leave one of them out")
@@ -84,7 +84,7 @@ def _start(model: ServedModel, adapter: LoRARequest | None, body: CompletionBody
     )
     texts: Sequence[str | None] = parsed.texts or [None] * len(parsed.token_ids)
     rows = zip(parsed.token_ids, texts, strict=True)
-    return model.start_all([model.prompt(ids, text, params, body, adapter) for ids, text in rows])
+    return None, [model.prompt(ids, text, params, body, adapter) for ids, text in rows]
 
 
 _NO_TOKEN = Step(None, "", FinishReason.LENGTH)

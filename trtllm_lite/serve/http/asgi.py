@@ -1,12 +1,12 @@
 """Answers requests that come from another server, by ASGI: https://asgi.readthedocs.io/en/stable/specs/www.html."""
 
-from collections.abc import Callable, Mapping
 from urllib.parse import quote
 
 from trtllm_lite.serve.http.asgi_exchange import AsgiExchange, Message, Receive, Send
-from trtllm_lite.serve.http.limits import LARGE_BODY, HttpLimits
-from trtllm_lite.serve.http.messages import Request, Response, bodies_are_held
-from trtllm_lite.serve.http.server import Handler
+from trtllm_lite.serve.http.decoded_size import decoded_bytes
+from trtllm_lite.serve.http.limits import HttpLimits
+from trtllm_lite.serve.http.messages import Request, Response, announced_bytes, bodies_are_held, decodes_to_much
+from trtllm_lite.serve.http.server import Handler, HeadCheck, TooLarge
 
 
 class AsgiServer:
@@ -19,9 +19,9 @@ class AsgiServer:
     def __init__(
         self,
         handler: Handler,
-        too_large: Callable[[str, int], Response],
+        too_large: TooLarge,
         limits: HttpLimits,
-        check_head: Callable[[Mapping[str, str]], Response | None] = lambda _: None,
+        check_head: HeadCheck = lambda _: None,
     ) -> None:
         self._handler = handler
         self._too_large = too_large
@@ -41,52 +41,57 @@ class AsgiServer:
     async def _exchange(self, scope: Message, receive: Receive, send: Send) -> None:
         exchange = AsgiExchange(scope, send)
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        body = bytearray()
+        request = Request(
+            method=scope["method"],
+            path=_path(scope),
+            query=scope["query_string"].decode("latin-1"),
+            headers=headers,
+            body=bytearray(),
+            connection=exchange,
+            received=exchange.now(),
+            host=headers.get("host", ""),
+        )
         try:
-            refusal = await self._receive(body, headers, receive)
+            refusal = self._check_head(request) or await self._receive(request, receive)
             if refusal is None:
-                request = Request(
-                    method=scope["method"],
-                    path=_path(scope),
-                    query=scope["query_string"].decode("latin-1"),
-                    headers=headers,
-                    body=bytes(body),
-                    connection=exchange,
-                    received=exchange.now(),
-                )
+                request.received = exchange.now()
                 await exchange.answer(self._handler(request), receive)
             else:
                 await exchange.send(refusal)
         except OSError:
             return  # the client has gone away
         finally:
-            self._held_bytes -= len(body)
+            self._held_bytes -= request.held_bytes
 
-    async def _receive(self, body: bytearray, headers: Mapping[str, str], receive: Receive) -> Response | None:
+    async def _receive(self, request: Request, receive: Receive) -> Response | None:
         """Receive the body; returns the response that refuses it, if it goes beyond a limit.
 
         Raises ConnectionResetError if the client goes away before the body is whole.
         """
-        limits, length = self._limits, headers.get("content-length", "0")
-        if length.isascii() and length.isdigit() and (len(length) > 15 or int(length) > limits.max_body_bytes):
-            return self._too_large(length[:15], limits.max_body_bytes)
-        is_head_checked = False
+        limits, body, announced = self._limits, request.body, announced_bytes(request.headers)
+        own = request.max_body_bytes
+        most = limits.max_body_bytes if own is None else min(own, limits.max_body_bytes)
+        if int(announced) > most:
+            return self._too_large(announced, most, request)
         while (message := await receive())["type"] != "http.disconnect":
-            part = message.get("body", b"")
-            body += part
-            self._held_bytes += len(part)
-            if len(body) > limits.max_body_bytes:
-                return self._too_large(f"more than {len(body) - 1}", limits.max_body_bytes)
+            body += message.get("body", b"")
+            self._hold(request, len(body))
+            if len(body) > most:
+                return self._too_large(f"more than {len(body) - 1}", most, request)
+            if not message.get("more_body", False):
+                self._hold(request, decoded_bytes(body))
+                if request.held_bytes > limits.max_decoded_bytes:
+                    return decodes_to_much(request.held_bytes, limits)
             if self._held_bytes > limits.max_held_bytes:
                 return bodies_are_held(limits)
-            if len(body) > LARGE_BODY and not is_head_checked:
-                is_head_checked = True
-                refusal = self._check_head(headers)
-                if refusal is not None:
-                    return refusal
             if not message.get("more_body", False):
                 return None
         raise ConnectionResetError
+
+    def _hold(self, request: Request, num_bytes: int) -> None:
+        """The request's body takes so many bytes now."""
+        self._held_bytes += num_bytes - request.held_bytes
+        request.held_bytes = num_bytes
 
 
 def _path(scope: Message) -> str:

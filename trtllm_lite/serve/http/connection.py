@@ -1,52 +1,63 @@
 """One client's connection."""
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-import httptools
-
 from trtllm_lite.serve.http.event_stream import EventStream
-from trtllm_lite.serve.http.limits import HIGH_WATER, LARGE_BODY
-from trtllm_lite.serve.http.messages import EVENT_HEADERS, EVENTS, TEXT, Request, Response, bodies_are_held, head_of
+from trtllm_lite.serve.http.limits import HIGH_WATER
+from trtllm_lite.serve.http.messages import EVENT_HEADERS, EVENTS, TEXT, Request, Response, head_of
 from trtllm_lite.serve.http.outbox import Outlet
+from trtllm_lite.serve.http.request_reader import RequestError, RequestReader
 
 if TYPE_CHECKING:
     from trtllm_lite.serve.http.server import HttpServer
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_TCP_CLOSE = 7  # tcpi_state, the first byte of Linux's tcp_info, once the other end has reset the connection
 
 
-class _RefusedError(Exception):
-    """The request's head or body goes beyond a limit; the connection has the answer."""
+@dataclass(frozen=True, eq=False, slots=True)
+class _Waiting:
+    """A request that waits for the answers to earlier ones; see :meth:`Connection.take`."""
+
+    request: Request
+    refusal: Response | None
+    keep_alive: bool
+    may_chunk: bool
 
 
-class Connection(asyncio.Protocol):
-    """Parses requests, has the server answer them one after the other, and hears when the client goes away."""
+class Connection(asyncio.BufferedProtocol):
+    """Has the server answer a client's requests one after the other, and hears when the client goes away.
+
+    A client may close its half of the connection and still read. One that has closed all of it looks the same, until
+    something is sent to it, which its system then refuses: so it is sent an interim response.
+    """
 
     def __init__(self, server: "HttpServer") -> None:
         self._server = server
         self._limits = server.limits
-        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._reader: RequestReader | None = RequestReader(server, self)
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # until connection_made
         self._outlet: Outlet = None  # type: ignore[assignment]
-        self._waiting: deque[tuple[Request, bool, bool]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._refusal: Response | None = None
+        self._refusal: Response | None = None  # of what cannot be read, while earlier requests are answered
         self._closed = False
+        self._is_half_closed = False  # by the client
+        self._has_begun_stream = False
         self.paused = False
         """Whether the client is so far behind in reading that nothing more should be written for now."""
         self.on_resume: Callable[[], None] | None = None
         """Called when the client has caught up."""
         self.deadline: float | None = None
         """When the server gives up waiting for the client, by the loop's clock; None while it waits for nothing."""
-        self._is_receiving = False
-        self._is_head_checked = False  # of a request with a large body
         self._discarded_bytes = 0
         self._held_bytes = 0  # of bodies that arrive, or whose requests are not answered yet
         self._unread_bytes = 0  # what the client had not read when its deadline was set
-        self._begin_message()
 
     @property
     def client(self) -> str:
@@ -58,6 +69,10 @@ class Connection(asyncio.Protocol):
     def is_idle(self) -> bool:
         """Whether no request is being answered, or arriving."""
         return self._task is None and not self._waiting and not self._is_receiving
+
+    @property
+    def _is_receiving(self) -> bool:
+        return self._reader is not None and self._reader.is_receiving
 
     def seconds_since(self, instant: float) -> float:
         """Seconds since an instant of the loop's clock."""
@@ -76,192 +91,115 @@ class Connection(asyncio.Protocol):
             return
         self.deadline = self._server.now() + self._limits.head_timeout
 
-    def data_received(self, data: bytes) -> None:
-        if self._closed:
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002
+        return self._server.received  # one for all connections: what is received is parsed at once
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(memoryview(self._server.received)[:nbytes])
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        """Read what has come, of which nothing is kept but bodies of requests whose heads were accepted."""
+        if self._closed or self._refusal is not None:
             self._discard(len(data))
             return
-        if not self._is_receiving:
-            self._is_receiving = True
-            self._set_deadline()
-        self._has_read_one = False
+        assert self._reader is not None
         try:
-            self._feed(data)
-        except httptools.HttpParserError:
-            self._refuse(self._refusal or Response(400, b"this is not HTTP/1.1\n", TEXT))
+            self._reader.feed(data)
+        except RequestError as error:
+            self._refuse(error.response)
             return
-        if not self._has_read_one:  # else the end of another request is among these bytes
-            self._head_bytes += len(data)
-        if not self._is_in_body and self._is_receiving and self._head_bytes > self._limits.max_head_bytes:
-            self._refuse(self._too_long_head())
-        if len(self._waiting) > self._limits.max_pipelined:
+        if self.has_too_many_requests:
+            last = self._waiting.pop().request
+            self.hold(-last.held_bytes, last)
             self._refuse(Response(400, b"too many requests before earlier ones are answered\n", TEXT))
+
+    def eof_received(self) -> bool:
+        self._is_half_closed = True
+        if self._closed or (self._task is None and not self._waiting):
+            return False  # then the transport closes
+        if self._may_chunk and not self._has_begun_stream:  # old HTTP knows no interim responses
+            self._outlet.write(_CONTINUE)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._closed = True
         self.deadline = None
         self._server.forget(self)
         self._waiting.clear()
-        self._begin_message()
-        self._hold(-self._held_bytes)
-        self._parser = None  # it refers to this connection, which so needs no search for cycles to be freed
+        self._stop_reading()
+        self._server.held_bytes -= self._held_bytes
+        self._held_bytes = 0
         if self._task is not None:
             self._task.cancel()
 
     def pause_writing(self) -> None:
         self.paused = True
-        self._set_deadline()
+        self.set_deadline()
 
     def resume_writing(self) -> None:
         self.paused = False
-        self._set_deadline()
+        self.set_deadline()
         if self.on_resume is not None:
             self.on_resume()
 
-    # What the parser calls.
+    # What the reader calls.
 
-    def on_message_begin(self) -> None:
-        self._begin_message()
-        self._is_receiving = True
+    @property
+    def has_too_many_requests(self) -> bool:
+        """Whether more requests wait for earlier ones' answers than may."""
+        return len(self._waiting) > self._limits.max_pipelined
 
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-        if len(self._url) > self._limits.max_head_bytes:
-            self._raise(self._too_long_head())
+    def send_continue(self) -> None:
+        """Tell a client that asks that its body may come; clients go on without, too."""
+        if self._task is None:  # never into the midst of another answer
+            self._outlet.write(_CONTINUE)
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if len(self._headers) >= self._limits.max_headers:
-            self._raise(Response(431, f"more than {self._limits.max_headers} headers\n".encode(), TEXT))
-        self._num_header_bytes += len(name) + len(value)
-        if self._num_header_bytes > self._limits.max_head_bytes:
-            self._raise(self._too_long_head())
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        assert self._parser is not None
-        if self._parser.get_method() == b"CONNECT":
-            self._raise(Response(400, b"this is no proxy\n", TEXT))
-        if self._parser.should_upgrade():
-            self._is_offer = True
-            return
-        limits = self._limits
-        length = self._headers.get("content-length", "0")
-        if length.isascii() and length.isdigit() and (len(length) > 15 or int(length) > limits.max_body_bytes):
-            self._raise(self._server.too_large(length[:15], limits.max_body_bytes))
-        self._is_in_body = True
-        self._set_deadline()
-        if self._headers.get("expect", "").lower() == "100-continue" and self._task is None:
-            self._check_head()
-            self._outlet.write(_CONTINUE)  # never into the midst of another answer; clients go on without, too
-
-    def on_body(self, part: bytes) -> None:
-        self._body.append(part)
-        self._body_bytes += len(part)
-        self._hold(len(part))
-        if self._body_bytes > self._limits.max_body_bytes:
-            self._raise(self._server.too_large(f"more than {self._body_bytes - 1}", self._limits.max_body_bytes))
-        if self._server.held_bytes > self._limits.max_held_bytes:
-            self._raise(bodies_are_held(self._limits))
-        if self._body_bytes > LARGE_BODY and not self._is_head_checked:
-            self._check_head()
-
-    def _check_head(self) -> None:
-        """Refuse the request whose body is about to come if its head is not in order."""
-        self._is_head_checked = True
-        refusal = self._server.check_head(self._headers)
-        if refusal is not None:
-            self._raise(refusal)
-
-    def on_message_complete(self) -> None:
-        assert self._parser is not None
-        if self._is_offer:
-            return
-        url = httptools.parse_url(self._url)
-        request = Request(
-            method=self._parser.get_method().decode("latin-1"),
-            path=(url.path or b"/").decode("latin-1"),
-            query=(url.query or b"").decode("latin-1"),
-            headers=self._headers,
-            body=b"".join(self._body),
-            connection=self,
-            received=self._server.now(),
-        )
-        is_new = self._parser.get_http_version() == "1.1"
-        keep_alive = is_new and self._parser.should_keep_alive()
-        self._waiting.append((request, keep_alive, is_new))
-        self._has_read_one = True
-        self._begin_message()
-        if self._task is None:
-            self._answer_next()
-        else:
-            self._set_deadline()
-
-    def _begin_message(self) -> None:
-        self._url = b""
-        self._headers: dict[str, str] = {}
-        self._body: list[bytes] = []
-        self._body_bytes = self._head_bytes = self._num_header_bytes = 0
-        self._is_in_body = self._is_receiving = self._is_offer = self._is_head_checked = False
-
-    def _hold(self, num_bytes: int) -> None:
-        """So many more bytes of bodies are held for this connection."""
+    def hold(self, num_bytes: int, request: Request) -> None:
+        """So many more bytes are held for the body of a request of this connection."""
+        request.held_bytes += num_bytes
         self._held_bytes += num_bytes
         self._server.held_bytes += num_bytes
 
-    def _feed(self, data: bytes) -> None:
-        """Parse ``data``. Offers of another protocol, such as Java's clients make (h2c), are overlooked.
-
-        The parser takes what follows an offer for the other protocol, though it is the request's body. So the request
-        is read anew, without its offer.
-        """
-        while len(self._waiting) <= self._limits.max_pipelined:
-            assert self._parser is not None
-            try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserUpgrade as offer:
-                lines = [b"%b %b HTTP/1.1" % (self._parser.get_method(), self._url)]
-                lines += [
-                    f"{name}: {value}".encode("latin-1")
-                    for name, value in self._headers.items()
-                    if name not in ("upgrade", "connection")
-                ]
-                data = b"\r\n".join([*lines, b"", data[offer.args[0] :]])
-                self._parser = httptools.HttpRequestParser(self)
-            else:
-                return
-
-    def _too_long_head(self) -> Response:
-        longest = self._limits.max_head_bytes
-        return Response(431, f"the request's line and headers are longer than {longest} bytes\n".encode(), TEXT)
-
-    def _raise(self, refusal: Response) -> None:
-        self._refusal = refusal
-        raise _RefusedError
+    def take(self, request: Request, refusal: Response | None, *, keep_alive: bool, may_chunk: bool) -> None:
+        """Answer a request in its turn, by ``refusal`` if there is one."""
+        self._waiting.append(_Waiting(request, refusal, keep_alive, may_chunk))
+        if self._task is None:
+            self._answer_next()
+        else:
+            self.set_deadline()
 
     # Answers.
 
     def _answer_next(self) -> None:
-        request, self._keep_alive, self._may_chunk = self._waiting.popleft()
-        self._task = self._server.loop.create_task(self._answer(request))
-        self._set_deadline()
+        next_one = self._waiting.popleft()
+        self._keep_alive, self._may_chunk = next_one.keep_alive, next_one.may_chunk
+        self._has_begun_stream = False
+        self._task = self._server.loop.create_task(self._answer(next_one.request, next_one.refusal))
+        self.set_deadline()
 
-    async def _answer(self, request: Request) -> None:
+    async def _answer(self, request: Request, refusal: Response | None) -> None:
         try:
-            response = await self._server.handler(request)
+            response = refusal or await self._server.handler(request)
         except Exception:
             self.abort()
             raise
         if response is not None:
             self._send(response, with_body=request.method != "HEAD")
         self._task = None
-        self._hold(-min(len(request.body), self._held_bytes))
+        if self._held_bytes:  # else the connection is lost, or there was no body
+            self.hold(-request.held_bytes, request)
         if self._closed:
             return
         if not self._keep_alive or self._server.is_closing:
             self._close()
         elif self._waiting:
             self._answer_next()
+        elif self._refusal is not None:
+            self._refuse(self._refusal)
+        elif self._is_half_closed:
+            self._close()
         else:
-            self._set_deadline()
+            self.set_deadline()
 
     def _send(self, response: Response, *, with_body: bool = True) -> None:
         if self._closed:
@@ -275,6 +213,7 @@ class Connection(asyncio.Protocol):
         if not self._may_chunk:
             self._keep_alive = False
         close = not self._keep_alive
+        self._has_begun_stream = True
         head = head_of(200, EVENTS, {**EVENT_HEADERS, **headers}, None, close=close)
         return EventStream(self, head, chunked=not close)
 
@@ -285,12 +224,12 @@ class Connection(asyncio.Protocol):
 
     # Ends.
 
-    def _set_deadline(self) -> None:
+    def set_deadline(self) -> None:
         """Begin to wait for what the client has to do next: read, send the rest of a request, or send another."""
         limits = self._limits
         if self.paused or self._closed:
             seconds = limits.write_timeout
-        elif self._is_in_body:
+        elif self._reader is not None and self._reader.is_in_body:
             seconds = limits.body_timeout
         elif self._is_receiving:
             seconds = limits.head_timeout
@@ -306,13 +245,23 @@ class Connection(asyncio.Protocol):
         """The deadline has passed. A client that reads, however slowly, is waited for again."""
         if self.paused or self._closed:
             if self._transport.get_write_buffer_size() < self._unread_bytes:
-                self._set_deadline()
+                self.set_deadline()
             else:
                 self._transport.abort()
         elif self._is_receiving:
             self._refuse(Response(408, b"the request took too long to arrive\n", TEXT))
         else:
             self._close()
+
+    def abort_if_reset(self) -> None:
+        """End the connection if its client, which had closed its half of it, has closed all of it.
+
+        The transport reads no more, and so does not notice.
+        """
+        if self._is_half_closed and self._task is not None:
+            info = self._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+            if info[0] == _TCP_CLOSE:
+                self.abort()
 
     def close_if_idle(self) -> None:
         """Close the connection unless a request is under way."""
@@ -324,19 +273,30 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _refuse(self, response: Response) -> None:
-        """Answer with an error what cannot be read any further, unless an earlier answer is under way, and close.
+        """Answer with an error what cannot be read any further, behind the answers under way, and close.
 
         What the client still sends is dropped until it has seen the answer: closing at once would make its system
         throw the answer away (RFC 9112, section 9.6).
         """
+        self._stop_reading()
         if self._task is not None:
-            self.abort()
+            self._refusal = response
             return
         self._outlet.write(_closing(response))
         self._closed = True
-        self._set_deadline()
+        self.set_deadline()
         self._outlet.flush()
         self._transport.write_eof()
+
+    def _stop_reading(self) -> None:
+        """Read no more, and keep nothing of the request that was arriving."""
+        reader, self._reader = self._reader, None
+        if reader is None:
+            return
+        reader.close()
+        if reader.request is not None:
+            self.hold(-reader.request.held_bytes, reader.request)
+            reader.request.body.clear()
 
     def _discard(self, num_bytes: int) -> None:
         """Drop what arrives behind a refusal, up to a bound."""
@@ -347,7 +307,7 @@ class Connection(asyncio.Protocol):
     def _close(self) -> None:
         self._closed = True
         self._outlet.flush()
-        self._set_deadline()  # for what is still unread
+        self.set_deadline()  # for what is still unread
         self._transport.close()
 
 

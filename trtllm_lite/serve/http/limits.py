@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-LARGE_BODY = 64 << 10
-"""Bytes of a body that may arrive before anybody looks at who sends it."""
 HIGH_WATER = 64 << 10
 """Beyond so many bytes that the client has not read a stream pauses: its next chunk then holds all that came meanwhile.
 """
@@ -19,7 +17,9 @@ class HttpLimits:
     - ``head_timeout``, ``body_timeout``: seconds for the whole head of a request, and for the whole body
     - ``idle_timeout``: seconds that a connection may be silent between requests
     - ``write_timeout``: seconds for which a client may read nothing of what is written to it
-    - ``max_held_bytes``: sizes of all connections' bodies together, those of running requests among them
+    - ``max_decoded_bytes``: memory that a body may take once it is decoded, at worst (see ``decoded_bytes``)
+    - ``max_held_bytes``: what the bodies of all connections take together at worst, those of running requests among
+      them
     - ``max_connections``: open connections; more are answered 503 and closed
     """
 
@@ -31,5 +31,6 @@ class HttpLimits:
     body_timeout: float = 120.0
     idle_timeout: float = 300.0
     write_timeout: float = 60.0
+    max_decoded_bytes: int = 128 << 20
     max_held_bytes: int = 1 << 30
     max_connections: int = 16_384

@@ -50,21 +50,32 @@ class Exchange(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """A request that has arrived whole. ``headers`` have lower-case names; of equal names the last one counts.
+    """A request. ``headers`` have lower-case names; of equal names the last one counts.
 
-    ``path`` is not decoded, and has no query. ``id`` is what the client called the request (``X-Request-Id``), or a
-    name made for it; the response has it, too. Of the last three, which the access log shows, endpoints write what they
-    know of.
+    - ``path`` is not decoded, and has no query
+    - ``body`` is empty while the head is looked at
+    - ``host``: whom the client believes to ask, a name and mostly a port
+    - ``max_body_bytes``: the limit of this request's body, if that is less than the server's
+    - ``held_bytes``: what the body counts for among all that are held
+    - ``client``: for whom the request is worked on
+    - ``origin_headers``: what the response tells browsers of pages of other origins
+    - ``id``: what the client called the request (``X-Request-Id``), or a name made for it; the response has it, too
+    - the last three are for the access log: endpoints write what they know of
     """
 
     method: str
     path: str
     query: str
     headers: Mapping[str, str]
-    body: bytes
+    body: bytearray
     connection: Exchange
     received: float
     """When the request had arrived, by the loop's clock."""
+    host: str = ""
+    max_body_bytes: int | None = None
+    held_bytes: int = 0
+    client: str = ""
+    origin_headers: dict[str, str] = field(default_factory=dict)
     id: str = ""
     model: str = ""
     num_prompt_tokens: int = 0
@@ -75,7 +86,7 @@ class Request:
     @property
     def answer_headers(self) -> dict[str, str]:
         """Headers that every answer to the request has, whole or as events."""
-        headers = {"X-Request-Id": self.id}
+        headers = {**self.origin_headers, "X-Request-Id": self.id}
         if self.ignored:
             headers["X-Ignored-Fields"] = ", ".join([*map(_in_header, self.ignored[:_MOST_IGNORED]), *self._others])
         return headers
@@ -113,9 +124,25 @@ def head_of(status: int, content_type: bytes, headers: Mapping[str, str], length
     return b"".join(parts)
 
 
+def announced_bytes(headers: Mapping[str, str]) -> str:
+    """The size of a body as the head announces it, of which the first digits count: beyond 15 it is too large anyway.
+
+    "0" where nothing, or no number, is announced.
+    """
+    length = headers.get("content-length", "0")
+    return length[:15] if length.isascii() and length.isdigit() else "0"
+
+
+def decodes_to_much(size: int, limits: HttpLimits) -> Response:
+    """The response to a body that is too large once it is decoded."""
+    most = limits.max_decoded_bytes
+    message = f"the body's values may take {size} bytes of memory, which exceeds the {most} of one body: send less\n"
+    return Response(413, message.encode(), TEXT)
+
+
 def bodies_are_held(limits: HttpLimits) -> Response:
     """The response to a body that does not fit beside those of other requests."""
-    busy = f"bodies of {limits.max_held_bytes} bytes are being read already: come back later\n"
+    busy = f"bodies that take {limits.max_held_bytes} bytes are being worked on already: come back later\n"
     return Response(503, busy.encode(), TEXT, {"Retry-After": "1"})
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 from trtllm_lite.serve.http.connection import Connection
 from trtllm_lite.serve.http.limits import HttpLimits
@@ -13,24 +13,25 @@ from trtllm_lite.serve.http.outbox import Outbox
 _SWEEP_SECONDS = 1.0
 _BACKLOG = 4096
 _PAUSE_SECONDS = 0.1
+_READ_BYTES = 64 << 10
 
 Handler = Callable[[Request], Awaitable[Response | None]]
 """Answers a request, with a response or with events (``Connection.open_stream``); raises nothing but CancelledError."""
+HeadCheck = Callable[[Request], Response | None]
+"""Looks at each request when its head is there, before anything of its body is kept; a response answers the request."""
+TooLarge = Callable[[str, int, Request], Response]
+"""Makes the answer to a body that is too large, given its size and the limit."""
 
 
 class HttpServer:
-    """Answers requests with ``handler``, which is cancelled when the client of its request goes away.
-
-    ``too_large`` makes the answer to a body of more than ``limits.max_body_bytes``, given the size and the limit.
-    ``check_head`` is given the headers of a request with a large body before it is all there; a response refuses it.
-    """
+    """Answers requests that ``check_head`` leaves with ``handler``, which is cancelled when its client goes away."""
 
     def __init__(
         self,
         handler: Handler,
-        too_large: Callable[[str, int], Response],
+        too_large: TooLarge,
         limits: HttpLimits,
-        check_head: Callable[[Mapping[str, str]], Response | None] = lambda _: None,
+        check_head: HeadCheck = lambda _: None,
     ) -> None:
         self.handler = handler
         self.too_large = too_large
@@ -42,7 +43,9 @@ class HttpServer:
         self.is_closing = False
         """Whether connections end with the answers that are under way."""
         self.held_bytes = 0
-        """Sizes of all bodies that are arriving, or whose requests run."""
+        """What all bodies take at worst that are arriving, or whose requests run."""
+        self.received = bytearray(_READ_BYTES)
+        """What a connection has just received."""
         self._connections: set[Connection] = set()
         self._all_closed = asyncio.Event()
         self._listeners: list[socket.socket] = []
@@ -123,4 +126,5 @@ class HttpServer:
         for connection in list(self._connections):
             if connection.deadline is not None and connection.deadline < now:
                 connection.expire()
+            connection.abort_if_reset()
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
