@@ -99,24 +99,24 @@ def _address_space_kib():
     ],
 )
 def test_time_is_bounded_and_others_go_on(source, monkeypatch):
-    template_process._process.stop()
+    template_process._small.stop()
     monkeypatch.setattr(template_process, "_CPU_SECONDS", 1)
     with pytest.raises(ArgumentError, match="computes for more than 1 s"):
         render(source)
     assert render("{{ messages | length }}") == "1"
-    template_process._process.stop()
+    template_process._small.stop()
 
 
 def test_a_process_that_was_killed_is_started_again():
     assert render("x") == "x"
-    os.kill(template_process._process._process.pid, 9)
-    template_process._process._process.wait()
+    os.kill(template_process._small._process.pid, 9)
+    template_process._small._process.wait()
     assert render("y") == "y"
 
 
 @pytest.mark.parametrize("executable", ["/nonexistent/python", None])
 def test_a_process_that_does_not_start_is_an_error(executable, monkeypatch):
-    template_process._process.stop()
+    template_process._small.stop()
     monkeypatch.setattr("sys.executable", executable)
     with pytest.raises(EngineError, match=r"does not start .*: allow it, or render the prompt yourself"):
         render("x")
@@ -124,15 +124,15 @@ def test_a_process_that_does_not_start_is_an_error(executable, monkeypatch):
 
 def test_a_fork_has_a_process_of_its_own():
     assert render("x") == "x"
-    ours = template_process._process._process.pid
+    ours = template_process._small._process.pid
     child = os.fork()
     if child == 0:
-        is_other = render("{{ 1 + 1 }}") == "2" and template_process._process._process.pid != ours
-        template_process._process.stop()
+        is_other = render("{{ 1 + 1 }}") == "2" and template_process._small._process.pid != ours
+        template_process._small.stop()
         os._exit(0 if is_other else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert render("y") == "y"
-    assert template_process._process._process.pid == ours
+    assert template_process._small._process.pid == ours
 
 
 @pytest.mark.parametrize("source", ["{% for %}", "{{ 'a' | nonsense }}", "{{ " + "(" * 5000 + ")" * 5000 + " }}", "{%"])

@@ -1,7 +1,8 @@
-"""The process that renders chat templates: started when it is first needed, and again after one that had to end.
+"""The processes that render chat templates: started when they are first needed, and again after one that had to end.
 
 A template comes with a model, so it is data to distrust. Jinja's sandbox keeps it from Python objects, but bounds
-neither memory nor time; the process bounds both, whatever the template does.
+neither memory nor time; a process bounds both, whatever the template does. Large requests have a process of their own,
+which computes when nothing else does: small ones do not wait for them.
 """
 
 import atexit
@@ -23,6 +24,8 @@ MAX_REQUEST_CHARS = 1 << 25  # bytes of the messages and the other names, as JSO
 _MEMORY_BYTES = 1 << 29
 _CPU_SECONDS = 2
 _PIPE_BYTES = 1 << 16
+_SMALL_CHARS = 1 << 17  # of a request that is rendered in some milliseconds
+_LARGE_NICENESS = 10
 _WORKER = Path(__file__).with_name("template_worker.py")
 
 
@@ -38,7 +41,7 @@ def render_template(source: str, names: Mapping[str, Any]) -> str:
             f"the messages and the chat template come to {len(request):,} characters of JSON, which exceeds "
             f"{MAX_REQUEST_CHARS:,}: shorten the messages"
         )
-    answer = _process.ask(request)
+    answer = (_small if len(request) <= _SMALL_CHARS else _large).ask(request)
     if "invalid" in answer:
         raise EngineError(
             f"the chat template is not valid Jinja ({one_line(answer['invalid'])}): convert again with one that is"
@@ -59,9 +62,10 @@ def _as_json(value: Any) -> bytes:
 
 
 class _TemplateProcess:
-    """One process for all templates; threads take turns."""
+    """One process for all templates; threads take turns. ``niceness`` is added to that of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, niceness: int) -> None:
+        self._niceness = niceness
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -69,7 +73,7 @@ class _TemplateProcess:
         """The answer to ``request`` (see ``template_worker``). Raises ArgumentError if the process ended over it."""
         with self._lock:
             if self._process is None or self._process.poll() is not None:
-                self._process = _start()
+                self._process = _start(self._niceness)
             process = self._process
             try:
                 answer = _exchange(process, request)
@@ -90,8 +94,9 @@ class _TemplateProcess:
                 process.kill()
 
 
-def _start() -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-P", str(_WORKER), str(_MEMORY_BYTES), str(_CPU_SECONDS), str(MAX_RENDERED_CHARS)]
+def _start(niceness: int) -> "subprocess.Popen[bytes]":
+    numbers = (_MEMORY_BYTES, _CPU_SECONDS, MAX_RENDERED_CHARS, niceness)
+    command = [sys.executable, "-P", str(_WORKER), *map(str, numbers)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
         return subprocess.Popen(
@@ -139,11 +144,16 @@ def _why_it_ended(status: int) -> str:
 
 
 def _forget_after_fork() -> None:
-    """Start afresh in a fork: the process, and the lock that another thread may have held, belong to the parent."""
-    global _process
-    _process = _TemplateProcess()
+    """Start afresh in a fork: the processes, and the locks that other threads may have held, belong to the parent."""
+    global _small, _large
+    _small, _large = _TemplateProcess(0), _TemplateProcess(_LARGE_NICENESS)
 
 
-_process = _TemplateProcess()
+def _stop() -> None:
+    _small.stop()
+    _large.stop()
+
+
+_small, _large = _TemplateProcess(0), _TemplateProcess(_LARGE_NICENESS)
 os.register_at_fork(after_in_child=_forget_after_fork)
-atexit.register(lambda: _process.stop())
+atexit.register(_stop)

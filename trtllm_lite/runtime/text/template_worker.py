@@ -1,15 +1,17 @@
 """The program in which chat templates are rendered: it reads requests from stdin and writes answers to stdout.
 
-``template_process`` starts it as ``python template_worker.py MEMORY_BYTES CPU_SECONDS MAX_CHARS``. Requests and answers
-are lines of JSON. A request has ``source`` (the template) and ``names`` (what it may use). An answer has ``text``, or
-says why there is none: ``invalid`` (the template itself is wrong) or ``refused`` (it does not take these names). A
-template that computes too long ends the process; one that asks for too much memory gets a MemoryError or ends it too.
+``template_process`` starts it as ``python template_worker.py MEMORY_BYTES CPU_SECONDS MAX_CHARS NICENESS``. Requests
+and answers are lines of JSON. A request has ``source`` (the template) and ``names`` (what it may use). An answer has
+``text``, or says why there is none: ``invalid`` (the template itself is wrong) or ``refused`` (it does not take these
+names). A template that computes too long ends the process; one that asks for too much memory gets a MemoryError or ends
+it too.
 
 The program imports nothing of this package, so that it starts at once.
 """
 
 import datetime
 import json
+import os
 import resource
 import signal
 import sys
@@ -28,7 +30,8 @@ _MAX_MESSAGE_CHARS = 1000
 
 def main() -> None:
     """Answer requests until stdin ends."""
-    memory_bytes, cpu_seconds, max_chars = map(int, sys.argv[1:])
+    memory_bytes, cpu_seconds, max_chars, niceness = map(int, sys.argv[1:])
+    os.nice(niceness)
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
