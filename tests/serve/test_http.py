@@ -95,9 +95,9 @@ def test_one_connection_serves_many_requests(server):
     [
         (b"\x16\x03\x01\x02\x00\x01\x00", 400),  # a TLS client
         (b"GET / HTTP/1.1\r\nBad Header: 1\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nX-Request-Id: \x1b[2J\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: \x1b[2J\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nA: " + b"a" * (1 << 17) + b"\r\n\r\n", 431),
-        (b"POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", 413),
+        (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n", 413),
     ],
 )
 def test_what_is_no_request_is_refused(server, sent, status):

@@ -1,0 +1,44 @@
+"""A process goes on, whatever becomes of its standard streams."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import os, sys
+from trtllm_lite.serve.standard_streams import drop_what_stderr_does_not_take
+drop_what_stderr_does_not_take()
+for _ in range(5):
+    print("x" * 100_000, file=sys.stderr, flush=True)
+    sys.stderr.write("y")
+opened = os.open(os.devnull, os.O_RDONLY)
+assert opened > 2, opened
+sys.exit(7)
+"""
+CLOSED = 'exec "$0" -c "$1" 2>&-', 'exec "$0" -c "$1" <&- >&- 2>&-'
+
+
+@pytest.mark.parametrize("shell", ['exec "$0" -c "$1" 2>/dev/full', *CLOSED])
+def test_a_full_or_closed_stderr_ends_nothing(shell):
+    ended = subprocess.run(["sh", "-c", shell, sys.executable, PROGRAM], timeout=60, check=False)
+    assert ended.returncode == 7
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_pipe_that_is_full_or_broken_holds_up_nothing(is_read):
+    reading, writing = os.pipe()
+    if not is_read:
+        os.close(reading)
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], stderr=writing, timeout=60, check=False)
+    os.close(writing)
+    assert ended.returncode == 7
+    if is_read:
+        with os.fdopen(reading, "rb") as file:
+            assert file.read(1000) == b"x" * 1000
+
+
+def test_what_stderr_takes_is_all_there():
+    ended = subprocess.run([sys.executable, "-c", PROGRAM.replace("100_000", "100")], capture_output=True, check=False)
+    assert ended.stderr.decode() == ("x" * 100 + "\ny") * 5
