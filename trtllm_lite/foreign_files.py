@@ -23,8 +23,6 @@ def open_foreign(path: Path, most_bytes: int, *, inside: Path | None = None) -> 
     the directory given. Raises OSError.
     """
     try:
-        if inside is not None:
-            _check_inside(path, inside)
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for a writer
     except ValueError as error:  # a NUL
         raise OSError(errno.EINVAL, "its name is none of a file", str(path)) from error
@@ -32,6 +30,8 @@ def open_foreign(path: Path, most_bytes: int, *, inside: Path | None = None) -> 
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+        if inside is not None and not _place_of(descriptor, path).is_relative_to(inside.resolve()):
+            raise OSError(errno.EPERM, "it is a link to a file outside of its directory", str(path))
         if status.st_size > most_bytes:
             found = f"it has {status.st_size:,} bytes, which exceeds {most_bytes:,}"
             raise OSError(errno.EFBIG, found, str(path))
@@ -65,7 +65,9 @@ def is_plain_file(path: Path) -> bool:
         return False
 
 
-def _check_inside(path: Path, directory: Path) -> None:
-    """Raise OSError if ``path`` leads out of ``directory``."""
-    if not path.resolve().is_relative_to(directory.resolve()):
-        raise OSError(errno.EPERM, f"it is a link to a file outside {directory}", str(path))
+def _place_of(descriptor: int, path: Path) -> Path:
+    """Where the file lies that was opened as ``path``, whatever has become of the links on the way."""
+    try:
+        return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+    except OSError:  # other systems than Linux
+        return path.resolve()

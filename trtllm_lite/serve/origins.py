@@ -13,7 +13,7 @@ from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.http.messages import TEXT, Request, Response
 
 _ANY = "*"
-_EXPOSED = "X-Request-Id, Retry-After"
+_EXPOSED = "X-Request-Id, X-Ignored-Fields, Retry-After"
 _MAX_AGE = "600"  # seconds for which browsers need not ask again
 _LONGEST_LIST = 1024  # characters of the names of headers that a page may ask for
 

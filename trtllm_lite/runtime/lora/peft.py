@@ -3,13 +3,10 @@
 Only adapter_config.json and adapter_model.safetensors of a local directory are read, never a pickle.
 """
 
-import errno
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +15,7 @@ from numpy.typing import NDArray
 
 from trtllm_lite.engine.manifest import ModuleRows
 from trtllm_lite.errors import EngineError, LimitError, shown
+from trtllm_lite.foreign_files import open_foreign
 from trtllm_lite.runtime.lora.contents import Contents, digest_of, read_contents
 from trtllm_lite.runtime.lora.settings import MAX_CONFIG_BYTES, AdapterSettings, parse_settings
 from trtllm_lite.runtime.lora.tensors import read_tensors
@@ -115,7 +113,7 @@ def _read(directory: Path, name: str, limit: int, root: Path | None) -> Contents
             raise EngineError(
                 f"there is no directory {shown(str(directory))}: pass one that PEFT's save_pretrained wrote"
             )
-        with _open_plain(path, limit, root) as file:
+        with open_foreign(path, limit, inside=root) as file:
             return read_contents(file.fileno(), os.fstat(file.fileno()).st_size)
     except FileNotFoundError as error:
         raise EngineError(
@@ -125,23 +123,6 @@ def _read(directory: Path, name: str, limit: int, root: Path | None) -> Contents
         raise EngineError(
             f"cannot read {name} of the adapter: {error.strerror}: check the file and its rights"
         ) from error
-
-
-def _open_plain(path: Path, limit: int, inside: Path | None) -> BufferedReader:
-    """Open a plain file of at most ``limit`` bytes that lies, links followed, below ``inside``. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for a writer
-    try:
-        status, opened = os.fstat(descriptor), Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
-        if status.st_size > limit:
-            raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, which exceeds {limit:,}", str(path))
-        if inside is not None and not opened.is_relative_to(inside.resolve()):
-            raise OSError(errno.EPERM, "it is a link to a file outside of lora_root", str(path))
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
 
 
 def _pairs(tensors: Mapping[str, Matrix], settings: AdapterSettings, projections: Projections) -> dict[int, Pair]:
