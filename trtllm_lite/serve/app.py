@@ -23,7 +23,7 @@ from trtllm_lite.serve.route import Route, RouteTable
 from trtllm_lite.serve.served_encoder import ServedEncoder
 from trtllm_lite.serve.served_engine import ServedEngine
 from trtllm_lite.serve.served_model import ServedModel
-from trtllm_lite.serve.turns import LARGE_BODY, TURN, Lanes, Turn, network_of
+from trtllm_lite.serve.turns import TURN, Lanes, Turn, network_of
 
 if TYPE_CHECKING:
     from trtllm_lite.serve.tracing import Traces
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 _LONGEST_ID = 128
 _CLOSED_REQUEST = 499  # nginx's number for a client that went away
 _NO_BODY = 1 << 10  # bytes that a request may send along to an endpoint that takes no body
-_BESIDE_PROMPT = 1 << 20  # bytes of a body beside its prompt: tools, and thoughts that templates leave out
+_BYTES_PER_CHAR = 3  # of a prompt that is as long as may be: of UTF-8, escapes, and thoughts that templates leave out
+_BESIDE_PROMPT = 64 << 10  # bytes of a body beside its prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,9 @@ class Application:
         self.is_draining = False
         self._by_name = {name: model for model in models for name in model.settings.names}
         self._table = RouteTable(routes)
-        self._max_prompt_bytes = _BESIDE_PROMPT + max((model.max_prompt_chars for model in models), default=0)
+        self._max_prompt_bytes = _BESIDE_PROMPT + _BYTES_PER_CHAR * max(
+            (model.max_prompt_chars for model in models), default=0
+        )
         self.running: set[asyncio.Task[object]] = set()
         """Tasks that answer requests for work."""
 
@@ -114,7 +117,7 @@ class Application:
         """
         status, response = _CLOSED_REQUEST, None
         route = self._table.route(request)
-        TURN.set(Turn(self._lanes, request.client, len(request.body) > LARGE_BODY))
+        TURN.set(Turn(self._lanes, request.client, len(request.body)))
         try:
             response = await self._respond(route, request)
             status = 200 if response is None else response.status

@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from tests.unit.serve.served import ask
-from trtllm_lite.serve import app, bodies
+from trtllm_lite.serve import bodies, turns
 from trtllm_lite.serve.api_keys import ApiKeys
 from trtllm_lite.serve.endpoints import tokens
 from trtllm_lite.serve.http.messages import Request
@@ -85,6 +85,6 @@ def test_a_large_body_is_read_in_another_thread(monkeypatch):
         assert response.status == 200
         assert json.loads(response.body)["usage"]["completion_tokens"] == 2
 
-    monkeypatch.setattr(bodies, "LARGE_BODY", 1)
-    monkeypatch.setattr(app, "LARGE_BODY", 1)
+    monkeypatch.setattr(bodies, "_LARGE_BODY", 1)
+    monkeypatch.setattr(turns, "_LARGE_BODY", 1)
     ask(talk)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.unit.serve.http_wire import until
 from trtllm_lite.serve.turns import Lane, network_of
 
 
@@ -34,6 +33,9 @@ class Gate:
         assert self._opened.wait(60)
         return "passed"
 
+    async def begun(self) -> None:
+        assert await asyncio.to_thread(self.has_begun.wait, 60)
+
     async def open(self) -> str:
         self._opened.set()
         return await self.task
@@ -53,6 +55,46 @@ def test_each_client_has_its_turn_however_much_another_asks_for():
     assert on_lane(scenario) == ["greedy", "one", "two", "greedy", "one", "greedy", "greedy", "greedy"]
 
 
+def test_who_was_served_for_the_least_time_is_next():
+    now = 0.0
+
+    def take(client: str, seconds: float) -> Callable[[], None]:
+        def work() -> None:
+            nonlocal now
+            now += seconds
+            done.append(client)
+
+        return work
+
+    async def run() -> None:
+        lane = Lane("tests", 1, clock=lambda: now)
+        first = Gate(lane)
+        slow = asyncio.ensure_future(lane.run("slow", take("slow", 9)))
+        second = Gate(lane, "second")
+        await first.open()
+        await second.begun()
+        later = [asyncio.ensure_future(lane.run(client, take(client, 9))) for client in ("slow", "quick", "slow")]
+        await asyncio.sleep(0)
+        await second.open()
+        await asyncio.gather(slow, *later)
+        lane.close()
+
+    done: list[str] = []
+    asyncio.run(run())
+    assert done == ["slow", "quick", "slow", "slow"]
+
+
+def test_times_are_forgotten_once_nobody_waits():
+    async def scenario(lane: Lane) -> None:
+        await lane.run("client", lambda: None)
+        assert lane._times == {}
+        keeper = asyncio.ensure_future(asyncio.gather(*(lane.run(f"c{n % 100}", lambda: None) for n in range(1000))))
+        await asyncio.wait([keeper])
+        assert lane._times == {}
+
+    on_lane(scenario)
+
+
 def test_what_nobody_waits_for_any_more_is_not_done():
     async def scenario(lane: Lane) -> list[int]:
         done: list[int] = []
@@ -70,7 +112,7 @@ def test_what_nobody_waits_for_any_more_is_not_done():
 def test_a_thread_whose_work_was_given_up_is_not_free_before_its_end():
     async def scenario(lane: Lane) -> None:
         gate = Gate(lane)
-        await until(gate.has_begun.is_set)
+        await gate.begun()
         gate.task.cancel()
         done: list[int] = []
         later = asyncio.ensure_future(lane.run("c", lambda: done.append(1)))
@@ -99,7 +141,8 @@ def test_an_error_is_raised_where_its_work_is_waited_for():
 def test_as_many_work_as_there_are_threads():
     async def scenario(lane: Lane) -> None:
         gates = [Gate(lane, client) for client in "abc"]
-        await until(lambda: sum(gate.has_begun.is_set() for gate in gates) == 2)
+        await gates[0].begun()
+        await gates[1].begun()
         assert not gates[2].has_begun.is_set()
         assert [await gate.open() for gate in gates] == ["passed"] * 3
 

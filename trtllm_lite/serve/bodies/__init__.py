@@ -15,17 +15,18 @@ from trtllm_lite.printable import one_line
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies.fields import check_fields
 from trtllm_lite.serve.bodies.leniency import Ignored, without_ignored
-from trtllm_lite.serve.turns import LARGE_BODY, TURN
+from trtllm_lite.serve.turns import TURN
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 Made = TypeVar("Made")
 MAX_MESSAGES = 4096
 """Most messages of a conversation."""
+_LARGE_BODY = 64 << 10  # bytes; what is made of less takes a millisecond at most
 
 
 async def read(body: bytearray, make: Callable[[bytearray], Made]) -> Made:
     """What ``make`` makes of a request's body; of a large one in its client's turn, so that streams go on meanwhile."""
-    return make(body) if len(body) <= LARGE_BODY else await TURN.get().prepare(partial(make, body))
+    return make(body) if len(body) <= _LARGE_BODY else await TURN.get().prepare(partial(make, body))
 
 
 def decode(body: bytearray, kind: type[Body], ignored: Ignored | None = None) -> Body:
