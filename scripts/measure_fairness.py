@@ -3,8 +3,8 @@
     python scripts/measure_fairness.py ENGINE [--encoder ENCODER]
 
 A server of ENGINE is started, and each kind of slow request is sent by CLIENTS clients, each with a key of its own and
-one request after the other, while another client sends one chat after the other. The lone times are those between the
-kinds, so that other guests of the machine slow both. The exit code is 1 if the median beside some kind is more than
+one request after the other, while another client sends one chat after the other. The lone times are measured before
+each kind, so that other guests of the machine slow both. The exit code is 1 if the median beside some kind is more than
 GATE times the lone one. Kinds whose work is the engine's own ("prompts", "embeddings") wait for steps, too. ENCODER is
 an engine, or a model, that makes embeddings; without it these are left out.
 """
@@ -194,11 +194,11 @@ def main() -> None:
         for name in arguments.kinds:
             if name not in kinds:
                 continue
+            time.sleep(SECONDS_TO_FILL)  # in which what earlier clients asked for ends
             lone = chat_times(address, arguments.count)
             with beside(address, kinds[name]) as counts:
                 found = chat_times(address, arguments.count)
                 answered = f"{counts[0]} and {counts[1]}"
-            lone += chat_times(address, arguments.count)
             ratio = statistics.median(found) / statistics.median(lone)
             worst = max(worst, ratio)
             times = [function(times) for times in (lone, found) for function in (statistics.median, percentile_95)]

@@ -74,24 +74,20 @@ class AsgiServer:
         if int(announced) > most:
             return self._too_large(announced, most, request)
         while (message := await receive())["type"] != "http.disconnect":
-            body += message.get("body", b"")
-            self._hold(request, len(body))
+            part = message.get("body", b"")
+            body += part
+            size = decoded_bytes(part)
+            self._held_bytes += size
+            request.held_bytes += size
             if len(body) > most:
                 return self._too_large(f"more than {len(body) - 1}", most, request)
-            if not message.get("more_body", False):
-                self._hold(request, decoded_bytes(body))
-                if request.held_bytes > limits.max_decoded_bytes:
-                    return decodes_to_much(request.held_bytes, limits)
+            if request.held_bytes > limits.max_decoded_bytes:
+                return decodes_to_much(limits)
             if self._held_bytes > limits.max_held_bytes:
                 return bodies_are_held(limits)
             if not message.get("more_body", False):
                 return None
         raise ConnectionResetError
-
-    def _hold(self, request: Request, num_bytes: int) -> None:
-        """The request's body takes so many bytes now."""
-        self._held_bytes += num_bytes - request.held_bytes
-        request.held_bytes = num_bytes
 
 
 def _path(scope: Message) -> str:

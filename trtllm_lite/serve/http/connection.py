@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trtllm_lite.serve.http.server import HttpServer
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_RESET_SECONDS = 0.2  # in which a client's system that is not far refuses what it is sent
 _TCP_CLOSE = 7  # tcpi_state, the first byte of Linux's tcp_info, once the other end has reset the connection
 
 
@@ -119,6 +120,7 @@ class Connection(asyncio.BufferedProtocol):
             return False  # then the transport closes
         if self._may_chunk and not self._has_begun_stream:  # old HTTP knows no interim responses
             self._outlet.write(_CONTINUE)
+            self._server.loop.call_later(_RESET_SECONDS, self.abort_if_reset)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002

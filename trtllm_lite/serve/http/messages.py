@@ -133,10 +133,10 @@ def announced_bytes(headers: Mapping[str, str]) -> str:
     return length[:15] if length.isascii() and length.isdigit() else "0"
 
 
-def decodes_to_much(size: int, limits: HttpLimits) -> Response:
+def decodes_to_much(limits: HttpLimits) -> Response:
     """The response to a body that is too large once it is decoded."""
     most = limits.max_decoded_bytes
-    message = f"the body's values may take {size} bytes of memory, which exceeds the {most} of one body: send less\n"
+    message = f"the body's values may take more than {most} bytes of memory, the most that one body may: send less\n"
     return Response(413, message.encode(), TEXT)
 
 

@@ -138,10 +138,13 @@ class RequestReader:
         assert self.request is not None
         body = self.request.body
         body += part
-        self._connection.hold(len(part), self.request)
+        self._connection.hold(decoded_bytes(part), self.request)
         if len(body) > self._max_body_bytes:
             self._fail_by_size(f"more than {len(body) - 1}")
-        self._check_held()
+        if self.request.held_bytes > self._limits.max_decoded_bytes:
+            self._fail(RequestError(decodes_to_much(self._limits)))
+        if self._server.held_bytes > self._limits.max_held_bytes:
+            self._fail(RequestError(bodies_are_held(self._limits)))
 
     def on_message_complete(self) -> None:
         if self._is_offer:
@@ -149,12 +152,6 @@ class RequestReader:
         request = self.request
         assert request is not None
         request.received = self._server.now()
-        if request.body:
-            size = decoded_bytes(request.body)
-            if size > self._limits.max_decoded_bytes:
-                self._fail(RequestError(decodes_to_much(size, self._limits)))
-            self._connection.hold(size - len(request.body), request)
-            self._check_held()
         is_new = self._parser.get_http_version() == "1.1"
         refusal, keep_alive = self._refusal, is_new and self._parser.should_keep_alive()
         self._has_read_one = True
@@ -187,10 +184,6 @@ class RequestReader:
     def _fail_by_size(self, size: str) -> None:
         assert self.request is not None
         self._fail(RequestError(self._server.too_large(size, self._max_body_bytes, self.request)))
-
-    def _check_held(self) -> None:
-        if self._server.held_bytes > self._limits.max_held_bytes:
-            self._fail(RequestError(bodies_are_held(self._limits)))
 
     def _too_long_head(self) -> RequestError:
         longest = self._limits.max_head_bytes
