@@ -7,6 +7,7 @@ asked, and the origin of the page, are all that tells such requests apart: see h
 import ipaddress
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 
 from trtllm_lite.errors import shown
 from trtllm_lite.serve.api_error import ApiError
@@ -83,6 +84,7 @@ class Origins:
         return self.takes_local_pages and is_loopback(host_name(origin.partition("://")[2]))
 
 
+@lru_cache(maxsize=64)  # names are as long as heads may be
 def is_loopback(host: str) -> bool:
     """Whether a name or an address is this machine's alone."""
     if host == "localhost" or host.endswith(".localhost"):
@@ -93,6 +95,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+@lru_cache(maxsize=64)
 def host_name(host: str) -> str:
     """The name or the address in ``NAME[:PORT]``, without the brackets of IPv6, in lower case."""
     text = host.strip().lower()

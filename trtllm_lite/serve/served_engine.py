@@ -168,18 +168,16 @@ class ServedEngine(ABC):
         It runs in another thread in the turn of the request's client, or at once in this one if it ``is_quick``: if
         handing over takes longer.
         """
-        with self._counting_overload():
+        try:
             return work() if is_quick else await TURN.get().prepare(work)
+        except OverloadedError:
+            self.num_rejected["overloaded"] += 1
+            raise
 
     async def compile(self, work: Callable[[], Value]) -> Value:
         """The same of work that compiles grammars, for which other work does not wait."""
-        with self._counting_overload():
-            return await TURN.get().compile(work)
-
-    @contextmanager
-    def _counting_overload(self) -> Iterator[None]:
         try:
-            yield
+            return await TURN.get().compile(work)
         except OverloadedError:
             self.num_rejected["overloaded"] += 1
             raise

@@ -10,9 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Self, TypeVar
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, Self, TypeVar
 
 Value = TypeVar("Value")
 _LARGE_BODY = 16 << 10  # bytes; a smaller body is rendered and tokenized in some milliseconds
@@ -24,8 +23,7 @@ _GRAMMAR_THREADS = 4
 _LEAST_SECONDS = 1e-3  # that a turn counts for before it is known how long it takes
 
 
-@dataclass(frozen=True, eq=False)
-class _Job:
+class _Job(NamedTuple):
     result: "asyncio.Future[Any]"
     work: Callable[[], Any]
 
@@ -136,8 +134,7 @@ class Lanes:
             lane.close()
 
 
-@dataclass(frozen=True, eq=False)
-class Turn:
+class Turn(NamedTuple):
     """Whose turn the work of a request waits for, and in which lanes."""
 
     lanes: Lanes
@@ -158,6 +155,7 @@ TURN: contextvars.ContextVar[Turn] = contextvars.ContextVar("TURN")
 """The turn of the request that the current task answers."""
 
 
+@lru_cache(maxsize=4096)
 def network_of(address: str) -> str:
     """A client's address, or of IPv6 the network that it may choose its addresses from."""
     try:

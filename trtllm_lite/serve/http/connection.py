@@ -4,8 +4,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from trtllm_lite.serve.http.event_stream import EventStream
 from trtllm_lite.serve.http.limits import HIGH_WATER
@@ -21,8 +20,7 @@ _RESET_SECONDS = 0.2  # in which a client's system that is not far refuses what 
 _TCP_CLOSE = 7  # tcpi_state, the first byte of Linux's tcp_info, once the other end has reset the connection
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     """A request that waits for the answers to earlier ones; see :meth:`Connection.take`."""
 
     request: Request
