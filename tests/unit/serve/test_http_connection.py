@@ -285,6 +285,9 @@ def test_a_client_that_closed_all_of_its_connection_has_its_request_cancelled():
         transport.tcp_state = 7  # its system has answered what was sent with a reset
         wire.pass_time(2)
         assert transport.calls == ["abort"]
+        connection.connection_lost(None)
+        connection.abort_if_reset()  # whose timer comes late
+        assert transport.calls == ["abort"]
 
     handler = Stream()
     on_wire(scenario, handler=handler)

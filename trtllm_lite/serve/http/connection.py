@@ -258,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
 
         The transport reads no more, and so does not notice.
         """
-        if self._is_half_closed and self._task is not None:
+        if self._is_half_closed and self._task is not None and not self._closed:
             info = self._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
             if info[0] == _TCP_CLOSE:
                 self.abort()
