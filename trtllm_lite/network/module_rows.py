@@ -1,13 +1,14 @@
 """Which outputs of a module of the source a linear layer of the network has, for adapters, which know modules alone."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeAlias
 
 from trtllm_lite.errors import EngineError, shown
 from trtllm_lite.vocabulary import MAX_EXTENT
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Run: TypeAlias = tuple[int, int, int]  # first row, number of rows, step
 
@@ -39,7 +40,9 @@ class ModuleRows:
         """How many rows there are."""
         return self.repeats * sum(count for _, count, _ in self.runs)
 
-    def numbers(self) -> NDArray[np.int64]:
+    def numbers(self) -> "NDArray[np.int64]":
         """The numbers of the rows, int64 [num_rows]."""
+        import numpy as np  # the C++ build, which reads the manifest's records, has none
+
         once = np.concatenate([first + step * np.arange(count) for first, count, step in self.runs])
         return (self.period * np.arange(self.repeats)[:, None] + once).reshape(-1)
