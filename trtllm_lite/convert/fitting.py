@@ -1,7 +1,7 @@
 """How well the tensors and the config of a source fit a family, and which family they fit best."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trtllm_lite.convert.config_fields import ConfigFields
@@ -36,25 +36,41 @@ class Fit:
         return "".join(f"\n  {line}" for line in lines)
 
 
-def nearest_fit(source: Source) -> Fit:
+def nearest_fit(source: Source) -> Fit | None:
     """That of the family with the fewest differing tensors; of equals the one spelled most alike, or of the model_type.
 
-    Raises ConvertError if no model of the config's size can be made of the tensors.
+    None if the tensors are too few for a model of the config's size.
     """
     names = source.config.get("architectures") or [str(source.config.get("model_type"))]
     [alike, *_], typed = nearest_by_name(names[0]), find_model_type(str(source.config.get("model_type")))
-    fits = [_fit(family, source) for family in all_families().values()]
+    fits = [fit for family in all_families().values() if (fit := _fit(family, source)) is not None]
 
     def distance(fit: Fit) -> tuple[int, bool, bool]:
         return fit.mismatch.count, alike not in fit.family.all_architectures, fit.family is not typed
 
-    return min(fits, key=distance)
+    return min(fits, key=distance, default=None)
 
 
-def _fit(family: Family, source: Source) -> Fit:
+def unsupported(architectures: Sequence[str], source: Source | None = None) -> ConvertError:
+    """The error for a model of none of the families: it says what comes near by name, and by what ``source`` holds."""
+    fit, nearest = None if source is None else nearest_fit(source), ""
+    if fit is not None:
+        count = fit.mismatch.count
+        verdict = f"{count} of its tensors differ" if count else "all its tensors fit"
+        nearest = f"  nearest by tensors: the family {fit.family.name} ({verdict}){fit.report()}\n"
+    return ConvertError(
+        f"architecture {', '.join(map(one_line, architectures))} is not supported, expected one of those that "
+        "README.md lists under Model families\n"
+        f"  nearest by name: {', '.join(nearest_by_name(architectures[0]))}\n{nearest}"
+        "  to add a family: CONTRIBUTING.md"
+    )
+
+
+def _fit(family: Family, source: Source) -> Fit | None:
     fields = ConfigFields(source.config)
     model = family.read_model(fields)
-    check_num_layers(source, model)
+    if model.sizes.num_hidden_layers > len(source.tensors):
+        return None
     network = network_of(model, ONNX["float32"])
     return Fit(family, compare_tensors(named_for(family, source), family, model, network), tuple(fields.unread()))
 
@@ -65,7 +81,7 @@ def check_num_layers(source: Source, model: Model) -> None:
     if layers > tensors:
         raise ConvertError(
             f"the config of {source.description} says {layers} layers, but there are {tensors} tensors, expected one "
-            "or more for each layer: download the model again"
+            "or more for each layer: the weights are not all there, or the config is another model's"
         )
 
 
@@ -109,10 +125,18 @@ def compare_tensors(source: Source, family: Family, model: Model, network: Netwo
     """The differences between the tensors of ``source`` that carry information and those that ``network`` needs."""
     found = informative(source, family, model)
     head = f"{family.tensor_names.get('lm_head')}.weight"
+    needed = {weight.name for weight in network.weights}
+    found = {name: info for name, info in found.items() if name in needed or not _is_zero_bias(source, name)}
     is_tied = isinstance(model, Decoder) and model.has_tied_embeddings
     if is_tied and head in found and _repeats_embedding(source, family, head):
         del found[head]
     return compare(network.weights, found, source.stored_names)
+
+
+def _is_zero_bias(source: Source, name: str) -> bool:
+    """Whether a tensor is the bias of a quantized layer, which some methods store for layers without, and all zero."""
+    layer, _, tensor = name.rpartition(".")
+    return tensor == "bias" and f"{layer}.weight" in source.blocks and not source.read(name).any()
 
 
 def _repeats_embedding(source: Source, family: Family, head: str) -> bool:

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trtllm_lite.convert.family import all_families
+from trtllm_lite.convert.fitting import unsupported
 from trtllm_lite.convert.generation_fields import generation_of
 from trtllm_lite.convert.json_file import read_json
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
@@ -41,7 +43,7 @@ def open_directory(path: Path, ignored: IgnoredKeys | None = None) -> Source:
     _refuse_gguf(path)
     ignored = ignored or IgnoredKeys()
     config = _add_settings(path, read_json(path / "config.json", required=True))
-    files = [SafetensorsFile(shard) for shard in _find_shards(path)]
+    files = [SafetensorsFile(shard) for shard in _shards_of(path, config)]
     owners = {name: file for file in files for name in file.tensors}
     repeated = [name for file in files for name in file.tensors if owners[name] is not file]
     if repeated:
@@ -118,6 +120,18 @@ def hub_origin(model: Path) -> tuple[str, str] | None:
     if folder != "snapshots" or not repository.startswith("models--") or not re.fullmatch("[0-9a-f]{40}", model.name):
         return None
     return repository.removeprefix("models--").replace("--", "/"), model.name
+
+
+def _shards_of(path: Path, config: dict[str, Any]) -> list[Path]:
+    """The weight files. Raises ConvertError; where there are none, that the model is not supported comes first."""
+    try:
+        return _find_shards(path)
+    except ConvertError:
+        named = config.get("architectures")
+        known = {name for family in all_families().values() for name in family.all_architectures}
+        if isinstance(named, list) and named and all(isinstance(name, str) for name in named) and not known & {*named}:
+            raise unsupported(named) from None
+        raise
 
 
 def _find_shards(path: Path) -> list[Path]:

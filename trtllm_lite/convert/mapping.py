@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from trtllm_lite import __version__
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.family import Family, find_family, find_model_type, nearest_by_name
+from trtllm_lite.convert.family import Family, find_family, find_model_type
 from trtllm_lite.convert.features import with_embedding, with_features, with_last_state
 from trtllm_lite.convert.fitting import (
     check_num_layers,
@@ -19,6 +19,7 @@ from trtllm_lite.convert.fitting import (
     informative,
     named_for,
     nearest_fit,
+    unsupported,
 )
 from trtllm_lite.convert.hugging_face import download, open_directory
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
@@ -162,9 +163,9 @@ def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Pa
     network = network_of(model, ONNX[chosen], blocks, cache)
     mismatch = compare_tensors(source, family, model, network)
     if mismatch.count:
-        other = nearest_fit(source)
-        differ = other.mismatch.count
-        hint = f"\n  nearest family: {other.family.name} ({differ} tensors differ)" if differ < mismatch.count else ""
+        other, hint = nearest_fit(source), ""
+        if other is not None and other.mismatch.count < mismatch.count:
+            hint = f"\n  nearest family: {other.family.name} ({other.mismatch.count} tensors differ)"
         raise ConvertError(
             f"the tensors of {source.description} are not those of a {family.name} model with its config:\n  "
             f"{mismatch.report()}{hint}"
@@ -234,15 +235,7 @@ def _find_family(source: Source) -> tuple[str, Family]:
     architectures = _architectures(source)
     family = find_family(architectures)
     if family is None:
-        fit = nearest_fit(source)
-        count = fit.mismatch.count
-        verdict = f"{count} of its tensors differ" if count else "all its tensors fit"
-        raise ConvertError(
-            f"architecture {', '.join(architectures)} is not supported, expected one of those that README.md lists "
-            f"under Model families\n  nearest by name: {', '.join(nearest_by_name(architectures[0]))}\n"
-            f"  nearest by tensors: the family {fit.family.name} ({verdict}){fit.report()}\n"
-            "  to add a family: CONTRIBUTING.md"
-        )
+        raise unsupported(architectures, source)
     return next(name for name in architectures if name in family.architectures), family
 
 

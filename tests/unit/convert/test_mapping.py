@@ -119,10 +119,20 @@ def test_every_family_is_found_by_its_model_type() -> None:
         assert find_model_type(config.model_type) is family
 
 
-@pytest.mark.parametrize("architectures", [["LlamaForCausalLM"], ["LlamoForCausalLM"]])
-def test_more_layers_than_tensors_are_refused_before_a_network_is_built(model: Path, architectures: list[str]) -> None:
-    _edit_config(model, architectures=architectures, num_hidden_layers=4096)
-    _fails(model, "says 4096 layers, but there are 30 tensors")
+def test_more_layers_than_tensors_are_refused_before_a_network_is_built(model: Path) -> None:
+    _edit_config(model, num_hidden_layers=4096)
+    _fails(model, "says 4096 layers, but there are 30 tensors", "the config is another model's")
+
+
+def test_that_a_model_is_not_supported_comes_before_what_its_files_lack(model: Path) -> None:
+    _edit_config(model, architectures=["LlamoForCausalLM"], num_hidden_layers=4096)
+    _fails(model, "architecture LlamoForCausalLM is not supported")
+    (model / "model.safetensors").unlink()
+    _fails(model, "architecture LlamoForCausalLM is not supported", "nearest by name: LlamaForCausalLM")
+    (model / "pytorch_model.bin").touch()
+    _fails(model, "architecture LlamoForCausalLM is not supported")
+    _edit_config(model, architectures=["LlamaForCausalLM"])
+    _fails(model, "found only pickles (pytorch_model.bin)")
 
 
 def test_a_pipe_is_no_model(tmp_path: Path) -> None:

@@ -227,6 +227,11 @@ def replace_tensor(directory: Path, name: str, tensor: torch.Tensor | None) -> N
         ("fp8 in tiles", {"activation_scheme": "x"}, "activation_scheme: expected one of static, dynamic, found 'x'"),
         ("gptq", {"bits": 3}, r"\(convert the unquantized model.*\):\n .*bits: expected 4 or 8, found 3"),
         ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format: expected 'gptq' or 'gptq_v2', found 'marlin'"),
+        ("gptq", {"format": "gptq_v2", "checkpoint_format": "gptq"}, "format: contradicts checkpoint_format"),
+        ("gptq", {"method": "awq"}, "method: contradicts quant_method: 'awq' and 'gptq'"),
+        ("gptq", {"adapter": {"name": "lora"}}, "adapter: .* is not mapped"),
+        ("awq", {"version": None, "format": "gemv_fast"}, "version: expected 'gemm' or 'GEMM', found 'gemv_fast'"),
+        ("compressed-tensors int8", {"sparsity_config": {"format": "sparse-24"}}, "format 'dense', found 'sparse-24'"),
         ("gptq", {"dynamic": {"+:.*up_proj": {"bits": 8}}}, "dynamic: settings of single layers are not supported"),
         ("awq", {"version": "gemv"}, "version: expected 'gemm' or 'GEMM', found 'gemv'"),
         ("auto-round", {"packing_format": "auto_round"}, "packing_format: expected one of auto_round:auto_gptq"),
@@ -244,6 +249,62 @@ def test_settings_that_are_not_supported(layout: str, settings: dict[str, Any], 
     edit(tmp_path, lambda old: old.update(settings))
     with pytest.raises(ConvertError, match=message):
         open_source(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize(
+    ("layout", "settings"),
+    [
+        (
+            "gptq",
+            {"format": "gptq", "checkpoint_format": "gptq", "method": "gptq", "pack_impl": "gpu", "meta": {"x": 1}},
+        ),
+        ("gptq", {"quant_method": None, "method": "gptq", "offload_to_disk": True, "gc_mode": "interval"}),
+        ("gptq v2 with zero points", {"checkpoint_format": None, "format": "gptq_v2"}),
+        ("awq", {"version": None, "format": "gemm", "checkpoint_format": "gemm", "method": "awq", "pack_impl": "cpu"}),
+        ("fp8 in tiles", {"fmt": "float8_e4m3fn"}),
+        ("compressed-tensors int8", {"sparsity_config": {"format": "dense", "targets": [], "global_sparsity": 0.1}}),
+        ("compressed-tensors int8", {"sparsity_config": {}}),
+    ],
+)
+def test_settings_that_say_the_same(layout: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    expected = matrices(write_quantized(tiny_model("llama", **SIZES), tmp_path / "model", LAYOUTS[layout]))
+    edit(tmp_path, lambda old: old.update(settings))
+    source = open_source(str(tmp_path / "model"))
+    for layer, matrix in expected.items():
+        np.testing.assert_array_equal(source.read(f"{layer}.weight"), matrix)
+
+
+@pytest.mark.parametrize("name", ["gptq", "compressed-tensors int4"])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_orders_may_be_said_by_booleans(name: str, ordered: bool, tmp_path: Path) -> None:
+    write_quantized(tiny_model("llama", **SIZES), tmp_path / "model", LAYOUTS[name])
+    if name == "gptq":
+        edit(tmp_path, lambda old: old.update(desc_act=ordered))
+    else:
+        edit(tmp_path, lambda old: old["config_groups"]["group_0"]["weights"].update(actorder=ordered))
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+
+
+def test_zero_points_of_symmetric_weights_may_be_stored_as_they_are(tmp_path: Path) -> None:
+    """GPTQModel's second format has them so, and some files do not say which format they have."""
+    layout = Layout(LAYOUTS["gptq"].settings, gptq(4, 64, True, 0))
+    expected = matrices(written(tmp_path, layout))
+    for layer, matrix in matrices_of_network(tmp_path / "checkpoint").items():
+        np.testing.assert_array_equal(matrix, expected[layer])
+
+
+def test_biases_that_are_zero_may_be_there(tmp_path: Path) -> None:
+    """GPTQ's tools store them for layers that have none."""
+    write_quantized(tiny_model("llama", **SIZES), tmp_path / "model", LAYOUTS["gptq"])
+    path = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(path)
+    biases = {f"{UP}.bias": torch.zeros(192), f"{UP.replace('up', 'gate')}.bias": torch.zeros(192)}
+    save_file(tensors | biases, path, metadata={"format": "pt"})
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    biases[f"{UP}.bias"][7] = 0.5
+    save_file(tensors | biases, path, metadata={"format": "pt"})
+    with pytest.raises(ConvertError, match=r"unused \(1\): model\.layers\.0\.mlp\.up_proj\.bias"):
+        convert_checkpoint(str(tmp_path / "model"), tmp_path / "other")
 
 
 UP = "model.layers.0.mlp.up_proj"

@@ -75,11 +75,12 @@ def as_blocks(source: Source) -> Source:
 def _read_method(settings: object) -> Method:
     if not isinstance(settings, dict):
         raise ConvertError(f"{SETTINGS} is {shown(settings)}: expected an object with the key quant_method")
-    name = settings.get("quant_method")
+    fields = ConfigFields(settings, f"{SETTINGS}.", frozenset())
+    fields.rename({"method": "quant_method"})  # GPTQModel has both
+    name = fields.take("quant_method")
     if not isinstance(name, str) or name not in METHODS:
         found = "in a way without a name (quant_method)" if name is None else f"with {shown(name)}"
         raise ConvertError(f"the weights are quantized {found}, expected one of {', '.join(METHODS)}: {UNQUANTIZED}")
-    fields = ConfigFields(settings, f"{SETTINGS}.", frozenset({"quant_method"}))
     method = METHODS[name](fields)
     fields.check_unread(UNQUANTIZED)
     if fields.problems:

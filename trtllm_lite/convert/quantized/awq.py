@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.convert.config_fields import ConfigFields
-from trtllm_lite.convert.quantized.gptq import read_bits
+from trtllm_lite.convert.quantized.gptq import GPTQMODEL_KEYS, read_bits
 from trtllm_lite.convert.quantized.groups import Groups
 from trtllm_lite.convert.quantized.layer import Layer, Matrix
 from trtllm_lite.convert.quantized.method import LinearMethod
@@ -22,7 +22,7 @@ _PLACES = np.argsort([0, 2, 4, 6, 1, 3, 5, 7])  # where a word has each output f
 _NEUTRAL = """
     group_size zero_point sym modules_to_not_convert provider autoround_version data_type enable_quanted_input
     static_attention_granularity static_kv_granularity to_quant_block_names block_name_to_quantize backend do_fuse
-    fuse_max_seq_len modules_to_fuse exllama_config q_group_size w_bit lm_head iters nsamples seqlen
+    fuse_max_seq_len modules_to_fuse exllama_config q_group_size w_bit iters nsamples seqlen
 """
 
 
@@ -31,8 +31,9 @@ class Awq(LinearMethod):
 
     def __init__(self, fields: ConfigFields) -> None:
         """Take the settings; what is not supported becomes a problem of ``fields``."""
-        for key in _NEUTRAL.split():
+        for key in (_NEUTRAL + GPTQMODEL_KEYS).split():
             fields.take(key)
+        fields.rename({"format": "version", "checkpoint_format": "version"})  # GPTQModel's names
         fields.expect("version", "gemm", "GEMM")
         read_bits(fields, _BITS)
         self.description = "awq, 4 bits"

@@ -44,7 +44,8 @@ class Numbers:
         """Take all settings of one object."""
         for key in ("observer", "observer_kwargs", "scale_dtype", "zp_dtype", "group_size"):
             fields.take(key)  # how scales were found, and what the shapes of tensors say, too
-        fields.expect("actorder", "weight", "static", "group")  # only the last leaves columns of a group apart
+        # Only group, or true, leaves columns of a group apart; tensors say so, too.
+        fields.expect("actorder", "weight", "static", "group", "dynamic", True, False)
         tile = fields.take("block_structure")
         if tile is not None and not is_tile(tile):
             fields.problem("block_structure", f"expected two positive numbers, found {shown(tile)}")
@@ -91,6 +92,7 @@ class CompressedTensors(LinearMethod):
         """Take the settings; what is not supported becomes a problem of ``fields``."""
         for key in ("ignore", "quantization_status", "global_compression_ratio", "version"):
             fields.take(key)  # ignored layers have no scales
+        _expect_dense(fields)
         layout, groups = fields.take("format"), fields.take("config_groups")
         self.kv_cache = KvCache.read(fields, "kv_cache_scheme")
         if not isinstance(groups, dict) or not (groups or self.kv_cache):
@@ -106,7 +108,7 @@ class CompressedTensors(LinearMethod):
         named = [group for group in self._groups if group.has(layer.name)]
         named += [group for group in self._groups if _ANY_LAYER in group.targets]
         if not named:
-            raise layer.error("no group of quantization_config names the layer, which is quantized: download it again")
+            raise layer.error("no group of quantization_config names the layer, which has scales: let one name it")
         group = named[0]
         read = _LAYOUTS.get(group.layout)
         matrix = None if read is None else read(layer, group)
@@ -116,6 +118,14 @@ class CompressedTensors(LinearMethod):
                 f"{group.activations or 'they are'}, which is not supported: {UNQUANTIZED}"
             )
         return matrix
+
+
+def _expect_dense(fields: ConfigFields) -> None:
+    """Record a problem if weights that are zero are left out of the tensors."""
+    sparsity = fields.take("sparsity_config")
+    if sparsity and not (isinstance(sparsity, dict) and sparsity.get("format", "dense") == "dense"):
+        found = sparsity.get("format") if isinstance(sparsity, dict) else sparsity
+        fields.problem("sparsity_config", f"expected the format 'dense', found {shown(found)}, which is not supported")
 
 
 def _read_group(fields: ConfigFields, name: str, entry: Any, layout: Any) -> Group:

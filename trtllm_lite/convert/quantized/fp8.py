@@ -31,7 +31,7 @@ class Fp8(LinearMethod):
         """Take the settings; what is not supported becomes a problem of ``fields``."""
         for key in _NEUTRAL:
             fields.take(key)
-        fields.expect("fmt", "e4m3")
+        fields.expect("fmt", "e4m3", "e4m3fn", _FP8)
         scheme, tile = fields.take("activation_scheme") or "dynamic", fields.take("weight_block_size")
         if scheme not in _SCHEMES:
             fields.problem("activation_scheme", f"expected one of {', '.join(_SCHEMES)}, found {shown(scheme)}")

@@ -16,26 +16,32 @@ from trtllm_lite.convert.quantized.method import LinearMethod
 from trtllm_lite.convert.quantized.words import WORD_BITS, unpacked
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
+# How GPTQModel found the weights, and with what means; what changes them (adapter, rotation) is not among these.
+GPTQMODEL_KEYS = """
+    pack_dtype pack_impl meta lm_head desc_act act_group_aware static_groups true_sequential damp_percent
+    damp_auto_increment mse gptaq foem hessian fallback failsafe failsafe_with_rtn pre_filters weight_only
+    gc_mode wait_for_submodule_finalizers auto_forward_data_parallel vram_strategy dense_vram_strategy
+    dense_vram_strategy_devices moe_vram_strategy moe_vram_strategy_devices moe offload_to_disk offload_to_disk_path
+"""
 # How the weights were found, and what the tensors say, too.
 _NEUTRAL = """
-    group_size desc_act static_groups true_sequential damp_percent damp_auto_increment mse lm_head meta provider
-    autoround_version data_type enable_quanted_input static_attention_granularity static_kv_granularity
-    model_name_or_path model_file_base_name dataset tokenizer use_cuda_fp16 model_seqlen block_name_to_quantize
-    module_name_preceding_first_block batch_size pad_token_id use_exllama disable_exllama exllama_config
-    max_input_length cache_block_outputs
-    modules_in_block_to_quantize pack_dtype to_quant_block_names iters lr minmax_lr nsamples seqlen
-    low_gpu_mem_usage amp enable_minmax_tuning enable_norm_bias_tuning gradient_accumulate_steps scale_dtype
-    modules_to_not_convert backend hyb quant_lm_head
+    group_size provider autoround_version data_type enable_quanted_input static_attention_granularity
+    static_kv_granularity model_name_or_path model_file_base_name dataset tokenizer use_cuda_fp16 model_seqlen
+    block_name_to_quantize module_name_preceding_first_block batch_size pad_token_id use_exllama disable_exllama
+    exllama_config max_input_length cache_block_outputs modules_in_block_to_quantize to_quant_block_names iters lr
+    minmax_lr nsamples seqlen low_gpu_mem_usage amp enable_minmax_tuning enable_norm_bias_tuning
+    gradient_accumulate_steps scale_dtype modules_to_not_convert backend hyb quant_lm_head
 """
 
 
 class Gptq(LinearMethod):
-    """Zero points of a ``sym`` checkpoint are all half of the range, so that they need not be stored."""
+    """Zero points of a ``sym`` checkpoint are all half of the range, so that networks need not store them."""
 
     def __init__(self, fields: ConfigFields) -> None:
         """Take the settings; what is not supported becomes a problem of ``fields``."""
-        for key in _NEUTRAL.split():
+        for key in (_NEUTRAL + GPTQMODEL_KEYS).split():
             fields.take(key)
+        fields.rename({"format": "checkpoint_format"})  # GPTQModel has both
         fields.expect("checkpoint_format", "gptq", "gptq_v2")
         overrides = fields.take("dynamic") or {}
         if not isinstance(overrides, dict) or not all(name.startswith("-:") for name in overrides):
@@ -71,8 +77,14 @@ class Gptq(LinearMethod):
 
     def _elements(self, layer: Layer) -> NDArray[np.uint8]:
         half = 1 << (self._bits - 1)
-        if self._symmetric and not (self._zeros(layer) == half).all():
-            raise layer.error(f"expected zero points of {half}, as quantization_config says sym: download it again")
+        if self._symmetric:
+            # Those of symmetric weights can only be half of the range, whichever format stores them so.
+            stored = unpacked(layer.load("qzeros"), self._bits)
+            if not any((stored == zero).all() for zero in (half, half - 1)):
+                raise layer.error(
+                    f"expected zero points of {half} in qzeros, as quantization_config says sym, found others: let it "
+                    "say sym: false if they count"
+                )
         return unpacked(layer.load("qweight").T, self._bits)
 
 

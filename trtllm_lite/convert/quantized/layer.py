@@ -12,6 +12,8 @@ from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.blocks import Blocks, Rounding, rows_and_depth
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
+_UNLIKE = "the checkpoint does not store what its quantization_config says"
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -29,11 +31,11 @@ class Layer:
         """A tensor of one of the ``dtypes``. Raises ConvertError if there is none, or another."""
         info = self.tensors.get(tensor)
         if info is None:
-            raise self.error(f"expected a tensor {tensor} beside {', '.join(sorted(self.tensors))}: download it again")
+            raise self.error(f"expected a tensor {tensor} beside {', '.join(sorted(self.tensors))}: {_UNLIKE}")
         if info.dtype not in dtypes or len(info.shape) != rank or 0 in info.shape:
             raise self.error(
                 f"expected {tensor} to be of {' or '.join(dtypes)} with {rank} dimensions above 0, found {info.dtype} "
-                f"{list(info.shape)}: the checkpoint does not store what its quantization_config says"
+                f"{list(info.shape)}: {_UNLIKE}"
             )
         return info
 
@@ -42,9 +44,9 @@ class Layer:
         info = self.tensors.get(tensor)
         if info is None or info.shape != shape:
             found = "none" if info is None else list(info.shape)
-            raise self.error(f"expected {tensor} to have the shape {list(shape)}, found {found}: download it again")
+            raise self.error(f"expected {tensor} to have the shape {list(shape)}, found {found}: {_UNLIKE}")
         if dtype not in (None, info.dtype):
-            raise self.error(f"expected {tensor} to be of {dtype}, found {info.dtype}: download it again")
+            raise self.error(f"expected {tensor} to be of {dtype}, found {info.dtype}: {_UNLIKE}")
         return info
 
     def expect_shape(self, tensor: str, *shapes: tuple[int, ...], dtypes: tuple[str, ...] = PLAIN_DTYPES) -> TensorInfo:
@@ -53,10 +55,7 @@ class Layer:
         if info is None or info.shape not in shapes or info.dtype not in dtypes:
             found = "none" if info is None else f"{info.dtype} {list(info.shape)}"
             listed = " or ".join(str(list(shape)) for shape in shapes)
-            raise self.error(
-                f"expected {tensor} to be floating-point numbers {listed}, found {found}: the checkpoint does not "
-                "store what its quantization_config says"
-            )
+            raise self.error(f"expected {tensor} to be floating-point numbers {listed}, found {found}: {_UNLIKE}")
         return info
 
     def number(self, tensor: str) -> float:
@@ -109,7 +108,7 @@ class Matrix:
         group = layer.load(tensor)
         order = np.argsort(group, kind="stable").astype(np.int32)
         if not np.array_equal(group[order], np.arange(len(group)) // (len(group) // count)):
-            raise layer.error(f"expected {tensor} to give {count} groups as many columns each: download it again")
+            raise layer.error(f"expected {tensor} to give {count} groups as many columns each: {_UNLIKE}")
         if np.array_equal(order, np.arange(len(order))):
             return replace(self, stored=(*self.stored, tensor))
         blocks = replace(self.blocks, order=sha256(order.tobytes()).hexdigest())

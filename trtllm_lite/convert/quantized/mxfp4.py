@@ -52,7 +52,9 @@ def _matrix(layer: Layer, name: str) -> Matrix:
     blocks, scales = f"{name}{_BLOCKS}", f"{name}{_SCALES}"
     experts, rows, groups, half = layer.find(blocks, ("uint8",), 4).shape
     if half != _BLOCK_BYTES:
-        raise layer.error(f"expected {_BLOCK_BYTES} bytes in each block of {blocks}, found {half}: download it again")
+        raise layer.error(
+            f"expected {_BLOCK_BYTES} bytes in each block of {blocks}, found {half}, which is not supported"
+        )
     layer.expect(scales, (experts, rows, groups), "uint8")
 
     def elements() -> NDArray:
