@@ -18,6 +18,7 @@ from trtllm_lite.serve.bodies import check_num_messages
 from trtllm_lite.serve.bodies.chat import MAX_TOOLS, ChatBody, NamedTool
 from trtllm_lite.serve.metrics.counted_parser import CountedParser
 from trtllm_lite.serve.parsers import (
+    MarkedForm,
     NamedFunction,
     OutputParser,
     Tool,
@@ -261,7 +262,8 @@ def _form(
         if form is not None and guide is not None and not is_forced:
             raise _wrong("response_format", "response_format does not go with tools that are strict and may be called")
         form = guide or form  # a call that must be made is no answer, whose form is asked for
-    if form is not None and reasoning_parser is not None:
+    has_thoughts = isinstance(form, MarkedForm) and form.has_thoughts
+    if form is not None and reasoning_parser is not None and not has_thoughts:
         form = replace(form, reasoning_end_str=reasoning_end_str(reasoning_parser))
     return form
 

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtllm_lite.serve.parsers import (
-    REASONING_PARSERS,
     TOOL_PARSERS,
     Content,
     Reasoning,
@@ -15,6 +14,7 @@ from trtllm_lite.serve.parsers import (
     ToolCallArguments,
     ToolCallBegin,
     make_parser,
+    without_faults,
 )
 from trtllm_lite.serve.parsers.json_scanner import MAX_DEPTH, is_json, is_number
 from trtllm_lite.serve.parsers.text_reader import MAX_HELD
@@ -24,11 +24,13 @@ from .parsing import events_of, pieces_of, said
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": ["array", "object"]}}}
 TOOLS = [Tool("f", SCHEMA)]
+FORMS = sorted({kind: name for name, kind in TOOL_PARSERS.items()}.values())  # under one of their names
 PARSERS = [
-    *({"tool_parser": name} for name in TOOL_PARSERS),
-    *({"reasoning_parser": name} for name in REASONING_PARSERS),
+    *({"tool_parser": name} for name in FORMS),
+    *({"reasoning_parser": name} for name in ("cohere_command3", "granite", "openai_gptoss", "qwen3")),
     {"tool_parser": "hermes", "reasoning_parser": "qwen3"},
     {"tool_parser": "mistral", "reasoning_parser": "mistral"},
+    {"tool_parser": "cohere_command3", "reasoning_parser": "cohere_command3"},
 ]
 # What makes or nearly makes a call of some form.
 PARTS = st.sampled_from(
@@ -40,6 +42,30 @@ PARTS = st.sampled_from(
         *("<|end|>", "<|call|>", "<|constrain|>", "[f(", "a=", "=", ")", "(", "f", "'", "'''", '"', "\\", "\\n"),
         *('{"name": "f", "arguments": ', '{"name": "f", "parameters": ', "{}", '{"a": [1, "x\\u00e9"]}', '{"a": 1}'),
         *('{"arguments": {"a": {}}, "name": "f"', "}", "{", "[", "]", ",", ":", " ", "\n", "\r\n", "-", "0", "1.5e3"),
+        *(
+            "<｜tool▁calls▁begin｜>",
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f",
+            "<｜tool▁call▁begin｜>f<｜tool▁sep｜>",
+        ),
+        *("\n```json\n", "\n```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "<|tool_calls_section_begin|>"),
+        *("<|tool_call_begin|>functions.f:0", "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_call|>["),
+        *("<|tool_calls_section_end|>", "<|/tool_call|>", "functools[", "<|action_start|><|plugin|>", "<|action_end|>"),
+        *(
+            "<|START_ACTION|>[",
+            "<|END_ACTION|>",
+            "Action: ```json",
+            '{"tool_name": "f", "parameters": ',
+            "<|END_THINKING|>",
+        ),
+        *(
+            "<|START_THINKING|>",
+            "<|START_RESPONSE|>",
+            "<function_calls>\n",
+            "f(a=1",
+            "\n</function_calls>",
+            "<tool_call>f\n",
+        ),
+        *("<arg_key>a</arg_key>", "<arg_key>c</arg_key>\n", "<arg_value>", "</arg_value>"),
         *("true", "null", "None", "<", "|", "/", "é", "🙂", "text", "\\ud83d\\ude42"),
     ]
 )
@@ -54,9 +80,40 @@ WHOLE = st.sampled_from(
         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant",
         '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a":1}<|call|>',
         " to=functions.f<|channel|>commentary json<|message|>{}<|call|>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {"a": 1}}]<|END_ACTION|>',
+        '<function_calls>\nf(a=1)\nf(b={"c": [1]})\n</function_calls>',
+        "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>c</arg_key><arg_value>x</arg_value></tool_call>",
+        '<|tool_call|>[{"name": "f", "arguments": {"a": 1}}, {"name": "f", "arguments": {"b": [1, 2}}]<|/tool_call|>',
     ]
 )
 TEXTS = st.lists(st.one_of(PARTS, PARTS, WHOLE), max_size=14).map("".join) | st.text(max_size=30)
+
+
+STREAMED = {
+    "cohere_command3": ('<|START_ACTION|>[{"tool_name": "f", "parameters": {"c": "', '"}}]<|END_ACTION|>'),
+    "deepseek_v3": (
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"c": "',
+        '"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    ),
+    "deepseek_v31": ('<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"c": "', '"}<｜tool▁call▁end｜>'),
+    "glm45": ("<tool_call>f\n<arg_key>c</arg_key>\n<arg_value>", "</arg_value>\n</tool_call>"),
+    "glm47": ("<tool_call>f<arg_key>c</arg_key><arg_value>", "</arg_value></tool_call>"),
+    "granite": ('<|tool_call|>[{"name": "f", "arguments": {"c": "', '"}}]'),
+    "hermes": ('<tool_call>{"name": "f", "arguments": {"c": "', '"}}'),
+    "internlm": ('<|action_start|><|plugin|>\n{"name": "f", "parameters": {"c": "', '"}}<|action_end|>'),
+    "kimi_k2": ('<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"c": "', '"}<|tool_call_end|>'),
+    "llama3_json": ('{"name": "f", "parameters": {"c": "', '"}}'),
+    "mistral": ('[TOOL_CALLS]f[ARGS]{"c": "', '"}'),
+    "olmo3": ("<function_calls>\nf(c='", "')\n</function_calls>"),
+    "openai": ('<|channel|>commentary to=functions.f<|message|>{"c": "', '"}'),
+    "phi4_mini_json": ('<|tool_call|>[{"name": "f", "arguments": {"c": "', '"}}]<|/tool_call|>'),
+    "pythonic": ("[f(c='", "')]"),
+    "qwen3_coder": ("<function=f>\n<parameter=c>\n", "\n</parameter>\n</function>"),
+}
+assert set(STREAMED) == set(TOOL_PARSERS)
 
 
 @st.composite
@@ -84,7 +141,7 @@ def test_pieces_do_not_matter(options, cut, starts_inside):
     assert len({parser.is_inside_tool_call for parser in parsers}) == 1
 
 
-@pytest.mark.parametrize("name", sorted(TOOL_PARSERS))
+@pytest.mark.parametrize("name", FORMS)
 @settings(deadline=None)
 @given(TEXTS)
 def test_content_is_part_of_the_text_in_order(name, text):
@@ -97,13 +154,37 @@ def test_content_is_part_of_the_text_in_order(name, text):
         assert content == text
 
 
-@pytest.mark.parametrize("name", ["hermes", "llama3_json", "mistral", "openai"])
-@settings(deadline=None)
+@pytest.mark.parametrize("name", FORMS)
+@settings(max_examples=50, deadline=None)
 @given(TEXTS)
-def test_arguments_are_part_of_the_text(name, text):
-    for event in events_of(parser_of({"tool_parser": name}), [text]):
-        if isinstance(event, ToolCallArguments) and event.text != "{}":
-            assert event.text in text
+def test_a_whole_answer_has_whole_calls_and_content_alone(name, text):
+    """And all content of which no call came is the text's; a text that was cut off has arguments that go on as JSON."""
+    parser = parser_of({"tool_parser": name})
+    events = [*parser.push(text), *parser.finish()]
+    whole = said(without_faults(events))
+    assert all(isinstance(item, str | tuple) or len(item) == 2 for item in whole)
+    cut = parser_of({"tool_parser": name})
+    assert said(without_faults([*cut.push(text), *cut.finish(is_cut=True)]))[: len(whole) - 1] == whole[:-1]
+
+
+@st.composite
+def broken_calls(draw):
+    """A call's text of some form, of which a piece is missing, doubled, or another one."""
+    name = draw(st.sampled_from(FORMS))
+    begin, end = STREAMED[name]
+    text = f"{begin}xy{end}"
+    first, last = sorted(draw(st.lists(st.integers(0, len(text)), min_size=2, max_size=2)))
+    return name, text[:first] + draw(
+        st.sampled_from(["", text[first:last] * 2, '"', "}", "<", "\\", "\n", "1,"])
+    ) + text[last:]
+
+
+@settings(max_examples=500, deadline=None)
+@given(broken_calls())
+def test_broken_calls_are_content_or_have_arguments_that_are_json(broken):
+    name, text = broken
+    events = events_of(parser_of({"tool_parser": name}), [text])  # said() asserts the rest
+    assert all(isinstance(json.loads(item[1]), dict) for item in said(events) if isinstance(item, list))
 
 
 @settings(deadline=None)
@@ -177,16 +258,6 @@ def test_calls_of_one_list_are_bounded_in_number(name, separator, call, begin):
     *found, rest = said(events_of(parser_of({"tool_parser": name}), [begin + calls]))
     assert found == [["f", "{}"]] * MAX_CALLS
     assert rest == separator + separator.join([call] * (1000 - MAX_CALLS))
-
-
-STREAMED = {
-    "hermes": ('<tool_call>{"name": "f", "arguments": {"c": "', '"}}'),
-    "llama3_json": ('{"name": "f", "parameters": {"c": "', '"}}'),
-    "mistral": ('[TOOL_CALLS]f[ARGS]{"c": "', '"}'),
-    "openai": ('<|channel|>commentary to=functions.f<|message|>{"c": "', '"}'),
-    "pythonic": ("[f(c='", "')]"),
-    "qwen3_coder": ("<function=f>\n<parameter=c>\n", "\n</parameter>\n</function>"),
-}
 
 
 @pytest.mark.parametrize("size", [1, 1000])

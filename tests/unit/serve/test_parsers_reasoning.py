@@ -5,7 +5,7 @@ import pytest
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.serve.parsers import make_parser
 
-from .parsing import parsed
+from .parsing import TOOLS, parsed, said
 
 
 @pytest.mark.parametrize("name", ["qwen3", "deepseek_r1"])
@@ -58,6 +58,28 @@ def test_thoughts_call_nothing():
         "So:\n",
         ["f", "{}"],
     ]
+
+
+@pytest.mark.parametrize("begin", ["<think>", ""])
+def test_calls_in_thoughts_that_never_end_are_calls(begin):
+    call = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    options = {"reasoning_parser": "qwen3", "starts_inside": not begin}
+    called = ["f", '{"a": 1}']
+    assert parsed(f"{begin}Hm.{call}", "hermes", **options) == [("thinks", f"Hm.{call}"), called]
+    tagged = "<tool_call><function=f>\n<parameter=a>\n1\n</parameter>\n</function></tool_call>"
+    text = f"Hm. <tool_call> no. {tagged}"
+    assert parsed(begin + text, "qwen3_coder", **options) == [("thinks", text), ["f", '{"a": "1"}']]
+    broken = call.replace("1", "[1,]")
+    assert parsed(f"{begin}{call}{broken}", "hermes", **options) == [("thinks", call + broken)]
+    cut = make_parser(tool_parser="hermes", tools=TOOLS, **options)
+    assert said([*cut.push(begin + call), *cut.finish(is_cut=True)]) == [("thinks", call)]
+
+
+def test_marks_around_answers_are_dropped():
+    text = "<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>Yes.<|END_RESPONSE|>"
+    for tool_parser in (None, "cohere_command3"):
+        assert parsed(text, tool_parser, reasoning_parser="cohere_command3") == [("thinks", "Hm."), "Yes."]
+    assert parsed("<|START_RESPONSE|>Yes.", reasoning_parser="cohere_command3") == ["Yes."]
 
 
 def test_without_parsers_all_is_content():

@@ -17,6 +17,7 @@ from trtllm_lite.serve.parsers.events import (
     join_events,
     without_faults,
 )
+from trtllm_lite.serve.parsers.guides import MarkedForm
 from trtllm_lite.serve.parsers.registry import (
     REASONING_PARSERS,
     TOOL_PARSERS,
@@ -35,6 +36,7 @@ __all__ = [
     "TOOL_PARSERS",
     "Content",
     "Event",
+    "MarkedForm",
     "NamedFunction",
     "OutputParser",
     "Reasoning",

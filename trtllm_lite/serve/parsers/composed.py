@@ -1,15 +1,22 @@
 """ComposedParser: thoughts first, and calls in what is left."""
 
-from trtllm_lite.serve.parsers.events import Content, Event
+from trtllm_lite.serve.parsers.events import Content, Event, Reasoning
 from trtllm_lite.serve.parsers.reasoning import ReasoningParser
 from trtllm_lite.serve.parsers.tool_parser import ToolParser
 
 
 class ComposedParser:
-    """An OutputParser of a reasoning parser, a tool parser, both or neither. Thoughts call nothing."""
+    """An OutputParser of a reasoning parser, a tool parser, both or neither.
 
-    def __init__(self, reasoning: ReasoningParser | None, tools: ToolParser | None) -> None:
-        self._reasoning, self._tools = reasoning, tools
+    Thoughts call nothing, but where they never end although the text did: models forget to say that they have thought
+    enough. The calls that ``in_thoughts`` finds in them, a tool parser of its own, are reported then, if all are whole.
+    """
+
+    def __init__(
+        self, reasoning: ReasoningParser | None, tools: ToolParser | None, in_thoughts: ToolParser | None = None
+    ) -> None:
+        self._reasoning, self._tools, self._in_thoughts = reasoning, tools, in_thoughts
+        self._buried: list[Event] = []
 
     @property
     def has_tool_calls(self) -> bool:
@@ -29,7 +36,14 @@ class ComposedParser:
 
     def finish(self, *, is_cut: bool = False) -> list[Event]:
         """See OutputParser."""
-        events = self._find_calls(self._reasoning.finish(is_cut=is_cut)) if self._reasoning is not None else []
+        events: list[Event] = []
+        if self._reasoning is not None:
+            events = self._find_calls(self._reasoning.finish(is_cut=is_cut))
+            if self._in_thoughts is not None and self._reasoning.is_inside and not is_cut:
+                self._bury(self._in_thoughts.finish())
+                if not self._in_thoughts.is_inside_tool_call:
+                    self._tools = self._in_thoughts
+                    return events + self._buried
         return events + self._tools.finish(is_cut=is_cut) if self._tools is not None else events
 
     def _find_calls(self, events: list[Event]) -> list[Event]:
@@ -37,5 +51,10 @@ class ComposedParser:
             return events
         found: list[Event] = []
         for event in events:
+            if isinstance(event, Reasoning) and self._in_thoughts is not None:
+                self._bury(self._in_thoughts.push(event.text))
             found += self._tools.push(event.text) if isinstance(event, Content) else [event]
         return found
+
+    def _bury(self, events: list[Event]) -> None:
+        self._buried += [event for event in events if not isinstance(event, Content)]

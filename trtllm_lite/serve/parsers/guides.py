@@ -21,6 +21,8 @@ class MarkedForm(GuidedDecodingParams):
     """A grammar, by ``grammar``, that leaves rules to the tokenizer, which knows special tokens."""
 
     markers: tuple[Marker, ...] = ()
+    has_thoughts: bool = False
+    """Whether the grammar is that of the model's thoughts as well, so that none are free before it."""
 
     @cached_property
     def source(self) -> GrammarSource:
@@ -80,11 +82,11 @@ class CallForm:
         return of_markers(lines, [*markers, Marker("before_calls", self.marker, is_behind_text=True)])
 
 
-def of_markers(lines: Sequence[str], markers: Sequence[Marker]) -> MarkedForm:
+def of_markers(lines: Sequence[str], markers: Sequence[Marker], *, has_thoughts: bool = False) -> MarkedForm:
     """The grammar of ``lines``, with those of ``markers`` that it names."""
     text = "\n".join(lines)
     used = [marker for marker in markers if re.search(rf"\b{marker.rule}\b(?!:)", text)]
-    return MarkedForm(grammar=text, markers=tuple(used))
+    return MarkedForm(grammar=text, markers=tuple(used), has_thoughts=has_thoughts)
 
 
 def required(tools: Sequence[Tool], tool_choice: ToolChoice) -> list[Tool] | None:

@@ -137,4 +137,4 @@ def _guide(tools: Sequence[Tool], start: Sequence[str]) -> GuidedDecodingParams:
         kind = '(/ ?/ constrain "json" | " json")?'
         lines.append(f"call_{number}: (to_channel {name} | to {name} channel) {kind} message arguments_{number}")
         lines.append(f"arguments_{number}: {guides.json_rule(tool.parameters)}")
-    return guides.of_markers(lines, _MARKERS)
+    return guides.of_markers(lines, _MARKERS, has_thoughts=True)

@@ -99,13 +99,10 @@ class CohereParser(JsonCallsParser):
     """``<|START_ACTION|>[{"tool_call_id": …, "tool_name": …, "parameters": …}, …]<|END_ACTION|>``: Command A and R7B.
 
     Command R and R+ write ``Action:`` and the list in a block of Markdown. Described by
-    https://docs.cohere.com/docs/command-r7b-hf and by the chat templates. Marks around answers are dropped.
+    https://docs.cohere.com/docs/command-r7b-hf and by the chat templates.
     """
 
-    _markers: ClassVar[tuple[str, ...]] = (
-        *("<|START_ACTION|>", "Action: ```json", "Action:```json"),
-        *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
-    )
+    _markers: ClassVar[tuple[str, ...]] = ("<|START_ACTION|>", "Action: ```json", "Action:```json")
     _ends: ClassVar[tuple[str, ...]] = ("<|END_ACTION|>", "```")
     _keys: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]] = (("tool_name", "name"), ("parameters", "arguments"))
     _form: ClassVar[CallForm] = CallForm(
@@ -119,9 +116,3 @@ class CohereParser(JsonCallsParser):
         separator=",\n    ",
         end="\n]<|END_ACTION|>",
     )
-
-    def _call(self) -> Steps[None]:
-        if (yield from self._match(*self._markers[3:])) is None:
-            yield from super()._call()
-        else:
-            self._let_go()

@@ -68,9 +68,9 @@ class JsonScanner:
         Characters that JSON wants escaped are escaped, and so is the backslash before what is no escape. None for other
         faults.
         """
-        before = {JsonScanner._string: "", JsonScanner._escape: "\\"}.get(self._state)
-        if before is None:
+        if self._state not in (JsonScanner._string, JsonScanner._escape):
             return None
+        before = "\\" if self._state is JsonScanner._escape else ""
         self.is_faulty, self._state = False, JsonScanner._string
         return before + json.dumps(character, ensure_ascii=False)[1:-1]
 

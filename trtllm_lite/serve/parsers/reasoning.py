@@ -10,18 +10,25 @@ from trtllm_lite.serve.parsers.text_reader import Fault, Steps, TextReader
 class ReasoningMarkers:
     """What thoughts begin and end with: one of several texts each, of which the first is the usual one.
 
-    ``are_special``: the markers are special tokens, whose names the text must have.
+    ``are_special``: the markers are special tokens, whose names the text must have. ``around_answers``: what stands
+    around answers, and is no part of them.
     """
 
     begins: tuple[str, ...]
     ends: tuple[str, ...]
     are_special: bool = False
+    around_answers: tuple[str, ...] = ()
 
 
 _LINE_ENDS = r"[\r\n]"
 _THINK = ReasoningMarkers(("<think>",), ("</think>",))
 REASONING_MARKERS = {
-    "cohere_command3": ReasoningMarkers(("<|START_THINKING|>",), ("<|END_THINKING|>",), are_special=True),
+    "cohere_command3": ReasoningMarkers(
+        ("<|START_THINKING|>",),
+        ("<|END_THINKING|>",),
+        are_special=True,
+        around_answers=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    ),
     "deepseek_r1": _THINK,
     "deepseek_v3": _THINK,
     "glm45": _THINK,
@@ -47,20 +54,26 @@ class ReasoningParser(TextReader):
 
     def __init__(self, markers: ReasoningMarkers, *, starts_inside: bool = False) -> None:
         self._markers, self._starts_inside = markers, starts_inside
+        self.is_inside = False
+        """Whether thoughts have begun and not ended."""
         super().__init__()
 
     def _read(self) -> Steps[None]:
         if self._starts_inside:
             yield from self._skip(_LINE_ENDS)
         if (yield from self._begins()):
-            self._kind = Reasoning
+            self._kind, self.is_inside = Reasoning, True
             self._give_back()
             end = yield from self._text_until(self._markers.ends, self._emit_text)
             self._kind = Content
             if end is not None:
+                self.is_inside = False
                 yield from self._expect(end)
                 yield from self._skip(_LINE_ENDS)
         self._give_back()
+        around = self._markers.around_answers
+        while around and (yield from self._text_until(around, self._emit_text)) is not None:
+            yield from self._expect(*around)
         yield from self._rest()
 
     def _begins(self) -> Steps[bool]:

@@ -88,10 +88,11 @@ def make_parser(
     if tool_parser == _HARMONY[0] or reasoning_parser == _HARMONY[1]:
         return ComposedParser(None, HarmonyParser(tools, starts_inside=starts_inside))
     markers = None if reasoning_parser is None else REASONING_MARKERS[reasoning_parser]
-    return ComposedParser(
-        None if markers is None else ReasoningParser(markers, starts_inside=starts_inside),
-        None if tool_parser is None or not tools else TOOL_PARSERS[tool_parser](tools),
-    )
+    thoughts = None if markers is None else ReasoningParser(markers, starts_inside=starts_inside)
+    kind = None if tool_parser is None or not tools else TOOL_PARSERS[tool_parser]
+    if kind is None:
+        return ComposedParser(thoughts, None)
+    return ComposedParser(thoughts, kind(tools), kind(tools) if thoughts is not None and kind.has_markers() else None)
 
 
 def needs_special_tokens(tool_parser: str | None, reasoning_parser: str | None) -> bool:

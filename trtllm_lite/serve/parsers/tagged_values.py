@@ -60,7 +60,8 @@ class TaggedCallParser(MarkedCallParser):
         properties = self._properties.get(name, {})
         self._open = set(properties)
         yield from self._skip_space()
-        following, before = (yield from self._expect(*self._following)), "{"
+        before = "{"
+        following: str | None = yield from self._expect(*self._following)
         while following == self._following[0]:
             key = yield from self._argument_key()
             if before == "{":

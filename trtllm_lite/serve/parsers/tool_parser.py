@@ -80,6 +80,11 @@ class ToolParser(TextReader):
     def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
         """The form of any text in which calls are of ``tools``."""
 
+    @classmethod
+    def has_markers(cls) -> bool:
+        """Whether something marks the beginnings of calls, wherever they stand in a text."""
+        return bool(cls._markers)
+
     def _new_id(self) -> str:
         return f"call_{secrets.token_hex(12)}"
 
