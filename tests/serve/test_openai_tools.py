@@ -110,6 +110,36 @@ def test_a_call_that_is_cut_off_is_no_reason_of_an_end(client, num_tokens):
     assert streamed_calls(client.chat.completions.create(**asked, stream=True))[1] == "length"
 
 
+def test_a_named_function_is_called_once_and_before_a_form_of_answers(client):
+    form = {"type": "json_schema", "json_schema": {"name": "zone", "schema": {"type": "object"}, "strict": True}}
+    for asked in ({}, {"response_format": form}):
+        answer = client.chat.completions.create(**ASKED, tool_choice=NAMED, **asked).choices[0]
+        assert [call.function.name for call in answer.message.tool_calls] == ["weather"]
+        assert answer.finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "streamed"),
+    [('{"zone": "UTC", 1}', '{"zone": "UTC"}'), ('{"zone": {UTC}}', None)],
+)
+def test_a_malformed_call_is_text_or_closed_and_can_be_played_back(client, arguments, streamed):
+    text = f'<tool_call>\n{{"name": "clock", "arguments": {arguments}}}\n</tool_call>'
+    asked = {**ASKED, "extra_body": {"guided_choice": [text]}}
+    answer = client.chat.completions.create(**asked).choices[0]
+    assert (answer.message.content, answer.message.tool_calls, answer.finish_reason) == (text, None, "stop")
+    chunks = list(client.chat.completions.create(**asked, stream=True))
+    calls, reason = streamed_calls(chunks)
+    content = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert ([call["arguments"] for call in calls.values()], content, reason) == (
+        ([streamed], "", "stop") if streamed else ([], text, "stop")
+    )
+    function = {"name": "clock", "arguments": arguments}
+    called = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+    result = {"role": "tool", "tool_call_id": "c", "content": "These are no arguments."}
+    again = client.chat.completions.create(**{**ASKED, "max_tokens": 4, "messages": [*QUESTION, called, result]})
+    assert again.choices[0].message.content
+
+
 def test_no_tool_is_called_where_none_may_be(client):
     answer = client.chat.completions.create(**TWO_CALLS, tool_choice="none").choices[0]
     assert answer.message.tool_calls is None

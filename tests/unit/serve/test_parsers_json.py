@@ -13,7 +13,7 @@ from trtllm_lite.serve.parsers import (
     without_faults,
 )
 
-from .parsing import TOOLS, events_of, parsed
+from .parsing import TOOLS, events_of, parsed, said
 
 
 def hermes(body: str) -> str:
@@ -139,8 +139,13 @@ def test_what_json_wants_escaped_in_strings_is(written, meant):
 @pytest.mark.parametrize("rest", ["", "\n</tool_call>", "\n]</tool_call>", "}}\n</tool_call>", ', "id": </tool_call>'])
 def test_a_call_whose_arguments_are_whole_is_one(rest):
     text = f'<tool_call>{{"name": "f", "arguments": {{"a": {{}}}}{rest}'
-    called = ["f", '{"a": {}}']
-    assert parsed(text, "hermes") == [called]
+    assert parsed(text, "hermes") == [["f", '{"a": {}}']]
+
+
+def test_a_call_that_was_cut_off_behind_its_arguments_is_none():
+    text = '<tool_call>{"name": "f", "arguments": {"a": {}}'
+    parser = make_parser(tool_parser="hermes", tools=TOOLS)
+    assert said([*parser.push(text), *parser.finish(is_cut=True)]) == [["f", '{"a": {}}', "…", text]]
 
 
 def test_a_call_after_a_malformed_one_is_found():

@@ -128,8 +128,11 @@ class ToolParser(TextReader):
                 yield from self._end_malformed(self._arguments)
 
     def _end_malformed(self, arguments: ArgumentsWriter) -> Steps[None]:
-        """The call that has begun is not as it should be: it ends if its arguments are whole, and is none if not."""
-        if arguments.is_whole:
+        """The call that has begun is not as it should be: it ends if its arguments are whole, and is none if not.
+
+        One that was cut off is none in any case.
+        """
+        if arguments.is_whole and not self._is_cut:
             self._end()
             yield from self._skip(r"[\]}\s]")  # brackets of the form, of which there are too few
         else:
