@@ -13,8 +13,10 @@ from trtllm_lite.serve.parsers import (
     Event,
     NamedFunction,
     Tool,
+    ToolCallArguments,
     ToolCallBegin,
     ToolCallEnd,
+    ToolCallFault,
     find_tool_parser,
     join_events,
     make_parser,
@@ -23,9 +25,20 @@ from trtllm_lite.serve.parsers import (
 COUNT = 400
 _MOST_PIECES = 4096  # of a text: some are damaged into a million characters
 _TEXTS = {
+    "cohere_command3": '<|START_THINKING|>hm<|END_THINKING|><|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", '
+    '"parameters": {"a": 1, "b": ["x"]}}]<|END_ACTION|>Action: ```json\n[{"tool_name": "g", "parameters": {}}]\n```',
+    "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
+    '{"a": 1}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    "glm45": "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>b</arg_key>\n"
+    "<arg_value>['x']</arg_value>\n<arg_key>c</arg_key>\n<arg_value>q</arg_value>\n</tool_call>",
+    "granite": '<|tool_call|>[{"name": "f", "arguments": {"a": 1, "b": {"k": "v"}}}, {"name": "g", "arguments": {}}]',
     "hermes": '<think>\nhm\n</think>\n\n<tool_call>\n{"name": "f", "arguments": {"a": 1, "b": ["x"]}}\n</tool_call>\n',
+    "internlm": '<|action_start|><|plugin|>\n{"name": "f", "parameters": {"a": 1, "c": "q"}}<|action_end|>\n',
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+    '{"a": 1, "b": [2, 3]}<|tool_call_end|><|tool_calls_section_end|>',
     "llama3_json": '{"name": "f", "parameters": {"a": 1, "b": ["\\u00e9"]}}; {"parameters": {}, "name": "g"}',
     "mistral": '[THINK]hm[/THINK][TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}][TOOL_CALLS]g[ARGS]{"b": {}}',
+    "olmo3": "<function_calls>\nf(a=1, b=['x'])\ng()\n</function_calls>",
     "openai": "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.f "
     '<|constrain|>json<|message|>{"a": 1}<|call|>',
     "pythonic": "[f(a=1, b=['x', {\"k\": None}], c='''q\\u00e9'''), g()]",
@@ -73,12 +86,23 @@ class Target:
         guide(tools, choice if len(choice) > 1 else NamedFunction(choice), parallel=True)
 
 
+def _check_arguments(events: list[Event]) -> None:
+    """The arguments of all calls, of malformed ones too, are JSON objects."""
+    texts: dict[int, str] = {}
+    for event in events:
+        if isinstance(event, ToolCallArguments):
+            texts[event.index] = texts.get(event.index, "") + event.text
+        if isinstance(event, ToolCallEnd | ToolCallFault):
+            assert isinstance(json.loads(texts[event.index]), dict)
+
+
 def _events(request: dict[str, Any], tools: list[Tool], text: str, size: int) -> list[Event]:
     names = {name: request[name] for name in ("tool_parser", "reasoning_parser", "starts_inside")}
     parser, events = make_parser(tools=tools, **names), []
     for at in range(0, len(text), size):
         events += parser.push(text[at : at + size])
     events = join_events(events + parser.finish())
+    _check_arguments(events)
     assert parser.has_tool_calls or not any(isinstance(event, ToolCallEnd) for event in events)
     return [
         ToolCallBegin(event.index, "", event.name) if isinstance(event, ToolCallBegin) else event for event in events
