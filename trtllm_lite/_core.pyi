@@ -535,6 +535,12 @@ def adapter_shapes(engine: Engine) -> tuple[int, list[tuple[int, int]]]:
 class Grammar:
     """A compiled grammar, which any number of requests may share."""
 
+    def behind(self, tokens: ThoughtTokens) -> Grammar:
+        """The same grammar, of texts that may think first (reasoning.h); ``tokens`` are of the same compiler."""
+
+class ThoughtTokens:
+    """How the tokens of one model write thoughts, for any number of grammars."""
+
 class GrammarCompiler:
     """Compiles grammars over the tokens of one model, by llguidance."""
 
@@ -565,11 +571,8 @@ class GrammarCompiler:
         many others compile.
         """
 
-    def behind(self, grammar: Grammar, marker: Sequence[str]) -> Grammar:
-        """The same grammar, of what follows the texts of ``marker``, one behind the other.
-
-        Before that all tokens but end tokens are free.
-        """
+    def tokens_of(self, thoughts: Thoughts) -> ThoughtTokens:
+        """How the model's tokens write thoughts; it takes a moment. The GIL is released."""
 
 class NgramSizes:
     """Tokens that an n-gram has at least and at most (ngram_drafter.h)."""
@@ -703,6 +706,15 @@ class StopWords:
 
     def __init__(self, texts: Sequence[str], sequences: Sequence[Sequence[int]]) -> None: ...
 
+class Thoughts:
+    """Where the thoughts of texts end and their answers begin (thoughts.h)."""
+
+    def __init__(self, starts: Sequence[str], ends: Sequence[Sequence[str]]) -> None:
+        """Any of ``starts`` begins thoughts; without any, texts think from their beginning on.
+
+        They end behind one text of each of ``ends``, one behind the other.
+        """
+
 class TextStream:
     """Turns the tokens of one sequence into pieces of text, none of which is ever taken back."""
 
@@ -712,6 +724,7 @@ class TextStream:
         prompt_ids: NDArray[np.int32],
         stop_words: StopWords,
         *,
+        thoughts: Thoughts | None = None,
         skips_special: bool = True,
         returns_text: bool = True,
         min_tokens: int = 0,
@@ -719,7 +732,8 @@ class TextStream:
     ) -> None:
         """``prompt_ids`` decide whether the text starts with a space; their own text is no part of a piece.
 
-        Without ``tokens`` there is no text, and only stop sequences are found. With ``skips_special`` special tokens
+        Without ``tokens`` there is no text, and only stop sequences are found. With ``thoughts``, which need
+        ``tokens``, stop words are those of the answer behind them. With ``skips_special`` special tokens
         print nothing. Without ``returns_text`` the text is only searched for stop words. A stop word that is complete
         before ``min_tokens`` tokens does not count. With ``includes_stop`` the text keeps what ended it.
         """

@@ -241,6 +241,9 @@ class GrammarMatcher:
     def accept(self, tokens: Sequence[int]) -> None:
         """Append tokens."""
 
+    def num_allowed(self, tokens: Sequence[int]) -> int:
+        """How many of ``tokens``, of which none is an end token, may come next one behind the other."""
+
     def roll_back(self, count: int) -> None:
         """Take the last ones back."""
 

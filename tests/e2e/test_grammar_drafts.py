@@ -11,7 +11,7 @@ import regex
 
 from tests.e2e.llm import LIMITS, random_prompts
 from tests.e2e.test_guided_decoding import FORMS, KINDS, described
-from tests.models import EOS_ID
+from tests.models import EOS_ID, tiny_tokenizer
 from trtllm_lite import LLM, GuidedDecodingParams, SamplingParams
 from trtllm_lite.runtime.session.request import Request
 
@@ -112,7 +112,8 @@ def test_a_request_with_drafts_can_be_cancelled(drafting: LLM) -> None:
 
 
 def test_texts_have_their_form_behind_the_reasoning(drafting: LLM) -> None:
-    params = SamplingParams(temperature=1.0, max_tokens=120, n=6, seed=4, guided_decoding=THINKING)
+    likely = {tiny_tokenizer().token_to_id("a"): 3.0}  # tokens with more behind it begin no answer of this form
+    params = SamplingParams(temperature=1.0, max_tokens=120, n=6, seed=4, logit_bias=likely, guided_decoding=THINKING)
     outputs = drafting.generate("12 + 12", params).outputs
     for output in outputs:
         assert output.finish_reason == "stop"

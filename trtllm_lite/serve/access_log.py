@@ -15,7 +15,8 @@ _CLOSING_SECONDS = 1.0
 
 
 class AccessLog:
-    """Writes when a request was answered: when, who, what, status, seconds, model, tokens of prompt and answer, id.
+    """Writes when a request was answered: when, who, what, status, seconds, model, tokens of prompt and answer, id, and
+    a warning if there is one.
 
     ``file`` None writes nothing. A thread writes, so that a file that takes nothing holds nobody up: lines that it does
     not keep up with are dropped, and a later line says how many.
@@ -48,6 +49,8 @@ class AccessLog:
                 f"completion_tokens={request.num_generated_tokens}",
             ]
         fields.append(f"request_id={request.id}")
+        if request.warning:
+            fields.append(f'warning="{request.warning}"')
         if self._num_dropped and not self._lines.full():
             self._put(f"{self._num_dropped} lines of the access log were dropped\n")
             self._num_dropped = 0

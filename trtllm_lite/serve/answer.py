@@ -71,8 +71,11 @@ class Answer(ABC):
         else:
             await until_ended(self._model, [self._generation])
         if not self._body.logprobs and self._body.prompt_logprobs is None:
-            return self._response()
-        return await self._model.prepare(self._response)
+            response = self._response()
+        else:
+            response = await self._model.prepare(self._response)
+        self._note_empty()
+        return response
 
     def _response(self) -> Response:
         return Response(200, encode_json(self._content()))
@@ -89,8 +92,17 @@ class Answer(ABC):
             return
         finally:
             self._usage()  # for the access log, also where the client has gone away
+        self._note_empty()
         self._writer.write(self._last())
         self._writer.end()
+
+    def _note_empty(self) -> None:
+        """Count the choices without an answer; what there is to warn of, the access log gets."""
+        for reader in self._readers:
+            if reader.is_empty:
+                self._model.empty_answers[str(reader.finish_reason)] += 1
+            if reader.warning is not None:
+                self._request.warning = reader.warning
 
     async def _until_called(self) -> None:
         """Wait for the ends of all choices, and end each at its first call."""

@@ -13,12 +13,13 @@ from trtllm_lite.errors import ArgumentError
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 from trtllm_lite.runtime.session.prompts import check_chars, checked_ids
+from trtllm_lite.runtime.session.reasoning import Thoughts
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies import check_num_messages
 from trtllm_lite.serve.bodies.chat import MAX_TOOLS, ChatBody, NamedTool
 from trtllm_lite.serve.metrics.counted_parser import CountedParser
 from trtllm_lite.serve.parsers import (
-    MarkedForm,
     NamedFunction,
     OutputParser,
     Tool,
@@ -26,8 +27,7 @@ from trtllm_lite.serve.parsers import (
     find_tool_parser,
     make_parser,
     needs_special_tokens,
-    reasoning_end_str,
-    starts_inside,
+    thoughts_of,
 )
 from trtllm_lite.serve.served_model import Prompt, ServedModel
 from trtllm_lite.serve.special_tokens import check_texts
@@ -71,17 +71,19 @@ def prepare(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> 
     reasoning_parser = model.settings.reasoning_parser
     tools = [] if body.tool_choice == "none" else _tools_for_parser(body)
     tool_parser = _tool_parser(model) if tools else None
+    thoughts = thoughts_of(reasoning_parser)
     params = body.sampling_params(
         max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
         draws=bool(session.manifest.model.generation.get("do_sample")),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        guided_decoding=_form(body, tools, tool_parser, reasoning_parser),
+        guided_decoding=_behind(thoughts, _form(body, tools, tool_parser), body, tokenizer, text),
         skip_special_tokens=body.skip_special_tokens and not needs_special_tokens(tool_parser, reasoning_parser),
     )
     array = checked_ids("the conversation", np.asarray(ids), session.manifest.model.vocab_size)
     prompt = model.prompt(array, text, params, body, adapter)
     one_call = tool_parser is not None and body.parallel_tool_calls is False
-    inside = starts_inside(reasoning_parser, text)
+    behind = None if thoughts is None else thoughts.behind(array, tokenizer, session.manifest.model.eos_token_ids)
+    inside = behind is not None and not behind.starts
     return Conversation(prompt, tools, tool_parser, reasoning_parser, inside, one_call, model.tool_parses)
 
 
@@ -249,9 +251,7 @@ def _arguments_for_template(text: str, needs_object: bool) -> Any:
     return {"arguments": text} if needs_object else text
 
 
-def _form(
-    body: ChatBody, tools: Sequence[Tool], tool_parser: str | None, reasoning_parser: str | None
-) -> GuidedDecodingParams | None:
+def _form(body: ChatBody, tools: Sequence[Tool], tool_parser: str | None) -> GuidedDecodingParams | None:
     """What the answer must be, by response_format and the like, or by the tools that must be called."""
     form = body.form()
     if tool_parser is not None:
@@ -262,10 +262,23 @@ def _form(
         if form is not None and guide is not None and not is_forced:
             raise _wrong("response_format", "response_format does not go with tools that are strict and may be called")
         form = guide or form  # a call that must be made is no answer, whose form is asked for
-    has_thoughts = isinstance(form, MarkedForm) and form.has_thoughts
-    if form is not None and reasoning_parser is not None and not has_thoughts:
-        form = replace(form, reasoning_end_str=reasoning_end_str(reasoning_parser))
     return form
+
+
+def _behind(
+    thoughts: Thoughts | None, form: GuidedDecodingParams | None, body: ChatBody, tokenizer: Tokenizer, prompt: str
+) -> GuidedDecodingParams | None:
+    """``form`` and the stop strings of ``body`` as those of the answer behind thoughts.
+
+    Where nothing speaks for thoughts, the form begins the text: a model that does not think would be led into them.
+    """
+    if thoughts is None or (form is None and not body.stop):
+        return form
+    if form is None:
+        return GuidedDecodingParams(reasoning_start_str=thoughts.starts, reasoning_end_str=thoughts.ends)
+    if not thoughts.are_likely(prompt, tokenizer):
+        return form
+    return replace(form, reasoning_start_str=thoughts.starts, reasoning_end_str=thoughts.ends)
 
 
 def _choice(body: ChatBody) -> ToolChoice:

@@ -19,6 +19,20 @@ class ChoiceReader:
         self.num_reasoning_tokens = 0
         self.finish_reason: str | None = None
         """Why the choice ended, in OpenAI's words; "abort" and "timeout" beside them."""
+        self.has_answer = self._has_thoughts = False
+        """Whether there was any content, or a call; the same of thoughts."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the choice has ended without content and calls."""
+        return self.finish_reason is not None and not self.has_answer
+
+    @property
+    def warning(self) -> str | None:
+        """Why an answer is missing that the client is likely to expect."""
+        if not self.is_empty or not self._has_thoughts or self.finish_reason != "length":
+            return None
+        return "the model's thoughts did not end, so that there is no answer: raise max_tokens"
 
     def read(self, responses: Sequence[Response]) -> list[Event]:
         """The events of the next responses, until the choice has a finish reason; behind that there are none."""
@@ -27,6 +41,7 @@ class ChoiceReader:
             if self.finish_reason is not None:
                 break
             found = self._events(response)
+            self._note(found)
             if response.token_id is not None:
                 self.num_tokens += 1
                 if found and isinstance(found[-1], Reasoning):
@@ -39,6 +54,13 @@ class ChoiceReader:
             if response.finish_reason is not None:
                 self.finish_reason = self._reason(response.finish_reason)
         return events
+
+    def _note(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Reasoning):
+                self._has_thoughts = True
+            else:
+                self.has_answer = True
 
     def _events(self, response: Response) -> list[Event]:
         text, parser = response.text, self._parser

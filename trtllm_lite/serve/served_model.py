@@ -49,6 +49,8 @@ class ServedModel(ServedEngine):
         self.counts = SequenceCounts(self.max_model_len)
         self.tool_parses = Counter(tool_call=0, no_tool_call=0) if self.settings.tool_parser else Counter[str]()
         """Choices that were searched for tool calls, by what was found."""
+        self.empty_answers = Counter(stop=0, length=0)
+        """Choices of conversations without content and calls, by why they ended."""
         self.mailbox = Mailbox(self.loop, self._listen)
         self._last_adapter = 0
         for name, path in self.settings.adapters:

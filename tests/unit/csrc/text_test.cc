@@ -63,10 +63,21 @@ std::shared_ptr<const tl::StopWords> any_words(Random& random) {
   return std::make_shared<tl::StopWords>(texts, sequences);
 }
 
+// Of texts in which tokens spell markers often; null now and then.
+std::shared_ptr<const tl::Thoughts> any_thoughts(Random& random) {
+  if (number(random, 3) == 0) return nullptr;
+  std::vector<std::string> starts;
+  for (int i = number(random, 3); i > 0; --i) starts.push_back(any_bytes(random, "A t") + "A");
+  std::vector<std::vector<std::string>> ends;
+  for (int i = 1 + number(random, 2); i > 0; --i) ends.push_back({any_bytes(random, "A t") + "t", "A"});
+  return std::make_shared<tl::Thoughts>(starts, ends);
+}
+
 void pieces_are_whole_and_do_not_depend_on_runs(std::uint32_t seed) {
   Random random(seed);
   const auto tokens = any_tokens(random);
   const auto words = any_words(random);
+  const auto thoughts = any_thoughts(random);
   std::vector<std::int32_t> prompt(static_cast<std::size_t>(number(random, 6))), output(30);
   for (auto* ids : {&prompt, &output}) {
     for (std::int32_t& id : *ids) id = number(random, 17) - 1;  // some of which no token has
@@ -75,7 +86,7 @@ void pieces_are_whole_and_do_not_depend_on_runs(std::uint32_t seed) {
                                 .returns_text = true,
                                 .min_tokens = number(random, 10),
                                 .includes_stop = number(random, 2) == 0};
-  tl::TextStream single(tokens, prompt, words, options), together(tokens, prompt, words, options);
+  tl::TextStream single(tokens, prompt, words, thoughts, options), together(tokens, prompt, words, thoughts, options);
   std::string text;
   for (const std::int32_t token : output) {
     if (single.has_stopped()) break;
@@ -100,7 +111,7 @@ void pieces_are_whole_and_do_not_depend_on_runs(std::uint32_t seed) {
 void gaps_are_counted_by_delivery() {
   const auto words =
       std::make_shared<tl::StopWords>(std::vector<std::string>{}, std::vector<tl::StopWords::Tokens>{{7}});
-  tl::TextStream first(nullptr, {}, words, {}), second(nullptr, {}, words, {});
+  tl::TextStream first(nullptr, {}, words, nullptr, {}), second(nullptr, {}, words, nullptr, {});
   tl::TextPump pump({0.5, 1});
   const TokenGaps::Clock::time_point begin{};
   const auto at = [&](double seconds) {
@@ -127,7 +138,7 @@ void threads_share_what_they_may() {
   tl::TextPump pump({0.5, 1});
   const auto work = [&] {
     for (int round = 0; round < 100; ++round) {
-      tl::TextStream stream(tokens, {}, words, {});
+      tl::TextStream stream(tokens, {}, words, nullptr, {});
       const std::int32_t output[] = {0, 1, 2, 3, 7, 5};
       const tl::TokenRunOf run{&stream, 6, true};
       pump.push({&run, 1}, output, TokenGaps::Clock::now());

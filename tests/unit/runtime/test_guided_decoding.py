@@ -76,7 +76,7 @@ def test_a_token_is_allowed_if_the_text_can_go_on(kind):
         for _ in range(4):
             matcher, text = matcher_of(made, regex=pattern), b""
             for _ in range(12):
-                expected = [t for t, piece in enumerate(texts) if piece and _goes_on(expression, text + piece)]
+                expected = [t for t, piece in enumerate(texts) if piece and goes_on(expression, text + piece)]
                 ends = [EOS_ID, PAD_ID] if expression.fullmatch(text) else []
                 assert matcher.allowed(len(texts) + 37) == sorted(expected + ends), (pattern, text)
                 if not expected:
@@ -86,7 +86,7 @@ def test_a_token_is_allowed_if_the_text_can_go_on(kind):
                 text += texts[token]
 
 
-def _goes_on(expression, text: bytes) -> bool:
+def goes_on(expression, text: bytes) -> bool:
     """Whether ``text`` is the start of a text of valid UTF-8 that matches."""
     try:
         text.decode()

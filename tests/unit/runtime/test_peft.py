@@ -180,7 +180,7 @@ def test_files_that_are_links_are_read_where_no_root_is_given(tmp_path: Path) ->
         (directory / name).symlink_to(tmp_path / "blobs" / name)
     assert read_adapter(directory, PROJECTIONS).pairs.keys() == {0}
     assert read_adapter(directory, PROJECTIONS, tmp_path).pairs.keys() == {0}
-    with pytest.raises(EngineError, match=r"cannot read adapter_config\.json .* a link to a file outside of its directory"):
+    with pytest.raises(EngineError, match=r"cannot read adapter_config\.json .* a link to a file outside"):
         read_adapter(directory, PROJECTIONS, tmp_path / "root")
 
 

@@ -1,7 +1,8 @@
-"""Grammars that begin behind a reasoning prefix."""
+"""Grammars of texts that may think first."""
 
 import random
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from trtllm_lite.errors import ArgumentError, LimitError
 from .test_grammar_guesses import grammars_of, wait_for
 
 ENDS = {EOS_ID, PAD_ID}
+NUM_SHORT = 4 + 256  # the tiny tokenizer's special tokens and bytes are its first tokens
 FORM = GuidedDecodingParams(regex="[0-9]{2}-fox", reasoning_end_str="</think>")
 
 
@@ -31,8 +33,9 @@ def grammar_behind(tokenizer, prompt: str, form: GuidedDecodingParams = FORM):
 
 
 def free(matcher, vocab_size: int) -> bool:
-    """Whether all tokens may come but end tokens."""
-    return set(matcher.allowed(vocab_size)) == set(range(vocab_size)) - ENDS
+    """Whether all tokens of one byte may come, and special tokens, but no end tokens."""
+    allowed = set(matcher.allowed(vocab_size))
+    return allowed >= set(range(NUM_SHORT)) - ENDS and not allowed & ENDS
 
 
 @pytest.mark.parametrize("special", [True, False, None])
@@ -63,7 +66,7 @@ def test_a_prompt_may_have_closed_the_block(special, prompt):
         ("</think>", ["<", "/", "t", "h", "i", "n", "k", ">"]),
         ("aab", ["a", "a", "a", "b"]),  # the marker's own beginning stands before it
         ("abab!", ["ab", "ab", "ab", "!"]),
-        ("t", ["d", " the"]),  # what the last token writes behind the marker belongs to neither
+        ("t", ["d", "t"]),
         ("naïve", ["na", "ï", "ve"]),
     ],
 )
@@ -129,6 +132,36 @@ def test_parts_of_a_marker_are_found_as_an_expression_finds_them(parts):
         assert expression.search(text) is not None
 
 
+@pytest.mark.parametrize(
+    ("prompt", "begins"),
+    [
+        ("a dog<|user|>", {"<", "1", "9"}),  # a text has thoughts, or none
+        ("1<think>2<|user|>", {"<", "1", "9"}),  # somebody else has said so
+        ("<|user|><think>\n", None),
+        ("<|user|><think>\nthe fox", None),
+        ("<|user|><think>\n\n</think>\n\n", {"1", "9"}),
+        ("<|user|></think>", {"1", "9"}),
+        ("<think></think><|user|><think>\n\n", None),
+    ],
+)
+def test_the_prompts_last_turn_says_where_the_text_begins(prompt, begins):
+    tokenizer = thinking(special=None)
+    tokenizer.add_tokens([AddedToken("\n\n", special=False)])  # that is no end of a turn
+    form = replace(FORM, reasoning_start_str="<think>", reasoning_end_str=[["</think>", "</done>"]])
+    matcher, size = _testing.start_grammar(grammar_behind(tokenizer, prompt, form)), tokenizer.get_vocab_size()
+    if begins is None:
+        assert free(matcher, size)
+    else:
+        assert {tokenizer.decode([token]) for token in matcher.allowed(size)} & {
+            "<",
+            "</",
+            "1",
+            "9",
+            "t",
+            " ",
+        } == begins
+
+
 @pytest.mark.parametrize("special", [True, False])
 def test_tokens_are_taken_back_over_the_marker(special):
     tokenizer = thinking(special)
@@ -185,3 +218,13 @@ def test_guesses_begin_behind_the_marker():
 def test_markers_out_of_their_domain_are_refused(marker, error, message):
     with pytest.raises(error, match=message):
         GuidedDecodingParams(regex="a", reasoning_end_str=marker)
+    with pytest.raises(error, match=message.replace("_end_", "_start_")):
+        GuidedDecodingParams(regex="a", reasoning_start_str=marker, reasoning_end_str="</think>")
+
+
+def test_what_begins_reasoning_needs_what_ends_it():
+    with pytest.raises(ArgumentError, match="reasoning_start_str alone"):
+        GuidedDecodingParams(regex="a", reasoning_start_str="<think>")
+    with pytest.raises(ArgumentError, match=r"has none: expected exactly one of json, .*structural_tag"):
+        GuidedDecodingParams()
+    assert GuidedDecodingParams(reasoning_end_str="</think>").source is None

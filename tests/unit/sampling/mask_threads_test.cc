@@ -39,6 +39,7 @@ class FakeMatcher : public tl::GrammarMatcher {
   void accept(std::span<const std::int32_t> tokens) override {
     tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   }
+  std::size_t num_allowed(std::span<const std::int32_t> tokens) override { return tokens.size(); }
   void roll_back(std::size_t count) override { tokens_.resize(tokens_.size() - count); }
 
  private:

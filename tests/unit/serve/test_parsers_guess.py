@@ -2,7 +2,7 @@
 
 import pytest
 
-from trtllm_lite.serve.parsers import REASONING_PARSERS, TOOL_PARSERS, guess, needs_special_tokens, reasoning_end_str
+from trtllm_lite.serve.parsers import REASONING_PARSERS, TOOL_PARSERS, guess, needs_special_tokens, thoughts_of
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,13 @@ def test_templates_speak_for_parsers(template, expected):
 
 @pytest.mark.parametrize("name", REASONING_PARSERS)
 def test_thoughts_have_an_end(name):
-    expected = {"granite": "Here is my response:", "mistral": "[/THINK]", "cohere_command3": "<|END_THINKING|>"}
-    expected["openai_gptoss"] = ("<|channel|>final", "<|message|>")
-    assert reasoning_end_str(name) == expected.get(name, "</think>")
+    expected = {
+        "cohere_command3": (("<|END_THINKING|>",),),
+        "granite": (("Here is my response:", "Here's my response:"),),
+        "mistral": (("[/THINK]",),),
+        "openai_gptoss": (("<|channel|>final",), ("<|message|>",)),
+    }
+    assert thoughts_of(name).ends == expected.get(name, (("</think>",),))
 
 
 def test_formats_of_special_tokens_are_known():

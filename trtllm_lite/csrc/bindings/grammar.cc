@@ -13,6 +13,9 @@
 
 #include "bindings/bindings.h"
 #include "grammar/llguidance.h"
+#include "grammar/reasoning.h"
+#include "grammar/thought_tokens.h"
+#include "text/thoughts.h"
 
 namespace nb = nanobind;
 
@@ -35,7 +38,14 @@ llguidance::Tokenize tokenize_by(const nb::callable& function) {
 }  // namespace
 
 void bind_grammar(nb::module_& module) {
-  nb::class_<Grammar>(module, "Grammar");
+  nb::class_<llguidance::ThoughtTokens>(module, "ThoughtTokens");
+  nb::class_<Grammar>(module, "Grammar")
+      .def(
+          "behind",
+          [](std::shared_ptr<Grammar> self, std::shared_ptr<llguidance::ThoughtTokens> tokens) {
+            return std::const_pointer_cast<Grammar>(llguidance::behind_thoughts(std::move(self), std::move(tokens)));
+          },
+          nb::arg("tokens"));
   nb::class_<llguidance::Compiler>(module, "GrammarCompiler")
       .def(
           "__init__",
@@ -57,12 +67,11 @@ void bind_grammar(nb::module_& module) {
           nb::arg("kind"), nb::arg("text"), nb::kw_only(), nb::arg("timeout_ms"), nb::arg("names_tokens") = false,
           nb::call_guard<nb::gil_scoped_release>())
       .def(
-          "behind",
-          [](const llguidance::Compiler& self, std::shared_ptr<Grammar> grammar,
-             const std::vector<std::string>& marker) {
-            return std::const_pointer_cast<Grammar>(self.behind(std::move(grammar), marker));
+          "tokens_of",
+          [](const llguidance::Compiler& self, std::shared_ptr<Thoughts> thoughts) {
+            return std::const_pointer_cast<llguidance::ThoughtTokens>(self.tokens_of(std::move(thoughts)));
           },
-          nb::arg("grammar"), nb::arg("marker"), nb::call_guard<nb::gil_scoped_release>());
+          nb::arg("thoughts"), nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace tl

@@ -64,14 +64,15 @@ void init_token_bytes(TokenBytes* self, const nb::dict& vocabulary, const nb::di
 }
 
 void init_text_stream(TextStream* self, std::shared_ptr<TokenBytes> tokens, const PromptIds& prompt_ids,
-                      std::shared_ptr<StopWords> stop_words, bool skips_special, bool returns_text, int min_tokens,
-                      bool includes_stop) {
+                      std::shared_ptr<StopWords> stop_words, std::shared_ptr<Thoughts> thoughts, bool skips_special,
+                      bool returns_text, int min_tokens, bool includes_stop) {
   const nb::gil_scoped_release release;
-  new (self) TextStream(std::move(tokens), {prompt_ids.data(), prompt_ids.size()}, std::move(stop_words),
-                        {.skips_special = skips_special,
-                         .returns_text = returns_text,
-                         .min_tokens = min_tokens,
-                         .includes_stop = includes_stop});
+  new (self)
+      TextStream(std::move(tokens), {prompt_ids.data(), prompt_ids.size()}, std::move(stop_words), std::move(thoughts),
+                 {.skips_special = skips_special,
+                  .returns_text = returns_text,
+                  .min_tokens = min_tokens,
+                  .includes_stop = includes_stop});
 }
 
 nb::object match_of(const TextStream& stream) {
@@ -152,10 +153,14 @@ void bind_text(nb::module_& module) {
   nb::class_<StopWords>(module, "StopWords")
       .def(nb::init<std::vector<std::string>, std::vector<StopWords::Tokens>>(), nb::arg("texts"), nb::arg("sequences"),
            nb::call_guard<nb::gil_scoped_release>());
+  nb::class_<Thoughts>(module, "Thoughts")
+      .def(nb::init<const std::vector<std::string>&, const std::vector<std::vector<std::string>>&>(), nb::arg("starts"),
+           nb::arg("ends"));
   nb::class_<TextStream>(module, "TextStream")
       .def("__init__", &init_text_stream, nb::arg("tokens").none(), nb::arg("prompt_ids").noconvert(),
-           nb::arg("stop_words"), nb::kw_only(), nb::arg("skips_special") = true, nb::arg("returns_text") = true,
-           nb::arg("min_tokens") = 0, nb::arg("includes_stop") = false)
+           nb::arg("stop_words"), nb::kw_only(), nb::arg("thoughts").none() = nb::none(),
+           nb::arg("skips_special") = true, nb::arg("returns_text") = true, nb::arg("min_tokens") = 0,
+           nb::arg("includes_stop") = false)
       .def("finish", &finish, nb::call_guard<nb::gil_scoped_release>())
       .def("text_of", &text_of, nb::arg("tokens"), nb::kw_only(), nb::arg("ends"),
            nb::call_guard<nb::gil_scoped_release>())

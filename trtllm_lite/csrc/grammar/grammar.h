@@ -32,6 +32,9 @@ class GrammarMatcher {
   // Appends tokens to the text, which the masks before them allow. Throws GrammarError.
   virtual void accept(std::span<const std::int32_t> tokens) = 0;
 
+  // How many of `tokens`, of which none is an end token, may come next one behind the other. Throws GrammarError.
+  virtual std::size_t num_allowed(std::span<const std::int32_t> tokens) = 0;
+
   // Takes back the last `count` tokens that were accepted. Throws GrammarError if there are fewer.
   virtual void roll_back(std::size_t count) = 0;
 };

@@ -11,7 +11,7 @@
 #include "grammar/byte_text.h"
 #include "grammar/guesser.h"
 #include "grammar/llguidance_handle.h"
-#include "grammar/reasoning.h"
+#include "grammar/thought_tokens.h"
 #include "grammar/vocabulary.h"
 
 namespace tl::llguidance {
@@ -42,6 +42,11 @@ class LlguidanceMatcher final : public GrammarMatcher {
         handle_.checked(handle_.api().consume(handle_.get(), &id, 1));
       }
     }
+  }
+
+  std::size_t num_allowed(std::span<const std::int32_t> tokens) override {
+    const std::vector<std::uint32_t> ids(tokens.begin(), tokens.end());
+    return static_cast<std::size_t>(handle_.checked(handle_.api().num_valid(handle_.get(), ids.data(), ids.size())));
   }
 
   void roll_back(std::size_t count) override {
@@ -148,9 +153,8 @@ std::shared_ptr<const Grammar> Compiler::compile(std::string kind, std::string t
                    " ms, found one that takes longer; simplify it");
 }
 
-std::shared_ptr<const Grammar> Compiler::behind(std::shared_ptr<const Grammar> grammar,
-                                                std::span<const std::string> marker) const {
-  return behind_marker(std::move(grammar), marker, vocabulary_->texts(), vocabulary_->end_ids);
+std::shared_ptr<const ThoughtTokens> Compiler::tokens_of(std::shared_ptr<const Thoughts> thoughts) const {
+  return std::make_shared<const ThoughtTokens>(std::move(thoughts), vocabulary_->texts(), vocabulary_->end_ids);
 }
 
 }  // namespace tl::llguidance

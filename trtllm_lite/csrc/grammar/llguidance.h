@@ -10,9 +10,11 @@
 
 #include "grammar/grammar.h"
 #include "grammar/spelling.h"
+#include "text/thoughts.h"
 
 namespace tl::llguidance {
 
+class ThoughtTokens;
 class TokenizerHandle;
 class Vocabulary;
 struct GuessingTools;
@@ -35,10 +37,8 @@ class Compiler {
   std::shared_ptr<const Grammar> compile(std::string kind, std::string text, std::chrono::milliseconds timeout,
                                          bool names_tokens);
 
-  // The same grammar, of what follows `marker` in texts that are free before: see behind_marker. `grammar` is one that
-  // this compiler made.
-  std::shared_ptr<const Grammar> behind(std::shared_ptr<const Grammar> grammar,
-                                        std::span<const std::string> marker) const;
+  // How the model's tokens write thoughts; it takes a moment.
+  std::shared_ptr<const ThoughtTokens> tokens_of(std::shared_ptr<const Thoughts> thoughts) const;
 
  private:
   static constexpr int kMaxCompiling = 4;

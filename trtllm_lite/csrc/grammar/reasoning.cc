@@ -1,149 +1,220 @@
 #include "grammar/reasoning.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace tl::llguidance {
 namespace {
 
-// Finds texts one behind the other in a text that grows (Knuth, Morris and Pratt): a state is how much of all of them
-// is found or, of the one that is looked for, ends the text.
-class Marker {
- public:
-  using State = std::uint32_t;
-
-  Marker(std::span<const std::string> parts, std::shared_ptr<const TokenTexts> texts,
-         std::vector<std::uint32_t> end_ids)
-      : texts_(std::move(texts)), end_ids_(std::move(end_ids)) {
-    for (const std::string& part : parts) {
-      begins_.resize(begins_.size() + part.size(), static_cast<State>(marker_.size()));
-      marker_ += part;
-    }
-    shorter_ = begins_;
-    for (State i = 1; i < marker_.size(); ++i) {
-      if (begins_[i] + 1 < i) shorter_[i] = extended(shorter_[i - 1], marker_[i - 1], begins_[i]);
-    }
-  }
-
-  bool is_found(State state) const { return state == marker_.size(); }
-  State behind(State state, std::int32_t token) const {
-    for (const char byte : texts_->with_name(token)) {
-      state = extended(state, byte, begins_[state]);
-      if (is_found(state)) break;
-    }
-    return state;
-  }
-  const std::vector<std::uint32_t>& end_ids() const { return end_ids_; }
-  bool ends(std::int32_t token) const { return std::ranges::count(end_ids_, static_cast<std::uint32_t>(token)) > 0; }
-
- private:
-  // The state behind one more byte, of the part that begins at `begin`.
-  State extended(State state, char byte, State begin) const {
-    while (state > begin && byte != marker_[state]) state = shorter_[state];
-    return byte == marker_[state] ? state + 1 : state;
-  }
-
-  std::string marker_;          // all parts
-  std::vector<State> begins_;   // of each byte, where its part begins
-  std::vector<State> shorter_;  // of a state, the next shorter beginning of its part that ends the text
-  const std::shared_ptr<const TokenTexts> texts_;
-  const std::vector<std::uint32_t> end_ids_;
-};
+void set(std::span<std::uint32_t> mask, std::int64_t token, bool is_allowed) {
+  const std::uint32_t bit = std::uint32_t{1} << (token % 32);
+  std::uint32_t& word = mask[static_cast<std::size_t>(token) / 32];
+  word = is_allowed ? word | bit : word & ~bit;
+}
 
 class ReasoningMatcher final : public GrammarMatcher {
  public:
-  ReasoningMatcher(std::shared_ptr<const Marker> marker, std::unique_ptr<GrammarMatcher> behind)
-      : marker_(std::move(marker)), behind_(std::move(behind)) {}
+  ReasoningMatcher(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const ThoughtTokens> tokens)
+      : grammar_(std::move(grammar)),
+        tokens_(std::move(tokens)),
+        whole_(grammar_->start()),
+        places_{{.state = tokens_->thoughts().start()}} {}
 
   void fill_mask(std::span<std::uint32_t> mask) override {
-    if (marker_->is_found(states_.back())) return behind_->fill_mask(mask);
-    std::ranges::fill(mask, ~std::uint32_t{0});
-    for (const std::uint32_t token : marker_->end_ids()) mask[token / 32] &= ~(std::uint32_t{1} << (token % 32));
+    const auto [state, is_whole, num_behind] = places_.back();
+    if (state == Thoughts::kNone) return whole_->fill_mask(mask);
+    if (state == Thoughts::kBehind) return behind().fill_mask(mask);
+    if (!tokens_->thoughts().is_undecided(state)) {
+      std::ranges::fill(mask, ~std::uint32_t{0});
+      for (const std::uint32_t token : tokens_->end_ids()) set(mask, token, false);
+    } else if (is_whole) {
+      whole_->fill_mask(mask);
+    } else {
+      std::ranges::fill(mask, 0);
+    }
+    for (const std::int32_t token : tokens_->beginning(state)) set(mask, token, true);
+    for (const std::int32_t token : tokens_->crossing(state)) {
+      const auto answer = tokens_->answer_in(state, token);
+      set(mask, token, answer && behind().num_allowed(*answer) == answer->size());
+    }
   }
 
   void accept(std::span<const std::int32_t> tokens) override {
-    while (!tokens.empty() && !marker_->is_found(states_.back())) {
-      states_.push_back(marker_->behind(states_.back(), tokens.front()));
-      tokens = tokens.subspan(1);
+    for (const std::int32_t token : tokens) places_.push_back(accepted(places_.back(), token));
+  }
+
+  // The tokens that a text behind thoughts goes on with; none if they are no part of it.
+  std::size_t num_allowed(std::span<const std::int32_t> tokens) override {
+    std::size_t num = 0;
+    std::vector<std::uint32_t> mask(mask_words(static_cast<std::size_t>(tokens_->num_tokens())));
+    for (const std::int32_t token : tokens) {
+      fill_mask(mask);
+      if ((mask[static_cast<std::size_t>(token) / 32] >> (token % 32) & 1) == 0) break;
+      accept({&token, 1});
+      ++num;
     }
-    behind_->accept(tokens);
-    num_behind_ += tokens.size();
+    roll_back(num);
+    return num;
   }
 
   void roll_back(std::size_t count) override {
-    const std::size_t from_behind = std::min(count, num_behind_);
-    behind_->roll_back(from_behind);
-    num_behind_ -= from_behind;
-    if (count - from_behind >= states_.size()) throw GrammarError("more tokens are taken back than there are");
-    states_.resize(states_.size() - (count - from_behind));
+    if (count >= places_.size()) throw GrammarError("more tokens are taken back than there are");
+    std::size_t num_whole = 0, num_behind = 0;
+    for (; count > 0; --count) {
+      num_whole += places_.back().is_whole ? 1 : 0;
+      num_behind += places_.back().num_behind;
+      places_.pop_back();
+    }
+    whole_->roll_back(num_whole);
+    if (num_behind > 0) behind().roll_back(num_behind);
   }
 
  private:
-  const std::shared_ptr<const Marker> marker_;
-  const std::unique_ptr<GrammarMatcher> behind_;
-  std::vector<Marker::State> states_{0};  // before each free token, and behind the last
-  std::size_t num_behind_ = 0;            // tokens under the grammar
+  // Behind each token.
+  struct Place {
+    ThoughtTokens::State state;
+    bool is_whole = true;          // the text up to here, read as an answer without thoughts, fits the grammar
+    std::uint32_t num_behind = 0;  // tokens of the answer behind thoughts that this one came as
+  };
+
+  GrammarMatcher& behind() {
+    if (!behind_) behind_ = grammar_->start();
+    return *behind_;
+  }
+
+  Place accepted(const Place& before, std::int32_t token) {
+    if (before.state == Thoughts::kBehind) {
+      behind().accept({&token, 1});
+      return {.state = before.state, .is_whole = false, .num_behind = 1};
+    }
+    const ThoughtTokens::State state = tokens_->after(before.state, token);
+    if (state == Thoughts::kNone) {
+      if (!before.is_whole) throw GrammarError("a token goes on with neither thoughts nor an answer");
+      whole_->accept({&token, 1});
+      return {.state = state};
+    }
+    if (tokens_->thoughts().is_undecided(state)) {
+      const bool is_whole = before.is_whole && whole_->num_allowed({&token, 1}) == 1;
+      if (is_whole) whole_->accept({&token, 1});
+      return {.state = state, .is_whole = is_whole};
+    }
+    Place place{.state = state, .is_whole = false};
+    if (state == Thoughts::kBehind) place.num_behind = begin_answer(before.state, token);
+    return place;
+  }
+
+  std::uint32_t begin_answer(ThoughtTokens::State before, std::int32_t token) {
+    const auto answer = tokens_->answer_in(before, token);
+    if (!answer) throw GrammarError("a token ends thoughts and begins an answer that cannot be spelled");
+    behind().accept(*answer);
+    return static_cast<std::uint32_t>(answer->size());
+  }
+
+  const std::shared_ptr<const Grammar> grammar_;
+  const std::shared_ptr<const ThoughtTokens> tokens_;
+  const std::unique_ptr<GrammarMatcher> whole_;  // of a text without thoughts, as long as it fits
+  std::unique_ptr<GrammarMatcher> behind_;       // of the answer behind thoughts; null until it is asked for
+  std::vector<Place> places_;                    // of the empty text, and behind each token
 };
 
-// Of a free text nothing is known.
+// Of what is undecided, and of free text, nothing is known.
 class ReasoningGuesser final : public GrammarGuesser {
  public:
-  ReasoningGuesser(std::shared_ptr<const Marker> marker, std::unique_ptr<GrammarGuesser> behind)
-      : marker_(std::move(marker)), behind_(std::move(behind)) {}
+  ReasoningGuesser(std::shared_ptr<const ThoughtTokens> tokens, std::unique_ptr<GrammarGuesser> answer)
+      : tokens_(std::move(tokens)), answer_(std::move(answer)), state_(tokens_->thoughts().start()) {}
 
   void accept(std::span<const std::int32_t> tokens) override {
-    while (!tokens.empty() && !marker_->is_found(state_)) {
-      state_ = marker_->behind(state_, tokens.front());
-      tokens = tokens.subspan(1);
-    }
-    behind_->accept(tokens);
+    for (const std::int32_t token : tokens) accept(token);
   }
+
   std::vector<std::int32_t> guess(int most) override {
-    return marker_->is_found(state_) ? behind_->guess(most) : std::vector<std::int32_t>();
+    return tokens_->thoughts().is_answer(state_) ? answer_->guess(most) : std::vector<std::int32_t>();
   }
+
   int num_allowed(std::span<const std::int32_t> tokens) override {
-    Marker::State state = state_;
-    std::size_t num_free = 0;
-    for (; num_free < tokens.size() && !marker_->is_found(state); ++num_free) {
-      if (marker_->ends(tokens[num_free])) return static_cast<int>(num_free);
-      state = marker_->behind(state, tokens[num_free]);
+    if (tokens_->thoughts().is_answer(state_)) return answer_->num_allowed(tokens);
+    const std::size_t num_whole = num_allowed_without_thoughts(tokens);
+    ThoughtTokens::State state = state_;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const ThoughtTokens::State next = tokens_->after(state, tokens[i]);
+      if (next == Thoughts::kNone) return static_cast<int>(std::max(num_whole, i));
+      if (next == Thoughts::kBehind) return static_cast<int>(i) + num_allowed_across(state, tokens.subspan(i));
+      const bool fits_whole = tokens_->thoughts().is_undecided(state) && i < num_whole;
+      if (!fits_whole && !may_come(state, next, tokens[i])) return static_cast<int>(i);
+      state = next;
     }
-    return static_cast<int>(num_free) + behind_->num_allowed(tokens.subspan(num_free));
+    return static_cast<int>(tokens.size());
   }
 
  private:
-  const std::shared_ptr<const Marker> marker_;
-  const std::unique_ptr<GrammarGuesser> behind_;
-  Marker::State state_ = 0;
+  void accept(std::int32_t token) {
+    if (tokens_->thoughts().is_answer(state_)) return answer_->accept({&token, 1});
+    const ThoughtTokens::State before = std::exchange(state_, tokens_->after(state_, token));
+    undecided_.push_back(token);
+    if (tokens_->thoughts().is_undecided(state_)) return;
+    if (state_ == Thoughts::kNone) answer_->accept(undecided_);
+    if (state_ == Thoughts::kBehind) answer_->accept(tokens_->answer_in(before, token).value());
+    undecided_.clear();
+  }
+
+  // Of a text that is all answer, if it may still be one.
+  std::size_t num_allowed_without_thoughts(std::span<const std::int32_t> tokens) {
+    if (!tokens_->thoughts().is_undecided(state_)) return 0;
+    std::vector<std::int32_t> text = undecided_;
+    text.insert(text.end(), tokens.begin(), tokens.end());
+    const auto num = static_cast<std::size_t>(answer_->num_allowed(text));
+    return num - std::min(num, undecided_.size());
+  }
+
+  // Of tokens whose first one ends the thoughts.
+  int num_allowed_across(ThoughtTokens::State before, std::span<const std::int32_t> tokens) {
+    std::optional<std::vector<std::int32_t>> answer = tokens_->answer_in(before, tokens.front());
+    if (!answer) return 0;
+    const int num_in_first = static_cast<int>(answer->size());
+    answer->insert(answer->end(), tokens.begin() + 1, tokens.end());
+    const int num = answer_->num_allowed(*answer);
+    return num < num_in_first ? 0 : 1 + num - num_in_first;
+  }
+
+  // Whether a token that does not end thoughts is part of some.
+  bool may_come(ThoughtTokens::State before, ThoughtTokens::State behind, std::int32_t token) const {
+    return tokens_->thoughts().is_undecided(before) ? before != behind : !tokens_->ends(token);
+  }
+
+  const std::shared_ptr<const ThoughtTokens> tokens_;
+  const std::unique_ptr<GrammarGuesser> answer_;  // has the answer's tokens, once it is decided that they are some
+  ThoughtTokens::State state_;
+  std::vector<std::int32_t> undecided_;  // tokens that may be the answer's, or thoughts
 };
 
 class ReasoningGrammar final : public Grammar {
  public:
-  ReasoningGrammar(std::shared_ptr<const Grammar> behind, std::shared_ptr<const Marker> marker)
-      : behind_(std::move(behind)), marker_(std::move(marker)) {}
+  ReasoningGrammar(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const ThoughtTokens> tokens)
+      : grammar_(std::move(grammar)), tokens_(std::move(tokens)) {}
 
   std::unique_ptr<GrammarMatcher> start() const override {
-    return std::make_unique<ReasoningMatcher>(marker_, behind_->start());
+    return std::make_unique<ReasoningMatcher>(grammar_, tokens_);
   }
   std::unique_ptr<GrammarGuesser> start_guesser() const override {
-    std::unique_ptr<GrammarGuesser> behind = behind_->start_guesser();
-    return behind ? std::make_unique<ReasoningGuesser>(marker_, std::move(behind)) : nullptr;
+    std::unique_ptr<GrammarGuesser> answer = grammar_->start_guesser();
+    return answer ? std::make_unique<ReasoningGuesser>(tokens_, std::move(answer)) : nullptr;
   }
 
  private:
-  const std::shared_ptr<const Grammar> behind_;
-  const std::shared_ptr<const Marker> marker_;
+  const std::shared_ptr<const Grammar> grammar_;
+  const std::shared_ptr<const ThoughtTokens> tokens_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Grammar> behind_marker(std::shared_ptr<const Grammar> grammar,
-                                             std::span<const std::string> marker,
-                                             std::shared_ptr<const TokenTexts> texts,
-                                             std::vector<std::uint32_t> end_ids) {
-  return std::make_shared<ReasoningGrammar>(
-      std::move(grammar), std::make_shared<const Marker>(marker, std::move(texts), std::move(end_ids)));
+std::shared_ptr<const Grammar> behind_thoughts(std::shared_ptr<const Grammar> grammar,
+                                               std::shared_ptr<const ThoughtTokens> tokens) {
+  return std::make_shared<ReasoningGrammar>(std::move(grammar), std::move(tokens));
 }
 
 }  // namespace tl::llguidance

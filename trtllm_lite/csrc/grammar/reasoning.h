@@ -1,23 +1,18 @@
-// Grammars that begin behind a reasoning prefix.
+// Grammars of the answers of texts that may think first.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "grammar/grammar.h"
-#include "grammar/token_texts.h"
+#include "grammar/thought_tokens.h"
 
 namespace tl::llguidance {
 
-// Of texts that think first: all tokens but end tokens are free up to the one in which the last text of `marker`, of
-// which none is empty, comes to its end behind the others; `grammar` is that of the tokens behind. Names of special
-// tokens count as text here.
-std::shared_ptr<const Grammar> behind_marker(std::shared_ptr<const Grammar> grammar,
-                                             std::span<const std::string> marker,
-                                             std::shared_ptr<const TokenTexts> texts,
-                                             std::vector<std::uint32_t> end_ids);
+// Of texts that are one of `grammar`, or think before they go on as one; `grammar` and `tokens` are of one vocabulary.
+// Until it is decided which, all that fits either may come, but white space before thoughts only in one token with some
+// of their marker. In thoughts all tokens may come but end tokens, and those in which an answer begins that the grammar
+// forbids.
+std::shared_ptr<const Grammar> behind_thoughts(std::shared_ptr<const Grammar> grammar,
+                                               std::shared_ptr<const ThoughtTokens> tokens);
 
 }  // namespace tl::llguidance

@@ -24,10 +24,10 @@ class TokenTexts {
     return std::string_view(bytes_).substr(starts_[place], starts_[place + 1] - starts_[place]);
   }
   std::string text(std::span<const std::int32_t> tokens) const;
+  bool is_special(std::int32_t token) const { return is_special_[static_cast<std::size_t>(token)]; }
+  std::int32_t num_tokens() const { return static_cast<std::int32_t>(is_special_.size()); }
 
  private:
-  bool is_special(std::int32_t token) const { return is_special_[static_cast<std::size_t>(token)]; }
-
   std::string bytes_;
   std::vector<std::uint32_t> starts_{0};
   std::vector<bool> is_special_;

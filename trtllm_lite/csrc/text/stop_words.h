@@ -18,7 +18,7 @@ class StopWords {
   StopWords(std::vector<std::string> texts, std::vector<Tokens> sequences)
       : texts_(std::move(texts)),
         sequences_(std::move(sequences)),
-        text_matcher_(symbols()),
+        text_matcher_(WordMatcher::over_bytes(texts_)),
         token_matcher_(sequences_) {}
 
   const std::vector<std::string>& texts() const { return texts_; }
@@ -28,15 +28,6 @@ class StopWords {
   const WordMatcher& token_matcher() const { return token_matcher_; }
 
  private:
-  std::vector<std::vector<WordMatcher::Symbol>> symbols() const {
-    std::vector<std::vector<WordMatcher::Symbol>> out;
-    for (const std::string& text : texts_) {
-      auto& word = out.emplace_back();
-      for (const char byte : text) word.push_back(static_cast<std::uint8_t>(byte));
-    }
-    return out;
-  }
-
   std::vector<std::string> texts_;
   std::vector<Tokens> sequences_;
   WordMatcher text_matcher_, token_matcher_;

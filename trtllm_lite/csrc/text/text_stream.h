@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "text/answer_filter.h"
 #include "text/detokenizer.h"
 #include "text/stop_filter.h"
 #include "text/stop_words.h"
+#include "text/thoughts.h"
 #include "text/token_bytes.h"
 #include "text/token_gaps.h"
 
@@ -25,9 +27,11 @@ struct TextOptions {
 
 class TextStream {
  public:
-  // Without `tokens` there is no text, and only stop sequences are found.
+  // Without `tokens` there is no text, and only stop sequences are found. With `thoughts`, which need `tokens`, stop
+  // words are those of the answer: texts that lie in it, and sequences whose tokens come when it has begun.
   TextStream(std::shared_ptr<const TokenBytes> tokens, std::span<const std::int32_t> prompt,
-             std::shared_ptr<const StopWords> stop_words, const TextOptions& options);
+             std::shared_ptr<const StopWords> stop_words, std::shared_ptr<const Thoughts> thoughts,
+             const TextOptions& options);
 
   // Adds a token; appends to `text` what is certain now: whole characters, which are never taken back. `is_end` says
   // that the token itself ends the text.
@@ -51,11 +55,12 @@ class TextStream {
   // Detokenizes `passed_`, and searches that for stop words.
   void add_passed(std::string& text);
 
+  std::shared_ptr<const TokenBytes> tokens_;
   std::shared_ptr<const StopWords> stop_words_;
   TextOptions options_;
   std::optional<Detokenizer> detokenizer_;
   StopFilter<std::vector<std::int32_t>> sequences_;
-  StopFilter<std::string> texts_;
+  AnswerFilter texts_;
   int num_tokens_ = 0;
   std::vector<std::int32_t> passed_;  // tokens that are part of no stop sequence, and not of the text yet
   std::string piece_, unreturned_;    // kept for their memory

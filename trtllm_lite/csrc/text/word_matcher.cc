@@ -43,6 +43,15 @@ WordMatcher::WordMatcher(const std::vector<std::vector<Symbol>>& words) {
   }
 }
 
+WordMatcher WordMatcher::over_bytes(const std::vector<std::string>& words) {
+  std::vector<std::vector<Symbol>> symbols;
+  for (const std::string& word : words) {
+    auto& its_symbols = symbols.emplace_back();
+    for (const char byte : word) its_symbols.push_back(static_cast<std::uint8_t>(byte));
+  }
+  return WordMatcher(symbols);
+}
+
 WordMatcher::State WordMatcher::child(State state, Symbol symbol) const {
   const Node& node = nodes_[state];
   const auto first = nodes_.begin() + node.first_child, last = first + node.num_children;

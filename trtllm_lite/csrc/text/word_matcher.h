@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace tl {
@@ -18,7 +19,9 @@ class WordMatcher {
   static constexpr int kNone = -1;
 
   explicit WordMatcher(const std::vector<std::vector<Symbol>>& words);
+  static WordMatcher over_bytes(const std::vector<std::string>& words);
 
+  std::size_t num_states() const { return nodes_.size(); }  // which are numbered from kStart on
   bool has_words() const { return nodes_.size() > 1; }
   // The state that follows `state` when `symbol` comes: a search of the next symbols of each of at most two states, in
   // the mean over a stream.

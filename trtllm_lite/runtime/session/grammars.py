@@ -3,7 +3,7 @@
 import importlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.grammar_markers import with_markers
 from trtllm_lite.runtime.session.guided_decoding import STRUCTURAL_TAG, GrammarSource, GuidedDecodingParams
+from trtllm_lite.runtime.session.reasoning import Thoughts
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 COMPILE_MILLISECONDS = 10_000
@@ -24,8 +25,8 @@ COMPILE_MILLISECONDS = 10_000
 # In llguidance's Lark: strings, comments and regular expressions; and behind them the name of a token, or its number.
 _LITERAL = re.compile(r'"(?:\\.|[^"\\\n])*"|(?://|#)[^\n]*|/(?:\\.|[^/\\\n])+/')
 _TOKEN_NAME = re.compile(r"<[^<>\s]+>")
-_MESSAGE_END = "<|end|>"  # of gpt-oss, which ends messages and no text
 MAX_KEPT = 64  # compiled grammars; a large schema's takes some megabytes
+MAX_THOUGHTS_KEPT = 8  # a model has one or two kinds of them
 
 
 class Grammars:
@@ -51,23 +52,20 @@ class Grammars:
         )
         # The caches refer to the compiler alone: with a reference to this object they would keep themselves alive.
         self._compiled = lru_cache(maxsize=MAX_KEPT)(partial(_compile, compiler, tokenizer, frozenset(end_ids)))
-        self._compiler, self._tokenizer, self._end_ids = compiler, tokenizer, list(end_ids)
+        self._tokens_of = lru_cache(maxsize=MAX_THOUGHTS_KEPT)(partial(_tokens_of, compiler))
+        self._tokenizer, self._end_ids = tokenizer, list(end_ids)
 
     def of(self, guided: GuidedDecodingParams, prompt_ids: NDArray[np.int32]) -> Any:
-        """``_core.Grammar`` of what is generated behind a prompt, int32[prompt_len].
+        """``_core.Grammar`` of what is generated behind a prompt, int32[prompt_len], by params that have a form.
 
         Raises what :meth:`compile` does.
         """
-        grammar, marker = self.compile(guided.source), guided.reasoning_end
-        if not marker or _holds(self._last_turn(prompt_ids), marker):
+        assert guided.source is not None
+        grammar, thoughts = self.compile(guided.source), guided.thoughts
+        if thoughts is None or guided.source.has_thoughts:
             return grammar
-        return self._compiler.behind(grammar, marker)
-
-    def _last_turn(self, prompt_ids: NDArray[np.int32]) -> str:
-        """The prompt's text behind its last end token, which ends what was said before, or end of a message."""
-        ends = np.flatnonzero(np.isin(prompt_ids, self._end_ids))
-        text = self._tokenizer.decode_all(prompt_ids[ends[-1] + 1 if len(ends) else 0 :].tolist())
-        return text.rpartition(_MESSAGE_END)[2]
+        behind = thoughts.behind(prompt_ids, self._tokenizer, self._end_ids)
+        return grammar if behind is None else grammar.behind(self._tokens_of(behind))
 
     def compile(self, source: GrammarSource) -> Any:
         """``_core.Grammar`` of ``source``, which is kept.
@@ -76,15 +74,6 @@ class Grammars:
         large for it; LimitError after COMPILE_MILLISECONDS; OverloadedError while too many others compile.
         """
         return self._compiled(source)
-
-
-def _holds(text: str, parts: Sequence[str]) -> bool:
-    """Whether ``text`` has all of ``parts``, one behind the other."""
-    for part in parts:
-        _, found, text = text.partition(part)
-        if not found:
-            return False
-    return True
 
 
 def _compile(compiler: Any, tokenizer: Tokenizer, end_ids: frozenset[int], source: GrammarSource) -> Any:
@@ -99,6 +88,10 @@ def _compile(compiler: Any, tokenizer: Tokenizer, end_ids: frozenset[int], sourc
         return compiler.compile(kind, text, timeout_ms=COMPILE_MILLISECONDS, names_tokens=names_tokens)
     except (ArgumentError, LimitError, OverloadedError) as error:
         raise type(error)(f"{source.field} of guided_decoding: {one_line(str(error))}") from error
+
+
+def _tokens_of(compiler: Any, thoughts: Thoughts) -> Any:
+    return compiler.tokens_of(thoughts.native)
 
 
 def _check_names_no_token(source: GrammarSource) -> None:

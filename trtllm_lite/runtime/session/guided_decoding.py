@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from trtllm_lite.errors import ArgumentError, LimitError, shown
+from trtllm_lite.runtime.session.reasoning import Thoughts
 from trtllm_lite.runtime.values import check_flag, check_list
 
 MAX_GRAMMAR_LENGTH = 1 << 20
@@ -22,12 +23,14 @@ class GrammarSource:
 
     ``field`` is the one of GuidedDecodingParams that it came by. ``markers`` are what a Lark grammar's text names and
     leaves open, as only the tokenizer tells which of it are special tokens; no request can bring any.
+    ``has_thoughts``: the grammar is of all the text, the thoughts in it, too.
     """
 
     field: str
     kind: str
     text: str
     markers: tuple["Marker", ...] = ()
+    has_thoughts: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Marker:
 
 @dataclass(frozen=True, kw_only=True)
 class GuidedDecodingParams:
-    """The form of a generated text, by exactly one of the first six fields; the names are TensorRT-LLM's.
+    """The form of a generated text, by one of the first six fields; the names are TensorRT-LLM's.
 
     For vLLM's ``structured_outputs=StructuredOutputsParams(…)`` write ``guided_decoding=GuidedDecodingParams(…)``, with
     the same fields.
@@ -61,15 +64,19 @@ class GuidedDecodingParams:
 
     - ``reasoning_end_str``: what ends the reasoning of a model that thinks before it answers, such as ``"</think>"``
       (vLLM's name in its reasoning config), or a list of texts that do so one behind the other, with anything between
-      them: ``["<|channel|>final", "<|message|>"]`` of gpt-oss. The form is then that of what follows it; tokens before
-      are free, but for end tokens. Where the prompt holds it behind its last end token, and its last ``<|end|>``, a
-      chat template has closed the block already, and all of the text has the form
+      them: ``["<|channel|>final", "<|message|>"]`` of gpt-oss. An entry that is a list stands for any of its texts.
+      The form, which may be left out then, and the stop words are those of what follows it; tokens before are free, but
+      where there is a form for end tokens. Where the prompt's last turn holds it, a chat template has closed the block
+      already, and all of the text is the answer
+    - ``reasoning_start_str``: what begins the reasoning, or a list of such texts. A text then has reasoning if it
+      begins with one of them behind white space, or the prompt's last turn holds one; any other is the answer from its
+      beginning on. Without it texts think from their beginning on
 
     The text is all that is generated, up to the model's end token, which comes where the form is complete and nowhere
     else; what ends a text otherwise (``max_tokens``, ``stop``, ``stop_token_ids``, a timeout) can leave it incomplete.
     Special tokens are no part of it. Needs llguidance: ``pip install 'trtllm_lite[guided]'``.
 
-    Raises ArgumentError unless one field is given and has the right type, LimitError if it is longer than
+    Raises ArgumentError unless one form is given and has the right type, LimitError if it is longer than
     ``MAX_GRAMMAR_LENGTH`` characters. Grammars are compiled when a request is made of them, which raises what
     ``Grammars.compile`` does.
     """
@@ -80,46 +87,49 @@ class GuidedDecodingParams:
     grammar: str | None = None
     choice: Sequence[str] | None = None
     structural_tag: str | Mapping[str, Any] | None = None
-    reasoning_end_str: str | Sequence[str] | None = None
+    reasoning_start_str: str | Sequence[str] | None = None
+    reasoning_end_str: str | Sequence[str | Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
         check_flag("json_object of guided_decoding", self.json_object)
-        forms = [field for field in fields(GuidedDecodingParams) if field.name != "reasoning_end_str"]
+        self._check_form()
+        thoughts = self.thoughts
+        if thoughts is None:
+            if self.reasoning_start_str is not None:
+                raise ArgumentError("guided_decoding has reasoning_start_str alone: give reasoning_end_str, too")
+            return
+        _check_length("reasoning_start_str", thoughts.starts)
+        _check_length("reasoning_end_str", [text for texts in thoughts.ends for text in texts])
+
+    def _check_form(self) -> None:
+        forms = [field for field in fields(GuidedDecodingParams) if not field.name.startswith("reasoning_")]
         given = [field.name for field in forms if getattr(self, field.name) is not field.default]
-        if len(given) != 1:
+        if len(given) > 1 or (not given and self.reasoning_end_str is None):
             names = ", ".join(field.name for field in forms)
             found = " and ".join(given) or "none"
             raise ArgumentError(f"guided_decoding has {found}: expected exactly one of {names}")
-        text = self.source.text
+        text = "" if self.source is None else self.source.text
         if len(text) > MAX_GRAMMAR_LENGTH:
             raise LimitError(
                 f"{given[0]} of guided_decoding has {len(text):,} characters, which exceeds {MAX_GRAMMAR_LENGTH:,}: "
                 "simplify it"
             )
-        self._check_reasoning_end()
         if "\0" in text:
             raise ArgumentError(f"{given[0]} of guided_decoding holds a NUL character: expected none")
 
-    def _check_reasoning_end(self) -> None:
-        length = sum(map(len, self.reasoning_end))
-        if length > _MAX_MARKER_LENGTH:
-            raise LimitError(
-                f"reasoning_end_str of guided_decoding has {length:,} characters, which exceeds {_MAX_MARKER_LENGTH}: "
-                "pass the marker alone"
-            )
-
     @cached_property
-    def reasoning_end(self) -> tuple[str, ...]:
-        """The texts that end the reasoning, one behind the other; none if there is no reasoning."""
+    def thoughts(self) -> Thoughts | None:
+        """Where reasoning begins and ends; None if there is none."""
         if self.reasoning_end_str is None:
-            return ()
-        if isinstance(self.reasoning_end_str, list | tuple) and self.reasoning_end_str:
-            return tuple(_text("reasoning_end_str", text) for text in self.reasoning_end_str)
-        return (_text("reasoning_end_str", self.reasoning_end_str),)
+            return None
+        starts = () if self.reasoning_start_str is None else _texts("reasoning_start_str", self.reasoning_start_str)
+        ends = self.reasoning_end_str
+        parts = ends if isinstance(ends, list | tuple) and ends else [ends]
+        return Thoughts(starts, tuple(_texts("reasoning_end_str", part) for part in parts))
 
     @cached_property
-    def source(self) -> GrammarSource:
-        """What is to be compiled."""
+    def source(self) -> GrammarSource | None:
+        """What is to be compiled; None without a form."""
         if self.json is not None:
             return GrammarSource("json", "json_schema", _schema(self.json))
         if self.json_object:
@@ -130,8 +140,24 @@ class GuidedDecodingParams:
             return GrammarSource("grammar", "lark", _text("grammar", self.grammar))
         if self.choice is not None:
             return GrammarSource("choice", "lark", _alternatives(self.choice))
+        if self.structural_tag is None:
+            return None
         tags = _object("structural_tag", self.structural_tag)
         return GrammarSource("structural_tag", STRUCTURAL_TAG, _json("structural_tag", tags))
+
+
+def _texts(field: str, value: Any) -> tuple[str, ...]:
+    """One text, or the texts of a list."""
+    return tuple(_text(field, text) for text in (value if isinstance(value, list | tuple) and value else [value]))
+
+
+def _check_length(field: str, texts: Sequence[str]) -> None:
+    length = sum(map(len, texts))
+    if length > _MAX_MARKER_LENGTH:
+        raise LimitError(
+            f"{field} of guided_decoding has {length:,} characters, which exceeds {_MAX_MARKER_LENGTH}: pass the "
+            "marker alone"
+        )
 
 
 def _text(field: str, value: Any) -> str:

@@ -214,7 +214,7 @@ class SamplingParams:
             raise ArgumentError(f"guided_decoding is {shown(self.guided_decoding)}: expected GuidedDecodingParams")
         if self.use_beam_search:
             raise ArgumentError("guided_decoding does not go with use_beam_search: leave one of them out")
-        if self.ignore_eos or self.end_id is not None:
+        if self.guided_decoding.source is not None and (self.ignore_eos or self.end_id is not None):
             raise ArgumentError(
                 "guided_decoding ends a text by the model's own end tokens: leave end_id and ignore_eos out"
             )

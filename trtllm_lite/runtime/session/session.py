@@ -136,7 +136,18 @@ class Session:
     def _grammar(self, request: Request) -> Any:
         """``_core.Grammar`` of a request, or None; compiled if it is not kept from an earlier request."""
         guided = request.params.guided_decoding
-        return None if guided is None else self._grammars.of(guided, request.prompt_ids)
+        if guided is None or guided.source is None:
+            return None
+        return self._grammars.of(guided, request.prompt_ids)
+
+    def _thoughts(self, request: Request) -> Any:
+        """``_core.Thoughts``, behind which stop words count; None if they do everywhere."""
+        guided = request.params.guided_decoding
+        if guided is None or guided.thoughts is None or not request.params.stop_words:
+            return None
+        end_ids = self.manifest.model.eos_token_ids
+        thoughts = guided.thoughts.behind(request.prompt_ids, self.tokenizer, end_ids)
+        return None if thoughts is None else thoughts.native
 
     def _native_params(self, request: Request, row: int | None = None) -> Any:
         """``_core.sampling.SamplingParams`` of request number ``row``, checked against the limits."""
@@ -162,13 +173,14 @@ class Session:
 
     def _new_text(self, request: Request) -> Callable[[], Any]:
         """What makes a ``_core.TextStream`` for a request. Raises EngineError if the tokenizer can write no text."""
-        params, tokenizer = request.params, self.tokenizer
-        has_text = tokenizer is not None and (params.detokenize or params.stop_words.texts)
+        params, tokenizer, thoughts = request.params, self.tokenizer, self._thoughts(request)
+        has_text = tokenizer is not None and (params.detokenize or params.stop_words.texts or thoughts is not None)
         return partial(
             core().TextStream,
             tokenizer.token_bytes if tokenizer is not None and has_text else None,
             np.ascontiguousarray(request.prompt_ids, np.int32),
             params.stop_words.matcher,
+            thoughts=thoughts,
             skips_special=params.skip_special_tokens,
             returns_text=params.detokenize,
             min_tokens=params.min_tokens,

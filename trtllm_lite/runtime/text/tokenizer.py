@@ -86,6 +86,11 @@ class Tokenizer:
         return max(map(len, self._backend.get_vocab(with_added_tokens=True)), default=1)
 
     @cached_property
+    def added_tokens(self) -> dict[int, str]:
+        """Names of the tokens that are found in texts before any others, special ones or not, by id."""
+        return {number: token.content for number, token in self._backend.get_added_tokens_decoder().items()}
+
+    @cached_property
     def token_bytes(self) -> Any:
         """``_core.TokenBytes``: what each token adds to a text. It is made when the first text is asked for.
 
@@ -95,7 +100,7 @@ class Tokenizer:
         decoder = self._backend.decoder
         return core().TokenBytes(
             self._backend.get_vocab(with_added_tokens=True),
-            {number: token.content for number, token in added.items()},
+            self.added_tokens,
             [number for number, token in added.items() if token.special],
             **vars(decoder_rules(None if decoder is None else json.loads(decoder.__getstate__()))),
         )

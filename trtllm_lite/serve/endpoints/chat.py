@@ -22,6 +22,7 @@ from trtllm_lite.serve.parsers.events import (
     ToolCallBegin,
     without_faults,
 )
+from trtllm_lite.serve.reading import ChoiceReader
 
 
 async def chat_completions(app: Application, request: Request) -> Response | None:
@@ -72,6 +73,7 @@ class ChatAnswer(Answer):
             "logprobs": None,
             "finish_reason": reader.finish_reason,
             "stop_reason": completion.stop_reason,
+            **_warnings(reader),
         }
         if completion.logprobs is not None:
             rows = list(zip(completion.token_ids, completion.logprobs, strict=True))
@@ -94,6 +96,7 @@ class ChatAnswer(Answer):
             reader.num_tokens += 1
             text = steps[0].text
             if text:  # the path of nearly every token
+                reader.has_answer = True
                 before = self._before[index]
                 self._writer.write(b'%b{"content":%b},"finish_reason":null}]}\n\n' % (before, encode_json(text)))
             return
@@ -109,7 +112,8 @@ class ChatAnswer(Answer):
             chunks.append(self._chunk(index, delta, extra if number == 0 else {}))
         if reader.finish_reason is not None:
             last = steps[-1].token_id
-            chunks.append(self._chunk(index, {}, {"stop_reason": handle.stop_reason(last)}, reader.finish_reason))
+            rest = {"stop_reason": handle.stop_reason(last), **_warnings(reader)}
+            chunks.append(self._chunk(index, {}, rest, reader.finish_reason))
         if chunks:
             self._writer.write(b"".join(chunks))
 
@@ -155,6 +159,11 @@ class ChatAnswer(Answer):
     def _logprobs(self, rows: Sequence[Any]) -> dict[str, Any]:
         as_ids = self._body.return_tokens_as_token_ids
         return chat_logprobs(rows, self._body.top_logprobs or 0, self._model.token_texts, as_ids=as_ids)
+
+
+def _warnings(reader: ChoiceReader) -> dict[str, Any]:
+    """What a choice that has ended says beside OpenAI's fields."""
+    return {} if reader.warning is None else {"warnings": [reader.warning]}
 
 
 def _message(events: Sequence[Event], *, include_reasoning: bool) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Request:
     - ``client``: for whom the request is worked on
     - ``origin_headers``: what the response tells browsers of pages of other origins
     - ``id``: what the client called the request (``X-Request-Id``), or a name made for it; the response has it, too
-    - the last three are for the access log: endpoints write what they know of
+    - ``model``, the numbers of tokens and ``warning`` are for the access log: endpoints write what they know of
     """
 
     method: str
@@ -80,6 +80,7 @@ class Request:
     model: str = ""
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
+    warning: str = ""
     ignored: list[str] = field(default_factory=list)
     """Places in the body that ask for something, and were left out."""
 

@@ -28,6 +28,7 @@ Names of this server's own, with TensorRT-LLM's prefix, say how routers of mixtu
 ``trtllm_moe_routed_steps`` (a step counts once in each layer), ``trtllm_moe_experts_read`` and
 ``trtllm_moe_expert_choices`` by ``ep_rank`` (of ``--moe_ep_size``), and ``trtllm_moe_busiest_rank_choices``. The load
 of ranks is even where the last, times the ranks, is the sum of the one before.
+``trtllm_empty_answers_total`` counts choices of conversations without content and calls, by ``finished_reason``.
 
 Of TensorRT-LLM's names those are there that mean the same. The others are of things that do not exist here, such as
 context and generation phases in steps of their own.

@@ -37,6 +37,9 @@ def add_model(families: Families, model: "ServedModel") -> None:
         _add_times(families, model.counts)
     for reason, count in model.num_rejected.items():
         families.counter("admission_rejections", "Requests that found too many others.", count, reason=reason)
+    text = "Choices of conversations without content and calls, as where thoughts did not end."
+    for reason, count in model.empty_answers.items():
+        families.counter("", text, count, trtllm="empty_answers", finished_reason=reason)
     for outcome, count in model.tool_parses.items():
         families.counter(
             "tool_call_parser_invocations", "Choices that were searched for calls.", count, outcome=outcome

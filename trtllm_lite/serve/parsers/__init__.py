@@ -1,7 +1,7 @@
 """Parsers: turn a model's text, as it is generated, into content, reasoning and tool calls.
 
 ``make_parser`` makes one for each text; ``find_tool_parser(name).guide`` makes what forces calls of the model's form,
-and ``reasoning_end_str`` says where that form begins behind thoughts. A text ended with tool calls if it ended by
+and ``thoughts_of(name)`` says what stands before that form. A text ended with tool calls if it ended by
 itself, ``has_tool_calls``, and not ``is_inside_tool_call``.
 """
 
@@ -26,8 +26,7 @@ from trtllm_lite.serve.parsers.registry import (
     guess,
     make_parser,
     needs_special_tokens,
-    reasoning_end_str,
-    starts_inside,
+    thoughts_of,
 )
 from trtllm_lite.serve.parsers.tools import NamedFunction, Tool, ToolChoice
 
@@ -52,7 +51,6 @@ __all__ = [
     "join_events",
     "make_parser",
     "needs_special_tokens",
-    "reasoning_end_str",
-    "starts_inside",
+    "thoughts_of",
     "without_faults",
 ]

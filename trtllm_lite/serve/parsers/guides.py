@@ -18,16 +18,19 @@ _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 @dataclass(frozen=True, kw_only=True)
 class MarkedForm(GuidedDecodingParams):
-    """A grammar, by ``grammar``, that leaves rules to the tokenizer, which knows special tokens."""
+    """A grammar, by ``grammar``, that leaves rules to the tokenizer, which knows special tokens.
+
+    See GrammarSource for the fields.
+    """
 
     markers: tuple[Marker, ...] = ()
     has_thoughts: bool = False
-    """Whether the grammar is that of the model's thoughts as well, so that none are free before it."""
 
     @cached_property
     def source(self) -> GrammarSource:
         """What is to be compiled."""
-        return replace(super().source, markers=self.markers)
+        assert self.grammar is not None
+        return GrammarSource("grammar", "lark", self.grammar, self.markers, self.has_thoughts)
 
 
 class Slot(Enum):

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from trtllm_lite.runtime.session.grammar_markers import FREE
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams, Marker
+from trtllm_lite.runtime.session.reasoning import Thoughts
 from trtllm_lite.serve.parsers import guides
 from trtllm_lite.serve.parsers.events import Content, Reasoning
 from trtllm_lite.serve.parsers.text_reader import Fault, Steps
@@ -25,8 +26,8 @@ from trtllm_lite.serve.parsers.tools import Tool
 
 _START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
-ANSWER_BEGINS = (f"{_CHANNEL}final", _MESSAGE)
-"""What comes, one behind the other, before the text of an answer; between them it may say that it is JSON."""
+THOUGHTS = Thoughts((_CHANNEL,), ((f"{_CHANNEL}final",), (_MESSAGE,)))
+"""All that stands before the text of an answer, whose channel may say behind its name that it is JSON."""
 _ADDRESS, _FUNCTIONS = " to=", "functions."
 _RECIPIENT = re.compile(r"\bto=(\S+)")
 _WORDS = r"[^<\r\n]"

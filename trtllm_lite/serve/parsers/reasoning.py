@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from trtllm_lite.runtime.session.reasoning import Thoughts
 from trtllm_lite.serve.parsers.events import Content, Reasoning
 from trtllm_lite.serve.parsers.text_reader import Fault, Steps, TextReader
 
@@ -18,6 +19,11 @@ class ReasoningMarkers:
     ends: tuple[str, ...]
     are_special: bool = False
     around_answers: tuple[str, ...] = ()
+
+    @property
+    def thoughts(self) -> Thoughts:
+        """The same for the runtime."""
+        return Thoughts(self.begins, (self.ends,))
 
 
 _LINE_ENDS = r"[\r\n]"

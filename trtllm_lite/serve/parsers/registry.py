@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 
 from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.runtime.session.reasoning import Thoughts
 from trtllm_lite.serve.parsers.composed import ComposedParser
 from trtllm_lite.serve.parsers.events import OutputParser
 from trtllm_lite.serve.parsers.glm import GlmParser
-from trtllm_lite.serve.parsers.harmony import ANSWER_BEGINS, HarmonyParser
+from trtllm_lite.serve.parsers.harmony import THOUGHTS, HarmonyParser
 from trtllm_lite.serve.parsers.headed_calls import DeepseekV3Parser, DeepseekV31Parser, KimiK2Parser
 from trtllm_lite.serve.parsers.hermes import HermesParser
 from trtllm_lite.serve.parsers.json_calls import CohereParser, GraniteParser, InternlmParser, Phi4MiniParser
@@ -103,16 +104,12 @@ def needs_special_tokens(tool_parser: str | None, reasoning_parser: str | None) 
     return tool_parser is not None and TOOL_PARSERS[tool_parser].needs_special_tokens
 
 
-def reasoning_end_str(reasoning_parser: str) -> str | Sequence[str]:
-    """What ends thoughts, for GuidedDecodingParams. Raises ArgumentError for names of no parser."""
+def thoughts_of(reasoning_parser: str | None) -> Thoughts | None:
+    """What stands around thoughts, if there is a parser of them. Raises ArgumentError for names of no parser."""
     check_names(None, reasoning_parser)
-    return ANSWER_BEGINS if reasoning_parser == _HARMONY[1] else REASONING_MARKERS[reasoning_parser].ends[0]
-
-
-def starts_inside(reasoning_parser: str | None, prompt: str) -> bool:
-    """Whether a prompt ends inside the model's thoughts, which its chat template has opened."""
-    markers = REASONING_MARKERS.get(reasoning_parser or "")
-    return markers is not None and prompt.rstrip().endswith(markers.begins)
+    if reasoning_parser is None:
+        return None
+    return THOUGHTS if reasoning_parser == _HARMONY[1] else REASONING_MARKERS[reasoning_parser].thoughts
 
 
 def find_tool_parser(name: str) -> type[ToolParser]:

@@ -60,6 +60,7 @@ class HeldGrammar : public Grammar {
       matcher_->accept(tokens);
       num_tokens_ += tokens.size();
     }
+    std::size_t num_allowed(std::span<const std::int32_t> tokens) override { return matcher_->num_allowed(tokens); }
     void roll_back(std::size_t count) override {
       matcher_->roll_back(count);
       num_tokens_ -= count;
@@ -83,6 +84,10 @@ void bind_grammar_matcher(nb::module_& module) {
       .def("allowed", &allowed, nb::arg("vocab_size"))
       .def(
           "accept", [](GrammarMatcher& matcher, const std::vector<std::int32_t>& tokens) { matcher.accept(tokens); },
+          nb::arg("tokens"))
+      .def(
+          "num_allowed",
+          [](GrammarMatcher& matcher, const std::vector<std::int32_t>& tokens) { return matcher.num_allowed(tokens); },
           nb::arg("tokens"))
       .def("roll_back", &GrammarMatcher::roll_back, nb::arg("count"));
   module.def("start_grammar", [](const Grammar& grammar) { return grammar.start(); }, nb::arg("grammar"));
