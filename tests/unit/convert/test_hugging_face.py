@@ -44,6 +44,12 @@ def test_the_checkpoint_is_complete(model: Path, tmp_path: Path) -> None:
     assert {done[-1]} == total
 
 
+def test_sampling_defaults_may_be_greedy_and_neutral(model: Path, tmp_path: Path) -> None:
+    generation = {"do_sample": True, "temperature": 1e-6, "top_k": -1.0}
+    (model / "generation_config.json").write_text(json.dumps(generation))
+    assert convert_checkpoint(str(model), tmp_path / "checkpoint").config.generation == generation
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
