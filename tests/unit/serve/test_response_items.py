@@ -54,7 +54,7 @@ def test_reasoning_texts_and_calls_are_items() -> None:
     assert (whole["status"], whole["incomplete_details"]) == ("completed", None)
     assert whole["usage"] == {
         "input_tokens": NUM_PROMPT_TOKENS,
-        "input_tokens_details": {"cached_tokens": NUM_CACHED_TOKENS},
+        "input_tokens_details": {"cached_tokens": NUM_CACHED_TOKENS, "cache_write_tokens": 0},
         "output_tokens": 2,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": NUM_PROMPT_TOKENS + 2,

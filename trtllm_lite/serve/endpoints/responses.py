@@ -110,7 +110,7 @@ def _usage(usage: dict[str, Any]) -> dict[str, Any]:
     reasoning = usage.get("completion_tokens_details", {}).get("reasoning_tokens", 0)
     return {
         "input_tokens": usage["prompt_tokens"],
-        "input_tokens_details": usage["prompt_tokens_details"],
+        "input_tokens_details": {**usage["prompt_tokens_details"], "cache_write_tokens": 0},  # writing costs nothing
         "output_tokens": usage["completion_tokens"],
         "output_tokens_details": {"reasoning_tokens": reasoning},
         "total_tokens": usage["total_tokens"],
