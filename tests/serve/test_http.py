@@ -2,8 +2,10 @@
 
 import http.client
 import re
+import socket
 import subprocess
 import sys
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -149,3 +151,27 @@ def test_a_port_in_use_is_one_error(server):
     [line] = ended.stderr.splitlines()
     assert line.startswith(f"Error: cannot listen at {address}:{port} (")
     assert line.endswith("): choose another")
+
+
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+def test_a_client_that_sends_nothing_more_gets_its_answer(server, version):
+    address = urlsplit(server.address)
+    sent = b"POST /v1/completions HTTP/%b\r\n%bContent-Length: %d\r\n\r\n%b" % (version, HEADERS, len(BODY), BODY)
+    received = b""
+    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        while part := connection.recv(1 << 16):
+            received += part
+    assert b"HTTP/1.1 200 OK\r\n" in received
+    assert received.rstrip().endswith(b"}")
+
+
+def test_a_server_without_a_key_is_not_used_by_other_pages(server):
+    foreign = {"host": "attacker.example"}, {"origin": "https://attacker.example"}
+    for headers in foreign:
+        answer = httpx.post(f"{server.address}/v1/completions", content=BODY, headers=headers)
+        assert answer.status_code == 403
+    preflight = {"origin": "http://localhost:3000", "access-control-request-method": "POST"}
+    answer = httpx.options(f"{server.address}/v1/chat/completions", headers=preflight)
+    assert answer.headers["access-control-allow-origin"] == "http://localhost:3000"
