@@ -12,6 +12,9 @@ from tokenizers import AddedToken
 from tests.models import EOS, EOS_ID, PAD_ID, tiny_tokenizer
 from trtllm_lite import GuidedDecodingParams, _testing
 from trtllm_lite.errors import ArgumentError, LimitError
+from trtllm_lite.runtime.session.reasoning import Thoughts
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
+from trtllm_lite.serve.parsers.guides import MarkedForm
 
 from .test_grammar_guesses import grammars_of, wait_for
 
@@ -105,6 +108,38 @@ def test_texts_that_end_reasoning_come_one_behind_the_other(header, before):
         assert free(matcher, size)
         matcher.accept([token])
     assert {tokenizer.decode([token]) for token in matcher.allowed(size)} == set("0123456789")
+
+
+@pytest.mark.parametrize("thought", ["", "<|channel|>analysis<|message|>1 fox<|end|><|start|>assistant"])
+def test_messages_may_have_thoughts_before_the_answer(thought):
+    """As gpt-oss writes them; a text without a head is the form from its first token on."""
+    tokenizer = harmony()
+    size, digits = tokenizer.get_vocab_size(), set("0123456789")
+    form = replace(HARMONY, reasoning_start_str="<|channel|>")
+    matcher = _testing.start_grammar(grammar_behind(tokenizer, "<|end|><|start|>assistant", form))
+    channel = tokenizer.token_to_id("<|channel|>")
+    allowed = set(matcher.allowed(size))
+    assert {tokenizer.decode([token]) for token in allowed - {channel}} == digits
+    assert channel in allowed
+    matcher.accept(tokenizer.encode(f"{thought}<|channel|>final <|constrain|>json").ids)
+    assert free(matcher, size)
+    matcher.accept(tokenizer.encode("<|message|>").ids)
+    assert {tokenizer.decode([token]) for token in matcher.allowed(size)} == digits
+
+
+def test_a_form_that_has_the_thoughts_is_left_as_it_is():
+    tokenizer = harmony()
+    form = MarkedForm(grammar='start: "1"', has_thoughts=True, reasoning_end_str="<|channel|>")
+    allowed = _testing.start_grammar(grammar_behind(tokenizer, "dog", form)).allowed(tokenizer.get_vocab_size())
+    assert [tokenizer.decode([token]) for token in allowed] == ["1"]
+
+
+@pytest.mark.parametrize("special", [True, False, None])
+def test_a_token_or_the_prompt_speaks_for_thoughts(special):
+    tokenizer = Tokenizer(thinking(special), {})
+    thoughts = Thoughts(("<think>", "Thus:"), (("</think>",),))
+    assert thoughts.are_likely("a dog", tokenizer) == (special is not None)
+    assert thoughts.are_likely("Write Thus: before you think.", tokenizer)
 
 
 def test_a_prompt_may_have_begun_the_answer():
