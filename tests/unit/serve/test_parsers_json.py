@@ -107,6 +107,8 @@ def test_malformed_arguments_of_which_none_came_are_content(arguments):
     ("arguments", "closed"),
     [
         ('{"a": "\\u12g4"}', '{"a": ""}'),
+        ('{"a": "xy\\u12g4"}', '{"a": "xy"}'),
+        ('{"a": "b" , c}', '{"a": "b" }'),
         ('{"a": 1,}', '{"a": 1}'),
         ('{"a": [1,]}', '{"a": [1]}'),
         ('{"a": [{"b": "x" y}]}', '{"a": [{"b": "x" }]}'),

@@ -61,8 +61,8 @@ void bind_grammar(nb::module_& module) {
       .def(
           "compile",
           [](llguidance::Compiler& self, std::string kind, std::string text, int timeout_ms, bool names_tokens) {
-            return std::const_pointer_cast<Grammar>(self.compile(
-                std::move(kind), std::move(text), std::chrono::milliseconds(timeout_ms), names_tokens));
+            return std::const_pointer_cast<Grammar>(
+                self.compile(std::move(kind), std::move(text), std::chrono::milliseconds(timeout_ms), names_tokens));
           },
           nb::arg("kind"), nb::arg("text"), nb::kw_only(), nb::arg("timeout_ms"), nb::arg("names_tokens") = false,
           nb::call_guard<nb::gil_scoped_release>())

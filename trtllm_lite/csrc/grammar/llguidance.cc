@@ -126,16 +126,16 @@ Compiler::Compiler(const std::string& library, const std::string& tokenizer_json
   bytes_ = ByteText::tokenizer(vocabulary_->tokenizer->api);
 }
 
-std::shared_ptr<const Grammar> Compiler::compile(std::string kind, std::string text,
-                                                 std::chrono::milliseconds timeout, bool names_tokens) {
+std::shared_ptr<const Grammar> Compiler::compile(std::string kind, std::string text, std::chrono::milliseconds timeout,
+                                                 bool names_tokens) {
   if (!places_->try_acquire_for(timeout)) {
     throw OverloadedError("expected at most " + std::to_string(kMaxCompiling) +
                           " grammars that compile at once, found more; send the request again later");
   }
   std::promise<std::shared_ptr<const Grammar>> promise;
   std::future<std::shared_ptr<const Grammar>> result = promise.get_future();
-  std::thread([vocabulary = vocabulary_, tools = tools_, bytes = names_tokens ? nullptr : bytes_, places = places_, kind = std::move(kind),
-               text = std::move(text), promise = std::move(promise)]() mutable {
+  std::thread([vocabulary = vocabulary_, tools = tools_, bytes = names_tokens ? nullptr : bytes_, places = places_,
+               kind = std::move(kind), text = std::move(text), promise = std::move(promise)]() mutable {
     std::shared_ptr<LlguidanceGrammar> grammar;
     try {
       grammar = std::make_shared<LlguidanceGrammar>(vocabulary, compiled(vocabulary->tokenizer, kind, text),

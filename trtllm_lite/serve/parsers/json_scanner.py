@@ -98,10 +98,12 @@ class JsonScanner:
         return at + 1
 
     def _string(self, text: str, at: int) -> int:
-        at = _CHARACTERS.match(text, at).end()  # type: ignore[union-attr] # it matches nothing at least
+        begin, at = at, _CHARACTERS.match(text, at).end()  # type: ignore[union-attr] # it matches nothing at least
         if at == len(text):
             return at
         if text[at] == "\\":
+            if at > begin:
+                return at  # a place where the string can be closed
             self._state = JsonScanner._escape
         elif text[at] != '"':
             return self._fault(at)
@@ -183,9 +185,9 @@ class JsonScanner:
         return at + 1
 
     def _separator(self, text: str, at: int) -> int:
-        at = _space(text, at)
-        if at == len(text):
-            return at
+        begin, at = at, _space(text, at)
+        if at == len(text) or at > begin:
+            return at  # a place where the value can be closed
         is_object = self._brackets[-1] == "{"
         if text[at] == ",":
             self._state = JsonScanner._key if is_object else JsonScanner._value
