@@ -287,3 +287,18 @@ def test_positions_that_old_files_hold_are_dropped(encoder_dir: Path, tmp_path: 
         convert_checkpoint(str(model), tmp_path / f"{model.name}-checkpoint")
     old, new = (tmp_path / f"{name}-checkpoint" / "weights.safetensors" for name in ("old", encoder_dir.name))
     assert old.read_bytes() == new.read_bytes()
+
+
+def test_the_default_prompt_comes_before_texts(tmp_path: Path) -> None:
+    """As sentence-transformers has it; token ids are the whole text."""
+    model = _save("bert", tmp_path / "model", {"normalize": True})
+    said = {"prompts": {"query": "the other dogs: ", "document": ""}, "default_prompt_name": "query"}
+    (tmp_path / "model" / "config_sentence_transformers.json").write_text(json.dumps(said))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    texts = ["quick brown fox", ""]
+    with LLM(tmp_path / "model", **LIMITS) as llm:
+        rows = np.array(llm.embed(texts), np.float32)
+        bare = llm.embed([tokenizer(texts[0]).input_ids])
+    ids = [tokenizer(f"the other dogs: {text}").input_ids for text in texts]
+    assert_close(rows, expected_rows(model, ids, normalize=True), what="embeddings")
+    assert np.abs(rows[0] - np.array(bare[0], np.float32)).max() > 1e-3

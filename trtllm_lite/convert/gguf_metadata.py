@@ -4,20 +4,24 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite.convert.metadata.gguf import GGUF, SAMPLING
+from trtllm_lite.errors import ConvertError, shown
 
-_WINDOW = "general.sampling.penalty_last_n"
+_PENALTY, _WINDOW = "general.sampling.penalty_repeat", "general.sampling.penalty_last_n"
 _WHOLE_CONTEXT = -1
+_USUAL_WINDOW = 64  # llama.cpp's
 
 
 def check_metadata(path: Path, metadata: dict[str, Any]) -> None:
     """Raise ConvertError for keys outside of the model's architecture that might change the results."""
     own = f"{metadata.get('general.architecture')}."
-    others = {key: value for key, value in metadata.items() if not key.startswith(own)}
-    if others.get("general.sampling.penalty_repeat") in (None, 1):
-        others.pop(_WINDOW, None)
-    elif others.get(_WINDOW) == _WHOLE_CONTEXT:
-        others.pop(_WINDOW)
-    GGUF.check(path, others)
+    GGUF.check(path, {key: value for key, value in metadata.items() if not key.startswith(own)})
+    penalty = metadata.get(_PENALTY, 1)
+    if penalty != 1 and metadata.get(_WINDOW) != _WHOLE_CONTEXT:
+        raise ConvertError(
+            f"{path} has {_PENALTY} {shown(penalty)} for the last {shown(metadata.get(_WINDOW, _USUAL_WINDOW))} tokens "
+            f"({_WINDOW}), and here it would be for all: to go without it, pass --ignore_config_keys {_PENALTY} "
+            "(ignore_config_keys of LLM)"
+        )
 
 
 def sampling_of(metadata: dict[str, Any]) -> dict[str, Any]:

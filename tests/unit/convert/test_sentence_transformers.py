@@ -51,6 +51,63 @@ def test_the_longest_text(tmp_path: Path) -> None:
         read_embeddings(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["sentence_bert_config", "sentence_roberta_config", "sentence_xlm-roberta_config"])
+def test_every_name_of_the_file_counts(tmp_path: Path, name: str) -> None:
+    write_pooling(tmp_path)
+    (tmp_path / f"{name}.json").write_text(json.dumps({"max_seq_length": 77}))
+    assert read_embeddings(tmp_path).max_seq_length == 77
+
+
+@pytest.mark.parametrize(
+    ("said", "prompt"),
+    [
+        ({"prompts": {"query": "query: ", "document": ""}, "default_prompt_name": "query"}, "query: "),
+        ({"prompts": {"query": "query: ", "document": ""}, "default_prompt_name": "document"}, ""),
+        ({"prompts": {"query": "query: "}, "default_prompt_name": None, "similarity_fn_name": "cosine"}, ""),
+        ({"__version__": {"sentence_transformers": "5.1.0"}, "model_type": "SentenceTransformer"}, ""),
+    ],
+)
+def test_the_default_prompt(tmp_path: Path, said: dict[str, Any], prompt: str) -> None:
+    write_pooling(tmp_path)
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(said))
+    assert read_embeddings(tmp_path).prompt == prompt
+
+
+@pytest.mark.parametrize(
+    ("file", "said", "message"),
+    [
+        ("config_sentence_transformers", {"default_prompt_name": "q", "prompts": {"d": "x"}}, "no prompt of .* 'q'"),
+        ("config_sentence_transformers", {"default_prompt_name": "q", "prompts": {"q": 5}}, "no prompt of .* 'q'"),
+        (
+            "config_sentence_transformers",
+            {"model_type": "SparseEncoder"},
+            "model_type: 'SparseEncoder' is not supported",
+        ),
+        ("config_sentence_transformers", {"truncate_dim": 64}, "truncate_dim: 64 is not mapped"),
+        ("sentence_bert_config", {"model_args": {"x": 1}}, r"model_args: .* is not mapped"),
+        ("sentence_bert_config", {"transformer_task": "fill-mask"}, "transformer_task: 'fill-mask' is not supported"),
+    ],
+)
+def test_other_settings_are_refused(tmp_path: Path, file: str, said: dict[str, Any], message: str) -> None:
+    write_pooling(tmp_path)
+    (tmp_path / f"{file}.json").write_text(json.dumps(said))
+    with pytest.raises(ConvertError, match=message):
+        read_embeddings(tmp_path)
+    first = next(iter(said))
+    assert read_embeddings(tmp_path, f"{file}.{first}") == Embeddings(Pooling(normalize=True))
+
+
+def test_a_prompt_that_the_pooling_leaves_out_is_refused(tmp_path: Path) -> None:
+    write_pooling(tmp_path, include_prompt=False)
+    assert read_embeddings(tmp_path).prompt == ""
+    said = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(said))
+    with pytest.raises(
+        ConvertError, match=r"'query: ' before every text, .*_sentence_transformers\.default_prompt_name"
+    ):
+        read_embeddings(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("modes", "asked"),
     [
@@ -79,6 +136,11 @@ def test_other_poolings_are_refused(tmp_path: Path, modes: dict[str, bool], aske
         ([{"type": "x.Transformer"}, {"type": "x.Pooling"}, {"type": "x.Dense"}], "'Transformer, Pooling, Dense'"),
         ([{"type": "Transformer"}, {"type": "Pooling", "path": "../elsewhere"}], "the name of a folder"),
         ([{"type": "Transformer"}, {"type": "Pooling"}], "has a pooling at None"),
+        ([{"type": "Transformer", "path": "0_T"}, {"type": "Pooling", "path": "1"}], "has the transformer at '0_T'"),
+        (
+            [{"type": "Transformer", "kwargs": ["task"]}, {"type": "Pooling"}],
+            r"modules\.kwargs: \['task'\] is not mapped",
+        ),
     ],
 )
 def test_other_modules_are_refused(tmp_path: Path, modules: Any, message: str) -> None:

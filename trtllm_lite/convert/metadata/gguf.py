@@ -51,6 +51,7 @@ GGUF = KeyTable(
         "tensors have types of their own": "general.file_type general.quantization_version split.tensors.count",
         "of mirostat alone": "general.sampling.mirostat_tau general.sampling.mirostat_eta",
         "of XTC alone": "general.sampling.xtc_threshold",
+        "of a penalty, with which it is checked": "general.sampling.penalty_last_n",
     },
     only_as={
         f"{_TOKENIZER}add_sep_token": (True,),
