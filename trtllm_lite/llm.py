@@ -37,7 +37,7 @@ from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.session.stats import Stats
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_text, per_request
-from trtllm_lite.wanted_engine import WantedEngine
+from trtllm_lite.wanted_engine import WantedEngine, open_tokenizer
 
 # One call of generate() queues at most this many sequences at a time; the event loop bounds those of all callers.
 _MAX_QUEUED = 512
@@ -67,7 +67,7 @@ class LLM:
     everything but an engine an engine is made, in a cache where later calls find it: ``$XDG_CACHE_HOME/trtllm_lite``,
     of at most ``$TRTLLM_LITE_CACHE_SIZE`` (64 GiB; ``trtllm-lite cache`` lists and clears it).
 
-    - ``tokenizer``: a directory with another tokenizer.json than the engine's own
+    - ``tokenizer``: a directory with another tokenizer than the engine's own, read as that of a model
     - ``target``: what the engine runs on, "cpu" or GPU architectures ("sm_90", or "sm_80,sm_90" for an engine that runs
       on either); default: the CPU, or the target that a given engine was built for
     - ``dtype``: storage type of the matrices, "auto" for the model's own (see ``trtllm-lite convert``)
@@ -75,8 +75,8 @@ class LLM:
       engines
     - ``max_batch_size``, ``max_input_len``, ``max_seq_len``, ``max_num_tokens``: limits of the engine that is built,
       by default those of ``trtllm-lite build``, or less if the model is shorter; an engine's own may be tightened
-    - ``ignore_config_keys``: keys of the model's config.json that are not supported and that you know not to matter;
-      they are left out when the model is converted (see ``trtllm-lite convert``)
+    - ``ignore_config_keys``: keys of the model's config.json, and FILE.KEY of other files, that are not supported and
+      that you know not to matter; they are left out when the model is converted (see ``trtllm-lite convert``)
     - ``gather_context_logits``: the engine must be able to give prompt_logprobs and context logits
     - ``deterministic``: what the engine gives a request must not depend on what shares its steps, bit for bit
     - ``kv_cache_config``, ``scheduler_config`` (or dictionaries of their fields), ``enable_chunked_prefill`` (prompts
@@ -158,7 +158,7 @@ class LLM:
         )
         self.engine_dir, self._model = wanted.open(options)
         if tokenizer is not None:
-            self._model.tokenizer = Tokenizer.from_files(Path(tokenizer))
+            self._model.tokenizer = open_tokenizer(Path(tokenizer))
 
     @property
     def tokenizer(self) -> Tokenizer | None:

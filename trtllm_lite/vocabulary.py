@@ -165,6 +165,8 @@ ENCODER_INPUTS = {"input_ids": 2, "position_ids": 2, SEQ_LENS: 1}
 # A network may make FEATURES, a row of each token that a head drafts from. The head reads those of the token before as
 # its input of that name, and makes HIDDEN, which stand for the features of tokens that are guesses.
 FEATURES, HIDDEN = "features", "hidden"
+# The key of a checkpoint's and an engine's tokenizer_config.json for what comes before every text of an encoder.
+PROMPT_SETTING = "embedding_prompt"
 LOGITS_INDICES, LOGITS = "logits_indices", "logits"
 # The inputs of a network that TensorRT compiled, besides its caches: it computes chosen rows of LOGITS alone.
 COMPILED_INPUTS = {**NETWORK_INPUTS, LOGITS_INDICES: 1}

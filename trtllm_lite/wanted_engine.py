@@ -8,7 +8,7 @@ from typing import Any
 from trtllm_lite.engine.format import ENGINE_FILE
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine_cache import Conversion, Recipe, open_cached
-from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.runtime.api.build_names import named_as_arguments
 from trtllm_lite.runtime.api.engine_checks import check_divided, check_engine, check_ignored, check_lora
 from trtllm_lite.runtime.session.device import check_num_threads
@@ -16,6 +16,7 @@ from trtllm_lite.runtime.session.embedder import Embedder
 from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.runtime.session.opening import open_model
 from trtllm_lite.runtime.session.session import Session
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_flag, check_text
 
 
@@ -43,9 +44,7 @@ class WantedEngine:
         check_text("dtype", self.dtype, "auto, float32, float16 or bfloat16", str)
         keys: Any = self.ignore_config_keys
         if isinstance(keys, str) or not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
-            raise ArgumentError(
-                f"ignore_config_keys is {shown(keys)}: expected a list of keys of the model's config.json"
-            )
+            raise ArgumentError(f"ignore_config_keys is {shown(keys)}: expected a list of keys of the model's files")
 
     def open(self, options: RunnerOptions) -> tuple[Path, Session | Embedder]:
         """The engine's directory, and the engine loaded: ``model`` itself, or an engine that is made of it once.
@@ -95,6 +94,27 @@ class WantedEngine:
         check_divided("tensor_parallel_size", self.tensor_parallel_size, manifest.mapping.tp_size)
         check_divided("pipeline_parallel_size", self.pipeline_parallel_size, manifest.mapping.pp_size)
         check_divided("moe_expert_parallel_size", self.moe_expert_parallel_size, manifest.mapping.moe_ep_size)
+
+
+def open_tokenizer(directory: Path) -> Tokenizer:
+    """The tokenizer of a model's or a checkpoint's directory, as conversions read it, or that of an engine.
+
+    Raises ConvertError for what is damaged or not supported, EngineError if there is no tokenizer, or no package that
+    conversions need.
+    """
+    if _is_engine(directory):
+        return Tokenizer.from_files(directory)
+    try:
+        from trtllm_lite.convert.tokenizer_files import read_tokenizer
+    except ModuleNotFoundError as error:
+        raise EngineError(
+            f"{directory} is no engine, and reading another tokenizer than an engine's needs {error.name}: pip install "
+            "'trtllm_lite[build]', or pass the directory of an engine"
+        ) from error
+    text, settings = read_tokenizer(directory)
+    if text is None:
+        raise EngineError(f"{directory} holds no tokenizer.json: pass a directory that does")
+    return Tokenizer.from_text(text, settings)
 
 
 def _is_engine(path: Path) -> bool:

@@ -61,8 +61,9 @@ def take_conversion(options: Mapping[str, Any]) -> dict[str, Any]:
 @click.option(
     "--ignore_config_keys",
     metavar="NAME,…",
-    help="Keys of the model's config.json to leave unread, or OBJECT.KEY, of which you know that they change nothing; "
-    "the checkpoint and its engines record them.",
+    help="Keys of the model's config.json to leave unread, or OBJECT.KEY, or FILE.KEY of another file such as "
+    "tokenizer_config.add_prefix_space, of which you know that they change nothing; the checkpoint and its engines "
+    "record them.",
 )
 @click.option(
     "--draft_model_dir",

@@ -22,11 +22,12 @@ from trtllm_lite.convert.tokenizer_files import TOKENIZER_FILE
 from trtllm_lite.convert.tokenizer_settings import SETTINGS_FILE
 from trtllm_lite.errors import ConvertError
 from trtllm_lite.files import PRODUCER_PREFIX, atomic_directory, require_space
-from trtllm_lite.network.config import NETWORK_FILE, PROMPT_SETTING, WEIGHTS_FILE, ModelConfig
+from trtllm_lite.network.config import NETWORK_FILE, WEIGHTS_FILE, ModelConfig
 from trtllm_lite.network.dtypes import DTYPE_NAMES, ONNX
 from trtllm_lite.network.encoder import Encoder
 from trtllm_lite.network.verifier import load_network
 from trtllm_lite.network.weight_expression import Read
+from trtllm_lite.vocabulary import PROMPT_SETTING
 
 Progress = Callable[[str, int, int], None]
 

@@ -22,7 +22,7 @@ from trtllm_lite.convert.tokenizer_text import set_text_flags
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.foreign_files import read_foreign
 from trtllm_lite.library_errors import LibraryErrors
-from trtllm_lite.vocabulary import MAX_TOKENIZER_BYTES
+from trtllm_lite.vocabulary import MAX_TOKENIZER_BYTES, PROMPT_SETTING
 
 TOKENIZER_FILE = "tokenizer.json"
 SENTENCEPIECE_FILE = "tokenizer.model"
@@ -33,6 +33,7 @@ FILES = (
 """Names and patterns of the files of a model directory that :func:`read_tokenizer` reads."""
 
 _REMEDY = "download it again"
+_MAX_TOKENS = 1 << 24  # no vocabulary has so many
 
 
 def read_tokenizer(path: Path, ignored: IgnoredKeys | None = None) -> tuple[str | None, dict[str, Any]]:
@@ -56,6 +57,7 @@ def read_tokenizer(path: Path, ignored: IgnoredKeys | None = None) -> tuple[str 
     else:
         text = None
     template = read_chat_templates(path, settings.raw)
+    strings |= {key: settings.raw[key] for key in (PROMPT_SETTING,) if key in settings.raw}
     return text, strings if template is None else strings | {"chat_template": template}
 
 
@@ -70,7 +72,17 @@ def _from_tokenizer(path: Path, settings: TokenizerSettings) -> str:
             set_text_flags(tokenizer, settings.raw),
             put_ends(tokenizer, settings),
         )
-        return tokenizer.to_str() if any(steps) else text
+        if not any(steps):
+            return text
+        _check_numbers(tokenizer, path)
+        return tokenizer.to_str()
+
+
+def _check_numbers(tokenizer: Tokenizer, path: Path) -> None:
+    """Raise ConvertError for a token's number so high that writing the tokenizer, number by number, takes gigabytes."""
+    highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+    if highest >= _MAX_TOKENS:
+        raise ConvertError(f"{path} has a token of number {highest}, expected less than {_MAX_TOKENS}: {_REMEDY}")
 
 
 def _from_sentencepiece(

@@ -18,6 +18,7 @@ from trtllm_lite.convert.json_file import read_json
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.metadata.tokenizer_config import (
     EXTRA_TOKENS,
+    FLAGS,
     SPECIAL_TOKENS_MAP,
     TOKEN_KEYS,
     TOKENIZER_CONFIG,
@@ -59,6 +60,7 @@ def read_settings(path: Path, ignored: IgnoredKeys) -> TokenizerSettings:
     """Read the files in the model directory ``path``. ConvertError for what is malformed or not supported."""
     raw = ignored.without(read_json(path / SETTINGS_FILE), TOKENIZER_CONFIG.name)
     TOKENIZER_CONFIG.check(path / SETTINGS_FILE, raw)
+    _check_flags(path / SETTINGS_FILE, raw)
     is_declared = raw.get(_DECLARED) is not None
     if not is_declared:
         special = ignored.without(read_json(path / SPECIAL_TOKENS_FILE), SPECIAL_TOKENS_MAP.name)
@@ -80,6 +82,12 @@ def read_settings(path: Path, ignored: IgnoredKeys) -> TokenizerSettings:
             numbers = ignored.without(read_json(file), file.stem)
             added = {_whole(number): _plain(text, text in names) for text, number in numbers.items()}
     return TokenizerSettings(path, raw, named, others, added, is_declared)
+
+
+def _check_flags(file: Path, raw: dict[str, Any]) -> None:
+    for key in FLAGS:
+        if not isinstance(raw.get(key), bool | None):
+            raise ConvertError(f"{key} of {file} is {shown(raw[key])}: expected true or false: correct the file")
 
 
 @contextmanager

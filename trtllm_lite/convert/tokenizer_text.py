@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from trtllm_lite.convert.metadata.tokenizer_config import TOKENIZER_CONFIG
 from trtllm_lite.convert.sentencepiece_tokenizer import SPACE
-from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.errors import ConvertError
 
 _PREFIX = "add_prefix_space"
 _BERT = {
@@ -25,16 +25,11 @@ _PARTS = ("normalizers", "pretokenizers", "decoders")
 
 
 def set_text_flags(tokenizer: Tokenizer, raw: dict[str, Any]) -> bool:
-    """Change ``tokenizer`` as the keys of tokenizer_config.json, ``raw``, say; returns whether anything changed.
+    """Change ``tokenizer`` as the flags of tokenizer_config.json in ``raw`` say; returns whether anything changed.
 
     Raises ConvertError for what this tokenizer cannot be told.
     """
     flags = {key: raw[key] for key in (_PREFIX, *_BERT) if raw.get(key) is not None}
-    wrong = next((key for key, value in flags.items() if not isinstance(value, bool)), None)
-    if wrong is not None:
-        raise ConvertError(
-            f"{TOKENIZER_CONFIG.name}.{wrong} is {shown(flags[wrong])}: expected true or false: correct the file"
-        )
     spaced = _PREFIX in flags and _set_prefix(tokenizer, flags[_PREFIX], bool(raw.get("legacy")))
     return _set_bert(tokenizer, flags) or spaced
 

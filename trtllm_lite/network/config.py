@@ -15,9 +15,6 @@ FORMAT_VERSION = 2
 NETWORK_FILE = "network.onnx"
 WEIGHTS_FILE = "weights.safetensors"
 
-PROMPT_SETTING = "default_prompt"
-"""The key of a checkpoint's tokenizer_config.json for what an encoder's texts have in front of them."""
-
 
 @dataclass(frozen=True)
 class ModelConfig:

@@ -12,19 +12,26 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 COUNT = 300
 _NAMES = ("tokenizer.json", "tokenizer_config.json")
+_FLAGS = {"add_bos_token": True, "add_eos_token": True, "add_prefix_space": False, "extra_special_tokens": ["<x>"]}
+_DECLARED = {"added_tokens_decoder": {"0": {"content": "<unk>", "lstrip": True, "special": True}}}
+_BESIDE = {
+    "special_tokens_map.json": {"pad_token": {"content": "<y>", "rstrip": True}},
+    "added_tokens.json": {"<z>": 0},
+}
 _MESSAGES = [{"role": "user", "content": "ab"}]
 
 
 class Target:
-    """One file changed, the other right."""
+    """One file changed, the others right."""
 
     def __init__(self, scratch: Path) -> None:
         write_tokenizer(scratch)
-        self._documents = {name: json.loads((scratch / name).read_text()) for name in _NAMES}
+        self._documents = {name: json.loads((scratch / name).read_text()) for name in _NAMES} | _BESIDE
 
     def write(self, rng: random.Random, directory: Path) -> None:
-        changed = rng.choice(_NAMES)
-        for name, document in self._documents.items():
+        changed = rng.choice(list(self._documents))
+        settings = self._documents["tokenizer_config.json"] | _FLAGS | rng.choice(({}, _DECLARED))
+        for name, document in {**self._documents, "tokenizer_config.json": settings}.items():
             data = json.dumps(mutated(rng, document) if name == changed else document).encode()
             if name == changed and rng.random() < 0.2:
                 data = rng.choice((damaged, damaged_text))(rng, data)

@@ -11,7 +11,8 @@ from transformers import AutoTokenizer
 from tests.published_tokenizers import PUBLISHED
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.tokenizer_files import read_tokenizer
-from trtllm_lite.errors import ConvertError
+from trtllm_lite.errors import ConvertError, EngineError
+from trtllm_lite.wanted_engine import open_tokenizer
 
 _MODELS = {model.name.rpartition("/")[2]: model for model in PUBLISHED}
 _GPT2, _LLAMA3, _BERT = "gpt2", "Llama-3.1-8B-Instruct", "bert-base-cased"
@@ -146,7 +147,8 @@ def test_nothing_changes_without_a_reason(tmp_path: Path) -> None:
             "sp_model_kwargs: .* is not supported",
         ),
         ("tokenizer_config.json", {"add_sep_token": True}, r"tokenizer_config\.add_sep_token: True is not mapped"),
-        ("tokenizer_config.json", {"add_prefix_space": "yes"}, "add_prefix_space is 'yes': expected true or false"),
+        ("tokenizer_config.json", {"add_prefix_space": "yes"}, "add_prefix_space of .* is 'yes': expected true or"),
+        ("tokenizer_config.json", {"add_bos_token": 1}, "add_bos_token of .* is 1: expected true or false"),
         ("tokenizer_config.json", {"add_prefix_space": True}, "add_prefix_space is set, and nothing in tokenizer.json"),
         ("tokenizer_config.json", {"do_lower_case": True}, "do_lower_case is set, and nothing in tokenizer.json does"),
         ("tokenizer_config.json", {"eos_token": 5}, "expected the special tokens of .* to be texts or objects"),
@@ -170,3 +172,13 @@ def test_what_cannot_be_followed_is_an_error(file: str, changes: dict[str, Any],
     ignored = IgnoredKeys([f"{path.stem}.{key}" for key in changes])
     assert read_tokenizer(tmp_path, ignored)[0] == (tmp_path / "tokenizer.json").read_text()
     ignored.check("the model")
+
+
+def test_a_tokenizer_that_is_given_in_place_of_an_engines_own_counts_as_converted(tmp_path: Path) -> None:
+    _write("DeepSeek-V3", tmp_path, {"tokenizer_config.json": {"extra_special_tokens": ["<new>"]}})
+    given = open_tokenizer(tmp_path)
+    converted = Tokenizer.from_str(str(read_tokenizer(tmp_path)[0]))
+    assert given.encode("the <new> fox") == converted.encode("the <new> fox").ids
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(EngineError, match=r"holds no tokenizer\.json: pass a directory that does"):
+        open_tokenizer(tmp_path)

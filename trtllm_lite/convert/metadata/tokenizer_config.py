@@ -5,6 +5,7 @@ text is cut; ``tokenizer_settings`` and ``tokenizer_text`` apply what these file
 """
 
 from trtllm_lite.convert.metadata.key_table import KeyTable
+from trtllm_lite.vocabulary import PROMPT_SETTING
 
 TOKEN_KEYS = r"(?!add_)\w+_token"
 """A token's string or object, by the name of its role: bos_token, image_token, …"""
@@ -12,13 +13,18 @@ TOKEN_KEYS = r"(?!add_)\w+_token"
 EXTRA_TOKENS = ("extra_special_tokens", "additional_special_tokens")
 """Further special tokens: a list, or an object by role; the first of the keys that is there, the second is older."""
 
+FLAGS = (
+    *("add_bos_token", "add_eos_token", "add_prefix_space", "legacy"),  # the last says where a space is put
+    *("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
+)
+"""Keys that are true or false."""
+
 TOKENIZER_CONFIG = KeyTable(
     "tokenizer_config",
     used=(
         *("added_tokens_decoder", *EXTRA_TOKENS, "model_specific_special_tokens"),
-        *("add_bos_token", "add_eos_token", "add_prefix_space", "chat_template"),
-        *("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
-        "legacy",  # with a SentencePiece model alone
+        *(*FLAGS, "chat_template"),
+        PROMPT_SETTING,  # of checkpoints of this project
     ),
     changes_nothing={
         "which class of transformers reads the files, whose code is not run here": (
@@ -49,7 +55,7 @@ TOKENIZER_CONFIG = KeyTable(
             "split_by_punct do_word_tokenize max_input_chars_per_word"
         ),
         "of chats, whose template is the one that counts": (
-            "use_default_system_prompt default_prompt grounded_generation_template tool_use_template "
+            "use_default_system_prompt grounded_generation_template tool_use_template "
             "response_schema response_template chat_control_tokens"
         ),
     },

@@ -11,7 +11,6 @@ import tokenizers
 
 from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.library_errors import LibraryErrors
-from trtllm_lite.network.config import PROMPT_SETTING
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.text.chat import ChatTemplate
@@ -19,6 +18,7 @@ from trtllm_lite.runtime.text.decoder_rules import decoder_rules
 from trtllm_lite.runtime.text.spellings import Speller
 from trtllm_lite.runtime.text.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE, read_checked, read_plain
 from trtllm_lite.runtime.values import is_unicode
+from trtllm_lite.vocabulary import PROMPT_SETTING
 
 _SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 _ENCODING = LibraryErrors(ArgumentError, "the tokenizer fails on this text", "pass token ids, or another text")
@@ -52,11 +52,16 @@ class Tokenizer:
 
     @classmethod
     def from_files(cls, directory: Path) -> "Tokenizer":
-        """Read tokenizer.json and, if there is one, tokenizer_config.json. Raises EngineError for a bad or no file."""
+        """Read the tokenizer of a checkpoint or an engine, unchecked. Raises EngineError for a bad or no file."""
         paths = [directory / name for name in (TOKENIZER_FILE, SETTINGS_FILE) if (directory / name).exists()]
         if directory / TOKENIZER_FILE not in paths:
             raise EngineError(f"{directory} holds no {TOKENIZER_FILE}: pass a directory that does")
         return cls._parse(directory, {path.name: read_plain(path) for path in paths})
+
+    @classmethod
+    def from_text(cls, text: str, settings: dict[str, Any]) -> "Tokenizer":
+        """That of a tokenizer.json's text, which has been read before."""
+        return cls(tokenizers.Tokenizer.from_str(text), settings)
 
     @classmethod
     def _parse(cls, directory: Path, contents: Mapping[str, bytes]) -> "Tokenizer":
