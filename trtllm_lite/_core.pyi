@@ -562,13 +562,19 @@ class GrammarCompiler:
         does not load.
         """
 
-    def compile(self, kind: str, text: str, *, timeout_ms: int, names_tokens: bool = False) -> Grammar:
+    def compile(self, kind: str, text: str, *, names_tokens: bool = False) -> Grammar:
         """``kind`` is json_schema, regex, lark or llguidance. The GIL is released.
 
         Nothing is guessed of texts in which the grammar ``names_tokens``, as ``<[3]>``.
 
-        Raises ArgumentError for what llguidance refuses, LimitError after ``timeout_ms``, OverloadedError while too
-        many others compile.
+        Raises ArgumentError for what llguidance refuses, LimitError for what exceeds its limits. The process may end
+        over a text that ``try_out`` has not passed.
+        """
+
+    def try_out(self, kind: str, text: str, *, num_tokens: int, names_tokens: bool = False) -> int:
+        """Compile, and write a random text of ``num_tokens``, on a smaller stack than ``compile`` has.
+
+        Returns the bytes of memory that the grammar takes. Meant for a process that may die of it.
         """
 
     def tokens_of(self, thoughts: Thoughts) -> ThoughtTokens:

@@ -16,7 +16,7 @@ from trtllm_lite.runtime.session.reasoning import Thoughts
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.serve.parsers.guides import MarkedForm
 
-from .test_grammar_guesses import grammars_of, wait_for
+from .test_grammar_guesses import grammars_of
 
 ENDS = {EOS_ID, PAD_ID}
 NUM_SHORT = 4 + 256  # the tiny tokenizer's special tokens and bytes are its first tokens
@@ -228,7 +228,6 @@ def test_guesses_begin_behind_the_marker():
     grammar = grammar_behind(tokenizer, "dog")
     guesser, other = _testing.start_guesser(grammar), _testing.start_guesser(grammar)
     other.accept([end])
-    wait_for(other)
     numbers = tokenizer.encode("12").ids
     assert guesser.guess(8) == []
     assert guesser.num_allowed([*fox, end, *numbers, *numbers]) == len(fox) + 1 + len(numbers)

@@ -60,12 +60,13 @@ void bind_grammar(nb::module_& module) {
           nb::arg("tokenize").none() = nb::none())
       .def(
           "compile",
-          [](llguidance::Compiler& self, std::string kind, std::string text, int timeout_ms, bool names_tokens) {
-            return std::const_pointer_cast<Grammar>(
-                self.compile(std::move(kind), std::move(text), std::chrono::milliseconds(timeout_ms), names_tokens));
+          [](const llguidance::Compiler& self, const std::string& kind, const std::string& text, bool names_tokens) {
+            return std::const_pointer_cast<Grammar>(self.compile(kind, text, names_tokens));
           },
-          nb::arg("kind"), nb::arg("text"), nb::kw_only(), nb::arg("timeout_ms"), nb::arg("names_tokens") = false,
+          nb::arg("kind"), nb::arg("text"), nb::kw_only(), nb::arg("names_tokens") = false,
           nb::call_guard<nb::gil_scoped_release>())
+      .def("try_out", &llguidance::Compiler::try_out, nb::arg("kind"), nb::arg("text"), nb::kw_only(),
+           nb::arg("num_tokens"), nb::arg("names_tokens") = false, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "tokens_of",
           [](const llguidance::Compiler& self, std::shared_ptr<Thoughts> thoughts) {

@@ -62,8 +62,7 @@ class Grammar {
 
   // A matcher of the empty text, which may outlive the grammar.
   virtual std::unique_ptr<GrammarMatcher> start() const = 0;
-  // The same of a guesser; null if the grammar was compiled without. It guesses nothing for the moment that compiling
-  // for guesses takes longer than compiling for masks.
+  // The same of a guesser; null if the grammar was compiled without.
   virtual std::unique_ptr<GrammarGuesser> start_guesser() const = 0;
 };
 

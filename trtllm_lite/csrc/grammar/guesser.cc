@@ -11,55 +11,33 @@ constexpr std::size_t kMostBytes = 96;
 
 }  // namespace
 
-void GuessingStart::set(Handle start) {
-  const std::lock_guard lock(mutex_);
-  start_.emplace(std::move(start));
-}
-
-std::optional<ByteText> GuessingStart::text() const {
-  const std::lock_guard lock(mutex_);
-  return start_ ? std::optional<ByteText>(std::in_place, start_->clone()) : std::nullopt;
-}
-
 bool Guesser::ends(std::int32_t token) const {
   return std::ranges::count(tools_->end_ids, static_cast<std::uint32_t>(token)) > 0;
 }
 
-bool Guesser::has_text() {
-  if (text_) return true;
-  std::optional<ByteText> start = start_->text();
-  if (!start) return false;
-  text_.emplace(std::move(*start));
-  accept(std::exchange(waiting_, {}));
-  return true;
-}
-
 // An end token adds nothing to the text.
 void Guesser::accept(std::span<const std::int32_t> tokens) {
-  if (!text_) waiting_.insert(waiting_.end(), tokens.begin(), tokens.end());
-  if (!text_) return;
   for (const std::int32_t token : tokens) {
     if (ends(token)) continue;
     const std::string_view bytes = tools_->texts->text(token);
-    text_->append(bytes);
+    text_.append(bytes);
     layout_.append(bytes);
     last_ = bytes;
   }
 }
 
 std::vector<std::int32_t> Guesser::guess(int most) {
-  if (!has_text()) return {};
   std::string piece;
   TextLayout::Place place = layout_.place();
   while (piece.size() < kMostBytes) {
     const std::string bytes = next_bytes(place);
     if (bytes.empty()) break;
-    text_->append(bytes);
+    text_.append(bytes);
     TextLayout::advance(place, bytes);
     piece += bytes;
   }
   if (piece.empty()) return {};
-  text_->take_back(piece.size());
+  text_.take_back(piece.size());
   std::vector<std::int32_t> tokens = tools_->spelling.of(last_, piece);
   if (std::ssize(tokens) > most) tokens.resize(static_cast<std::size_t>(most));
   return tokens;
@@ -67,32 +45,31 @@ std::vector<std::int32_t> Guesser::guess(int most) {
 
 // What comes next behind the bytes that are guessed already; none where nobody knows.
 std::string Guesser::next_bytes(const TextLayout::Place& place) {
-  std::string bytes = text_->forced();
+  std::string bytes = text_.forced();
   if (!bytes.empty()) return bytes;
-  const std::optional<char> next = text_->forced_but_for_space();
+  const std::optional<char> next = text_.forced_but_for_space();
   if (!next) return {};
   const std::optional<std::string> space = layout_.space_before(*next, place);
   if (!space) return {};
   bytes = *space + *next;
-  return text_->num_allowed(bytes) == bytes.size() ? bytes : std::string();
+  return text_.num_allowed(bytes) == bytes.size() ? bytes : std::string();
 }
 
 int Guesser::num_allowed(std::span<const std::int32_t> tokens) {
-  if (!has_text()) return static_cast<int>(tokens.size());
   std::size_t num_bytes = 0;
   int num = 0;
   for (const std::int32_t token : tokens) {
     if (ends(token)) {
-      num += text_->may_end() ? 1 : 0;
+      num += text_.may_end() ? 1 : 0;
       break;
     }
     const std::string_view bytes = tools_->texts->text(token);
-    if (bytes.empty() || text_->num_allowed(bytes) < bytes.size()) break;
-    text_->append(bytes);
+    if (bytes.empty() || text_.num_allowed(bytes) < bytes.size()) break;
+    text_.append(bytes);
     num_bytes += bytes.size();
     ++num;
   }
-  text_->take_back(num_bytes);
+  text_.take_back(num_bytes);
   return num;
 }
 

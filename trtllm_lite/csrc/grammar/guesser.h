@@ -3,8 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,23 +26,12 @@ struct GuessingTools {
   const Spelling spelling;
 };
 
-// The empty text under a grammar, which is compiled while others go on already. Threads share it.
-class GuessingStart {
- public:
-  void set(Handle start);
-  // None as long as it is not set.
-  std::optional<ByteText> text() const;
-
- private:
-  mutable std::mutex mutex_;
-  std::optional<Handle> start_;
-};
-
 // Guesses bytes as far as the grammar leaves one way to go on, and spells them together.
 class Guesser final : public GrammarGuesser {
  public:
-  Guesser(std::shared_ptr<const GuessingTools> tools, std::shared_ptr<const GuessingStart> start)
-      : tools_(std::move(tools)), start_(std::move(start)) {}
+  // `start`: the empty text under the grammar.
+  Guesser(std::shared_ptr<const GuessingTools> tools, Handle start)
+      : tools_(std::move(tools)), text_(std::move(start)) {}
 
   void accept(std::span<const std::int32_t> tokens) override;
   std::vector<std::int32_t> guess(int most) override;
@@ -52,13 +39,10 @@ class Guesser final : public GrammarGuesser {
 
  private:
   bool ends(std::int32_t token) const;
-  bool has_text();
   std::string next_bytes(const TextLayout::Place& place);
 
   const std::shared_ptr<const GuessingTools> tools_;
-  const std::shared_ptr<const GuessingStart> start_;
-  std::vector<std::int32_t> waiting_;  // tokens that came before the text's start was there
-  std::optional<ByteText> text_;
+  ByteText text_;
   TextLayout layout_;
   std::string_view last_;  // what the newest token wrote
 };

@@ -1,17 +1,19 @@
 #include "grammar/llguidance.h"
 
 #include <algorithm>
-#include <future>
 #include <mutex>
-#include <thread>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "errors.h"
+#include "grammar/bounded_stack.h"
 #include "grammar/byte_text.h"
 #include "grammar/guesser.h"
+#include "grammar/llguidance_errors.h"
 #include "grammar/llguidance_handle.h"
+#include "grammar/llguidance_limits.h"
 #include "grammar/thought_tokens.h"
+#include "grammar/trial.h"
 #include "grammar/vocabulary.h"
 
 namespace tl::llguidance {
@@ -67,52 +69,41 @@ Handle compiled(const std::shared_ptr<const TokenizerHandle>& tokenizer, const s
   MatcherInit init{};
   tokenizer->api.set_defaults(&init, tokenizer->get());
   init.log_buffer_level = init.log_stderr_level = 0;
-  init.limits.verbose_errors = false;  // they would quote the state of the parser
+  init.limits = kLimits;
   Handle handle(tokenizer, tokenizer->api.new_matcher(&init, kind.c_str(), text.c_str()));
   if (handle.error() == nullptr) {
     // The first mask takes longest and needs what later matchers start with, so it is computed before they are cloned.
     std::vector<std::uint32_t> mask(handle.api().mask_bytes(handle.get()) / sizeof(std::uint32_t));
     (void)handle.api().compute_mask(handle.get(), mask.data(), mask.size() * sizeof(std::uint32_t));
   }
-  if (const char* error = handle.error()) {
-    throw ArgumentError("expected a grammar that llguidance compiles, found one that it refuses (" + message_of(error) +
-                        "); correct or simplify it");
-  }
+  if (const char* error = handle.error()) throw_refused(error);
   return handle;
 }
 
 class LlguidanceGrammar final : public Grammar {
  public:
-  LlguidanceGrammar(std::shared_ptr<const Vocabulary> vocabulary, Handle start, std::shared_ptr<GuessingStart> guessing,
+  // `for_guesses`: compiled over bytes; null: nobody guesses.
+  LlguidanceGrammar(std::shared_ptr<const Vocabulary> vocabulary, Handle start, std::optional<Handle> for_guesses,
                     std::shared_ptr<const GuessingTools> tools)
       : vocabulary_(std::move(vocabulary)),
         start_(std::move(start)),
-        guessing_(std::move(guessing)),
+        for_guesses_(std::move(for_guesses)),
         tools_(std::move(tools)) {}
-
-  // Nobody waits for this: texts begin without guesses, and have them once it is done. If it is refused, as beyond a
-  // limit, they go without.
-  void compile_for_guesses(const std::shared_ptr<const TokenizerHandle>& bytes, const std::string& kind,
-                           const std::string& text) {
-    try {
-      guessing_->set(compiled(bytes, kind, text));
-    } catch (const std::exception&) {  // also where memory is short: this runs in a thread of its own
-    }
-  }
 
   std::unique_ptr<GrammarMatcher> start() const override {
     const std::lock_guard lock(mutex_);
     return std::make_unique<LlguidanceMatcher>(vocabulary_, start_.clone());
   }
   std::unique_ptr<GrammarGuesser> start_guesser() const override {
-    return guessing_ ? std::make_unique<Guesser>(tools_, guessing_) : nullptr;
+    const std::lock_guard lock(mutex_);
+    return for_guesses_ ? std::make_unique<Guesser>(tools_, for_guesses_->clone()) : nullptr;
   }
 
  private:
   mutable std::mutex mutex_;
   const std::shared_ptr<const Vocabulary> vocabulary_;
   const Handle start_;
-  const std::shared_ptr<GuessingStart> guessing_;  // null: nobody guesses
+  const std::optional<Handle> for_guesses_;
   const std::shared_ptr<const GuessingTools> tools_;
 };
 
@@ -126,31 +117,32 @@ Compiler::Compiler(const std::string& library, const std::string& tokenizer_json
   bytes_ = ByteText::tokenizer(vocabulary_->tokenizer->api);
 }
 
-std::shared_ptr<const Grammar> Compiler::compile(std::string kind, std::string text, std::chrono::milliseconds timeout,
-                                                 bool names_tokens) {
-  if (!places_->try_acquire_for(timeout)) {
-    throw OverloadedError("expected at most " + std::to_string(kMaxCompiling) +
-                          " grammars that compile at once, found more; send the request again later");
-  }
-  std::promise<std::shared_ptr<const Grammar>> promise;
-  std::future<std::shared_ptr<const Grammar>> result = promise.get_future();
-  std::thread([vocabulary = vocabulary_, tools = tools_, bytes = names_tokens ? nullptr : bytes_, places = places_,
-               kind = std::move(kind), text = std::move(text), promise = std::move(promise)]() mutable {
-    std::shared_ptr<LlguidanceGrammar> grammar;
-    try {
-      grammar = std::make_shared<LlguidanceGrammar>(vocabulary, compiled(vocabulary->tokenizer, kind, text),
-                                                    bytes ? std::make_shared<GuessingStart>() : nullptr, tools);
-      promise.set_value(grammar);
-    } catch (...) {
-      promise.set_exception(std::current_exception());
-      grammar = nullptr;
-    }
-    if (grammar && bytes) grammar->compile_for_guesses(bytes, kind, text);
-    places->release();
-  }).detach();
-  if (result.wait_for(timeout) == std::future_status::ready) return result.get();
-  throw LimitError("expected a grammar that compiles within " + std::to_string(timeout.count()) +
-                   " ms, found one that takes longer; simplify it");
+std::shared_ptr<const Grammar> Compiler::compile(const std::string& kind, const std::string& text,
+                                                 bool names_tokens) const {
+  std::shared_ptr<const Grammar> grammar;
+  run_on_stack(kStackBytes, [&] { grammar = compile_here(kind, text, names_tokens); });
+  return grammar;
+}
+
+std::size_t Compiler::try_out(const std::string& kind, const std::string& text, int num_tokens,
+                              bool names_tokens) const {
+  std::size_t num_bytes = 0;
+  run_on_stack(kTrialStackBytes, [&] {
+    const std::size_t before = resident_bytes();
+    const std::shared_ptr<const Grammar> grammar = compile_here(kind, text, names_tokens);
+    num_bytes = std::max(resident_bytes(), before) - before;
+    write_at_random(*grammar, vocabulary_->vocab_size, num_tokens);
+  });
+  return num_bytes;
+}
+
+// In this thread.
+std::shared_ptr<const Grammar> Compiler::compile_here(const std::string& kind, const std::string& text,
+                                                      bool names_tokens) const {
+  Handle start = compiled(vocabulary_->tokenizer, kind, text);
+  std::optional<Handle> for_guesses;
+  if (bytes_ && !names_tokens) for_guesses.emplace(compiled(bytes_, kind, text));
+  return std::make_shared<LlguidanceGrammar>(vocabulary_, std::move(start), std::move(for_guesses), tools_);
 }
 
 std::shared_ptr<const ThoughtTokens> Compiler::tokens_of(std::shared_ptr<const Thoughts> thoughts) const {

@@ -1,10 +1,9 @@
 // Grammars by llguidance.
 #pragma once
 
-#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <semaphore>
 #include <span>
 #include <string>
 
@@ -29,25 +28,26 @@ class Compiler {
   Compiler(const std::string& library, const std::string& tokenizer_json, std::uint32_t vocab_size,
            std::span<const std::uint32_t> end_ids, Tokenize tokenize);
 
-  // `kind`: "json_schema", "regex", "lark" or "llguidance" (a JSON object of several grammars). Throws ArgumentError,
-  // with llguidance's message, for a text that is no such grammar or too large a one, LimitError for one that takes
-  // longer than `timeout`, OverloadedError if kMaxCompiling others compile for that long: one that takes too long
-  // cannot be ended, it goes on and counts. Of texts in which the grammar `names_tokens`, special ones, nothing is
-  // guessed: guesses are of bytes.
-  std::shared_ptr<const Grammar> compile(std::string kind, std::string text, std::chrono::milliseconds timeout,
-                                         bool names_tokens);
+  // `kind`: "json_schema", "regex", "lark" or "llguidance" (a JSON object of several grammars). Throws ArgumentError
+  // for a text that is no such grammar, LimitError for one beyond kLimits. Compiling recurses as deeply as the text
+  // says and takes as much memory and time as it says: the process may end over a text that try_out() has not passed.
+  // Of texts in which the grammar `names_tokens`, special ones, nothing is guessed: guesses are of bytes.
+  std::shared_ptr<const Grammar> compile(const std::string& kind, const std::string& text, bool names_tokens) const;
+
+  // Compiles as compile() does and writes a text of `num_tokens` random tokens, on a smaller stack, in a process that
+  // may die of it. Returns the bytes of memory that the compiled grammar takes. Throws what compile() throws.
+  std::size_t try_out(const std::string& kind, const std::string& text, int num_tokens, bool names_tokens) const;
 
   // How the model's tokens write thoughts; it takes a moment.
   std::shared_ptr<const ThoughtTokens> tokens_of(std::shared_ptr<const Thoughts> thoughts) const;
 
  private:
-  static constexpr int kMaxCompiling = 4;
+  std::shared_ptr<const Grammar> compile_here(const std::string& kind, const std::string& text,
+                                              bool names_tokens) const;
 
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::shared_ptr<const GuessingTools> tools_;    // null: nobody guesses
   std::shared_ptr<const TokenizerHandle> bytes_;  // as a vocabulary; null likewise
-  using Places = std::counting_semaphore<kMaxCompiling>;
-  std::shared_ptr<Places> places_ = std::make_shared<Places>(kMaxCompiling);
 };
 
 }  // namespace tl::llguidance

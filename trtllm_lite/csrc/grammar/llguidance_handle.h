@@ -4,19 +4,14 @@
 #include <array>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "errors.h"
 #include "grammar/grammar.h"
+#include "grammar/llguidance_errors.h"
 #include "grammar/llguidance_library.h"
 
 namespace tl::llguidance {
-
-inline std::string message_of(const char* error) {
-  const std::string_view text = error != nullptr ? error : "no reason is known";
-  return std::string(text.substr(0, text.find("\n<non-verbose/>")));
-}
 
 // The tokens that matchers refer to.
 class TokenizerHandle {
@@ -60,7 +55,7 @@ class Handle {
   // What the library returned, unless it is an error.
   std::int32_t checked(std::int32_t status) const {
     if (status >= 0) return status;
-    throw GrammarError("guided_decoding: the grammar cannot be followed any further (" + message_of(error()) +
+    throw GrammarError("guided_decoding: the grammar cannot be followed any further (" + refusal_of(error()).reason +
                        "); simplify it");
   }
 

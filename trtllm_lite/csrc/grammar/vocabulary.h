@@ -17,21 +17,22 @@ namespace tl::llguidance {
 // Threads share it.
 class Vocabulary {
  public:
-  Vocabulary(const Functions& functions, const std::string& tokenizer_json, std::uint32_t vocab_size,
+  Vocabulary(const Functions& functions, const std::string& tokenizer_json, std::uint32_t num_tokens,
              std::span<const std::uint32_t> ends)
       : end_ids(ends.begin(), ends.end()),
-        tokenizer(std::make_shared<TokenizerHandle>(functions, init(tokenizer_json, vocab_size, end_ids))),
-        vocab_size_(vocab_size) {}
+        vocab_size(num_tokens),
+        tokenizer(std::make_shared<TokenizerHandle>(functions, init(tokenizer_json, vocab_size, end_ids))) {}
 
   bool ends(std::int32_t token) const { return std::ranges::count(end_ids, static_cast<std::uint32_t>(token)) > 0; }
 
   // Made when they are first needed, which takes a moment.
   std::shared_ptr<const TokenTexts> texts() const {
-    std::call_once(texts_once_, [&] { texts_ = std::make_shared<const TokenTexts>(*tokenizer, vocab_size_); });
+    std::call_once(texts_once_, [&] { texts_ = std::make_shared<const TokenTexts>(*tokenizer, vocab_size); });
     return texts_;
   }
 
   const std::vector<std::uint32_t> end_ids;
+  const std::uint32_t vocab_size;
   const std::shared_ptr<const TokenizerHandle> tokenizer;
 
  private:
@@ -54,7 +55,6 @@ class Vocabulary {
             .num_more_end_ids = static_cast<std::uint32_t>(ends.size() - 1)};
   }
 
-  const std::uint32_t vocab_size_;
   mutable std::once_flag texts_once_;
   mutable std::shared_ptr<const TokenTexts> texts_;
 };

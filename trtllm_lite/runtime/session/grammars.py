@@ -1,9 +1,8 @@
 """Grammars: compiles what guides the requests of one engine, by llguidance."""
 
-import importlib
-import json
-import re
-from collections.abc import Mapping
+import threading
+from collections import OrderedDict
+from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.errors import ArgumentError, LimitError, OverloadedError, shown
+from trtllm_lite.errors import ArgumentError, LimitError, OverloadedError
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
-from trtllm_lite.runtime.session.grammar_markers import with_markers
-from trtllm_lite.runtime.session.guided_decoding import STRUCTURAL_TAG, GrammarSource, GuidedDecodingParams
+from trtllm_lite.runtime.session.grammar_process import GrammarProcess
+from trtllm_lite.runtime.session.grammar_texts import compiled_form, llguidance
+from trtllm_lite.runtime.session.guided_decoding import GrammarSource, GuidedDecodingParams
 from trtllm_lite.runtime.session.reasoning import Thoughts
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
-COMPILE_MILLISECONDS = 10_000
-"""A grammar that takes longer to compile is refused."""
-# In llguidance's Lark: strings, comments and regular expressions; and behind them the name of a token, or its number.
-_LITERAL = re.compile(r'"(?:\\.|[^"\\\n])*"|(?://|#)[^\n]*|/(?:\\.|[^/\\\n])+/')
-_TOKEN_NAME = re.compile(r"<[^<>\s]+>")
-MAX_KEPT = 64  # compiled grammars; a large schema's takes some megabytes
+MAX_KEPT = 64
+"""Most compiled grammars that are kept for later requests."""
+MAX_KEPT_BYTES = 256 << 20
+"""Most memory that they take, as measured when they were tried; the latest is kept in any case."""
 MAX_THOUGHTS_KEPT = 8  # a model has one or two kinds of them
 
 
@@ -43,17 +41,20 @@ class Grammars:
             raise ArgumentError("guided_decoding needs the texts of tokens; this engine has no tokenizer: leave it out")
         if not end_ids:
             raise ArgumentError("guided_decoding ends texts by the model's end token, and it has none: leave it out")
-        compiler = core().GrammarCompiler(
-            library=str(_library_path()),
-            tokenizer_json=tokenizer.json_with_special(end_ids),
-            vocab_size=manifest.model.vocab_size,
-            end_ids=list(end_ids),
-            tokenize=tokenizer.spell if manifest.limits.max_draft_len > 0 else None,
-        )
-        # The caches refer to the compiler alone: with a reference to this object they would keep themselves alive.
-        self._compiled = lru_cache(maxsize=MAX_KEPT)(partial(_compile, compiler, tokenizer, frozenset(end_ids)))
-        self._tokens_of = lru_cache(maxsize=MAX_THOUGHTS_KEPT)(partial(_tokens_of, compiler))
+        guesses = manifest.limits.max_draft_len > 0
+        arguments = {
+            "library": str(_library_path()),
+            "tokenizer_json": tokenizer.json_with_special(end_ids),
+            "vocab_size": manifest.model.vocab_size,
+            "end_ids": list(end_ids),
+        }
+        self._process = GrammarProcess({**arguments, "guesses": guesses})
+        self._process.start()
+        self._compiler = core().GrammarCompiler(**arguments, tokenize=tokenizer.spell if guesses else None)
         self._tokenizer, self._end_ids = tokenizer, list(end_ids)
+        self._kept = _Kept()
+        # The cache refers to the compiler alone: with a reference to this object it would keep itself alive.
+        self._tokens_of = lru_cache(maxsize=MAX_THOUGHTS_KEPT)(partial(_tokens_of, self._compiler))
 
     def of(self, guided: GuidedDecodingParams, prompt_ids: NDArray[np.int32]) -> Any:
         """``_core.Grammar`` of what is generated behind a prompt, int32[prompt_len], by params that have a form.
@@ -70,91 +71,52 @@ class Grammars:
     def compile(self, source: GrammarSource) -> Any:
         """``_core.Grammar`` of ``source``, which is kept.
 
-        Raises ArgumentError, with llguidance's message, for what is no grammar, what it does not support or what is too
-        large for it; LimitError after COMPILE_MILLISECONDS; OverloadedError while too many others compile.
+        It is tried in a process that may die of it, and compiled here if it passes. Raises ArgumentError, with
+        llguidance's message, for what is no grammar or what it does not support; LimitError for what exceeds a limit of
+        ``grammar_texts``, of ``grammar_process`` or of the compiler; OverloadedError while too many others compile.
         """
-        return self._compiled(source)
+        grammar = self._kept.get(source)
+        if grammar is None:
+            try:
+                form = compiled_form(source, self._tokenizer.special_ids, self._end_ids)
+                with self._process.place():
+                    num_bytes = self._process.try_out(form)
+                    grammar = self._compiler.compile(**asdict(form))
+            except (ArgumentError, LimitError, OverloadedError) as error:
+                raise type(error)(f"{source.field} of guided_decoding: {one_line(str(error))}") from error
+            self._kept.put(source, grammar, num_bytes)
+        return grammar
 
 
-def _compile(compiler: Any, tokenizer: Tokenizer, end_ids: frozenset[int], source: GrammarSource) -> Any:
-    kind, text = source.kind, source.text
-    if kind == "lark":
-        _check_names_no_token(source)
-        text = with_markers(source, tokenizer.special_ids, end_ids)
-    try:
-        if kind == STRUCTURAL_TAG:
-            kind, text = "lark", _lark_of_tags(json.loads(text))
-        names_tokens = bool(source.markers) and _named_token(text) is not None
-        return compiler.compile(kind, text, timeout_ms=COMPILE_MILLISECONDS, names_tokens=names_tokens)
-    except (ArgumentError, LimitError, OverloadedError) as error:
-        raise type(error)(f"{source.field} of guided_decoding: {one_line(str(error))}") from error
+class _Kept:
+    """The latest grammars that were compiled or asked for. Threads share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._grammars: OrderedDict[GrammarSource, tuple[Any, int]] = OrderedDict()
+        self._num_bytes = 0
+
+    def get(self, source: GrammarSource) -> Any:
+        """The grammar of ``source``; None if it is not kept."""
+        with self._lock:
+            if source not in self._grammars:
+                return None
+            self._grammars.move_to_end(source)
+            return self._grammars[source][0]
+
+    def put(self, source: GrammarSource, grammar: Any, num_bytes: int) -> None:
+        """Keep a grammar that takes ``num_bytes`` of memory, in the place of those that were not used for longest."""
+        with self._lock:
+            self._num_bytes += num_bytes - self._grammars.pop(source, (None, 0))[1]
+            self._grammars[source] = grammar, num_bytes
+            while len(self._grammars) > MAX_KEPT or (len(self._grammars) > 1 and self._num_bytes > MAX_KEPT_BYTES):
+                self._num_bytes -= self._grammars.popitem(last=False)[1][1]
 
 
 def _tokens_of(compiler: Any, thoughts: Thoughts) -> Any:
     return compiler.tokens_of(thoughts.native)
 
 
-def _check_names_no_token(source: GrammarSource) -> None:
-    """Raise ArgumentError if a Lark grammar names tokens, as ``<|user|>`` or ``<[3]>``: a text has characters alone."""
-    named = _named_token(source.text)
-    if named is not None:
-        raise ArgumentError(
-            f"{source.field} of guided_decoding names the token {shown(named)}: expected text in quotes, as special "
-            "tokens are no part of what a grammar allows"
-        )
-
-
-def _named_token(text: str) -> str | None:
-    """The first token that a Lark grammar names."""
-    named = _TOKEN_NAME.search(_LITERAL.sub("", text))
-    return None if named is None else named[0]
-
-
-def _library() -> Any:
-    try:
-        return importlib.import_module("llguidance")
-    except ImportError as error:
-        raise ArgumentError(
-            "guided_decoding needs llguidance, which is not installed: pip install 'trtllm_lite[guided]'"
-        ) from error
-
-
 def _library_path() -> Path:
     """The shared library in llguidance's wheel, which is its Python extension and also has a C interface."""
-    return Path(_library()._lib.__file__)
-
-
-def _lark_of_tags(tags: Mapping[str, Any]) -> str:
-    """The grammar of free text in which the structures of ``tags`` stand; see GuidedDecodingParams."""
-    triggers, structures = tags.get("triggers", []), tags.get("structures", [])
-    if tags.get("type") != STRUCTURAL_TAG or not _are_texts(triggers) or not _are_structures(structures):
-        raise ArgumentError(
-            f'found {shown(dict(tags))}: expected {{"type": "structural_tag", "structures": [{{"begin": "…", "schema": '
-            '{…}, "end": "…"}, …], "triggers": ["…", …]}'
-        )
-    struct_tag = _library().StructTag
-    made = []
-    for structure in structures:
-        begin, schema, end = structure["begin"], structure["schema"], structure["end"]
-        trigger = next((trigger for trigger in triggers if begin.startswith(trigger)), None)
-        if trigger is None:
-            raise ArgumentError(f"the begin {shown(begin)} starts with no trigger: add one that it starts with")
-        made.append(struct_tag(trigger=trigger, begin=begin, grammar=schema, end=end))
-    # A trigger in angle brackets would be taken for a special token's name otherwise.
-    return str(struct_tag.to_grammar(made, assume_special=False))
-
-
-def _are_texts(values: Any) -> bool:
-    return isinstance(values, list) and bool(values) and all(isinstance(value, str) and value for value in values)
-
-
-def _are_structures(values: Any) -> bool:
-    kinds = {"begin": str, "schema": dict, "end": str}
-    return (
-        isinstance(values, list)
-        and bool(values)
-        and all(
-            isinstance(value, dict) and all(isinstance(value.get(name), kind) for name, kind in kinds.items())
-            for value in values
-        )
-    )
+    return Path(llguidance()._lib.__file__)

@@ -8,10 +8,12 @@ from typing import Any
 
 from trtllm_lite.errors import ArgumentError, LimitError, shown
 from trtllm_lite.runtime.session.reasoning import Thoughts
-from trtllm_lite.runtime.values import check_flag, check_list
+from trtllm_lite.runtime.values import check_flag, check_list, is_unicode
 
 MAX_GRAMMAR_LENGTH = 1 << 20
 """Most characters of a grammar, or of a schema as JSON."""
+MAX_REGEX_LENGTH = 1 << 14
+"""Most characters of a regular expression: compiling it can take time and memory by the square of its length."""
 STRUCTURAL_TAG = "structural_tag"
 _MAX_CHOICES = 1 << 14
 _MAX_MARKER_LENGTH = 256
@@ -53,7 +55,7 @@ class GuidedDecodingParams:
     the same fields.
 
     - ``json``: a JSON schema, as a string or a dictionary, or a Pydantic model. What of JSON Schema llguidance does not
-      support is an error
+      support is an error, but for a ``format`` that it does not know, which JSON Schema calls an annotation
     - ``json_object``: True for any JSON object
     - ``regex``: a regular expression, in Rust's syntax, for the whole text
     - ``grammar``: a context-free grammar in llguidance's variant of Lark
@@ -76,9 +78,12 @@ class GuidedDecodingParams:
     else; what ends a text otherwise (``max_tokens``, ``stop``, ``stop_token_ids``, a timeout) can leave it incomplete.
     Special tokens are no part of it. Needs llguidance: ``pip install 'trtllm_lite[guided]'``.
 
+    Between the tokens of JSON there may be a line break and an indentation, or some blanks (``WHITE_SPACE`` of
+    ``grammar_texts``), unless the schema's ``x-guidance`` says otherwise.
+
     Raises ArgumentError unless one form is given and has the right type, LimitError if it is longer than
-    ``MAX_GRAMMAR_LENGTH`` characters. Grammars are compiled when a request is made of them, which raises what
-    ``Grammars.compile`` does.
+    ``MAX_GRAMMAR_LENGTH`` characters, or a regular expression than ``MAX_REGEX_LENGTH``. Grammars are compiled when a
+    request is made of them, which raises what ``Grammars.compile`` does.
     """
 
     json: str | Mapping[str, Any] | type | None = None
@@ -109,13 +114,12 @@ class GuidedDecodingParams:
             found = " and ".join(given) or "none"
             raise ArgumentError(f"guided_decoding has {found}: expected exactly one of {names}")
         text = "" if self.source is None else self.source.text
-        if len(text) > MAX_GRAMMAR_LENGTH:
+        most = MAX_GRAMMAR_LENGTH if self.regex is None else MAX_REGEX_LENGTH
+        if len(text) > most:
             raise LimitError(
-                f"{given[0]} of guided_decoding has {len(text):,} characters, which exceeds {MAX_GRAMMAR_LENGTH:,}: "
-                "simplify it"
+                f"{given[0]} of guided_decoding has {len(text):,} characters, which exceeds {most:,}: simplify it"
             )
-        if "\0" in text:
-            raise ArgumentError(f"{given[0]} of guided_decoding holds a NUL character: expected none")
+        _check_is_text("".join(given), text)
 
     @cached_property
     def thoughts(self) -> Thoughts | None:
@@ -163,7 +167,17 @@ def _check_length(field: str, texts: Sequence[str]) -> None:
 def _text(field: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ArgumentError(f"{field} of guided_decoding is {shown(value)}: expected a string that is not empty")
+    _check_is_text(field, value)
     return value
+
+
+def _check_is_text(field: str, text: str) -> None:
+    if "\0" in text:
+        raise ArgumentError(f"{field} of guided_decoding holds a NUL character: expected none")
+    if not is_unicode(text):
+        raise ArgumentError(
+            f"{field} of guided_decoding holds half of a surrogate pair: expected Unicode text, whole characters"
+        )
 
 
 def _object(field: str, value: Any) -> Mapping[str, Any]:

@@ -63,7 +63,7 @@ def compiler() -> GrammarCompiler:
 
 @cache
 def grammar(form: str) -> Grammar:
-    return compiler().compile("regex", form, timeout_ms=10_000)
+    return compiler().compile("regex", form)
 
 
 def allowed(form: str, tokens: list[int]) -> list[int]:
@@ -179,7 +179,7 @@ def test_preempted_sequences_keep_their_texts(fake_driver: ctypes.CDLL, engine: 
 
 
 def test_what_a_form_leaves_is_an_error_of_its_request_alone(executor: CudaExecutor) -> None:
-    wide = compiler().compile("lark", WIDE, timeout_ms=10_000)
+    wide = compiler().compile("lark", WIDE)
     prompts = random_prompts(3, 6)
     wants = [greedy(6), wanted(8), greedy(5), wanted(20, min_tokens=8), wanted(8), greedy(8)]
     each = [{}, {"grammar": wide}, {}, {"grammar": grammar("[0-9]{3}")}, {"grammar": grammar(FORMS[2])}, {}]

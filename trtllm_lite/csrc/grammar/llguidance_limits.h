@@ -1,0 +1,34 @@
+// What bounds the work on grammars, beside the size of their texts.
+#pragma once
+
+#include <cstddef>
+
+#include "grammar/llguidance_library.h"
+
+namespace tl::llguidance {
+
+// A grammar is tried on the smaller stack, in a process that may die of it, and used on the larger: what passes there
+// overflows no stack here. (Threads that compute masks have at least 2 MiB, glibc's default without a limit.) A hundred
+// schemas inside each other, or references in a chain, take about 0.8 MiB.
+constexpr std::size_t kTrialStackBytes = std::size_t{1} << 20;
+constexpr std::size_t kStackBytes = std::size_t{8} << 20;
+
+// Measured with 49,152 tokens: with 1,000 items in a row a mask of an ambiguous grammar takes up to 0.2 s, with the
+// library's own 2,000 up to 2 s; an object of 200 optional properties has 800. A lexer's state takes about 700 bytes,
+// so that one text's lexer grows to 25 MB. Work for a step of the lexer is 7 ms, as are the parser's items for a
+// mask; no schema of the tests takes a tenth of it. What one may prepare is the library's own limit, about 20 ms.
+constexpr Limits kLimits{
+    .max_items_in_row = 1'000,
+    .initial_lexer_fuel = 1'000'000,
+    .step_lexer_fuel = 100'000,
+    .step_max_items = 20'000,
+    .max_lexer_states = 32'768,
+    .max_grammar_size = 500'000,
+    .precompute_large_lexemes = true,
+    .verbose_errors = false,  // they would quote the state of the parser
+};
+
+// Symbols are numbered in 16 bits, of which the library keeps some; it panics where a grammar has more.
+constexpr int kMaxSymbols = 65'525;
+
+}  // namespace tl::llguidance

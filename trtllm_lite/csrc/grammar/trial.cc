@@ -1,0 +1,68 @@
+#include "grammar/trial.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <vector>
+
+namespace tl::llguidance {
+namespace {
+
+constexpr int kMostGuessed = 8;
+constexpr int kTakenBackEvery = 8;  // tokens
+
+// A token of the mask below `vocab_size`, each as likely as the others; none if there is none.
+std::optional<std::int32_t> draw(std::span<const std::uint32_t> mask, std::uint32_t vocab_size, std::mt19937& random) {
+  std::vector<std::int32_t> allowed;
+  for (std::uint32_t token = 0; token < vocab_size; ++token) {
+    if (mask[token / 32] >> (token % 32) & 1) allowed.push_back(static_cast<std::int32_t>(token));
+  }
+  if (allowed.empty()) return std::nullopt;
+  return allowed[std::uniform_int_distribution<std::size_t>(0, allowed.size() - 1)(random)];
+}
+
+void write(GrammarMatcher& matcher, GrammarGuesser* guesser, std::uint32_t vocab_size, int num_tokens) {
+  std::mt19937 random(0);
+  std::vector<std::uint32_t> mask(mask_words(vocab_size));
+  for (int i = 1; i <= num_tokens; ++i) {
+    matcher.fill_mask(mask);
+    const std::optional<std::int32_t> token = draw(mask, vocab_size, random);
+    if (!token) return;
+    const std::array<std::int32_t, 1> tokens{*token};
+    matcher.accept(tokens);
+    if (i % kTakenBackEvery == 0) {
+      matcher.roll_back(1);
+      matcher.accept(tokens);
+    }
+    if (guesser == nullptr) continue;
+    guesser->guess(kMostGuessed);
+    guesser->num_allowed(tokens);
+    guesser->accept(tokens);
+  }
+}
+
+}  // namespace
+
+std::size_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t mapped = 0, resident = 0;
+  statm >> mapped >> resident;
+  return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+void write_at_random(const Grammar& grammar, std::uint32_t vocab_size, int num_tokens) {
+  const std::unique_ptr<GrammarMatcher> matcher = grammar.start();
+  const std::unique_ptr<GrammarGuesser> guesser = grammar.start_guesser();
+  try {
+    write(*matcher, guesser.get(), vocab_size, num_tokens);
+  } catch (const GrammarError&) {  // a limit, which ends this text
+  }
+}
+
+}  // namespace tl::llguidance

@@ -1,0 +1,162 @@
+"""The program in which grammars are tried.
+
+``grammar_process`` starts it as ``python grammar_worker.py FILE``: the descriptor of a file with the arguments of
+``_core.GrammarCompiler`` as JSON, and whether grammars are to guess (``guesses``). Each byte of stdin, a Unix socket,
+brings another socket: a conversation, which begins with a grammar (``Trial``). The grammar gets a process of its own,
+forked from this one, which has read the tokenizer: it may take more memory, time or stack than it has, and die. It
+answers by a line of JSON: ``bytes`` (that the compiled grammar takes), or ``error`` (the name of a class of
+``trtllm_lite.errors``) and ``message``. When it has ended, this program writes ``status``, how it ended, and hangs up.
+
+The program imports little of this package, so that it starts at once.
+"""
+
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from trtllm_lite import _core
+from trtllm_lite.errors import LimitError, TrtllmLiteError
+
+_NICENESS = 5  # what runs goes first
+_TRIED_TOKENS = 16  # of a random text; fuzzed grammars write more
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A grammar to try: arguments of ``_core.GrammarCompiler.compile``; and what the process that does may take.
+
+    Memory is in bytes beyond what the process has.
+    """
+
+    grammar: Mapping[str, Any]
+    memory_bytes: int
+    cpu_seconds: float
+    wall_seconds: float
+
+
+class _Children:
+    """The processes that try grammars now, and who waits for each."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, socket.socket] = {}
+
+    def start(self, compiler: Any, waiting: socket.socket, requests: socket.socket) -> None:
+        pid = os.fork()
+        if pid == 0:
+            # Who talks to this program sees its end only when nobody else has its sockets.
+            for other in (requests, *self._waiting.values()):
+                other.close()
+            _try_and_exit(compiler, waiting)
+        self._waiting[pid] = waiting
+
+    def collect(self) -> None:
+        """Tell those who wait for processes that have ended."""
+        for pid in list(self._waiting):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                with self._waiting.pop(pid) as waiting:
+                    _answer(waiting, {"status": os.waitstatus_to_exitcode(status)})
+
+    def kill(self) -> None:
+        for pid in self._waiting:
+            os.kill(pid, signal.SIGKILL)
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    requests = socket.socket(fileno=0)
+    with open(int(sys.argv[1]), "rb") as arguments:
+        compiler = _make_compiler(json.load(arguments))
+    children, ended = _Children(), _signals_of_ends()
+    with selectors.DefaultSelector() as selector:
+        selector.register(requests, selectors.EVENT_READ)
+        selector.register(ended, selectors.EVENT_READ)
+        while True:
+            ready = [key.fileobj for key, _ in selector.select()]
+            if ended in ready:
+                ended.recv(1 << 10)
+                children.collect()
+            if requests in ready:
+                waiting = _next(requests)
+                if waiting is None:
+                    break
+                children.start(compiler, waiting, requests)
+    children.kill()
+
+
+def _make_compiler(arguments: Mapping[str, Any]) -> Any:
+    # How guesses are spelled is the tokenizer's, and no part of what is tried.
+    tokenize = (lambda _: []) if arguments["guesses"] else None
+    names = ("library", "tokenizer_json", "vocab_size", "end_ids")
+    return _core.GrammarCompiler(**{name: arguments[name] for name in names}, tokenize=tokenize)
+
+
+def _next(requests: socket.socket) -> socket.socket | None:
+    """The next conversation; None if there are no more."""
+    content, descriptors, _, _ = socket.recv_fds(requests, 1, 1)
+    return socket.socket(fileno=descriptors[0]) if content else None
+
+
+def _signals_of_ends() -> socket.socket:
+    """Can be read whenever a child has ended."""
+    reads, writes = socket.socketpair()
+    writes.setblocking(False)
+    signal.set_wakeup_fd(writes.detach(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reads
+
+
+def _read_all(conversation: socket.socket) -> bytes:
+    with conversation.makefile("rb") as reader:
+        return reader.read()
+
+
+def _answer(conversation: socket.socket, answer: Mapping[str, Any]) -> None:
+    with suppress(OSError):  # nobody waits any more
+        conversation.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _try_and_exit(compiler: Any, conversation: socket.socket) -> None:
+    """In a process of its own: try the grammar, answer, and end the process."""
+    signal.set_wakeup_fd(-1)
+    try:
+        trial = Trial(**json.loads(_read_all(conversation)))
+        _limit(trial)
+        _answer(conversation, _tried(compiler, trial))
+    finally:
+        os._exit(0)
+
+
+def _limit(trial: Trial) -> None:
+    os.nice(_NICENESS)
+    with open("/proc/self/statm") as statm:
+        limit = int(statm.read().split()[0]) * resource.getpagesize() + trial.memory_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    signal.setitimer(signal.ITIMER_PROF, trial.cpu_seconds)  # then SIGPROF ends the process
+    signal.setitimer(signal.ITIMER_REAL, trial.wall_seconds)  # or SIGALRM
+
+
+def _tried(compiler: Any, trial: Trial) -> dict[str, Any]:
+    try:
+        return {"bytes": compiler.try_out(**trial.grammar, num_tokens=_TRIED_TOKENS)}
+    except TrtllmLiteError as error:
+        return {"error": type(error).__name__, "message": str(error)}
+    except MemoryError:
+        message = (
+            f"expected a grammar that takes at most {trial.memory_bytes >> 20} MiB of memory, found one that takes more"
+        )
+        return {"error": LimitError.__name__, "message": f"{message}; simplify it"}
+
+
+if __name__ == "__main__":
+    main()
