@@ -153,7 +153,7 @@ def _start(arguments: bytes, requests: socket.socket) -> "subprocess.Popen[bytes
         try:
             return subprocess.Popen(
                 [sys.executable, "-P", str(_WORKER), str(file.fileno())],
-                stdin=requests,
+                stdin=requests.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=environment,

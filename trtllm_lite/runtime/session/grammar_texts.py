@@ -20,7 +20,8 @@ WHITE_SPACE = r"[ \t]{0,4}\r?\n[ \t]{0,80}|[ \t]{1,8}"
 
 JSON allows any amount, and a model that has begun to write blanks can go on until its ``max_tokens``.
 """
-_OPTIONS = "x-guidance"  # llguidance's options, at the top of a schema
+SCHEMA_OPTIONS = "x-guidance"
+"""The key of llguidance's options, at the top of a schema."""
 # What llguidance enforces of ``format``; JSON Schema says of the others that they are annotations.
 KNOWN_FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown")
@@ -119,9 +120,9 @@ def _bounded(schema: dict[str, Any]) -> dict[str, Any]:
     for inner in _schemas_of(schema):
         if isinstance(inner.get("format"), str) and inner["format"] not in KNOWN_FORMATS:
             del inner["format"]
-    options = schema.get(_OPTIONS, {})
+    options = schema.get(SCHEMA_OPTIONS, {})
     if isinstance(options, dict) and options.get("whitespace_flexible", True) is True:
-        schema[_OPTIONS] = {"whitespace_pattern": WHITE_SPACE, **options}
+        schema[SCHEMA_OPTIONS] = {"whitespace_pattern": WHITE_SPACE, **options}
     return schema
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.runtime.session.grammar_markers import FREE
+from trtllm_lite.runtime.session.grammar_texts import SCHEMA_OPTIONS
 from trtllm_lite.runtime.session.guided_decoding import GrammarSource, GuidedDecodingParams, Marker
 from trtllm_lite.serve.parsers.tools import NamedFunction, Tool, ToolChoice
 
@@ -93,7 +94,10 @@ def of_markers(lines: Sequence[str], markers: Sequence[Marker], *, has_thoughts:
 
 
 def required(tools: Sequence[Tool], tool_choice: ToolChoice) -> list[Tool] | None:
-    """The tools of which one must be called; None if none must be. Raises ArgumentError if there is no such tool."""
+    """The tools of which one must be called, as far as grammars enforce their parameters; None if none must be.
+
+    Raises ArgumentError if there is no such tool.
+    """
     if isinstance(tool_choice, NamedFunction):
         named = [tool for tool in tools if tool.name == tool_choice.name][:1]
         if not named:
@@ -101,12 +105,27 @@ def required(tools: Sequence[Tool], tool_choice: ToolChoice) -> list[Tool] | Non
             raise ArgumentError(
                 f"tool_choice names {shown(tool_choice.name)}: expected one of the tools {shown(names)}"
             )
-        return named
+        return [_as_far_as_enforced(tool) for tool in named]
     if tool_choice == "required":
         if not tools:
             raise ArgumentError("tool_choice is 'required', and there are no tools: pass some")
-        return list(tools)
+        return [_as_far_as_enforced(tool) for tool in tools]
     return None
+
+
+def _as_far_as_enforced(tool: Tool) -> Tool:
+    """The tool; unless it is strict, what no grammar enforces of its parameters (``uniqueItems``) is left out."""
+    if tool.strict:
+        return tool
+    leniently = {SCHEMA_OPTIONS: {"lenient": True}}
+    parameters = {**tool.parameters, **leniently}
+    properties = parameters.get("properties")
+    if isinstance(properties, Mapping):  # of which some parsers make schemas of their own
+        parameters["properties"] = {
+            name: {**schema, **leniently} if isinstance(schema, Mapping) else schema
+            for name, schema in properties.items()
+        }
+    return replace(tool, parameters=parameters)
 
 
 def has_strict(tools: Sequence[Tool], tool_choice: ToolChoice) -> bool:
