@@ -278,3 +278,21 @@ def test_names_are_quoted():
 def test_schemas_that_are_no_json_are_refused():
     with pytest.raises(ArgumentError, match=r"parameters of a tool are .*: expected what JSON can express"):
         guide_of("hermes", tools=[Tool("f", {"a": object})])
+
+
+UNENFORCED = {
+    "type": "object",
+    "properties": {"tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}},
+    "required": ["tags"],
+    "not": {"required": ["other"]},
+}
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama3_json", "pythonic", "qwen3_coder"])
+def test_what_no_grammar_enforces_is_left_out_unless_a_tool_is_strict(name):
+    tools = [Tool("get_tags", UNENFORCED), WEATHER]
+    for choice in ("required", NamedFunction("get_tags")):
+        assert allows(guide_of(name, tools=tools, choice=choice), text_of(name, ("get_tags", {"tags": []})))
+    strict = [replace(tools[0], strict=True), WEATHER]
+    with pytest.raises(ArgumentError, match="uniqueItems"):
+        allows(guide_of(name, tools=strict), "")
