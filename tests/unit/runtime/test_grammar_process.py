@@ -268,10 +268,11 @@ TAGS = {
         ({"json": OBJECT}, "%s"),
         ({"json_object": True}, "%s"),
         ({"grammar": f'start: "x" %json {json.dumps(OBJECT)} // %json {{\n'}, "x%s"),
+        ({"grammar": "start: %json true"}, "%s"),
         ({"structural_tag": TAGS}, "<f>%s</f>"),
         ({"json": {**OBJECT, "x-guidance": {"coerce_one_of": True}}}, "%s"),
     ],
-    ids=["json", "json_object", "lark", "tag", "options"],
+    ids=["json", "json_object", "lark", "anything", "tag", "options"],
 )
 def test_white_space_is_bounded(form, frame):
     made = grammars_of(tiny_tokenizer())

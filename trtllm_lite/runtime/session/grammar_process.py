@@ -23,7 +23,6 @@ from trtllm_lite import errors
 from trtllm_lite.errors import EngineError, LimitError, OverloadedError
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.session.grammar_texts import CompiledForm
-from trtllm_lite.runtime.session.grammar_worker import Trial
 
 MAX_MEMORY_BYTES = 256 << 20
 """A compiled grammar that takes more is refused: of 1 MB of schemas it takes about half as much."""
@@ -71,7 +70,12 @@ class GrammarProcess:
 
         Raises what ``compile`` does, and LimitError for a grammar that needs more than it may have.
         """
-        request = json.dumps(asdict(Trial(asdict(form), MAX_MEMORY_BYTES, MAX_CPU_SECONDS, MAX_WALL_SECONDS))).encode()
+        limits = {
+            "memory_bytes": MAX_MEMORY_BYTES,
+            "cpu_seconds": MAX_CPU_SECONDS,
+            "wall_seconds": MAX_WALL_SECONDS,
+        }
+        request = json.dumps({"grammar": asdict(form), **limits}).encode()
         # A process that has ended meanwhile, as by somebody's signal, says nothing about the grammar.
         answer = self._asked(request) or self._asked(request)
         if answer is None:

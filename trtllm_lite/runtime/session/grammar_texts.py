@@ -38,7 +38,7 @@ _HOLD_NAMED_SCHEMAS = frozenset(("properties", "patternProperties", "dependentSc
 # In llguidance's Lark: strings, comments and regular expressions; and behind them a schema, or the name of a token.
 _LITERAL = r'"(?:\\.|[^"\\\n])*"|(?://|#)[^\n]*|/(?:\\.|[^/\\\n])+/'
 _LITERALS = re.compile(_LITERAL)
-_LITERAL_OR_SCHEMA = re.compile(rf"{_LITERAL}|%json\s*(?={{)")
+_LITERAL_OR_SCHEMA = re.compile(rf"{_LITERAL}|%json\s*")
 _TOKEN_NAME = re.compile(r"<[^<>\s]+>")
 
 
@@ -57,14 +57,21 @@ def compiled_form(source: GrammarSource, special_ids: Mapping[str, int], end_ids
     Raises ArgumentError for what is no grammar, LimitError for one beyond the limits above.
     """
     if source.kind == "json_schema":
-        return CompiledForm(source.kind, _dumped(_bounded(json.loads(source.text))))
+        return CompiledForm(source.kind, _dumped(_bounded(_parsed(source.text))))
     if source.kind == STRUCTURAL_TAG:
-        return CompiledForm("lark", _with_bounded_schemas(_lark_of_tags(json.loads(source.text))))
+        return CompiledForm("lark", _with_bounded_schemas(_lark_of_tags(_parsed(source.text))))
     if source.kind == "lark":
         _check_names_no_token(source)
         text = _with_bounded_schemas(with_markers(source, special_ids, end_ids))
         return CompiledForm(source.kind, text, bool(source.markers) and _named_token(text) is not None)
     return CompiledForm(source.kind, source.text)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:  # how deep is too deep depends on who calls
+        raise LimitError(f"it has more than {MAX_SCHEMA_DEPTH} brackets inside each other: flatten it") from error
 
 
 def llguidance() -> Any:
@@ -103,7 +110,7 @@ def _with_bounded_schemas(lark: str) -> str:
             continue
         try:
             schema, end = json.JSONDecoder().raw_decode(lark, at)
-            pieces.append(_dumped(_bounded(schema)))
+            pieces.append(_dumped(_bounded({} if schema is True else schema)))
         except (ValueError, RecursionError) as error:
             raise ArgumentError(f"expected JSON behind %json, found {shown(lark[at : at + 80])}") from error
         at = end
@@ -114,8 +121,10 @@ def _dumped(schema: Any) -> str:
     return json.dumps(schema, allow_nan=False)  # in ASCII, which also writes what is no Unicode
 
 
-def _bounded(schema: dict[str, Any]) -> dict[str, Any]:
+def _bounded(schema: Any) -> Any:
     """``schema`` with bounded white space, and without formats that nobody enforces."""
+    if not isinstance(schema, dict):
+        return schema
     _check_depth(schema)
     for inner in _schemas_of(schema):
         if isinstance(inner.get("format"), str) and inner["format"] not in KNOWN_FORMATS:

@@ -2,10 +2,12 @@
 
 ``grammar_process`` starts it as ``python grammar_worker.py FILE``: the descriptor of a file with the arguments of
 ``_core.GrammarCompiler`` as JSON, and whether grammars are to guess (``guesses``). Each byte of stdin, a Unix socket,
-brings another socket: a conversation, which begins with a grammar (``Trial``). The grammar gets a process of its own,
-forked from this one, which has read the tokenizer: it may take more memory, time or stack than it has, and die. It
-answers by a line of JSON: ``bytes`` (that the compiled grammar takes), or ``error`` (the name of a class of
-``trtllm_lite.errors``) and ``message``. When it has ended, this program writes ``status``, how it ended, and hangs up.
+brings another socket: a conversation, which begins with a trial as JSON: ``grammar``, the arguments of ``compile``, and
+what it may take: ``memory_bytes`` beyond what this program has, ``cpu_seconds`` and ``wall_seconds``. The grammar gets
+a process of its own, forked from this one, which has read the tokenizer: it may take more than that, or more stack
+than it has, and die. It answers by a line of JSON: ``bytes`` (that the compiled grammar takes), or ``error`` (the name
+of a class of ``trtllm_lite.errors``) and ``message``. When it has ended, this program writes ``status``, how it ended,
+and hangs up.
 
 The program imports little of this package, so that it starts at once.
 """
@@ -19,7 +21,6 @@ import socket
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from trtllm_lite import _core
@@ -27,19 +28,6 @@ from trtllm_lite.errors import LimitError, TrtllmLiteError
 
 _NICENESS = 5  # what runs goes first
 _TRIED_TOKENS = 16  # of a random text; fuzzed grammars write more
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A grammar to try: arguments of ``_core.GrammarCompiler.compile``; and what the process that does may take.
-
-    Memory is in bytes beyond what the process has.
-    """
-
-    grammar: Mapping[str, Any]
-    memory_bytes: int
-    cpu_seconds: float
-    wall_seconds: float
 
 
 class _Children:
@@ -135,32 +123,31 @@ def _try_and_exit(compiler: Any, conversation: socket.socket) -> None:
     """In a process of its own: try the grammar, answer, and end the process."""
     signal.set_wakeup_fd(-1)
     try:
-        trial = Trial(**json.loads(_read_all(conversation)))
+        trial = json.loads(_read_all(conversation))
         _limit(trial)
         _answer(conversation, _tried(compiler, trial))
     finally:
         os._exit(0)
 
 
-def _limit(trial: Trial) -> None:
+def _limit(trial: Mapping[str, Any]) -> None:
     os.nice(_NICENESS)
     with open("/proc/self/statm") as statm:
-        limit = int(statm.read().split()[0]) * resource.getpagesize() + trial.memory_bytes
+        limit = int(statm.read().split()[0]) * resource.getpagesize() + trial["memory_bytes"]
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    signal.setitimer(signal.ITIMER_PROF, trial.cpu_seconds)  # then SIGPROF ends the process
-    signal.setitimer(signal.ITIMER_REAL, trial.wall_seconds)  # or SIGALRM
+    signal.setitimer(signal.ITIMER_PROF, trial["cpu_seconds"])  # then SIGPROF ends the process
+    signal.setitimer(signal.ITIMER_REAL, trial["wall_seconds"])  # or SIGALRM
 
 
-def _tried(compiler: Any, trial: Trial) -> dict[str, Any]:
+def _tried(compiler: Any, trial: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return {"bytes": compiler.try_out(**trial.grammar, num_tokens=_TRIED_TOKENS)}
+        return {"bytes": compiler.try_out(**trial["grammar"], num_tokens=_TRIED_TOKENS)}
     except TrtllmLiteError as error:
         return {"error": type(error).__name__, "message": str(error)}
     except MemoryError:
-        message = (
-            f"expected a grammar that takes at most {trial.memory_bytes >> 20} MiB of memory, found one that takes more"
-        )
-        return {"error": LimitError.__name__, "message": f"{message}; simplify it"}
+        limit = trial["memory_bytes"] >> 20
+        message = f"expected a grammar that takes at most {limit} MiB of memory, found one that takes more; simplify it"
+        return {"error": LimitError.__name__, "message": message}
 
 
 if __name__ == "__main__":
