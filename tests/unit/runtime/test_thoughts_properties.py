@@ -18,7 +18,7 @@ from trtllm_lite.runtime.text.words import Words
 from trtllm_lite.serve.parsers import Content, Reasoning, join_events
 from trtllm_lite.serve.parsers.reasoning import ReasoningMarkers, ReasoningParser
 
-from .test_grammar_guesses import grammars_of, wait_for
+from .test_grammar_guesses import grammars_of
 from .test_guided_decoding import goes_on
 from .test_stop_words import tokens_that_print
 from .texts import kept, push, text_stream
@@ -76,7 +76,6 @@ def grammar_of(special: bool, kind: str, form: str):
     guided = GuidedDecodingParams(
         regex=form, reasoning_start_str=thoughts.starts or None, reasoning_end_str=thoughts.ends
     )
-    wait_for(_testing.start_guesser(made(special).compile(guided.source)))
     return made(special).of(guided, np.array(tokenizer.encode("a dog<|user|>").ids, np.int32))
 
 
