@@ -40,6 +40,14 @@ _DEEPSEEK_V3 = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 )
+_DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[\x{800}-\x{9FA5}\x{AC00}-\x{D7FF}]+", r"\p{N}")
+_SEED_CODER = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# GPT-4o's, but for Chinese characters, which are together, and slashes, which end no punctuation.
+_KIMI_K2 = r"\p{Han}+|" + _O200K.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]").replace(r"[\r\n/]*", r"[\r\n]*")
+_SUPERBPE = (r"\p{N}+", r"(?=(\d{3})+(?!\d))")  # digits in threes from the right, and else whole texts
 
 
 def _gpt2() -> pre_tokenizers.PreTokenizer:
@@ -79,10 +87,10 @@ class PreTokenizer:
 _LIKE_LLAMA3 = PreTokenizer(_split(_LLAMA3), whole_words=True, adds_bos=True)
 _LIKE_QWEN2 = PreTokenizer(_split(_QWEN2), composes=True)
 PRE_TOKENIZERS = {
-    **dict.fromkeys(("gpt-2", "exaone4"), PreTokenizer(_gpt2)),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3"), _LIKE_LLAMA3),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _LIKE_QWEN2),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "exaone"), PreTokenizer(_by_digit)),
+    **dict.fromkeys(("gpt-2", "exaone4", "trillion"), PreTokenizer(_gpt2)),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "midm-2.0"), _LIKE_LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _LIKE_QWEN2),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "exaone", "minerva-7b"), PreTokenizer(_by_digit)),
     "command-r": PreTokenizer(_by_digit, composes=True),
     **dict.fromkeys(("olmo", "mpt"), PreTokenizer(_gpt2, composes=True)),  # GPT-NeoX's
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), PreTokenizer(_split(_LLAMA3))),
@@ -90,6 +98,10 @@ PRE_TOKENIZERS = {
     **dict.fromkeys(("gpt-4o", "llama4"), PreTokenizer(_split(_O200K))),
     "tekken": PreTokenizer(_split(_TEKKEN), whole_words=True, adds_bos=True),
     "deepseek-llm": PreTokenizer(_split(*_DEEPSEEK_LLM)),
+    "deepseek-coder": PreTokenizer(_split(*_DEEPSEEK_CODER)),
+    "seed-coder": PreTokenizer(_split(_SEED_CODER)),
+    "kimi-k2": PreTokenizer(_split(_KIMI_K2)),
+    "superbpe": PreTokenizer(_split(*_SUPERBPE)),
     "deepseek-v3": PreTokenizer(_split(*_DEEPSEEK_V3)),
     "modern-bert": PreTokenizer(_gpt2, composes=True, mask="[MASK]"),
     "roberta-bpe": PreTokenizer(_gpt2, mask="<mask>"),

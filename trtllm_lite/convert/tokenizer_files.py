@@ -26,7 +26,16 @@ from trtllm_lite.vocabulary import MAX_TOKENIZER_BYTES, PROMPT_SETTING
 
 TOKENIZER_FILE = "tokenizer.json"
 SENTENCEPIECE_FILE = "tokenizer.model"
+# What other libraries read, each with what makes a tokenizer.json of it.
+_SAVE = "`AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)` of transformers"
+_OTHER_FILES = {
+    "tekken.json": f"{_SAVE}, with the package mistral-common,",
+    "tiktoken.model": f"{_SAVE}, with the package tiktoken,",
+    "merges.txt": _SAVE,
+    "vocab.txt": _SAVE,
+}
 FILES = (
+    *_OTHER_FILES,
     *(TOKENIZER_FILE, SENTENCEPIECE_FILE, SETTINGS_FILE, ADDED_TOKENS_FILE, SPECIAL_TOKENS_FILE),
     *(TEMPLATE_FILE, NAMED_FILES),
 )
@@ -55,10 +64,21 @@ def read_tokenizer(path: Path, ignored: IgnoredKeys | None = None) -> tuple[str 
             text = _from_sentencepiece(path, model, settings, strings)
             Tokenizer.from_str(text)
     else:
+        _refuse_others(path)
         text = None
     template = read_chat_templates(path, settings.raw)
     strings |= {key: settings.raw[key] for key in (PROMPT_SETTING,) if key in settings.raw}
     return text, strings if template is None else strings | {"chat_template": template}
+
+
+def _refuse_others(path: Path) -> None:
+    """Raise ConvertError for a tokenizer in files that are not read here; without any the model has none."""
+    for name, maker in _OTHER_FILES.items():
+        if (path / name).exists():
+            raise ConvertError(
+                f"{path} has its tokenizer in {name} alone, expected {TOKENIZER_FILE} or {SENTENCEPIECE_FILE}: create "
+                f"{TOKENIZER_FILE} with {maker} or remove {name} to convert a model that takes and gives token ids"
+            )
 
 
 def _from_tokenizer(path: Path, settings: TokenizerSettings) -> str:

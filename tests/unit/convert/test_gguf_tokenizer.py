@@ -96,9 +96,16 @@ def test_olmo_and_mpt_equal_gpt_neox_of_transformers(pre: str, metadata: dict[st
         assert ours.encode(sample).ids == theirs(sample).input_ids, sample
 
 
-@pytest.mark.parametrize("pre", ["starcoder", "refact", "exaone"])
-def test_llama_cpp_cuts_these_as_smollm(pre: str, metadata: dict[str, Any]) -> None:
-    assert read_tokenizer({**metadata, "tokenizer.ggml.pre": pre}) == read_tokenizer(metadata)
+@pytest.mark.parametrize(
+    ("pre", "other"),
+    [
+        *((pre, "smollm") for pre in ("starcoder", "refact", "exaone", "minerva-7b")),
+        *(("trillion", "gpt-2"), ("midm-2.0", "llama-bpe"), ("megrez", "qwen2")),
+    ],
+)
+def test_llama_cpp_cuts_these_alike(pre: str, other: str, metadata: dict[str, Any]) -> None:
+    first, second = (read_tokenizer({**metadata, "tokenizer.ggml.pre": name}) for name in (pre, other))
+    assert first == second
 
 
 def test_glm4_takes_words_whole(metadata: dict[str, Any]) -> None:
@@ -139,6 +146,21 @@ def test_deepseek_llm_cuts_as_llama_cpp(metadata: dict[str, Any]) -> None:
     }.items():
         pieces = [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
         assert [tokenizer.decoder.decode([piece]) for piece in pieces] == cuts
+
+
+@pytest.mark.parametrize(
+    ("pre", "text", "cuts"),
+    [
+        ("deepseek-coder", "x = f(12)\n你好 ok!!", ["x", " =", " f", "(", "1", "2", ")", "\n", "你好", " ok", "!!"]),
+        ("seed-coder", "I'll do: 123!!\n\n  x", ["I", "'ll", " do", ":", " ", *"123", "!!", "\n\n", " ", " x"]),
+        ("kimi-k2", "HelloWorld你好abc 1234!/\n", ["Hello", "World", "你好", "abc", " ", "123", "4", "!/\n"]),
+        ("superbpe", "of the 1234567 and 12", ["of the ", "1", "234", "567", " and ", "12"]),
+    ],
+)
+def test_models_cut_as_their_patterns_say(pre: str, text: str, cuts: list[str], metadata: dict[str, Any]) -> None:
+    tokenizer = Tokenizer.from_str(read_tokenizer({**metadata, "tokenizer.ggml.pre": pre})[0])
+    pieces = [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+    assert [tokenizer.decoder.decode([piece]) for piece in pieces] == cuts
 
 
 def test_bos_and_eos_are_added_when_the_model_wants_them(metadata: dict[str, Any]) -> None:

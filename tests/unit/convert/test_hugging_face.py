@@ -113,6 +113,19 @@ def test_a_model_without_a_tokenizer(model: Path, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "maker"),
+    [("tekken.json", "mistral-common"), ("tiktoken.model", "tiktoken"), ("merges.txt", "transformers")],
+)
+def test_tokenizers_of_other_files_are_named(model: Path, name: str, maker: str) -> None:
+    """A model with such a file alone is not one without a tokenizer."""
+    (model / name).write_text("{}")
+    assert open_directory(model).tokenizer is not None
+    (model / "tokenizer.json").unlink()
+    with pytest.raises(ConvertError, match=f"in {name} alone, expected tokenizer.json .*save_pretrained.*{maker}"):
+        open_directory(model)
+
+
 def test_a_checkpoint_is_no_model(model: Path, tmp_path: Path) -> None:
     convert_checkpoint(str(model), tmp_path / "checkpoint")
     with pytest.raises(ConvertError, match="is a checkpoint already: pass it to `trtllm-lite build --checkpoint_dir"):
