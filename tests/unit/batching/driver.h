@@ -107,7 +107,8 @@ class Driver {
   bool step() {
     now += std::chrono::milliseconds(1);
     tl::StepBatch& batch = in_flight(in_flight_);
-    const bool waits = in_flight_ + 1 == batches_.size() && in_flight(0).awaited && may_wait;
+    const bool has_to_wait = may_wait || executor.late_with_results;
+    const bool waits = in_flight_ + 1 == batches_.size() && in_flight(0).awaited && has_to_wait;
     const bool launched = !waits && scheduler.prepare(batch, now, events_);
     if (launched) {
       scheduler.launched(batch);
@@ -115,7 +116,7 @@ class Driver {
       ++num_steps;
       if (on_step) on_step(batch);
       executor.launch(batch);
-      if (in_flight_ == 1) scheduler.sit_out(batch, executor.late_rows());
+      if (in_flight_ == 1) scheduler.sit_out(batch, executor.late_rows(), now, events_);
     }
     check();
     if (in_flight_ == batches_.size() || (in_flight_ > 0 && !launched)) collect();
@@ -149,7 +150,7 @@ class Driver {
   std::function<void(const tl::StepBatch&)> on_step;
   std::vector<tl::RequestId> end_order;
   int num_steps = 0;
-  bool may_wait = true;  // for awaited steps; the scheduler is right without, too
+  bool may_wait = true;  // for awaited steps; the scheduler is right without, too, unless results say what is late
   tl::Clock::time_point now{};
 
  private:
@@ -157,7 +158,7 @@ class Driver {
     const tl::StepBatch& batch = in_flight(0);
     try {
       executor.wait(result_);
-      if (in_flight_ == 2) scheduler.sit_out(in_flight(1), executor.late_rows());
+      if (in_flight_ == 2) scheduler.sit_out(in_flight(1), executor.late_rows(), now, events_);
       scheduler.complete(batch, result_, now, events_);
       oldest_ = (oldest_ + 1) % batches_.size();
       --in_flight_;

@@ -25,7 +25,7 @@ struct FakeShape {
 };
 
 // A step is carried out as late as the contract allows: when its results are waited for, after the next one's launch.
-// With several stages no row is late.
+// With several stages no row is late, unless that shows with the results alone.
 class FakeExecutor : public tl::StepExecutor {
  public:
   explicit FakeExecutor(const FakeShape& shape)
@@ -45,6 +45,7 @@ class FakeExecutor : public tl::StepExecutor {
   std::function<void(int, const tl::SlotParams*)> on_set_slot = [](int, const tl::SlotParams*) {};
   // Whether a row that a grammar guides sits its step out.
   std::function<bool(const tl::StepRow&)> is_late = [](const tl::StepRow&) { return false; };
+  bool late_with_results = false;
   double seconds_per_token = 0, seconds_per_copy = 0;
 
   int num_slots() const override { return shape_.num_slots; }
@@ -71,13 +72,14 @@ class FakeExecutor : public tl::StepExecutor {
     for (const tl::StepRow& row : batch.rows) check_sampled_before(row);
     on_launch(batch);
     flights_.push_back({&batch, digest(batch), touched, {}});
-    if (flights_.size() == 1) choose_late(flights_.front());
+    if (flights_.size() == 1 && !late_with_results) choose_late(flights_.front());
   }
 
   void wait(tl::StepResult& result) override {
     CHECK(!flights_.empty());
     const tl::StepBatch& batch = *flights_.front().batch;
     CHECK(digest(batch) == flights_.front().digest);  // the batch stayed as it was launched
+    if (late_with_results) choose_late(flights_.front());
     const std::vector<std::size_t> late = std::move(flights_.front().late);
     flights_.pop_front();
     if (num_broken_ > 0) {
@@ -97,12 +99,13 @@ class FakeExecutor : public tl::StepExecutor {
       result.rows[i].is_late = std::ranges::find(late, i) != late.end();
       if (!result.rows[i].is_late) finish(batch, i, result.rows[i]);
     }
-    if (!flights_.empty()) choose_late(flights_.front());
+    if (!flights_.empty() && !late_with_results) choose_late(flights_.front());
     result.compute_seconds = seconds_per_token * static_cast<double>(batch.token_ids.size());
     result.copy_seconds = seconds_per_copy * static_cast<double>(batch.copies.size());
   }
 
   std::span<const std::size_t> late_rows() const override { return flights_.back().late; }
+  bool says_late_with_results() const override { return late_with_results; }
 
  private:
   using Tables = std::vector<std::vector<std::int32_t>>;  // by cache group
@@ -127,7 +130,7 @@ class FakeExecutor : public tl::StepExecutor {
   };
 
   void choose_late(Flight& flight) {
-    if (shape_.num_stages > 1) return;
+    if (shape_.num_stages > 1 && !late_with_results) return;
     for (std::size_t i = 0; i < flight.batch->rows.size(); ++i) {
       const tl::StepRow& row = flight.batch->rows[i];
       const FakeParams* params = slots_[row.request_slot].params.get();

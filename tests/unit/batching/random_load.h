@@ -78,8 +78,13 @@ inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::
     config.drafter = fake_drafter();
     config.paces_drafts = load.draw(4) == 0;
   }
+  if (load.draw(2) > 0) {
+    config.step_seconds = 1e-3 * (1 + load.draw(20));
+    config.least_prefill = 1 + load.draw(8);
+  }
   Driver driver(config, cache, config.max_batch_size + load.draw(3), num_stages);
   driver.may_wait = load.draw(2) > 0;
+  driver.executor.late_with_results = load.draw(2) > 0;
   const int odds = 2 + load.draw(8);
   driver.executor.is_late = [&, odds](const tl::StepRow&) { return load.draw(odds) == 0; };
   driver.executor.seconds_per_token = 1e-3;

@@ -59,14 +59,14 @@ int main() {
   tl::SamplerWorkspace workspace;
   std::vector<tl::RowResult> results(3), again(3);
   largest = 4000;  // a row of logits is less, and the outputs of a prompt are more
-  for (std::size_t i = 0; i < 3; ++i) rows.finish_row(batch, at, i, logits, workspace, results[i]);
+  for (std::size_t i = 0; i < 3; ++i) rows.finish_row(batch, at, i, logits, nullptr, workspace, results[i]);
   for (const std::size_t i : {0, 1}) {
     check(results[i].error.find("expected enough memory on the host") == 0, "too little memory is an error");
     check(results[i].outputs == nullptr && results[i].tokens.empty(), "nothing comes with it");
   }
   check(results[2].error.empty() && results[2].tokens.back() == 7, "the other request is not concerned");
   largest = SIZE_MAX;
-  for (std::size_t i = 0; i < 2; ++i) rows.finish_row(batch, at, i, logits, workspace, again[i]);
+  for (std::size_t i = 0; i < 2; ++i) rows.finish_row(batch, at, i, logits, nullptr, workspace, again[i]);
   check(static_cast<tl::RequestOutputs&>(*again[0].outputs).context_logits.num_rows == kPrompt, "all rows");
   check(static_cast<tl::RequestOutputs&>(*again[1].outputs).prompt_logprobs.size() == kPrompt - 1, "all positions");
 }

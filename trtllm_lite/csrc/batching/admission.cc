@@ -9,7 +9,7 @@ namespace tl {
 void Scheduler::admit(int num_most, StepBatch& batch, Clock::time_point now, EventBatch& events) {
   auto& entries = waiting_.entries();
   for (auto entry = entries.begin(); entry != entries.end();) {
-    if (budget(batch) == 0 || num_most == 0) return;
+    if (prefill_budget(batch) == 0 || num_most == 0) return;
     const auto [rank, index] = *entry++;  // admission erases the entry
     const Verdict verdict = try_admit(index, batch, now, events);
     if (verdict == Verdict::kNoRoom) return;  // nobody passes it
@@ -57,7 +57,7 @@ Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::ti
   num_rows_ += request.max_rows();
   // All known tokens get their blocks now, so that no request is preempted to make room for the rest of a prompt.
   reserve(table_.running(index), table_.running(index).kv(), num_tokens, batch);
-  add_row(index, std::min(num_tokens - num_computed, budget(batch)), {}, batch);
+  add_row(index, std::min(num_tokens - num_computed, prefill_budget(batch)), {}, batch);
   return Verdict::kAdmitted;
 }
 

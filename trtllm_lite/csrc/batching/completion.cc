@@ -8,18 +8,23 @@ namespace tl {
 void Scheduler::complete(const StepBatch& batch, StepResult& result, Clock::time_point now, EventBatch& events) {
   step_ended(batch.step);
   costs_.observe(batch, result);
+  if (!batch.only_decodes()) pace_.observe(static_cast<int>(batch.token_ids.size()), result.compute_seconds);
   if (num_drafters_ > 0) observe_drafts(batch, result);
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     const StepRow& row = batch.rows[i];
     const bool of_the_same_search = i > 0 && row.request == batch.rows[i - 1].request;
     // If the request ended while this step was in flight, its row is discarded.
     if (!of_the_same_search && table_.alive(row.request)) complete_row(row, result.rows[i], now, events);
+    if (result.rows[i].is_late && executor_.says_late_with_results()) take_back(row, now, events);
   }
 }
 
 void Scheduler::complete_row(const StepRow& row, RowResult& result, Clock::time_point now, EventBatch& events) {
-  if (result.is_late) return;  // see sit_out
   const Index index = row.request.index;
+  if (result.is_late) {  // and taken back; what the prompt came to counts
+    if (result.outputs) events.tokens.push_back({table_.request(index).id, {}, std::move(result.outputs), 0});
+    return;
+  }
   if (result.error.empty() && num_unsettled(table_.request(index), row) > 0) settle(row, result);
   if (row.num_drafts > 0 && result.error.empty()) {
     count_drafts(row, result.tokens.size() - 1);
@@ -39,6 +44,7 @@ void Scheduler::complete_row(const StepRow& row, RowResult& result, Clock::time_
 void Scheduler::accept_tokens(Index index, RowResult& result, Clock::time_point now, EventBatch& events) {
   Request& request = table_.request(index);
   --request.num_pending;
+  request.late = {};
   if (!request.first_token) request.first_token = now;
   const int num_before = static_cast<int>(request.tokens.size()) - request.num_prompt;
   std::optional<FinishReason> reason;

@@ -178,7 +178,7 @@ void EventLoop::complete_oldest() {
 }
 
 // Of the only step that the executor has.
-void EventLoop::take_back_late() { scheduler_.sit_out(batches_[oldest_], executor_->late_rows()); }
+void EventLoop::take_back_late() { scheduler_.sit_out(batches_[oldest_], executor_->late_rows(), now_, staged_); }
 
 void EventLoop::count_from(Clock::time_point instant) {
   last_results_ = instant;

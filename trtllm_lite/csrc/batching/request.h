@@ -79,6 +79,13 @@ struct RequestTimings {
   int num_preemptions = 0;
 };
 
+// The steps that a request's rows sat out in a row (StepExecutor::late_rows).
+struct Lateness {
+  int num_steps = 0;
+  std::uint64_t rests_until = 0;  // that step; it has no rows before
+  Clock::time_point since;
+};
+
 // The fields that every step reads lie in the first cache line, and in the next one at the beginning of `spec`: the
 // requests of a full batch are more than the nearest caches hold.
 struct alignas(64) Request {
@@ -99,7 +106,8 @@ struct alignas(64) Request {
   int rest = kForEver, forced_rest = kForEver;
   RequestSpec spec;
   Rank rank;
-  std::uint64_t sampling_step = 0;          // of the newest row in flight that samples
+  std::uint64_t sampling_step = 0;  // of the newest row in flight that samples
+  Lateness late;
   std::vector<std::uint64_t> hashes;        // see TokenChain
   std::unique_ptr<DraftState> draft_state;  // null: its rows bring no drafts
   DraftPace pace;
@@ -107,6 +115,7 @@ struct alignas(64) Request {
   bool brings_forced = false;  // of the drafts in flight
   int max_draft_len = 0;       // of a row
   int num_holds = 0;           // times admission was put off for a prefix being computed
+  int num_passed = 0;          // short prompts that were admitted before it
   int num_preemptions = 0;
   int num_cached_tokens = 0;
   Clock::time_point submitted;

@@ -70,6 +70,7 @@ class Swapped {
   Request& request() const { return *request_; }
   std::uint64_t step() const { return step_; }  // that copied it to the host
   HostSequence& kv() { return kv_; }
+  const HostSequence& kv() const { return kv_; }
 
  private:
   friend std::optional<Swapped> swap_out(Running& running, KvCacheManager& cache, StepBatch& batch);

@@ -42,6 +42,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, const KvManagerConfig& cache
       cache_(with_steps_of(cache, config.max_num_tokens)),
       slots_(executor.num_slots()),
       waiting_(config.ageing_window),
+      pace_(config.enable_chunked_context ? config.step_seconds : 0, config.least_prefill),
       num_stages_(executor.num_stages()) {
   running_.reserve(config.max_batch_size);
 }
@@ -88,10 +89,15 @@ bool Scheduler::prepare(StepBatch& batch, Clock::time_point now, EventBatch& eve
   Shares left = shares(batch.step);
   if (!prefill_only) has_prefill = add_decode_rows(left, batch);
   if (!prefill_only) add_draft_rows(left, batch);
+  if (room) pass_short_prompts(left, batch, now, events);
   if (has_prefill) add_prefill_rows(left, batch);
   // A request that was just preempted still has a token in flight, and nobody may pass it: admission pauses.
   if (room) admit(left.num_prefilling, batch, now, events);
   if (prefill_only && batch.rows.empty()) {
+    add_decode_rows(left, batch);
+    add_draft_rows(left, batch);
+  }
+  if (batch.rows.empty() && launched_ == ended_ && wake_late()) {
     add_decode_rows(left, batch);
     add_draft_rows(left, batch);
   }
@@ -104,17 +110,10 @@ int Scheduler::num_unsettled(const Request& request, const StepRow& row) {
   return row.num_drafts + (request.spec.guided && row.sample ? 1 : 0);
 }
 
-void Scheduler::sit_out(const StepBatch& batch, std::span<const std::size_t> late_rows) {
-  for (const std::size_t i : late_rows) {
-    const StepRow& row = batch.rows[i];
-    if (!table_.alive(row.request)) continue;
-    Request& request = table_.request(row.request.index);
-    cache_.settle(table_.running(row.request.index).kv(), num_unsettled(request, row));
-    --request.num_pending;
-    const int known_end = row.past_len + row.num_tokens - row.num_drafts;
-    if (request.max_scheduled == known_end) --request.max_scheduled;
-  }
-  counters_.num_late_rows += std::ssize(late_rows);
+// Whether the request goes on only when the results of its row in the step are known.
+bool Scheduler::awaits(const Request& request, std::uint64_t step) const {
+  if (request.spec.guided && executor_.says_late_with_results()) return true;
+  return request.drafts_in(step + static_cast<std::uint64_t>(num_stages_));
 }
 
 void Scheduler::launched(const StepBatch& batch) {
@@ -164,19 +163,12 @@ bool Scheduler::add_decode_rows(const Shares& shares, StepBatch& batch) {
     const int num_tokens = remaining(running);
     has_prefill = has_prefill || num_tokens > 1;
     const Request& request = running.request();
-    if (num_tokens != 1 || request.all_scheduled() || request.drafts()) continue;
+    if (num_tokens != 1 || request.all_scheduled() || request.drafts() || request.late.rests_until > batch.step) {
+      continue;
+    }
     if (has_share() && !is_under_way(request, batch.step)) add_row(index, 1, {}, batch);
   }
   return has_prefill;
-}
-
-void Scheduler::add_prefill_rows(Shares& shares, StepBatch& batch) {
-  for (const Index index : running_) {
-    if (budget(batch) == 0 || shares.num_prefilling == 0) return;
-    const int num_tokens = remaining(table_.running(index));
-    if (num_tokens <= 1) continue;
-    if (add_row(index, std::min(num_tokens, budget(batch)), {}, batch)) --shares.num_prefilling;
-  }
 }
 
 // A row for the request's next `num_tokens` tokens, and for `drafts` behind them.
@@ -194,8 +186,7 @@ bool Scheduler::add_row(Index index, int num_tokens, const TokenRun& drafts, Ste
   row.sample = known_end == request.num_total();
   cache_.advance(running.kv(), row.num_tokens, num_unsettled(request, row));
   if (row.decodes()) batch.num_decode_tokens += row.num_tokens;
-  const std::uint64_t next_step = batch.step + static_cast<std::uint64_t>(num_stages_);
-  batch.awaited = batch.awaited || (row.sample && request.drafts_in(next_step));
+  batch.awaited = batch.awaited || (row.sample && awaits(request, batch.step));
   if (request.num_pending > 0) {  // then exactly one token remained, and only the device knows it
     batch.token_ids.push_back(kLastSampled);
   } else {

@@ -18,6 +18,7 @@
 #include "batching/request_table.h"
 #include "batching/slot_pool.h"
 #include "batching/step.h"
+#include "batching/step_pace.h"
 #include "batching/wait_queue.h"
 
 namespace tl {
@@ -32,11 +33,13 @@ enum class CapacityPolicy : std::uint8_t {
 
 struct SchedulerConfig {
   CapacityPolicy policy = CapacityPolicy::kGuaranteedNoEvict;
-  int max_batch_size = 0;                 // sequences running at once; a beam search counts as its beams
-  int max_num_tokens = 0;                 // tokens of one step
-  int max_seq_len = 0;                    // prompt and generated tokens of one request
-  bool enable_chunked_context = true;     // a prompt may be spread over several steps
-  int ageing_window = 64;                 // see WaitQueue
+  int max_batch_size = 0;              // sequences running at once; a beam search counts as its beams
+  int max_num_tokens = 0;              // tokens of one step
+  int max_seq_len = 0;                 // prompt and generated tokens of one request
+  bool enable_chunked_context = true;  // a prompt may be spread over several steps
+  int ageing_window = 64;              // see WaitQueue
+  double step_seconds = 0;             // that a step may take with chunked prompts; 0: any
+  int least_prefill = StepPace::kLeastPrefill;
   int max_draft_len = 0;                  // of a row
   std::shared_ptr<Drafter> drafter = {};  // null: nothing drafts
   bool paces_drafts = true;               // rows bring as many as pay, not always as many as may be (draft_pace.h)
@@ -68,13 +71,23 @@ struct SchedulerStats {
 // then the same with drafts behind it, for requests of which something is guessed; then prefill chunks with what
 // remains of max_num_tokens, first of requests already running. Every running request has at least one token of the
 // budget to itself (max_batch_size <= max_num_tokens), so decode is never delayed by prefill and the first prefill
-// always advances. A beam search has at most one step in flight: what it continues with is known when that has ended.
-// So does a request with drafts: they are guessed behind its newest token. Of another request that decodes, none of the
-// last num_stages - 1 steps launched has a row; prefill chunks of one prompt may follow each other from step to step.
+// always advances. Where steps have a time, prefill chunks are as long as the time lets them be, and half of it goes to
+// short prompts first: they wait for no long one that came before. A beam search has at most one step in flight: what
+// it continues with is known when that has ended. So does a request with drafts: they are guessed behind its newest
+// token. Of another request that decodes, none of the last num_stages - 1 steps launched has a row; prefill chunks of
+// one prompt may follow each other from step to step.
+//
+// A request whose row sat a step out again has no rows in the next steps, twice as many each time, unless nothing else
+// is to be done: what it waits for takes longer than a step, and each row costs the others time.
 class Scheduler {
  public:
-  // A request is put off at most so often for a running request that computes a prefix which they share.
-  static constexpr int kMaxHolds = 4;
+  // The most steps that a request has no rows in for that reason, so that they are few beside those it waits for.
+  static constexpr int kMostRest = 16;
+  // How long the masks of a token may be late: as long as a grammar may take to be compiled.
+  static constexpr std::chrono::seconds kMostLate{10};
+  // A request is put off at most so often for a running request that computes a prefix which they share: for most
+  // prefixes, that is until it is there.
+  static constexpr int kMaxHolds = 16;
 
   Scheduler(const SchedulerConfig& config, const KvManagerConfig& cache, StepExecutor& executor);
 
@@ -92,8 +105,9 @@ class Scheduler {
   // Notes that the prepared step is launched. Its batch must stay unchanged until complete() or abandon().
   void launched(const StepBatch& batch);
   // Notes which rows of the newest launched step sit it out, before the results of the step before are taken and
-  // another one is prepared.
-  void sit_out(const StepBatch& batch, std::span<const std::size_t> late_rows);
+  // another one is prepared. Requests end with an error whose masks have been late for too long.
+  void sit_out(const StepBatch& batch, std::span<const std::size_t> late_rows, Clock::time_point now,
+               EventBatch& events);
   // Takes the results of the oldest launched step, which has ended.
   void complete(const StepBatch& batch, StepResult& result, Clock::time_point now, EventBatch& events);
   // The first of these steps failed, and with it the later ones: all that are launched. Requests at fault (all running
@@ -124,6 +138,10 @@ class Scheduler {
     int num_prefilling = std::numeric_limits<int>::max();
   };
 
+  // late_rows.cc
+  void take_back(const StepRow& row, Clock::time_point now, EventBatch& events);
+  bool wake_late();
+
   // scheduler.cc
   void step_launched(std::uint64_t step);
   void step_ended(std::uint64_t step);
@@ -132,16 +150,23 @@ class Scheduler {
   int num_free(bool beside_promises) const;
   // True: others of the running requests have prefill left.
   bool add_decode_rows(const Shares& shares, StepBatch& batch);
-  void add_prefill_rows(Shares& shares, StepBatch& batch);
   bool add_row(Index index, int num_tokens, const TokenRun& drafts, StepBatch& batch);
   StepRow& push_row(Index index, int slot, const KvSequence& kv, int num_tokens, int num_drafts, StepBatch& batch);
   void add_table_updates(int slot, const KvSequence& kv, StepBatch& batch);
   static int num_unsettled(const Request& request, const StepRow& row);
+  bool awaits(const Request& request, std::uint64_t step) const;
   bool reserve(Running& running, const KvSequence& kv, int num_tokens, StepBatch& batch);
   void leave_behind(Running& running, const KvSequence& kv, std::uint64_t last_step);
   void leave(Index index);
   void remove(Index index, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events);
   TokenChain chain(Request& request) const { return {request.tokens, request.hashes, request.spec.cache_salt}; }
+
+  // prefill.cc
+  int prefill_budget(const StepBatch& batch) const;
+  void add_prefill_rows(Shares& shares, StepBatch& batch);
+  void pass_short_prompts(Shares& shares, StepBatch& batch, Clock::time_point now, EventBatch& events);
+  std::int64_t num_prefilling_tokens() const;
+  int num_uncomputed(Index index) const;
 
   // shares.cc
   Shares shares(std::uint64_t step) const;
@@ -202,6 +227,7 @@ class Scheduler {
   int num_rows_ = 0;            // that running_ can have in one step
   std::set<std::pair<Clock::time_point, Index>> deadlines_;
   CostModel costs_;
+  StepPace pace_;
   DraftCost draft_cost_;
   std::optional<double> draft_price_;  // of each draft of the step that is complete
   std::vector<Index> drafting_;        // of the step in preparation

@@ -127,6 +127,11 @@ struct StepBatch {
   bool awaited = false;       // a request of its rows goes on only when the results are known
   double guess_seconds = 0;   // that its drafts took, before it was launched
 
+  std::span<const std::int32_t> drafts_of(const StepRow& row) const {
+    const auto num_drafts = static_cast<std::size_t>(row.num_drafts);
+    return std::span(token_ids).subspan(static_cast<std::size_t>(row.first_token + row.num_tokens) - num_drafts,
+                                        num_drafts);
+  }
   bool empty() const { return rows.empty() && copies.empty(); }
   bool only_decodes() const { return copies.empty() && num_decode_tokens == std::ssize(token_ids); }
   void clear() {
@@ -199,6 +204,9 @@ class StepExecutor {
   // would have waited. They come to no tokens, and of what they write to the cache only the known tokens before the
   // last one count. To be asked once the step before is over: what a row was to come to, no later step may continue.
   virtual std::span<const std::size_t> late_rows() const { return {}; }
+  // Whether only the results say which rows were late (RowResult::is_late), and late_rows() none: then steps with rows
+  // that may be late are awaited.
+  virtual bool says_late_with_results() const { return false; }
 };
 
 }  // namespace tl

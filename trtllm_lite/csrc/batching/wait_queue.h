@@ -15,8 +15,9 @@ namespace tl {
 // earlier. Bound on waiting: of the requests that arrive after request r, the one numbered a' precedes r only if
 // a' - a < (p' - p) * window, so at most (kMaxPriority - p) * window of them ever do, whatever their number; those
 // that arrived before r are finitely many. Admission takes the queue in this order and lets nobody pass a head that
-// does not fit yet; preempted requests come back with the rank they had. So every request is served. (The one
-// exception costs at most Scheduler::kMaxHolds admissions: a request that is put off for a prefix being computed.)
+// does not fit yet; preempted requests come back with the rank they had. So every request is served. (The
+// exceptions cost at most Scheduler::kMaxHolds admissions, of a request that is put off for a prefix being computed,
+// and `ageing_window`, of one that short prompts pass because the step has no time for it.)
 class WaitQueue {
  public:
   using Entry = std::pair<Rank, std::uint32_t>;  // index in the RequestTable

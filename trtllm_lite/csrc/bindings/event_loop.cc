@@ -15,6 +15,7 @@
 
 #include "adapters/adapter.h"
 #include "batching/device_executor.h"
+#include "batching/step_time.h"
 #include "bindings/bindings.h"
 #include "bindings/sampling.h"
 #include "draft_model.h"
@@ -190,6 +191,7 @@ class PyEventLoop {
                           .max_num_tokens = options.max_num_tokens,
                           .max_seq_len = options.max_seq_len,
                           .enable_chunked_context = options.enable_chunked_context,
+                          .step_seconds = manifest.target.kind == TargetKind::kCpu ? kStepSeconds : 0,
                           .max_draft_len = options.max_draft_len,
                           .paces_drafts = options.paces_drafts},
             .cache = cache,
@@ -356,6 +358,14 @@ void bind_drafting(nb::module_& module) {
              nb::arg("max_seq_len"), nb::arg("max_batch_size"));
 }
 
+void bind_pace(nb::module_& module) {
+  module.attr("CPU_STEP_SECONDS") = kStepSeconds;
+  nb::class_<StepPace>(module, "StepPace")
+      .def(nb::init<double>(), nb::arg("seconds"))
+      .def("max_prefill", &StepPace::max_prefill, nb::arg("num_decode_tokens"))
+      .def("observe", &StepPace::observe, nb::arg("num_tokens"), nb::arg("seconds"));
+}
+
 void bind_init(nb::class_<PyEventLoop>& loop) {
   const auto init = [](PyEventLoop* self, DeviceExecutor& executor, int max_batch_size, int max_input_len,
                        int max_seq_len, int max_num_tokens, std::int64_t num_host_blocks, bool max_utilization,
@@ -379,6 +389,7 @@ void bind_init(nb::class_<PyEventLoop>& loop) {
 void bind_event_loop(nb::module_& module) {
   bind_events(module);
   bind_drafting(module);
+  bind_pace(module);
   module.attr("MAX_PRIORITY") = kMaxPriority;
   static_assert(kMinPriority == -kMaxPriority);
   module.attr("MAX_STOP_WORDS") = kMaxStopSequences;

@@ -132,7 +132,7 @@ void HostSampling::draw(const StepBatch& batch, std::span<const std::size_t> row
   fetch(wanted, at);
   pool_->parallel_for(std::ssize(rows), [&](std::int64_t task, int thread) {
     const std::size_t row = rows[static_cast<std::size_t>(task)];
-    rows_.finish_row(batch, places, row, window(wanted.size()), workspaces_[static_cast<std::size_t>(thread)],
+    rows_.finish_row(batch, places, row, window(wanted.size()), nullptr, workspaces_[static_cast<std::size_t>(thread)],
                      results[row]);
   });
 }

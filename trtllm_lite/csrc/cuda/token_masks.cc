@@ -5,13 +5,9 @@
 #include <cstdint>
 #include <optional>
 
-#include "cpu_count.h"
-
 namespace tl::cuda {
 namespace {
 
-constexpr int kMinThreads = 2;  // where one text takes long, others go on
-constexpr int kMaxThreads = 8;
 constexpr std::chrono::microseconds kPollTime{50};
 
 }  // namespace
@@ -27,8 +23,7 @@ void TokenMasks::reserve(Staging& staging) {
   executor_.device().make_current();
   const std::size_t num_words = static_cast<std::size_t>(executor_.max_masks()) * num_words_;
   if (stream_.get() == nullptr) stream_ = make_stream();
-  if (!threads_)
-    threads_ = std::make_unique<MaskThreads>(std::clamp(resolve_num_threads(0), kMinThreads, kMaxThreads), num_words_);
+  if (!threads_) threads_ = std::make_unique<MaskThreads>(num_words_);
   staging.copied = make_event();
   staging.words = PinnedBuffer(num_words * sizeof(std::uint32_t), "masks of tokens", "free host memory");
 }
@@ -64,28 +59,25 @@ void TokenMasks::make(const StepBatch& batch, std::span<const GuidedRow> guided,
   orders_.clear();
   for (const GuidedRow& one : guided) {
     const StepRow& row = batch.rows[one.row];
-    const auto num_drafts = static_cast<std::size_t>(row.num_drafts);
-    const auto end = static_cast<std::size_t>(row.first_token + row.num_tokens);
-    orders_.push_back({.text = rows_.text(row.request_slot),
-                       .drafts = std::span(batch.token_ids).subspan(end - num_drafts, num_drafts),
-                       .masks = masks_of(batch, one, staging)});
+    orders_.push_back(
+        {.text = rows_.text(row.request_slot), .drafts = batch.drafts_of(row), .masks = masks_of(batch, one, staging)});
   }
   threads_->start(orders_);
 }
 
-// Waits for the masks as long as the device makes logits anyway, and then until the step's other rows, together, have
-// waited as long as the late ones would for another step; never longer than that step takes, as the results of the step
-// before are not delivered meanwhile. Where steps pass through stages, rows are never late, and all masks are waited
-// for: others of the same requests may be in flight already when it shows.
+// Waits for the masks as long as the device makes logits anyway, and then for as long as that is worth it for all rows;
+// never longer than that step takes, as the results of the step before are not delivered meanwhile. Where steps pass
+// through stages, rows are never late, and all masks are waited for: others of the same requests may be in flight
+// already when it shows.
 void TokenMasks::wait(std::size_t num_rows, const OwnedEvent& logits) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   std::optional<Clock::time_point> ready;  // the logits
-  while (const std::size_t num_late = threads_->wait(kPollTime)) {
+  for (MasksLeft left = threads_->wait(kPollTime); left.all > 0; left = threads_->wait(kPollTime)) {
     if (!ready && driver().reached(logits.get())) ready = Clock::now();
     if (!ready || !may_be_late_) continue;
-    const std::size_t num_others = std::max(num_rows - num_late, num_late);
-    if ((Clock::now() - *ready) * num_others >= (*ready - begin) * num_late) return;
+    const auto computing = *ready - begin;
+    if (has_waited_enough(left, num_rows, Clock::now() - *ready, computing, computing)) return;
   }
 }
 

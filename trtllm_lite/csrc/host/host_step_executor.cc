@@ -19,6 +19,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 HostStepExecutor::HostStepExecutor(LogitsExecutor& executor, std::int64_t num_host_blocks)
     : executor_(executor),
       rows_(executor.num_slots(), static_cast<int>(executor.vocab_size())),
+      masks_(rows_),
       geometry_(cache_geometry(executor.engine().manifest())),
       blocks_(executor.num_slots(), geometry_.num_groups()),
       // At least one byte is mapped, because an empty mapping is an error.
@@ -151,14 +152,27 @@ void HostStepExecutor::begin(Step& step) {
 }
 
 void HostStepExecutor::finish(Step& step) {
-  executor_.finish([&](std::span<const float> logits, ThreadPool& pool) {
-    pool.parallel_for(std::ssize(step.batch->rows), [&](std::int64_t task, int thread) {
-      const auto i = static_cast<std::size_t>(task);
-      rows_.finish_row(*step.batch, step.packed->row_logits(), i, logits, workspaces_[static_cast<std::size_t>(thread)],
-                       step.result.rows[i]);
-    });
+  masks_.start(*step.batch);
+  executor_.finish([&](std::span<const float> logits, ThreadPool& pool) { finish_rows(step, logits, pool); });
+  step.result.compute_seconds = seconds_since(step.start) - std::chrono::duration<double>(step.waited).count();
+}
+
+// Rows without masks first, so that those have a little more time.
+void HostStepExecutor::finish_rows(Step& step, std::span<const float> logits, ThreadPool& pool) {
+  const std::span<const std::size_t> guided = masks_.rows();
+  const auto finish_row = [&](std::size_t row, const RowMasks* masks, int thread) {
+    rows_.finish_row(*step.batch, step.packed->row_logits(), row, logits, masks,
+                     workspaces_[static_cast<std::size_t>(thread)], step.result.rows[row]);
+  };
+  pool.parallel_for(std::ssize(step.batch->rows), [&](std::int64_t task, int thread) {
+    const auto row = static_cast<std::size_t>(task);
+    if (!std::ranges::binary_search(guided, row)) finish_row(row, nullptr, thread);
   });
-  step.result.compute_seconds = seconds_since(step.start);
+  step.waited = masks_.wait(step.batch->rows.size());
+  pool.parallel_for(std::ssize(guided), [&](std::int64_t task, int thread) {
+    const auto i = static_cast<std::size_t>(task);
+    finish_row(guided[i], &masks_.masks()[i], thread);
+  });
 }
 
 std::span<std::byte> HostStepExecutor::host_block(std::int32_t index) const {

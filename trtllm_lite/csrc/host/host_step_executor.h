@@ -1,5 +1,6 @@
 // HostStepExecutor runs steps for the event loop on an executor whose logits come to the host: a worker thread drives
 // it and a RowSampler. While the worker waits for the logits of a step, launch() begins those for which there is room.
+// Masks of guided rows are made meanwhile; a row whose masks take longer sits the step out.
 #pragma once
 
 #include <chrono>
@@ -15,6 +16,7 @@
 #include "batching/step.h"
 #include "batching/step_memory.h"
 #include "host/anonymous_memory.h"
+#include "host/host_masks.h"
 #include "host/logits_executor.h"
 #include "host/packed_step.h"
 #include "sampling/row_sampler.h"
@@ -33,6 +35,7 @@ class HostStepExecutor : public StepExecutor {
                 int num_prompt) override;
   void launch(const StepBatch& batch) override;
   void wait(StepResult& result) override;
+  bool says_late_with_results() const override { return true; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -41,6 +44,7 @@ class HostStepExecutor : public StepExecutor {
     const StepBatch* batch;
     PackedStep* packed;
     StepResult result = {};
+    std::chrono::nanoseconds waited{};  // for masks
     std::exception_ptr error = {};
     Clock::time_point start = {};
     bool computes = false;  // the executor has begun it
@@ -50,10 +54,12 @@ class HostStepExecutor : public StepExecutor {
   void finish_oldest(Lock& lock);
   void begin(Step& step);
   void finish(Step& step);
+  void finish_rows(Step& step, std::span<const float> logits, ThreadPool& pool);
   std::span<std::byte> host_block(std::int32_t index) const;
 
   LogitsExecutor& executor_;
   RowSampler rows_;
+  HostMasks masks_;  // of the step that is being finished
   const KvGeometry geometry_;
   BlockTables blocks_;
   AnonymousMemory host_cache_;

@@ -14,13 +14,17 @@
 
 namespace tl {
 
+struct MaskThread;
+
 // Masks of a text that MaskThreads is to make, and those that it has made.
 struct MaskOrder {
   std::mutex mutex;  // of what follows
   std::vector<std::int32_t> drafts;
   std::span<std::uint32_t> masks;
-  bool is_open = false;   // whether somebody waits for it
-  bool is_taken = false;  // whether a thread is at it, or will be
+  bool is_open = false;          // whether somebody waits for it
+  bool is_fresh = false;         // nobody has waited for these masks in vain
+  bool is_taken = false;         // whether a thread is at it, or will be
+  MaskThread* thread = nullptr;  // that is at it
   // Written by the thread that is at it alone, unlocked.
   std::vector<std::int32_t> made_for;
   std::vector<std::uint32_t> made;
@@ -37,7 +41,13 @@ class GuidedText {
 
   // Notes tokens that were drawn, under the masks. The matcher takes them when it is next asked for masks, as that is
   // done by several threads.
-  void add_drawn(std::span<const std::int32_t> tokens) { drawn_.insert(drawn_.end(), tokens.begin(), tokens.end()); }
+  void add_drawn(std::span<const std::int32_t> tokens) {
+    drawn_.insert(drawn_.end(), tokens.begin(), tokens.end());
+    was_late_ = false;
+  }
+  // Notes that the masks for the next token were waited for in vain.
+  void note_late() { was_late_ = true; }
+  bool was_late() const { return was_late_; }
   // Fills a mask of `num_words` for the next token, and one for the token after each of `drafts`. Those behind a draft
   // that the grammar forbids stay as they are: it is never drawn. Throws GrammarError.
   void fill_masks(std::span<const std::int32_t> drafts, std::size_t num_words, std::span<std::uint32_t> masks);
@@ -47,6 +57,7 @@ class GuidedText {
  private:
   std::unique_ptr<GrammarMatcher> matcher_;
   std::vector<std::int32_t> drawn_;  // that the matcher has still to take
+  bool was_late_ = false;
 };
 
 }  // namespace tl

@@ -1,5 +1,6 @@
-// Threads that make the masks of guided texts, beside whatever else is done. A text that takes long holds up nobody who
-// stops waiting for it: its masks are made all the same, and are there when they are ordered again.
+// Threads that make the masks of guided texts, beside whatever else is done and at a lower priority. A text that takes
+// long holds up nobody who stops waiting for it: its masks are made all the same, and are there when they are ordered
+// again; the thread that is at them is given up, and another one takes its place.
 #pragma once
 
 #include <atomic>
@@ -8,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -19,6 +21,25 @@
 
 namespace tl {
 
+// Orders whose masks are not made yet: all, and those for which nobody has waited in vain before.
+struct MasksLeft {
+  std::size_t all = 0, fresh = 0;
+};
+
+// Whether a step of `num_rows` rows, whose logits took `computing`, has waited enough for masks: once its other rows,
+// together, have waited as long as the late ones would for another step. For masks that have been late before the
+// others do not wait, and if there are no others, `alone` is the longest wait.
+bool has_waited_enough(const MasksLeft& left, std::size_t num_rows, std::chrono::nanoseconds waited,
+                       std::chrono::nanoseconds computing, std::chrono::nanoseconds alone);
+
+// One of MaskThreads'.
+struct MaskThread {
+  std::thread thread;
+  std::atomic<int> id = 0;   // as the system numbers it; 0 before it runs
+  bool is_given_up = false;  // it ends when it has made what it is at
+  bool is_over = false;
+};
+
 // Orders come from one thread.
 class MaskThreads {
  public:
@@ -28,7 +49,9 @@ class MaskThreads {
     std::span<std::uint32_t> masks;
   };
 
-  // `num_words` of a mask.
+  // As many threads as the machine has cores for them, for masks of `num_words`.
+  explicit MaskThreads(std::size_t num_words);
+  // The same of a given number.
   MaskThreads(int num_threads, std::size_t num_words);
   ~MaskThreads();
   MaskThreads(const MaskThreads&) = delete;
@@ -37,26 +60,30 @@ class MaskThreads {
   // Begins with the orders, each of another text, that replace those before. A text grows only when its masks have been
   // made.
   void start(std::span<const Order> orders);
-  // Waits until all masks are made, for no longer than `timeout`; returns how many orders are left.
-  std::size_t wait(std::chrono::microseconds timeout);
+  // Waits until all masks are made, for no longer than `timeout`; returns what is left.
+  MasksLeft wait(std::chrono::microseconds timeout);
   // Whether the masks of order `index` are made; of one that is left they stay as they are, and nobody writes them any
   // more. `error` is not empty if the grammar cannot be followed any further: then they forbid all tokens.
   bool close(std::size_t index, std::string& error);
 
  private:
-  void work();
-  std::shared_ptr<GuidedText> next();  // null: the threads are to end
-  void make(GuidedText& text);
+  void add_thread();
+  void work(MaskThread& self);
+  std::shared_ptr<GuidedText> next(MaskThread& self);  // null: the thread is to end
+  void make(GuidedText& text, MaskThread& self);
   void deliver(MaskOrder& order);
+  void give_up(MaskThread& thread);
+  void join_given_up();
 
   const std::size_t num_words_;
   std::vector<std::shared_ptr<GuidedText>> ordered_;  // that were started last, in the order of these
-  std::atomic<std::size_t> num_left_ = 0;
+  std::atomic<std::size_t> num_left_ = 0, num_fresh_ = 0;
   std::mutex mutex_;  // of what follows
   std::condition_variable has_texts_, all_made_;
   std::deque<std::shared_ptr<GuidedText>> texts_;  // that no thread has taken up
   bool stopping_ = false;
-  std::vector<std::thread> threads_;
+  int num_given_up_ = 0;
+  std::list<MaskThread> threads_;
 };
 
 }  // namespace tl

@@ -52,7 +52,7 @@ void RowSampler::set_slot(int slot, std::shared_ptr<const SlotParams> params, st
   std::shared_ptr<GuidedText> text;
   if (own->grammar) {
     text = std::make_shared<GuidedText>(own->grammar->start());
-    text->matcher().accept(tokens.subspan(prompt));
+    text->add_drawn(tokens.subspan(prompt));
   }
   slots_[static_cast<std::size_t>(slot)] = {std::move(own), num_prompt, std::move(text)};
 }
@@ -73,14 +73,21 @@ std::span<const float> RowSampler::rows_of(const RowLogits& at, std::span<const 
 }
 
 void RowSampler::finish_row(const StepBatch& batch, std::span<const RowLogits> at, std::size_t index,
-                            std::span<const float> logits, SamplerWorkspace& workspace, RowResult& result) {
+                            std::span<const float> logits, const RowMasks* masks, SamplerWorkspace& workspace,
+                            RowResult& result) {
   const StepRow& row = batch.rows[index];
   const bool is_later_beam = index > 0 && batch.rows[index - 1].request_slot == row.request_slot;
   if (is_later_beam) return;  // the search takes the logits of all beams with those of the first
   describe_prompt(row, at[index], logits, workspace, result);
   if (!row.sample || !result.error.empty()) return;
+  if (masks != nullptr) {
+    result.is_late = masks->is_late;
+    result.error = masks->error;
+    if (result.is_late || !result.error.empty()) return;
+  }
   try {
-    sample(batch, row, at.subspan(index), logits, workspace, result);
+    const auto words = masks != nullptr ? masks->words : make_masks(batch, row, workspace);
+    sample(batch, row, at.subspan(index), logits, words, workspace, result);
   } catch (const std::bad_alloc&) {
     run_out_of_memory(result);
   } catch (const GrammarError& error) {
@@ -89,36 +96,44 @@ void RowSampler::finish_row(const StepBatch& batch, std::span<const RowLogits> a
 }
 
 void RowSampler::sample(const StepBatch& batch, const StepRow& row, std::span<const RowLogits> at,
-                        std::span<const float> logits, SamplerWorkspace& workspace, RowResult& result) {
+                        std::span<const float> logits, std::span<const std::uint32_t> masks,
+                        SamplerWorkspace& workspace, RowResult& result) {
   if (BeamSearch* search = sampler_.search(row.request_slot)) {
     advance_search(*search, at.first(static_cast<std::size_t>(search->num_live())), logits, workspace, result);
   } else {
-    const auto num_drafts = static_cast<std::size_t>(row.num_drafts);
-    const auto end = static_cast<std::size_t>(row.first_token + row.num_tokens);
-    const auto drafts = std::span(batch.token_ids).subspan(end - num_drafts, num_drafts);
-    sample_tokens(row.slot, rows_of(at.front(), logits).last((1 + num_drafts) * vocab_size_), drafts, workspace,
-                  result);
+    const auto num_masks = static_cast<std::size_t>(1 + row.num_drafts);
+    sample_tokens(row.slot, rows_of(at.front(), logits).last(num_masks * vocab_size_), batch.drafts_of(row), masks,
+                  workspace, result);
   }
+}
+
+// Those of the row's text; none without a grammar. Throws GrammarError.
+std::span<const std::uint32_t> RowSampler::make_masks(const StepBatch& batch, const StepRow& row,
+                                                      SamplerWorkspace& workspace) const {
+  GuidedText* const guided = text(row.request_slot).get();
+  if (guided == nullptr) return {};
+  const std::size_t num_words = mask_words(vocab_size_);
+  workspace.mask.resize(static_cast<std::size_t>(1 + row.num_drafts) * num_words);
+  guided->fill_masks(batch.drafts_of(row), num_words, workspace.mask);
+  return workspace.mask;
 }
 
 // Each draft is compared with what is sampled in its place, as it would be without drafts: whatever drafts there are,
 // the same tokens come. Nor does a grammar's state ever hold a draft that is not kept.
 void RowSampler::sample_tokens(int slot, std::span<const float> logits, std::span<const std::int32_t> drafts,
-                               SamplerWorkspace& workspace, RowResult& result) {
+                               std::span<const std::uint32_t> masks, SamplerWorkspace& workspace, RowResult& result) {
   SampledToken sampled;
   GuidedText* const guided = text(slot).get();
-  GrammarMatcher* const matcher = guided == nullptr ? nullptr : &guided->matcher();
-  workspace.mask.resize(matcher ? mask_words(vocab_size_) : 0);
+  const std::size_t num_words = guided == nullptr ? 0 : mask_words(vocab_size_);
   for (std::size_t i = 0; i <= drafts.size(); ++i) {
     const std::span<const float> row = logits.subspan(i * vocab_size_, vocab_size_);
-    if (matcher) matcher->fill_mask(workspace.mask);
-    sampler_.sample_row(slot, row, workspace, sampled, workspace.mask);
+    sampler_.sample_row(slot, row, workspace, sampled, masks.subspan(i * num_words, num_words));
     if (!sampled.error.empty()) {
       result.error = std::move(sampled.error);
       return;
     }
     result.tokens.push_back(sampled.token);
-    if (matcher) matcher->accept(std::span(&sampled.token, 1));
+    if (guided != nullptr) guided->add_drawn(std::span(&sampled.token, 1));
     if (sampled.has_logprobs) outputs_of(result, vocab_size_).logprobs.push_back(std::move(sampled.logprobs));
     if (params(slot).generation_logits) {
       std::vector<float>& kept = outputs_of(result, vocab_size_).generation_logits;

@@ -64,6 +64,13 @@ struct RowLogits {
   }
 };
 
+// The masks of a row that a grammar guides, as GuidedText::fill_masks leaves them.
+struct RowMasks {
+  std::span<const std::uint32_t> words;
+  bool is_late = false;    // they were not there in time
+  std::string error = {};  // the grammar cannot be followed any further
+};
+
 // Samples rows for the requests that it holds by slot, under their grammars. One thread may use it, but several may
 // call finish_row.
 class RowSampler {
@@ -89,9 +96,10 @@ class RowSampler {
 
   // Fills in the result of row `index`; `at` has all rows' places in `logits`. Rows of distinct requests may be
   // finished by concurrent threads, each with a workspace of its own. Memory that is too short for what the request
-  // asked for is an error in the result, never an exception.
+  // asked for is an error in the result, never an exception. `masks`: of a row that is guided; null if it has still to
+  // make them.
   void finish_row(const StepBatch& batch, std::span<const RowLogits> at, std::size_t index,
-                  std::span<const float> logits, SamplerWorkspace& workspace, RowResult& result);
+                  std::span<const float> logits, const RowMasks* masks, SamplerWorkspace& workspace, RowResult& result);
   // The next two serve a caller that does not hold all logits at once: open_prompt makes room for the outputs of the
   // row's prompt positions, describe_position fills in those of number `index` from its logits [vocab_size] and returns
   // what is wrong with them (concurrent threads may do so for distinct positions), and finish_row comes last, with no
@@ -109,14 +117,16 @@ class RowSampler {
   };
 
   std::span<const float> rows_of(const RowLogits& at, std::span<const float> logits) const;
+  std::span<const std::uint32_t> make_masks(const StepBatch& batch, const StepRow& row,
+                                            SamplerWorkspace& workspace) const;
   void sample_tokens(int slot, std::span<const float> logits, std::span<const std::int32_t> drafts,
-                     SamplerWorkspace& workspace, RowResult& result);
+                     std::span<const std::uint32_t> masks, SamplerWorkspace& workspace, RowResult& result);
   void advance_search(BeamSearch& search, std::span<const RowLogits> beams, std::span<const float> logits,
                       SamplerWorkspace& workspace, RowResult& result);
   void describe_prompt(const StepRow& row, const RowLogits& at, std::span<const float> logits,
                        SamplerWorkspace& workspace, RowResult& result);
   void sample(const StepBatch& batch, const StepRow& row, std::span<const RowLogits> at, std::span<const float> logits,
-              SamplerWorkspace& workspace, RowResult& result);
+              std::span<const std::uint32_t> masks, SamplerWorkspace& workspace, RowResult& result);
 
   const std::size_t vocab_size_;
   Sampler sampler_;
