@@ -461,6 +461,18 @@ def compute(
 ) -> None:
     """As ``step``, but all that is computed stays on the device, for :meth:`DeviceExecutor.output`."""
 
+CPU_STEP_SECONDS: float
+"""Seconds that a step on a CPU may take: whoever comes meanwhile waits for its end."""
+
+class StepPace:
+    """How many tokens a step takes that is to end within ``seconds`` (0: any time), from the times of those before."""
+
+    def __init__(self, seconds: float) -> None: ...
+    def max_prefill(self, num_decode_tokens: int) -> int:
+        """Tokens of a step that computes texts beside so many others."""
+    def observe(self, num_tokens: int, seconds: float) -> None:
+        """Note how long a step took."""
+
 MAX_PRIORITY: int
 """Priorities of requests are from -MAX_PRIORITY to MAX_PRIORITY."""
 MAX_STOP_WORDS: int

@@ -1,8 +1,10 @@
 """ServedEncoder: an encoder's engine of the server, whose steps take the texts of whatever requests there are."""
 
 import asyncio
+import heapq
+import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,15 +26,34 @@ class _Waiting:
     row: "asyncio.Future[Row]"
 
 
+@dataclass(order=True)
+class _Turn:
+    """When it is a request's turn again, and its texts that wait."""
+
+    start: int
+    """Tokens that requests of which there was always another text have had by then."""
+    number: int
+    """The request's, in order of arrival."""
+    texts: deque[_Waiting] = field(compare=False)
+
+
 @dataclass(eq=False)
 class ServedEncoder(ServedEngine):
-    """An encoder's engine that texts of requests over HTTP are embedded by, in the order in which they come."""
+    """An encoder's engine that texts of requests over HTTP are embedded by.
+
+    Requests have turns, of a text each, by the tokens that they have had (start-time fair queueing: Goyal, Vin and
+    Cheng, 1996). On a CPU a step takes about as long as a step may (``CPU_STEP_SECONDS``), or as a text does.
+    """
 
     num_texts: int = 0
     """Texts that have been embedded, and tokens of these, and steps that it took."""
     num_tokens: int = 0
     num_steps: int = 0
-    _queue: deque[_Waiting] = field(default_factory=deque)
+    _turns: list[_Turn] = field(default_factory=list)
+    """A heap."""
+    _start: int = 0
+    """That of the turn which was last."""
+    _arrivals: Iterator[int] = field(default_factory=itertools.count)
     _num_running: int = 0
     _steps: "asyncio.Task[None] | None" = None
 
@@ -63,7 +84,7 @@ class ServedEncoder(ServedEngine):
     def load(self) -> dict[str, float]:
         return {
             "num_requests_running": self._num_running,
-            "num_requests_waiting": len(self._queue),
+            "num_requests_waiting": sum(len(turn.texts) for turn in self._turns),
             "num_active_sequences": self.num_active,
             "capacity": self.capacity,
             "kv_cache_usage": 0.0,
@@ -87,7 +108,7 @@ class ServedEncoder(ServedEngine):
                     one.row.set_exception(error)
 
         self.waiting.add(interrupt)
-        self._queue.extend(waiting)
+        heapq.heappush(self._turns, _Turn(self._start, next(self._arrivals), deque(waiting)))
         if self._steps is None:
             self._steps = self.loop.create_task(self._run_steps())
         try:
@@ -102,17 +123,23 @@ class ServedEncoder(ServedEngine):
         self._steps = None
 
     def _next_batch(self) -> list[_Waiting]:
-        """The first texts that fit into a step, without those that nobody waits for any more."""
+        """The texts of the first turns that fit into a step, without those that nobody waits for any more."""
         batch: list[_Waiting] = []
         num_tokens = 0
-        while self._queue:
-            first = self._queue[0]
-            if not first.row.done():
-                if not self.embedder.limits.fit(len(batch) + 1, num_tokens + len(first.text)):
-                    break
-                batch.append(first)
-                num_tokens += len(first.text)
-            self._queue.popleft()
+        while self._turns:
+            turn = self._turns[0]
+            while turn.texts and turn.texts[0].row.done():
+                turn.texts.popleft()
+            if not turn.texts:
+                heapq.heappop(self._turns)
+                continue
+            length = len(turn.texts[0].text)
+            if batch and not self.embedder.fit_step(len(batch) + 1, num_tokens + length):
+                break
+            batch.append(turn.texts.popleft())
+            num_tokens += length
+            self._start = turn.start
+            heapq.heapreplace(self._turns, _Turn(turn.start + length, turn.number, turn.texts))
         return batch
 
     async def _step(self, batch: list[_Waiting]) -> None:

@@ -26,6 +26,9 @@ class _Embedder:
         self.go_on = threading.Event()
         self.steps: list[list[list[int]]] = []
 
+    def fit_step(self, num_texts: int, num_tokens: int) -> bool:
+        return self.limits.fit(num_texts, num_tokens)
+
     def step(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
         self.steps.append([text.tolist() for text in texts])
         assert self.go_on.wait(60)
@@ -65,7 +68,7 @@ async def _begun(*requests: Coroutine[Any, Any, Any]) -> list[asyncio.Future[Any
     return tasks
 
 
-def test_steps_take_texts_of_all_requests_in_order() -> None:
+def test_steps_take_texts_of_all_requests_in_turn() -> None:
     async def use(model: ServedEncoder, go_on: Any) -> None:
         asked = await _begun(model.embed(_texts([2], [3])), model.embed(_texts([4], [5] * 7, [6] * 4)))
         assert (model.load()["num_requests_running"], model.load()["num_requests_waiting"]) == (1, 5)
@@ -73,7 +76,29 @@ def test_steps_take_texts_of_all_requests_in_order() -> None:
         assert [[row.tolist() for row in await one] for one in asked] == [[[2], [3]], [[4], [5], [6]]]
         assert (model.num_texts, model.num_tokens, model.num_steps) == (6, 15, 4)
 
-    assert _run(use).steps == [[[1]], [[2], [3], [4]], [[5] * 7], [[6] * 4]]
+    assert _run(use).steps == [[[1]], [[2], [4], [3]], [[5] * 7], [[6] * 4]]
+
+
+def test_a_text_waits_for_no_long_request() -> None:
+    """However many texts others have left, and however many come later."""
+
+    async def use(model: ServedEncoder, go_on: Any) -> None:
+        steps: list[list[list[int]]] = model.embedder.steps  # type: ignore[attr-defined]
+        many = await _begun(*(model.embed(_texts(*[[number] * 4] * 30)) for number in (2, 3)))
+        go_on()
+        while model.num_steps < 9:
+            await asyncio.sleep(0)
+        num_begun = len(steps)
+        (one,) = await _begun(model.embed(_texts([7, 7])))
+        await one
+        assert [7, 7] in [text for step in steps[num_begun : num_begun + 2] for text in step]
+        later = [await _begun(model.embed(_texts([8]))) for _ in range(300)]
+        for futures in [many, *later]:
+            await asyncio.gather(*futures)
+
+    steps = _run(use).steps
+    last_of_many = max(number for number, step in enumerate(steps) if [3] * 4 in step)
+    assert sum(len(step) for step in steps[last_of_many + 1 :]) > 100  # of those that came later
 
 
 def test_a_failed_step_fails_its_requests_alone() -> None:

@@ -1,5 +1,6 @@
 """An engine of an encoder that is loaded and ready to embed: executor, limits, tokenizer. There is no event loop."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -48,6 +49,8 @@ class Embedder:
     limits: EmbedderLimits
     executor: Any
     tokenizer: Tokenizer | None
+    pace: Any
+    """The ``_core.StepPace`` that says how many tokens a step takes beside others'."""
     is_broken: bool = False
     """Whether the device has failed."""
     _lock: Lock = field(default_factory=Lock)
@@ -65,6 +68,10 @@ class Embedder:
         """Raise LimitError for a text that is too long."""
         for row, text in enumerate(texts):
             self._check_length("the text" if len(texts) == 1 else f"text {row}", len(text))
+
+    def fit_step(self, num_texts: int, num_tokens: int) -> bool:
+        """Whether a step takes so many texts and tokens and ends soon enough for whoever waits for another."""
+        return self.limits.fit(num_texts, num_tokens) and num_tokens <= self.pace.max_prefill(0)
 
     def close(self) -> None:
         """Give the engine's memory back. Nothing can be embedded any more; closing twice is fine."""
@@ -102,12 +109,14 @@ class Embedder:
         with self._lock:
             if self.executor is None:
                 raise EngineError("the engine was shut down: load it again")
+            begin = time.perf_counter()
             try:
                 core().compute(self.executor, np.concatenate(texts), lengths, np.zeros_like(lengths), tables, nothing)
                 rows: NDArray[np.float32] = self.executor.output(EMBEDDING).view(np.float32)
             except DeviceError:
                 self.is_broken = True
                 raise
+            self.pace.observe(int(lengths.sum()), time.perf_counter() - begin)
         if not np.isfinite(rows).all():
             raise EngineError("an embedding is not finite: convert the model with another --dtype, and build it again")
         return rows
@@ -134,4 +143,5 @@ def open_embedder(native: Any, directory: Path, ranks: Sequence[Any], options: R
         EmbedderLimits(limits["max_batch_size"], max_len, limits["max_num_tokens"]),
         make_executor(native, ranks, manifest, **executing, num_blocks=0),
         Tokenizer.from_dir(directory, manifest.files, native.crc32c),
+        native.StepPace(0.0 if on_gpu else native.CPU_STEP_SECONDS),
     )

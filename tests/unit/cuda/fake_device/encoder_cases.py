@@ -11,7 +11,7 @@ import pytest
 from tests.unit.cuda.toy_encoder import SIZE, encoder_bytes, make_toy_encoder
 from tests.unit.cuda.toy_engine import MAX_BATCH_SIZE, MAX_NUM_TOKENS, MAX_SEQ_LEN, PAGE, VOCAB
 from trtllm_lite import _core
-from trtllm_lite._core import CudaExecutor, Engine
+from trtllm_lite._core import CudaExecutor, Engine, StepPace
 from trtllm_lite.errors import ArgumentError, DeviceError, EngineError, LimitError
 from trtllm_lite.runtime.session.embedder import Embedder, EmbedderLimits
 
@@ -37,7 +37,9 @@ def embedder(encoder: CudaExecutor) -> Embedder:
     manifest: Any = SimpleNamespace(
         kv_cache=SimpleNamespace(tokens_per_block=PAGE), model=SimpleNamespace(max_position_embeddings=MAX_SEQ_LEN)
     )
-    return Embedder(manifest, EmbedderLimits(MAX_BATCH_SIZE, MAX_NUM_TOKENS, MAX_NUM_TOKENS), encoder, None)
+    return Embedder(
+        manifest, EmbedderLimits(MAX_BATCH_SIZE, MAX_NUM_TOKENS, MAX_NUM_TOKENS), encoder, None, StepPace(0.0)
+    )
 
 
 def _arrays(texts: list[list[int]]) -> list[np.ndarray]:
