@@ -46,6 +46,8 @@ class FakeExecutor : public tl::StepExecutor {
   // Whether a row that a grammar guides sits its step out.
   std::function<bool(const tl::StepRow&)> is_late = [](const tl::StepRow&) { return false; };
   bool late_with_results = false;
+  // Whether the masks of a row that was late are there, after each step.
+  std::function<bool(int)> is_woken = [](int) { return true; };
   double seconds_per_token = 0, seconds_per_copy = 0;
 
   int num_slots() const override { return shape_.num_slots; }
@@ -98,7 +100,14 @@ class FakeExecutor : public tl::StepExecutor {
     for (std::size_t i = 0; i < batch.rows.size(); ++i) {
       result.rows[i].is_late = std::ranges::find(late, i) != late.end();
       if (!result.rows[i].is_late) finish(batch, i, result.rows[i]);
+      if (result.rows[i].is_late) late_slots_.insert(batch.rows[i].slot);
     }
+    result.woken_slots.clear();
+    std::erase_if(late_slots_, [&](int slot) {
+      if (!is_woken(slot)) return false;
+      result.woken_slots.push_back(slot);
+      return true;
+    });
     if (!flights_.empty() && !late_with_results) choose_late(flights_.front());
     result.compute_seconds = seconds_per_token * static_cast<double>(batch.token_ids.size());
     result.copy_seconds = seconds_per_copy * static_cast<double>(batch.copies.size());
@@ -311,6 +320,7 @@ class FakeExecutor : public tl::StepExecutor {
   std::vector<Tables> launch_tables_;
   Touched launch_touched_;
   std::deque<Flight> flights_;
+  std::set<int> late_slots_;
   std::size_t num_broken_ = 0;
   std::uint64_t last_step_ = 0;
 };

@@ -87,6 +87,7 @@ inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::
   driver.executor.late_with_results = load.draw(2) > 0;
   const int odds = 2 + load.draw(8);
   driver.executor.is_late = [&, odds](const tl::StepRow&) { return load.draw(odds) == 0; };
+  driver.executor.is_woken = [&, odds](int) { return load.draw(odds) > 0; };
   driver.executor.seconds_per_token = 1e-3;
   driver.executor.seconds_per_copy = 1e-6 * std::pow(10.0, load.draw(5));
   for (int i = 0; i < 120; ++i) {

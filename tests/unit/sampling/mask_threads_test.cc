@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <random>
 #include <string>
 #include <thread>
@@ -77,20 +78,32 @@ class Writer {
   void write() {
     std::vector<tl::MaskThreads::Order> orders;
     for (Text& text : texts_) orders.push_back(order(text));
+    for (std::size_t i = 0; i < orders.size(); ++i) orders[i].slot = static_cast<int>(i);
     holds_ = true;
     threads_.start(orders);
     if (random_() % 2) threads_.wait(std::chrono::microseconds(random_() % 300));
     const bool waits = random_() % 3 == 0;
     if (waits) holds_ = false;
-    while (waits && threads_.wait(std::chrono::seconds(1)) > 0) {
+    while (waits && threads_.wait(std::chrono::seconds(1)).all > 0) {
     }
     for (std::size_t i = 0; i < texts_.size(); ++i) {
       std::string error;
       const bool made = threads_.close(i, error);
       CHECK(made || !waits);
+      if (!made) ++late_slots_[static_cast<int>(i)];
       made ? go_on(texts_[i], error) : stay(texts_[i]);
     }
+    take_woken();
     holds_ = false;
+  }
+  // What was late is said to be there once.
+  void take_woken() {
+    for (const int slot : threads_.take_woken()) CHECK(late_slots_[slot]-- > 0);
+  }
+  void wait_for_late() {
+    for (const auto& [slot, count] : late_slots_) {
+      while (late_slots_[slot] > 0) take_woken();
+    }
   }
 
   int num_late = 0, num_broken = 0, num_made = 0;
@@ -144,12 +157,45 @@ class Writer {
   std::atomic<bool> holds_ = false;
   tl::MaskThreads threads_;
   std::vector<Text> texts_;
+  std::map<int, int> late_slots_;
 };
 
 TEST(late_masks_come_when_they_are_ordered_again) {
   Writer writer;
   for (int i = 0; i < kRounds; ++i) writer.write();
+  writer.wait_for_late();
   CHECK(writer.num_late > 50 && writer.num_broken > 5 && writer.num_made > 500);
+}
+
+// Texts that are held up take no thread from others, however many they are.
+TEST(slow_texts_hold_up_no_quick_one) {
+  std::atomic<bool> holds = true;
+  const std::atomic<bool> never = false;
+  tl::MaskThreads threads(1, kNumWords);
+  std::string error;
+  std::vector<Text> slow(kTexts);
+  std::vector<tl::MaskThreads::Order> orders;
+  for (Text& text : slow) {
+    text.text = std::make_shared<tl::GuidedText>(std::make_unique<FakeMatcher>(holds));
+    const std::int32_t held = 1;
+    text.text->add_drawn(std::span(&held, 1));
+    text.masks.resize(kNumWords);
+    orders.push_back({text.text, {}, text.masks});
+  }
+  threads.start(orders);
+  for (std::size_t i = 0; i < slow.size(); ++i) CHECK(!threads.close(i, error));
+  for (int round = 0; round < 20; ++round) {
+    Text quick;
+    quick.text = std::make_shared<tl::GuidedText>(std::make_unique<FakeMatcher>(never));
+    quick.masks.resize(kNumWords);
+    const tl::MaskThreads::Order order{quick.text, {}, quick.masks};
+    threads.start(std::span(&order, 1));
+    while (threads.wait(std::chrono::milliseconds(1)).all > 0) threads.take_woken();
+    CHECK(threads.close(0, error) && error.empty());
+  }
+  holds = false;
+  std::size_t num_woken = 0;
+  while (num_woken < slow.size()) num_woken += threads.take_woken().size();
 }
 
 }  // namespace

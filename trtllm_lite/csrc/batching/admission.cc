@@ -51,6 +51,7 @@ Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::ti
     request.admitted = now;
     request.num_cached_tokens = num_computed;
   }
+  request.late.rests = false;  // in this slot nothing was late
   waiting_.erase(request.rank, index);
   const auto behind = [&](Index other) { return request.rank < table_.request(other).rank; };
   running_.insert(std::ranges::find_if(running_, behind), index);

@@ -17,6 +17,7 @@ void Scheduler::complete(const StepBatch& batch, StepResult& result, Clock::time
     if (!of_the_same_search && table_.alive(row.request)) complete_row(row, result.rows[i], now, events);
     if (result.rows[i].is_late && executor_.says_late_with_results()) take_back(row, now, events);
   }
+  if (!result.woken_slots.empty()) wake(result.woken_slots);
 }
 
 void Scheduler::complete_row(const StepRow& row, RowResult& result, Clock::time_point now, EventBatch& events) {

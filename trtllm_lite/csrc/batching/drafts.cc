@@ -30,7 +30,7 @@ void Scheduler::add_draft_rows(const Shares& shares, StepBatch& batch) {
     Running& running = table_.running(index);
     const Request& request = running.request();
     if (!request.drafts() || request.num_pending > 0 || remaining(running) != 1) continue;
-    if (request.late.rests_until > batch.step) continue;
+    if (request.late.rests) continue;
     const int most = most_drafts(running, num_left);
     if (!ask_for_drafts(index, most, batch)) continue;
     num_left -= most;

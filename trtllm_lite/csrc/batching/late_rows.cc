@@ -1,18 +1,12 @@
 // The part of the Scheduler that deals with rows that sit their step out.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "batching/scheduler.h"
 
 namespace tl {
 namespace {
-
-// Doubling them finds masks that take long with few rows, at most as long again after they are there.
-int steps_of_rest(int num_late) {
-  int rest = 1;
-  while (--num_late > 0 && rest < Scheduler::kMostRest) rest *= 2;
-  return rest - 1;
-}
 
 std::string takes_too_long() {
   return "guided_decoding: expected a grammar that says within " + std::to_string(Scheduler::kMostLate.count()) +
@@ -37,20 +31,23 @@ void Scheduler::take_back(const StepRow& row, Clock::time_point now, EventBatch&
   if (request.max_scheduled == known_end) --request.max_scheduled;
   Lateness& late = request.late;
   if (late.num_steps++ == 0) late.since = now;
-  late.rests_until = launched_ + 1 + static_cast<std::uint64_t>(steps_of_rest(late.num_steps));
+  late.rests = executor_.says_late_with_results() || late.num_steps > 1;
   if (now - late.since >= kMostLate) {
     remove(row.request.index, FinishReason::kError, takes_too_long(), now, events);
   }
 }
 
-// Lets requests that rest have rows again; false if none rests.
+// Lets requests that rest have rows again: those in the slots, or all; false if none rests.
+void Scheduler::wake(std::span<const int> slots) {
+  for (const Index index : running_) {
+    const int slot = table_.running(index).slot().index();
+    if (std::ranges::find(slots, slot) != slots.end()) table_.request(index).late.rests = false;
+  }
+}
+
 bool Scheduler::wake_late() {
   bool rests = false;
-  for (const Index index : running_) {
-    Lateness& late = table_.request(index).late;
-    rests = rests || late.rests_until > launched_ + 1;
-    late.rests_until = 0;
-  }
+  for (const Index index : running_) rests |= std::exchange(table_.request(index).late.rests, false);
   return rests;
 }
 

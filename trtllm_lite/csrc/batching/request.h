@@ -82,7 +82,7 @@ struct RequestTimings {
 // The steps that a request's rows sat out in a row (StepExecutor::late_rows).
 struct Lateness {
   int num_steps = 0;
-  std::uint64_t rests_until = 0;  // that step; it has no rows before
+  bool rests = false;  // it has no rows
   Clock::time_point since;
 };
 

@@ -163,7 +163,7 @@ bool Scheduler::add_decode_rows(const Shares& shares, StepBatch& batch) {
     const int num_tokens = remaining(running);
     has_prefill = has_prefill || num_tokens > 1;
     const Request& request = running.request();
-    if (num_tokens != 1 || request.all_scheduled() || request.drafts() || request.late.rests_until > batch.step) {
+    if (num_tokens != 1 || request.all_scheduled() || request.drafts() || request.late.rests) {
       continue;
     }
     if (has_share() && !is_under_way(request, batch.step)) add_row(index, 1, {}, batch);

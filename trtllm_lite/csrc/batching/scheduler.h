@@ -77,12 +77,10 @@ struct SchedulerStats {
 // token. Of another request that decodes, none of the last num_stages - 1 steps launched has a row; prefill chunks of
 // one prompt may follow each other from step to step.
 //
-// A request whose row sat a step out again has no rows in the next steps, twice as many each time, unless nothing else
-// is to be done: what it waits for takes longer than a step, and each row costs the others time.
+// A request whose row sat a step out has no more rows before a result says that its masks are there, unless nothing
+// else is to be done: each row costs the others time. (Where late rows are known before results, it has one at once.)
 class Scheduler {
  public:
-  // The most steps that a request has no rows in for that reason, so that they are few beside those it waits for.
-  static constexpr int kMostRest = 16;
   // How long the masks of a token may be late: as long as a grammar may take to be compiled.
   static constexpr std::chrono::seconds kMostLate{10};
   // A request is put off at most so often for a running request that computes a prefix which they share: for most
@@ -140,6 +138,7 @@ class Scheduler {
 
   // late_rows.cc
   void take_back(const StepRow& row, Clock::time_point now, EventBatch& events);
+  void wake(std::span<const int> slots);
   bool wake_late();
 
   // scheduler.cc

@@ -158,6 +158,7 @@ struct StepResult {
   std::vector<RowResult> rows;  // one per row of the batch, in its order
   double compute_seconds = 0;   // measured on the device; 0 if unknown
   double copy_seconds = 0;
+  std::vector<int> woken_slots;  // of rows that were late, in this step or before: the masks are there now
 };
 
 // The failure of a whole step. Requests in `slots` caused it; if none is named, every running request is lost.

@@ -400,6 +400,7 @@ void CudaStepExecutor::finish(Flight& flight) {
   read_guided(flight);
   if (flight.plan.has_logprobs) read_logprobs(flight);
   host_.finish(*flight.batch, flight.plan.host_rows, flight.plan.rows, flight.result.rows);
+  flight.result.woken_slots = masks_.take_woken();
   flight.finished = true;
 }
 

@@ -59,8 +59,10 @@ void TokenMasks::make(const StepBatch& batch, std::span<const GuidedRow> guided,
   orders_.clear();
   for (const GuidedRow& one : guided) {
     const StepRow& row = batch.rows[one.row];
-    orders_.push_back(
-        {.text = rows_.text(row.request_slot), .drafts = batch.drafts_of(row), .masks = masks_of(batch, one, staging)});
+    orders_.push_back({.text = rows_.text(row.request_slot),
+                       .drafts = batch.drafts_of(row),
+                       .masks = masks_of(batch, one, staging),
+                       .slot = row.request_slot});
   }
   threads_->start(orders_);
 }

@@ -39,6 +39,8 @@ class TokenMasks {
   // the step has made its logits. `before`: when the step before it has ended, which reads masks in the same place.
   void put(const StepBatch& batch, std::span<GuidedRow> guided, const Staging& staging, const OwnedEvent& logits,
            const OwnedEvent& before);
+  // As MaskThreads::take_woken.
+  std::vector<int> take_woken() { return threads_ ? threads_->take_woken() : std::vector<int>(); }
 
  private:
   std::span<std::uint32_t> masks_of(const StepBatch& batch, const GuidedRow& guided, const Staging& staging) const;

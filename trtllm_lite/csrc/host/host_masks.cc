@@ -31,7 +31,7 @@ void HostMasks::start(const StepBatch& batch) {
   for (const std::size_t i : guided_) {
     const StepRow& row = batch.rows[i];
     const std::size_t size = static_cast<std::size_t>(1 + row.num_drafts) * num_words;
-    orders_.push_back({rows_.text(row.request_slot), batch.drafts_of(row), left.first(size)});
+    orders_.push_back({rows_.text(row.request_slot), batch.drafts_of(row), left.first(size), row.request_slot});
     masks_.push_back({.words = left.first(size)});
     left = left.subspan(size);
   }

@@ -26,6 +26,9 @@ class HostMasks {
   // longer than a step may take. Returns how long it was.
   std::chrono::nanoseconds wait(std::size_t num_rows);
 
+  // As MaskThreads::take_woken.
+  std::vector<int> take_woken() { return threads_ ? threads_->take_woken() : std::vector<int>(); }
+
   // The rows that were begun with, in order, and after wait() what came of the masks of each.
   std::span<const std::size_t> rows() const { return guided_; }
   std::span<const RowMasks> masks() const { return masks_; }

@@ -154,6 +154,7 @@ void HostStepExecutor::begin(Step& step) {
 void HostStepExecutor::finish(Step& step) {
   masks_.start(*step.batch);
   executor_.finish([&](std::span<const float> logits, ThreadPool& pool) { finish_rows(step, logits, pool); });
+  step.result.woken_slots = masks_.take_woken();
   step.result.compute_seconds = seconds_since(step.start) - std::chrono::duration<double>(step.waited).count();
 }
 

@@ -22,7 +22,8 @@ struct MaskOrder {
   std::vector<std::int32_t> drafts;
   std::span<std::uint32_t> masks;
   bool is_open = false;          // whether somebody waits for it
-  bool is_fresh = false;         // nobody has waited for these masks in vain
+  bool is_fresh = false;         // the masks are made quickly, as far as is known
+  bool is_slow = false;          // the last masks took long, or those that are made now do
   bool is_taken = false;         // whether a thread is at it, or will be
   MaskThread* thread = nullptr;  // that is at it
   // Written by the thread that is at it alone, unlocked.
@@ -41,13 +42,7 @@ class GuidedText {
 
   // Notes tokens that were drawn, under the masks. The matcher takes them when it is next asked for masks, as that is
   // done by several threads.
-  void add_drawn(std::span<const std::int32_t> tokens) {
-    drawn_.insert(drawn_.end(), tokens.begin(), tokens.end());
-    was_late_ = false;
-  }
-  // Notes that the masks for the next token were waited for in vain.
-  void note_late() { was_late_ = true; }
-  bool was_late() const { return was_late_; }
+  void add_drawn(std::span<const std::int32_t> tokens) { drawn_.insert(drawn_.end(), tokens.begin(), tokens.end()); }
   // Fills a mask of `num_words` for the next token, and one for the token after each of `drafts`. Those behind a draft
   // that the grammar forbids stay as they are: it is never drawn. Throws GrammarError.
   void fill_masks(std::span<const std::int32_t> drafts, std::size_t num_words, std::span<std::uint32_t> masks);
@@ -57,7 +52,6 @@ class GuidedText {
  private:
   std::unique_ptr<GrammarMatcher> matcher_;
   std::vector<std::int32_t> drawn_;  // that the matcher has still to take
-  bool was_late_ = false;
 };
 
 }  // namespace tl

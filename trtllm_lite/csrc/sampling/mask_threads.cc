@@ -1,5 +1,7 @@
 #include "sampling/mask_threads.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -17,25 +19,35 @@ namespace {
 constexpr int kMinThreads = 2;  // where one text takes long, others go on
 constexpr int kMaxThreads = 8;
 
-// Threads beyond the others that may be at texts which nobody waits for. What is late then keeps its thread.
-constexpr int kMaxGivenUp = 8;
+// Threads for slow texts, beside the others; where all are at some, what is late keeps the thread that it has.
+constexpr std::size_t kMaxSlow = 32;
 
-// How much nicer than the process threads are. Beside a thread that computes a step, one of the first has a tenth of a
-// core, and one of the second a sixtieth: nobody waits for what it makes before the next step.
-constexpr int kNicer = 10, kNicest = 19;
+// Masks that take longer of a core's time are slow: the others of a step do not wait for a tenth of what it may take.
+constexpr std::chrono::milliseconds kSlow{10};
+
+// How much nicer than the process a thread for slow texts is: beside one that computes a step it has a sixtieth of a
+// core.
+constexpr int kNicer = 19;
 
 #ifdef __linux__
 int own_id() { return static_cast<int>(syscall(SYS_gettid)); }
 
-// Threads that cannot be made nicer go on as they are.
-void make_nicer(int id, int by) {
+// A thread that cannot be made nicer goes on as it is.
+void make_nicer(int id) {
   const int usual = getpriority(PRIO_PROCESS, static_cast<id_t>(getpid()));
-  setpriority(PRIO_PROCESS, static_cast<id_t>(id), std::min(usual + by, kNicest));
+  setpriority(PRIO_PROCESS, static_cast<id_t>(id), std::min(usual + kNicer, kNicer));
 }
 #else
 int own_id() { return 0; }
-void make_nicer(int, int) {}
+void make_nicer(int) {}
 #endif
+
+// Of the calling thread.
+std::chrono::nanoseconds core_time() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
 
 }  // namespace
 
@@ -50,7 +62,7 @@ MaskThreads::MaskThreads(std::size_t num_words)
     : MaskThreads(std::clamp(resolve_num_threads(0), kMinThreads, kMaxThreads), num_words) {}
 
 MaskThreads::MaskThreads(int num_threads, std::size_t num_words) : num_words_(num_words) {
-  for (int i = 0; i < num_threads; ++i) add_thread();
+  for (int i = 0; i < num_threads; ++i) add_thread(false);
 }
 
 MaskThreads::~MaskThreads() {
@@ -62,33 +74,35 @@ MaskThreads::~MaskThreads() {
   for (MaskThread& thread : threads_) thread.thread.join();
 }
 
-void MaskThreads::add_thread() {
+void MaskThreads::add_thread(bool is_slow) {
   MaskThread& added = threads_.emplace_back();
+  added.is_slow = is_slow;
+  num_slow_ += is_slow ? 1 : 0;
   added.thread = std::thread([this, &added] { work(added); });
 }
 
 void MaskThreads::start(std::span<const Order> orders) {
   std::string error;
   for (std::size_t i = 0; i < ordered_.size(); ++i) close(i, error);  // an error may have come before
-  join_given_up();
   ordered_.clear();
-  num_left_ = orders.size();
-  num_fresh_ = static_cast<std::size_t>(
-      std::ranges::count_if(orders, [](const Order& order) { return !order.text->was_late(); }));
-  std::vector<std::shared_ptr<GuidedText>> idle;
+  num_left_ = num_fresh_ = orders.size();
+  std::vector<std::shared_ptr<GuidedText>> idle, slow;
   for (const Order& given : orders) {
-    ordered_.push_back(given.text);
+    ordered_.push_back({given.text, given.slot});
     MaskOrder& order = given.text->order;
     const std::lock_guard lock(order.mutex);
     order.drafts.assign(given.drafts.begin(), given.drafts.end());
     order.masks = given.masks;
     order.is_open = true;
-    order.is_fresh = !given.text->was_late();
-    if (!std::exchange(order.is_taken, true)) idle.push_back(given.text);
+    order.is_fresh = !order.is_slow;
+    if (order.is_slow) --num_fresh_;
+    if (!std::exchange(order.is_taken, true)) (order.is_slow ? slow : idle).push_back(given.text);
   }
   {
     const std::lock_guard lock(mutex_);
     texts_.insert(texts_.end(), idle.begin(), idle.end());
+    slow_texts_.insert(slow_texts_.end(), slow.begin(), slow.end());
+    while (num_slow_ < std::min(kMaxSlow, slow_texts_.size())) add_thread(true);
   }
   has_texts_.notify_all();
 }
@@ -101,50 +115,57 @@ MasksLeft MaskThreads::wait(std::chrono::microseconds timeout) {
 }
 
 bool MaskThreads::close(std::size_t index, std::string& error) {
-  MaskOrder& order = ordered_[index]->order;
+  MaskOrder& order = ordered_[index].text->order;
   const std::lock_guard lock(order.mutex);
   error = order.error;
   if (!std::exchange(order.is_open, false)) return true;
-  ordered_[index]->note_late();
-  if (order.thread != nullptr) give_up(*order.thread);
+  late_.push_back(ordered_[index]);
+  leave_to_slow(order);
   return false;
 }
 
-// Lets the thread end after what it is at, which nobody waits for, and another one take its place.
-void MaskThreads::give_up(MaskThread& thread) {
-  const std::lock_guard lock(mutex_);
-  if (thread.is_given_up || num_given_up_ == kMaxGivenUp) return;
-  thread.is_given_up = true;
-  ++num_given_up_;
-  make_nicer(thread.id, kNicest);
-  add_thread();
+std::vector<int> MaskThreads::take_woken() {
+  std::vector<int> slots;
+  std::erase_if(late_, [&](const Late& late) {
+    MaskOrder& order = late.text->order;
+    const std::lock_guard lock(order.mutex);
+    leave_to_slow(order);
+    if (order.is_taken) return false;
+    slots.push_back(late.slot);
+    return true;
+  });
+  return slots;
 }
 
-void MaskThreads::join_given_up() {
+// Makes the thread that is at late masks one for slow texts, and adds another one in its place.
+void MaskThreads::leave_to_slow(MaskOrder& order) {
+  if (order.thread == nullptr) return;
+  order.is_slow = true;
+  MaskThread& thread = *order.thread;
   const std::lock_guard lock(mutex_);
-  std::erase_if(threads_, [](MaskThread& thread) {
-    if (thread.is_over) thread.thread.join();
-    return thread.is_over;
-  });
+  if (thread.is_slow || num_slow_ == kMaxSlow) return;
+  thread.is_slow = true;
+  ++num_slow_;
+  make_nicer(thread.id);
+  add_thread(false);
 }
 
 void MaskThreads::work(MaskThread& self) {
   self.id = own_id();
-  make_nicer(self.id, kNicer);
+  {
+    const std::lock_guard lock(mutex_);
+    if (self.is_slow) make_nicer(self.id);
+  }
   while (const std::shared_ptr<GuidedText> text = next(self)) make(*text, self);
 }
 
 std::shared_ptr<GuidedText> MaskThreads::next(MaskThread& self) {
   std::unique_lock lock(mutex_);
-  if (!self.is_given_up) has_texts_.wait(lock, [this] { return stopping_ || !texts_.empty(); });
-  if (self.is_given_up) {
-    --num_given_up_;
-    self.is_over = true;
-    return nullptr;
-  }
+  std::deque<std::shared_ptr<GuidedText>>& texts = self.is_slow ? slow_texts_ : texts_;
+  has_texts_.wait(lock, [&] { return stopping_ || !texts.empty(); });
   if (stopping_) return nullptr;
-  std::shared_ptr<GuidedText> text = std::move(texts_.front());
-  texts_.pop_front();
+  std::shared_ptr<GuidedText> text = std::move(texts.front());
+  texts.pop_front();
   return text;
 }
 
@@ -158,12 +179,15 @@ void MaskThreads::make(GuidedText& text, MaskThread& self) {
     lock.unlock();
     order.made.resize((1 + order.made_for.size()) * num_words_);
     std::string error;
+    const std::chrono::nanoseconds begin = core_time();
     try {
       text.fill_masks(order.made_for, num_words_, order.made);
     } catch (const GrammarError& thrown) {
       error = thrown.what();
     }
+    const bool is_slow = core_time() - begin > kSlow;
     lock.lock();
+    order.is_slow = is_slow;
     order.error = std::move(error);
     order.has_made = true;
   }

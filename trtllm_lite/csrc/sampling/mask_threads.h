@@ -1,6 +1,6 @@
-// Threads that make the masks of guided texts, beside whatever else is done and at a lower priority. A text that takes
-// long holds up nobody who stops waiting for it: its masks are made all the same, and are there when they are ordered
-// again; the thread that is at them is given up, and another one takes its place.
+// Threads that make the masks of guided texts, beside whatever else is done. A text that takes long holds up nobody who
+// stops waiting for it: its masks are made all the same, and are there when they are ordered again. The thread that is
+// at them becomes one for slow texts, which have the lowest priority, and another one takes its place.
 #pragma once
 
 #include <atomic>
@@ -21,23 +21,22 @@
 
 namespace tl {
 
-// Orders whose masks are not made yet: all, and those for which nobody has waited in vain before.
+// Orders whose masks are not made yet: all, and those of texts that are not known to be slow.
 struct MasksLeft {
   std::size_t all = 0, fresh = 0;
 };
 
 // Whether a step of `num_rows` rows, whose logits took `computing`, has waited enough for masks: once its other rows,
-// together, have waited as long as the late ones would for another step. For masks that have been late before the
-// others do not wait, and if there are no others, `alone` is the longest wait.
+// together, have waited as long as the late ones would for another step. For slow texts the others do not wait, and if
+// there are no others, `alone` is the longest wait.
 bool has_waited_enough(const MasksLeft& left, std::size_t num_rows, std::chrono::nanoseconds waited,
                        std::chrono::nanoseconds computing, std::chrono::nanoseconds alone);
 
 // One of MaskThreads'.
 struct MaskThread {
   std::thread thread;
-  std::atomic<int> id = 0;   // as the system numbers it; 0 before it runs
-  bool is_given_up = false;  // it ends when it has made what it is at
-  bool is_over = false;
+  std::atomic<int> id = 0;  // as the system numbers it; 0 before it runs
+  bool is_slow = false;     // it makes masks of slow texts
 };
 
 // Orders come from one thread.
@@ -47,6 +46,7 @@ class MaskThreads {
     std::shared_ptr<GuidedText> text;
     std::span<const std::int32_t> drafts;  // as GuidedText::fill_masks, whose masks these are
     std::span<std::uint32_t> masks;
+    int slot = 0;  // of the text's request
   };
 
   // As many threads as the machine has cores for them, for masks of `num_words`.
@@ -65,24 +65,30 @@ class MaskThreads {
   // Whether the masks of order `index` are made; of one that is left they stay as they are, and nobody writes them any
   // more. `error` is not empty if the grammar cannot be followed any further: then they forbid all tokens.
   bool close(std::size_t index, std::string& error);
+  // The slots of orders that were closed too early, and whose masks are there now; each once.
+  std::vector<int> take_woken();
 
  private:
-  void add_thread();
+  struct Late {
+    std::shared_ptr<GuidedText> text;
+    int slot;
+  };
+  void add_thread(bool is_slow);
   void work(MaskThread& self);
   std::shared_ptr<GuidedText> next(MaskThread& self);  // null: the thread is to end
   void make(GuidedText& text, MaskThread& self);
   void deliver(MaskOrder& order);
-  void give_up(MaskThread& thread);
-  void join_given_up();
+  void leave_to_slow(MaskOrder& order);
 
   const std::size_t num_words_;
-  std::vector<std::shared_ptr<GuidedText>> ordered_;  // that were started last, in the order of these
+  std::vector<Late> ordered_;  // that were started last, in the order of these
+  std::vector<Late> late_;     // that were closed too early
   std::atomic<std::size_t> num_left_ = 0, num_fresh_ = 0;
   std::mutex mutex_;  // of what follows
   std::condition_variable has_texts_, all_made_;
-  std::deque<std::shared_ptr<GuidedText>> texts_;  // that no thread has taken up
+  std::deque<std::shared_ptr<GuidedText>> texts_, slow_texts_;  // that no thread has taken up
   bool stopping_ = false;
-  int num_given_up_ = 0;
+  std::size_t num_slow_ = 0;  // threads
   std::list<MaskThread> threads_;
 };
 
