@@ -44,7 +44,9 @@ TEST(a_step_takes_its_time_at_most) {
   timed.driver.on_step = [&](const tl::StepBatch& batch) {
     const int most = std::max(kTokensOfStep - batch.num_decode_tokens, kLeastPrefill) + batch.num_decode_tokens;
     CHECK(std::ssize(batch.token_ids) <= most + 1);  // the measured time is nearly that of the device
-    num_full += std::ssize(batch.token_ids) >= most - 1;
+    const bool is_full = std::ssize(batch.token_ids) >= most - 1;
+    CHECK(batch.awaited || !is_full || batch.only_decodes() || batch.rows.back().sample);
+    num_full += is_full;
   };
   Load load(5);
   for (int i = 0; i < 20; ++i) timed.driver.submit(spec_of(random_tokens(load.random, 60), 30, i));

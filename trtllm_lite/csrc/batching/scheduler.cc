@@ -101,6 +101,8 @@ bool Scheduler::prepare(StepBatch& batch, Clock::time_point now, EventBatch& eve
     add_decode_rows(left, batch);
     add_draft_rows(left, batch);
   }
+  // Whoever comes while such a step runs is in the next one.
+  batch.awaited = batch.awaited || (pace_.is_limited() && prefill_budget(batch) == 0);
   last_step_decoded_ = batch.num_decode_tokens > 0;
   return !batch.empty();
 }
