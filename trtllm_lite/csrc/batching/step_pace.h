@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace tl {
 
@@ -29,7 +30,7 @@ class StepPace {
     if (!is_limited() || seconds <= 0) return;
     if (2 * num_tokens < max_prefill(0) && 2 * seconds < seconds_) return;
     const double sample = std::min(seconds / num_tokens, 2 * seconds_per_token_);
-    seconds_per_token_ += kWeight * (sample - seconds_per_token_);
+    seconds_per_token_ += (std::exchange(is_measured_, true) ? kWeight : 1) * (sample - seconds_per_token_);
   }
 
  private:
@@ -38,6 +39,7 @@ class StepPace {
   double seconds_;
   int least_prefill_;
   double seconds_per_token_ = 1e-3;  // at first; that of a small model on one CPU core
+  bool is_measured_ = false;
 };
 
 }  // namespace tl
