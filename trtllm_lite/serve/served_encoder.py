@@ -30,8 +30,8 @@ class _Waiting:
 class _Turn:
     """When it is a request's turn again, and its texts that wait."""
 
-    start: int
-    """Tokens that requests of which there was always another text have had by then."""
+    start: float
+    """Tokens that a request has had by then of which there was always a text."""
     number: int
     """The request's, in order of arrival."""
     texts: deque[_Waiting] = field(compare=False)
@@ -41,8 +41,8 @@ class _Turn:
 class ServedEncoder(ServedEngine):
     """An encoder's engine that texts of requests over HTTP are embedded by.
 
-    Requests have turns, of a text each, by the tokens that they have had (start-time fair queueing: Goyal, Vin and
-    Cheng, 1996). On a CPU a step takes about as long as a step may (``CPU_STEP_SECONDS``), or as a text does.
+    Requests have turns, of a text each, by the tokens that they have had (weighted fair queueing: Demers, Keshav and
+    Shenker, 1989). On a CPU a step takes about as long as a step may (``CPU_STEP_SECONDS``), or as a text does.
     """
 
     num_texts: int = 0
@@ -51,8 +51,8 @@ class ServedEncoder(ServedEngine):
     num_steps: int = 0
     _turns: list[_Turn] = field(default_factory=list)
     """A heap."""
-    _start: int = 0
-    """That of the turn which was last."""
+    _now: float = 0.0
+    """Where a request begins that comes now: tokens so far, each shared out among those that waited."""
     _arrivals: Iterator[int] = field(default_factory=itertools.count)
     _num_running: int = 0
     _steps: "asyncio.Task[None] | None" = None
@@ -108,7 +108,7 @@ class ServedEncoder(ServedEngine):
                     one.row.set_exception(error)
 
         self.waiting.add(interrupt)
-        heapq.heappush(self._turns, _Turn(self._start, next(self._arrivals), deque(waiting)))
+        heapq.heappush(self._turns, _Turn(self._now, next(self._arrivals), deque(waiting)))
         if self._steps is None:
             self._steps = self.loop.create_task(self._run_steps())
         try:
@@ -138,7 +138,7 @@ class ServedEncoder(ServedEngine):
                 break
             batch.append(turn.texts.popleft())
             num_tokens += length
-            self._start = turn.start
+            self._now += length / len(self._turns)
             heapq.heapreplace(self._turns, _Turn(turn.start + length, turn.number, turn.texts))
         return batch
 
