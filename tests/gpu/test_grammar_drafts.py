@@ -8,7 +8,7 @@ import torch
 
 from tests.gpu.test_engine import SHAPE
 from tests.gpu.test_speculation import LIMITS, NGRAM
-from tests.models import save_tiny_model
+from tests.models import save_tiny_model, tiny_tokenizer
 from trtllm_lite import LLM, GuidedDecodingParams, SamplingParams
 
 FORMS = (
@@ -23,8 +23,16 @@ PATTERNS = (FORMS[0].regex, "|".join(FORMS[1].choice or ()), "[^a]*a(.|\n)*(ab|c
 def test_texts_under_grammars_do_not_depend_on_drafts(config: dict[str, object], tmp_path: Path) -> None:
     save_tiny_model("llama", tmp_path / "model", dtype=torch.bfloat16, **SHAPE, head_dim=16)
     prompts = [f"{row} + {row} is the fox " * 2 for row in range(30)]
+    # Thoughts are short then: tokens with more behind the "a" begin no answer of this form, and end no thoughts.
+    likely = {tiny_tokenizer().token_to_id("a"): 3.0}
     params = [
-        SamplingParams(temperature=0.5, seed=row, max_tokens=80, guided_decoding=FORMS[row % 3])
+        SamplingParams(
+            temperature=0.5,
+            seed=row,
+            max_tokens=80,
+            guided_decoding=FORMS[row % 3],
+            logit_bias=likely if row % 3 == 2 else None,
+        )
         for row in range(len(prompts))
     ]
     found = []
