@@ -12,8 +12,9 @@ from typing import Any
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES
 from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.files import atomic_directory
+from trtllm_lite.foreign_names import calls
 from trtllm_lite.progress import progress_bars
-from trtllm_lite.runtime.api import arguments
+from trtllm_lite.runtime.api.arguments import takes_foreign_names
 from trtllm_lite.runtime.api.configs import config_of, speculation_of
 from trtllm_lite.runtime.api.embedding import embed_prompts, embedder_of
 from trtllm_lite.runtime.api.generation import Generation
@@ -41,14 +42,6 @@ from trtllm_lite.wanted_engine import WantedEngine, open_tokenizer
 
 # One call of generate() queues at most this many sequences at a time; the event loop bounds those of all callers.
 _MAX_QUEUED = 512
-_ARGUMENTS = (
-    *("model", "tokenizer", "target", "dtype", "kv_cache_config", "scheduler_config", "speculative_config"),
-    "enable_chunked_prefill",
-    *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "num_threads"),
-    *("gather_context_logits", "deterministic", "ignore_config_keys", "dequantize"),
-    *("tensor_parallel_size", "pipeline_parallel_size", "moe_expert_parallel_size"),
-    "distributed_executor_backend",
-)
 
 
 @dataclass(frozen=True)
@@ -94,10 +87,14 @@ class LLM:
       machine with the engine at the same path (of GPUs the last one computes in this process, and NCCL carries what
       stages send each other); by default all compute in this process
 
+    Arguments of TensorRT-LLM and vLLM that have a meaning here are taken by those names, too (``max_model_len``);
+    errors and warnings say what becomes of the others.
+
     Raises ConvertError, BuildError, EngineError (the model), DeviceError (the GPU), LimitError, ArgumentError (the
     arguments).
     """
 
+    @takes_foreign_names("LLM", calls.LLM)
     def __init__(
         self,
         model: str | Path,
@@ -125,9 +122,7 @@ class LLM:
         pipeline_parallel_size: int | None = None,
         moe_expert_parallel_size: int | None = None,
         distributed_executor_backend: str | None = None,
-        **others: Any,
     ) -> None:
-        arguments.reject_unsupported("LLM", others, arguments.LLM, _ARGUMENTS)
         check_text("tokenizer", tokenizer, "a directory with a tokenizer.json", str | Path | None)
         wanted = WantedEngine(
             model=model,
@@ -164,6 +159,9 @@ class LLM:
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer, if the engine has one."""
         return self._model.tokenizer
+
+    def __repr__(self) -> str:
+        return f"LLM({str(self.engine_dir)!r})"
 
     @property
     def session(self) -> Session:

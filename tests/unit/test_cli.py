@@ -14,9 +14,7 @@ from tests.unit.runtime.doubles import fake_runner, greedy_continuation
 from tests.unit.runtime.texts import byte_level_tokenizer
 from trtllm_lite import GuidedDecodingParams
 from trtllm_lite.cli import cli, quantize_options
-from trtllm_lite.cli.bench import bench
 from trtllm_lite.cli.console import print_table
-from trtllm_lite.cli.replaced import BENCH_SERVE, BUILD, CONVERT, GENERATE, PLAN
 from trtllm_lite.errors import EngineError, LimitError
 from trtllm_lite.files import atomic_directory
 from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES
@@ -28,7 +26,7 @@ from trtllm_lite.units import counted
 from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
 BUILDING = ("convert", "quantize", "plan", "build")
-COMMANDS = (*BUILDING, "generate", "serve", "inspect", "verify", "push", "pull", "eval", "bench", "cache")
+COMMANDS = (*BUILDING, "generate", "serve", "inspect", "verify", "sign", "push", "pull", "eval", "bench", "cache")
 BENCHMARKS = ("bench latency", "bench throughput", "bench serve-sim", "bench serve")
 
 
@@ -236,7 +234,7 @@ def test_the_package_runs_as_a_module():
         ("build", ("--qformat", "int3"), "'int3' is not one of 'full_prec', 'int8_wo', 'fp8_wo'"),
         ("build", ("--use_weight_only",), "use `trtllm-lite build --qformat int8_wo`"),
         ("build", ("--use_fp8",), "use --qformat fp8 of"),
-        ("build", ("--fp8_kv_cache",), "not supported yet"),
+        ("build", ("--fp8_kv_cache",), "use --kv_cache_dtype fp8 of"),
         ("convert", ("--calib_size", "4"), "use it with `trtllm-lite quantize`"),
         ("build", ("--weight_streaming", "--output_dir", "e"), "--weight_streaming: weights are stored"),
         ("build", ("--dry_run",), "trtllm-lite plan"),
@@ -281,19 +279,6 @@ def test_what_asks_for_nothing_is_accepted_silently(option):
     result = run("build", "--checkpoint_dir", "absent", option, "--output_dir", "e")
     assert result.stderr.startswith("Error: ")
     assert "absent" in result.stderr
-
-
-@pytest.mark.parametrize("table", [CONVERT, BUILD, PLAN, GENERATE, BENCH_SERVE])
-def test_every_replaced_option_has_a_remedy(table):
-    assert all(entry.remedy for entry in table.values())
-
-
-def test_no_option_is_replaced_that_the_command_has():
-    commands = {**cli.commands, "serve": bench.commands["serve"]}
-    tables = {"convert": CONVERT, "build": BUILD, "plan": PLAN, "generate": GENERATE, "serve": BENCH_SERVE}
-    for name, table in tables.items():
-        listed = [option for param in commands[name].params if not param.hidden for option in param.opts]
-        assert not {f"--{option}" for option in table} & set(listed), name
 
 
 @pytest.mark.parametrize("arguments", [("--tp_sizes", "2"), ("--pp_sise", "2"), ("--workerz", "8"), ("--dry_runs",)])

@@ -16,13 +16,14 @@ PACKAGE = Path(trtllm_lite.__file__).parent
 # For each part of the package, the parts it may import when it is imported. Everyone may import the plain modules.
 PLAIN = {
     *("errors", "vocabulary", "files", "temporaries", "units", "printable", "progress", "library_errors", "nibbles"),
-    *("foreign_files", "host_memory", "scratch", "pages", "gguf_parts"),
+    *("foreign_files", "foreign_names", "host_memory", "scratch", "pages", "gguf_parts"),
     "_core",
 }
 ALLOWED = {
     "errors": set(),
     "files": set(),
     "foreign_files": set(),
+    "foreign_names": set(),
     "temporaries": set(),
     "units": set(),
     "printable": set(),

@@ -20,9 +20,9 @@ from trtllm_lite.cli.quantize_options import (
     take_calibration,
     take_recipe,
 )
-from trtllm_lite.cli.replaced import BUILD, PLAN
 from trtllm_lite.cli.unused_options import check_calibration_options, check_recipe_options
 from trtllm_lite.errors import BuildError
+from trtllm_lite.foreign_names.commands import BUILD, PLAN
 
 if TYPE_CHECKING:
     from trtllm_lite.builder import BuildLimits, Checkpoint

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from trtllm_lite.cli.framework import Command, replaced_options
-from trtllm_lite.cli.replaced import CONVERT
+from trtllm_lite.foreign_names.commands import CONVERT
 from trtllm_lite.units import counted
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 

@@ -1,16 +1,18 @@
-"""The classes of all commands: spelling of options, errors as one message, options that TensorRT-LLM had."""
+"""The classes of all commands: spelling of options, errors as one message, options that other engines have."""
 
 import difflib
 import gc
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from trtllm_lite.cli.interrupts import INTERRUPTED, TERMINATED, Terminated, terminating
-from trtllm_lite.errors import TrtllmLiteError
+from trtllm_lite.errors import TrtllmLiteError, shown
+from trtllm_lite.foreign_names.commands import COMMANDS
+from trtllm_lite.foreign_names.entry import Foreign
 from trtllm_lite.printable import printable
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -43,6 +45,7 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options; for an unknown one only options that --help lists are suggested."""
         try:
+            _refuse_repeated(self.make_parser(ctx).parse_args(list(args))[2], ctx)
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             listed = [name for param in self.params if not getattr(param, "hidden", False) for name in param.opts]
@@ -87,18 +90,14 @@ class Group(click.Group):
         del ctx
         return list(self.commands)
 
-
-@dataclass(frozen=True)
-class Replaced:
-    """An option that TensorRT-LLM's tools have and this command does not need or support; its value may be left out.
-
-    A value among ``neutral`` asks for what happens anyway and is accepted. Every other value is an error that ends with
-    ``remedy``; if the option is ``harmless`` (the result is the same without it), the value is accepted with a note.
-    """
-
-    remedy: str
-    neutral: tuple[str, ...] = ()
-    harmless: bool = False
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first of ``args`` names; for one of another engine the error says what replaces it."""
+        foreign = COMMANDS.get(_normalize(args[0]))
+        if foreign is not None and self.get_command(ctx, args[0]) is None:
+            raise click.UsageError(f"No such command {shown(args[0])}: {foreign.remedy}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
@@ -112,7 +111,7 @@ def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated]
     return decorate
 
 
-def replaced_options(table: Mapping[str, Replaced]) -> Callable[[Decorated], Decorated]:
+def replaced_options(table: Mapping[str, Foreign]) -> Callable[[Decorated], Decorated]:
     """A decorator: adds hidden options that accept the neutral values of ``table`` and explain every other value."""
 
     def decorate(function: Decorated) -> Decorated:
@@ -131,7 +130,7 @@ def replaced_options(table: Mapping[str, Replaced]) -> Callable[[Decorated], Dec
     return decorate
 
 
-def _explain(name: str, entry: Replaced) -> Callable[..., None]:
+def _explain(name: str, entry: Foreign) -> Callable[..., None]:
     def callback(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
         del parameter
         if value is None or str(value).lower() in entry.neutral:
@@ -142,6 +141,14 @@ def _explain(name: str, entry: Replaced) -> Callable[..., None]:
         click.echo(f"Note: {given} changes nothing: {entry.remedy}", err=True)
 
     return callback
+
+
+def _refuse_repeated(given: Sequence[click.Parameter], ctx: click.Context) -> None:
+    """Raise click.UsageError for an option that takes one value and is given two, of which one would be dropped."""
+    for parameter, count in Counter(given).items():
+        takes_one = isinstance(parameter, click.Option) and not (parameter.multiple or parameter.is_flag)
+        if takes_one and count > 1:
+            raise click.UsageError(f"{parameter.opts[0]} is given {count} times, and takes one value: keep one", ctx)
 
 
 def _debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from trtllm_lite.cli.framework import Command, replaced_options
-from trtllm_lite.cli.replaced import GENERATE
+from trtllm_lite.foreign_names.commands import GENERATE
 from trtllm_lite.units import counted
 
 if TYPE_CHECKING:
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command, short_help="Generate text with an engine.")
-@click.option("--engine_dir", required=True, metavar="ENGINE", help="Directory that `build` wrote.")
+@click.argument("engine", required=False)
+@click.option("--engine_dir", metavar="ENGINE", help="Directory that `build` wrote, if it is not given by itself.")
 @click.option("--prompt", required=True, help="The text to continue, or with --chat a message; - reads stdin.")
 @click.option("--chat", is_flag=True, help="Put the prompt through the model's chat template.")
 @click.option("--chat_template", metavar="NAME", help="With --chat: which of the model's templates. [default: default]")
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
 @click.option("--num_threads", type=int, help="Threads that compute on the CPU. [default: all cores]")
 @replaced_options(GENERATE)
 def generate(
-    engine_dir: str,
+    engine: str | None,
+    engine_dir: str | None,
     prompt: str,
     max_new_tokens: int,
     stop_words: tuple[str, ...],
@@ -63,13 +65,14 @@ def generate(
 
     \b
     Examples:
-      trtllm-lite generate --engine_dir engine --chat --prompt "Why is it blue?"
-      trtllm-lite generate --engine_dir engine --prompt - < story.txt
-      trtllm-lite generate --engine_dir engine --prompt "Once upon" \\
+      trtllm-lite generate engine --chat --prompt "Why is it blue?"
+      trtllm-lite generate engine --prompt - < story.txt
+      trtllm-lite generate engine --prompt "Once upon" \\
         --temperature 0.8 --top_p 0.9 --random_seed 1
     """
     from trtllm_lite.runtime import ModelRunner
 
+    path = _only(engine, engine_dir)
     form = _form(
         json=guided_json and _content(guided_json),
         regex=guided_regex,
@@ -79,7 +82,7 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     begin = time.perf_counter()
     runner = ModelRunner.from_dir(
-        engine_dir, lora_dir=lora_dir, max_batch_size=_batch_size(engine_dir, num_beams), num_threads=num_threads
+        path, lora_dir=lora_dir, max_batch_size=_batch_size(path, num_beams), num_threads=num_threads
     )
     loaded = time.perf_counter()
     stream = runner.generate(
@@ -104,6 +107,16 @@ def generate(
     end = time.perf_counter()
     click.echo()
     click.echo(_timing(result, num_beams > 1, loaded - begin, first - loaded, end - first), err=True)
+
+
+def _only(engine: str | None, engine_dir: str | None) -> str:
+    """The engine, which is given by itself or as an option. Raises click.UsageError unless it is given once."""
+    found = [path for path in (engine, engine_dir) if path is not None]
+    if len(found) != 1:
+        raise click.UsageError(
+            f"{'two engines are' if found else 'no engine is'} given: expected ENGINE, or --engine_dir"
+        )
+    return found[0]
 
 
 def _form(**fields: Any) -> "GuidedDecodingParams | None":

@@ -8,7 +8,7 @@ import click
 
 from trtllm_lite.cli.framework import replaced_options
 from trtllm_lite.cli.option_types import COUNT, COUNT_OR_ZERO, Finite, JsonObject, each_name
-from trtllm_lite.cli.replaced import SERVE
+from trtllm_lite.foreign_names.commands import SERVE
 from trtllm_lite.serve.http.limits import HttpLimits
 from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 

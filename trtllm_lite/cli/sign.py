@@ -18,7 +18,8 @@ def sign(engine: str, key: str) -> None:
 
     \b
     Example:
-      openssl genpkey -algorithm ed25519 -out team.key && openssl pkey -in team.key -pubout -out team.pub
+      openssl genpkey -algorithm ed25519 -out team.key
+      openssl pkey -in team.key -pubout -out team.pub
       trtllm-lite sign engine --key team.key
     """
     from pathlib import Path

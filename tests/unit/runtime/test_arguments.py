@@ -1,14 +1,19 @@
 """Arguments of TensorRT-LLM's examples are accepted where they ask for nothing, and explained where they do not."""
 
 import inspect
+from dataclasses import fields
+from typing import Any
 
 import pytest
 
 from tests.unit.runtime.doubles import fake_runner
 from trtllm_lite import LLM
 from trtllm_lite.errors import ArgumentError
+from trtllm_lite.foreign_names import calls
+from trtllm_lite.foreign_names.entry import Foreign
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.api import arguments
+from trtllm_lite.runtime.session.config import KvCacheConfig
 
 # The arguments that examples/run.py passes when it is run with its defaults.
 FROM_DIR = {
@@ -33,27 +38,29 @@ GENERATE = {
 LLM_ARGUMENTS = {"context_parallel_size": 1, "trust_remote_code": False, "revision": None}
 
 
-def accept(function: str, given: dict[str, object], table: dict[str, arguments.Unsupported]) -> None:
+def accept(function: str, given: dict[str, object], table: dict[str, Foreign]) -> None:
     arguments.reject_unsupported(function, given, table, ())
 
 
 def test_the_defaults_of_run_py_are_accepted() -> None:
-    accept("from_dir", FROM_DIR, arguments.FROM_DIR)
-    accept("LLM", LLM_ARGUMENTS, arguments.LLM)
+    accept("from_dir", FROM_DIR, calls.FROM_DIR)
+    accept("LLM", LLM_ARGUMENTS, calls.LLM)
     plain = fake_runner().generate([[5, 6]], max_new_tokens=3, temperature=0, end_id=1, pad_id=1)
     result = fake_runner().generate([[5, 6]], max_new_tokens=3, **GENERATE)
     assert result["output_ids"].tolist() == plain.tolist()
 
 
-@pytest.mark.parametrize("table", [arguments.FROM_DIR, arguments.GENERATE, arguments.LLM])
+@pytest.mark.parametrize("table", [calls.FROM_DIR, calls.GENERATE, calls.LLM])
 @pytest.mark.parametrize("value", [None, False, "", [], (), {}, [None, None], [[], []]], ids=repr)
-def test_values_that_ask_for_nothing_are_accepted(table: dict[str, arguments.Unsupported], value: object) -> None:
+def test_values_that_ask_for_nothing_are_accepted(table: dict[str, Foreign], value: object) -> None:
     accept("f", dict.fromkeys(table, value), table)
 
 
-@pytest.mark.parametrize("table", [arguments.FROM_DIR, arguments.GENERATE, arguments.LLM])
-def test_all_others_say_what_to_do(table: dict[str, arguments.Unsupported]) -> None:
+@pytest.mark.parametrize("table", [calls.FROM_DIR, calls.GENERATE, calls.LLM])
+def test_all_others_say_what_to_do(table: dict[str, Foreign]) -> None:
     for name, entry in table.items():
+        if entry.harmless or entry.becomes:
+            continue
         with pytest.raises(ArgumentError) as raised:
             accept("f", {name: "x" * 300_000}, table)
         assert str(raised.value).endswith(entry.remedy)
@@ -61,12 +68,52 @@ def test_all_others_say_what_to_do(table: dict[str, arguments.Unsupported]) -> N
 
 
 def test_what_is_supported_is_in_no_table() -> None:
-    for function, table in ((ModelRunner.from_dir, arguments.FROM_DIR), (LLM.__init__, arguments.LLM)):
+    for function, table in ((ModelRunner.from_dir, calls.FROM_DIR), (LLM.__init__, calls.LLM)):
         assert not inspect.signature(function).parameters.keys() & table.keys()
+
+
+class Recorder:
+    """Keeps what it was called with."""
+
+    @arguments.takes_foreign_names("LLM", calls.LLM)
+    def __init__(
+        self, model: str, *, max_seq_len: int | None = None, kv_cache_config: Any = None, dtype: str = "auto"
+    ) -> None:
+        self.given = (model, max_seq_len, kv_cache_config, dtype)
+
+
+def test_names_of_vllm_stand_for_arguments() -> None:
+    config = {"max_tokens": 64}
+    made = Recorder("m", max_model_len=96, kv_cache_config=config, enable_prefix_caching=False, block_size=16)
+    assert made.given == ("m", 96, {"max_tokens": 64, "enable_block_reuse": False, "tokens_per_block": 16}, "auto")
+    assert config == {"max_tokens": 64}
+    assert Recorder("m", max_model_len=None, kv_cache_dtype="auto", seed=0).given == ("m", None, None, "auto")
+
+
+def test_what_becomes_of_a_name_is_an_argument() -> None:
+    parameters = inspect.signature(LLM.__init__).parameters
+    for entry in calls.LLM.values():
+        argument, _, field = (entry.becomes or "dtype").partition(".")
+        assert argument in parameters
+        assert not field or field in {own.name for own in fields(KvCacheConfig)}
+
+
+def test_one_argument_is_not_given_by_two_names() -> None:
+    for given in ({"max_seq_len": 64}, {"kv_cache_config": KvCacheConfig()}, {"kv_cache_config": {"dtype": "fp8"}}):
+        with pytest.raises(ArgumentError, match="is given, too"):
+            Recorder("m", max_model_len=64, kv_cache_dtype="int8", **given)
+
+
+def test_what_changes_nothing_is_said() -> None:
+    with pytest.warns(UserWarning, match="LLM: disable_custom_all_reduce=True changes nothing") as caught:
+        assert Recorder("m", disable_custom_all_reduce=True, swap_space=4).given == ("m", None, None, "auto")
+    assert [entry.filename for entry in caught] == [__file__]
+    with pytest.warns(UserWarning, match="what weights leave free"):
+        assert Recorder("m", gpu_memory_utilization=0.5).given[2] == {"free_gpu_memory_fraction": 0.5}
 
 
 def test_suggestions_are_names_that_are_supported() -> None:
     with pytest.raises(ArgumentError, match=r"known: engine_dir$"):
-        arguments.reject_unsupported("f", {"zzz": None}, arguments.FROM_DIR, ["engine_dir"])
+        arguments.reject_unsupported("f", {"zzz": None}, calls.FROM_DIR, ["engine_dir"])
     with pytest.raises(ArgumentError, match=r"did you mean engine_dir\?"):
-        arguments.reject_unsupported("f", {"engine_dirs": None}, arguments.FROM_DIR, ["engine_dir"])
+        arguments.reject_unsupported("f", {"engine_dirs": None}, calls.FROM_DIR, ["engine_dir"])

@@ -8,7 +8,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from trtllm_lite.errors import ArgumentError, LimitError
-from trtllm_lite.runtime.api.arguments import FROM_DIR, GENERATE, reject_unsupported
+from trtllm_lite.foreign_names import calls
+from trtllm_lite.runtime.api.arguments import reject_unsupported
 from trtllm_lite.runtime.api.configs import speculation_of
 from trtllm_lite.runtime.api.lora_arguments import chosen_loras, loras_of
 from trtllm_lite.runtime.api.outputs import Output, outputs_of, steps
@@ -114,7 +115,7 @@ class ModelRunner:
         built for), LimitError (an option above the engine's limit, too little memory), ArgumentError (an argument that
         is unknown or not supported).
         """
-        reject_unsupported("ModelRunner.from_dir", others, FROM_DIR, _names(cls.from_dir))
+        reject_unsupported("ModelRunner.from_dir", others, calls.FROM_DIR, _names(cls.from_dir))
         options = RunnerOptions(
             max_batch_size=max_batch_size,
             max_input_len=max_input_len,
@@ -201,7 +202,7 @@ class ModelRunner:
         named = locals()
         extras = Extras(output_context_logits, output_generation_logits, output_log_probs, output_cum_log_probs)
         extras.check(return_dict)
-        reject_unsupported("generate", others, GENERATE, _names(self.generate))
+        reject_unsupported("generate", others, calls.GENERATE, _names(self.generate))
         given = with_config(sampling_config, {name: named[name] for name in ARGUMENTS}, _names(self.generate))
         template = Chat.wanted(chat, chat_template, tools, chat_template_kwargs)
         prompts = self._parse_prompts(batch_input_ids, texts, template)

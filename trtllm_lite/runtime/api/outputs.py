@@ -27,7 +27,7 @@ class Output:
         self.new_text = ""
         self.finish_reason: FinishReason | None = None
         self.logprobs: list[Any] = []
-        self.cumulative_logprob = 0.0
+        self.cumulative_logprob: float | None = None
         self.generation_logits: list[NDArray[np.float32]] = []
         self.num_new_tokens = 0
         self._num_taken = 0
@@ -70,7 +70,7 @@ class Output:
             self.token_ids.append(response.token_id)
         if response.logprobs is not None:
             self.logprobs.append(response.logprobs)
-            self.cumulative_logprob += response.logprobs.logprob
+            self.cumulative_logprob = (self.cumulative_logprob or 0.0) + response.logprobs.logprob
         if response.generation_logits is not None:
             self.generation_logits.append(response.generation_logits)
         self.finish_reason = response.finish_reason
@@ -83,7 +83,15 @@ class Output:
     def _take_hypothesis(self, found: Hypothesis) -> None:
         self.token_ids, self.pieces = found.token_ids, [found.text]
         self.score, self.finish_reason = found.score, found.finish_reason
+        self.cumulative_logprob = _cumulative(found, self.request.params.length_penalty)
         self.new_text, self.num_new_tokens = self.text, len(self.token_ids)
+
+
+def _cumulative(found: Hypothesis, length_penalty: float) -> float | None:
+    """The sum of log probabilities in a score: see SamplingParams. None if a penalty is so great that it is lost."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = found.score * np.float64(len(found.token_ids)) ** length_penalty
+    return float(total) if np.isfinite(total) else None
 
 
 def outputs_of(handle: RequestHandle) -> list[Output]:

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from html import escape
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtllm_lite.errors import TrtllmLiteError
+from trtllm_lite.errors import TrtllmLiteError, shown
 from trtllm_lite.runtime.api.computed_later import ComputedLater
 from trtllm_lite.runtime.api.outputs import Output
 from trtllm_lite.runtime.session.request_handle import RequestHandle
+from trtllm_lite.units import counted
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,12 @@ class CompletionOutput(ComputedLater):
     ``token_ids`` hold all that was generated; ``text`` ends before the stop word or end token (see SamplingParams).
     ``text_diff``, ``token_ids_diff`` and ``logprobs_diff`` are the parts that the previous output did not have: an
     output of a stream takes time for these alone, and for the whole only when it is looked at. ``logprobs`` has for
-    each token {token id: Logprob} of that token and the likeliest ones; ``cumulative_logprob`` is the sum over the
-    generated tokens; they are None unless asked for. ``score`` is the score that a beam search ranked the continuation
-    by. ``finish_reason`` is None while the continuation runs, then "stop", "length", "cancelled", "timeout" or "error";
-    ``stop_reason`` is the stop string or the token (sequence) that stopped it, None for the model's end token.
-    ``generation_logits`` is float32[generated, vocab] if asked for.
+    each token {token id: Logprob} of that token and the likeliest ones, and is None unless asked for.
+    ``cumulative_logprob`` is the sum over the generated tokens; it is there if ``logprobs`` are, and of a beam search.
+    ``score`` is the score that a beam search ranked the continuation by. ``finish_reason`` is None while the
+    continuation runs, then "stop", "length", "cancelled", "timeout" or "error"; ``stop_reason`` is the stop string or
+    the token (sequence) that stopped it, None for the model's end token. ``generation_logits`` is
+    float32[generated, vocab] if asked for.
     """
 
     index: int
@@ -47,6 +50,11 @@ class CompletionOutput(ComputedLater):
     stop_reason: str | int | tuple[int, ...] | None
     generation_logits: NDArray[np.float32] | None
     score: float | None
+
+    def __repr__(self) -> str:
+        """What people look for; ``dataclasses.asdict`` has everything."""
+        tokens = counted(len(self.token_ids), "token")
+        return f"<CompletionOutput {self.index}: {shown(self.text)}, {tokens}, finish_reason={self.finish_reason!r}>"
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,20 @@ class RequestOutput(ComputedLater):
     num_truncated_tokens: int
     error: TrtllmLiteError | None
 
+    def __repr__(self) -> str:
+        """What people look for; ``dataclasses.asdict`` has everything."""
+        parts = [f"prompt of {counted(len(self.prompt_token_ids), 'token')}: {shown(self.prompt)}", repr(self.outputs)]
+        parts += ["finished" if self.finished else "unfinished", *([] if self.error is None else [repr(self.error)])]
+        return f"<RequestOutput {self.request_id}: {', '.join(parts)}>"
+
+    def _repr_html_(self) -> str:
+        """The prompt and its continuations, for notebooks."""
+        prompt = self.prompt_token_ids if self.prompt is None else self.prompt
+        texts = [entry.text or repr(entry.token_ids) for entry in self.outputs]
+        rows = "".join(f"<tr><td>{number}<td><pre>{escape(text)}</pre>" for number, text in enumerate(texts))
+        error = "" if self.error is None else f"<p>{escape(str(self.error))}"
+        return f"<pre>{escape(str(prompt))}</pre><table>{rows}</table>{error}"
+
 
 def metrics_of(handle: RequestHandle) -> RequestMetrics | None:
     """The metrics of a request that has ended."""
@@ -118,7 +140,7 @@ def completion_of(index: int, output: Output, num_logprobs: int | None) -> Compl
         text_diff=output.new_text,
         token_ids_diff=tokens[begin:],
         logprobs_diff=logprobs(begin),
-        cumulative_logprob=output.cumulative_logprob if rows else None,
+        cumulative_logprob=output.cumulative_logprob,
         finish_reason=reason,
         stop_reason=output.handle.stop_reason(tokens[-1] if tokens else None) if reason == "stop" else None,
         score=output.score,

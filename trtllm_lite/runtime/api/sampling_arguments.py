@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trtllm_lite.runtime.api.arguments import GENERATE, reject_unsupported
+from trtllm_lite.foreign_names import calls
+from trtllm_lite.runtime.api.arguments import reject_unsupported
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.prompts import Prompts
 from trtllm_lite.runtime.session.request import Request
@@ -82,6 +83,6 @@ def with_config(config: Any, given: Mapping[str, Any], supported: Sequence[str])
     """The sampling arguments that are not None; arguments that are not given come from ``sampling_config``."""
     fields = {} if config is None else dict(config if isinstance(config, Mapping) else vars(config))
     others = {name: value for name, value in fields.items() if name not in ARGUMENTS}
-    reject_unsupported("sampling_config", others, GENERATE, supported)
+    reject_unsupported("sampling_config", others, calls.GENERATE, supported)
     merged = {**fields, **{name: value for name, value in given.items() if value is not None}}
     return {name: merged[name] for name in ARGUMENTS if merged.get(name) is not None}

@@ -1,0 +1,32 @@
+"""What is known of one name that other engines have."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A name that other engines have and that nothing here is called by.
+
+    A value among ``neutral`` asks for what happens anyway and is accepted. Every other value is an error that ends with
+    ``remedy``; if the name is ``harmless`` (the result is the same without it), the value is accepted with a note.
+    ``becomes`` is the argument that takes the value instead, or ``ARGUMENT.FIELD`` of a configuration.
+    """
+
+    remedy: str
+    neutral: tuple[Any, ...] = ()
+    harmless: bool = False
+    becomes: str | None = None
+
+
+def same(
+    names: str, remedy: str, neutral: tuple[Any, ...] = (), *, harmless: bool = False, becomes: str | None = None
+) -> dict[str, Foreign]:
+    """One entry for each of several ``names``, which spaces separate."""
+    return {name: Foreign(remedy, neutral, harmless, becomes) for name in names.split()}
+
+
+def merge(tables: Iterable[Mapping[str, Foreign]]) -> dict[str, Foreign]:
+    """All entries of ``tables``, of which later ones come before earlier ones of the same name."""
+    return {name: entry for table in tables for name, entry in table.items()}
