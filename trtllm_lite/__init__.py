@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from trtllm_lite.llm import LLM
     from trtllm_lite.runtime.api.request_output import CompletionOutput, RequestOutput
     from trtllm_lite.runtime.lora.request import LoRARequest
-    from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig
+    from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
     from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
     from trtllm_lite.runtime.session.sampling_params import SamplingParams
 
@@ -22,6 +22,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "SchedulerConfig",
+    "SpeculativeConfig",
 ]
 
 # Where the names above come from. They are imported when they are first used, so that the command line starts at once.
@@ -34,12 +35,15 @@ _MODULES = {
     "RequestOutput": "trtllm_lite.runtime.api.request_output",
     "SamplingParams": "trtllm_lite.runtime.session.sampling_params",
     "SchedulerConfig": "trtllm_lite.runtime.session.config",
+    "SpeculativeConfig": "trtllm_lite.runtime.session.config",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from trtllm_lite.foreign_names.imports import foreign_class
+
+        return foreign_class(__name__, name)
     return getattr(importlib.import_module(_MODULES[name]), name)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES
 from trtllm_lite.errors import ArgumentError, EngineError, shown
@@ -220,6 +220,15 @@ class LLM:
             return generations[0].result()
         return [generation.outcome() for generation in generations]
 
+    def chat(
+        self,
+        messages: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **options: Any,
+    ) -> Any:
+        """:meth:`generate` with ``chat=True``, by the name that vLLM has for it; ``options`` are its others."""
+        return self.generate(messages, sampling_params, chat=True, **options)
+
     def generate_async(
         self,
         prompt: Prompt,
@@ -254,6 +263,14 @@ class LLM:
         limits. Raises ArgumentError and LimitError (no text is cut), before anything runs.
         """
         return embed_prompts(self.embedder, prompts)
+
+    def encode(self, *_: Any, **__: Any) -> NoReturn:
+        """vLLM's name of what :meth:`embed` does; raises ArgumentError that says so."""
+        raise ArgumentError("LLM.encode: use LLM.embed for embeddings, or get_tokenizer().encode for token ids")
+
+    def get_tokenizer(self) -> Tokenizer | None:
+        """The :attr:`tokenizer`, by the name that vLLM has for it."""
+        return self.tokenizer
 
     def get_stats(self) -> Stats:
         """Requests running and waiting, KV cache use and hit rate, preemptions, times: see :class:`Stats`."""

@@ -61,6 +61,17 @@ def test_beams_are_those_of_transformers(llm: LLM, reference: PreTrainedModel, s
     assert outputs[3].outputs == llm.generate(prompts[0], GREEDY).outputs
 
 
+@pytest.mark.parametrize("length_penalty", [0.0, 1.3])
+def test_a_search_knows_how_likely_its_sequences_are(llm: LLM, length_penalty: float) -> None:
+    prompt = random_prompts(33, 1, longest=20)[0]
+    params = replace(GREEDY, use_beam_search=True, n=3, length_penalty=length_penalty)
+    for entry in llm.generate(prompt, params).outputs:
+        forced = llm.generate(prompt + entry.token_ids, replace(GREEDY, max_tokens=1, prompt_logprobs=1))
+        rows = forced.prompt_logprobs[len(prompt) :]
+        total = sum(row[token].logprob for row, token in zip(rows, entry.token_ids, strict=True))
+        assert entry.cumulative_logprob == pytest.approx(total, rel=1e-4)
+
+
 def test_a_search_comes_at_its_end(llm: LLM) -> None:
     params = replace(GREEDY, use_beam_search=True, n=2)
     (output,) = llm.generate_async("the", params, streaming=True)

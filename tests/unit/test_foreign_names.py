@@ -6,15 +6,16 @@ import pytest
 from click.testing import CliRunner
 
 from trtllm_lite.cli import cli
-from trtllm_lite.foreign_names import calls, commands
+from trtllm_lite.errors import ArgumentError
+from trtllm_lite.foreign_names import calls, commands, imports, serving
 
 TABLES = {
     "convert": commands.CONVERT,
     "build": commands.BUILD,
     "plan": commands.PLAN,
     "generate": commands.GENERATE,
-    "serve": commands.SERVE,
-    "bench serve": commands.BENCH_SERVE,
+    "serve": serving.SERVE,
+    "bench serve": serving.BENCH_SERVE,
 }
 
 
@@ -75,3 +76,19 @@ def test_generate_takes_one_engine(given, words):
     result = run("generate", *given, "--prompt", "x")
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+def test_classes_of_other_engines_say_what_to_use_instead():
+    import trtllm_lite
+
+    assert not set(imports.CLASSES) & set(trtllm_lite.__all__)
+    assert trtllm_lite.SpeculativeConfig(method="ngram").method == "ngram"
+    from trtllm_lite import CapacitySchedulerPolicy, EagleDecodingConfig
+
+    with pytest.raises(ArgumentError, match=r'EagleDecodingConfig is no class.*method="eagle3"'):
+        EagleDecodingConfig(max_draft_len=3)
+    with pytest.raises(ArgumentError, match="MAX_UTILIZATION"):
+        print(CapacitySchedulerPolicy.GUARANTEED_NO_EVICT)
+    assert not hasattr(CapacitySchedulerPolicy, "_repr_html_")
+    with pytest.raises(ImportError, match="cannot import name 'NoSuchConfig'"):
+        from trtllm_lite import NoSuchConfig  # noqa: F401

@@ -6,9 +6,10 @@ from typing import Any, TypeVar
 
 import click
 
+from trtllm_lite.cli.config_file import config_option
 from trtllm_lite.cli.framework import replaced_options
 from trtllm_lite.cli.option_types import COUNT, COUNT_OR_ZERO, Finite, JsonObject, each_name
-from trtllm_lite.foreign_names.commands import SERVE
+from trtllm_lite.foreign_names.serving import SERVE
 from trtllm_lite.serve.http.limits import HttpLimits
 from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
@@ -156,6 +157,7 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     ),
     click.option("--no_access_log", is_flag=True, help="Do not write a line for each request."),
     click.option("--otlp_traces_endpoint", metavar="URL", help="Send a span for each request to this collector."),
+    config_option,
     replaced_options(SERVE),
 )
 

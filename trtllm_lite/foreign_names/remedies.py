@@ -13,9 +13,7 @@ QUANTIZE = (
     "as it is"
 )
 SCHEMES = "`trtllm-lite quantize --help` lists the schemes; choose one with --qformat"
-QUANTIZED_CHECKPOINT = (
-    "a model that is stored quantized is converted as it is: give its directory to `trtllm-lite convert`"
-)
+QUANTIZED_CHECKPOINT = "`trtllm-lite convert` takes the directory of a model that is stored quantized, as it is"
 NO_CODE = "code that comes with a model is never run; leave it out"
 TEXT_ONLY = "only models of text are supported; leave it out"
 SINKS = "attention sinks that are no part of a model are not supported; leave it out"

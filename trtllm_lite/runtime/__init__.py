@@ -2,4 +2,6 @@
 
 from trtllm_lite.runtime.api.model_runner import ModelRunner
 
-__all__ = ["ModelRunner"]
+ModelRunnerCpp = ModelRunner  # TensorRT-LLM has two
+
+__all__ = ["ModelRunner", "ModelRunnerCpp"]

@@ -46,4 +46,5 @@ ROUTES: Mapping[str, Sequence[Route]] = {
     "/metrics": [Route("GET", metrics.metrics, answer=TEXT, is_open=True)],
     "/prometheus/metrics": [Route("GET", metrics.metrics, answer=TEXT, is_open=True)],  # where TensorRT-LLM has it
     "/openapi.json": [Route("GET", about.openapi, is_open=True)],
+    "/docs": [Route("GET", about.docs, answer=HTML, is_open=True)],
 }

@@ -37,6 +37,10 @@ def test_ended_sequences_add_up():
     assert found["vllm:request_prompt_tokens_bucket", "5.0"] == 5
     assert found["vllm:request_generation_tokens_sum",] == 11
     assert found["vllm:request_params_max_tokens_sum",] == 11
+    assert found["vllm:request_max_num_generation_tokens_sum",] == 11
+    older = {"time_per_output_token_seconds_count": "inter_token_latency_seconds_count"}
+    older["gpu_cache_usage_perc"] = "kv_cache_usage_perc"
+    assert all(found[f"vllm:{old}",] == found[f"vllm:{new}",] for old, new in older.items())
     assert (found["vllm:request_params_n_count",], found["vllm:request_params_n_sum",]) == (4, 5)
 
 

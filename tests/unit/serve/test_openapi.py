@@ -7,7 +7,9 @@ import msgspec
 from trtllm_lite.serve.app import Application
 from trtllm_lite.serve.http.messages import TEXT, Request, Response
 from trtllm_lite.serve.openapi import describe
+from trtllm_lite.serve.page.docs import render_docs
 from trtllm_lite.serve.route import Route
+from trtllm_lite.serve.routes import ROUTES
 
 
 class _Body(msgspec.Struct, kw_only=True):
@@ -55,3 +57,21 @@ def test_keys_are_asked_for_where_they_are() -> None:
     assert "security" not in _operation(closed)
     assert _operation(closed, has_keys=True)["security"] == [{"key": []}]
     assert _operation(opened, has_keys=True)["security"] == []
+
+
+def test_the_page_shows_every_operation_and_its_fields() -> None:
+    routes = {"/a<b>/": [Route("POST", _endpoint, _Body), Route("GET", _endpoint)]}
+    page, headers = render_docs(describe(routes, has_keys=False))
+    text = page.decode()
+    assert [text.count(f"<code>{method} /a&lt;b&gt;/{{name}}</code>") for method in ("POST", "GET")] == [1, 1]
+    assert "<code>words</code> (required)<td>array of string<td>" in text
+    assert "<code>stream</code><td>boolean<td>" in text
+    assert "<script" not in text
+    assert "script-src" not in headers["Content-Security-Policy"]
+
+
+def test_the_page_of_all_routes_names_all_fields() -> None:
+    text = render_docs(describe(ROUTES, has_keys=True))[0].decode()
+    for found in ROUTES.values():
+        for body in (route.body for route in found if route.body is not None):
+            assert all(f"<code>{name}</code>" in text for name in (f.encode_name for f in msgspec.structs.fields(body)))

@@ -12,7 +12,7 @@ from trtllm_lite.cli.bench.server_plan import ServerPlan, plan_of
 from trtllm_lite.cli.framework import Command, replaced_options
 from trtllm_lite.cli.option_types import COUNT, COUNT_OR_ZERO
 from trtllm_lite.errors import ArgumentError
-from trtllm_lite.foreign_names.commands import BENCH_SERVE
+from trtllm_lite.foreign_names.serving import BENCH_SERVE
 
 _SATURATED = 0.9  # of a core, from which on the client may be what limits
 _MOST_IDS = 1 << 31  # of int32

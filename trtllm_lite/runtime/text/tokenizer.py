@@ -14,6 +14,7 @@ from trtllm_lite.library_errors import LibraryErrors
 from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.text.chat import ChatTemplate
+from trtllm_lite.runtime.text.content_forms import Message
 from trtllm_lite.runtime.text.decoder_rules import decoder_rules
 from trtllm_lite.runtime.text.spellings import Speller
 from trtllm_lite.runtime.text.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE, read_checked, read_plain
@@ -162,6 +163,33 @@ class Tokenizer:
             # Unlike the library's encode, its encode_batch_fast lets other threads run meanwhile.
             (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return list(encoding.ids)
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        tokenize: bool = True,
+        **arguments: Any,
+    ) -> str | list[int]:
+        """The prompt of a conversation, as token ids or (``tokenize=False``) as text, as transformers has it.
+
+        ``chat_template`` is the name of one of the model's templates. Raises what :meth:`ChatTemplate.render` raises,
+        and ArgumentError if the model has no template.
+        """
+        if self.chat_template is None:
+            raise ArgumentError("the model has no chat template: pass the prompt as text")
+        text = self.chat_template.render(
+            conversation,
+            template=chat_template,
+            tools=tools,
+            arguments={**arguments, "add_generation_prompt": add_generation_prompt},
+            continue_final_message=continue_final_message,
+        )
+        return self.encode(text, add_special_tokens=False) if tokenize else text
 
     def spell(self, piece: bytes) -> list[int]:
         """Token ids of a piece of text; none if it is not whole characters."""

@@ -13,6 +13,7 @@ from trtllm_lite.serve.events import encode_json
 from trtllm_lite.serve.http.messages import HTML, TEXT, Request, Response
 from trtllm_lite.serve.openapi import describe
 from trtllm_lite.serve.page import render_page
+from trtllm_lite.serve.page.docs import render_docs
 from trtllm_lite.serve.served_engine import ServedEngine
 
 _MODEL_PATH = "/v1/models/"
@@ -76,6 +77,17 @@ async def page(app: Application, request: Request) -> Response:  # noqa: ARG001
 async def openapi(app: Application, request: Request) -> Response:  # noqa: ARG001
     """This description of the server, by OpenAPI 3.1."""
     return Response(200, _description(app))
+
+
+async def docs(app: Application, request: Request) -> Response:  # noqa: ARG001
+    """The page that shows this description to people."""
+    content, headers = _docs(app)
+    return Response(200, content, HTML, dict(headers))
+
+
+@lru_cache(maxsize=1)
+def _docs(app: Application) -> tuple[bytes, dict[str, str]]:
+    return render_docs(describe(app.routes, has_keys=app.settings.api_keys is not None))
 
 
 @lru_cache(maxsize=1)

@@ -69,6 +69,7 @@ def _add_cache(families: Families, session: Session, stats: Stats) -> None:
     limits, used, most = session.limits, stats.num_used_blocks, stats.num_blocks
     share = used / max(most, 1)
     families.gauge("kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1.", share, trtllm="kv_cache_utilization")
+    families.gauge("gpu_cache_usage_perc", "vLLM's older name of kv_cache_usage_perc.", share)
     families.gauge(
         "cache_config_info",
         "How the KV cache is divided.",
@@ -97,6 +98,7 @@ def _add_steps(families: Families, session: Session, stats: Stats) -> None:
     counts, seconds = session.pump.token_gaps()
     gaps = (cumulated(TOKEN_GAP_BOUNDS, counts), seconds)
     families.histogram("inter_token_latency_seconds", "Seconds between a sequence's deliveries of tokens.", gaps)
+    families.histogram("time_per_output_token_seconds", "vLLM's older name of inter_token_latency_seconds.", gaps)
 
 
 def _add_experts(families: Families, counts: Sequence[ExpertCounts]) -> None:
@@ -150,6 +152,8 @@ def _add_ends(families: Families, counts: SequenceCounts) -> None:
     families.histogram("request_prompt_tokens", "Tokens of a prompt.", counts.prompt_tokens.sample())
     generated = counts.generation_tokens.sample()
     families.histogram("request_generation_tokens", "Tokens generated for a sequence.", generated)
+    # vLLM has here the longest of a request's sequences, which nearly always are one.
+    families.histogram("request_max_num_generation_tokens", "Tokens generated for a sequence.", generated)
     families.histogram("request_params_n", "Sequences that a prompt asked for.", counts.n.sample())
     families.histogram("request_params_max_tokens", "max_tokens, where it was given.", counts.max_tokens.sample())
 

@@ -11,14 +11,19 @@ def render_page() -> tuple[bytes, dict[str, str]]:
     """The page, and its headers."""
     style, script = colors() + (_FOLDER / "page.css").read_text(), (_FOLDER / "page.js").read_text()
     page = (_FOLDER / "page.html").read_text().replace("/* style */", style).replace("/* script */", script)
+    return page.encode(), page_headers(style, script)
+
+
+def page_headers(style: str, script: str = "") -> dict[str, str]:
+    """The headers of a page that has this style and this script, and may fetch nothing but from its server."""
+    scripts = f"script-src '{digest(script)}'; " if script else ""
     policy = (
-        f"default-src 'none'; style-src '{digest(style)}'; script-src '{digest(script)}'; connect-src 'self'; "
+        f"default-src 'none'; style-src '{digest(style)}'; {scripts}connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    headers = {
+    return {
         "Content-Security-Policy": policy,
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-cache",
     }
-    return page.encode(), headers
