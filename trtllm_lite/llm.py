@@ -13,8 +13,8 @@ from trtllm_lite.engine.format import CONFIG_FILE, ENGINE_FILES, TOKENIZER_FILES
 from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.files import atomic_directory
 from trtllm_lite.foreign_names import calls
+from trtllm_lite.foreign_names.arguments import takes_foreign_names
 from trtllm_lite.progress import progress_bars
-from trtllm_lite.runtime.api.arguments import takes_foreign_names
 from trtllm_lite.runtime.api.configs import config_of, speculation_of
 from trtllm_lite.runtime.api.embedding import embed_prompts, embedder_of
 from trtllm_lite.runtime.api.generation import Generation

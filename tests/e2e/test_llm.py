@@ -422,6 +422,11 @@ def test_prompts_in_dictionaries_and_parts(llm: LLM) -> None:
     parts = [{"type": "text", "text": "dogs"}, {"type": "text", "text": "cats"}]
     output = llm.generate([{"role": "user", "content": parts}], GREEDY, chat=True, chat_template_kwargs={"x": 1})
     assert "dogs\ncats" in output.prompt
+    again = llm.chat([{"role": "user", "content": parts}], GREEDY, chat_template_kwargs={"x": 1})
+    assert (again.prompt, again.outputs) == (output.prompt, output.outputs)
+    assert llm.get_tokenizer() is llm.tokenizer
+    with pytest.raises(ArgumentError, match=r"use LLM\.embed"):
+        llm.encode("dogs")
     with pytest.raises(ArgumentError, match="pass chat=True too"):
         llm.generate("dogs", tools=[])
 

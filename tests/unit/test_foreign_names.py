@@ -89,6 +89,10 @@ def test_classes_of_other_engines_say_what_to_use_instead():
         EagleDecodingConfig(max_draft_len=3)
     with pytest.raises(ArgumentError, match="MAX_UTILIZATION"):
         print(CapacitySchedulerPolicy.GUARANTEED_NO_EVICT)
+    from trtllm_lite.llmapi import CapacitySchedulerPolicy as OfModule
+    from trtllm_lite.llmapi import KvCacheConfig
+
+    assert (KvCacheConfig, OfModule.__name__) == (trtllm_lite.KvCacheConfig, "CapacitySchedulerPolicy")
     assert not hasattr(CapacitySchedulerPolicy, "_repr_html_")
     with pytest.raises(ImportError, match="cannot import name 'NoSuchConfig'"):
         from trtllm_lite import NoSuchConfig  # noqa: F401

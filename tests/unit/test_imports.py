@@ -46,6 +46,7 @@ ALLOWED = {
     "engine_cache": {"network"},  # the name of a file
     "wanted_engine": {"engine_cache", "runtime", "engine"},
     "llm": {"wanted_engine", "runtime", "engine"},
+    "llmapi": set(),
     "serve": {"llm", "runtime", "engine"},
     "stages": {"builder", "evaluation", "runtime", "quantize", "convert", "network", "engine"},
     "registry": {"engine"},

@@ -181,6 +181,9 @@ def _build(
         f"{fused} of {counted(len(manifest.fusions), 'fusion')} made"
     )
     click.echo("limits: " + ", ".join(f"{name} {value}" for name, value in vars(manifest.limits).items()))
+    longest = source.config.max_position_embeddings
+    if limits["max_seq_len"] is None and manifest.limits.max_seq_len < longest:
+        click.echo(f"note: the model takes up to {counted(longest, 'token')}: raise --max_seq_len and --max_input_len")
     click.echo("memory: " + ", ".join(f"{name} {format_bytes(size)}" for name, size in vars(memory).items()))
     for choice, count in counted_expansions(manifest.expansions).items():
         click.echo(f"expanded: {choice}, {count}")

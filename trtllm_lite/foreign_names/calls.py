@@ -1,4 +1,4 @@
-"""Arguments of other engines: of TensorRT-LLM's ModelRunner and LLM, and of vLLM's LLM."""
+"""Arguments of other engines: of TensorRT-LLM's ModelRunner, and of the classes of its LLM API and of vLLM's."""
 
 from collections.abc import Mapping
 
@@ -155,3 +155,47 @@ _LLM_OF_VLLM = merge(
 )
 
 LLM: Mapping[str, Foreign] = merge([_LLM_OF_TENSORRT_LLM, _LLM_OF_VLLM, _LLM_OF_BOTH])
+
+_TABLE = "blocks that were used last are kept longest; leave it out"
+SAMPLING_PARAMS: Mapping[str, Foreign] = merge(
+    [
+        same("max_new_tokens", _BOTH, becomes="max_tokens"),
+        same("random_seed", _BOTH, becomes="seed"),
+        same("min_length min_new_tokens", _BOTH, becomes="min_tokens"),
+        same("bad_words", _BOTH, becomes="bad"),
+        same("num_return_sequences", _BOTH, becomes="n"),
+        same("beam_width num_beams", "use use_beam_search=True, with best_of beams of which n are returned", (1,)),
+        same("beam_width_array", "a search has as many beams at each token; leave it out"),
+        same("beam_search_diversity_rate", remedies.BEAMS, (0,)),
+        same("pad_id", "outputs have lengths of their own, without padding", harmless=True),
+        same("embedding_bias", "use logit_bias"),
+        same("logits_processor logits_processors apply_batched_logits_processor", _CALLBACKS),
+        same("top_p_min top_p_reset_ids top_p_decay", "top_p stays as it is for all tokens; leave it out", (0, 1)),
+        same("prompt_ignore_length", "penalties count all tokens of the prompt; leave it out", (0,)),
+        same("no_repeat_ngram_size", "use repetition_penalty or frequency_penalty", (0,)),
+        same("exclude_input_from_output", "outputs never have the prompt in them; leave it out", (True,)),
+        same("return_perf_metrics", "RequestOutput.metrics is always there", harmless=True),
+        same("return_encoder_output", remedies.TEXT_ONLY),
+        same("additional_model_outputs", "return_context_logits and return_generation_logits are what there is"),
+        same("lookahead_config", remedies.MEDUSA),
+        same("add_special_tokens", "prompts as token ids are taken as they are, and texts get them", (True,)),
+        same("spaces_between_special_tokens", "texts are what the tokenizer makes of all tokens", (True,)),
+        same("structured_outputs", "use guided_decoding=GuidedDecodingParams(...)"),
+        same("output_kind", "generate_async(streaming=...) chooses, and outputs have the new part, too", (0,)),
+        same("extra_args logprob_token_ids", "there is nothing that takes it; leave it out"),
+        same("flat_logprobs", "logprobs are a list of dictionaries; leave it out"),
+        same("skip_reading_prefix_cache", "give requests a cache_salt of their own"),
+    ]
+)
+KV_CACHE_CONFIG: Mapping[str, Foreign] = merge(
+    [
+        same("secondary_offload_min_priority", _TABLE),
+        same("cross_kv_cache_fraction", remedies.TEXT_ONLY),
+        same("enable_partial_reuse copy_on_partial_reuse", "whole blocks are shared; leave it out", harmless=True),
+        same("use_uvm", "host_cache_size holds what does not fit; leave it out"),
+        same("mamba_ssm_cache_dtype", "state space models are not supported; leave it out", ("auto",)),
+        same("attention_dp_events_gather_period_ms", "KV cache events are not recorded", (5,), harmless=True),
+        same("max_util_for_resume", "a preempted request goes on once its blocks are free", harmless=True),
+        same("onboard_blocks", "preempted requests always get their blocks back", (True,)),
+    ]
+)

@@ -3,12 +3,14 @@
 import os
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
+from tests.models import CHAT_TEMPLATE
 from trtllm_lite.errors import ArgumentError, EngineError
 from trtllm_lite.runtime.text import tokenizer_files
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
-from .texts import TOKENIZERS, byte_level_tokenizer
+from .texts import TOKENIZERS, byte_level_tokenizer, sentencepiece_tokenizer, tiny_tokenizer
 
 NAMES = ("tokenizer.json", "tokenizer_config.json")
 
@@ -128,3 +130,17 @@ def test_no_token_is_longer_than_the_longest(name):
     tokenizer = TOKENIZERS[name]()
     for text in ("the quick brown fox", "the " * 50, "fox"):
         assert len(text) <= len(tokenizer.encode(text)) * tokenizer.max_token_chars
+
+
+@pytest.mark.parametrize("add_generation_prompt", [False, True])
+def test_conversations_become_what_transformers_makes_of_them(add_generation_prompt):
+    given = {"chat_template": CHAT_TEMPLATE, "bos_token": "<|begin|>", "eos_token": "<|end|>"}
+    reference = PreTrainedTokenizerFast(tokenizer_object=tiny_tokenizer(), **given)
+    conversation = [{"role": "user", "content": "the <quick> fox"}, {"role": "assistant", "content": "jumps"}]
+    options = {"add_generation_prompt": add_generation_prompt}
+    own = byte_level_tokenizer()
+    for tokenize in (True, False):
+        expected = reference.apply_chat_template(conversation, tokenize=tokenize, return_dict=False, **options)
+        assert own.apply_chat_template(conversation, tokenize=tokenize, **options) == expected
+    with pytest.raises(ArgumentError, match="no chat template"):
+        sentencepiece_tokenizer().apply_chat_template(conversation)

@@ -1,11 +1,9 @@
 """Configurations that callers give as objects or as dictionaries of their fields."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, TypeVar
 
 from trtllm_lite.errors import ArgumentError, shown
-from trtllm_lite.runtime.api.arguments import reject_unsupported
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
 
 _Config = TypeVar("_Config", KvCacheConfig, SchedulerConfig, SpeculativeConfig)
@@ -22,9 +20,7 @@ def config_of(name: str, kind: type[_Config], value: Any) -> _Config:
         return value
     if not isinstance(value, Mapping):
         raise ArgumentError(f"{name} is {shown(value)}: expected a {kind.__name__} or a dictionary of its fields")
-    names = tuple(field.name for field in fields(kind))
-    reject_unsupported(name, {key: None for key in value if key not in names}, {}, names)
-    return kind(**value)
+    return kind(**{str(field): entry for field, entry in value.items()})
 
 
 def speculation_of(value: Any) -> SpeculativeConfig | None:

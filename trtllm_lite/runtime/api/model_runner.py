@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trtllm_lite.errors import ArgumentError, LimitError
 from trtllm_lite.foreign_names import calls
-from trtllm_lite.runtime.api.arguments import reject_unsupported
+from trtllm_lite.foreign_names.arguments import reject_unsupported
 from trtllm_lite.runtime.api.configs import speculation_of
 from trtllm_lite.runtime.api.lora_arguments import chosen_loras, loras_of
 from trtllm_lite.runtime.api.outputs import Output, outputs_of, steps

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtllm_lite.foreign_names import calls
-from trtllm_lite.runtime.api.arguments import reject_unsupported
+from trtllm_lite.foreign_names.arguments import reject_unsupported
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.prompts import Prompts
 from trtllm_lite.runtime.session.request import Request

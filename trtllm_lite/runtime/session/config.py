@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.foreign_names import calls
+from trtllm_lite.foreign_names.arguments import takes_foreign_fields
 from trtllm_lite.runtime.values import check_flag, check_positive, whole_number
 from trtllm_lite.vocabulary import MAX_DRAFT_LEN
 
@@ -21,6 +23,7 @@ _MOST_CACHED = 1 << 30
 _CHUNKING = (None, "FIRST_COME_FIRST_SERVED")
 
 
+@takes_foreign_fields(calls.KV_CACHE_CONFIG)
 @dataclass(frozen=True, kw_only=True)
 class KvCacheConfig:
     """The paged KV cache. It is never larger than a full batch of full sequences needs; three fields make it smaller:
@@ -71,6 +74,7 @@ class KvCacheConfig:
             )
 
 
+@takes_foreign_fields({})
 @dataclass(frozen=True, kw_only=True)
 class SchedulerConfig:
     """The order in which requests are served.
@@ -88,6 +92,7 @@ class SchedulerConfig:
         _check_choice("context_chunking_policy", self.context_chunking_policy, _CHUNKING)
 
 
+@takes_foreign_fields({})
 @dataclass(frozen=True, kw_only=True)
 class SpeculativeConfig:
     """Guesses how texts go on, so that a step may come to several tokens of one; its names are vLLM's.

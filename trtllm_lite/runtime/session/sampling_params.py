@@ -8,6 +8,8 @@ from typing import Any
 
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.foreign_names import calls
+from trtllm_lite.foreign_names.arguments import takes_foreign_fields
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 from trtllm_lite.runtime.session.native_params import FIELDS, native_params, set_param
@@ -29,6 +31,7 @@ MAX_SEQUENCES = 128
 """Most continuations that one prompt may ask for."""
 
 
+@takes_foreign_fields(calls.SAMPLING_PARAMS)
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How to continue a prompt. The names are those of TensorRT-LLM's and vLLM's classes.

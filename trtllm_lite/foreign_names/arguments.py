@@ -1,4 +1,4 @@
-"""Reads the arguments of calls that other engines have and this runtime does not, as ``foreign_names`` says.
+"""Reads the arguments of calls that other engines have and this runtime does not, as tables say.
 
 An argument with a value that asks for nothing (``device_ids=None``) is accepted, so that old calls keep working. Any
 other value is an error that says what replaces the argument. An argument that neither has is an error, too.
@@ -8,12 +8,13 @@ import difflib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import signature
 from typing import Any, TypeVar, cast
 
 from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.foreign_names.entry import Foreign
 
+Made = TypeVar("Made")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -26,13 +27,25 @@ def takes_foreign_names(function: str, table: Mapping[str, Foreign]) -> Callable
 
     def decorate(method: Decorated) -> Decorated:
         _, *named = signature(method).parameters.values()
-        own = [parameter.name for parameter in named if parameter.kind is not Parameter.VAR_POSITIONAL]
+        own = {parameter.name: None for parameter in named}
 
         @wraps(method)
         def call(*arguments: Any, **given: Any) -> Any:
-            return method(*arguments, **_own_names(function, given, table, own))
+            if given.keys() <= own.keys():
+                return method(*arguments, **given)
+            return method(*arguments, **_own_names(function, given, table, list(own)))
 
         return cast(Decorated, call)
+
+    return decorate
+
+
+def takes_foreign_fields(table: Mapping[str, Foreign]) -> Callable[[type[Made]], type[Made]]:
+    """A decorator of a class: :func:`takes_foreign_names` for what it is made with."""
+
+    def decorate(made: type[Made]) -> type[Made]:
+        made.__init__ = takes_foreign_names(made.__name__, table)(made.__init__)  # type: ignore[method-assign]
+        return made
 
     return decorate
 
