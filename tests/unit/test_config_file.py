@@ -42,6 +42,7 @@ kv_cache_config: {free_gpu_memory_fraction: 0.5, enable_block_reuse: true}
         ("ssl_keyfile: key.pem", "--ssl_keyfile key.pem: the server speaks HTTP alone"),
         ("config: other.yaml", "'config', which is no option that may stand there"),
         ("kv_cache_config: {event_buffer_max_size: 3}", "'kv_cache_config.event_buffer_max_size'"),
+        ("kv_cache_config: {enable_block_reuse: false}", "--no_kv_cache_block_reuse switches that off"),
         ("- port", "holds no mapping of options"),
         ("port: [", "is not YAML"),
     ],

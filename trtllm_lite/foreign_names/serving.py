@@ -45,7 +45,7 @@ SERVE = merge(
         same("data_parallel_size", DIVIDED, ("1",)),
         same("gpu_memory_utilization", "use --kv_cache_free_gpu_memory_fraction, a share of what weights leave free"),
         same("kv_cache_memory_bytes", "use --max_tokens_in_paged_kv_cache"),
-        same("seed", "a request's seed is its own field; leave it out"),
+        same("seed", "a request's seed is its own field; leave it out", ("0",)),
         same("revision", "give the directory of the revision that is to be served"),
         same("max_log_len disable_log_requests", "prompts are never logged", harmless=True),
         same("stream_interval", "every token is sent as it comes; slow readers get larger chunks", ("1",)),
@@ -53,9 +53,7 @@ SERVE = merge(
         same("backend", "there is one runtime; leave it out", ("tensorrt",)),
         same("max_beam_width", "a search may have up to --max_batch_size beams", ("1",), harmless=True),
         same("enable_auto_tool_choice", "tools are always taken where their form is known", harmless=True),
-        same(
-            "enable_prefix_caching", "prefixes are shared; --no_kv_cache_block_reuse switches that off", harmless=True
-        ),
+        same("enable_prefix_caching", "prefixes are shared; --no_kv_cache_block_reuse switches that off", ON),
         same("enable_chunked_prefill enable_chunked_context", "prompts are spread over steps", ON, harmless=True),
         same("enable_lora", "adapters are taken by engines that are built with --max_lora_rank", harmless=True),
         same("trust_remote_code", remedies.NO_CODE, OFF),
