@@ -425,6 +425,7 @@ def test_prompts_in_dictionaries_and_parts(llm: LLM) -> None:
     again = llm.chat([{"role": "user", "content": parts}], GREEDY, chat_template_kwargs={"x": 1})
     assert (again.prompt, again.outputs) == (output.prompt, output.outputs)
     assert llm.get_tokenizer() is llm.tokenizer
+    assert repr(llm) == f"LLM({str(llm.engine_dir)!r})"
     with pytest.raises(ArgumentError, match=r"use LLM\.embed"):
         llm.encode("dogs")
     with pytest.raises(ArgumentError, match="pass chat=True too"):

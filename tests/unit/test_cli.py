@@ -1,5 +1,6 @@
 """The command line: spelling, help, errors as one message, options of TensorRT-LLM, streaming."""
 
+import json
 import os
 import re
 import signal
@@ -307,6 +308,15 @@ def test_a_dry_run_is_plan_with_the_same_flags(tmp_path):
     assert result.exit_code == 0, result.stderr
     assert "kv_cache" in result.stdout
     assert not (tmp_path / "e").exists()
+
+
+def test_a_build_says_what_the_default_length_leaves_out(tmp_path):
+    checkpoint = save_checkpoint(tmp_path / "checkpoint", "qwen3")
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 5000}))
+    flags = ("--checkpoint_dir", checkpoint, "--output_dir", tmp_path / "e", "--max_batch_size", 1)
+    told = "note: the model takes up to 5,000 tokens"
+    assert [told in run("build", *flags, *more).stdout for more in ((), ("--max_seq_len", 48))] == [True, False]
 
 
 def test_threads_on_a_gpu_are_errors():

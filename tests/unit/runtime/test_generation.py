@@ -4,7 +4,7 @@ import asyncio
 import copy
 import gc
 import pickle
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -186,3 +186,20 @@ def test_an_output_does_not_keep_its_generation(session):
     gc.collect()
     assert len(output.outputs[0].logprobs) == 1
     assert not session.pump.loop.running
+
+
+def test_outputs_show_what_people_look_for(session):
+    generation = start(session, logprobs=2)
+    session.pump.loop.num_steps_allowed = 4
+    session.pump.loop.step()
+    output = generation.result()
+    texts = [replace(output.outputs[0], text="</pre><b>" + "y" * 5000)]
+    output = replace(output, prompt="<i>", outputs=texts)
+    assert repr(output).startswith(
+        f"<RequestOutput {output.request_id}: prompt of 2 tokens: '<i>', [<CompletionOutput 0:"
+    )
+    assert "4 tokens, finish_reason='length'>], finished>" in repr(output)
+    assert len(repr(output)) < 1000
+    page = output._repr_html_()
+    assert "<pre>&lt;i&gt;</pre>" in page
+    assert "&lt;/pre&gt;&lt;b&gt;yyy" in page
