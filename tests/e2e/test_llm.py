@@ -159,7 +159,7 @@ def test_checkpoints_and_engines_run_as_they_are(model_dir: Path, llm: LLM, tmp_
         ({"kv_cache_config": KvCacheConfig(dtype="fp8")}, "dtype is 'fp8'"),
         ({"max_batchsize": 2}, "did you mean max_batch_size"),
         ({"kv_cache_config": {"dtype": "fp8"}}, "dtype is 'fp8'"),
-        ({"kv_cache_config": {"max_token": 3}}, "kv_cache_config has no argument 'max_token': did you mean max_tokens"),
+        ({"kv_cache_config": {"max_token": 3}}, "KvCacheConfig has no argument 'max_token': did you mean max_tokens"),
         ({"kv_cache_config": 5}, "kv_cache_config is 5: expected a KvCacheConfig or a dictionary of its fields"),
         ({"scheduler_config": {"capacity_scheduler_policy": "x"}}, "capacity_scheduler_policy is 'x'"),
         ({"target": 5}, "target is 5: expected cpu or GPU architectures"),

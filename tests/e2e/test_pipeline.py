@@ -65,7 +65,8 @@ def engine(built: Path, tmp_path: Path) -> Path:
 
 
 def generate(engine: Path, *arguments: object) -> tuple[object, ...]:
-    return ("generate", "--engine_dir", engine, "--prompt", "the quick fox", *arguments)
+    prompt = () if "--prompt" in arguments else ("--prompt", "the quick fox")
+    return ("generate", "--engine_dir", engine, *prompt, *arguments)
 
 
 def test_plan_predicts_what_the_engine_says(built: Path) -> None:
@@ -139,7 +140,7 @@ def test_a_baseline_that_cannot_run_is_an_error(built: Path, tmp_path: Path) -> 
     ],
 )
 def test_bad_requests(built: Path, flags: tuple[object, ...], message: str) -> None:
-    assert message in failure(*generate(built / "engine"), *flags)
+    assert message in failure(*generate(built / "engine", *flags))
 
 
 def test_limits_that_contradict_each_other(built: Path, tmp_path: Path) -> None:
