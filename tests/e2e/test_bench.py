@@ -24,7 +24,8 @@ from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.runtime import ModelRunner
 
 LIMITS = {"max_batch_size": 8, "max_input_len": 96, "max_seq_len": 128, "max_num_tokens": 64}
-WORKLOAD = ("--num_requests", 12, "--input_len", "5:40", "--output_len", "2:20", "--num_threads", 1)
+PROMPTS = ("--num_requests", 12, "--input_len", "5:40", "--num_threads", 1)
+WORKLOAD = (*PROMPTS, "--output_len", "2:20")
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +165,7 @@ def test_throughput_reports_guesses(engine_dir: Path, tmp_path: Path) -> None:
         "prompt_lookup_min": 1,
         "enable_adaptive_verification": False,
     }
-    asked = (*WORKLOAD, "--output_len", 50, "--speculative_config", json.dumps(config))
+    asked = (*PROMPTS, "--output_len", 50, "--speculative_config", json.dumps(config))
     (report,) = reports("throughput", engine_dir, tmp_path / "t.json", *asked)
     figures = report["figures"]
     assert report["runtime"]["speculative_config"] == config
@@ -180,7 +181,7 @@ def test_synthetic_guesses_are_measured_in_a_second_run(engine_dir: Path, tmp_pa
         "synthetic_acceptance_rates": [1.0, 0.0],
         "enable_adaptive_verification": False,
     }
-    asked = (*WORKLOAD, "--output_len", 50, "--speculative_config", json.dumps(config))
+    asked = (*PROMPTS, "--output_len", 50, "--speculative_config", json.dumps(config))
     (report,) = reports("throughput", engine_dir, tmp_path / "report.json", *asked)
     figures = report["figures"]
     assert (figures["acceptance_1"], figures["acceptance_2"]) == (1.0, 0.0)

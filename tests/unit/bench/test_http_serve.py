@@ -13,8 +13,9 @@ from trtllm_lite.cli.bench.serve import _warn_if_saturated
 
 
 def run(server, *arguments):
-    given = ["--arrival", "all", "--num_requests", 4, "--output_len", "3", *arguments]
-    texts = ["bench", "serve", "--base_url", server.base_url, *(str(argument) for argument in given)]
+    given = {"--arrival": "all", "--num_requests": 4, "--output_len": 3}
+    defaults = [word for name, value in given.items() if name not in arguments for word in (name, value)]
+    texts = ["bench", "serve", "--base_url", server.base_url, *map(str, [*defaults, *arguments])]
     return CliRunner().invoke(cli, texts)
 
 
