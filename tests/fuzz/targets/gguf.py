@@ -130,7 +130,7 @@ def _metadata() -> list[_Entry]:
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     entries += [
         ("tokenizer.ggml.model", _STRING, _string("gpt2")),
-        ("tokenizer.ggml.pre", _STRING, _string("default")),
+        ("tokenizer.ggml.pre", _STRING, _string("gpt-2")),
         ("tokenizer.ggml.tokens", _ARRAY, _array(_STRING, [_string(token) for token in tokens])),
         ("tokenizer.ggml.token_type", _ARRAY, _array(_I32, [struct.pack("<i", 1)] * len(tokens))),
         ("tokenizer.ggml.merges", _ARRAY, _array(_STRING, [_string("a b")])),
