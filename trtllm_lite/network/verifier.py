@@ -136,7 +136,7 @@ def _located(path: Path, tensor: ir.ExternalTensor) -> ir.LazyTensor:
             size = os.fstat(data.fileno()).st_size
     except OSError as error:
         raise _elsewhere(path, tensor, str(error.strerror)) from error
-    file, shape, offset = path / location, extents(tensor), tensor.offset or 0
+    file, shape, offset = (path / location).resolve(), extents(tensor), tensor.offset or 0
     if tensor.length != tensor.nbytes or min(shape, default=1) < 1 or offset + tensor.nbytes > size:
         raise EngineError(
             f"{path / NETWORK_FILE}: the weight {tensor.name} ({tensor.dtype.name} {shape}, {tensor.nbytes:,} bytes) "

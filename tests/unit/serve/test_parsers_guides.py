@@ -296,3 +296,19 @@ def test_what_no_grammar_enforces_is_left_out_unless_a_tool_is_strict(name):
     strict = [replace(tools[0], strict=True), WEATHER]
     with pytest.raises(ArgumentError, match="uniqueItems"):
         allows(guide_of(name, tools=strict), "")
+
+
+@pytest.mark.parametrize("choice", ["required", NamedFunction("f")])
+def test_forced_calls_have_declared_arguments_on_one_line(choice) -> None:
+    def forced(parameters: dict, arguments: str) -> bool:
+        guide = find_tool_parser("hermes").guide([Tool("f", parameters)], choice, parallel=False)
+        return allows(guide, f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>')
+
+    declared = {"type": "object", "properties": {"city": {"type": "string"}}}
+    assert forced(declared, '{"city": "Oslo"}')
+    assert forced(declared, "{}")
+    assert not forced(declared, '{"town": "Oslo"}')
+    assert not forced(declared, "{\n}")
+    for others in ({"additionalProperties": True}, {"patternProperties": {"^t": {}}}):
+        assert forced({**declared, **others}, '{"town": "Oslo"}')
+    assert forced({"type": "object"}, '{"town": "Oslo"}')

@@ -15,6 +15,13 @@ from trtllm_lite.runtime.session.guided_decoding import GrammarSource, GuidedDec
 from trtllm_lite.serve.parsers.tools import NamedFunction, Tool, ToolChoice
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+# Keywords of a schema by which an object may have other properties than those that it declares.
+_SAY_MORE = frozenset(
+    (
+        *("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties"),
+        *("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"),
+    )
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +143,20 @@ def has_strict(tools: Sequence[Tool], tool_choice: ToolChoice) -> bool:
 def as_strict_as(tool: Tool) -> Tool:
     """The tool, of any arguments unless it is strict."""
     return tool if tool.strict else replace(tool, parameters=_ANY_OBJECT)
+
+
+def as_forced(tool: Tool) -> Tool:
+    """The tool as a call that must be made gives its arguments: those that it declares, on one line.
+
+    A model that must call a function, and would rather not, else writes arguments of its own, or white space, until its
+    tokens are used up. A schema that says something of other arguments allows what it says.
+    """
+    schema, options = dict(tool.parameters), tool.parameters.get(SCHEMA_OPTIONS, {})
+    if isinstance(options, Mapping):  # else its compiler says what is wrong
+        schema[SCHEMA_OPTIONS] = {"whitespace_pattern": " ", **options}
+    if "properties" in schema and _SAY_MORE.isdisjoint(schema):
+        schema["additionalProperties"] = False
+    return replace(tool, parameters=schema)
 
 
 def of_rules(

@@ -59,13 +59,14 @@ class ToolParser(TextReader):
         """The form of a text that calls ``tools`` as ``tool_choice`` says; None where any text is right.
 
         Where a call is required the text is one call, or with ``parallel``, unless the function is named, at least one,
-        and nothing else; arguments follow the function's schema. Where the model may choose, and a tool is strict,
-        arguments of strict tools follow their schemas wherever the text calls them. Raises ArgumentError for a function
-        that is none of ``tools``.
+        and nothing else; arguments are those that the function's schema declares. Where the model may choose, and a
+        tool is strict, arguments of strict tools follow their schemas wherever the text calls them. Raises
+        ArgumentError for a function that is none of ``tools``.
         """
         required = guides.required(tools, tool_choice)
         if required is not None:
-            return cls._form_of_calls(required, parallel=parallel and not isinstance(tool_choice, NamedFunction))
+            forced = [guides.as_forced(tool) for tool in required]
+            return cls._form_of_calls(forced, parallel=parallel and not isinstance(tool_choice, NamedFunction))
         if guides.has_strict(tools, tool_choice):
             return cls._form_with_calls([guides.as_strict_as(tool) for tool in tools])
         return None
