@@ -41,16 +41,21 @@ Body = dict[str, Any]
 
 def regex(number: int) -> tuple[str, Body]:
     """A regular expression of many optional alternatives, another one each time."""
-    return "/v1/completions", {"prompt": "a", "max_tokens": 1, "guided_regex": f"x{number}" + "(a|b)?" * 2500}
+    return "/v1/completions", {"prompt": "a", "max_tokens": 1, "guided_regex": f"x{number}" + "(a|b)?" * 2200}
 
 
 def schema(number: int) -> tuple[str, Body]:
-    """A schema of many properties that refer to each other."""
-    names = [f"p{number}_{place}" for place in range(300)]
-    definitions = {name: {"enum": [name, name * 3]} for name in names}
-    properties = {name: {"$ref": f"#/$defs/{name}"} for name in names}
-    whole = {"type": "object", "properties": properties, "required": names, "$defs": definitions}
-    return "/v1/completions", {"prompt": "a", "max_tokens": 1, "guided_json": whole}
+    """A schema of many alternatives, each with a pattern."""
+    names = [f"p{number}_{place}" for place in range(900)]
+    alternatives = [
+        {
+            "type": "object",
+            "properties": {name: {"type": "string", "pattern": f"^{name}[a-z]{{1,9}}$"}},
+            "required": [name],
+        }
+        for name in names
+    ]
+    return "/v1/completions", {"prompt": "a", "max_tokens": 1, "guided_json": {"anyOf": alternatives}}
 
 
 def template(number: int) -> tuple[str, Body]:
@@ -113,7 +118,7 @@ def send_for_ever(address: str, number: int, make: Callable[[int], tuple[str, Bo
     client = Client(address, f"slow{number}")
     for turn in itertools.count():
         path, body = make(number * 100_000 + turn)
-        status = client.post(path, json.dumps(body).encode())
+        status = client.post(path, json.dumps({"model": "decoder", **body}).encode())
         counts[int(status != 200)] += 1
         if status != 200:
             time.sleep(PAUSE_SECONDS)
