@@ -21,7 +21,7 @@ from trtllm_lite.runtime.session import opening
 from trtllm_lite.serve.access_log import AccessLog
 from trtllm_lite.serve.app import Settings
 from trtllm_lite.serve.run import ServerOptions, run
-from trtllm_lite.serve.served_model import ModelSettings
+from trtllm_lite.serve.served_engine import ModelSettings
 
 _ANY_BYTES = 1 << 50
 
@@ -99,8 +99,8 @@ def resident_mb(pid: int) -> float:
 def serve(arguments: argparse.Namespace) -> None:
     """Serve an engine whose steps compute nothing."""
 
-    def paced_executor(_: Any, engine: Any, __: Any, *, num_blocks: int, **___: Any) -> Any:
-        return _testing.PacedExecutor(engine, num_blocks=num_blocks, step_seconds=arguments.step_ms / 1000)
+    def paced_executor(_: Any, ranks: Any, __: Any, *, num_blocks: int, **___: Any) -> Any:
+        return _testing.PacedExecutor(ranks[0], num_blocks=num_blocks, step_seconds=arguments.step_ms / 1000)
 
     opening.make_executor = paced_executor
     opening.available_memory = lambda *_: _ANY_BYTES  # its KV cache takes none
