@@ -14,7 +14,7 @@ from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.quantized import SETTINGS, as_blocks
 from trtllm_lite.convert.safetensors_file import SafetensorsFile
 from trtllm_lite.convert.sentence_transformers import FILES as EMBEDDING_FILES
-from trtllm_lite.convert.sentence_transformers import EmbeddingFiles, read_embeddings
+from trtllm_lite.convert.sentence_transformers import MODULES_FILE, EmbeddingFiles, read_embeddings
 from trtllm_lite.convert.source import Source
 from trtllm_lite.convert.text_model import as_text_model
 from trtllm_lite.convert.tokenizer_files import FILES as TOKENIZER_FILES
@@ -60,6 +60,7 @@ def open_directory(path: Path, ignored: IgnoredKeys | None = None) -> Source:
         tokenizer=tokenizer,
         tokenizer_config=tokenizer_config,
         embeddings=partial(read_embeddings, EmbeddingFiles.read(path, ignored)),
+        embeds=(path / MODULES_FILE).is_file(),
     )
     source = as_text_model(as_blocks(source))
     has_own = (path / _GENERATION).is_file()

@@ -24,6 +24,7 @@ from trtllm_lite.convert.fitting import (
 from trtllm_lite.convert.hugging_face import download, open_directory
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.pins import check_files
+from trtllm_lite.convert.sentence_transformers import MODULES_FILE
 from trtllm_lite.convert.source import Embeddings, Source
 from trtllm_lite.convert.source_tensors import ROUTERS
 from trtllm_lite.errors import ConvertError, shown
@@ -222,7 +223,14 @@ def _read(source: Source, family: Family) -> Model:
     fields = ConfigFields(source.config)
     model = family.read_model(fields)
     fields.finish()
-    return _with_embeddings(model, source.embeddings()) if isinstance(model, Encoder) else model
+    if isinstance(model, Encoder):
+        return _with_embeddings(model, source.embeddings())
+    if source.embeds:
+        raise ConvertError(
+            f"{source.description} embeds texts, as its {MODULES_FILE} says, and is a decoder ({family.name}), whose "
+            f"engines only generate: pass an encoder, or remove {MODULES_FILE} to have it generate"
+        )
+    return model
 
 
 def _with_embeddings(model: Encoder, said: Embeddings) -> Encoder:

@@ -21,9 +21,9 @@ from trtllm_lite.foreign_files import read_foreign
 from trtllm_lite.network.pooling import Pooling
 from trtllm_lite.vocabulary import MAX_JSON_BYTES
 
-_MODULES_FILE = "modules.json"
+MODULES_FILE = "modules.json"
 _POOLING_FILES = "*_Pooling/config.json"
-FILES = (_MODULES_FILE, *(f"{table.name}.json" for table in (*TRANSFORMER_FILES, MODEL_FILE)), _POOLING_FILES)
+FILES = (MODULES_FILE, *(f"{table.name}.json" for table in (*TRANSFORMER_FILES, MODEL_FILE)), _POOLING_FILES)
 """Patterns of the files that are read."""
 _MODE = "pooling_mode"
 _MODES = {"mean": False, "cls": True}  # whether it takes the first row
@@ -60,21 +60,21 @@ def _prefix(name: str) -> str:
 def read_embeddings(files: EmbeddingFiles) -> Embeddings:
     """What ``files`` say. Raises ConvertError for an unknown module, and settings that are not supported."""
     path = files.path
-    if not (path / _MODULES_FILE).is_file():
+    if not (path / MODULES_FILE).is_file():
         return Embeddings()
-    modules = _read_modules(path / _MODULES_FILE)
+    modules = _read_modules(path / MODULES_FILE)
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise ConvertError(
-            f"{path / _MODULES_FILE} has the modules {shown(', '.join(kinds))}: expected Transformer, Pooling and "
+            f"{path / MODULES_FILE} has the modules {shown(', '.join(kinds))}: expected Transformer, Pooling and "
             "perhaps Normalize; others are not supported"
         )
     folder = modules[1].get("path")
     if not isinstance(folder, str) or not folder or Path(folder).name != folder:
-        raise ConvertError(f"{path / _MODULES_FILE} has a pooling at {shown(folder)}: expected the name of a folder")
+        raise ConvertError(f"{path / MODULES_FILE} has a pooling at {shown(folder)}: expected the name of a folder")
     if modules[0].get("path"):
         raise ConvertError(
-            f"{path / _MODULES_FILE} has the transformer at {shown(modules[0]['path'])}: expected it in the model's "
+            f"{path / MODULES_FILE} has the transformer at {shown(modules[0]['path'])}: expected it in the model's "
             "own directory; pass that folder as --model_dir to go without what is around it"
         )
     config = files.contents.get(f"{folder}/config.json")

@@ -44,7 +44,7 @@ class Source:
     ``blocks`` are the matrices of which ``read`` also gives the parts, by the names of :func:`blocks.part_name`.
     ``cache`` is how each layer rounds its keys and its values, empty where they stay as they are.
     ``stored_names`` gives the names that the source's file has, or should have, for a tensor, for messages.
-    ``embeddings`` reads what concerns encoders alone.
+    ``embeddings`` reads what concerns encoders alone; ``embeds`` says that the files are those of a model that embeds.
     ``quantization`` says how a quantized model's layers are stored, for people.
     ``is_text_part`` says that the model has other parts, which were left out.
     ``ignored_config_keys`` are the keys that were taken out of what is read because the user said so.
@@ -61,6 +61,7 @@ class Source:
     blocks: Mapping[str, Blocks] = field(default_factory=dict)
     stored_names: StoredNames = _same_name
     embeddings: Callable[[], Embeddings] = Embeddings
+    embeds: bool = False
     cache: tuple[CacheRounding, ...] = ()
     quantization: str = ""
     is_text_part: bool = False

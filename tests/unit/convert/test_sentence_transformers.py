@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.encoders import write_pooling
-from trtllm_lite.convert import sentence_transformers
+from tests.models import save_tiny_model
+from trtllm_lite.convert import convert_checkpoint, sentence_transformers
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.source import Embeddings
 from trtllm_lite.errors import ConvertError
@@ -157,3 +158,12 @@ def test_damaged_files_are_clear_errors(tmp_path: Path) -> None:
     (tmp_path / "1_Pooling" / "config.json").unlink()
     with pytest.raises(ConvertError, match=r"config\.json"):
         read_embeddings(tmp_path)
+
+
+def test_a_decoder_that_embeds_is_refused(tmp_path: Path) -> None:
+    save_tiny_model("qwen3", tmp_path / "model")
+    write_pooling(tmp_path / "model")
+    with pytest.raises(ConvertError, match=r"embeds texts, as its modules\.json says, and is a decoder \(qwen3\)"):
+        convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
+    (tmp_path / "model" / "modules.json").unlink()
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
