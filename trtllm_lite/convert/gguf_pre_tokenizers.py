@@ -7,7 +7,7 @@ the models' own tokenizer.json files.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -82,6 +82,15 @@ class PreTokenizer:
     whole_words: bool = False
     adds_bos: bool = False
     mask: str | None = None
+
+    def tokenizer(self, vocab: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
+        """A byte-level BPE (GPT-2's kind: bytes spelled as printable characters) of words that are cut so."""
+        tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=self.whole_words))
+        if self.composes:
+            tokenizer.normalizer = normalizers.NFC()
+        tokenizer.pre_tokenizer = self.make()
+        tokenizer.decoder = decoders.ByteLevel()
+        return tokenizer
 
 
 _LIKE_LLAMA3 = PreTokenizer(_split(_LLAMA3), whole_words=True, adds_bos=True)

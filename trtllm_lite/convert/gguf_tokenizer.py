@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+from tokenizers import AddedToken, Tokenizer
 
 from trtllm_lite.convert.chat_templates import as_setting
 from trtllm_lite.convert.gguf_encoder import WORD_PIECES, word_pieces
@@ -73,12 +73,7 @@ def _byte_level_bpe(ggml: dict[str, Any]) -> Tokenizer:
         )
     pre = PRE_TOKENIZERS[name]
     vocab = {token: number for number, token in enumerate(ggml["tokens"])}
-    merges = [tuple(merge.split(" ")) for merge in ggml["merges"]]
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre.whole_words))
-    if pre.composes:
-        tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre.make()
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = pre.tokenizer(vocab, [tuple(merge.split(" ")) for merge in ggml["merges"]])
     ggml.setdefault("add_bos_token", pre.adds_bos)
     _add_special_tokens(tokenizer, ggml, pre.mask)
     return tokenizer

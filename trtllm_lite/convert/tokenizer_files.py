@@ -1,11 +1,13 @@
-"""The tokenizer of a Hugging Face directory: tokenizer.json, or else SentencePiece's tokenizer.model."""
+"""The tokenizer of a Hugging Face directory: tokenizer.json, or else tokenizer.model, or vocab.json and merges.txt."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from trtllm_lite.convert.chat_templates import NAMED_FILES, TEMPLATE_FILE, read_chat_templates
+from trtllm_lite.convert.gguf_pre_tokenizers import PRE_TOKENIZERS
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.sentencepiece_file import SentencePieceFile, read_sentencepiece
 from trtllm_lite.convert.sentencepiece_tokenizer import add_around, build_tokenizer
@@ -26,17 +28,19 @@ from trtllm_lite.vocabulary import MAX_TOKENIZER_BYTES, PROMPT_SETTING
 
 TOKENIZER_FILE = "tokenizer.json"
 SENTENCEPIECE_FILE = "tokenizer.model"
+MERGED_FILES = ("vocab.json", "merges.txt")
+# How classes of transformers with these files cut texts, by llama.cpp's names; each has a second class, …Fast.
+_MERGED_CLASSES = {"GPT2Tokenizer": "gpt-2", "Qwen2Tokenizer": "qwen2"}
 # What other libraries read, each with what makes a tokenizer.json of it.
 _SAVE = "`AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)` of transformers"
 _OTHER_FILES = {
     "tekken.json": f"{_SAVE}, with the package mistral-common,",
     "tiktoken.model": f"{_SAVE}, with the package tiktoken,",
-    "merges.txt": _SAVE,
     "vocab.txt": _SAVE,
 }
 FILES = (
     *_OTHER_FILES,
-    *(TOKENIZER_FILE, SENTENCEPIECE_FILE, SETTINGS_FILE, ADDED_TOKENS_FILE, SPECIAL_TOKENS_FILE),
+    *(TOKENIZER_FILE, SENTENCEPIECE_FILE, *MERGED_FILES, SETTINGS_FILE, ADDED_TOKENS_FILE, SPECIAL_TOKENS_FILE),
     *(TEMPLATE_FILE, NAMED_FILES),
 )
 """Names and patterns of the files of a model directory that :func:`read_tokenizer` reads."""
@@ -63,6 +67,8 @@ def read_tokenizer(path: Path, ignored: IgnoredKeys | None = None) -> tuple[str 
         with LibraryErrors(ConvertError, f"{path / SENTENCEPIECE_FILE} is not a tokenizer", _REMEDY):
             text = _from_sentencepiece(path, model, settings, strings)
             Tokenizer.from_str(text)
+    elif all((path / name).is_file() for name in MERGED_FILES):
+        text = _from_merges(path, settings)
     else:
         _refuse_others(path)
         text = None
@@ -87,15 +93,36 @@ def _from_tokenizer(path: Path, settings: TokenizerSettings) -> str:
     with LibraryErrors(ConvertError, f"{path} is not a tokenizer", _REMEDY):
         text = data.decode()
         tokenizer = Tokenizer.from_str(text)
-        steps = (
-            add_tokens(tokenizer, settings),
-            set_text_flags(tokenizer, settings.raw),
-            put_ends(tokenizer, settings),
+        return _changed(tokenizer, path, settings) or text
+
+
+def _changed(tokenizer: Tokenizer, path: Path, settings: TokenizerSettings) -> str | None:
+    """The text of the tokenizer of ``path`` with what ``settings`` change; None if that is nothing."""
+    steps = (
+        add_tokens(tokenizer, settings),
+        set_text_flags(tokenizer, settings.raw),
+        put_ends(tokenizer, settings),
+    )
+    if not any(steps):
+        return None
+    _check_numbers(tokenizer, path)
+    return tokenizer.to_str()
+
+
+def _from_merges(path: Path, settings: TokenizerSettings) -> str:
+    """The text of a byte-level BPE in the files of GPT-2's tokenizer, which cuts texts as its class says."""
+    kind = settings.raw.get("tokenizer_class")
+    cut = _MERGED_CLASSES.get(kind.removesuffix("Fast")) if isinstance(kind, str) else None
+    if cut is None:
+        raise ConvertError(
+            f"{path} has its tokenizer in {' and '.join(MERGED_FILES)} alone, and the tokenizer_class {shown(kind)}, "
+            f"expected {' or '.join(_MERGED_CLASSES)}: create {TOKENIZER_FILE} with {_SAVE}"
         )
-        if not any(steps):
-            return text
-        _check_numbers(tokenizer, path)
-        return tokenizer.to_str()
+    vocab, lines = (read_foreign(path / name, MAX_TOKENIZER_BYTES).decode() for name in MERGED_FILES)
+    with LibraryErrors(ConvertError, f"{path / MERGED_FILES[0]} is not a tokenizer", _REMEDY):
+        pairs = [line.split(" ") for line in lines.split("\n") if line and not line.startswith("#version")]
+        tokenizer = PRE_TOKENIZERS[cut].tokenizer(json.loads(vocab), [(left, right) for left, right in pairs])
+        return _changed(tokenizer, path, settings) or tokenizer.to_str()
 
 
 def _check_numbers(tokenizer: Tokenizer, path: Path) -> None:
