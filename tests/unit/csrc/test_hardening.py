@@ -6,7 +6,7 @@ from trtllm_lite import _core
 
 
 def _readelf(option: str) -> str:
-    # Of GNU's binutils, which every compiler that builds the extension brings.
+    # GNU's binutils come with every compiler that builds the extension.
     return subprocess.run(["readelf", "-W", option, _core.__file__], check=True, capture_output=True, text=True).stdout
 
 

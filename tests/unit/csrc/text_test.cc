@@ -63,7 +63,7 @@ std::shared_ptr<const tl::StopWords> any_words(Random& random) {
   return std::make_shared<tl::StopWords>(texts, sequences);
 }
 
-// Of texts in which tokens spell markers often; null now and then.
+// A text in which tokens spell markers often; null now and then.
 std::shared_ptr<const tl::Thoughts> any_thoughts(Random& random) {
   if (number(random, 3) == 0) return nullptr;
   std::vector<std::string> starts;

@@ -62,7 +62,7 @@ def grammars_of(tokenizer: tokenizers.Tokenizer) -> Grammars:
 
 @cache
 def grammars_of_file(content: str) -> Grammars:
-    """Those of a tokenizer.json; the tests share their process."""
+    """The grammars of a tokenizer.json; the tests share their process."""
     tokenizer = tokenizers.Tokenizer.from_str(content)
     manifest = fake_manifest()
     size = tokenizer.get_vocab_size() + 37  # tokens without a text, as models have them for round sizes

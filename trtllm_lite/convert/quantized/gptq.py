@@ -78,7 +78,7 @@ class Gptq(LinearMethod):
     def _elements(self, layer: Layer) -> NDArray[np.uint8]:
         half = 1 << (self._bits - 1)
         if self._symmetric:
-            # Those of symmetric weights can only be half of the range, whichever format stores them so.
+            # Zero points of symmetric weights can only be half of the range, whichever format stores them so.
             stored = unpacked(layer.load("qzeros"), self._bits)
             if not any((stored == zero).all() for zero in (half, half - 1)):
                 raise layer.error(

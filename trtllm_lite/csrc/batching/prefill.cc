@@ -48,7 +48,7 @@ void Scheduler::pass_short_prompts(Shares& shares, StepBatch& batch, Clock::time
   }
 }
 
-// Of the prompts of running requests.
+// Counts the tokens that prompts of running requests still have to compute.
 std::int64_t Scheduler::num_prefilling_tokens() const {
   std::int64_t num_tokens = 0;
   for (const Index index : running_) {

@@ -62,7 +62,7 @@ class Grammar {
 
   // A matcher of the empty text, which may outlive the grammar.
   virtual std::unique_ptr<GrammarMatcher> start() const = 0;
-  // The same of a guesser; null if the grammar was compiled without.
+  // A guesser of the empty text; null if the grammar was compiled without.
   virtual std::unique_ptr<GrammarGuesser> start_guesser() const = 0;
 };
 

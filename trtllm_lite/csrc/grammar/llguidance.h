@@ -31,7 +31,7 @@ class Compiler {
   // `kind`: "json_schema", "regex", "lark" or "llguidance" (a JSON object of several grammars). Throws ArgumentError
   // for a text that is no such grammar, LimitError for one beyond kLimits. Compiling recurses as deeply as the text
   // says and takes as much memory and time as it says: the process may end over a text that try_out() has not passed.
-  // Of texts in which the grammar `names_tokens`, special ones, nothing is guessed: guesses are of bytes.
+  // Nothing is guessed where the grammar `names_tokens`, special ones: guesses are bytes.
   std::shared_ptr<const Grammar> compile(const std::string& kind, const std::string& text, bool names_tokens) const;
 
   // Compiles as compile() does and writes a text of `num_tokens` random tokens, on a smaller stack, in a process that

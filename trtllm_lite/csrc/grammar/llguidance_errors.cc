@@ -21,7 +21,7 @@ std::string number(std::uint64_t value) {
   return text;
 }
 
-// Of several the first counts.
+// If several match, the first counts.
 const std::vector<Meaning>& meanings() {
   static const std::string preparing = "its strings and regular expressions take more than " +
                                        number(kLimits.initial_lexer_fuel) +
