@@ -122,7 +122,7 @@ class ReasoningMatcher final : public GrammarMatcher {
   std::vector<Place> places_;                    // of the empty text, and behind each token
 };
 
-// Of what is undecided, and of free text, nothing is known.
+// Nothing is guessed of free text, nor while it is undecided.
 class ReasoningGuesser final : public GrammarGuesser {
  public:
   ReasoningGuesser(std::shared_ptr<const ThoughtTokens> tokens, std::unique_ptr<GrammarGuesser> answer)
@@ -162,7 +162,7 @@ class ReasoningGuesser final : public GrammarGuesser {
     undecided_.clear();
   }
 
-  // Of a text that is all answer, if it may still be one.
+  // How many tokens the form allows if the text is all answer; 0 once it cannot be.
   std::size_t num_allowed_without_thoughts(std::span<const std::int32_t> tokens) {
     if (!tokens_->thoughts().is_undecided(state_)) return 0;
     std::vector<std::int32_t> text = undecided_;
@@ -171,7 +171,7 @@ class ReasoningGuesser final : public GrammarGuesser {
     return num - std::min(num, undecided_.size());
   }
 
-  // Of tokens whose first one ends the thoughts.
+  // How many of these tokens are allowed, the first of which ends the thoughts.
   int num_allowed_across(ThoughtTokens::State before, std::span<const std::int32_t> tokens) {
     std::optional<std::vector<std::int32_t>> answer = tokens_->answer_in(before, tokens.front());
     if (!answer) return 0;

@@ -8,7 +8,7 @@
 
 namespace tl::llguidance {
 
-// Of texts that are one of `grammar`, or think before they go on as one; `grammar` and `tokens` are of one vocabulary.
+// A text is one of `grammar`, or thinks before it goes on as one; `grammar` and `tokens` are of one vocabulary.
 // Until it is decided which, all that fits either may come, but white space before thoughts only in one token with some
 // of their marker. In thoughts all tokens may come but end tokens, and those in which an answer begins that the grammar
 // forbids.

@@ -42,7 +42,7 @@ int own_id() { return 0; }
 void make_nicer(int) {}
 #endif
 
-// Of the calling thread.
+// The time that the calling thread has computed.
 std::chrono::nanoseconds core_time() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

@@ -51,7 +51,7 @@ class MaskThreads {
 
   // As many threads as the machine has cores for them, for masks of `num_words`.
   explicit MaskThreads(std::size_t num_words);
-  // The same of a given number.
+  // A given number of threads.
   MaskThreads(int num_threads, std::size_t num_words);
   ~MaskThreads();
   MaskThreads(const MaskThreads&) = delete;

@@ -107,7 +107,7 @@ void RowSampler::sample(const StepBatch& batch, const StepRow& row, std::span<co
   }
 }
 
-// Those of the row's text; none without a grammar. Throws GrammarError.
+// The masks of the row's text; none without a grammar. Throws GrammarError.
 std::span<const std::uint32_t> RowSampler::make_masks(const StepBatch& batch, const StepRow& row,
                                                       SamplerWorkspace& workspace) const {
   GuidedText* const guided = text(row.request_slot).get();

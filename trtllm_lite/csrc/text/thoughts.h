@@ -31,7 +31,7 @@ class Thoughts {
     std::size_t num_read;  // of the bytes: less than all if they come to the answer
   };
 
-  // Of the empty text.
+  // The state of the empty text.
   State start() const { return before_.has_words() ? kFirst : first_part(); }
   // The state behind more bytes; `state` is none behind which the answer comes.
   Step after(State state, std::string_view bytes) const;
