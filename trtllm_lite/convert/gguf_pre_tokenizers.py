@@ -58,7 +58,7 @@ def _by_digit() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
 
 
-def _split(*patterns: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
+def split(*patterns: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
     """What cuts by one pattern after the other."""
 
     def make() -> pre_tokenizers.PreTokenizer:
@@ -93,8 +93,8 @@ class PreTokenizer:
         return tokenizer
 
 
-_LIKE_LLAMA3 = PreTokenizer(_split(_LLAMA3), whole_words=True, adds_bos=True)
-_LIKE_QWEN2 = PreTokenizer(_split(_QWEN2), composes=True)
+_LIKE_LLAMA3 = PreTokenizer(split(_LLAMA3), whole_words=True, adds_bos=True)
+_LIKE_QWEN2 = PreTokenizer(split(_QWEN2), composes=True)
 PRE_TOKENIZERS = {
     **dict.fromkeys(("gpt-2", "exaone4", "trillion"), PreTokenizer(_gpt2)),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "midm-2.0"), _LIKE_LLAMA3),
@@ -102,16 +102,16 @@ PRE_TOKENIZERS = {
     **dict.fromkeys(("smollm", "starcoder", "refact", "exaone", "minerva-7b"), PreTokenizer(_by_digit)),
     "command-r": PreTokenizer(_by_digit, composes=True),
     **dict.fromkeys(("olmo", "mpt"), PreTokenizer(_gpt2, composes=True)),  # GPT-NeoX's
-    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), PreTokenizer(_split(_LLAMA3))),
-    "glm4": PreTokenizer(_split(_LLAMA3), whole_words=True),
-    **dict.fromkeys(("gpt-4o", "llama4"), PreTokenizer(_split(_O200K))),
-    "tekken": PreTokenizer(_split(_TEKKEN), whole_words=True, adds_bos=True),
-    "deepseek-llm": PreTokenizer(_split(*_DEEPSEEK_LLM)),
-    "deepseek-coder": PreTokenizer(_split(*_DEEPSEEK_CODER)),
-    "seed-coder": PreTokenizer(_split(_SEED_CODER)),
-    "kimi-k2": PreTokenizer(_split(_KIMI_K2)),
-    "superbpe": PreTokenizer(_split(*_SUPERBPE)),
-    "deepseek-v3": PreTokenizer(_split(*_DEEPSEEK_V3)),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), PreTokenizer(split(_LLAMA3))),
+    "glm4": PreTokenizer(split(_LLAMA3), whole_words=True),
+    **dict.fromkeys(("gpt-4o", "llama4"), PreTokenizer(split(_O200K))),
+    "tekken": PreTokenizer(split(_TEKKEN), whole_words=True, adds_bos=True),
+    "deepseek-llm": PreTokenizer(split(*_DEEPSEEK_LLM)),
+    "deepseek-coder": PreTokenizer(split(*_DEEPSEEK_CODER)),
+    "seed-coder": PreTokenizer(split(_SEED_CODER)),
+    "kimi-k2": PreTokenizer(split(_KIMI_K2)),
+    "superbpe": PreTokenizer(split(*_SUPERBPE)),
+    "deepseek-v3": PreTokenizer(split(*_DEEPSEEK_V3)),
     "modern-bert": PreTokenizer(_gpt2, composes=True, mask="[MASK]"),
     "roberta-bpe": PreTokenizer(_gpt2, mask="<mask>"),
 }

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
 
+from trtllm_lite.convert.merges import check_lengths, joins
 from trtllm_lite.errors import ConvertError, shown
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of tokens, in SentencePiece and in GGUF
 SPACE = "\u2581"
-MAX_PIECE_CHARACTERS = 1024  # SentencePiece trains pieces of 16 unless told otherwise; work grows with the square
 _USER_DEFINED_SCORE = -0.1  # as in SentencePiece: above the score of any trained piece
 
 
@@ -80,12 +80,7 @@ def put_around(tokenizer: Tokenizer, start: list[str], end: list[str]) -> None:
 
 
 def _check(vocabulary: Vocabulary) -> None:
-    longest = max(map(len, vocabulary.pieces), default=0)
-    if longest > MAX_PIECE_CHARACTERS:
-        raise ConvertError(
-            f"the tokenizer has a token of {longest} characters, expected at most {MAX_PIECE_CHARACTERS}: "
-            "check the file"
-        )
+    check_lengths(vocabulary.pieces)
     if not all(map(math.isfinite, vocabulary.scores)):
         raise ConvertError("the tokenizer has a token whose score is not a number: check the file")
     spaced = [piece for piece in vocabulary.of_type(USER_DEFINED) if SPACE in piece]
@@ -126,20 +121,15 @@ def _merges_from_scores(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     Of several ways to make the same piece, a way whose right part can be the left part of another join comes first: of
     two overlapping places, SentencePiece joins the left one.
     """
-    normal = {
-        piece: score
-        for piece, score, kind in zip(vocabulary.pieces, vocabulary.scores, vocabulary.types, strict=True)
-        if kind == NORMAL
-    }
-    lengths = {len(piece) for piece in normal}
-    ranked = []
-    for number, (piece, score) in enumerate(normal.items()):
-        cuts = (cut for cut in lengths if len(piece) - cut in lengths)
-        for cut in cuts:
-            left, right = piece[:cut], piece[cut:]
-            if left in normal and right in normal:
-                ranked.append((-score, number, not piece.startswith(right), cut, left, right))
-    return [(left, right) for *_, left, right in sorted(ranked)]
+    table = zip(vocabulary.pieces, vocabulary.scores, vocabulary.types, strict=True)
+    normal = {piece: score for piece, score, kind in table if kind == NORMAL}
+    ranks = {piece: (-score, number) for number, (piece, score) in enumerate(normal.items())}
+
+    def order(join: tuple[str, str, str]) -> tuple[tuple[float, int], bool, int]:
+        piece, left, right = join
+        return ranks[piece], not piece.startswith(right), len(left)
+
+    return [(left, right) for _, left, right in sorted(joins(normal), key=order)]
 
 
 def _normalizers(vocabulary: Vocabulary) -> list[normalizers.Normalizer]:

@@ -1,4 +1,8 @@
-"""The tokenizer of a Hugging Face directory: tokenizer.json, or else tokenizer.model, or vocab.json and merges.txt."""
+"""The tokenizer of a Hugging Face directory: tokenizer.json, or else what one is made of, in other files.
+
+These are Mistral's tekken.json, SentencePiece's tokenizer.model, and vocab.json with merges.txt; the first of them that
+is there counts.
+"""
 
 import json
 from pathlib import Path
@@ -11,6 +15,7 @@ from trtllm_lite.convert.gguf_pre_tokenizers import PRE_TOKENIZERS
 from trtllm_lite.convert.metadata.ignored import IgnoredKeys
 from trtllm_lite.convert.sentencepiece_file import SentencePieceFile, read_sentencepiece
 from trtllm_lite.convert.sentencepiece_tokenizer import add_around, build_tokenizer
+from trtllm_lite.convert.tekken_file import TEKKEN_FILE, read_tekken
 from trtllm_lite.convert.tokenizer_settings import (
     ADDED_TOKENS_FILE,
     SETTINGS_FILE,
@@ -34,13 +39,13 @@ _MERGED_CLASSES = {"GPT2Tokenizer": "gpt-2", "Qwen2Tokenizer": "qwen2"}
 # What other libraries read, each with what makes a tokenizer.json of it.
 _SAVE = "`AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)` of transformers"
 _OTHER_FILES = {
-    "tekken.json": f"{_SAVE}, with the package mistral-common,",
     "tiktoken.model": f"{_SAVE}, with the package tiktoken,",
     "vocab.txt": _SAVE,
 }
 FILES = (
     *_OTHER_FILES,
-    *(TOKENIZER_FILE, SENTENCEPIECE_FILE, *MERGED_FILES, SETTINGS_FILE, ADDED_TOKENS_FILE, SPECIAL_TOKENS_FILE),
+    *(TOKENIZER_FILE, TEKKEN_FILE, SENTENCEPIECE_FILE, *MERGED_FILES),
+    *(SETTINGS_FILE, ADDED_TOKENS_FILE, SPECIAL_TOKENS_FILE),
     *(TEMPLATE_FILE, NAMED_FILES),
 )
 """Names and patterns of the files of a model directory that :func:`read_tokenizer` reads."""
@@ -56,10 +61,16 @@ def read_tokenizer(path: Path, ignored: IgnoredKeys | None = None) -> tuple[str 
     Raises ConvertError if a file is damaged or asks for what is not supported, or a SentencePiece model cannot be
     expressed.
     """
-    settings = read_settings(path, ignored or IgnoredKeys())
+    ignored = ignored or IgnoredKeys()
+    settings = read_settings(path, ignored)
     strings = settings.strings
     if (path / TOKENIZER_FILE).is_file():
         text: str | None = _from_tokenizer(path / TOKENIZER_FILE, settings)
+    elif (path / TEKKEN_FILE).is_file():
+        with LibraryErrors(ConvertError, f"{path / TEKKEN_FILE} is not a tokenizer", _REMEDY):
+            tekken = read_tekken(path / TEKKEN_FILE, ignored)
+            strings = tekken.strings | strings
+            text = _with_ends(tekken.tokenizer(), path, settings, strings, settings.raw)
     elif (path / SENTENCEPIECE_FILE).is_file():
         model = read_sentencepiece(path / SENTENCEPIECE_FILE)
         found = {"bos_token": model.bos, "eos_token": model.eos, "unk_token": model.unknown}
@@ -135,11 +146,19 @@ def _check_numbers(tokenizer: Tokenizer, path: Path) -> None:
 def _from_sentencepiece(
     path: Path, model: SentencePieceFile, settings: TokenizerSettings, strings: dict[str, str]
 ) -> str:
-    """The tokenizer of a SentencePiece model, with the tokens that the directory adds, and BOS unless told otherwise.
+    """The text of the tokenizer of a SentencePiece model."""
+    flags = {"add_prefix_space": settings.raw.get("add_prefix_space")}
+    return _with_ends(build_tokenizer(model.vocabulary), path, settings, strings, flags)
 
-    Every tokenizer class of transformers that reads such files for decoders puts BOS in front and no EOS at the end.
+
+def _with_ends(
+    tokenizer: Tokenizer, path: Path, settings: TokenizerSettings, strings: dict[str, str], flags: dict[str, Any]
+) -> str:
+    """The text of ``tokenizer`` with the tokens that the directory adds and ``flags``, and BOS unless told otherwise.
+
+    Every tokenizer class of transformers that reads SentencePiece's files for decoders, or Mistral's, puts BOS in front
+    and no EOS at the end.
     """
-    tokenizer = build_tokenizer(model.vocabulary)
     ends = {"bos": settings.raw.get("add_bos_token", True), "eos": settings.raw.get("add_eos_token", False)}
     bos, eos = (strings.get(f"{name}_token") if ends[name] else None for name in ("bos", "eos"))
     added = {token.content for token in settings.added.values()}
@@ -147,6 +166,6 @@ def _from_sentencepiece(
     if missing:
         raise ConvertError(f"the tokenizer of {path} has no token {shown(missing[0])}: correct {SETTINGS_FILE}")
     add_tokens(tokenizer, settings, normalized=False)
-    set_text_flags(tokenizer, {"add_prefix_space": settings.raw.get("add_prefix_space")})
+    set_text_flags(tokenizer, flags)
     add_around(tokenizer, bos, eos)
     return tokenizer.to_str()

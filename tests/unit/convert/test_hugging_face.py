@@ -117,7 +117,7 @@ def test_a_model_without_a_tokenizer(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "maker"),
-    [("tekken.json", "mistral-common"), ("tiktoken.model", "tiktoken"), ("vocab.txt", "transformers")],
+    [("tiktoken.model", "tiktoken"), ("vocab.txt", "transformers")],
 )
 def test_tokenizers_of_other_files_are_named(model: Path, name: str, maker: str) -> None:
     """A model with such a file alone is not one without a tokenizer."""

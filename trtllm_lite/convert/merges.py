@@ -1,0 +1,26 @@
+"""The merges of a BPE vocabulary that does not list them: every way to join two pieces into a third."""
+
+from collections.abc import Collection, Iterator
+
+from trtllm_lite.errors import ConvertError
+
+MAX_PIECE_CHARACTERS = 1024  # SentencePiece trains pieces of 16 unless told otherwise; work grows with the square
+
+
+def check_lengths(pieces: Collection[str]) -> None:
+    """Raise ConvertError for a piece so long that work on it takes minutes."""
+    longest = max(map(len, pieces), default=0)
+    if longest > MAX_PIECE_CHARACTERS:
+        raise ConvertError(
+            f"the tokenizer has a token of {longest} characters, expected at most {MAX_PIECE_CHARACTERS}: "
+            "check the file"
+        )
+
+
+def joins(pieces: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """Each piece with the left and right part of every way to join it of two pieces, in the order of ``pieces``."""
+    for piece in pieces:
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in pieces and right in pieces:
+                yield piece, left, right
