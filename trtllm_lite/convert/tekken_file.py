@@ -86,7 +86,7 @@ def read_tekken(path: Path, ignored: IgnoredKeys) -> TekkenFile:
     TEKKEN.check(path, content)
     config: dict[str, Any] = content["config"]
     TEKKEN_CONFIG.check(path, config)
-    size, special_count = config["default_vocab_size"], config["default_num_special_tokens"]
+    size, special_count = (_whole(path, config, key) for key in ("default_vocab_size", "default_num_special_tokens"))
     if not 0 <= special_count <= _MAX_SPECIAL:
         raise ConvertError(f"{path} has {special_count} special tokens, expected at most {_MAX_SPECIAL}: {_REMEDY}")
     kept = size - special_count
@@ -100,6 +100,13 @@ def read_tekken(path: Path, ignored: IgnoredKeys) -> TekkenFile:
         _tokens(path, content["vocab"][:kept], ignored),
         _special(path, content.get("special_tokens"), config.get("version"), special_count, ignored),
     )
+
+
+def _whole(path: Path, config: dict[str, Any], key: str) -> int:
+    value = config.get(key)
+    if type(value) is not int:
+        raise ConvertError(f"expected {TEKKEN_CONFIG.name}.{key} of {path} to be a whole number, found {shown(value)}")
+    return value
 
 
 def _pattern(path: Path, pattern: str) -> str:

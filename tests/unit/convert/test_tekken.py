@@ -231,7 +231,7 @@ _BAD: list[tuple[str, Any, str]] = [
     ("config.default_num_special_tokens", 1 << 30, "has 1073741824 special tokens, expected at most 65536"),
     ("config.default_vocab_size", 10**6, "its config keeps 999976, expected 256 or more, and not more than there are"),
     ("config.default_vocab_size", 100, "its config keeps 76, expected 256"),
-    ("config.default_vocab_size", "9", "is not a tokenizer"),
+    ("config.default_vocab_size", "9", r"expected tekken\.config\.default_vocab_size .* a whole number, found '9'"),
     ("config", None, "is not a tokenizer"),
     ("vocab", {}, r"has 0 tokens"),
 ]
