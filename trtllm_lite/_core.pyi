@@ -553,6 +553,9 @@ class Grammar:
 class ThoughtTokens:
     """How the tokens of one model write thoughts, for any number of grammars."""
 
+def return_free_memory() -> None:
+    """Give what was freed in this process back to the system (heap.h). The GIL is released."""
+
 class GrammarCompiler:
     """Compiles grammars over the tokens of one model, by llguidance."""
 

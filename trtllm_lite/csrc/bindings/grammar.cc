@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "bindings/bindings.h"
+#include "grammar/heap.h"
 #include "grammar/llguidance.h"
 #include "grammar/reasoning.h"
 #include "grammar/thought_tokens.h"
@@ -38,6 +39,7 @@ llguidance::Tokenize tokenize_by(const nb::callable& function) {
 }  // namespace
 
 void bind_grammar(nb::module_& module) {
+  module.def("return_free_memory", &return_free_memory, nb::call_guard<nb::gil_scoped_release>());
   nb::class_<llguidance::ThoughtTokens>(module, "ThoughtTokens");
   nb::class_<Grammar>(module, "Grammar")
       .def(

@@ -9,6 +9,7 @@
 #include "grammar/bounded_stack.h"
 #include "grammar/byte_text.h"
 #include "grammar/guesser.h"
+#include "grammar/heap.h"
 #include "grammar/llguidance_errors.h"
 #include "grammar/llguidance_handle.h"
 #include "grammar/llguidance_limits.h"
@@ -128,9 +129,9 @@ std::size_t Compiler::try_out(const std::string& kind, const std::string& text, 
                               bool names_tokens) const {
   std::size_t num_bytes = 0;
   run_on_stack(kTrialStackBytes, [&] {
-    const std::size_t before = resident_bytes();
+    const std::size_t before = allocated_bytes();
     const std::shared_ptr<const Grammar> grammar = compile_here(kind, text, names_tokens);
-    num_bytes = std::max(resident_bytes(), before) - before;
+    num_bytes = std::max(allocated_bytes(), before) - before;
     write_at_random(*grammar, vocabulary_->vocab_size, num_tokens);
   });
   return num_bytes;

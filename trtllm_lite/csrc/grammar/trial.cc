@@ -1,10 +1,7 @@
 #include "grammar/trial.h"
 
-#include <unistd.h>
-
 #include <array>
 #include <bit>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <random>
@@ -48,13 +45,6 @@ void write(GrammarMatcher& matcher, GrammarGuesser* guesser, std::uint32_t vocab
 }
 
 }  // namespace
-
-std::size_t resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  std::size_t mapped = 0, resident = 0;
-  statm >> mapped >> resident;
-  return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-}
 
 void write_at_random(const Grammar& grammar, std::uint32_t vocab_size, int num_tokens) {
   const std::unique_ptr<GrammarMatcher> matcher = grammar.start();

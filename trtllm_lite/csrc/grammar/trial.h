@@ -1,15 +1,11 @@
 // What a grammar is put through before it is used where others' requests run.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "grammar/grammar.h"
 
 namespace tl::llguidance {
-
-// Memory of this process that is in RAM.
-std::size_t resident_bytes();
 
 // Writes a text of up to `num_tokens` random tokens below `vocab_size`, with masks and guesses as a step has them, and
 // takes some back now and then. It ends early where only an end token may come, or where the text comes to one of the
