@@ -35,18 +35,19 @@ PAUSE_SECONDS = 0.05  # before a client whose request was refused sends the next
 SECONDS_TO_FILL = 1.5  # until all slow clients wait
 CHAT = {"messages": [{"role": "user", "content": "Say one word."}], "max_tokens": 1, "temperature": 0}
 MADE_UP = "abcdefghijklmnopqrstuvwxyz"
+NUMBER = "900000000000"  # in a body, in whose place each request has a number of its own
 
 Body = dict[str, Any]
 
 
-def regex(number: int) -> tuple[str, Body]:
+def regex() -> tuple[str, Body]:
     """A regular expression of many optional alternatives, another one each time."""
-    return "/v1/completions", {"prompt": "a", "max_tokens": 1, "guided_regex": f"x{number}" + "(a|b)?" * 2200}
+    return "/v1/completions", {"prompt": "a", "max_tokens": 1, "guided_regex": f"x{NUMBER}" + "(a|b)?" * 2200}
 
 
-def schema(number: int) -> tuple[str, Body]:
+def schema() -> tuple[str, Body]:
     """A schema of many alternatives, each with a pattern."""
-    names = [f"p{number}_{place}" for place in range(900)]
+    names = [f"p{NUMBER}_{place}" for place in range(900)]
     alternatives = [
         {
             "type": "object",
@@ -58,34 +59,34 @@ def schema(number: int) -> tuple[str, Body]:
     return "/v1/completions", {"prompt": "a", "max_tokens": 1, "guided_json": {"anyOf": alternatives}}
 
 
-def template(number: int) -> tuple[str, Body]:
+def template() -> tuple[str, Body]:
     """A conversation with as large arguments for its template as a small engine's server takes: a quarter megabyte."""
-    arguments = json.dumps({f"key{place}": [place, f"{number:040}"] for place in range(3200)})
+    arguments = json.dumps({f"key{place}": [place, f"{NUMBER:0>40}"] for place in range(3200)})
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
     messages = [*CHAT["messages"], {"role": "assistant", "tool_calls": [call]}]  # type: ignore[misc]
     return "/v1/chat/completions", {"messages": messages, "max_tokens": 1}
 
 
-def huge(number: int) -> tuple[str, Body]:
+def huge() -> tuple[str, Body]:
     """A conversation of 15 MB."""
-    return "/v1/chat/completions", {"messages": [{"role": "user", "content": f"{number}" + "a" * (15 << 20)}]}
+    return "/v1/chat/completions", {"messages": [{"role": "user", "content": NUMBER + "a" * (15 << 20)}]}
 
 
-def prompt(number: int) -> tuple[str, Body]:
+def prompt() -> tuple[str, Body]:
     """A text that is as long as may be tokenized, and has more tokens than a prompt may."""
-    return "/v1/completions", {"prompt": f"{number} " + "a b " * 8000, "max_tokens": 1}
+    return "/v1/completions", {"prompt": f"{NUMBER} " + "a b " * 8000, "max_tokens": 1}
 
 
-def ids(number: int) -> tuple[str, Body]:
+def ids() -> tuple[str, Body]:
     """Two hundred thousand token ids."""
-    return "/v1/completions", {"prompt": [number % 100, *[1000] * 200_000], "max_tokens": 1}
+    return "/v1/completions", {"prompt": [1000] * 200_000, "max_tokens": 1}
 
 
-def texts(number: int) -> tuple[str, Body]:
+def texts() -> tuple[str, Body]:
     """A thousand texts of a hundred characters."""
     return "/v1/embeddings", {
         "model": "encoder",
-        "input": [f"{number} {place} " + MADE_UP * 4 for place in range(1000)],
+        "input": [f"{NUMBER} {place} " + MADE_UP * 4 for place in range(1000)],
     }
 
 
@@ -112,20 +113,25 @@ class Client:
         return answer.status
 
 
-def send_for_ever(address: str, number: int, make: Callable[[int], tuple[str, Body]], counts: Any) -> None:
-    """Send slow requests, one after the other; ``counts`` are those answered by 200, and by others."""
+def send_for_ever(address: str, number: int, make: Callable[[], tuple[str, Body]], counts: Any) -> None:
+    """Send slow requests, one after the other; ``counts`` are those answered by 200, and by others.
+
+    Their bodies are there before: what takes the cores of this machine is then the server's work.
+    """
     os.nice(NICENESS)
     client = Client(address, f"slow{number}")
+    path, content = make()
+    body = json.dumps({"model": "decoder", **content}).encode()
     for turn in itertools.count():
-        path, body = make(number * 100_000 + turn)
-        status = client.post(path, json.dumps({"model": "decoder", **body}).encode())
+        own = str(int(NUMBER) + number * 100_000 + turn)
+        status = client.post(path, body.replace(NUMBER.encode(), own.encode()))
         counts[int(status != 200)] += 1
         if status != 200:
             time.sleep(PAUSE_SECONDS)
 
 
 @contextmanager
-def beside(address: str, make: Callable[[int], tuple[str, Body]]) -> Iterator[Any]:
+def beside(address: str, make: Callable[[], tuple[str, Body]]) -> Iterator[Any]:
     """Slow clients, until the block ends."""
     counts = multiprocessing.Array("q", 2)
     processes = [

@@ -26,6 +26,17 @@ def send_each(sockets: list[int], data: list[bytes]) -> list[int]:
     The GIL is released.
     """
 
+def find_prompts(
+    body: Buffer, name: str, most: int
+) -> tuple[int, int, bool, int, list[NDArray[np.int64] | tuple[int, int]]] | None:
+    """The prompts in the field ``name`` of a JSON object, of which the first ``most`` are returned.
+
+    They are (begin, end, is_list, num_prompts, prompts): the value is ``body[begin:end]``, either one prompt or a list
+    of ``num_prompts``. A prompt is token ids, int64[len], or the place of a text, whose JSON is ``body[begin:end]``.
+    None for a body that is no object with one such field, or whose value is neither; JSON beside it is not checked, nor
+    what is in strings. The GIL is released.
+    """
+
 def resolve_num_threads(num_threads: int = 0) -> int:
     """``num_threads``, or for 0 the number of cores this process may use. Raises ArgumentError for absurd numbers."""
 

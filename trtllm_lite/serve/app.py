@@ -101,10 +101,7 @@ class Application:
                 route = self._table.route(request)
                 error_body = route.error_body
                 request.client = self._client(route, request)
-                if route.body is None:
-                    request.max_body_bytes = _NO_BODY
-                elif route.has_one_prompt:
-                    request.max_body_bytes = self._max_prompt_bytes
+                request.max_body_bytes = self._max_body_bytes(route)
                 return None
         except ApiError as error:
             response = error.response(error_body)
@@ -138,7 +135,8 @@ class Application:
 
     def decoder(self, request: Request, kind: type[Body]) -> Callable[[bytearray], Body]:
         """What decodes the request's body; the answer's headers tell what it ignores."""
-        return partial(decode, kind=kind, ignored=Ignored(self.settings.ignore_unknown_fields, request.ignored))
+        ignored = Ignored(self.settings.ignore_unknown_fields, request.ignored)
+        return partial(decode, kind=kind, ignored=ignored, max_prompt_bytes=self._max_prompt_bytes)
 
     def cut_off(self) -> None:
         """End all answers that are being generated with an error."""
@@ -235,6 +233,14 @@ class Application:
             param="model",
             code="model_not_found",
         )
+
+    def _max_body_bytes(self, route: Route) -> int | None:
+        """The limit of bodies for a route, if that is less than the server's."""
+        if route.body is None:
+            return _NO_BODY
+        if route.has_one_prompt:
+            return self._max_prompt_bytes
+        return None if hasattr(route.body, "PROMPTS") else _BESIDE_PROMPT
 
     async def _respond(self, route: Route, request: Request) -> Response | None:
         if request.method == "POST":

@@ -34,7 +34,7 @@ ROUTES: Mapping[str, Sequence[Route]] = {
     "/v1/load_lora_adapter": [Route("POST", adapters.load_lora_adapter, adapters.LoadBody, TEXT, is_admin=True)],
     "/v1/unload_lora_adapter": [Route("POST", adapters.unload_lora_adapter, adapters.UnloadBody, TEXT, is_admin=True)],
     "/tokenize": [Route("POST", tokens.tokenize, tokens.TokenizeBody, has_one_prompt=True)],
-    "/detokenize": [Route("POST", tokens.detokenize, tokens.DetokenizeBody)],
+    "/detokenize": [Route("POST", tokens.detokenize, tokens.DetokenizeBody, has_one_prompt=True)],
     "/health": [Route("GET", about.health, answer=TEXT, is_open=True)],
     "/ping": [
         Route("GET", about.health, answer=TEXT, is_open=True),

@@ -16,6 +16,7 @@ void bind_adapter(nanobind::module_& module);
 void bind_gpu_stages(nanobind::module_& module);
 void bind_grammar(nanobind::module_& module);
 void bind_remote_stages(nanobind::module_& module);
+void bind_requests(nanobind::module_& module);
 void bind_sampling(nanobind::module_& module);
 void bind_sockets(nanobind::module_& module);
 void bind_text(nanobind::module_& module);

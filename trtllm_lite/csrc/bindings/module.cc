@@ -21,6 +21,7 @@ NB_MODULE(_core, module) {
   tl::bind_grammar(module);
   tl::bind_event_loop(module);
   tl::bind_text(module);
+  tl::bind_requests(module);
   tl::bind_sockets(module);
   module.def("best_read_rate", &tl::best_read_rate, nanobind::arg("bytes"), nanobind::arg("num_threads"),
              nanobind::arg("passes"), nanobind::call_guard<nanobind::gil_scoped_release>());

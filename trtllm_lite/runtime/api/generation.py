@@ -50,8 +50,8 @@ class Generation:
         self.prompt = prompt
         self.streaming = streaming
         self._num_truncated_tokens = num_truncated_tokens
-        self._prompt_ids: list[int] = request.prompt_ids.tolist()
         self._handles: list[RequestHandle] = session.submit_all(request.sequences(), notifier)
+        self._prompt_ids: list[int] = request.prompt_ids.tolist()  # of a prompt that was not too long
 
     @property
     def handles(self) -> Sequence[RequestHandle]:

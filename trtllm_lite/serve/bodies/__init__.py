@@ -4,6 +4,7 @@ A field that is neither listed nor in the table of ``fields`` is an error, as in
 dropped without a word.
 """
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from trtllm_lite.printable import one_line
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies.fields import check_fields
 from trtllm_lite.serve.bodies.leniency import Ignored, without_ignored
+from trtllm_lite.serve.bodies.prompts import PromptField, cut_prompts
 from trtllm_lite.serve.turns import TURN
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -29,18 +31,27 @@ async def read(body: bytearray, make: Callable[[bytearray], Made]) -> Made:
     return make(body) if len(body) <= _LARGE_BODY else await TURN.get().prepare(partial(make, body))
 
 
-def decode(body: bytearray, kind: type[Body], ignored: Ignored | None = None) -> Body:
+def decode(
+    body: bytearray | bytes, kind: type[Body], ignored: Ignored | None = None, max_prompt_bytes: int = sys.maxsize
+) -> Body:
     """A request's body, in which a field that is null counts as left out; ``ignored`` gets what else is.
 
-    Raises ApiError 400, which names the field, for what is not JSON of this kind.
+    Token ids of a large body are an array, int64[len]. Raises ApiError 400, which names the field, for what is not JSON
+    of this kind, and 413 if a text of a large body, or what is beside its prompts, has more than ``max_prompt_bytes``.
     """
+    field: PromptField | None = getattr(kind, "PROMPTS", None)
+    prompts = None
     try:
+        if field is not None and len(body) > _LARGE_BODY:
+            body, prompts = cut_prompts(body, field, max_prompt_bytes)
         try:
             found = msgspec.json.decode(body, type=kind)
         except msgspec.ValidationError:
             plain = without_ignored(msgspec.json.decode(body), kind, ignored or Ignored())
             found = msgspec.convert(plain, type=kind)
         check_fields(found)
+        if field is not None and prompts is not None:
+            setattr(found, field.name, prompts)
         return found
     except msgspec.ValidationError as error:
         raise _invalid(error) from error

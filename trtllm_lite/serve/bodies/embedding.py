@@ -1,8 +1,10 @@
 """The body of /v1/embeddings."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
+
+from trtllm_lite.serve.bodies.prompts import PromptField
 
 
 class EmbeddingBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -11,6 +13,7 @@ class EmbeddingBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ``encoding_format``: numbers, or base64 of float32, little-endian. ``user`` is taken, and means nothing here.
     """
 
+    PROMPTS: ClassVar = PromptField("input", "texts", 2048)  # OpenAI's bound
     input: str | list[Any]
     model: str = ""
     encoding_format: Literal["float", "base64"] = "float"

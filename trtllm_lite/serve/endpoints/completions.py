@@ -26,8 +26,6 @@ from trtllm_lite.serve.reading import as_openai, finish_reason
 from trtllm_lite.serve.served_model import Prompt, ServedModel
 from trtllm_lite.serve.usage import usage_of
 
-_MAX_PROMPTS = 1024
-"""Most prompts of one request."""
 _MAX_QUICK_BYTES = 1536
 """A body of so many bytes has a prompt that is tokenized within a millisecond, mostly within a quarter of one."""
 
@@ -50,8 +48,7 @@ async def completions(app: Application, request: Request) -> Response | None:
 
 def _num_prompts(prompt: str | list[Any]) -> int:
     count = 1 if isinstance(prompt, str) or is_token_ids(prompt) else len(prompt)
-    if not 1 <= count <= _MAX_PROMPTS:
-        raise _wrong("prompt", f"prompt has {count} prompts: expected 1 to {_MAX_PROMPTS}")
+    CompletionBody.PROMPTS.check_count(count)
     return count
 
 

@@ -19,8 +19,6 @@ from trtllm_lite.serve.events import encode_json
 from trtllm_lite.serve.http.messages import Request, Response
 from trtllm_lite.serve.served_encoder import Row, ServedEncoder
 
-_MAX_INPUTS = 2048
-"""Most texts of one request, OpenAI's."""
 _MAX_QUICK_BYTES = 1536
 """A body of so many bytes has a text that is tokenized within a millisecond."""
 _MAX_QUICK_ELEMENTS = 1 << 12
@@ -50,9 +48,7 @@ async def embeddings(app: Application, request: Request) -> Response:
 
 def _check(body: EmbeddingBody, num_inputs: int, size: int) -> None:
     """Raise ApiError 400."""
-    if not 1 <= num_inputs <= _MAX_INPUTS:
-        message = f"input has {num_inputs} texts: expected 1 to {_MAX_INPUTS}"
-        raise ApiError(400, message, param="input", code="invalid_value")
+    EmbeddingBody.PROMPTS.check_count(num_inputs)
     if body.dimensions not in (None, size):
         message = f"dimensions is {body.dimensions}, and the model makes embeddings of {size} numbers: leave it out"
         raise ApiError(400, message, param="dimensions", code="invalid_value")
