@@ -26,6 +26,9 @@ def send_each(sockets: list[int], data: list[bytes]) -> list[int]:
     The GIL is released.
     """
 
+def count_bytes(data: Buffer, characters: str) -> tuple[int, ...]:
+    """How often ``data`` has each of the ASCII ``characters``."""
+
 def find_prompts(
     body: Buffer, name: str, most: int
 ) -> tuple[int, int, bool, int, list[NDArray[np.int64] | tuple[int, int]]] | None:

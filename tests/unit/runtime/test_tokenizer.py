@@ -109,7 +109,7 @@ class Panicking:
     def encode_batch_fast(self, *_, **__):
         raise PanicException("index out of bounds")
 
-    decode = encode_batch_fast
+    decode_batch = encode_batch_fast
 
 
 def test_a_panic_of_the_library_is_an_error():

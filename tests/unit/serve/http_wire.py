@@ -22,6 +22,14 @@ class Transport:
     tcp_state: int = 1  # established
     unread: int = 1
     """Bytes that the client has not read; some, so that nothing is sent but by write."""
+    is_paused: bool = False
+    """Whether nothing more is read for now."""
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
 
     def write(self, data: bytes) -> None:
         assert "close" not in self.calls

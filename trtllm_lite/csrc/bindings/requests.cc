@@ -12,6 +12,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/buffer_view.h"
+#include "text/byte_counts.h"
 #include "text/prompt_field.h"
 
 namespace nb = nanobind;
@@ -41,10 +42,18 @@ nb::object find_in_body(nb::handle body, std::string_view name, std::size_t most
   return nb::make_tuple(field->begin, field->end, field->is_list, field->num_prompts, prompts);
 }
 
+nb::tuple count_in(nb::handle data, std::string_view bytes) {
+  const BufferView view(data);
+  nb::list counts;
+  for (const char byte : bytes) counts.append(count_byte(view.text(), byte));
+  return nb::tuple(counts);
+}
+
 }  // namespace
 
 void bind_requests(nb::module_& module) {
   module.def("find_prompts", &find_in_body, nb::arg("body"), nb::arg("name"), nb::arg("most"));
+  module.def("count_bytes", &count_in, nb::arg("data"), nb::arg("characters"));
 }
 
 }  // namespace tl

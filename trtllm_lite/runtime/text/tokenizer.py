@@ -160,7 +160,7 @@ class Tokenizer:
             raise ArgumentError("the prompt is not valid Unicode text: expected UTF-8, found other bytes; re-encode it")
         text = self._prompt + text if add_special_tokens else text
         with _ENCODING:
-            # Unlike the library's encode, its encode_batch_fast lets other threads run meanwhile.
+            # Unlike the library's encode and decode, those of batches let other threads run meanwhile.
             (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return list(encoding.ids)
 
@@ -208,4 +208,5 @@ class Tokenizer:
 
     def _decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         with _DECODING:
-            return str(self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
+            (text,) = self._backend.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)
+        return str(text)

@@ -11,7 +11,7 @@ _NO_PROMPTS = b"[]"
 
 
 class PromptField(NamedTuple):
-    """The field of a body that holds a text, token ids, or a list of at most ``most``, which errors call ``entries``."""
+    """The field of a body that holds a text, token ids, or a list of ``most``, which errors call ``entries``."""
 
     name: str
     entries: str

@@ -85,6 +85,6 @@ def _detokenize(model: ServedEngine, tokens: list[int]) -> Response:
             param="tokens",
             code="invalid_value",
         )
-    if not all(0 <= token < vocab_size for token in tokens):
+    if tokens and not 0 <= min(tokens) <= max(tokens) < vocab_size:
         raise ApiError(400, f"tokens: expected token ids below {vocab_size}", param="tokens", code="invalid_value")
     return Response(200, encode_json({"prompt": model.required_tokenizer().decode_all(tokens)}))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trtllm_lite.serve.http.server import HttpServer
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_LARGE_BODY = 64 << 10  # bytes; one that is no larger takes one or two reads
 _RESET_SECONDS = 0.2  # in which a client's system that is not far refuses what it is sent
 _TCP_CLOSE = 7  # tcpi_state, the first byte of Linux's tcp_info, once the other end has reset the connection
 
@@ -100,6 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         """Read what has come, of which nothing is kept but bodies of requests whose heads were accepted."""
         if self._closed or self._refusal is not None:
             self._discard(len(data))
+            self._server.reading_pace.note(self._transport)
             return
         assert self._reader is not None
         try:
@@ -107,6 +109,8 @@ class Connection(asyncio.BufferedProtocol):
         except RequestError as error:
             self._refuse(error.response)
             return
+        if self._reader is not None and self._reader.num_body_bytes > _LARGE_BODY:
+            self._server.reading_pace.note(self._transport)
         if self.has_too_many_requests:
             last = self._waiting.pop().request
             self.hold(-last.held_bytes, last)

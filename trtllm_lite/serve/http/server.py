@@ -9,6 +9,7 @@ from trtllm_lite.serve.http.connection import Connection
 from trtllm_lite.serve.http.limits import HttpLimits
 from trtllm_lite.serve.http.messages import Request, Response
 from trtllm_lite.serve.http.outbox import Outbox
+from trtllm_lite.serve.http.reading_pace import ReadingPace
 
 _SWEEP_SECONDS = 1.0
 _BACKLOG = 4096
@@ -40,6 +41,7 @@ class HttpServer:
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
         self.outbox = Outbox(self.loop)
+        self.reading_pace = ReadingPace(self.loop)
         self.is_closing = False
         """Whether connections end with the answers that are under way."""
         self.held_bytes = 0

@@ -1,0 +1,79 @@
+"""How often large bodies are read, at turns that the test gives."""
+
+from trtllm_lite.serve.http.reading_pace import ReadingPace
+
+
+class Loop:
+    """Keeps what is to be called later."""
+
+    def __init__(self):
+        self.calls = []
+
+    def call_later(self, _, call):
+        self.calls.append(call)
+
+    def turn(self):
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()
+
+
+class Transport:
+    """One that always has something to read."""
+
+    def __init__(self):
+        self.is_paused, self.closing = False, False
+
+    def pause_reading(self):
+        assert not self.is_paused
+        self.is_paused = True
+
+    def resume_reading(self):
+        assert self.is_paused
+        self.is_paused = False
+
+    def is_closing(self):
+        return self.closing
+
+
+def read_all(pace, transports):
+    """Every transport that may read does so until it may not; returns how often each did."""
+    counts = [0] * len(transports)
+    while any(not transport.is_paused for transport in transports if not transport.closing):
+        for number, transport in enumerate(transports):
+            if not transport.is_paused and not transport.closing:
+                counts[number] += 1
+                pace.note(transport)
+    return counts
+
+
+def test_large_bodies_are_read_in_turn():
+    loop, transports = Loop(), [Transport() for _ in range(5)]
+    pace = ReadingPace(loop)
+    counts = [read_all(pace, transports)]
+    for _ in range(10):
+        loop.turn()
+        assert len(loop.calls) == 1
+        counts.append(read_all(pace, transports))
+    later = [sum(column) for column in zip(*counts[1:], strict=True)]
+    assert max(later) - min(later) <= 2
+    assert all(sum(row) == 1 for row in counts[1:])
+
+
+def test_a_connection_that_is_gone_takes_no_turn():
+    loop, transports = Loop(), [Transport() for _ in range(4)]
+    pace = ReadingPace(loop)
+    read_all(pace, transports)
+    for transport in transports[:3]:
+        transport.closing = True
+    loop.turn()
+    assert not transports[3].is_paused
+
+
+def test_nothing_is_called_once_nobody_reads():
+    loop, transport = Loop(), Transport()
+    pace = ReadingPace(loop)
+    pace.note(transport)
+    assert not transport.is_paused
+    loop.turn()
+    assert loop.calls == []

@@ -1,0 +1,44 @@
+"""Reads large bodies in turn, so that small requests wait for few of their bytes."""
+
+import asyncio
+from collections import deque
+
+_TURN_SECONDS = 1e-3
+_READS_PER_TURN = 1
+"""Of 64 kB: half of what a gigabit link brings. Reading, decoding and refusing as much takes a quarter of a core."""
+
+
+class ReadingPace:
+    """Bounds how often all connections together read large bodies, or what is dropped behind a refusal.
+
+    A connection calls :meth:`note` after each such read, and may then be paused until its turn comes.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[asyncio.Transport] = deque()
+        self._num_left = _READS_PER_TURN
+        self._is_counting = False
+
+    def note(self, transport: asyncio.Transport) -> None:
+        """A connection has read; if all have read enough for now, it waits behind those that wait already."""
+        if not self._is_counting:
+            self._is_counting = True
+            self._loop.call_later(_TURN_SECONDS, self._next_turn)
+        if self._num_left > 0:
+            self._num_left -= 1
+        elif not transport.is_closing():
+            transport.pause_reading()
+            self._waiting.append(transport)
+
+    def _next_turn(self) -> None:
+        num_resumed = 0
+        while self._waiting and num_resumed < _READS_PER_TURN:
+            transport = self._waiting.popleft()
+            if not transport.is_closing():
+                transport.resume_reading()
+                num_resumed += 1
+        self._num_left = _READS_PER_TURN - num_resumed
+        self._is_counting = num_resumed > 0
+        if self._is_counting:
+            self._loop.call_later(_TURN_SECONDS, self._next_turn)
