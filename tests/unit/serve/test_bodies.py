@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tests.unit.serve.served import Asker, ask
+from trtllm_lite.errors import ArgumentError
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies import Body, decode
 from trtllm_lite.serve.bodies.chat import ChatBody
@@ -147,3 +148,16 @@ def test_every_row_is_of_a_body_and_described() -> None:
     assert schemas["ChatBody"]["properties"]["best_of"]["enum"] == [1, None]
     assert schemas["ChatBody"]["properties"]["use_beam_search"]["type"] == "boolean"
     assert "defer_loading" in schemas["ToolOptions"]["anyOf"][0]["properties"]
+
+
+def test_parameters_are_checked_once_for_requests_that_ask_for_the_same() -> None:
+    def made(**fields: Any) -> Any:
+        return decoded(CompletionBody, **fields).sampling_params(max_tokens=3, draws=False)
+
+    first = made(temperature=0.5, top_p=0.25, stop="x")
+    assert made(temperature=0.5, top_p=0.25, stop="x") is first
+    assert made(temperature=0.5, top_p=0.25, stop="y").stop == "y"
+    assert made(stop=["x", "y"], logit_bias={"3": 1}) == made(stop=["x", "y"], logit_bias={"3": 1})
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match="top_p must be"):
+            made(top_p=2)

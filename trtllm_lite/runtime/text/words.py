@@ -36,13 +36,18 @@ class Words:
         return core().StopWords(self.texts, self.sequences)
 
 
+_NO_WORDS = Words()
+
+
 def parse_words(name: str, value: Any, limits: WordLimits) -> Words:
     """The words in a string, or in a list of strings and token-id lists; None stands for no words.
 
     ``name`` is the argument's name in messages. Raises LimitError for too many or too long words, ArgumentError for an
     empty word or any other value.
     """
-    words = [] if value is None else [value] if isinstance(value, str) else value
+    if value is None:
+        return _NO_WORDS
+    words = [value] if isinstance(value, str) else value
     if is_list(words):
         check_length(name, len(words), limits.num_words, "words")
         for word in words:

@@ -1,5 +1,6 @@
 """The fields by which completions and chats say how to generate."""
 
+from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
@@ -14,6 +15,7 @@ NumSequences = Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQUENCES)]
 
 
 _MOST_DIGITS = 9  # of a token id
+_NUM_KEPT = 64  # parameters that earlier requests had
 _FORMS = (
     *("response_format", "structured_outputs"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
@@ -145,7 +147,7 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             "bad": self.bad_words,
             "guided_decoding": self.form(),
         }
-        return SamplingParams(**{**values, **own})
+        return _checked(values | own)
 
     @property
     def form_field(self) -> str:
@@ -171,6 +173,21 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         if not all(token.isascii() and token.isdigit() and len(token) <= _MOST_DIGITS for token in self.logit_bias):
             raise ApiError(400, "logit_bias: expected token ids as keys", param="logit_bias", code="invalid_value")
         return {int(token): bias for token, bias in self.logit_bias.items()}
+
+
+def _checked(values: dict[str, Any]) -> SamplingParams:
+    """The parameters of these fields: mostly those of an earlier request, which are checked already."""
+    key = tuple(values.items())
+    try:
+        hash(key)
+    except TypeError:  # a list, or a dictionary
+        return SamplingParams(**values)
+    return _kept(key)
+
+
+@lru_cache(maxsize=_NUM_KEPT)
+def _kept(fields: tuple[tuple[str, Any], ...]) -> SamplingParams:
+    return SamplingParams(**dict(fields))
 
 
 class _JsonSchema(msgspec.Struct, kw_only=True):
