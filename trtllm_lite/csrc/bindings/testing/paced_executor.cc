@@ -32,6 +32,7 @@ class PacedSteps : public StepExecutor {
   void wait(StepResult& result) override {
     due_ = std::max(due_, Clock::now() - step_) + step_;
     std::this_thread::sleep_until(due_);
+    result.compute_seconds = std::chrono::duration<double>(step_).count();
     const std::vector<bool>& samples = launched_.front();
     result.rows.resize(samples.size());
     for (std::size_t row = 0; row < samples.size(); ++row) {
