@@ -36,14 +36,17 @@ class Transport:
         return self.closing
 
 
-def read_all(pace, transports):
-    """Every transport that may read does so until it may not; returns how often each did."""
+def read_all(pace, transports, clients="abcde"):
+    """Every transport that may read does so until it may not; returns how often each did.
+
+    Each has a client of ``clients``.
+    """
     counts = [0] * len(transports)
     while any(not transport.is_paused for transport in transports if not transport.closing):
         for number, transport in enumerate(transports):
             if not transport.is_paused and not transport.closing:
                 counts[number] += 1
-                pace.note(transport)
+                pace.note(transport, clients[number])
     return counts
 
 
@@ -60,6 +63,17 @@ def test_large_bodies_are_read_in_turn():
     assert all(sum(row) == 1 for row in counts[1:])
 
 
+def test_many_connections_of_a_client_read_no_more_than_one_of_another():
+    loop, transports = Loop(), [Transport() for _ in range(5)]
+    pace = ReadingPace(loop)
+    read_all(pace, transports, "aaaab")
+    counts = []
+    for _ in range(12):
+        loop.turn()
+        counts.append(read_all(pace, transports, "aaaab"))
+    assert [sum(column) for column in zip(*counts, strict=True)][4] == 6
+
+
 def test_a_connection_that_is_gone_takes_no_turn():
     loop, transports = Loop(), [Transport() for _ in range(4)]
     pace = ReadingPace(loop)
@@ -73,7 +87,7 @@ def test_a_connection_that_is_gone_takes_no_turn():
 def test_nothing_is_called_once_nobody_reads():
     loop, transport = Loop(), Transport()
     pace = ReadingPace(loop)
-    pace.note(transport)
+    pace.note(transport, "a")
     assert not transport.is_paused
     loop.turn()
     assert loop.calls == []

@@ -36,9 +36,6 @@ class Words:
         return core().StopWords(self.texts, self.sequences)
 
 
-_NO_WORDS = Words()
-
-
 def parse_words(name: str, value: Any, limits: WordLimits) -> Words:
     """The words in a string, or in a list of strings and token-id lists; None stands for no words.
 
@@ -46,7 +43,7 @@ def parse_words(name: str, value: Any, limits: WordLimits) -> Words:
     empty word or any other value.
     """
     if value is None:
-        return _NO_WORDS
+        return Words()
     words = [value] if isinstance(value, str) else value
     if is_list(words):
         check_length(name, len(words), limits.num_words, "words")

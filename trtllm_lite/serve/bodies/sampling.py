@@ -1,5 +1,6 @@
 """The fields by which completions and chats say how to generate."""
 
+import atexit
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -188,6 +189,9 @@ def _checked(values: dict[str, Any]) -> SamplingParams:
 @lru_cache(maxsize=_NUM_KEPT)
 def _kept(fields: tuple[tuple[str, Any], ...]) -> SamplingParams:
     return SamplingParams(**dict(fields))
+
+
+atexit.register(_kept.cache_clear)  # parameters refer to objects of C++, which must end before the interpreter does
 
 
 class _JsonSchema(msgspec.Struct, kw_only=True):

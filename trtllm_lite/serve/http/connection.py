@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LARGE_BODY = 64 << 10  # bytes; one that is no larger takes one or two reads
+_NOBODY = ""  # for whom what is dropped is read
 _RESET_SECONDS = 0.2  # in which a client's system that is not far refuses what it is sent
 _TCP_CLOSE = 7  # tcpi_state, the first byte of Linux's tcp_info, once the other end has reset the connection
 
@@ -101,7 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         """Read what has come, of which nothing is kept but bodies of requests whose heads were accepted."""
         if self._closed or self._refusal is not None:
             self._discard(len(data))
-            self._server.reading_pace.note(self._transport)
+            self._server.reading_pace.note(self._transport, _NOBODY)
             return
         assert self._reader is not None
         try:
@@ -109,8 +110,9 @@ class Connection(asyncio.BufferedProtocol):
         except RequestError as error:
             self._refuse(error.response)
             return
-        if self._reader is not None and self._reader.num_body_bytes > _LARGE_BODY:
-            self._server.reading_pace.note(self._transport)
+        arriving = None if self._reader is None else self._reader.request
+        if arriving is not None and len(arriving.body) > _LARGE_BODY:
+            self._server.reading_pace.note(self._transport, arriving.client)
         if self.has_too_many_requests:
             last = self._waiting.pop().request
             self.hold(-last.held_bytes, last)

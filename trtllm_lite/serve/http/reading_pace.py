@@ -11,17 +11,18 @@ _READS_PER_TURN = 1
 class ReadingPace:
     """Bounds how often all connections together read large bodies, or what is dropped behind a refusal.
 
-    A connection calls :meth:`note` after each such read, and may then be paused until its turn comes.
+    A connection calls :meth:`note` after each such read, and may then be paused until its turn comes. Clients take
+    turns, whatever the number of their connections.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: deque[asyncio.Transport] = deque()
+        self._waiting: dict[str, deque[asyncio.Transport]] = {}  # by client, in the order of their turns
         self._num_left = _READS_PER_TURN
         self._is_counting = False
 
-    def note(self, transport: asyncio.Transport) -> None:
-        """A connection has read; if all have read enough for now, it waits behind those that wait already."""
+    def note(self, transport: asyncio.Transport, client: str) -> None:
+        """A connection of a client has read; if all have read enough for now, it waits for its turn."""
         if not self._is_counting:
             self._is_counting = True
             self._loop.call_later(_TURN_SECONDS, self._next_turn)
@@ -29,12 +30,16 @@ class ReadingPace:
             self._num_left -= 1
         elif not transport.is_closing():
             transport.pause_reading()
-            self._waiting.append(transport)
+            self._waiting.setdefault(client, deque()).append(transport)
 
     def _next_turn(self) -> None:
         num_resumed = 0
         while self._waiting and num_resumed < _READS_PER_TURN:
-            transport = self._waiting.popleft()
+            client = next(iter(self._waiting))
+            connections = self._waiting.pop(client)
+            transport = connections.popleft()
+            if connections:
+                self._waiting[client] = connections
             if not transport.is_closing():
                 transport.resume_reading()
                 num_resumed += 1

@@ -64,11 +64,6 @@ class RequestReader:
         if not self.is_in_body and self.is_receiving and self._head_bytes > self._limits.max_head_bytes:
             raise self._too_long_head()
 
-    @property
-    def num_body_bytes(self) -> int:
-        """How much of a body that arrives is there."""
-        return 0 if self.request is None else len(self.request.body)
-
     def close(self) -> None:
         """Let go of the parser, which refers to this object: no search for cycles is needed to free either."""
         del self._parser
