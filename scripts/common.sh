@@ -29,6 +29,11 @@ source_fingerprint() {
   } | sha256sum | cut -c1-16
 }
 
+# Prints ",cuda" on machines with an NVIDIA driver: the extra that engines for their GPUs need.
+cuda_extra() {
+  if ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'; then echo ",cuda"; fi
+}
+
 # install_checkout EXTRA: makes .venv and installs this checkout with the extra, or does nothing if that is done.
 install_checkout() {
   local extra=$1 stamp testing=OFF

@@ -24,7 +24,7 @@ checkpoint=.cache/smollm2/checkpoint
 engine=engines/smollm2
 trtllm_lite=.venv/bin/trtllm-lite
 
-run_stage "install into .venv" "" install_checkout build
+run_stage "install into .venv" "" install_checkout "build$(cuda_extra)"
 run_stage "fetch SmolLM2-135M-Instruct" .cache/SmolLM2-135M-Instruct.Q4_1.gguf bash scripts/fetch_model.sh smollm2-135m
 run_stage "convert" $checkpoint $trtllm_lite convert --model_dir .cache/SmolLM2-135M-Instruct.Q4_1.gguf \
   --output_dir $checkpoint --dtype bfloat16

@@ -410,6 +410,16 @@ def cuda_device(device: int = 0) -> dict[str, str]:
     Raises DeviceError.
     """
 
+def cuda_devices() -> list[dict[str, Any]]:
+    """Every GPU that this process may use: its ``name``, ``arch`` (``sm_90``) and ``memory`` (bytes); none without a
+    driver.
+
+    Nothing is done on the GPUs. Raises DeviceError if the driver fails.
+    """
+
+def cublaslt_version(library_directories: Sequence[str]) -> int:
+    """The version of this machine's cuBLASLt (130100 is 13.1.0), which needs no GPU. Raises DeviceError for none."""
+
 def cuda_device_memory(device: int = 0) -> dict[str, int]:
     """Bytes of a GPU's memory: ``free`` and ``total``. Raises DeviceError."""
 

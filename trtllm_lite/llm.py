@@ -62,12 +62,15 @@ class LLM:
 
     - ``tokenizer``: a directory with another tokenizer than the engine's own, read as that of a model
     - ``target``: what the engine runs on, "cpu" or GPU architectures ("sm_90", or "sm_80,sm_90" for an engine that runs
-      on either); default: the CPU, or the target that a given engine was built for
-    - ``dtype``: storage type of the matrices, "auto" for the model's own (see ``trtllm-lite convert``)
+      on either); default ("auto"): the target that a given engine was built for, or else this machine's NVIDIA GPUs, or
+      its CPU if it has none
+    - ``dtype``: storage type of the matrices, "auto" for the model's own, which on GPUs is bfloat16 for models in
+      float32 (see ``trtllm-lite convert``)
     - ``dequantize``: expand the blocks of a GGUF file to ``dtype``, which makes larger and, at batch 1, slower
       engines
     - ``max_batch_size``, ``max_input_len``, ``max_seq_len``, ``max_num_tokens``: limits of the engine that is built,
-      by default those of ``trtllm-lite build``, or less if the model is shorter; an engine's own may be tightened
+      by default those of ``trtllm-lite build`` (prompts and answers as long as the model and the GPU's memory allow);
+      an engine's own may be tightened
     - ``ignore_config_keys``: keys of the model's config.json, and FILE.KEY of other files, that are not supported and
       that you know not to matter; they are left out when the model is converted (see ``trtllm-lite convert``)
     - ``gather_context_logits``: the engine must be able to give prompt_logprobs and context logits

@@ -22,6 +22,10 @@ MAX_NAME_BYTES = 512
 MAX_STEP_SEQS = 1 << 16  # sequences of a step
 MAX_STEP_TOKENS = 1 << 24  # tokens of a step
 MAX_CACHE_BLOCKS = 1 << 26  # blocks of the KV cache, and entries of the block tables of a step
+CPU = "cpu"  # the target, its kind, and the arch of its program
+AUTO, AUTO_16_BITS = "auto", "auto_16_bits"  # a model's own type of matrices, and bfloat16 instead of float32
+AUTO_TARGET = "auto"  # the GPUs of this machine, or its CPU
+GPU_MEMORY_FRACTION = 0.9  # of free memory, which the KV cache takes beside weights and workspace
 MAX_DRAFT_LEN = 8  # guessed tokens that a sequence brings to a step
 DEFAULT_MAX_LORAS, MAX_LORAS = 16, 256  # adapters in use at once, which a GPU has in its memory
 MAX_RANK = 4
@@ -186,3 +190,24 @@ def cache_names(num_layers: int) -> Iterator[CacheNames]:
     for layer in range(num_layers):
         for what in ("key", "value"):
             yield CacheNames(f"{what}_cache.{layer}", f"past_{what}.{layer}", f"present_{what}.{layer}")
+
+
+@dataclass(frozen=True)
+class DefaultLimits:
+    """The limits that engines of a backend get where none are given.
+
+    ``max_seq_len`` None is the longest that the model takes. ``max_tokens_of_batch`` bounds the tokens of a full batch
+    of sequences of full length; ``max_batch_size`` is lowered to that.
+    """
+
+    max_batch_size: int
+    max_num_tokens: int
+    max_seq_len: int | None = None
+    max_tokens_of_batch: int = 1 << 25  # more than any card holds: 256 sequences of 131,072 tokens
+
+
+ON_CPU = DefaultLimits(max_batch_size=8, max_num_tokens=2048)
+# Steps of 8,192 tokens compute prompts at full speed, and a card's memory holds what they take.
+ON_GPU = DefaultLimits(max_batch_size=256, max_num_tokens=8192)
+# TensorRT sets memory aside for the longest sequences.
+BY_TENSORRT = DefaultLimits(max_batch_size=8, max_num_tokens=2048, max_seq_len=2048)

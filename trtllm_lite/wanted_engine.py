@@ -7,7 +7,7 @@ from typing import Any
 
 from trtllm_lite.engine.format import ENGINE_FILE
 from trtllm_lite.engine.manifest import Manifest
-from trtllm_lite.engine_cache import Conversion, Recipe, open_cached
+from trtllm_lite.engine_cache import Conversion, Recipe, chosen_target, open_cached
 from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.runtime.api.build_names import named_as_arguments
 from trtllm_lite.runtime.api.engine_checks import check_divided, check_engine, check_ignored, check_lora
@@ -18,6 +18,7 @@ from trtllm_lite.runtime.session.opening import open_model
 from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_flag, check_text
+from trtllm_lite.vocabulary import AUTO, AUTO_16_BITS, CPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class WantedEngine:
         for name in ("gather_context_logits", "deterministic", "dequantize"):
             check_flag(name, getattr(self, name))
         check_text("model", self.model, "a directory, a GGUF file or a hub id such as org/model", str | Path)
-        check_text("target", self.target, "cpu or GPU architectures such as sm_90", str | None)
+        check_text("target", self.target, "auto, cpu or GPU architectures such as sm_90", str | None)
         check_text("dtype", self.dtype, "auto, float32, float16 or bfloat16", str)
         keys: Any = self.ignore_config_keys
         if isinstance(keys, str) or not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
@@ -54,19 +55,17 @@ class WantedEngine:
         if _is_engine(Path(self.model)):
             directory, opened = Path(self.model), open_model(self.model, 0, options)
         else:
-            check_num_threads(options.num_threads, on_gpu=self._on_gpu)
             with named_as_arguments():
+                target = chosen_target(str(self.model), self.target)
+                check_num_threads(options.num_threads, on_gpu=target.names != (CPU,))
+                recipe = self._recipe(options, ",".join(target.names), target.device_memory)
                 directory, opened = open_cached(
-                    str(self.model), self._recipe(options), lambda path: open_model(path, 0, options)
+                    str(self.model), recipe, lambda path: open_model(path, 0, options), str(target)
                 )
         self._check(opened.manifest)
         return directory, opened
 
-    @property
-    def _on_gpu(self) -> bool:
-        return self.target not in (None, "cpu")
-
-    def _recipe(self, options: RunnerOptions) -> Recipe:
+    def _recipe(self, options: RunnerOptions, target: str, device_memory: int | None) -> Recipe:
         """How the engine is made: for the limits that it is to run with."""
         speculation = options.speculation
         limits = {
@@ -80,9 +79,10 @@ class WantedEngine:
             "pp_size": self.pipeline_parallel_size,
             "moe_ep_size": self.moe_expert_parallel_size,
         }
-        conversion = Conversion(self.dtype, tuple(sorted(set(self.ignore_config_keys))), self.dequantize)
-        flags = self._flags(self.deterministic and self._on_gpu)  # what runs on a CPU is, always
-        return Recipe(self.target or "cpu", conversion, limits, options.kv_cache.tokens_per_block, flags)
+        dtype = AUTO_16_BITS if self.dtype == AUTO and target != CPU else self.dtype
+        conversion = Conversion(dtype, tuple(sorted(set(self.ignore_config_keys))), self.dequantize)
+        flags = self._flags(self.deterministic and target != CPU)  # what runs on a CPU is, always
+        return Recipe(target, conversion, limits, options.kv_cache.tokens_per_block, flags, device_memory)
 
     def _flags(self, deterministic: bool) -> Mapping[str, bool]:
         return {"gather_context_logits": self.gather_context_logits, "deterministic": deterministic}

@@ -67,8 +67,15 @@ build:
         ("checks:\n  speed: 4", r"job\.yaml:2: 'speed' is no check: expected reproducible .* and answers"),
         ("checks:\n  reproducible: 1", r"job\.yaml:2: reproducible: expected true or false"),
         ("checks:\n  answers: Paris", r"job\.yaml:2: answers: expected a prompt, a colon and a text"),
-        ("checks:\n  answers:\n    a: []", r"job\.yaml:3: answers: expected a value"),
-        ("build:\n  target: sm_90\nchecks:\n  answers: {a: b}", r"job\.yaml:4: answers: only engines for CPUs answer"),
+        ("build:\n  target: cpu\nchecks:\n  answers:\n    a: []", r"job\.yaml:5: answers: expected a value"),
+        (
+            "checks:\n  answers: {a: b}",
+            r"job\.yaml:2: answers: only engines of `target: cpu`",
+        ),
+        (
+            "build:\n  target: sm_90\nchecks:\n  answers: {a: b}",
+            r"job\.yaml:4: answers: only engines of",
+        ),
         ("build: 4", r"job\.yaml:1: expected build to hold options of `trtllm-lite build`"),
         ("model:\n  dtype: float16", r"the section model has no model_dir: add"),
         ("model:\n  output_dir: a", r"job\.yaml:2: 'output_dir' is no option of `trtllm-lite convert`"),

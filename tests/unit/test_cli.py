@@ -1,6 +1,5 @@
 """The command line: spelling, help, errors as one message, options of TensorRT-LLM, streaming."""
 
-import json
 import os
 import re
 import signal
@@ -310,13 +309,18 @@ def test_a_dry_run_is_plan_with_the_same_flags(tmp_path):
     assert not (tmp_path / "e").exists()
 
 
-def test_a_build_says_what_the_default_length_leaves_out(tmp_path):
+def test_auto_is_no_target_among_others(tmp_path):
     checkpoint = save_checkpoint(tmp_path / "checkpoint", "qwen3")
-    config = json.loads((checkpoint / "config.json").read_text())
-    (checkpoint / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 5000}))
-    flags = ("--checkpoint_dir", checkpoint, "--output_dir", tmp_path / "e", "--max_batch_size", 1)
-    told = "note: the model takes up to 5,000 tokens"
-    assert [told in run("build", *flags, *more).stdout for more in ((), ("--max_seq_len", 48))] == [True, False]
+    result = run("plan", "--checkpoint_dir", checkpoint, "--target", "auto", "--target", "sm_90")
+    assert result.exit_code == 2
+    assert "--target auto is this machine: pass it alone" in result.stderr
+
+
+def test_a_build_says_for_what_it_is(tmp_path):
+    checkpoint = save_checkpoint(tmp_path / "checkpoint", "qwen3")
+    result = run("build", "--checkpoint_dir", checkpoint, "--output_dir", tmp_path / "e")
+    assert "the target is cpu (no NVIDIA GPU was found)" in result.stderr
+    assert "max_input_len 64, max_seq_len 64," in result.stdout  # the model's own
 
 
 def test_threads_on_a_gpu_are_errors():

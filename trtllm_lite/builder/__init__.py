@@ -3,7 +3,7 @@
 A build needs no GPU, and never holds more than one weight in memory.
 """
 
-from trtllm_lite.builder.build import Progress, build_engine, least_tp_size, plan_memory
+from trtllm_lite.builder.build import Progress, build_engine, choose_limits, least_tp_size, plan_memory
 from trtllm_lite.builder.checkpoint import Checkpoint, checkpoint_of_shape, open_checkpoint
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan
@@ -15,6 +15,7 @@ __all__ = [
     "Progress",
     "build_engine",
     "checkpoint_of_shape",
+    "choose_limits",
     "least_tp_size",
     "open_checkpoint",
     "plan_memory",

@@ -11,6 +11,7 @@ from trtllm_lite.builder.memory import MemoryPlan
 from trtllm_lite.builder.parts import EngineParts
 from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.network.config import ModelConfig
+from trtllm_lite.vocabulary import DefaultLimits
 
 NATIVE, TENSORRT = "native", "tensorrt"  # this project's own kernels, or NVIDIA's compiler
 
@@ -19,6 +20,7 @@ class Backend(Protocol):
     """A kind of target. ``kind`` is its name in the manifest, by which the C++ runtime finds its executor."""
 
     kind: str
+    defaults: DefaultLimits
 
     def accepts(self, target: str) -> bool:
         """Whether ``target`` is a name of this kind, supported or not."""

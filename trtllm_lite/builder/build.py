@@ -11,8 +11,8 @@ from trtllm_lite import _core
 from trtllm_lite.builder.backends import NATIVE, Backend, backend_of
 from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
 from trtllm_lite.builder.checkpoint import Checkpoint, open_checkpoint
-from trtllm_lite.builder.cpu.planning import CPU
 from trtllm_lite.builder.encoders import check_encoder
+from trtllm_lite.builder.fitting import fit_limits
 from trtllm_lite.builder.job import BuildJob, Progress, Tuning
 from trtllm_lite.builder.limits import BuildLimits, GivenLimits
 from trtllm_lite.builder.lora import check_lora, check_lora_of_head, check_lora_of_quantized
@@ -36,7 +36,7 @@ from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES, with_plain_kv_cache
 from trtllm_lite.quantize.network import GROUP_SIZE, Recipe, no_calibration, quantize_network, quantized_as
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 from trtllm_lite.quantize.threads import in_order, workers_of
-from trtllm_lite.vocabulary import MAX_TP_SIZE, PLAIN_DTYPES
+from trtllm_lite.vocabulary import CPU, MAX_TP_SIZE, PLAIN_DTYPES
 
 
 def build_engine(
@@ -57,12 +57,14 @@ def build_engine(
     accuracy: Accuracy | None = None,
     attest: Callable[[Path], None] | None = None,
     progress: Progress | None = None,
+    device_memory: int | None = None,
     **limits: Unpack[GivenLimits],
 ) -> Manifest:
     """Compile the checkpoint into ``output_dir``, which appears whole or not at all; returns the engine's manifest.
 
-    ``limits`` are :class:`GivenLimits`, as :meth:`BuildLimits.for_model` takes them; ``target`` is ``cpu``, or one or
-    several GPU architectures (``sm_90``); ``backend`` says whose kernels run there, ``native`` (this project's) or
+    ``limits`` are :class:`GivenLimits`, as :meth:`BuildLimits.for_model` takes them; those of an engine for GPUs of
+    ``device_memory`` bytes are chosen to fit there (:mod:`trtllm_lite.builder.fitting`). ``target`` is ``cpu``, or one
+    or several GPU architectures (``sm_90``); ``backend`` says whose kernels run there, ``native`` (this project's) or
     ``tensorrt`` (:mod:`trtllm_lite.builder.tensorrt`). ``qformat`` says how the weights of linear layers are stored: as
     in the checkpoint (``full_prec``), or as a scheme that needs no calibration quantizes them
     (:mod:`trtllm_lite.quantize.schemes`), those of 4 bits in blocks of ``group_size``. ``kv_cache_dtype`` is the type
@@ -89,7 +91,17 @@ def build_engine(
     chosen.check(targets, strip_plan, tuning)
     report("fuse", 0, 1)
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
-    bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
+    bounds = choose_limits(
+        checkpoint,
+        device_memory,
+        qformat=qformat,
+        group_size=group_size,
+        kv_cache_dtype=kv_cache_dtype,
+        kv_cache_scale=kv_cache_scale,
+        target=target,
+        backend=backend,
+        **limits,
+    )
     if checkpoint.path is None and not strip_plan:
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
     statistics = placeholder if strip_plan else no_calibration
@@ -163,7 +175,7 @@ def plan_memory(
     chosen, targets = backend_of([target] if isinstance(target, str) else target, backend)
     chosen.check(targets, False, Tuning())
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
-    bounds = BuildLimits.for_model(checkpoint.config.max_position_embeddings, **limits)
+    bounds = _default_limits(checkpoint, chosen)(**limits)
     recipe = _recipe(qformat, group_size, kv_cache_dtype, kv_cache_scale)
     job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, chosen, targets, False, Tuning(), _ignore, placeholder)
     firsts = [first for first, *_ in ranks_of(job)]
@@ -175,11 +187,44 @@ def plan_memory(
     return replace(largest, link_bytes=links, stage_bytes=tuple(memory.total for memory in memories))
 
 
+def choose_limits(
+    checkpoint: Checkpoint,
+    device_memory: int | None = None,
+    *,
+    target: str | Sequence[str] = CPU,
+    backend: str = NATIVE,
+    **given: Any,
+) -> BuildLimits:
+    """The limits of an engine: those of :class:`GivenLimits` that are ``given``, and defaults for the others.
+
+    With ``device_memory``, bytes of each GPU, the defaults are what fits there. The other arguments are those of
+    :func:`plan_memory`. Raises as it does.
+    """
+    chosen, _ = backend_of([target] if isinstance(target, str) else target, backend)
+    limits: GivenLimits = {name: given.pop(name) for name in GivenLimits.__annotations__ if name in given}  # type: ignore
+    limits_of = _default_limits(checkpoint, chosen)
+    if device_memory is None or chosen.kind != "cuda" or is_encoder(checkpoint.model.graph):
+        return limits_of(**limits)
+
+    def memory_of(bounds: BuildLimits) -> MemoryPlan:
+        arguments: dict[str, Any] = {**given, **limits, **bounds.given()}
+        return plan_memory(checkpoint, target=target, backend=backend, **arguments)
+
+    return fit_limits(limits_of, memory_of, device_memory, **limits)
+
+
+def _default_limits(checkpoint: Checkpoint, backend: Backend) -> Callable[..., BuildLimits]:
+    """Fills in limits of the checkpoint's model that are not given."""
+    positions, whole = checkpoint.config.max_position_embeddings, is_encoder(checkpoint.model.graph)
+    return partial(BuildLimits.for_model, positions, backend.defaults, whole_prompts=whole)
+
+
 def least_tp_size(checkpoint_dir: Path | Checkpoint, device_memory: int, **given: Any) -> int | None:
     """The least number of ranks of which each fits into ``device_memory`` bytes; None if not even the most do.
 
-    ``given`` are the arguments of :func:`plan_memory` but for tp_size. Numbers that the model cannot be shared out by
-    are left out. Raises as it does.
+    A rank fits with the KV cache of a full batch, if ``max_batch_size`` is given, or else of one sequence. ``given``
+    are the arguments of :func:`plan_memory` but for tp_size. Numbers that the model cannot be shared out by are left
+    out. Raises as it does.
     """
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
     least = given.get("moe_ep_size") or 1
@@ -190,7 +235,8 @@ def least_tp_size(checkpoint_dir: Path | Checkpoint, device_memory: int, **given
             if tp_size == least:
                 raise
             continue
-        if memory.total <= device_memory:
+        cache = memory.cache_use.num_bytes if given.get("max_batch_size") is None else memory.kv_cache
+        if memory.total - memory.kv_cache + cache <= device_memory:
             return tp_size
     return None
 

@@ -15,10 +15,11 @@ from trtllm_lite.vocabulary import (
     MAX_STEP_SEQS,
     MAX_STEP_TOKENS,
     MAX_TP_SIZE,
+    ON_CPU,
+    DefaultLimits,
 )
 
 BLOCK_SIZES = (16, 32, 64, 128)  # the powers of two that PagedAttention accepts
-DEFAULT_MAX_NUM_TOKENS = 2048
 # A finished request keeps its slot until its last step has ended; a few more than the batch keep the batch full.
 SPARE_SLOTS = 8
 MAX_LORA_RANK = 512
@@ -130,31 +131,49 @@ class BuildLimits:
     def for_model(
         cls,
         max_position_embeddings: int,
+        defaults: DefaultLimits = ON_CPU,
+        *,
+        whole_prompts: bool = False,
         **given: Unpack[GivenLimits],
     ) -> "BuildLimits":
         """Limits of an engine of a model with so many positions; None is the default, or less if that does not fit.
 
-        Only limits that were given can be refused. Raises BuildError.
+        With ``whole_prompts`` a step holds the longest prompt. Only limits that were given can be refused. Raises
+        BuildError.
         """
         gathers, deterministic = given.pop("gather_context_logits", False), given.pop("deterministic", False)
         strategy = given.pop("allreduce_strategy", cls.allreduce_strategy)
         values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         for name, value in values.items():
             _check_extent(name, value)
-        values.setdefault("max_seq_len", min(cls.max_seq_len, max_position_embeddings))
-        values.setdefault("max_input_len", min(cls.max_input_len, values["max_seq_len"]))
-        values.setdefault("max_batch_size", min(cls.max_batch_size, values.get("max_num_tokens", cls.max_batch_size)))
+        longest = min(defaults.max_seq_len or max_position_embeddings, max_position_embeddings)
+        values.setdefault("max_seq_len", max(longest, values.get("max_input_len", 1)))
+        values.setdefault("max_input_len", values["max_seq_len"])
+        largest = max(1, min(defaults.max_batch_size, defaults.max_tokens_of_batch // values["max_seq_len"]))
+        values.setdefault("max_batch_size", min(largest, values.get("max_num_tokens", largest)))
+        prompts = values["max_batch_size"] * values["max_input_len"]
+        least = max(values["max_batch_size"], values["max_input_len"] if whole_prompts else 0)
+        values.setdefault("max_num_tokens", max(least, min(prompts, defaults.max_num_tokens)))
         values |= {"gather_context_logits": gathers, "deterministic": deterministic, "allreduce_strategy": strategy}
         limits = cls(**values)
         limits.check_model(max_position_embeddings)
         return limits
+
+    def given(self) -> GivenLimits:
+        """The limits of batches, sequences and steps as arguments."""
+        return {
+            "max_batch_size": self.max_batch_size,
+            "max_input_len": self.max_input_len,
+            "max_seq_len": self.max_seq_len,
+            "max_num_tokens": self.num_tokens,
+        }
 
     @property
     def num_tokens(self) -> int:
         """Most tokens of one step."""
         if self.max_num_tokens is not None:
             return self.max_num_tokens
-        return max(self.max_batch_size, min(self.max_batch_size * self.max_input_len, DEFAULT_MAX_NUM_TOKENS))
+        return max(self.max_batch_size, min(self.max_batch_size * self.max_input_len, ON_CPU.max_num_tokens))
 
     @property
     def num_decode_tokens(self) -> int:

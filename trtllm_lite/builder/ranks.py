@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from trtllm_lite.builder.cpu.planning import CPU
 from trtllm_lite.builder.graph import features_of, operands, results
 from trtllm_lite.builder.job import BuildJob
 from trtllm_lite.builder.limits import BuildLimits
@@ -14,7 +13,7 @@ from trtllm_lite.builder.stages import received, split
 from trtllm_lite.engine.manifest import RankMapping
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.schema import all_schemas
-from trtllm_lite.vocabulary import FLOAT32, num_bytes
+from trtllm_lite.vocabulary import CPU, FLOAT32, num_bytes
 
 
 def check_divisible(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:

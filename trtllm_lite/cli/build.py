@@ -3,16 +3,16 @@
 import json
 import shlex
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtllm_lite.cli.build_options import build_options, source_of
+from trtllm_lite.cli.build_options import build_options, source_of, take_target
 from trtllm_lite.cli.framework import Command, replaced_options
-from trtllm_lite.cli.option_types import Finite, NumBytes
+from trtllm_lite.cli.option_types import Finite
 from trtllm_lite.cli.quantize_options import (
     calibration_options,
     print_decisions,
@@ -23,6 +23,7 @@ from trtllm_lite.cli.quantize_options import (
 from trtllm_lite.cli.unused_options import check_calibration_options, check_recipe_options
 from trtllm_lite.errors import BuildError
 from trtllm_lite.foreign_names.commands import BUILD, PLAN
+from trtllm_lite.vocabulary import GPU_MEMORY_FRACTION
 
 if TYPE_CHECKING:
     from trtllm_lite.builder import BuildLimits, Checkpoint
@@ -65,7 +66,7 @@ def _read_config(context: click.Context, _: click.Parameter, value: str | None) 
 @click.option(
     "--input_timing_cache",
     metavar="FILE",
-    help="Timings that were measured on such a GPU before; configs/timing_caches/ has some.",
+    help="Timings that were measured on such a GPU before. [default: those that come with the package]",
 )
 @click.option(
     "--output_timing_cache",
@@ -158,6 +159,7 @@ def _build(
     check_recipe_options([recipe])
     check_calibration_options([recipe], measures=max_accuracy_loss is not None, strips=limits["strip_plan"])
     source = source_of(checkpoint, model_config)
+    take_target(limits)
     require_replaceable(Path(output_dir), CONFIG_FILE)
     decisions = decisions_of(source, recipe)
     with ExitStack() as stack:
@@ -166,7 +168,7 @@ def _build(
             source = uncalibrated(source, recipe)
         else:
             if max_accuracy_loss is not None or is_calibrated(source, recipe):  # what would fail behind that fails now
-                plan_memory(uncalibrated(source, recipe), **_without_tuning(limits))
+                plan_memory(uncalibrated(source, recipe), **_of_plan(limits))
             result = stack.enter_context(quantized(source, recipe, calibration, report))
             if max_accuracy_loss is not None:
                 result = stack.enter_context(written(result, report))
@@ -183,7 +185,10 @@ def _build(
     click.echo("limits: " + ", ".join(f"{name} {value}" for name, value in vars(manifest.limits).items()))
     longest = source.config.max_position_embeddings
     if limits["max_seq_len"] is None and manifest.limits.max_seq_len < longest:
-        click.echo(f"note: the model takes up to {counted(longest, 'token')}: raise --max_seq_len and --max_input_len")
+        click.echo(
+            f"note: the model takes up to {counted(longest, 'token')}, and max_seq_len is what memory holds beside the "
+            "weights: --qformat of fewer bits, --kv_cache_dtype fp8 or --tp_size make room"
+        )
     click.echo("memory: " + ", ".join(f"{name} {format_bytes(size)}" for name, size in vars(memory).items()))
     for choice, count in counted_expansions(manifest.expansions).items():
         click.echo(f"expanded: {choice}, {count}")
@@ -191,9 +196,9 @@ def _build(
     click.echo(f"next: {_next_step(manifest, output_dir)}")
 
 
-def _without_tuning(limits: dict[str, Any]) -> dict[str, Any]:
-    """What `plan` takes, too."""
-    tuning = {"strip_plan", "input_timing_cache", "output_timing_cache", "fast_build"}
+def _of_plan(limits: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of ``plan_memory``."""
+    tuning = {"strip_plan", "input_timing_cache", "output_timing_cache", "fast_build", "device_memory"}
     return {name: value for name, value in limits.items() if name not in tuning}
 
 
@@ -224,9 +229,6 @@ def _has_gpu() -> bool:
 @click.command(cls=Command)
 @build_options
 @click.option("--num_threads", type=int, help="CPU threads at run time; each has scratch memory. [default: all cores]")
-@click.option(
-    "--device_memory", type=NumBytes(), help="Also say the least --tp_size whose ranks fit into this, such as 80GB."
-)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @recipe_options
 @replaced_options(PLAN)
@@ -234,13 +236,13 @@ def plan(
     checkpoint_dir: Path | None,
     model_config: str | None,
     qformat: str,
-    device_memory: int | None,
     as_json: bool,
     **limits: Any,
 ) -> None:
     """Predict the memory of an engine before building it.
 
-    `plan` reads no weights and writes nothing. Its flags are those of `build`.
+    `plan` reads no weights and writes nothing. Its flags are those of `build`. With --device_memory, which this
+    machine's GPUs give by themselves, it also says the least --tp_size whose ranks fit.
 
     \b
     Example:
@@ -248,32 +250,47 @@ def plan(
         --max_batch_size 8 --max_input_len 1024 --max_seq_len 2048
     """
 
-    from trtllm_lite.builder import BuildLimits, least_tp_size, plan_memory
+    from trtllm_lite.builder import choose_limits, least_tp_size, plan_memory
     from trtllm_lite.builder.backends import backend_of
     from trtllm_lite.runtime.session.device import check_num_threads
     from trtllm_lite.stages.quantize import uncalibrated
     from trtllm_lite.units import format_bytes
 
+    take_target(limits)
+    device_memory = limits.pop("device_memory")
     recipe = take_recipe(qformat, limits)
     check_recipe_options([recipe])
     given = {name: limits.pop(name) for name in ("kv_cache_dtype", "target", "backend", "num_threads")}
-    target, num_threads = given["target"], given["num_threads"]
-    check_num_threads(num_threads, on_gpu=backend_of(target, given["backend"])[0].kind != "cpu")
+    check_num_threads(given["num_threads"], on_gpu=backend_of(given["target"], given["backend"])[0].kind != "cpu")
     source = uncalibrated(source_of(checkpoint_dir, model_config), recipe)
-    bounds = BuildLimits.for_model(source.config.max_position_embeddings, **limits)
-    memory = plan_memory(source, **given, **limits)
-    values = memory.to_dict()
+    least, bounds = None, choose_limits(source, **given, **limits)
     if device_memory is not None:
         of_any = {name: value for name, value in limits.items() if name != "tp_size"}
-        values["least_tp_size"] = least_tp_size(source, device_memory, **given, **of_any)
+        least = least_tp_size(source, device_memory, **given, **of_any)
+        with suppress(BuildError):  # whatever does not fit is shown as it is
+            bounds = choose_limits(source, device_memory, **given, **limits)
+    memory = plan_memory(source, **given, **{**limits, **bounds.given()})
+    values = memory.to_dict() | ({} if device_memory is None else {"least_tp_size": least})
     if as_json:
         click.echo(json.dumps(values, indent=2))
         return
     _print_memory(memory, bounds)
     if device_memory is not None:
-        least = values["least_tp_size"]
-        fits = "no --tp_size is enough" if least is None else f"--tp_size {least} is the least"
-        click.echo(f"{format_bytes(device_memory)} a device: {fits}")
+        enough = "no --tp_size is enough" if least is None else f"--tp_size {least} is the least"
+        click.echo(f"{format_bytes(device_memory)} a device: {enough}{_cache_in(memory, bounds, device_memory)}")
+
+
+def _cache_in(memory: "MemoryPlan", bounds: "BuildLimits", device_memory: int) -> str:
+    """What KV cache GPUs of ``device_memory`` bytes hold beside the engine, in words; nothing of what does not fit."""
+    from trtllm_lite.builder.fitting import cache_room
+    from trtllm_lite.units import counted
+
+    use, room = memory.cache_use, cache_room(memory, device_memory)
+    if memory.num_threads or not use.groups or room < use.num_bytes:
+        return ""
+    num_tokens = min(memory.kv_cache, room) // use.num_bytes * bounds.max_seq_len
+    share = f"{GPU_MEMORY_FRACTION:.0%} of it hold a KV cache of {counted(num_tokens, 'token')}"
+    return f"; {share}, which all sequences share"
 
 
 def _print_memory(memory: "MemoryPlan", bounds: "BuildLimits") -> None:
@@ -309,7 +326,7 @@ def _meanings(memory: "MemoryPlan", bounds: "BuildLimits") -> dict[str, str]:
     scratch = counted(memory.num_threads, "thread") if memory.num_threads else "a step"
     return {
         "weights": "mapped from the engine's file" if memory.num_threads else "copied to the GPU",
-        "kv_cache": f"{counted(bounds.max_batch_size, 'sequence')} of {counted(bounds.max_seq_len, 'token')}",
+        "kv_cache": f"at most: {counted(bounds.max_batch_size, 'sequence')} of {counted(bounds.max_seq_len, 'token')}",
         "workspace": f"values and scratch of {scratch}",
         **({"adapters": f"{DEFAULT_MAX_LORAS} in use"} if memory.adapters else {}),
         "total": "",

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from trtllm_lite.cli.convert import convert
 from trtllm_lite.errors import BuildError, TrtllmLiteError, shown
+from trtllm_lite.vocabulary import CPU
 
 if TYPE_CHECKING:
     import yaml
@@ -130,8 +131,8 @@ class _Reader:
                 self._refuse(key, f"{shown(name)} is no check: expected {names}")
             elif not isinstance(value, yaml.MappingNode):
                 self._refuse(value, f"{name}: expected a prompt, a colon and a text on each line")
-            elif build.get("target", ["cpu"]) != ["cpu"]:
-                self._refuse(key, f"{name}: only engines for CPUs answer where engines are built: leave it out")
+            elif build.get("target") != [CPU]:
+                self._refuse(key, f"{name}: only engines of `target: {CPU}` answer anywhere: add that, or leave it out")
             else:
                 found[name] = {prompt: self._text(name, text) for prompt, (_, text) in self._entries(value).items()}
         return found

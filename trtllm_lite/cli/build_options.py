@@ -1,13 +1,21 @@
 """The options that `build` and `plan` have in common, and what they are built of."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trtllm_lite.cli.framework import together
+from trtllm_lite.cli.option_types import NumBytes
 from trtllm_lite.cli.quantize_options import EIGHT_BIT_CACHES, QFORMAT_HELP, QFORMAT_TYPE
-from trtllm_lite.vocabulary import ALLREDUCE_STRATEGIES, PLAIN_DTYPES
+from trtllm_lite.vocabulary import (
+    ALLREDUCE_STRATEGIES,
+    AUTO_TARGET,
+    BY_TENSORRT,
+    ON_CPU,
+    ON_GPU,
+    PLAIN_DTYPES,
+)
 
 if TYPE_CHECKING:
     from trtllm_lite.builder import Checkpoint
@@ -26,20 +34,30 @@ _source_options = together(
     ),
 )
 _limit_options = together(
-    click.option("--max_batch_size", type=int, help="Sequences that run at once. [default: 8]"),
     click.option(
-        "--max_input_len", type=int, help="Tokens of a prompt. [default: 1024, or max_seq_len if that is less]"
+        "--max_batch_size",
+        type=int,
+        help=f"Sequences that run at once. [default: {ON_GPU.max_batch_size} on GPUs, or less if memory is short, "
+        f"{ON_CPU.max_batch_size} on CPUs]",
     ),
+    click.option("--max_input_len", type=int, help="Tokens of a prompt. [default: max_seq_len]"),
     click.option(
         "--max_seq_len",
         type=int,
-        help="Tokens of a prompt and its output together. [default: 2048, or what the model takes if that is less]",
+        help="Tokens of a prompt and its output together. [default: what the model takes, or less if memory is short; "
+        f"by TensorRT at most {BY_TENSORRT.max_seq_len}]",
     ),
     click.option(
         "--max_num_tokens",
         type=int,
-        help="Tokens of one step, all sequences together; longer prompts are split. "
-        "[default: max_batch_size * max_input_len, at most 2048]",
+        help="Tokens of one step, all sequences together; longer prompts are split. [default: max_batch_size * "
+        f"max_input_len, at most {ON_GPU.max_num_tokens} on GPUs and {ON_CPU.max_num_tokens} on CPUs]",
+    ),
+    click.option(
+        "--device_memory",
+        type=NumBytes(),
+        help="Memory of each GPU, such as 80GB, to which limits that are not given are fitted. "
+        "[default: that of this machine's GPUs, if the target is auto]",
     ),
     click.option("--tokens_per_block", type=int, help="Tokens of one KV cache block: 16, 32, 64 or 128. [default: 32]"),
     click.option(
@@ -118,10 +136,11 @@ _target_options = together(
     click.option(
         "--target",
         multiple=True,
-        default=["cpu"],
+        default=[AUTO_TARGET],
         show_default=True,
-        metavar="cpu|sm_90[,sm_80,…]",
-        help="What the engine runs on: the CPU, or NVIDIA GPUs of these architectures (building needs no GPU).",
+        metavar="auto|cpu|sm_90[,sm_80,…]",
+        help="What the engine runs on: this machine's GPUs, or its CPU if it has none (auto), CPUs, or NVIDIA GPUs of "
+        "these architectures (building needs no GPU).",
     ),
 )
 build_options = together(
@@ -132,6 +151,24 @@ build_options = together(
     _format_options,
     _target_options,
 )
+
+
+def take_target(options: dict[str, Any]) -> None:
+    """Put what this machine is in place of the target auto, say which that is, and fit limits to its GPUs.
+
+    Raises click.UsageError if auto is one target of several, and what ``local_target`` raises.
+    """
+    from trtllm_lite.builder.local_target import local_target
+
+    if AUTO_TARGET not in options["target"]:
+        return
+    if len(options["target"]) > 1:
+        raise click.UsageError(f"--target {AUTO_TARGET} is this machine: pass it alone, or the architectures by name")
+    local = local_target()
+    click.echo(str(local), err=True)
+    options["target"] = local.names
+    if options["device_memory"] is None:
+        options["device_memory"] = local.device_memory
 
 
 def source_of(checkpoint: "Path | Checkpoint | None", model_config: str | None) -> "Checkpoint":

@@ -10,7 +10,7 @@ import click
 from trtllm_lite.cli.framework import Command, replaced_options
 from trtllm_lite.foreign_names.commands import CONVERT
 from trtllm_lite.units import counted
-from trtllm_lite.vocabulary import PLAIN_DTYPES
+from trtllm_lite.vocabulary import AUTO, AUTO_16_BITS, PLAIN_DTYPES
 
 
 def take_conversion(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,11 +40,12 @@ def take_conversion(options: Mapping[str, Any]) -> dict[str, Any]:
 )
 @click.option(
     "--dtype",
-    type=click.Choice(["auto", *PLAIN_DTYPES]),
-    default="auto",
+    type=click.Choice([AUTO, AUTO_16_BITS, *PLAIN_DTYPES]),
+    default=AUTO,
     show_default=True,
-    help="Storage type of the matrices; auto keeps the model's own (float16 for quantized GGUF). Matrices that stay in "
-    "the blocks of a quantized model have the model's own type.",
+    help="Storage type of the matrices; auto keeps the model's own (float16 for quantized GGUF), and so does "
+    "auto_16_bits, but for float32, of which it makes bfloat16, as GPUs need it. Matrices that stay in the blocks of a "
+    "quantized model have the model's own type.",
 )
 @click.option(
     "--dequantize",

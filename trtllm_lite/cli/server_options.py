@@ -20,7 +20,11 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         "--served_model_name", multiple=True, help="What requests call the model; may be given several times."
     ),
     click.option("--tokenizer", metavar="DIR", help="Directory with another tokenizer.json than the model's own."),
-    click.option("--target", help="What an engine is built for, of models that are none: cpu or sm_90. [default: cpu]"),
+    click.option(
+        "--target",
+        help="What an engine is built for, of models that are none: cpu or sm_90. [default: this machine's GPUs, or "
+        "its CPU]",
+    ),
     click.option(
         "--dtype", default="auto", show_default=True, help="Type of the matrices, of models that are no engine."
     ),

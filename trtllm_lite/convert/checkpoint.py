@@ -66,10 +66,11 @@ def convert_checkpoint(
     """Convert a Hugging Face directory, a GGUF file or a hub id into the checkpoint directory ``output_dir``.
 
     ``dtype`` is the storage type of matrices: float32, float16, bfloat16, or auto for the source's own (float16 for
-    quantized GGUF files). Matrices that a GGUF file has in blocks keep these blocks and their numbers, unless they are
-    to be expanded to ``dtype`` (``dequantize``). Vectors are always float32. ``progress`` is called with (tensor name,
-    bytes done, bytes in all) after each tensor. ``ignore_config_keys`` are taken out of the model's config and its
-    other files (see :class:`IgnoredKeys`): keys that are not supported and that the user knows not to matter.
+    quantized GGUF files), or auto_16_bits, which is auto, but bfloat16 instead of float32. Matrices that a GGUF file
+    has in blocks keep these blocks and their numbers, unless they are to be expanded to ``dtype`` (``dequantize``).
+    Vectors are always float32. ``progress`` is called with (tensor name, bytes done, bytes in all) after each tensor.
+    ``ignore_config_keys`` are taken out of the model's config and its other files (see :class:`IgnoredKeys`): keys that
+    are not supported and that the user knows not to matter.
     ``revision`` is a commit, branch or tag of a model of the hub; with ``sha256``, checksums of files by name, other
     files are refused.
 

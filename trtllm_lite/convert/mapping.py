@@ -36,7 +36,7 @@ from trtllm_lite.network.dtypes import ONNX
 from trtllm_lite.network.encoder import Encoder
 from trtllm_lite.network.graph import QFORMAT, Network
 from trtllm_lite.network.model import Model, network_of
-from trtllm_lite.vocabulary import MAX_BYTES, PLAIN_DTYPES
+from trtllm_lite.vocabulary import AUTO, AUTO_16_BITS, FLOAT32, MAX_BYTES, PLAIN_DTYPES
 
 
 @dataclass(frozen=True)
@@ -264,12 +264,13 @@ def _architectures(source: Source) -> list[str]:
 def _choose_dtype(source: Source, family: Family, dtype: str) -> str:
     """The storage type: ``auto`` means that of the source's matrices, or float32 if they have several types.
 
-    Routers of experts do not count, which are float32 in networks anyway.
+    Routers of experts do not count, which are float32 in networks anyway. AUTO_16_BITS is bfloat16 instead of float32.
     """
     if dtype in PLAIN_DTYPES:
         return dtype
-    if dtype != "auto":
-        raise ConvertError(f"expected --dtype to be one of auto, {', '.join(PLAIN_DTYPES)}, found {shown(dtype)}")
+    if dtype not in (AUTO, AUTO_16_BITS):
+        expected = f"{AUTO}, {AUTO_16_BITS}, {', '.join(PLAIN_DTYPES)}"
+        raise ConvertError(f"expected --dtype to be one of {expected}, found {shown(dtype)}")
     routers = tuple(family.tensor_names[role].rpartition("}")[2] for role in ROUTERS if role in family.tensor_names)
     found = {
         info.dtype
@@ -278,4 +279,5 @@ def _choose_dtype(source: Source, family: Family, dtype: str) -> str:
         and info.dtype in PLAIN_DTYPES
         and not name.removesuffix(".weight").endswith(routers)
     }
-    return found.pop() if len(found) == 1 else "float32"
+    own = found.pop() if len(found) == 1 else FLOAT32
+    return "bfloat16" if (own, dtype) == (FLOAT32, AUTO_16_BITS) else own

@@ -16,6 +16,8 @@ SharedLibrary SharedLibrary::open(const std::vector<std::string>& names, const s
   throw DeviceError("expected to load " + names.front() + ", found none (" + reasons + "); " + remedy);
 }
 
+bool SharedLibrary::exists(const char* name) { return dlopen(name, RTLD_LAZY | RTLD_LOCAL) != nullptr; }
+
 void* SharedLibrary::look_up(const char* symbol) const { return dlsym(handle_, symbol); }
 
 void* SharedLibrary::find(const char* symbol, const char* remedy) const {

@@ -13,6 +13,9 @@ class SharedLibrary {
   // `remedy`.
   static SharedLibrary open(const std::vector<std::string>& names, const std::string& remedy);
 
+  // Whether there is such a library.
+  static bool exists(const char* name);
+
   // The symbol's address. Throws DeviceError if the library lacks the symbol.
   template <typename Pointer>
   Pointer function(const char* symbol, const char* remedy) const {

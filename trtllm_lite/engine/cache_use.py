@@ -39,6 +39,11 @@ class CacheUse:
         """Of all groups."""
         return sum(group.num_bytes for group in self.groups)
 
+    @property
+    def block_bytes(self) -> int:
+        """Of a block, which are the same in all groups."""
+        return self.groups[0].num_bytes // self.groups[0].num_blocks
+
     def describe(self) -> str:
         """In words: the bytes of a sequence, and what the windows save of them."""
         text = f"{format_bytes(self.num_bytes)} for a sequence of {counted(self.max_seq_len, 'token')}"

@@ -3,7 +3,8 @@
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,30 +16,29 @@ from trtllm_lite.files import cache_directory, reading_model
 from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.progress import Report, progress_bars
 from trtllm_lite.units import format_bytes
+from trtllm_lite.vocabulary import AUTO_TARGET
 
 if TYPE_CHECKING:
     from trtllm_lite.builder import Checkpoint
+    from trtllm_lite.builder.local_target import LocalTarget
 
 _Opened = TypeVar("_Opened")
 
 
-def open_cached(model: str, recipe: Recipe, open_engine: Callable[[Path], _Opened]) -> tuple[Path, _Opened]:
+def open_cached(
+    model: str, recipe: Recipe, open_engine: Callable[[Path], _Opened], target: str
+) -> tuple[Path, _Opened]:
     """``open_engine`` of the engine made of ``model`` (a model or checkpoint), which is made if there is none.
 
-    Returns the engine's directory, too. An engine whose files are damaged is made again. Of several processes that want
-    the same engine the first makes it and the others wait. Making one shows progress, and says on stderr what was made.
-    An engine that is in the cache is only read.
+    Returns the engine's directory, too. ``target`` says in words what an engine is made for. An engine whose files are
+    damaged is made again. Of several processes that want the same engine the first makes it and the others wait. Making
+    one shows progress, and says on stderr what was made. An engine that is in the cache is only read.
 
     Raises ConvertError, BuildError, EngineError, what ``open_engine`` raises, and OutputError if the cache cannot be
     written.
     """
-    try:
+    with _making(model):
         from trtllm_lite.convert.mapping import find_model
-    except ModuleNotFoundError as error:
-        raise EngineError(
-            f"{model} is no engine, and making one of it needs {error.name}: pip install 'trtllm_lite[build]', or pass "
-            "the directory of an engine"
-        ) from error
     with reading_model(model):
         source = find_model(model)
         entry = cache_directory(ENGINES) / engine_key(source, recipe)
@@ -48,11 +48,33 @@ def open_cached(model: str, recipe: Recipe, open_engine: Callable[[Path], _Opene
         with locked(entry, model):
             opened = _open_sound(entry, open_engine)
             if opened is None:
-                _make(source, model, recipe, entry)
+                _make(source, model, recipe, entry, target)
                 opened = open_engine(entry)
         trim(keep=(entry, checkpoint))
     touch(entry)
     return entry, opened
+
+
+def chosen_target(model: str, target: str | None) -> "LocalTarget":
+    """The target of an engine of ``model``; None and AUTO_TARGET are this machine.
+
+    Raises what ``local_target`` raises, and EngineError if no engine can be made.
+    """
+    with _making(model):
+        from trtllm_lite.builder.local_target import LocalTarget, local_target
+    return local_target() if target in (None, AUTO_TARGET) else LocalTarget((str(target),))
+
+
+@contextmanager
+def _making(model: str) -> Iterator[None]:
+    """Raise EngineError if a package is missing that engines are made with."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise EngineError(
+            f"{model} is no engine, and making one of it needs {error.name}: pip install 'trtllm_lite[build]', or pass "
+            "the directory of an engine"
+        ) from error
 
 
 def _open_sound(entry: Path, open_engine: Callable[[Path], _Opened]) -> _Opened | None:
@@ -86,13 +108,14 @@ def _is_sound(entry: Path) -> bool:
         return False
 
 
-def _make(source: Path, model: str, recipe: Recipe, entry: Path) -> None:
+def _make(source: Path, model: str, recipe: Recipe, entry: Path, target: str) -> None:
     from trtllm_lite.builder.backends import backend_of
     from trtllm_lite.builder.job import Tuning
 
     if entry.is_dir():
         print(f"trtllm_lite: {entry} is damaged and made again", file=sys.stderr)
         shutil.rmtree(entry)
+    print(f"trtllm_lite: {target}", file=sys.stderr)
     begin = time.perf_counter()
     backend, targets = backend_of([recipe.target])
     backend.check(targets, False, Tuning())  # an unknown target is an error before the model is converted

@@ -34,13 +34,17 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an engine is made; None leaves a limit to the model and the builder's defaults."""
+    """How an engine is made; None leaves a limit to the model, the builder's defaults and ``device_memory``.
+
+    ``device_memory`` is that of each GPU, in bytes, or None if limits are not fitted to it.
+    """
 
     target: str
     conversion: Conversion
     limits: Mapping[str, int | None]
     tokens_per_block: int | None
     flags: Mapping[str, bool]
+    device_memory: int | None = None
 
     def build_arguments(self) -> dict[str, Any]:
         """Arguments of ``build_engine``."""
@@ -49,6 +53,7 @@ class Recipe:
             "tokens_per_block": self.tokens_per_block,
             **self.flags,
             "target": self.target,
+            "device_memory": self.device_memory,
         }
 
 
@@ -90,11 +95,11 @@ def _content(path: Path) -> bytes:
 
 @cache
 def code_digest() -> str:
-    """A digest of every source file of this package and its plugins, which may change while the version stays."""
+    """A digest of every file that the package and its plugins read, which may change while the version stays."""
     from trtllm_lite import plugins
 
     digest = hashlib.sha256()
-    for root in (_PACKAGE, *map(Path, plugins.__path__)):
-        for path in sorted(file for kind in ("*.py", "*.toml", "*.cuh") for file in root.rglob(kind)):
+    for root in (_PACKAGE, _PACKAGE / "timing_caches", *map(Path, plugins.__path__)):
+        for path in sorted(file for kind in ("*.py", "*.toml", "*.cuh", "*.json") for file in root.rglob(kind)):
             digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()

@@ -2,6 +2,7 @@ import pytest
 
 from trtllm_lite.builder import BuildLimits
 from trtllm_lite.errors import BuildError
+from trtllm_lite.vocabulary import BY_TENSORRT, ON_CPU, ON_GPU, DefaultLimits
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,27 @@ def test_defaults_shrink_to_what_fits() -> None:
     assert (limits.max_batch_size, limits.max_input_len, limits.max_seq_len) == (8, 1000, 1000)
     limits = BuildLimits.for_model(8192, max_seq_len=512, max_num_tokens=4)
     assert (limits.max_batch_size, limits.max_input_len, limits.max_seq_len) == (4, 512, 512)
-    assert BuildLimits.for_model(8192) == BuildLimits()
+
+
+@pytest.mark.parametrize(
+    ("positions", "defaults", "expected"),
+    [
+        (8192, ON_CPU, (8, 8192, 8192, 2048)),
+        (8192, ON_GPU, (256, 8192, 8192, 8192)),
+        (16, ON_GPU, (256, 16, 16, 4096)),
+        (8192, BY_TENSORRT, (8, 2048, 2048, 2048)),
+        (1 << 24, ON_GPU, (2, 1 << 24, 1 << 24, 8192)),  # a full batch of more would be larger than any card
+        (1 << 26, ON_GPU, (1, 1 << 26, 1 << 26, 8192)),
+    ],
+)
+def test_defaults_are_those_of_the_device(positions: int, defaults: DefaultLimits, expected: tuple[int, ...]) -> None:
+    limits = BuildLimits.for_model(positions, defaults)
+    assert (limits.max_batch_size, limits.max_input_len, limits.max_seq_len, limits.num_tokens) == expected
+
+
+def test_an_encoder_takes_its_longest_text_in_one_step() -> None:
+    assert BuildLimits.for_model(5000, whole_prompts=True).num_tokens == 5000
+    assert BuildLimits.for_model(5000, whole_prompts=True, max_input_len=99).num_tokens == 8 * 99
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from transformers import AutoConfig
 from tests.models import save_tiny_model
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.family import all_families, find_model_type
-from trtllm_lite.convert.mapping import open_source
+from trtllm_lite.convert.mapping import map_model, open_source
 from trtllm_lite.convert.matching import fold
 from trtllm_lite.errors import ConvertError
 
@@ -153,7 +153,17 @@ def test_unmapped_config_keys_are_an_error(model: Path) -> None:
 
 
 def test_an_unknown_dtype_is_an_error(model: Path) -> None:
-    _fails(model, "one of auto, float32, float16, bfloat16, found 'int8'", dtype="int8")
+    _fails(model, "one of auto, auto_16_bits, float32, float16, bfloat16, found 'int8'", dtype="int8")
+
+
+@pytest.mark.parametrize("own", [torch.float32, torch.float16, torch.bfloat16])
+def test_engines_of_16_bits_are_made_of_any_model(model: Path, own: torch.dtype) -> None:
+    tensors = load_file(model / "model.safetensors")
+    _edit_tensors(model, **{name.replace(".", "__"): tensor.to(own) for name, tensor in tensors.items()})
+    name = str(own).removeprefix("torch.")
+    source = open_source(model)
+    assert map_model(source, "auto").dtype == name
+    assert map_model(source, "auto_16_bits").dtype == ("bfloat16" if own == torch.float32 else name)
 
 
 def test_old_rotary_buffers_are_ignored(model: Path) -> None:

@@ -605,6 +605,7 @@ int cuDeviceGet(int* device, int index) { return *device = index, 0; }
 int cuDeviceGetName(char* name, int size, int) {
   return std::strncpy(name, "Fake GPU", static_cast<std::size_t>(size)), 0;
 }
+int cuDeviceTotalMem_v2(std::size_t* bytes, int) { return *bytes = kTotalBytes, 0; }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   const int capability = fake_capability();
   const std::map<int, int> values{{16, 4}, {75, capability / 10}, {76, capability % 10}, {97, max_shared_bytes()}};

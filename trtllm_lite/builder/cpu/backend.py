@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from trtllm_lite import _core
 from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
-from trtllm_lite.builder.cpu.planning import CPU, make_plan
+from trtllm_lite.builder.cpu.planning import make_plan
 from trtllm_lite.builder.job import BuildJob, Fused, Tuning
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.memory import MemoryPlan, kv_cache_of, plan_bytes
@@ -17,13 +17,14 @@ from trtllm_lite.engine.manifest import Target
 from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
-from trtllm_lite.vocabulary import ALIGNMENT, FLOAT32, PLAIN_DTYPES
+from trtllm_lite.vocabulary import ALIGNMENT, CPU, FLOAT32, ON_CPU, PLAIN_DTYPES
 
 
 class CpuBackend:
     """The target ``cpu``."""
 
     kind = CPU
+    defaults = ON_CPU
 
     def accepts(self, target: str) -> bool:
         """As :meth:`Backend.accepts`."""

@@ -29,9 +29,7 @@ from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.network.tensors import Computed, extents
 from trtllm_lite.plugins.packing import pack, packed_shape
 from trtllm_lite.plugins.schema import LAYOUTS, Schema, all_schemas
-from trtllm_lite.vocabulary import ALIGNMENT, FEATURES, FLOAT32
-
-CPU = "cpu"  # the target, its kind, and the arch of its program
+from trtllm_lite.vocabulary import ALIGNMENT, CPU, FEATURES, FLOAT32
 
 
 @dataclass(frozen=True)

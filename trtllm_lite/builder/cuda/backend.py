@@ -13,6 +13,7 @@ from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
 from trtllm_lite.builder.cuda.engine import cuda_memory, cuda_parts, parts_of
 from trtllm_lite.builder.cuda.products.contests import lower_contests
 from trtllm_lite.builder.cuda.products.measure import FAST, THOROUGH, measure_algorithms, measure_contests
+from trtllm_lite.builder.cuda.products.packaged import packaged_timings
 from trtllm_lite.builder.cuda.products.timing_cache import TimingCache, load_timing_cache, require_output
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.job import BuildJob, Fused, Tuning
@@ -25,12 +26,14 @@ from trtllm_lite.engine.writer import write_engine
 from trtllm_lite.errors import BuildError, DeviceError, shown
 from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
+from trtllm_lite.vocabulary import ON_GPU
 
 
 class CudaBackend:
     """The targets ``sm_80`` to ``sm_121``."""
 
     kind = "cuda"
+    defaults = ON_GPU
 
     def accepts(self, target: str) -> bool:
         """As :meth:`Backend.accepts`."""
@@ -66,13 +69,14 @@ class CudaBackend:
         """As :meth:`Backend.compile`; what the first rank measures holds for the others, of the same shapes."""
         job, graphs = ranks[0], [rank.graph for rank in ranks]
         _check_cache(job)
-        tuning = job.tuning
-        timings = None if tuning.input_timing_cache is None else load_timing_cache(tuning.input_timing_cache)
+        tuning, devices = job.tuning, parse_targets(job.targets)
+        given = None if tuning.input_timing_cache is None else load_timing_cache(tuning.input_timing_cache)
         if tuning.output_timing_cache is not None:
-            timings = _measure(job, timings)
-            timings.save(tuning.output_timing_cache)
+            given = _measure(job, given)
+            given.save(tuning.output_timing_cache)
+        timings = packaged_timings(devices) if given is None else given
         dtype, progress = job.checkpoint.config.dtype, partial(job.report, "compile")
-        return cuda_parts(graphs, dtype, job.limits, parse_targets(job.targets), progress, timings)
+        return cuda_parts(graphs, dtype, job.limits, devices, progress, timings, must_know=given is not None)
 
     def memory(self, job: BuildJob, num_threads: int | None) -> MemoryPlan:
         """As :meth:`Backend.memory`; threads are the CPU's."""

@@ -29,10 +29,13 @@ def cuda_parts(
     devices: Sequence[Device],
     progress: Callable[[int, int], None],
     timings: TimingCache | None = None,
+    *,
+    must_know: bool = True,
 ) -> list[EngineParts]:
     """Lower, compile and plan the first of ``ranks``, which have a plan in common, and weights of their own.
 
-    ``progress`` counts compiled kernels. Raises BuildError.
+    ``progress`` counts compiled kernels. Raises BuildError, also if the ``timings`` are of other networks and
+    ``must_know`` this one.
     """
     graph, *others = ranks
     if timings is not None and timings.arch not in {device.arch for device in devices}:
@@ -41,7 +44,7 @@ def cuda_parts(
             f"{', '.join(device.arch for device in devices)}: pass one for a target, or none"
         )
     lowered = lower_network(graph, dtype, limits, devices, timings)
-    if timings is not None:
+    if timings is not None and must_know:
         _check_known(lowered, timings)
     first = parts_of(lowered, progress, timings)
     return [first, *(replace(first, weights=weights_of(other, lowered)) for other in others)]

@@ -22,6 +22,11 @@ _SHARED_BYTES = {
 }
 
 
+def is_known(arch: str) -> bool:
+    """Whether engines can be built for the architecture ``arch``, such as ``sm_90``."""
+    return arch.removeprefix("sm_") in _SHARED_BYTES
+
+
 def parse_targets(targets: Sequence[str]) -> tuple[Device, ...]:
     """The devices of names like ``sm_90``, in order, without repetitions.
 

@@ -24,7 +24,7 @@ from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.network.config import ModelConfig
 from trtllm_lite.network.sinks import without_sink
 from trtllm_lite.quantize.kv_cache import find_attentions
-from trtllm_lite.vocabulary import ALIGNMENT, FLOAT32, LOGITS, cache_names, num_bytes
+from trtllm_lite.vocabulary import ALIGNMENT, BY_TENSORRT, FLOAT32, LOGITS, cache_names, num_bytes
 
 _KEY = "tensorrt"  # of the one network in an engine
 
@@ -33,6 +33,7 @@ class TensorRtBackend:
     """The targets that TensorRT for RTX compiles for, such as ``sm_89`` and ``sm_120``."""
 
     kind = TENSORRT
+    defaults = BY_TENSORRT
 
     def accepts(self, target: str) -> bool:
         """As :meth:`Backend.accepts`."""

@@ -83,6 +83,18 @@ nb::dict describe_device(int index) {
   return result;
 }
 
+nb::list describe_devices() {
+  nb::list result;
+  for (const cuda::DeviceFacts& facts : cuda::visible_devices()) {
+    nb::dict device;
+    device["name"] = facts.name;
+    device["arch"] = facts.arch;
+    device["memory"] = facts.memory;
+    result.append(device);
+  }
+  return result;
+}
+
 nb::dict device_memory(int index) {
   const cuda::DeviceMemory memory = cuda::Device(index).memory();
   nb::dict result;
@@ -119,6 +131,11 @@ void bind_cuda(nb::module_& module) {
       .def("add", &GramMatrix::add, nb::call_guard<nb::gil_scoped_release>())
       .def("values", &gram_values);
   module.def("cuda_device", &describe_device, nb::arg("device") = 0);
+  module.def("cuda_devices", &describe_devices);
+  module.def(
+      "cublaslt_version",
+      [](const std::vector<std::string>& directories) { return cuda::cublaslt(directories).version(); },
+      nb::arg("library_directories"), nb::call_guard<nb::gil_scoped_release>());
   module.def("cuda_device_memory", &device_memory, nb::arg("device") = 0);
 }
 

@@ -7,7 +7,40 @@ namespace {
 
 std::string mebibytes(std::size_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
 
+Ordinal open_device(int index) {
+  Ordinal ordinal = 0;
+  driver().check(driver().device_get(&ordinal, index), "opening GPU " + std::to_string(index));
+  return ordinal;
+}
+
+std::string name_of(Ordinal ordinal) {
+  char name[256] = {};
+  driver().check(driver().device_name(name, sizeof(name) - 1, ordinal), "reading the name of a GPU");
+  return name;
+}
+
+int attribute_of(Ordinal ordinal, int which, const std::string& name) {
+  int value = 0;
+  driver().check(driver().device_attribute(&value, which, ordinal), "reading attributes of " + name);
+  return value;
+}
+
+std::string arch_of(int major, int minor) { return "sm_" + std::to_string(major) + std::to_string(minor); }
+
 }  // namespace
+
+std::vector<DeviceFacts> visible_devices() {
+  std::vector<DeviceFacts> found;
+  for (int index = 0, count = count_devices(); index < count; ++index) {
+    const Ordinal ordinal = open_device(index);
+    DeviceFacts facts{.name = name_of(ordinal), .arch = "", .memory = 0};
+    facts.arch = arch_of(attribute_of(ordinal, kComputeCapabilityMajor, facts.name),
+                         attribute_of(ordinal, kComputeCapabilityMinor, facts.name));
+    driver().check(driver().device_memory(&facts.memory, ordinal), "reading the memory of " + facts.name);
+    found.push_back(std::move(facts));
+  }
+  return found;
+}
 
 Device::Device(int index) {
   int count = 0;
@@ -16,14 +49,12 @@ Device::Device(int index) {
     throw DeviceError("GPU " + std::to_string(index) + ": expected one of " + std::to_string(count) +
                       " that the driver shows; choose another, or check CUDA_VISIBLE_DEVICES");
   }
-  driver().check(driver().device_get(&ordinal_, index), "opening GPU " + std::to_string(index));
-  char name[256] = {};
-  driver().check(driver().device_name(name, sizeof(name) - 1, ordinal_), "reading the name of a GPU");
-  name_ = name;
-  major_ = attribute(kComputeCapabilityMajor);
-  minor_ = attribute(kComputeCapabilityMinor);
-  num_sms_ = attribute(kMultiprocessorCount);
-  max_shared_bytes_ = attribute(kMaxSharedBytesOfBlock);
+  ordinal_ = open_device(index);
+  name_ = name_of(ordinal_);
+  major_ = attribute_of(ordinal_, kComputeCapabilityMajor, name_);
+  minor_ = attribute_of(ordinal_, kComputeCapabilityMinor, name_);
+  num_sms_ = attribute_of(ordinal_, kMultiprocessorCount, name_);
+  max_shared_bytes_ = attribute_of(ordinal_, kMaxSharedBytesOfBlock, name_);
   driver().check(driver().context_retain(&context_, ordinal_), "creating a context on " + name_);
   make_current();
 }
@@ -61,11 +92,7 @@ DeviceMemory Device::memory() const {
   return memory;
 }
 
-int Device::attribute(int which) const {
-  int value = 0;
-  driver().check(driver().device_attribute(&value, which, ordinal_), "reading attributes of " + name_);
-  return value;
-}
+std::string Device::arch() const { return arch_of(major_, minor_); }
 
 OwnedStream make_stream() {
   Stream stream = nullptr;

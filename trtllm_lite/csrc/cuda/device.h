@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cuda/driver.h"
 #include "home_process.h"
@@ -17,6 +18,17 @@ struct DeviceMemory {
   std::size_t free = 0;
   std::size_t total = 0;
 };
+
+// What the driver says of a GPU without being asked to do anything on it.
+struct DeviceFacts {
+  std::string name;
+  std::string arch;  // such as sm_90
+  std::size_t memory = 0;
+};
+
+// All GPUs that this process may use, by their numbers; none without a driver. No context is made. Throws DeviceError
+// if the driver fails.
+std::vector<DeviceFacts> visible_devices();
 
 class Device {
  public:
@@ -42,12 +54,10 @@ class Device {
   int capability_minor() const { return minor_; }
   int num_sms() const { return num_sms_; }
   int max_shared_bytes() const { return max_shared_bytes_; }  // that a block may ask for
-  std::string arch() const { return "sm_" + std::to_string(major_) + std::to_string(minor_); }
+  std::string arch() const;
   DeviceMemory memory() const;
 
  private:
-  int attribute(int which) const;
-
   HomeProcess home_;
   Ordinal ordinal_ = 0;
   Context context_ = nullptr;

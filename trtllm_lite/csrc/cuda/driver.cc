@@ -6,8 +6,10 @@
 namespace tl::cuda {
 namespace {
 
+constexpr const char* kLibrary = "libcuda.so.1";
+
 Driver load_driver() {
-  const SharedLibrary library = SharedLibrary::open({"libcuda.so.1"},
+  const SharedLibrary library = SharedLibrary::open({kLibrary},
                                                     "install the driver of an NVIDIA GPU, or where there is none use "
                                                     "an engine for cpu (trtllm-lite build --target cpu)");
   Driver driver{};
@@ -16,8 +18,18 @@ Driver load_driver() {
   TL_CUDA_DRIVER_FUNCTIONS(TL_RESOLVE)
 #undef TL_RESOLVE
   driver.function_parameter = library.optional_function<decltype(driver.function_parameter)>("cuFuncGetParamInfo");
-  driver.check(driver.init(0), "initialising the CUDA driver");
   return driver;
+}
+
+const Driver& loaded_driver() {
+  static const Driver loaded = load_driver();
+  return loaded;
+}
+
+const Driver& initialised_driver() {
+  const Driver& loaded = loaded_driver();
+  loaded.check(loaded.init(0), "initialising the CUDA driver");
+  return loaded;
 }
 
 }  // namespace
@@ -42,8 +54,15 @@ bool Driver::reached(Event event) const {
 }
 
 const Driver& driver() {
-  static const Driver loaded = load_driver();
-  return loaded;
+  static const Driver& ready = initialised_driver();
+  return ready;
+}
+
+int count_devices() {
+  if (!SharedLibrary::exists(kLibrary) || loaded_driver().init(0) == kNoDevice) return 0;
+  int count = 0;
+  driver().check(driver().device_count(&count), "counting GPUs");
+  return count;
 }
 
 }  // namespace tl::cuda

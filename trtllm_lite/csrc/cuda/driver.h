@@ -24,6 +24,7 @@ using Graph = Opaque<struct GraphTag>*;
 using GraphExec = Opaque<struct GraphExecTag>*;
 
 constexpr Result kOutOfMemory = 2;
+constexpr Result kNoDevice = 100;
 constexpr Result kNotReady = 600;
 constexpr Result kPeerAccessAlreadyEnabled = 704;
 
@@ -97,6 +98,7 @@ static_assert(sizeof(Copy3d) == 200);
   X(device_count, "cuDeviceGetCount", (int* count))                                                                   \
   X(device_get, "cuDeviceGet", (Ordinal * device, int index))                                                         \
   X(device_name, "cuDeviceGetName", (char* name, int size, Ordinal device))                                           \
+  X(device_memory, "cuDeviceTotalMem_v2", (std::size_t * bytes, Ordinal device))                                      \
   X(device_attribute, "cuDeviceGetAttribute", (int* value, int attribute, Ordinal device))                            \
   X(context_retain, "cuDevicePrimaryCtxRetain", (Context * context, Ordinal device))                                  \
   X(context_release, "cuDevicePrimaryCtxRelease_v2", (Ordinal device))                                                \
@@ -157,5 +159,8 @@ struct Driver {
 
 // The process's driver, initialised. Throws DeviceError if there is none, or it lacks a function.
 const Driver& driver();
+
+// The GPUs that this process may use: 0 if there is no driver. Throws DeviceError if the driver fails.
+int count_devices();
 
 }  // namespace tl::cuda

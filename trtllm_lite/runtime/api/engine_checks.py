@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.vocabulary import AUTO_TARGET
 
 
 def check_engine(manifest: Manifest, target: str | None, dtype: str, flags: Mapping[str, bool]) -> None:
     """Raise ArgumentError if the engine was built with another target or dtype, or without one of ``flags``."""
     targets = manifest.target.archs or ("cpu",)
-    if target is not None and not _names(target) <= _names(",".join(targets)):
+    if target not in (None, AUTO_TARGET) and not _names(target) <= _names(",".join(targets)):
         raise ArgumentError(f"target is {shown(target)}, but this engine runs on {', '.join(targets)}: leave it out")
     found = manifest.model.dtype
     if dtype not in ("auto", found):

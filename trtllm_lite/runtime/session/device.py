@@ -9,12 +9,11 @@ from trtllm_lite.errors import ArgumentError, DeviceError, LimitError
 from trtllm_lite.files import library_directories
 from trtllm_lite.host_memory import available_host_memory
 from trtllm_lite.runtime.session.limits import RunnerOptions
-
-GPU_MEMORY_FRACTION = 0.9
+from trtllm_lite.vocabulary import GPU_MEMORY_FRACTION
 
 
 def device_options(target: Target, options: RunnerOptions) -> RunnerOptions:
-    """``options`` with the target's defaults: on a GPU the KV cache leaves a tenth of the free memory to others.
+    """``options`` with the defaults of a loaded engine: the KV cache leaves a tenth of the free memory to others.
 
     Raises ArgumentError for threads on a GPU.
     """
@@ -23,7 +22,7 @@ def device_options(target: Target, options: RunnerOptions) -> RunnerOptions:
         raise ArgumentError(
             "device_ids are given, and only engines of --target sm_90 and the like choose GPUs: leave it out"
         )
-    if target.kind == "cpu" or options.kv_cache.free_gpu_memory_fraction is not None:
+    if options.kv_cache.free_gpu_memory_fraction is not None:
         return options
     return replace(options, kv_cache=replace(options.kv_cache, free_gpu_memory_fraction=GPU_MEMORY_FRACTION))
 
