@@ -1,4 +1,4 @@
-"""The README's table of what quantization costs, from reports of ``trtllm-lite eval --json``."""
+"""The documents' table of what quantization costs, from reports of ``trtllm-lite eval --json``."""
 
 import json
 from pathlib import Path

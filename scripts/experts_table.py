@@ -1,4 +1,4 @@
-"""The README's tables of mixtures of experts, from such reports as ``measure_experts.sh`` makes, on GPUs, or
+"""The documents' tables of mixtures of experts, from such reports as ``measure_experts.sh`` makes, on GPUs, or
 ``measure_cpu_experts.sh``, on CPUs.
 """
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures the perplexity of SmolLM2 quantized in each way, on this machine's CPU, over 51,150 tokens of the text that
 # `trtllm-lite eval` reads by default, which is not the one of calibration; records it in
-# configs/baselines/accuracy-smollm2-135m.json, and renews the README's table. It takes minutes for each: `measure_accuracy.sh
+# configs/baselines/accuracy-smollm2-135m.json, and renews the documents' table. It takes minutes for each: `measure_accuracy.sh
 # NAME…` measures only these, and what .cache/accuracy has already is not measured again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,5 +29,5 @@ for name in "${names[@]}"; do
   "$bin" eval --engine_dir "$work/engine" --window 1024 --max_tokens 51200 --json >"$work/partial"
   mv "$work/partial" "$work/$name.json"
 done
-.venv/bin/python scripts/update_readme.py --record_accuracy smollm2-135m --commit "$(git rev-parse --short=10 HEAD)" \
+.venv/bin/python scripts/update_docs.py --record_accuracy smollm2-135m --commit "$(git rev-parse --short=10 HEAD)" \
   $(printf "$work/%s.json " "${names[@]}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures SmolLM2 engines in float32, in bfloat16, and in the blocks of 4 bits of its GGUF file, on this machine beside
-# transformers in float32 and llama.cpp, records the reports in configs/baselines/NAME.json, and renews the README's
+# transformers in float32 and llama.cpp, records the reports in configs/baselines/NAME.json, and renews the documents'
 # table; what in-flight batching brings goes to batching-NAME.json. Needs what scripts/test.sh installs, and an idle
 # machine. llama-cpp-python is built into an environment of its own (scripts/llama_cpp_python.sh).
 set -euo pipefail
@@ -31,5 +31,5 @@ measure blocks --dtype bfloat16
 "$bin/trtllm-lite" build --checkpoint_dir "$work/checkpoint-bfloat16" --output_dir "$work/engine-batching" \
   --max_batch_size 64 --max_input_len 1024 --max_seq_len 2048
 "$bin/python" scripts/measure_batching.py --engine_dir "$work/engine-batching" --json "configs/baselines/batching-$name.json"
-"$bin/python" scripts/update_readme.py --record "$name" "$work"/latency-*.json "$work"/throughput-*.json
+"$bin/python" scripts/update_docs.py --record "$name" "$work"/latency-*.json "$work"/throughput-*.json
 "$bin/python" scripts/check_goals.py "$work"/latency-*.json

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures engines of the Llama-3.1-8B and Llama-3.2-1B shapes (bfloat16, random weights) on this machine's NVIDIA GPU, and
-# writes the reports to OUT/*.json; `scripts/update_readme.py --record NAME OUT/*.json` stores them and renews the README.
+# writes the reports to OUT/*.json; `scripts/update_docs.py --record NAME OUT/*.json` stores them and renews the documents.
 #   measure_gpu.sh OUT [tune|build|latency|throughput|speculation|adapters|deterministic|large|start-up|guided]...
 # The default is build, which needs no GPU, to throughput.
 # tune measures first what computes the products fastest, on a GPU that passes `test_gpu.sh`, and writes it to the timing

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures engines of the Llama-3.1-8B shape (bfloat16, random weights) of one rank and of several, on as many NVIDIA GPUs
-# of this machine: OUT/latency-1.json and so on. `scripts/update_readme.py --record_ranks NAME OUT` stores the reports and
-# renews the README.
+# of this machine: OUT/latency-1.json and so on. `scripts/update_docs.py --record_ranks NAME OUT` stores the reports and
+# renews the documents.
 #   measure_ranks.sh OUT [NUM_RANKS]...      (default: 1 2)
 # The products are chosen by the timing cache (TIMING_CACHE). Needs trtllm-lite on the PATH, and the cuBLAS that the cache
 # was measured with. BANDWIDTH (GB/s read) and TFLOPS (dense bfloat16) are the measured ceilings of a card.

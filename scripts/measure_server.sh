@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures what engines of the Llama-3.2-1B and Llama-3.1-8B shapes (bfloat16, random weights) give through HTTP, and
-# without it, on this machine's NVIDIA GPU: OUT/1B-http.json and so on. `scripts/update_readme.py --record_server NAME OUT`
-# stores the reports and renews the README.
+# without it, on this machine's NVIDIA GPU: OUT/1B-http.json and so on. `scripts/update_docs.py --record_server NAME OUT`
+# stores the reports and renews the documents.
 #   measure_server.sh OUT [1B|8B]...
 # Needs trtllm-lite with the extra serve on the PATH. The clients are four processes on the same machine.
 set -euo pipefail

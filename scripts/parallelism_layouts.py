@@ -1,4 +1,4 @@
-"""The tables of configs/parallelism.md on the ways to arrange as many cards."""
+"""The tables of docs/design/parallelism.md on the ways to arrange as many cards."""
 
 from dataclasses import replace
 

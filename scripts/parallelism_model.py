@@ -1,4 +1,4 @@
-"""What a decode step and a prompt cost on several GPUs: the formulas of configs/parallelism.md."""
+"""What a decode step and a prompt cost on several GPUs: the formulas of docs/design/parallelism.md."""
 
 from dataclasses import astuple, dataclass
 

@@ -1,4 +1,4 @@
-"""The tables of configs/parallelism.md, from measurements in configs/baselines and the formulas of the model."""
+"""The tables of docs/design/parallelism.md, from measurements in configs/baselines and the formulas of the model."""
 
 from collectives_table import collectives_table
 from parallelism_cards import CARDS, H200, Card, machines, models_and_cards

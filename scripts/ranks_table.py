@@ -1,4 +1,4 @@
-"""The README's table of engines of one rank and of several, from reports of ``measure_ranks.sh``."""
+"""The documents' table of engines of one rank and of several, from reports of ``measure_ranks.sh``."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The README's table of what engines give through HTTP and without it, from reports of benchmarks."""
+"""The documents' table of what engines give through HTTP and without it, from reports of benchmarks."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The README's tables of engines on GPUs that guess, take adapters or are deterministic, from reports of benchmarks."""
+"""Tables of engines on GPUs that guess, take adapters or are deterministic, from reports of benchmarks."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -101,7 +101,7 @@ class _Reader:
         import yaml
 
         if not isinstance(root, yaml.MappingNode):
-            raise BuildError(f"{self.path}: expected the sections model and build: README.md has an example")
+            raise BuildError(f"{self.path}: expected the sections model and build: docs/build.md has an example")
         commands = {"model": convert, "build": build}
         found: dict[str, dict[str, Any]] = {}
         entries = self._entries(root)

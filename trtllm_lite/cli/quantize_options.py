@@ -20,7 +20,7 @@ QFORMATS = (
 )
 EIGHT_BIT_CACHES = ("fp8", "int8")
 QFORMAT_TYPE = click.Choice(QFORMATS)
-QFORMAT_HELP = f"How products are quantized: {', '.join(QFORMATS)}; README.md describes each."
+QFORMAT_HELP = f"How products are quantized: {', '.join(QFORMATS)}; docs/quantize.md describes each."
 _CALIBRATION = ("calib_dataset", "calib_size", "calib_max_seq_length", "calib_seed", "calib_dir", "device")
 DEVICES = ("cpu", "cuda")
 

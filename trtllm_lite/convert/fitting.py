@@ -60,9 +60,9 @@ def unsupported(architectures: Sequence[str], source: Source | None = None) -> C
         nearest = f"  nearest by tensors: the family {fit.family.name} ({verdict}){fit.report()}\n"
     return ConvertError(
         f"architecture {', '.join(map(one_line, architectures))} is not supported, expected one of those that "
-        "README.md lists under Model families\n"
+        "docs/reference/families.md lists\n"
         f"  nearest by name: {', '.join(nearest_by_name(architectures[0]))}\n{nearest}"
-        "  to add a family: CONTRIBUTING.md"
+        "  to add a family: docs/contributing/family.md"
     )
 
 

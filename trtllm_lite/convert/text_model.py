@@ -37,7 +37,7 @@ def as_text_model(source: Source) -> Source:
     if not isinstance(found, str) or found not in families:
         raise ConvertError(
             f"expected the text model of {source.description} to have the model_type {' or '.join(families)}, found "
-            f"{shown(found)}, which is not supported; see CONTRIBUTING.md on how to add a family"
+            f"{shown(found)}, which is not supported; docs/contributing/family.md says how to add a family"
         )
     names, family = _names(source.tensors), families[found]
     config = _config(source.config, text, family)

@@ -1,4 +1,4 @@
-"""The README's table of accuracy is that of the recorded reports, which are of one text."""
+"""The documents' table of accuracy is that of the recorded reports, which are of one text."""
 
 import json
 import sys
@@ -7,18 +7,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-BASELINE = ROOT / "configs" / "baselines" / "accuracy-smollm2-135m.json"
 
 
 @pytest.fixture(autouse=True)
 def scripts_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "scripts")])
-
-
-def test_the_readme_has_the_recorded_figures() -> None:
-    from accuracy_table import accuracy_table
-
-    assert accuracy_table(BASELINE) in (ROOT / "README.md").read_text()
 
 
 def test_reports_are_recorded_by_name(tmp_path: Path) -> None:

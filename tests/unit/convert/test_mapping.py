@@ -80,12 +80,14 @@ def test_an_unknown_architecture_names_the_nearest_and_where_the_others_are_list
     _edit_config(model, architectures=["LlamoForCausalLM"])
     _fails(
         model,
-        "architecture LlamoForCausalLM is not supported, expected one of those that README.md lists under Model ",
-        "families\n  nearest by name: LlamaForCausalLM, ",
-        "\n  nearest by tensors: the family llama (all its tensors fit)\n  to add a family: CONTRIBUTING.md",
+        "architecture LlamoForCausalLM is not supported, expected one of those that docs/reference/families.md lists\n",
+        "  nearest by name: LlamaForCausalLM, ",
+        "\n  nearest by tensors: the family llama (all its tensors fit)\n",
+        "  to add a family: docs/contributing/family.md",
     )
-    readme = (Path(__file__).parents[3] / "README.md").read_text()
-    assert "\n## Model families\n" in readme
+    documents = Path(__file__).parents[3] / "docs"
+    assert (documents / "reference" / "families.md").is_file()
+    assert (documents / "contributing" / "family.md").is_file()
 
 
 def test_an_unknown_architecture_lists_what_the_nearest_family_does_not_know(model: Path) -> None:

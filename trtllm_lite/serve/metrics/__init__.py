@@ -19,7 +19,6 @@ Of vLLM's names these are left out, because there is nothing that they could say
 - ``engine_sleep_state``: engines do not sleep
 - ``external_prefix_cache_*``, ``prompt_tokens_by_source``, ``prompt_tokens_cached_by_source``: there is one cache
 - ``mm_cache_*``: prompts are text; ``corrupted_requests``: sampling raises an error where logits are no numbers
-- ``request_max_num_generation_tokens``: the runtime does not know which sequences belong together
 - ``request_num_preemptions``, ``request_prefill_kv_computed_tokens``: the sums that dashboards show are there
 - ``kv_block_*``: the ages of blocks are not kept
 - ``estimated_*_per_gpu_total``: estimates that were never measured

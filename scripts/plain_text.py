@@ -1,0 +1,14 @@
+"""Text of help and docstrings as Markdown, in which only backticks are markup."""
+
+_MARKS = str.maketrans({mark: f"\\{mark}" for mark in "*_<>["})
+
+
+def escaped(text: str) -> str:
+    """``text``, of which what stands in backticks stays code, and nothing else is markup by chance."""
+    parts = text.split("`")
+    return "`".join(part if place % 2 else part.translate(_MARKS) for place, part in enumerate(parts))
+
+
+def cell(text: str) -> str:
+    """:func:`escaped` text on one line, for a table."""
+    return escaped(" ".join(text.split())).replace("|", "\\|")

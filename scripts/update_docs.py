@@ -1,0 +1,62 @@
+"""Writes the generated parts of README.md and of docs/.
+
+``documents.py`` says what is generated. ``--record NAME REPORT…`` stores reports in configs/baselines first. A
+baseline file is a list of reports that ``trtllm-lite bench … --json`` wrote on one machine; ``--compare`` takes it.
+Those of accuracy (``--record_accuracy NAME REPORT…``) are of ``trtllm-lite eval … --json``, those of the server
+(``--record_server NAME DIRECTORY``) of ``measure_server.sh``, those of several ranks (``--record_ranks NAME
+DIRECTORY``) of ``measure_ranks.sh``, those of mixtures (``--record_experts NAME DIRECTORY``) of
+``measure_experts.sh`` or ``measure_cpu_experts.sh``, those of collectives (``--record_collectives NAME FILE…``) of
+``tests.gpu.bench_collectives``.
+"""
+
+import argparse
+from pathlib import Path
+
+from accuracy_table import record_accuracy
+from collectives_table import record_collectives
+from documents import filled, pages
+from experts_table import record_experts
+from measured_tables import BASELINES, record
+from ranks_table import record_ranks, record_shapes
+from server_table import record_server
+
+
+def main() -> None:
+    """Record if asked to, then write what is generated."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", metavar="NAME")
+    parser.add_argument("--record_accuracy", metavar="NAME")
+    parser.add_argument("--record_server", metavar="NAME")
+    parser.add_argument("--record_ranks", metavar="NAME")
+    parser.add_argument("--record_collectives", metavar="NAME")
+    parser.add_argument("--record_experts", metavar="NAME")
+    parser.add_argument("--commit", help="of the sources that were measured, where they were no checkout of git")
+    parser.add_argument("reports", nargs="*", type=Path)
+    store(parser.parse_args())
+    for page in pages():
+        page.write_text(filled(page.read_text()))
+
+
+def store(options: argparse.Namespace) -> None:
+    """Put the reports that were given into configs/baselines."""
+    reports, commit = options.reports, options.commit
+    if options.record:
+        record(options.record, reports, commit)
+    if options.record_accuracy:
+        record_accuracy(BASELINES / f"accuracy-{options.record_accuracy}.json", reports, commit)
+    if options.record_server:
+        (directory,) = reports
+        record_server(BASELINES / f"server-{options.record_server}.json", directory, commit)
+    if options.record_ranks:
+        (directory,) = reports
+        record_ranks(BASELINES / f"ranks-{options.record_ranks}.json", directory, commit)
+        record_shapes(BASELINES / f"shapes-of-ranks-{options.record_ranks}.json", directory, commit)
+    if options.record_collectives:
+        record_collectives(BASELINES / f"collectives-{options.record_collectives}.json", reports, commit)
+    if options.record_experts:
+        (directory,) = reports
+        record_experts(BASELINES / f"experts-{options.record_experts}.json", directory, commit)
+
+
+if __name__ == "__main__":
+    main()
