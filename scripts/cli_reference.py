@@ -52,15 +52,15 @@ def _values(option: click.Option) -> str:
     """What the option takes, and its default or that it must be given."""
     parts = []
     if not option.is_flag:
-        choices = option.type.choices if isinstance(option.type, click.Choice) else ()
-        parts += [" ".join(f"`{choice}`" for choice in choices) or f"`{_metavar(option)}`"]
+        choices = option.type.choices if isinstance(option.type, click.Choice) else _metavar(option).split("|")
+        parts.append(" ".join(f"`{choice}`" for choice in choices))
     if option.multiple:
         parts.append("several times")
     if option.required:
         parts.append("required")
     elif option.show_default and option.default not in (None, False) and isinstance(option.default, str | int | float):
         parts.append(f"default `{option.default}`")
-    return "; ".join(parts).replace("|", "\\|")
+    return "; ".join(parts)
 
 
 def _metavar(option: click.Option) -> str:
