@@ -26,11 +26,16 @@ def _sections(command: click.Command, path: str) -> Iterator[str]:
             yield from _sections(command.commands[name], f"{path} {name}")
         return
     arguments = [param for param in command.params if isinstance(param, click.Argument)]
-    usage = " ".join([path, "[OPTIONS]", *(argument.make_metavar(click.Context(command)) for argument in arguments)])
+    usage = " ".join([path, "[OPTIONS]", *map(_place, arguments)])
     options = [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
     rows = [[_names(option), _values(option), cell(_options_as_code(option.help or ""))] for option in options]
-    depth = "#" * (1 + len(path.split()) - 1)
+    depth = "#" * len(path.split())
     yield f"{depth} {path}\n\n```text\n{usage}\n```\n\n{_text(command)}\n{markdown(TITLES, rows)}\n"
+
+
+def _place(argument: click.Argument) -> str:
+    name = argument.metavar or f"{argument.name}".upper()
+    return name if argument.required else f"[{name}]"
 
 
 def _text(command: click.Command) -> str:
