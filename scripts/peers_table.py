@@ -6,7 +6,7 @@ from typing import Any
 from measured_tables import BASELINES
 from variant_tables import markdown, variant
 
-TITLES = ("", "trtllm_lite", "vLLM 0.26", "llama.cpp", "TensorRT-LLM")
+TITLES = ("", "trtllm_lite", "TensorRT-LLM", "vLLM 0.26", "llama.cpp")
 NONE = "–"  # not measured
 # Titles of rows, and those of the peers' figures: milliseconds, or tokens per second.
 LATENCIES = {1: "time per token, batch 1", 256: "time per token, batch 256"}
@@ -25,7 +25,7 @@ def peers_table() -> str:
         rows += [_latency(f"H200, 8B, {name}", reports, peers[key], batch) for batch in LATENCIES]
         rows.append(_throughput(f"H200, 8B, {name}", reports, peers[key]))
     http = server["1B"]["http"]["figures"]["output_tokens_per_s"]
-    rows.append(["H200, 1B, HTTP server, 256 streams", f"**{http:,.0f}** tok/s", f"{served:,.0f} tok/s", NONE, NONE])
+    rows.append(["H200, 1B, HTTP server, 256 streams", f"**{http:,.0f}** tok/s", NONE, f"{served:,.0f} tok/s", NONE])
     rows += [_on_cpu(cpu, way) for way in ("prefill", "decode")]
     return markdown(TITLES, rows) + "\n"
 
@@ -51,7 +51,7 @@ def _latency(title: str, reports: list[dict[str, Any]], peers: dict[str, float],
         and [report["shape"][name] for name in ("batch_size", "input_len", "output_len")] == [batch, 128, 129]
     )
     measured = found["figures"]["inter_token_latency_s"] * 1e3
-    return [f"{title}, {LATENCIES[batch]}", f"**{measured:.2f}** ms", f"{peers[LATENCIES[batch]]:.2f} ms", NONE, NONE]
+    return [f"{title}, {LATENCIES[batch]}", f"**{measured:.2f}** ms", NONE, f"{peers[LATENCIES[batch]]:.2f} ms", NONE]
 
 
 def _throughput(title: str, reports: list[dict[str, Any]], peers: dict[str, float]) -> list[str]:
@@ -64,7 +64,7 @@ def _throughput(title: str, reports: list[dict[str, Any]], peers: dict[str, floa
     )
     measured, peer = found["figures"]["output_tokens_per_s"], peers["1000 in, 1000 out, 512 requests"]
     title += ", 512 requests of 1000 + 1000 tokens"
-    return [title, f"**{measured:,.0f}** tok/s", f"{peer:,.0f} tok/s", NONE, NONE]
+    return [title, f"**{measured:,.0f}** tok/s", NONE, f"{peer:,.0f} tok/s", NONE]
 
 
 def _on_cpu(reports: list[dict[str, Any]], way: str) -> list[str]:
@@ -75,4 +75,4 @@ def _on_cpu(reports: list[dict[str, Any]], way: str) -> list[str]:
         if report["benchmark"] == "latency" and report["engine"].get("qformat", "").startswith("gguf")
     )
     measured, peer = found["figures"][f"{way}_tokens_per_s"], found["llama_cpp"][f"{way}_tokens_per_s"]
-    return [f"2 CPU cores, 135M, Q4_1, {way}", f"**{measured:,.0f}** tok/s", NONE, f"{peer:,.0f} tok/s", NONE]
+    return [f"2 CPU cores, 135M, Q4_1, {way}", f"**{measured:,.0f}** tok/s", NONE, NONE, f"{peer:,.0f} tok/s"]
