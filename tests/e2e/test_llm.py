@@ -162,7 +162,7 @@ def test_checkpoints_and_engines_run_as_they_are(model_dir: Path, llm: LLM, tmp_
         ({"kv_cache_config": {"max_token": 3}}, "KvCacheConfig has no argument 'max_token': did you mean max_tokens"),
         ({"kv_cache_config": 5}, "kv_cache_config is 5: expected a KvCacheConfig or a dictionary of its fields"),
         ({"scheduler_config": {"capacity_scheduler_policy": "x"}}, "capacity_scheduler_policy is 'x'"),
-        ({"target": 5}, "target is 5: expected cpu or GPU architectures"),
+        ({"target": 5}, "target is 5: expected auto, cpu or GPU architectures"),
         ({"dtype": None}, "dtype is None: expected auto"),
         ({"tokenizer": 5}, "tokenizer is 5: expected a directory"),
         ({"ignore_config_keys": "flavour"}, "ignore_config_keys is 'flavour': expected a list of keys"),

@@ -33,7 +33,8 @@ def failure(*arguments: object) -> str:
     """The message of a command that must fail with exit code 1 and without a traceback."""
     result = run(*arguments)
     assert result.exit_code == 1, result.output
-    message = [line for line in result.stderr.splitlines() if not line.startswith("Warning: ")]
+    notes = ("Warning: ", "the target is ")
+    message = [line for line in result.stderr.splitlines() if not line.startswith(notes)]
     assert len(message) == 1
     assert message[0].startswith("Error: ")
     return message[0]

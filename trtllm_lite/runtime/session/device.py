@@ -30,7 +30,7 @@ def device_options(target: Target, options: RunnerOptions) -> RunnerOptions:
 def check_num_threads(num_threads: int | None, *, on_gpu: bool) -> None:
     """Raise ArgumentError if threads are given for an engine that has none: they compute on the CPU only."""
     if on_gpu and num_threads is not None:
-        raise ArgumentError("num_threads is given, and the engine runs on a GPU: leave it out")
+        raise ArgumentError("num_threads is given, and the engine runs on a GPU: leave it out, or pass the target cpu")
 
 
 def available_memory(
