@@ -91,21 +91,13 @@ def build_engine(
     chosen.check(targets, strip_plan, tuning)
     report("fuse", 0, 1)
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
-    bounds = choose_limits(
-        checkpoint,
-        device_memory,
-        qformat=qformat,
-        group_size=group_size,
-        kv_cache_dtype=kv_cache_dtype,
-        kv_cache_scale=kv_cache_scale,
-        target=target,
-        backend=backend,
-        **limits,
-    )
+    stored: dict[str, Any] = {"qformat": qformat, "group_size": group_size}
+    stored |= {"kv_cache_dtype": kv_cache_dtype, "kv_cache_scale": kv_cache_scale}
+    bounds = choose_limits(checkpoint, device_memory, target=targets, backend=backend, **stored, **limits)
     if checkpoint.path is None and not strip_plan:
         raise BuildError("a model config has no weights to build with: pass a checkpoint, or strip_plan for benchmarks")
     statistics = placeholder if strip_plan else no_calibration
-    recipe = _recipe(qformat, group_size, kv_cache_dtype, kv_cache_scale)
+    recipe = _recipe(**stored)
     job = _fuse(checkpoint, bounds, recipe, kv_cache_dtype, chosen, targets, strip_plan, tuning, report, statistics)
     job = replace(job, accuracy=accuracy)
     observe(job.graph, observed or {})
@@ -113,11 +105,18 @@ def build_engine(
     report("fuse", 1, 1)
     jobs = [rank for stage in stages for rank in stage]
     ranks = _ahead([parts for stage in stages for parts in chosen.compile(stage)], workers_of(job.graph))
+    return _serialize(jobs, ranks, Path(output_dir), attest)
+
+
+def _serialize(
+    jobs: Sequence[BuildJob], ranks: Sequence[EngineParts], output_dir: Path, attest: Callable[[Path], None] | None
+) -> Manifest:
+    """Write the engine's directory, whole or not at all; returns the manifest of its first rank."""
     optional = (*ENGINE_FILES, *TOKENIZER_FILES, PROVENANCE_FILE, SBOM_FILE, SIGNATURE_FILE)
-    with atomic_directory(Path(output_dir), CONFIG_FILE, optional=optional) as directory:
-        files = _copy_tokenizer(checkpoint, directory)
+    with atomic_directory(output_dir, CONFIG_FILE, optional=optional) as directory:
+        files = _copy_tokenizer(jobs[0].checkpoint, directory)
         manifests = [manifest_of(job, parts, files) for job, parts in zip(jobs, ranks, strict=True)]
-        _write(directory, list(map(content_of, ranks, manifests)), partial(report, "write"))
+        _write(directory, list(map(content_of, ranks, manifests)), partial(jobs[0].report, "write"))
         (directory / CONFIG_FILE).write_text(manifests[0].to_json(indent=2) + "\n")
         if attest is not None:
             attest(directory)

@@ -26,7 +26,7 @@ from trtllm_lite.errors import ConvertError, shown
 TEKKEN_FILE = f"{TEKKEN.name}.json"
 _BYTES = 256  # every single byte is a token, by its own rank
 _MAX_SPECIAL = 1 << 16  # published files have 1,000
-# Those of files without a list of them, which only versions up to v7 may be.
+# Special tokens of files that list none, which files up to version v7 may do.
 _FIRST_SPECIAL = (
     *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
     *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]"),

@@ -36,12 +36,12 @@ class CacheUse:
 
     @property
     def num_bytes(self) -> int:
-        """Of all groups."""
+        """Bytes of all groups."""
         return sum(group.num_bytes for group in self.groups)
 
     @property
     def block_bytes(self) -> int:
-        """Of a block, which are the same in all groups."""
+        """Bytes of a block, which are the same in all groups."""
         return self.groups[0].num_bytes // self.groups[0].num_blocks
 
     def describe(self) -> str:

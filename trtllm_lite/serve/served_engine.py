@@ -175,7 +175,7 @@ class ServedEngine(ABC):
             raise
 
     async def compile(self, work: Callable[[], Value]) -> Value:
-        """The same of work that compiles grammars, for which other work does not wait."""
+        """The result of ``work``, which compiles a grammar; other work does not wait for that."""
         try:
             return await TURN.get().compile(work)
         except OverloadedError:

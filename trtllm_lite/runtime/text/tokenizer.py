@@ -61,7 +61,7 @@ class Tokenizer:
 
     @classmethod
     def from_text(cls, text: str, settings: dict[str, Any]) -> "Tokenizer":
-        """That of a tokenizer.json's text, which has been read before."""
+        """The tokenizer of a tokenizer.json's text, which has been read before."""
         return cls(tokenizers.Tokenizer.from_str(text), settings)
 
     @classmethod
