@@ -19,6 +19,8 @@ from trtllm_lite.runtime.core import core
 
 LIMITS = {"max_batch_size": 2, "max_input_len": 8, "max_seq_len": 16, "max_num_tokens": None}
 
+TARGET = "the target is cpu"
+
 
 def recipe(*ignored: str, **limits: int) -> Recipe:
     return Recipe("cpu", Conversion(ignore_config_keys=ignored), {**LIMITS, **limits}, 16, flags={})
@@ -54,7 +56,7 @@ def load(entry: Path) -> Any:
 
 
 def test_other_limits_take_another_engine_of_the_same_checkpoint(model: Path, converted: list[Path], capfd) -> None:
-    entries = [open_cached(str(model), recipe(max_batch_size=size), load)[0] for size in (1, 2, 2)]
+    entries = [open_cached(str(model), recipe(max_batch_size=size), load, TARGET)[0] for size in (1, 2, 2)]
     assert entries[0] != entries[1] == entries[2]
     assert len(converted) == 1
     assert converted[0].is_dir()
@@ -62,23 +64,23 @@ def test_other_limits_take_another_engine_of_the_same_checkpoint(model: Path, co
 
 
 def test_ignored_keys_take_another_checkpoint(model: Path, converted: list[Path]) -> None:
-    plain, _ = open_cached(str(model), recipe(), load)
-    ignoring, _ = open_cached(str(model), recipe("flavour"), load)
+    plain, _ = open_cached(str(model), recipe(), load, TARGET)
+    ignoring, _ = open_cached(str(model), recipe("flavour"), load, TARGET)
     assert plain != ignoring
     assert len(set(converted)) == 2
 
 
 def test_a_damaged_checkpoint_is_converted_again(model: Path, converted: list[Path]) -> None:
-    open_cached(str(model), recipe(), load)
+    open_cached(str(model), recipe(), load, TARGET)
     (converted[0] / "network.onnx").write_bytes(b"")
-    open_cached(str(model), recipe(max_batch_size=1), load)
+    open_cached(str(model), recipe(max_batch_size=1), load, TARGET)
     assert len(converted) == 2
 
 
 def test_an_error_of_the_build_leaves_the_checkpoint(
     model: Path, converted: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_cached(str(model), recipe(), load)
+    open_cached(str(model), recipe(), load, TARGET)
     calls = []
 
     def refuse(*_: object, **__: object) -> None:
@@ -87,7 +89,7 @@ def test_an_error_of_the_build_leaves_the_checkpoint(
 
     monkeypatch.setattr("trtllm_lite.builder.build_engine", refuse)
     with pytest.raises(EngineError, match="not of the checkpoint"):
-        open_cached(str(model), recipe(max_batch_size=1), load)
+        open_cached(str(model), recipe(max_batch_size=1), load, TARGET)
     assert (len(calls), len(converted)) == (1, 1)
     assert converted[0].is_dir()
 
@@ -95,7 +97,7 @@ def test_an_error_of_the_build_leaves_the_checkpoint(
 @pytest.mark.usefixtures("converted")
 class TestDamage:
     def test_a_sound_engine_survives_whatever_error_it_is_opened_with(self, model: Path) -> None:
-        entry, _ = open_cached(str(model), recipe(), load)
+        entry, _ = open_cached(str(model), recipe(), load, TARGET)
         before = (entry / "rank0.engine").stat()
         for error in (DeviceError("another GPU"), EngineError("the C++ extension does not load"), MemoryError()):
 
@@ -103,26 +105,26 @@ class TestDamage:
                 raise error
 
             with pytest.raises(type(error)):
-                open_cached(str(model), recipe(), refuse)
+                open_cached(str(model), recipe(), refuse, TARGET)
         assert (entry / "rank0.engine").stat().st_ino == before.st_ino
 
     def test_nothing_is_removed_if_the_extension_does_not_load(
         self, model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        entry, _ = open_cached(str(model), recipe(), load)
+        entry, _ = open_cached(str(model), recipe(), load, TARGET)
 
         def absent() -> None:
             raise EngineError("the C++ extension trtllm_lite._core does not load")
 
         monkeypatch.setattr("trtllm_lite.runtime.core.core", absent)
         with pytest.raises(EngineError, match="does not load"):
-            open_cached(str(model), recipe(), lambda _: absent())
+            open_cached(str(model), recipe(), lambda _: absent(), TARGET)
         assert entry.is_dir()
 
     @pytest.mark.parametrize("name", ["rank0.engine", "tokenizer.json"])
     @pytest.mark.parametrize("damage", [b"", None])
     def test_damaged_files_are_made_again(self, model: Path, name: str, damage: bytes | None) -> None:
-        entry, _ = open_cached(str(model), recipe(), load)
+        entry, _ = open_cached(str(model), recipe(), load, TARGET)
         sound = (entry / name).read_bytes()
         (entry / name).unlink()
         if damage is not None:
@@ -133,14 +135,14 @@ class TestDamage:
                 return load(path)
             raise EngineError("damaged")
 
-        assert open_cached(str(model), recipe(), open_all)[0] == entry
+        assert open_cached(str(model), recipe(), open_all, TARGET)[0] == entry
         assert (entry / name).read_bytes() == sound
 
 
 @pytest.fixture
 def read_only(model: Path, converted: list[Path]) -> Iterator[Path]:  # noqa: ARG001
     """A cache with an engine that nothing can be written to, not even by root: a file stands where the lock was."""
-    entry, _ = open_cached(str(model), recipe(), load)
+    entry, _ = open_cached(str(model), recipe(), load, TARGET)
     lock = entry.with_suffix(".lock")
     lock.unlink()
     lock.mkdir()
@@ -153,7 +155,7 @@ def test_a_warm_cache_is_only_read(read_only: Path, monkeypatch: pytest.MonkeyPa
         raise PermissionError(30, "Read-only file system")
 
     monkeypatch.setattr(os, "utime", refuse)
-    open_cached(str(read_only), recipe(), load)
+    open_cached(str(read_only), recipe(), load, TARGET)
 
 
 def test_a_cache_that_cannot_be_written_says_what_to_do(
@@ -162,7 +164,7 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(OutputError, match=r"cannot write the engine cache .*set XDG_CACHE_HOME"):
-        open_cached(str(model), recipe(), load)
+        open_cached(str(model), recipe(), load, TARGET)
 
 
 def test_without_a_home_it_says_what_to_set(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +174,7 @@ def test_without_a_home_it_says_what_to_set(model: Path, monkeypatch: pytest.Mon
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", no_home)
     with pytest.raises(OutputError, match=r"no home directory .*: set XDG_CACHE_HOME"):
-        open_cached(str(model), recipe(), load)
+        open_cached(str(model), recipe(), load, TARGET)
 
 
 def test_a_model_that_cannot_be_read_is_an_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +183,7 @@ def test_a_model_that_cannot_be_read_is_an_error(model: Path, monkeypatch: pytes
 
     monkeypatch.setattr("trtllm_lite.engine_cache.recipe._content", refuse)
     with pytest.raises(ConvertError, match=r"cannot read .*config\.json: Permission denied: check the path"):
-        open_cached(str(model), recipe(), load)
+        open_cached(str(model), recipe(), load, TARGET)
 
 
 def use(entry: Path, seconds: int) -> None:
@@ -191,15 +193,15 @@ def use(entry: Path, seconds: int) -> None:
 def test_what_is_unused_for_longest_makes_room(
     model: Path, converted: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = (open_cached(str(model), recipe(max_batch_size=size), load)[0] for size in (1, 2))
+    first, second = (open_cached(str(model), recipe(max_batch_size=size), load, TARGET)[0] for size in (1, 2))
     use(first, 2000)
     use(second, 1000)
     size = sum(entry.num_bytes for entry in engine_cache.list_cache())
     monkeypatch.setenv(engine_cache.SIZE_VARIABLE, str(size + 1))
-    third, _ = open_cached(str(model), recipe(max_batch_size=3), load)
+    third, _ = open_cached(str(model), recipe(max_batch_size=3), load, TARGET)
     assert {entry.path for entry in engine_cache.list_cache()} == {first, third, converted[0]}
     monkeypatch.setenv(engine_cache.SIZE_VARIABLE, "1 B")
-    open_cached(str(model), recipe(max_batch_size=4), load)
+    open_cached(str(model), recipe(max_batch_size=4), load, TARGET)
     kinds = [entry.kind for entry in engine_cache.list_cache()]
     assert sorted(kinds) == ["checkpoints", "engines"]  # those that were just made
 
@@ -212,7 +214,7 @@ def test_a_size_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.usefixtures("converted")
 def test_the_cache_is_listed_and_cleared(model: Path, tmp_path: Path) -> None:
-    entry, engine = open_cached(str(model), recipe(), load)
+    entry, engine = open_cached(str(model), recipe(), load, TARGET)
     listed = CliRunner().invoke(cli, ["cache", "list"])
     assert listed.exit_code == 0, listed.output
     assert listed.output.count(str(model)) == 2
@@ -236,11 +238,11 @@ def test_what_is_being_made_is_not_removed(model: Path, monkeypatch: pytest.Monk
         build(checkpoint, *arguments)
 
     monkeypatch.setattr(make, "_build", build_meanwhile)
-    open_cached(str(model), recipe(), load)
+    open_cached(str(model), recipe(), load, TARGET)
 
 
 @pytest.mark.usefixtures("converted")
 def test_a_copy_of_a_model_is_the_same_model(model: Path, tmp_path: Path) -> None:
-    entry, _ = open_cached(str(model), recipe(), load)
+    entry, _ = open_cached(str(model), recipe(), load, TARGET)
     shutil.copytree(model, tmp_path / "copy" / "model")
-    assert open_cached(str(tmp_path / "copy" / "model"), recipe(), load)[0] == entry
+    assert open_cached(str(tmp_path / "copy" / "model"), recipe(), load, TARGET)[0] == entry

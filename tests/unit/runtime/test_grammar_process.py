@@ -133,6 +133,21 @@ def test_a_process_that_was_killed_is_started_again():
     made.compile(source_of(regex="abc"))
 
 
+def test_a_process_that_does_not_answer_is_replaced(monkeypatch):
+    """It is stopped, as it would be on a machine that never gives it any time."""
+    made = grammars_of_file.__wrapped__(tiny_tokenizer().to_str())
+    made.compile(source_of(regex="ab"))
+    stopped = _pid(made)
+    os.kill(stopped, signal.SIGSTOP)
+    monkeypatch.setattr(grammar_process, "MAX_WALL_SECONDS", 0.1)
+    monkeypatch.setattr(grammar_process, "_SPARE_SECONDS", 0.1)
+    with pytest.raises(OverloadedError, match=r"to answer within 0\.2 s, found this machine too busy"):
+        made.compile(source_of(regex="abc"))
+    monkeypatch.undo()
+    made.compile(source_of(regex="abcd"))
+    assert _pid(made) != stopped
+
+
 def test_the_process_ends_with_the_grammars():
     made = grammars_of_file.__wrapped__(tiny_tokenizer().to_str())
     process = _process(made)

@@ -68,7 +68,8 @@ class GrammarProcess:
     def try_out(self, form: CompiledForm) -> int:
         """The bytes of memory that a grammar takes once it is compiled.
 
-        Raises what ``compile`` does, and LimitError for a grammar that needs more than it may have.
+        Raises what ``compile`` does, LimitError for a grammar that needs more than it may have, and OverloadedError if
+        this machine has no time for it.
         """
         limits = {
             "memory_bytes": MAX_MEMORY_BYTES,
@@ -90,13 +91,24 @@ class GrammarProcess:
 
     def _asked(self, request: bytes) -> dict[str, Any] | None:
         worker = self._ready_worker()
-        answer = worker.ask(request)
+        try:
+            answer = worker.ask(request)
+        except TimeoutError as error:
+            self._replace(worker)
+            raise OverloadedError(
+                f"expected the process that tries grammars to answer within {MAX_WALL_SECONDS + _SPARE_SECONDS:g} s, "
+                "found this machine too busy with other work; send the request again later"
+            ) from error
         if answer is None:
-            with self._lock:
-                if self._worker is worker:
-                    self._worker = None
-            worker.stop()
+            self._replace(worker)
         return answer
+
+    def _replace(self, worker: "_Worker") -> None:
+        """End ``worker``; the next grammar starts another."""
+        with self._lock:
+            if self._worker is worker:
+                self._worker = None
+        worker.stop()
 
     def _ready_worker(self) -> "_Worker":
         with self._lock:
@@ -117,7 +129,7 @@ class _Worker:
         self.stop = weakref.finalize(self, _stop, process, self._requests, self.owner)
 
     def ask(self, request: bytes) -> dict[str, Any] | None:
-        """The answer (see ``grammar_worker``); None if the process ended, or does not answer in time."""
+        """The answer (see ``grammar_worker``); None if the process ended. Raises TimeoutError without any in time."""
         ours, theirs = socket.socketpair()
         with ours:
             ours.settimeout(MAX_WALL_SECONDS + _SPARE_SECONDS)
@@ -128,7 +140,9 @@ class _Worker:
                 ours.shutdown(socket.SHUT_WR)
                 with ours.makefile("rb") as reader:
                     line = reader.readline()
-            except OSError:  # also a timeout
+            except TimeoutError:
+                raise
+            except OSError:
                 return None
         return json.loads(line) if line else None
 
