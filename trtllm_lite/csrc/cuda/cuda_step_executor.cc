@@ -12,6 +12,12 @@ namespace tl::cuda {
 
 namespace {
 
+using namespace std::chrono_literals;
+
+// A wait for a step keeps its core busy for so long; later, the naps between looks at the step cost it next to nothing.
+constexpr auto kTimeOfBusyWait = 100ms;
+constexpr auto kNap = 100us;
+
 constexpr const char* kTakesTooLong =
     " takes longer than twice the time by which a rank may be late: a GPU of the engine has failed, load it again";
 
@@ -351,11 +357,12 @@ void CudaStepExecutor::wait_for_end(const Flight& flight, std::uint64_t step) {
     return;
   }
   using Clock = std::chrono::steady_clock;
-  const Clock::time_point end = Clock::now() + 2 * std::chrono::nanoseconds(watchdog_->timeout());
+  const Clock::time_point begin = Clock::now(), end = begin + 2 * std::chrono::nanoseconds(watchdog_->timeout());
   while (!driver().reached(flight.ended.get()) && !watchdog_->is_raised()) {
-    if (Clock::now() > end) end_late(step);
+    const Clock::time_point now = Clock::now();
+    if (now > end) end_late(step);
     if (earlier_ != nullptr) earlier_->look_after(step);
-    std::this_thread::yield();
+    now - begin < kTimeOfBusyWait ? std::this_thread::yield() : std::this_thread::sleep_for(kNap);
   }
   watchdog_->check(step);
 }

@@ -69,7 +69,8 @@ void EarlierStages::send_tokens() {
 
 void EarlierStages::look_after(std::uint64_t step) {
   const auto now = std::chrono::steady_clock::now();
-  if (now - std::exchange(last_look_, now) < kTimeBetweenLooks) return;
+  if (now - last_look_ < kTimeBetweenLooks) return;
+  last_look_ = now;
   calls_->check(step);
 }
 

@@ -25,6 +25,7 @@ LIMITS = {
     "max_seq_len": MAX_SEQ_LEN,
     "max_num_tokens": MAX_NUM_TOKENS,
 }
+SECONDS_TO_AN_EVENT = 60.0  # on a busy machine
 
 
 @dataclass
@@ -79,8 +80,9 @@ def run(
 def collect(loop: EventLoop, answers: dict[int, Answer], after_each: Callable[[], None] = lambda: None) -> None:
     """Wait until all requests of ``answers`` have ended; ``after_each`` poll."""
     while any(answer.end is None for answer in answers.values()):
-        polled = loop.poll(10.0)
+        polled = loop.poll(SECONDS_TO_AN_EVENT)
         assert polled is not None
+        assert any(polled), "no request goes on"
         for event in polled[0]:
             answers[event.request_id].events.append(event)
             answers[event.request_id].tokens += event.tokens

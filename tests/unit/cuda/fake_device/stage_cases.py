@@ -14,7 +14,7 @@ import pytest
 
 from tests.stage_processes import StageChildren
 from tests.unit.cuda.fake_device.guided_cases import arguments, check_guided, requests
-from tests.unit.cuda.fake_device.requests import LIMITS, check, greedy, held, random_prompts, run
+from tests.unit.cuda.fake_device.requests import LIMITS, SECONDS_TO_AN_EVENT, check, greedy, held, random_prompts, run
 from tests.unit.cuda.fake_device.sampling_cases import check_edits
 from tests.unit.cuda.toy_engine import MAX_SEQ_LEN, NUM_BLOCKS, PAGE, make_toy_engine_of_stages, to_bytes
 from trtllm_lite import _core
@@ -154,8 +154,9 @@ def test_a_stage_that_ends_ends_all_requests(
     harm: Callable[[Pipeline], None],
     message: str,
 ) -> None:
-    if harm is stop:
-        monkeypatch.setattr(gpu_stages, "RANK_SECONDS", 1.0)
+    # That a stage has ended shows long before a step is late; that it has stopped shows then.
+    monkeypatch.setattr(gpu_stages, "RANK_SECONDS", 1.0 if harm is stop else SECONDS_TO_AN_EVENT)
+    monkeypatch.setattr(gpu_stages, "_ANSWERING_SECONDS", 1.0)
     pipeline = pipelines.open(2)
     harm(pipeline)
     with held(fake_driver):  # no step ends before that shows
