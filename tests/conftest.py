@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.combinations import pairwise
 from tests.real_models import find_smollm2
 
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -20,6 +21,17 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 gc.disable()  # while tests are collected: what is made then stays
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-combinations", action="store_true", help="of parameters, not all pairs")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("all_combinations"):
+        kept, repeated = pairwise(items)
+        config.hook.pytest_deselected(items=repeated)
+        items[:] = kept
 
 
 def pytest_collection_finish() -> None:

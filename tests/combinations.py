@@ -1,0 +1,61 @@
+"""Which combinations of parameters are tried where a test has three or more parameters that are tried with each other."""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import combinations
+
+import pytest
+
+_Pair = tuple[tuple[int, Hashable], tuple[int, Hashable]]
+
+
+def covering(rows: Sequence[tuple[Hashable, ...]]) -> list[int]:
+    """Numbers, ascending, of rows that have all pairs of values in two columns that any row has.
+
+    Each row that is taken is the first of those that add the most pairs (D. M. Cohen and others, The AETG System: An
+    Approach to Testing Based on Combinatorial Design, 1997, of the rows that are given instead of random ones).
+    """
+    pairs = [_pairs(row) for row in rows]
+    missing = set().union(*pairs)
+    taken = []
+    while missing:
+        best = max(range(len(rows)), key=lambda number: len(pairs[number] & missing))
+        taken.append(best)
+        missing -= pairs[best]
+    return sorted(taken)
+
+
+def _pairs(row: Iterable[Hashable]) -> set[_Pair]:
+    return set(combinations(enumerate(row), 2))
+
+
+def pairwise(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Of all tests, first those that try all pairs of parameters of each function, then the others, each in order.
+
+    A function has one parameter for each of its ``parametrize`` marks. Parameters of fixtures (instruction sets, of
+    which a machine may lack some) are tried with every pair.
+    """
+    tests: dict[Hashable, list[tuple[int, tuple[Hashable, ...]]]] = defaultdict(list)
+    kept = set(range(len(items)))
+    for number, item in enumerate(items):
+        marks = list(item.iter_markers("parametrize"))
+        if len(marks) < 3 or not isinstance(item, pytest.Function):
+            continue
+        others = dict(item.callspec.params)
+        row = tuple(_taken(others, mark) for mark in marks)
+        tests[item.parent, item.originalname, _identities(others.values())].append((number, row))
+    for rows in tests.values():
+        kept -= {number for number, _ in rows}
+        kept |= {rows[place][0] for place in covering([row for _, row in rows])}
+    return [items[number] for number in sorted(kept)], [item for number, item in enumerate(items) if number not in kept]
+
+
+def _taken(params: dict[str, object], mark: pytest.Mark) -> Hashable:
+    """Which of the mark's values a test has; takes them out of ``params``."""
+    names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
+    return _identities([params.pop(name.strip()) for name in names])
+
+
+def _identities(values: Iterable[object]) -> tuple[int, ...]:
+    """Arrays and lists have no hash; all tests have the objects that the marks say."""
+    return tuple(map(id, values))
