@@ -102,7 +102,8 @@ def table(path: Path) -> str:
 # Fewer generated tokens measure the first one only.
 LEAST_OUTPUT_LEN = 64
 OTHER_SHAPES = {2048: "1B", 8192: "70B"}  # than 8B, by hidden size
-GPU_COLUMNS = ("measured", "floor", "reached", "vLLM 0.26 on an H200", "commit")
+GPU_COLUMNS = ("measured", "floor", "reached", "vLLM 0.26 on an H200")
+PUBLISHED = "TensorRT-LLM 1.0, published"
 GUESSES = (
     "With guesses in the Llama-3.1-8B shape, bfloat16. Random weights have nothing to guess, so 0.8 of the guesses are "
     "made to be right where those before them are (`synthetic`):"
@@ -112,7 +113,10 @@ DETERMINISTIC = "What `--deterministic` costs in the same shape:"
 
 
 def gpu_table(path: Path) -> str:
-    """The Markdown of one GPU's baseline file, with the peers' figures of ``peers-<same name>`` for its shapes."""
+    """The Markdown of one GPU's baseline file, with the peers' figures of ``peers-<same name>`` for its shapes.
+
+    Titles of figures that a peer published have no number of requests, which was the peer's own.
+    """
     everything = json.loads(path.read_text())
     peers = json.loads((path.parent / f"peers-{path.name}").read_text())
     kinds = [variant(report)[:1] for report in everything]
@@ -143,7 +147,8 @@ def gpu_table(path: Path) -> str:
     )
     return (
         f"{first['machine']['gpu']}, driver {first['versions']['driver']}, {first['date'][:10]}; greedy, random "
-        f"weights and prompts. Floors: {', '.join(floors)}, measured on such a card. {peers['source']}\n\n"
+        f"weights and prompts. Floors: {', '.join(floors)}, measured on such a card. {peers['source']} "
+        f"{peers['published_source']}\n\n"
         + "\n\n".join(tables)
         + f"\n\nOf a decode step the host takes {', '.join(f'{time:.0f}' for _, time in on_host)} µs at batch "
         f"{', '.join(str(batch) for batch, _ in on_host)}, while the GPU is busy with the one before.\n\n"
@@ -156,8 +161,9 @@ def gpu_table(path: Path) -> str:
 def rows_of(form: tuple[str, ...], reports: list[dict[str, Any]], peers: dict[str, Any]) -> str:
     """The Markdown of the reports of engines that are quantized alike."""
     name = ", ".join(("bfloat16",) if not form else (form[0], f"KV cache {form[1]}"))
-    rows = sorted((gpu_row(report, peers["/".join(("figures", *form))]) for report in reports), key=place_of_row)
-    head = (f"Llama-3.1-8B shape, {name}", *GPU_COLUMNS)
+    measured, published = peers["/".join(("figures", *form))], peers.get("/".join(("published", *form)))
+    rows = sorted((gpu_row(report, measured, published) for report in reports), key=place_of_row)
+    head = [f"Llama-3.1-8B shape, {name}", *GPU_COLUMNS, *([] if published is None else [PUBLISHED]), "commit"]
     lines = ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]
     return "\n".join(lines)
 
@@ -170,8 +176,8 @@ def place_of_row(cells: list[str]) -> tuple[int, int]:
     return kinds.index(kind), int(last) if kind and last.isdigit() else 0
 
 
-def gpu_row(report: dict[str, Any], peers: dict[str, float]) -> list[str]:
-    """The line of one report: what was measured, its floor, the fraction reached, the peer's figure, the commit."""
+def gpu_row(report: dict[str, Any], peers: dict[str, float], published: dict[str, float] | None) -> list[str]:
+    """The line of one report: what was measured, its floor, the fraction reached, the peers' figures, the commit."""
     figures, shape = report["figures"], report["shape"]
     unit, digits, scale = "ms", 2, 1e3
     if report["benchmark"] == "throughput":
@@ -194,7 +200,9 @@ def gpu_row(report: dict[str, Any], peers: dict[str, float]) -> list[str]:
         reached = figures["fraction_of_floor"]
     other = OTHER_SHAPES.get(report["engine"]["hidden_size"])
     title = title if other is None else f"{other}, {title}"
-    peer = peers.get(title)
-    texts = ["" if x is None else f"{x:,.{digits}f} {unit}" for x in (value * scale, floor * scale, peer)]
+    others = [peers.get(title)]
+    if published is not None:
+        others.append(published.get(title.rpartition(", ")[0]))
+    texts = ["" if x is None else f"{x:,.{digits}f} {unit}" for x in (value * scale, floor * scale, *others)]
     title += "" if shape.get("detokenize", True) else ", token ids alone"
-    return [title, *texts[:2], f"{reached:.0%}", texts[2], str(report["commit"])[:10]]
+    return [title, *texts[:2], f"{reached:.0%}", *texts[2:], str(report["commit"])[:10]]
