@@ -47,7 +47,7 @@ def is_said(message: str) -> bool:
     return any(all(part in source for part in parts_of(message)) for source in sources())
 
 
-@pytest.mark.parametrize("message", quoted())
+@pytest.mark.parametrize("message", list(quoted()))
 def test_the_sources_say_what_is_quoted(message: str) -> None:
     assert parts_of(message), "nothing is fixed"
     assert is_said(message), f"no source has all of {parts_of(message)}"
