@@ -10,19 +10,25 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<info>.*)$")
-_INFO = re.compile(r'(?P<language>bash|python|yaml|text)(?: title="[^"]+")?(?P<mark> \{\.no-run reason="[^"]+"\})?')
+_INFO = re.compile(
+    r'(?P<language>bash|python|yaml|text)(?: title="(?P<title>[^"]+)")?(?P<mark> \{\.no-run reason="[^"]+"\})?'
+)
 _SEPARATORS = ("&&", "||", "|", ";")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of ``page`` whose fence is at ``line``, counted from 1; ``runs`` unless its fence says why it cannot."""
+    """A block of ``page`` whose fence is at ``line``, counted from 1; ``runs`` unless its fence says why it cannot.
+
+    ``title`` is the name of the file that the block is, if it is one.
+    """
 
     page: Path
     line: int
     language: str
     runs: bool
     text: str
+    title: str | None
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -41,7 +47,8 @@ def blocks_of(page: Path) -> Iterator[Block]:
             assert fence[0] == f"{indent}```", f"{page}:{number}: another fence than at {start}"
             found = _INFO.fullmatch(info)
             assert found, f"{page}:{start}: unknown fence {info!r}"
-            yield Block(page, start, found["language"], found["mark"] is None, textwrap.dedent("\n".join(lines)) + "\n")
+            text = textwrap.dedent("\n".join(lines)) + "\n"
+            yield Block(page, start, found["language"], found["mark"] is None, text, found["title"])
             start = 0
     assert not start, f"{page}:{start}: a block that does not end"
 

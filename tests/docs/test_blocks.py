@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 import httpx
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -24,6 +25,7 @@ from trtllm_lite.cli.build_file import read_build_file
 from trtllm_lite.cli.serve import serve
 from trtllm_lite.serve.routes import ROUTES
 
+CHART = ROOT / "configs" / "deploy" / "helm" / "trtllm-lite"
 ADDRESS = "http://localhost:8000"
 STAND_INS = {"HuggingFaceTB/SmolLM2-135M-Instruct": "model", "sentence-transformers/all-MiniLM-L6-v2": "encoder"}
 # Programs of others, whose arguments are theirs to check.
@@ -35,6 +37,9 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 def test_commands_are_what_the_programs_take(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "person.json").write_text("{}")
     (tmp_path / "configs").symlink_to(ROOT / "configs")
+    for file in blocks_of(block.page):
+        if file.title and "/" not in file.title:
+            (tmp_path / file.title).write_text(file.text)
     monkeypatch.chdir(tmp_path)
     for words in commands_of(block.text):
         check(words)
@@ -120,6 +125,9 @@ def test_files_are_what_reads_them_takes(block: Block, tmp_path: Path) -> None:
         called = yaml.safe_load((ROOT / ".github" / "workflows" / "engine-build.yml").read_text())
         (job,) = found["jobs"].values()
         assert job["with"].keys() <= called[True]["workflow_call"]["inputs"].keys()  # YAML 1.1 reads "on" as true
+    elif "replicas" in found:
+        defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+        jsonschema.validate(defaults | found, json.loads((CHART / "values.schema.json").read_text()))
     else:
         serve.make_context("serve", ["engine", "--config", str(path)])
 
