@@ -1,5 +1,5 @@
 # Shared by quickstart.sh and test.sh: a virtual environment in .venv holding this checkout, installed once per change.
-# Sourced, not run. Needs Python >= 3.11 and a C++20 compiler; cmake and ninja come as wheels when absent.
+# Sourced, not run. Needs what scripts/requirements.sh asks for; cmake and ninja come as wheels when absent.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -8,16 +8,7 @@ unset PYTHONDONTWRITEBYTECODE # each process would compile again what it imports
 say() { printf '\033[1m== %s\033[0m\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-find_python() {
-  local candidate
-  for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
-    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-      echo "$candidate"
-      return
-    fi
-  done
-  die "Python >= 3.11 not found; install it or set PYTHON=/path/to/python3.11"
-}
+source scripts/requirements.sh
 
 # Changes when anything that the installed package is made of changes. Python sources are linked, not copied, so of
 # those only the list of files counts.
@@ -36,17 +27,24 @@ cuda_extra() {
 
 # install_checkout EXTRA: makes .venv and installs this checkout with the extra, or does nothing if that is done.
 install_checkout() {
-  local extra=$1 stamp testing=OFF
+  local extra=$1 python=.venv/bin/python wanted stamp testing=OFF
   stamp=".venv/installed-$extra-$(source_fingerprint)"
-  [ -x .venv/bin/python ] || "$(find_python)" -m venv .venv
-  if [ ! -f "$stamp" ]; then
-    command -v "${CXX:-g++}" >/dev/null || command -v clang++ >/dev/null || die "no C++ compiler; install g++ >= 11"
-    # The test extra comes with trtllm_lite._testing. (Said each time: CMake remembers what it was told last.)
-    [ "$extra" = test ] && testing=ON
-    # Python compiles what it imports, a quarter of all that is installed; pip would compile everything, on one core.
-    .venv/bin/pip install --quiet --no-compile --editable ".[$extra]" --config-settings build-dir=build/cmake \
-      --config-settings cmake.define.TRTLLM_LITE_TESTING="$testing"
-    rm -f .venv/installed-"$extra"-*
-    touch "$stamp"
+  if [ ! -x $python ]; then
+    rm -f .venv/installed-* # by a Python that is gone
+    python=$(find_python) || exit 1
+  elif [ -n "${PYTHON:-}" ]; then
+    wanted=$(find_python) || exit 1
+    [ "$(python_version "$wanted")" = "$(python_version $python)" ] ||
+      die ".venv is for Python $(python_version $python), and PYTHON is $wanted: remove .venv, or unset PYTHON"
   fi
+  [ ! -f "$stamp" ] || return 0
+  require_build_tools "$python"
+  [ -x .venv/bin/pip ] || "$python" -m venv .venv || die "there is no virtual environment in .venv: see above"
+  # The test extra comes with trtllm_lite._testing. (Said each time: CMake remembers what it was told last.)
+  [ "$extra" != test ] || testing=ON
+  # Python compiles what it imports, a quarter of all that is installed; pip would compile everything, on one core.
+  .venv/bin/pip install --quiet --no-compile --editable ".[$extra]" --config-settings build-dir=build/cmake \
+    --config-settings cmake.define.TRTLLM_LITE_TESTING="$testing" || die "this checkout is not installed: see above"
+  rm -f .venv/installed-"$extra"-*
+  touch "$stamp"
 }
