@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# Formatting, lint and types; `lint.sh --fix` repairs what can be repaired.
+# Formatting, lint and types, by the tools of requirements/lint.txt; `lint.sh --fix` repairs what can be repaired. Types
+# of other packages are those that test.sh has installed into .venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=.venv/bin
+[ -x $bin/pip ] || { echo "error: there is no .venv: run bash scripts/test.sh first" >&2; exit 1; }
+"$bin/pip" install --quiet --disable-pip-version-check --requirement requirements/lint.txt
 
 mapfile -t cpp < <(git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.cuh')
 if [ "${1:-}" = --fix ]; then

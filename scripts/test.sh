@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the test extra into .venv, lints, type-checks, and runs the whole suite, or what the arguments tell pytest to.
+# Installs the test extra into .venv, and runs the whole suite, or what the arguments tell pytest to.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
@@ -11,9 +11,6 @@ for model in smollm2-135m all-minilm-l6-v2; do
   bash scripts/fetch_model.sh "$model"
 done
 wait "$tools"
-
-say "lint and types"
-bash scripts/lint.sh
 
 say "tests"
 if [ $# -gt 0 ]; then
