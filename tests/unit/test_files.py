@@ -3,9 +3,10 @@
 import errno
 import fcntl
 import json
-import multiprocessing
 import os
 import resource
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -193,24 +194,27 @@ def test_a_scratch_directory_is_removed_and_those_of_killed_processes_too(
         pass
 
 
+WRITER = """
+import sys
+from pathlib import Path
+from trtllm_lite.files import atomic_directory
+
+with atomic_directory(Path(sys.argv[1]), "config.json") as temporary:
+    (temporary / "config.json").write_text(sys.argv[2])
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
 def test_what_another_process_still_writes_stays(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    ready, done = context.Event(), context.Event()
-
-    def write() -> None:
-        with atomic_directory(tmp_path / "out", "config.json") as temporary:
-            (temporary / "config.json").write_text(OURS)
-            ready.set()
-            done.wait()
-
-    writer = context.Process(target=write)
-    writer.start()
-    ready.wait()
-    _write(tmp_path / "out", weights="mine")
-    (left,) = tmp_path.glob(".out.*.tmp")
-    assert _listing(left) == {"config.json": OURS}
-    writer.kill()
-    writer.join()
+    command = [sys.executable, "-c", WRITER, tmp_path / "out", OURS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+        _write(tmp_path / "out", weights="mine")
+        (left,) = tmp_path.glob(".out.*.tmp")
+        assert _listing(left) == {"config.json": OURS}
+        writer.kill()
     _write(tmp_path / "out", weights="mine")
     assert os.listdir(tmp_path) == ["out"]
 

@@ -27,8 +27,9 @@ LIBRARIES = {
 
 @pytest.fixture(scope="module")
 def driver_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds the fake libraries."""
-    directory = tmp_path_factory.mktemp("driver")
+    """Holds the fake libraries, as packages of NVIDIA's would."""
+    directory = tmp_path_factory.mktemp("driver") / "nvidia" / "fake" / "lib"
+    directory.mkdir(parents=True)
     for source, library in LIBRARIES.items():
         used = [str(found) for found in directory.iterdir()]
         command = [os.environ.get("CXX", "g++"), *FLAGS, f"-Wl,-soname,{library}", f"-I{PLUGINS}", str(HERE / source)]
@@ -38,10 +39,14 @@ def driver_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("cases", CASES)
 def test_cuda_executor(driver_directory: Path, cases: str) -> None:
-    environment = os.environ | {"LD_LIBRARY_PATH": str(driver_directory)}
+    # Packages are looked through in the order of sys.path: the fake NCCL comes before one that torch brought.
+    environment = os.environ | {
+        "LD_LIBRARY_PATH": str(driver_directory),
+        "PYTHONPATH": str(driver_directory.parents[2]),
+    }
     command = [sys.executable, "-m", "pytest", "-q", str(HERE / "fake_device" / cases)]
     finished = subprocess.run(
-        command, cwd=HERE.parents[2], env=environment, capture_output=True, text=True, timeout=900, check=False
+        command, cwd=HERE.parents[2], env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert "[100%]" in finished.stdout

@@ -8,6 +8,7 @@ import pytest
 from trtllm_lite.bench import machine
 from trtllm_lite.bench.machine import describe
 from trtllm_lite.errors import DeviceError
+from trtllm_lite.files import library_directories
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +46,8 @@ def test_no_gpu_is_an_error_for_engines_that_want_one(monkeypatch: pytest.Monkey
     with pytest.raises(DeviceError, match=r"GPU 0: expected one of 0 that the driver shows; .* CUDA_VISIBLE"):
         describe("cuda")
     assert "gpu" not in describe("cpu")["machine"]
+
+
+def test_the_fake_libraries_are_found_before_those_of_packages() -> None:
+    first = Path(library_directories()[0])
+    assert {path.name for path in first.iterdir()} == {"libcuda.so.1", "libcublasLt.so.13", "libnccl.so.2"}
