@@ -1,4 +1,4 @@
-"""Which combinations of parameters are tried where a test has three or more parameters that are tried with each other."""
+"""Which combinations of parameters are tried where a test has three or more parameters to combine."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
