@@ -1,7 +1,31 @@
 #!/usr/bin/env bash
-# Installs the test extra into .venv, and runs the whole suite, or what the arguments tell pytest to.
+# test.sh [--tier smoke|default|all] [ARGUMENT…]: installs the test extra into .venv and runs a tier of the tests.
+#   smoke    one minute: an engine end to end, a server, the parsers
+#   default  all tests, products of three and more parameters by pairs
+#   all      all tests with all products
+# Arguments go to pytest. Without --tier, pytest runs what the arguments name, in one process.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
+
+smoke=(tests/unit/test_imports.py tests/unit/test_cli.py tests/e2e/test_llm.py tests/serve/test_openai.py
+  tests/unit/serve/test_parsers_{families,json,reasoning}.py)
+tier=default
+if [ "${1:-}" = --tier ]; then
+  [ $# -ge 2 ] || die "--tier: expected smoke, default or all behind it"
+  tier=$2
+  shift 2
+elif [ $# -gt 0 ]; then
+  tier=named
+fi
+# A process that is done takes half of what another has left.
+side_by_side=(--numprocesses auto --maxprocesses 4 --dist worksteal)
+case $tier in
+  named) run=() ;;
+  smoke) run=("${side_by_side[@]}" "${smoke[@]}") ;;
+  default) run=("${side_by_side[@]}") ;;
+  all) run=("${side_by_side[@]}" --all-combinations) ;;
+  *) die "--tier is '$tier': expected smoke, default or all" ;;
+esac
 
 say "install into .venv"
 bash scripts/install_test_tools.sh & # waits for downloads most of the time
@@ -13,8 +37,5 @@ done
 wait "$tools"
 
 say "tests"
-if [ $# -gt 0 ]; then
-  exec .venv/bin/python -m pytest "$@"
-fi
-# Each process takes one file of tests after the other, in order.
-exec .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Tests that wait for ever end by pytest's own limit (pyproject.toml); this one is of the run.
+exec timeout --foreground 3h .venv/bin/python -m pytest "${run[@]}" "$@"
