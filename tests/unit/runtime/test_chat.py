@@ -127,9 +127,12 @@ def test_a_fork_has_a_process_of_its_own():
     ours = template_process._small._process.pid
     child = os.fork()
     if child == 0:
-        is_other = render("{{ 1 + 1 }}") == "2" and template_process._small._process.pid != ours
-        template_process._small.stop()
-        os._exit(0 if is_other else 1)
+        try:
+            is_other = render("{{ 1 + 1 }}") == "2" and template_process._small._process.pid != ours
+            template_process._small.stop()
+            os._exit(0 if is_other else 1)
+        finally:
+            os._exit(2)  # or else it would go on with the tests
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert render("y") == "y"
     assert template_process._small._process.pid == ours

@@ -168,8 +168,11 @@ def test_a_fork_has_a_process_of_its_own():
     ours = _pid(made)
     child = os.fork()
     if child == 0:
-        made.compile(source_of(regex="c"))
-        os._exit(1 if _pid(made) == ours else 0)
+        try:
+            made.compile(source_of(regex="c"))
+            os._exit(1 if _pid(made) == ours else 0)
+        finally:
+            os._exit(2)  # or else it would go on with the tests
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     made.compile(source_of(regex="d"))
     assert _pid(made) == ours
@@ -179,10 +182,12 @@ def test_the_process_ends_with_one_that_is_killed():
     reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
-        made = grammars_of_file.__wrapped__(tiny_tokenizer().to_str())
-        made.compile(source_of(regex="a"))
-        os.write(writes, str(_pid(made)).encode())
-        os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            made = grammars_of_file.__wrapped__(tiny_tokenizer().to_str())
+            made.compile(source_of(regex="a"))
+            os.write(writes, str(_pid(made)).encode())
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     pid = int(os.read(reads, 100))
     os.close(reads)
