@@ -129,9 +129,9 @@ std::size_t Compiler::try_out(const std::string& kind, const std::string& text, 
                               bool names_tokens) const {
   std::size_t num_bytes = 0;
   run_on_stack(kTrialStackBytes, [&] {
-    const std::size_t before = allocated_bytes();
+    const AllocatedBytes before = AllocatedBytes::now();
     const std::shared_ptr<const Grammar> grammar = compile_here(kind, text, names_tokens);
-    num_bytes = std::max(allocated_bytes(), before) - before;
+    num_bytes = AllocatedBytes::now().since(before);
     write_at_random(*grammar, vocabulary_->vocab_size, num_tokens);
   });
   return num_bytes;
