@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Builds wheels of this checkout into dist/, for Linux with glibc 2.28 or newer (manylinux_2_28): `build_wheels.sh
+# [x86_64|aarch64] [PYTHON…]`. A Python of 3.12 or newer makes the wheel for all of those (abi3), 3.11 its own. The
+# compiler is Clang as the package ziglang brings it, with the glibc to link with, so that any Linux on x86-64 builds both.
+# auditwheel says what a wheel may be called; one that wants a newer glibc is refused. Releases are built by cibuildwheel
+# (.github/workflows/release.yml).
+set -euo pipefail
+source "$(dirname "$0")/common.sh"
+
+machine=${1:-$(uname -m)}
+case $machine in
+  x86_64 | aarch64) ;;
+  *) die "expected x86_64 or aarch64, found $machine" ;;
+esac
+shift || true
+pythons=("$@")
+[ ${#pythons[@]} -gt 0 ] || pythons=("$(find_python)")
+platform=manylinux_2_28_$machine
+
+say "tools"
+tools=.cache/wheel_tools
+[ -x $tools/bin/python ] || "$(find_python)" -m venv $tools
+$tools/bin/pip install --quiet --requirement requirements/wheels.txt
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# zig_tool NAME ARGUMENT…: a program that runs zig with these arguments, for CMake, which takes no arguments with one.
+zig=$(realpath "$($tools/bin/python -c 'import ziglang; print(ziglang.__path__[0])')/zig")
+zig_tool() {
+  local name=$1
+  shift
+  printf '#!/bin/sh\nexec "%s" %s "$@"\n' "$zig" "$*" >"$work/$name"
+  chmod +x "$work/$name"
+}
+zig_tool clang++ c++ -target "$machine-linux-gnu.2.28"
+zig_tool ar ar
+zig_tool ranlib ranlib
+
+# build_wheel PYTHON: writes what scikit-build-core makes into $work/built.
+build_wheel() {
+  local python=$1 version
+  version=$("$python" -c 'import sys; print("%d%d" % sys.version_info[:2])')
+  # The tags of another machine's wheel, where Python asks for its own.
+  export _PYTHON_HOST_PLATFORM=linux-$machine SETUPTOOLS_EXT_SUFFIX=.cpython-$version-$machine-linux-gnu.so
+  CXX=$work/clang++ "$python" -m pip wheel --quiet --no-deps --wheel-dir "$work/built" . \
+    --config-settings build-dir="build/wheel-$machine-$version" \
+    --config-settings cmake.define.CMAKE_SYSTEM_NAME=Linux \
+    --config-settings cmake.define.CMAKE_SYSTEM_PROCESSOR="$machine" \
+    --config-settings cmake.define.CMAKE_AR="$work/ar" \
+    --config-settings cmake.define.CMAKE_RANLIB="$work/ranlib"
+}
+
+mkdir -p dist
+for python in "${pythons[@]}"; do
+  say "wheel of $("$python" -V) for $platform"
+  rm -rf "$work/built" "$work/repaired"
+  (build_wheel "$python")
+  $tools/bin/auditwheel show "$work"/built/*.whl
+  $tools/bin/auditwheel repair --plat "$platform" --wheel-dir "$work/repaired" "$work"/built/*.whl
+  case $(basename "$work"/repaired/*.whl) in
+    *-abi3-*) $tools/bin/abi3audit --strict "$work"/repaired/*.whl ;;
+  esac
+  mv "$work"/repaired/*.whl dist/
+done
+"$tools/bin/python" scripts/check_wheel.py dist/*"$machine".whl
