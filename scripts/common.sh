@@ -42,9 +42,25 @@ install_checkout() {
   [ -x .venv/bin/pip ] || "$python" -m venv .venv || die "there is no virtual environment in .venv: see above"
   # The test extra comes with trtllm_lite._testing. (Said each time: CMake remembers what it was told last.)
   [ "$extra" != test ] || testing=ON
+  # CI takes the versions and files of the lock file, everybody else what pyproject.toml allows.
+  if [ -n "${CI:-}" ] && [ "$extra" = test ]; then
+    .venv/bin/pip install --quiet --no-compile --no-deps --require-hashes --requirement requirements/test.txt ||
+      die "what requirements/test.txt names is not installed: see above"
+  fi
   # Python compiles what it imports, a quarter of all that is installed; pip would compile everything, on one core.
   .venv/bin/pip install --quiet --no-compile --editable ".[$extra]" --config-settings build-dir=build/cmake \
     --config-settings cmake.define.TRTLLM_LITE_TESTING="$testing" || die "this checkout is not installed: see above"
   rm -f .venv/installed-"$extra"-*
   touch "$stamp"
+}
+
+# install_wheel EXTRA: installs this version's wheel with the extra into .venv, from dist/ or else the package index; false
+# where neither has one for this Python and machine.
+install_wheel() {
+  local extra=$1 version wheel
+  version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
+  [ -x .venv/bin/python ] || "$(find_python)" -m venv .venv || die "there is no virtual environment in .venv: see above"
+  wheel=(--only-binary trtllm_lite --find-links dist "trtllm_lite[$extra]==$version")
+  .venv/bin/pip install --quiet --dry-run --no-deps "${wheel[@]}" >/dev/null 2>&1 || return 1
+  .venv/bin/pip install --quiet --no-compile "${wheel[@]}"
 }

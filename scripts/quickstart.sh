@@ -1,8 +1,16 @@
 #!/usr/bin/env bash
 # From a fresh clone to a streamed answer: installs into .venv, fetches SmolLM2, converts, builds, generates.
-# A second run reuses what is there.
+# A wheel of this version is installed where dist/ or the package index has one; else, or with --from_source, this checkout
+# is compiled. A second run reuses what is there.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
+
+from_source=""
+case "${1:-}" in
+  "") ;;
+  --from_source) from_source=1 ;;
+  *) die "expected --from_source or nothing, found $1" ;;
+esac
 
 # run_stage TITLE OUTPUT COMMAND...: runs the command unless OUTPUT exists, and records how long it took.
 report=""
@@ -24,7 +32,15 @@ checkpoint=.cache/smollm2/checkpoint
 engine=engines/smollm2
 trtllm_lite=.venv/bin/trtllm-lite
 
-run_stage "install into .venv" "" install_checkout "build$(cuda_extra)"
+# A checkout that is installed stays so; a wheel would replace it.
+install() {
+  if [ -n "$from_source" ] || compgen -G '.venv/installed-*' >/dev/null || ! install_wheel "$1"; then
+    echo "compiling this checkout"
+    install_checkout "$1"
+  fi
+}
+
+run_stage "install into .venv" "" install "build$(cuda_extra)"
 run_stage "fetch SmolLM2-135M-Instruct" .cache/SmolLM2-135M-Instruct.Q4_1.gguf bash scripts/fetch_model.sh smollm2-135m
 run_stage "convert" $checkpoint $trtllm_lite convert --model_dir .cache/SmolLM2-135M-Instruct.Q4_1.gguf \
   --output_dir $checkpoint --dtype bfloat16
