@@ -98,7 +98,7 @@ static_assert(sizeof(Copy3d) == 200);
   X(device_count, "cuDeviceGetCount", (int* count))                                                                   \
   X(device_get, "cuDeviceGet", (Ordinal * device, int index))                                                         \
   X(device_name, "cuDeviceGetName", (char* name, int size, Ordinal device))                                           \
-  X(device_memory, "cuDeviceTotalMem_v2", (std::size_t * bytes, Ordinal device))                                      \
+  X(device_memory, "cuDeviceTotalMem_v2", (std::size_t* bytes, Ordinal device))                                       \
   X(device_attribute, "cuDeviceGetAttribute", (int* value, int attribute, Ordinal device))                            \
   X(context_retain, "cuDevicePrimaryCtxRetain", (Context * context, Ordinal device))                                  \
   X(context_release, "cuDevicePrimaryCtxRelease_v2", (Ordinal device))                                                \
