@@ -32,7 +32,8 @@ zig_tool() {
   printf '#!/bin/sh\nexec "%s" %s "$@"\n' "$zig" "$*" >"$work/$name"
   chmod +x "$work/$name"
 }
-zig_tool clang++ c++ -target "$machine-linux-gnu.2.28"
+# nanobind writes to stderr, and neither libc++ nor Python's stable ABI includes what declares it.
+zig_tool clang++ c++ -target "$machine-linux-gnu.2.28" -include stdio.h
 zig_tool ar ar
 zig_tool ranlib ranlib
 

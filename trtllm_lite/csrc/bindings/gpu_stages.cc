@@ -110,7 +110,7 @@ std::span<const std::byte> span_of(const ByteArray& inputs) {
   return std::as_bytes(std::span(inputs.data(), inputs.size()));
 }
 
-std::chrono::nanoseconds duration_of(double seconds) {
+std::chrono::nanoseconds nanoseconds_of(double seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
@@ -143,7 +143,7 @@ void connect(Stage& stage, const Engine& engine, const std::vector<nb::bytes>& i
   stage.connect(cuda::nccl(library_directories), all);
 }
 
-nb::dict memory(const StageWorker& worker) {
+nb::dict memory_of(const StageWorker& worker) {
   const MemoryUse use = worker.memory();
   nb::dict result;
   result["weights"] = use.weights;
@@ -158,7 +158,8 @@ void bind_worker(nb::module_& module) {
                        const std::vector<std::string>& library_directories, double rank_timeout) {
     const nb::gil_scoped_release release;
     check_stage(ranks);
-    new (self) StageWorker(ranks, devices, num_blocks, num_host_blocks, library_directories, duration_of(rank_timeout));
+    new (self)
+        StageWorker(ranks, devices, num_blocks, num_host_blocks, library_directories, nanoseconds_of(rank_timeout));
   };
   const auto step = [](StageWorker& worker, std::uint64_t number, const Int32Array<2>& copies, const Shape& shape,
                        const ByteArray& inputs) {
@@ -173,7 +174,7 @@ void bind_worker(nb::module_& module) {
   nb::class_<StageWorker>(module, "StageWorker")
       .def("__init__", init, nb::arg("ranks"), nb::kw_only(), nb::arg("devices"), nb::arg("num_blocks"),
            nb::arg("num_host_blocks"), nb::arg("library_directories"), nb::arg("rank_timeout"), nb::keep_alive<1, 2>())
-      .def_prop_ro("memory", &memory)
+      .def_prop_ro("memory", &memory_of)
       .def("connect", &connect<StageWorker>, nb::arg("engine"), nb::arg("ids"), nb::arg("library_directories"))
       .def("capture", capture, nb::arg("shape"), nb::arg("inputs").noconvert())
       .def("step", step, nb::arg("number"), nb::arg("copies").noconvert(), nb::arg("shape"),
@@ -190,7 +191,8 @@ void bind_last_stage(nb::module_& module) {
     auto others = std::make_unique<PythonStageCalls>(std::move(stages));
     const nb::gil_scoped_release release;
     check_stage(ranks);
-    new (self) LastStage(ranks, devices, num_blocks, library_directories, duration_of(rank_timeout), std::move(others));
+    new (self)
+        LastStage(ranks, devices, num_blocks, library_directories, nanoseconds_of(rank_timeout), std::move(others));
   };
   nb::class_<LastStage, DeviceExecutor>(module, "LastStage")
       .def("__init__", init, nb::arg("ranks"), nb::arg("stages"), nb::kw_only(), nb::arg("devices"),

@@ -88,7 +88,7 @@ std::string text_of(TextStream& stream, const std::vector<std::int32_t>& tokens,
   return text;
 }
 
-std::string finish(TextStream& stream) {
+std::string finish_stream(TextStream& stream) {
   std::string text;
   stream.finish(text);
   return text;
@@ -161,7 +161,7 @@ void bind_text(nb::module_& module) {
            nb::arg("stop_words"), nb::kw_only(), nb::arg("thoughts").none() = nb::none(),
            nb::arg("skips_special") = true, nb::arg("returns_text") = true, nb::arg("min_tokens") = 0,
            nb::arg("includes_stop") = false)
-      .def("finish", &finish, nb::call_guard<nb::gil_scoped_release>())
+      .def("finish", &finish_stream, nb::call_guard<nb::gil_scoped_release>())
       .def("text_of", &text_of, nb::arg("tokens"), nb::kw_only(), nb::arg("ends"),
            nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("match", &match_of);

@@ -6,7 +6,7 @@
 namespace tl::cuda {
 namespace {
 
-constexpr const char* kRemedy =
+constexpr const char* kNcclRemedy =
     "install NCCL 2, for example the package nvidia-nccl-cu13 (pip install 'trtllm_lite[nccl]')";
 
 Nccl load_nccl(const std::vector<std::string>& directories) {
@@ -14,12 +14,12 @@ Nccl load_nccl(const std::vector<std::string>& directories) {
   std::vector<std::string> names;
   for (const std::string& directory : directories) names.push_back(directory + "/" + name);
   names.push_back(name);
-  const SharedLibrary library = SharedLibrary::open(names, kRemedy);
+  const SharedLibrary library = SharedLibrary::open(names, kNcclRemedy);
   Nccl loaded{};
-#define TL_RESOLVE(member, symbol, parameters) loaded.member = library.function<int(*) parameters>(symbol, kRemedy);
+#define TL_RESOLVE(member, symbol, parameters) loaded.member = library.function<int(*) parameters>(symbol, kNcclRemedy);
   TL_NCCL_FUNCTIONS(TL_RESOLVE)
 #undef TL_RESOLVE
-  loaded.error_string = library.function<const char* (*)(int)>("ncclGetErrorString", kRemedy);
+  loaded.error_string = library.function<const char* (*)(int)>("ncclGetErrorString", kNcclRemedy);
   return loaded;
 }
 

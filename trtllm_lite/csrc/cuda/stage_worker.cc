@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kTimeBetweenLooks = 100us;  // nobody is kept waiting: more steps fit in than are under way
+constexpr auto kTimeBetweenLooksAtStages = 100us;  // nobody is kept waiting: more steps fit in than are under way
 
 }  // namespace
 
@@ -157,7 +157,7 @@ void StageWorker::wait_for_end(const Flight& flight) const {
       const std::lock_guard lock(mutex_);
       if (is_closed_) return;
     }
-    std::this_thread::sleep_for(kTimeBetweenLooks);
+    std::this_thread::sleep_for(kTimeBetweenLooksAtStages);
   }
   group_.watchdog().check(flight.number);
 }
