@@ -54,13 +54,16 @@ install_checkout() {
   touch "$stamp"
 }
 
-# install_wheel EXTRA: installs this version's wheel with the extra into .venv, from dist/ or else the package index; false
-# where neither has one for this Python and machine.
+# install_wheel EXTRA: installs the wheel of this version in dist/ with the extra into .venv; false where there is none for
+# this Python and machine. (The package index is not asked: the name is not this project's there yet.)
 install_wheel() {
-  local extra=$1 version wheel
+  local extra=$1 version found status=0
   version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
+  compgen -G "dist/trtllm_lite-$version-*.whl" >/dev/null || return 1
   [ -x .venv/bin/python ] || "$(find_python)" -m venv .venv || die "there is no virtual environment in .venv: see above"
-  wheel=(--only-binary trtllm_lite --find-links dist "trtllm_lite[$extra]==$version")
-  .venv/bin/pip install --quiet --dry-run --no-deps "${wheel[@]}" >/dev/null 2>&1 || return 1
-  .venv/bin/pip install --quiet --no-compile "${wheel[@]}"
+  found=$(mktemp -d)
+  .venv/bin/pip download --quiet --no-index --no-deps --find-links dist --dest "$found" "trtllm_lite==$version" \
+    >/dev/null 2>&1 && .venv/bin/pip install --quiet --no-compile "$(echo "$found"/*.whl)[$extra]" || status=1
+  rm -rf "$found"
+  return $status
 }
