@@ -56,7 +56,9 @@ NAMED = {
 }
 
 
-@pytest.mark.parametrize("lacks", [{"ensurepip"}, {"headers"}, {"compiler"}, set(NAMED), set()], ids="-".join)
+@pytest.mark.parametrize(
+    "lacks", [{"ensurepip"}, {"headers"}, {"compiler"}, set(NAMED), set()], ids=lambda lacks: "-".join(sorted(lacks))
+)
 def test_all_that_is_missing_is_named(tmp_path: Path, lacks: set[str]) -> None:
     # A compiler that is too old fails at the check of its version.
     programs = {"python3": _python(NAMED.keys() - lacks), "apt-get": "", "c++": f"exit {int('compiler' in lacks)}"}
