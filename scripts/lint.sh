@@ -16,4 +16,4 @@ fi
 "$bin/ruff" check --quiet .
 "$bin/ruff" format --quiet --check .
 "$bin/clang-format" --dry-run -Werror "${cpp[@]}"
-"$bin/mypy" --num-workers auto
+"$bin/mypy"

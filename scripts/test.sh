@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# test.sh [--tier smoke|default|all] [ARGUMENT…]: installs the test extra into .venv and runs a tier of the tests.
+# test.sh [--tier smoke|default|all|debian13] [ARGUMENT…]: installs the test extra into .venv and runs a tier of the tests.
 #   smoke    one minute: an engine end to end, a server, the parsers
 #   default  all tests, products of three and more parameters by pairs
 #   all      all tests with all products
+#   debian13 quickstart.sh on a bare Debian 13, by scripts/tiers/debian13.sh
 # Arguments go to pytest. Without --tier, pytest runs what the arguments name, in one process.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
@@ -11,7 +12,7 @@ smoke=(tests/unit/test_imports.py tests/unit/test_cli.py tests/e2e/test_llm.py t
   tests/unit/serve/test_parsers_{families,json,reasoning}.py)
 tier=default
 if [ "${1:-}" = --tier ]; then
-  [ $# -ge 2 ] || die "--tier: expected smoke, default or all behind it"
+  [ $# -ge 2 ] || die "--tier: expected smoke, default, all or debian13 behind it"
   tier=$2
   shift 2
 elif [ $# -gt 0 ]; then
@@ -24,7 +25,8 @@ case $tier in
   smoke) run=("${side_by_side[@]}" "${smoke[@]}") ;;
   default) run=("${side_by_side[@]}") ;;
   all) run=("${side_by_side[@]}" --all-combinations) ;;
-  *) die "--tier is '$tier': expected smoke, default or all" ;;
+  debian13) exec bash scripts/tiers/debian13.sh ;;
+  *) die "--tier is '$tier': expected smoke, default, all or debian13" ;;
 esac
 
 say "install into .venv"
