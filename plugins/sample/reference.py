@@ -30,7 +30,7 @@ def uniform(seed: tuple[int, int], token_index: int, sequence_index: int) -> flo
 def kept(row: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> np.ndarray:
     """Weights [vocab] of the tokens in the draw, float64, 0 for the others; the largest is 1. ``row`` is float32."""
     scaled = row / np.float32(temperature)
-    weights = np.exp((scaled - scaled.max()).astype(np.float64))
+    weights = np.exp((scaled - np.max(scaled)).astype(np.float64))
     order = np.argsort(-scaled, kind="stable")  # of equals the lowest id first
     if 0 < top_k < len(row):
         weights[scaled < scaled[order[top_k - 1]]] = 0
@@ -47,10 +47,10 @@ def draw(row: np.ndarray, ways: tuple[float, int, float, float], number: float) 
     temperature = np.float32(ways[0])
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = row if temperature == 0 else row / temperature
-    if np.isnan(row).any() or np.isposinf(row).any() or np.isinf(scaled.max()):
+    if np.isnan(row).any() or np.isposinf(row).any() or np.isinf(np.max(scaled)):
         return -1
     if temperature == 0:
-        return int(row.argmax())
+        return int(np.argmax(row))
     cumulative = kept(row, *ways).cumsum()
     return int((cumulative > number * cumulative[-1]).argmax())
 
@@ -72,7 +72,7 @@ def _describe(row: np.ndarray, token: int, num_top: int) -> np.ndarray:
     """What the model's own logits make of ``token``, and its ``num_top`` most likely tokens."""
     found = np.zeros((), LOGPROBS)
     wide = row.astype(np.float64)
-    logprobs = wide - wide.max() - np.log(np.exp(wide - wide.max()).sum())
+    logprobs = wide - np.max(wide) - np.log(np.exp(wide - np.max(wide)).sum())
     top = np.argsort(-wide, kind="stable")[:num_top]
     top = top[np.isfinite(wide[top])]
     found["logprob"], found["rank"] = logprobs[token], 1 + (row > row[token]).sum()

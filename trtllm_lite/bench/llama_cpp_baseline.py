@@ -72,7 +72,7 @@ def _run(llama: Any, prompt: list[int], output_len: int) -> tuple[float, float]:
     def next_token(tokens: list[int]) -> int:
         llama.eval(tokens)
         logits = np.ctypeslib.as_array(llama._ctx.get_logits(), (llama.n_vocab(),))
-        return int(logits.argmax())
+        return int(np.argmax(logits))
 
     llama.reset()
     begin = time.perf_counter()

@@ -103,7 +103,7 @@ class _Places(WeightExpression):
     def evaluate(self, read: Read) -> NDArray:
         offsets = self.offsets.evaluate(read)
         tokens = np.arange(len(offsets)) + offsets.astype(np.int64)
-        if len(np.unique(tokens)) != len(tokens) or tokens.min() < 0 or tokens.max() >= self.vocab_size:
+        if len(np.unique(tokens)) != len(tokens) or np.min(tokens) < 0 or np.max(tokens) >= self.vocab_size:
             raise ConvertError(
                 f"expected {self.offsets.name} to name different tokens below {self.vocab_size}: download the head "
                 "again"

@@ -119,7 +119,7 @@ def calibrated_scales(
         scale = float(statistics.abs_max[0]) / LARGEST[to]
         return scale, scale
     keys, values = np.split(statistics.abs_max, 2)
-    largest = float(keys.max()), float((values / value_factors()).max())
+    largest = float(np.max(keys)), float(np.max(values / value_factors()))
     if not all(largest):
         raise BuildError(
             f"{attention.name}: its keys or its values are zero throughout the calibration text, and their largest "

@@ -58,7 +58,7 @@ class SequenceRunner:
         check_num_threads(num_threads, on_gpu=self.manifest.target.kind != "cpu")
         available_memory(native, self.manifest, others=[Manifest.from_json(rank.manifest) for rank in ranks[1:]])
         self._tables = _tables(self.manifest.kv_cache, self.max_len, limits.max_num_tokens)
-        num_blocks = int(self._tables.max()) + 1
+        num_blocks = int(np.max(self._tables)) + 1
         self.executor = make_executor(native, ranks, self.manifest, num_threads=num_threads or 0, num_blocks=num_blocks)
         """The ``_core.DeviceExecutor``."""
 

@@ -38,7 +38,7 @@ class Source:
 
     def shared(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
         """For each channel the largest element of ``vector`` among the channels of its owner."""
-        largest = np.full(self.owners.max() + 1, -np.inf, vector.dtype)
+        largest = np.full(int(np.max(self.owners)) + 1, -np.inf, vector.dtype)
         np.maximum.at(largest, self.owners, vector)
         found: NDArray[np.float32] = largest[self.owners]
         return found

@@ -6,6 +6,8 @@ finds (:class:`Fp8`), or one for each token, which is found as they come (:class
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from trtllm_lite.quantize.activations import LARGEST
 from trtllm_lite.quantize.products import Product
 from trtllm_lite.quantize.schemes.scheme import Needs, Scheme
@@ -25,7 +27,7 @@ class Fp8(Scheme):
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
         """As :meth:`Scheme.quantize`."""
         for product in products:
-            largest = float(work.statistics(product).abs_max.max())
+            largest = float(np.max(work.statistics(product).abs_max))
             self._weights.store(work, product)
             work.round_tensor(product, _FP8, largest / LARGEST[_FP8] if largest else 1.0)
 

@@ -44,7 +44,7 @@ class _Rescaled(Rows):
     def __getitem__(self, some: slice) -> NDArray[np.float32]:
         values = self.stored[some].astype(np.float32)
         if not (finite := np.isfinite(values).all(1)).all():
-            row = range(len(self))[some][int(finite.argmin())]
+            row = range(len(self))[some][int(np.argmin(finite))]
             raise BuildError(
                 f"{self.name}: the weights of output feature {row} are not finite, which no scheme stores: the "
                 "checkpoint is damaged; get the model again, and convert it again"

@@ -83,7 +83,7 @@ class ResultForm:
 def padded_output_ids(rows: Rows, pad_id: int) -> NDArray[np.int32]:
     """int32[batch, sequences, longest]: prompt and generated ids of each output, then ``pad_id``."""
     lengths = sequence_lengths(rows)
-    padded = np.full((*lengths.shape, int(lengths.max())), pad_id, np.int32)
+    padded = np.full((*lengths.shape, int(np.max(lengths))), pad_id, np.int32)
     for index in np.ndindex(lengths.shape):
         output = rows[index[0]][index[1]]
         prompt_ids = output.request.prompt_ids

@@ -104,7 +104,7 @@ class Embedder:
         lengths = np.array([len(text) for text in texts], np.int32)
         nothing = np.zeros(0, np.int32)
         # Block tables of no cache group, with the columns that the longest text would have.
-        columns = -(-int(lengths.max()) // self.manifest.kv_cache.tokens_per_block)
+        columns = -(-int(np.max(lengths)) // self.manifest.kv_cache.tokens_per_block)
         tables = np.zeros((0, columns), np.int32)
         with self._lock:
             if self.executor is None:
