@@ -30,7 +30,7 @@ def _pairs(row: Iterable[Hashable]) -> set[_Pair]:
 
 
 def pairwise(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Of all tests, first those that try all pairs of parameters of each function, then the others, each in order.
+    """Two lists of ``items``: tests that try all pairs of parameters of each function, and the others, each in order.
 
     A function has one parameter for each of its ``parametrize`` marks. Parameters of fixtures (instruction sets, of
     which a machine may lack some) are tried with every pair.
