@@ -20,6 +20,7 @@ from trtllm_lite.serve.following import stream, until_ended
 from trtllm_lite.serve.http.messages import Request, Response
 from trtllm_lite.serve.reading import ChoiceReader
 from trtllm_lite.serve.served_model import Prompt, ServedModel
+from trtllm_lite.serve.turns import MAX_QUICK_BYTES
 from trtllm_lite.serve.usage import usage_of
 
 
@@ -41,11 +42,20 @@ async def answer(
     model, adapter = app.served(request, body.model, body.request_id)
     with model.admission(body.n):
         try:
-            conversation, (generation,) = await model.begin(partial(_prepare, model, adapter, body))
+            conversation, (generation,) = await model.begin(
+                partial(_prepare, model, adapter, body), is_quick=_is_quick(request, model, body)
+            )
         except TrtllmLiteError as error:
             raise error_about(error, {"prompt": "messages", "guided_decoding": body.form_field}) from error
         made = form(Started(request, model, body, conversation, generation))
         return await (made.stream() if body.stream else made.whole())
+
+
+def _is_quick(request: Request, model: ServedModel, body: ChatBody) -> bool:
+    """Whether the conversation is short, and nothing of it takes long to prepare."""
+    template = model.required_tokenizer().chat_template
+    is_short = len(request.body) <= MAX_QUICK_BYTES and body.n == 1 and not body.tools and body.is_quick
+    return is_short and template is not None and template.was_quick
 
 
 def _prepare(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> tuple[Conversation, list[Prompt]]:

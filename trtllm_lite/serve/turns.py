@@ -14,6 +14,9 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple, Self, TypeVar
 
 Value = TypeVar("Value")
+MAX_QUICK_BYTES = 1536
+"""A body of so many bytes has texts that are rendered and tokenized within a millisecond, mostly within a quarter of
+one: handing them to another thread takes as long."""
 _LARGE_BODY = 16 << 10  # bytes; a smaller body is rendered and tokenized in some milliseconds
 _NETWORK_BITS = 64  # of an IPv6 address: one client has all addresses of such a network
 _CORES = os.cpu_count() or 1

@@ -1,12 +1,14 @@
 """Chat templates: Hugging Face's conventions, in a sandbox, bounded in memory, time and output."""
 
+import itertools
 import os
+from types import SimpleNamespace
 
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from trtllm_lite.errors import ArgumentError, EngineError, LimitError
-from trtllm_lite.runtime.text import template_process
+from trtllm_lite.runtime.text import chat, template_process
 from trtllm_lite.runtime.text.chat import ChatTemplate
 
 USER = [{"role": "user", "content": "<b> & 'é'"}]
@@ -105,6 +107,21 @@ def test_time_is_bounded_and_others_go_on(source, monkeypatch):
         render(source)
     assert render("{{ messages | length }}") == "1"
     template_process._small.stop()
+
+
+@pytest.mark.parametrize(("seconds", "was_quick"), [(0.0005, True), (0.1, False)])
+def test_renderings_are_timed(seconds, was_quick, monkeypatch):
+    times = itertools.count(step=seconds)
+    monkeypatch.setattr(chat, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    template = ChatTemplate({"default": "{{ messages[0].content }}{{ raise_exception('no') if fails }}"}, {})
+    assert not template.was_quick
+    template.render(USER)
+    assert template.was_quick == was_quick
+    monkeypatch.undo()
+    monkeypatch.setattr(chat, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    with pytest.raises(ArgumentError):
+        template.render(USER, arguments={"fails": True})
+    assert not template.was_quick, "one that fails is timed, too"
 
 
 def test_a_process_that_was_killed_is_started_again():

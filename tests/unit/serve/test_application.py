@@ -2,12 +2,17 @@
 
 import gc
 import json
+import threading
 import weakref
 
 import pytest
 
+from tests.models import tiny_tokenizer
 from tests.unit.serve.served import ask
-from trtllm_lite.serve import bodies, turns
+from trtllm_lite.runtime.text.chat import ChatTemplate
+from trtllm_lite.runtime.text.tokenizer import Tokenizer
+from trtllm_lite.serve import answer, bodies, turns
+from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.api_keys import ApiKeys
 from trtllm_lite.serve.endpoints import tokens
 from trtllm_lite.serve.http.messages import Request
@@ -88,3 +93,36 @@ def test_a_large_body_is_read_in_another_thread(monkeypatch):
     monkeypatch.setattr(bodies, "_LARGE_BODY", 1)
     monkeypatch.setattr(turns, "_LARGE_BODY", 1)
     ask(talk)
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_first", "in_loop"),
+    [
+        ({}, False, True),
+        ({}, True, False),  # the process that renders may not run yet
+        ({"user": "u" * turns.MAX_QUICK_BYTES}, False, False),
+        ({"n": 2}, False, False),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, False, False),
+        ({"response_format": {"type": "json_object"}}, False, False),
+        ({"bad_words": ["x"]}, False, False),
+    ],
+)
+def test_short_chats_are_prepared_without_another_thread(monkeypatch, fields, is_first, in_loop):
+    template = "{{ messages[0].content }}"
+    tokenizer = Tokenizer(tiny_tokenizer(), {"chat_template": template})
+    threads = []
+
+    def prepare(*_):
+        threads.append(threading.current_thread())
+        raise ApiError(503, "so far")
+
+    async def talk(server):
+        server.model.tokenizer = tokenizer
+        messages = [{"role": "user", "content": "x"}]
+        response = await server.ask("POST", "/v1/chat/completions", {"messages": messages, **fields})
+        assert response.status == 503, response.body
+
+    monkeypatch.setattr(answer, "prepare", prepare)
+    monkeypatch.setattr(ChatTemplate, "was_quick", not is_first)
+    ask(talk)
+    assert threads == [threading.current_thread()] if in_loop else threads != [threading.current_thread()]

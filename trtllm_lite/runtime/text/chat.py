@@ -1,7 +1,9 @@
 """Chat templates turn a conversation into the prompt that a model was trained on."""
 
+import math
 import re
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +14,7 @@ from trtllm_lite.runtime.text.template_process import render_template
 _DEFAULT = "default"
 _WITH_TOOLS = "tool_use"
 _OWN_NAMES = ("messages", "tools")
+_QUICK_SECONDS = 2e-3
 _ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -25,6 +28,7 @@ class ChatTemplate:
         self._sources = dict(sources)
         self._special_tokens = dict(special_tokens)
         self._forms: dict[tuple[str, str], ContentForm] = {}
+        self._last_seconds = math.inf
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "ChatTemplate | None":
@@ -40,6 +44,14 @@ class ChatTemplate:
     def text(self) -> str:
         """All templates, one after the other."""
         return "\n".join(self._sources.values())
+
+    @property
+    def was_quick(self) -> bool:
+        """Whether the last rendering took at most 2 ms: the process runs that renders, and the template is a usual one.
+
+        Then a caller that must answer others meanwhile, such as the thread of an event loop, may render short messages.
+        """
+        return self._last_seconds <= _QUICK_SECONDS
 
     def render(
         self,
@@ -70,10 +82,17 @@ class ChatTemplate:
         names = {"documents": None, "add_generation_prompt": True, **self._special_tokens, **_checked(arguments), **own}
         shaped = [self._shaped(message, source) for message in checked_messages(messages)]
         if not continue_final_message:
-            return render_template(source, {**names, "messages": shaped})
+            return self._rendered(source, {**names, "messages": shaped})
         mark = f"END-OF-TEXT-{secrets.token_hex(16)}"
         text = _marked(shaped, mark)
-        return _cut(render_template(source, {**names, "messages": shaped}), text, mark)
+        return _cut(self._rendered(source, {**names, "messages": shaped}), text, mark)
+
+    def _rendered(self, source: str, names: Mapping[str, Any]) -> str:
+        start = time.perf_counter()
+        try:
+            return render_template(source, names)
+        finally:
+            self._last_seconds = time.perf_counter() - start
 
     def _shaped(self, message: dict[str, Any], source: str) -> dict[str, Any]:
         """A message with its content in the form that a template takes."""

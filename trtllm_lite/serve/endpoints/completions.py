@@ -24,10 +24,8 @@ from trtllm_lite.serve.http.messages import Request, Response
 from trtllm_lite.serve.logprobs import completion_logprobs, prompt_rows
 from trtllm_lite.serve.reading import as_openai, finish_reason
 from trtllm_lite.serve.served_model import Prompt, ServedModel
+from trtllm_lite.serve.turns import MAX_QUICK_BYTES
 from trtllm_lite.serve.usage import usage_of
-
-_MAX_QUICK_BYTES = 1536
-"""A body of so many bytes has a prompt that is tokenized within a millisecond, mostly within a quarter of one."""
 
 
 async def completions(app: Application, request: Request) -> Response | None:
@@ -36,7 +34,7 @@ async def completions(app: Application, request: Request) -> Response | None:
     model, adapter = app.served(request, body.model, body.request_id)
     num_prompts = _num_prompts(body.prompt)
     num_sequences = num_prompts * (body.best_of or body.n)
-    is_quick = num_sequences == 1 and len(request.body) <= _MAX_QUICK_BYTES and body.is_quick
+    is_quick = num_sequences == 1 and len(request.body) <= MAX_QUICK_BYTES and body.is_quick
     with model.admission(num_sequences):
         try:
             _, generations = await model.begin(partial(_prepare, model, adapter, body), is_quick=is_quick)

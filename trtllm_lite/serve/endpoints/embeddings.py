@@ -18,9 +18,8 @@ from trtllm_lite.serve.bodies.embedding import EmbeddingBody
 from trtllm_lite.serve.events import encode_json
 from trtllm_lite.serve.http.messages import Request, Response
 from trtllm_lite.serve.served_encoder import Row, ServedEncoder
+from trtllm_lite.serve.turns import MAX_QUICK_BYTES
 
-_MAX_QUICK_BYTES = 1536
-"""A body of so many bytes has a text that is tokenized within a millisecond."""
 _MAX_QUICK_ELEMENTS = 1 << 12
 """Of embeddings that are written within a millisecond."""
 
@@ -35,7 +34,7 @@ async def embeddings(app: Application, request: Request) -> Response:
     with model.admission(len(inputs)):
         try:
             texts = await model.prepare(
-                partial(_tokenize, model, inputs, body), is_quick=len(request.body) <= _MAX_QUICK_BYTES
+                partial(_tokenize, model, inputs, body), is_quick=len(request.body) <= MAX_QUICK_BYTES
             )
         except TrtllmLiteError as error:
             failure = error_about(error, {"prompt": "input"})
