@@ -96,14 +96,19 @@ def resident_mb(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def serve(arguments: argparse.Namespace) -> None:
-    """Serve an engine whose steps compute nothing."""
+def compute_nothing(step_ms: float) -> None:
+    """Give engines that are opened from now on steps that compute nothing, of so many milliseconds."""
 
     def paced_executor(_: Any, ranks: Any, __: Any, *, num_blocks: int, **___: Any) -> Any:
-        return _testing.PacedExecutor(ranks[0], num_blocks=num_blocks, step_seconds=arguments.step_ms / 1000)
+        return _testing.PacedExecutor(ranks[0], num_blocks=num_blocks, step_seconds=step_ms / 1000)
 
     opening.make_executor = paced_executor
     opening.available_memory = lambda *_: _ANY_BYTES  # its KV cache takes none
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    """Serve an engine whose steps compute nothing."""
+    compute_nothing(arguments.step_ms)
     settings = Settings(access_log=AccessLog(None))
     llm = LLM(arguments.engine_dir, tokenizer=arguments.tokenizer, max_batch_size=arguments.max_batch_size)
     models = [(llm, ModelSettings(names=("paced",), max_queue_size=arguments.max_queue_size))]
