@@ -117,8 +117,8 @@ def test_reports_have_floors_of_the_experts_that_were_read(checkpoint: Checkpoin
     assert figures["weight_bytes_per_step"] == pytest.approx(expected, abs=1)
     assert "rank_imbalance" not in figures
     ranks = _bench(many, "latency", tmp_path / "r.json", *shape)
-    # About 2 * TOP_K / 3: prompts may come to the engine in one step in one run, and in two in another.
-    assert TOP_K / 3 < ranks["rank_rows"] < TOP_K
+    # About 2 * TOP_K / 3. On a busy machine one request may have ended before the other comes: steps then have one row.
+    assert TOP_K / 3 - 1e-9 <= ranks["rank_rows"] < TOP_K
     assert ranks["rank_rows"] <= ranks["busiest_rank_rows"] < 3 * TOP_K
     assert ranks["rank_imbalance"] == pytest.approx(ranks["busiest_rank_rows"] / ranks["rank_rows"])
     workload = ("--num_requests", 3, "--input_len", 8, "--output_len", 4, "--skip_tokenizer_init")
