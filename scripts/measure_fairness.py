@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("engine", type=Path)
     parser.add_argument("--encoder", type=Path)
     parser.add_argument("--kinds", nargs="+", default=[*KINDS, "embeddings"])
-    parser.add_argument("--count", type=int, default=40, help="chats beside each kind")
+    parser.add_argument("--count", type=int, default=400, help="chats beside each kind")
     arguments = parser.parse_args()
     kinds = {**KINDS, **({} if arguments.encoder is None else {"embeddings": texts})}
     rows, worst = [], 0.0

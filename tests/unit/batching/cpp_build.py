@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 CSRC = ROOT / "trtllm_lite" / "csrc"
 BATCHING = sorted([*(CSRC / "batching").glob("*.cc"), *(CSRC / "speculation").glob("*.cc")])
-SAMPLING = sorted([*(CSRC / "sampling").glob("*.cc"), CSRC / "cpu_count.cc"])
+SAMPLING = sorted([*(CSRC / "sampling").glob("*.cc"), CSRC / "cpu_count.cc", CSRC / "niceness.cc"])
 COMMON = HERE / "common.h"  # what csrc/batching and its tests include
 # Flags of what is tested, and of the tests themselves: those need no speed, and the sanitizer of undefined behaviour
 # doubles the time that they take to compile.

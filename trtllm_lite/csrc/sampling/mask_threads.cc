@@ -5,13 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#ifdef __linux__
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
 #include "cpu_count.h"
+#include "niceness.h"
 
 namespace tl {
 namespace {
@@ -28,19 +23,6 @@ constexpr std::chrono::milliseconds kSlow{10};
 // How much nicer than the process a thread for slow texts is: beside one that computes a step it has a sixtieth of a
 // core.
 constexpr int kNicer = 19;
-
-#ifdef __linux__
-int own_id() { return static_cast<int>(syscall(SYS_gettid)); }
-
-// A thread that cannot be made nicer goes on as it is.
-void make_nicer(int id) {
-  const int usual = getpriority(PRIO_PROCESS, static_cast<id_t>(getpid()));
-  setpriority(PRIO_PROCESS, static_cast<id_t>(id), std::min(usual + kNicer, kNicer));
-}
-#else
-int own_id() { return 0; }
-void make_nicer(int) {}
-#endif
 
 // The time that the calling thread has computed.
 std::chrono::nanoseconds core_time() {
@@ -146,15 +128,15 @@ void MaskThreads::leave_to_slow(MaskOrder& order) {
   if (thread.is_slow || num_slow_ == kMaxSlow) return;
   thread.is_slow = true;
   ++num_slow_;
-  make_nicer(thread.id);
+  make_nicer(thread.id, kNicer);
   add_thread(false);
 }
 
 void MaskThreads::work(MaskThread& self) {
-  self.id = own_id();
+  self.id = own_thread_id();
   {
     const std::lock_guard lock(mutex_);
-    if (self.is_slow) make_nicer(self.id);
+    if (self.is_slow) make_nicer(self.id, kNicer);
   }
   while (const std::shared_ptr<GuidedText> text = next(self)) make(*text, self);
 }

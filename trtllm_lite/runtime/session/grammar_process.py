@@ -176,7 +176,7 @@ def _start(arguments: bytes, requests: socket.socket) -> "subprocess.Popen[bytes
                 stderr=subprocess.DEVNULL,
                 env=environment,
                 pass_fds=(file.fileno(),),
-                start_new_session=True,  # Ctrl-C in a terminal is not meant for it
+                process_group=0,  # Ctrl-C in a terminal is not meant for it; a session of its own would not be nicer
             )
         except (OSError, TypeError) as error:  # TypeError: a Python inside another program has no executable
             raise EngineError(

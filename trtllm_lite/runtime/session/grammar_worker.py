@@ -65,6 +65,7 @@ def main() -> None:
     requests = socket.socket(fileno=0)
     with open(int(sys.argv[1]), "rb") as arguments:
         compiler = _make_compiler(json.load(arguments))
+    os.nice(_NICENESS)
     children, ended = _Children(), _signals_of_ends()
     with selectors.DefaultSelector() as selector:
         selector.register(requests, selectors.EVENT_READ)
@@ -131,7 +132,6 @@ def _try_and_exit(compiler: Any, conversation: socket.socket) -> None:
 
 
 def _limit(trial: Mapping[str, Any]) -> None:
-    os.nice(_NICENESS)
     with open("/proc/self/statm") as statm:
         limit = int(statm.read().split()[0]) * resource.getpagesize() + trial["memory_bytes"]
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

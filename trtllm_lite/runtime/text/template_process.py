@@ -106,7 +106,7 @@ def _start(niceness: int) -> "subprocess.Popen[bytes]":
             stderr=subprocess.DEVNULL,
             env=environment,
             bufsize=0,  # a fork must not inherit half a request
-            start_new_session=True,  # Ctrl-C in a terminal is not meant for it
+            process_group=0,  # Ctrl-C in a terminal is not meant for it; a session of its own would not be nicer
         )
     except (OSError, TypeError) as error:  # TypeError: a Python inside another program has no executable
         raise EngineError(
