@@ -15,6 +15,7 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from .doubles import fake_manifest
 from .test_guided_decoding import byte_fallback, byte_level
 
+NUM_WITHOUT_TEXT = 37  # tokens, as models have them for round sizes
 PATTERNS = (
     "[0-9]{3}-abcdefg[a-c]{2,4}",
     "(the|the quick|a) (brown )?fox",
@@ -44,7 +45,7 @@ SCHEMA = {
 def grammars_of(tokenizer):
     """Grammars that guess, of a model with two end tokens."""
     manifest = fake_manifest()
-    model = replace(manifest.model, vocab_size=tokenizer.get_vocab_size() + 37, eos_token_ids=(EOS_ID, PAD_ID))
+    model = replace(manifest.model, vocab_size=tokenizer.get_vocab_size() + NUM_WITHOUT_TEXT, eos_token_ids=(EOS_ID, PAD_ID))
     limits = replace(manifest.limits, max_draft_len=8)
     return Grammars(replace(manifest, model=model, limits=limits), Tokenizer(tokenizer, {}))
 

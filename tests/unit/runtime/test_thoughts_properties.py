@@ -18,7 +18,7 @@ from trtllm_lite.runtime.text.words import Words
 from trtllm_lite.serve.parsers import Content, Reasoning, join_events
 from trtllm_lite.serve.parsers.reasoning import ReasoningMarkers, ReasoningParser
 
-from .test_grammar_guesses import grammars_of
+from .test_grammar_guesses import NUM_WITHOUT_TEXT, grammars_of
 from .test_guided_decoding import goes_on
 from .test_stop_words import tokens_that_print
 from .texts import kept, push, text_stream
@@ -126,6 +126,11 @@ def may_begin(texts, tokens, thoughts) -> bool:
     return before != b"" or any(start.startswith(lead) for start in spelled)
 
 
+def allowed_of(matcher, size):
+    """The tokens with a text that may come."""
+    return [token for token in matcher.allowed(size + NUM_WITHOUT_TEXT) if token < size]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None, max_examples=20)
 @given(data=st.data(), special=st.booleans(), form=st.sampled_from(FORMS))
@@ -138,7 +143,7 @@ def test_a_text_thinks_or_has_the_form(kind, data, special, form):
     interesting = [token for token, text in enumerate(texts) if len(text) == 1 and text in b"<>/think1234-!? \n"]
     interesting += [size - 1 - place for place in range(len(PIECES) + 2)]
     for _ in range(14):
-        allowed = matcher.allowed(size)
+        allowed = allowed_of(matcher, size)
         others = set(allowed) - ENDS
         asked = [*interesting, *range(0, size, 7)]
         expected = {t for t in asked if t not in ENDS and may_come(texts, special_ids, [*tokens, t], thoughts, form)}
@@ -152,13 +157,13 @@ def test_a_text_thinks_or_has_the_form(kind, data, special, form):
                 break
             draft.append(token)
             matcher.accept([token])
-            masks.append(matcher.allowed(size))
+            masks.append(allowed_of(matcher, size))
         is_cut = len(draft) < 3 and guesser.num_allowed([*draft, EOS_ID]) > len(draft)
         assert guesser.num_allowed(draft) == len(draft)
         assert not is_cut or EOS_ID in masks[-1]
         taken = data.draw(st.integers(0, len(draft)))
         matcher.roll_back(len(draft) - taken)
-        assert matcher.allowed(size) == masks[taken]
+        assert allowed_of(matcher, size) == masks[taken]
         tokens += draft[:taken]
         guesser.accept(draft[:taken])
 
