@@ -1,18 +1,22 @@
 #!/usr/bin/env bash
-# test.sh [--tier smoke|default|all|debian13] [ARGUMENT…]: installs the test extra into .venv and runs a tier of the tests.
+# test.sh [--tier TIER] [ARGUMENT…]: installs the test extra into .venv and runs a tier of the tests:
 #   smoke    one minute: an engine end to end, a server, the parsers
 #   default  all tests, products of three and more parameters by pairs
 #   all      all tests with all products
+#   oldest   the default tier with the oldest versions of dependencies, by scripts/tiers/dependencies.sh
+#   newest   the same with the newest
 #   debian13 quickstart.sh on a bare Debian 13, by scripts/tiers/debian13.sh
+#   aarch64  the wheel for aarch64 on an emulated processor, by scripts/tiers/aarch64.sh
 # Arguments go to pytest. Without --tier, pytest runs what the arguments name, in one process.
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
 smoke=(tests/unit/test_imports.py tests/unit/test_cli.py tests/e2e/test_llm.py tests/serve/test_openai.py
   tests/unit/serve/test_parsers_{families,json,reasoning}.py)
+tiers="smoke, default, all, oldest, newest, debian13, aarch64"
 tier=default
 if [ "${1:-}" = --tier ]; then
-  [ $# -ge 2 ] || die "--tier: expected smoke, default, all or debian13 behind it"
+  [ $# -ge 2 ] || die "--tier: expected one of $tiers behind it"
   tier=$2
   shift 2
 elif [ $# -gt 0 ]; then
@@ -25,8 +29,9 @@ case $tier in
   smoke) run=("${side_by_side[@]}" "${smoke[@]}") ;;
   default) run=("${side_by_side[@]}") ;;
   all) run=("${side_by_side[@]}" --all-combinations) ;;
-  debian13) exec bash scripts/tiers/debian13.sh ;;
-  *) die "--tier is '$tier': expected smoke, default, all or debian13" ;;
+  oldest | newest) exec bash scripts/tiers/dependencies.sh "$tier" "$@" ;;
+  debian13 | aarch64) exec bash "scripts/tiers/$tier.sh" ;;
+  *) die "--tier is '$tier': expected one of $tiers" ;;
 esac
 
 say "install into .venv"

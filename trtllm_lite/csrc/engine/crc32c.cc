@@ -5,7 +5,11 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+#if defined(__clang__)  // for which the instructions are a feature of their own
+#define TL_CRC_TARGET [[gnu::target("sse4.2,crc32")]]
+#else
 #define TL_CRC_TARGET [[gnu::target("sse4.2")]]
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <arm_acle.h>
 #include <asm/hwcap.h>

@@ -52,6 +52,7 @@ std::vector<InstructionTime> time_step(CudaExecutor& executor, int num_rows, int
                           .past_len = past_len,
                           .num_generated = 0,
                           .outputs_from = 0,
+                          .num_drafts = 0,
                           .sample = true});
     for (int i = 0; i < num_tokens; ++i) {
       batch.token_ids.push_back(static_cast<std::int32_t>((row * 7919 + i * 104729) % manifest.model.vocab_size));
