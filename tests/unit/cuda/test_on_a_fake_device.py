@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.batching.cpp_build import alone, cached_folder, link
+
 HERE = Path(__file__).parent
 PLUGINS = HERE.parents[2] / "plugins"
-FLAGS = ("-std=c++20", "-O1", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror")
+FLAGS = ("-O1", "-fPIC", "-shared", "-Werror", f"-I{PLUGINS}")
 CASES = sorted(path.name for path in (HERE / "fake_device").glob("*_cases.py"))
 if importlib.util.find_spec("ray") is None:
     CASES.remove("ray_cases.py")
@@ -26,14 +28,18 @@ LIBRARIES = {
 
 
 @pytest.fixture(scope="module")
-def driver_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def driver_directory(pytestconfig: pytest.Config) -> Path:
     """Holds the fake libraries, as packages of NVIDIA's would."""
-    directory = tmp_path_factory.mktemp("driver") / "nvidia" / "fake" / "lib"
-    directory.mkdir(parents=True)
-    for source, library in LIBRARIES.items():
-        used = [str(found) for found in directory.iterdir()]
-        command = [os.environ.get("CXX", "g++"), *FLAGS, f"-Wl,-soname,{library}", f"-I{PLUGINS}", str(HERE / source)]
-        subprocess.run([*command, *used, "-o", str(directory / library)], check=True)
+    sources = [HERE / source for source in LIBRARIES]
+    folder = cached_folder(pytestconfig, "fake-device", [*sources, *HERE.glob("*.h"), *PLUGINS.rglob("*.cuh")])
+    directory = folder / "nvidia" / "fake" / "lib"
+    with alone(folder):
+        directory.mkdir(parents=True, exist_ok=True)
+        built: list[Path] = []
+        for source, library in zip(sources, LIBRARIES.values(), strict=True):
+            if not (directory / library).exists():
+                link(directory / library, [source, *built], [*FLAGS, f"-Wl,-soname,{library}"])
+            built.append(directory / library)
     return directory
 
 
@@ -43,6 +49,7 @@ def test_cuda_executor(driver_directory: Path, cases: str) -> None:
     environment = os.environ | {
         "LD_LIBRARY_PATH": str(driver_directory),
         "PYTHONPATH": str(driver_directory.parents[2]),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # the cases need none, and importing them takes half of the start
     }
     command = [sys.executable, "-m", "pytest", "-q", str(HERE / "fake_device" / cases)]
     finished = subprocess.run(
