@@ -24,29 +24,33 @@ class TwoNodes:
         self._cluster = cluster
         self._has = {"num_cpus": num_cpus, "num_gpus": num_gpus}
         cluster.add_node(**self._has, node_ip_address=HEAD, _system_config=_CONFIG, **_ONLY_WHAT_COMPUTES)
-        self.add_node()
+        self._node: Any = None
+        self.complete()
         ray.init(address=cluster.address, _node_ip_address=HEAD, log_to_driver=False)
 
-    def add_node(self) -> None:
-        """Let the node that is not the head join."""
-        self._node = self._cluster.add_node(**self._has, node_ip_address=WORKER)
+    def complete(self) -> None:
+        """Let the node that is not the head join, if it was killed."""
+        if self._node is None:
+            self._node = self._cluster.add_node(**self._has, node_ip_address=WORKER)
 
     def kill_node(self) -> None:
         """Kill the processes of the node that is not the head, its workers too, as a machine that stops does.
 
         Workers left alone would compute on, until they find that their node is gone.
         """
+        assert self._node is not None
         workers = [child for _, process in self._node.live_processes() for child in _children(process.pid)]
         self._cluster.remove_node(self._node, allow_graceful=False)
+        self._node = None
         for worker in workers:
             with suppress(ProcessLookupError):
                 os.kill(worker, signal.SIGKILL)
 
     def wait_until_free(self) -> None:
-        """Wait until no actor has anything of either node."""
+        """Wait until no actor has anything of any node that lives."""
         all_of_node = {"CPU": self._has["num_cpus"], "GPU": self._has["num_gpus"]}
         needs = {name: count for name, count in all_of_node.items() if count > 0}
-        group = placement_group([needs] * 2, strategy="STRICT_SPREAD")
+        group = placement_group([needs] * (1 if self._node is None else 2), strategy="STRICT_SPREAD")
         assert group.wait(60), ray.available_resources()
         remove_placement_group(group)
 

@@ -40,9 +40,16 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[TwoNodes]:
+def nodes() -> Iterator[TwoNodes]:
     with two_nodes(num_cpus=1) as running:
         yield running
+
+
+@pytest.fixture
+def cluster(nodes: TwoNodes) -> TwoNodes:
+    """Both nodes, also where a test before killed one."""
+    nodes.complete()
+    return nodes
 
 
 @pytest.fixture
@@ -72,6 +79,23 @@ def test_stages_on_two_nodes_give_the_tokens_of_an_undivided_engine(engines: Pat
     assert llm.session.limits == undivided.session.limits
     assert set(llm.session.stages.nodes) == {HEAD, WORKER}
     assert llm.session.stages.memory["weights"] > 0
+
+
+def test_what_cannot_run_is_refused(engines: Path, cluster: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ArgumentError, match="is 'mpi': expected ray"):
+        LLM(engines / "two", distributed_executor_backend="mpi")
+    monkeypatch.setattr(placement, "PLACING_SECONDS", 0.1)
+    with pytest.raises(DeviceError, match="2 stages of 64 CPUs each find no place"):
+        LLM(engines / "two", distributed_executor_backend="ray", num_threads=64)
+    cluster.wait_until_free()
+
+
+def test_a_stage_refuses_another_engine(engines: Path) -> None:
+    path = engines / "two" / "rank1.engine"
+    with pytest.raises(EngineError, match="is another engine here than where the requests come from"):
+        Stage({path: header_digest(engines / "two" / "rank0.engine")}, num_blocks=4, num_threads=1)
+    with pytest.raises(EngineError, match="rank9"):
+        Stage({engines / "rank9.engine": ""}, num_blocks=4, num_threads=1)
 
 
 def kill_process(llm: LLM, _: TwoNodes) -> None:
@@ -113,23 +137,4 @@ def test_a_stage_that_ends_ends_all_requests(
     assert llm.session.is_broken
     with pytest.raises(EngineError, match="load the engine again"):
         llm.generate([1, 2], use_tqdm=False)
-    if harm is kill_node:
-        cluster.add_node()
     cluster.wait_until_free()
-
-
-def test_what_cannot_run_is_refused(engines: Path, cluster: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ArgumentError, match="is 'mpi': expected ray"):
-        LLM(engines / "two", distributed_executor_backend="mpi")
-    monkeypatch.setattr(placement, "PLACING_SECONDS", 0.1)
-    with pytest.raises(DeviceError, match="2 stages of 64 CPUs each find no place"):
-        LLM(engines / "two", distributed_executor_backend="ray", num_threads=64)
-    cluster.wait_until_free()
-
-
-def test_a_stage_refuses_another_engine(engines: Path) -> None:
-    path = engines / "two" / "rank1.engine"
-    with pytest.raises(EngineError, match="is another engine here than where the requests come from"):
-        Stage({path: header_digest(engines / "two" / "rank0.engine")}, num_blocks=4, num_threads=1)
-    with pytest.raises(EngineError, match="rank9"):
-        Stage({engines / "rank9.engine": ""}, num_blocks=4, num_threads=1)

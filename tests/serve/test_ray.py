@@ -173,8 +173,7 @@ def test_what_a_dead_replica_was_answering_fails_and_the_rest_goes_on(service: S
         outcome = is_whole(lines), other.result().status_code
     assert outcome in ((True, 500), (False, 200))
     assert whole(service, 1).status_code == 200
-    if what == "node":
-        service.nodes.add_node()
+    service.nodes.complete()
     service.wait_until_whole()
     with begun(service, ENDLESS), begun(service, ENDLESS):
         pass

@@ -36,9 +36,16 @@ def written(directory: Path, *engines: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[TwoNodes]:
+def nodes() -> Iterator[TwoNodes]:
     with two_nodes(num_cpus=1, num_gpus=1) as running:
         yield running
+
+
+@pytest.fixture
+def cluster(nodes: TwoNodes) -> TwoNodes:
+    """Both nodes, also where a test before killed one."""
+    nodes.complete()
+    return nodes
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +67,28 @@ def test_stages_on_two_nodes_give_the_models_tokens(three: Path, cluster: TwoNod
             assert output.outputs[0].token_ids == tokens[: tokens.index(POISON) + 1 if POISON in tokens else 36]
         assert set(llm.session.stages.nodes) == {HEAD, WORKER}
         assert llm.session.executor.memory["kv_cache"] > llm.session.stages.memory["kv_cache"] > 0
+    cluster.wait_until_free()
+
+
+def test_what_cannot_run_is_refused(
+    three: Path, tmp_path_factory: pytest.TempPathFactory, cluster: TwoNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = written(tmp_path_factory.mktemp("one"), make_toy_engine())
+    with pytest.raises(ArgumentError, match="an engine for GPUs of one stage runs in this process"):
+        LLM(one, distributed_executor_backend="ray")
+    with pytest.raises(ArgumentError, match=r"device_ids are the GPUs of the last stage, .* expected 1 different ones"):
+        open_session(three, 0, RunnerOptions(distributed_executor_backend="ray", device_ids=(0, 1, 2)))
+    with pytest.raises(DeviceError, match="GPU 7: expected one of 1 that the driver shows"):
+        open_session(three, 0, RunnerOptions(distributed_executor_backend="ray", device_ids=(7,)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("CUDA_VISIBLE_DEVICES")
+        with pytest.raises(DeviceError, match=r"stage \d of 3 was placed on GPU 0 of .*, which the last stage takes"):
+            LLM(three, distributed_executor_backend="ray")
+    cluster.wait_until_free()
+    monkeypatch.setattr(placement, "PLACING_SECONDS", 0.1)
+    four = written(tmp_path_factory.mktemp("four"), *(make_toy_engine_of_stages(4, stage) for stage in range(4)))
+    with pytest.raises(DeviceError, match=r"3 stages of 1 GPUs each find no place in the Ray cluster within .* GPUs"):
+        LLM(four, distributed_executor_backend="ray")
     cluster.wait_until_free()
 
 
@@ -101,28 +130,4 @@ def test_a_stage_that_ends_ends_all_requests(
         assert llm.session.is_broken
         with pytest.raises(EngineError, match="load the engine again"):
             llm.generate([1, 2], use_tqdm=False)
-    if harm is kill_node:
-        cluster.add_node()
-    cluster.wait_until_free()
-
-
-def test_what_cannot_run_is_refused(
-    three: Path, tmp_path_factory: pytest.TempPathFactory, cluster: TwoNodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = written(tmp_path_factory.mktemp("one"), make_toy_engine())
-    with pytest.raises(ArgumentError, match="an engine for GPUs of one stage runs in this process"):
-        LLM(one, distributed_executor_backend="ray")
-    with pytest.raises(ArgumentError, match=r"device_ids are the GPUs of the last stage, .* expected 1 different ones"):
-        open_session(three, 0, RunnerOptions(distributed_executor_backend="ray", device_ids=(0, 1, 2)))
-    with pytest.raises(DeviceError, match="GPU 7: expected one of 1 that the driver shows"):
-        open_session(three, 0, RunnerOptions(distributed_executor_backend="ray", device_ids=(7,)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("CUDA_VISIBLE_DEVICES")
-        with pytest.raises(DeviceError, match=r"stage \d of 3 was placed on GPU 0 of .*, which the last stage takes"):
-            LLM(three, distributed_executor_backend="ray")
-    cluster.wait_until_free()
-    monkeypatch.setattr(placement, "PLACING_SECONDS", 0.1)
-    four = written(tmp_path_factory.mktemp("four"), *(make_toy_engine_of_stages(4, stage) for stage in range(4)))
-    with pytest.raises(DeviceError, match=r"3 stages of 1 GPUs each find no place in the Ray cluster within .* GPUs"):
-        LLM(four, distributed_executor_backend="ray")
     cluster.wait_until_free()
