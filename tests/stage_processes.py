@@ -15,6 +15,10 @@ from trtllm_lite.runtime.remote.engine_files import Digests
 from trtllm_lite.runtime.remote.gpu_stage import GpuStage
 from trtllm_lite.runtime.remote.processes import StageFailed
 
+# Children are forks of a process that has imported what each of them needs, and has opened no GPU.
+_FORKED = get_context("forkserver")
+_FORKED.set_forkserver_preload(["pytest", GpuStage.__module__])
+
 
 class StageChildren:
     """Implements ``StageProcesses``. ``environments`` has what the environment of each stage's process has besides."""
@@ -46,16 +50,10 @@ class StageChildren:
 
 class _Child:
     def __init__(self, digests: Digests, environment: Mapping[str, str]) -> None:
-        context = get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, digests), daemon=True)
-        before = {name: os.environ.get(name) for name in environment}
-        os.environ.update(environment)
-        try:
-            self.process.start()
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name) if value is None else os.environ.update({name: value})
+        self._pipe, theirs = _FORKED.Pipe()
+        everything = {**os.environ, **environment}  # the server's is that of when the first child started
+        self.process = _FORKED.Process(target=_serve, args=(theirs, digests, everything), daemon=True)
+        self.process.start()
         theirs.close()
         self._lock = threading.Lock()  # of what follows, and of sending
         self._numbers = count()
@@ -98,7 +96,9 @@ class _Child:
             future.set_exception(StageFailed("has ended: its process or its node is gone"))
 
 
-def _serve(pipe: Connection, digests: Digests) -> None:
+def _serve(pipe: Connection, digests: Digests, environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
     lock, calls = threading.Lock(), SimpleQueue[Any]()
     made: list[GpuStage] = []
 
