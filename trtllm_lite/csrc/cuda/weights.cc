@@ -18,23 +18,27 @@ namespace tl::cuda {
 namespace {
 
 constexpr std::size_t kWeightAlignment = 256;
-constexpr std::size_t kStagingBytes = std::size_t{32} << 20;
+constexpr std::size_t kMaxStagingBytes = std::size_t{32} << 20;
 constexpr std::size_t kNumStagingBuffers = 4;
 constexpr std::int64_t kCopyBytes = std::int64_t{1} << 20;  // one task of the threads that fill a staging buffer
 constexpr int kMaxCopyThreads = 8;
 
-// Page-locked buffers that take turns: while the device reads some, threads fill another.
+// Page-locked buffers that take turns: while the device reads some, threads fill another. Page-locking takes time, so
+// no buffer is larger than all the weights.
 class Staging {
  public:
-  explicit Staging(Stream stream) : stream_(stream), pool_(std::min(resolve_num_threads(0), kMaxCopyThreads)) {
+  Staging(std::size_t total_bytes, Stream stream)
+      : buffer_bytes_(std::min(total_bytes, kMaxStagingBytes)),
+        stream_(stream),
+        pool_(std::min(resolve_num_threads(0), kMaxCopyThreads)) {
     for (Buffer& buffer : buffers_) {
-      buffer = {PinnedBuffer(kStagingBytes, "staging of weights", "free host memory"), make_event(), false};
+      buffer = {PinnedBuffer(buffer_bytes_, "staging of weights", "free host memory"), make_event(), false};
     }
   }
 
   void send(DevicePtr to, std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
-      const std::span<const std::byte> chunk = bytes.first(std::min(bytes.size(), kStagingBytes));
+      const std::span<const std::byte> chunk = bytes.first(std::min(bytes.size(), buffer_bytes_));
       Buffer& buffer = next();
       fill(buffer.memory.data(), chunk);
       driver().check(driver().copy_to_device(to, buffer.memory.data(), chunk.size(), stream_), "copying weights");
@@ -67,6 +71,7 @@ class Staging {
     });
   }
 
+  std::size_t buffer_bytes_;
   Stream stream_;
   ThreadPool pool_;
   std::array<Buffer, kNumStagingBuffers> buffers_;
@@ -124,7 +129,7 @@ Weights::Weights(const Device& device, const Engine& engine, Stream stream) {
 }
 
 void Weights::upload(const Engine& engine, Stream stream) const {
-  Staging staging(stream);
+  Staging staging(buffer_.size(), stream);
   const Plan& plan = engine.plan_for(TargetKind::kCuda);
   for (std::size_t i = 0; i < addresses_.size(); ++i) {
     if (addresses_[i] != 0) staging.send(addresses_[i], engine.weight(plan.tensors[i].name));

@@ -30,6 +30,15 @@ def test_memory_that_cannot_be_page_locked_fails_who_asks_for_it(
     assert "window on the logits: expected 1 MiB of host memory that can be page-locked" in asking.end.message
 
 
+def test_small_weights_are_sent_through_little_page_locked_memory(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_MAX_PINNED", str(1 << 20))
+    loop = EventLoop(CudaExecutor(engine), **LIMITS)
+    [answer] = run(loop, [([3], greedy(5))])
+    check(answer, [3], 5)
+
+
 def test_swapped_and_recomputed_requests_go_on(fake_driver: ctypes.CDLL, engine: Engine) -> None:
     before = fake_driver.fake_count(b"slices")
     executor = CudaExecutor(engine, num_blocks=MAX_SEQ_LEN // PAGE + 2)
