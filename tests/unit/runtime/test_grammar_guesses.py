@@ -45,7 +45,8 @@ SCHEMA = {
 def grammars_of(tokenizer):
     """Grammars that guess, of a model with two end tokens."""
     manifest = fake_manifest()
-    model = replace(manifest.model, vocab_size=tokenizer.get_vocab_size() + NUM_WITHOUT_TEXT, eos_token_ids=(EOS_ID, PAD_ID))
+    size = tokenizer.get_vocab_size() + NUM_WITHOUT_TEXT
+    model = replace(manifest.model, vocab_size=size, eos_token_ids=(EOS_ID, PAD_ID))
     limits = replace(manifest.limits, max_draft_len=8)
     return Grammars(replace(manifest, model=model, limits=limits), Tokenizer(tokenizer, {}))
 
