@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.batching.cpp_build import CSRC, SAMPLING, cached_folder
-from tests.unit.csrc.reader_harness import build_harness
+from tests.unit.csrc.reader_harness import PROGRAM
+from tests.unit.sanitized import Sanitized
 
 
 @pytest.fixture(scope="session")
-def harness(pytestconfig: pytest.Config) -> Path:
+def sanitized(pytestconfig: pytest.Config) -> Sanitized:
+    """Compiles and runs C++ under the sanitizers."""
+    assert pytestconfig.cache is not None, "run pytest with its cache provider"
+    return Sanitized(pytestconfig.cache.mkdir("sanitized"), pytestconfig.getoption("all_combinations"))
+
+
+@pytest.fixture(scope="session")
+def harness(sanitized: Sanitized) -> Path:
     """The engine reader under AddressSanitizer."""
-    return build_harness(pytestconfig)
-
-
-@pytest.fixture(scope="session")
-def sampling(pytestconfig: pytest.Config) -> Path:
-    """The directory of what is compiled of csrc/sampling and its tests."""
-    tests = (Path(__file__).parent / "sampling").glob("*.cc")
-    return cached_folder(pytestconfig, "sampling", [*CSRC.rglob("*.h"), *SAMPLING, *tests])
+    return sanitized.program("asan", PROGRAM.stem, [PROGRAM], ["engine", "process"])

@@ -150,5 +150,3 @@ TEST(searches_reuse_prompts) {
 }
 
 }  // namespace
-
-TEST_MAIN

@@ -73,5 +73,3 @@ TEST(sizes_out_of_range_are_refused) {
 }
 
 }  // namespace
-
-TEST_MAIN

@@ -441,5 +441,3 @@ TEST(durations_are_counted_to_three_percent) {
 }
 
 }  // namespace
-
-TEST_MAIN

@@ -5,7 +5,7 @@
 
 namespace {
 
-void run_random(std::uint64_t seed, tl::SchedulerConfig config, const tl::KvManagerConfig& cache, Totals& totals) {
+void run_grammars(std::uint64_t seed, tl::SchedulerConfig config, const tl::KvManagerConfig& cache, Totals& totals) {
   Load load(seed, config.max_batch_size, cache.num_blocks, tl::with_steps_of(cache, config.max_num_tokens).geometry());
   config.drafter = std::make_shared<tl::GrammarDrafter>(grammar_of, load.draw(2) ? fake_drafter() : nullptr);
   config.max_draft_len = 1 + load.draw(tl::kMaxDrafts);
@@ -37,16 +37,16 @@ void run_random(std::uint64_t seed, tl::SchedulerConfig config, const tl::KvMana
 // Under prefix reuse, forks, beams, swaps, preemption, cancellation and failed steps; every request has its own tokens.
 TEST(grammars_draft_beside_others) {
   Totals totals;
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (std::uint64_t seed = 0; seed < rounds(60); ++seed) {
     const auto policy = seed % 2 ? tl::CapacityPolicy::kMaxUtilization : tl::CapacityPolicy::kGuaranteedNoEvict;
     const tl::KvManagerConfig cache{.num_blocks = 40,
                                     .num_host_blocks = seed % 4 == 3 ? 24 : 0,
                                     .tokens_per_block = 4,
                                     .enable_block_reuse = seed % 3 > 0};
-    run_random(seed, scheduler_config(policy, 6, 16, 72), cache, totals);
+    run_grammars(seed, scheduler_config(policy, 6, 16, 72), cache, totals);
   }
-  CHECK(totals.accepted > 500 && totals.rejected > 100);
-  CHECK(totals.swapped > 5 && totals.recomputed > 5);
+  CHECK(totals.accepted > 125 && totals.rejected > 25);
+  CHECK(totals.swapped > 0 && totals.recomputed > 0);
 }
 
 TEST(what_has_to_come_is_kept_and_requests_without_grammar_have_no_drafts) {
@@ -90,5 +90,3 @@ TEST(forbidden_drafts_are_cut) {
 }
 
 }  // namespace
-
-TEST_MAIN

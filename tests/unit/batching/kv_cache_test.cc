@@ -300,7 +300,7 @@ TEST(random_operations_keep_every_invariant) {
 TEST(random_operations_on_several_cache_groups) {
   const std::vector<std::vector<int>> windows{{0, 5}, {0, 1, 9}, {0, 0, 4, 4, 4}, {7}, {12, 3}, {0, 1000}};
   std::int64_t hit_tokens = 0, evicted = 0;
-  for (std::uint64_t seed = 0; seed < 36; ++seed) {
+  for (std::uint64_t seed = 0; seed < rounds(36); ++seed) {
     const auto& groups = windows[seed % windows.size()];
     Model model(seed, {.num_blocks = static_cast<int>(std::ssize(groups)) * (8 + static_cast<int>(seed)),
                        .num_host_blocks = static_cast<int>(seed / 6 % 3) * 12,
@@ -313,7 +313,7 @@ TEST(random_operations_on_several_cache_groups) {
     hit_tokens += model.counters().hit_tokens;
     evicted += model.counters().evicted_blocks;
   }
-  CHECK(hit_tokens > 1200 && evicted > 100);
+  CHECK(hit_tokens > 300 && evicted > 25);
 }
 
 TEST(a_windowed_group_keeps_what_its_window_reaches) {
@@ -467,5 +467,3 @@ TEST(an_impossible_config_is_refused) {
 }
 
 }  // namespace
-
-TEST_MAIN

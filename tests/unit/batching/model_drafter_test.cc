@@ -62,7 +62,7 @@ struct Drafted {
 tl::SchedulerConfig usual() { return scheduler_config(tl::CapacityPolicy::kGuaranteedNoEvict, 4, 64, 128); }
 const tl::KvManagerConfig kCache{.num_blocks = 128, .tokens_per_block = 4};
 
-void run_random(std::uint64_t seed, tl::SchedulerConfig config, const tl::KvManagerConfig& cache, Totals& totals) {
+void run_draft_model(std::uint64_t seed, tl::SchedulerConfig config, const tl::KvManagerConfig& cache, Totals& totals) {
   Load load(seed, config.max_batch_size, cache.num_blocks, tl::with_steps_of(cache, config.max_num_tokens).geometry());
   const int num_slots = config.max_batch_size + load.draw(3);
   Draft draft(config, cache, num_slots, load.draw(3) * 2, load.draw(2) * tl::kMaxDrafts);
@@ -100,16 +100,16 @@ void run_random(std::uint64_t seed, tl::SchedulerConfig config, const tl::KvMana
 // Under prefix reuse, forks, beams, swaps, preemption, cancellation, failed steps, and beside drafts of grammars.
 TEST(the_draft_models_blocks_hold_the_sequences) {
   Totals totals;
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (std::uint64_t seed = 0; seed < rounds(60); ++seed) {
     const auto policy = seed % 2 ? tl::CapacityPolicy::kMaxUtilization : tl::CapacityPolicy::kGuaranteedNoEvict;
     const tl::KvManagerConfig cache{.num_blocks = 40,
                                     .num_host_blocks = seed % 4 == 3 ? 24 : 0,
                                     .tokens_per_block = 4,
                                     .enable_block_reuse = seed % 3 > 0};
-    run_random(seed, scheduler_config(policy, 6, 16, 72), cache, totals);
+    run_draft_model(seed, scheduler_config(policy, 6, 16, 72), cache, totals);
   }
-  CHECK(totals.accepted > 500 && totals.rejected > 500);
-  CHECK(totals.swapped > 5 && totals.recomputed > 5 && totals.hit_tokens > 500);
+  CHECK(totals.accepted > 125 && totals.rejected > 125);
+  CHECK(totals.swapped > 0 && totals.recomputed > 0 && totals.hit_tokens > 125);
 }
 
 TEST(a_model_that_agrees_has_all_its_drafts_kept) {
@@ -176,5 +176,3 @@ TEST(a_failure_of_the_draft_model_ends_requests_and_not_the_service) {
 }
 
 }  // namespace
-
-TEST_MAIN

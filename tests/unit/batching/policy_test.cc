@@ -45,7 +45,7 @@ TEST(a_burst_that_does_not_fit_at_its_end_preempts_the_fewest) {
 // Over random lengths, some of them less than asked for: while anybody waits the memory is full, which costs few
 // preemptions, and nobody is served before those that came earlier.
 TEST(max_utilization_uses_the_memory) {
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (std::uint64_t seed = 0; seed < rounds(12); ++seed) {
     std::mt19937_64 random(seed);
     const auto draw = [&](int least, int most) {
       return least + static_cast<int>(random() % static_cast<std::uint64_t>(most - least + 1));
@@ -73,5 +73,3 @@ TEST(max_utilization_uses_the_memory) {
 }
 
 }  // namespace
-
-TEST_MAIN

@@ -71,5 +71,3 @@ TEST(what_ends_a_request) {
 }
 
 }  // namespace
-
-TEST_MAIN

@@ -24,7 +24,7 @@ static_assert(CanPreempt<tl::Running> && !CanPreempt<tl::Waiting> && !CanPreempt
 
 TEST(random_load_max_utilization) {
   Totals totals;
-  for (std::uint64_t seed = 0; seed < 48; ++seed) {
+  for (std::uint64_t seed = 0; seed < rounds(48); ++seed) {
     const auto config = scheduler_config(CapacityPolicy::kMaxUtilization, 2 + seed % 7, 16 + seed % 40, 80);
     run_random_load(seed, config,
                     {.num_blocks = 20 + static_cast<int>(seed % 25),
@@ -33,22 +33,22 @@ TEST(random_load_max_utilization) {
                      .enable_block_reuse = seed % 5 != 4},
                     totals);
   }
-  CHECK(totals.recomputed > 40 && totals.swapped > 40 && totals.hit_tokens > 400 && totals.failed > 20);
-  CHECK(totals.found > 40 && totals.accepted > 400 && totals.rejected > 400 && totals.late > 400);
+  CHECK(totals.recomputed > 10 && totals.swapped > 10 && totals.hit_tokens > 100 && totals.failed > 5);
+  CHECK(totals.found > 10 && totals.accepted > 100 && totals.rejected > 100 && totals.late > 100);
 }
 
 TEST(random_load_guaranteed_no_evict) {
   Totals totals;
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  for (std::uint64_t seed = 0; seed < rounds(20); ++seed) {
     const auto config = scheduler_config(CapacityPolicy::kGuaranteedNoEvict, 2 + seed % 7, 16 + seed % 40, 80);
     run_random_load(seed, config, {.num_blocks = 20 + static_cast<int>(seed % 25), .tokens_per_block = 4}, totals);
   }
-  CHECK(totals.hit_tokens > 500 && totals.found > 50 && totals.late > 100);
+  CHECK(totals.hit_tokens > 125 && totals.found > 12 && totals.late > 25);
 }
 
 TEST(random_load_without_chunked_context) {
   Totals totals;
-  for (std::uint64_t seed = 0; seed < 15; ++seed) {
+  for (std::uint64_t seed = 0; seed < rounds(15); ++seed) {
     auto config = scheduler_config(CapacityPolicy::kMaxUtilization, 2 + seed % 7, 80, 80);
     config.enable_chunked_context = false;
     run_random_load(seed, config, {.num_blocks = 20 + static_cast<int>(seed % 25), .tokens_per_block = 4}, totals);
@@ -57,7 +57,7 @@ TEST(random_load_without_chunked_context) {
 
 TEST(random_load_of_stages) {
   Totals totals;
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (std::uint64_t seed = 0; seed < rounds(60); ++seed) {
     const auto policy = seed % 3 ? CapacityPolicy::kMaxUtilization : CapacityPolicy::kGuaranteedNoEvict;
     const auto config = scheduler_config(policy, 2 + seed % 7, 16 + seed % 40, 80);
     run_random_load(seed, config,
@@ -67,8 +67,8 @@ TEST(random_load_of_stages) {
                      .enable_block_reuse = seed % 5 != 4},
                     totals, 2 + static_cast<int>(seed % 3));
   }
-  CHECK(totals.recomputed > 20 && totals.swapped > 20 && totals.hit_tokens > 400 && totals.failed > 20);
-  CHECK(totals.found > 20 && totals.accepted > 200 && totals.rejected > 200);
+  CHECK(totals.recomputed > 5 && totals.swapped > 5 && totals.hit_tokens > 100 && totals.failed > 5);
+  CHECK(totals.found > 5 && totals.accepted > 50 && totals.rejected > 50);
 }
 
 // Each stage has a step as long as there are requests for all.
@@ -113,7 +113,7 @@ int blocks_of_one(const std::vector<int>& windows, const tl::SchedulerConfig& co
 
 TEST(random_load_max_utilization_of_cache_groups) {
   Totals totals;
-  for (std::uint64_t seed = 0; seed < 54; ++seed) {
+  for (std::uint64_t seed = 0; seed < rounds(54); ++seed) {
     const auto& windows = kGroups[seed % kGroups.size()];
     const auto config = scheduler_config(CapacityPolicy::kMaxUtilization, 2 + seed % 7, 16 + seed % 40, 80);
     run_random_load(seed, config,
@@ -124,13 +124,13 @@ TEST(random_load_max_utilization_of_cache_groups) {
                      .windows = windows},
                     totals);
   }
-  CHECK(totals.recomputed > 20 && totals.swapped > 20 && totals.hit_tokens > 200 && totals.failed > 20);
-  CHECK(totals.found > 20 && totals.late > 200);
+  CHECK(totals.recomputed > 5 && totals.swapped > 5 && totals.hit_tokens > 50 && totals.failed > 5);
+  CHECK(totals.found > 5 && totals.late > 50);
 }
 
 TEST(random_load_guaranteed_no_evict_of_cache_groups) {
   Totals totals;
-  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+  for (std::uint64_t seed = 0; seed < rounds(30); ++seed) {
     const auto& windows = kGroups[seed % kGroups.size()];
     const auto config = scheduler_config(CapacityPolicy::kGuaranteedNoEvict, 2 + seed % 7, 16 + seed % 40, 80);
     run_random_load(seed, config,
@@ -139,7 +139,7 @@ TEST(random_load_guaranteed_no_evict_of_cache_groups) {
                      .windows = windows},
                     totals);
   }
-  CHECK(totals.hit_tokens > 250 && totals.found > 25);
+  CHECK(totals.hit_tokens > 60 && totals.found > 6);
 }
 
 // One at a time, so that the order of service is the order of ends.
@@ -178,7 +178,7 @@ TEST(later_arrivals_overtake_only_within_the_ageing_bound) {
 // many later ones as the ageing of priorities allows. (Of equal rank nobody is: the bound of the highest is 0.)
 TEST(every_request_is_admitted_within_its_bound) {
   std::int64_t num_overtaken = 0;
-  for (int seed = 0; seed < 24; ++seed) {
+  for (int seed = 0; seed < static_cast<int>(rounds(24)); ++seed) {
     Load load(seed);
     auto config = scheduler_config(seed % 2 ? CapacityPolicy::kMaxUtilization : CapacityPolicy::kGuaranteedNoEvict,
                                    2 + seed % 5, 16, 64);
@@ -208,7 +208,7 @@ TEST(every_request_is_admitted_within_its_bound) {
       num_overtaken += overtook > 0;
     }
   }
-  CHECK(num_overtaken > 300);
+  CHECK(num_overtaken > 75);
 }
 
 TEST(an_endless_stream_of_urgent_requests_starves_nobody) {
@@ -479,5 +479,3 @@ TEST(contradictory_configs_are_refused) {
 }
 
 }  // namespace
-
-TEST_MAIN

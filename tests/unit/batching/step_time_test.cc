@@ -160,5 +160,3 @@ TEST(a_request_that_goes_on_may_be_late_again) {
 }
 
 }  // namespace
-
-TEST_MAIN

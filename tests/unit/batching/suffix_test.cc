@@ -192,5 +192,3 @@ TEST(texts_that_repeat_themselves_are_continued) {
 }
 
 }  // namespace
-
-TEST_MAIN

@@ -1,0 +1,163 @@
+"""C++ under the sanitizers: product sources are compiled once for each variant, and tests link the parts that they use.
+
+What is compiled is kept in pytest's cache, each file under a digest of all that it is made of, so that processes of
+pytest side by side, and later ones, take what is there. Nothing is optimized: the compiler would take longer than the
+tests save. The sources of a part are read together, as their common headers cost more than themselves, so names must be
+unique in a folder, also those of anonymous namespaces.
+"""
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+CSRC = ROOT / "trtllm_lite" / "csrc"
+# The flags of product sources. Tests themselves are not watched for undefined behaviour, which takes as long to compile
+# as the rest; a program takes functions of headers from the parts, which come first.
+VARIANTS = {
+    "asan": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    "tsan": ("-fsanitize=thread",),
+}
+TEST_FLAGS = {"asan": ("-fsanitize=address",), "tsan": ("-fsanitize=thread",)}
+COMMON_FLAGS = ("-std=c++20", "-Wall", "-Wextra", "-pthread", "-O0", "-g1", "-DTL_ISA=portable")
+
+KERNELS = sorted(ROOT.glob("plugins/*/cpu.cc"))
+_PROCESS = (CSRC / "cpu_count.cc", CSRC / "niceness.cc")
+_THREADS = CSRC / "host" / "thread_pool.cc"
+_EVERY_DEVICE = CSRC / "backends.cc"
+_RANK_FILES = CSRC / "ranks" / "check_ranks.cc"  # reads engines
+# Sources by part; paths of generated ones are relative.
+PARTS: dict[str, Sequence[Path]] = {
+    **{name: sorted((CSRC / name).glob("*.cc")) for name in ("batching", "speculation", "sampling", "text", "cpu")},
+    "process": _PROCESS,
+    "ranks": sorted({*(CSRC / "ranks").glob("*.cc")} - {_RANK_FILES}),
+    "engine": [*sorted((CSRC / "engine").glob("*.cc")), Path("op_schemas.cc"), Path("records.cc")],
+    "threads": [_THREADS],
+    "host": sorted({*(CSRC / "host").glob("*.cc")} - {_THREADS}),
+    "executor": [*sorted({*CSRC.glob("*.cc")} - {_EVERY_DEVICE, *_PROCESS}), Path("kernel_table.cc")],
+    "rank-files": [_RANK_FILES],
+    **{f"kernel-{path.parent.name}": [path] for path in KERNELS},
+}
+# What the generated C++ follows from.
+_GENERATORS = (
+    *(CSRC / "generate_records.py", CSRC.parent / "vocabulary.py", *sorted((CSRC.parent / "engine").glob("*.py"))),
+    *sorted([*(ROOT / "plugins").glob("*.py"), *(ROOT / "plugins").glob("*/schema.toml")]),
+)
+
+
+class Sanitized:
+    """Programs of tests, compiled into a folder."""
+
+    def __init__(self, folder: Path, all_rounds: bool) -> None:
+        self.folder = folder
+        self.all_rounds = all_rounds
+
+    def program(self, variant: str, name: str, sources: Sequence[Path], parts: Sequence[str]) -> Path:
+        """The program ``name`` of a test's ``sources`` and of ``parts`` of the product."""
+        jobs = [(part, PARTS[part], VARIANTS[variant]) for part in parts]
+        jobs.append((f"test-{name}", sources, TEST_FLAGS[variant]))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(lambda job: self._compile(variant, *job), jobs))
+        command = [*_compiler(VARIANTS[variant]), *objects, "-o"]
+        contents = [str(path).encode() for path in objects]
+        return self._kept(f"{variant}-program-{name}", contents, lambda target: _run([*command, target]))
+
+    def run(self, program: Path, *arguments: str | Path) -> None:
+        """Run a program, which must end with 0 and without a report; it may run all rounds of random tests."""
+        environment = {**os.environ, **({"TRTLLM_LITE_ALL_ROUNDS": "1"} if self.all_rounds else {})}
+        command = [program, *arguments]
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert run.returncode == 0, (run.stdout + run.stderr)[-4000:]
+        assert not run.stderr
+
+    def _compile(self, variant: str, name: str, sources: Sequence[Path], flags: Sequence[str]) -> Path:
+        """The object file of sources that are read together."""
+        generated = self._kept("generated", [], _generate)
+        paths = [generated / source for source in sources]
+        includes = [CSRC, HERE / "batching", generated, ROOT / "plugins"]
+        command = _compiler([*flags, *(f"-I{path}" for path in includes), f"-isystem{_json_headers()}", "-c"])
+        text = "".join(f'#include "{path}"\n' for path in paths)
+
+        def compile_into(target: Path) -> None:
+            together = target.with_suffix(".cc")
+            together.write_text(text)
+            _run([*command, together, "-o", target])
+            together.unlink()
+
+        contents = [" ".join(command).encode(), text.encode(), *(path.read_bytes() for path in paths)]
+        return self._kept(f"{variant}-{name}", contents, compile_into)
+
+    def _kept(self, name: str, contents: Iterable[bytes], make: Callable[[Path], None]) -> Path:
+        """What ``make`` writes for these contents, headers and generators; that of earlier ones is removed."""
+        digest = hashlib.sha256(_digest_of_headers())
+        for content in contents:
+            digest.update(hashlib.sha256(content).digest())
+        parent = self.folder / name
+        parent.mkdir(parents=True, exist_ok=True)
+        kept = parent / digest.hexdigest()[:16]
+        with _alone(parent):
+            if not kept.exists():
+                shutil.rmtree(parent)
+                parent.mkdir()
+                unfinished = parent / "unfinished"
+                make(unfinished)
+                unfinished.rename(kept)
+        return kept
+
+
+def names_of_tests(source: Path) -> list[str]:
+    """The names of a source's tests, each of which its program runs by that name."""
+    return re.findall(r"^TEST\((\w+)\)", source.read_text(), re.MULTILINE)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """No other process or thread compiles into ``folder`` meanwhile: one does, and the others wait for it."""
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@cache
+def _digest_of_headers() -> bytes:
+    """A digest of what any source may include or be generated from, and of this file."""
+    headers = [*CSRC.rglob("*.h"), *HERE.rglob("*.h"), *ROOT.glob("plugins/*/*.h")]
+    digest = hashlib.sha256()
+    for path in sorted([*headers, *_GENERATORS, Path(__file__)]):
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.digest()
+
+
+def _generate(folder: Path) -> None:
+    """Write the C++ that follows from schemas and records."""
+    kernels = [path.parent.name for path in KERNELS]
+    generate = [sys.executable, ROOT / "plugins/generate_cpp.py", folder, "--isas", "portable", "--kernels", *kernels]
+    _run(generate)
+    _run([sys.executable, CSRC / "generate_records.py", folder])
+
+
+def _json_headers() -> Path:
+    package = importlib.util.find_spec("nlohmann_json")
+    assert package is not None
+    assert package.submodule_search_locations
+    return Path(package.submodule_search_locations[0]) / "include"
+
+
+def _compiler(flags: Sequence[str]) -> list[str]:
+    """The command line of the C++ compiler, up to the files."""
+    return [os.environ.get("CXX", "g++"), *COMMON_FLAGS, *flags]
+
+
+def _run(command: Sequence[str | Path]) -> None:
+    subprocess.run(command, check=True)
