@@ -23,13 +23,10 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CSRC = ROOT / "trtllm_lite" / "csrc"
-# The flags of product sources. Tests themselves are not watched for undefined behaviour, which takes as long to compile
-# as the rest; a program takes functions of headers from the parts, which come first.
 VARIANTS = {
     "asan": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "tsan": ("-fsanitize=thread",),
 }
-TEST_FLAGS = {"asan": ("-fsanitize=address",), "tsan": ("-fsanitize=thread",)}
 COMMON_FLAGS = ("-std=c++20", "-Wall", "-Wextra", "-pthread", "-O0", "-g1", "-DTL_ISA=portable")
 
 KERNELS = sorted(ROOT.glob("plugins/*/cpu.cc"))
@@ -65,11 +62,10 @@ class Sanitized:
 
     def program(self, variant: str, name: str, sources: Sequence[Path], parts: Sequence[str]) -> Path:
         """The program ``name`` of a test's ``sources`` and of ``parts`` of the product."""
-        jobs = [(part, PARTS[part], VARIANTS[variant]) for part in parts]
-        jobs.append((f"test-{name}", sources, TEST_FLAGS[variant]))
+        jobs = [*((part, PARTS[part]) for part in parts), (f"test-{name}", sources)]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda job: self._compile(variant, *job), jobs))
-        command = [*_compiler(VARIANTS[variant]), *objects, "-o"]
+        command = [*compiler(VARIANTS[variant]), *objects, "-o"]
         contents = [str(path).encode() for path in objects]
         return self._kept(f"{variant}-program-{name}", contents, lambda target: _run([*command, target]))
 
@@ -81,12 +77,12 @@ class Sanitized:
         assert run.returncode == 0, (run.stdout + run.stderr)[-4000:]
         assert not run.stderr
 
-    def _compile(self, variant: str, name: str, sources: Sequence[Path], flags: Sequence[str]) -> Path:
+    def _compile(self, variant: str, name: str, sources: Sequence[Path]) -> Path:
         """The object file of sources that are read together."""
         generated = self._kept("generated", [], _generate)
         paths = [generated / source for source in sources]
         includes = [CSRC, HERE / "batching", generated, ROOT / "plugins"]
-        command = _compiler([*flags, *(f"-I{path}" for path in includes), f"-isystem{_json_headers()}", "-c"])
+        command = compiler([*VARIANTS[variant], *(f"-I{path}" for path in includes), f"-isystem{_json_headers()}", "-c"])
         text = "".join(f'#include "{path}"\n' for path in paths)
 
         def compile_into(target: Path) -> None:
@@ -99,21 +95,25 @@ class Sanitized:
         return self._kept(f"{variant}-{name}", contents, compile_into)
 
     def _kept(self, name: str, contents: Iterable[bytes], make: Callable[[Path], None]) -> Path:
-        """What ``make`` writes for these contents, headers and generators; that of earlier ones is removed."""
-        digest = hashlib.sha256(_digest_of_headers())
-        for content in contents:
-            digest.update(hashlib.sha256(content).digest())
-        parent = self.folder / name
-        parent.mkdir(parents=True, exist_ok=True)
-        kept = parent / digest.hexdigest()[:16]
-        with _alone(parent):
-            if not kept.exists():
-                shutil.rmtree(parent)
-                parent.mkdir()
-                unfinished = parent / "unfinished"
-                make(unfinished)
-                unfinished.rename(kept)
-        return kept
+        """What ``make`` writes for these contents, headers and generators."""
+        return kept(self.folder / name, [_digest_of_headers(), *contents], make)
+
+
+def kept(parent: Path, contents: Iterable[bytes], make: Callable[[Path], None]) -> Path:
+    """The file or folder below ``parent`` that ``make`` writes for these contents; that of earlier ones is removed."""
+    digest = hashlib.sha256()
+    for content in contents:
+        digest.update(hashlib.sha256(content).digest())
+    parent.mkdir(parents=True, exist_ok=True)
+    made = parent / digest.hexdigest()[:16]
+    with _alone(parent):
+        if not made.exists():
+            shutil.rmtree(parent)
+            parent.mkdir()
+            unfinished = parent / "unfinished"
+            make(unfinished)
+            unfinished.rename(made)
+    return made
 
 
 def names_of_tests(source: Path) -> list[str]:
@@ -154,7 +154,7 @@ def _json_headers() -> Path:
     return Path(package.submodule_search_locations[0]) / "include"
 
 
-def _compiler(flags: Sequence[str]) -> list[str]:
+def compiler(flags: Sequence[str]) -> list[str]:
     """The command line of the C++ compiler, up to the files."""
     return [os.environ.get("CXX", "g++"), *COMMON_FLAGS, *flags]
 

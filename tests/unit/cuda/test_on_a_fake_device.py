@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.batching.cpp_build import alone, cached_folder, link
+from tests.unit.sanitized import compiler, kept
 
 HERE = Path(__file__).parent
 PLUGINS = HERE.parents[2] / "plugins"
@@ -19,6 +19,7 @@ FLAGS = ("-O1", "-fPIC", "-shared", "-Werror", f"-I{PLUGINS}")
 CASES = sorted(path.name for path in (HERE / "fake_device").glob("*_cases.py"))
 if importlib.util.find_spec("ray") is None:
     CASES.remove("ray_cases.py")
+PLACE = Path("nvidia", "fake", "lib")
 # Each library calls those before it.
 LIBRARIES = {
     "fake_libcuda.cc": "libcuda.so.1",
@@ -31,16 +32,20 @@ LIBRARIES = {
 def driver_directory(pytestconfig: pytest.Config) -> Path:
     """Holds the fake libraries, as packages of NVIDIA's would."""
     sources = [HERE / source for source in LIBRARIES]
-    folder = cached_folder(pytestconfig, "fake-device", [*sources, *HERE.glob("*.h"), *PLUGINS.rglob("*.cuh")])
-    directory = folder / "nvidia" / "fake" / "lib"
-    with alone(folder):
-        directory.mkdir(parents=True, exist_ok=True)
+    headers = sorted([*HERE.glob("*.h"), *PLUGINS.rglob("*.cuh")])
+    contents = [path.read_bytes() for path in [*sources, *headers, Path(__file__)]]
+
+    def make(folder: Path) -> None:
+        directory = folder / PLACE
+        directory.mkdir(parents=True)
         built: list[Path] = []
         for source, library in zip(sources, LIBRARIES.values(), strict=True):
-            if not (directory / library).exists():
-                link(directory / library, [source, *built], [*FLAGS, f"-Wl,-soname,{library}"])
+            command = [*compiler([*FLAGS, f"-Wl,-soname,{library}"]), source, *built, "-o", directory / library]
+            subprocess.run(command, check=True)
             built.append(directory / library)
-    return directory
+
+    assert pytestconfig.cache is not None, "run pytest with its cache provider"
+    return kept(pytestconfig.cache.mkdir("fake-device"), contents, make) / PLACE
 
 
 @pytest.mark.parametrize("cases", CASES)
