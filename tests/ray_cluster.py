@@ -70,6 +70,9 @@ def two_nodes(num_cpus: int, num_gpus: int = 0) -> Iterator[TwoNodes]:
     cluster = Cluster()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # On a busy machine a proxy is late, and not to be replaced by another.
+        patch.setenv("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
+        patch.setenv("RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S", "60")
         try:
             yield TwoNodes(cluster, num_cpus, num_gpus)
         finally:

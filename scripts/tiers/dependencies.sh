@@ -19,6 +19,7 @@ say "copy this checkout"
 rm -rf $copy
 mkdir -p $copy
 git ls-files -z --cached --others --exclude-standard | tar --null --create --files-from - | tar --extract --directory $copy
+git -C $copy init --quiet # or else it would be taken for a part of this checkout
 mkdir $copy/.cache # with the models that were fetched
 for fetched in .cache/*.gguf .cache/all-MiniLM-L6-v2; do
   [ ! -e "$fetched" ] || ln -s "$PWD/$fetched" "$copy/.cache/"

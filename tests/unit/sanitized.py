@@ -82,7 +82,8 @@ class Sanitized:
         generated = self._kept("generated", [], _generate)
         paths = [generated / source for source in sources]
         includes = [CSRC, HERE / "batching", generated, ROOT / "plugins"]
-        command = compiler([*VARIANTS[variant], *(f"-I{path}" for path in includes), f"-isystem{_json_headers()}", "-c"])
+        found = [*(f"-I{path}" for path in includes), f"-isystem{_json_headers()}"]
+        command = compiler([*VARIANTS[variant], *found, "-c"])
         text = "".join(f'#include "{path}"\n' for path in paths)
 
         def compile_into(target: Path) -> None:
@@ -142,8 +143,8 @@ def _digest_of_headers() -> bytes:
 def _generate(folder: Path) -> None:
     """Write the C++ that follows from schemas and records."""
     kernels = [path.parent.name for path in KERNELS]
-    generate = [sys.executable, ROOT / "plugins/generate_cpp.py", folder, "--isas", "portable", "--kernels", *kernels]
-    _run(generate)
+    generator = ROOT / "plugins" / "generate_cpp.py"
+    _run([sys.executable, generator, folder, "--isas", "portable", "--kernels", *kernels])
     _run([sys.executable, CSRC / "generate_records.py", folder])
 
 

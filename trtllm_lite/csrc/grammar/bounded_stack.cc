@@ -13,10 +13,10 @@
 namespace tl {
 namespace {
 
-// Beside a thread that computes a step the work has a quarter of a core at first, and a sixtieth where it takes longer:
-// a usual schema takes 3 ms.
+// Beside a thread that computes a step the work has a quarter of a core at first, and a tenth where it takes longer: a
+// usual schema takes 3 ms.
 constexpr int kNice = 5;
-constexpr int kNicer = 19;
+constexpr int kNicer = 10;
 constexpr std::chrono::milliseconds kQuick{20};
 
 struct Job {

@@ -85,6 +85,8 @@ class GrammarProcess:
             )
         if "error" in answer:
             raise getattr(errors, answer["error"])(answer["message"])
+        if answer.get("status") == -signal.SIGALRM:  # it did not get the time that it may compute
+            raise _too_busy(MAX_WALL_SECONDS)
         if "status" in answer:
             raise LimitError(f"expected a grammar {_why_it_ended(answer['status'])}; simplify it")
         return int(answer["bytes"])
@@ -95,10 +97,7 @@ class GrammarProcess:
             answer = worker.ask(request)
         except TimeoutError as error:
             self._replace(worker)
-            raise OverloadedError(
-                f"expected the process that tries grammars to answer within {MAX_WALL_SECONDS + _SPARE_SECONDS:g} s, "
-                "found this machine too busy with other work; send the request again later"
-            ) from error
+            raise _too_busy(MAX_WALL_SECONDS + _SPARE_SECONDS) from error
         if answer is None:
             self._replace(worker)
         return answer
@@ -185,12 +184,17 @@ def _start(arguments: bytes, requests: socket.socket) -> "subprocess.Popen[bytes
             ) from error
 
 
+def _too_busy(seconds: float) -> OverloadedError:
+    return OverloadedError(
+        f"expected the process that tries grammars to answer within {seconds:g} s, found this machine too busy with "
+        "other work; send the request again later"
+    )
+
+
 def _why_it_ended(status: int) -> str:
     """What a grammar was expected to keep, by how the process that tried it ended."""
     if status == -signal.SIGPROF:
         return f"that compiles within {MAX_CPU_SECONDS:g} s of computing, found one that takes longer"
-    if status == -signal.SIGALRM:
-        return f"that compiles within {MAX_WALL_SECONDS:g} s, found one that takes longer"
     if status in (-signal.SIGSEGV, -signal.SIGBUS):
         return "whose rules, references and brackets lie at most some hundred deep (1 MiB of stack), found a deeper one"
     return (
