@@ -6,7 +6,7 @@
 #include "check.h"
 #include "null_executor.h"
 
-// Of the sanitizers' allocator: calls the functions at each allocation and each release.
+// The sanitizers' allocator calls the functions at each allocation and each release.
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*allocated)(const volatile void*, std::size_t),
                                                          void (*released)(const volatile void*));
 
