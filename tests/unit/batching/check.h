@@ -50,6 +50,9 @@ inline bool runs_all_rounds() { return std::getenv("TRTLLM_LITE_ALL_ROUNDS") != 
 inline std::uint64_t rounds(std::uint64_t all) { return runs_all_rounds() ? all : (all + 3) / 4; }
 inline bool is_due(int number) { return runs_all_rounds() || number % 4 == number / 4 % 4; }
 
+// Whether a test counted more than `all` in all of its rounds, or about a quarter of that in a quarter of them.
+inline bool reaches(std::uint64_t count, std::uint64_t all) { return count > (runs_all_rounds() ? all : all / 4 - 1); }
+
 // Runs the test of the name that is given, which only one may have; or all.
 inline int run_tests(int argc, char** argv) {
   std::size_t num_run = 0;

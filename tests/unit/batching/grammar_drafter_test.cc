@@ -45,8 +45,8 @@ TEST(grammars_draft_beside_others) {
                                     .enable_block_reuse = seed % 3 > 0};
     run_grammars(seed, scheduler_config(policy, 6, 16, 72), cache, totals);
   }
-  CHECK(totals.accepted > 125 && totals.rejected > 25);
-  CHECK(totals.swapped > 0 && totals.recomputed > 0);
+  CHECK(reaches(totals.accepted, 500) && reaches(totals.rejected, 100));
+  CHECK(reaches(totals.swapped, 5) && reaches(totals.recomputed, 5));
 }
 
 TEST(what_has_to_come_is_kept_and_requests_without_grammar_have_no_drafts) {

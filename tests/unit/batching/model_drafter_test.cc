@@ -108,8 +108,8 @@ TEST(the_draft_models_blocks_hold_the_sequences) {
                                     .enable_block_reuse = seed % 3 > 0};
     run_draft_model(seed, scheduler_config(policy, 6, 16, 72), cache, totals);
   }
-  CHECK(totals.accepted > 125 && totals.rejected > 125);
-  CHECK(totals.swapped > 0 && totals.recomputed > 0 && totals.hit_tokens > 125);
+  CHECK(reaches(totals.accepted, 500) && reaches(totals.rejected, 500));
+  CHECK(reaches(totals.swapped, 5) && reaches(totals.recomputed, 5) && reaches(totals.hit_tokens, 500));
 }
 
 TEST(a_model_that_agrees_has_all_its_drafts_kept) {

@@ -96,11 +96,12 @@ void run_random_requests(int num_requests, int num_stages) {
   CHECK(s.num_free_host_blocks == config.cache.num_host_blocks);
   for (const auto reason : {tl::FinishReason::kLength, tl::FinishReason::kCancelled, tl::FinishReason::kTimedOut,
                             tl::FinishReason::kError}) {
-    CHECK(stats.num_ended[static_cast<std::size_t>(reason)] > 5);  // the test reaches what it is about
+    CHECK(reaches(stats.num_ended[static_cast<std::size_t>(reason)], 20));  // the test reaches what it is about
   }
-  CHECK(num_found > 25);
-  CHECK(stats.scheduler.num_late_rows > 25);
-  CHECK(s.num_recompute_preemptions > 5 && s.num_swap_preemptions > 5 && stats.num_failed_steps > 1);
+  CHECK(reaches(num_found, 100));
+  CHECK(reaches(stats.scheduler.num_late_rows, 100));
+  CHECK(reaches(s.num_recompute_preemptions, 20) && reaches(s.num_swap_preemptions, 20) &&
+        reaches(stats.num_failed_steps, 5));
 }
 
 TEST(random_requests_to_one_stage) { run_random_requests(static_cast<int>(rounds(10000)), 1); }
