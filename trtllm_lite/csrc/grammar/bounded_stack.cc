@@ -13,11 +13,11 @@
 namespace tl {
 namespace {
 
-// Beside a thread that computes a step the work has a quarter of a core at first, and a tenth where it takes longer: a
-// usual schema takes 3 ms.
-constexpr int kNice = 5;
-constexpr int kNicer = 10;
-constexpr std::chrono::milliseconds kQuick{20};
+// Beside a thread that computes a step the work has a seventh of a core at first, and a fiftieth where it takes longer
+// than a usual schema, which takes 3 ms. Less than that would not end in time on a busy machine.
+constexpr int kNice = 8;
+constexpr int kNicer = 17;
+constexpr std::chrono::milliseconds kQuick{5};
 
 struct Job {
   const std::function<void()>& work;

@@ -28,7 +28,7 @@ MAX_MEMORY_BYTES = 256 << 20
 """A compiled grammar that takes more is refused: of 1 MB of schemas it takes about half as much."""
 MAX_CPU_SECONDS = 2.0
 """A grammar that computes longer is refused: 1,000 structural tags take a fifth of it."""
-MAX_WALL_SECONDS = 10.0
+MAX_WALL_SECONDS = 30.0
 """A grammar that is not compiled by then, as on a machine that has much else to do, is refused."""
 MAX_AT_ONCE = 4
 """Grammars that are compiled at once; others wait, up to ``MAX_WALL_SECONDS``."""

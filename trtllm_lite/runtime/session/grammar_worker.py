@@ -26,7 +26,7 @@ from typing import Any
 from trtllm_lite import _core
 from trtllm_lite.errors import LimitError, TrtllmLiteError
 
-_NICENESS = 5  # what runs goes first
+_NICENESS = 8  # what runs goes first
 _TRIED_TOKENS = 16  # of a random text; fuzzed grammars write more
 
 
