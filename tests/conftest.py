@@ -11,20 +11,28 @@ from hypothesis import HealthCheck, settings
 
 from tests.combinations import pairwise
 from tests.real_models import find_smollm2
+from tests.rounds import configure, rounds
 
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # References of workers side by side have a core each: with all cores each, their threads spin while they wait.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Machines of tests may be busy: no example fails for being slow.
-settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("tests")
 gc.disable()  # while tests are collected: what is made then stays
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all-combinations", action="store_true", help="of parameters, not all pairs")
+    parser.addoption(
+        "--all-combinations", action="store_true", help="of parameters, not all pairs, and all rounds of random tests"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    configure(config)
+    # Machines of tests may be busy: no example fails for being slow.
+    too_slow = HealthCheck.too_slow
+    settings.register_profile("tests", deadline=None, suppress_health_check=[too_slow], max_examples=rounds(100))
+    settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

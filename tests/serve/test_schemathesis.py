@@ -7,6 +7,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.specs.openapi import checks as openapi_checks
 
+from tests.rounds import rounds
 from trtllm_lite.serve.openapi import describe
 from trtllm_lite.serve.routes import ROUTES
 
@@ -40,7 +41,7 @@ def test_the_description_is_one(server, client):
 
 @schema.parametrize()
 @settings(
-    max_examples=10,
+    max_examples=rounds(10),
     deadline=None,
     derandomize=True,
     database=None,

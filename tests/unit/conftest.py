@@ -12,7 +12,7 @@ from tests.unit.sanitized import Sanitized
 def sanitized(pytestconfig: pytest.Config) -> Sanitized:
     """Compiles and runs C++ under the sanitizers."""
     assert pytestconfig.cache is not None, "run pytest with its cache provider"
-    return Sanitized(pytestconfig.cache.mkdir("sanitized"), pytestconfig.getoption("all_combinations"))
+    return Sanitized(pytestconfig.cache.mkdir("sanitized"))
 
 
 @pytest.fixture(scope="session")

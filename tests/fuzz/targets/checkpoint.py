@@ -16,7 +16,7 @@ from trtllm_lite.builder.inspect import inspect_checkpoint
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.network.verifier import load_network
 
-COUNT = 40
+COUNT = 80
 _LIMITS = {"max_batch_size": 2, "max_input_len": 16, "max_seq_len": 48, "tokens_per_block": 16}
 
 

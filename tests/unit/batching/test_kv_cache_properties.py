@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
+from tests.rounds import rounds
 from trtllm_lite._testing import KvCacheBookkeeping
 
 Copies = list[tuple[str, int, int]] | None
@@ -207,7 +208,7 @@ class KvCacheMachine(RuleBasedStateMachine):
 
 
 TestKvCache = KvCacheMachine.TestCase
-TestKvCache.settings = settings(max_examples=150, stateful_step_count=50, deadline=None, derandomize=True)
+TestKvCache.settings = settings(max_examples=rounds(150), stateful_step_count=50, deadline=None, derandomize=True)
 
 
 def test_closed_sequences_are_refused():

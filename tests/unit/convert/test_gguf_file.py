@@ -19,6 +19,7 @@ from transformers.integrations.gguf.dequant import dequantize
 from tests.gguf_writer import dequantized, write_gguf
 from tests.models import FAMILIES, MOE_FAMILIES, NETWORK_FAMILIES, save_model, tiny_model
 from tests.onnx_runner import OnnxRunner
+from tests.rounds import rounds
 from tests.tolerances import assert_close
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.convert.family import all_families
@@ -490,7 +491,7 @@ def test_a_cut_file_says_which_tensor_it_ends_in(small_file: Path) -> None:
     assert map_model(open_source(str(small_file)), "auto").network.weights
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(60), deadline=None)
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_a_file_cut_anywhere_before_its_data_says_what_to_do(share: float, small_file: Path) -> None:
     """In the words of no library: how many bytes of what there should be."""
@@ -504,7 +505,7 @@ def test_a_file_cut_anywhere_before_its_data_says_what_to_do(share: float, small
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(60), deadline=None)
 @given(position=st.integers(0, 2000), value=st.integers(0, 255))
 def test_flipped_bytes_never_crash(position: int, value: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "flipped.gguf"

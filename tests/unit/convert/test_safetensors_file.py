@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from tests.rounds import rounds
 from trtllm_lite.convert.safetensors_file import SafetensorsFile, TensorInfo, plan_layout, write_safetensors
 from trtllm_lite.errors import ConvertError
 
@@ -120,7 +121,7 @@ def test_truncation_anywhere_is_a_clear_error(tmp_path: Path) -> None:
             SafetensorsFile(tmp_path / "y.safetensors")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=rounds(200), deadline=None)
 @given(position=st.integers(0, 300), value=st.integers(0, 255))
 def test_flipped_header_bytes_never_crash(position: int, value: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = _file(

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.rounds import rounds
 from tests.unit.csrc.tiny_engine import MAX_NUM_TOKENS, MAX_SEQ_LEN, TOKENS_PER_BLOCK, VOCAB, make_tiny_engine
 from trtllm_lite import _core, _testing
 from trtllm_lite._core import CpuExecutor, Engine, EventLoop, FinishReason, RequestEnd, sampling
@@ -136,7 +137,7 @@ def drain(loop: EventLoop) -> dict[int, Heard]:
 PROMPTS = st.lists(st.integers(0, POISON - 1), min_size=1, max_size=24)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=rounds(40))
 @given(
     prompts=st.lists(PROMPTS, min_size=1, max_size=8),
     shared=st.lists(st.integers(0, POISON - 1), max_size=20),

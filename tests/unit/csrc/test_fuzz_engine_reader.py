@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.rounds import rounds
 from tests.unit.csrc.mutations import KINDS
 from tests.unit.csrc.reader_harness import verdicts
 from tests.unit.csrc.tiny_engine import TinyEngine
 
-MUTANTS_PER_KIND = 400
+MUTANTS_PER_KIND = rounds(400)
 
 RUN_ONE_STEP = """
 import sys

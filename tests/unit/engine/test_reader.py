@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.rounds import rounds
 from tests.unit.engine.samples import ARRAYS, MANIFEST, plan, write_sample
 from trtllm_lite._core import crc32c
 from trtllm_lite.engine.reader import read_engine
@@ -71,7 +72,7 @@ def test_a_truncated_file(keep: int, tmp_path: Path) -> None:
         read_engine(path)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=rounds(200), deadline=None)
 @given(data=st.data())
 def test_a_flipped_bit_is_found_or_lies_in_a_weight(data: st.DataObject, tmp_path: Path) -> None:
     path = write_sample(tmp_path / "e")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from tests.models import EOS_ID, PAD_ID, tiny_tokenizer
+from tests.rounds import rounds
 from trtllm_lite import GuidedDecodingParams, _testing
 from trtllm_lite.runtime.session.reasoning import Thoughts
 from trtllm_lite.runtime.text.words import Words
@@ -132,7 +133,7 @@ def allowed_of(matcher, size):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=rounds(20))
 @given(data=st.data(), special=st.booleans(), form=st.sampled_from(FORMS))
 def test_a_text_thinks_or_has_the_form(kind, data, special, form):
     """Masks allow what a reference does, also behind drafts that were taken back, and drafts are cut as masks do."""
@@ -184,7 +185,7 @@ TEXTS = st.tuples(
 ).map("".join)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=rounds(300))
 @given(data=st.data(), text=TEXTS, is_inside=st.booleans(), include=st.booleans())
 def test_stop_strings_are_those_of_the_answer(data, text, is_inside, include):
     """However the text is cut into tokens, and of those that are ready at once."""

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.rounds import rounds
+
 VOCAB = 100
 TOKEN = st.integers(0, VOCAB - 1)
 
@@ -51,7 +53,9 @@ INVALID = {
     "prompt_logprobs": st.integers(21, 2**31 - 1) | st.integers(-(2**31), -1),
 }
 
-any_fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
+any_fixture = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=rounds(200)
+)
 
 
 @any_fixture

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.rounds import rounds
 from trtllm_lite.serve.parsers import (
     TOOL_PARSERS,
     Content,
@@ -130,7 +131,7 @@ def parser_of(options, **others):
 
 
 @pytest.mark.parametrize("options", PARSERS, ids=str)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=rounds(150), deadline=None)
 @given(cut_texts(), st.booleans())
 def test_pieces_do_not_matter(options, cut, starts_inside):
     text, pieces = cut
@@ -157,7 +158,7 @@ def test_content_is_part_of_the_text_in_order(name, text):
 
 
 @pytest.mark.parametrize("name", FORMS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=rounds(50), deadline=None)
 @given(TEXTS)
 def test_a_whole_answer_has_whole_calls_and_content_alone(name, text):
     """Whether it ended by itself or was cut off."""
@@ -180,7 +181,7 @@ def broken_calls(draw):
     ) + text[last:]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=rounds(500), deadline=None)
 @given(broken_calls())
 def test_broken_calls_are_content_or_have_arguments_that_are_json(broken):
     name, text = broken

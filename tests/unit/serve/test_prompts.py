@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.rounds import rounds
 from trtllm_lite.runtime.core import core
 from trtllm_lite.serve import bodies
 from trtllm_lite.serve.api_error import ApiError
@@ -27,7 +28,7 @@ VALUES = st.recursive(
 BROKEN = st.text('{}[]",:\\1-0 ab\n', max_size=30)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(300), deadline=None)
 @given(
     PROMPTS,
     st.dictionaries(TEXTS.filter(lambda key: key != "prompt"), VALUES, max_size=3),
@@ -45,7 +46,7 @@ def test_a_body_is_its_prompts_and_the_rest(prompt, others, place, ascii_only, i
     assert (plain[1:] if isinstance(found, list) else plain[0]) == prompt
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(300), deadline=None)
 @given(BROKEN, BROKEN)
 def test_what_is_no_json_does_not_become_some(before, value):
     body = b'{"a":%b"prompt":%b}' % (before.encode(), value.encode())

@@ -1,0 +1,19 @@
+"""How many rounds tests of random inputs run: a quarter of them, and all of them with ``--all-combinations``."""
+
+import os
+
+import pytest
+
+_ALL_ROUNDS = "TRTLLM_LITE_ALL_ROUNDS"  # C++ programs of tests read it, too
+_SHARE = 4
+
+
+def configure(config: pytest.Config) -> None:
+    """Tell this process and its children whether all rounds run; before tests are imported."""
+    if config.getoption("all_combinations"):
+        os.environ[_ALL_ROUNDS] = "1"
+
+
+def rounds(count: int) -> int:
+    """How many of ``count`` rounds run."""
+    return count if _ALL_ROUNDS in os.environ else -(-count // _SHARE)
