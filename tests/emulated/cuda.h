@@ -1,6 +1,10 @@
 // What kernels use of CUDA C++, for the host's compiler.
 #pragma once
 
+#include <version>
+// Kernels call no special functions (Bessel's, Riemann's), which take libstdc++ longer to read than all else.
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS
+
 #include <bit>
 #include <cmath>
 #include <cstring>
