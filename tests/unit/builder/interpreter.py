@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from importlib import import_module
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnx_ir as ir
@@ -34,9 +35,19 @@ class GatherElements(OpRun):
         return (np.take_along_axis(data, indices, axis),)
 
 
+_evaluators: WeakKeyDictionary[ir.Model, ReferenceEvaluator] = WeakKeyDictionary()
+
+
+def _evaluator(model: ir.Model) -> ReferenceEvaluator:
+    """The evaluator of ``model``, which stays as it is from its first run on: making one takes longer than a step."""
+    if model not in _evaluators:
+        operators = [_operator(schema) for schema in network_schemas().values()]
+        _evaluators[model] = ReferenceEvaluator(ir.to_proto(model), new_ops=[*operators, GatherElements])
+    return _evaluators[model]
+
+
 def run(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Outputs of ``model`` by name; ``feeds`` may hold more than the model takes."""
-    operators = [_operator(schema) for schema in network_schemas().values()]
-    evaluator = ReferenceEvaluator(ir.to_proto(model), new_ops=[*operators, GatherElements])
+    evaluator = _evaluator(model)
     inputs = {name: feeds[name] for name in evaluator.input_names}
     return dict(zip(evaluator.output_names, evaluator.run(None, inputs), strict=True))

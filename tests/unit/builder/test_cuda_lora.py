@@ -69,8 +69,8 @@ def _check(shape: Shape, qformat: str = FULL_PRECISION, target: str = "sm_90", t
         fill_slot(card.plan, card.adapters, slot, pairs, half, card.num_loras)
     # A sequence keeps its adapter: each choice is a run of its own.
     table = BYTE_TOLERANCES if qformat in ("fp8_rowwise", "fp8") else ROUNDED_TOLERANCES
+    networks = [model, *(_merged(model, adapter) for adapter in adapters)]
     for choice in CHOICES:
-        networks = [model, *(_merged(model, adapter) for adapter in adapters)]
         states = [sequences_of(shape, card) for _ in networks]
         for lens, program in STEPS:
             feeds = [state.feeds(lens) for state in states]
