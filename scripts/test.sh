@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test.sh [--tier TIER] [ARGUMENT…]: installs the test extra into .venv and runs a tier of the tests:
 #   smoke    one minute: an engine end to end, a server, the parsers
-#   default  all tests, products of three and more parameters by pairs
+#   default  all tests, products of three and more parameters by pairs, some by each value
 #   all      all tests with all products
 #   oldest   the default tier with the oldest versions of dependencies, by scripts/tiers/dependencies.sh
 #   newest   the same with the newest

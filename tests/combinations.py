@@ -1,4 +1,4 @@
-"""Which combinations of parameters are tried where a test has three or more parameters to combine."""
+"""Which combinations of parameters are tried where a test has several parameters to combine."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
@@ -6,47 +6,49 @@ from itertools import combinations
 
 import pytest
 
-_Pair = tuple[tuple[int, Hashable], tuple[int, Hashable]]
+_Values = tuple[tuple[int, Hashable], ...]
 
 
-def covering(rows: Sequence[tuple[Hashable, ...]]) -> list[int]:
-    """Numbers, ascending, of rows that have all pairs of values in two columns that any row has.
+def covering(rows: Sequence[tuple[Hashable, ...]], strength: int = 2) -> list[int]:
+    """Numbers, ascending, of rows that have all values in ``strength`` columns together that any row has.
 
-    Each row that is taken is the first of those that add the most pairs (D. M. Cohen and others, The AETG System: An
+    Each row that is taken is the first of those that add the most of them (D. M. Cohen and others, The AETG System: An
     Approach to Testing Based on Combinatorial Design, 1997, of the rows that are given instead of random ones).
     """
-    pairs = [_pairs(row) for row in rows]
-    missing = set().union(*pairs)
+    found = [_together(row, strength) for row in rows]
+    missing = set().union(*found)
     taken = []
     while missing:
-        best = max(range(len(rows)), key=lambda number: len(pairs[number] & missing))
+        best = max(range(len(rows)), key=lambda number: len(found[number] & missing))
         taken.append(best)
-        missing -= pairs[best]
+        missing -= found[best]
     return sorted(taken)
 
 
-def _pairs(row: Iterable[Hashable]) -> set[_Pair]:
-    return set(combinations(enumerate(row), 2))
+def _together(row: Iterable[Hashable], strength: int) -> set[_Values]:
+    return set(combinations(enumerate(row), strength))
 
 
 def pairwise(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Two lists of ``items``: tests that try all pairs of parameters of each function, and the others, each in order.
 
     A function has one parameter for each of its ``parametrize`` marks. Parameters of fixtures (instruction sets, of
-    which a machine may lack some) are tried with every pair.
+    which a machine may lack some) are tried with every pair. Of functions marked ``each_value``, each value of each
+    parameter is tried: their parameters choose how kernels are compiled, and other tests combine them.
     """
-    tests: dict[Hashable, list[tuple[int, tuple[Hashable, ...]]]] = defaultdict(list)
+    tests: dict[tuple[int, *tuple[Hashable, ...]], list[tuple[int, tuple[Hashable, ...]]]] = defaultdict(list)
     kept = set(range(len(items)))
     for number, item in enumerate(items):
         marks = list(item.iter_markers("parametrize"))
-        if len(marks) < 3 or not isinstance(item, pytest.Function):
+        strength = 1 if item.get_closest_marker("each_value") else 2
+        if len(marks) <= strength or not isinstance(item, pytest.Function):
             continue
         others = dict(item.callspec.params)
         row = tuple(_taken(others, mark) for mark in marks)
-        tests[item.parent, item.originalname, _identities(others.values())].append((number, row))
-    for rows in tests.values():
+        tests[strength, item.parent, item.originalname, _identities(others.values())].append((number, row))
+    for (strength, *_), rows in tests.items():
         kept -= {number for number, _ in rows}
-        kept |= {rows[place][0] for place in covering([row for _, row in rows])}
+        kept |= {rows[place][0] for place in covering([row for _, row in rows], strength)}
     return [items[number] for number in sorted(kept)], [item for number, item in enumerate(items) if number not in kept]
 
 

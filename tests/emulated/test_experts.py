@@ -27,12 +27,14 @@ from trtllm_lite.plugins.launch import Device
 SMALL = Device("sm_90a", 64 * 1024)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("experts", "top_k", "scoring"), [(8, 2, "softmax_of_chosen"), (40, 5, "softmax")])
 @pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (4, 3), (16, 16)])
 def test_a_few_rows_choose(experts: int, top_k: int, scoring: str, max_rows: int, rows: int) -> None:
     check_router(Mixture(experts, top_k, 0, 0, max_rows, scoring), rows, streamed=True, machine=Emulator())
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("experts", "top_k", "scoring"), [(8, 2, "normalized_softmax"), (40, 5, "softmax")])
 @pytest.mark.parametrize(("max_rows", "rows"), [(1, 1), (64, 37), (256, 200), (1024, 530)])
 def test_rows_are_sorted_by_expert(experts: int, top_k: int, scoring: str, max_rows: int, rows: int) -> None:
@@ -81,6 +83,7 @@ def test_rows_that_are_no_numbers_choose_experts_that_exist(name: str) -> None:
     torch.testing.assert_close(shares[:3:2].double(), expected_shares, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("max_rows", "rows"), [(2, 2), (16, 9)])
 def test_streamed(dtype: torch.dtype, max_rows: int, rows: int) -> None:
@@ -126,6 +129,7 @@ FORMS = [Form("int4", 64, "bfloat16"), Form("uint4", 32, "float16", offsets=True
 FP8, MXFP4, BYTES = Form("float8_e4m3fn", 64), Form("float4_e2m1fn", 32, "bfloat16"), Form("int8", 32, offsets=True)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize(("max_rows", "rows"), [(2, 2), (16, 9)])
 def test_streamed_in_four_bits(form: Form, max_rows: int, rows: int) -> None:
@@ -141,6 +145,7 @@ def test_blocks_share_out_sums_by_eights(hidden: int, form: Form) -> None:
     check_experts(mixture, 3, torch.bfloat16, streamed=True, residual=True, form=form, machine=machine)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize(("max_rows", "rows"), [(64, 33), (400, 300)])
 def test_tiled_in_four_bits(form: Form, max_rows: int, rows: int) -> None:

@@ -36,6 +36,7 @@ def config_of(form: Form, stage_k: int, tiles: int, stream_x: bool = False) -> S
     return StreamConfig(stage_k, 16 * tiles, stream_x, 16 * 1024, "", weight_form_of(form))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize(("tokens", "rows"), [(1, 1), (16, 9)])
 def test_streamed(form: Form, tokens: int, rows: int) -> None:
@@ -79,6 +80,7 @@ SPLIT_FORMS = [
 ]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("form", SPLIT_FORMS, ids=str)
 @pytest.mark.parametrize(("splits", "tiles", "tokens", "rows"), [(2, 3, 4, 3), (4, 4, 4, 3), (4, 2, 16, 9)])
 def test_blocks_of_a_cluster_may_share_rows(form: Form, splits: int, tiles: int, tokens: int, rows: int) -> None:
@@ -98,6 +100,7 @@ def test_blocks_of_a_cluster_may_share_gated_rows(form: Form) -> None:
     check_streamed(form, 72, 768, 8, 5, torch.float16, gated=True, norm=True, **how)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("form", [torch.bfloat16, torch.float16, Form("int8"), Form("int4", 128, "bfloat16")], ids=str)
 @pytest.mark.parametrize("rotary_dim", [64, 32])
 def test_blocks_of_a_cluster_may_share_rows_of_heads(form: Form | torch.dtype, rotary_dim: int) -> None:
@@ -120,6 +123,7 @@ def test_every_code_is_widened_exactly(name: str, dtype: torch.dtype) -> None:
     check_codes(name, dtype, Emulator())
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("form", [*FORMS[:4], FORMS[-1]], ids=str)
 def test_dequantize(form: Form, dtype: torch.dtype) -> None:

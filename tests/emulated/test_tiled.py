@@ -65,6 +65,7 @@ def test_gated_rows_of_adapters_are_added_before_the_activation(form: Form) -> N
     quantized_checks.check_tiled(form, TileConfig(64, 96, 1, 1, 1, ""), 104, 256, 37, 64, torch.bfloat16, **how)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     ("config", "heads", "kv_heads", "head_dim", "rows"),
     [
@@ -88,6 +89,7 @@ def test_qkv_of_a_part_of_each_head(head_dim: int, rotary_dim: int) -> None:
     check_qkv(_shape(3, 1, head_dim), config, 19, 64, dtype, dtype, rotary_dim=rotary_dim, machine=Emulator())
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.int8, Form("int8"), INT4, FORMS[3]], ids=str)
 @pytest.mark.parametrize("cache_dtype", [None, torch.float8_e4m3fn, torch.int8], ids=str)
 def test_qkv_of_other_weights(kind: WeightKind, cache_dtype: torch.dtype | None) -> None:

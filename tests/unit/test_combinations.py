@@ -30,6 +30,7 @@ def test_all_pairs_are_covered_by_few_rows(extents: tuple[int, ...]) -> None:
 def test_rows_that_are_no_product_are_covered() -> None:
     rows = [(0, 0, 0), (0, 0, 1), (1, 2, 0), (1, 2, 0), (2, 0, 1)]
     assert covering(rows) == [0, 1, 2, 4]
+    assert covering(rows, strength=1) == [0, 2, 4]
 
 
 TESTS = """
@@ -49,15 +50,23 @@ def test_three(unit, a, b, c, d):
 @pytest.mark.parametrize("b", [1, 2, 3])
 def test_two(a, b):
     assert a + b
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("a", [1, 2, 3, 4])
+@pytest.mark.parametrize("b", [1, 2])
+def test_each(a, b):
+    assert a + b
 """
 
 
-@pytest.mark.parametrize(("options", "num_three"), [([], 2 * 6), (["--all-combinations"], 2 * 12)])
-def test_products_of_three_and_more_are_tried_pairwise(tmp_path: Path, options: list[str], num_three: int) -> None:
+@pytest.mark.parametrize(("options", "num_three", "num_each"), [([], 2 * 6, 4), (["--all-combinations"], 2 * 12, 8)])
+def test_products_of_three_and_more_are_tried_pairwise(
+    tmp_path: Path, options: list[str], num_three: int, num_each: int
+) -> None:
     (tmp_path / "test_products.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = each_value\n")
     command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "--rootdir", tmp_path, tmp_path, *options]
     run = subprocess.run(
         command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
     )
-    assert f" {num_three + 9} passed" in run.stdout
+    assert f" {num_three + 9 + num_each} passed" in run.stdout

@@ -57,6 +57,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> EngineFile:
     return save_cuda_engine(tmp_path_factory.mktemp("llama"))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo"])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 def test_engines_of_quantized_weights_are_written(qformat: str, target: str, tmp_path: Path) -> None:
