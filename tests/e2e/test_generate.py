@@ -21,7 +21,6 @@ from trtllm_lite.builder import build_engine, plan_memory
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.runtime import ModelRunner
 
-NUM_NEW_TOKENS = 64
 LIMITS = {"max_batch_size": 8, "max_input_len": 128, "max_seq_len": 256, "max_num_tokens": 256}
 TINY_LIMITS = {"max_batch_size": 8, "max_input_len": 96, "max_seq_len": 128, "max_num_tokens": 64}
 
@@ -71,12 +70,20 @@ def smollm2_prompts(smollm2: ModelRunner) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def smollm2_outputs(smollm2: ModelRunner, smollm2_prompts: list[list[int]]) -> list[tuple[list[int], np.ndarray]]:
-    """For each prompt: greedy tokens, and the logits float32[NUM_NEW_TOKENS, vocab] they were chosen from."""
+def num_new_tokens(pytestconfig: pytest.Config) -> int:
+    """How many tokens SmolLM2 generates from each prompt."""
+    return 64 if pytestconfig.getoption("all_combinations") else 32
+
+
+@pytest.fixture(scope="module")
+def smollm2_outputs(
+    smollm2: ModelRunner, smollm2_prompts: list[list[int]], num_new_tokens: int
+) -> list[tuple[list[int], np.ndarray]]:
+    """For each prompt: greedy tokens, and the logits float32[num_new_tokens, vocab] they were chosen from."""
     return [
         output
         for start in range(0, len(smollm2_prompts), 8)
-        for output in generate(smollm2, smollm2_prompts[start : start + 8], NUM_NEW_TOKENS)
+        for output in generate(smollm2, smollm2_prompts[start : start + 8], num_new_tokens)
     ]
 
 
@@ -270,10 +277,13 @@ def test_smollm2_is_bit_identical_for_any_split(
 
 
 def test_smollm2_is_bit_identical_alone(
-    smollm2: ModelRunner, smollm2_prompts: list[list[int]], smollm2_outputs: list[tuple[list[int], np.ndarray]]
+    smollm2: ModelRunner,
+    smollm2_prompts: list[list[int]],
+    smollm2_outputs: list[tuple[list[int], np.ndarray]],
+    num_new_tokens: int,
 ) -> None:
     for row in (2, 16):
-        (output,) = generate(smollm2, [smollm2_prompts[row]], NUM_NEW_TOKENS)
+        (output,) = generate(smollm2, [smollm2_prompts[row]], num_new_tokens)
         assert_identical([output], [smollm2_outputs[row]])
 
 
