@@ -102,11 +102,12 @@ def kept(parent: Path, contents: Iterable[bytes], make: Callable[[Path], None]) 
     digest = hashlib.sha256()
     for content in contents:
         digest.update(hashlib.sha256(content).digest())
-    parent.mkdir(parents=True, exist_ok=True)
+    parent.parent.mkdir(parents=True, exist_ok=True)
     made = parent / digest.hexdigest()[:16]
-    with _alone(parent):
+    with _alone(parent):  # and only then is the folder touched
         if not made.exists():
-            shutil.rmtree(parent)
+            if parent.exists():
+                shutil.rmtree(parent)
             parent.mkdir()
             unfinished = parent / "unfinished"
             make(unfinished)
