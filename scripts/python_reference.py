@@ -80,9 +80,18 @@ def _definition(found: Any) -> Any:
 
 def _fields(found: type) -> Iterator[str]:
     """The fields of a dataclass, of which those of the C++ side have no annotation in Python."""
-    for node in _definition(found).body:
-        if isinstance(node, ast.AnnAssign):
-            yield ast.unparse(node)
+    for declared in reversed([one for one in found.__mro__ if one.__module__.startswith("trtllm_lite.")]):
+        for node in _definition(declared).body:
+            if isinstance(node, ast.AnnAssign):
+                yield ast.unparse(_plain(node))
+
+
+def _plain(node: ast.AnnAssign) -> ast.AnnAssign:
+    """A field without what its type is ``Annotated`` with."""
+    kind = node.annotation
+    if isinstance(kind, ast.Subscript) and ast.unparse(kind.value) == "Annotated" and isinstance(kind.slice, ast.Tuple):
+        node.annotation = kind.slice.elts[0]
+    return node
 
 
 def _arguments(given: ast.arguments) -> list[str]:

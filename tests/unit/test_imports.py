@@ -17,6 +17,7 @@ PACKAGE = Path(trtllm_lite.__file__).parent
 PLAIN = {
     *("errors", "vocabulary", "files", "temporaries", "units", "printable", "progress", "library_errors", "nibbles"),
     *("foreign_files", "foreign_names", "host_memory", "scratch", "pages", "gguf_parts"),
+    "request_fields",
     "_core",
 }
 ALLOWED = {
@@ -31,6 +32,7 @@ ALLOWED = {
     "library_errors": set(),
     "nibbles": set(),
     "gguf_parts": set(),
+    "request_fields": set(),
     "host_memory": set(),
     "scratch": set(),
     "vocabulary": set(),

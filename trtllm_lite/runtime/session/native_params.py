@@ -4,35 +4,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtllm_lite.errors import ArgumentError, shown
+from trtllm_lite.request_fields.field import fields_of
+from trtllm_lite.request_fields.fields import RequestFields
 from trtllm_lite.runtime.core import core
-
-# Fields that go to the C++ parameters under the same name, and what they must be.
-FIELDS: Mapping[str, str] = {
-    "max_tokens": "a whole number",
-    "min_tokens": "a whole number",
-    "temperature": "a number",
-    "top_k": "a whole number",
-    "top_p": "a number",
-    "min_p": "a number",
-    "repetition_penalty": "a number",
-    "presence_penalty": "a number",
-    "frequency_penalty": "a number",
-    "seed": "a whole number from -2**63 to 2**64 - 1",
-    "stop_token_ids": "a list of token ids",
-    "logit_bias": "a dictionary from token ids to numbers",
-    "allowed_token_ids": "a list of token ids",
-    "logprobs": "a whole number",
-    "prompt_logprobs": "a whole number",
-}
 
 
 def native_params(values: Mapping[str, Any]) -> Any:
     """C++ parameters with ``values``; None leaves a parameter at its neutral value."""
-    native = core().sampling.SamplingParams()
+    native, fields = core().sampling.SamplingParams(), fields_of(RequestFields)
     for name, value in values.items():
         if value is not None:
             pairs = list(value.items()) if isinstance(value, Mapping) else value
-            set_param(native, name, pairs, FIELDS.get(name, "lists of token ids"))
+            expected = fields[name].expected if name in fields else None
+            set_param(native, name, pairs, expected or "lists of token ids")
     return native
 
 

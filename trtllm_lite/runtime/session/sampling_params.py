@@ -1,28 +1,27 @@
 """SamplingParams: the wishes of a request, and how they become the C++ sampler's parameters."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.foreign_names import calls
 from trtllm_lite.foreign_names.arguments import takes_foreign_fields
+from trtllm_lite.request_fields.docstring import documented
+from trtllm_lite.request_fields.draws import DRAWS
+from trtllm_lite.request_fields.field import Field, fields_of
+from trtllm_lite.request_fields.fields import RequestFields
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
-from trtllm_lite.runtime.session.native_params import FIELDS, native_params, set_param
+from trtllm_lite.runtime.session.native_params import native_params, set_param
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
-from trtllm_lite.runtime.text.words import Word, WordLimits, Words, parse_words
+from trtllm_lite.runtime.text.words import WordLimits, Words, parse_words
 from trtllm_lite.runtime.values import check_flag, check_length, check_list, check_positive, whole_number
 
-_FLAGS = (
-    *("ignore_eos", "include_stop_str_in_output", "return_context_logits", "return_generation_logits"),
-    *("detokenize", "skip_special_tokens", "use_beam_search"),
-)
 _EARLY_STOPPING = {False: "FALSE", True: "TRUE", "never": "NEVER"}
-_DRAWS = ("temperature", "top_k", "top_p", "min_p")
 _ANY_VOCABULARY = 2**31 - 1
 _MAX_VOCABULARY = 1 << 20  # no model has so many tokens
 _MAX_TOKENS = 2**24
@@ -32,48 +31,12 @@ MAX_SEQUENCES = 128
 
 
 @takes_foreign_fields(calls.SAMPLING_PARAMS)
+@documented
 @dataclass(frozen=True, kw_only=True)
-class SamplingParams:
+class SamplingParams(RequestFields):
     """How to continue a prompt. The names are those of TensorRT-LLM's and vLLM's classes.
 
-    Length and end:
-
-    - ``max_tokens``: tokens to generate at most; None means as many as fit. ``min_tokens``: tokens to generate at least
-    - ``end_id``: the token that ends the text, instead of the model's; -1 means that none does, as ``ignore_eos``
-    - ``stop``: a string or token-id list, or several in a list (64 of 256 characters or ids); ``stop_token_ids``:
-      single tokens that end it too. The text ends before them unless ``include_stop_str_in_output``; the token ids
-      always hold them
-
-    Several continuations of one prompt:
-
-    - ``n``: how many to return. ``best_of``: how many to draw, of which the ``n`` with the greatest cumulative log
-      probability are returned
-    - ``use_beam_search``: search with ``best_of`` (or ``n``) beams instead, which draws nothing, and comes at the end.
-      A sequence's score is the sum of its log probabilities over its length to the power of ``length_penalty``;
-      ``early_stopping`` (True, False, "never") says when to stop looking for better ones, as in transformers
-
-    Draws. A request that gives none of temperature, top_k, top_p and min_p takes the model's own generation defaults,
-    and the likeliest token if the model has none; a request that gives some of the four takes the others from the
-    defaults:
-
-    - ``temperature`` (0, or less than 0.01: the likeliest token), ``top_k`` (0 or -1: all), ``top_p``, ``min_p``
-    - ``repetition_penalty`` (None: the model's default), ``presence_penalty``, ``frequency_penalty``
-    - ``seed``: equal seeds give equal tokens, whatever else runs; None or -1 draws a seed
-    - ``bad``: a string or token-id list that must not appear, or several in a list (1024 of 64 characters or ids);
-      ``bad_token_ids``: single tokens. For a string every token that holds it is impossible, and so is the end of every
-      sequence of tokens in which the tokenizer would write it: at the start of a text, after a space or a line break. A
-      model may still spell it in other pieces, letter by letter
-    - ``logit_bias``: {token id: number that is added to its logit}; ``allowed_token_ids``: all others are impossible
-
-    Output:
-
-    - ``logprobs``, ``prompt_logprobs``: how many of the likeliest tokens to report beside the chosen one, 0 to 20, for
-      each generated token, and for each token of the prompt but the first; None reports nothing. The probabilities are
-      those of the model's own distribution, before guided decoding, penalties, temperature and truncation
-    - ``return_context_logits``, ``return_generation_logits``: report the logits of the prompt and of generated tokens.
-      ``prompt_logprobs`` and context logits need an engine built with gather_context_logits
-    - ``detokenize``: False leaves the text empty. ``skip_special_tokens``: False puts the names of special tokens into
-      the text
+    {fields}
 
     Form:
 
@@ -81,48 +44,14 @@ class SamplingParams:
       It is applied last, so that penalties and bad words choose among what the form leaves; a request that leaves no
       token at all ends with an error. Draws nothing else than without it where the form allows what was drawn
 
-    ``truncate_prompt_tokens`` keeps only the last so many tokens of a prompt; the output says how many were dropped.
-
     Raises ArgumentError, on construction, for a value out of its range. What depends on the engine (token ids within
     its vocabulary, lengths within its limits) is checked when a request is made of it.
     """
 
-    max_tokens: int | None = 32
-    min_tokens: int = 0
-    end_id: int | None = None
-    ignore_eos: bool = False
-    stop: str | Sequence[Word] | None = None
-    stop_token_ids: Sequence[int] | None = None
-    include_stop_str_in_output: bool = False
-
-    n: int = 1
-    best_of: int | None = None
-    use_beam_search: bool = False
-    length_penalty: float = 1.0
-    early_stopping: bool | str = False
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    seed: int | None = None
-    bad: str | Sequence[Word] | None = None
-    bad_token_ids: Sequence[int] | None = None
-    logit_bias: Mapping[int, float] | None = None
-    allowed_token_ids: Sequence[int] | None = None
-
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    return_context_logits: bool = False
-    return_generation_logits: bool = False
-    detokenize: bool = True
-    skip_special_tokens: bool = True
-
-    truncate_prompt_tokens: int | None = None
-    guided_decoding: GuidedDecodingParams | None = None
+    guided_decoding: Annotated[
+        GuidedDecodingParams | None,
+        Field(doc="What the generated text must be, such as JSON of a schema.", runner="guided_decoding"),
+    ] = None
 
     def __post_init__(self) -> None:
         self._check_options()
@@ -183,7 +112,7 @@ class SamplingParams:
 
     def _values(self) -> dict[str, Any]:
         """The fields of the C++ parameters as given; vLLM's seed -1 is none, other negative ones wrap around."""
-        values = {name: getattr(self, name) for name in FIELDS}
+        values = {name: getattr(self, name) for name, field in FIELDS.items() if field.expected is not None}
         if isinstance(self.seed, int) and _LEAST_SEED <= self.seed < 0:
             values["seed"] = None if self.seed == -1 else self.seed % 2**64
         return values
@@ -235,7 +164,7 @@ class SamplingParams:
                 check_list(name, getattr(self, name), length, "a list of token ids")
         if self.logit_bias is not None:
             if not isinstance(self.logit_bias, Mapping):
-                raise ArgumentError(f"logit_bias is {shown(self.logit_bias)}: expected {FIELDS['logit_bias']}")
+                raise ArgumentError(f"logit_bias is {shown(self.logit_bias)}: expected {FIELDS['logit_bias'].expected}")
             check_length("logit_bias", len(self.logit_bias), native.MAX_LOGIT_BIAS_ENTRIES, "entries")
 
     def _bad_tokens(self) -> list[tuple[int, ...]]:
@@ -259,9 +188,14 @@ class SamplingParams:
         return {"bad_words": words, "allowed_token_ids": left}
 
 
+FIELDS: Mapping[str, Field] = fields_of(SamplingParams)
+"""All that a request may ask for, by name."""
+_FLAGS = [name for name, kind in get_type_hints(SamplingParams).items() if kind is bool]
+
+
 def _draws(params: SamplingParams, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """temperature, top_k, top_p and min_p as given, else from the model's defaults, else neutral (absent)."""
-    given = {name: getattr(params, name) for name in _DRAWS if getattr(params, name) is not None}
+    """The numbers of ``DRAWS`` as given, else from the model's defaults, else neutral (absent)."""
+    given = {name: getattr(params, name) for name in DRAWS if getattr(params, name) is not None}
     if params.use_beam_search or (not given and not defaults.get("do_sample")):
         return {"temperature": 0.0, **given}
-    return {"temperature": 1.0, **{name: defaults[name] for name in _DRAWS if name in defaults}, **given}
+    return {"temperature": 1.0, **{name: defaults[name] for name in DRAWS if name in defaults}, **given}

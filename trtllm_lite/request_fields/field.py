@@ -1,0 +1,107 @@
+"""What the schema says of a field of a request."""
+
+import typing
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+WHOLE, TOKENS = "a whole number", "a list of token ids"
+"""What messages about values of another type say was expected."""
+
+
+@dataclass(frozen=True)
+class Http:
+    """A field of the bodies of HTTP requests that generate text, of Python's ``type`` there.
+
+    ``name`` is what it is called there, if that differs; ``in_messages``: /v1/messages has it, too.
+    """
+
+    type: Any
+    default: Any = None
+    name: str | None = None
+    in_messages: bool = False
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of `trtllm-lite generate`, which takes a ``type``; ``help`` is its help, if ``doc`` does not do."""
+
+    type: type
+    help: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """A field of SamplingParams, whose annotation and default stand beside it.
+
+    - ``doc``: what it does
+    - ``expected``: what messages about values of another type say was expected, for a field of C++'s SamplingParams
+    - ``http``: where HTTP bodies have it; None for nowhere
+    - ``runner``: the argument of ``ModelRunner.generate`` that it is; None if that takes none
+    - ``option``: the option of `trtllm-lite generate`, which is called as the runner's argument
+    - ``in_checkpoints``: generation_config.json may have a default of it; ``gguf`` is the key of GGUF files
+    - ``aliases``: what other engines call it
+    """
+
+    doc: str
+    expected: str | None = None
+    http: Http | None = None
+    runner: str | None = None
+    option: Option | None = None
+    in_checkpoints: bool = False
+    gguf: str | None = None
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number(Field):
+    """A number that samplers of both devices know: float32, or int32 if it is ``whole``.
+
+    It lies from ``low`` to ``high`` (None: any int32), and ``remedy`` says what to do about another one. ``off`` is the
+    value with which it changes nothing; -1 means the same if ``minus_one_is_off``. With ``or_zero`` it may be 0, too,
+    which is what lies between 0 and ``low``.
+
+    ``draws``: a request that gives such a number draws its tokens, and takes others of these from the model's defaults;
+    ``draws_in_runner``: so does one of ModelRunner, which is greedy without them. ``cuts``: it leaves tokens out of a
+    draw, after the ``cuts`` that are declared before it, so that a beam search must go without.
+    """
+
+    whole: bool = False
+    off: float
+    low: float
+    high: float | None
+    remedy: str
+    minus_one_is_off: bool = False
+    or_zero: bool = False
+    draws: bool = False
+    draws_in_runner: bool = False
+    cuts: bool = False
+
+    @property
+    def python_type(self) -> type:
+        """``int`` or ``float``."""
+        return int if self.whole else float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "expected", WHOLE if self.whole else "a number")
+
+    @property
+    def neutral(self) -> float:
+        """``off``, as a number of its type."""
+        return self.python_type(self.off)
+
+
+@cache
+def fields_of(declared: type) -> dict[str, Field]:
+    """The fields of a dataclass that are annotated with one, in order."""
+    found = {}
+    for name, hint in typing.get_type_hints(declared, include_extras=True).items():
+        for entry in getattr(hint, "__metadata__", ()):
+            if isinstance(entry, Field):
+                found[name] = entry
+    return found
+
+
+def numbers_of(declared: type) -> dict[str, Number]:
+    """Those of them that are numbers of both devices."""
+    return {name: field for name, field in fields_of(declared).items() if isinstance(field, Number)}
