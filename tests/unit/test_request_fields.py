@@ -2,13 +2,21 @@
 
 import dataclasses
 import inspect
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
+import msgspec
 import pytest
 
 from trtllm_lite import SamplingParams
+from trtllm_lite.errors import ArgumentError
 from trtllm_lite.request_fields.draws import DRAWS, NUMBERS
 from trtllm_lite.request_fields.field import fields_of
+from trtllm_lite.runtime.session.sampling_params import FIELDS
+from trtllm_lite.serve.bodies import decode
+from trtllm_lite.serve.bodies.chat import ChatBody
+from trtllm_lite.serve.bodies.completion import CompletionBody
+from trtllm_lite.serve.bodies.messages import MessagesBody
+from trtllm_lite.serve.bodies.responses import ResponsesBody
 
 
 def test_every_field_of_sampling_params_is_declared() -> None:
@@ -30,3 +38,30 @@ def test_the_docstring_has_all_fields() -> None:
         assert f"- ``{name}``: " in text
         assert field.doc.endswith(".")
     assert set(DRAWS) <= set(NUMBERS)
+
+
+@pytest.mark.parametrize("body", [ChatBody, CompletionBody, ResponsesBody])
+def test_bodies_have_the_fields_that_the_schema_gives_them(body: type[msgspec.Struct]) -> None:
+    wanted = {field.http.name or name for name, field in FIELDS.items() if field.http is not None}
+    assert wanted <= set(body.__struct_fields__)
+    assert "bad_words" in wanted
+    assert "bad" not in body.__struct_fields__
+
+
+def test_messages_have_those_of_their_own_api() -> None:
+    assert set(MessagesBody.__struct_fields__) & set(NUMBERS) == {"temperature", "top_k", "top_p"}
+
+
+def test_the_description_of_a_server_says_what_fields_do_and_their_ranges() -> None:
+    _, components = msgspec.json.schema_components((ChatBody,))
+    fields: dict[str, Any] = components["ChatBody"]["properties"]
+    found = fields["top_p"]
+    assert found["description"] == NUMBERS["top_p"].doc
+    assert (found["minimum"], found["maximum"]) == (0, 1)
+    assert (fields["top_k"]["minimum"], fields["temperature"]["minimum"]) == (-1, 0)
+
+
+def test_numbers_out_of_range_are_refused_in_the_words_of_sampling_params() -> None:
+    body = decode(b'{"messages": [], "top_p": 1.5}', ChatBody)
+    with pytest.raises(ArgumentError, match="top_p must be from 0 to 1, not"):
+        body.sampling_params(max_tokens=1, draws=False)

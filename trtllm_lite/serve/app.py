@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtllm_lite.errors import shown
+from trtllm_lite.request_fields.field import fields_of
 from trtllm_lite.runtime.lora.request import LoRARequest
+from trtllm_lite.runtime.session.sampling_params import SamplingParams
 from trtllm_lite.serve.access_log import AccessLog
 from trtllm_lite.serve.api_error import ApiError, ErrorBody, api_error, openai_error
 from trtllm_lite.serve.api_keys import ApiKeys
@@ -298,21 +300,8 @@ def _failed(error: Exception, body: ErrorBody) -> Response:
 
 FIELDS = frozenset(
     (
-        *(
-            "max_tokens",
-            "min_tokens",
-            "temperature",
-            "top_k",
-            "top_p",
-            "min_p",
-            "n",
-            "best_of",
-            "stop",
-            "stop_token_ids",
-        ),
-        *("presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "logit_bias", "allowed_token_ids"),
-        *("logprobs", "prompt_logprobs", "truncate_prompt_tokens", "prompt", "priority", "timeout", "cache_salt"),
-        *("guided_decoding", "length_penalty", "messages", "tools", "tool_choice"),
+        *(name for name, field in fields_of(SamplingParams).items() if field.http is None or field.http.name is None),
+        *("prompt", "priority", "timeout", "cache_salt", "messages", "tools", "tool_choice"),
         *("chat_template_kwargs", "chat_template"),
     )
 )

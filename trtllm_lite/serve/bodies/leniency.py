@@ -33,6 +33,8 @@ def _type_of(kind: type) -> inspect.Type:
 
 
 def _cleaned(value: Any, kind: inspect.Type, place: str, ignored: Ignored) -> Any:
+    if isinstance(kind, inspect.Metadata):
+        kind = kind.type
     for option in kind.types if isinstance(kind, inspect.UnionType) else (kind,):
         match option, value:
             case inspect.StructType(), dict():
@@ -82,7 +84,9 @@ def structs_of(kind: type) -> set[type[msgspec.Struct]]:
     pending = [_type_of(kind)]
     while pending:
         one = pending.pop()
-        if isinstance(one, inspect.UnionType):
+        if isinstance(one, inspect.Metadata):
+            pending.append(one.type)
+        elif isinstance(one, inspect.UnionType):
             pending += one.types
         elif isinstance(one, inspect.ListType):
             pending.append(one.item_type)

@@ -1,12 +1,13 @@
 """The bodies of /v1/messages and /v1/messages/count_tokens, and the conversation that they mean."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies.chat import ChatBody, Function, NamedFunction, NamedTool, Tool
 from trtllm_lite.serve.bodies.message_blocks import messages_of
+from trtllm_lite.serve.bodies.requested import REQUESTED, struct_of
 
 
 class Thinking(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -63,15 +64,18 @@ class PromptFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     cache_control: dict[str, Any] | None = None
 
 
-class MessagesBody(PromptFields, forbid_unknown_fields=True, kw_only=True):
+if TYPE_CHECKING:
+    _Drawn = PromptFields
+else:
+    _Drawn = struct_of("_Drawn", PromptFields, of_messages=True)
+
+
+class MessagesBody(_Drawn, forbid_unknown_fields=True, kw_only=True):
     """Anthropic's fields; ``metadata`` and ``service_tier`` mean nothing here."""
 
     max_tokens: int
     stream: bool = False
     stop_sequences: list[Annotated[str, msgspec.Meta(min_length=1)]] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
 
@@ -82,9 +86,7 @@ def to_chat(body: MessagesBody) -> ChatBody:
         "max_tokens": body.max_tokens,
         "stream": body.stream,
         "stop": body.stop_sequences,
-        "temperature": body.temperature,
-        "top_p": body.top_p,
-        "top_k": body.top_k,
+        **{called: getattr(body, called) for called, http in REQUESTED.values() if http.in_messages},
     }
     return ChatBody(**_prompt(body), **sampling)
 

@@ -1,15 +1,18 @@
 """The fields by which completions and chats say how to generate."""
 
 import atexit
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from trtllm_lite.request_fields.draws import DRAWS
 from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 from trtllm_lite.runtime.session.sampling_params import MAX_SEQUENCES, SamplingParams
 from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies import convert
+from trtllm_lite.serve.bodies.requested import REQUESTED, struct_of
 
 NumSequences = Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQUENCES)]
 """Known to be in bounds before the server counts the sequences as taken in."""
@@ -46,7 +49,22 @@ class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     structural_tag: str | None = None
 
 
-class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+if TYPE_CHECKING:
+
+    class _Requested(msgspec.Struct, kw_only=True):
+        """The fields of the schema, of which these are read by their names."""
+
+        stop: str | list[str] | None
+        bad_words: list[str] | None
+        use_beam_search: bool
+        skip_special_tokens: bool
+        prompt_logprobs: int | None
+
+else:
+    _Requested = struct_of("_Requested")
+
+
+class SamplingFields(_Requested, forbid_unknown_fields=True, kw_only=True):
     """OpenAI's fields, and vLLM's further ones, of the same meaning as those of ``SamplingParams``.
 
     ``user``, ``metadata`` and the like are taken and mean nothing here.
@@ -54,32 +72,11 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     model: str = ""
     max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     n: NumSequences = 1
     stream: bool = False
     stream_options: StreamOptions | None = None
-    stop: str | list[str] | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    seed: int | None = None
     response_format: dict[str, Any] | None = None
 
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    length_penalty: float = 1.0
-    use_beam_search: bool = False
-    stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    min_tokens: int = 0
-    skip_special_tokens: bool = True
-    truncate_prompt_tokens: int | None = None
-    prompt_logprobs: int | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
@@ -117,37 +114,15 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def sampling_params(self, *, max_tokens: int | None, draws: bool, **own: Any) -> SamplingParams:
         """The parameters that these fields ask for; ``own`` are those that an endpoint decides, such as ``logprobs``.
 
-        Without any of temperature, top_p, top_k and min_p the model's own defaults hold, or temperature 1 if it has
-        none (``draws`` says whether it has some). Raises ArgumentError.
+        Without any of ``DRAWS`` the model's own defaults hold, or temperature 1 if it has none (``draws`` says whether
+        it has some). Raises ArgumentError.
         """
-        given = (self.temperature, self.top_p, self.top_k, self.min_p)
-        temperature = self.temperature if draws or any(value is not None for value in given) else 1.0
-        values: dict[str, Any] = {
-            "max_tokens": max_tokens,
-            "temperature": temperature,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
-            "min_p": self.min_p,
-            "n": self.n,
-            "stop": self.stop or None,
-            "stop_token_ids": self.stop_token_ids,
-            "presence_penalty": self.presence_penalty or 0.0,
-            "frequency_penalty": self.frequency_penalty or 0.0,
-            "repetition_penalty": self.repetition_penalty,
-            "length_penalty": self.length_penalty,
-            "use_beam_search": self.use_beam_search,
-            "seed": self.seed,
-            "logit_bias": self._logit_bias(),
-            "include_stop_str_in_output": self.include_stop_str_in_output,
-            "ignore_eos": self.ignore_eos,
-            "min_tokens": self.min_tokens,
-            "skip_special_tokens": self.skip_special_tokens,
-            "truncate_prompt_tokens": None if self.truncate_prompt_tokens == -1 else self.truncate_prompt_tokens,
-            "prompt_logprobs": self.prompt_logprobs,
-            "allowed_token_ids": self.allowed_token_ids,
-            "bad": self.bad_words,
-            "guided_decoding": self.form(),
-        }
+        given = {name: getattr(self, called) for name, (called, _) in REQUESTED.items()}
+        values = {name: value for name, value in given.items() if value is not None}
+        values |= {name: adapt(values[name]) for name, adapt in _ADAPTED.items() if name in values}
+        if not draws and not values.keys() & set(DRAWS):
+            values["temperature"] = 1.0
+        values |= {"max_tokens": max_tokens, "n": self.n, "guided_decoding": self.form()}
         return _checked(values | own)
 
     @property
@@ -168,12 +143,19 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         asked = {**_given(asked), **_response_format(self.response_format)}
         return GuidedDecodingParams(**asked) if asked else None
 
-    def _logit_bias(self) -> dict[int, float] | None:
-        if self.logit_bias is None:
-            return None
-        if not all(token.isascii() and token.isdigit() and len(token) <= _MOST_DIGITS for token in self.logit_bias):
-            raise ApiError(400, "logit_bias: expected token ids as keys", param="logit_bias", code="invalid_value")
-        return {int(token): bias for token, bias in self.logit_bias.items()}
+
+def _by_token_id(biases: dict[str, float]) -> dict[int, float]:
+    if not all(token.isascii() and token.isdigit() and len(token) <= _MOST_DIGITS for token in biases):
+        raise ApiError(400, "logit_bias: expected token ids as keys", param="logit_bias", code="invalid_value")
+    return {int(token): bias for token, bias in biases.items()}
+
+
+_ADAPTED: Mapping[str, Callable[[Any], Any]] = {
+    "stop": lambda words: words or None,
+    "truncate_prompt_tokens": lambda count: None if count == -1 else count,
+    "logit_bias": _by_token_id,
+}
+"""What becomes of values of which clients of HTTP write some in another way."""
 
 
 def _checked(values: dict[str, Any]) -> SamplingParams:

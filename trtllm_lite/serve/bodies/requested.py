@@ -1,0 +1,35 @@
+"""Structs with the fields of bodies that the schema of requests has."""
+
+from typing import Annotated, Any
+
+import msgspec
+
+from trtllm_lite.request_fields.field import Field, Http, Number, fields_of
+from trtllm_lite.request_fields.fields import RequestFields
+
+REQUESTED: dict[str, tuple[str, Http]] = {
+    name: (field.http.name or name, field.http)
+    for name, field in fields_of(RequestFields).items()
+    if field.http is not None
+}
+"""By the names of SamplingParams: what each field is called in bodies, and what it is there."""
+
+
+def struct_of(name: str, base: type[msgspec.Struct] = msgspec.Struct, *, of_messages: bool = False) -> type:
+    """``base`` with all fields of bodies, or with those that /v1/messages has."""
+    fields = fields_of(RequestFields)
+    members = [
+        (called, Annotated[http.type, _described(fields[own])], http.default)
+        for own, (called, http) in REQUESTED.items()
+        if http.in_messages or not of_messages
+    ]
+    return msgspec.defstruct(name, members, bases=(base,), kw_only=True, forbid_unknown_fields=True)
+
+
+def _described(field: Field) -> msgspec.Meta:
+    """What OpenAPI says of a field. SamplingParams judges its range, in words of its own."""
+    bounds: dict[str, Any] = {}
+    if isinstance(field, Number):
+        low = -1 if field.minus_one_is_off else 0 if field.or_zero else field.low
+        bounds = {"minimum": low} | ({} if field.high is None else {"maximum": field.high})
+    return msgspec.Meta(description=field.doc.replace("``", "`"), extra_json_schema=bounds or None)
