@@ -14,7 +14,7 @@ source scripts/requirements.sh
 # those only the list of files counts.
 source_fingerprint() {
   {
-    cat pyproject.toml CMakeLists.txt plugins/*.py trtllm_lite/vocabulary.py trtllm_lite/engine/*.py trtllm_lite/csrc/*.py
+    cat pyproject.toml CMakeLists.txt plugins/*.py trtllm_lite/vocabulary.py trtllm_lite/engine/*.py trtllm_lite/request_fields/*.py trtllm_lite/csrc/*.py
     find trtllm_lite plugins \( -name '*.cc' -o -name '*.h' -o -name slot.cuh -o -name rank_table.cuh -o -name '*.toml' -o -name '*.cmake' \) -print0 | sort -z | xargs -0 cat
     find trtllm_lite plugins -name '*.py' | sort
   } | sha256sum | cut -c1-16

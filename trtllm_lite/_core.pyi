@@ -827,13 +827,6 @@ class sampling:  # noqa: N801 - a module of the extension, which one stub file c
     class SamplingParams:
         """The sampling parameters of a request; sampling_params.h says what the fields mean."""
 
-        temperature: float
-        top_k: int
-        top_p: float
-        min_p: float
-        repetition_penalty: float
-        presence_penalty: float
-        frequency_penalty: float
         seed: int
         max_tokens: int
         min_tokens: int
@@ -846,6 +839,10 @@ class sampling:  # noqa: N801 - a module of the extension, which one stub file c
         logprobs: int | None
         prompt_logprobs: int | None
         def __init__(self) -> None: ...
+        def __getattr__(self, name: str) -> float:
+            """A number of trtllm_lite/request_fields, by its name."""
+
+        def __setattr__(self, name: str, value: Any) -> None: ...
         def violations(self, vocab_size: int) -> list[str]:
             """A sentence for everything wrong with the parameters; empty if nothing is."""
 

@@ -215,13 +215,7 @@ def processed(
 ) -> list[float]:
     """A row of logits [vocab_size] after penalties, bias and bans."""
 
-def truncated(
-    logits: NDArray[np.float32],
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-) -> tuple[list[int], list[float]]:
+def truncated(logits: NDArray[np.float32], params: sampling.SamplingParams) -> tuple[list[int], list[float]]:
     """Tokens that stay in the draw, and their weights relative to the most likely one's."""
 
 def finish_reason(

@@ -2,26 +2,23 @@
 
 import numpy as np
 
+from trtllm_lite.request_fields.draws import NUMBERS
+
 LARGEST = -1  # kGreedy: in place of the number of tokens before
 NOT_SEEN = -1
 TOKEN_MASK, BANNED, STOP = (1 << 24) - 1, 1 << 24, 1 << 25
 
+_NUMBERS = [(name, "<i4" if number.whole else "<f4") for name, number in NUMBERS.items()]
 SLOT = np.dtype(
     [
-        ("temperature", "<f4"),
-        ("top_k", "<i4"),
-        ("top_p", "<f4"),
-        ("min_p", "<f4"),
+        *_NUMBERS,
         ("seed", "<u4", 2),
         ("sequence_index", "<u4"),
         ("num_edits", "<i4"),
-        ("repetition_penalty", "<f4"),
-        ("presence_penalty", "<f4"),
-        ("frequency_penalty", "<f4"),
         ("min_tokens", "<i4"),
         ("num_logprobs", "<i4"),
         ("counts_tokens", "<i4"),
-        ("stops", "<i4", 10),
+        ("stops", "<i4", 17 - len(_NUMBERS)),
     ]
 )
 EDIT = np.dtype([("token", "<u4"), ("num_generated", "<i4"), ("bias", "<f4"), ("raw", "<f4")])

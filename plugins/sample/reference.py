@@ -1,14 +1,18 @@
 """Sample in numpy, with plain sorts: the draw in float64, and what edits do to a logit in float32, as on the host."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from trtllm_lite.request_fields.draws import NUMBERS
+
 from .records import BANNED, LARGEST, LOGPROBS, NOT_SEEN, STOP, TOKEN_MASK, record
 
+Numbers: TypeAlias = Mapping[str, Any]
+
 _MASK = 0xFFFFFFFF
-_GREEDY = (0.0, 0, 1.0, 0.0)
+_GREEDY: Numbers = {name: number.neutral for name, number in NUMBERS.items()} | {"temperature": 0.0}
 
 
 def philox(counter: tuple[int, ...], key: tuple[int, int]) -> list[int]:
@@ -27,31 +31,32 @@ def uniform(seed: tuple[int, int], token_index: int, sequence_index: int) -> flo
     return ((words[1] << 32 | words[0]) >> 11) * 2.0**-53
 
 
-def kept(row: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> np.ndarray:
+def kept(row: np.ndarray, numbers: Numbers) -> np.ndarray:
     """Weights [vocab] of the tokens in the draw, float64, 0 for the others; the largest is 1. ``row`` is float32."""
-    scaled = row / np.float32(temperature)
+    scaled = row / np.float32(numbers["temperature"])
+    top_k, top_p = int(numbers["top_k"]), float(np.float32(numbers["top_p"]))
     weights = np.exp((scaled - np.max(scaled)).astype(np.float64))
     order = np.argsort(-scaled, kind="stable")  # of equals the lowest id first
     if 0 < top_k < len(row):
         weights[scaled < scaled[order[top_k - 1]]] = 0
     if top_p < 1:
         before = weights[order].cumsum() - weights[order]
-        weights[order[before >= weights.sum() * float(np.float32(top_p))]] = 0
+        weights[order[before >= weights.sum() * top_p]] = 0
         weights[order[0]] = 1
-    weights[weights < float(np.float32(min_p))] = 0
+    weights[weights < float(np.float32(numbers["min_p"]))] = 0
     return weights
 
 
-def draw(row: np.ndarray, ways: tuple[float, int, float, float], number: float) -> int:
-    """The token for ``number``, or -1; ``ways`` are temperature (0: the largest logit), top_k, top_p and min_p."""
-    temperature = np.float32(ways[0])
+def draw(row: np.ndarray, numbers: Numbers, number: float) -> int:
+    """The token for the random ``number``, or -1; ``numbers`` are those of requests, by name."""
+    temperature = np.float32(numbers["temperature"])
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = row if temperature == 0 else row / temperature
     if np.isnan(row).any() or np.isposinf(row).any() or np.isinf(np.max(scaled)):
         return -1
     if temperature == 0:
         return int(np.argmax(row))
-    cumulative = kept(row, *ways).cumsum()
+    cumulative = kept(row, numbers).cumsum()
     return int((cumulative > number * cumulative[-1]).argmax())
 
 
@@ -112,7 +117,7 @@ def _sample(
         token = edit["token"] & TOKEN_MASK
         edited[token] = _changed(edited[token], slot, edit, counter)
     number = uniform((int(slot["seed"][0]), int(slot["seed"][1])), counter, int(slot["sequence_index"]))
-    token = draw(edited, (slot["temperature"], int(slot["top_k"]), slot["top_p"], slot["min_p"]), number)
+    token = draw(edited, {name: slot[name] for name in NUMBERS}, number)
     if token < 0:
         return token, nothing
     if slot["counts_tokens"]:

@@ -2,10 +2,11 @@
 // slot; the kernel adds the tokens that it draws. Plain C++, which the runtime includes, too.
 #pragma once
 
+#include "sample/numbers.cuh"
+
 namespace tl {
 
 constexpr int kMaxTopLogprobs = 20;
-constexpr int kMaxStops = 10;
 constexpr int kGreedy = -1;    // in place of the number of tokens before: take the largest logit, and look no further
 constexpr int kNoSlot = -1;    // of a row that nothing is drawn from
 constexpr int kDraftRow = -2;  // in place of a slot: the row is the one before's, with a draft behind it
@@ -25,15 +26,16 @@ struct LogitEdit {
   float raw;  // the kernel's: the model's logit while it is changed
 };
 
+constexpr int kSlotWords = 24,
+              kOwnWords = 7;  // of a record without its edits; of those that are neither numbers nor stops
+constexpr int kMaxStops = kSlotWords - kOwnWords - static_cast<int>(sizeof(SamplingNumbers) / 4);
+static_assert(kMaxStops >= 4,
+              "kSlotWords, and slot_words of schema.toml, leave too few words for the stops of a model");
+
 // Followed by the edits. Zeroes are a sequence that decodes greedily and never ends.
-struct SamplingSlot {
-  float temperature;  // 0: the largest logit
-  int top_k;          // 0: off
-  float top_p;        // 1: off
-  float min_p;        // 0: off
+struct SamplingSlot : SamplingNumbers {
   unsigned seed_low, seed_high, sequence_index;
   int num_edits;
-  float repetition_penalty, presence_penalty, frequency_penalty;
   int min_tokens;
   int num_logprobs;   // 0: none; else one more than the number of most likely tokens, at most 1 + kMaxTopLogprobs
   int counts_tokens;  // not 0: drawn tokens are counted among the edits
@@ -41,7 +43,7 @@ struct SamplingSlot {
   // before the host has seen such an end does the sequence's share of attention in vain, that is all.
   int stops[kMaxStops];
 };
-static_assert(sizeof(LogitEdit) == 16 && sizeof(SamplingSlot) == 96, "the host lays out records in words");
+static_assert(sizeof(LogitEdit) == 16 && sizeof(SamplingSlot) == 4 * kSlotWords, "the host lays out records in words");
 
 // Log probabilities that the model's own logits give. `rank` is 1 for the most likely token; `tokens` come in that
 // order, -1 where there is none.

@@ -1,5 +1,6 @@
 """Compiles kernels of ``plugins/`` and the machine that runs them for the CPU, each once."""
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from tests.emulated.ptx import translate
 from tests.gpu.device import PLUGINS
+from trtllm_lite.plugins.generated import HEADERS, write_headers
 
 _HERE = Path(__file__).parent
 _RUNTIME = ("launches", "scheduler", "messages", "memory", "barriers", "copies", "matrices")
@@ -56,6 +58,19 @@ def _headers() -> str:
 
 
 @cache
+def _generated() -> Path:
+    """A folder of the headers that no file holds, by their content: what is preprocessed names it."""
+    texts = "\0".join(text() for text in HEADERS.values())
+    folder = _folder() / f"headers-{hashlib.sha256(texts.encode()).hexdigest()[:32]}"
+    if not folder.is_dir():
+        with tempfile.TemporaryDirectory(dir=_folder()) as scratch:
+            write_headers(Path(scratch) / "made")
+            with contextlib.suppress(OSError):  # another process was faster
+                (Path(scratch) / "made").rename(folder)
+    return folder
+
+
+@cache
 def _runtime() -> Path:
     """The machine, of which there is one, whatever kernels it runs."""
 
@@ -83,7 +98,9 @@ def _ptx() -> Path:
 @cache
 def compile_kernel(source: Path, name: str, macros: tuple[str, ...]) -> ctypes.CDLL:
     """A library with ``emulated_kernel``, a ``Launch.kernel`` of machine.h, and the blocks of its clusters."""
-    kernel = translate(_run(_COMPILER, "-std=c++20", "-E", "-x", "c++", *macros, "-I", PLUGINS, source))
+    kernel = translate(
+        _run(_COMPILER, "-std=c++20", "-E", "-x", "c++", *macros, "-I", PLUGINS, "-I", _generated(), source)
+    )
     cluster = re.search(r"__cluster_dims__\((.+), 1, 1\)", kernel)
     entries = f"""
 extern "C" int emulated_cluster() {{ return {cluster[1] if cluster is not None else 1}; }}

@@ -1,7 +1,6 @@
 """How the kernels that touch each row once are specialised and launched, where that takes more than a line."""
 
 import ctypes
-import struct
 from collections import Counter
 from dataclasses import replace
 
@@ -13,12 +12,13 @@ from tests.gpu.kernels import dtype_flag
 from tests.gpu.sampling import Sampling
 from trtllm_lite.plugins.cuda.activation import ACTIVATION_FLAGS
 from trtllm_lite.plugins.sample.cuda import mask_words
+from trtllm_lite.plugins.sample.records import EDIT, SLOT, record
+from trtllm_lite.request_fields.draws import NUMBERS
 
 _SAMPLING_POINTERS = ("sample_slots", "sample_counter", "sample_drafts", "sample_masks")
 _BANNED, _STOP = 1 << 24, 1 << 25
 _NOT_SEEN, _GREEDY = -1, -1
 _DRAFT_ROW, _NO_DRAFT, _NO_MASK = -2, -1, -1
-_SLOT_BYTES, _EDIT_BYTES, _MAX_STOPS = 96, 16, 10
 _PLAIN = Sampling(temperature=0.0)
 
 
@@ -44,15 +44,15 @@ def _edits(row: Sampling) -> list[tuple[int, int, float, float]]:
 
 def _record(row: Sampling) -> bytes:
     """A ``SamplingSlot`` of sample/slot.cuh and its edits."""
-    edits = _edits(row)
-    draws = (row.temperature, row.top_k, row.top_p, row.min_p)
-    seed = (row.seed & 0xFFFFFFFF, row.seed >> 32, row.sequence_index)
-    penalties = (row.repetition_penalty, row.presence_penalty, row.frequency_penalty)
-    last = (row.min_tokens, 0 if row.logprobs is None else 1 + row.logprobs, row.counts_tokens)
-    stops = [~token for token in row.stops[:_MAX_STOPS]]
-    stops += [0] * (_MAX_STOPS - len(stops))
-    header = struct.pack(f"<fiff3Iifff3i{_MAX_STOPS}i", *draws, *seed, len(edits), *penalties, *last, *stops)
-    return header + b"".join(struct.pack("<Iiff", *edit) for edit in edits)
+    edits, header = np.array(_edits(row), EDIT), np.zeros((), SLOT)
+    for name in NUMBERS:
+        header[name] = getattr(row, name)
+    header["seed"] = (row.seed & 0xFFFFFFFF, row.seed >> 32)
+    header["sequence_index"], header["num_edits"], header["min_tokens"] = row.sequence_index, len(edits), row.min_tokens
+    header["num_logprobs"], header["counts_tokens"] = 0 if row.logprobs is None else 1 + row.logprobs, row.counts_tokens
+    stops = row.stops[: len(header["stops"])]
+    header["stops"][: len(stops)] = [~token for token in stops]
+    return header.tobytes() + edits.tobytes()
 
 
 class Sample:
@@ -82,11 +82,11 @@ class Sample:
 
     def inputs(self, slots: list[int], rows: list[Sampling]) -> dict[str, torch.Tensor]:
         """The step inputs of the rows and the records of their slots, on the card."""
-        records = np.zeros((max(slots) + 1, _SLOT_BYTES + _EDIT_BYTES * self.max_edits), np.uint8)
+        records = np.zeros((max(slots) + 1, record(self.max_edits).itemsize), np.uint8)
         for slot, row in zip(slots, rows, strict=True):
-            record = np.frombuffer(_record(row), np.uint8)
+            made = np.frombuffer(_record(row), np.uint8)
             if slot >= 0:
-                records[slot, : len(record)] = record
+                records[slot, : len(made)] = made
         counters = [_GREEDY if replace(row, stops=()) == _PLAIN else row.token_index for row in rows]
         columns = {"sample_slots": slots, "sample_counter": counters, "sample_drafts": [_NO_DRAFT] * len(rows)}
         columns["sample_masks"] = [_NO_MASK] * len(rows)

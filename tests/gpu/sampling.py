@@ -55,10 +55,9 @@ def edited(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 def draw(logits: torch.Tensor, sampling: Sampling, allowed: torch.Tensor | None = None) -> int:
     """The token for a row [vocab], of those that are ``allowed``; -1 where none can be drawn."""
-    ways = (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
     seed = (sampling.seed & 0xFFFFFFFF, sampling.seed >> 32)
     number = reference.uniform(seed, sampling.token_index, sampling.sequence_index)
     row = edited(logits, sampling)
     if allowed is not None:
         row[~allowed] = float("-inf")
-    return reference.draw(row.numpy(), ways, number)
+    return reference.draw(row.numpy(), vars(sampling), number)

@@ -146,7 +146,7 @@ def test_frequencies() -> None:
     ways = [replace(way, seed=99, token_index=i) for i in range(count)]
     tokens = draw_all(row.cuda().expand(count, -1).contiguous(), ways)
     drawn = torch.bincount(torch.tensor(tokens), minlength=1000).double() / count
-    weights = torch.from_numpy(kept(row.numpy(), way.temperature, way.top_k, way.top_p, way.min_p))
+    weights = torch.from_numpy(kept(row.numpy(), vars(way)))
     expected = weights / weights.sum()
     assert (drawn[expected == 0] == 0).all()
     deviation = (expected * (1 - expected) / count).sqrt()

@@ -11,6 +11,7 @@ from trtllm_lite.builder.constraints import implied_extents
 from trtllm_lite.plugins.sample.records import LARGEST, LOGPROBS, NOT_SEEN, SLOT, record
 from trtllm_lite.plugins.sample.reference import reference
 from trtllm_lite.plugins.schema import all_schemas
+from trtllm_lite.request_fields.draws import NUMBERS
 
 VOCAB, MAX_EDITS, STEPS, SEED = 300, 40, 25, 0x0123456789ABCDEF
 NONE = np.full(1, -1, np.int32)  # no draft, no mask
@@ -33,7 +34,9 @@ def _record(setting: dict[str, Any]) -> np.ndarray:
     """The one slot [1, slot_words] of a sequence, before its first token."""
     row = np.zeros((), record(MAX_EDITS))
     slot, counts = row["slot"], any(name.endswith("penalty") for name in setting)
-    slot["top_p"], slot["repetition_penalty"], slot["counts_tokens"] = 1, 1, counts
+    slot["counts_tokens"] = counts
+    for name, number in NUMBERS.items():
+        slot[name] = number.neutral
     slot["seed"] = (SEED & 0xFFFFFFFF, SEED >> 32)
     for name, value in setting.items():
         if name in SLOT.names:

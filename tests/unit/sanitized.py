@@ -55,6 +55,7 @@ PARTS: dict[str, Sequence[Path]] = {
 # What the generated C++ follows from.
 _GENERATORS = (
     *(CSRC / "generate_records.py", CSRC.parent / "vocabulary.py", *sorted((CSRC.parent / "engine").glob("*.py"))),
+    *sorted((CSRC.parent / "request_fields").glob("*.py")),
     *sorted([*(ROOT / "plugins").glob("*.py"), *(ROOT / "plugins").glob("*/schema.toml")]),
 )
 

@@ -1,7 +1,8 @@
 """Compiles device kernels to cubins on any machine: no GPU, no driver, no nvcc, no CUDA headers.
 
 NVRTC gets a kernel and its includes as strings, so a compilation depends on nothing but the files under
-``plugins/``, the defines, the target and the compiler. That makes the cache below exact: its key is a hash of all four.
+``plugins/`` and the headers that its ``generated.py`` makes, the defines, the target and the compiler. That makes the
+cache below exact: its key is a hash of all of them.
 Kernels include each other with quotes, by paths from ``plugins/``; ``#include <...>`` is refused, because a header from
 outside would change the machine code without changing the key.
 """
@@ -19,6 +20,7 @@ from typing import Any
 
 from trtllm_lite.errors import BuildError
 from trtllm_lite.files import cache_directory, write_file
+from trtllm_lite.plugins.generated import HEADERS
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|(\S+))', re.MULTILINE)
 # minimal: without textures, surfaces and the device runtime, which no kernel uses. The same machine code sooner.
@@ -129,7 +131,7 @@ def _headers(source_path: Path, source: str, root: Path) -> dict[str, str]:
             if other:
                 raise BuildError(f'{path} includes {other}: kernels may include only "..." files under {root}')
             if quoted not in found:
-                found[quoted] = _read(root / quoted, path)
+                found[quoted] = HEADERS[quoted]() if quoted in HEADERS else _read(root / quoted, path)
                 pending.append((root / quoted, found[quoted]))
     return dict(sorted(found.items()))
 

@@ -273,6 +273,8 @@ class CudaSettings:
     cuBLASLt; ``cublaslt_version`` is the version with which the products' algorithms were measured (0 if none were).
     Adapters may change the parts of the ``adapted`` products, which are numbered in their order. ``collectives`` are
     the names of those that kernels of several ranks compute together, by the numbers that they know them by.
+    ``slot_numbers`` are the numbers that records of slots begin with (plugins/sample/slot.cuh), which kernels were
+    compiled for.
     """
 
     decode_batches: tuple[Count, ...]
@@ -280,6 +282,7 @@ class CudaSettings:
     cublaslt_version: Bytes
     adapted: tuple[AdaptedProduct, ...] = ()
     collectives: tuple[Name, ...] = ()
+    slot_numbers: tuple[Name, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,10 @@ CASES: dict[str, tuple[Change, str]] = {
         lambda e: e.plan["cuda"].update(decode_batches=[0, 8]),
         r"batches\[0\]: expected",
     ),
+    "records with other numbers": (
+        lambda e: e.plan["cuda"].update(slot_numbers=["temperature", "top_p"]),
+        "found others: build the engine again",
+    ),
     "bounds of slots": (lambda e: e.plan["symbols"].update(num_slots=5), "max_batch_size or more"),
     "product rows": (product(rows=extent("num_tokens", 26)), "expected at most 24 rows"),
     "product columns": (product(in_features=2**29, out_features=2**29), "to lie inside tensor key_cache.0"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.sanitized import compiler, kept
+from trtllm_lite.plugins.generated import HEADERS, write_headers
 
 HERE = Path(__file__).parent
 PLUGINS = HERE.parents[2] / "plugins"
@@ -34,13 +35,16 @@ def driver_directory(pytestconfig: pytest.Config) -> Path:
     sources = [HERE / source for source in LIBRARIES]
     headers = sorted([*HERE.glob("*.h"), *PLUGINS.rglob("*.cuh")])
     contents = [path.read_bytes() for path in [*sources, *headers, Path(__file__)]]
+    contents += [text().encode() for text in HEADERS.values()]
 
     def make(folder: Path) -> None:
         directory = folder / PLACE
         directory.mkdir(parents=True)
+        write_headers(folder / "headers")
         built: list[Path] = []
         for source, library in zip(sources, LIBRARIES.values(), strict=True):
-            command = [*compiler([*FLAGS, f"-Wl,-soname,{library}"]), source, *built, "-o", directory / library]
+            flags = [*FLAGS, f"-I{folder / 'headers'}", f"-Wl,-soname,{library}"]
+            command = [*compiler(flags), source, *built, "-o", directory / library]
             subprocess.run(command, check=True)
             built.append(directory / library)
 

@@ -49,7 +49,7 @@ def make_toy_encoder() -> TinyEngine:
         "programs": [mixed],
         "cuda": {
             **{"decode_batches": [NUM_SEQS], "workspace_bytes": 0, "cublaslt_version": 0},
-            **{"adapted": [], "collectives": []},
+            **{"adapted": [], "collectives": [], "slot_numbers": []},
         },
     }
     return TinyEngine(manifest, plan, {}, dict(METADATA))

@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.unit.csrc.tiny_engine import METADATA, PYTHON_ONLY, TinyEngine
 from trtllm_lite.plugins.cuda.ranks import RANKS_WORDS
+from trtllm_lite.request_fields.draws import NUMBERS
 
 VOCAB, PAGE, MAX_BATCH_SIZE, MAX_SEQ_LEN, MAX_NUM_TOKENS = 50, 4, 6, 40, 24
 NUM_BLOCKS = MAX_BATCH_SIZE * MAX_SEQ_LEN // PAGE
@@ -183,6 +184,7 @@ def make_toy_engine(max_draft_len: int = 0) -> TinyEngine:
             "cublaslt_version": 0,
             "adapted": [],
             "collectives": [],
+            "slot_numbers": list(NUMBERS),
         },
     }
     limits = MANIFEST["limits"] | {"max_draft_len": max_draft_len}

@@ -99,7 +99,7 @@ def test_a_kernel_that_there_is_not_is_an_error(tmp_path: Path, kernel: int) -> 
     document["programs"][0]["instructions"] = [launch]
     document["kernels"] = [{"name": "linear", "cubins": {}, "threads": 32, "shared_bytes": 0}]
     sizes = {"decode_batches": [1], "workspace_bytes": 0, "cublaslt_version": 0}
-    document["cuda"] = {**sizes, "adapted": [], "collectives": []}
+    document["cuda"] = {**sizes, "adapted": [], "collectives": [], "slot_numbers": []}
     path = _sample(tmp_path / "e", replace(MANIFEST, target=Target("cuda", ("sm_90a",))), json.dumps(document))
     with pytest.raises(EngineError, match=r"kernel.*[Tt]he file is damaged"):
         inspect_path(path)

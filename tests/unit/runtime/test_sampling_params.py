@@ -208,7 +208,7 @@ def test_long_lists_and_strings_are_refused_before_they_are_read(name, value):
     ("given", "message"),
     [
         ({"temperature": 0.7}, "temperature must be 0 or 1"),
-        ({"top_k": 3}, "top_k, top_p and min_p must be off"),
+        ({"top_k": 3}, "top_k must be off with beam search, not 3"),
         ({"logprobs": 1}, "logprobs must not be set"),
         ({"best_of": 65}, "num_beams must be from 1 to 64"),
         ({"length_penalty": 101}, "length_penalty must be"),

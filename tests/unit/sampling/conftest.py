@@ -7,25 +7,30 @@ import pytest
 from trtllm_lite import _testing
 from trtllm_lite._core import sampling
 
-BY_HAND = ("Sampler", "SampledToken", "BeamSearch", "philox4x32_10", "token_uniform", "processed", "truncated")
+BY_HAND = ("Sampler", "SampledToken", "BeamSearch", "philox4x32_10", "token_uniform", "processed")
 
 
 @pytest.fixture(scope="session")
 def core():
     """What is said of sampling to the C++ extension, and what of it tests drive by hand."""
-    return SimpleNamespace(**vars(sampling), **{name: vars(_testing)[name] for name in BY_HAND})
+
+    def truncated(logits, **fields):
+        return _testing.truncated(logits, params_of(fields))
+
+    by_hand = {name: vars(_testing)[name] for name in BY_HAND}
+    return SimpleNamespace(**vars(sampling), **by_hand, truncated=truncated)
 
 
 @pytest.fixture(scope="session")
-def make_params(core):
+def make_params():
     """SamplingParams from keywords; an unknown one is an AttributeError."""
+    return lambda **fields: params_of(fields)
 
-    def make(**fields):
-        params = core.SamplingParams()
-        for name, value in fields.items():
-            if not hasattr(params, name):
-                raise AttributeError(name)
-            setattr(params, name, value)
-        return params
 
-    return make
+def params_of(fields):
+    params = sampling.SamplingParams()
+    for name, value in fields.items():
+        if not hasattr(params, name):
+            raise AttributeError(name)
+        setattr(params, name, value)
+    return params

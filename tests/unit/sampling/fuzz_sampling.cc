@@ -108,12 +108,11 @@ void check_truncation(std::span<const float> row, const SamplingParams& p, Token
   const auto expected = sorted_reference(row, p, &near);
   if (near) return;
   check(std::binary_search(expected.begin(), expected.end(), token), "the token is one that truncation leaves");
-  const Truncation truncation{p.top_k, p.top_p, p.min_p};
-  if (truncation.is_off(static_cast<int>(row.size()))) return;
+  if (keeps_all(p, static_cast<int>(row.size()))) return;
   RowScan scan;
   scan.assign(row);
   Candidates candidates;
-  truncate(scan, p.temperature, truncation, candidates);
+  truncate(scan, p, candidates);
   check(candidates.ids == expected, "truncation leaves what sorting the row leaves");
 }
 

@@ -55,6 +55,7 @@ from trtllm_lite.plugins.launch import (
     TensorMap,
     features,
 )
+from trtllm_lite.request_fields.draws import NUMBERS
 
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA recommends for cuBLASLt on Hopper
 
@@ -200,6 +201,7 @@ def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings:
                 for _, slots in sorted(operands.adapted.items())
             ),
             collectives=tuple(operands.collectives),
+            slot_numbers=tuple(NUMBERS),
         ),
     )
 

@@ -5,6 +5,7 @@
 
 #include "bindings/bindings.h"
 #include "sampling/logprobs.h"
+#include "sampling/number_rules.h"
 
 namespace nb = nanobind;
 
@@ -28,17 +29,30 @@ std::vector<TokenId> token_ids(const char* name, nb::handle given) {
   return ids;
 }
 
-// Clients write greedy decoding as temperatures near 0, which the sampler does not divide by.
-void set_temperature(SamplingParams& params, float given) {
-  params.temperature = given > 0 && given < SamplingLimits::kMinTemperature ? 0 : given;
+// What clients write in several ways: greedy decoding as temperatures near 0, which the sampler does not divide by, and
+// a number that is off as Hugging Face's and vLLM's -1.
+template <class T>
+T meant(T given, const NumberRule<T>& rule) {
+  if (rule.minus_one_is_off && given == -1) return rule.off;
+  return rule.or_zero && given > 0 && given < rule.low ? 0 : given;
 }
 
-// JSON knows no whole numbers: 50.0 is 50. Hugging Face's and vLLM's -1 takes all tokens, as 0 does.
-void set_top_k(SamplingParams& params, double given) {
-  if (!(given >= INT32_MIN && given <= INT32_MAX) || given != static_cast<int>(given)) {
-    throw nb::type_error("top_k: expected a whole number of 32 bits");
-  }
-  params.top_k = given == -1 ? 0 : static_cast<int>(given);
+void def_number(nb::class_<SamplingParams>& type, float SamplingNumbers::* member, const NumberRule<float>& rule) {
+  type.def_prop_rw(
+      rule.name, [member](const SamplingParams& params) { return params.*member; },
+      [member, rule](SamplingParams& params, float given) { params.*member = meant(given, rule); });
+}
+
+// JSON knows no whole numbers: 50.0 is 50.
+void def_number(nb::class_<SamplingParams>& type, int SamplingNumbers::* member, const NumberRule<int>& rule) {
+  type.def_prop_rw(
+      rule.name, [member](const SamplingParams& params) { return params.*member; },
+      [member, rule](SamplingParams& params, double given) {
+        if (!(given >= INT32_MIN && given <= INT32_MAX) || given != static_cast<int>(given)) {
+          throw nb::type_error((std::string(rule.name) + ": expected a whole number of 32 bits").c_str());
+        }
+        params.*member = meant(static_cast<int>(given), rule);
+      });
 }
 
 template <std::vector<TokenId> SamplingParams::* member>
@@ -52,16 +66,8 @@ void bind_params(nb::module_& m) {
   nb::class_<SamplingParams> type(m, "SamplingParams");
   def_token_ids<&SamplingParams::end_ids>(type, "end_ids");
   def_token_ids<&SamplingParams::stop_token_ids>(type, "stop_token_ids");
+  visit_numbers([&](auto member, const auto& rule) { def_number(type, member, rule); });
   type.def(nb::init<>())
-      .def_prop_rw(
-          "temperature", [](const SamplingParams& p) { return p.temperature; }, &set_temperature)
-      .def_prop_rw(
-          "top_k", [](const SamplingParams& p) { return p.top_k; }, &set_top_k)
-      .def_rw("top_p", &SamplingParams::top_p)
-      .def_rw("min_p", &SamplingParams::min_p)
-      .def_rw("repetition_penalty", &SamplingParams::repetition_penalty)
-      .def_rw("presence_penalty", &SamplingParams::presence_penalty)
-      .def_rw("frequency_penalty", &SamplingParams::frequency_penalty)
       .def_rw("seed", &SamplingParams::seed)
       .def_rw("max_tokens", &SamplingParams::max_tokens)
       .def_rw("min_tokens", &SamplingParams::min_tokens)

@@ -73,23 +73,15 @@ bool SlotRecords::set(int slot, const RequestParams& params, const SlotState& se
   if (std::min(edits.size() + static_cast<std::size_t>(num_left), vocab_size) > max_edits_) return false;
   const bool is_greedy = sampling.temperature == 0.0f && !sampling.logprobs && edits.empty() && !sequence.counts();
   is_greedy_[static_cast<std::size_t>(slot)] = is_greedy ? 1 : 0;
-  SamplingSlot header{
-      .temperature = sampling.temperature,
-      .top_k = sampling.top_k,
-      .top_p = sampling.top_p,
-      .min_p = sampling.min_p,
-      .seed_low = static_cast<unsigned>(sampling.seed),
-      .seed_high = static_cast<unsigned>(sampling.seed >> 32),
-      .sequence_index = params.sequence_index,
-      .num_edits = static_cast<int>(edits.size()),
-      .repetition_penalty = sampling.repetition_penalty,
-      .presence_penalty = sampling.presence_penalty,
-      .frequency_penalty = sampling.frequency_penalty,
-      .min_tokens = sampling.min_tokens,
-      .num_logprobs = sampling.logprobs ? 1 + *sampling.logprobs : 0,
-      .counts_tokens = sequence.counts() != nullptr ? 1 : 0,
-      .stops = {},
-  };
+  SamplingSlot header{};
+  static_cast<SamplingNumbers&>(header) = sampling;
+  header.seed_low = static_cast<unsigned>(sampling.seed);
+  header.seed_high = static_cast<unsigned>(sampling.seed >> 32);
+  header.sequence_index = params.sequence_index;
+  header.num_edits = static_cast<int>(edits.size());
+  header.min_tokens = sampling.min_tokens;
+  header.num_logprobs = sampling.logprobs ? 1 + *sampling.logprobs : 0;
+  header.counts_tokens = sequence.counts() != nullptr ? 1 : 0;
   int num_stops = 0;
   for (const TokenId token : ending_tokens(sampling)) {
     if (num_stops < kMaxStops) header.stops[num_stops++] = ~token;

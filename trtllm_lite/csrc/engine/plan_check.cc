@@ -14,6 +14,7 @@
 #include "ranks/place.h"
 #include "router/tally.cuh"
 #include "sample/slot.cuh"
+#include "sampling/number_rules.h"
 
 namespace tl {
 namespace {
@@ -175,6 +176,13 @@ const PlanTensor& check_output(const Plan& plan, const std::string& name, Tensor
 
 // Checks the tensors whose rows are the structs of plugins/sample/slot.cuh, and the masks.
 void check_sampling_outputs(const Plan& plan, std::int64_t vocab_size) {
+  std::vector<std::string> numbers;
+  visit_numbers([&](auto, const auto& rule) { numbers.emplace_back(rule.name); });
+  if (plan.cuda->slot_numbers != numbers) {
+    fail("cuda.slot_numbers",
+         "expected those that this version's records of requests begin with, found others: build "
+         "the engine again");
+  }
   check_output(plan, "tokens", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 1);
   const PlanTensor& logprobs = check_output(plan, "logprobs", TensorKind::kArena, DType::kInt32, Symbol::kNumLogits, 2);
   const PlanTensor& slots =

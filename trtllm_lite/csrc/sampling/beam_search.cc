@@ -6,6 +6,7 @@
 
 #include "sampling/logit_processors.h"
 #include "sampling/logprobs.h"
+#include "sampling/number_rules.h"
 #include "sampling/truncation.h"
 
 namespace tl {
@@ -24,10 +25,13 @@ std::vector<std::string> violations(const BeamSearchParams& beams, const Samplin
   require(params.temperature == 0.0f || params.temperature == 1.0f,
           "temperature must be 0 or 1 with beam search, not " + std::to_string(params.temperature) +
               ": it draws nothing; leave it out");
-  require(Truncation{params.top_k, params.top_p, params.min_p}.is_off(vocab_size),
-          "top_k, top_p and min_p must be off with beam search, not " + std::to_string(params.top_k) + ", " +
-              std::to_string(params.top_p) + " and " + std::to_string(params.min_p) +
-              ": it draws nothing; leave them out");
+  if (!keeps_all(params, vocab_size)) {
+    visit_numbers([&](auto member, const auto& rule) {
+      require(!rule.cuts || params.*member == rule.off, std::string(rule.name) + " must be off with beam search, not " +
+                                                            std::to_string(params.*member) +
+                                                            ": it draws nothing; leave it out");
+    });
+  }
   require(!params.logprobs, "logprobs must not be set with beam search, which reports scores; leave it out");
   return out;
 }

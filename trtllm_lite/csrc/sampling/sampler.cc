@@ -59,11 +59,10 @@ TokenId draw(const SlotState& slot, const RowScan& scan, SamplerWorkspace& works
   const auto& params = slot.params();
   const double uniform =
       token_uniform(params.seed, static_cast<std::uint64_t>(slot.num_generated()), slot.sequence_index());
-  const Truncation truncation{params.top_k, params.top_p, params.min_p};
-  if (truncation.is_off(static_cast<int>(scan.logits.size()))) {
+  if (keeps_all(params, static_cast<int>(scan.logits.size()))) {
     return draw_from_row(scan, params.temperature, uniform, workspace.block_sums);
   }
-  truncate(scan, params.temperature, truncation, workspace.candidates);
+  truncate(scan, params, workspace.candidates);
   return draw_from_candidates(workspace.candidates, uniform);
 }
 

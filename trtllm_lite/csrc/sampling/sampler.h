@@ -1,8 +1,8 @@
 // Draws the next token of each running sequence from its row of logits: the CPU device's sampler.
 //
-// Order of operations on a row: logit processors (logit_processors.h), temperature, top_k, top_p, min_p
-// (truncation.h), then a draw by inverse transform over the remaining tokens in order of id, with one Philox number
-// per token (philox.h). temperature = 0 takes the largest processed logit instead.
+// Order of operations on a row: logit processors (logit_processors.h), temperature, truncation (truncation.h), then a
+// draw by inverse transform over the remaining tokens in order of id, with one Philox number per token (philox.h).
+// temperature = 0 takes the largest processed logit instead.
 //
 // Isolation. A row is a function of its slot and its logits alone: nothing is shared between slots, and a row that
 // cannot be sampled gives an error in its own result. Rows of distinct slots may be sampled by concurrent threads, each

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <type_traits>
 
+#include "sampling/number_rules.h"
+
 namespace tl {
 namespace {
 
@@ -36,20 +38,17 @@ void check_tokens(Messages& out, const char* name, std::span<const TokenId> toke
   if (auto message = out_of_vocabulary(name, tokens, vocab_size)) out.push_back(*message);
 }
 
+template <typename T>
+void check_number(Messages& out, T value, const NumberRule<T>& rule) {
+  if (rule.or_zero && value == 0) return;
+  if (rule.high) return check_range(out, rule.name, value, rule.low, *rule.high, rule.remedy);
+  if (value >= rule.low) return;
+  out.push_back(std::string(rule.name) + " must be " + text(rule.low) + " or more, not " + text(value) + "; " +
+                rule.remedy);
+}
+
 void check_numbers(Messages& out, const SamplingParams& p) {
-  if (p.temperature != 0.0f) {
-    check_range(out, "temperature", p.temperature, Limits::kMinTemperature, Limits::kMaxTemperature,
-                "use 0 for greedy decoding");
-  }
-  if (p.top_k < 0) out.push_back("top_k must be 0 or more, not " + std::to_string(p.top_k) + "; use 0 to turn it off");
-  check_range(out, "top_p", p.top_p, 0, 1, "use 1 to turn it off");
-  check_range(out, "min_p", p.min_p, 0, 1, "use 0 to turn it off");
-  check_range(out, "repetition_penalty", p.repetition_penalty, Limits::kMinRepetitionPenalty,
-              Limits::kMaxRepetitionPenalty, "use 1 to turn it off");
-  check_range(out, "presence_penalty", p.presence_penalty, -Limits::kMaxAdditivePenalty, Limits::kMaxAdditivePenalty,
-              "use 0 to turn it off");
-  check_range(out, "frequency_penalty", p.frequency_penalty, -Limits::kMaxAdditivePenalty, Limits::kMaxAdditivePenalty,
-              "use 0 to turn it off");
+  visit_numbers([&](auto member, const auto& rule) { check_number(out, p.*member, rule); });
   check_range(out, "max_tokens", p.max_tokens, 1, Limits::kMaxTokens, "ask for fewer tokens, but at least one");
   check_range(out, "min_tokens", p.min_tokens, 0, std::clamp(p.max_tokens, 0, Limits::kMaxTokens),
               "lower it or raise max_tokens");

@@ -8,19 +8,15 @@
 #include <utility>
 #include <vector>
 
+#include "sample/numbers.cuh"
+
 namespace tl {
 
 using TokenId = std::int32_t;
 
 // Bounds on what one request can make the sampler store or compute; a request beyond a bound is refused, never cut.
 struct SamplingLimits {
-  // Logits divided by a smaller temperature overflow float32; greedy decoding is temperature 0.
-  static constexpr float kMinTemperature = 0.01f;
-  static constexpr float kMaxTemperature = 100.0f;
-  static constexpr float kMinRepetitionPenalty = 0.01f;
-  static constexpr float kMaxRepetitionPenalty = 100.0f;
-  static constexpr float kMaxAdditivePenalty = 2.0f;  // presence and frequency: [-2, 2], as OpenAI's API
-  static constexpr float kMaxLogitBias = 100.0f;      // [-100, 100], as OpenAI's API
+  static constexpr float kMaxLogitBias = 100.0f;  // [-100, 100], as OpenAI's API
   static constexpr int kMaxTokens = 1 << 24;
   static constexpr int kMaxLogprobs = 20;
   static constexpr int kMaxStopTokens = 256;
@@ -29,15 +25,9 @@ struct SamplingLimits {
   static constexpr int kMaxBadWordLength = 64;
 };
 
-// Names and meanings are those of TensorRT-LLM's and vLLM's SamplingParams.
-struct SamplingParams {
-  float temperature = 1.0f;  // 0 = greedy: the largest processed logit, ties to the lowest id
-  int top_k = 0;             // 0 = off; ties with the k-th are kept
-  float top_p = 1.0f;        // 1 = off
-  float min_p = 0.0f;        // 0 = off
-  float repetition_penalty = 1.0f;
-  float presence_penalty = 0.0f;
-  float frequency_penalty = 0.0f;
+// Names and meanings are those of TensorRT-LLM's and vLLM's SamplingParams; temperature 0 = greedy: the largest
+// processed logit, ties to the lowest id.
+struct SamplingParams : SamplingNumbers {
   std::uint64_t seed = 0;
 
   int max_tokens = 16;

@@ -121,19 +121,24 @@ void keep_nucleus(Candidates& out, double total_weight, float top_p) {
   });
 }
 
-void truncate(const RowScan& scan, float temperature, const Truncation& truncation, Candidates& out) {
-  const bool has_top_k = truncation.top_k > 0 && truncation.top_k < static_cast<int>(scan.logits.size());
+bool keeps_all(const SamplingNumbers& numbers, int vocab_size) {
+  return (numbers.top_k == 0 || numbers.top_k >= vocab_size) && numbers.top_p >= 1.0f && numbers.min_p <= 0.0f;
+}
+
+void truncate(const RowScan& scan, const SamplingNumbers& numbers, Candidates& out) {
+  const float temperature = numbers.temperature;
+  const bool has_top_k = numbers.top_k > 0 && numbers.top_k < static_cast<int>(scan.logits.size());
   if (has_top_k) {
-    gather_top_k(scan, truncation.top_k, temperature, out);
-    if (truncation.top_p < 1.0f) keep_nucleus(out, total_weight(out), truncation.top_p);
-  } else if (truncation.top_p < 1.0f) {
+    gather_top_k(scan, numbers.top_k, temperature, out);
+    if (numbers.top_p < 1.0f) keep_nucleus(out, total_weight(out), numbers.top_p);
+  } else if (numbers.top_p < 1.0f) {
     const double total = sum_weights(scan, temperature, nullptr);
-    gather_nucleus_superset(scan, temperature, total, truncation.top_p, out);
-    keep_nucleus(out, total, truncation.top_p);
+    gather_nucleus_superset(scan, temperature, total, numbers.top_p, out);
+    keep_nucleus(out, total, numbers.top_p);
   } else {
-    gather_at_least(scan, logit_below_weight(scan, temperature, truncation.min_p), temperature, out);
+    gather_at_least(scan, logit_below_weight(scan, temperature, numbers.min_p), temperature, out);
   }
-  if (truncation.min_p > 0.0f) keep_likely(out, truncation.min_p);
+  if (numbers.min_p > 0.0f) keep_likely(out, numbers.min_p);
 }
 
 }  // namespace tl

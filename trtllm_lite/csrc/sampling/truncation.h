@@ -10,21 +10,17 @@
 
 #include "sampling/candidates.h"
 #include "sampling/row_scan.h"
+#include "sampling/sampling_params.h"
 
 namespace tl {
 
-struct Truncation {
-  int top_k = 0;       // 0 = off
-  float top_p = 1.0f;  // 1 = off
-  float min_p = 0.0f;  // 0 = off
+// Whether all tokens of a vocabulary stay.
+bool keeps_all(const SamplingNumbers& numbers, int vocab_size);
 
-  bool is_off(int vocab_size) const { return (top_k == 0 || top_k >= vocab_size) && top_p >= 1.0f && min_p <= 0.0f; }
-};
-
-// Fills `out` with the tokens that stay. `scan` has a finite maximum and truncation is not off. O(vocabulary) once or
-// twice in the common case of a nucleus of a few hundred tokens; expected O(vocabulary) always: nothing is sorted but
-// fewer than 64 tokens around a border.
-void truncate(const RowScan& scan, float temperature, const Truncation& truncation, Candidates& out);
+// Fills `out` with the tokens that stay. `scan` has a finite maximum, temperature is above 0, and not all are kept.
+// O(vocabulary) once or twice in the common case of a nucleus of a few hundred tokens; expected O(vocabulary) always:
+// nothing is sorted but fewer than 64 tokens around a border.
+void truncate(const RowScan& scan, const SamplingNumbers& numbers, Candidates& out);
 
 // Keeps the nucleus of `out` with the mass top_p * total_weight. top_p < 1.
 void keep_nucleus(Candidates& out, double total_weight, float top_p);

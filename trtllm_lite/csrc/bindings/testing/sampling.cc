@@ -37,14 +37,13 @@ std::vector<float> processed(const SamplingParams& params, const Tokens& prompt,
 }
 
 // Tokens that stay in the draw and their softmax weights relative to the most likely token's.
-std::pair<Tokens, std::vector<float>> truncated(const Row& logits, float temperature, int top_k, float top_p,
-                                                float min_p) {
+std::pair<Tokens, std::vector<float>> truncated(const Row& logits, const SamplingParams& params) {
   RowScan scan;
   scan.assign(span_of(logits));
-  const char* error = describe_unusable(scan, temperature);
+  const char* error = describe_unusable(scan, params.temperature);
   require(error == nullptr, error == nullptr ? "" : error);
   Candidates candidates;
-  truncate(scan, temperature, {top_k, top_p, min_p}, candidates);
+  truncate(scan, params, candidates);
   return {candidates.ids, candidates.weights};
 }
 
@@ -129,8 +128,7 @@ void bind_sampler(nb::module_& m) {
   m.def("philox4x32_10", &philox4x32_10);
   m.def("token_uniform", &token_uniform, nb::arg("seed"), nb::arg("token_index"), nb::arg("sequence_index") = 0);
   m.def("processed", &processed, nb::arg("params"), nb::arg("prompt"), nb::arg("generated"), nb::arg("logits"));
-  m.def("truncated", &truncated, nb::arg("logits"), nb::arg("temperature") = 1.0f, nb::arg("top_k") = 0,
-        nb::arg("top_p") = 1.0f, nb::arg("min_p") = 0.0f);
+  m.def("truncated", &truncated, nb::arg("logits"), nb::arg("params"));
   nb::class_<CheckedSampler>(m, "Sampler")
       .def(nb::init<int, int>(), nb::arg("num_slots"), nb::arg("vocab_size"))
       .def("set_slot", &CheckedSampler::set_slot, nb::arg("slot"), nb::arg("params"), nb::arg("prompt"),
