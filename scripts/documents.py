@@ -23,6 +23,7 @@ from parallelism_tables import sections
 from peers_table import peers_table
 from python_reference import python_reference
 from ranks_table import ranks_table
+from requests_reference import requests_reference
 from server_table import server_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,6 +56,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "families": families_table,
     "cli": cli_reference,
     "python": python_reference,
+    "requests": requests_reference,
     "operators": operators_reference,
     "schemes": schemes_table,
     "dtypes": dtypes_table,

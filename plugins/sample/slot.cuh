@@ -26,8 +26,8 @@ struct LogitEdit {
   float raw;  // the kernel's: the model's logit while it is changed
 };
 
-constexpr int kSlotWords = 24,
-              kOwnWords = 7;  // of a record without its edits; of those that are neither numbers nor stops
+// Words of a record without its edits, and those of them that are neither numbers nor stops.
+constexpr int kSlotWords = 24, kOwnWords = 7;
 constexpr int kMaxStops = kSlotWords - kOwnWords - static_cast<int>(sizeof(SamplingNumbers) / 4);
 static_assert(kMaxStops >= 4,
               "kSlotWords, and slot_words of schema.toml, leave too few words for the stops of a model");

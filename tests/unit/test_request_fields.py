@@ -4,14 +4,19 @@ import dataclasses
 import inspect
 from typing import Any, get_type_hints
 
+import click
 import msgspec
 import pytest
 
 from trtllm_lite import SamplingParams
+from trtllm_lite.cli.generate import generate
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.request_fields.draws import DRAWS, NUMBERS
 from trtllm_lite.request_fields.field import fields_of
+from trtllm_lite.runtime import ModelRunner
+from trtllm_lite.runtime.api.sampling_arguments import as_tensorrt_llm
 from trtllm_lite.runtime.session.sampling_params import FIELDS
+from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.bodies import decode
 from trtllm_lite.serve.bodies.chat import ChatBody
 from trtllm_lite.serve.bodies.completion import CompletionBody
@@ -65,3 +70,33 @@ def test_numbers_out_of_range_are_refused_in_the_words_of_sampling_params() -> N
     body = decode(b'{"messages": [], "top_p": 1.5}', ChatBody)
     with pytest.raises(ArgumentError, match="top_p must be from 0 to 1, not"):
         body.sampling_params(max_tokens=1, draws=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "called"),
+    [("repeat_penalty", "repetition_penalty"), ("n_predict", "max_tokens"), ("random_seed", "seed")],
+)
+def test_names_of_other_engines_tell_what_a_field_is_called(given: str, called: str) -> None:
+    with pytest.raises(ApiError, match=f"{given} is 2: it is called {called} here"):
+        decode(f'{{"messages": [], "{given}": 2}}'.encode(), ChatBody)
+    assert getattr(SamplingParams(**{given: 2}), called) == 2
+
+
+def test_the_runner_and_the_command_line_take_what_the_schema_says() -> None:
+    arguments = inspect.signature(ModelRunner.generate).parameters
+    assert {field.runner for field in FIELDS.values() if field.runner} <= set(arguments)
+    options = {option.name: option for option in generate.params if isinstance(option, click.Option)}
+    for name, field in FIELDS.items():
+        if field.option is not None:
+            assert options[field.runner or name].help == (field.option.help or field.doc)
+
+
+@pytest.mark.parametrize(
+    ("given", "temperature"), [({}, 0), ({"min_p": 0.1}, 0), ({"top_k": 3}, 1), ({"top_p": 0.5, "temperature": 2}, 2)]
+)
+def test_numbers_that_draw_in_model_runner(given: dict[str, float], temperature: float) -> None:
+    found = as_tensorrt_llm(SamplingParams(**given))
+    assert found.temperature == temperature
+    drawn = {name: number.neutral for name, number in NUMBERS.items() if number.draws} | given
+    if temperature > 0:
+        assert {name: getattr(found, name) for name in drawn} == drawn | {"temperature": temperature}

@@ -2,16 +2,28 @@
 
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from trtllm_lite.cli.framework import Command, replaced_options
 from trtllm_lite.foreign_names.commands import GENERATE
+from trtllm_lite.request_fields.field import fields_of
+from trtllm_lite.request_fields.fields import RequestFields
 from trtllm_lite.units import counted
 
 if TYPE_CHECKING:
     from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
+
+
+def _request_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that are arguments of ``ModelRunner.generate`` as they are."""
+    for name, field in reversed(fields_of(RequestFields).items()):
+        if (option := field.option) is not None:
+            add = click.option(f"--{field.runner or name}", type=option.type, help=option.help or field.doc)
+            command = add(command)
+    return command
 
 
 @click.command(cls=Command, short_help="Generate text with an engine.")
@@ -21,16 +33,7 @@ if TYPE_CHECKING:
 @click.option("--chat", is_flag=True, help="Put the prompt through the model's chat template.")
 @click.option("--chat_template", metavar="NAME", help="With --chat: which of the model's templates. [default: default]")
 @click.option("--max_new_tokens", default=64, show_default=True, help="Tokens to generate at most.")
-@click.option("--temperature", type=float, help="Temperature of draws by --top_k or --top_p. [default: 1]")
-@click.option("--top_k", type=int, help="Draw from this many of the likeliest tokens; 0 means all. [default: greedy]")
-@click.option("--top_p", type=float, help="Draw from the likeliest tokens that together have this probability.")
-@click.option("--min_p", type=float, help="Never draw tokens less likely than this share of the likeliest.")
-@click.option(
-    "--repetition_penalty", type=float, help="Above 1: tokens seen before are less likely. [default: the model's]"
-)
-@click.option("--presence_penalty", type=float, help="Lowers the logits of tokens that were generated before.")
-@click.option("--frequency_penalty", type=float, help="Lowers a token's logit each time it is generated.")
-@click.option("--random_seed", type=int, help="Makes sampling repeatable.")
+@_request_options
 @click.option("--stop_words", multiple=True, help="Text that ends the answer; may be given several times.")
 @click.option("--bad_words", multiple=True, help="Text that must not appear; may be given several times.")
 @click.option("--guided_json", metavar="FILE", type=click.File("rb"), help="Answer with JSON of this JSON schema.")
@@ -40,8 +43,6 @@ if TYPE_CHECKING:
 @click.option(
     "--num_beams", default=1, show_default=True, help="Search with so many beams; the answer comes at the end."
 )
-@click.option("--length_penalty", type=float, help="With --num_beams: above 1 favours long answers. [default: 1]")
-@click.option("--end_id", type=int, help="Token that ends the answer; -1 for none. [default: the model's own]")
 @click.option("--lora_dir", metavar="DIR", help="Adapter that PEFT wrote; engines of --max_lora_rank take them.")
 @click.option("--num_threads", type=int, help="Threads that compute on the CPU. [default: all cores]")
 @replaced_options(GENERATE)

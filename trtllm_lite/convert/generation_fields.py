@@ -6,8 +6,9 @@ from typing import Any
 from trtllm_lite import _core
 from trtllm_lite.convert.metadata.generation_config import GENERATION_CONFIG
 from trtllm_lite.errors import ConvertError, shown
+from trtllm_lite.request_fields.draws import NUMBERS
 
-_NUMBERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+_NUMBERS = tuple(name for name, number in NUMBERS.items() if number.in_checkpoints)
 
 
 def generation_of(config: Mapping[str, Any]) -> dict[str, Any]:

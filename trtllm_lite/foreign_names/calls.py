@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from trtllm_lite.foreign_names import remedies
 from trtllm_lite.foreign_names.entry import Foreign, merge, same
+from trtllm_lite.request_fields.field import fields_of
+from trtllm_lite.request_fields.fields import RequestFields
 
 _LORA = "adapters are directories that PEFT wrote: pass them as lora_dir"
 _DIVIDED = (
@@ -159,11 +161,11 @@ LLM: Mapping[str, Foreign] = merge([_LLM_OF_TENSORRT_LLM, _LLM_OF_VLLM, _LLM_OF_
 _TABLE = "blocks that were used last are kept longest; leave it out"
 SAMPLING_PARAMS: Mapping[str, Foreign] = merge(
     [
-        same("max_new_tokens", _BOTH, becomes="max_tokens"),
-        same("random_seed", _BOTH, becomes="seed"),
-        same("min_length min_new_tokens", _BOTH, becomes="min_tokens"),
-        same("bad_words", _BOTH, becomes="bad"),
-        same("num_return_sequences", _BOTH, becomes="n"),
+        *(
+            same(" ".join(field.aliases), _BOTH, becomes=name)
+            for name, field in fields_of(RequestFields).items()
+            if field.aliases
+        ),
         same("beam_width num_beams", "use use_beam_search=True, with best_of beams of which n are returned", (1,)),
         same("beam_width_array", "a search has as many beams at each token; leave it out"),
         same("beam_search_diversity_rate", remedies.BEAMS, (0,)),

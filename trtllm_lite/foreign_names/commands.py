@@ -5,6 +5,8 @@ The options are those of TensorRT-LLM's convert_checkpoint.py, quantize.py, trtl
 
 from trtllm_lite.foreign_names import remedies
 from trtllm_lite.foreign_names.entry import merge, same
+from trtllm_lite.request_fields.field import fields_of
+from trtllm_lite.request_fields.fields import RequestFields
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 ON = ("", "enable", "auto", "true", "1", "yes", "on")
@@ -179,7 +181,11 @@ GENERATE = merge(
         same("multimodal_input_file image_path audio_path", remedies.TEXT_ONLY),
         same("max_seq_len", "answers end by --max_new_tokens", harmless=True),
         same("model_dir", "give the engine, or its directory as --engine_dir"),
-        same("seed", "use --random_seed"),
+        *(
+            same(" ".join({name, *field.aliases} - {field.runner}), f"use --{field.runner}")
+            for name, field in fields_of(RequestFields).items()
+            if field.option is not None and field.runner is not None
+        ),
         same("stop", "use --stop_words"),
         same("max_tokens", "use --max_new_tokens"),
         same("beam_search_diversity_rate", remedies.BEAMS, ("0", "0.0")),

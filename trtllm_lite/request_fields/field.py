@@ -38,7 +38,7 @@ class Field:
     - ``expected``: what messages about values of another type say was expected, for a field of C++'s SamplingParams
     - ``http``: where HTTP bodies have it; None for nowhere
     - ``runner``: the argument of ``ModelRunner.generate`` that it is; None if that takes none
-    - ``option``: the option of `trtllm-lite generate`, which is called as the runner's argument
+    - ``option``: the option of `trtllm-lite generate`, which is called as ``runner``, or else as the field
     - ``in_checkpoints``: generation_config.json may have a default of it; ``gguf`` is the key of GGUF files
     - ``aliases``: what other engines call it
     """

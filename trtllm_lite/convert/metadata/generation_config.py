@@ -5,11 +5,13 @@ tokens that end a text.
 """
 
 from trtllm_lite.convert.metadata.key_table import KeyTable
+from trtllm_lite.request_fields.draws import NUMBERS
 
 GENERATION_CONFIG = KeyTable(
     "generation_config",
     used=(
-        *("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
+        "do_sample",
+        *(name for name, number in NUMBERS.items() if number.in_checkpoints),
         *("eos_token_id", "bos_token_id", "pad_token_id"),
     ),
     changes_nothing={

@@ -4,15 +4,10 @@ https://github.com/ggml-org/ggml/blob/master/docs/gguf.md describes them, gguf/c
 """
 
 from trtllm_lite.convert.metadata.key_table import KeyTable
+from trtllm_lite.request_fields.draws import NUMBERS
 
 _TOKENIZER = "tokenizer.ggml."
-SAMPLING = {
-    "general.sampling.temp": "temperature",
-    "general.sampling.top_k": "top_k",
-    "general.sampling.top_p": "top_p",
-    "general.sampling.min_p": "min_p",
-    "general.sampling.penalty_repeat": "repetition_penalty",
-}
+SAMPLING = {f"general.sampling.{number.gguf}": name for name, number in NUMBERS.items() if number.gguf is not None}
 """Generation defaults, and the keys of generation_config.json that llama.cpp's converter takes them from."""
 
 _USED = (

@@ -6,29 +6,16 @@ from typing import Any
 
 from trtllm_lite.foreign_names import calls
 from trtllm_lite.foreign_names.arguments import reject_unsupported
+from trtllm_lite.request_fields.draws import DRAWS, NUMBERS
 from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.prompts import Prompts
 from trtllm_lite.runtime.session.request import Request
-from trtllm_lite.runtime.session.sampling_params import MAX_SEQUENCES, SamplingParams
+from trtllm_lite.runtime.session.sampling_params import FIELDS, MAX_SEQUENCES, SamplingParams
 from trtllm_lite.runtime.text.words import words_per_prompt
 from trtllm_lite.runtime.values import check_positive, per_request, whole_number
 
 # The fields of SamplingParams by ModelRunner's names. A value holds for all prompts; a list has a value for each.
-_SAMPLING = {
-    "max_new_tokens": "max_tokens",
-    "end_id": "end_id",
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "random_seed": "seed",
-    "repetition_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "stop_words_list": "stop",
-    "bad_words_list": "bad",
-    "guided_decoding": "guided_decoding",
-}
+_SAMPLING = {field.runner: name for name, field in FIELDS.items() if field.runner is not None}
 _SEQUENCES = ("num_return_sequences", "num_beams", "length_penalty", "early_stopping")
 ARGUMENTS = (*_SAMPLING, *_SEQUENCES, "pad_id")
 # The ranges of arguments whose names differ from those in SamplingParams.
@@ -51,11 +38,15 @@ def make_requests(
 
 
 def as_tensorrt_llm(params: SamplingParams) -> SamplingParams:
-    """``params`` with TensorRT-LLM's defaults in place of the model's: greedy unless top_k or top_p is given."""
-    if params.use_beam_search or (params.top_k is None and params.top_p is None):
+    """``params`` with TensorRT-LLM's defaults in place of the model's: greedy unless top_k or top_p is given.
+
+    Numbers that TensorRT-LLM does not have may ask for draws, too (``draws_in_runner``).
+    """
+    draws = any(number.draws_in_runner and getattr(params, name) is not None for name, number in NUMBERS.items())
+    if params.use_beam_search or not draws:
         return replace(params, temperature=0.0)
-    values: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-    return replace(params, **{name: value for name, value in values.items() if getattr(params, name) is None})
+    missing: dict[str, Any] = {name: NUMBERS[name].neutral for name in DRAWS if getattr(params, name) is None}
+    return replace(params, **missing)
 
 
 def _sequences(sampling: dict[str, Any]) -> dict[str, Any]:

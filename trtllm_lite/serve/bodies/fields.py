@@ -14,6 +14,7 @@ import msgspec
 
 from trtllm_lite.errors import shown
 from trtllm_lite.serve.api_error import ApiError
+from trtllm_lite.serve.bodies.requested import OTHER_NAMES
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,12 @@ ROWS = (
     # Fields that are called otherwise.
     Row(_CHAT, "functions", ([],), "send functions as tools"),
     Row(_CHAT, "function_call", ("none", "auto"), "send tools, and tool_choice"),
+    *(
+        Row(_ALL, alias, (), f"it is called {called} here")
+        for called, aliases in OTHER_NAMES.items()
+        for alias in aliases
+        if alias != called
+    ),
     Row(_RESPONSES, "max_tokens", (), "it is called max_output_tokens here"),
     Row(_RESPONSES, "response_format", ({"type": "text"},), "it is called text.format here"),
     Row(_PROMPT, "output_format", (), "it is called output_config.format here"),

@@ -13,6 +13,12 @@ REQUESTED: dict[str, tuple[str, Http]] = {
     if field.http is not None
 }
 """By the names of SamplingParams: what each field is called in bodies, and what it is there."""
+OTHER_NAMES = {
+    REQUESTED[name][0] if name in REQUESTED else name: field.aliases
+    for name, field in fields_of(RequestFields).items()
+    if field.aliases
+}
+"""What other engines call fields, by what they are called in bodies."""
 
 
 def struct_of(name: str, base: type[msgspec.Struct] = msgspec.Struct, *, of_messages: bool = False) -> type:
