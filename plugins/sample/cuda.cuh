@@ -2,8 +2,8 @@
 // next step's embedding finds it; as its complement if it ends the sequence, which that step then does without
 // attention (rotary_table/cuda.cuh). The sequence's edits (sample/edits.cuh) come first. temperature 0 takes the
 // largest logit, the lowest id among equals; a sample_counter of -1 asks for that at once, without a look at the slot's
-// record, which would come late. Otherwise softmax(logits / temperature), cut by top_k, top_p and min_p in this order
-// (0, 1 and 0: off), and a draw by inverse transform in order of id with one Philox number: the token that
+// record, which would come late. Otherwise softmax(logits / temperature), cut in the order of
+// request_fields/draws.py, and a draw by inverse transform in order of id with one Philox number: the token that
 // csrc/sampling/sampler.h draws, but for roundings. A row may have a mask of the tokens that may be drawn, after the
 // edits; those that it forbids are passed over. The logits are in the end as they were; if the slot asks for it,
 // logprobs[r] says what they make of the token.

@@ -1,5 +1,6 @@
-// top_k, top_p and min_p: which tokens stay in the draw. The sets are those of transformers' TopKLogitsWarper,
-// TopPLogitsWarper and MinPLogitsWarper in this order, with sums in float64 instead of float32.
+// The numbers that cut a draw, in the order of request_fields/draws.py: which tokens stay. The sets of top_k, top_p and
+// min_p are those of transformers' TopKLogitsWarper, TopPLogitsWarper and MinPLogitsWarper, with sums in float64
+// instead of float32.
 //
 // Ties. top_k keeps every token that ties with the k-th. top_p keeps the smallest set of most likely tokens whose mass
 // reaches top_p, at least one; of tokens that tie at its border, those of lower id stay (transformers' sort leaves open
