@@ -20,6 +20,7 @@ float nth_largest(std::span<const float> values, int n, std::vector<float>& scra
 // same quotient. It spares the pass a division per token.
 float smallest_reaching(float bound, float temperature) {
   const float scaled_bound = bound / temperature;
+  if (std::isinf(scaled_bound)) return std::numeric_limits<float>::lowest();  // nothing finite is below
   for (float below = bound;; bound = below) {
     below = std::nextafter(bound, kLowest);
     if (below == kLowest || !(below / temperature >= scaled_bound)) return bound;
