@@ -29,6 +29,7 @@
 #include "sample/edits.cuh"
 #include "sample/logprobs.cuh"
 #include "sample/philox.cuh"
+#include "sample/sigma.cuh"
 
 namespace tl {
 
@@ -55,8 +56,13 @@ __device__ __forceinline__ Sequence sequence_in(SamplingSlot* slot, int max_edit
   return {slot, reinterpret_cast<LogitEdit*>(slot + 1), slot->num_edits, num_generated, max_edits, mask};
 }
 
-__device__ __forceinline__ int draw(const Row& row, const SamplingSlot& slot, int num_generated, u64* columns) {
+__device__ __forceinline__ int draw(const Row& row, float largest, const SamplingSlot& slot, int num_generated,
+                                    u64* columns) {
   Border border = {sort_bits(row.max_scaled - kNegligible)};
+  if (slot.top_n_sigma > 0.0f) {
+    const u32 least = within_sigma(row, largest, slot.top_n_sigma);
+    if (least > border.key) border.key = least;
+  }
   if (slot.top_k > 0 && slot.top_k < TL_VOCAB) border = narrow(row, border, slot.top_k, 1.0f, columns);
   if (slot.top_p < 1.0f) border = narrow(row, border, 0, slot.top_p, columns);
   const double uniform = token_uniform(slot.seed_low, slot.seed_high, num_generated, slot.sequence_index);
@@ -83,7 +89,7 @@ __device__ __forceinline__ int choose(u64 best, const float* logits, const Seque
   const int likeliest = largest(best);
   if (likeliest < 0 || temperature == 0.0f) return likeliest;
   const Row row{logits, sequence.mask, temperature, logit_of(best) / temperature, sequence.slot->min_p};
-  return isinf(row.max_scaled) ? -1 : draw(row, *sequence.slot, sequence.num_generated, columns);
+  return isinf(row.max_scaled) ? -1 : draw(row, logit_of(best), *sequence.slot, sequence.num_generated, columns);
 }
 
 __device__ __forceinline__ u64 best_allowed(const float* logits, const u32* mask) {

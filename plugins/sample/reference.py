@@ -36,6 +36,10 @@ def kept(row: np.ndarray, numbers: Numbers) -> np.ndarray:
     scaled = row / np.float32(numbers["temperature"])
     top_k, top_p = int(numbers["top_k"]), float(np.float32(numbers["top_p"]))
     weights = np.exp((scaled - np.max(scaled)).astype(np.float64))
+    if numbers["top_n_sigma"] > 0:  # Tang et al. 2024: so many standard deviations below the largest logit
+        sigma = np.std(row[np.isfinite(row)].astype(np.float64))
+        least = np.float32(np.max(row) - float(np.float32(numbers["top_n_sigma"])) * sigma)
+        weights[scaled < least / np.float32(numbers["temperature"])] = 0
     order = np.argsort(-scaled, kind="stable")  # of equals the lowest id first
     if 0 < top_k < len(row):
         weights[scaled < scaled[order[top_k - 1]]] = 0

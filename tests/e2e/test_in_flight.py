@@ -25,6 +25,7 @@ KINDS = (
     SamplingParams(temperature=1.2, seed=8, top_k=40, top_p=0.9),
     SamplingParams(temperature=0.0, repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.2),
     SamplingParams(temperature=0.7, seed=9, min_p=0.05, logprobs=2, logit_bias={5: 2.0}),
+    SamplingParams(temperature=1.1, seed=10, top_n_sigma=1.5, top_p=0.95),
 )
 
 

@@ -33,6 +33,7 @@ KINDS = (
     SamplingParams(temperature=0.0, ignore_eos=True, allowed_token_ids=[20, 21]),  # repeats itself soon
     SamplingParams(temperature=0.3, seed=7, ignore_eos=True, logprobs=2),
     SamplingParams(temperature=0.5, seed=8, top_k=6, top_p=0.9, logit_bias={5: 2.0}),
+    SamplingParams(temperature=0.8, seed=10, top_n_sigma=0.8, ignore_eos=True),
     SamplingParams(temperature=0.0, repetition_penalty=1.1, frequency_penalty=0.1, return_generation_logits=True),
     SamplingParams(temperature=0.4, seed=9, min_tokens=20, stop_token_ids=[3, 4, 5], bad=[[7], [8, 9]]),
     SamplingParams(temperature=0.0, stop=[[11], [12, 13]], return_context_logits=True, prompt_logprobs=1),

@@ -26,6 +26,9 @@ WAYS = [
     Sampling(min_p=0.1),
     Sampling(top_k=500, top_p=0.7, min_p=0.02, temperature=0.8),
     Sampling(top_k=1 << 20, top_p=0.5),
+    Sampling(top_n_sigma=1.5),
+    Sampling(top_n_sigma=0.3, temperature=3.0),
+    Sampling(top_n_sigma=2.5, top_k=300, top_p=0.9, min_p=0.01, temperature=1.7),
 ]
 
 

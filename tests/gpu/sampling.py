@@ -13,6 +13,7 @@ class Sampling:
     """The parameters of one row; the names are those of SamplingParams."""
 
     temperature: float = 1.0
+    top_n_sigma: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0

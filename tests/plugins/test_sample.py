@@ -23,6 +23,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"temperature": 0.7, "top_k": 20, "logprobs": 0},
     {"temperature": 1.3, "top_p": 0.6},
     {"temperature": 1.0, "min_p": 0.1},
+    {"temperature": 1.6, "top_n_sigma": 1.5, "logprobs": 2},
+    {"temperature": 1.2, "top_n_sigma": 2.0, "top_k": 60, "top_p": 0.9, "frequency_penalty": 0.5},
     {"temperature": 0.9, "top_k": 50, "top_p": 0.8, "min_p": 0.02, "logprobs": 5},
     {"temperature": 1.0, "repetition_penalty": 1.4, "presence_penalty": 0.5, "frequency_penalty": 0.25, "top_k": 9},
     {"temperature": 0.0, "repetition_penalty": 2.0, "logprobs": 20},

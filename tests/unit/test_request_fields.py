@@ -8,6 +8,7 @@ import click
 import msgspec
 import pytest
 
+from tests.unit.runtime.doubles import fake_manifest
 from trtllm_lite import SamplingParams
 from trtllm_lite.cli.generate import generate
 from trtllm_lite.errors import ArgumentError
@@ -100,3 +101,16 @@ def test_numbers_that_draw_in_model_runner(given: dict[str, float], temperature:
     drawn = {name: number.neutral for name, number in NUMBERS.items() if number.draws} | given
     if temperature > 0:
         assert {name: getattr(found, name) for name in drawn} == drawn | {"temperature": temperature}
+
+
+def test_top_n_sigma_goes_from_everywhere_to_the_sampler() -> None:
+    body = decode(b'{"messages": [], "top_n_sigma": 1.5}', ChatBody)
+    manifest = fake_manifest()
+    for params in (body.sampling_params(max_tokens=1, draws=False), as_tensorrt_llm(SamplingParams(top_n_sigma=1.5))):
+        native = params.to_native(manifest, None, 1)
+        assert (native.top_n_sigma, native.temperature, native.top_p) == (1.5, 1, 1)
+    assert SamplingParams(top_n_sigma=-1).to_native(manifest, None, 1).top_n_sigma == 0
+    with pytest.raises(ArgumentError, match="top_n_sigma must be from 0 to 100, not 101; use 0 to turn it off"):
+        SamplingParams(top_n_sigma=101)
+    with pytest.raises(ArgumentError, match="top_n_sigma must be off with beam search"):
+        SamplingParams(top_n_sigma=1, use_beam_search=True)

@@ -30,10 +30,28 @@ class Draws:
             draws=True,
             http=Http(float | None, in_messages=True),
             runner="temperature",
-            option=Option(float, "Temperature of draws by --top_k or --top_p. [default: 1]"),
+            option=Option(float, "Temperature of draws by --top_k, --top_p or --top_n_sigma. [default: 1]"),
             in_checkpoints=True,
             gguf="temp",
             aliases=("temp",),
+        ),
+    ] = None
+    top_n_sigma: Annotated[
+        float | None,
+        Number(
+            doc="Draw from tokens whose logits, after penalties and bans, are at most this many standard deviations "
+            "below the largest; 0 or -1: any.",
+            off=0,
+            low=0,
+            high=100,
+            remedy=_OFF_AT_0,
+            minus_one_is_off=True,  # llama.cpp's default
+            draws=True,
+            draws_in_runner=True,
+            cuts=True,
+            http=Http(float | None),
+            runner="top_n_sigma",
+            option=Option(float),
         ),
     ] = None
     top_k: Annotated[

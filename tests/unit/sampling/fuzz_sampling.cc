@@ -58,6 +58,7 @@ SamplingParams make_params(Random& random, int vocab_size) {
   if (one_in(random, 2)) p.top_k = upto(random, 2 * vocab_size);
   if (one_in(random, 2)) p.top_p = real(random, 0.0f, 1.0f);
   if (one_in(random, 2)) p.min_p = real(random, 0.0f, 1.0f);
+  if (one_in(random, 3)) p.top_n_sigma = real(random, 0.01f, 4.0f);
   if (one_in(random, 3)) p.repetition_penalty = real(random, 0.01f, 3.0f);
   if (one_in(random, 3)) p.presence_penalty = real(random, -2.0f, 2.0f);
   if (one_in(random, 3)) p.frequency_penalty = real(random, -2.0f, 2.0f);
@@ -84,6 +85,18 @@ std::vector<TokenId> sorted_reference(std::span<const float> row, const Sampling
   }
   const auto scaled = [&](TokenId id) { return row[id] / p.temperature; };
   std::stable_sort(ids.begin(), ids.end(), [&](TokenId a, TokenId b) { return scaled(a) > scaled(b); });
+  if (p.top_n_sigma > 0) {
+    std::vector<double> finite;
+    for (const float logit : row) {
+      if (std::isfinite(logit)) finite.push_back(logit);
+    }
+    double mean = 0, variance = 0;
+    for (const double logit : finite) mean += logit / static_cast<double>(finite.size());
+    for (const double logit : finite) variance += (logit - mean) * (logit - mean) / static_cast<double>(finite.size());
+    const double least = row[ids[0]] - p.top_n_sigma * std::sqrt(variance), slack = 1e-5 * (1 + std::fabs(least));
+    while (row[ids.back()] < least - slack) ids.pop_back();
+    if (row[ids.back()] < least + slack) *near = true;
+  }
   if (p.top_k > 0 && p.top_k < static_cast<int>(ids.size())) {
     const float kth = scaled(ids[p.top_k - 1]);
     while (scaled(ids.back()) < kth) ids.pop_back();

@@ -169,6 +169,7 @@ def test_a_broken_row_is_an_error(core, make_params):
         ({"num_beams": 65}, {}, "num_beams must be from 1 to 64, not 65"),
         ({"length_penalty": float("nan")}, {}, "length_penalty must be"),
         ({}, {"temperature": 0.5}, "temperature must be 0 or 1 with beam search"),
+        ({}, {"top_n_sigma": 1.0}, "top_n_sigma must be off with beam search, not 1"),
         ({}, {"top_k": 5}, "top_k must be off with beam search, not 5"),
         ({}, {"logprobs": 1}, "logprobs must not be set"),
     ],

@@ -26,7 +26,9 @@ def chain(core, params, rows, prompt=(1, 2, 3), **slot_fields) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "setting", [{}, {"top_k": 8}, {"top_p": 0.8}, {"min_p": 0.1}, {"top_k": 30, "top_p": 0.9}], ids=str
+    "setting",
+    [{}, {"top_k": 8}, {"top_p": 0.8}, {"min_p": 0.1}, {"top_n_sigma": 1.2}, {"top_k": 30, "top_p": 0.9}],
+    ids=str,
 )
 def test_draws_follow_the_distribution(core, make_params, setting):
     row = make_row(seed=0)

@@ -137,3 +137,51 @@ def test_weights_are_accurate(core):
     normal = row[ids] >= -87
     assert (np.abs(weights - exact) <= 2 * np.spacing(exact.astype(np.float32)))[normal].all()
     assert not weights[~normal].any()
+
+
+def within_sigma(row, n) -> tuple[np.ndarray, float]:
+    """Which tokens are within ``n`` standard deviations of the largest logit, and how near the border one comes."""
+    wide = row[np.isfinite(row)].astype(np.float64)
+    least = wide.max() - n * np.std(wide)
+    return row >= least, float(np.abs(wide - least).min() / (1 + abs(least)))
+
+
+@pytest.mark.parametrize("n", [0.01, 0.5, 1.0, 2.5, 50.0])
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 40.0])
+@pytest.mark.parametrize("vocab_size", [1, 100, 20011])
+def test_top_n_sigma_keeps_the_same_tokens_at_any_temperature(core, vocab_size, temperature, n):
+    num_compared = 0
+    for seed in range(4):
+        for name, row in make_rows(vocab_size, seed).items():
+            kept, distance = within_sigma(row, n)
+            if distance < 1e-7:
+                continue
+            ids, _ = core.truncated(row, temperature=temperature, top_n_sigma=n)
+            assert ids == np.flatnonzero(kept & np.isfinite(row)).tolist(), name
+            num_compared += 1
+    assert num_compared >= 8 or vocab_size == 1
+
+
+@pytest.mark.parametrize(
+    "rest", [{"top_k": 3}, {"top_k": 5000}, {"top_p": 0.6}, {"min_p": 0.3}, {"top_k": 40, "top_p": 0.5}]
+)
+def test_top_n_sigma_comes_before_the_other_cuts(core, rest):
+    """What it leaves is what transformers' warpers see."""
+    for seed in range(4):
+        row = make_rows(20011, seed)["peaked"]
+        kept, distance = within_sigma(row, 3.5)
+        assert distance > 1e-7
+        expected = transformers_probabilities(np.where(kept, row, -np.inf), 1.3, **rest)
+        ids, weights = core.truncated(row, temperature=1.3, top_n_sigma=3.5, **rest)
+        assert ids == np.flatnonzero(expected).tolist()
+        np.testing.assert_allclose(np.array(weights) / np.sum(weights), expected[ids], rtol=2e-5)
+
+
+def test_top_n_sigma_of_equal_logits_keeps_all(core):
+    assert len(core.truncated(np.full(500, 2.5, np.float32), top_n_sigma=0.1)[0]) == 500
+
+
+def test_top_n_sigma_counts_no_banned_token(core):
+    row = np.array([3, 2, 1, -np.inf, -np.inf], np.float32)  # without the bans the deviation is 0.816
+    assert core.truncated(row, top_n_sigma=1.3)[0] == [0, 1]
+    assert core.truncated(row, top_n_sigma=1.2)[0] == [0]

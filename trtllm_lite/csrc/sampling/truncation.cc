@@ -102,6 +102,23 @@ void gather_nucleus_superset(const RowScan& scan, float temperature, double tota
   gather_at_least(scan, logit_below_weight(scan, temperature, negligible), temperature, out);
 }
 
+// The least logit that top_n_sigma leaves: so many standard deviations below the largest, of all finite logits (Tang et
+// al. 2024, "Top-n-sigma: Not All Logits Are You Need"). It comes before the other cuts, as in llama.cpp; the
+// temperature divides the deviation as it does the logits, and so leaves the same tokens.
+float least_by_sigma(const RowScan& scan, float n) {
+  double sum = 0, squares = 0;
+  std::size_t count = 0;
+  for (const float logit : scan.logits) {
+    if (std::isinf(logit)) continue;
+    const double below = static_cast<double>(scan.max) - logit;
+    sum += below;
+    squares += below * below;
+    ++count;
+  }
+  const double mean = sum / static_cast<double>(count), variance = squares / static_cast<double>(count) - mean * mean;
+  return static_cast<float>(scan.max - n * std::sqrt(std::max(variance, 0.0)));
+}
+
 // The candidates of largest weight have weight 1, so the threshold relative to the most likely token is min_p itself.
 void keep_likely(Candidates& out, float min_p) {
   out.filter([&](std::size_t i) { return out.weights[i] >= min_p; });
@@ -122,14 +139,21 @@ void keep_nucleus(Candidates& out, double total_weight, float top_p) {
 }
 
 bool keeps_all(const SamplingNumbers& numbers, int vocab_size) {
-  return (numbers.top_k == 0 || numbers.top_k >= vocab_size) && numbers.top_p >= 1.0f && numbers.min_p <= 0.0f;
+  return (numbers.top_k == 0 || numbers.top_k >= vocab_size) && numbers.top_p >= 1.0f && numbers.min_p <= 0.0f &&
+         numbers.top_n_sigma <= 0.0f;
 }
 
 void truncate(const RowScan& scan, const SamplingNumbers& numbers, Candidates& out) {
   const float temperature = numbers.temperature;
   const bool has_top_k = numbers.top_k > 0 && numbers.top_k < static_cast<int>(scan.logits.size());
+  const bool has_sigma = numbers.top_n_sigma > 0.0f;
+  const float least = has_sigma ? least_by_sigma(scan, numbers.top_n_sigma) : 0.0f;
   if (has_top_k) {
     gather_top_k(scan, numbers.top_k, temperature, out);
+    if (has_sigma) out.filter([&](std::size_t i) { return out.scaled[i] >= least / temperature; });
+    if (numbers.top_p < 1.0f) keep_nucleus(out, total_weight(out), numbers.top_p);
+  } else if (has_sigma) {
+    gather_at_least(scan, least, temperature, out);
     if (numbers.top_p < 1.0f) keep_nucleus(out, total_weight(out), numbers.top_p);
   } else if (numbers.top_p < 1.0f) {
     const double total = sum_weights(scan, temperature, nullptr);

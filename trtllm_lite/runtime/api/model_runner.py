@@ -40,8 +40,9 @@ class ModelRunner:
 
     - ``max_new_tokens``*: None means as many as fit into max_seq_len
     - ``end_id``*: None means the model's end-of-sequence tokens; -1 means not to stop at them
-    - ``top_k``*, ``top_p``*: draw from the likeliest tokens; without either the likeliest one is taken, as TensorRT-LLM
-      does, whatever the model's generation_config says. ``temperature``* (0 = greedy) and ``min_p``* apply to draws;
+    - ``top_k``*, ``top_p``*, ``top_n_sigma``*: draw from the likeliest tokens; without any of them the likeliest one is
+      taken, as TensorRT-LLM does, whatever the model's generation_config says. ``temperature``* (0 = greedy) and
+      ``min_p``* apply to draws;
       ``random_seed``*: the same seed gives the same tokens whatever else is in the batch
     - ``repetition_penalty``* (default: the model's), ``presence_penalty``*, ``frequency_penalty``*
     - ``stop_words_list``*, ``bad_words_list``*: strings or token-id lists
@@ -162,6 +163,7 @@ class ModelRunner:
         max_new_tokens: Ints = None,
         end_id: Ints = None,
         temperature: Floats = None,
+        top_n_sigma: Floats = None,
         top_k: Ints = None,
         top_p: Floats = None,
         min_p: Floats = None,
