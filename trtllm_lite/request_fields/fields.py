@@ -17,6 +17,7 @@ class Ends:
         Field(
             doc="Tokens to generate at most; None means as many as fit.",
             expected=WHOLE,
+            http=Http(int | None),
             runner="max_new_tokens",
             aliases=("max_new_tokens", "n_predict"),
         ),

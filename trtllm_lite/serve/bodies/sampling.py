@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     class _Requested(msgspec.Struct, kw_only=True):
         """The fields of the schema, of which these are read by their names."""
 
+        max_tokens: int | None
         stop: str | list[str] | None
         bad_words: list[str] | None
         use_beam_search: bool
@@ -71,7 +72,6 @@ class SamplingFields(_Requested, forbid_unknown_fields=True, kw_only=True):
     """
 
     model: str = ""
-    max_tokens: int | None = None
     n: NumSequences = 1
     stream: bool = False
     stream_options: StreamOptions | None = None
