@@ -10,12 +10,13 @@ namespace tl::cuda {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
-constexpr std::size_t kPieceBytes = std::size_t{4} << 20;  // a tenth of a millisecond on the way to the device
-constexpr std::int64_t kRankMultiple = 8;                  // what kernels read at once
+constexpr std::size_t kPieceBytes = std::size_t{4} << 20;  // copying one piece to the device takes a tenth of a
+                                                           // millisecond
+constexpr std::int64_t kRankMultiple = 8;                  // kernels read this many columns at once
 
 std::size_t round_up(std::size_t value, std::size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// Of a tensor [slots, rows, columns] of 16 bits.
+// Bytes of one row of a tensor [slots, rows, columns] of 16-bit elements.
 std::size_t row_bytes(const PlanTensor& slots) { return static_cast<std::size_t>(slots.shape[2].value) * 2; }
 
 }  // namespace

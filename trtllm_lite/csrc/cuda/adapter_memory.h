@@ -1,4 +1,4 @@
-// The slots of a GPU's memory for adapters: their matrices in 16 bits, as the kernels of LowRank read them.
+// Memory of a GPU for adapters: slots that hold their 16-bit matrices as the LowRank kernels read them.
 #pragma once
 
 #include <array>
@@ -15,29 +15,29 @@ namespace tl::cuda {
 
 class AdapterMemory {
  public:
-  // Reserves `num_slots` slots as the plan lays them out. Throws LimitError if there is not so much memory.
+  // Reserves `num_slots` slots as the plan lays them out. Throws LimitError if the GPU has too little memory.
   AdapterMemory(const Device& device, const Plan& plan, int num_slots);
 
   int num_slots() const { return num_slots_; }
   std::size_t num_bytes() const { return memory_.size(); }
-  // The address of a tensor of the plan of the kind adapter.
+  // The address of a plan tensor of the kind adapter.
   DevicePtr address(std::size_t tensor) const { return memory_.address() + offsets_[tensor]; }
 
-  // Copies an adapter into a slot that no running request has, and waits; throws LimitError for one of another engine.
-  // Steps run meanwhile: the copies have a stream of their own and come in pieces, between which a step's inputs pass.
-  // (A step of a request that has ended may still read the slot. It stays within it, whatever it finds, and nobody
-  // reads what comes of that row.)
+  // Copies an adapter into a slot that no running request uses, and waits for the copy. Throws LimitError for an
+  // adapter of another engine. Steps go on meanwhile: the copy has its own stream and is cut into pieces, so that a
+  // step's inputs can pass between them. (A step of a finished request may still read the slot while it is overwritten.
+  // It reads only within the slot, and its results are discarded.)
   void fill(int slot, const Adapter& adapter);
 
  private:
-  // Page-locked memory that the device reads while the other piece is filled.
+  // Page-locked memory. The device reads one piece while the host fills the other.
   struct Piece {
     PinnedBuffer memory;
     OwnedEvent read;
     bool in_use = false;
   };
 
-  // Rows that lie one after the other.
+  // Rows in contiguous memory.
   struct Rows {
     const std::byte* data;
     std::int64_t num_rows;
@@ -47,7 +47,7 @@ class AdapterMemory {
   Piece& next_piece();
   DevicePtr place(int tensor, int slot) const;
   void fill_product(int slot, const AdaptedProduct& product, const HalfPart* parts);
-  // Sends `num_rows` rows of `row_bytes`: those of `rows`, padded with zeroes.
+  // Copies `rows` to the device and pads them with zeros to `num_rows` rows of `row_bytes`.
   void send(DevicePtr to, std::int64_t num_rows, std::size_t row_bytes, const Rows& rows);
   static void copy(const Rows& rows, std::int64_t first, std::int64_t count, std::size_t row_bytes, std::byte* to);
 
@@ -55,7 +55,7 @@ class AdapterMemory {
   const Plan& plan_;
   const LowRankShapes shapes_;
   const int num_slots_;
-  std::vector<std::size_t> offsets_;  // by tensor of the plan
+  std::vector<std::size_t> offsets_;  // indexed by tensor of the plan
   DeviceBuffer memory_;
   OwnedStream stream_;
   std::mutex filling_;

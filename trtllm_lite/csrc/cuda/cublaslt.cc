@@ -34,7 +34,7 @@ int data_type(DType dtype) {
     case DType::kFloat16:
       return kReal16F;
     default:
-      return kReal16BF;  // check_launches lets no other through
+      return kReal16BF;  // check_launches refuses all other types
   }
 }
 

@@ -1,5 +1,5 @@
-// The part of cuBLASLt that the runtime uses, found at run time like the driver. Names, signatures and values are those
-// of the cuBLAS reference.
+// The part of cuBLASLt that the runtime uses. The library is found at run time, as the driver is. Names, signatures and
+// values are those of the cuBLAS reference.
 #pragma once
 
 #include <cstddef>
@@ -75,14 +75,14 @@ struct CublasLt {
   std::size_t (*version)();
   const char* (*status_string)(int status);
 
-  // Throws DeviceError, with the library's own words, unless `status` is success.
+  // Throws DeviceError with the library's message unless `status` is success.
   void check(int status, const std::string& what) const;
 };
 
-// The library's name of a floating-point type of 16 or 32 bits.
+// The library's code for a floating-point type of 16 or 32 bits.
 int data_type(DType dtype);
 
-// The process's cuBLASLt: the first found, by the system's search and then in `directories`. Throws DeviceError.
+// The process's cuBLASLt: the first found by the system's search, then in `directories`. Throws DeviceError.
 const CublasLt& cublaslt(const std::vector<std::string>& directories);
 
 }  // namespace tl::cuda

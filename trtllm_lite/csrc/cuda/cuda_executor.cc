@@ -23,7 +23,7 @@ void check_range(const char* name, std::int64_t value, std::int64_t least, std::
                    ", found " + std::to_string(value));
 }
 
-// `num_loras`; 0 for engines that take no adapters. Throws LimitError.
+// Returns `num_loras`, or 0 for engines that take no adapters. Throws LimitError.
 int checked_num_loras(const Plan& plan, int num_loras) {
   if (!plan.cuda->adapted.empty()) {
     check_range("max_loras", num_loras, 0, kMaxLoras);
@@ -83,7 +83,7 @@ DevicePtr CudaExecutor::borrowed_features(const CudaExecutor* from) const {
   return from->features_;
 }
 
-// Returns where the next tensor begins.
+// Returns the address at which the next tensor begins.
 DevicePtr CudaExecutor::place_cache_tensor(DevicePtr data, std::size_t block_bytes) {
   if (cache_tensors_.empty() || cache_tensors_.back().block_bytes != block_bytes) {
     cache_tensors_.push_back({data, block_bytes, 0});
@@ -121,11 +121,11 @@ void CudaExecutor::place_tensors() {
         break;
       case TensorKind::kInput:
         input_tensors_.emplace_back(i, static_cast<StepInputIndex>(step_input_index(tensor.name)));
-        addresses_.push_back(0);  // place_inputs
+        addresses_.push_back(0);  // set by place_inputs
         break;
     }
   }
-  // Earlier stages draw no tokens, nor do encoders.
+  // Only the last stage draws tokens, and encoders draw none.
   if (!is_last_stage(engine_.manifest().mapping) || engine_.manifest().embedding_size > 0) return;
   const auto output = [this](const char* name) { return address_of(plan_.outputs.at(name)); };
   logits_ = output("logits");
@@ -296,7 +296,7 @@ CopyEnd CudaExecutor::on_device(const CacheTensors& tensors, std::int32_t block)
           .height = static_cast<std::size_t>(num_blocks_ + 1)};
 }
 
-// One call for all tensors: a call for each of them would take the host longer than the copies take.
+// One copy call covers all tensors: a call for each would take the host longer than the copies themselves.
 void CudaExecutor::copy_all(const CacheTensors& tensors, const CopyEnd& from, const CopyEnd& to,
                             const char* what) const {
   const Copy3d copy{.from = from, .to = to, .width = tensors.block_bytes, .height = 1, .depth = tensors.count};

@@ -14,8 +14,8 @@ const RankMapping& mapping_of(const CudaExecutor& rank) { return rank.engine().m
 
 bool draws(const RankMapping& rank) { return is_last_stage(rank) && part_of(rank) == 0; }
 
-// Whether a rank reads or writes the memory of another: of its stage, of the next one's rank to which it sends rows, or
-// of the rank whose tokens it reads.
+// Whether `rank` reads or writes the memory of `other`: another rank of its stage, the rank of the next stage that it
+// sends rows to, or the rank whose tokens it reads.
 bool reaches(const RankMapping& rank, const RankMapping& other) {
   return stage_of(rank) == stage_of(other) || other.rank == rank.rank + rank.tp_size || draws(other);
 }
@@ -38,7 +38,7 @@ CudaGroup::CudaGroup(std::span<const Engine* const> engines, std::span<const int
   }
 }
 
-// Communicators wait until nothing is left that was captured with them.
+// Captured graphs use the communicators, so the graphs are destroyed first.
 CudaGroup::~CudaGroup() {
   for (const auto& rank : ranks_) {
     static_cast<void>(rank->device().try_make_current());
@@ -69,7 +69,7 @@ CudaExecutor& CudaGroup::drawing() const {
   return *ranks_[ranks_.size() - static_cast<std::size_t>(mapping_of(*ranks_.front()).tp_size)];
 }
 
-// Tokens that others draw, whose memory is out of reach, come to the rank's own state.
+// If the memory of the rank that draws tokens is out of reach, its tokens are copied to this rank's own state.
 RankPeers CudaGroup::peers_of(const CudaExecutor& rank) const {
   const RankMapping& mapping = mapping_of(rank);
   const bool by_nccl = communicators_ != nullptr, is_drawn_here = is_last_stage(mapping_of(drawing()));

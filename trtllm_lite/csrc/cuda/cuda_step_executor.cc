@@ -14,7 +14,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A wait for a step keeps its core busy for so long; later, the naps between looks at the step cost it next to nothing.
+// A wait for a step polls for this long, which keeps its core busy. After that, it naps between polls, at almost no
+// cost.
 constexpr auto kTimeOfBusyWait = 100ms;
 constexpr auto kNap = 100us;
 
@@ -61,14 +62,14 @@ CudaStepExecutor::CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::in
   }
 }
 
-// What a rank computes goes to the rank of the same part in the next stage.
+// Each rank sends its rows to the rank of the same part in the next stage.
 void CudaStepExecutor::link_stages(std::span<CudaExecutor* const> ranks) {
   for (std::size_t rank = tp_size_; rank < ranks.size(); ++rank) {
     links_.push_back(std::make_unique<StageLink>(*ranks[rank - tp_size_], *ranks[rank]));
   }
 }
 
-// Where a rank has its rows from; null in the first stage.
+// The source of a rank's rows; null in the first stage.
 RowSource* CudaStepExecutor::source_of(std::size_t rank) const {
   if (rank >= tp_size_) return links_[rank - tp_size_].get();
   return earlier_ == nullptr ? nullptr : earlier_->rows_of(rank);
@@ -76,7 +77,7 @@ RowSource* CudaStepExecutor::source_of(std::size_t rank) const {
 
 CudaStepExecutor::~CudaStepExecutor() {
   if (earlier_ != nullptr) earlier_->abort();
-  if (is_stalled() && communicators_ == nullptr) return;  // only what waits in NCCL ends
+  if (is_stalled() && communicators_ == nullptr) return;  // only waits in NCCL can be ended
   synchronize();
 }
 
@@ -121,8 +122,8 @@ void CudaStepExecutor::for_each_rank(Order order, const Use& use) {
   executor_.device().make_current();
 }
 
-// A step is carried out first, so that nothing is left to be loaded while capturing. Ranks wait for each other in it:
-// it is on the streams of all before any is waited for.
+// The step runs once first, so that no kernel is left to be loaded during capture. Ranks wait for each other in it, so
+// it is enqueued on all streams before any stream is waited for.
 void CudaStepExecutor::capture(const StepShape& shape, const std::byte* inputs) {
   if (executor_.has_captured(shape)) return;
   if (earlier_ != nullptr) earlier_->capture(shape, inputs);
@@ -152,21 +153,22 @@ void CudaStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> para
   }
 }
 
-// On the stream of the rank that draws tokens.
+// Records an event on the stream of the rank that draws tokens.
 void CudaStepExecutor::record(const OwnedEvent& event) const {
   driver().check(driver().event_record(event.get(), executor_.stream()), "timing a step");
 }
 
-// Whether the tokens are known that a step continues which is launched next.
+// Whether the tokens that the next step continues are known.
 bool CudaStepExecutor::knows_predecessor() { return in_flight_ < num_stages_ || flight_at(0).finished; }
 
-// When the tokens are drawn that the next step continues: those of the step num_stages() before it.
+// The event after which the tokens are drawn that the next step continues: those of the step num_stages() before it.
 Event CudaStepExecutor::drawn_before() const { return drawn_[num_enqueued_ % drawn_.size()].get(); }
 
 void CudaStepExecutor::launch(const StepBatch& batch) {
   if (is_given_up()) throw DeviceError(kRankGivenUp);
   executor_.device().make_current();
-  // This step may continue tokens that the host has still to draw, and it overwrites the logits that they are drawn of.
+  // This step may continue tokens that the host has yet to draw. It also overwrites the logits that they are drawn
+  // from.
   if (in_flight_ > 0 && !newest().plan.host_rows.empty()) or_synchronize([&] { finish_all(); });
   Flight& flight = flight_at(in_flight_);
   const bool all_known = knows_predecessor();
@@ -177,16 +179,16 @@ void CudaStepExecutor::launch(const StepBatch& batch) {
   ++in_flight_;
 }
 
-// Carries out `call`; if it fails half-way, waits for what is on the streams, because the buffers are used again, and
-// names the ranks whose GPUs have failed.
+// Calls `call`. If it throws, waits for the work on the streams, because buffers are used again, and names the ranks
+// whose GPUs have failed.
 template <typename Fn>
 void CudaStepExecutor::or_synchronize(const Fn& call) {
   try {
     call();
   } catch (const DeviceError& error) {
-    if (earlier_ != nullptr) earlier_->fail(error.what());  // or else streams would wait for ever
+    if (earlier_ != nullptr) earlier_->fail(error.what());  // otherwise streams would wait forever
     give_up();
-    // A stream that stalls may never end, and no step comes behind it.
+    // A stalled stream may never end, so it is not waited for; no later step is enqueued.
     const std::string failed = is_stalled() ? failed_ranks() : synchronize();
     const std::string reason = error.what();
     throw DeviceError(reason.starts_with(failed) ? reason : failed + ": " + reason);
@@ -197,7 +199,7 @@ void CudaStepExecutor::or_synchronize(const Fn& call) {
   }
 }
 
-// Carries out `call`; if it fails half-way, no rank waits for what another has not been given.
+// Calls `call`. If it throws, ends the waits of all ranks, because some were not given their part of the step.
 template <typename Fn>
 void CudaStepExecutor::or_give_up(const Fn& call) {
   try {
@@ -208,7 +210,7 @@ void CudaStepExecutor::or_give_up(const Fn& call) {
   }
 }
 
-// Waits for all that is on the streams. Returns the names of ranks that have failed, if there are several ranks.
+// Waits for all work on the streams. Returns the names of the failed ranks, or nothing if there is only one rank.
 std::string CudaStepExecutor::synchronize() {
   if (is_given_up() && communicators_ != nullptr) communicators_->finish_abort();
   for (const StageRank& rank : ranks_) {
@@ -217,7 +219,7 @@ std::string CudaStepExecutor::synchronize() {
   return failed_ranks();
 }
 
-// The names of ranks whose GPUs have failed, if there are several ranks. It waits for nothing.
+// The names of ranks whose GPUs have failed, or nothing if there is only one rank. Does not wait.
 std::string CudaStepExecutor::failed_ranks() const {
   std::string failed;
   for (const StageRank& rank : ranks_) {
@@ -250,13 +252,13 @@ void CudaStepExecutor::enqueue(const StepBatch& batch, Flight& flight) {
   if (!flight.awaits_masks) enqueue_end(flight);
 }
 
-// A rank that launches one graph, or no more than copies, does not wait for others: a thread would cost more.
+// A rank that launches one graph, or only copies, cannot block on others, so a thread for it would only cost time.
 CudaStepExecutor::Order CudaStepExecutor::order_of(const Flight& flight) const {
   const bool is_short = flight.batch->rows.empty() || executor_.has_captured(flight.shape);
   return is_short ? Order::kOneByOne : Order::kAtOnce;
 }
 
-// The part of a step that a rank has, whose inputs have been packed. Ranks do this at once, each on its own stream.
+// A rank's part of a step whose inputs have been packed. All ranks do this at once, each on its own stream.
 void CudaStepExecutor::enqueue(const StepBatch& batch, const Flight& flight, const StageRank& rank) {
   if (!draws(rank)) {
     if (rank.from == nullptr) {
@@ -291,7 +293,8 @@ void CudaStepExecutor::enqueue_drawing(const Flight& flight) {
   }
 }
 
-// The rest of a step with guided rows, for which the step before has been read. It is the last on the stream.
+// Enqueues the sampling part of a guided step after the step before it has been read. Nothing else follows it on the
+// stream yet.
 void CudaStepExecutor::enqueue_guided(Flight& flight) {
   const auto number = static_cast<std::size_t>(&flight - flights_.data());
   const Flight& before = flights_[(number + flights_.size() - 1) % flights_.size()];
@@ -313,7 +316,7 @@ void CudaStepExecutor::enqueue_end(Flight& flight) {
   if (flight.shape.num_logits > 0) share_tokens();
 }
 
-// Gives the tokens that were drawn to ranks that cannot read them where they are.
+// Copies the drawn tokens to ranks that cannot read them in place.
 void CudaStepExecutor::share_tokens() {
   if (communicators_ == nullptr) return;
   std::vector<RankCommunicators::Place> places;
@@ -340,7 +343,7 @@ void CudaStepExecutor::wait(StepResult& result) {
   oldest_ = (oldest_ + 1) % static_cast<int>(flights_.size());
   --in_flight_;
   if (!flight.finished) or_synchronize([&] { finish(flight); });
-  // The tokens that the newest step continues are known, because no more than num_stages() are in flight.
+  // The tokens that the newest step continues are known, because at most num_stages() steps are in flight.
   if (in_flight_ > 0 && newest().awaits_masks) or_synchronize([&] { enqueue_guided(newest()); });
   std::swap(result, flight.result);
 }
@@ -349,8 +352,8 @@ std::span<const std::size_t> CudaStepExecutor::late_rows() const {
   return flights_[static_cast<std::size_t>(oldest_ + in_flight_ - 1) % flights_.size()].late;
 }
 
-// Of several ranks one may stall for ever: who waits for it raises the alarm, or else, where ranks are stages, the time
-// is over that a step may take.
+// With several ranks, one may stall forever. Ranks that wait for it in kernels raise the alarm; where the ranks are
+// stages, the time limit of a step ends the wait.
 void CudaStepExecutor::wait_for_end(const Flight& flight, std::uint64_t step) {
   if (watchdog_ == nullptr) {
     driver().check(driver().event_synchronize(flight.ended.get()), "running a step");
@@ -375,14 +378,14 @@ void CudaStepExecutor::end_late(std::uint64_t step) {
   throw DeviceError("step " + std::to_string(step) + kTakesTooLong + (errors.empty() ? "" : " (" + errors + ")"));
 }
 
-// Whether a stream may never end, so that none is waited for.
+// Whether a stream may never end. If so, no stream is waited for.
 bool CudaStepExecutor::is_stalled() const { return is_late_ || (watchdog_ != nullptr && watchdog_->is_raised()); }
 
 bool CudaStepExecutor::is_given_up() const {
   return is_stalled() || (communicators_ != nullptr && communicators_->is_aborted());
 }
 
-// Ends what ranks wait for that meet in NCCL; those that meet elsewhere raise an alarm when they have waited too long.
+// Ends the waits of ranks in NCCL. Ranks that wait in kernels raise an alarm themselves after the timeout.
 void CudaStepExecutor::give_up() {
   if (communicators_ == nullptr || communicators_->is_aborted()) return;
   for (const StageRank& rank : ranks_) {

@@ -39,15 +39,15 @@ namespace tl::cuda {
 
 class CudaStepExecutor : public StepExecutor {
  public:
-  // Borrows the executors, one for each rank, in order. `num_host_blocks`: KV blocks that swapped-out requests may take
-  // on the host. The watchdog is theirs; one rank has none. So are communicators, which ranks have that meet in NCCL.
-  // `earlier`: the stages that are elsewhere, if some are.
+  // Borrows the executors, one for each rank in order. `num_host_blocks`: KV blocks on the host for swapped-out
+  // requests. `watchdog`: watches these ranks; null for one rank. `communicators`: those of ranks that communicate by
+  // NCCL, otherwise null. `earlier`: the stages in other processes, if any.
   CudaStepExecutor(std::span<CudaExecutor* const> ranks, std::int64_t num_host_blocks, RankWatchdog* watchdog = nullptr,
                    RankCommunicators* communicators = nullptr, EarlierStages* earlier = nullptr);
   ~CudaStepExecutor() override;
 
-  // Captures graphs of decode steps of up to `max_batch_size` rows, each with as many drafts as there may be, without
-  // adapters and with them. It is called before the first step: where memory is short, that is when it shows.
+  // Captures graphs of decode steps of up to `max_batch_size` rows with the largest number of draft tokens, without and
+  // with adapters. Called before the first step, so that a lack of memory shows at once.
   void capture_decode_steps(int max_batch_size);
 
   int num_slots() const override { return executor_.num_slots(); }
@@ -64,19 +64,20 @@ class CudaStepExecutor : public StepExecutor {
     const StepBatch* batch = nullptr;
     PinnedBuffer inputs, records, tokens, logprobs;
     TokenMasks::Staging masks;
-    WrittenInputs written;              // to `inputs`
-    OwnedEvent copied, started, ended;  // after the copies of KV blocks, before them, and when all is done
-    OwnedEvent has_logits;              // of a step with guided rows
+    WrittenInputs written;              // what `inputs` holds already
+    OwnedEvent copied, started, ended;  // recorded before the copies of KV blocks, after them, and at the end
+    OwnedEvent has_logits;              // of a guided step: recorded when its logits are made
     StepShape shape;
     LogitsPlan plan;
-    std::vector<std::size_t> late;  // rows of the batch
-    bool is_timed = false;  // not if nobody asks how long it takes: a step that only decodes, on engines without drafts
-    bool awaits_masks = false;  // the part that draws tokens is not on the stream yet
+    std::vector<std::size_t> late;  // rows of the batch whose masks were late
+    bool is_timed = false;  // false if nobody asks how long it takes: a step that only decodes, on engines without
+                            // draft tokens
+    bool awaits_masks = false;  // the sampling part is not on the stream yet
     bool finished = false;      // `result` holds its results
     StepResult result;
   };
 
-  // How the ranks of a stage come to their turn.
+  // Whether the ranks of a stage are enqueued at once, by a thread each, or one by one.
   enum class Order : std::uint8_t { kAtOnce, kOneByOne };
 
   template <typename Fn>
@@ -122,24 +123,24 @@ class CudaStepExecutor : public StepExecutor {
 
   const int num_stages_;
   const std::size_t tp_size_;
-  CudaExecutor& executor_;  // of the rank that draws tokens
+  CudaExecutor& executor_;  // the executor of the rank that draws tokens
   EarlierStages* const earlier_;
   const std::size_t vocab_size_;
   HostSampling host_;
   TokenMasks masks_;
   StepPacker packer_;
   SlotTables tables_;
-  std::vector<std::unique_ptr<StageLink>> links_;  // to each rank of the stages here but the first, in order
+  std::vector<std::unique_ptr<StageLink>> links_;  // one to each rank of all stages here but the first, in order
   std::vector<StageRank> ranks_;
   RankWatchdog* const watchdog_;
   RankCommunicators* const communicators_;
-  bool is_late_ = false;            // a step takes longer than it may
-  std::vector<OwnedEvent> drawn_;   // the tokens of the last num_stages() steps, in turn
-  std::uint64_t num_enqueued_ = 0;  // steps
-  std::vector<Flight> flights_;     // one more than there are stages
-  int oldest_ = 0;                  // of flights_
+  bool is_late_ = false;            // a step has exceeded its time limit
+  std::vector<OwnedEvent> drawn_;   // recorded when tokens are drawn, one for each of the last num_stages() steps
+  std::uint64_t num_enqueued_ = 0;  // steps enqueued so far
+  std::vector<Flight> flights_;     // num_stages() + 1 of them
+  int oldest_ = 0;                  // index into flights_
   int in_flight_ = 0;
-  HomeBound<ThreadPool> threads_;  // one for each rank of a stage, that of the caller among them; null for one rank
+  HomeBound<ThreadPool> threads_;  // one for each rank of a stage, including the caller's; null for one rank
 };
 
 }  // namespace tl::cuda

@@ -1,6 +1,6 @@
-// One GPU, and owners of what is allocated on it. Every owner borrows the driver, which lives as long as the process,
-// and needs the device's context to be current, in its destructor too: see Device::make_current. In a fork of the
-// process that made it nothing is freed: the device is not the fork's.
+// A GPU, and owners of what is allocated on it. Every owner borrows the driver, which lives as long as the process, and
+// needs the device's context to be current, even in its destructor: see Device::make_current. A forked child process
+// frees nothing, because the device belongs to its parent.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +19,15 @@ struct DeviceMemory {
   std::size_t total = 0;
 };
 
-// What the driver says of a GPU without being asked to do anything on it.
+// Facts about a GPU that the driver gives without a context.
 struct DeviceFacts {
   std::string name;
   std::string arch;  // such as sm_90
   std::size_t memory = 0;
 };
 
-// All GPUs that this process may use, by their numbers; none without a driver. No context is made. Throws DeviceError
-// if the driver fails.
+// All GPUs that this process may use, by number; empty without a driver. Creates no context. Throws DeviceError if the
+// driver fails.
 std::vector<DeviceFacts> visible_devices();
 
 class Device {
@@ -38,13 +38,13 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  // Makes the context current for the calling thread; cheap if it is current already. Throws DeviceError, EngineError
-  // in a fork of the process.
+  // Makes the context current for the calling thread; cheap if it is current already. Throws DeviceError, or
+  // EngineError in a forked child process.
   void make_current() const;
-  // make_current() for destructors. False if the context cannot be made current: then there is nothing to wait for.
+  // make_current() for destructors. Returns false if it fails: then nothing on the device needs to be waited for.
   bool try_make_current() const noexcept;
 
-  // Lets kernels on this device use the memory of the other one. Throws DeviceError if there is no way to it.
+  // Lets kernels on this device access the memory of the other. Throws DeviceError if the devices are not connected.
   void enable_access_to(const Device& other) const;
 
   // The number of the GPU.
@@ -53,7 +53,7 @@ class Device {
   int capability_major() const { return major_; }
   int capability_minor() const { return minor_; }
   int num_sms() const { return num_sms_; }
-  int max_shared_bytes() const { return max_shared_bytes_; }  // that a block may ask for
+  int max_shared_bytes() const { return max_shared_bytes_; }  // the most that a block may request
   std::string arch() const;
   DeviceMemory memory() const;
 
@@ -65,7 +65,7 @@ class Device {
   int major_ = 0, minor_ = 0, num_sms_ = 0, max_shared_bytes_ = 0;
 };
 
-// An owner of a handle that calls the driver function `Free` on it at its end, and ignores errors.
+// An owner of a handle. Its destructor calls the driver function `Free` on the handle and ignores errors.
 template <typename Handle, auto Free>
 class Owner {
  public:
@@ -96,8 +96,8 @@ using OwnedGraphExec = Owner<GraphExec, &Driver::graph_exec_destroy>;
 OwnedStream make_stream();
 OwnedEvent make_event();
 
-// Memory on the device; empty if `bytes` is 0. Throws LimitError if there is not so much: `what` says what for,
-// `remedy` what to do.
+// Device memory; empty if `bytes` is 0. Throws LimitError if there is too little; its message says what the memory is
+// for (`what`) and what to do (`remedy`).
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -111,7 +111,7 @@ class DeviceBuffer {
   std::size_t bytes_ = 0;
 };
 
-// Page-locked memory of the host, which the device copies from and to by itself. Throws LimitError.
+// Page-locked host memory, which the device accesses directly. Throws LimitError.
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;

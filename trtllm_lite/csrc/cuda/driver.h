@@ -1,6 +1,6 @@
-// The part of the CUDA driver API that the runtime uses. libcuda.so.1 comes with the GPU's driver and is opened when
-// the first device is: this code builds and loads on machines without it. Names, signatures and values are those of the
-// CUDA Driver API reference; a symbol's suffix is its ABI version.
+// The part of the CUDA driver API that the runtime uses. libcuda.so.1 comes with the GPU's driver and is opened with
+// the first device, so this code also builds and loads on machines without it. Names, signatures and values are those
+// of the CUDA Driver API reference; a symbol's suffix is its ABI version.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,7 @@ constexpr int kTensorMapSwizzle128Bytes = 3;    // CUtensorMapSwizzle
 constexpr int kTensorMapPromoteTo256Bytes = 3;  // CUtensorMapL2promotion
 constexpr int kTensorMapZerosOutOfBounds = 0;   // CUtensorMapFloatOOBfill
 
-// CUtensorMap, whose content only the driver knows.
+// CUtensorMap: opaque bytes that the driver encodes.
 struct alignas(64) TensorMap {
   std::uint64_t words[16];
 };
@@ -71,9 +71,9 @@ struct LaunchConfig {
   unsigned num_attributes;
 };
 
-// One end of a Copy3d: a host or a device pointer to equal slices of `height` rows, which begin `pitch` bytes apart.
+// One end of a Copy3d: a host or device pointer to slices of `height` rows each. Rows begin `pitch` bytes apart.
 struct CopyEnd {
-  std::size_t x = 0, y = 0, z = 0, level = 0;  // where in it to begin
+  std::size_t x = 0, y = 0, z = 0, level = 0;  // where to begin
   unsigned memory_type = 0;                    // CUmemorytype
   const void* host = nullptr;
   DevicePtr device = 0;
@@ -82,7 +82,7 @@ struct CopyEnd {
   std::size_t pitch = 0, height = 0;
 };
 
-// CUDA_MEMCPY3D: of `depth` slices, `height` rows of `width` bytes each.
+// CUDA_MEMCPY3D: copies `depth` slices of `height` rows of `width` bytes.
 struct Copy3d {
   CopyEnd from, to;
   std::size_t width = 0, height = 0, depth = 0;
@@ -147,20 +147,20 @@ struct Driver {
 #define TL_MEMBER(member, symbol, parameters) Result(*member) parameters;
   TL_CUDA_DRIVER_FUNCTIONS(TL_MEMBER)
 #undef TL_MEMBER
-  // cuFuncGetParamInfo of CUDA 12.4; null if the driver is older.
+  // cuFuncGetParamInfo, which is new in CUDA 12.4; null if the driver is older.
   Result (*function_parameter)(Function function, std::size_t index, std::size_t* offset, std::size_t* bytes);
 
-  // Throws DeviceError, with the driver's own words, unless `result` is success. `what`, followed by `name`, says what
-  // was attempted.
+  // Throws DeviceError with the driver's message unless `result` is success. `what`, followed by `name`, says what was
+  // attempted.
   void check(Result result, std::string_view what, std::string_view name = {}) const;
-  // Whether all that was on the stream before the event is done. Throws DeviceError if some of it failed.
+  // Whether all work on the stream before the event is done. Throws DeviceError if some of it failed.
   bool reached(Event event) const;
 };
 
-// The process's driver, initialised. Throws DeviceError if there is none, or it lacks a function.
+// The process's driver, initialised. Throws DeviceError if there is none or it lacks a function.
 const Driver& driver();
 
-// The GPUs that this process may use: 0 if there is no driver. Throws DeviceError if the driver fails.
+// The number of GPUs that this process may use; 0 without a driver. Throws DeviceError if the driver fails.
 int count_devices();
 
 }  // namespace tl::cuda

@@ -11,7 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kTimeBetweenLooks = 10ms;  // most steps are over before the first
+constexpr auto kTimeBetweenLooks = 10ms;  // most steps end before the first check
 
 }  // namespace
 

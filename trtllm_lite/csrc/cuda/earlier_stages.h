@@ -1,5 +1,5 @@
-// The stages of a pipeline that compute in other processes, before the last one, which is here. What a step is they are
-// told by whoever reaches their processes; rows and tokens go from GPU to GPU.
+// The stages of a pipeline that run in other processes, seen from the process of the last stage. StageCalls tells them
+// the steps; rows and tokens go directly from GPU to GPU.
 #pragma once
 
 #include <chrono>
@@ -17,50 +17,50 @@
 
 namespace tl::cuda {
 
-// How the processes are reached. All calls but fail() throw DeviceError, or LimitError, once a stage has failed.
+// Calls to the processes of the earlier stages. Once a stage has failed, all calls but fail() throw DeviceError or
+// LimitError.
 class StageCalls {
  public:
   virtual ~StageCalls() = default;
 
-  // Hands a step to all of them, and returns at once; nothing is borrowed longer. Steps come in order.
+  // Gives a step to all stages and returns at once, without keeping the references. Steps are given in order.
   virtual void step(std::uint64_t number, std::span<const CopyOrder> copies, const StepShape& shape,
                     std::span<const std::byte> inputs) = 0;
-  // Has all of them capture the graph of a decode-only step, and waits for it. It comes before the first step.
+  // Makes all stages capture the graph of a decode-only step, and waits for it. Called before the first step.
   virtual void capture(const StepShape& shape, std::span<const std::byte> inputs) = 0;
-  // Throws if a stage has failed since, in a step of this number.
+  // Throws if a stage has failed. `step`: the number of the step that the caller waits for.
   virtual void check(std::uint64_t step) = 0;
   // Throws if a stage has not ended the step.
   virtual void check_ended(std::uint64_t step) = 0;
-  // No step can be carried out any more: ends the processes. Does nothing once a stage has failed.
+  // Ends the processes, because no further step can run. Does nothing once a stage has failed.
   virtual void fail(const std::string& why) noexcept = 0;
-  // Of all of them.
+  // The memory use of all earlier stages.
   virtual MemoryUse memory() const = 0;
 };
 
 class EarlierStages {
  public:
-  // Borrows the executors of the last stage's ranks, in order. It waits for devices that do not answer no longer than
-  // `patience`.
+  // Borrows the executors of the last stage's ranks, in order. `patience`: the longest wait for a device that does not
+  // answer.
   EarlierStages(std::unique_ptr<StageCalls> calls, std::vector<CudaExecutor*> ranks, std::chrono::nanoseconds patience);
 
-  // Connects the ranks with others, which do the same meanwhile: what rank r receives comes by pair r of `ids`, from
-  // the rank of the same part in the stage before, or in the first stage from the rank that draws tokens. Throws
-  // DeviceError.
+  // Connects the ranks with those of other processes, which call this at the same time. `ids[r]` is the pair by which
+  // rank r receives: from the rank of the same part in the stage before, or, if r is in the first stage, from the rank
+  // that draws tokens. Throws DeviceError.
   void connect(const Nccl& nccl, std::span<const NcclId> ids);
   MemoryUse memory() const { return calls_->memory(); }
-  // Where the rank of that number in the last stage has its rows from. Throws DeviceError before connect().
+  // The source of the rows of rank `part` of the last stage. Throws DeviceError before connect().
   RowSource* rows_of(std::size_t part) const;
 
-  // What StageCalls says.
+  // See StageCalls.
   void step(std::uint64_t number, std::span<const CopyOrder> copies, const StepShape& shape, const std::byte* inputs);
   void capture(const StepShape& shape, const std::byte* inputs);
   void check_ended(std::uint64_t step) { calls_->check_ended(step); }
-  // Puts what sends the tokens behind the draw of each step.
+  // Enqueues the sending of tokens after each draw.
   void send_tokens();
-  // For those who wait for a step, again and again: now and then it looks whether a stage has failed. Throws
-  // DeviceError.
+  // Called repeatedly while a step is waited for; checks now and then whether a stage has failed. Throws DeviceError.
   void look_after(std::uint64_t step);
-  // Ends what waits for other stages; no step comes any more.
+  // Ends all waits for other stages. No step may follow.
   void fail(const std::string& why);
   void abort();
 
@@ -70,9 +70,9 @@ class EarlierStages {
   const std::unique_ptr<StageCalls> calls_;
   const std::vector<CudaExecutor*> ranks_;
   const std::chrono::nanoseconds patience_;
-  std::vector<std::unique_ptr<NcclRowSource>> rows_;  // by part
+  std::vector<std::unique_ptr<NcclRowSource>> rows_;  // indexed by part
   std::unique_ptr<Outbox> tokens_;
-  std::vector<NcclPair*> pairs_;  // of both
+  std::vector<NcclPair*> pairs_;  // all pairs of rows_ and tokens_
   std::chrono::steady_clock::time_point last_look_;
 };
 

@@ -9,7 +9,7 @@ namespace tl::cuda {
 namespace {
 
 const PlanTensor& rows_of(const Plan& plan, const std::string& name) {
-  find_output(plan, Extents(), name, {});  // throws
+  find_output(plan, Extents(), name, {});  // throws if there is no such output
   const PlanTensor& tensor = plan.tensors[static_cast<std::size_t>(plan.outputs.at(name))];
   if (tensor.shape.size() == 2 && item_size(tensor.dtype) == 2) return tensor;
   throw ArgumentError("GramMatrix: expected an output of rows of 16 bits, found " + name);
@@ -70,7 +70,7 @@ std::unique_ptr<float[]> GramMatrix::values() {
   return values;
 }
 
-// The library's first proposal for so many rows, to which the layout is set.
+// The first algorithm that the library proposes for this many rows. The layouts are set to that number.
 MatmulAlgorithm GramMatrix::algorithm_for(std::int64_t rows) {
   const auto known = algorithms_.find(rows);
   if (known != algorithms_.end()) return known->second;

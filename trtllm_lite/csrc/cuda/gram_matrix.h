@@ -1,4 +1,4 @@
-// The sum of the outer products x x^T of the rows x that steps leave as an output, for calibration.
+// The Gram matrix of an output, for calibration: the sum of the outer products x x^T of its rows x over steps.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace tl::cuda {
 
-// float32 [features, features] on the device, zero at first. Threads that use matrices of one executor take turns with
-// each other and with its steps.
+// A float32 matrix [features, features] on the device, initially zero. Threads that use matrices of one executor must
+// take turns with each other and with its steps.
 class GramMatrix {
  public:
-  // Of the output `name`, rows of 16 bits. Borrows the executor. Throws ArgumentError (no such output), DeviceError (no
+  // `name`: an output of 16-bit rows. Borrows the executor. Throws ArgumentError (no such output), DeviceError (no
   // cuBLASLt), LimitError (memory).
   GramMatrix(CudaExecutor& executor, std::string name);
   ~GramMatrix();
@@ -22,7 +22,7 @@ class GramMatrix {
   GramMatrix& operator=(const GramMatrix&) = delete;
 
   std::int64_t features() const { return features_; }
-  // Adds the rows of the executor's last step. Returns at once.
+  // Enqueues the addition of the rows of the executor's last step, and returns at once.
   void add();
   // The sum so far.
   std::unique_ptr<float[]> values();
@@ -36,7 +36,7 @@ class GramMatrix {
   std::int64_t features_ = 0;
   DeviceBuffer sum_;
   MatmulDescriptor descriptor_ = nullptr;
-  MatrixLayout rows_ = nullptr, square_ = nullptr;      // x^T [features, rows] as the library sees it, and the sum
+  MatrixLayout rows_ = nullptr, square_ = nullptr;  // the rows as the library sees them, x^T [features, rows]; the sum
   std::map<std::int64_t, MatmulAlgorithm> algorithms_;  // by number of rows
 };
 

@@ -12,8 +12,8 @@ namespace {
 
 constexpr int kMaxThreads = 8;
 
-// Rows of the window on the logits, unless a beam search has more beams. They are 8 MiB for a vocabulary of 128k: long
-// enough copies to be fast, and enough rows for all threads.
+// Rows of logits that are copied to the host at once, unless a beam search has more beams. For a vocabulary of 128k
+// they are 8 MiB: large enough for fast copies, and enough rows for all threads.
 constexpr int kWindowRows = 16;
 static_assert(kWindowRows > kMaxDrafts, "a row's drafts are sampled together");
 
@@ -46,7 +46,8 @@ void HostSampling::set_slot(int slot, std::shared_ptr<const SlotParams> params, 
   if (is_host) start_threads();
 }
 
-// Reserves host memory when a request takes its slot, so that too large a request fails by itself, not within a step.
+// Reserves host memory when a request takes its slot, so that a request that is too large fails alone, not a whole
+// step.
 void HostSampling::reserve_window(const RequestParams& params) {
   const int num_rows = std::max(kWindowRows, params.beams ? params.beams->num_beams : 1);
   const std::size_t num_bytes = static_cast<std::size_t>(num_rows) * rows_.vocab_size() * sizeof(float);
@@ -66,11 +67,11 @@ void HostSampling::finish(const StepBatch& batch, std::span<const std::size_t> t
                           std::span<RowResult> results) {
   describe_prompts(batch, taken, at, results);
   const std::size_t most = window_.size() / (rows_.vocab_size() * sizeof(float));
-  std::vector<std::size_t> rows;  // of a window
-  std::size_t num_logits = 0;     // theirs
+  std::vector<std::size_t> rows;  // rows of one window
+  std::size_t num_logits = 0;     // logits of these rows
   for (auto first = taken.begin(); first != taken.end();) {
     const std::int32_t slot = batch.rows[*first].request_slot;
-    // Adds the rows of a beam search together, because its beams are advanced together.
+    // Adds all rows of a beam search to one window, because its beams are advanced together.
     const auto last =
         std::find_if(first, taken.end(), [&](std::size_t row) { return batch.rows[row].request_slot != slot; });
     const auto added = static_cast<std::size_t>(last - first + batch.rows[*first].num_drafts);
@@ -89,7 +90,7 @@ void HostSampling::finish(const StepBatch& batch, std::span<const std::size_t> t
 
 void HostSampling::describe_prompts(const StepBatch& batch, std::span<const std::size_t> taken,
                                     std::span<const RowLogits> at, std::span<RowResult> results) {
-  std::vector<Wanted> wanted;  // of a window
+  std::vector<Wanted> wanted;  // rows of one window
   for (const std::size_t row : taken) {
     if (at[row].num_positions == 0) continue;
     rows_.open_prompt(batch.rows[row], at[row], results[row]);
@@ -122,7 +123,7 @@ void HostSampling::describe(const StepBatch& batch, std::span<const Wanted> want
 void HostSampling::draw(const StepBatch& batch, std::span<const std::size_t> rows, std::span<const RowLogits> at,
                         std::span<RowResult> results) {
   if (rows.empty()) return;
-  std::vector<RowLogits> places(batch.rows.size());  // in the window
+  std::vector<RowLogits> places(batch.rows.size());  // of the rows in the window
   std::vector<Wanted> wanted;
   for (const std::size_t row : rows) {
     const int num_rows = 1 + batch.rows[row].num_drafts;

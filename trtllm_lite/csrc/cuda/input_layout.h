@@ -1,5 +1,5 @@
-// Where the inputs of a step lie in the one buffer that is copied to the device: packed by the step's own extents, so
-// that a step of one token copies about a kilobyte.
+// The layout of a step's inputs in the one buffer that is copied to the device. It is packed by the step's own extents:
+// the inputs of a step of one token are about a kilobyte.
 #pragma once
 
 #include <array>

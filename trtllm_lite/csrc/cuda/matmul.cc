@@ -8,15 +8,16 @@
 namespace tl::cuda {
 namespace {
 
-constexpr int kProposals = 8;  // of the library, of which one computes all numbers of rows that are alike
+constexpr int kProposals = 8;  // algorithms asked for; the first that computes all numbers of rows with equal rounding
+                               // is taken
 
-// One heuristic serves all numbers of rows up to a multiple of a granularity that grows with them.
+// One query of the heuristic serves all numbers of rows up to a multiple of a granularity that grows with them.
 std::int64_t round_up_rows(std::int64_t rows) {
   const std::int64_t granularity = rows <= 64 ? 8 : rows <= 256 ? 16 : rows <= 1024 ? 64 : 256;
   return (rows + granularity - 1) / granularity * granularity;
 }
 
-// The key of a kind of product. Products of different kinds have different tuned algorithms.
+// The key under which the plan has the tuned algorithms of a kind of product.
 std::string key_of(const MatmulInstruction& kind) {
   std::string key = describe(kind);
   for (const TimedAlgorithm& algorithm : kind.algorithms) {
@@ -32,7 +33,7 @@ std::string dotted(std::int64_t version) {
          std::to_string(version % 100);
 }
 
-// The numbers of algorithms have a meaning only for one version of cuBLASLt.
+// Numbers of algorithms are valid only for one version of cuBLASLt.
 void check_version(const CublasLt& library, const Plan& plan) {
   const auto found = static_cast<std::int64_t>(library.version());
   if (plan.cuda->cublaslt_version == found) return;
@@ -60,7 +61,7 @@ std::vector<MatmulAlgorithm> propose(const Blas& blas, const MatmulForm& form, i
   library.check(library.preference_create(&preference), what);
   const std::uint64_t workspace_bytes = blas.workspace.size();
   library.preference_set(preference, kPreferenceWorkspaceBytes, &workspace_bytes, sizeof(workspace_bytes));
-  // Parts of a sum are added as float32, too, not in the type of the output.
+  // Partial sums of split-K are also added in float32, not in the output type.
   library.preference_set(preference, kPreferenceReductions, &kReduceComputeType, sizeof(kReduceComputeType));
   std::vector<HeuristicResult> results(static_cast<std::size_t>(count));
   int found = 0;
@@ -84,7 +85,8 @@ Matmul::Matmul(const Blas& blas, const MatmulInstruction& kind)
   library_.check(library_.descriptor_set(descriptor_, kDescTransA, &kTransposed, sizeof(kTransposed)), name_);
   if (kind.bias) {
     library_.check(library_.descriptor_set(descriptor_, kDescEpilogue, &kEpilogueBias, sizeof(kEpilogueBias)), name_);
-    const DevicePtr any = blas.workspace.address();  // algorithms are checked against a whole description
+    const DevicePtr any = blas.workspace.address();  // algorithms are checked with the same description that products
+                                                     // have
     library_.check(library_.descriptor_set(descriptor_, kDescBiasPointer, &any, sizeof(any)), name_);
   }
   library_.check(library_.layout_create(&weight_, dtype, in, out, kind.in_features), name_);
@@ -173,9 +175,9 @@ std::vector<MatmulAlgorithm> Matmul::candidates(std::int64_t rows, int count) {
   return propose(blas_, {descriptor_, weight_, x_, y_}, count, name_ + " of " + std::to_string(rows) + " rows");
 }
 
-// The first of some numbers of rows that the library refuses to compute so, or needs more workspace for than there is.
-// All are asked about near both ends, where vectors and tiles are partly filled in every way; between them one in a
-// prime number, which comes to every remainder and every number of tiles.
+// The first number of rows that the library refuses for this algorithm, or for which it needs more workspace than there
+// is. All numbers near both ends of the range are checked, because vectors and tiles are partly filled there. In
+// between, numbers a prime step apart are checked, which reach every remainder and every number of tiles.
 std::optional<std::int64_t> Matmul::find_refused(const MatmulAlgorithm& algorithm, RowRange rows) {
   constexpr std::int64_t kNearEnds = 16, kStride = 61;
   for (std::int64_t asked = rows.first; asked <= rows.last;) {

@@ -15,7 +15,7 @@ namespace tl::cuda {
 
 struct MatmulOperands {
   DevicePtr x = 0, weight = 0, y = 0;
-  DevicePtr bias = 0, residual = 0;  // 0: none
+  DevicePtr bias = 0, residual = 0;  // 0 means none
 };
 
 // Numbers of rows, both ends inclusive.
@@ -23,8 +23,8 @@ struct RowRange {
   std::int64_t first = 1, last = 1;
 };
 
-// Algorithms that compute every number of rows in a range; the best for the last by the library's estimate is the
-// first. At least one.
+// Algorithms that compute every number of rows in a range; at least one. They are ordered by the library's estimate for
+// the last number, best first.
 struct Proposals {
   RowRange rows;
   std::vector<MatmulAlgorithm> algorithms;
@@ -33,24 +33,24 @@ struct Proposals {
 // The shape, dtypes and epilogue of a product in words.
 std::string describe(const MatmulInstruction& kind);
 
-// The library, opened, and what all products on a device share.
+// The opened library, and what all products on a device share.
 struct Blas {
   const CublasLt* library = nullptr;
   BlasHandle handle = nullptr;
   DeviceBuffer workspace;
 };
 
-// The descriptor of a product and the layouts of its matrices; that of the result is c.
+// The descriptor of a product and the layouts of its matrices; c is the result.
 struct MatmulForm {
   MatmulDescriptor descriptor;
   MatrixLayout a, b, c;
 };
 
-// At most `count` algorithms that the library proposes, the best by its estimate first. Throws DeviceError, which says
-// `what` for.
+// At most `count` algorithms that the library proposes, best estimate first. Throws DeviceError, whose message names
+// the product by `what`.
 std::vector<MatmulAlgorithm> propose(const Blas& blas, const MatmulForm& form, int count, const std::string& what);
 
-// All products of a kind: same shapes but for the rows, same dtypes, same epilogue.
+// All products of one kind: equal dtypes, epilogue and shapes except for the number of rows.
 class Matmul {
  public:
   // Borrows `blas`.
@@ -59,21 +59,22 @@ class Matmul {
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
 
-  // Comes first, and once: chooses the algorithm of every number of rows up to `max_rows`, and runs each once, because
-  // the library loads a kernel when it is first used, which takes tens of milliseconds. Returns at once; y is
-  // overwritten. Throws DeviceError if the library refuses an algorithm of the plan, or has none.
+  // Called once, before enqueue(). Chooses the algorithm of every number of rows up to `max_rows` and runs each
+  // algorithm once, because the library takes tens of milliseconds to load a kernel at its first use. Returns at once;
+  // y is overwritten. Throws DeviceError if the library refuses an algorithm of the plan, or has none.
   void prepare(std::int64_t max_rows, const MatmulOperands& operands, Stream stream);
-  // Throws EngineError for more rows than it is prepared for.
+  // Throws EngineError for more rows than prepare() was given.
   void enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream);
   void enqueue(std::int64_t rows, const MatmulOperands& operands, Stream stream, const MatmulAlgorithm& algorithm);
-  // At most `count` algorithms that the library proposes for `rows`, which are cut in halves until each part has one.
-  // Throws DeviceError.
+  // At most `count` algorithms that the library proposes for the range `rows`. The range is halved until each part has
+  // an algorithm. Throws DeviceError.
   std::vector<Proposals> proposals(RowRange rows, int count);
 
  private:
-  // The most rows that have the same algorithm as `rows`, if there is one for all of them.
+  // The largest number of rows that may share an algorithm with `rows`.
   std::int64_t largest_alike(std::int64_t rows) const;
-  // Algorithms of all numbers of rows up to `rows.last`, which is the largest alike; those up to `max_rows` are needed.
+  // Chooses algorithms for all numbers of rows up to `rows.last`, a result of largest_alike(). Those up to `max_rows`
+  // must have one.
   void choose(RowRange rows, std::int64_t max_rows);
   std::vector<MatmulAlgorithm> candidates(std::int64_t rows, int count);
   std::optional<std::int64_t> find_refused(const MatmulAlgorithm& algorithm, RowRange rows);
@@ -85,20 +86,21 @@ class Matmul {
   const std::vector<TimedAlgorithm> timed_;
   std::string name_;
   MatmulDescriptor descriptor_ = nullptr;
-  // In the library's column-major view: y^T [out, rows] = (weight^T [in, out])^T @ x^T [in, rows].
+  // The matrices as the library sees them, column-major: y^T [out, rows] = (weight^T [in, out])^T @ x^T [in, rows].
   MatrixLayout weight_ = nullptr, x_ = nullptr, y_ = nullptr;
   std::int64_t rows_ = 1;                               // of x_ and y_
-  std::map<std::int64_t, MatmulAlgorithm> algorithms_;  // by the largest number of rows that has it, without gaps
+  std::map<std::int64_t, MatmulAlgorithm> algorithms_;  // keys: the largest number of rows that uses the algorithm,
+                                                        // without gaps
 };
 
-// The products of an engine. Opens the library when it is asked for the first.
+// The matrix products of an engine. Opens the library for the first product.
 class MatmulSet {
  public:
   MatmulSet(const Device& device, const Plan& plan, std::vector<std::string> library_directories);
   ~MatmulSet();
 
-  // The one for products like this; lives as long as the set. Throws DeviceError if it has algorithms, which were
-  // measured with another version of the library.
+  // The Matmul for products of this kind; it lives as long as the set. Throws DeviceError if the plan's algorithms for
+  // it were measured with another version of the library.
   Matmul& get(const MatmulInstruction& kind);
   // Lives as long as the set. Throws DeviceError if there is no such library.
   const Blas& blas();

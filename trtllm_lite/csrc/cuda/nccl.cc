@@ -37,7 +37,7 @@ int nccl_type(DType dtype) {
     case DType::kFloat32:
       return kFloat32;
     default:
-      return kUint8;  // bytes, which are moved and never added
+      return kUint8;  // other types are only moved, as bytes
   }
 }
 

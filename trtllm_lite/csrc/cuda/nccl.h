@@ -1,5 +1,5 @@
-// The part of NCCL that the runtime uses, found at run time like the driver: only engines whose ranks do not reach each
-// other's memory need it. Names, signatures and values are those of the NCCL reference.
+// The part of NCCL that the runtime uses. The library is found at run time, as the driver is, and needed only if ranks
+// cannot access each other's memory. Names, signatures and values are those of the NCCL reference.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace tl::cuda {
 
 using NcclCommunicator = Opaque<struct NcclCommunicatorTag>*;
 
-// ncclUniqueId: what the ranks of a communicator find each other by. One makes it and tells all others.
+// ncclUniqueId: identifies a communicator. One rank makes it and gives it to all others.
 struct NcclId {
   char bytes[128];
 };
@@ -50,11 +50,11 @@ struct Nccl {
 #undef TL_MEMBER
   const char* (*error_string)(int result);
 
-  // Throws DeviceError, with the library's own words, unless `result` is success.
+  // Throws DeviceError with the library's message unless `result` is success.
   void check(int result, const std::string& what) const;
 };
 
-// The library's name of a type.
+// The library's code for a type.
 int nccl_type(DType dtype);
 
 // The process's NCCL: the first found in `directories`, then by the system's search. Throws DeviceError.

@@ -46,7 +46,7 @@ void Outbox::send(std::span<const Piece> pieces) {
   driver().check(driver().event_record(place.sent.get(), sending), kWhat);
 }
 
-// Memory is freed when the device has ended what it does.
+// Memory may be freed only after the device has finished with it.
 Outbox::~Outbox() {
   static_cast<void>(executor_.device().try_make_current());
   for (const auto& receiver : receivers_) receiver->abort();

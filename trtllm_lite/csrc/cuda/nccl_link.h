@@ -1,6 +1,6 @@
-// Carries rows to the next stage, and tokens back to the first one, where these are other processes'. A sender copies
-// what it sends, and sends it by a stream of its own, so that it goes on to the next step while the receiver computes
-// another; a receiver takes it on the stream that computes with it.
+// Carries rows to the next stage, and tokens back to the first, between processes. A sender copies its data and sends
+// the copy on a separate stream, so that it can go on to the next step while the receiver still computes. A receiver
+// receives on its compute stream.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,10 @@
 
 namespace tl::cuda {
 
-// Where copies lie until they have been sent.
+// Memory for copies of data until they have been sent.
 class Outbox {
  public:
-  // `num_places` messages of at most `num_bytes` may be under way. What is sent is computed on the executor's stream,
+  // At most `num_places` messages of up to `num_bytes` may be under way. The data is computed on the executor's stream
   // and goes to all `receivers`.
   Outbox(const CudaExecutor& executor, std::vector<std::unique_ptr<NcclPair>> receivers, std::size_t num_bytes,
          std::size_t num_places);
@@ -28,7 +28,7 @@ class Outbox {
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
-  // Puts what sends the pieces behind what is on the executor's stream; its device is current.
+  // Enqueues the sending of the pieces after the work on the executor's stream. Its device must be current.
   void send(std::span<const Piece> pieces);
   std::span<const std::unique_ptr<NcclPair>> receivers() const { return receivers_; }
 
@@ -45,16 +45,16 @@ class Outbox {
   std::size_t num_sent_ = 0;
 };
 
-// A rank's rows, in the order of their names.
+// A rank's rows, ordered by name.
 class NcclRows {
  public:
-  // `tensors`: of the executor's plan, by name.
+  // `tensors`: tensors of the executor's plan by name.
   NcclRows(const CudaExecutor& executor, const std::map<std::string, int>& tensors);
 
   std::vector<Piece> pieces(std::int64_t num_tokens) const;
 
  private:
-  std::vector<std::pair<DevicePtr, std::size_t>> rows_;  // where they begin, and bytes of one
+  std::vector<std::pair<DevicePtr, std::size_t>> rows_;  // (address, bytes of a row)
 };
 
 class NcclRowSink final : public RowSink {
@@ -80,7 +80,7 @@ class NcclRowSource final : public RowSource {
   const Stream stream_;
 };
 
-// The tokens that sequences sampled last, of all slots: where a rank has them in its state.
+// The last token that each slot's sequence sampled, in the state of the rank.
 Piece last_tokens(const CudaExecutor& executor);
 
 }  // namespace tl::cuda

@@ -19,7 +19,7 @@ NcclPair::NcclPair(const Nccl& nccl, const NcclId& id, PairRole role, const Devi
   }
 }
 
-// NCCL connects two ranks when the first bytes go over, and both hosts must be there.
+// NCCL connects two ranks at their first transfer, in which both hosts must take part.
 void NcclPair::try_out(const Device& device) {
   const DeviceBuffer byte(device, 1, what_, "free memory on the device");
   const OwnedStream stream = make_stream();
@@ -46,7 +46,7 @@ void NcclPair::abort() noexcept {
   if (communicator != nullptr && home_.is_this()) nccl_.communicator_abort(communicator);
 }
 
-// The threads may outlive this call: they wait for devices.
+// The threads may outlive this call, because they wait for devices.
 void abort_all(std::span<NcclPair* const> pairs, std::chrono::nanoseconds patience) {
   std::vector<std::future<void>> aborted;
   for (NcclPair* const pair : pairs) {

@@ -1,4 +1,4 @@
-// Two GPUs of different processes, one of which sends to the other through NCCL.
+// A one-way NCCL connection between two GPUs of different processes.
 #pragma once
 
 #include <chrono>
@@ -11,27 +11,27 @@
 
 namespace tl::cuda {
 
-// Bytes that go from one device to another.
+// A range of device memory to transfer.
 struct Piece {
   DevicePtr data;
   std::size_t num_bytes;
 };
 
-enum class PairRole : int { kSends = 0, kReceives = 1 };  // the values are ranks of the communicator
+enum class PairRole : int { kSends = 0, kReceives = 1 };  // the values are NCCL ranks
 
 class NcclPair {
  public:
-  // Waits until the other side has come, with the same id and the other role, and a byte has gone over: later transfers
-  // need nothing of the other side's host any more. The device takes part, which is current; nothing else is on it.
-  // Throws DeviceError; `what` says what for.
+  // Waits until the other side has come with the same id and the other role, and one byte has been transferred. Later
+  // transfers then need no action of the other side's host. `device` must be current and idle. `what` names the
+  // connection in errors. Throws DeviceError.
   NcclPair(const Nccl& nccl, const NcclId& id, PairRole role, const Device& device, const std::string& what);
   ~NcclPair() { abort(); }
   NcclPair(const NcclPair&) = delete;
   NcclPair& operator=(const NcclPair&) = delete;
 
-  // Puts what sends the pieces, or receives them, on a stream. They are as large on the other side.
+  // Enqueues the sending or receiving of the pieces on a stream. They must have the same sizes on the other side.
   void transfer(std::span<const Piece> pieces, Stream stream);
-  // Ends what is on a stream without the other side. Nothing can be transferred any more.
+  // Ends transfers on a stream without the other side. No transfer may follow.
   void abort() noexcept;
 
  private:
@@ -46,11 +46,11 @@ class NcclPair {
   HomeProcess home_;
 };
 
-// Aborts pairs at once, because one may end only when others have. It waits no longer than `patience`: a device may
+// Aborts pairs concurrently, because one may end only after others have. Waits at most `patience`, as a device may
 // never answer.
 void abort_all(std::span<NcclPair* const> pairs, std::chrono::nanoseconds patience);
 
-// The ids of `num_pairs` pairs, made by whoever tells all others. Throws DeviceError.
+// Makes the ids of `num_pairs` pairs, which the caller gives to all processes. Throws DeviceError.
 std::vector<NcclId> make_nccl_ids(const Nccl& nccl, std::size_t num_pairs);
 
 }  // namespace tl::cuda

@@ -15,8 +15,9 @@
 namespace tl::cuda {
 namespace {
 
-constexpr std::int64_t kStaticSharedBytes = 48 * 1024;  // what a block may have without asking for it
-constexpr std::int64_t kLargestAlignment = 16;  // of a kernel's parameter: a struct that several arguments fill ends so
+constexpr std::int64_t kStaticSharedBytes = 48 * 1024;  // the most that a block may have without requesting it
+constexpr std::int64_t kLargestAlignment = 16;  // of a kernel's parameter; a struct of several arguments is padded to
+                                                // it
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -31,7 +32,7 @@ bool fits(const std::string& arch, const Device& device) {
   return major == std::to_string(device.capability_major()) && arch.back() - '0' <= device.capability_minor();
 }
 
-// The parameters of a launch, one behind the other.
+// The parameters of a launch, packed one after the other.
 class Parameters {
  public:
   template <typename T>
@@ -42,9 +43,9 @@ class Parameters {
     size_ += sizeof(T);
     has_map_ = has_map_ || std::is_same_v<T, TensorMap>;
   }
-  // Parameters as one block of bytes, for kernels whose structs are several arguments.
+  // All parameters as one block of bytes, for kernels whose structs are made of several arguments.
   void** packed() { return has_map_ ? nullptr : packed_; }
-  // Parameters one by one, because only the driver knows where among the others a tensor map must lie.
+  // Parameters one by one, because only the driver knows the place of a tensor map among the others.
   void** each() {
     each_[count_] = nullptr;
     return has_map_ ? each_.data() : nullptr;
@@ -80,14 +81,14 @@ void add_argument(const LaunchArgument& argument, const Extents& extents, const 
   }
 }
 
-// Whether an instruction does nothing in such a step: a grid of no blocks is not launched.
+// Whether an instruction has nothing to do in a step of these extents. An empty grid is not launched.
 bool is_empty(const Instruction& instruction, const Extents& extents) {
   const auto* launch = std::get_if<LaunchInstruction>(&instruction);
   return launch != nullptr &&
          std::ranges::any_of(launch->grid, [&](const auto& axis) { return axis.at(extents) == 0; });
 }
 
-// How many instructions come before the first that reads the masks, which is a tensor of this index.
+// The number of instructions before the first that reads the masks; `masks` is the index of their tensor.
 std::size_t num_forward(const Program& program, int masks) {
   const auto reads_masks = [masks](const Instruction& instruction) {
     const auto* launch = std::get_if<LaunchInstruction>(&instruction);
@@ -100,13 +101,14 @@ std::size_t num_forward(const Program& program, int masks) {
   return static_cast<std::size_t>(found - program.instructions.begin());
 }
 
-// The least major number of a compute capability; builder/cuda/targets.py lists what engines can be built for.
+// The lowest supported major compute capability; builder/cuda/targets.py lists what engines can be built for.
 constexpr int kLeastMajor = 8;
 
-// The one of a plan that was made for this device, or for the one that comes next to it; empty if it can run none.
+// The architecture among `archs` that was compiled for this device, or else the nearest that runs on it; empty if none
+// does.
 std::string best_arch(const std::set<std::string>& archs, const Device& device) {
   std::string best;
-  for (const std::string& arch : archs) {  // within a major version they come in order
+  for (const std::string& arch : archs) {  // ordered within a major version
     if (fits(arch, device)) best = arch;
   }
   return best;
@@ -204,7 +206,7 @@ void ProgramSet::prepare_products(const Addresses& addresses, Stream stream) {
   }
 }
 
-// Kernels of one cubin are one function to the driver, which must allow the most that any of them has.
+// Kernels of one cubin share one function handle, so the driver must allow the largest of their sizes.
 std::int64_t ProgramSet::shared_bytes_of(const std::string& key, const std::string& arch) const {
   std::int64_t most = 0;
   for (const CompiledKernel& kernel : plan_.kernels) {
@@ -230,8 +232,8 @@ void ProgramSet::load_kernel(int index, const std::string& arch, const Device& d
   if (module.get() == nullptr) {
     Module loaded = nullptr;
     const std::span<const std::byte> entry = engine_.cubin(key);
-    std::vector<std::byte> image(entry.begin(), entry.end());  // aligned, which an entry of a file may not be
-    image.push_back(std::byte{0});                             // the driver takes what is no cubin for a text
+    std::vector<std::byte> image(entry.begin(), entry.end());  // copied to align it, as a file's entry may be unaligned
+    image.push_back(std::byte{0});  // the driver takes an image that is no cubin for a zero-terminated text
     driver().check(driver().module_load(&loaded, image.data()), what);
     module = OwnedModule(loaded);
   }
@@ -242,8 +244,9 @@ void ProgramSet::load_kernel(int index, const std::string& arch, const Device& d
                  what + " with " + std::to_string(bytes) + " bytes of shared memory");
 }
 
-// The driver reads as many parameters as the kernel has, whatever it is given. (Drivers before CUDA 12.4 do not tell.)
-// Packed ones are bytes; those that are passed one by one, since a tensor map is among them, are counted.
+// The driver reads as many parameters as the kernel has, whatever it is given. (Drivers before CUDA 12.4 cannot tell
+// their number.) Packed parameters are compared by bytes, parameters passed one by one (because of a tensor map) by
+// number.
 void ProgramSet::check_parameters(const LaunchInstruction& launch) const {
   const auto index = static_cast<std::size_t>(launch.kernel);
   const auto parameter = driver().function_parameter;
@@ -288,7 +291,8 @@ void ProgramSet::enqueue(const Program& program, ProgramPart part, const Extents
   bool follows_kernel = false;
   for (const Instruction& instruction : instructions(program, part)) {
     enqueue(instruction, follows_kernel, extents, addresses, stream);
-    follows_kernel = !std::holds_alternative<CollectiveInstruction>(instruction);  // whose end is an event's
+    // a collective's end is marked by an event
+    follows_kernel = !std::holds_alternative<CollectiveInstruction>(instruction);
   }
 }
 
@@ -311,7 +315,7 @@ void ProgramSet::set_communicator(const Nccl& library, NcclCommunicator communic
   communicator_ = communicator;
 }
 
-// Every rank leaves out the same ones.
+// Every rank skips the same collectives.
 void ProgramSet::enqueue_collective(const CollectiveInstruction& collective, const Extents& extents,
                                     const Addresses& addresses, Stream stream) {
   const DevicePtr x = address_of(collective.x, extents, addresses), y = address_of(collective.y, extents, addresses);
@@ -365,7 +369,7 @@ std::vector<InstructionTime> ProgramSet::time(const Program& program, const Exte
   std::vector<OwnedEvent> events(size + 1);
   std::ranges::generate(events, make_event);
   std::vector<std::vector<float>> times(size);
-  // Warms up, and keeps the device busy while the next are queued.
+  // Warms up, and keeps the device busy while the timed runs are enqueued.
   enqueue(program, ProgramPart::kWhole, extents, addresses, stream);
   for (int repeat = 0; repeat < repeats; ++repeat) {
     enqueue(program, ProgramPart::kWhole, extents, addresses, stream);

@@ -1,4 +1,4 @@
-// Loads a plan's programs on a device, and puts them on a stream instruction by instruction or as graphs.
+// Loads a plan's programs on a device and enqueues them, instruction by instruction or as graphs.
 #pragma once
 
 #include <map>
@@ -18,48 +18,51 @@ namespace tl::cuda {
 // The address of each tensor of the plan. The addresses of the step's inputs change from step to step.
 using Addresses = std::vector<DevicePtr>;
 
-// Where the operands of a product lie in such a step.
+// The operands of a product in a step of these extents.
 MatmulOperands operands_of(const MatmulInstruction& product, const Extents& extents, const Addresses& addresses);
 
-// An instruction of a program and the time that it took.
+// An instruction of a program and the time it took.
 struct InstructionTime {
   std::string name;
   double microseconds = 0;
 };
 
-// The instructions of a program that make logits, and those that draw tokens: from the first on that reads token_masks.
+// Parts of a program: kForward makes logits; kSampling draws tokens and begins with the first instruction that reads
+// token_masks.
 enum class ProgramPart : std::uint8_t { kWhole, kForward, kSampling };
 
 class ProgramSet {
  public:
-  // Loads the kernels of every program for this device's architecture, or for the one that comes next to it. Borrows
-  // all it is given. Throws DeviceError if they do not carry out every step on this device, or it has another cuBLAS
-  // than the one that algorithms of the plan are for.
+  // Loads the kernels of every program for this device's architecture, or for the nearest that runs on it. Borrows all
+  // its arguments. Throws DeviceError if the kernels cannot run every step on this device, or if its cuBLASLt is not
+  // the version that the plan's algorithms are for.
   ProgramSet(const Device& device, const Engine& engine, std::vector<std::string> library_directories);
 
-  // The first program for a step of `num_tokens` tokens; with `adapters` a request of it has one.
+  // The first program for a step of `num_tokens` tokens. `adapters`: whether a request of the step has one.
   const Program& choose(std::int64_t num_tokens, bool decode_only, bool adapters) const;
-  // Throws LimitError if there is no program of this name.
+  // The program of this name. Throws LimitError if there is none.
   const Program& named(const std::string& name) const;
   void enqueue(const Program& program, ProgramPart part, const Extents& extents, const Addresses& addresses,
                Stream stream);
-  // Comes before anything is enqueued. Encodes the tensor maps for these addresses, and puts every product on the
-  // stream in every size, so that no step waits for kernels to be loaded. Overwrites the arena. Throws DeviceError,
-  // also if cuBLASLt refuses an algorithm of the plan.
+  // Called before anything is enqueued. Encodes the tensor maps for these addresses and runs every product in every
+  // size, so that no step waits for kernels to be loaded. Overwrites the arena. Throws DeviceError, also if cuBLASLt
+  // refuses an algorithm of the plan.
   void prepare(const Addresses& addresses, Stream stream);
-  // Part of a program as a graph, which keeps extents and addresses.
+  // Captures part of a program as a graph with fixed extents and addresses.
   OwnedGraphExec capture(const Program& program, ProgramPart part, const Extents& extents, const Addresses& addresses,
                          Stream stream);
-  // Runs the program `repeats` times, the instructions one after the other; the median of each that such a step has.
+  // Runs the program `repeats` times, one instruction after the other. Returns the median time of each instruction of
+  // the step.
   std::vector<InstructionTime> time(const Program& program, const Extents& extents, const Addresses& addresses,
                                     Stream stream, int repeats);
   MatmulSet& matmuls() { return matmuls_; }
-  // How collectives of the plan meet other ranks; comes before any is enqueued.
+  // Sets the communicator of the plan's collectives. Called before any is enqueued.
   void set_communicator(const Nccl& library, NcclCommunicator communicator);
 
  private:
   std::span<const Instruction> instructions(const Program& program, ProgramPart part) const;
-  // `follows_kernel`: the one before it on the stream is a kernel of this program, with which it may overlap.
+  // `follows_kernel`: whether the previous work on the stream is a kernel of this program, with which this one may
+  // overlap.
   void enqueue(const Instruction& instruction, bool follows_kernel, const Extents& extents, const Addresses& addresses,
                Stream stream);
   void encode_tensor_maps(const Addresses& addresses);
@@ -69,21 +72,21 @@ class ProgramSet {
   void enqueue_collective(const CollectiveInstruction& collective, const Extents& extents, const Addresses& addresses,
                           Stream stream);
   std::string name_of(const Instruction& instruction) const;
-  void check_parameters(const LaunchInstruction& launch) const;  // throws EngineError: the kernel has more
+  void check_parameters(const LaunchInstruction& launch) const;  // throws EngineError if the kernel has more
   void enqueue_launch(const LaunchInstruction& launch, bool follows_kernel, const Extents& extents,
                       const Addresses& addresses, Stream stream);
 
   const Engine& engine_;
   const Plan& plan_;
-  std::map<std::string, OwnedModule> modules_;  // by key of the cubin
-  std::vector<Function> functions_;             // by kernel; null: not of this device
+  std::map<std::string, OwnedModule> modules_;  // keyed by the key of the cubin
+  std::vector<Function> functions_;             // by kernel; null if not for this device
   std::vector<const Program*> programs_;
   MatmulSet matmuls_;
   const Nccl* nccl_ = nullptr;
   NcclCommunicator communicator_ = nullptr;
   std::map<const MatmulInstruction*, Matmul*> matmul_of_;
   std::unordered_map<const BoxedTensor*, TensorMap> tensor_maps_;
-  std::unordered_map<const Program*, std::size_t> num_forward_;  // instructions of the part
+  std::unordered_map<const Program*, std::size_t> num_forward_;  // instructions of kForward
 };
 
 }  // namespace tl::cuda

@@ -14,7 +14,7 @@ namespace {
 
 std::uint16_t to_bits(float value, DType dtype) {
   if (dtype == DType::kBFloat16) return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
-  // No value below is too large for float16: rebias the exponent, cut the significand.
+  // All values fit float16: rebias the exponent, truncate the significand.
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto exponent = static_cast<int>(bits >> 23 & 0xff) - 127 + 15;
   if (exponent <= 0) return 0;
@@ -22,7 +22,7 @@ std::uint16_t to_bits(float value, DType dtype) {
                                     (bits >> 13 & 0x3ff));
 }
 
-// Cut to three bits of fraction; what is below 2^-6 becomes zero.
+// Truncates to three bits of fraction. Values below 2^-6 become zero.
 std::uint8_t to_e4m3(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(std::clamp(value, -448.0f, 448.0f));
   const auto exponent = static_cast<int>(bits >> 23 & 0xff) - 127 + 7;
@@ -30,9 +30,9 @@ std::uint8_t to_e4m3(float value) {
   return static_cast<std::uint8_t>((bits >> 24 & 0x80) | static_cast<std::uint32_t>(exponent) << 3 | (bits >> 20 & 7));
 }
 
-constexpr std::size_t kPatternItems = (std::size_t{4} << 20) + 24;  // no power of two: no two rows are alike
+constexpr std::size_t kPatternItems = (std::size_t{4} << 20) + 24;  // not a power of two, so that no two rows are equal
 
-// `Item` is what convert(next) makes of normal values, which next() gives.
+// Makes a pattern of items. convert(next) returns an item made of normally distributed values from next().
 template <typename Item, typename Convert>
 std::vector<std::byte> make_pattern(float deviation, const Convert& convert) {
   std::vector<std::byte> pattern(kPatternItems * sizeof(Item));
@@ -46,7 +46,7 @@ std::vector<std::byte> make_pattern(float deviation, const Convert& convert) {
   return pattern;
 }
 
-// Words of random bits, but for those that are the same in all.
+// Makes words of random bits. Bits of `ones` and `zeros` are the same in all words.
 std::vector<std::byte> make_words(std::uint32_t ones, std::uint32_t zeros) {
   std::vector<std::byte> pattern(kPatternItems);
   std::mt19937 generator(0);
@@ -57,8 +57,8 @@ std::vector<std::byte> make_words(std::uint32_t ones, std::uint32_t zeros) {
   return pattern;
 }
 
-// The two highest bits of the exponents in a word of the layout spread_e4m3 (plugins/spread.py): 1 and 0 make elements
-// from 2 to 30.
+// The two highest bits of the exponents in a word of the layout spread_e4m3 (plugins/spread.py). Setting them to 1 and
+// 0 makes elements from 2 to 30.
 constexpr std::uint32_t kSpreadHighest = 0x44004400, kSpreadSecond = 0x22002200;
 
 std::vector<std::byte> make_pattern(DType dtype, Layout layout, float deviation) {

@@ -57,7 +57,7 @@ std::string RankCommunicators::errors() const {
   return text;
 }
 
-// The thread may outlive this object: it waits for devices.
+// The thread may outlive this object, because it waits for devices.
 void RankCommunicators::abort() {
   if (std::exchange(is_aborted_, true)) return;
   std::promise<void> done;

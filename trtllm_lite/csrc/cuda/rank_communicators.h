@@ -1,4 +1,4 @@
-// The NCCL communicators of an engine whose ranks do not reach each other's memory: one for each rank.
+// The NCCL communicators of an engine whose ranks cannot access each other's memory: one for each rank.
 #pragma once
 
 #include <chrono>
@@ -15,9 +15,9 @@ namespace tl::cuda {
 
 class RankCommunicators {
  public:
-  // Ranks are on these devices, in order. Who ends them waits for a device for `patience` at most. Throws DeviceError.
+  // `devices`: one for each rank, in order. `patience`: the longest wait for a device at the end. Throws DeviceError.
   RankCommunicators(const Nccl& library, std::span<const Device* const> devices, std::chrono::nanoseconds patience);
-  // What was captured with the communicators has been destroyed, in this order.
+  // Graphs captured with the communicators must have been destroyed before.
   ~RankCommunicators();
   RankCommunicators(const RankCommunicators&) = delete;
   RankCommunicators& operator=(const RankCommunicators&) = delete;
@@ -25,21 +25,21 @@ class RankCommunicators {
   const Nccl& library() const { return library_; }
   NcclCommunicator of(std::size_t rank) const { return communicators_[rank]; }
 
-  // Where a rank has what is shared, and on which stream.
+  // A rank's memory for shared data, and its stream.
   struct Place {
     DevicePtr address;
     Stream stream;
   };
-  // Puts a copy on all streams, of `bytes` that the first rank has, to every other. Throws DeviceError.
+  // Enqueues on all streams a broadcast of `bytes` bytes from the first rank to every other. Throws DeviceError.
   void share(std::span<const Place> places, std::size_t bytes) const;
 
-  // What the library says has become of ranks; empty if it knows of nothing.
+  // The errors of ranks that the library reports; empty if there are none.
   std::string errors() const;
-  // Ends what ranks wait for on their devices. What was captured with the communicators has been destroyed. Returns at
-  // once; the communicators are of no use any more.
+  // Ends the waits of ranks on their devices. Graphs captured with the communicators must have been destroyed before.
+  // Returns at once; the communicators cannot be used any more.
   void abort();
   bool is_aborted() const { return is_aborted_; }
-  // Returns when the library is done with it, or a device does not answer.
+  // Waits until the abort is done, or a device does not answer.
   void finish_abort();
 
  private:
@@ -48,7 +48,7 @@ class RankCommunicators {
   std::vector<NcclCommunicator> communicators_;
   const std::chrono::nanoseconds patience_;
   bool is_aborted_ = false;
-  std::future<void> done_;  // with the abort
+  std::future<void> done_;  // ready when the abort is done
   HomeProcess home_;
 };
 

@@ -1,4 +1,4 @@
-// The part of a step that one of several ranks has.
+// One rank's part of a step.
 #pragma once
 
 #include <exception>
@@ -8,14 +8,14 @@
 
 namespace tl::cuda {
 
-// Such as "rank 1 on GPU 3".
+// The name of a rank in messages, such as "rank 1 on GPU 3".
 inline std::string name_of(const CudaExecutor& rank) {
   return "rank " + std::to_string(rank.engine().manifest().mapping.rank) + " on GPU " +
          std::to_string(rank.device().index());
 }
 
-// Lets `put` put a rank's part of a step on its stream, with its context current. Those of other ranks may wait for it
-// already: if it fails, they end, and the engine with them. One rank has no watchdog.
+// Calls `put`, which enqueues a rank's part of a step, with the rank's context current. If it throws, other ranks may
+// already wait for this one: their waits are ended, and the engine with them. `watchdog` is null for one rank.
 template <typename Put>
 void put_part(const CudaExecutor& rank, RankWatchdog* watchdog, const Put& put) {
   try {

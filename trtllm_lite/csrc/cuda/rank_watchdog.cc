@@ -10,10 +10,10 @@
 namespace tl::cuda {
 namespace {
 
-// In page-locked memory, which GPUs reach.
+// Page-locked memory that GPUs access.
 struct Shared {
   RankAlarm alarm;
-  decltype(RankTable::is_over) is_over;  // what tables become
+  decltype(RankTable::is_over) is_over;  // the value that `fail` copies to the tables
 };
 
 int read(const int& word) { return std::atomic_ref(const_cast<int&>(word)).load(std::memory_order_acquire); }
@@ -45,7 +45,8 @@ bool RankWatchdog::is_raised() const {
   return has_failed_ || read(reinterpret_cast<const RankAlarm*>(memory_.data())->missing) != 0;
 }
 
-// Copies take no multiprocessor, of which kernels that wait may have left none. A GPU that refuses one has failed.
+// The signal is a copy, because kernels that wait may occupy all multiprocessors. A GPU that refuses the copy has
+// failed.
 void RankWatchdog::fail(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   if (!has_failed_) {
@@ -60,7 +61,7 @@ void RankWatchdog::fail(const std::string& reason) {
 }
 
 void RankWatchdog::check(std::uint64_t step) const {
-  if (has_failed_) throw DeviceError(failure_);  // which is written once, before
+  if (has_failed_) throw DeviceError(failure_);  // written once, before the flag
   const auto& alarm = *reinterpret_cast<const RankAlarm*>(memory_.data());
   const int missing = read(alarm.missing), site = read(alarm.site);
   if (missing == 0) return;

@@ -1,4 +1,4 @@
-// Learns from the kernels of ranks that one of them did not come to a collective, and tells them when none is to wait.
+// Learns from kernels that a rank did not come to a collective, and tells all ranks to stop waiting.
 #pragma once
 
 #include <atomic>
@@ -15,36 +15,36 @@ namespace tl::cuda {
 
 class RankWatchdog {
  public:
-  // A rank that comes later to a collective than another by more than `timeout` has failed. The plans of all ranks, in
-  // order, are borrowed; those of ranks in other processes may be null.
+  // A rank has failed if it comes to a collective later than another by more than `timeout`. `plans`: borrowed, one for
+  // each rank in order; null for ranks in other processes.
   RankWatchdog(std::vector<const Plan*> plans, std::chrono::nanoseconds timeout);
   ~RankWatchdog();
 
-  // Borrows the device of a rank that has its RankTable (plugins/cuda/rank_table.cuh) at this address.
+  // Adds a rank. Borrows its device; `rank_table` is the address of its RankTable (plugins/cuda/rank_table.cuh).
   void watch(const Device& device, DevicePtr rank_table);
 
-  // Where kernels raise the alarm, and after how many nanoseconds.
+  // The address at which kernels raise the alarm, and the nanoseconds after which they do.
   DevicePtr alarm() const { return reinterpret_cast<DevicePtr>(memory_.data()); }
   std::uint64_t timeout() const { return static_cast<std::uint64_t>(timeout_.count()); }
 
-  // Whether kernels or the host have given a rank up.
+  // Whether a kernel or the host has given up on a rank.
   bool is_raised() const;
-  // Throws DeviceError, which names rank, collective and step, if an alarm was raised in a step that has ended.
+  // Throws DeviceError if an alarm was raised in a step that has ended. Its message names rank, collective and step.
   void check(std::uint64_t step) const;
 
-  // Raises the alarm because a rank's part of a step did not get onto its stream: kernels that wait for it end. Throws
-  // DeviceError, as check() does from then on, with the `reason` that came first. Any thread may call it, whose current
-  // context changes. (Where another thread's launch waits for room on a GPU, the driver may keep this waiting as long.)
+  // Raises the alarm because a rank's part of a step could not be enqueued, which ends kernels that wait for it. Throws
+  // DeviceError with the first `reason` given; check() throws the same from then on. Any thread may call this; its
+  // current context changes. (If another thread's launch blocks on a full stream, the driver may block this call too.)
   [[noreturn]] void fail(const std::string& reason);
 
  private:
   struct Watched {
     const Device* device;
-    DevicePtr is_over;  // in the rank's table
+    DevicePtr is_over;  // of the rank's table
     OwnedStream stream;
   };
 
-  // Calls `use` for each rank whose device has not failed; its context is current.
+  // Calls `use` for each rank whose device has not failed, with its context current.
   template <typename Use>
   void for_each_alive(const Use& use) const;
 
@@ -52,9 +52,9 @@ class RankWatchdog {
   const std::chrono::nanoseconds timeout_;
   PinnedBuffer memory_;
   std::vector<Watched> watched_;
-  std::mutex mutex_;  // of fail()
+  std::mutex mutex_;  // guards fail()
   std::string failure_;
-  std::atomic<bool> has_failed_ = false;  // set when failure_ is
+  std::atomic<bool> has_failed_ = false;  // set after failure_
 };
 
 }  // namespace tl::cuda

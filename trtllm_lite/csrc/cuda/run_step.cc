@@ -29,8 +29,8 @@ StepLimits step_limits(const CudaExecutor& executor) {
       .geometry = cache_geometry(manifest)};
 }
 
-// A request whose inputs have been checked, as a batch of the event loop: sequence i has slot i, and its new tokens
-// count as a prompt whose logits are wanted.
+// A request with checked inputs, as a batch of the event loop. Sequence i has slot i, and its new tokens count as a
+// prompt whose logits are wanted.
 class HandmadeStep {
  public:
   HandmadeStep(CudaExecutor& executor, const StepRequest& request)
@@ -90,7 +90,7 @@ class HandmadeStep {
                            .sample = false});
   }
 
-  // The first row from `begin` on whose logits are wanted, else `end`.
+  // The first row from `begin` on with wanted logits, or `end`.
   std::int32_t first_wanted(std::int32_t begin, std::int32_t end) const {
     for (const std::int32_t row : wanted_) end = row >= begin ? std::min(end, row) : end;
     return end;
@@ -119,7 +119,7 @@ class HandmadeStep {
   StepBatch batch_;
 };
 
-// The inputs of a step that draws nothing, packed for the device.
+// Packs the inputs of a step that draws no tokens.
 void pack(CudaExecutor& executor, StepInputs& checked, const StepRequest& request, const InputLayout& layout,
           const Extents& step, std::byte* out) {
   const auto at = [&](StepInputIndex input) { return reinterpret_cast<std::int32_t*>(out + layout.offsets[input]); };

@@ -1,4 +1,4 @@
-// Runs steps without an event loop, for a caller who schedules by itself.
+// Runs single steps without an event loop, for callers that do the scheduling.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,17 @@
 
 namespace tl::cuda {
 
-// Runs one step and returns its float32 logits [num logits_indices, vocab_size]. Threads that call it take turns; no
-// event loop may use the executor meanwhile. Throws LimitError, before anything has been computed, if the request is
-// not within the engine's limits. Of a sequence whose logits are wanted, those from the first wanted row on count
-// towards the limit of rows.
+// Runs one step and returns its float32 logits [num logits_indices, vocab_size]. Threads take turns; no event loop may
+// use the executor meanwhile. Throws LimitError, before any computation, if the request exceeds a limit of the engine.
+// Towards the limit of rows of logits, a sequence counts all its rows from the first wanted one on.
 std::unique_ptr<float[]> run_step(CudaExecutor& executor, const StepRequest& request);
 
-// Runs one step, whose results stay on the device: see CudaExecutor::output. Takes turns as run_step does. Throws
-// LimitError, before anything has been computed.
+// Runs one step and leaves its results on the device: see CudaExecutor::output. Takes turns as run_step does. Throws
+// LimitError before any computation.
 void compute(CudaExecutor& executor, const StepRequest& request);
 
-// The bytes of a KV block, block_bytes() of them: keys, then values, of each layer in turn. Takes turns with steps.
-// Throws LimitError.
+// Copies a KV block of block_bytes() bytes: for each layer its keys, then its values. Takes turns with steps. Throws
+// LimitError.
 std::unique_ptr<std::uint8_t[]> read_block(CudaExecutor& executor, std::int64_t block);
 
 }  // namespace tl::cuda

@@ -16,7 +16,7 @@ LogitEdit& edit_of(std::vector<LogitEdit>& edits, TokenId token) {
   return edits.emplace_back(LogitEdit{static_cast<unsigned>(token), LogitEdit::kNotSeen, 0, 0});
 }
 
-// The edits of a request's logits, one for each token: several edits of a token are merged into one.
+// Merges a request's logit edits, so that each token has one.
 void merge(std::vector<LogitEdit>& edits) {
   const auto token = [](const LogitEdit& edit) { return edit.token & LogitEdit::kTokenMask; };
   std::ranges::sort(edits, {}, token);
@@ -67,7 +67,7 @@ bool SlotRecords::set(int slot, const RequestParams& params, const SlotState& se
   const SamplingParams& sampling = params.sampling;
   if (sampling.allowed_token_ids || has_long_bad_words(sampling)) return false;
   const std::vector<LogitEdit> edits = edits_of(sampling, sequence);
-  // Each token that is still to come may be a new one.
+  // Each token still to come may be one that has not been counted yet.
   const int num_left = sequence.counts() != nullptr ? std::max(sampling.max_tokens - sequence.num_generated(), 0) : 0;
   const auto vocab_size = static_cast<std::size_t>(executor_.engine().manifest().model.vocab_size);
   if (std::min(edits.size() + static_cast<std::size_t>(num_left), vocab_size) > max_edits_) return false;
@@ -107,8 +107,8 @@ void SlotRecords::enqueue(const PinnedBuffer& staging) {
   pending_.clear();
 }
 
-// Copies the records of `count` neighbouring slots, which are as long as the first one's. One call for all of them: a
-// draft model has new records of all its sequences in every guess.
+// Copies the records of `count` neighbouring slots with one call; all are as long as the first. A draft model has new
+// records for all its sequences in every round.
 void SlotRecords::copy_run(int slot, std::ptrdiff_t count, const PinnedBuffer& staging) const {
   const std::size_t place = static_cast<std::size_t>(slot) * record_bytes_, height = static_cast<std::size_t>(count);
   const char* const what = "copying sampling parameters";

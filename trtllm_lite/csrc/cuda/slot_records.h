@@ -1,5 +1,5 @@
-// The records by which the device samples (plugins/sample/slot.cuh): made when a sequence takes a slot, and on the
-// device before its first step.
+// The records from which the device samples (plugins/sample/slot.cuh). A record is made when a sequence takes a slot,
+// and copied to the device before its first step.
 #pragma once
 
 #include <cstddef>
@@ -17,16 +17,17 @@ class SlotRecords {
   // Borrows the executor.
   explicit SlotRecords(const CudaExecutor& executor);
 
-  // Puts a sequence into the slot. False if it asks for more than the device's sampler can do, or a record can hold.
+  // Puts a sequence into the slot. Returns false if it asks for more than the device's sampler can do or a record can
+  // hold.
   bool set(int slot, const RequestParams& params, const SlotState& sequence);
-  // The sampling kernel's counter for the sequence in a slot, which has generated so many tokens; kGreedy if nothing is
-  // drawn.
+  // The sampling kernel's counter for a slot whose sequence has generated `num_generated` tokens; kGreedy if no random
+  // draw is needed.
   std::int32_t counter(int slot, int num_generated) const {
     return is_greedy_[static_cast<std::size_t>(slot)] != 0 ? kGreedy : num_generated;
   }
 
-  // Copies the records that were set since the last call. `staging` has num_bytes(), and stays as it is until the
-  // device has passed this point of its stream.
+  // Enqueues copies of the records set since the last call. `staging` holds num_bytes() and must not change until the
+  // device has made the copies.
   void enqueue(const PinnedBuffer& staging);
   std::size_t num_bytes() const { return records_.size() * record_bytes_; }  // of all records
 
@@ -36,9 +37,9 @@ class SlotRecords {
 
   const CudaExecutor& executor_;
   const std::size_t record_bytes_, max_edits_;
-  std::vector<char> is_greedy_;                  // by slot: the record says nothing more, but for stops
+  std::vector<char> is_greedy_;  // by slot: whether the record only says greedy sampling, apart from stops
   std::vector<std::vector<std::byte>> records_;  // by slot
-  std::vector<int> pending_;                     // slots whose records are to be copied
+  std::vector<int> pending_;                     // slots whose records have yet to be copied
 };
 
 }  // namespace tl::cuda

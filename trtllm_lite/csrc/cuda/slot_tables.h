@@ -1,5 +1,5 @@
-// Block tables by slot, and what the packed inputs of an earlier step hold already: a sequence gets a block only every
-// few steps, and of a sequence that decodes little else changes.
+// Block tables by slot, and a record of what an earlier step's packed inputs hold, so that only changes are written: a
+// sequence that decodes gets a block only every few steps, and little else changes.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,7 @@ class SlotTables {
   }
 
   std::span<const std::int32_t> blocks(int slot, int group) const { return blocks_.blocks(slot, group); }
-  // The version of a slot's tables: greater than 0, and a number that no other slot's tables have, nor these had before
-  // their last change.
+  // The version of a slot's tables, greater than 0. Every change gives a new number, and no two slots ever share one.
   std::uint64_t version(int slot) const { return versions_[static_cast<std::size_t>(slot)]; }
 
  private:
@@ -38,16 +37,16 @@ class SlotTables {
   std::uint64_t last_version_ = 0;
 };
 
-// What rows of packed inputs were written last.
+// The versions of the rows of packed inputs that were written last.
 class WrittenRows {
  public:
-  // So many rows follow. At another `place`, other things lay before.
+  // Prepares for `num_rows` rows. If `place` differs from the last one, all are written anew.
   void place(std::size_t place, std::int64_t num_rows) {
     if (place != place_) std::ranges::fill(versions_, 0);
     place_ = place;
     versions_.resize(std::max(versions_.size(), static_cast<std::size_t>(num_rows)));
   }
-  // Whether the row is to be written, which then holds `version`; 0: what is always written.
+  // Sets the row's version. Returns whether the row must be written; version 0 means always.
   bool replace(std::int64_t row, std::uint64_t version) {
     std::uint64_t& written = versions_[static_cast<std::size_t>(row)];
     if (written == version && version != 0) return false;
@@ -60,7 +59,7 @@ class WrittenRows {
   std::vector<std::uint64_t> versions_;
 };
 
-// What has been written of the packed inputs of a step: rows of block_tables, by version, and decode rows, by slot.
+// What packed inputs hold from an earlier step: versions of the rows of block_tables, and slots of the decode rows.
 struct WrittenInputs {
   WrittenRows tables, decodes;
 };

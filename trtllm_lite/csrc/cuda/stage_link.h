@@ -1,4 +1,4 @@
-// Carries the rows that a stage of a pipeline computes to a rank of the next stage, on another GPU.
+// Carries the rows that a rank of a pipeline stage computes to a rank of the next stage, on another GPU.
 #pragma once
 
 #include <array>
@@ -10,38 +10,38 @@
 
 namespace tl::cuda {
 
-// Where the rows of a rank's steps go that the next stage computes with.
+// A destination of the rows that a rank sends to the next stage.
 class RowSink {
  public:
   virtual ~RowSink() = default;
-  // Puts copies on the rank's stream, behind what computes the rows of a step; its device is current.
+  // Enqueues copies after the computation of a step's rows on the rank's stream. Its device must be current.
   virtual void send(std::int64_t num_tokens) = 0;
 };
 
-// Where the rows of a rank's steps come from that the stage before has computed.
+// A source of the rows that the stage before computes for a rank.
 class RowSource {
  public:
   virtual ~RowSource() = default;
-  // Puts copies on the rank's stream, of the oldest step that was not received; its device is current.
+  // Enqueues copies on the rank's stream for the oldest step not yet received. Its device must be current.
   virtual void receive(std::int64_t num_tokens) = 0;
 };
 
-// Both ends, on GPUs of one process. Two places in the receiver's memory hold the rows of two steps, so that the sender
-// goes on to the next step while the receiver computes another.
+// Both ends of a link between GPUs of one process. The receiver's memory has two places, each for the rows of a step,
+// so that the sender can go on to the next step while the receiver still computes.
 class StageLink final : public RowSink, public RowSource {
  public:
-  // Borrows the executors, whose devices reach each other.
+  // Borrows the executors, whose devices must have access to each other.
   StageLink(CudaExecutor& sender, CudaExecutor& receiver);
 
   void send(std::int64_t num_tokens) override;
-  // Of the step that was sent last.
+  // Receives the rows of the step that was sent last.
   void receive(std::int64_t num_tokens) override;
 
  private:
   static constexpr std::size_t kPlaces = 2;
   struct Rows {
     DevicePtr from, to;
-    std::size_t row_bytes, offset;  // in a place
+    std::size_t row_bytes, offset;  // offset within a place
   };
   struct Place {
     DeviceBuffer rows;

@@ -1,4 +1,4 @@
-// A rank of a stage, and what it has of a step.
+// A rank of a stage, and its part of a step.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,18 @@
 
 namespace tl::cuda {
 
-// Memory for so many KV blocks. Throws LimitError.
+// Host memory for `num_blocks` KV blocks. Throws LimitError.
 PinnedBuffer make_host_cache(const CudaExecutor& executor, std::int64_t num_blocks);
 
 struct StageRank {
   CudaExecutor* executor;
-  PinnedBuffer host_cache;  // for KV blocks of requests that are swapped out
-  RowSource* from;          // the stage before; null in the first
-  RowSink* to;              // the next one; null in the last
+  PinnedBuffer host_cache;  // for KV blocks of swapped-out requests
+  RowSource* from;          // from the stage before; null in the first stage
+  RowSink* to;              // to the next stage; null in the last stage
 
-  // Puts copies of blocks on its stream. Its device is current.
+  // Enqueues copies of KV blocks. The rank's device must be current.
   void enqueue_copies(std::span<const CopyOrder> copies) const;
-  // Puts a step on its stream, but for the tokens that it continues and those that are drawn. One of no tokens copies
-  // blocks alone.
+  // Enqueues a step, without the tokens that it continues and without drawing. A step of no tokens only copies blocks.
   void enqueue(std::span<const CopyOrder> copies, const StepShape& shape, const std::byte* inputs) const;
 };
 

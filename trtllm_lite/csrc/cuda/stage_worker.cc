@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kTimeBetweenLooksAtStages = 100us;  // nobody is kept waiting: more steps fit in than are under way
+constexpr auto kTimeBetweenLooksAtStages = 100us;  // short enough: several steps may be under way
 
 }  // namespace
 
@@ -39,13 +39,13 @@ StageWorker::StageWorker(std::span<const Engine* const> engines, std::span<const
 
 StageWorker::~StageWorker() {
   close();
-  abort_all(pairs_, timeout_);  // or else the streams might never end
+  abort_all(pairs_, timeout_);  // otherwise the streams might never end
   for (const StageRank& rank : ranks_) {
     if (rank.executor->device().try_make_current()) driver().stream_synchronize(rank.executor->stream());
   }
 }
 
-// Processes connect in the order of the receivers' numbers, so that none waits for one that waits for it.
+// Processes connect in the order of the receivers' numbers, so that no two wait for each other.
 void StageWorker::connect(const Nccl& nccl, std::span<const NcclId> ids) {
   const RankMapping& mapping = ranks_.front().executor->engine().manifest().mapping;
   const auto first = static_cast<std::size_t>(mapping.rank), tp_size = ranks_.size();
@@ -84,7 +84,7 @@ void StageWorker::pack(Flight& flight, const StepShape& shape, std::span<const s
   std::ranges::copy(inputs, flight.inputs.data());
 }
 
-// As CudaStepExecutor::capture.
+// See CudaStepExecutor::capture.
 void StageWorker::capture(const StepShape& shape, std::span<const std::byte> inputs) {
   if (ranks_.front().executor->has_captured(shape)) return;
   Flight& flight = flights_.front();
@@ -97,7 +97,7 @@ void StageWorker::capture(const StepShape& shape, std::span<const std::byte> inp
   for_each_rank([&](CudaExecutor& rank, std::size_t) { rank.capture(shape, false); });
 }
 
-// Calls `use` for each rank and its part, at once, as one whose stream is full waits for others.
+// Calls `use` for each rank and its part concurrently, because a rank whose stream is full waits for others.
 template <typename Use>
 void StageWorker::for_each_rank(const Use& use) {
   const auto use_part = [&](std::int64_t part, int) {
@@ -131,7 +131,7 @@ void StageWorker::step(std::uint64_t number, std::span<const CopyOrder> copies, 
   changed_.notify_all();
 }
 
-// The first stage has the tokens of the step num_stages_ before.
+// The first stage continues the tokens of the step num_stages_ before.
 void StageWorker::enqueue(const Flight& flight, std::span<const CopyOrder> copies, const StepShape& shape,
                           std::size_t part) {
   const CudaExecutor& rank = *ranks_[part].executor;

@@ -7,10 +7,11 @@
 namespace tl::cuda {
 namespace {
 
-// The sequences of a row on the device.
+// The number of sequences that a row of the batch becomes on the device.
 std::int64_t num_seqs_of(const StepRow& row, bool spread) { return row.decodes() || spread ? row.num_tokens : 1; }
 
-// The places of `slots` in the order of these, each 0 to num_slots, and where the places of each but the last end.
+// Sorts the indices of `slots`, whose values are 0 to num_slots, by slot into `places`. Also returns the end of each
+// slot's places, except for the last slot.
 void sort_by_slot(std::span<const std::int32_t> slots, int num_slots, std::int32_t* places, std::int32_t* ends) {
   std::array<std::int32_t, kMaxLoras + 1> next{};
   for (const std::int32_t slot : slots) ++next[static_cast<std::size_t>(slot)];
@@ -62,10 +63,10 @@ StepShape StepPacker::plan(const StepBatch& batch, LogitsPlan& logits) const {
   return shape;
 }
 
-// Whether each token of the row may be a sequence in a step of nothing else, which takes programs that were built for
-// guesses: attention of others copies all keys of a sequence but the last before the step has stored any. A draft model
-// computes two known tokens where all its guesses were kept. Not so a head, which stores what it computes for a token
-// that has logits, as all of such a step have, in place of the features that it was to read.
+// Whether each token of the row may become a sequence of its own in a step of only such tokens. This takes programs
+// built for draft tokens: in other programs, attention copies all keys of a sequence but the last before the step has
+// stored any. It is used by a draft model for two known tokens after all its draft tokens were accepted. A draft head
+// cannot use it: every token of such a step has logits, and the head would overwrite the features it has yet to read.
 bool StepPacker::can_spread(const StepRow& row) const {
   if (row.decodes()) return true;
   const Manifest& manifest = executor_.engine().manifest();
@@ -98,7 +99,7 @@ void StepPacker::pack(const StepBatch& batch, const StepShape& shape, const Slot
   if (shape.adapters) list_adapters(batch, shape, row_logits);
 }
 
-// Lists tokens and rows of logits by the slots of their adapters. A padded row has none.
+// Lists tokens and rows of logits by the slots of their adapters. A padding row has none.
 void StepPacker::list_adapters(const StepBatch& batch, const StepShape& shape, std::span<const RowLogits> row_logits) {
   const std::int32_t none = executor_.num_loras();
   std::vector<std::int32_t>&tokens = adapter_tokens_, &logits = adapter_logits_;
@@ -115,24 +116,25 @@ void StepPacker::list_adapters(const StepBatch& batch, const StepShape& shape, s
   sort_by_slot(logits, none, ints(kAdapterLogits), ints(kAdapterLogitEnds));
 }
 
-// Whether the row continues a token that the device drew, and the device draws its next token.
+// Whether the row continues a token that the device drew, and the device also draws its next token.
 bool StepPacker::continues(const StepBatch& batch, const StepRow& row) const {
   return row.sample && batch.token_ids[static_cast<std::size_t>(row.first_token)] == kLastSampled && !host_.takes(row);
 }
 
-// What a row writes that continues a token of the device, but for what advance() writes: greater than 0.
+// The version of what is written for a row that continues a token of the device, apart from what advance() writes;
+// greater than 0.
 std::uint64_t StepPacker::version_of(const StepRow& row) const {
   return 2 * (static_cast<std::uint64_t>(row.slot) + 1) + (host_.guides(row) ? 1 : 0);
 }
 
-// A decode row whose place in the step holds the same sequence: what changes from step to step.
+// Updates a decode row whose place in the step already holds the same sequence.
 void StepPacker::advance(const StepRow& row) {
   ints(kPositionIds)[token_++] = row.past_len;
   ints(kPastLens)[seq_++] = row.past_len;
   ints(kSampleCounter)[logit_++] = host_.records().counter(row.slot, row.num_generated);
 }
 
-// With `spread`, each of them is a sequence.
+// Adds the tokens of a row. With `spread`, each token becomes a sequence.
 void StepPacker::add_tokens(const StepBatch& batch, const StepRow& row, bool spread) {
   const auto first = static_cast<std::size_t>(row.first_token);
   const bool was_sampled = batch.token_ids[first] == kLastSampled;  // then it is the row's only token
@@ -147,7 +149,7 @@ void StepPacker::add_tokens(const StepBatch& batch, const StepRow& row, bool spr
   if (was_sampled) ints(kTokenIds)[token_ - 1] = on_device ? 0 : host_.rows().last_token(row.slot);
 }
 
-// The tables of the sequences from `first_seq` to the last one written, which are of one slot.
+// Adds the block tables of the sequences of one slot, from `first_seq` to the last one written.
 void StepPacker::add_tables(std::int64_t first_seq, const SlotTables& tables, int slot, WrittenInputs& written) {
   for (std::int64_t seq = first_seq; seq < seq_; ++seq) {
     if (!written.tables.replace(seq, tables.version(slot))) continue;
@@ -177,7 +179,7 @@ void StepPacker::add_logits(const StepBatch& batch, const StepRow& row, const Ro
   }
 }
 
-// Of the next row of logits.
+// Writes the sampling inputs of the next row of logits.
 void StepPacker::set_sampling(std::int32_t slot, std::int32_t counter, std::int32_t draft, std::int32_t mask) {
   ints(kSampleSlots)[logit_] = slot;
   ints(kSampleCounter)[logit_] = counter;

@@ -1,7 +1,7 @@
-// Writes a step in the form that the device takes: packed inputs, padding rows, and the places of each row's logits. A
-// row that decodes becomes a sequence of one new token, and another for each draft that it brings: with the same
-// blocks, and a longer past, in which attention finds what the ones before have put there. So does a row of two known
-// tokens where all others decode.
+// Writes a step as the device takes it: packed inputs, padding rows, and the places of each row's logits. A row that
+// decodes becomes a sequence of one new token, plus one sequence for each of its draft tokens; these have the same
+// blocks and a longer past, so that attention finds the tokens before them. A row of two known tokens is treated
+// likewise if all others decode.
 #pragma once
 
 #include <span>
@@ -15,12 +15,12 @@
 
 namespace tl::cuda {
 
-// The batch rows to which the rows of a step's logits belong.
+// The rows of a step's logits by row of the batch.
 struct LogitsPlan {
   std::vector<RowLogits> rows;         // by row of the batch
-  std::vector<std::size_t> host_rows;  // of the batch: whose logits come to the host
+  std::vector<std::size_t> host_rows;  // rows of the batch whose logits are copied to the host
   std::vector<GuidedRow> guided;       // in order of their masks
-  bool has_logprobs = false;           // of rows that the device samples
+  bool has_logprobs = false;           // whether a row that the device samples reports log probabilities
 
   void clear() {
     rows.clear();
@@ -32,14 +32,14 @@ struct LogitsPlan {
 
 class StepPacker {
  public:
-  // Borrows both.
+  // Borrows the executor and `host`.
   StepPacker(const CudaExecutor& executor, const HostSampling& host);
 
-  // The shape of the step, padded, and the rows of logits of each row of the batch. In a decode-only step every token
-  // has one, wanted or not.
+  // Returns the padded shape of the step, and the rows of logits of each row of the batch. In a decode-only step every
+  // token has a row of logits.
   StepShape plan(const StepBatch& batch, LogitsPlan& logits) const;
-  // Writes the inputs of the step that was planned; `out` holds InputLayout's bytes for its extents. `written` belongs
-  // to that memory, which nobody else writes.
+  // Writes the inputs of the planned step to `out`, which holds as many bytes as InputLayout has for its extents.
+  // `written` describes `out`, and no other code may write there.
   void pack(const StepBatch& batch, const StepShape& shape, const SlotTables& tables,
             std::span<const RowLogits> row_logits, std::byte* out, WrittenInputs& written);
 
@@ -63,8 +63,8 @@ class StepPacker {
   const HostSampling& host_;
   std::byte* out_ = nullptr;
   InputLayout layout_;
-  std::int64_t seq_ = 0, token_ = 0, logit_ = 0;               // written so far
-  std::vector<std::int32_t> adapter_tokens_, adapter_logits_;  // slots of a step's tokens and rows of logits
+  std::int64_t seq_ = 0, token_ = 0, logit_ = 0;               // number written so far
+  std::vector<std::int32_t> adapter_tokens_, adapter_logits_;  // adapter slots of the step's tokens and rows of logits
 };
 
 }  // namespace tl::cuda

@@ -1,4 +1,4 @@
-// The part of CudaStepExecutor that reads what a step came to.
+// The part of CudaStepExecutor that reads the results of a step.
 #include "cuda/cuda_step_executor.h"
 #include "sample/slot.cuh"
 
@@ -18,7 +18,7 @@ double seconds_between(const OwnedEvent& first, const OwnedEvent& last) {
   return milliseconds * kSecondsPerMillisecond;
 }
 
-// Empties the result, and keeps its memory.
+// Clears the result but keeps its memory.
 void clear(RowResult& result) {
   result.tokens.clear();
   result.moves.clear();
@@ -56,7 +56,7 @@ void CudaStepExecutor::read_tokens(Flight& flight) {
   }
 }
 
-// Continues the texts of guided rows. A late one has drawn nothing.
+// Continues the texts of guided rows. A late row has drawn no token.
 void CudaStepExecutor::read_guided(Flight& flight) {
   for (const GuidedRow& guided : flight.plan.guided) {
     RowResult& result = flight.result.rows[guided.row];

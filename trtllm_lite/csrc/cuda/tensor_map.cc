@@ -7,7 +7,7 @@ TensorMap encode(const BoxedTensor& map, DType dtype, DevicePtr address) {
   const int data_type = item_size(dtype) == 1      ? kTensorMapBytes
                         : dtype == DType::kFloat16 ? kTensorMapFloat16
                                                    : kTensorMapBFloat16;
-  // The innermost extent comes first; its stride is an element.
+  // The innermost extent comes first; its stride is one element.
   const std::uint64_t extents[kRank] = {static_cast<std::uint64_t>(map.columns), static_cast<std::uint64_t>(map.rows)};
   const std::uint64_t strides[kRank - 1] = {extents[0] * static_cast<std::uint64_t>(item_size(dtype))};
   const unsigned box[kRank] = {static_cast<unsigned>(map.box_columns), static_cast<unsigned>(map.box_rows)};

@@ -1,4 +1,4 @@
-// Encodes matrices for the copy engine of a GPU (compute capability 9.0 on).
+// Encodes tensor maps, by which a GPU's copy engine (TMA, compute capability 9.0 on) reads matrices.
 #pragma once
 
 #include "cuda/driver.h"
@@ -6,7 +6,7 @@
 
 namespace tl::cuda {
 
-// The driver's form of `map`, whose tensor has elements of `dtype` and lies at `address`. Throws DeviceError.
+// The driver's encoding of `map`, a tensor of `dtype` elements at `address`. Throws DeviceError.
 TensorMap encode(const BoxedTensor& map, DType dtype, DevicePtr address);
 
 }  // namespace tl::cuda

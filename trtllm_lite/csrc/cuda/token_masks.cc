@@ -36,7 +36,7 @@ void TokenMasks::put(const StepBatch& batch, std::span<GuidedRow> guided, const 
     guided[i].is_late = !threads_->close(i, guided[i].error);
     if (guided[i].is_late) std::ranges::fill(masks_of(batch, guided[i], staging), 0);
   }
-  // One copy from the first mask of a guided row to the last, whatever lies between.
+  // One copy from the first mask of a guided row to the last, including whatever lies between.
   const std::span<std::uint32_t> first = masks_of(batch, guided.front(), staging);
   const std::span<std::uint32_t> last = masks_of(batch, guided.back(), staging);
   const std::size_t begin = static_cast<std::size_t>(guided.front().first_mask) * num_words_ * sizeof(std::uint32_t);
@@ -67,14 +67,13 @@ void TokenMasks::make(const StepBatch& batch, std::span<const GuidedRow> guided,
   threads_->start(orders_);
 }
 
-// Waits for the masks as long as the device makes logits anyway, and then for as long as that is worth it for all rows;
-// never longer than that step takes, as the results of the step before are not delivered meanwhile. Where steps pass
-// through stages, rows are never late, and all masks are waited for: others of the same requests may be in flight
-// already when it shows.
+// Waits for the masks while the device makes logits, and after that for as long as is worth it for all rows, but never
+// longer than the step takes, because the results of the step before are held up meanwhile. In a pipeline, no row may
+// be late and all masks are waited for: later steps of the same requests may be in flight already.
 void TokenMasks::wait(std::size_t num_rows, const OwnedEvent& logits) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
-  std::optional<Clock::time_point> ready;  // the logits
+  std::optional<Clock::time_point> ready;  // when the logits were ready
   for (MasksLeft left = threads_->wait(kPollTime); left.all > 0; left = threads_->wait(kPollTime)) {
     if (!ready && driver().reached(logits.get())) ready = Clock::now();
     if (!ready || !may_be_late_) continue;

@@ -1,5 +1,4 @@
-// Brings the masks of a step's guided rows to the device: on a stream of its own, beside the part of the step that
-// makes logits.
+// Copies the masks of a step's guided rows to the device, on its own stream, while the step makes its logits.
 #pragma once
 
 #include <memory>
@@ -13,33 +12,33 @@
 
 namespace tl::cuda {
 
-// A row of the batch whose tokens the device draws under the masks of a grammar: the first, and one for each draft.
+// A row of the batch that the device samples under grammar masks: one for its next token and one for each draft token.
 struct GuidedRow {
   std::size_t row;
-  std::int64_t first_mask;  // its place among the step's masks
-  bool is_late = false;     // its masks were not there in time: they forbid all tokens
-  std::string error = {};   // the grammar cannot be followed any further: likewise
+  std::int64_t first_mask;  // index of its first mask in the step
+  bool is_late = false;     // its masks were late; all its tokens are forbidden
+  std::string error = {};   // why the grammar cannot be followed further; all its tokens are forbidden
 };
 
 class TokenMasks {
  public:
-  // Where a step's masks are made, until the device has them.
+  // Host memory for a step's masks until the device has copied them.
   struct Staging {
     PinnedBuffer words;
     OwnedEvent copied;
   };
 
-  // Borrows both.
+  // Borrows the executor and `rows`.
   TokenMasks(const CudaExecutor& executor, const RowSampler& rows);
 
-  // Reserves room for the masks of any step. It is called when a request first needs some: for most engines none does.
+  // Reserves memory for the masks of any step. Called when the first request needs masks.
   void reserve(Staging& staging);
-  // Makes the masks of the step's guided rows, of which there are some, puts their copy on the way, and lets the
-  // executor's stream wait for it. The tokens of all steps before have been added to the texts. `logits`: reached when
-  // the step has made its logits. `before`: when the step before it has ended, which reads masks in the same place.
+  // Makes the masks of the step's guided rows (at least one), enqueues their copy, and makes the executor's stream wait
+  // for it. The tokens of all earlier steps must have been added to the texts. `logits`: reached when the step has made
+  // its logits. `before`: reached when the step before, which reads masks in the same place, has ended.
   void put(const StepBatch& batch, std::span<GuidedRow> guided, const Staging& staging, const OwnedEvent& logits,
            const OwnedEvent& before);
-  // As MaskThreads::take_woken.
+  // See MaskThreads::take_woken.
   std::vector<int> take_woken() { return threads_ ? threads_->take_woken() : std::vector<int>(); }
 
  private:
@@ -49,9 +48,9 @@ class TokenMasks {
 
   const CudaExecutor& executor_;
   const RowSampler& rows_;
-  const std::size_t num_words_;  // of a mask
-  const bool may_be_late_;       // not where steps of other requests are in flight behind the one before
-  OwnedStream stream_;           // made with the first staging, as the threads
+  const std::size_t num_words_;  // words of a mask
+  const bool may_be_late_;       // false in a pipeline, where later steps are in flight
+  OwnedStream stream_;           // made with the first staging, like the threads
   std::unique_ptr<MaskThreads> threads_;
   std::vector<MaskThreads::Order> orders_;
 };

@@ -20,11 +20,12 @@ namespace {
 constexpr std::size_t kWeightAlignment = 256;
 constexpr std::size_t kMaxStagingBytes = std::size_t{32} << 20;
 constexpr std::size_t kNumStagingBuffers = 4;
-constexpr std::int64_t kCopyBytes = std::int64_t{1} << 20;  // one task of the threads that fill a staging buffer
+constexpr std::int64_t kCopyBytes = std::int64_t{1} << 20;  // bytes that a thread copies at a time into a staging
+                                                            // buffer
 constexpr int kMaxCopyThreads = 8;
 
-// Page-locked buffers that take turns: while the device reads some, threads fill another. Page-locking takes time, so
-// no buffer is larger than all the weights.
+// Page-locked buffers used in turn: the device reads some while threads fill another. Page-locking takes time, so a
+// buffer is never larger than all the weights.
 class Staging {
  public:
   Staging(std::size_t total_bytes, Stream stream)
@@ -78,7 +79,7 @@ class Staging {
   std::size_t position_ = 0;
 };
 
-// Whether `numbers` of blocks, [PREFIX.]NAME_scale or NAME_offset, are those of a weight NAME of bytes.
+// Whether `numbers` are the scales or offsets ([PREFIX.]NAME_scale, NAME_offset) of a weight NAME of bytes.
 bool are_of_bytes(const Plan& plan, const PlanTensor& numbers) {
   const std::string_view weight = std::string_view(numbers.name).substr(0, numbers.name.rfind('_'));
   return std::ranges::any_of(plan.tensors, [&](const PlanTensor& tensor) {
@@ -86,8 +87,8 @@ bool are_of_bytes(const Plan& plan, const PlanTensor& numbers) {
   });
 }
 
-// The value of all elements of a made-up vector, of indices, or of numbers by which bytes and nibbles have the
-// deviation of weights.
+// The constant value of a random engine's vector, indices or scales: for the latter, the value that gives bytes and
+// nibbles the deviation of weights. Empty for other tensors.
 std::optional<float> constant_of(const Plan& plan, const PlanTensor& tensor) {
   if (tensor.layout == Layout::kRows8) {
     const bool of_bytes = are_of_bytes(plan, tensor);
@@ -109,7 +110,7 @@ Weights::Weights(const Device& device, const Engine& engine, Stream stream) {
     offsets.push_back(total);
     if (tensor.kind != TensorKind::kWeight) continue;
     const auto bytes = static_cast<std::size_t>(max_bytes(plan, tensor));
-    // The sizes of weights are checked for engines without weights, too, which no file bounds.
+    // The size is checked here too, because engines without weights have no file that bounds it.
     const std::size_t padded = (bytes + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
     if (__builtin_add_overflow(total, padded, &total)) {
       throw EngineError("weights: expected tensors that fit in memory, found more than 2^64 bytes of them");
@@ -139,7 +140,7 @@ void Weights::upload(const Engine& engine, Stream stream) const {
 
 void Weights::make_up(const Device& device, const Engine& engine, Stream stream) const {
   const Plan& plan = engine.plan_for(TargetKind::kCuda);
-  std::map<std::pair<DType, Layout>, RandomValues> values;  // made when the first weight of a kind is met
+  std::map<std::pair<DType, Layout>, RandomValues> values;  // made for the first weight of its kind
   for (std::size_t i = 0; i < addresses_.size(); ++i) {
     if (addresses_[i] == 0) continue;
     const auto bytes = static_cast<std::size_t>(max_bytes(plan, plan.tensors[i]));

@@ -10,11 +10,11 @@ namespace tl::cuda {
 
 class Weights {
  public:
-  // Copies the weights from the mapped file, through page-locked memory that several threads fill; for an engine
+  // Copies the weights from the mapped file, through page-locked memory that several threads fill. For an engine
   // without weights, makes random ones: normal with deviation 0.02, and 1 for float32 weights (norms, frequencies).
   Weights(const Device& device, const Engine& engine, Stream stream);
 
-  // The address of a tensor of the plan; 0 for tensors that are no weights.
+  // The address of a tensor of the plan; 0 if it is no weight.
   DevicePtr address(std::size_t tensor) const { return addresses_[tensor]; }
   std::size_t num_bytes() const { return buffer_.size(); }
 

@@ -10,8 +10,8 @@ namespace {
 
 using Candidates = std::vector<std::function<void()>>;
 
-// Slower than the fastest by more than this when all take turns: it will not win alone, at the clock that it leaves the
-// card.
+// A candidate that is slower than the fastest by more than this factor when all take turns is not timed alone: the
+// clock cannot rise enough to make up for that.
 constexpr double kNear = 1.12;
 constexpr std::size_t kMaxFinalists = 5;
 constexpr int kSustainedRounds = 2;
@@ -38,7 +38,7 @@ std::vector<double> time_in_turns(const Candidates& candidates, int repeats, Str
   std::vector<OwnedEvent> events(candidates.size() + 1);
   std::ranges::generate(events, make_event);
   for (int repeat = 0; repeat <= repeats; ++repeat) {
-    candidates.front()();  // keeps the device busy while the next are queued
+    candidates.front()();  // keeps the device busy while the next are enqueued
     record(events[0], stream);
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       candidates[i]();
@@ -54,7 +54,7 @@ std::vector<double> time_in_turns(const Candidates& candidates, int repeats, Str
   return medians;
 }
 
-// The fastest few candidates, and the first.
+// The indices of the fastest few candidates and of the first one.
 std::vector<std::size_t> finalists_of(const std::vector<double>& times) {
   std::vector<std::size_t> order(times.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -67,7 +67,7 @@ std::vector<std::size_t> finalists_of(const std::vector<double>& times) {
   return finalists;
 }
 
-// Puts a burst on the stream; the events enclose its second part, of which the number of runs is returned.
+// Enqueues a burst of runs. The events enclose its second part; returns the number of runs in that part.
 int enqueue_burst(const std::function<void()>& candidate, double estimate, const OwnedEvent& begin,
                   const OwnedEvent& end, Stream stream) {
   const auto runs = [estimate](double microseconds) { return std::max(1, static_cast<int>(microseconds / estimate)); };

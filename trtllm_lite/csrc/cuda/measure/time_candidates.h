@@ -1,4 +1,4 @@
-// Measures which of several ways to compute the same values is fastest, on a card as it is under load.
+// Measures which of several computations of the same values is fastest, on a GPU under load.
 #pragma once
 
 #include <functional>
@@ -10,14 +10,15 @@
 namespace tl::cuda {
 
 struct TimingEffort {
-  int repeats = 7;         // of every candidate, in turns
-  bool sustained = false;  // then each of the fastest alone, as long as a card needs to settle at its power limit
+  int repeats = 7;         // runs of every candidate; candidates take turns
+  bool sustained = false;  // whether the fastest are also timed alone, long enough for the GPU to settle at its power
+                           // limit
 };
 
-// Microseconds of one run of each candidate, which puts itself on the stream; a run should touch more memory than the
-// L2 cache holds. With `sustained`, only the fastest few and the first have one: the clock of a card at its power limit
-// follows from the energy of what it runs, which shows only when nothing else runs.
-// Throws DeviceError.
+// Microseconds of one run of each candidate, a function that enqueues itself on the stream; a run should touch more
+// memory than the L2 cache holds. With `sustained`, only the fastest few and the first candidate have a time: at the
+// power limit, the clock depends on the energy that a candidate takes, which shows only if it runs alone. Throws
+// DeviceError.
 std::vector<std::optional<double>> time_candidates(const std::vector<std::function<void()>>& candidates,
                                                    const TimingEffort& effort, Stream stream);
 

@@ -8,7 +8,7 @@
 namespace tl::cuda {
 namespace {
 
-// Products of one layer each; their weights together exceed any L2 cache, but for the smallest models.
+// Layers whose products are timed. Their weights together exceed any L2 cache, except for the smallest models.
 constexpr std::size_t kMaxLayers = 8;
 
 struct Alike {
@@ -29,7 +29,8 @@ std::vector<Alike> group(const TimedStep& step, const Addresses& addresses) {
     alike.rows = rows;
     if (alike.layers.size() == kMaxLayers) continue;
     alike.layers.push_back(operands_of(*product, step.extents, addresses));
-    // In the arena, what one layer writes may be what another reads: values would grow, or shrink to zero.
+    // Layers share arena memory, so one may read what another wrote: values would grow, or shrink to zero. All use the
+    // first one's.
     const MatmulOperands& first = alike.layers.front();
     alike.layers.back().x = first.x;
     alike.layers.back().y = first.y;

@@ -1,4 +1,4 @@
-// Measures which cuBLASLt algorithm is fastest for each product of an engine, on this device and by number of rows.
+// Measures which cuBLASLt algorithm is fastest on this device, by kind of product and number of rows.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 namespace tl::cuda {
 
 struct ProductTime {
-  const MatmulInstruction* product = nullptr;  // one of those alike
+  const MatmulInstruction* product = nullptr;  // one product of this kind
   std::int64_t rows = 0;
   MatmulAlgorithm algorithm{};
   double microseconds = 0;
-  double heuristic_microseconds = 0;  // of what the library proposes first
+  double heuristic_microseconds = 0;  // time of the library's first proposal
 };
 
 // The step to time: its products, and the number of rows of the next smaller step that is timed.
@@ -24,10 +24,10 @@ struct TimedStep {
 };
 
 // Times the first `num_candidates` algorithms that the library proposes for every kind of product and number of rows in
-// the step, and returns the best of those that compute any number of rows up to it from that of the smaller step on; if
-// there is none, parts of these rows have one each. None for products of no more rows than in the smaller step. A run
-// is over the weights of several layers, which are cold in the L2 cache then. Overwrites what the products write.
-// Throws DeviceError.
+// the step. Returns the fastest that computes every number of rows from the smaller step's on up to it; if there is
+// none, the range is cut into parts with an algorithm each. Products with no more rows than in the smaller step are
+// left out. A run covers the weights of several layers, so that they are cold in the L2 cache. Overwrites the results
+// of the products. Throws DeviceError.
 std::vector<ProductTime> time_products(const TimedStep& step, const Addresses& addresses, MatmulSet& matmuls,
                                        Stream stream, int num_candidates, const TimingEffort& effort);
 

@@ -8,9 +8,9 @@
 
 namespace tl::cuda {
 
-// Times a step of `num_rows` sequences that have `past_len` tokens in the cache and get `num_tokens` new ones each,
-// instruction by instruction, and have `adapters`, which are in their slots, in turn. What the cache holds is
-// overwritten. Throws LimitError if the engine has no such step.
+// Times a step, instruction by instruction. It has `num_rows` sequences with `past_len` tokens in the cache and
+// `num_tokens` new tokens each. Sequences use `adapters`, which are in their slots already, in turn. Overwrites the
+// cache. Throws LimitError if the engine has no such step.
 std::vector<InstructionTime> time_step(CudaExecutor& executor, int num_rows, int num_tokens, int past_len, int repeats,
                                        const std::vector<std::shared_ptr<Adapter>>& adapters);
 

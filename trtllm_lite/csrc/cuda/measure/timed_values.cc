@@ -9,7 +9,7 @@
 namespace tl::cuda {
 namespace {
 
-// What a network's activations are: the type of its first intermediate value of 16 bits.
+// The type of activations: that of the plan's first 16-bit intermediate value.
 DType activation_dtype(const Plan& plan) {
   const auto found = std::ranges::find_if(plan.tensors, [](const PlanTensor& tensor) {
     return tensor.kind == TensorKind::kArena && item_size(tensor.dtype) == 2;
@@ -17,7 +17,7 @@ DType activation_dtype(const Plan& plan) {
   return found == plan.tensors.end() ? DType::kBFloat16 : found->dtype;
 }
 
-// The tensors of the plan that a program's kernels are given.
+// The tensors of the plan that a program's kernels take.
 std::set<std::size_t> tensors_of(const Program& program) {
   std::set<std::size_t> found;
   for (const Instruction& instruction : program.instructions) {

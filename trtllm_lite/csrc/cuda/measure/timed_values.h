@@ -1,4 +1,4 @@
-// The values that what is timed computes with.
+// The values that timed kernels compute with.
 #pragma once
 
 #include <map>
@@ -8,15 +8,15 @@
 
 namespace tl::cuda {
 
-// Random ones, which are made once, because that takes a while. Borrows all it is given.
+// Random values. They are made once, because that takes a while. Borrows all its arguments.
 class TimedValues {
  public:
   TimedValues(const Device& device, const Plan& plan) : device_(device), plan_(plan) {}
 
-  // Puts elements of the type of activations everywhere into the arena, of the scale that norms leave behind.
+  // Fills the whole arena with elements of the activations' type, at the scale of a norm's results.
   void fill(const DeviceBuffer& arena, Stream stream);
-  // Then puts bytes of their own type where a program has such rows in the arena: among the bytes of wider elements are
-  // some that are no numbers as E4M3.
+  // Then fills the program's rows of bytes in the arena with values of their own type: bytes of wider elements may be
+  // NaN as E4M3.
   void fill_bytes(const Program& program, const Addresses& addresses, Stream stream);
 
  private:
