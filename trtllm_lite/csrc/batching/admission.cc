@@ -12,7 +12,7 @@ void Scheduler::admit(int num_most, StepBatch& batch, Clock::time_point now, Eve
     if (prefill_budget(batch) == 0 || num_most == 0) return;
     const auto [rank, index] = *entry++;  // admission erases the entry
     const Verdict verdict = try_admit(index, batch, now, events);
-    if (verdict == Verdict::kNoRoom) return;  // nobody passes it
+    if (verdict == Verdict::kNoRoom) return;  // no later request may pass it
     if (verdict == Verdict::kAdmitted) --num_most;
   }
 }
@@ -20,7 +20,7 @@ void Scheduler::admit(int num_most, StepBatch& batch, Clock::time_point now, Eve
 Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::time_point now, EventBatch& events) {
   RequestState& state = table_.state(index);
   Request& request = request_of(state);
-  if (request.num_pending > 0) return Verdict::kNoRoom;  // it was preempted: its tokens are on their way
+  if (request.num_pending > 0) return Verdict::kNoRoom;  // it was preempted while its last tokens are still in flight
   if (num_rows_ + request.max_rows() > config_.max_batch_size) return Verdict::kNoRoom;
   if (slots_.num_ready() < request.max_rows()) return Verdict::kNoRoom;
   auto* swapped = std::get_if<Swapped>(&state);
@@ -51,12 +51,12 @@ Scheduler::Verdict Scheduler::try_admit(Index index, StepBatch& batch, Clock::ti
     request.admitted = now;
     request.num_cached_tokens = num_computed;
   }
-  request.late.rests = false;  // in this slot nothing was late
+  request.late.rests = false;  // the new slot has had no late row
   waiting_.erase(request.rank, index);
   const auto behind = [&](Index other) { return request.rank < table_.request(other).rank; };
   running_.insert(std::ranges::find_if(running_, behind), index);
   num_rows_ += request.max_rows();
-  // All known tokens get their blocks now, so that no request is preempted to make room for the rest of a prompt.
+  // All known tokens get their blocks now, so that the rest of a prompt never causes a preemption.
   reserve(table_.running(index), table_.running(index).kv(), num_tokens, batch);
   add_row(index, std::min(num_tokens - num_computed, prefill_budget(batch)), {}, batch);
   return Verdict::kAdmitted;
@@ -66,13 +66,14 @@ bool Scheduler::fits(const Request& request, int num_computed, const PrefixHit& 
   const KvGeometry& geometry = cache_.geometry();
   const int num_needed = geometry.num_needed(num_computed, static_cast<int>(request.tokens.size())) - hit.num_held;
   if (num_needed + hit.num_unreferenced > cache_.device().num_ready()) return false;
-  // Promised requests grow by what is promised and an end only adds, so promises stay covered.
+  // A request with a promise takes only promised blocks, and a request that ends only frees blocks: promises stay
+  // covered.
   const bool promised = needs_promise(request);
   const int num_shared = promised || !promises_.empty() ? hit.num_shared : 0;
   const int free = num_free(promised) - hit.num_unreferenced - num_shared;
   if (promised) return free >= request.max_blocks(geometry, num_computed) - hit.num_held;
-  // Room for every running request to grow by a block of each group, or admissions would only feed preemptions. With
-  // none more work is done twice, with two the memory lies idle for longer: both cost time
+  // Blocks for every running request to grow by one block in each group are kept free; otherwise admissions would only
+  // cause preemptions. Keeping none repeats more work, keeping two leaves memory idle for longer; both cost time
   // (tests/unit/batching/bench_policies.cc).
   return free - num_needed >= std::ssize(running_) * geometry.num_groups();
 }
@@ -109,8 +110,8 @@ bool Scheduler::claim_slot(Index index, const Slot& slot, Clock::time_point now,
   return false;
 }
 
-// Without chunked context a long prompt would wait for as long as others decode. So it gets a step without them, at
-// most every other one.
+// Without chunked context, a long prompt would wait as long as other requests decode. So it gets a step without them,
+// at most every other step.
 bool Scheduler::head_needs_a_step_of_its_own() const {
   if (config_.enable_chunked_context || !last_step_decoded_ || waiting_.empty()) return false;
   const Request& head = table_.request(waiting_.entries().begin()->second);

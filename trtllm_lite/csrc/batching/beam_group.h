@@ -13,29 +13,31 @@ namespace tl {
 
 struct Beam {
   std::int32_t slot;   // the slot that holds this beam's block table
-  KvSequence kv;       // all of the beam but its newest token
+  KvSequence kv;       // all tokens of the beam but the newest
   std::int32_t token;  // the newest one
 };
 
-// Beams share blocks up to where they part: the blocks of the prompt, whose own sequence the request keeps, and those
-// of common ancestors. A beam's first child takes over its sequence and its slot, others fork it.
+// Beams share blocks up to the point where they diverge: the blocks of the prompt, whose sequence the request keeps,
+// and those of common ancestors. A beam's first child takes over its sequence and slot; its other children fork the
+// sequence.
 class BeamGroup {
  public:
-  // As many slots as the search has beams: `own_slot`, which the request keeps, and `others`.
+  // Takes one slot for each beam: `own_slot`, which the request keeps, and `others`.
   BeamGroup(std::int32_t own_slot, std::vector<Slot> others);
 
   // The beams, best first; empty before the prompt is computed.
   std::span<const Beam> beams() const { return beams_; }
-  // Whether the beams are known that the next step continues. It is launched: they are not, until move().
+  // Whether the beams that the next step continues are known. Once that step is launched, they are unknown until
+  // move().
   bool ready() const { return !beams_.empty() && !in_flight_; }
   void launched() { in_flight_ = true; }
 
-  // The beams of the next step, which continue those of the last one, or `prompt` if there are none.
+  // Sets the beams of the next step, which continue those of the last step, or `prompt` if there are none.
   void move(std::span<const BeamMove> moves, const KvSequence& prompt, KvCacheManager& cache);
 
  private:
   std::vector<Slot> others_;
-  std::vector<std::int32_t> free_;  // slots of no beam
+  std::vector<std::int32_t> free_;  // slots without a beam
   std::vector<Beam> beams_;
   bool in_flight_ = false;
 };

@@ -1,11 +1,11 @@
-// The moves of a beam search, by which the KV cache forks its sequences.
+// The moves of a beam search. The KV cache forks its sequences accordingly.
 #pragma once
 
 #include <cstdint>
 
 namespace tl {
 
-// Beam i of the next step continues beam `parent` of this step with `token`: the KV cache forks accordingly.
+// Beam i of the next step continues beam `parent` of this step with `token`.
 struct BeamMove {
   std::int32_t parent;
   std::int32_t token;

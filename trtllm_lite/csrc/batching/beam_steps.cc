@@ -5,12 +5,13 @@
 
 namespace tl {
 
-// Adds the newest token of every beam to the step, or of none: the search needs the logits of all beams to go on.
+// Adds the newest token of every beam to the step, or no token at all: the search needs the logits of all beams at
+// once.
 void Scheduler::add_beam_rows(Index index, StepBatch& batch) {
   Running& running = table_.running(index);
   BeamGroup& group = *running.beams();
-  // Each beam needs one block of each cache group at most, and what they do need is promised: it is there, if not
-  // before then when the steps in flight have ended.
+  // Each beam needs at most one block of each cache group. These blocks are promised: they are ready at the latest when
+  // the steps in flight have ended.
   const BlockPool& pool = cache_.device();
   const auto num_needed = std::ssize(group.beams()) * cache_.geometry().num_groups();
   if (pool.num_ready() < num_needed && pool.num_ready() < pool.num_unreferenced()) return;

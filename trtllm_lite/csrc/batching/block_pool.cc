@@ -45,7 +45,7 @@ void BlockPool::release(std::int32_t block, std::uint64_t last_step) {
   b.last_step = std::max(b.last_step, last_step);
   if (--b.refcount > 0) return;
   --num_referenced_;
-  // A block waits behind others that wait already, so that the evictable list stays in order of release.
+  // A block waits behind earlier waiting blocks, so that the evictable list stays in order of release.
   if (b.last_step <= ended_ && in_flight_.empty()) {
     settle(block);
   } else {

@@ -14,13 +14,14 @@ class BlockPool {
   explicit BlockPool(int num_blocks);
 
   int num_blocks() const { return static_cast<int>(blocks_.size()) - 1; }
-  // Blocks allocate() can hand out now: free ones, and cached ones it may evict.
+  // The number of blocks that allocate() can return now: free ones, and cached ones that it may evict.
   int num_ready() const { return static_cast<int>(free_.size()) + num_evictable_; }
-  // Ready blocks, and those that become ready as the steps in flight end.
+  // The number of ready blocks and of blocks that become ready as the steps in flight end.
   int num_unreferenced() const { return num_blocks() - num_referenced_; }
   int refcount(std::int32_t block) const { return blocks_[block].refcount; }
 
-  // A block with one reference; kNoBlock if none is ready. Cached content is given up last, least recently used first.
+  // Returns a block with one reference; kNoBlock if none is ready. Evicts cached blocks last, least recently used
+  // first.
   std::int32_t allocate();
   // Adds a reference; an unreferenced block must be cached.
   void retain(std::int32_t block);
@@ -29,7 +30,7 @@ class BlockPool {
   // A cached block keeps its content while unreferenced, until allocate() needs it.
   void set_cached(std::int32_t block, bool cached);
   bool is_cached(std::int32_t block) const { return blocks_[block].cached; }
-  // Steps up to `step` have ended: what they used last becomes ready.
+  // Notes that steps up to `step` have ended. Unreferenced blocks that they used last become ready.
   void step_ended(std::uint64_t step);
 
   // Throws std::logic_error unless every block is in exactly one place and every count is right.
@@ -40,8 +41,8 @@ class BlockPool {
   struct Block {
     std::int32_t refcount = 0;
     std::int32_t prev = 0, next = 0;  // neighbours in the list of evictable blocks
-    std::uint64_t last_step = 0;      // the last step that may touch it, the latest that release() was given
-    std::uint32_t releases = 0;       // tells a current entry of in_flight_ from one that retain() made obsolete
+    std::uint64_t last_step = 0;      // the last step that may touch it: the latest given to release()
+    std::uint32_t releases = 0;       // distinguishes a valid entry of in_flight_ from one that retain() made obsolete
     Place place = Place::kFree;
     bool cached = false;
   };
@@ -55,7 +56,7 @@ class BlockPool {
   void append_evictable(std::int32_t block);
   void remove_evictable(std::int32_t block);
 
-  std::vector<Block> blocks_;  // the last one is the sentinel of the evictable list, which is in order of release
+  std::vector<Block> blocks_;  // the last one is the sentinel of the evictable list
   std::vector<std::int32_t> free_;
   std::deque<Released> in_flight_;
   std::uint64_t ended_ = 0;

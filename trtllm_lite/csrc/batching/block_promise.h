@@ -1,11 +1,11 @@
-// Promises of blocks: a running request may take that many, whatever else happens.
+// Promises of blocks. A promise guarantees that a running request can take that many blocks.
 #pragma once
 
 #include <utility>
 
 namespace tl {
 
-// All promises of one cache. Unreferenced blocks beyond the promised number may be given to any request.
+// All promises of one cache. Unreferenced blocks beyond the promised number are free for any request.
 class PromiseBook {
  public:
   PromiseBook() = default;
@@ -13,7 +13,7 @@ class PromiseBook {
   PromiseBook& operator=(const PromiseBook&) = delete;
 
   int num_blocks() const { return num_blocks_; }
-  // Whether anybody has a promise, of no blocks perhaps.
+  // Whether there is a promise, even one of no blocks.
   bool empty() const { return num_promises_ == 0; }
 
  private:
@@ -22,7 +22,7 @@ class PromiseBook {
   int num_promises_ = 0;
 };
 
-// A promise is part of a running request and ends with it. The book must outlive it.
+// A running request's promise, which ends with the request. The book must outlive it.
 class Promise {
  public:
   Promise(PromiseBook& book, int num_blocks) : book_(&book) {
@@ -43,7 +43,7 @@ class Promise {
   }
 
   int num_blocks() const { return num_blocks_; }
-  // Notes that `count` of the promised blocks are taken, or, if it is negative, come back.
+  // Notes that `num_blocks` promised blocks are taken or, if negative, returned.
   void take(int num_blocks) {
     num_blocks_ -= num_blocks;
     book_->num_blocks_ -= num_blocks;

@@ -22,7 +22,7 @@ void Scheduler::complete(const StepBatch& batch, StepResult& result, Clock::time
 
 void Scheduler::complete_row(const StepRow& row, RowResult& result, Clock::time_point now, EventBatch& events) {
   const Index index = row.request.index;
-  if (result.is_late) {  // and taken back; what the prompt came to counts
+  if (result.is_late) {  // its tokens were taken back; outputs of its prompt still count
     if (result.outputs) events.tokens.push_back({table_.request(index).id, {}, std::move(result.outputs), 0});
     return;
   }
@@ -56,11 +56,12 @@ void Scheduler::accept_tokens(Index index, RowResult& result, Clock::time_point 
     reason = request.finish_reason();
     if (reason) break;
   }
-  result.tokens.cut(num_accepted);  // nothing follows the end
+  result.tokens.cut(num_accepted);  // drops the tokens after the end
   events.tokens.push_back({request.id, std::move(result.tokens), std::move(result.outputs), num_before});
-  // Known now, so its block may be full and shareable. A request preempted meanwhile has nothing to share; nor is what
-  // the step in flight writes behind an end good for anybody: the device may pass over an end id
-  // (StepExecutor::launch), and the slot of the request's adapter may get another one before that step is over.
+  // The tokens are known now, so their block may be full and shareable. Two kinds of request share nothing: one that
+  // was preempted meanwhile, and one that has ended. What the step in flight writes after an end is invalid: the device
+  // may skip the row after an end id (StepExecutor::launch), and the slot of the request's adapter may be refilled
+  // before that step is over.
   const auto* running = std::get_if<Running>(&table_.state(index));
   const bool ends_in_flight = reason == FinishReason::kEndId || reason == FinishReason::kStopSequence;
   if (running != nullptr && !ends_in_flight) cache_.commit(running->kv(), chain(request), launched_);
@@ -88,7 +89,7 @@ void Scheduler::abandon(std::span<const StepBatch* const> batches, const StepErr
       }
     }
   }
-  // A running request without a row lost nothing, unless nobody knows what was lost.
+  // A running request that has no row lost nothing, unless it is unknown what was lost.
   while (error.slots().empty() && !running_.empty()) {
     remove(running_.back(), FinishReason::kError, error.what(), now, events);
   }
@@ -102,7 +103,7 @@ void Scheduler::abandon(std::span<const StepBatch* const> batches, const StepErr
 void Scheduler::reset(const std::string& message, Clock::time_point now, EventBatch& events) {
   end_all(FinishReason::kError, message, now, events);
   cache_.forget_written_since(0);
-  // The step that was perhaps being prepared is never launched, but blocks may wait for its end.
+  // A step that may have been in preparation is never launched, but blocks may wait for its end.
   step_launched(launched_ + 1);
   step_ended(launched_);
 }

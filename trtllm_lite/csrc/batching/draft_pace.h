@@ -1,4 +1,4 @@
-// How many drafts are worth their time, from what became of earlier ones and from the executor's timings.
+// Decides how many draft tokens are worth their time, from the fate of earlier ones and the executor's timings.
 #pragma once
 
 #include <algorithm>
@@ -10,32 +10,32 @@
 
 namespace tl {
 
-// What drafts cost, in tokens: how many steps would have come to in that time. 0: it is free; 1: it takes as long as a
-// row of its own.
+// The price of drafts (draft tokens) in tokens: the number that steps would have generated in the same time. 0 means
+// free; 1 means that a draft costs as much as a row of its own.
 struct DraftPrices {
-  double per_draft = 0;  // to compute it in its step
-  double per_place = 0;  // to guess one draft more for each of any number of rows
+  double per_draft = 0;  // of verifying a draft in its step
+  double per_place = 0;  // of proposing one more draft for each row, however many rows there are
 
-  // Of each draft in a place that so many rows have.
+  // The price of each draft if `num_rows` rows have a draft in that place.
   double of_draft(double num_rows) const { return per_draft + per_place / num_rows; }
 };
 
 // A step in which all rows decode.
 struct DecodeStep {
   int num_rows = 0, num_drafts = 0;
-  int num_places = 0;  // drafts of the row that has most
+  int num_places = 0;  // drafts of the row with the most
   int num_generated = 0;
   double seconds = 0, guess_seconds = 0;
 };
 
-// Measures the prices. The price of a draft is by how much steps of as many rows differ that follow each other, for
-// each draft by which they differ: so neither a machine whose speed drifts nor texts that grow count as the cost of
-// drafts. Of these differences about the last kMemory count, and of the steps for all else.
+// Measures the prices. The price of a draft is the difference in time between two consecutive steps with equally many
+// rows, divided by the difference in drafts; so drifting machine speed and growing texts do not count as the cost of
+// drafts. About the last kMemory differences and steps count.
 class DraftCost {
  public:
-  // Of kTrials such differences. Until then let every other step have drafts, one for each row.
+  // Whether kTrials differences were measured. Until then, let every other step have drafts, one for each row.
   bool known() const { return num_pairs_ >= kTrials; }
-  // The least that they can be, as far as they are not known.
+  // The prices, or lower bounds where they are not yet known.
   DraftPrices prices() const {
     if (num_steps_ == 0) return {};
     const double rate = num_generated_ / seconds_;
@@ -43,10 +43,10 @@ class DraftCost {
   }
   int trial_len() const { return static_cast<int>(num_steps_) % 2; }
 
-  // Seconds that may go into catching up with requests: the time of some steps, a share of the time of all, and what
-  // drafts have saved. So texts that no draft is right for lose no more than that.
+  // Seconds that may be spent on catching up with requests: the time of some steps, plus a share of the time of all,
+  // plus what drafts have saved. This bounds the loss on texts whose drafts are never accepted.
   double catch_up_budget() const { return saved_ + kAdvance * seconds_; }
-  // None before a token was caught up with.
+  // Mean seconds to catch up with one token; empty before the first.
   std::optional<double> seconds_to_catch_up() const {
     if (tokens_caught_up_ == 0) return std::nullopt;
     return seconds_caught_up_ / tokens_caught_up_;
@@ -59,7 +59,7 @@ class DraftCost {
   }
 
   void observe(const DecodeStep& step) {
-    if (step.seconds <= 0 || step.num_generated == 0) return;  // rows that fail generate nothing
+    if (step.seconds <= 0 || step.num_generated == 0) return;  // failed rows generate nothing
     const double seconds = step.seconds + step.guess_seconds;
     saved_ += kShare * seconds;
     if (num_steps_ > 0) {
@@ -72,7 +72,7 @@ class DraftCost {
     if (step.num_places > 0) average(seconds_per_place_, step.guess_seconds / step.num_places, ++num_guesses_);
     if (num_steps_ > 1 && step.num_rows == last_.num_rows && step.num_drafts != last_.num_drafts) {
       const double drafts = step.num_drafts - last_.num_drafts;
-      const double most = std::abs(drafts) * seconds_ / num_generated_;  // beyond it something else held a step up
+      const double most = std::abs(drafts) * seconds_ / num_generated_;  // beyond it, something else delayed a step
       average(products_, drafts * std::clamp(step.seconds - last_.seconds, -most, most), ++num_pairs_);
       average(squares_, drafts * drafts, num_pairs_);
     }
@@ -87,45 +87,46 @@ class DraftCost {
 
   DecodeStep last_;
   double saved_ = 0;                                        // seconds
-  double num_generated_ = 0, seconds_ = 0, num_steps_ = 0;  // means, over so many
-  double products_ = 0, squares_ = 0, num_pairs_ = 0;       // means, of differences in drafts and seconds
+  double num_generated_ = 0, seconds_ = 0, num_steps_ = 0;  // running means, and the number of steps in them
+  double products_ = 0, squares_ = 0, num_pairs_ = 0;       // running means over pairs of steps, of the differences in
+                                                            // drafts and seconds
   double seconds_per_place_ = 0, num_guesses_ = 0;
-  double tokens_caught_up_ = 0, seconds_caught_up_ = 0, num_catch_ups_ = 0;  // means, of calls that caught up
+  double tokens_caught_up_ = 0, seconds_caught_up_ = 0, num_catch_ups_ = 0;  // running means over catch-ups
 };
 
-// The drafts of one request and kind: as many as are likely enough to be kept. If none is, the request goes on without,
-// and tries again after a while: the longer, the more often that was in vain.
+// The number of drafts for one request and kind of draft: as many as are likely enough to be accepted. If none is, the
+// request pauses drafting; pauses grow with repeated failure.
 class DraftPace {
  public:
-  // What is expected of drafts before there are some: how many are kept, and after how many steps for which there are
-  // none no more are looked for.
+  // Initial expectations: the probability that a draft is accepted, and the number of steps without any draft found
+  // after which no more are looked for.
   struct Prospect {
     double acceptance;
     int most_empty;
   };
   static constexpr Prospect kGuesses{0.6, 8};
-  static constexpr Prospect kNearlySure{0.9, 64};  // the tokens that a grammar leaves, between others
+  static constexpr Prospect kNearlySure{0.9, 64};  // tokens that a grammar forces, between free ones
 
   explicit DraftPace(const Prospect& prospect = kGuesses) : prospect_(prospect) {}
 
-  // Whether drafts of which this share is kept are worth their price. Both numbers are estimates; a price near that of
-  // a row of its own is that of drafts which are nearly all kept.
+  // Whether drafts pay if the share `kept` of them is accepted. Both numbers are estimates; a price near that of a row
+  // of its own pays only if nearly all drafts are accepted.
   static bool pays(double kept, double price) {
     return kept > price + kMargin * price * std::max(1 - price, 0.0) + kLeastGain;
   }
 
-  // How likely draft number i, from 1, is kept: that one is, to the i-th power.
+  // The probability that draft number i, from 1, is accepted: the first one's to the i-th power.
   double kept(int number) const { return std::pow(acceptance_, number); }
 
-  // At least one, if there may be one.
+  // How many drafts to ask for: at least one, unless `most` is 0.
   int draft_len(double price, int most) const {
     int len = 0;
     while (len < most && pays(kept(len + 1), price)) ++len;
     return std::max(len, std::min(most, 1));
   }
 
-  // Takes in what became of a row's drafts, which had this price each. Returns how many steps the request had better go
-  // without.
+  // Records the fate of a row's drafts, each of the given price. Returns for how many steps the request should pause
+  // drafting.
   int observe(int num_drafted, int num_kept, std::optional<double> price) {
     for (int i = 0; i < std::min(num_kept + 1, num_drafted); ++i) {
       acceptance_ += std::max(1.0 / ++num_tried_, 1.0 / kMemory) * ((i < num_kept ? 1.0 : 0.0) - acceptance_);
@@ -136,7 +137,7 @@ class DraftPace {
     if (num_kept > 1) rest_ = kLeastRest;
     return 0;
   }
-  // The same where nothing could be guessed.
+  // Records that no draft was found. Returns as observe().
   int found_nothing() { return ++num_empty_ < prospect_.most_empty ? 0 : rest(); }
   int rest() {
     acceptance_ = prospect_.acceptance;

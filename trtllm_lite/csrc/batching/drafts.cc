@@ -1,4 +1,4 @@
-// The part of the Scheduler that lets rows bring drafts.
+// The part of the Scheduler that gives rows draft tokens.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -8,8 +8,8 @@
 
 namespace tl {
 
-// Requests that rest try again in the same steps, because drafts cost less where many rows have some. The step that
-// they continue is awaited, so that none of their rows is in flight then; with one stage the batch stays together.
+// Requests that pause drafting resume in the same steps, because drafts cost less if many rows have some. The step that
+// they continue is awaited, so that none of their rows is in flight; with one stage the batch stays together.
 void Scheduler::wake_drafters(std::uint64_t step) {
   if (num_drafters_ == 0 || step % DraftPace::kLeastRest != 0) return;
   for (const Index index : running_) {
@@ -19,7 +19,7 @@ void Scheduler::wake_drafters(std::uint64_t step) {
   }
 }
 
-// Adds the newest token of every request that drafts, unless a step in flight samples it.
+// Adds the newest token of every request that drafts, unless a step in flight is still sampling it.
 void Scheduler::add_draft_rows(const Shares& shares, StepBatch& batch) {
   if (num_drafters_ == 0) return;
   drafting_.clear();
@@ -48,7 +48,7 @@ void Scheduler::add_draft_rows(const Shares& shares, StepBatch& batch) {
   }
 }
 
-// Asks what has to come, and elsewhere for as many guesses as pay, of requests that do not rest from them.
+// Asks for forced tokens of all requests, and for as many other drafts as pay of requests that do not pause drafting.
 void Scheduler::look_at_drafts(const StepBatch& batch) {
   config_.drafter->look_at(batch, drafts_);
   for (DraftTask& task : drafts_) {
@@ -66,7 +66,7 @@ void Scheduler::look_at_drafts(const StepBatch& batch) {
   ask_for_what_pays();
 }
 
-// Lets a request rest from what is looked for in vain.
+// Pauses a request's search for drafts after it found nothing.
 void Scheduler::note_nothing(const DraftTask& task) {
   Request& request = task.request;
   if (task.forced == false) request.forced_rest = request.forced_pace.found_nothing();
@@ -74,7 +74,7 @@ void Scheduler::note_nothing(const DraftTask& task) {
   if (task.most > 0 && task.num_behind == 0 && task.drafts.empty()) request.rest = request.pace.found_nothing();
 }
 
-// Lets requests rest that there is no time to catch up with.
+// Pauses requests for which there is no time to catch up.
 void Scheduler::ask_within_budget() {
   const double per_token =
       draft_cost_.seconds_to_catch_up().value_or(config_.drafter->relative_cost() * costs_.prefill_seconds_per_token());
@@ -91,8 +91,8 @@ void Scheduler::ask_within_budget() {
   }
 }
 
-// Asks for as many places as pay for all rows together, and lets the requests rest if none does. What has to come is
-// no guess: its places take no time.
+// Asks for as many drafts as pay for all rows together, and pauses the requests if none do. Forced tokens take no time
+// to propose.
 void Scheduler::ask_for_what_pays() {
   const DraftPrices prices = draft_cost_.prices();
   int num_places = 0;
@@ -113,9 +113,8 @@ void Scheduler::ask_for_what_pays() {
   }
 }
 
-// Drafts that the request's next row may bring, where `num_left` tokens are left to all drafts of the step. Every
-// running request keeps a token of the step's budget to itself, and drafts take no block that somebody may need before
-// long.
+// The most drafts for the request's next row, given that `num_left` tokens are left to all drafts of the step. Every
+// running request reserves one token of the step's budget, and drafts take no block that a request may soon need.
 int Scheduler::most_drafts(const Running& running, int num_left) const {
   const Request& request = running.request();
   const int num_wanted = request.spec.max_new_tokens - request.num_generated();
@@ -133,7 +132,7 @@ int Scheduler::most_drafts(const Running& running, int num_left) const {
   return most;
 }
 
-// At most `most` drafts, of whichever kind.
+// The number of drafts of any kind, at most `most`.
 int Scheduler::paced(const Request& request, int most) const {
   if (!draft_cost_.known()) return std::min(most, draft_cost_.trial_len());
   const double price = draft_cost_.prices().per_draft;
@@ -142,8 +141,8 @@ int Scheduler::paced(const Request& request, int most) const {
   return std::max(guessed, forced);
 }
 
-// Reserves the newest token's position and those of the drafts, so that the drafter finds them in the block table.
-// False if there is no block for the token.
+// Reserves positions for the newest token and its drafts, so that the drafter finds them in the block table. Returns
+// false if there is no block for the token.
 bool Scheduler::ask_for_drafts(Index index, int most, StepBatch& batch) {
   Running& running = table_.running(index);
   if (!reserve(running, running.kv(), cache_.length(running.kv()) + 1 + most, batch)) return false;
@@ -155,7 +154,7 @@ bool Scheduler::ask_for_drafts(Index index, int most, StepBatch& batch) {
   return true;
 }
 
-// Takes back the drafts of a row in flight that are not kept. A request preempted meanwhile has nothing to take back.
+// Takes back the rejected drafts of a row in flight. A request that was preempted meanwhile has none.
 void Scheduler::settle(const StepRow& row, const RowResult& result) {
   const int num_wrong = row.num_drafts + 1 - result.tokens.size();
   RequestState& state = table_.state(row.request.index);
@@ -176,7 +175,7 @@ void Scheduler::count_drafts(const StepRow& row, int num_kept) {
   }
 }
 
-// Learns from a row's drafts whether the request's next rows had better bring some.
+// Learns from a row's drafts whether the request should draft in its next rows.
 void Scheduler::pace(const StepRow& row, int num_kept) {
   Request& request = table_.request(row.request.index);
   if (!config_.paces_drafts) return;

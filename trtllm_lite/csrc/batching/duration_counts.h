@@ -1,4 +1,4 @@
-// How many durations of about which length there were, in memory that does not grow.
+// A histogram of durations in constant memory.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace tl {
 
-// Bins of nanoseconds, sixteen for each doubling, so that a duration is known to 3%; beyond 17 s they are all alike.
+// Bins of nanoseconds, sixteen per doubling, so that durations are known to 3%. All durations beyond 17 s share a bin.
 class DurationCounts {
  public:
   void add(double seconds) {
@@ -17,7 +17,7 @@ class DurationCounts {
     ++counts_[bin_of(static_cast<std::uint64_t>(nanoseconds))];
   }
 
-  // visit(seconds, count) for each bin that has some, from the shortest on; `seconds` is the middle of the bin.
+  // Calls visit(seconds, count) for each nonempty bin, shortest first; `seconds` is the middle of the bin.
   template <typename Visit>
   void for_each(const Visit& visit) const {
     for (std::size_t bin = 0; bin < kNumBins; ++bin) {
@@ -31,7 +31,7 @@ class DurationCounts {
   static constexpr std::uint64_t kLongest = (std::uint64_t{1} << kMaxBits) - 1;
   static constexpr std::size_t kNumBins = (kMaxBits - kBits + 1) * kBinsOfDoubling;
 
-  // The first sixteen bins have one nanosecond each.
+  // Each of the first sixteen bins spans one nanosecond.
   static constexpr std::size_t bin_of(std::uint64_t nanoseconds) {
     const int shift = std::max(static_cast<int>(std::bit_width(nanoseconds)) - 1 - kBits, 0);
     return static_cast<std::size_t>(shift) * kBinsOfDoubling + (nanoseconds >> shift);

@@ -25,7 +25,7 @@ RequestLimits limits_of(const EventLoopConfig& config) {
           .geometry = with_steps_of(config.cache, config.scheduler.max_num_tokens).geometry()};
 }
 
-// Runs `call`; an exception of whatever kind comes back as a StepError.
+// Runs `call`. Any exception is returned as a StepError.
 template <typename Fn>
 std::optional<StepError> attempt(Fn&& call) {
   try {
@@ -86,8 +86,8 @@ void EventLoop::run() {
   events_.close();
 }
 
-// One turn of the loop hands the device its next step, then takes the results of a finished one. Returns false when the
-// loop is shut down and all requests have ended.
+// One iteration launches the device's next step, then takes the results of a finished one. Returns false when the loop
+// is shut down and all requests have ended.
 bool EventLoop::iterate() {
   now_ = Clock::now();
   if (inbox_.has_mail()) take_mail();
@@ -112,8 +112,7 @@ void EventLoop::take_mail() {
   for (const RequestId id : mail_.cancellations) scheduler_.end(id, FinishReason::kCancelled, "", now_, staged_);
 }
 
-// A step without the rows that wait for the one whose requests it continues would read all weights for the others
-// alone.
+// Without the rows that are still awaited, a step would read all weights for the other rows alone.
 bool EventLoop::launch_next() {
   if (in_flight_ == batches_.size() - 1 && batches_[oldest_].awaited) return false;
   StepBatch& batch = in_flight(in_flight_);
@@ -128,7 +127,7 @@ bool EventLoop::launch_next() {
     if (owed_ == 1) take_back_late();
     return true;
   }
-  while (owed_ > 0) {  // the steps before it are not concerned: their results count, unless they fail too
+  while (owed_ > 0) {  // earlier steps are not affected: their results count, unless they fail too
     if (const std::optional<StepError> earlier = wait_for_oldest()) {
       fail_steps(*earlier);
       return true;
@@ -177,7 +176,7 @@ void EventLoop::complete_oldest() {
   count_from(now_);
 }
 
-// Of the only step that the executor has.
+// Takes back the late rows of the only step in flight.
 void EventLoop::take_back_late() { scheduler_.sit_out(batches_[oldest_], executor_->late_rows(), now_, staged_); }
 
 void EventLoop::count_from(Clock::time_point instant) {
@@ -187,7 +186,7 @@ void EventLoop::count_from(Clock::time_point instant) {
   launched_only_decodes_ = true;
 }
 
-// The oldest step in flight has failed, and with it the later ones, whose input it was.
+// The oldest step in flight has failed, and with it the later ones, which depend on it.
 void EventLoop::fail_steps(const StepError& error) {
   drain();
   std::vector<const StepBatch*> failed;
@@ -201,7 +200,7 @@ void EventLoop::drain() {
   for (; owed_ > 0; --owed_) attempt([&] { executor_->wait(result_); });
 }
 
-// An error of the loop's own. Nothing can be said about any request, so all end; the loop lives on.
+// Handles an error of the loop itself. It may concern any request, so all requests end; the loop goes on.
 void EventLoop::fail_all(const char* what) {
   drain();
   in_flight_ = 0;

@@ -20,16 +20,14 @@ struct EventLoopConfig {
   KvManagerConfig cache;
   int vocab_size = 0;
   int max_input_len = 0;
-  int max_requests = 4096;  // outstanding ones; see Inbox
+  int max_requests = 4096;  // the most outstanding requests; see Inbox
 };
 
-// Step n+1 is prepared and launched while step n is in flight, and only then are the results of n looked at, unless n
-// is awaited. So that a request ended by what it generated is found out one step late; the row it left in step n+1 is
-// discarded. (A GPU knows stop tokens by itself and spares such a row its attention: plugins/sample/slot.cuh.) Where
-// steps pass through stages, as many more are in flight, each of other requests, and n+1 stands for the next step of
-// the requests in n.
-//
-// A failure of the executor ends the requests at fault, never the loop.
+// Step n+1 is prepared and launched while step n is in flight, before the results of n are read, unless n is awaited.
+// So the end of a request is detected one step late, and its row in step n+1 is discarded. (A GPU knows stop tokens by
+// itself and skips attention for such a row: plugins/sample/slot.cuh.) In a pipeline of stages, further steps of other
+// requests are in flight, and n+1 means the next step of the requests in n.
+// A failure of the executor ends the requests that caused it, never the loop.
 class EventLoop {
  public:
   // Throws std::invalid_argument for a contradictory config.
@@ -39,15 +37,15 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // Any thread; returns at once. Throws LimitError: the request exceeds a limit, or the loop is shut down;
-  // OverloadedError: too many are outstanding. Exactly one RequestEnd follows every accepted request.
+  // Called from any thread; returns at once. Exactly one RequestEnd follows every accepted request. Throws LimitError
+  // if the request exceeds a limit or the loop is shut down, OverloadedError if too many are outstanding.
   RequestId submit(RequestSpec spec);
-  // Any thread; legal in every state. False if the request has ended and its end has been polled, or never existed.
+  // Called from any thread, in every state. Returns false if the request never existed or its end has been polled.
   bool cancel(RequestId id) { return inbox_.cancel(id); }
-  // Only one thread may poll. kClosed means that the loop is shut down and every event has been delivered.
+  // Called by one thread only. kClosed means that the loop is shut down and every event has been delivered.
   PollStatus poll(EventBatch& out, Clock::duration timeout);
   LoopStats stats() const;
-  // Returns at once; poll() says when it is done.
+  // Starts the shutdown and returns at once; poll() tells when it is done.
   void shut_down(Shutdown how) { inbox_.shut_down(how); }
 
  private:
@@ -74,17 +72,17 @@ class EventLoop {
   // Only the loop's thread uses the following members.
   Scheduler scheduler_;
   std::vector<StepBatch> batches_;  // one more than there are stages
-  std::size_t oldest_ = 0;          // of batches_: the next whose results are due
-  std::size_t in_flight_ = 0;       // batches launched and not completed
-  std::size_t owed_ = 0;  // steps that the executor has taken and whose results are not collected: at most in_flight_
+  std::size_t oldest_ = 0;          // index into batches_ of the next one whose results are due
+  std::size_t in_flight_ = 0;       // batches launched but not completed
+  std::size_t owed_ = 0;            // steps launched whose results the executor still owes: at most in_flight_
   StepResult result_;
   Mail mail_;
   EventBatch staged_;
   LoopStats work_stats_;
   Clock::time_point now_;
   Clock::time_point last_results_;
-  // Counted since the last results:
-  Clock::duration waited_{};  // for the device
+  // Sums since the last results. waited_ is the time spent waiting for the device.
+  Clock::duration waited_{};
   int num_launches_ = 0;
   bool launched_only_decodes_ = true;
 

@@ -12,12 +12,12 @@ namespace tl {
 
 enum class PollStatus : std::uint8_t { kEvents, kTimeout, kClosed };
 
-// Bounded by construction: a request adds at most max_new_tokens events, events of prompt chunks and one end, and the
-// Inbox bounds the requests whose end has not been polled. The two sides swap buffers, so nothing is allocated once the
-// buffers have grown.
+// Bounded by construction: a request adds at most max_new_tokens events, the events of prompt chunks and one end, and
+// the Inbox bounds the number of requests whose end has not been polled. The two sides swap buffers, so nothing is
+// allocated once the buffers have grown.
 class EventQueue {
  public:
-  // Takes all of `staged`, which is empty afterwards.
+  // Moves all events out of `staged`, leaving it empty.
   void publish(EventBatch& staged) {
     if (staged.empty()) return;
     {
@@ -40,7 +40,7 @@ class EventQueue {
     published_.notify_one();
   }
 
-  // Replaces the content of `out` by everything published, waiting for it at most `timeout`.
+  // Replaces the content of `out` by all published events. Waits for one for at most `timeout`.
   PollStatus poll(EventBatch& out, Clock::duration timeout) {
     out.clear();
     std::unique_lock lock(mutex_);

@@ -1,4 +1,4 @@
-// The events of a request that its consumer gets: tokens as they come, then one end.
+// The events of a request that its consumer receives: tokens as they come, then one end.
 #pragma once
 
 #include <memory>
@@ -9,18 +9,18 @@
 
 namespace tl {
 
-// What a step comes to for a request.
+// The results of a step for a request.
 struct TokenEvent {
   RequestId id;
-  TokenRun tokens;                      // none: only outputs, of prompt positions or of a beam search
-  std::unique_ptr<RowOutputs> outputs;  // as the executor made them; null if the request asked for none
-  std::int32_t index;                   // of the first of the tokens among the generated ones, from 0
+  TokenRun tokens;                      // empty if there are only outputs: of prompt positions or a beam search
+  std::unique_ptr<RowOutputs> outputs;  // null if the request asked for none
+  std::int32_t index;                   // index of the first of the tokens among the generated ones, from 0
 };
 
 struct RequestEnd {
   RequestId id;
   FinishReason reason;
-  std::string message;  // what went wrong, for kError
+  std::string message;  // the error message, for kError
   RequestTimings timings;
 };
 

@@ -1,4 +1,5 @@
-// The mailbox of requests and cancels from other threads to the event loop. It is bounded, and emptied once a step.
+// The bounded mailbox by which other threads send requests and cancellations to the event loop, which empties it once a
+// step.
 #pragma once
 
 #include <atomic>
@@ -15,7 +16,7 @@ namespace tl {
 
 enum class Shutdown : std::uint8_t {
   kDrain,   // accepted requests run to their end
-  kCancel,  // they end at once, as cancelled
+  kCancel,  // accepted requests end at once, as cancelled
 };
 
 struct Mail {
@@ -23,23 +24,24 @@ struct Mail {
   std::vector<RequestId> cancellations;
 };
 
-// A request is outstanding from submit() until its end has been handed to the consumer, and at most max_requests are.
-// That bounds the mailbox, the scheduler and the event queue, however slow the consumer. At most half of them are extra
-// ones, so that a few users who ask for many sequences of a prompt leave room for everybody's first.
+// A request is outstanding from submit() until its end has been given to the consumer. At most max_requests are, which
+// bounds the mailbox, the scheduler and the event queue however slow the consumer is. At most half of them may be extra
+// sequences (RequestSpec::extra), so that a few users who ask for many sequences leave room for others.
 class Inbox {
  public:
   explicit Inbox(int max_requests) : max_requests_(max_requests) {}
 
-  // Any thread. Throws OverloadedError at once if too many are outstanding, LimitError if the loop is shutting down.
+  // Called from any thread. Throws OverloadedError at once if too many are outstanding, LimitError if the loop is
+  // shutting down.
   RequestId submit(RequestSpec spec);
-  // Any thread. False if no such request is outstanding.
+  // Called from any thread. Returns false if no such request is outstanding.
   bool cancel(RequestId id);
-  // Any thread. A second call can only turn kDrain into kCancel.
+  // Called from any thread. A second call can only change kDrain to kCancel.
   void shut_down(Shutdown how);
-  // Called by the consumer's thread, which has got these ends.
+  // Called by the consumer's thread, which has received these ends.
   void forget(const std::vector<RequestEnd>& ends);
 
-  // The loop's thread.
+  // Called by the loop's thread.
   bool has_mail() const { return has_mail_.load(std::memory_order_acquire); }
   void take(Mail& mail);
   void wait_for_mail();
@@ -57,10 +59,10 @@ class Inbox {
   void check_room(bool extra) const;
 
   std::unordered_map<RequestId, Outstanding> outstanding_;
-  int num_extra_ = 0;  // of outstanding_
+  int num_extra_ = 0;  // extra ones among outstanding_
   RequestId last_id_ = 0;
   std::atomic<bool> has_mail_{false};
-  std::atomic<bool> draining_{false};  // no submissions any more
+  std::atomic<bool> draining_{false};  // no more submissions are accepted
   std::atomic<bool> cancelling_{false};
 };
 

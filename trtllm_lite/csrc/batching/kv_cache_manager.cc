@@ -31,7 +31,8 @@ KvCacheManager::KvCacheManager(const KvManagerConfig& config)
 
 KvSequence KvCacheManager::open(const TokenChain& chain, const PrefixHit& hit, int max_tokens) {
   const std::uint32_t id = new_sequence(false);
-  for (Table& t : tables(id)) t.blocks.reserve(geometry_.num_blocks_for(max_tokens));  // decoding allocates nothing
+  // so that decoding allocates nothing
+  for (Table& t : tables(id)) t.blocks.reserve(geometry_.num_blocks_for(max_tokens));
   share_prefix(id, hit);
   Sequence& sequence = sequences_[id];
   sequence.length = sequence.writable = hit.num_blocks * config_.tokens_per_block;
@@ -59,8 +60,8 @@ KvSequence KvCacheManager::fork(const KvSequence& parent) {
   return KvSequence(this, id);
 }
 
-// Only the block that holds position `length` can be both shared and in need of a write: full ones are never written
-// again, and a fork takes no block behind it.
+// Only the block that holds position `length` can be both shared and about to be written: full blocks are never written
+// again, and a fork takes no later block.
 bool KvCacheManager::shares_tail(std::uint32_t id, int group) const {
   const auto& blocks = table(id, group).blocks;
   const int tail = sequences_[id].length / config_.tokens_per_block;
@@ -96,7 +97,7 @@ bool KvCacheManager::grow(std::uint32_t id, int num_tokens, std::vector<CopyOrde
       const std::int32_t shared = t.blocks[static_cast<std::size_t>(tail)];
       const std::int32_t own = take_block();
       copies.push_back({CopyKind::kDeviceToDevice, shared, own});
-      release(shared, group, launched_ + 1);  // the copy reads it
+      release(shared, group, launched_ + 1);  // the copy still reads it
       t.blocks[static_cast<std::size_t>(tail)] = own;
       t.first_change = std::min(t.first_change, tail);
     }
@@ -155,7 +156,7 @@ std::uint32_t KvCacheManager::new_sequence(bool on_host) {
   if (unused_sequences_.empty()) {
     sequences_.emplace_back();
     tables_.resize(sequences_.size() * static_cast<std::size_t>(geometry_.num_groups()));
-    unused_sequences_.reserve(sequences_.capacity());  // close() must not allocate: destructors call it
+    unused_sequences_.reserve(sequences_.capacity());  // close() must not allocate, because destructors call it
   } else {
     id = unused_sequences_.back();
     unused_sequences_.pop_back();
@@ -165,7 +166,7 @@ std::uint32_t KvCacheManager::new_sequence(bool on_host) {
   return id;
 }
 
-// A reference to a device block that somebody else holds, or that is cached.
+// Adds a reference to a device block that another sequence holds or that is cached.
 void KvCacheManager::retain(std::int32_t block, int group) {
   num_extra_ += geometry_.is_windowed(group) && device_.refcount(block) > 0;
   device_.retain(block);
@@ -193,8 +194,8 @@ void KvCacheManager::drop_entry(std::int32_t block) {
 
 void KvCacheManager::close(std::uint32_t id, std::uint64_t last_step) {
   Sequence& s = sequences_[id];
-  // Group 0 and every table's first block last: the evictable list is in order of release, so what hangs on another
-  // block is evicted before it.
+  // Group 0 and every table's first block are released last: the evictable list is in order of release, so a block is
+  // evicted only after the blocks that depend on it.
   for (int group = geometry_.num_groups() - 1; group >= 0; --group) {
     Table& t = table(id, group);
     for (const std::int32_t block : std::views::reverse(t.held())) {

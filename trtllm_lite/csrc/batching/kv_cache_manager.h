@@ -23,9 +23,8 @@ struct KvManagerConfig {
   int num_host_blocks = 0;  // 0: preempted sequences are recomputed, never swapped
   int tokens_per_block = 32;
   bool enable_block_reuse = true;
-  std::uint64_t hash_seed = 0;  // random in service, so that nobody can aim for collisions
-  // Cache groups (kv_geometry.h): the window of each, 0 for none, and the most tokens that a step computes of a
-  // sequence.
+  std::uint64_t hash_seed = 0;  // random in service, so that nobody can provoke collisions
+  // For each cache group (kv_geometry.h) its attention window, 0 for none; and the most tokens of a sequence in a step.
   std::vector<int> windows{0};
   int max_step_tokens = std::numeric_limits<int>::max();
 
@@ -37,24 +36,26 @@ inline KvManagerConfig with_steps_of(KvManagerConfig config, int max_step_tokens
   return config;
 }
 
-// The blocks of a sequence that the cache already holds; valid until the next call that changes the manager.
+// The cached blocks that a new sequence can use. Valid until the next call that changes the manager.
 struct PrefixHit {
-  int num_blocks = 0;  // of tokens, from the first one on
-  // For each cache group the blocks that a sequence needs which goes on from there. They end with the prefix.
+  int num_blocks = 0;  // cached blocks of the prefix, from the first one on
+  // For each cache group, the blocks that a sequence with this prefix needs. They end where the prefix ends.
   std::span<const std::vector<std::int32_t>> tables;
   PrefixCache::EntryId last_entry = PrefixCache::kRoot;  // of group 0
   int num_held = 0;                                      // blocks of all tables
-  int num_unreferenced = 0;    // of them: held by nobody else, so opening a sequence on them uses up ready blocks
-  int num_shared = 0;          // of those in windowed groups: held by somebody else
-  bool being_written = false;  // the step in preparation writes the next block: from the step after it can be shared
+  int num_unreferenced = 0;    // those among them that nobody else holds, so that open() takes ready blocks
+  int num_shared = 0;          // those in windowed groups that other sequences hold
+  bool being_written = false;  // the step in preparation writes the next block, which can be shared from the following
+                               // step on
 };
 
 struct KvCacheCounters {
-  std::int64_t lookup_tokens = 0, hit_tokens = 0;  // of sequences opened
+  std::int64_t lookup_tokens = 0, hit_tokens = 0;  // totals over opened sequences
   std::int64_t evicted_blocks = 0;
 };
 
-// One thread. The manager must outlive its handles. "The step in preparation" is the one after the last launched.
+// Used by one thread. The manager must outlive its handles. "The step in preparation" is the one after the last
+// launched.
 class KvCacheManager {
  public:
   explicit KvCacheManager(const KvManagerConfig& config);
@@ -67,39 +68,40 @@ class KvCacheManager {
   const BlockPool& host() const { return host_; }
   const KvCacheCounters& counters() const { return counters_; }
   const PrefixCache& prefixes() const { return prefixes_; }
-  // Blocks taken from the device's pool, each block of a windowed group once for every sequence that holds it: sharing
-  // there ends, as each sequence leaves the block behind by itself and takes another one of its own.
+  // Blocks taken from the device's pool, where a block of a windowed group counts once for each sequence that holds it:
+  // sequences leave such a block one by one, and each then takes a new block of its own.
   int num_claimed() const { return config_.num_blocks - device_.num_unreferenced() + num_extra_; }
 
-  // The longest shareable prefix of full blocks within the first `max_tokens`. The last token of the chain is never
-  // part of it: something must be computed. `length`: where the sequence goes on if that is behind the prefix.
+  // The longest shareable prefix of full blocks within the first `max_tokens`. It leaves out the last token of the
+  // chain, because at least one token must be computed. `length`: where the sequence goes on, if later than the end of
+  // the prefix.
   PrefixHit find_prefix(const TokenChain& chain, int max_tokens, int length = 0);
-  // A sequence that begins with the blocks of `hit` (just found for `chain`, or empty). It will not exceed max_tokens.
+  // Opens a sequence of at most max_tokens that begins with the blocks of `hit` (just found for `chain`, or empty).
   KvSequence open(const TokenChain& chain, const PrefixHit& hit, int max_tokens);
-  // Forks a sequence: the second one has the same content. A block that both would write is copied when either of them
-  // reserves it first.
+  // Forks a sequence: the new one has the same content. A shared block is copied when either of them reserves it for
+  // writing.
   KvSequence fork(const KvSequence& sequence);
 
-  // Makes positions length() .. num_tokens-1 writable (in windowed groups, as many of them as the next step writes).
-  // False, and nothing changed, if too few blocks are ready.
+  // Makes positions length() .. num_tokens-1 writable (in windowed groups, those that the next step writes). Returns
+  // false and changes nothing if too few blocks are ready.
   bool reserve(const KvSequence& sequence, int num_tokens, std::vector<CopyOrder>& copies) {
     return is_writable(sequence, num_tokens) || grow(sequence.id_, num_tokens, copies);
   }
-  // Whether reserve() would find nothing to do.
+  // Whether reserve() would have nothing to do.
   bool is_writable(const KvSequence& sequence, int num_tokens) const {
     return num_tokens <= sequences_[sequence.id_].writable;
   }
-  // Blocks that reserve() would take besides copies.
+  // The number of blocks that reserve() would take, not counting copies.
   int num_missing(const KvSequence& sequence, int num_tokens) const;
-  // Notes that the step in preparation writes num_tokens more positions, which were reserved. The last `num_unsettled`
-  // of them may be taken back until the next advance().
+  // Notes that the step in preparation writes num_tokens more reserved positions. The last `num_unsettled` of them may
+  // be taken back until the next advance().
   void advance(const KvSequence& sequence, int num_tokens, int num_unsettled = 0) {
     Sequence& s = sequences_[sequence.id_];
     s.length += num_tokens;
     s.num_unsettled = num_unsettled;
   }
-  // Takes back the last `num_wrong` of the unsettled positions; the others are settled. Blocks stay with the sequence,
-  // which goes on to write them.
+  // Takes back the last `num_wrong` unsettled positions and settles the others. The sequence keeps the blocks and
+  // writes them next.
   void settle(const SequenceHandle& sequence, int num_wrong) {
     Sequence& s = sequences_[sequence.id_];
     s.length -= num_wrong;
@@ -112,39 +114,39 @@ class KvCacheManager {
     const bool has_full_block = num_known >= (s.num_committed + 1) * config_.tokens_per_block;
     if (has_full_block && config_.enable_block_reuse) commit_blocks(sequence.id_, chain, num_known, written_by);
   }
-  // Gives back the blocks that no window reaches from the first token on that the sequence may compute next.
-  // `last_step`: the last that reads them.
+  // Releases the blocks before every window of the next tokens to compute. `last_step`: the last step that reads them.
   void leave_behind(const KvSequence& sequence, std::uint64_t last_step) {
     if (geometry_.has_windows()) drop_behind_windows(sequence.id_, last_step);
   }
-  // No new sequence shares blocks that hold the chain's tokens (what was computed of it is suspect, whoever holds the
-  // blocks now), or blocks that `step` or later ones wrote.
+  // Stops sharing blocks that hold the chain's tokens (their content may be wrong, whoever holds them now), or blocks
+  // that `step` or a later step wrote.
   void forget(const TokenChain& chain);
   void forget_written_since(std::uint64_t step);
 
-  // swap_out and swap_in consume their argument when they succeed, and change nothing when blocks are missing. `hit`:
-  // what the cache still holds of the sequence, as find_prefix(chain, length, length) says; only the rest is copied.
+  // swap_out and swap_in consume their argument if they succeed, and change nothing if blocks are missing. `hit`: what
+  // the cache still has of the sequence, from find_prefix(chain, length, length); only the rest is copied.
   std::optional<HostSequence> swap_out(KvSequence& sequence, std::vector<CopyOrder>& copies);
   std::optional<KvSequence> swap_in(HostSequence& sequence, const PrefixHit& hit, std::vector<CopyOrder>& copies);
 
-  // The sequence's block table in a group; the sequence holds the entries from first_block() on.
+  // The sequence's block table in a group. The sequence holds only the entries from first_block() on.
   std::span<const std::int32_t> blocks(const SequenceHandle& sequence, int group = 0) const {
     return table(sequence.id_, group).blocks;
   }
   int first_block(const SequenceHandle& sequence, int group) const { return table(sequence.id_, group).first; }
-  // Blocks of all groups: those it holds, those that nobody else references (what releasing it would bring), and those
-  // with tokens in them.
+  // Numbers of blocks in all groups: those the sequence holds, those that only it holds (which releasing it would
+  // free), and those that contain tokens.
   int num_held_blocks(const SequenceHandle& sequence) const;
   int num_exclusive_blocks(const KvSequence& sequence) const;
   int num_used_blocks(const SequenceHandle& sequence) const;
-  // Positions that are written or about to be, the unsettled ones among them.
+  // Positions written or about to be, including unsettled ones.
   int length(const SequenceHandle& sequence) const { return sequences_[sequence.id_].length; }
   int num_unsettled(const SequenceHandle& sequence) const { return sequences_[sequence.id_].num_unsettled; }
-  // Tokens at the sequence's beginning that others hold, too: nobody computes them again for this one's sake.
+  // Tokens at the sequence's beginning that other sequences hold too. They need not be recomputed if this one is
+  // preempted.
   int num_shared_tokens(const KvSequence& sequence) const;
-  // Whether any of the sequence's tables changed since the last call; what did, take_first_change() says.
+  // Whether any of the sequence's tables changed since the last call; take_first_change() says where.
   bool take_changed(const KvSequence& sequence) { return std::exchange(sequences_[sequence.id_].changed, false); }
-  // Index of the first entry of the group's table that changed since the last call; the table's size if none did.
+  // Index of the first table entry of the group that changed since the last call; the table's size if none did.
   int take_first_change(const KvSequence& sequence, int group) {
     Table& t = table(sequence.id_, group);
     return std::max(std::exchange(t.first_change, static_cast<std::int32_t>(t.blocks.size())), t.first);
@@ -153,22 +155,22 @@ class KvCacheManager {
   void step_launched(std::uint64_t step) { launched_ = step; }
   void step_ended(std::uint64_t step);
 
-  // Throws std::logic_error naming the first violation: reference counts equal the number of holders, every block is in
-  // exactly one place, no sequence holds a block twice, the prefix cache is consistent.
+  // Checks that reference counts equal the number of holders, every block is in exactly one place, no sequence holds a
+  // block twice, and the prefix cache is consistent. Throws std::logic_error that names the first violation.
   void check_integrity() const;
 
  private:
   friend class SequenceHandle;
   struct Table {
-    std::vector<std::int32_t> blocks;  // those before `first` are given back
+    std::vector<std::int32_t> blocks;  // those before `first` have been released
     std::int32_t first = 0;
     std::int32_t first_change = 0;  // see take_first_change
     std::span<const std::int32_t> held() const { return std::span(blocks).subspan(static_cast<std::size_t>(first)); }
   };
   struct Sequence {
     std::int32_t length = 0;
-    std::int32_t num_unsettled = 0;  // of the positions below `length`: those that may be taken back
-    std::int32_t writable = 0;       // positions below it may be written without another look
+    std::int32_t num_unsettled = 0;  // positions below `length` that may be taken back
+    std::int32_t writable = 0;       // positions below it may be written without a further check
     std::int32_t num_committed = 0;
     PrefixCache::EntryId parent = PrefixCache::kRoot;  // entry of the last committed block
     bool on_host = false;
@@ -210,7 +212,7 @@ class KvCacheManager {
   std::vector<std::uint32_t> unused_sequences_;
   std::vector<std::vector<std::int32_t>> hit_;  // storage of PrefixHit::tables
   std::vector<int> complete_from_;              // see find_prefix
-  int num_extra_ = 0;  // references to device blocks of windowed groups, but for the first each
+  int num_extra_ = 0;  // extra references to device blocks of windowed groups, beyond the first of each
   std::uint64_t launched_ = 0;
   KvCacheCounters counters_;
 };

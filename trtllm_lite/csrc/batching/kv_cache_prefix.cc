@@ -1,11 +1,11 @@
-// KvCacheManager: what sequences share because they begin alike.
+// The part of KvCacheManager that shares common prefixes.
 #include <algorithm>
 
 #include "batching/kv_cache_manager.h"
 
 namespace tl {
 
-// Group 0 says how far the chain is known; of the others, the blocks within their windows must be there.
+// Group 0 determines how much of the chain is cached. Other groups must have the blocks within their windows.
 PrefixHit KvCacheManager::find_prefix(const TokenChain& chain, int max_tokens, int length) {
   PrefixHit hit;
   for (auto& blocks : hit_) blocks.clear();
@@ -16,7 +16,7 @@ PrefixHit KvCacheManager::find_prefix(const TokenChain& chain, int max_tokens, i
   const auto first_needed = [&](std::size_t group, int num_blocks) {
     return geometry_.first_needed(static_cast<int>(group), std::max(num_blocks * tokens_per_block, length));
   };
-  std::ranges::fill(complete_from_, 0);  // the first block of a group from which on none is missing
+  std::ranges::fill(complete_from_, 0);  // for each group, the first block from which on none is missing
   PrefixCache::EntryId parent = PrefixCache::kRoot;
   for (int i = 0; i < limit; ++i) {
     const std::int32_t block = prefixes_.find(chain, i, parent);
@@ -80,12 +80,12 @@ void KvCacheManager::commit_blocks(std::uint32_t id, const TokenChain& chain, in
   }
 }
 
-// False if the sequence has given back the block of group 0 that nobody else has computed, either: what comes behind
-// it hangs on nothing.
+// Returns false if the sequence has already released the block of group 0 and no other sequence has computed it: later
+// blocks then have no parent entry.
 bool KvCacheManager::commit_block(std::uint32_t id, const TokenChain& chain, int index, std::uint64_t written_by) {
   Sequence& s = sequences_[id];
   const auto at = static_cast<std::size_t>(index);
-  // Computed twice: later blocks hang on the first one, this copy stays private.
+  // The block was computed twice. Later blocks get the first one as parent; this copy stays private.
   const std::int32_t same = prefixes_.find(chain, index, s.parent);
   if (same != kNoBlock) {
     s.parent = prefixes_.id(same);

@@ -1,4 +1,4 @@
-// KvCacheManager: sequences that wait on the host.
+// The part of KvCacheManager that swaps sequences to the host and back.
 #include <algorithm>
 
 #include "batching/kv_cache_manager.h"

@@ -19,7 +19,7 @@ namespace tl {
 class KvGeometry {
  public:
   KvGeometry() = default;
-  // `windows`: of each group, in tokens; 0 for none. A step computes at most `max_step_tokens` of a sequence.
+  // `windows`: the window of each group in tokens; 0 for none. A step computes at most `max_step_tokens` of a sequence.
   KvGeometry(int tokens_per_block, std::vector<int> windows, int max_step_tokens)
       : tokens_per_block_(tokens_per_block), windows_(std::move(windows)), max_step_tokens_(max_step_tokens) {
     const auto is_negative = [](int window) { return window < 0; };
@@ -48,15 +48,15 @@ class KvGeometry {
     return window == 0 ? 0 : std::max(position - window + 1, 0) / tokens_per_block_;
   }
 
-  // Length of the group's table once a sequence of `length` tokens has what it needs to become `num_tokens` long: of a
-  // windowed group, only what the next step needs.
+  // Length of the group's table once a sequence of `length` tokens has the blocks to grow to `num_tokens`. In a
+  // windowed group, only the blocks for the next step count.
   int table_end(int group, int length, int num_tokens) const {
     const int end = num_blocks_for(num_tokens);
     if (!is_windowed(group)) return end;
     return std::min(end, first_needed(group, length) + most_at_once(group, num_tokens - length, num_tokens));
   }
 
-  // Blocks that a sequence of `length` tokens holds once it has what it needs to become `num_tokens` long.
+  // Blocks that a sequence of `length` tokens holds once it has those to grow to `num_tokens`.
   int num_needed(int length, int num_tokens) const {
     int num_blocks = 0;
     for (int group = 0; group < num_groups(); ++group) {
@@ -65,16 +65,16 @@ class KvGeometry {
     return num_blocks;
   }
 
-  // The most blocks that a sequence can hold at once from now on: `num_remaining` known tokens are to be computed, and
-  // it becomes at most `max_length` long.
+  // The most blocks that a sequence can hold at once from now on, given that `num_remaining` known tokens are still to
+  // be computed and it grows to at most `max_length`.
   int most_blocks(int num_remaining, int max_length) const {
     int num_blocks = 0;
     for (int group = 0; group < num_groups(); ++group) num_blocks += most_at_once(group, num_remaining, max_length);
     return num_blocks;
   }
 
-  // The same of a beam search, whose prompt's sequence stays. Beams share the blocks of the prompt; those of a windowed
-  // group count once for each beam, because every beam leaves them behind by itself.
+  // The most blocks of a beam search; the prompt's sequence stays open. Beams share the blocks of the prompt; those of
+  // a windowed group count once for each beam, because each beam leaves them at its own time.
   int most_blocks_of_search(int num_prompt, int max_length, int num_beams) const {
     const int own = num_blocks_for(max_length) - num_prompt / tokens_per_block_;
     int num_blocks = 0;
@@ -85,12 +85,12 @@ class KvGeometry {
     return num_blocks;
   }
 
-  // Most blocks of a batch of sequences that become `max_length` long, of whose prompts one at a time is computed.
+  // The most blocks of a batch of sequences that grow to `max_length`, if one prompt is computed at a time.
   std::int64_t most_blocks_of_batch(int batch_size, int max_length) const {
     return std::int64_t{batch_size - 1} * most_blocks(1, max_length) + most_blocks(max_length, max_length);
   }
 
-  // Tokens of the longest sequence that so many blocks hold.
+  // The length of the longest sequence that fits `num_blocks`.
   int longest_sequence(int num_blocks) const {
     std::int64_t low = 0, high = kMaxLength;
     while (low < high) {
@@ -105,9 +105,9 @@ class KvGeometry {
   }
 
  private:
-  static constexpr std::int64_t kMaxLength = std::int64_t{1} << 30;  // kMaxExtent, of any sequence
+  static constexpr std::int64_t kMaxLength = std::int64_t{1} << 30;  // kMaxExtent: the most tokens of any sequence
 
-  // The most blocks of a group that a step needs which computes up to `num_remaining` tokens of a sequence.
+  // The most blocks of a group that a step needs that computes up to `num_remaining` tokens of a sequence.
   int most_at_once(int group, int num_remaining, int max_length) const {
     const int whole = num_blocks_for(max_length);
     if (!is_windowed(group)) return whole;

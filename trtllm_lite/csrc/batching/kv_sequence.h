@@ -1,4 +1,4 @@
-// Handles of sequences, which own KV blocks: only a handle can hold blocks, and they are given back when it ends.
+// Handles of sequences. Only a handle holds KV blocks, and its destructor releases them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The part of the Scheduler that deals with rows that sit their step out.
+// The part of the Scheduler that handles rows whose masks are late.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -37,7 +37,7 @@ void Scheduler::take_back(const StepRow& row, Clock::time_point now, EventBatch&
   }
 }
 
-// Lets requests that rest have rows again: those in the slots, or all; false if none rests.
+// Lets waiting requests in the slots, or all of them, have rows again. Returns false if none was waiting.
 void Scheduler::wake(std::span<const int> slots) {
   for (const Index index : running_) {
     const int slot = table_.running(index).slot().index();

@@ -16,10 +16,10 @@ struct LoopStats {
   std::int64_t num_failed_steps = 0;
   std::int64_t num_generated_tokens = 0;
   std::array<std::int64_t, 6> num_ended{};  // by FinishReason
-  double step_seconds = 0;                  // from one step's results to the next one's, in sum
-  double host_seconds = 0;                  // of that, spent by the loop itself and not waiting for the device
-  DurationCounts decode_host_times;         // the host's times of single steps that only decode
-  // Sums over ended requests that had a first token; divide by num_timed for means.
+  double step_seconds = 0;                  // total of the times from one step's results to the next one's
+  double host_seconds = 0;                  // the part of it that the loop itself spent, not waiting for the device
+  DurationCounts decode_host_times;         // the loop's own time in each step that only decodes
+  // Sums over ended requests that had a first token. Divide by num_timed for means.
   double queue_seconds = 0, first_token_seconds = 0, seconds_per_token = 0;
   std::int64_t num_timed = 0;
 

@@ -1,4 +1,4 @@
-// The part of the Scheduler that makes room when the blocks run out.
+// The part of the Scheduler that preempts requests when blocks run out.
 #include <algorithm>
 #include <limits>
 
@@ -7,9 +7,9 @@
 namespace tl {
 
 bool Scheduler::make_room(StepBatch& batch) {
-  if (config_.policy == CapacityPolicy::kGuaranteedNoEvict) return true;  // promised is promised
+  if (config_.policy == CapacityPolicy::kGuaranteedNoEvict) return true;  // all blocks are promised
   const BlockPool& pool = cache_.device();
-  // Without windows every running request needs a block at most.
+  // Without windows, every running request needs at most one more block.
   const int num_sure = pool.num_ready() - pool.num_unreferenced() + num_free(false);
   if (!cache_.geometry().has_windows() && num_sure >= std::ssize(running_)) return true;
   int num_needed = 0;
@@ -26,7 +26,7 @@ bool Scheduler::make_room(StepBatch& batch) {
   return room;
 }
 
-// Blocks for the keys and values of its next step that are not promised to it. (Of groups without a window, prefill has
+// The blocks without a promise that the request needs for its next step. (In groups without a window, prefill has had
 // all its blocks since admission.)
 int Scheduler::num_missing_blocks(const Running& running) const {
   if (running.promise() != nullptr || running.request().all_scheduled()) return 0;
@@ -34,7 +34,7 @@ int Scheduler::num_missing_blocks(const Running& running) const {
   return cache_.num_missing(running.kv(), cache_.length(running.kv()) + num_tokens);
 }
 
-// Blocks of requests whose last token is being computed, which come back without a preemption.
+// Blocks of requests whose last token is being computed. They become free without a preemption.
 int Scheduler::num_blocks_about_to_return() const {
   int num_blocks = 0;
   for (const Index index : running_) {
@@ -44,8 +44,9 @@ int Scheduler::num_blocks_about_to_return() const {
   return num_blocks;
 }
 
-// The request that loses least work, the later one of equals. Never the first in rank: it runs to its end, so that
-// preemption cannot go round in circles. (If nobody is left but requests with a promise, it waits until one ends.)
+// Chooses the request that loses the least work, the later one if equal. The first in rank is never chosen: it runs to
+// its end, so that requests cannot preempt each other in circles. (If only requests with a promise are left, it waits
+// until one ends.)
 std::optional<Scheduler::Victim> Scheduler::choose_victim() const {
   std::optional<Victim> victim;
   double least = std::numeric_limits<double>::infinity();

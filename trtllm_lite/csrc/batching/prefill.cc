@@ -1,11 +1,11 @@
-// The part of the Scheduler that shares a step's time out among prompts.
+// The part of the Scheduler that divides a step's time among prompts.
 #include <algorithm>
 
 #include "batching/scheduler.h"
 
 namespace tl {
 
-// Tokens of prompts that the step has still room and time for.
+// The number of prompt tokens for which the step still has room and time.
 int Scheduler::prefill_budget(const StepBatch& batch) const {
   const int num_prefill = static_cast<int>(batch.token_ids.size()) - batch.num_decode_tokens;
   return std::clamp(pace_.max_prefill(batch.num_decode_tokens) - num_prefill, 0, budget(batch));
@@ -21,8 +21,9 @@ void Scheduler::add_prefill_rows(Shares& shares, StepBatch& batch) {
   }
 }
 
-// Prompts of which the step's time computes two or more come before longer ones, with half of that time, and admission
-// lets them pass those that wait for it. A request at the head of the queue is passed so `ageing_window` times at most.
+// Prompts so short that a step has time for two or more of them go before longer ones and get half of the step's time.
+// Admission lets them pass longer waiting prompts; a request at the head of the queue is passed at most `ageing_window`
+// times.
 void Scheduler::pass_short_prompts(Shares& shares, StepBatch& batch, Clock::time_point now, EventBatch& events) {
   if (!pace_.is_limited()) return;
   const int kept = prefill_budget(batch) - prefill_budget(batch) / 2;  // for the others
@@ -32,7 +33,7 @@ void Scheduler::pass_short_prompts(Shares& shares, StepBatch& batch, Clock::time
     if (num_tokens <= 1 || num_tokens > num_left()) continue;
     if (shares.num_prefilling > 0 && add_row(index, num_tokens, {}, batch)) --shares.num_prefilling;
   }
-  if (num_prefilling_tokens() < prefill_budget(batch)) return;  // there is time for those that wait
+  if (num_prefilling_tokens() < prefill_budget(batch)) return;  // there is time for the waiting ones
   auto& entries = waiting_.entries();
   for (auto entry = entries.begin(); entry != entries.end() && shares.num_prefilling > 0;) {
     const auto [rank, index] = *entry++;  // admission erases the entry
@@ -58,7 +59,7 @@ std::int64_t Scheduler::num_prefilling_tokens() const {
   return num_tokens;
 }
 
-// Tokens that a waiting request computes when it is admitted, unless the cache has some.
+// The number of tokens that a waiting request must compute after admission if the cache has none.
 int Scheduler::num_uncomputed(Index index) const {
   const RequestState& state = table_.state(index);
   const auto* swapped = std::get_if<Swapped>(&state);

@@ -8,7 +8,7 @@
 namespace tl {
 namespace {
 
-// Folded 64 x 64 -> 128 bit multiplication: every input bit reaches every output bit in two rounds.
+// Multiplies 64 x 64 -> 128 bits and folds the halves: after two rounds, every input bit affects every output bit.
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   const auto product = static_cast<unsigned __int128>(a ^ 0x9e3779b97f4a7c15ull) * (b ^ 0xd1342543de82ef95ull);
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);

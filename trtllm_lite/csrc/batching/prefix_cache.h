@@ -1,7 +1,6 @@
-// Finds full blocks of all sequences again by the tokens that they hold.
-//
-// Cache groups: the entries of group 0 are found by content, and form chains. Those of the other groups are found by
-// the entry of group 0 for the same tokens, whose companions they are.
+// Finds full blocks of any sequence by the tokens that they hold.
+// Entries of cache group 0 are found by content and form chains. Entries of other groups are companions of the entry of
+// group 0 for the same tokens, and are found through it.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +20,8 @@ struct TokenChain {
   std::string_view salt;               // tenants with different salts never share a block
 };
 
-// An entry is a block's tokens and the entry before it in its sequence. The hash only finds candidates: tokens, parent
-// entry and salt are compared, so that a collision (even one made on purpose) cannot share wrong content.
+// An entry stands for a block's tokens and the entry before it in its sequence. The hash only finds candidates: tokens,
+// parent entry and salt are compared too, so that not even a deliberate collision can share wrong content.
 class PrefixCache {
  public:
   PrefixCache(int num_blocks, int tokens_per_block, std::uint64_t hash_seed);
@@ -33,11 +32,11 @@ class PrefixCache {
   // Appends the hashes of the chain's full blocks that are missing.
   void extend_hashes(const TokenChain& chain) const;
 
-  // The block that holds block `index` of the chain behind entry `parent`; kNoBlock if none does.
+  // The block with the tokens of block `index` of the chain, after entry `parent`; kNoBlock if there is none.
   std::int32_t find(const TokenChain& chain, int index, EntryId parent) const;
-  // Enters `block` as block `index` of the chain. `written_by` is the step that writes its last token.
+  // Adds `block` as block `index` of the chain. `written_by`: the step that writes its last token.
   EntryId insert(std::int32_t block, const TokenChain& chain, int index, EntryId parent, std::uint64_t written_by);
-  // The same tokens as entry `entry` of group 0, in another group.
+  // The block of another group with the same tokens as entry `entry` of group 0.
   std::int32_t find_companion(EntryId entry, int group) const;
   void insert_companion(std::int32_t block, EntryId entry, int group, std::uint64_t written_by);
   void erase(std::int32_t block);
@@ -52,13 +51,13 @@ class PrefixCache {
 
  private:
   struct Entry {
-    EntryId id = kRoot;  // kRoot: the block is not in the cache
+    EntryId id = kRoot;  // kRoot if the block is not in the cache
     EntryId parent = kRoot;
     std::uint64_t hash = 0;
     std::uint64_t written_by = 0;
     std::int32_t next = kNoBlock;  // in the bucket
-    std::int32_t group = 0;        // of another than 0: a companion of `parent`, and without tokens
-    std::string salt;              // of first blocks; later ones inherit it through `parent`
+    std::int32_t group = 0;        // if not 0, the entry is a companion of `parent` and has no tokens
+    std::string salt;              // only for first blocks; later ones inherit it through `parent`
   };
 
   std::span<const std::int32_t> tokens_of(const TokenChain& chain, int index) const {

@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t kMaxEndIds = 256;
 constexpr std::size_t kMaxSaltLength = 256;
 
-// At first at most so many tokens are reserved, because a user may ask for far more max_new_tokens than will come.
+// The most tokens for which memory is reserved at first, because max_new_tokens may be far larger than what will come.
 constexpr int kReservedTokens = 4096;
 
 std::uint64_t bit_of(std::int32_t token) { return std::uint64_t{1} << (static_cast<std::uint32_t>(token) % 64); }
@@ -42,7 +42,7 @@ void check_stop_conditions(const RequestSpec& spec, int vocab_size) {
   }
 }
 
-// Each beam has blocks of its own from the first one on that the prompt does not fill.
+// Each beam has its own blocks, from the first block that the prompt does not fill.
 void check_beams(const RequestSpec& spec, const RequestLimits& limits) {
   check_range("num_beams", spec.num_beams, 1, limits.max_batch_size,
               "each beam takes a place in the batch; search with fewer or raise max_batch_size");
@@ -85,7 +85,7 @@ Request::Request(RequestId id, RequestSpec request_spec, Clock::time_point now)
   tokens.reserve(tokens.size() + std::min(spec.max_new_tokens, kReservedTokens));
   for (const std::int32_t token : spec.end_ids) end_bits |= bit_of(token);
   for (const auto& stop : spec.stop_sequences) end_bits |= bit_of(stop.back());
-  // A timeout beyond what the clock can express counts as none.
+  // A timeout too large for the clock counts as none.
   if (spec.timeout && *spec.timeout < Clock::time_point::max() - now) deadline = now + *spec.timeout;
 }
 

@@ -31,15 +31,15 @@ enum class FinishReason : std::uint8_t { kEndId, kStopSequence, kLength, kCancel
 struct RequestSpec {
   std::vector<std::int32_t> prompt;
   int max_new_tokens = 16;
-  int min_new_tokens = 0;  // end ids and stop sequences are not looked for before
-  // Beam search with so many beams, 0 for none. Its tokens, and when it ends, are the executor's to decide: end_ids and
-  // min_new_tokens are not looked at, and nothing but outputs is delivered, the found sequences among them.
+  int min_new_tokens = 0;  // end ids and stop sequences are ignored before that many tokens
+  // Beam search with this many beams; 0 for none. The executor decides its tokens and its end: end_ids and
+  // min_new_tokens are ignored, and only outputs are delivered, which include the sequences found.
   int num_beams = 0;
-  // Whether this is a further sequence of a prompt (n, best_of). See Inbox.
+  // Whether this is an additional sequence of the same prompt (n, best_of). See Inbox.
   bool extra = false;
   bool guided = false;  // by a grammar: its rows may be late (StepExecutor::late_rows)
   int priority = 0;     // kMinPriority .. kMaxPriority; a greater one is served earlier
-  // Every prompt position is computed, for prompt log probabilities or logits: nothing is taken from the cache.
+  // True to compute every prompt position, for prompt log probabilities or logits: the cache is not used.
   bool prompt_outputs = false;
   std::vector<std::int32_t> end_ids;
   std::vector<std::vector<std::int32_t>> stop_sequences;
@@ -48,7 +48,7 @@ struct RequestSpec {
   std::shared_ptr<const SlotParams> params;
 };
 
-// The limits of a request. 0 <= token < vocab_size.
+// The limits of a request. Token ids t must satisfy 0 <= t < vocab_size.
 struct RequestLimits {
   int vocab_size = 0;
   int max_input_len = 0;
@@ -58,10 +58,10 @@ struct RequestLimits {
   KvGeometry geometry;
 };
 
-// Throws LimitError with the limit, the value found and the remedy.
+// Throws LimitError that names the limit, the value and the remedy.
 void validate(const RequestSpec& spec, const RequestLimits& limits);
 
-// The order of service; see WaitQueue for what it guarantees.
+// The order of service; WaitQueue describes what it guarantees.
 struct Rank {
   std::int64_t key = 0;
   std::uint64_t arrival = 0;
@@ -75,19 +75,19 @@ struct RequestTimings {
   double total_seconds = 0;
   int num_prompt_tokens = 0;
   int num_cached_tokens = 0;     // of the prompt, found in the cache at first admission
-  int num_generated_tokens = 0;  // by each beam, in a beam search
+  int num_generated_tokens = 0;  // by each beam in a beam search
   int num_preemptions = 0;
 };
 
-// The steps that a request's rows sat out in a row (StepExecutor::late_rows).
+// Consecutive steps whose masks were late for the request's rows (StepExecutor::late_rows).
 struct Lateness {
   int num_steps = 0;
   bool rests = false;  // it has no rows
   Clock::time_point since;
 };
 
-// The fields that every step reads lie in the first cache line, and in the next one at the beginning of `spec`: the
-// requests of a full batch are more than the nearest caches hold.
+// The fields that every step reads lie in the first cache line and the next one (the beginning of `spec`), because the
+// requests of a full batch exceed the nearest caches.
 struct alignas(64) Request {
   static constexpr int kForEver = -1;
 
@@ -97,25 +97,25 @@ struct alignas(64) Request {
   std::vector<std::int32_t> tokens;  // prompt, then generated tokens the host knows
   std::uint64_t end_bits = 0;        // bit t % 64: an end id or a stop sequence ends in token t
   int num_prompt;
-  int num_pending = 0;    // rows in flight that sample: each comes to a token at least
-  int outputs_from = 0;   // prompt outputs before this position are delivered or under way
-  int max_scheduled = 0;  // tokens ever scheduled: computing fewer again is work done twice
-  int num_searched = 0;   // tokens that a beam search has taken each of its beams
-  // Without drafts that may be wrong, and without those that have to come: 0, or until a step whose number is a
-  // multiple.
+  int num_pending = 0;    // rows in flight that sample; each yields at least one token
+  int outputs_from = 0;   // prompt outputs before this position are delivered or in flight
+  int max_scheduled = 0;  // the most tokens ever scheduled; recomputing below that is repeated work
+  int num_searched = 0;   // tokens that a beam search has added to each beam
+  // Pauses of drafts that may be wrong, and of forced ones: 0 for none, else until a step whose number is a multiple of
+  // this.
   int rest = kForEver, forced_rest = kForEver;
   RequestSpec spec;
   Rank rank;
-  std::uint64_t sampling_step = 0;  // of the newest row in flight that samples
+  std::uint64_t sampling_step = 0;  // the newest step in flight that samples for it
   Lateness late;
   std::vector<std::uint64_t> hashes;        // see TokenChain
   std::unique_ptr<DraftState> draft_state;  // null: its rows bring no drafts
   DraftPace pace;
   DraftPace forced_pace{DraftPace::kNearlySure};
-  bool brings_forced = false;  // of the drafts in flight
+  bool brings_forced = false;  // whether its drafts in flight are forced by the grammar
   int max_draft_len = 0;       // of a row
-  int num_holds = 0;           // times admission was put off for a prefix being computed
-  int num_passed = 0;          // short prompts that were admitted before it
+  int num_holds = 0;           // times admission was postponed while a shared prefix was being computed
+  int num_passed = 0;          // short prompts admitted before it
   int num_preemptions = 0;
   int num_cached_tokens = 0;
   Clock::time_point submitted;
@@ -128,16 +128,17 @@ struct alignas(64) Request {
     return rest == 0 || (rest > 0 && step % static_cast<std::uint64_t>(rest) == 0);
   }
   int max_rows() const { return is_search() ? spec.num_beams : 1; }  // in a step
-  // Counting a token for each row in flight. (Those of beams are not among a request's own tokens.)
+  // Counts one token for each row in flight. (Tokens of beams are not in `tokens`.)
   int num_total() const { return static_cast<int>(tokens.size()) + num_pending; }
   int num_generated() const { return num_total() - num_prompt; }
   bool all_scheduled() const { return num_generated() >= spec.max_new_tokens; }
-  // Positions whose keys and values are ever written: the last token's are not needed.
+  // The number of positions whose keys and values may be written; those of the last token are not needed.
   int max_kv_len() const { return num_prompt + spec.max_new_tokens - 1; }
-  // The most KV cache blocks that the request can hold at once, once it has computed its first `num_computed` tokens.
+  // The most KV cache blocks that the request can hold at once after its first `num_computed` tokens have been
+  // computed.
   int max_blocks(const KvGeometry& geometry, int num_computed) const;
 
-  // Whether the newest of `tokens`, a generated one, ends the request.
+  // Why the newest of `tokens`, a generated one, ends the request; empty if it does not.
   std::optional<FinishReason> finish_reason() const;
   RequestTimings timings(Clock::time_point now) const;
 };

@@ -28,8 +28,8 @@ class Swapped;
 struct Grant {
   Slot slot;
   KvSequence kv;
-  std::optional<Promise> promise;    // none: it may be preempted for want of blocks
-  std::unique_ptr<BeamGroup> beams;  // of a beam search; apart, as few requests have one
+  std::optional<Promise> promise;    // empty: it may be preempted for lack of blocks
+  std::unique_ptr<BeamGroup> beams;  // of a beam search; on the heap, as few requests have one
 };
 
 class Waiting {
@@ -47,7 +47,7 @@ class Running {
  public:
   Request& request() const { return *request_; }
   const Slot& slot() const { return grant_.slot; }
-  const KvSequence& kv() const { return grant_.kv; }  // of a beam search: the prompt's
+  const KvSequence& kv() const { return grant_.kv; }  // in a beam search, the prompt's sequence
   const Promise* promise() const { return grant_.promise ? &*grant_.promise : nullptr; }
   const BeamGroup* beams() const { return grant_.beams.get(); }
   Promise* promise() { return grant_.promise ? &*grant_.promise : nullptr; }
@@ -68,7 +68,7 @@ class Running {
 class Swapped {
  public:
   Request& request() const { return *request_; }
-  std::uint64_t step() const { return step_; }  // that copied it to the host
+  std::uint64_t step() const { return step_; }  // the step that copied it to the host
   HostSequence& kv() { return kv_; }
   const HostSequence& kv() const { return kv_; }
 
@@ -87,14 +87,14 @@ class Swapped {
 
 inline Running start(Waiting waiting, Grant grant) { return Running(std::move(waiting.request_), std::move(grant)); }
 
-// The caller has swapped in what `swapped` holds: `grant.kv`.
+// `grant.kv` is the sequence that the caller has swapped in.
 inline Running resume(Swapped swapped, Grant grant) { return Running(std::move(swapped.request_), std::move(grant)); }
 
-// Keeps tokens and rank; the KV cache content is computed again (or found in the prefix cache). A beam search begins
-// anew.
+// Keeps tokens and rank. The KV cache content is computed again (or found in the prefix cache). A beam search starts
+// over.
 inline Waiting preempt(Running running) { return Waiting(std::move(running.request_)); }
 
-// Keeps tokens, rank and KV cache content. Consumes `running`, unless the host has too few blocks.
+// Keeps tokens, rank and KV cache content. Consumes `running` unless the host has too few blocks.
 inline std::optional<Swapped> swap_out(Running& running, KvCacheManager& cache, StepBatch& batch) {
   std::optional<HostSequence> kv = cache.swap_out(running.grant_.kv, batch.copies);
   if (!kv) return std::nullopt;

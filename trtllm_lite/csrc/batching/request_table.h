@@ -1,4 +1,4 @@
-// All living requests, found by id, by place, or by a reference that tells when its request is gone.
+// All living requests, found by id, by index, or by a reference that detects whether its request still lives.
 #pragma once
 
 #include <optional>
@@ -41,7 +41,7 @@ class RequestTable {
     return found == indices_.end() ? std::nullopt : std::optional(found->second);
   }
 
-  // Ends the request: its resources are released, references to it are no longer alive.
+  // Removes the request. Its resources are released, and references to it become invalid.
   std::unique_ptr<Request> remove(Index index) {
     Node& node = nodes_[index];
     std::unique_ptr<Request> request = std::visit([](auto& s) { return finish(std::move(s)); }, *node.state);

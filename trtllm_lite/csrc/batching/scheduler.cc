@@ -91,7 +91,7 @@ bool Scheduler::prepare(StepBatch& batch, Clock::time_point now, EventBatch& eve
   if (!prefill_only) add_draft_rows(left, batch);
   if (room) pass_short_prompts(left, batch, now, events);
   if (has_prefill) add_prefill_rows(left, batch);
-  // A request that was just preempted still has a token in flight, and nobody may pass it: admission pauses.
+  // A request that was just preempted still has a token in flight. No request may pass it, so admission pauses.
   if (room) admit(left.num_prefilling, batch, now, events);
   if (prefill_only && batch.rows.empty()) {
     add_decode_rows(left, batch);
@@ -101,18 +101,18 @@ bool Scheduler::prepare(StepBatch& batch, Clock::time_point now, EventBatch& eve
     add_decode_rows(left, batch);
     add_draft_rows(left, batch);
   }
-  // Whoever comes while such a step runs is in the next one.
+  // A request that arrives while such a step runs is in the next one.
   batch.awaited = batch.awaited || (pace_.is_limited() && prefill_budget(batch) == 0);
   last_step_decoded_ = batch.num_decode_tokens > 0;
   return !batch.empty();
 }
 
-// Positions that the row may give back: those of its drafts, and if it may be late, that of the token before them.
+// Positions that the row may give back: those of its drafts and, if it may be late, that of the token before them.
 int Scheduler::num_unsettled(const Request& request, const StepRow& row) {
   return row.num_drafts + (request.spec.guided && row.sample ? 1 : 0);
 }
 
-// Whether the request goes on only when the results of its row in the step are known.
+// Whether the request can only go on when the results of its row in the step are known.
 bool Scheduler::awaits(const Request& request, std::uint64_t step) const {
   if (request.spec.guided && executor_.says_late_with_results()) return true;
   return request.drafts_in(step + static_cast<std::uint64_t>(num_stages_));
@@ -135,7 +135,7 @@ void Scheduler::step_ended(std::uint64_t step) {
   slots_.step_ended(step);
 }
 
-// Known or pending tokens that no step has been given yet; the last of them yields the next token.
+// The number of known or pending tokens not yet in any step. The last of them yields the next token.
 int Scheduler::remaining(const Running& running) const {
   return running.request().num_total() - cache_.length(running.kv());
 }
@@ -144,8 +144,8 @@ int Scheduler::budget(const StepBatch& batch) const {
   return config_.max_num_tokens - static_cast<int>(batch.token_ids.size());
 }
 
-// Blocks that nobody claims, less those that are promised. Where nothing is promised to anybody, sharing in windowed
-// groups is worth what it saves now: who runs out of blocks later is preempted.
+// The number of free blocks without those promised. If there are no promises, blocks shared in windowed groups count
+// once: a request that runs out of blocks later is preempted.
 int Scheduler::num_free(bool beside_promises) const {
   if (!beside_promises && promises_.empty()) return cache_.device().num_unreferenced();
   return cache_.config().num_blocks - cache_.num_claimed() - promises_.num_blocks();
@@ -156,8 +156,7 @@ bool Scheduler::add_decode_rows(const Shares& shares, StepBatch& batch) {
   const auto has_share = [&] { return static_cast<int>(batch.rows.size()) < shares.num_decoding; };
   for (const Index index : running_) {
     const Running& running = table_.running(index);
-    // A request without a block waits for the next step: blocks that steps in flight still use are about to become
-    // ready.
+    // A request without a block waits for the next step, when blocks that steps in flight still use become ready.
     if (running.beams() != nullptr && running.beams()->ready()) {
       if (has_share()) add_beam_rows(index, batch);
       continue;
@@ -173,7 +172,7 @@ bool Scheduler::add_decode_rows(const Shares& shares, StepBatch& batch) {
   return has_prefill;
 }
 
-// A row for the request's next `num_tokens` tokens, and for `drafts` behind them.
+// Adds a row for the request's next `num_tokens` tokens, followed by `drafts`.
 bool Scheduler::add_row(Index index, int num_tokens, const TokenRun& drafts, StepBatch& batch) {
   Running& running = table_.running(index);
   Request& request = running.request();
@@ -189,7 +188,7 @@ bool Scheduler::add_row(Index index, int num_tokens, const TokenRun& drafts, Ste
   cache_.advance(running.kv(), row.num_tokens, num_unsettled(request, row));
   if (row.decodes()) batch.num_decode_tokens += row.num_tokens;
   batch.awaited = batch.awaited || (row.sample && awaits(request, batch.step));
-  if (request.num_pending > 0) {  // then exactly one token remained, and only the device knows it
+  if (request.num_pending > 0) {  // exactly one token remains, and only the device knows it
     batch.token_ids.push_back(kLastSampled);
   } else {
     const auto first = request.tokens.begin() + past_len;
@@ -210,8 +209,8 @@ bool Scheduler::add_row(Index index, int num_tokens, const TokenRun& drafts, Ste
   return true;
 }
 
-// A row for the next `num_tokens` positions of `kv`, which are reserved; that they are taken, and their tokens, are the
-// caller's to note. The last `num_drafts` of them are drafts.
+// Adds a row for the next `num_tokens` reserved positions of `kv`, the last `num_drafts` of them drafts. The caller
+// fills in the tokens and calls advance().
 StepRow& Scheduler::push_row(Index index, int slot, const KvSequence& kv, int num_tokens, int num_drafts,
                              StepBatch& batch) {
   const Running& running = table_.running(index);
@@ -239,7 +238,7 @@ void Scheduler::add_table_updates(int slot, const KvSequence& kv, StepBatch& bat
   }
 }
 
-// As KvCacheManager::reserve, of the blocks that are promised to `running` or to nobody.
+// As KvCacheManager::reserve, but takes only blocks promised to `running` or to no request.
 bool Scheduler::reserve(Running& running, const KvSequence& kv, int num_tokens, StepBatch& batch) {
   if (cache_.is_writable(kv, num_tokens)) return true;
   Promise* promise = running.promise();
@@ -253,7 +252,7 @@ bool Scheduler::reserve(Running& running, const KvSequence& kv, int num_tokens, 
   return true;
 }
 
-// As KvCacheManager::leave_behind; what comes back is promised again.
+// As KvCacheManager::leave_behind; released blocks are promised again.
 void Scheduler::leave_behind(Running& running, const KvSequence& kv, std::uint64_t last_step) {
   if (!cache_.geometry().has_windows()) return;
   const int num_claimed = cache_.num_claimed();
@@ -264,7 +263,7 @@ void Scheduler::leave_behind(Running& running, const KvSequence& kv, std::uint64
 void Scheduler::remove(Index index, FinishReason reason, std::string message, Clock::time_point now,
                        EventBatch& events) {
   const Rank rank = table_.request(index).rank;
-  // The error may be in what the request computed, which is in the cache, too, if it was preempted meanwhile.
+  // The error may be in content that the request left in the cache, also if it was preempted meanwhile.
   Request& failed = table_.request(index);
   if (reason == FinishReason::kError && failed.max_scheduled > 0) cache_.forget(chain(failed));
   if (std::holds_alternative<Running>(table_.state(index))) {

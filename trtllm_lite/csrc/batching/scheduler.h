@@ -24,10 +24,10 @@
 namespace tl {
 
 enum class CapacityPolicy : std::uint8_t {
-  // A request is admitted only if, whatever is running, every block it can ever need is guaranteed.
+  // Admits a request only if every block it can ever need is guaranteed.
   kGuaranteedNoEvict,
-  // A request is admitted while there are blocks for the steps ahead; if they run out, a request is preempted. (Not a
-  // beam search, which would lose everything: it is admitted as under the other policy.)
+  // Admits a request while there are blocks for the next steps; if they run out, a request is preempted. (A beam search
+  // would lose everything by that, so it is admitted as under the other policy.)
   kMaxUtilization,
 };
 
@@ -38,17 +38,17 @@ struct SchedulerConfig {
   int max_seq_len = 0;                 // prompt and generated tokens of one request
   bool enable_chunked_context = true;  // a prompt may be spread over several steps
   int ageing_window = 64;              // see WaitQueue
-  double step_seconds = 0;             // that a step may take with chunked prompts; 0: any
+  double step_seconds = 0;             // time limit of a step with chunked prompts; 0: none
   int least_prefill = StepPace::kLeastPrefill;
   int max_draft_len = 0;                  // of a row
-  std::shared_ptr<Drafter> drafter = {};  // null: nothing drafts
-  bool paces_drafts = true;               // rows bring as many as pay, not always as many as may be (draft_pace.h)
+  std::shared_ptr<Drafter> drafter = {};  // null: no drafts
+  bool paces_drafts = true;               // rows bring as many drafts as pay (draft_pace.h), not always the most
 };
 
-// Of rows that brought drafts.
+// Counts for rows that brought drafts.
 struct DraftCounters {
   std::int64_t num_rows = 0;
-  // By place in the row, from 0.
+  // Indexed by the draft's place in its row, from 0.
   std::array<std::int64_t, kMaxDrafts> num_drafted{}, num_accepted{};
 };
 
@@ -81,10 +81,10 @@ struct SchedulerStats {
 // else is to be done: each row costs the others time. (Where late rows are known before results, it has one at once.)
 class Scheduler {
  public:
-  // How long the masks of a token may be late: as long as a grammar may take to be compiled.
+  // How long a token's masks may be late: as long as a grammar may take to compile.
   static constexpr std::chrono::seconds kMostLate{10};
-  // A request is put off at most so often for a running request that computes a prefix which they share: for most
-  // prefixes, that is until it is there.
+  // How often a request is postponed for a running request that computes a shared prefix. For most prefixes this is
+  // long enough.
   static constexpr int kMaxHolds = 16;
 
   Scheduler(const SchedulerConfig& config, const KvManagerConfig& cache, StepExecutor& executor);
@@ -92,29 +92,31 @@ class Scheduler {
   void add(std::unique_ptr<Request> request);
   bool empty() const { return table_.size() == 0; }
 
-  // Ends a request in whatever state it is; false if there is none (any more). Rows in flight are discarded later.
+  // Ends a request in any state. Returns false if it does not exist. Its rows in flight are discarded later.
   bool end(RequestId id, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events);
   // Ends the requests whose deadline has passed.
   void expire(Clock::time_point now, EventBatch& events);
   void end_all(FinishReason reason, const std::string& message, Clock::time_point now, EventBatch& events);
 
-  // Writes the next step; false if there is nothing to launch. Requests the executor refuses end with an error.
+  // Writes the next step. Returns false if there is nothing to launch. Requests that the executor refuses end with an
+  // error.
   bool prepare(StepBatch& batch, Clock::time_point now, EventBatch& events);
-  // Notes that the prepared step is launched. Its batch must stay unchanged until complete() or abandon().
+  // Notes that the prepared step was launched. Its batch must not change until complete() or abandon().
   void launched(const StepBatch& batch);
-  // Notes which rows of the newest launched step sit it out, before the results of the step before are taken and
-  // another one is prepared. Requests end with an error whose masks have been late for too long.
+  // Notes which rows of the newest launched step were late. Called before the results of the step before are taken and
+  // the next step is prepared. Requests whose masks have been late for too long end with an error.
   void sit_out(const StepBatch& batch, std::span<const std::size_t> late_rows, Clock::time_point now,
                EventBatch& events);
   // Takes the results of the oldest launched step, which has ended.
   void complete(const StepBatch& batch, StepResult& result, Clock::time_point now, EventBatch& events);
-  // The first of these steps failed, and with it the later ones: all that are launched. Requests at fault (all running
-  // ones if `error` names none) end with its message; others that took part go back to waiting with their tokens.
+  // Handles the failure of the first of these steps, which are all launched ones; later steps fail with it. Requests at
+  // fault (all running ones if `error` names none) end with its message; others in these steps wait again, keeping
+  // their tokens.
   void abandon(std::span<const StepBatch* const> batches, const StepError& error, Clock::time_point now,
                EventBatch& events);
 
-  // After an error in the middle of any of these, with no step in flight: all requests end, all cached content is
-  // dropped.
+  // Recovers from an error within any of these methods, with no step in flight: ends all requests and drops all cached
+  // content.
   void reset(const std::string& message, Clock::time_point now, EventBatch& events);
 
   SchedulerStats stats() const;
@@ -126,11 +128,11 @@ class Scheduler {
   using Index = RequestTable::Index;
   enum class Verdict : std::uint8_t { kAdmitted, kHeld, kRefused, kNoRoom };
   struct Victim {
-    std::size_t position;  // in running_
+    std::size_t position;  // index into running_
     bool swap;
   };
 
-  // Rows of a step: those that decode, and those that do not.
+  // How many requests have rows in a step: decoding ones, and others.
   struct Shares {
     int num_decoding = std::numeric_limits<int>::max();
     int num_prefilling = std::numeric_limits<int>::max();
@@ -147,7 +149,7 @@ class Scheduler {
   int remaining(const Running& running) const;
   int budget(const StepBatch& batch) const;
   int num_free(bool beside_promises) const;
-  // True: others of the running requests have prefill left.
+  // Returns whether other running requests have prefill left.
   bool add_decode_rows(const Shares& shares, StepBatch& batch);
   bool add_row(Index index, int num_tokens, const TokenRun& drafts, StepBatch& batch);
   StepRow& push_row(Index index, int slot, const KvSequence& kv, int num_tokens, int num_drafts, StepBatch& batch);
@@ -220,16 +222,16 @@ class Scheduler {
   KvCacheManager cache_;
   SlotPool slots_;
   PromiseBook promises_;
-  RequestTable table_;  // after the pools its states hold parts of
+  RequestTable table_;  // declared after the pools that its states use
   WaitQueue waiting_;
   std::vector<Index> running_;  // in order of rank
-  int num_rows_ = 0;            // that running_ can have in one step
+  int num_rows_ = 0;            // the most that running_ can have in one step
   std::set<std::pair<Clock::time_point, Index>> deadlines_;
   CostModel costs_;
   StepPace pace_;
   DraftCost draft_cost_;
-  std::optional<double> draft_price_;  // of each draft of the step that is complete
-  std::vector<Index> drafting_;        // of the step in preparation
+  std::optional<double> draft_price_;  // for each draft of the step in completion
+  std::vector<Index> drafting_;        // requests that draft in the step in preparation
   std::vector<DraftTask> drafts_;      // of these
   int num_drafters_ = 0;               // requests that ever draft
   const int num_stages_;

@@ -37,7 +37,7 @@ void Scheduler::check_integrity() {
   }
 }
 
-// Blocks that the request's sequences hold, see KvCacheManager::num_claimed.
+// Blocks that the request's sequences hold, counted as KvCacheManager::num_claimed does.
 int Scheduler::num_claimed_by(const Running& running) const {
   std::vector<const KvSequence*> sequences{&running.kv()};
   if (running.beams() != nullptr) {
@@ -59,7 +59,7 @@ int Scheduler::num_claimed_by(const Running& running) const {
   return static_cast<int>(in_windowed.size() + in_others.size());
 }
 
-// What is promised is what the requests do not hold yet of all they can ever hold, and it is there.
+// Checks that each promise is the number of blocks the request may still take, and that so many are there.
 void Scheduler::check_promises() const {
   int num_promised = 0, num_rows = 0;
   for (const Index index : running_) {

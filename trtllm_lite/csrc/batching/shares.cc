@@ -1,4 +1,4 @@
-// The part of the Scheduler that deals requests out over the steps in flight, where steps pass through stages.
+// The part of the Scheduler that distributes requests over the steps in flight of a pipeline.
 #include <algorithm>
 
 #include "batching/scheduler.h"
@@ -10,14 +10,14 @@ int divided(int count, int parts) { return (count + parts - 1) / parts; }
 
 }  // namespace
 
-// With one stage, what a step samples is known before the next one computes. With more, the step in preparation comes
-// before the tokens of the num_stages - 1 steps launched last.
+// With one stage, the tokens of a step are known before the next one computes. In a pipeline, the step in preparation
+// is launched before the tokens of the last num_stages - 1 steps are known.
 bool Scheduler::is_under_way(const Request& request, std::uint64_t step) const {
   return num_stages_ > 1 && request.num_pending > 0 && step < request.sampling_step + num_stages_;
 }
 
-// A stage has nothing to do while a step without rows for others goes through the rest of them. So the rows are dealt
-// out evenly over as many steps as there are stages: those that were launched last, and those to come.
+// A stage is idle while a step without rows passes through the others. So the rows are divided evenly over as many
+// steps as there are stages: those launched last, and those to come.
 Scheduler::Shares Scheduler::shares(std::uint64_t step) const {
   if (num_stages_ == 1) return {};
   int num_decoding = 0, num_under_way = 0, num_prefilling = 0;

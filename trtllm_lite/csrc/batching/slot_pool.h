@@ -1,4 +1,5 @@
-// Sampling slots of the executor, each owned by one running request; handed on only when its last step has ended.
+// Sampling slots of the executor. A running request owns its slot, which is reused only after the request's last step
+// has ended.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,7 @@ class Slot {
   int index_;
 };
 
-// Must outlive its slots.
+// The pool must outlive its slots.
 class SlotPool {
  public:
   explicit SlotPool(int num_slots) {

@@ -1,4 +1,4 @@
-// The work of every device before the rows of a step: copies of KV blocks, then updates of the block tables.
+// What every device does before the rows of a step: copies of KV blocks, then updates of the block tables.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace tl {
 
-// The block tables of all slots, one for each cache group. An entry that was never set is block 0.
+// The block tables of all slots, one for each cache group. Entries never set are block 0.
 class BlockTables {
  public:
   BlockTables(int num_slots, int num_groups)
@@ -41,7 +41,7 @@ class BlockTables {
   std::vector<std::vector<std::int32_t>> tables_;
 };
 
-// `host_block(index)` is what the device's save_block and load_block take for a block on the host.
+// `host_block(index)`: the argument for the device's save_block and load_block for block `index` on the host.
 template <typename Device, typename HostBlock>
 void copy_blocks(std::span<const CopyOrder> orders, Device& device, HostBlock host_block) {
   for (const CopyOrder& order : orders) {

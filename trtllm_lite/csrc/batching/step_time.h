@@ -1,14 +1,14 @@
-// How long a step on a CPU may take.
+// The time limit of a step on a CPU.
 #pragma once
 
 #include <chrono>
 
 namespace tl {
 
-// Whoever comes while a step runs waits for its end, and for that of the step which computes their first token. A tenth
-// of a second is what people take for an answer at once (Nielsen, Usability Engineering, 1993, chapter 5), and enough
-// tokens of a prompt that the weights, which every step reads, are a small part of what it costs. Steps on GPUs end in
-// less than that, whatever is in them.
+// A request that arrives during a step waits for the end of that step and of the one that computes its first token. A
+// tenth of a second still feels instant to people (Nielsen, Usability Engineering, 1993, chapter 5), and allows enough
+// prompt tokens that reading the weights, which every step does, is a small part of the cost. Steps on GPUs always take
+// less.
 constexpr std::chrono::milliseconds kStepTime{100};
 constexpr double kStepSeconds = std::chrono::duration<double>(kStepTime).count();
 

@@ -1,4 +1,4 @@
-// Requests that wait for admission, swapped-out ones among them, in order of service.
+// The queue of requests waiting for admission, including swapped-out ones, in order of service.
 #pragma once
 
 #include <cstdint>

@@ -70,8 +70,8 @@ class CudaStepExecutor : public StepExecutor {
     StepShape shape;
     LogitsPlan plan;
     std::vector<std::size_t> late;  // rows of the batch whose masks were late
-    bool is_timed = false;  // false if nobody asks how long it takes: a step that only decodes, on engines without
-                            // draft tokens
+    bool is_timed = false;      // false if nobody asks how long it takes: a step that only decodes, on engines without
+                                // draft tokens
     bool awaits_masks = false;  // the sampling part is not on the stream yet
     bool finished = false;      // `result` holds its results
     StepResult result;
