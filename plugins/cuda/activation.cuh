@@ -1,4 +1,4 @@
-// Activation functions of one element in float32; each a few instructions, to the precision of 16-bit results.
+// Activation functions of one float32 element. Each takes a few instructions and has the precision of 16-bit results.
 #pragma once
 
 #include "cuda/types.cuh"
@@ -8,7 +8,7 @@ namespace tl {
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + __expf(-x)); }
 
-// x Phi(x), the tail by erfc, which does not cancel.
+// x Phi(x). The tail is computed by erfc, which avoids cancellation.
 __device__ __forceinline__ float gelu(float x) { return 0.5f * x * erfcf(x * -0.70710678f); }
 
 // x/2 (1 + tanh(u)) = x / (1 + e^(-2 u)) with u = sqrt(2/pi) (x + 0.044715 x^3).
@@ -16,7 +16,7 @@ __device__ __forceinline__ float gelu_tanh(float x) {
   return x / (1.0f + __expf(-1.5957691f * (x + 0.044715f * x * x * x)));
 }
 
-// The numbers of plugins/cuda/activation.py.
+// The cases are the values of TL_ACTIVATION in plugins/cuda/activation.py.
 template <int kActivation>
 __device__ __forceinline__ float activate(float x) {
   if constexpr (kActivation == 1) return silu(x);
@@ -25,7 +25,7 @@ __device__ __forceinline__ float activate(float x) {
   return x;
 }
 
-// What a gated product makes of its two sums. 4 bounds both, as its schema says, and leaves what is not a number.
+// Combines the two sums of a gated product. Activation 4 clamps both, as its schema says, and keeps NaN.
 template <int kActivation>
 __device__ __forceinline__ float gated(float gate, float up) {
   if constexpr (kActivation == 4) {

@@ -1,7 +1,7 @@
 // Asynchronous copies, their barriers, and programmatic dependent launch.
-//
-// From sm_90 on, rows travel by bulk copy (one instruction a row, no registers) and complete on an mbarrier. Before,
-// the same interface is 16-byte cp.async by the lanes of the producing warp, arriving on the same mbarrier.
+// From sm_90 on, rows are copied by bulk copies (one instruction per row, no registers) that complete on an mbarrier.
+// On older devices the same interface uses 16-byte cp.async by the lanes of the producer warp, arriving on the same
+// mbarrier.
 #pragma once
 
 #include "cuda/mma.cuh"
@@ -10,18 +10,19 @@ namespace tl {
 
 #define TL_HAS_BULK_COPY (__CUDA_ARCH__ >= 900)
 
-// Everything that the previous kernel of the stream wrote is visible after this. Every kernel waits, even one that
-// reads nothing of its predecessor: the wait is what makes "my predecessor finished" imply "so did all before it".
+// Makes everything that the previous kernel of the stream wrote visible. Every kernel waits, even one that reads none
+// of it: only then does the end of one kernel imply the end of all kernels before it.
 __device__ __forceinline__ void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Lets the next kernel of the stream start beside this one. It promises nothing about memory; but since kernels call it
-// after their own wait, a kernel may read before its wait whatever was written two kernels earlier. Only short kernels
-// call it before, those of low_rank, rms_norm, combine and combine_norm, so that the products behind them start and ask
-// for weights meanwhile: what follows them reads nothing before its wait but weights and the step's inputs.
+// Lets the next kernel of the stream start while this one runs. It orders no memory accesses; but since kernels call it
+// after their own wait, a kernel may read before its wait whatever was written two kernels earlier. Only the short
+// kernels low_rank, rms_norm, combine and combine_norm call it before their wait, so that the products after them can
+// start and prefetch weights: the kernels that follow them read nothing before their wait but weights and the step's
+// inputs.
 __device__ __forceinline__ void allow_next_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -32,7 +33,7 @@ __device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes barrier_init visible to the copy engine; a __syncthreads() must follow for the other threads.
+// Makes barrier_init visible to the copy engine. A __syncthreads() must follow to make it visible to other threads.
 __device__ __forceinline__ void barrier_init_fence() {
 #if TL_HAS_BULK_COPY
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -59,14 +60,15 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
 #endif
 }
 
-// Weights are read once per step: they leave the L2 cache first, so that activations and the KV cache stay.
+// A cache policy for weights: they are read once per step, so they are evicted from L2 before activations and the KV
+// cache.
 __device__ __forceinline__ u64 evict_first_policy() {
   u64 policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
-// Writes to shared memory by this thread come before what bulk copies and wgmma do there behind the next barrier.
+// Orders this thread's writes to shared memory before bulk copies and wgmma that follow the next barrier.
 __device__ __forceinline__ void fence_async_copies() {
 #if TL_HAS_BULK_COPY
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -77,17 +79,17 @@ __device__ __forceinline__ void store_zeros16(u32 target) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(target), "r"(0) : "memory");
 }
 
-// One warp fills a stage: stage_begin() with the bytes to come, stage_copy_rows() once per matrix, stage_commit().
-// `full` is a barrier of kFullArrivals; it completes when every byte has landed.
+// One warp fills a stage: stage_begin() with the number of bytes to come, stage_copy_rows() once per matrix, then
+// stage_commit(). `full`, a barrier with kFullArrivals arrivals, completes when every byte has arrived.
 #if TL_HAS_BULK_COPY
 constexpr int kFullArrivals = 1;
 #else
 constexpr int kFullArrivals = 32;
 #endif
 
-// True in one lane of a full warp. The compiler knows that it is one, which `lane == 0` does not tell it: the operands
-// of bulk copies are uniform registers, and for unknown lanes it emits a serial loop of about 60 cycles per copy
-// (measured on an H200: a copy of 1 KB every 38 ns, 3.5 TB/s).
+// Returns true in exactly one lane of a full warp. Unlike `lane == 0`, it tells the compiler that there is only one:
+// the operands of bulk copies are uniform registers, and for unknown lanes the compiler emits a serial loop of about 60
+// cycles per copy (measured on an H200: a copy of 1 KB every 38 ns, 3.5 TB/s).
 __device__ __forceinline__ bool elect_one() {
 #if __CUDA_ARCH__ >= 900
   u32 elected;
@@ -98,12 +100,12 @@ __device__ __forceinline__ bool elect_one() {
 #endif
 }
 
-// Copies of contiguous runs, the short way: `if (copying_lane()) { expect_bytes(); copy_bytes() ...; }`,
-// stage_commit(). On sm_90 one lane is inside, before all are.
+// A shorter sequence for copies of contiguous ranges: `if (copying_lane()) { expect_bytes(); copy_bytes() ...; }`, then
+// stage_commit(). The condition is true in one lane on sm_90, and in all lanes before.
 __device__ __forceinline__ bool copying_lane() { return !TL_HAS_BULK_COPY || elect_one(); }
 
-// Arrives at barrier `full`, on which `bytes` will count before or after; one thread calls it. Nothing happens before
-// sm_90.
+// Arrives at barrier `full` and adds `bytes` to the bytes that it waits for, before or after they arrive. Called by one
+// thread. Does nothing before sm_90.
 __device__ __forceinline__ void expect_bytes(u32 full, u32 bytes) {
 #if TL_HAS_BULK_COPY
   asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n}" ::"r"(full),
@@ -133,7 +135,8 @@ __device__ __forceinline__ void stage_begin(u32 full, u32 bytes) {
 #endif
 }
 
-// Row r of `source`, `stride` bytes apart, lands at `target + r * pitch`. `bytes` of each; a multiple of 16.
+// Copies rows of `bytes` bytes, a multiple of 16. Row r of `source`, with a stride of `stride` bytes, goes to `target +
+// r * pitch`.
 template <int kRows>
 __device__ __forceinline__ void stage_copy_rows(u32 target, u32 pitch, const void* source, u32 stride, int rows,
                                                 u32 bytes, u32 full, int lane, u64 policy) {
@@ -167,7 +170,8 @@ __device__ __forceinline__ void stage_commit(u32 full) {
 #endif
 }
 
-// 16 bytes global -> shared by the calling thread; nothing is read and zeros are written where `valid` is false.
+// The calling thread copies 16 bytes from global to shared memory. If `valid` is false, it reads nothing and writes
+// zeros.
 __device__ __forceinline__ void copy16(u32 target, const void* source, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(__cvta_generic_to_global(source)),
                "r"(valid ? 16 : 0)
@@ -176,14 +180,14 @@ __device__ __forceinline__ void copy16(u32 target, const void* source, bool vali
 
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Returns when at most `kPending` of this thread's latest groups are still under way.
+// Waits until at most `kPending` of this thread's latest groups are still in flight.
 template <int kPending>
 __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// A place in a ring of kStages stages in shared memory from `base` on: the stage's number, and how many times (mod 2)
-// the ring has gone round.
+// A position in a ring of kStages stages in shared memory from `base` on: the number of the stage, and the parity of
+// the number of rounds so far.
 template <int kStages>
 struct RingPlace {
   u32 base;

@@ -1,12 +1,12 @@
-// A warp of attention on tensor cores: rows of queries in shared memory, against keys and values that come there in
-// steps.
+// One warp of attention on tensor cores: rows of queries in shared memory against keys and values that are brought
+// there step by step.
 #pragma once
 
 #include "cuda/softmax.cuh"
 
 namespace tl {
 
-// kTiles times 16 rows of queries, steps of kStep keys; rows of kDim elements are kPitch bytes apart.
+// The warp has kTiles tiles of 16 query rows; a step has kStep keys. Rows of kDim elements are kPitch bytes apart.
 template <int kDim, int kTiles, int kStep>
 struct AttendingWarp {
   static constexpr u32 kPitch = kDim * 2 + 16;
@@ -15,9 +15,9 @@ struct AttendingWarp {
   float output[kTiles][kDim / 8][4] = {};
   RowState rows[kTiles];
 
-  // Scores of kStep keys, and what they add to the output. `query`, `keys` and `values` are addresses in shared memory.
-  // adjust(t, scores) changes the products of tile t before they are multiplied by `factor` to be exponents of two:
-  // scores[i / 4][i % 4] are of row lane / 4 + 8 * (i % 4 / 2) and key i / 4 * 8 + lane % 4 * 2 + i % 2.
+  // Computes the scores of kStep keys and adds to the output. `query`, `keys` and `values` are shared-memory addresses.
+  // adjust(t, scores) may change the products of tile t before they are multiplied by `factor`, which makes them
+  // exponents of two: scores[i / 4][i % 4] is row lane / 4 + 8 * (i % 4 / 2), key i / 4 * 8 + lane % 4 * 2 + i % 2.
   template <typename Adjust>
   __device__ __forceinline__ void step(u32 query, u32 keys, u32 values, float factor, const Adjust& adjust, int lane) {
     float scores[kTiles][kStep / 8][4] = {};

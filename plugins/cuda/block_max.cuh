@@ -1,4 +1,4 @@
-// The largest of a value of every thread of a block of TL_THREADS threads (a multiple of 32); values are not negative.
+// The maximum over a block of TL_THREADS threads (a multiple of 32) of one nonnegative value per thread.
 #pragma once
 
 #include "cuda/async.cuh"

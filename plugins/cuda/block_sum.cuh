@@ -1,11 +1,11 @@
-// The sum of a value of every thread of a block of TL_THREADS threads (a multiple of 32).
+// The sum over a block of TL_THREADS threads (a multiple of 32) of one value per thread.
 #pragma once
 
 #include "cuda/async.cuh"
 
 namespace tl {
 
-// Each of the sums of a kernel has a number of its own, kWhich, and with it memory of its own.
+// Each sum in a kernel needs its own number kWhich, which gives it its own shared memory.
 template <int kWhich = 0>
 __device__ __forceinline__ float block_sum(float value) {
   __shared__ float partial[TL_THREADS / 32];

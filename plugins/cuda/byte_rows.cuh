@@ -1,14 +1,14 @@
-// Rows of activations in eight bits, E4M3 or int8: what makes them, and products of int8.
+// Rows of activations in eight bits, E4M3 or int8: quantization, and products of int8.
 #pragma once
 
 #include "cuda/fp8.cuh"
 
 namespace tl {
 
-// The numbers of TL_Y_TYPE, TL_CACHE_TYPE (paged_attention/cache.cuh) and TL_ROW_TYPE (cuda/wgmma.cuh).
+// The values of TL_Y_TYPE, TL_CACHE_TYPE (paged_attention/cache.cuh) and TL_ROW_TYPE (cuda/wgmma.cuh).
 enum class RowType { k16Bits, kE4m3, kInt8 };
 
-// What their products are summed in: of int8 exactly.
+// The accumulator type of products. int32 sums of int8 are exact.
 template <RowType kType>
 struct Sums {
   using Type = float;
@@ -23,7 +23,7 @@ using SumOf = typename Sums<kType>::Type;
 template <RowType kType>
 constexpr float kLargest = kType == RowType::kInt8 ? 127.0f : kLargestE4m3;
 
-// Four numbers as bytes, rounded to the nearest; those beyond the type's numbers become the last of them.
+// Packs four numbers as bytes, rounded to nearest and saturated to the type's range.
 __device__ __forceinline__ u32 pack4_int8(float a, float b, float c, float d) {
   int whole[4];
   const float values[4] = {a, b, c, d};
@@ -39,7 +39,7 @@ __device__ __forceinline__ u32 pack4(float a, float b, float c, float d) {
   return kType == RowType::kInt8 ? pack4_int8(a, b, c, d) : pack4_e4m3(a, b, c, d);
 }
 
-// Eight 16-bit elements times `factor`.
+// Quantizes eight 16-bit elements, multiplied by `factor`, to bytes.
 template <RowType kType>
 __device__ __forceinline__ uint2 pack8_bytes(uint4 elements, float factor) {
   float v[8];
@@ -57,13 +57,14 @@ __device__ __forceinline__ float largest_magnitude(uint4 elements) {
   return largest;
 }
 
-// The scale of a row whose largest magnitude is `largest`: at least `least`, so that a row of zeros has one.
+// The scale of a row whose largest magnitude is `largest`. It is at least `least`, so that a row of zeros has a scale.
 template <RowType kType>
 __device__ __forceinline__ float scale_of_row(float largest, float least) {
   return fmaxf(largest * (1.0f / kLargest<kType>), least);
 }
 
-// c += a * b as mma() (cuda/mma.cuh), m16n8k32: each register of a fragment has four bytes instead of two elements.
+// c += a * b like mma() (cuda/mma.cuh), with shape m16n8k32: each fragment register has four bytes instead of two
+// elements.
 __device__ __forceinline__ void mma_int8(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "

@@ -1,6 +1,5 @@
-// Which experts the rows of a step have chosen, as Router's kernels list them for grouped products.
-//
-// Macros: TL_EXPERTS, TL_TOP_K (the experts of a row).
+// Which experts the rows of a step have chosen: lists that Router's kernels write for grouped products.
+// Macros: TL_EXPERTS, TL_TOP_K (experts per row).
 #pragma once
 
 #include "cuda/types.cuh"
@@ -8,18 +7,18 @@
 namespace tl {
 
 constexpr int kExperts = TL_EXPERTS, kTopK = TL_TOP_K;
-constexpr int kMostListedRows = 16;  // of a step whose rows ChosenExpert lists
+constexpr int kMostListedRows = 16;  // the most rows of a step whose choices are lists of ChosenExpert
 
-// Of a step of at most kMostListedRows rows, one of the experts that some row has chosen; they come by rising numbers.
+// One expert that some row has chosen, in a step of at most kMostListedRows rows. The list is ordered by expert.
 struct alignas(16) ChosenExpert {
   int expert;
-  u32 rows;  // a bit for each row that has chosen it
+  u32 rows;  // bit r is set if row r has chosen it
   u32 unused[2];
-  unsigned char slots[kMostListedRows];  // which of the kTopK of each row it is
+  unsigned char slots[kMostListedRows];  // for each such row, the index of this choice among the row's kTopK
 };
 
 struct ChosenExperts {
-  const int* list;  // their number | three unused numbers | ChosenExpert of each
+  const int* list;  // count | three unused ints | that many ChosenExpert
 
   __device__ __forceinline__ int count() const { return list[0]; }
   __device__ __forceinline__ const ChosenExpert& operator[](int i) const {
@@ -27,13 +26,13 @@ struct ChosenExperts {
   }
 };
 
-// Of a larger step, rows are sorted by expert: rows `first` to `end` - 1 of those have chosen `expert`.
+// A group in a larger step, where rows are sorted by expert: rows `first` to `end` - 1 have chosen `expert`.
 struct alignas(16) ExpertRows {
   int expert, first, end, unused;
 };
 
 struct ExpertRowGroups {
-  const int* list;  // their number | three unused numbers | ExpertRows of each
+  const int* list;  // count | three unused ints | that many ExpertRows
 
   __device__ __forceinline__ int count() const { return list[0]; }
   __device__ __forceinline__ ExpertRows operator[](int i) const {
@@ -41,7 +40,7 @@ struct ExpertRowGroups {
   }
 };
 
-// Where each of a row's choices is among sorted rows, [rows, kTopK]: -1 for an expert of another rank.
+// For each choice of a row, its place among the sorted rows, [rows, kTopK]; -1 for an expert of another rank.
 struct Places {
   int of_slots[kTopK];
 

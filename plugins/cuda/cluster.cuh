@@ -1,5 +1,5 @@
-// Clusters (sm_90 and up): blocks that run at the same time and reach each other's shared memory. Before, a cluster is
-// a single block.
+// Clusters (sm_90 and up): blocks that run at the same time and access each other's shared memory. On older devices a
+// cluster is a single block.
 #pragma once
 
 #include "cuda/types.cuh"
@@ -14,7 +14,7 @@ namespace tl {
 #define TL_CLUSTER_DIMS(blocks)
 #endif
 
-// A barrier of all threads of the cluster; what they wrote to shared memory before is visible to all after.
+// A barrier of all threads of the cluster. Writes to shared memory before it are visible to all after it.
 __device__ __forceinline__ void cluster_sync() {
 #if TL_HAS_CLUSTERS
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -23,7 +23,7 @@ __device__ __forceinline__ void cluster_sync() {
 #endif
 }
 
-// The two halves of such a barrier, for warps that write nothing before it, or need not wait.
+// The two halves of such a barrier, for warps that have written nothing before it or that need not wait.
 __device__ __forceinline__ void cluster_arrive() {
 #if TL_HAS_CLUSTERS
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -46,14 +46,14 @@ __device__ __forceinline__ int cluster_rank() {
 }
 
 #if TL_HAS_CLUSTERS
-// Where block `rank` of the cluster has what this block has at `local` of shared memory.
+// The address in block `rank` of the cluster that corresponds to `local`, a shared-memory address of this block.
 __device__ __forceinline__ u32 address_of_block(u32 local, int rank) {
   u32 address;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(local), "r"(rank));
   return address;
 }
 
-// As barrier_wait(), for what other blocks of the cluster have sent.
+// Like barrier_wait(), for data sent by other blocks of the cluster.
 __device__ __forceinline__ void barrier_wait_cluster(u32 barrier, u32 parity) {
   asm volatile(
       "{\n.reg .pred done;\nretry:\n"
@@ -62,8 +62,9 @@ __device__ __forceinline__ void barrier_wait_cluster(u32 barrier, u32 parity) {
       : "memory");
 }
 
-// Sends numbers to `local` of block `rank`, where they count as bytes that its barrier `barrier` waits for. An arrival
-// that orders writes would wait until all that this thread has under way, to memory, too, are done (1 us on an H200).
+// Sends numbers to shared memory of block `rank` at `local`, where they count as bytes that its `barrier` waits for.
+// The alternative, an arrival with release semantics, would wait for all of this thread's pending writes, including
+// those to global memory (1 us on an H200).
 __device__ __forceinline__ void send_to_block(u32 local, u32 barrier, int rank, float value) {
   asm volatile(
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address_of_block(local, rank)),
@@ -78,7 +79,7 @@ __device__ __forceinline__ void send_to_block(u32 local, u32 barrier, int rank, 
 }
 #endif
 
-// `*local`, of 32 or 64 bits, as block `rank` of the cluster has it.
+// Loads the 32- or 64-bit value that block `rank` of the cluster has at the address of `*local`.
 template <class T>
 __device__ __forceinline__ T load_of_block(const T* local, int rank) {
 #if TL_HAS_CLUSTERS

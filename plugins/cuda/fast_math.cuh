@@ -1,4 +1,4 @@
-// Single instructions for functions that take a dozen in the library's precision.
+// Single-instruction approximations of functions that take a dozen instructions in the library's precision.
 #pragma once
 
 #include "cuda/types.cuh"

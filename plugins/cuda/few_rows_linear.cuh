@@ -1,5 +1,5 @@
-// few_rows_linear<kIn, kNorm>(x, norm_weight, epsilon, rows, op): a kernel of one product of at most 16 rows, for an Op
-// as cuda/few_rows.cuh has it. With TL_SPLITS > 1 the blocks of a cluster share the depth of the rows.
+// few_rows_linear<kIn, kNorm>(x, norm_weight, epsilon, rows, op): a kernel for one product of at most 16 rows;
+// cuda/few_rows.cuh describes the Op. With TL_SPLITS > 1, the blocks of a cluster split the depth (split-K).
 #pragma once
 
 #if TL_SPLITS > 1

@@ -1,9 +1,8 @@
-// Rows of x as whole numbers of 16 bits with a scale for each block, for products with weights of four bits.
-//
-// Widening a weight to 16 bits takes more instructions than an SM has time for while its memory delivers it; as a
-// signed byte it takes less than half of one. So x becomes whole = high * 256 + low, two signed bytes, which are two
-// columns of a product of int8, whose sums are exact. An element is rounded by at most 1/65278 of the largest of its
-// block, which is less than rounding it to 16 bits did to that one.
+// Rows of x as fixed-point numbers: 16-bit integers with a scale for each block, for products with 4-bit weights.
+// To dequantize a weight to 16 bits takes more instructions than an SM has time for while its memory delivers it; to
+// make it a signed byte takes less than half of one. So an element of x becomes high * 256 + low, two signed bytes,
+// which are two columns of an int8 product with exact sums. An element is rounded by at most 1/65278 of the largest of
+// its block, which is less than the rounding of that largest element to 16 bits.
 #pragma once
 
 #include "cuda/byte_rows.cuh"
@@ -12,14 +11,15 @@
 
 namespace tl {
 
-constexpr int kMostFixedTokens = 4;  // of a streaming product; rounding more takes longer than widening the weights
+constexpr int kMostFixedTokens = 4;  // of a GEMV kernel; for more rows, rounding takes longer than dequantizing the
+                                     // weights
 constexpr float kLargestWhole = 127 * 256 + 127;
-constexpr float kLeastBlockScale = 1e-30f;  // so that a block of zeros has one
+constexpr float kLeastBlockScale = 1e-30f;  // so that a block of zeros has a scale
 
-// Eight elements times `factor`, rounded to whole numbers: their high bytes in x and y, their low ones in z and w, in
-// the order 0 4 1 5, 2 6 3 7, in which the low and the high nibbles of a word of the layout pairs8 are.
+// Rounds eight elements, multiplied by `factor`, to integers. The high bytes are in x and y, the low bytes in z and w,
+// in the order 0 4 1 5, 2 6 3 7: that of the low and the high nibbles of a word of the layout pairs8.
 __device__ __forceinline__ uint4 pack8_whole(const float (&v)[8], float factor) {
-  // The last 16 bits of this sum are whole + 128, so that its high byte is `high`, and the other `low` + 128.
+  // The last 16 bits of this sum are the integer + 128, so that its high byte is `high` and its low byte `low` + 128.
   u32 raised[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) raised[i] = __float_as_uint(fmaf(v[i], factor, 12582912.0f + 128.0f));
@@ -31,16 +31,16 @@ __device__ __forceinline__ uint4 pack8_whole(const float (&v)[8], float factor) 
                     pick_bytes(pairs[2], pairs[3], 0x5410) ^ 0x80808080u);
 }
 
-// Where rows lie in shared memory for a streaming product: of 64 neighbours, 64 high bytes and 64 low ones, in each of
-// which a lane that multiplies has its 16 side by side. Behind the rows, for each block, the tokens' scales, then their
-// sums if TL_OFFSETS.
+// The layout of rows in shared memory for a GEMV kernel: for every 64 neighbours, 64 high bytes and then 64 low bytes,
+// each ordered so that the 16 bytes of a lane are contiguous. After the rows, for each block: the scales of the tokens,
+// then their sums if TL_OFFSETS.
 template <int kIn, int kTokens>
 struct FixedRows {
-  static constexpr int kBlockK = min_of(kBlock, 128);  // of x, as many as are multiplied at a time
+  static constexpr int kBlockK = min_of(kBlock, 128);  // elements of x multiplied at a time
   static constexpr int kNumbers = kIn / max_of(1, kBlockK) * ceil_div(kTokens, 4) * 4;
   static constexpr int kNumberBytes = kNumbers * 4 * (1 + TL_OFFSETS);
 
-  // Of the eight elements from 8 * `vector` on, the high bytes; 64 behind them the low ones.
+  // The place of the high bytes of the eight elements from 8 * `vector` on; their low bytes are 64 bytes further.
   __device__ __forceinline__ static int place(int vector) {
     return vector / 8 * 128 + vector % 4 * 16 + vector / 4 % 2 * 8;
   }
@@ -48,8 +48,8 @@ struct FixedRows {
     return block * (ceil_div(kTokens, 4) * 4) + token;
   }
 
-  // Vectors of row `m`, of which lanes of a warp have neighbours: `vector(i)` is the number of raw[i], and negative if
-  // there is none, but zeros. `put(i, bytes)` stores what pack8_whole() makes of them.
+  // Stores vectors of row `m`; the lanes of a warp have neighbouring vectors. `vector(i)` is the number of raw[i], or
+  // negative if it does not exist and raw[i] is zero. `put(i, bytes)` stores the result of pack8_whole().
   template <int kCount, class Vector, class Put>
   __device__ __forceinline__ static void store(float* numbers, int m, const uint4 (&raw)[kCount], const Vector& vector,
                                                const Put& put) {
@@ -60,7 +60,7 @@ struct FixedRows {
       largest[i] = largest_magnitude(raw[i]);
       if (TL_OFFSETS) sum[i] = sum_of(raw[i]);
     }
-    // All vectors' exchanges side by side: one waits for the other only within a vector.
+    // The shuffles of all vectors are interleaved: within a vector, each depends on the one before.
 #pragma unroll
     for (int offset = kLanes / 2; offset > 0; offset /= 2) {
 #pragma unroll
@@ -79,7 +79,7 @@ struct FixedRows {
       asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(factor) : "f"(scale));
       put(at, pack8_whole(v, factor));
       if (at % kLanes > 0) continue;
-      // Nibbles that have a sign are multiplied as 16 times what they mean.
+      // Signed nibbles are multiplied as 16 times their value.
       numbers[number(at / kLanes, m)] = kWeightForm == WeightForm::kInt4 ? scale * 0.0625f : scale;
       if (TL_OFFSETS) numbers[kNumbers + number(at / kLanes, m)] = sum[i];
     }

@@ -1,4 +1,4 @@
-// Products of weights of four bits with rows of whole numbers (cuda/fixed_rows.cuh).
+// Products of 4-bit weights with rows of fixed-point numbers (cuda/fixed_rows.cuh).
 #pragma once
 
 #include "cuda/weight_piece.cuh"
@@ -6,21 +6,23 @@
 
 namespace tl {
 
-// The consuming warps' tile: sums of this warp's share of k for rows lane / 4 and + 8 and every fourth token.
+// The tile of a consumer warp: sums over this warp's share of k, for rows lane / 4 and lane / 4 + 8 and every fourth
+// token.
 template <class Ring, class Product>
 struct FixedSums {
   using Rows = FixedRows<Product::kPartK, Ring::kTokens>;
   static constexpr int kTokenTiles = ceil_div(Ring::kTokens, 4);
   static_assert(Ring::kHalves % 2 == 0, "tiles are whole");
   static constexpr int kStretchK = max_of(Ring::kPieceK, min_of(kBlock, 128)), kPieces = kStretchK / Ring::kPieceK;
-  static constexpr int kTogether = min_of(kStretchK, max_of(32, kBlock)) / 32;  // products that have the same numbers
+  // products that share scales and offsets
+  static constexpr int kTogether = min_of(kStretchK, max_of(32, kBlock)) / 32;
   float sums[Ring::kTilesPerStage][kTokenTiles][2] = {};
 
   using Nibbles = NibbleBytes<Ring::kForm>;
 
-  // The stage's first k_size elements.
+  // Adds the products of the stage's first k_size elements.
   __device__ __forceinline__ void add_stage(u32 data, int k_size, const StageRows& x, int warp, int lane) {
-    u32 row[kTokenTiles], mask[kTokenTiles];  // of x, or 16 zero bytes past the last token
+    u32 row[kTokenTiles], mask[kTokenTiles];  // row of x, or 16 zero bytes past the last token
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
       const int token = t * 4 + lane / 8;
@@ -41,7 +43,7 @@ struct FixedSums {
       }
 #pragma unroll
       for (int tile = 0; tile < Ring::kTilesPerStage; ++tile) {
-        u32 words[kPieces][4];  // of rows 0-7 and 8-15: the first half, then the other
+        u32 words[kPieces][4];  // rows 0-7 and 8-15: the first half, then the second
 #pragma unroll
         for (int piece = 0; piece < kPieces; ++piece) {
           const u32 at = (lane % 16 + tile * kRowsPerTile) * Ring::kPitch + lane / 16 * 16;
@@ -77,7 +79,7 @@ struct FixedSums {
                  : "r"(address)
                  : "memory");
   }
-  // to += scale * scale of x * (weight @ whole) + offset * (sum of x) for kTogether products from `first` on.
+  // to += scale * scale of x * (weight @ x as integers) + offset * (sum of x), for kTogether products from `first` on.
   __device__ __forceinline__ static void add(float (&to)[kTokenTiles][2], const u32 (&words)[kPieces][4],
                                              const u32 (&columns)[kPieces][kTokenTiles][4], int first, u32 numbers,
                                              u32 x_numbers) {

@@ -1,5 +1,5 @@
-// Numbers of eight bits, E4M3 (OCP 8-bit Floating Point Specification): conversions to them, and their products, which
-// tensor cores sum in float32. From sm_89 on.
+// E4M3 numbers (OCP 8-bit Floating Point Specification), from sm_89 on: conversions to them, and their products, which
+// tensor cores accumulate in float32.
 #pragma once
 
 #include "cuda/mma.cuh"
@@ -8,7 +8,7 @@ namespace tl {
 
 constexpr float kLargestE4m3 = 448.0f;
 
-// Four numbers as bytes, the first at the lowest address; those beyond the largest become it.
+// Packs four numbers as bytes, the first at the lowest address, saturated to the largest magnitude.
 __device__ __forceinline__ u32 pack4_e4m3(float a, float b, float c, float d) {
   u16 low, high;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
@@ -16,7 +16,7 @@ __device__ __forceinline__ u32 pack4_e4m3(float a, float b, float c, float d) {
   return static_cast<u32>(high) << 16 | low;
 }
 
-// Two numbers as float16, which holds E4M3 exactly; and the numbers that the low and the high two bytes of `bytes` are.
+// Packs two numbers as float16, which holds E4M3 exactly; below, unpacks the low or high two bytes of `bytes`.
 __device__ __forceinline__ u32 pack2_float16(float lo, float hi) {
   u32 bits;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(hi), "f"(lo));
@@ -27,7 +27,8 @@ __device__ __forceinline__ void widen_e4m3(u32 bytes, u32& low, u32& high) {
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(high) : "h"(static_cast<u16>(bytes >> 16)));
 }
 
-// c += a * b as mma() (cuda/mma.cuh), m16n8k32: each register of a fragment has four bytes instead of two elements.
+// c += a * b like mma() (cuda/mma.cuh), with shape m16n8k32: each fragment register has four bytes instead of two
+// elements.
 __device__ __forceinline__ void mma_e4m3(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "

@@ -17,18 +17,18 @@ from .weight_form import WeightForm, form_of
 if TYPE_CHECKING:
     from .lowering import Lowering
 
-MAX_EXPERTS, MAX_TOP_K = 1024, 32  # of kernels of Router
+MAX_EXPERTS, MAX_TOP_K = 1024, 32  # limits of Router's kernels
 MOST_LISTED_ROWS = 16  # kMostListedRows of cuda/chosen_experts.cuh
-_MOST_WIDENED_ROWS = 8  # that are streamed beside weights which other kernels widen for more (cuda/turned_linear.cuh)
-EIGHT = 8  # rows of a weight that are side by side in memory wherever its blocks have numbers
-_FEATURES_PER_TILE = 8  # of GroupedGatedLinear, whose tiles have two rows for each
-HEADER, CHOSEN_INTS, GROUP_INTS = 4, 8, 4  # of their lists
-ROW_THREADS = 128  # of kernels that move rows, with eight features each
+_MOST_WIDENED_ROWS = 8  # of GEMV kernels whose weights swap-AB kernels dequantize for more rows
+EIGHT = 8  # rows of a weight whose block scales are contiguous
+_FEATURES_PER_TILE = 8  # of GroupedGatedLinear: a tile has two weight rows for each
+HEADER, CHOSEN_INTS, GROUP_INTS = 4, 8, 4  # ints: of a list's header, a ChosenExpert, an ExpertRows
+ROW_THREADS = 128  # threads per block of kernels that move rows; a thread has eight features
 _MOST_STAGE_BYTES = 2048  # of a row of the weight
-_IN_FLIGHT_BYTES, _IN_FLIGHT_BYTES_OF_PAIRS = 150 * 1024, 100 * 1024  # of tiles one by one, and of two in a stage
+_IN_FLIGHT_BYTES, _IN_FLIGHT_BYTES_OF_PAIRS = 150 * 1024, 100 * 1024  # with one tile per stage, and with two
 _STEP_BYTES = 128
 _GROUP_SIZES = (16, 32, 64, 128)
-_COLUMNS, _NUM_WIDTHS = (256, 192, 128, 96), 3  # rows of the weight in a tile, and how many of these compete
+_COLUMNS, _NUM_WIDTHS = (256, 192, 128, 96), 3  # rows of the weight in a tile, and how many widths are timed
 # Of products that are turned round (cuda/turned_linear.cuh): the most rows of a group, rows of the weight that a
 # warpgroup has, warps that fill the ring, and what a byte of x counts beside one of the weight, of one tile alone.
 _MOST_TURNED_ROWS, _WARPGROUP_COLUMNS = 64, 64

@@ -1,10 +1,10 @@
-// The tiles of products with experts: for each group of rows that have chosen an expert, those of its weights. Macros
-// as in cuda/tiled_linear.cuh, of kernels without clusters, and those of cuda/chosen_experts.cuh; TL_BIAS (1: an Op has
-// the bias of all experts).
-//
-// A group has as many rows as a tile copies of x: those that it lacks are the next group's, or nobody's, and are
-// multiplied but not stored. Groups of one expert follow each other, and read its weights at about the same time. The
-// list of groups is older than the kernel before, so that weights are asked for before that has ended.
+// The tiles of products with experts. Each group of rows that have chosen an expert is multiplied by the tiles of that
+// expert's weights. Macros: those of cuda/tiled_linear.cuh for kernels without clusters, those of
+// cuda/chosen_experts.cuh, and TL_BIAS (1: the Op has the bias of all experts).
+// A tile always copies as many rows of x as a full group has. Those after the group's end belong to the next group or
+// to none; they are multiplied but not stored. Groups of one expert are consecutive and read its weights at about the
+// same time. The list of groups was written before the previous kernel, so that weights can be prefetched before that
+// kernel has ended.
 #pragma once
 
 #include "cuda/chosen_experts.cuh"
@@ -12,7 +12,7 @@
 
 namespace tl {
 
-// An Op whose weight is matrices of experts one behind the other.
+// An Op whose weight is a contiguous array of matrices, one per expert.
 template <class Op>
 struct Grouped : Op {
   ExpertRowGroups groups;
@@ -20,8 +20,8 @@ struct Grouped : Op {
   __device__ __forceinline__ Grouped(const Op& op, ExpertRowGroups g) : Op(op), groups(g) {}
 };
 
-// Of steps whose groups are so small, weights leave the L2 cache first, though some experts have several groups, which
-// read them at about the same time: an H200 reads 4.1 TB/s instead of 3.4.
+// If the groups of a step are this small, weights are evicted from L2 first, even though some experts have several
+// groups, which read them at about the same time: an H200 then reads 4.1 TB/s instead of 3.4.
 constexpr int kFewGroupRows = 64;
 
 template <class Op>

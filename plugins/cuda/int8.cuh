@@ -1,4 +1,4 @@
-// Integers of one byte, -128..127, widened exactly to the 16-bit type on their way into the tensor cores.
+// int8 weights (-128..127), dequantized exactly to the 16-bit type on their way into the tensor cores.
 #pragma once
 
 #include "cuda/mma.cuh"
@@ -17,15 +17,15 @@ __device__ __forceinline__ u32 subtract2(u32 a, u32 b) {
 #if TL_FP16
   asm("sub.f16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
 #else
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(difference) : "r"(b), "r"(0xbf80bf80u), "r"(a));  // b * -1 + a
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(difference) : "r"(b), "r"(0xbf80bf80u), "r"(a));  // a + b * -1
 #endif
   return difference;
 }
 
-// Bytes 0 and 1 of `bytes` become the elements of `first`, bytes 2 and 3 those of `second`.
-//
-// A byte under the right exponent is a number: in float16, 1024 + (byte + 128). A bfloat16 has seven bits for its
-// fraction: the byte's low seven bits make 128 + low, and its sign bit, the lowest of the exponent, 128 or 256.
+// Converts bytes 0 and 1 of `bytes` to the elements of `first`, bytes 2 and 3 to those of `second`.
+// A byte combined with the right exponent is a number: in float16, 1024 + (byte + 128). bfloat16 has only seven
+// fraction bits: the byte's low seven bits make 128 + low, and its sign bit becomes the lowest exponent bit, which
+// selects 128 or 256.
 __device__ __forceinline__ void widen_int8(u32 bytes, u32& first, u32& second) {
 #if TL_FP16
   const u32 shifted = bytes ^ 0x80808080u;

@@ -1,4 +1,4 @@
-// The consuming warps of a streaming kernel bring the rows of x into shared memory, normalised on the way if asked.
+// The consumer warps of a GEMV kernel load the rows of x into shared memory, and normalize them if asked to.
 #pragma once
 
 #include "cuda/async.cuh"
@@ -17,8 +17,8 @@ __device__ __forceinline__ void consumer_sync() { asm volatile("bar.sync 1, %0;"
 #define TL_RACECHECK 0
 #endif
 
-// Says at barrier `empty` that a warp has read a stage. One lane speaks for its warp; racecheck does not follow
-// __syncwarp(), so for its sake every lane can.
+// Signals at barrier `empty` that a warp has read a stage. One lane arrives for its warp; racecheck does not understand
+// __syncwarp(), so under it every lane arrives.
 constexpr int kWarpReleases = TL_RACECHECK ? 32 : 1;
 __device__ __forceinline__ void release_stage(u32 empty, int lane) {
   __syncwarp();
@@ -37,15 +37,15 @@ __device__ __forceinline__ float warp_sum(float value) {
   return value;
 }
 
-// Where rows of x go, as 16-bit elements, bytes or whole numbers: bytes with `scales`, which are `scale`, or, with
-// TL_ROW_SCALES, those of each row's largest element, and `scale` at least; whole numbers with those of their blocks.
+// Where and how rows of x are stored: as 16-bit elements, as bytes with `scales` (all equal to `scale` or, with
+// TL_ROW_SCALES, from each row's largest element and at least `scale`), or as fixed-point numbers with block scales.
 struct RowTarget {
   char* rows;
   float* scales;
   float scale;
 };
 
-// The shares of a row: vectors of 8 elements, kThreads apart.
+// A thread's share of a row: vectors of 8 elements, kThreads vectors apart.
 template <int kIn, int kThreads>
 struct RowShare {
   static constexpr int kVectors = kIn / 8, kCount = ceil_div(kVectors, kThreads);
@@ -78,7 +78,7 @@ struct RowShare {
     for (int i = 0; i < kCount; ++i) magnitude = fmaxf(magnitude, largest_magnitude(raw[i]));
     return magnitude;
   }
-  // A row that becomes bytes under a scale of its own is loaded twice: a long one does not fit in a warp's registers.
+  // A row to be quantized with its own scale is loaded twice: a long row does not fit in a warp's registers.
   __device__ __forceinline__ static float largest_of(const u16* row) {
     float magnitude = 0.0f;
 #pragma unroll 8
@@ -98,7 +98,7 @@ struct RowShare {
       reinterpret_cast<uint2*>(target)[vector(i)] = pack8_bytes<kRows>(elements, factor);
     }
   }
-  // As 16-bit elements, or as bytes of what `scale` leaves of them.
+  // Stores 16-bit elements, or bytes of the elements divided by the scale.
   template <RowType kRows>
   __device__ __forceinline__ static void store(char* row, const uint4 (&raw)[kCount], float scale) {
     constexpr bool kBytes = kRows != RowType::k16Bits;
@@ -113,7 +113,7 @@ struct RowShare {
       }
     }
   }
-  // As whole numbers (cuda/fixed_rows.cuh).
+  // Stores fixed-point numbers (cuda/fixed_rows.cuh).
   template <class Fixed>
   __device__ __forceinline__ static void store(const RowTarget& to, int m, const uint4 (&raw)[kCount], int pitch) {
     const auto put = [&](int at, uint4 bytes) {
@@ -123,11 +123,12 @@ struct RowShare {
     };
     Fixed::store(to.scales, m, raw, [](int i) { return exists(i) ? vector(i) : -1; }, put);
   }
-  // raw * inverse * weight, rounded once; weights through the L1 cache, which warm() has filled.
+  // raw * inverse * weight, rounded once. Weights are read through the L1 cache, which warm() has filled.
   __device__ __forceinline__ static void scale(uint4 (&raw)[kCount], float inverse, const float* weight) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      // Otherwise the compiler keeps every unpacked value from sum_of_squares(), loads all weights first, and spills.
+      // Without this, the compiler keeps every unpacked value from sum_of_squares(), loads all weights first, and
+      // spills.
       asm volatile("" : "+r"(raw[i].x), "+r"(raw[i].y), "+r"(raw[i].z), "+r"(raw[i].w)::"memory");
       const float4* from = reinterpret_cast<const float4*>(weight) + (exists(i) ? vector(i) : 0) * 2;
       const float4 lo = from[0], hi = from[1];
@@ -141,7 +142,7 @@ struct RowShare {
   }
 };
 
-// Brings the norm weights into the L1 cache: constants, so this need not wait for the previous kernel.
+// Prefetches the norm weights into the L1 cache. They are constants, so no wait for the previous kernel is needed.
 template <int kIn>
 __device__ __forceinline__ void warm(const float* weight) {
   for (int i = threadIdx.x * 32; i < kIn; i += kConsumerThreads * 32) {
@@ -149,12 +150,11 @@ __device__ __forceinline__ void warm(const float* weight) {
   }
 }
 
-// Row m of the target is x[m][i] or, with kNorm, x[m][i] / sqrt(mean(x[m]^2) + epsilon) * weight[i], for m < rows.
-// The sum of squares and the products are float32, rounded once. `scratch` holds 2 * kConsumerWarps * kTokens floats.
-// Ends with a barrier of the consuming threads.
-//
-// Few rows: all warps share each. Many: a warp each, which needs no barrier. Plain loads, not bulk copies: those would
-// queue behind the ring's (measured on an H200: 0.9 us more per kernel at M = 1).
+// Stores row m of x for m < rows: x[m][i] or, with kNorm, x[m][i] / sqrt(mean(x[m]^2) + epsilon) * weight[i]. The sum
+// of squares and the products are float32, rounded once. `scratch` holds 2 * kConsumerWarps * kTokens floats. Ends with
+// a barrier of the consumer threads.
+// A few rows are shared by all warps; many rows get a warp each, which needs no barrier. The loads are plain ones,
+// because bulk copies would queue behind those of the ring (measured on an H200: 0.9 us more per kernel at M = 1).
 template <int kIn, int kTokens, int kPitch, bool kNorm, RowType kRows, bool kFixed>
 __device__ __forceinline__ void load_rows(const RowTarget& to, float* scratch, const u16* x, const float* weight,
                                           float epsilon, int rows) {

@@ -57,24 +57,24 @@ if TYPE_CHECKING:
     from ..paged_attention.new_tokens import NewTokens
     from .grouped import ExpertChoice
 
-Norm: TypeAlias = tuple[Buffer, float]  # weight and epsilon
+Norm: TypeAlias = tuple[Buffer, float]  # (weight, epsilon)
 
 
 class Lowering(Protocol):
-    """One operator that is lowered into a program. Methods raise BuildError for what the device cannot do."""
+    """An operator being lowered into a program. Methods raise BuildError if the device cannot do what is asked."""
 
     name: str
     device: Device
     dtype: str  # of activations
-    decode: bool  # does each sequence have one new token?
-    deterministic: bool  # must a row's result be the same in every program?
-    max_tokens: int  # of a step that runs the program
+    decode: bool  # whether each sequence has one new token
+    deterministic: bool  # whether a row's result must be the same in every program
+    max_tokens: int  # the most tokens of a step that runs the program
     max_seq_len: int
-    max_draft_len: int  # guessed tokens of a sequence in a step
+    max_draft_len: int  # the most draft tokens of a sequence in a step
     tokens_per_block: int
-    symbols: Mapping[str, int]  # the bound of each symbol
-    num_ranks: int  # that share out the layers
-    collective: int  # the number by which a collective is known that not all ranks come to
+    symbols: Mapping[str, int]  # the upper bound of each symbol
+    num_ranks: int  # ranks among which layers are divided
+    collective: int  # number of this collective, if not all ranks take part in it
 
     def has(self, operand: str) -> bool:
         """Whether the optional input or output ``name`` is present."""
@@ -86,7 +86,7 @@ class Lowering(Protocol):
         """The shape of an operand: integers and symbols."""
 
     def num_rows(self, operand: str) -> Extent:
-        """Rows of an operand in a step."""
+        """The number of rows of an operand in a step."""
 
     def step_input(self, operand: str) -> Buffer:
         """An input of the step."""
@@ -95,25 +95,25 @@ class Lowering(Protocol):
         """Memory that is kept between steps."""
 
     def scales(self, operand: str) -> RowScales | None:
-        """The scales under which rows are bytes; None if they are not."""
+        """The scales of an operand's rows of bytes; None if its rows are 16-bit."""
 
     def rows(self, operand: str) -> Buffer:
-        """Activations, or what else an operator before has computed."""
+        """Activations, or another result of an earlier operator."""
 
     def optional_rows(self, operand: str) -> Buffer | None:
         """The activations of an operand that may be absent."""
 
     def new(self, output: str, dtype: str | None = None) -> Buffer:
-        """Memory for an output, of ``dtype``, or else of the activations' type, or bytes if the output has scales."""
+        """Memory for an output: of ``dtype`` if given, of bytes if it has scales, else of the activations' type."""
 
     def result(self, output: str) -> Buffer:
-        """As :meth:`new`, for operators that can write float32: logits, and what becomes logits row by row."""
+        """Like :meth:`new`, for operators that can write float32: logits, and rows from which logits are made."""
 
     def output(self, output: str) -> Buffer:
-        """Memory for what the executor reads after the step."""
+        """Memory for an output that the executor reads after the step."""
 
     def place(self, output: str, buffer: Buffer) -> Buffer:
-        """Memory that there is for an output: ``buffer``."""
+        """Use existing memory, ``buffer``, for an output."""
 
     def matrix(self, operand: str) -> Buffer:
         """A weight matrix, row-major, of the activations' type."""
@@ -131,16 +131,16 @@ class Lowering(Protocol):
         """A float32 weight that may be absent."""
 
     def adapters(self, in_features: int, widths: tuple[int, ...]) -> AdapterMatrices:
-        """The slots of adapters for the projections that LowRank has as parts, of ``widths`` outputs."""
+        """The adapter slots for LowRank's projections, which have ``widths`` outputs."""
 
     def cache(self, operand: str, *shape: int) -> Buffer:
-        """A paged cache, of a layer or of features; ``shape`` is that of a block."""
+        """A paged cache of a layer or of features; ``shape`` is the shape of a block."""
 
     def norm(self) -> Norm | None:
-        """The RMS norm of x that is this operator's to compute."""
+        """The RMS norm of x that this operator computes in its prologue."""
 
     def streaming(self) -> Streaming | None:
-        """How a kernel for few rows streams ``weight``; None if there are many rows, or if it does not fit."""
+        """How a GEMV kernel streams ``weight``; None if there are many rows or no kernel fits."""
 
     def product(self, y: Buffer, peers: PeerRows = HERE) -> list[Command]:
         """y = the product of ``x`` and ``weight`` with all that goes with it, by what is fastest for many rows.

@@ -20,7 +20,8 @@ __device__ __forceinline__ float load_shared_float(u32 address) {
   return value;
 }
 
-// Each lane passes the address of one 16-byte row: lanes 0-7 for the first 8x8 matrix, 8-15 for the second, and so on.
+// Loads four 8x8 matrices. Each lane passes the address of one 16-byte row: lanes 0-7 those of the first matrix, 8-15
+// those of the second, and so on.
 __device__ __forceinline__ void load_matrix_x4(u32 (&r)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -49,7 +50,7 @@ __device__ __forceinline__ u32 transpose_matrix(u32 rows) {
   return columns;
 }
 
-// c += a * b, products of 16-bit elements summed in float32.
+// c += a * b: products of 16-bit elements, accumulated in float32.
 __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 #if TL_FP16
   asm volatile(

@@ -1,7 +1,6 @@
-// wgmma (sm_90a) of 64 rows in registers by few columns in shared memory: weights by tokens.
-//
-// Fragments of A and of the sums as mma.sync has them, each warp of a warpgroup 16 rows; B as in cuda/wgmma.cuh, K side
-// by side. An instruction takes 32 bytes of each row: 16 elements of 16 bits, or 32 bytes.
+// wgmma (sm_90a) with few columns: 64 weight rows in registers by tokens in shared memory (swap-AB).
+// Fragments of A and of the accumulators have the layout of mma.sync, 16 rows for each warp of a warpgroup; B is
+// K-major, as in cuda/wgmma.cuh. An instruction takes 32 bytes of each row: 16 elements of 16 bits, or 32 bytes.
 #pragma once
 
 #include "cuda/wgmma.cuh"
@@ -42,7 +41,7 @@ namespace tl {
 #define TL_NARROW_FLOAT "+f"
 #define TL_NARROW_INT "+r"
 
-// d = a * b^T, or += where `accumulate`: 8 * kFragments columns, of numbers of kRows.
+// d = a * b^T, or d += a * b^T if `accumulate`, for 8 * kFragments columns of type kRows.
 template <RowType kRows, int kFragments>
 __device__ __forceinline__ void wgmma_narrow(SumOf<kRows> (&d)[kFragments][4], const u32 (&a)[4], u64 b,
                                              bool accumulate) {

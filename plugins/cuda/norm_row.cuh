@@ -1,9 +1,7 @@
-// A row that an RMS norm is computed of, in the registers of its block: eight elements (a vector) of a thread at a
-// time.
-//
-// y = row / sqrt(mean(row^2) + epsilon) * weight. With a TL_Y_TYPE of bytes (RowType), y is rounded to 16 bits and then
-// to that under `y_scale`, that of all rows, or, with TL_ROW_SCALES, the least; each row's goes to `row_scales`.
-// Macros: TL_HIDDEN, TL_THREADS (a multiple of 32), TL_Y_TYPE, TL_ROW_SCALES (0 or 1).
+// The RMS norm of one row, held in the registers of its block: a thread handles eight elements (a vector) at a time.
+// y = row / sqrt(mean(row^2) + epsilon) * weight. If TL_Y_TYPE is a type of bytes (RowType), y is rounded to 16 bits
+// and then quantized. `y_scale` is the scale of all rows or, with TL_ROW_SCALES, the least scale; each row's own scale
+// is then written to `row_scales`. Macros: TL_HIDDEN, TL_THREADS (a multiple of 32), TL_Y_TYPE, TL_ROW_SCALES (0 or 1).
 #pragma once
 
 #include "cuda/block_max.cuh"
@@ -16,7 +14,7 @@ constexpr int kVectors = TL_HIDDEN / 8, kCount = ceil_div(kVectors, TL_THREADS);
 constexpr RowType kYType = static_cast<RowType>(TL_Y_TYPE);
 static_assert(TL_HIDDEN % 8 == 0 && TL_THREADS % 32 == 0);
 
-// Calls use(i, vector) for each of the thread's vectors of a row, whose i-th one it is.
+// Calls use(i, vector) for the thread's i-th vector of a row, which is number `vector` in the row.
 template <typename Use>
 __device__ __forceinline__ void for_each_vector(const Use& use) {
 #pragma unroll
@@ -26,7 +24,7 @@ __device__ __forceinline__ void for_each_vector(const Use& use) {
   }
 }
 
-// a + b, rounded to 16 bits.
+// a + b for eight elements, rounded to 16 bits.
 __device__ __forceinline__ uint4 add8(uint4 a, uint4 b) {
   float sum[8], other[8];
   unpack8(a, sum);
@@ -36,11 +34,11 @@ __device__ __forceinline__ uint4 add8(uint4 a, uint4 b) {
   return pack8(sum);
 }
 
-// The weight, which every row of the block is multiplied with.
+// A thread's part of the norm weight, which is the same for every row of the block.
 struct NormWeight {
   float values[kCount][8];
 
-  // The weight is a constant, so that a kernel need not wait for the previous one before.
+  // The weight is a constant, so the kernel may load it before it waits for the previous one.
   __device__ __forceinline__ explicit NormWeight(const float* weight) {
     for_each_vector([&](int i, int vector) {
       const float4* from = reinterpret_cast<const float4*>(weight) + vector * 2;
@@ -56,7 +54,7 @@ struct NormedRows {
   float epsilon, y_scale;
 };
 
-// Results are stored where the pointers to them point.
+// Stores results at the given pointers.
 struct Here {
   template <typename T, typename Store>
   __device__ __forceinline__ void operator()(T* to, const Store& store) const {
@@ -64,8 +62,8 @@ struct Here {
   }
 };
 
-// Norms row number `row`, which is `packed`, and overwrites that; `places(to, store)` calls store(to) wherever results
-// go. A block that norms several rows meets between them.
+// Normalizes row `row`, which is in `packed`, and overwrites `packed`. `places(to, store)` calls store(to) for each
+// place where results go. A block that normalizes several rows synchronizes between them.
 template <typename Places = Here>
 __device__ __forceinline__ void norm_row(uint4 (&packed)[kCount], const NormWeight& weight, u64 row, NormedRows to,
                                          const Places& places = Places()) {

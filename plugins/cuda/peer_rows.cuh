@@ -1,9 +1,7 @@
-// Where a product stores its rows: on this rank, or in the memory of other ranks, so that what follows finds them
-// there.
-//
-// Macros: TL_ROWS_ON says on which rank: 0: on this one, rows of TL_OUT elements; 1: row r on rank r % TL_RANKS, which
-// adds up what all ranks have stored there, [TL_RANKS][TL_RANK_ROWS][TL_OUT] in its state; 2: on the first rank of the
-// stage, in its arena, beside those of the other ranks, rows of TL_ROW_FEATURES elements.
+// Where a product stores its rows: in this rank's memory or in that of other ranks, where the next operator reads them.
+// TL_ROWS_ON selects the rank. 0: this rank; rows of TL_OUT elements. 1: row r goes to rank r % TL_RANKS, which adds up
+// the rows of all ranks, [TL_RANKS][TL_RANK_ROWS][TL_OUT] in its state. 2: the first rank of the stage; its arena has
+// rows of TL_ROW_FEATURES elements, in which each rank has its columns.
 #pragma once
 
 #include "cuda/rank_memory.cuh"
@@ -12,14 +10,14 @@ namespace tl {
 
 struct PeerRows {
 #if TL_ROWS_ON == 2
-  static constexpr int kStride = TL_ROW_FEATURES;  // elements from row to row
+  static constexpr int kStride = TL_ROW_FEATURES;  // elements between rows
 #else
   static constexpr int kStride = TL_OUT;
 #endif
   void* y;
   const RankTable* ranks;
 
-  // The place of a row's first element.
+  // The address of a row's first element.
   template <typename T>
   __device__ __forceinline__ T* row(int number) const {
     T* const own = static_cast<T*>(y);
@@ -33,7 +31,7 @@ struct PeerRows {
 #endif
   }
 
-  // How many of the TL_OUT elements are stored.
+  // How many of the TL_OUT columns are stored.
   __device__ __forceinline__ int columns() const {
 #if TL_ROWS_ON == 2
     const int left = kStride - static_cast<int>(ranks->rank) * TL_OUT;

@@ -1,4 +1,4 @@
-"""Where products store their rows that other ranks go on with (``peer_rows.cuh``)."""
+"""Where products store rows that other ranks read (``peer_rows.cuh``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..launch import Buffer
 
 @dataclass(frozen=True)
 class PeerRows:
-    """The rank that rows are stored on; ``ranks`` is the state of that name, where that is another."""
+    """The rank that stores the rows; ``ranks`` is the state of that name, needed if it is another rank."""
 
     defines: Mapping[str, int]
     ranks: Buffer | None = field(default=None)
@@ -20,7 +20,7 @@ HERE = PeerRows({"TL_ROWS_ON": 0})
 
 
 def on_owners(ranks: Buffer, rows: Buffer) -> PeerRows:
-    """Each row on the rank that adds it up: in the state ``rows`` [ranks, rows of a rank, features]."""
+    """Store each row on the rank that adds it up, in the state ``rows`` [ranks, rows of a rank, features]."""
     num_ranks, rank_rows, _ = rows.shape
     assert isinstance(num_ranks, int)
     assert isinstance(rank_rows, int)
@@ -28,5 +28,5 @@ def on_owners(ranks: Buffer, rows: Buffer) -> PeerRows:
 
 
 def on_first_rank(ranks: Buffer, features: int) -> PeerRows:
-    """All rows on the first rank, side by side with those of the others, which have ``features`` in all."""
+    """Store all rows on the first rank, as columns of rows of ``features`` elements from all ranks."""
     return PeerRows({"TL_ROWS_ON": 2, "TL_ROW_FEATURES": features}, ranks)

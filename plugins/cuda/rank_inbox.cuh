@@ -1,12 +1,13 @@
-// Rows that ranks write into each other's memory, where the receiver looks until they are there: no flags, no meeting.
+// Rows that ranks write into each other's memory. The receiver polls the rows themselves; there are no flags or
+// barriers.
 #pragma once
 
 #include "cuda/rank_wait.cuh"
 
 namespace tl {
 
-// A word of two elements of -0 stands for nothing, and is sent as 0; on the way words are changed so that nothing is 0,
-// as the memory is at load. So -0 becomes 0 where both elements of a word are, on all ranks alike.
+// The word that marks an empty place: two elements of -0. Words are encoded on the way so that an empty word is 0,
+// which is what memory holds initially. A data word of two -0 is sent as 0, on all ranks alike.
 constexpr u32 kNothing = 0x80008000u;
 __device__ __forceinline__ u32 as_sent(u32 word) { return word == kNothing ? kNothing : word ^ kNothing; }
 __device__ __forceinline__ uint4 as_sent(uint4 v) {
@@ -29,13 +30,12 @@ __device__ __forceinline__ uint4 load_system(const uint4* from) {
   return v;
 }
 
-// The rows of one block, whose number is that of the row: the block of that number on every other rank sends one of
-// TL_HIDDEN elements, too. Each thread takes the vectors that it sends. `turns` are int32 [TL_INBOX_ROWS], `inbox` is
-// [3][TL_INBOX_ROWS][count - 1][TL_HIDDEN / 8] vectors, all zero at load.
-//
-// Each turn has the next of three places. A rank that sends in turn n has taken what the others sent in turn n - 1;
-// they did so in a kernel that came after the one of turn n - 2, in which they have taken from, and cleared, the places
-// of the turns before. So the place that it writes to is empty, and was read.
+// The rows that one block exchanges with the block of the same number on every other rank; the number is that of the
+// row. Each block sends one row of TL_HIDDEN elements. Each thread receives the vectors that it sends. `turns` are
+// int32 [TL_INBOX_ROWS], `inbox` is [3][TL_INBOX_ROWS][count - 1][TL_HIDDEN / 8] vectors; both are zero initially.
+// Turns use three places in rotation. A rank that sends in turn n has received what the others sent in turn n - 1. They
+// sent it in a kernel that ran after the one of turn n - 2, in which they had received and cleared the places of
+// earlier turns. So the place that it writes to is empty and was read.
 class RankInbox {
  public:
   __device__ __forceinline__ RankInbox(const RankTable* ranks, int* turns, uint4* inbox, int site)
@@ -50,13 +50,13 @@ class RankInbox {
   __device__ __forceinline__ int count() const { return count_; }
 
   __device__ __forceinline__ void send(int vector, uint4 elements) const {
-    for (int step = 1; step < count_; ++step) {  // not all to the same rank at first
+    for (int step = 1; step < count_; ++step) {  // begins at a different rank on each rank
       const int other = (rank_ + step) % count_;
       store_system(in_state(ranks_, place(turn_, rank_ - (rank_ > other), vector), other), as_sent(elements));
     }
   }
 
-  // What rank `other` has sent, or if that is this one, `own` as the others see it.
+  // Waits for the vector that rank `other` sends. If that is this rank, returns `own` as the others receive it.
   __device__ __forceinline__ uint4 take(int other, int vector, uint4 own) const {
     if (other == rank_) return received(as_sent(own));
     const int from = other - (other > rank_);
@@ -65,11 +65,11 @@ class RankInbox {
     do {
       found = load_system(place(turn_, from, vector));
     } while ((found.x == 0 || found.y == 0 || found.z == 0 || found.w == 0) && !wait.is_over());
-    *place(turn_ + 2, from, vector) = make_uint4(0, 0, 0, 0);  // the place of the turn before
+    *place(turn_ + 2, from, vector) = make_uint4(0, 0, 0, 0);  // clears the place of the turn before
     return received(found);
   }
 
-  // One thread calls it, after all have begun.
+  // Called by one thread after all threads have begun.
   __device__ __forceinline__ void end_turn() const { turns_[blockIdx.x] = (turn_ + 1) % 3; }
 
  private:

@@ -1,4 +1,4 @@
-// Where other ranks have in their memory what this one has.
+// Addresses in the memory of other ranks.
 #pragma once
 
 #include "cuda/async.cuh"
@@ -6,7 +6,7 @@
 
 namespace tl {
 
-// What another rank has where this one has `own`, in its arena or its state.
+// The address on rank `other` that corresponds to `own` in this rank's arena or state.
 template <typename T>
 __device__ __forceinline__ T* in_arena(const RankTable* ranks, T* own, int other) {
   return reinterpret_cast<T*>(reinterpret_cast<u64>(own) - ranks->arenas[ranks->rank] + ranks->arenas[other]);
@@ -16,7 +16,7 @@ __device__ __forceinline__ T* in_state(const RankTable* ranks, T* own, int other
   return reinterpret_cast<T*>(reinterpret_cast<u64>(own) - ranks->states[ranks->rank] + ranks->states[other]);
 }
 
-// What the rank that draws tokens has where this one has `own` in its state.
+// The address, on the rank that draws tokens, that corresponds to `own` in this rank's state.
 template <typename T>
 __device__ __forceinline__ T* where_drawn(const RankTable* ranks, T* own) {
   return reinterpret_cast<T*>(reinterpret_cast<u64>(own) - ranks->states[ranks->rank] + ranks->drawing);

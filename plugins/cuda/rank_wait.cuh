@@ -1,4 +1,4 @@
-// Waiting for other ranks: a rank that does not come has failed, and the others must not wait for ever.
+// Waiting for other ranks with a timeout: a rank that does not come has failed, and the others must not wait forever.
 #pragma once
 
 #include "cuda/rank_memory.cuh"
@@ -11,17 +11,15 @@ __device__ __forceinline__ u64 nanoseconds() {
   return now;
 }
 
-// One thread's wait for rank `other` in the collective of number `site`, which looks again and again:
-// `while (!here && !wait.is_over())`.
+// One thread's polling wait for rank `other` in collective `site`: `while (!here && !wait.is_over())`.
 class RankWait {
  public:
   __device__ __forceinline__ RankWait(const RankTable* ranks, int other, int site)
       : ranks_(ranks), other_(other), site_(site) {}
 
-  // Whether it makes no sense to go on: the time is over, on this rank or another, which the host learns from the
-  // alarm, or the host has given a rank up. Then the step has failed; what kernels compute from here on is read by
-  // nobody. (The host's memory is written, and never read: reads of so many threads would delay what the host
-  // launches.)
+  // Whether to give up: this rank or another has timed out (which the alarm tells the host), or the host has given up
+  // on a rank. The step has then failed, and its results are discarded. (Kernels write host memory but never read it:
+  // reads by so many threads would delay the host's launches.)
   __device__ __forceinline__ bool is_over() {
     if (++num_looks_ % kLooksBetween != 0) return false;
     if (*static_cast<const volatile u64*>(&ranks_->is_over) != 0) return true;
@@ -37,11 +35,11 @@ class RankWait {
 
   __device__ __noinline__ void raise() const {
     volatile RankAlarm* alarm = reinterpret_cast<RankAlarm*>(ranks_->alarm);
-    if (alarm->missing == 0) {  // the first alarm is the one that counts
+    if (alarm->missing == 0) {  // only the first alarm counts
       alarm->site = site_;
       __threadfence_system();
       alarm->missing = static_cast<int>(ranks_->first) + other_ + 1;
-      __threadfence_system();  // the host sees it before any rank ends the step because of it
+      __threadfence_system();  // the host must see the alarm before any rank ends the step
     }
     for (int rank = 0; rank < static_cast<int>(ranks_->count); ++rank) {
       *const_cast<volatile u64*>(in_state(ranks_, &ranks_->is_over, rank)) = 1;

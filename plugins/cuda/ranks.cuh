@@ -1,4 +1,4 @@
-// Kernels of the ranks of an engine meet by flags in each other's memory, which they can do in graphs by themselves.
+// Barriers between kernels of an engine's ranks, by flags in each other's memory. They also work within graphs.
 #pragma once
 
 #include "cuda/rank_wait.cuh"
@@ -17,9 +17,9 @@ __device__ __forceinline__ int load_acquire(const int* from) {
   return value;
 }
 
-// Meetings of one block with the blocks of its number on the other ranks, in the collective of number `site`. The grid
-// is the same on all ranks, and of at most kMeetingBlocks. `flags` are int32 [2 * kMeetingBlocks * kMaxRanks], then
-// [kMeetingBlocks] numbers of meetings so far, all zero at load.
+// Barriers of one block with the blocks of its number on the other ranks, in collective `site`. The grid is the same on
+// all ranks and has at most kMeetingBlocks blocks. `flags` are int32 [2 * kMeetingBlocks * kMaxRanks], then
+// [kMeetingBlocks] counts of barriers so far, all zero initially.
 class BlockMeeting {
  public:
   __device__ __forceinline__ BlockMeeting(const RankTable* ranks, int* flags, int site)
@@ -29,7 +29,8 @@ class BlockMeeting {
         number_(*epoch_ + 1),
         site_(site) {}
 
-  // Returns when the ranks have come here: `phase` 0, then 1. What a rank wrote before is seen by all behind it.
+  // Waits until all ranks have come here, with `phase` 0, then 1. Writes of a rank before it are visible to all after
+  // it.
   __device__ __forceinline__ void meet(int phase) {
     __syncthreads();
     const int other = threadIdx.x;
@@ -44,7 +45,7 @@ class BlockMeeting {
     __syncthreads();
   }
 
-  // A meeting of one phase.
+  // A barrier with a single phase.
   __device__ __forceinline__ void meet_once() {
     meet(0);
     end();

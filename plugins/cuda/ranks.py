@@ -1,15 +1,15 @@
-"""What kernels need that meet those of other ranks (``ranks.cuh``), or send them rows (``rank_inbox.cuh``)."""
+"""State of kernels that synchronize with other ranks (``ranks.cuh``) or send them rows (``rank_inbox.cuh``)."""
 
 from __future__ import annotations
 
 from trtllm_lite.vocabulary import MAX_TP_SIZE
 
-MEETING_BLOCKS = 128  # of a kernel, at most
-# Words of the states that such kernels read: what there is to know of all ranks (int64), and flags (int32).
+MEETING_BLOCKS = 128  # the most blocks of a kernel
+# Words of the states that such kernels read: the RankTable (int64) and the flags (int32).
 RANKS_WORDS = 7 + 2 * MAX_TP_SIZE
 FLAG_WORDS = 2 * MEETING_BLOCKS * MAX_TP_SIZE + MEETING_BLOCKS
-INBOX_TURNS = 3  # places of each row of an inbox, used in turn
-_INBOX_ROWS = 512  # of all other ranks
+INBOX_TURNS = 3  # places of each row of an inbox, used in rotation
+_INBOX_ROWS = 512  # total over all other ranks
 
 
 def inbox_rows(num_ranks: int) -> int:

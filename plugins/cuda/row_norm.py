@@ -1,4 +1,4 @@
-"""Helpers of the kernels that normalise rows, which give a block to each row and may add a residual before the norm."""
+"""Helpers for kernels that normalize rows: one block per row, with an optional residual added before the norm."""
 
 from __future__ import annotations
 

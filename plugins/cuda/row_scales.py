@@ -1,4 +1,4 @@
-"""The types of eight bits that rows of activations are rounded to, and their scales."""
+"""The 8-bit types to which rows of activations are quantized, and their scales."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..launch import Buffer
 
 E4M3 = "float8_e4m3fn"
-ROW_TYPES = {E4M3: 1, "int8": 2}  # numbers of RowType (cuda/byte_rows.cuh), of which 0 is 16 bits
+ROW_TYPES = {E4M3: 1, "int8": 2}  # values of RowType (cuda/byte_rows.cuh); 0 is 16 bits
 
 
 @dataclass(frozen=True)
@@ -24,5 +24,5 @@ class RowScales:
 
 
 def row_type(scales: RowScales | None) -> int:
-    """The RowType of rows with ``scales``, for macros."""
+    """The RowType, for macros, of rows with ``scales``."""
     return 0 if scales is None else ROW_TYPES[scales.dtype]

@@ -3,7 +3,7 @@
 
 namespace tl {
 
-// The last sequence that starts at the token or before.
+// The last sequence that starts at or before the token.
 __device__ __forceinline__ int sequence_of(int token, const int* cu_seqlens, int num_seqs) {
   int low = 0, high = num_seqs - 1;
   while (low < high) {

@@ -1,15 +1,12 @@
-// Weights of eight and four bits, E4M3 and E2M1 (OCP 8-bit Floating Point and Microscaling Formats Specifications),
-// widened exactly to the 16-bit type on their way into the tensor cores.
-//
-// Under the sign and the lowest bits of the exponent of a 16-bit element, their bits are what they mean times a power
-// of two, subnormal numbers, too. Layouts spread the bits of a word so that a mask brings a pair of elements there
-// (plugins/spread.py). Instructions for a pair of bfloat16: of E4M3, in the mean 2.5 (1 and 4); of E2M1, 2.25 (1, 2, 2
-// and 4). float16 takes two more.
-//
-// Streaming products multiply elements that are so small, and the sums with what is missing. Tensor cores take
-// subnormal numbers, but their sums would be subnormal, too, which lose bits: rows of bfloat16 are multiplied with
-// 2^kRowsRaisedBy, which is exact. Tiled ones multiply elements with their block's factor times that power.
-//
+// Weights in E4M3 and E2M1 (OCP 8-bit Floating Point and Microscaling Formats Specifications), dequantized exactly to
+// the 16-bit type on their way into the tensor cores.
+// If the bits of such a number are placed in the sign, the lowest exponent bits and the highest fraction bits of a
+// 16-bit element, the element is the number times a power of two; this holds for subnormal numbers too. Layouts spread
+// the bits of a word so that one mask extracts a pair of elements (plugins/spread.py). Instructions for a pair of
+// bfloat16: 2.5 on average for E4M3 (1 and 4), 2.25 for E2M1 (1, 2, 2 and 4). float16 takes two more.
+// GEMV kernels multiply these small elements as they are, and the sums by the missing factor. Tensor cores accept
+// subnormal numbers, but the sums would be subnormal too and lose bits: so rows of bfloat16 are multiplied by
+// 2^kRowsRaisedBy, which is exact. Tiled kernels multiply elements by their block's scale times that factor.
 // Weights have no NaN: the builder refuses them.
 #pragma once
 
@@ -18,7 +15,7 @@
 
 namespace tl {
 
-// The bits of the magnitudes of a pair in bfloat16, and what a pair of the 16-bit type is to be multiplied with.
+// The magnitude bits of a pair in bfloat16, and the factor of a pair of the 16-bit type.
 constexpr u32 kMagnitudes = kWeightForm == WeightForm::kE2m1 ? 0x01c001c0u : 0x07f007f0u;
 constexpr u32 kSigns = 0x80008000u;
 constexpr int kLoweredBy = kWeightForm == WeightForm::kE2m1 ? (TL_FP16 ? 14 : 126) : (TL_FP16 ? 8 : 120);
@@ -32,21 +29,21 @@ constexpr float kPower = 2.0f * kPower<kExponent - 1>;
 template <>
 constexpr float kPower<0> = 1.0f;
 
-// What sums of lowered elements and raised rows are multiplied with, if a weight is of such elements.
+// The factor of sums of lowered elements and raised rows; 1 if weights are not of such a type.
 constexpr float kSumFactor = is_small_float(kWeightForm) ? kPower<kLoweredBy - kRowsRaisedBy> : 1.0f;
 
-// As the 16-bit type has a pair that lies as in bfloat16: float16 has three bits more of a fraction.
+// Converts a pair placed as in bfloat16 to the 16-bit type: float16 has three more fraction bits.
 __device__ __forceinline__ u32 of_type(u32 pair) { return TL_FP16 ? pair + (pair & kMagnitudes) * 7 : pair; }
 
-// Pair kPair of a word of four elements in the layout spread_e4m3, too small by 2^kLoweredBy: the first two, or the
-// others.
+// Pair kPair of a word of four elements in the layout spread_e4m3 (0: the first two, 1: the others), too small by a
+// factor 2^kLoweredBy.
 template <int kPair>
 __device__ __forceinline__ u32 lowered_e4m3(u32 word) {
   return of_type(kPair == 0 ? word & 0x87f087f0u : (word << 4 & 0x80f080f0u) | (word >> 4 & 0x07000700u));
 }
 
-// Pair kPair of a word of eight elements in the layout spread_e2m1, likewise: 8 * kPair elements of the row behind the
-// first pair.
+// Pair kPair of a word of eight elements in the layout spread_e2m1, likewise too small. In the row, it is 8 * kPair
+// elements after the first pair.
 template <int kPair>
 __device__ __forceinline__ u32 lowered_e2m1(u32 word) {
   constexpr u32 kMask = kSigns | 0x01c001c0u;
@@ -54,7 +51,7 @@ __device__ __forceinline__ u32 lowered_e2m1(u32 word) {
   return of_type((kPair == 0 ? word : kPair == 1 ? word << 4 : word << 10 | word >> 22) & kMask);
 }
 
-__device__ __forceinline__ u32 multiply2(u32 a, u32 b) { return multiply_add2(a, b, kSigns); }  // minus zero is added
+__device__ __forceinline__ u32 multiply2(u32 a, u32 b) { return multiply_add2(a, b, kSigns); }  // adds minus zero
 template <int kPair>
 __device__ __forceinline__ u32 widen_e4m3(u32 word) {
   return multiply2(lowered_e4m3<kPair>(word), kRaise);
@@ -64,18 +61,18 @@ __device__ __forceinline__ u32 widen_e2m1(u32 word) {
   return multiply2(lowered_e2m1<kPair>(word), kRaise);
 }
 
-// A factor of a block, times 2^kLoweredBy, for both elements of a pair.
+// A block's scale times 2^kLoweredBy, for both elements of a pair.
 __device__ __forceinline__ u32 raised_pair(float factor) {
   return pack2(factor * kPower<kLoweredBy>, factor * kPower<kLoweredBy>);
 }
 
-// The same of the bits of a number (cuda/weight_form.cuh).
+// Like raised_pair(), from the bits of a number (cuda/weight_form.cuh).
 __device__ __forceinline__ u32 raised_pair_of(u32 bits) {
   if constexpr (kNumberType == NumberType::kBFloat16 && !TL_FP16) return multiply2(bits * 0x00010001u, kRaise);
   return raised_pair(number_of(bits));
 }
 
-// Pairs of elements of a row as products take them.
+// Pairs of elements of a row, scaled as products take them.
 __device__ __forceinline__ u32 raised_row(u32 pair) {
   constexpr u32 kFactor = (kRowsRaisedBy + 127) << 7;
   return is_small_float(kWeightForm) && kRowsRaisedBy > 0 ? multiply2(pair, kFactor * 0x00010001u) : pair;

@@ -1,5 +1,5 @@
-// The online softmax (arXiv 2205.14135) over mma.sync accumulators, in base 2: a lane holds rows lane / 4 and
-// lane / 4 + 8 of a 16-row tile, and of each 8 keys the columns 2 * (lane % 4) and + 1.
+// Online softmax (arXiv 2205.14135) over mma.sync accumulators, in base 2. A lane holds rows lane / 4 and lane / 4 + 8
+// of a 16-row tile and, of each 8 keys, columns 2 * (lane % 4) and + 1.
 #pragma once
 
 #include "cuda/async.cuh"
@@ -7,7 +7,7 @@
 
 namespace tl {
 
-constexpr float kNoMaximum = -1e30f;  // finite: minus infinity minus this is not NaN
+constexpr float kNoMaximum = -1e30f;  // finite, so that minus infinity minus this is not NaN
 
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -19,7 +19,7 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Scores of keys j > high become minus infinity.
+// Sets scores of keys j > high to minus infinity.
 template <int kFragments>
 __device__ __forceinline__ void mask_scores_above(float (&scores)[kFragments][4], const int (&high)[2], int lane) {
 #pragma unroll
@@ -27,7 +27,7 @@ __device__ __forceinline__ void mask_scores_above(float (&scores)[kFragments][4]
     if (i / 4 * 8 + i % 2 > high[i % 4 / 2] - lane % 4 * 2) scores[i / 4][i % 4] = __int_as_float(0xff800000);
   }
 }
-// Scores of keys j <= low become minus infinity.
+// Sets scores of keys j <= low to minus infinity.
 template <int kFragments>
 __device__ __forceinline__ void mask_scores_up_to(float (&scores)[kFragments][4], const int (&low)[2], int lane) {
 #pragma unroll
@@ -36,7 +36,7 @@ __device__ __forceinline__ void mask_scores_up_to(float (&scores)[kFragments][4]
   }
 }
 
-// Weights in accumulator layout as A fragments.
+// Converts weights from the accumulator layout to A fragments.
 template <int kFragments>
 __device__ __forceinline__ void pack_weights(const float (&scores)[kFragments][4], u32 (&weights)[kFragments / 2][4]) {
 #pragma unroll
@@ -49,22 +49,22 @@ __device__ __forceinline__ void pack_weights(const float (&scores)[kFragments][4
 }
 
 struct RowState {
-  float maximum[2] = {kNoMaximum, kNoMaximum};  // of scaled scores
-  float sum[2] = {0.0f, 0.0f};                  // of this lane's columns only
+  float maximum[2] = {kNoMaximum, kNoMaximum};  // maximum of the scaled scores
+  float sum[2] = {0.0f, 0.0f};                  // sum over this lane's columns only
 
-  // Begins other rows; `sums` are those of the last ones.
+  // Starts new rows, and puts the sums of the old ones into `sums`.
   __device__ __forceinline__ void restart(float (&sums)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) sums[half] = sum[half];
     *this = RowState{};
   }
-  // Behind all keys of a row: one more with this exponent, whose value is zero. A sink far above all scores makes an
-  // infinite sum, and the output zero.
+  // Called after all keys of a row: adds one more key, with this exponent and value zero. A sink far above all scores
+  // makes the sum infinite and the output zero.
   __device__ __forceinline__ void add_sink(int half, float exponent, int lane) {
     if (lane % 4 == 0) sum[half] += exp2_fast(exponent - maximum[half]);
   }
-  // Turns scores into weights; the output so far must then be multiplied by `correction` (rescale). Masked scores stay
-  // far below any other after scaling, since scale is positive.
+  // Converts scores to weights. The output so far must then be multiplied by `correction` (rescale). Masked scores stay
+  // far below all others after scaling, since scale is positive.
   template <int kFragments>
   __device__ __forceinline__ void weigh(float (&scores)[kFragments][4], float (&correction)[2], float scale) {
 #pragma unroll
@@ -94,7 +94,7 @@ struct RowState {
     for (int i = 0; i < kOutputs * 4; ++i) output[i / 4][i % 4] *= correction[i % 4 / 2];
   }
 
-  // As weigh(), but into the A fragments of the product with the values, and with the output rescaled.
+  // Like weigh(), but writes A fragments for the product with the values, and rescales the output.
   template <int kFragments, int kOutputs>
   __device__ __forceinline__ void add(float (&scores)[kFragments][4], u32 (&weights)[kFragments / 2][4],
                                       float (&output)[kOutputs][4], float scale) {

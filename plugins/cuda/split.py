@@ -1,4 +1,4 @@
-"""Products of a few rows whose depth the blocks of a cluster share (cuda/split_linear.cuh)."""
+"""Split-K products of a few rows: the blocks of a cluster split the depth (cuda/split_linear.cuh)."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from .clusters import CLUSTER_ARCH, RESIDENT
 from .weight_form import BlockNumbers, WeightForm
 
 CONSUMER_WARPS, ROWS_PER_TILE = 8, 16
-_FIXED_BLOCK = 128  # elements of a block of x, at most (cuda/fixed_rows.cuh)
+_FIXED_BLOCK = 128  # the most elements of a block of x (cuda/fixed_rows.cuh)
 _PRODUCING_WARPS, _WARPGROUPS = 4, 2
 _MOST_TOKENS = 16
-# Fewer rows are faster streamed, where x is small beside the weights (measured on an H200).
+# For fewer rows, the GEMV kernel is faster, as x is small compared to the weights (measured on an H200).
 _LEAST_TOKENS, _LEAST_TOKENS_OF_16_BITS = 4, 8
-SCALES_BYTES = 64  # of the rows of x, where they become bytes
-_BARRIER_BYTES = 16 * 16 + 32  # of the stages and the cluster
+SCALES_BYTES = 64  # scales of the rows of x, if these are quantized
+_BARRIER_BYTES = 16 * 16 + 32  # barriers of the stages and the cluster
 _COPY_BYTES, _LEAST_STAGES = 512, 3
 _IN_FLIGHT_BYTES = 100 * 1024
-# A ring below this share of the shared memory starves the memory (80 KB of 227 on an H200).
+# A ring below this share of the shared memory cannot use the whole bandwidth (80 KB of 227 on an H200).
 RING_SHARE = 0.35
-# What fewer tiles must save, because each group of them has costs of its own.
+# The least saving for which a stage has fewer tiles, because each group of tiles has a fixed cost.
 _COST_OF_FEWER_TILES = 1.18
 
 
 @dataclass(frozen=True)
 class SplitConfig:
-    """Free choices: ``splits`` blocks, each of which takes a part of every row, in stages of ``stage_k`` elements."""
+    """Free choices: ``splits`` blocks that take a part of every row each, in stages of ``stage_k`` elements."""
 
     stage_k: int
     tiles_per_stage: int

@@ -1,16 +1,14 @@
-// y = x @ weight.T for up to 16 rows of x on sm_90a: the TL_SPLITS blocks of a cluster take a part of the depth each.
-//
-// Of so many rows, x is as large as a block's share of the weights (16 rows of 4096 elements: 131 KB). So no block
-// brings all of x into its shared memory, normalises and rounds it: each does so with its part of the depth.
-//
-// A group is TL_STAGE_ROWS / 16 tiles of 16 weight rows (see few_rows.cuh), which two warpgroups multiply by wgmma,
-// every other stretch of the depth each: weights, whatever their form, from registers, a tile a warp; x from shared
-// memory, its rows as columns. A warp sends its sums to the blocks that store the tokens, and goes on with the next
-// group; it stores what the block owns of a group when it has multiplied the next one, so that nobody waits for sums on
-// their way. The order in which sums are added is fixed: a row's result does not depend on the other rows.
-//
-// Two buffers of sums are enough: who sends a group's sums has stored those of the group before, for which it had those
-// of all blocks, each of which had then read the sums of the group before that.
+// Split-K for up to 16 rows on sm_90a: y = x @ weight.T, where each of the TL_SPLITS blocks of a cluster takes a part
+// of the depth.
+// x is as large as a block's share of the weights (16 rows of 4096 elements: 131 KB). So no block loads all of x into
+// its shared memory to normalize and quantize it: each does so with its part of the depth.
+// A group is TL_STAGE_ROWS / 16 tiles of 16 weight rows (see few_rows.cuh). Two warpgroups multiply it by wgmma, taking
+// alternate stretches of the depth: weights of any form come from registers, one tile per warp; x comes from shared
+// memory, with its rows as columns. A warp sends its sums to the blocks that store the tokens and goes on with the next
+// group. It stores its block's results of a group after multiplying the next one, so that it never waits for sums in
+// transit. Sums are added in a fixed order: a row's result does not depend on the other rows.
+// Two buffers of sums are enough: a block that sends a group's sums has stored those of the group before. For that it
+// had received sums from all blocks, each of which had by then read the sums of the group before that.
 #pragma once
 
 #include "cuda/narrow_wgmma.cuh"
@@ -20,7 +18,7 @@
 
 namespace tl {
 
-// What Producer wants to know of a product.
+// The interface of a product that Producer uses.
 template <class Ring, int kIn_>
 struct SplitProduct {
   static constexpr int kIn = kIn_, kPartK = Ring::kPartK, kChunks = ceil_div(kPartK, Ring::kStageK);
@@ -29,28 +27,28 @@ struct SplitProduct {
   __device__ __forceinline__ static int chunk_k(int chunk) { return chunk == kChunks - 1 ? kLastK : Ring::kStageK; }
 };
 
-// What a warp sums up: of its tile, rows lane / 4 and + 8, and of every fourth token.
+// The sums of a warp: of rows lane / 4 and lane / 4 + 8 of its tile, for every fourth token.
 template <class Ring>
 struct PartSums {
   using Sum = SumOf<Ring::kRows>;
   using Fixed = FixedRows<Ring::kPartK, Ring::kTokens>;
   static constexpr int kFragments = Ring::kColumns / 8, kHeld = Ring::kFourBits ? kFragments : 2 * kFragments;
-  // A stretch of the depth whose weights a warpgroup multiplies at a time.
+  // Elements of the depth that a warpgroup multiplies at a time.
   static constexpr int kStretchK = Ring::kFourBits ? max_of(Ring::kPieceK, min_of(kBlock, 128)) : 4 * Ring::kPieceK;
   static constexpr int kPieces = kStretchK / Ring::kPieceK, kPieceProducts = Ring::kPieceK / Ring::kProductK;
   static constexpr int kProducts = kPieces * kPieceProducts;
-  // Of weights in blocks, the products that have the same numbers, and how many such there are.
+  // For weights in blocks: how many products share scales and offsets, and the number of such groups.
   static constexpr int kTogether = Ring::kFourBits ? min_of(kStretchK, max_of(1, kBlock)) / Ring::kProductK : kProducts;
   static constexpr int kGroups = kProducts / kTogether;
 
-  // Products under way: their weights and, of weights in blocks, their sums.
+  // Products in flight: their weights and, for weights in blocks, their sums.
   struct Stretch {
     u32 a[kProducts][4];
     Sum sums[kGroups][kFragments][4];
   };
 
   Sum sums[kFragments][4] = {};
-  float scaled[kHeld][2] = {};  // of weights in blocks
+  float scaled[kHeld][2] = {};  // only for weights in blocks
 
   __device__ __forceinline__ static int token(int i, int lane) {
     return Ring::kFourBits ? i * 4 + lane % 4 : i / 2 * 8 + lane % 4 * 2 + i % 2;
@@ -60,13 +58,13 @@ struct PartSums {
     return make_float2(static_cast<float>(sums[i / 2][i % 2]), static_cast<float>(sums[i / 2][i % 2 + 2]));
   }
 
-  // The first kSize elements of a stage, of which warpgroup `group` takes every second stretch. `x` is where the
-  // columns begin, `first_k` the stage's first element in them.
+  // Adds the products of the first kSize elements of a stage. Warpgroup `group` takes every second stretch. `x`: the
+  // address of the columns; `first_k`: the stage's first element in them.
   template <int kSize>
   __device__ __forceinline__ void add_stage(u32 data, u32 x, int first_k, int group, int tile, int lane) {
     constexpr int kTurns = ceil_div(kSize, kWarpgroups * kStretchK);
     constexpr bool kEven = kSize % (kWarpgroups * kStretchK) == 0;
-    // Of this warpgroup's first stretch: what comes is constant distances from there.
+    // The offset of this warpgroup's first stretch; the others are at constant distances from it.
     const int mine = group * kStretchK;
     const u32 row =
         data + tile * kRowsPerTile * Ring::kPitch + WeightPiece<Ring>::place(lane) + mine * Ring::kWeightBits / 8;
@@ -95,12 +93,12 @@ struct PartSums {
  private:
   static constexpr int kXBlock = max_of(1, Fixed::kBlockK);
 
-  // How far behind their beginning the columns' elements from `k` on lie.
+  // The offset in the columns of the elements from `k` on.
   __device__ __forceinline__ static constexpr u32 columns_at(int k) {
     constexpr int kRow = kBlockRowBytes;
     return k * Ring::kItemBytes / kRow * Ring::kColumns * kRow + k * Ring::kItemBytes % kRow;
   }
-  // So that such distances add up.
+  // Makes such offsets additive.
   static_assert(kWarpgroups * kStretchK * Ring::kItemBytes % static_cast<int>(kBlockRowBytes) == 0);
   template <int kProduct>
   __device__ __forceinline__ void widen(const WeightPiece<Ring>& piece, u32 (*a)[4]) const {
@@ -132,7 +130,7 @@ struct PartSums {
     }
     wgmma_commit();
   }
-  // scaled += scale * scale of x * (weight @ whole) + offset * (sum of x), block by block.
+  // scaled += scale * scale of x * (weight @ x as integers) + offset * (sum of x), block by block.
   __device__ __forceinline__ void scale(Stretch& stretch, u32 numbers, u32 x_numbers) {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
@@ -161,7 +159,7 @@ struct PartSums {
   }
 };
 
-// The consuming warps, of which those that have a tile send sums, and store what the block owns.
+// The consumer warps. Those that have a tile send sums; all store the results that the block owns.
 template <class Ring, class Op>
 struct SplitConsumer {
   static constexpr int kOwnPairs = Ring::kPairs * Ring::kOwnTokens;
@@ -171,9 +169,9 @@ struct SplitConsumer {
   char* memory;
   int rows, warp, lane;
   GroupShare<Ring> share = {};
-  int tile = warp % 4;  // of a group
+  int tile = warp % 4;  // tile within a group
   bool has_tile = tile < Ring::kTilesPerStage;
-  // What this thread stores of a group: a pair of features of a token.
+  // What this thread stores of a group: two features of one token.
   int pair = (warp / 4 * Ring::kTilesPerStage + tile) * 32 + lane;
   int token = pair / Ring::kPairs * Ring::kSplits + share.part;
 
@@ -186,14 +184,14 @@ struct SplitConsumer {
   __device__ __forceinline__ u32 sums(int group) const { return Ring::kSumOffset + group % 2 * Ring::kSumBytes; }
   __device__ __forceinline__ u32 barrier(int group) const { return at.shared + Ring::kSumBarrier + group % 2 * 8; }
 
-  // Tokens whose sums are sent: one to each block at least, because a block that waited for nobody could be ahead of
-  // others by more than a group.
+  // The number of tokens whose sums are sent: at least one for each block, because a block that waited for no other
+  // could be more than one group ahead.
   __device__ __forceinline__ int sent() const { return rows < Ring::kSplits ? Ring::kSplits : rows; }
-  // What this block gets of a group.
+  // The bytes of sums that this block receives for a group.
   __device__ __forceinline__ u32 sum_bytes() const {
     return Ring::kSources * ceil_div(sent() - share.part, Ring::kSplits) * Ring::kPairs * 8;
   }
-  // Sums of this warp, to the blocks that store them.
+  // Sends this warp's sums to the blocks that store them.
   __device__ __forceinline__ void send(int group, const PartSums<Ring>& part) const {
     const int source = share.part * kWarpgroups + warp / 4;
     const u32 mine = at.shared + sums(group) + (source * Ring::kOwnTokens * Ring::kPairs + tile * 8 + lane / 4) * 8;
@@ -230,7 +228,8 @@ struct SplitConsumer {
   __device__ __forceinline__ void run() {
     const u32 x = at.shared + Ring::kXOffset;
     const int groups = share.groups(op);
-    const int multiplied = has_tile ? tile : 0;  // warps of a warpgroup multiply together, whatever becomes of the sums
+    const int multiplied = has_tile ? tile : 0;  // all warps of a warpgroup must multiply together, even if one's sums
+                                                 // are unused
     Begun before = {}, begun = {};
 #pragma unroll 1
     for (int i = 0; i < groups; ++i, before = begun) {
@@ -250,7 +249,7 @@ struct SplitConsumer {
       }
       if (!has_tile) continue;
       if (i > 0) finish(i - 1, before);
-      // All lanes have read the sums of that group before any lane lets another block go on, which writes there next.
+      // All lanes must have read the sums of that group before any lane lets another block overwrite them.
       __syncwarp();
       send(i, part);
     }

@@ -1,5 +1,5 @@
-// Where a block of a cluster that shares out the depth has weights, sums and its part of the rows of x in shared
-// memory, and how that part gets there (cuda/split_linear.cuh).
+// The shared memory of a block in a split-K cluster, for weights, sums and its part of the rows of x; and how that part
+// is loaded (cuda/split_linear.cuh).
 #pragma once
 
 #include "cuda/async.cuh"
@@ -11,16 +11,16 @@
 
 namespace tl {
 
-constexpr int kProducingWarps = 4;  // one issues copies of 512 bytes too slowly: with it an H200 reaches 3.1 TB/s
+constexpr int kProducingWarps = 4;  // a single warp issues copies of 512 bytes too slowly: 3.1 TB/s on an H200
 constexpr int kFewRowsThreads = kConsumerThreads + 32 * kProducingWarps;
 constexpr int kWarpgroups = kConsumerWarps / 4;
 
-// As Ring (cuda/weight_ring.cuh), for x that lies as columns of wgmma.
+// Like Ring (cuda/weight_ring.cuh), with x laid out as the columns of wgmma.
 template <int kIn>
 struct SplitRing {
   static constexpr WeightForm kForm = kWeightForm;
   static constexpr bool kFourBits = has_four_bits(kForm);
-  static constexpr RowType kRows = kFourBits ? RowType::kInt8 : rows_of(kForm);  // what is multiplied
+  static constexpr RowType kRows = kFourBits ? RowType::kInt8 : rows_of(kForm);  // the type multiplied
   static constexpr bool kByteRows = rows_of(kForm) != RowType::k16Bits;
   static constexpr int kWeightBits = bits_of(kForm), kPieceK = 256 / kWeightBits;
   static constexpr int kItemBytes = kRows == RowType::k16Bits ? 2 : 1, kProductK = 32 / kItemBytes;
@@ -28,22 +28,22 @@ struct SplitRing {
   static constexpr int kHalves = TL_STAGE_ROWS / 8, kTilesPerStage = kHalves / 2;
   static constexpr int kSharers = kProducingWarps, kTurns = 1;
   static constexpr int kColumns =
-      max_of(8, kFourBits ? 2 * kTokens : kTokens);  // whole numbers are two bytes, a column each
+      max_of(8, kFourBits ? 2 * kTokens : kTokens);  // a fixed-point number is two bytes, each a column
   static constexpr int kPartK = kIn / kSplits, kOwnTokens = ceil_div(kTokens, kSplits);
-  static constexpr u32 kPitch = kStageK * kWeightBits / 8 + 16;  // rows of an ldmatrix in different banks
+  static constexpr u32 kPitch = kStageK * kWeightBits / 8 + 16;  // padded to avoid bank conflicts of ldmatrix
   // A stage: weights | numbers of the blocks, kind by kind
-  static constexpr u32 kRunBytes = kBlock == 0 ? 0 : kStageK / max_of(1, kBlock) * kBlockBytes;  // of 8 rows
+  static constexpr u32 kRunBytes = kBlock == 0 ? 0 : kStageK / max_of(1, kBlock) * kBlockBytes;  // for 8 rows
   static constexpr u32 kNumberOffset = kPitch * kTilesPerStage * kRowsPerTile;
   static constexpr u32 kKindBytes = kHalves * kRunBytes;
   static constexpr u32 kStageBytes = kNumberOffset + kNumberKinds * kKindBytes;
   static constexpr u32 kXBytes =
       ceil_div(kPartK * kItemBytes, static_cast<int>(kBlockRowBytes)) * kColumns * kBlockRowBytes;
-  // Sums of a group, of which a block gets those of its tokens: from each warpgroup of the cluster, token by token,
+  // Sums of a group that a block receives, for its own tokens: from each warpgroup of the cluster, token by token,
   // pairs of features 8 apart.
   static constexpr int kSources = kSplits * kWarpgroups, kPairs = kTilesPerStage * 8;
   static constexpr u32 kSumBytes = kSources * kOwnTokens * kPairs * 8;
-  // Shared memory: barriers | those of the cluster | scales of x, if bytes | what blocks say about their parts of rows
-  // | two buffers of sums | x | numbers of its blocks | stages
+  // Shared memory: stage barriers | cluster barriers | scales of x, if quantized | partial row sums from the blocks |
+  // two buffers of sums | x | scales of its blocks | stages
   static constexpr u32 kSumBarrier = kMaxStages * 16, kRowBarrier = kSumBarrier + 16;
   static constexpr u32 kScaleOffset = kRowBarrier + 16, kRowOffset = kScaleOffset + kMaxTokens * 4;
   static constexpr u32 kSumOffset = kRowOffset + 2 * kSplits * kMaxTokens * 4;
@@ -65,7 +65,7 @@ struct SplitRing {
   }
 };
 
-// This block's part of the rows of x: a warp normalises and rounds every eighth row.
+// This block's part of the rows of x. Each warp normalizes and quantizes every eighth row.
 template <class Ring>
 struct PartRows {
   using Share = RowShare<Ring::kPartK, 32>;
@@ -76,7 +76,7 @@ struct PartRows {
   u32 shared;
   int part, warp, lane;
 
-  // Each value becomes the sum, or the largest, of what all blocks have for that row.
+  // Reduces each value over all blocks: the sum, or the maximum, for that row.
   template <bool kSum>
   __device__ __forceinline__ void across_parts(float (&values)[kMine]) const {
     const u32 numbers = shared + Ring::kRowOffset + (kSum ? 0 : Ring::kSplits * kMaxTokens * 4);
@@ -101,8 +101,8 @@ struct PartRows {
     }
   }
 
-  // Where this lane's first vector of row `m` lies, and how far behind it the next one: of whole numbers, their column
-  // `plane` from piece `half` of two on, in each of which a lane of a product has four neighbours.
+  // The address of this lane's first vector of row `m`, and the distance to the next. For fixed-point numbers: in
+  // column `plane`, starting in piece `half` of two; a lane of a product has four neighbours in each.
   static constexpr int kStep =
       32 * 8 * Ring::kItemBytes / static_cast<int>(kBlockRowBytes) * Ring::kColumns * static_cast<int>(kBlockRowBytes);
   __device__ __forceinline__ char* place(int m, int plane = 0, int half = 0) const {
@@ -139,7 +139,7 @@ struct PartRows {
     }
   }
 
-  // Ends with a barrier of the consuming warps. `norm_weight` is that of the whole row.
+  // Ends with a barrier of the consumer warps. `norm_weight` is that of the whole row.
   template <bool kNorm, int kIn>
   __device__ __forceinline__ void load(const StreamedRows& x, const float* norm_weight, float epsilon, int rows) const {
     uint4 raw[kMine][Share::kCount];

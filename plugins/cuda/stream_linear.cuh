@@ -1,14 +1,14 @@
-// y = x @ weight.T for at most 16 rows of x: decoding, where the weights are read once and everything else is small.
-//
-// Bytes moved: the weights, once (N * K * 2, or N * K of bytes); x and y are noise. Floor: those bytes over the memory
-// bandwidth. FLOPs (2 * M * N * K) stay far under the tensor cores' rate, so M = 8 costs about what M = 1 costs.
-//
-// One block per SM streams tiles of 16 rows, or halves of them, of the row-major weights through a ring in shared
-// memory (weight_ring.cuh). Eight warps consume, or more (kConsumerWarps): they take the pieces of a stage in turn, 32
-// bytes of 16 rows, through ldmatrix into mma.sync, with the (zero-padded) rows of x as the 8-wide operand, and the
-// partial sums of all meet in shared memory at the end of a tile, in a fixed order: a row's result does not depend on
-// the other rows. Where weights are widened in blocks, the warps are several teams, each with stages of its own:
-// while one ends a tile, the others multiply.
+// GEMV: y = x @ weight.T for at most 16 rows of x, as in decode. The weights are read once and everything else is
+// small.
+// Bytes moved: the weights, once (N * K * 2, or N * K for 8-bit weights); x and y are negligible. Floor: those bytes
+// over the memory bandwidth. The FLOPs (2 * M * N * K) stay far below the tensor cores' rate, so M = 8 costs about as
+// much as M = 1.
+// One block per SM streams tiles of 16 rows, or halves of tiles, of the row-major weights through a ring in shared
+// memory (weight_ring.cuh). Eight or more consumer warps (kConsumerWarps) take the pieces of a stage, 32 bytes of 16
+// rows, in turn through ldmatrix into mma.sync; the (zero-padded) rows of x are the 8-wide operand. At the end of a
+// tile, the partial sums of all warps are added in shared memory in a fixed order: a row's result does not depend on
+// the other rows. Where weights are dequantized in blocks, the warps form several teams with their own stages: while
+// one finishes a tile, the others multiply.
 #pragma once
 
 #include "cuda/few_rows.cuh"
@@ -41,7 +41,7 @@ struct Consumer {
   int buffer = 0;
   GroupShare<Ring> share = {};
 
-  // Of rows of bytes, or of the blocks of whole numbers.
+  // Scales of the rows of bytes, or of the blocks of fixed-point numbers.
   template <class Product>
   __device__ __forceinline__ float* x_scales() const {
     const u32 at = Ring::kFixed ? Ring::kXOffset + Ring::kTokens * Product::kXPitch : Ring::kScaleOffset;
@@ -67,7 +67,7 @@ struct Consumer {
     products<Product>(op);
   }
 
-  // Named barriers 2 and up: one a team.
+  // Uses named barriers 2 and up, one for each team.
   __device__ __forceinline__ static void sync_team(int team) {
     asm volatile("bar.sync %0, %1;" ::"r"(2 + team), "n"(32 * Ring::kTeamWarps) : "memory");
   }
@@ -79,7 +79,7 @@ struct Consumer {
     constexpr int kTeamThreads = 32 * Ring::kTeamWarps;
     const int team = kTeams == 1 ? 0 : uniform(threadIdx.x / kTeamThreads), thread = threadIdx.x - team * kTeamThreads;
     const int warp = thread / 32, lane = thread % 32;
-    // A team's threads below kStores finish one pair of features each.
+    // Each of the first kStores threads of a team finishes one pair of features.
     constexpr int kStores = 8 * Ring::kTilesPerStage * Ring::kTokens;
     static_assert(kStores <= kTeamThreads);
     const int feature = thread % 8, sub_tile = thread / 8 % Ring::kTilesPerStage;
@@ -87,7 +87,7 @@ struct Consumer {
     using Walk = WalkOf<Op>;
     const int groups = share.groups(op), parts = Walk::parts(op);
     at.advance(team);
-    // A stage is work enough for a turn; copies of it only take the compiler a seventh longer.
+    // Not unrolled: a stage is enough work for an iteration, and unrolling makes compilation a seventh longer.
 #pragma unroll 1
     for (int i = team; i < groups; i += kTeams, buffer ^= 1) {
       const int first_tile = share.template group<Op>(i) * Ring::kTilesPerStage, tile = first_tile + sub_tile;
@@ -131,7 +131,7 @@ struct Consumer {
   }
 };
 
-// Barriers and zeros, before anything else of a kernel of kFewRowsThreads threads. Returns the shared memory.
+// Initializes barriers and zeros, first thing in a kernel of kFewRowsThreads threads. Returns the shared memory.
 template <class Ring>
 __device__ __forceinline__ char* start_stream() {
   extern __shared__ __align__(128) char memory[];

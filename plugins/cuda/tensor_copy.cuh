@@ -1,5 +1,5 @@
-// Tiles of matrices by the copy engine (sm_90 and up): one thread asks for a box of 64 columns, which lands in shared
-// memory as wgmma reads it (see cuda/wgmma.cuh), in one block of the cluster or in several at once.
+// Copies of matrix tiles by the copy engine (TMA, sm_90 and up): one thread requests a box of 64 columns, which arrives
+// in the shared memory of one or more blocks of the cluster in the layout that wgmma reads (see cuda/wgmma.cuh).
 #pragma once
 
 #include "cuda/async.cuh"
@@ -7,7 +7,7 @@
 
 namespace tl {
 
-// What the driver encodes for a matrix in global memory (a CUtensorMap): a parameter of the kernel, never copied.
+// The driver's encoding of a matrix in global memory (CUtensorMap): a kernel parameter that must not be copied.
 struct alignas(64) TensorMap {
   u64 opaque[16];
 };
@@ -16,15 +16,15 @@ __device__ __forceinline__ void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-// Weights that are read once leave the L2 cache first; those that other blocks read again stay as usual.
+// Weights that are read once are evicted from L2 first; those that other blocks read again are cached normally.
 __device__ __forceinline__ u64 cache_policy(bool read_once) {
   u64 policy;
   asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   return read_once ? evict_first_policy() : policy;
 }
 
-// One thread calls copy_box: the box from `row` and `column` on lands at `target` and counts on barrier `full`, at the
-// same addresses of every block whose bit `blocks` has. Columns and rows that the matrix lacks land as zeros.
+// Copies the box from `row` and `column` on to `target`, and counts on barrier `full`, at the same addresses of every
+// block whose bit is set in `blocks`. Called by one thread. Columns and rows outside the matrix arrive as zeros.
 template <bool kSeveral>
 __device__ __forceinline__ void copy_box(u32 target, const TensorMap& map, int row, int column, u32 full, u16 blocks,
                                          u64 policy) {
@@ -43,7 +43,7 @@ __device__ __forceinline__ void copy_box(u32 target, const TensorMap& map, int r
   }
 }
 
-// Says that copies into a buffer may come; orders no writes of this thread, for which it would wait long.
+// Signals that copies into a buffer may come. It orders none of this thread's writes, which would take long.
 __device__ __forceinline__ void barrier_arrive_of_block(u32 barrier, int rank) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_of_block(barrier, rank)) : "memory");
 }

@@ -1,4 +1,4 @@
-// The shared memory of tiled products, and what a block of a cluster has of it. Macros as in cuda/tiled_linear.cuh.
+// The shared memory of tiled products, and a block's share in its cluster. Macros: see cuda/tiled_linear.cuh.
 #pragma once
 
 #define TL_ROW_TYPE (TL_WEIGHT_FORM == 2 ? 1 : TL_WEIGHT_FORM == 5 ? 2 : 0)
@@ -14,30 +14,30 @@ constexpr int kPeers = kRowBlocks * kColumnBlocks, kCluster = kPeers * kSplits;
 static_assert(TL_ROW_TYPE == static_cast<int>(rows_of(kWeightForm)));
 constexpr bool kByteRows = TL_ROW_TYPE != 0;
 constexpr int kStepK = kBlockRowBytes / (kByteRows ? 1 : 2), kSteps = ceil_div(TL_IN, kStepK* kSplits);
-// Weights that are widened: stages of rows of 128 bytes, of which each makes several steps, and warps that widen them,
-// in groups that take turns.
+// Whether weights are dequantized: from raw stages, whose rows of 128 bytes make several steps each, by warps in groups
+// that take turns.
 constexpr bool kWidened = kWeightForm == WeightForm::kInt8 || has_blocks(kWeightForm);
 constexpr int kRawStages = TL_RAW_STAGES, kRawK = kBlockRowBytes * 8 / bits_of(kWeightForm);
 constexpr int kRawSteps = kRawK / kStepK, kWidenerGroups = 2;
-// Integers of four bits take the fewest instructions: others have as many warps as registers are left for.
+// 4-bit integers take the fewest instructions. For other types, as many warps dequantize as the registers allow.
 constexpr bool kManyWideners = kTileRows == 64 && has_blocks(kWeightForm) && !is_short_integer(kWeightForm);
 constexpr int kWideners = !kWidened ? 0 : kManyWideners ? 10 : 6;
-constexpr int kRunBlocks = kBlock == 0 ? 0 : max_of(1, kRawK / max_of(1, kBlock));  // of 8 rows of a raw stage
+constexpr int kRunBlocks = kBlock == 0 ? 0 : max_of(1, kRawK / max_of(1, kBlock));  // in 8 rows of a raw stage
 constexpr int kConsumerWarps = kTileRows / 16, kConsumerThreads = kConsumerWarps * 32;
 constexpr int kOtherWarps = kWidened ? 2 + kWideners : 1;
 constexpr int kTiledThreads = kConsumerThreads + kOtherWarps * 32;
-// Each block of those that split the depth finishes a slice of the tile's columns: whole pairs of fragments.
+// Each block that splits the depth finishes a slice of the tile's columns: whole pairs of fragments.
 constexpr int kFragments = kTileColumns / 8, kSlice = ceil_div(kFragments, 2 * kSplits) * 2;
 constexpr u32 kXBytes = kTileRows * kBlockRowBytes, kWeightBytes = kTileColumns * kBlockRowBytes;
 constexpr u32 kStageBytes = kXBytes + kWeightBytes;
-// Rows of x that are copied: where steps have fewer rows than a tile, its others hold anything.
+// Rows of x that are copied. If steps have fewer rows than a tile, the tile's other rows are undefined.
 constexpr int kXBox = TL_X_BOX, kXBoxes = TL_X_BOXES;
 constexpr u32 kCopiedXBytes = kXBox * kXBoxes * kBlockRowBytes;
 constexpr u32 kNumbersBytes = kNumberKinds * kTileColumns / 8 * kRunBlocks * kBlockBytes;
 constexpr u32 kRawBytes = kRawStages * (kWeightBytes + kNumbersBytes + 16);
 constexpr int kStages = (TL_SHARED_BYTES - static_cast<int>(kRawBytes)) / static_cast<int>(kStageBytes + 16);
 constexpr u32 kBarrierOffset = kStages * kStageBytes + kRawStages * (kWeightBytes + kNumbersBytes);
-constexpr int kSharedRows = 2048;  // rows of x that stay in the L2 cache while all weights pass
+constexpr int kSharedRows = 2048;  // rows of x that stay in the L2 cache during a pass over all weights
 static_assert(kSplits == 1 || TL_IN % (kStepK * kSplits) == 0, "parts of the depth are whole steps");
 static_assert(TL_OUT % 8 == 0);
 static_assert(kTileRows % 64 == 0 && kTileColumns % 16 == 0 && kTileColumns <= 256);
@@ -77,7 +77,7 @@ struct Member {
   }
   __device__ __forceinline__ static int rank(int split, int peer) { return split * kPeers + peer; }
   __device__ __forceinline__ int peer() const { return column * kRowBlocks + row; }
-  // The blocks that have the same columns, and those that have the same rows.
+  // The blocks with the same columns, and those with the same rows, as bit masks.
   __device__ __forceinline__ u16 same_columns() const {
     return ((1 << kRowBlocks) - 1) << rank(split, column * kRowBlocks);
   }
@@ -89,13 +89,13 @@ struct Member {
   }
 };
 
-// Where a tile is: its first row and feature of y, the end of the rows that it may have, and how many rows of the
-// weight come before the matrices that it is multiplied with.
+// The position of a tile: its first row and feature of y, the end of its rows, and the number of weight rows before the
+// matrix that it multiplies by.
 struct Place {
   int row, rows, column, weights;
 };
 
-// The tiles of a block. kSharedRows rows at a time pass all features.
+// The tiles of a block, in passes: kSharedRows rows at a time go through all features.
 template <class Op>
 struct Tiles {
   static constexpr int kOutColumns = kTileColumns / Op::kParts;
@@ -116,19 +116,19 @@ struct Tiles {
     return {(group + within % group_rows) * kHeight + member.row * kTileRows, rows,
             within / group_rows * kWidth + member.column * kOutColumns, 0};
   }
-  // The Op as it finishes a tile.
+  // The Op that finishes the tile.
   __device__ __forceinline__ static const Op& at(const Op& op, const Place&) { return op; }
 };
 
-// The tiles of a product with an Op; it may be specialised for one.
+// The tiles of an Op's product. Ops may specialise it.
 template <class Op>
 struct TilesOf {
   using Type = Tiles<Op>;
 };
 
-// A step's place in the shared memory: stages of (x | weights) | raw stages | barriers. A stage is full when its bytes
-// have landed, and the warps that widen its weights have; it is empty when all warps that consume any of the copies
-// asked for here have used it.
+// A step's position in the shared memory: stages of (x | weights) | raw stages | barriers. A stage is full when its
+// bytes have arrived and its weights have been dequantized. It is empty when all warps that consume any copy requested
+// here have used it.
 struct TileRing : RingPlace<kStages> {
   __device__ __forceinline__ u32 x() const { return base + stage * kStageBytes; }
   __device__ __forceinline__ u32 weight() const { return x() + kXBytes; }
@@ -143,8 +143,8 @@ struct TileRing : RingPlace<kStages> {
   }
 };
 
-// The weight rows of the tile at `place`, `column` elements from their beginning. Op::weight_row() says which they are:
-// runs of Op::kRun rows. Each block of those that share them asks for some boxes.
+// Copies the weight rows of the tile at `place` from element `column` on. Op::weight_row() says which rows these are:
+// runs of Op::kRun rows. Each block that shares them requests some of the boxes.
 template <class Op>
 __device__ __forceinline__ void copy_columns(u32 target, const TensorMap& weight, const Member& member,
                                              const Place& place, int column, u32 full, u64 policy) {
@@ -159,8 +159,8 @@ __device__ __forceinline__ void copy_columns(u32 target, const TensorMap& weight
   }
 }
 
-// The numbers of the blocks of those rows, kRawK elements of each, land at `target` and count on barrier `full`: copied
-// 16 bytes at a time by all lanes of a warp. Zeros stand for rows and blocks that there are not.
+// Copies the block scales and offsets of those rows, for kRawK elements of each, to `target`, counting on barrier
+// `full`. All lanes of a warp copy 16 bytes at a time; rows and blocks that do not exist are filled with zeros.
 template <class Op>
 __device__ __forceinline__ void copy_block_numbers(u32 target, u32 full, const BlockNumbers& numbers,
                                                    const Place& place, int column, int lane) {

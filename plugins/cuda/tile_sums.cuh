@@ -1,5 +1,5 @@
-// Products of weights with rows of 16-bit elements, or of bytes, for a streaming kernel: what a warp loads of a stage,
-// and its sums.
+// Products of weights with rows of 16-bit elements or bytes, for a GEMV kernel: what a warp loads from a stage, and its
+// sums.
 #pragma once
 
 #include "cuda/weight_piece.cuh"
@@ -7,15 +7,15 @@
 
 namespace tl {
 
-// Where this lane loads x from: a row of a stage, or 16 zero bytes, and `mask` 0, past the last token.
+// Where this lane loads x from: a row of a stage or, past the last token, 16 zero bytes with `mask` 0.
 template <class Ring>
 struct XRows {
-  // Of weights in the layout pairs8 a lane takes eight neighbours, of others what ldmatrix gives it.
+  // For weights in the layout pairs8, a lane takes eight neighbouring elements; otherwise, what ldmatrix gives it.
   static constexpr bool kInWords = is_short_integer(Ring::kForm);
   static constexpr int kCount = kInWords ? Ring::kTokenTiles : 1;
   u32 row[kCount], mask[kCount];
 
-  // Of ldmatrix, lanes 0-15 address both halves of a product for tokens 0-7, lanes 16-31 those for tokens 8-15.
+  // For ldmatrix, lanes 0-15 address both halves of a product for tokens 0-7, lanes 16-31 those for tokens 8-15.
   __device__ __forceinline__ XRows(u32 x, u32 zeros, u32 pitch, u32 rows, int lane) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -28,24 +28,25 @@ struct XRows {
   __device__ __forceinline__ u32 at(int i, int byte) const { return row[i] + (byte & mask[i]); }
 };
 
-// What a warp multiplies at a time: a piece of each tile of the stage, the rows of x, and the numbers of their blocks.
+// What a warp multiplies at a time: a piece of each tile of the stage, the rows of x, and the scales and offsets of the
+// blocks.
 template <class Ring>
 struct Operands {
   using Piece = WeightPiece<Ring>;
-  // Products whose weights have the same numbers, and how many such there are.
+  // How many products share scales and offsets, and the number of such groups.
   static constexpr int kTogether = kBlock == 0 ? Piece::kProducts : min_of(Piece::kProducts, kBlock / Ring::kProductK);
   static constexpr int kGroups = kBlock == 0 ? 0 : Piece::kProducts / kTogether;
   Piece pieces[Ring::kTilesPerStage];
   u32 x[Piece::kProducts][4];
   u32 number_bits[max_of(1, kNumberKinds)][Ring::kTilesPerStage][2][max_of(1, kGroups)];
 
-  // Whether a tile of a stage has both halves.
+  // Whether a tile of a stage has both its halves.
   __device__ __forceinline__ static constexpr bool is_whole(int tile) { return tile * 2 + 1 < Ring::kHalves; }
   __device__ __forceinline__ float number(int kind, int tile, int half, int group) const {
     return number_of(number_bits[kind][tile][half][group]);
   }
 
-  // Rows that travel lie in shared memory as they are.
+  // Rows of x that are streamed with the weights have not been scaled in shared memory.
   __device__ __forceinline__ void raise_rows() {
 #pragma unroll
     for (int i = 0; i < Piece::kProducts * 2 * Ring::kTokenTiles; ++i) {
@@ -54,7 +55,7 @@ struct Operands {
     }
   }
 
-  // Of the elements of a stage from `k` on.
+  // Loads the elements of a stage from `k` on.
   __device__ __forceinline__ void load(u32 data, int k, const XRows<Ring>& rows, int lane) {
     const u32 piece = data + k * Ring::kWeightBits / 8;
 #pragma unroll
@@ -102,7 +103,7 @@ struct Operands {
   }
 };
 
-// The consuming warps' tile: accumulators of kTilesPerStage x kTokenTiles fragments over this warp's share of k.
+// The tile of a consumer warp: accumulators of kTilesPerStage x kTokenTiles fragments over this warp's share of k.
 template <class Ring, class Product>
 struct TileSums {
   using Loaded = Operands<Ring>;
@@ -125,7 +126,7 @@ struct TileSums {
       }
     }
   }
-  // to += products kFirst to kEnd - 1.
+  // Adds products kFirst to kEnd - 1 to `to`.
   template <int kFirst, int kEnd>
   __device__ __forceinline__ void products(Sum (&to)[Ring::kTokenTiles][4], const Loaded& loaded, int tile) const {
     if constexpr (kFirst < kEnd) {
@@ -135,7 +136,7 @@ struct TileSums {
       products<kFirst + 1, kEnd>(to, loaded, tile);
     }
   }
-  // sums += scale * (weight @ x) + offset * (sum of x) for the groups of products from kGroup on.
+  // sums += scale * (weight @ x) + offset * (sum of x), for the groups of products from kGroup on.
   template <int kGroup>
   __device__ __forceinline__ void add_groups(const Loaded& loaded,
                                              const Sum (&x_sums)[max_of(1, Loaded::kGroups)][Ring::kTokenTiles][4],
@@ -169,8 +170,8 @@ struct TileSums {
     }
   }
 
-  // The stage's first k_size elements. Weights in blocks take so many instructions that the next piece is loaded before
-  // one is multiplied; of four bits a piece takes enough by itself.
+  // Adds the products of the stage's first k_size elements. Weights in blocks take so many instructions that the next
+  // piece is loaded before the current one is multiplied; a piece of 4-bit weights is long enough without that.
   __device__ __forceinline__ void add_stage(u32 data, int k_size, const StageRows& x, int warp, int lane) {
     constexpr int kTurns = ceil_div(Ring::kStageK / Ring::kPieceK, Ring::kTeamWarps);
     constexpr int kAhead = kBlock == 0 || Ring::kForm == WeightForm::kE2m1 ? 0 : 1;

@@ -28,15 +28,15 @@
 
 namespace tl {
 
-// The scales of a product whose weights have one a row: those, and those of rows of bytes of x, which have one in
-// common if `rows` is null.
+// The scales of a product with one scale per weight row: those, and the scales of rows of bytes of x, which share one
+// scale if `rows` is null.
 struct ProductScales {
   const float* weight;
   const float* rows;
   float x;
 
   __device__ __forceinline__ float of_row(int row) const { return TL_ROW_SCALES ? rows[row] : kByteRows ? x : 1.0f; }
-  // Brings the scales of kCount rows of the weight from `first` on into the L1 cache, while a tile is multiplied.
+  // Prefetches the scales of kCount weight rows from `first` on into the L1 cache while a tile is multiplied.
   template <int kCount>
   __device__ __forceinline__ void warm(int first, int rows) const {
     const int row = threadIdx.x * 32;
@@ -44,7 +44,7 @@ struct ProductScales {
       asm volatile("prefetch.global.L1 [%0];" ::"l"(__cvta_generic_to_global(weight + first + row)));
     }
   }
-  // Multiplies the sums of two rows, 8 apart, from weight row `first` on, by what they mean; `present` fragments exist.
+  // Multiplies the sums of two rows, 8 apart, by their scales, from weight row `first` on. `present` fragments exist.
   template <int kFirst, int kCount, int kAll>
   __device__ __forceinline__ void apply(float (&sums)[kAll][4], int first, int present, float upper,
                                         float lower) const {
@@ -58,7 +58,7 @@ struct ProductScales {
   }
 };
 
-// The warp that produces x and, unless others widen them, weights.
+// The warp that copies x and, unless other warps dequantize them, weights.
 template <class Op>
 struct TileProducer {
   using Places = typename TilesOf<Op>::Type;
@@ -67,7 +67,7 @@ struct TileProducer {
   Places tiles;
   u64 weight_policy, x_policy;
 
-  // What arrives with a step besides what is widened into it.
+  // Copies the part of a step that is not dequantized.
   __device__ __forceinline__ void copy_weight(const TileRing& ring, const Place& place, int step) const {
     expect_bytes(ring.full(), kCopiedXBytes + (kWidened ? 0 : kWeightBytes));
     const int column = (member.split * kSteps + step) * kStepK;
@@ -102,7 +102,7 @@ struct TileProducer {
   }
 };
 
-// A consuming warpgroup: 64 rows of each tile.
+// A consumer warpgroup: it has 64 rows of each tile.
 template <class Op>
 struct TileConsumer {
   static_assert(kSplits == 1 || Op::kParts == 1, "the parts of a column would meet in different blocks");
@@ -144,8 +144,8 @@ struct TileConsumer {
 #pragma unroll
     for (int i = 0; i < kFragments * 4; ++i) results[i / 4][i % 4] = static_cast<float>(sums[i / 4][i % 4]);
   }
-  // Every block gets all sums of its kSlice fragments, of which the last block may lack some. Nobody reads the ring any
-  // more, so they go there.
+  // Gives every block all sums of its kSlice fragments (the last block may have fewer). The sums go through the ring's
+  // memory, which is no longer read.
   __device__ __forceinline__ void exchange(const float (&sums)[kFragments][4], float (&slice)[kSlice][4],
                                            u32 base) const {
     const u32 mine = base + threadIdx.x * 16;
@@ -171,7 +171,7 @@ struct TileConsumer {
       }
     }
   }
-  // Warpgroups keep a distance of steps, so that the tensor cores work for one while the other stores its sums.
+  // Staggers warpgroups by some steps, so that the tensor cores work for one while the other stores its sums.
   __device__ __forceinline__ void keep_distance(TileRing ring) const {
     if (warpgroup == 0) return;
 #pragma unroll
@@ -245,7 +245,7 @@ __device__ __forceinline__ void tiled_linear(const TensorMap& x, const TensorMap
     if constexpr (kWidened) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
     TileConsumer<Op>{op, member, tiles, rows, warp / 4, lane}.run(ring);
   }
-  if constexpr (kSplits == 1 && kCluster > 1) cluster_sync();  // peers may still arrive at barriers here
+  if constexpr (kSplits == 1 && kCluster > 1) cluster_sync();  // peers may still arrive at barriers of this block
 }
 
 }  // namespace tl

@@ -1,12 +1,12 @@
-// Rows of 16-bit elements and the accumulators of cuda/wgmma.cuh: of a row, each lane of four holds four bytes of every
-// 16, and global memory wants 16 bytes a lane.
+// Rows of 16-bit elements in the accumulator layout of cuda/wgmma.cuh: each of four lanes holds four bytes of every 16
+// bytes of a row. Global memory is best accessed by 16 bytes per lane.
 #pragma once
 
 #include "cuda/byte_rows.cuh"
 
 namespace tl {
 
-// Lane q of each four gets pieces[i] = pieces[q] of lane i.
+// Transposes within each four lanes: lane q's new pieces[i] is lane i's pieces[q].
 __device__ __forceinline__ void transpose_quad(u32 (&pieces)[4], int lane) {
 #pragma unroll
   for (int bit = 1; bit <= 2; bit *= 2) {
@@ -20,11 +20,11 @@ __device__ __forceinline__ void transpose_quad(u32 (&pieces)[4], int lane) {
   }
 }
 
-// The rows of two quads of lanes that follow each other, of which both store 128 bytes at a time.
+// The rows of two neighbouring quads of lanes, which store 128 bytes of each row together.
 struct RowPair {
   uint4 *even, *odd;
   int num_even, num_odd;  // vectors that exist
-  bool second;            // of the quads
+  bool second;            // whether this is the second quad
 
   __device__ __forceinline__ RowPair(void* row, int present, int lane) : second(lane & 4) {
     const u64 own = reinterpret_cast<u64>(row), other = __shfl_xor_sync(0xffffffffu, own, 4);
@@ -35,7 +35,7 @@ struct RowPair {
     num_odd = second ? present : others;
   }
 
-  // Lane q of a quad has vectors at + q and at + 4 + q of its row.
+  // Stores lane q's vectors at + q and at + 4 + q of its row.
   __device__ __forceinline__ void store(u32 (&a)[4], u32 (&b)[4], int at, int lane) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -48,8 +48,8 @@ struct RowPair {
   }
 };
 
-// Lane q of each four has elements 2q and 2q + 1 of the eight of `a`, and of `b`; it gets four that follow each other:
-// lanes 0 and 1 those of `a`.
+// Lane q of each four has elements 2q and 2q + 1 of the eight in `a`, and in `b`. It gets four consecutive ones: lanes
+// 0 and 1 from `a`, lanes 2 and 3 from `b`.
 __device__ __forceinline__ void join_quad(float2 a, float2 b, u32 (&four)[4], int lane) {
   const auto exchange = [](float2 value, int bit) {
     return make_float2(__shfl_xor_sync(0xffffffffu, value.x, bit), __shfl_xor_sync(0xffffffffu, value.y, bit));
@@ -65,8 +65,8 @@ __device__ __forceinline__ void join_quad(float2 a, float2 b, u32 (&four)[4], in
   four[3] = __float_as_uint(up.y);
 }
 
-// A row of kCount fragments of eight elements, of which the first `present` exist (maybe less than none). All lanes of
-// a warp take part even where their row has none.
+// A row of kCount fragments of eight elements. The first `present` fragments exist (none if negative). All lanes of a
+// warp take part, even if their row has none.
 template <int kCount>
 struct RowPart {
   u16* row;
@@ -98,7 +98,7 @@ struct RowPart {
       if (f < present) reinterpret_cast<u32*>(row)[f * 4 + lane % 4] = pieces[f];
     }
   }
-  // Every element comes from where the same thread's store() puts one.
+  // Loads each element from where the same thread's store() would put it.
   __device__ __forceinline__ void load(u32 (&pieces)[kCount]) const {
 #pragma unroll
     for (int f = 0; f + 4 <= kCount; f += 4) {
@@ -117,15 +117,15 @@ struct RowPart {
   }
 };
 
-// The same of a row of bytes.
+// Like RowPart, for a row of bytes.
 template <RowType kType, int kCount>
 struct ByteRowPart {
   unsigned char* row;
   int present, lane;
 
-  // values[f]: this lane's two elements of fragment f, which are stored as bytes of `factor` times them.
+  // values[f]: this lane's two elements of fragment f, stored as bytes after multiplication by `factor`.
   __device__ __forceinline__ void store(const float2 (&values)[kCount], float factor) const {
-    u32 pairs[ceil_div(kCount, 2)];  // of fragments 2i and 2i + 1
+    u32 pairs[ceil_div(kCount, 2)];  // fragments 2i and 2i + 1
 #pragma unroll
     for (int f = 0; f < kCount; f += 2) {
       const float2 a = values[f], b = f + 1 < kCount ? values[f + 1] : make_float2(0.0f, 0.0f);

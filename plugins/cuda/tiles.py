@@ -16,15 +16,15 @@ from .row_scales import RowScales
 from .weight_form import WeightForm, form_of
 
 TILED_ARCH = CLUSTER_ARCH
-_STEP_BYTES, _BARRIER_BYTES = 128, 16  # of a row of x or of the weight; of a stage
-_ROW_ALIGNMENT = 16  # bytes, of rows of x and of the weight
+_STEP_BYTES, _BARRIER_BYTES = 128, 16  # bytes of a step in a row of x or the weight; bytes of a stage's barriers
+_ROW_ALIGNMENT = 16  # in bytes, of rows of x and of the weight
 _MAX_COLUMNS, _MIN_STAGES, _MOST_CANDIDATES = 256, 3, 6
-_X_GROUP = 8  # rows of x that lie together in shared memory
-_MAX_BOXES = 16  # of weights in a step: one thread asks for them
-_RAW_BYTES = 56 * 1024  # of weights that are widened, on their way in a block
-_THREADS = 32  # besides those that multiply
-_WIDENING_WARPS, _MOST_WIDENING_WARPS = 6, 10  # of which the latter are for numbers that take more instructions
-_MAX_WIDENED_COLUMNS = 192  # of tiles whose sums leave registers for many threads that widen
+_X_GROUP = 8  # rows of x that are contiguous in shared memory
+_MAX_BOXES = 16  # the most boxes of weights in a step: one thread requests all
+_RAW_BYTES = 56 * 1024  # raw stages: a block's quantized weights in flight
+_THREADS = 32  # threads besides those that multiply
+_WIDENING_WARPS, _MOST_WIDENING_WARPS = 6, 10  # the latter for types that take more instructions
+_MAX_WIDENED_COLUMNS = 192  # so that accumulators leave registers for many dequantizing warps
 # Clusters (row blocks, column blocks, splits).
 _CLUSTERS = (
     *((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (1, 2, 2), (1, 4, 1), (1, 1, 4)),
@@ -36,12 +36,12 @@ CUTS = tuple(sorted({splits for _, _, splits in _CLUSTERS}))
 # tile and an exchange of sums besides their bytes.
 _L2_BYTES, _READ_BYTES, _EXCHANGE_BYTES = 44, 58, 20
 _STEP_CYCLES, _TILE_CYCLES, _EXCHANGE_CYCLES = 150, 2500, 1750
-# What a warp widens of four bits in a cycle, and what a step takes besides (fitted to 12 times of an H200).
+# 4-bit elements that a warp dequantizes per cycle, and the fixed cycles of a step (fitted to 12 times of an H200).
 _WIDENED_ELEMENTS, _WIDENING_CYCLES = 2.43, 170
 # Up to here the start of a kernel counts as much as its work, and those that start beside the one before are faster: on
 # an H200 by 0.4 us on average of 17 products of this depth and more, besides what the kernels around them gain.
 _SHORT_CYCLES, _SHORT_DEPTH = 13_000, 2048
-_WHOLE_WAVES = 0.56  # how much of an SM's time without a tile is lost: the others' clocks rise meanwhile
+_WHOLE_WAVES = 0.56  # the share of an SM's idle time that is lost: other SMs run at a higher clock meanwhile
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class TileConfig:
 
 
 def widening_warps(form: WeightForm, rows: int) -> int:
-    """Warps that widen weights for tiles of ``rows`` rows (kWideners of cuda/tile_ring.cuh)."""
+    """Warps that dequantize weights for tiles of ``rows`` rows (kWideners of cuda/tile_ring.cuh)."""
     return _MOST_WIDENING_WARPS if form.is_widened_in_blocks and rows == 64 else _WIDENING_WARPS
 
 
@@ -82,7 +82,7 @@ def max_columns(form: WeightForm, rows: int) -> int:
     return _MAX_WIDENED_COLUMNS if form.widened and (rows > 64 or form.is_widened_in_blocks) else _MAX_COLUMNS
 
 
-@cache  # every layer asks again
+@cache  # called again for every layer
 def tile_configs(
     out_features: int,
     in_features: int,
@@ -130,7 +130,7 @@ class _Problem:
         return self.in_features * self.form.x_bytes
 
     def box_rows(self, config: TileConfig) -> int:
-        """Weight rows of a box: those that follow each other in a tile, or a block's share of the tile."""
+        """Weight rows of a box: those that are contiguous in a tile, or a block's share of the tile."""
         run = config.columns // self.parts
         if self.chunk:
             slice_columns = 16 * ceil(config.columns / (16 * config.splits))
@@ -138,11 +138,11 @@ class _Problem:
         return min(run, config.columns // config.row_blocks)
 
     def raw_stages(self, columns: int) -> int:
-        """Stages of weights that are widened; none if they are multiplied as they are stored."""
+        """The number of raw stages of weights to be dequantized; 0 if weights are multiplied as stored."""
         return max(2, ceil(_RAW_BYTES / (columns * _STEP_BYTES))) if self.form.widened else 0
 
     def raw_bytes(self, columns: int) -> int:
-        """Shared memory that they take, with the numbers of their blocks."""
+        """Shared memory of the raw stages, with the scales and offsets of their blocks."""
         elements, blocks = _STEP_BYTES * 8 // self.form.weight_bits, self.form.blocks
         numbers = 0 if blocks is None else max(1, elements // blocks.size) * blocks.bytes_per_block
         return self.raw_stages(columns) * (columns * (_STEP_BYTES + numbers) + _BARRIER_BYTES)
@@ -173,7 +173,7 @@ class _Problem:
         return min(room, max(steps, _MIN_STAGES, ceil(sums / _stage_bytes(config))))
 
     def shared_bytes(self, config: TileConfig, device: Device) -> int:
-        """What these stages take: the rest is left to blocks of kernels before and behind."""
+        """Shared memory of these stages; the rest is left to blocks of the previous and the next kernel."""
         return self.raw_bytes(config.columns) + self.stages(config, device) * _stage_bytes(config)
 
     def fits(self, config: TileConfig, device: Device) -> bool:
@@ -241,13 +241,13 @@ class Tiling:
 
     @property
     def x_box(self) -> int:
-        """Rows of x that a block asks for: its share of those that a tile needs, in whole groups for wgmma."""
+        """Rows of x that a block requests: its share of a tile's rows, in whole groups for wgmma."""
         needed = min(self.config.rows, self.max_rows)
         return _X_GROUP * ceil(needed / (_X_GROUP * self.config.column_blocks))
 
     @property
     def x_boxes(self) -> int:
-        """Blocks beside each other that ask for a share; the others are sent all they need."""
+        """How many blocks side by side request a share; the others receive all rows from them."""
         return ceil(min(self.config.rows, self.max_rows) / self.x_box)
 
     @property

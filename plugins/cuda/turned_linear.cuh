@@ -1,15 +1,12 @@
-// Products of at most 64 rows with weights that are widened, y = op(x @ weight.T), on sm_90a, turned round: weights are
-// the rows of wgmma, 64 for each warpgroup, and come from registers; rows of x are its columns, out of shared memory.
-//
-// Weights are brought into shared memory as they are stored, and read once by those who multiply them. Widening them
-// from there to there (cuda/widen_weights.cuh) moves five times their bytes through it, which takes longer than the
-// memory does, and pays only where many rows of x are multiplied with what is widened.
-//
-// A stage is 128 bytes of each of TL_TILE_COLUMNS weight rows, as many elements of TL_X_BOX rows of x, and the numbers
-// of their blocks. Two warps fill the ring, one with boxes and one with numbers, which take about as long. Each of the
-// others has 16 rows: of a gated product, eight of each half.
-//
-// Launch: kTurnedThreads threads, TL_SHARED_BYTES of dynamic shared memory. Macros: as in cuda/tiled_linear.cuh, whose
+// Swap-AB products of at most 64 rows with weights that are dequantized, y = op(x @ weight.T), on sm_90a: weight rows
+// are the rows of wgmma, 64 for each warpgroup, and come from registers; rows of x are its columns, in shared memory.
+// Weights are copied to shared memory as stored, and read once by the warps that multiply them. Dequantizing them from
+// shared memory to shared memory (cuda/widen_weights.cuh) moves five times their bytes, which takes longer than reading
+// them from global memory and pays only if the result is multiplied by many rows of x.
+// A stage is 128 bytes of each of TL_TILE_COLUMNS weight rows, as many elements of TL_X_BOX rows of x, and the scales
+// and offsets of the blocks. Two warps fill the ring, one with boxes and one with scales and offsets, which take about
+// as long. Each other warp has 16 rows; in a gated product, eight of each half.
+// Launch: kTurnedThreads threads, TL_SHARED_BYTES of dynamic shared memory. Macros: see cuda/tiled_linear.cuh, whose
 // tiles these are.
 #pragma once
 
@@ -24,7 +21,7 @@ constexpr int kTurnedFragments = ceil_div(kXBox, 8);
 static_assert(kTileColumns % 64 == 0, "a tile is whole warpgroups");
 static_assert(kXBox * kXBoxes <= 64);
 
-// What cuda/weight_piece.cuh knows of a ring.
+// The interface of a ring that cuda/weight_piece.cuh uses.
 struct TurnedForm {
   static constexpr WeightForm kForm = kWeightForm;
   static constexpr bool kFourBits = has_four_bits(kForm);
@@ -32,7 +29,7 @@ struct TurnedForm {
   static constexpr u32 kPitch = kBlockRowBytes;
 };
 
-// What a block's numbers do to pairs of its elements, as cuda/weight_piece.cuh widens them.
+// Applies a block's scale to pairs of its elements as cuda/weight_piece.cuh dequantizes them.
 struct SmallFloatNumbers {
   u32 scale;
 
@@ -59,14 +56,14 @@ struct NumbersOf<false> {
 };
 using PieceNumbers = NumbersOf<is_small_float(kWeightForm)>::Type;
 
-// A stage: weights | x, 64 columns behind each other | numbers of the blocks, kind by kind.
+// A stage: weights | x, in blocks of 64 columns | scales and offsets of the blocks, kind by kind.
 constexpr u32 kXBlockBytes = kXBox * kBlockRowBytes, kXOffset = kWeightBytes;
 constexpr u32 kNumberOffset = kXOffset + kRawSteps * kXBlockBytes;
 constexpr u32 kTurnedStageBytes = (kNumberOffset + kNumbersBytes + 1023) / 1024 * 1024;
 constexpr int kRingStages = (TL_SHARED_BYTES - 1024) / static_cast<int>(kTurnedStageBytes);
 static_assert(kRingStages >= 2, "TL_SHARED_BYTES is too small for two stages");
 
-// A place among them; barriers lie behind all.
+// A position in the ring; the barriers lie after all stages.
 struct TurnedRing : RingPlace<kRingStages> {
   __device__ __forceinline__ u32 weight() const { return base + stage * kTurnedStageBytes; }
   __device__ __forceinline__ u32 x() const { return weight() + kXOffset; }
@@ -82,9 +79,9 @@ struct TurnedRing : RingPlace<kRingStages> {
   }
 };
 
-constexpr int kTurnedStages = ceil_div(TL_IN, kRawK);  // of a tile
+constexpr int kTurnedStages = ceil_div(TL_IN, kRawK);  // stages per tile
 
-// A warp that fills the ring with boxes of weights and of x, or with numbers of blocks.
+// A warp that fills the ring: with boxes of weights and x, or with scales and offsets of blocks.
 template <class Op>
 struct TurnedProducer {
   using Places = typename TilesOf<Op>::Type;
@@ -106,7 +103,7 @@ struct TurnedProducer {
                       cache_policy(false));
     }
   }
-  // One lane brings boxes. Weights of the first stages are asked for before the previous kernel has ended.
+  // One lane requests the boxes. Weights of the first stages are requested before the previous kernel has ended.
   __device__ __forceinline__ void bring_boxes(TurnedRing ring) const {
     constexpr int kEarly = min_of(kRingStages, kTurnedStages);
     const u64 policy = cache_policy(tiles.reads_weights_once());
@@ -142,13 +139,14 @@ struct TurnedProducer {
   }
 };
 
-// A consuming warp: 16 rows of the weight of each tile.
+// A consumer warp: it has 16 weight rows of each tile.
 template <class Op>
 struct TurnedConsumer {
   using Places = typename TilesOf<Op>::Type;
   using Piece = WeightPiece<TurnedForm>;
   static constexpr int kProducts = Piece::kProducts, kPieces = kRawK / TurnedForm::kPieceK;
-  // Products whose weights have the same numbers, as many of a piece, and pieces of a stage that have the same.
+  // How many products share scales and offsets, how many such groups a piece has, and how many pieces of a stage share
+  // them.
   static constexpr int kTogether = min_of(kProducts, kBlock / 16), kPieceBlocks = kProducts / kTogether;
   static constexpr int kAlike = max_of(1, kBlock / TurnedForm::kPieceK);
   const Op& op;
@@ -159,11 +157,11 @@ struct TurnedConsumer {
   __device__ __forceinline__ int row(int half) const {
     return Op::kParts == 2 ? half * (kTileColumns / 2) + warp * 8 : warp * 16 + half * 8;
   }
-  // Where this lane's row of the first piece lies in a stage, from which other pieces differ in bits of the address.
+  // The offset in a stage of this lane's row of the first piece; other pieces differ in some bits of the address.
   __device__ __forceinline__ u32 place() const {
     return (row(lane / 8 % 2) + lane % 8) * kBlockRowBytes + (lane / 16 ^ lane % 8) * 16;
   }
-  // The numbers of this lane's two rows for piece `number`, block by block.
+  // Loads the scales and offsets of this lane's two rows for piece `number`, block by block.
   __device__ __forceinline__ void load(PieceNumbers (&numbers)[kPieceBlocks][2], u32 from, int number) const {
 #pragma unroll
     for (int i = 0; i < kPieceBlocks * 2; ++i) {
@@ -182,7 +180,8 @@ struct TurnedConsumer {
       widen<kProduct + 1>(a, piece, numbers);
     }
   }
-  // sums += products of kCount pieces of a stage. While a piece's products are under way the next is widened.
+  // Adds the products of kCount pieces of a stage to `sums`. While a piece's products are in flight, the next is
+  // dequantized.
   template <int kCount>
   __device__ __forceinline__ void add_stage(float (&sums)[kTurnedFragments][4], const TurnedRing& ring) const {
     PieceNumbers numbers[kPieceBlocks][2];

@@ -60,8 +60,8 @@ __host__ __device__ constexpr int min_of(int a, int b) { return a < b ? a : b; }
 __host__ __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
 __host__ __device__ constexpr int gcd_of(int a, int b) { return b == 0 ? a : gcd_of(b, a % b); }
 
-// A value that all lanes have, in a form that the compiler knows them to have: descriptors then need no vector
-// registers, from which each would be moved in the midst of the products.
+// Returns a value that all lanes have, in a way that tells the compiler so. Descriptors then need no vector registers,
+// from which they would be moved between the products.
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
 }  // namespace tl

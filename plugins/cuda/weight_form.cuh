@@ -1,6 +1,5 @@
-// What weights are stored as, and the numbers of the blocks of their rows.
-//
-// Macros: TL_WEIGHT_FORM; where rows have blocks, TL_BLOCK (elements of a block), TL_NUMBER_TYPE and TL_OFFSETS (0 or
+// The storage formats of weights, and the scales and offsets of the blocks of their rows.
+// Macros: TL_WEIGHT_FORM and, if rows have blocks, TL_BLOCK (elements of a block), TL_NUMBER_TYPE and TL_OFFSETS (0 or
 // 1).
 #pragma once
 
@@ -14,12 +13,12 @@
 
 namespace tl {
 
-// The numbers of TL_WEIGHT_FORM: elements of 16 bits; int8, in the order of the layout mma_k16; E4M3, in which case
-// rows of x are E4M3, too; int4 or uint4, in the order of the layout pairs8; int8, in which case rows of x are int8,
-// too; E4M3 and E2M1, in the layouts spread_e4m3 and spread_e2m1; int8 as the first, in blocks.
+// The values of TL_WEIGHT_FORM: 16-bit elements; int8 in the layout mma_k16; E4M3 multiplied by E4M3 rows of x; int4 or
+// uint4 in the layout pairs8; int8 multiplied by int8 rows of x; E4M3 and E2M1 in the layouts spread_e4m3 and
+// spread_e2m1; int8 in the layout mma_k16 with blocks.
 enum class WeightForm { k16Bits, kInt8, kE4m3Both, kInt4, kUint4, kInt8Both, kE4m3, kE2m1, kInt8Blocks };
 constexpr WeightForm kWeightForm = static_cast<WeightForm>(TL_WEIGHT_FORM);
-// Integers of four bits, which are also multiplied with rows of whole numbers (cuda/fixed_rows.cuh).
+// 4-bit integers, which are also multiplied by rows of fixed-point numbers (cuda/fixed_rows.cuh).
 __host__ __device__ constexpr bool is_short_integer(WeightForm form) {
   return form == WeightForm::kInt4 || form == WeightForm::kUint4;
 }
@@ -40,25 +39,25 @@ __host__ __device__ constexpr RowType rows_of(WeightForm form) {
          : form == WeightForm::kInt8Both ? RowType::kInt8
                                          : RowType::k16Bits;
 }
-// A row has one scale, which its sums are multiplied with.
+// Whether a weight row has one scale, by which its sums are multiplied.
 constexpr bool kScaledRows = kWeightForm == WeightForm::kInt8 || rows_of(kWeightForm) != RowType::k16Bits;
 
-// The numbers of blocks of kBlock elements of a row (0: there are none): scales, and offsets behind them if TL_OFFSETS.
-// They lie in the layout rows8: for each 8 rows, the numbers of the first block, then those of the next.
-enum class NumberType { kFloat32, kFloat16, kBFloat16 };  // the numbers of TL_NUMBER_TYPE
+// Scales, and offsets if TL_OFFSETS, of blocks of kBlock elements of a row (kBlock 0: there are none). They are stored
+// in the layout rows8: for each 8 rows, the numbers of the first block, then those of the next.
+enum class NumberType { kFloat32, kFloat16, kBFloat16 };  // the values of TL_NUMBER_TYPE
 constexpr NumberType kNumberType = static_cast<NumberType>(TL_NUMBER_TYPE);
 constexpr int kBlock = TL_BLOCK, kNumberBytes = kNumberType == NumberType::kFloat32 ? 4 : 2;
-constexpr int kBlockBytes = 8 * kNumberBytes;  // of a block's numbers of one kind, in 8 rows
+constexpr int kBlockBytes = 8 * kNumberBytes;  // of one kind of number, for 8 rows
 constexpr int kNumberKinds = kBlock == 0 ? 0 : 1 + TL_OFFSETS;
 static_assert(has_blocks(kWeightForm) == (kBlock != 0), "the form says whether blocks have numbers");
 
-// Where both kinds are in memory; null if there are none.
+// The addresses of scales and offsets; null if there are none.
 struct BlockNumbers {
   const void* scale;
   const void* offset;
 };
 
-// The bits of a number in shared memory, and the number that they are: who converts them at once waits for the load.
+// Loads the bits of a number from shared memory; below, converts them. Converting at once would wait for the load.
 __device__ __forceinline__ u32 load_number_bits(u32 address) {
   if constexpr (kNumberType == NumberType::kFloat32) return __float_as_uint(load_shared_float(address));
   u16 bits;

@@ -1,4 +1,4 @@
-"""What kernels read weights as: their elements, and the numbers of the blocks of their rows (cuda/weight_form.cuh)."""
+"""How kernels read weights: their elements, and the scales and offsets of their blocks (cuda/weight_form.cuh)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtllm_lite.vocabulary import DTYPES
 
 from ..launch import WeightBuffers
 
-BLOCK_SIZES = (32, 64, 128, 256, 512)  # elements of a block of a row, that kernels take
+BLOCK_SIZES = (32, 64, 128, 256, 512)  # elements of a block that kernels support
 _NUMBER_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}  # TL_NUMBER_TYPE
 
 
@@ -64,7 +64,7 @@ class WeightForm:
     blocks: BlockNumbers | None = None
 
     def weight_bytes(self, elements: int) -> int:
-        """Bytes of neighbours of a row."""
+        """Bytes of ``count`` neighbouring elements of a row."""
         return elements * self.weight_bits // 8
 
     def number_bytes(self, elements: int) -> int:
@@ -88,13 +88,13 @@ class WeightForm:
 
 
 _PLAIN = WeightForm(0, 16, 2, 16)
-# Of rows with one scale, by the types of the weight and of the rows that it is multiplied with, if these are bytes.
+# Forms of rows with one scale, by (type of the weight, type of the rows of x if these are bytes).
 _FORMS = {
     ("int8", None): WeightForm(1, 8, 2, 32, "mma_k16"),
     ("float8_e4m3fn", "float8_e4m3fn"): WeightForm(2, 8, 1, 32),
     ("int8", "int8"): WeightForm(5, 8, 1, 32),
 }
-# Of rows that have numbers for each block, which are multiplied with 16 bits.
+# Forms of rows with scales for each block, which are multiplied by 16-bit rows.
 BLOCK_FORMS = {
     "int4": WeightForm(3, 4, 2, 64, "pairs8", in_blocks=True, whole_rows=True),
     "uint4": WeightForm(4, 4, 2, 64, "pairs8", in_blocks=True, whole_rows=True),
@@ -102,7 +102,9 @@ BLOCK_FORMS = {
     "float4_e2m1fn": WeightForm(7, 4, 2, 64, "spread_e2m1", in_blocks=True, largest_scale=2.0),
     "int8": WeightForm(8, 8, 2, 32, "mma_k16", in_blocks=True),
 }
-BYTE_PRODUCTS = tuple(dtype for dtype, rows in _FORMS if rows is not None)  # of rows of bytes: both have one type
+BYTE_PRODUCTS = tuple(
+    dtype for dtype, rows in _FORMS if rows is not None
+)  # types of weights that are multiplied by rows of bytes of the same type
 
 
 def weight_form(dtype: str, rows: str | None = None, blocks: BlockNumbers | None = None) -> WeightForm:

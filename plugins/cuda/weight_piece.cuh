@@ -1,4 +1,4 @@
-// A fragment of the weights as the tensor cores take it, out of a stage of a ring in shared memory.
+// Loads a fragment of the weights for the tensor cores from a stage of a ring in shared memory.
 #pragma once
 
 #include "cuda/int4.cuh"
@@ -7,8 +7,8 @@
 
 namespace tl {
 
-// Of words of eight weights of four bits in the layout pairs8, the low nibbles and the high ones as bytes: those that
-// have a sign as 16 times what they mean.
+// The low and the high nibbles, as bytes, of words of eight 4-bit weights in the layout pairs8. Signed nibbles become
+// 16 times their value.
 template <WeightForm kForm>
 struct NibbleBytes {
   static constexpr bool kSigned = kForm == WeightForm::kInt4;
@@ -17,21 +17,20 @@ struct NibbleBytes {
   __device__ __forceinline__ static u32 high(u32 word) { return (kSigned ? word : word >> 4) & kMask; }
 };
 
-// A piece of 16 rows of the weight, 32 bytes of each, as this lane loads it, and what products of it take.
-//
-// Which elements of a row meet in a product does not matter, as long as those of the weight and of x are the same: of
-// integers of four bits, lane q of each four takes elements 8q to 8q + 7 of 32, which are a word, in two products.
-// Words of others are in the order of the tensor cores.
+// A piece of 16 weight rows, 32 bytes of each, as this lane loads it, and its conversion for products.
+// The elements of a row may be multiplied in any order that is the same for the weight and for x. For 4-bit integers,
+// lane q of each four takes elements 8q to 8q + 7 of 32, which are one word, in two products. Words of other types are
+// already in the order of the tensor cores.
 template <class Ring>
 struct WeightPiece {
   static constexpr int kProducts = Ring::kPieceK / Ring::kProductK;
   static constexpr bool kSigned = Ring::kForm == WeightForm::kInt4;
-  u32 words[4];  // of rows 0-7 and 8-15: the first half, then the other
+  u32 words[4];  // rows 0-7 and 8-15: the first half, then the second
 
-  // Where this lane's row lies, from the place of the first row.
+  // The offset of this lane's row from the place of the first row.
   __device__ __forceinline__ static u32 place(int lane) { return (lane % 16) * Ring::kPitch + lane / 16 * 16; }
   __device__ __forceinline__ void load(u32 from) { load_matrix_x4(words, from); }
-  // The same of rows 0-7 alone.
+  // Like place(), for rows 0-7 alone.
   __device__ __forceinline__ static u32 half_place(int lane) { return lane % 8 * Ring::kPitch + lane / 8 % 2 * 16; }
   __device__ __forceinline__ void load_half(u32 from) {
     u32 both[2];
@@ -62,7 +61,7 @@ struct WeightPiece {
       }
     }
   }
-  // What wgmma multiplies: as widen(), but weights of four bits as bytes.
+  // The operand of wgmma: like widen(), but with 4-bit weights as bytes.
   template <int kProduct>
   __device__ __forceinline__ void take(u32 (&a)[4]) const {
     if constexpr (Ring::kFourBits) {

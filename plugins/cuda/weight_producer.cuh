@@ -1,7 +1,7 @@
-// The warps that fill a ring of weight stages (cuda/weight_ring.cuh).
-//
-// They make a bulk copy per row and stage, with no register in between. One warp needs copies of 1 to 2 KB: at 512
-// bytes an H200 reaches 3.1 TB/s, at 1 KB 4.1, at 2 KB 4.2 (measured). Of shorter ones two warps make half each.
+// The producer warps, which fill a ring of weight stages (cuda/weight_ring.cuh).
+// They issue one bulk copy per row and stage, without registers in between. One warp needs copies of 1 to 2 KB: at 512
+// bytes an H200 reaches 3.1 TB/s, at 1 KB 4.1, at 2 KB 4.2 (measured). For shorter copies, two warps issue half of them
+// each.
 #pragma once
 
 #include "cuda/async.cuh"
@@ -9,17 +9,16 @@
 
 namespace tl {
 
-// A producing warp: of those that share a stage, and of the groups of such that take turns at stages.
-//
-// The ring is deep so that copies go on while the consumers do something else, but only kInFlight stages are under way
-// at a time: every copy beyond what saturates the memory only lengthens the queues, and everything else that a block
-// reads or writes (x, barriers, results) waits in them.
+// A producer warp. Several such warps may share a stage, and groups of them take turns at stages.
+// The ring is deep, so that copies go on while the consumers do something else, but only kInFlight stages are in flight
+// at a time: every copy beyond what saturates the memory only lengthens the queues, in which everything else that a
+// block reads or writes (x, barriers, results) must wait.
 template <class Ring>
 struct Producer {
   RingPosition<Ring> at;
-  RingPosition<Ring> landing;  // the oldest of its stages under way
+  RingPosition<Ring> landing;  // the oldest of its stages in flight
   int rows, lane;
-  int share = 0;  // of a stage's halves of tiles
+  int share = 0;  // which of a stage's half tiles this warp copies
   int under_way = 0;
   u64 policy = evict_first_policy();
   GroupShare<Ring> groups = {};
@@ -27,7 +26,7 @@ struct Producer {
   static constexpr int kHalves = Ring::kHalves, kMine = ceil_div(kHalves, Ring::kSharers);
   static constexpr int kInFlight = max_of(1, Ring::kInFlight / Ring::kTurns);
 
-  // Halves of tiles of a stage: the first row of each, and how many there are.
+  // The half tiles of a stage: the first row of each, and how many rows it has.
   struct Halves {
     u64 first[kMine];
     int present[kMine];
@@ -46,7 +45,7 @@ struct Producer {
     return mine;
   }
 
-  // Waits until its next stage may be overwritten and few enough are under way.
+  // Waits until its next stage may be overwritten and few enough stages are in flight.
   __device__ __forceinline__ void acquire() {
     if (Ring::kInFlight < Ring::kStages && under_way == kInFlight) {
       barrier_wait(landing.full(), landing.parity);
@@ -57,7 +56,7 @@ struct Producer {
     barrier_wait(at.empty(), at.parity ^ 1);
   }
 
-  // Rows of a half lie one behind the other; past the last feature there is nothing to copy.
+  // Copies the contiguous rows of a half tile. Past the last feature there is nothing to copy.
   template <class Product, class Op>
   __device__ __forceinline__ void weights(const Op& op, const Step<Product, Op>& step, const Halves& mine) {
     using Walk = WalkOf<Op>;
@@ -94,7 +93,7 @@ struct Producer {
     if (!Product::kStreamX || share > 0) stage_commit(at.full());
   }
 
-  // The first that share a stage bring x.
+  // The first of the warps that share a stage copies x.
   template <class Product, class Op>
   __device__ __forceinline__ void activations(const RingPosition<Ring>& to, const Op& op, const u16* x,
                                               const Step<Product, Op>& step) {
@@ -118,7 +117,8 @@ struct Producer {
     stage_commit(to.full());
   }
 
-  // Weights flow at once, unless the kernel before lists them; x only after the previous kernel. `warp`: of producers.
+  // Copies weights at once, unless the previous kernel lists them; copies x only after the previous kernel. `warp`:
+  // number of the producer warp.
   template <class Product, class Op>
   __device__ __forceinline__ void run(const Op& op, const u16* x, int warp) {
     using Walk = WalkOf<Op>;

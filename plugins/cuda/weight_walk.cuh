@@ -5,33 +5,34 @@
 
 namespace tl {
 
-// In which order a kernel goes through weights: tile by tile, and of each through its parts, whose products with rows
-// of x are added up. An Op multiplies each of its kTiles tiles with all rows, unless this is specialised for it.
+// The order in which a kernel goes through the weights: tile by tile, and within a tile through its parts, whose
+// products are summed. By default each of the Op's kTiles tiles has one part and is multiplied by all rows; Ops may
+// specialise this.
 template <class Op>
 struct WalkOf {
-  static constexpr bool kWaits = false;   // whether the kernel before says which weights there are; x is older then
-  static constexpr bool kListed = false;  // whether rows of x that travel are here and there
-  static constexpr bool kOwn = false;     // whether the Op knows the tiles of its block alone
+  static constexpr bool kWaits = false;   // whether the previous kernel lists the weights; x is then older
+  static constexpr bool kListed = false;  // whether streamed rows of x are not contiguous
+  static constexpr bool kOwn = false;     // whether the Op assigns tiles to blocks itself
   static constexpr bool kOnePart = true;  // whether parts() is 1
   __device__ __forceinline__ static constexpr int tiles(const Op&) { return Op::kTiles; }
   __device__ __forceinline__ static constexpr int parts(const Op&) { return 1; }
-  // The rows of the weight that are a part of half of `tile`: the first, and how many there are.
+  // The first weight row, and the number of rows, of a part of half `half` of `tile`.
   __device__ __forceinline__ static u64 first_row(const Op& op, int, int tile, int half) {
     return op.first_row(tile, half);
   }
   __device__ __forceinline__ static int num_rows(const Op& op, int tile, int half) { return op.num_rows(tile, half); }
-  // A bit for each row of x that a part of `tile` is multiplied with, and which row of x that is.
+  // A bit for each row of x that a part of `tile` is multiplied by; below, the number of that row in x.
   __device__ __forceinline__ static u32 present(const Op&, int, int, int rows) { return (1u << rows) - 1; }
   __device__ __forceinline__ static int x_row(const Op&, int, int row) { return row; }
   __device__ __forceinline__ static bool stores(const Op&, int, int row, int rows) { return row < rows; }
 };
 
-// A stage in that order, of those of one block.
+// The position of a block in that order: tile, part and stage.
 template <class Product, class Op>
 struct Step {
   int group = 0, part = 0, chunk = 0;
 
-  // Of tiles that have `parts` parts.
+  // Advances by `steps`, in tiles of `parts` parts.
   __device__ __forceinline__ void advance(int steps, int parts) {
 #pragma unroll 1
     for (; steps > 0; --steps) {
@@ -44,8 +45,8 @@ struct Step {
   }
 };
 
-// One product y = x @ weight.T of the kernel: kIn features in, all of which a block takes; x staying in shared memory
-// or streamed with the weights.
+// A product y = x @ weight.T with kIn input features, all of which a block takes. x either stays in shared memory or is
+// streamed with the weights.
 template <class Ring, int kIn_, bool kStreamX_>
 struct Product {
   static constexpr int kIn = kIn_, kPartK = kIn, kChunks = ceil_div(kPartK, Ring::kStageK);
@@ -57,7 +58,8 @@ struct Product {
   __device__ __forceinline__ static int chunk_k(int chunk) { return chunk == kChunks - 1 ? kLastK : Ring::kStageK; }
 };
 
-// Groups of kTilesPerStage tiles go round the clusters, in each of which every block takes its part of their rows.
+// Distributes groups of kTilesPerStage tiles over the clusters. Within a cluster, every block takes its part of the
+// depth of all rows.
 template <class Ring>
 struct GroupShare {
   int cluster = blockIdx.x / Ring::kSplits, clusters = gridDim.x / Ring::kSplits;

@@ -1,48 +1,46 @@
-// Tensor cores through wgmma (sm_90a): a warpgroup multiplies 64 rows of A, from shared memory or registers, by B in
+// Tensor cores through wgmma (sm_90a): a warpgroup multiplies 64 rows of A, in shared memory or registers, by B in
 // shared memory. PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate".
-//
-// Accumulators are float[N / 8][4], or int of products of int8: of warp w of the group, a lane holds rows 16w + lane /
-// 4 and + 8, and of each 8 columns 2 * (lane % 4) and + 1, as mma.sync has it; so are A fragments in registers.
-//
-// Matrices in shared memory are column blocks of 64 elements: rows of 128 bytes whose 16-byte pieces are permuted by
-// the row's number (swizzled()), in multiples of 8 rows from addresses that are multiples of 1024.
+// Accumulators are float[N / 8][4], or int for int8. A lane of warp w of the group holds rows 16w + lane / 4 and + 8
+// and, of each 8 columns, 2 * (lane % 4) and + 1, as in mma.sync; the same holds for A fragments in registers.
+// Matrices in shared memory are column blocks of 64 elements: rows of 128 bytes whose 16-byte pieces are swizzled by
+// the number of the row (swizzled()), in groups of 8 rows at addresses that are multiples of 1024.
 #pragma once
 
 #include "cuda/byte_rows.cuh"
 
 namespace tl {
 
-constexpr u32 kBlockRowBytes = 128;  // of a column block
+constexpr u32 kBlockRowBytes = 128;  // of a row in a column block
 
-// Where 16-byte piece `column` of row `row` of a matrix of `rows` rows lies.
+// The offset of 16-byte piece `column` of row `row` in a matrix of `rows` rows.
 __device__ __forceinline__ u32 swizzled(int row, int column, int rows) {
   return column / 8 * rows * kBlockRowBytes + row * kBlockRowBytes + (column % 8 ^ row % 8) * 16;
 }
 
-// Descriptor of a matrix at `address`, with the 128-byte swizzle and `group_bytes` from 8 rows to the next 8.
-// `block_bytes` is the distance of column blocks; it counts only where columns are the operand's M or N.
+// The descriptor of a matrix at `address` with the 128-byte swizzle; groups of 8 rows are `group_bytes` apart. Column
+// blocks are `block_bytes` apart, which matters only if columns are the operand's M or N.
 __device__ __forceinline__ u64 matrix_descriptor(u32 address, u32 block_bytes, u32 group_bytes = 1024) {
   return static_cast<u64>(1) << 62 | static_cast<u64>(group_bytes >> 4) << 32 |
          static_cast<u64>(block_bytes >> 4) << 16 | (address & 0x3ffff) >> 4;
 }
 
-// Descriptor of a matrix of 8x8 submatrices of 128 contiguous bytes each, `k_bytes` apart along the product's K and
-// `other_bytes` along the operand's M or N, whichever of both is contiguous within them.
+// The descriptor of a matrix of 8x8 submatrices of 128 contiguous bytes each. They are `k_bytes` apart along K and
+// `other_bytes` along M or N, whichever of the two is contiguous within them.
 __device__ __forceinline__ u64 submatrix_descriptor(u32 address, u32 k_bytes, u32 other_bytes) {
   return static_cast<u64>(other_bytes >> 4) << 32 | static_cast<u64>(k_bytes >> 4) << 16 | (address & 0x3ffff) >> 4;
 }
 
-// Orders the registers written so far before the wgmma that follow.
+// Orders earlier register writes before the wgmma that follow.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Returns when at most kPending of the latest groups are under way.
+// Waits until at most kPending of the latest groups are in flight.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Keeps the compiler from using or changing accumulators earlier than here.
+// Keeps the compiler from moving uses of an accumulator to before this point.
 __device__ __forceinline__ void pin(float& sum) { asm volatile("" : "+f"(sum)::"memory"); }
 __device__ __forceinline__ void pin(int& sum) { asm volatile("" : "+r"(sum)::"memory"); }
 template <class Sum, int kFragments>
@@ -51,8 +49,8 @@ __device__ __forceinline__ void pin(Sum (&d)[kFragments][4]) {
   for (int i = 0; i < kFragments * 4; ++i) pin(d[i / 4][i % 4]);
 }
 
-// Operands in shared memory have the RowType of number TL_ROW_TYPE, and 32 bytes lie where 16 elements do otherwise.
-// Bytes of both operands are always along K, and integers are not scaled.
+// Operands in shared memory have the RowType TL_ROW_TYPE; for bytes, 32 of them take the place of 16 elements. Both
+// operands of bytes are K-major, and integers are not scaled.
 #ifndef TL_ROW_TYPE
 #define TL_ROW_TYPE 0
 #endif
@@ -81,7 +79,7 @@ using TileSum = SumOf<static_cast<RowType>(TL_ROW_TYPE)>;
 #endif
 #define TL_F4(i) TL_SUM(d[i][0]), TL_SUM(d[i][1]), TL_SUM(d[i][2]), TL_SUM(d[i][3])
 #define TL_F8(i) TL_F4(i), TL_F4(i + 1)
-// TL_Fn, TL_Dn: the first n accumulators of d as operands, and their places in the instruction.
+// TL_Fn, TL_Dn: the first n accumulators of d as asm operands, and their places in the instruction.
 #define TL_F16 TL_F8(0), TL_F8(2)
 #define TL_F24 TL_F16, TL_F8(4)
 #define TL_F32 TL_F24, TL_F8(6)
@@ -113,7 +111,8 @@ using TileSum = SumOf<static_cast<RowType>(TL_ROW_TYPE)>;
 #define TL_D120 TL_D112 ", %112, %113, %114, %115, %116, %117, %118, %119"
 #define TL_D128 TL_D120 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
-// d = a * b^T, or += where `add`: A [64, 16] and B [N, 16] with 16 elements of their rows side by side, or 32 bytes.
+// d = a * b^T, or d += a * b^T if `add`. A [64, 16] and B [N, 16] are K-major: 16 elements, or 32 bytes, of a row are
+// contiguous.
 #define TL_WGMMA_SHARED(n, regs, outputs, a, b, add)                                                      \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add                                                    \
                ", 0;\nwgmma.mma_async.sync.aligned.m64n" n TL_WGMMA_SHARED_TYPES " {" regs "}, " a ", " b \
@@ -157,7 +156,7 @@ __device__ __forceinline__ void wgmma_shared(TileSum (&d)[kFragments][4], u64 a_
   }
 }
 
-// d += a * b: A [64, 16] in registers, B [16, N] with the N elements of its rows side by side.
+// d += a * b. A [64, 16] is in registers; B [16, N] has the N elements of its rows contiguous.
 #define TL_WGMMA_REGISTERS(n, regs, outputs, a, b)                                                                    \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" n "k16." TL_WGMMA_TYPES " {" regs "}, {" a "}, " b ", 1, 1, 1, 1;" \
                : outputs                                                                                              \

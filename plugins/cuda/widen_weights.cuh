@@ -1,10 +1,9 @@
-// Weights of eight or four bits in tiles of 16-bit elements: one warp brings them into a ring of their own as they are
-// stored, with the numbers of their blocks, and two groups of others make steps of them for wgmma in turns: while one
-// waits for its stores, the other computes.
-//
-// A raw stage is 128 bytes of each of the tile's rows: the copy engine and the memory want that much, and it makes two
-// steps of eight bits, or four of four bits. Numbers are multiplied here, in the 16-bit type; the scales of whole rows
-// of int8 are left to the sums. An integer zero point is subtracted exactly.
+// Dequantizes 8-bit or 4-bit weights to tiles of 16-bit elements. One warp copies them as stored into a ring of raw
+// stages, with the scales and offsets of their blocks. Two groups of other warps take turns to make steps for wgmma of
+// them: while one waits for its stores, the other computes.
+// A raw stage is 128 bytes of each of the tile's rows, the size that the copy engine and the memory need. It makes two
+// steps of 8-bit weights or four of 4-bit weights. Block scales are applied here, in the 16-bit type; the scales of
+// whole int8 rows are applied to the sums. An integer zero point is subtracted exactly.
 #pragma once
 
 #include "cuda/small_floats.cuh"
@@ -12,10 +11,10 @@
 
 namespace tl {
 
-// Of a warpgroup's register file, consumers get what the others leave.
+// Registers of a warpgroup: the consumers get what the other warps leave.
 constexpr int kOtherRegisters = kManyWideners ? 88 : 56, kConsumerRegisters = kTileRows == 64 ? 240 : 200;
 
-// Stages of weights as they are stored, behind the stages of steps: weights | numbers; barriers behind those of steps.
+// The raw stages, after the stages of steps: weights | scales and offsets. Their barriers follow those of the steps.
 struct RawRing : RingPlace<kRawStages> {
   __device__ __forceinline__ u32 first() const { return base + kStages * kStageBytes; }
   __device__ __forceinline__ u32 weight() const { return first() + stage * kWeightBytes; }
@@ -31,7 +30,8 @@ struct RawRing : RingPlace<kRawStages> {
   }
 };
 
-// The warp that produces raw stages. Weights are no other kernel's output: it waits for none, but for a list of tiles.
+// The producer warp of raw stages. Weights are not written by kernels, so it waits for no kernel but one that lists
+// tiles.
 template <class Op>
 struct RawProducer {
   using Places = typename TilesOf<Op>::Type;
@@ -59,15 +59,15 @@ struct RawProducer {
   }
 };
 
-// What a block's numbers become: an element times `scale` plus `offset` is the weight, once `zero` is subtracted from
-// it.
+// A block's scale and offset as applied to pairs: the weight is (element - `zero`) * `scale` + `offset`.
 struct PairNumbers {
-  u32 zero, scale, offset;  // of two elements each
+  u32 zero, scale, offset;  // each twice, for a pair
 
   PairNumbers() = default;
   __device__ __forceinline__ PairNumbers(float block_scale, float block_offset) {
     constexpr bool kSigned = kWeightForm == WeightForm::kInt4, kBytes = kWeightForm == WeightForm::kInt8Blocks;
-    constexpr float kRaised = (TL_FP16 ? 1024.0f : 128.0f) + (kSigned ? 8.0f : 0.0f);  // what raised_int4() adds
+    // the constant that raised_int4() adds
+    constexpr float kRaised = (TL_FP16 ? 1024.0f : 128.0f) + (kSigned ? 8.0f : 0.0f);
     constexpr float kZero = kBytes ? 0.0f : kRaised, kMost = kBytes ? 128.0f : 64.0f;
     const float nearest = TL_OFFSETS && block_scale != 0.0f ? rintf(-block_offset / block_scale) : 0.0f;
     const float point = fminf(fmaxf(nearest, -kMost), kMost - 1.0f), rest = fmaf(point, block_scale, block_offset);
@@ -81,13 +81,13 @@ struct PairNumbers {
   }
 };
 
-// One of the warps that make steps of raw stages.
+// A warp that makes steps from raw stages.
 template <class Op>
 struct Widener {
   using Places = typename TilesOf<Op>::Type;
   static constexpr bool kEightBits = !has_four_bits(kWeightForm);
-  // A warp takes kRows rows of a step at a time: lanes that follow each other have rows that do, so that they meet in
-  // no bank, and pieces of 16 bytes.
+  // A warp takes kRows rows of a step at a time: consecutive lanes have consecutive rows, which avoids bank conflicts,
+  // and pieces of 16 bytes.
   static constexpr int kRows = kEightBits ? 8 : 16, kPieces = 32 / kRows, kWide = kEightBits ? 2 : 4;
   const Member& member;
   Places tiles;
@@ -97,7 +97,7 @@ struct Widener {
   static constexpr int kPieceK = 128 / bits_of(kWeightForm);
   static constexpr int kTogether = kWideners / kWidenerGroups;
   static constexpr int kTurns = ceil_div(kTileColumns, kTogether* kRows),
-                       kAhead = kManyWideners ? 4 : 3;  // turns that are loaded at a time
+                       kAhead = kManyWideners ? 4 : 3;  // iterations that are loaded at a time
   static constexpr u32 kTurnBytes = kTogether * kRows * kBlockRowBytes;
 
   __device__ __forceinline__ static u32 place(int row, int piece) {
