@@ -1,4 +1,4 @@
-// What weights with scales fulfil beyond the schemas of the operators that take them.
+// Checks of weights with scales beyond what the operators' schemas can say.
 #pragma once
 
 #include <span>
@@ -9,9 +9,9 @@
 
 namespace tl {
 
-// What is wrong; empty if nothing is. Absent operands are null.
+// Returns an error message, or an empty string. Absent operands are null.
 inline std::string scaled_weight_problem(const PlanTensor* weight, const PlanTensor* scale, const PlanTensor* offset) {
-  constexpr std::int64_t kWord = 8;  // kernels read elements of 4 bits by words, which must not cross a block's end
+  constexpr std::int64_t kWord = 8;  // kernels read 4-bit elements by words, which must not cross the end of a block
   if (offset != nullptr && scale == nullptr) return "weight_offset: expected weight_scale with it, found none";
   if (scale == nullptr) return "";
   const std::int64_t blocks = scale->shape.back().value, block = weight->shape.back().value / blocks;

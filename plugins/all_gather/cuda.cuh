@@ -8,9 +8,9 @@
 
 namespace tl {
 
-constexpr int kAtOnce = 4;  // loads of a thread
+constexpr int kAtOnce = 4;  // loads in flight per thread
 
-// The first `count` of four numbers; rows of an odd number of features do not begin at multiples of 16 bytes.
+// Stores the first `count` of four numbers. If `features` is odd, rows do not begin at multiples of 16 bytes.
 __device__ __forceinline__ void store4(float* to, float4 values, int count, bool aligned) {
   if (aligned && count >= 4) {
     *reinterpret_cast<float4*>(to) = values;

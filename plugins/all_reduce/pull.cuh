@@ -49,7 +49,7 @@ struct RowParts {
   }
 };
 
-// Results that are stored on this rank, or `everywhere`.
+// Stores results on this rank, or on all ranks if `everywhere`.
 struct Places {
   const RankTable* ranks;
   bool everywhere;
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
   wait_for_previous_kernel();
   allow_next_kernel();
   BlockMeeting meeting(ranks, flags, site);
-  meeting.meet(0);  // x is there, of all ranks
+  meeting.meet(0);  // x of all ranks is there
   const Places y_places{ranks, TL_OWNED}, sum_places{ranks, TL_OWNED && (!TL_NORM || TL_SUM_EVERYWHERE)};
   const int first = TL_OWNED ? blockIdx.x * TL_RANKS + static_cast<int>(ranks->rank) : blockIdx.x;
   const int stride = TL_OWNED ? gridDim.x * TL_RANKS : gridDim.x;
@@ -93,5 +93,5 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
     __syncthreads();
 #endif
   }
-  meeting.meet(1);  // nobody reads x any more, and all have written
+  meeting.meet(1);  // all ranks have read x and written their results
 }

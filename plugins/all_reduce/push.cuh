@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
     own[i] = reinterpret_cast<const uint4*>(x)[row + vector];
     inbox.send(vector, own[i]);
 #if TL_NORM
-    total[i] = reinterpret_cast<const uint4*>(residual)[row + vector];  // while the others' rows are on their way
+    total[i] = reinterpret_cast<const uint4*>(residual)[row + vector];  // while the rows of other ranks are in flight
 #endif
   });
   for_each_vector([&](int i, int vector) {
@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS)
     static_cast<uint4*>(y)[row + vector] = pack8(added);
 #endif
   });
-  __syncthreads();  // all have read the number of the turn
+  __syncthreads();  // all threads have read the number of the turn
   if (threadIdx.x == 0) inbox.end_turn();
 #if TL_NORM
   norm_row(total, weights, blockIdx.x, {y, row_scales, epsilon, y_scale});

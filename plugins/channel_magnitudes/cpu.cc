@@ -1,5 +1,4 @@
-// ChannelMagnitudes on a CPU: some neighbouring columns are one thread's work, whose rows are added in order as
-// float64.
+// ChannelMagnitudes on a CPU. A task is a few neighbouring columns, whose rows are added in order as float64.
 #include "channel_magnitudes_schema.h"
 #include "cpu/kernel.h"
 #include "cpu/simd.h"
@@ -20,7 +19,7 @@ void channel_magnitudes(const KernelArgs& args) {
   const std::int64_t rows = x.shape[0], features = x.shape[1];
   args.pool->parallel_for(ceil_div(features, kColumns), [=](std::int64_t task, int) {
     const std::int64_t first = task * kColumns, count = min(kColumns, features - first);
-    // Magnitudes compare as their bits do, among which those of NaNs are the largest.
+    // Magnitudes compare like their bits, with NaN as the largest.
     std::uint32_t largest[kColumns] = {};
     double sums[kColumns] = {};
     for (std::int64_t row = 0; row < rows; ++row) {

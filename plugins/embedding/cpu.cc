@@ -1,11 +1,11 @@
-// Embedding on a CPU: rows of the table, widened to float and scaled.
+// Embedding on a CPU: table rows, converted to float and scaled.
 #include "cpu/table_row.h"
 #include "embedding_schema.h"
 #include "host/thread_pool.h"
 
 namespace tl::TL_ISA {
 
-// y = y * scale + offset, each of the block that an element is of.
+// y = y * scale + offset, with the scale and offset of each element's block.
 void scale_blocks(const Tensor& scale, const Tensor& offset, std::int64_t row, std::int64_t columns, float* y) {
   constexpr std::int64_t kAtOnce = 64;
   const std::int64_t blocks = scale.shape[1], block = columns / blocks;

@@ -1,4 +1,4 @@
-// GatedLinear on a CPU: a panel holds 32 gate features and the 32 up features they multiply.
+// GatedLinear on a CPU. A weight panel holds 32 gate features and the corresponding 32 up features.
 #include "cpu/activation.h"
 #include "cpu/products.h"
 #include "gated_linear_schema.h"

@@ -1,4 +1,4 @@
-// What the tiled kernels of gated products do with their sums. Macros as in gated_linear/tiled.cuh.
+// The epilogue of the tiled kernels of gated products. Macros: see gated_linear/tiled.cuh.
 #pragma once
 
 #include "cuda/activation.cuh"
@@ -8,7 +8,8 @@ namespace tl {
 
 constexpr RowType kYType = static_cast<RowType>(TL_Y_TYPE);
 
-// A tile is as many rows of weight[0] and those of the same features of weight[1], so that a thread has both sums.
+// A tile has rows of weight[0] and the same number of rows of weight[1] for the same features, so that a thread has
+// both sums.
 struct TiledGatedOp {
   static constexpr int kParts = 2, kRun = kTileColumns / 2;
   void* y;
@@ -20,7 +21,8 @@ struct TiledGatedOp {
   __device__ __forceinline__ static int weight_row(int first, int column) {
     return column / kRun * TL_OUT + first + column % kRun;
   }
-  // Of SiLU, gate / (1 + exp(-gate)) * up in five instructions; an exponential past float32 makes it 0, its limit.
+  // For SiLU: gate / (1 + exp(-gate)) * up in five instructions. If the exponential overflows float32, the result is 0,
+  // its limit.
   __device__ __forceinline__ static float gated(float gate, float up) {
     if constexpr (TL_ACTIVATION != 1) return tl::gated<TL_ACTIVATION>(gate, up);
     float power, inverse;
@@ -32,7 +34,7 @@ struct TiledGatedOp {
     scales.warm<kTileColumns / 2>(column, TL_OUT - column);
     scales.warm<kTileColumns / 2>(TL_OUT + column, TL_OUT - column);
   }
-  // sums += a row of `added`, of which `present` fragments of each half exist.
+  // Adds a row of `added` to the sums. `present` fragments of each half exist.
   template <int kBoth>
   __device__ __forceinline__ void add(float (&sums)[kBoth][4], int row, int column, int present, int half) const {
     constexpr int kCount = kBoth / 2;

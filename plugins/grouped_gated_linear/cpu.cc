@@ -1,4 +1,4 @@
-// GroupedGatedLinear on a CPU: GatedLinear of the rows of one expert after the other.
+// GroupedGatedLinear on a CPU: GatedLinear for the rows of each expert in turn.
 #include "cpu/activation.h"
 #include "cpu/experts.h"
 #include "cpu/products.h"

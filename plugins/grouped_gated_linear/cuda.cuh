@@ -14,8 +14,8 @@
 
 namespace tl {
 
-// A tile is eight gate rows and the eight up rows of the same features; weight is [experts, 2, TL_OUT, in]. begin() and
-// store() know tiles by their number among those of the chosen experts, first_row() among all.
+// A tile is eight gate rows and the eight up rows of the same features. weight is [experts, 2, TL_OUT, in]. begin() and
+// store() count tiles among those of the chosen experts, first_row() among those of all experts.
 struct GroupedGatedOp {
   static constexpr int kTiles = TL_OUT / 8;
   static_assert(TL_OUT % 8 == 0, "out_features must be a multiple of 8");
@@ -31,7 +31,7 @@ struct GroupedGatedOp {
     return static_cast<u64>(tile / kTiles * 2 + half) * TL_OUT + tile % kTiles * 8;
   }
   __device__ __forceinline__ int slot(int tile, int m) const { return m * kTopK + chosen[tile / kTiles].slots[m]; }
-  // The tile's first number among those of all rows of all experts.
+  // The tile's number among the tiles of all experts.
   __device__ __forceinline__ u64 first_number(int tile) const {
     return first_row(chosen[tile / kTiles].expert * kTiles + tile % kTiles, 0);
   }

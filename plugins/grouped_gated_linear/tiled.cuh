@@ -13,7 +13,7 @@
 namespace tl {
 
 struct BiasedGatedOp : TiledGatedOp {
-  const float* bias;  // [2, TL_OUT] of the tile's expert
+  const float* bias;  // [2, TL_OUT], of the tile's expert
 
   template <int kBoth>
   __device__ __forceinline__ void finish(float (&sums)[kBoth][4], int row, int column, int rows, int columns) const {

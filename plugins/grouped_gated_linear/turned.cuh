@@ -1,5 +1,5 @@
-// As grouped_gated_linear/tiled.cuh, for groups of at most 64 rows and weights that are widened. Launch and macros as
-// in cuda/turned_linear.cuh.
+// grouped_gated_linear/tiled.cuh by swap-AB, for groups of at most 64 rows and weights that are dequantized. Launch and
+// macros: see cuda/turned_linear.cuh.
 #include "cuda/activation.cuh"
 #include "cuda/turned_linear.cuh"
 
@@ -9,12 +9,13 @@ struct TurnedGatedOp {
   static constexpr int kParts = 2, kRun = kTileColumns / 2;
   u16* y;
   BlockNumbers numbers;
-  const float* bias;  // [2, TL_OUT] of the tile's expert
+  const float* bias;  // [2, TL_OUT], of the tile's expert
 
   __device__ __forceinline__ static int weight_row(int first, int column) {
     return column / kRun * TL_OUT + first + column % kRun;
   }
-  // Of feature `feature` of those from `column` on, sums of gate and up for rows `row` and + 1 of every eight.
+  // Finishes the sums of gate and up of feature `feature`, counted from `column`, for rows `row` and `row` + 1 of every
+  // eight.
   template <int kFragments>
   __device__ __forceinline__ void finish(const float (&sums)[kFragments][4], int row, int rows, int column,
                                          int feature) const {

@@ -1,4 +1,4 @@
-// GroupedLinear on a CPU: Linear of the rows of one expert after the other, each added to what the row has already.
+// GroupedLinear on a CPU: Linear for the rows of each expert in turn, added to the rows' results so far.
 #include <string.h>
 
 #include "cpu/experts.h"

@@ -12,8 +12,8 @@
 
 namespace tl {
 
-// Blocks share out the features of y by eights, the same number each or one less: as whole tiles, some would have two
-// where others have one.
+// Divides the features of y among blocks in eights, so that block loads differ by at most one. With whole tiles, some
+// blocks would have two tiles and others one.
 struct Eights {
   int first, count;
 
@@ -21,7 +21,7 @@ struct Eights {
       : first(block * all / blocks), count((block + 1) * all / blocks - first) {}
 };
 
-// weight is [experts, TL_OUT, in]. Tiles are those of the block, stage by stage.
+// weight is [experts, TL_OUT, in]. Tiles are counted within the block, stage by stage.
 struct GroupedOp {
   static constexpr int kEights = TL_OUT / 8, kStageEights = TL_STAGE_ROWS / 8, kStageTiles = ceil_div(kStageEights, 2);
   static_assert(TL_OUT % 8 == 0, "eight rows are of one expert");
@@ -30,13 +30,13 @@ struct GroupedOp {
   BlockNumbers numbers;
   ChosenExperts chosen;
   const float* bias;    // [experts, TL_OUT]
-  const int* ids;       // [rows, kTopK]: numbers among the rank's experts, or -1
+  const int* ids;       // [rows, kTopK]: index among the rank's experts, or -1
   const float* shares;  // [rows, kTopK]
   const u16* residual;
   u16* y;
   Eights eights;
 
-  // The first feature of half of a tile; negative if there is none.
+  // The first feature of half a tile; negative if it does not exist.
   __device__ __forceinline__ int feature(int tile, int half) const {
     const int of_stage = tile % kStageTiles * 2 + half, eight = tile / kStageTiles * kStageEights + of_stage;
     return of_stage < kStageEights && eight < eights.count ? (eights.first + eight) * 8 : -1;
@@ -67,7 +67,8 @@ struct GroupedOp {
 template <>
 struct WalkOf<GroupedOp> {
   using Op = GroupedOp;
-  static constexpr bool kWaits = false, kListed = true, kOwn = true, kOnePart = false;  // the list is older than rows
+  // the list is older than the rows
+  static constexpr bool kWaits = false, kListed = true, kOwn = true, kOnePart = false;
   __device__ __forceinline__ static int tiles(const Op& op) {
     return ceil_div(op.eights.count, Op::kStageEights) * Op::kStageTiles;
   }
@@ -91,7 +92,8 @@ extern "C" __global__ void __launch_bounds__(tl::kFewRowsThreads, 1)
     grouped_linear(tl::u16* y, const tl::u16* x, const void* weight, const void* weight_scale,
                    const void* weight_offset, const float* bias, const int* ids, const float* shares, const int* chosen,
                    const tl::u16* residual, int rows) {
-  // Every stage asks for its expert: from memory a block would get half a microsecond behind each time.
+  // In shared memory, because every stage looks up its expert: from global memory, a block would lose half a
+  // microsecond each time.
   __shared__ uint4 list[(TL_LIST_INTS + 3) / 4];
   for (int i = threadIdx.x; i < (TL_LIST_INTS + 3) / 4; i += tl::kFewRowsThreads) {
     list[i] = reinterpret_cast<const uint4*>(chosen)[i];

@@ -1,9 +1,8 @@
-// A list of ExpertRows (cuda/chosen_experts.cuh) as if all rows of a step had chosen evenly: a rank's experts have what
-// is theirs in the mean, and each as many rows as the others, or one more. Products with experts are timed by it.
-//
-// Bytes: 16 for each group. Floor: latency.
-// Launch: one block of TL_THREADS threads, which have an expert each, or several. Macros: those of
-// cuda/chosen_experts.cuh, TL_LOCAL_EXPERTS (of the rank), TL_GROUP_ROWS (the most rows of a group).
+// Writes a list of ExpertRows (cuda/chosen_experts.cuh) as if all rows of a step had chosen experts evenly: the rank's
+// experts have their average share, and their numbers of rows differ by at most one. Grouped products are timed with
+// it.
+// Bytes: 16 for each group. Floor: latency. Launch: one block of TL_THREADS threads, with one or several experts each.
+// Macros: those of cuda/chosen_experts.cuh, TL_LOCAL_EXPERTS (of the rank), TL_GROUP_ROWS (the most rows of a group).
 #include "cuda/async.cuh"
 #include "cuda/chosen_experts.cuh"
 
@@ -16,7 +15,7 @@ __device__ __forceinline__ int groups_of(int rows) { return ceil_div(rows, TL_GR
 extern "C" __global__ void __launch_bounds__(TL_THREADS) even_groups(int* list, int rows) {
   using namespace tl;
   const int choices = static_cast<int>(static_cast<long long>(rows) * kTopK * TL_LOCAL_EXPERTS / kExperts);
-  const int least = choices / TL_LOCAL_EXPERTS, busy = choices % TL_LOCAL_EXPERTS;  // experts with one row more
+  const int least = choices / TL_LOCAL_EXPERTS, busy = choices % TL_LOCAL_EXPERTS;  // `busy` experts have one row more
   ExpertRows* records = reinterpret_cast<ExpertRows*>(list + 4);
   wait_for_previous_kernel();
   allow_next_kernel();

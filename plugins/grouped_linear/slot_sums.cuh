@@ -1,7 +1,6 @@
-// Sums over the slots of a row: of each, [its share times] the sorted row that its expert has made.
-//
-// A thread asks for the results of all slots of eight features at once; sums are float32, by slots, rounded once.
-// Macros: TL_RESIDUAL and TL_SHARES (0 or 1), TL_FP16, and those of cuda/chosen_experts.cuh.
+// Sums over the slots of a row: in each slot, the sorted row that its expert has made [times its share].
+// A thread loads eight features of all slots at once. Sums are float32, in order of slots, rounded once. Macros:
+// TL_RESIDUAL and TL_SHARES (0 or 1), TL_FP16, and those of cuda/chosen_experts.cuh.
 #pragma once
 
 #include "cuda/async.cuh"
@@ -9,7 +8,7 @@
 
 namespace tl {
 
-// The places and the shares of a row, which are older than the kernel before.
+// The places and shares of a row, which were written before the previous kernel.
 struct SlotSums {
   Places from;
   float share[kTopK];
@@ -18,13 +17,13 @@ struct SlotSums {
 #pragma unroll
     for (int slot = 0; slot < kTopK; ++slot) share[slot] = TL_SHARES != 0 ? shares[row * kTopK + slot] : 1.0f;
   }
-  // The sum of vector number `vector` of `vectors` in a row, and of `residual`.
+  // The sum of `residual` and of vector `vector` (of `vectors` in a row) over all slots.
   __device__ __forceinline__ uint4 of(const uint4* sorted, int vector, int vectors, uint4 residual) const {
     uint4 results[kTopK];
     float sums[8] = {}, values[8];
 #pragma unroll
     for (int slot = 0; slot < kTopK; ++slot) {
-      const int place = max_of(from.of_slots[slot], 0);  // some row, of which nothing is used, in place of none
+      const int place = max_of(from.of_slots[slot], 0);  // a missing slot loads row 0, which is not used
       results[slot] = __ldcg(sorted + static_cast<u64>(place) * vectors + vector);
     }
     if constexpr (TL_RESIDUAL != 0) unpack8(residual, sums);

@@ -1,5 +1,5 @@
-// As grouped_linear/tiled.cuh, for groups of at most 64 rows and weights that are widened. Launch and macros as in
-// cuda/turned_linear.cuh.
+// grouped_linear/tiled.cuh by swap-AB, for groups of at most 64 rows and weights that are dequantized. Launch and
+// macros: see cuda/turned_linear.cuh.
 #include "cuda/turned_linear.cuh"
 
 namespace tl {
@@ -8,10 +8,11 @@ struct TurnedLinearOp {
   static constexpr int kParts = 1, kRun = kTileColumns;
   u16* y;
   BlockNumbers numbers;
-  const float* bias;  // [TL_OUT] of the tile's expert
+  const float* bias;  // [TL_OUT], of the tile's expert
 
   __device__ __forceinline__ static int weight_row(int first, int column) { return first + column; }
-  // Of features `feature` and + 8 of those from `column` on, sums for rows `row` and + 1 of every eight.
+  // Finishes the sums of features `feature` and `feature` + 8, counted from `column`, for rows `row` and `row` + 1 of
+  // every eight.
   template <int kFragments>
   __device__ __forceinline__ void finish(const float (&sums)[kFragments][4], int row, int rows, int column,
                                          int feature) const {

@@ -1,10 +1,11 @@
-// Before latent attention: plain parts of queries absorb key_up (head_tile.cuh), behind these go their rotated parts;
-// the latent of each token is normalised (RMS), its key is rotated, and both go into the caches.
-//
-// Bytes: those of head_tile.cuh, and of each row 4 * (latent_dim + rotary_dim) and 4 * heads * rotary_dim (16
-// heads: 6.4 KB). Floor: bytes / bandwidth. RoPE turns pairs (i, i + rotary_dim / 2). Launch: as in head_tile.cuh, but
+// Runs before latent attention. The plain parts of queries absorb key_up (head_tile.cuh), and their rotated parts are
+// stored after them. The latent of each token is normalized (RMS), its key is rotated, and both are stored in the
+// caches.
+// Bytes: those of head_tile.cuh, and for each row 4 * (latent_dim + rotary_dim) and 4 * heads * rotary_dim (16 heads:
+// 6.4 KB). Floor: bytes / bandwidth. RoPE rotates pairs (i, i + rotary_dim / 2). Launch: as in head_tile.cuh, but with
 // grid (kTilesOfHeads + TL_ROWS / 16, rows / TL_ROWS rounded up): the last blocks of each row of the grid append 16
-// rows to the caches. Macros: those of head_tile.cuh, of which TL_IN is the plain part, and of extents.cuh.
+// rows each to the caches. Macros: those of extents.cuh, and those of head_tile.cuh, with TL_IN the size of the plain
+// part.
 #include "latent_attention/extents.cuh"
 #include "latent_attention/head_tile.cuh"
 
@@ -19,7 +20,7 @@ struct Angles {
   const float* cos;
   const float* sin;
 
-  // Words i and i + kHalfWords of a rotated part of row `row`.
+  // Words i and i + kHalfWords of a row's part, rotated for row `row`.
   __device__ __forceinline__ uint2 turned(const u32* from, int i, int row) const {
     const float2 a = unpack2(from[i]), b = unpack2(from[i + kHalfWords]);
     const float2 c = reinterpret_cast<const float2*>(cos)[row * kHalfWords + i];
@@ -29,7 +30,7 @@ struct Angles {
   }
 };
 
-// The rotated parts of a head's queries.
+// Rotates the rotary parts of a head's queries.
 __device__ __forceinline__ void rotate_queries(u16* absorbed, const u16* query, Angles angles, int head, int first,
                                                int rows) {
   const int count = min_of(rows - first, kRows);
@@ -43,7 +44,7 @@ __device__ __forceinline__ void rotate_queries(u16* absorbed, const u16* query, 
   }
 }
 
-// By one warp: a token's latent and key into their slot.
+// One warp stores a token's latent and key in their slot.
 __device__ __forceinline__ void append(u32* keys, u32* latents, const u32* words, const float* norm, Angles angles,
                                        int row, u64 slot, float epsilon, int lane) {
   float2 pairs[kLatentWords / 32];

@@ -1,33 +1,30 @@
-// Attention of absorbed queries over latents in the paged cache, for sm_90a: the mean of the latents that each row
-// sees, by the softmax of its scores. The latents and keys of the new tokens are in the caches already.
-//
-// Bytes: 2 * (latent_dim + rotary_dim) for each cached token, once for 64 rows (1,152: 64 sequences of 8192 tokens, 604
-// MB, 135 us at 4.47 TB/s). FLOPs: 2 * (2 * latent_dim + rotary_dim) for each pair of a row and a key, of 64 rows even
-// where there are fewer: with 16 heads a quarter of what a tile takes is useful, and bytes are the floor; with 128
-// heads 64 such sequences are 146 GFLOP, 185 us at 789 TFLOPS, and FLOPs are.
-//
-// A block works through spans (spans.cuh). One warp brings tiles of 64 tokens (tiles.cuh), each latent once for scores
-// and for sums. Two warpgroups have 64 rows, and half of the latent's columns each. The first computes scores and
-// weights, which the other reads in shared memory; it issues the scores of the next tile ahead of its sums of this one,
-// so that the tensor cores work while it makes weights. (FlashMLA, github.com/deepseek-ai/FlashMLA, shares work out
-// like this.)
-//
-// Lengths, block tables and what earlier steps left in the caches are read before the previous kernel has finished, so
-// they must have been written before it began (see allow_next_kernel).
-//
-// Blocks that share an item leave sums in `partials`; when all have, each combines its part of them, in block order.
-// They wait for each other at their end alone, and all blocks of a launch must run at the same time.
-//
-// Launch: 384 threads, TL_SHARED_BYTES of dynamic shared memory. With TL_MAX_SEQS (most sequences), of sequences of one
-// new token: any grid of at most one wave; `partials` holds 2 * grid * kPartialFloats, `arrivals` num_seqs * head
-// blocks zeros, which the kernel leaves zero. Without, of any sequences: grid (row blocks, head blocks), where row
-// blocks >= the sum over sequences of ceil(new tokens / kTokens), and neither of both. Macros: those of extents.cuh.
+// Attention of absorbed queries over latents in the paged cache, for sm_90a. The result of a row is the mean of the
+// latents that it sees, weighted by the softmax of its scores. The latents and keys of the new tokens are in the caches
+// already.
+// Bytes: 2 * (latent_dim + rotary_dim) for each cached token, once per 64 rows (1,152: 64 sequences of 8192 tokens, 604
+// MB, 135 us at 4.47 TB/s). FLOPs: 2 * (2 * latent_dim + rotary_dim) for each pair of a row and a key, for 64 rows even
+// if there are fewer. With 16 heads a quarter of a tile's work is useful, and bytes are the floor; with 128 heads FLOPs
+// are: 64 such sequences take 146 GFLOP, 185 us at 789 TFLOPS.
+// A block works through spans (spans.cuh). A producer warp loads tiles of 64 tokens (tiles.cuh); each latent serves for
+// scores and for sums. Two consumer warpgroups share 64 rows, each with half of the latent's columns. The first
+// computes scores and weights, which the second reads from shared memory. It issues the scores of the next tile before
+// its sums of the current one, so that the tensor cores work while it computes weights. (FlashMLA,
+// github.com/deepseek-ai/FlashMLA, divides work like this.)
+// Lengths, block tables and cache entries of earlier steps are read before the previous kernel has finished, so they
+// must have been written before it began (see allow_next_kernel).
+// Blocks that share an item write sums to `partials`. When all have done so, each combines its part of the rows, in
+// block order. Blocks wait for each other only at their end; all blocks of a launch must run at the same time.
+// Launch: 384 threads, TL_SHARED_BYTES of dynamic shared memory. With TL_MAX_SEQS (the most sequences), for sequences
+// of one new token each: any grid of at most one wave; `partials` holds 2 * grid * kPartialFloats, `arrivals` num_seqs
+// * head blocks zeros, which the kernel leaves zero. Without it, for any sequences: grid (row blocks, head blocks),
+// where row blocks >= the sum over sequences of ceil(new tokens / kTokens); `partials` and `arrivals` are not used.
+// Macros: those of extents.cuh.
 #include "cuda/softmax.cuh"
 #include "latent_attention/results.cuh"
 
 namespace tl {
 
-// All consuming threads. `queries`: [tokens, heads, latent_dim + rotary_dim].
+// Called by all consumer threads. `queries`: [tokens, heads, latent_dim + rotary_dim].
 __device__ __forceinline__ void load_query(const u16* queries, const Span& span, Shared shared) {
   constexpr int kVectors = kQueryDim / 8;
   for (int i = threadIdx.x; i < kItemRows * kVectors; i += kConsumerThreads) {
@@ -41,10 +38,10 @@ __device__ __forceinline__ void load_query(const u16* queries, const Span& span,
   consumer_sync();
 }
 
-// What both warpgroups do: sums of their half of the columns.
+// What both warpgroups do: accumulate their half of the columns.
 struct Summing {
   Shared shared;
-  int half, lane, warp;  // warp of the warpgroup
+  int half, lane, warp;  // warp: number within the warpgroup
   float output[kHalfDim / 8][4];
 
   __device__ __forceinline__ Summing(Shared s, int which)
@@ -53,7 +50,7 @@ struct Summing {
 #pragma unroll
     for (int i = 0; i < kHalfDim / 2; ++i) output[i / 4][i % 4] = 0.0f;
   }
-  // Issues output += weights * the latents of a tile.
+  // Issues output += weights * latents of a tile.
   __device__ __forceinline__ void issue(const u32 (&weights)[kStep / 16][4], int use) {
     constexpr int kPart = kHalfDim % 128 == 0 ? 16 : 8;  // fragments of a product
     pin(output);
@@ -81,7 +78,7 @@ struct Summing {
   }
 };
 
-// The first warpgroup: scores and weights, and the first half of the columns.
+// The first warpgroup: computes scores and weights, and the first half of the columns.
 struct Scoring {
   char* memory;
   float scale;  // of products; includes log2(e)
@@ -121,7 +118,8 @@ struct Scoring {
     }
     rows.weigh(scores, correction, scale);
   }
-  // Before and behind what is left in shared memory for the other warpgroup, which has to take what was left before.
+  // begin_message() and end_message() enclose writes to shared memory for the other warpgroup, which must first have
+  // read the previous ones.
   __device__ __forceinline__ void begin_message() {
     if (has_sent) wait_for_other<kTaken>();
     has_sent = true;
@@ -178,7 +176,7 @@ struct Scoring {
   }
 };
 
-// The second warpgroup: the second half of the columns.
+// The second warpgroup: computes the second half of the columns.
 struct Following {
   char* memory;
   Summing sums;
@@ -262,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(tl::kConsumerThreads + tl::kGroupTh
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
     Scoring group{memory, scale, Summing(shared, 0)};
     consume(group, queries, spans, results);
-    if (group.has_sent) wait_for_other<kTaken>();  // all that is told is waited for
+    if (group.has_sent) wait_for_other<kTaken>();  // every signal must be waited for
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
     Following group{memory, Summing(shared, 1)};

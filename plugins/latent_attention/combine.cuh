@@ -1,4 +1,4 @@
-// Sums that several blocks have made of parts of an item's keys, as one.
+// Combines partial sums that several blocks have made of an item's keys.
 #pragma once
 
 #include "cuda/softmax.cuh"
@@ -6,10 +6,10 @@
 
 namespace tl {
 
-// What a block leaves: sums of each row, then maxima, then totals.
+// The layout of a block's partial result: sums of each row, then maxima, then totals.
 constexpr int kMaximumOffset = kBlockHeads * kLatentDim, kPartialFloats = kBlockHeads * (kLatentDim + 2);
 
-// What other blocks have counted; what they wrote before is visible then.
+// Loads a counter with acquire semantics: what other blocks wrote before they counted is visible afterwards.
 __device__ __forceinline__ u32 load_acquire(const u32* from) {
   u32 value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(from)) : "memory");
@@ -42,7 +42,8 @@ struct PartSums {
   }
 };
 
-// A warp over `width` neighbouring columns (of four) and 32 / width parts, as many as there are, or 32.
+// The lanes of a warp as a grid: `width` groups of four neighbouring columns by 32 / width parts. There are as many
+// parts as exist, at most 32.
 struct PartLanes {
   int width = 32, column, part;
 
@@ -52,7 +53,7 @@ struct PartLanes {
     part = threadIdx.x % 32 / width;
   }
   __device__ __forceinline__ int parts() const { return 32 / width; }
-  // Adds up what lanes have of a column.
+  // Adds up a column's sums over lanes.
   __device__ __forceinline__ void add_up(PartSums& sums) const {
     for (int bits = width; bits < 32; bits *= 2) {
       const float maximum = __shfl_xor_sync(0xffffffffu, sums.maximum, bits);

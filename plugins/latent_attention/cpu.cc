@@ -1,5 +1,5 @@
-// LatentAttention on a CPU: tokens are appended in parallel, then each token and head attends by itself, block by block
-// of the cache, so that a row's result depends on its sequence alone.
+// LatentAttention on a CPU. Tokens are appended in parallel. Then each head of each token is a task, which goes through
+// the cache block by block, so that a row's result depends on its sequence alone.
 #include <math.h>
 
 #include "../paged_attention/cache_block.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kMaxLatentDim = 512, kMaxRotaryDim = 128;
 
-// What a thread needs for one head of one token.
+// A thread's memory for one head of one token.
 struct Scratch {
   alignas(64) float query[kMaxLatentDim];
   alignas(64) float sums[kMaxLatentDim];
@@ -134,7 +134,7 @@ class LatentProblem {
     }
   }
 
-  // The query of one head as it meets latents and rotated keys.
+  // Loads the query of a head, in the form in which it is multiplied by latents and rotated keys.
   void load_query(std::int64_t token, std::int64_t head, Scratch* scratch) const {
     const float* row = in(latent_attention::kQuery).as<const float>() + token * num_heads_ * (plain_dim_ + rotary_dim_);
     const float* plain = row + head * plain_dim_;
@@ -149,7 +149,7 @@ class LatentProblem {
     scale(scratch->rotated, static_cast<float>(attributes_.scale), rotary_dim_);
   }
 
-  // Adds `count` tokens of a block to the sums, whose scores are at most `largest` and add up to `total`.
+  // Adds `count` tokens of a block to the sums. `largest` and `total` are the running maximum and sum of the weights.
   void add_block(std::int64_t block, std::int64_t count, Scratch* scratch, float* largest, float* total) const {
     const std::int64_t first = block * tokens_per_block_;
     const float* latents = read_cache(latents_, first * latent_dim_, tokens_per_block_ * latent_dim_, scratch->latents);
@@ -177,7 +177,7 @@ class LatentProblem {
     });
   }
 
-  // Calls `use` with the rows of a weight from number `first` on, in its type.
+  // Calls `use` with the rows of a weight from row `first` on, in the weight's type.
   template <typename Use>
   void with_rows(const Tensor& weight, std::int64_t first, const Use& use) const {
     switch (weight.dtype) {

@@ -23,7 +23,8 @@ constexpr u32 kSharedBytes = kWeightRows * kWeightPitch + kRows * kPitch;
 static_assert(kIn % 16 == 0 && kColumns % 16 == 0 && TL_OUT % kColumns == 0 && (kRows == 16 || kRows == 64));
 static_assert(TL_SHARED_BYTES >= kSharedBytes, "TL_SHARED_BYTES is too small");
 
-// Rows of kRun elements, `stride` apart, to `pitch` apart; zeros from row `present` on.
+// Copies rows of kRun elements from a stride of `stride` elements to one of `pitch` bytes. Rows from `present` on are
+// zeros.
 template <int kCount, int kRun>
 __device__ __forceinline__ void copy_rows(u32 target, u32 pitch, const u16* from, u64 stride, int present) {
   constexpr int kVectors = kRun / 8;
@@ -34,7 +35,7 @@ __device__ __forceinline__ void copy_rows(u32 target, u32 pitch, const u16* from
   }
 }
 
-// The addresses of a lane's rows for ldmatrix of 16 x 16 elements of the weight as the operand B of two products.
+// Loads, by ldmatrix, 16 x 16 elements of the weight as operand B of two products.
 __device__ __forceinline__ void load_weight(u32 (&b)[4], u32 weight, int column, int k, int lane) {
   if constexpr (TL_INPUTS_FIRST) {
     load_matrix_x4_transposed(b,
@@ -44,7 +45,7 @@ __device__ __forceinline__ void load_weight(u32 (&b)[4], u32 weight, int column,
   }
 }
 
-// Rows `first` and on, and tile `number` of the columns of all heads.
+// Multiplies rows from `first` on by tile `number` of the columns of all heads.
 __device__ __forceinline__ void multiply_head(u16* y, const u16* x, const u16* weight, int number, int first, int rows,
                                               char* memory) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

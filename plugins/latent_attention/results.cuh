@@ -1,5 +1,5 @@
-// Where the sums of latent attention go: means of latents, or, of items that several blocks share, `partials`, which
-// these blocks then combine.
+// Stores the sums of latent attention: as means of latents or, for items that several blocks share, in `partials`,
+// which these blocks then combine.
 #pragma once
 
 #include "latent_attention/combine.cuh"
@@ -9,8 +9,8 @@ namespace tl {
 
 constexpr int kHalfDim = kLatentDim / 2;  // columns of a warpgroup
 
-// Named barriers of all consuming threads: 1 of themselves; by the others the first warpgroup says that it has left
-// something for the second, and that one that it has taken it.
+// Named barriers. kMeeting: all consumer threads synchronize. kLeft: the first warpgroup has left data for the second.
+// kTaken: the second has read it.
 constexpr int kMeeting = 1, kLeft = 2, kTaken = 3;
 __device__ __forceinline__ void consumer_sync() {
   asm volatile("bar.sync %0, %1;" ::"n"(kMeeting), "n"(kConsumerThreads) : "memory");
@@ -24,7 +24,7 @@ __device__ __forceinline__ void tell_other() {
   asm volatile("bar.arrive %0, %1;" ::"n"(kBarrier), "n"(kConsumerThreads) : "memory");
 }
 
-// Rows of half of the columns as 16 bits; neighbouring lanes exchange columns, so that each stores four of them.
+// Stores rows of half the columns as 16-bit elements. Neighbouring lanes exchange columns, so that each stores four.
 template <class Sums>
 __device__ __forceinline__ void put_mean(u16* mean, const Span& span, const Sums& sums, const float (&factors)[2]) {
   const bool odd = sums.lane % 2;
@@ -55,12 +55,12 @@ struct Results {
   float* partials;
   u32* arrivals;
   int num_shared = 0;
-  Span first_shared = {}, last_shared = {};  // a block's first and last spans alone may be parts of items
+  Span first_shared = {}, last_shared = {};  // only a block's first and last spans can be parts of items
 
   __device__ __forceinline__ float* partial(int block, bool begins) const {
     return partials + static_cast<u64>(2 * block + begins) * kPartialFloats;
   }
-  // Of a block the span that begins an item uses the second slot, one that continues an item the first.
+  // The block's slot for a span: the second slot if the span begins an item, the first if it continues one.
   __device__ __forceinline__ float* own(const Span& span) const { return partial(blockIdx.x, span.worker == 0); }
   __device__ __forceinline__ float factor(const Span& span, float total) const {
     return span.num_workers == 1 ? 1.0f / total : 1.0f;
@@ -85,7 +85,7 @@ struct Results {
       }
     }
   }
-  // Behind a span: tells the blocks that share its item.
+  // Called after a span: tells the blocks that share its item.
   __device__ __forceinline__ void end(const Span& span) {
     if (span.num_workers == 1) return;
     __threadfence();
@@ -97,12 +97,13 @@ struct Results {
       last_shared = span;
     }
   }
-  // Behind all spans.
+  // Called after all spans.
   __device__ __forceinline__ void combine() const {
     if (num_shared > 0) combine(first_shared);
     if (num_shared > 1) combine(last_shared);
   }
-  // This block's part of an item's rows. Lanes of a warp share out columns, four a lane, and parts (combine.cuh).
+  // Combines this block's part of an item's rows. The lanes of a warp are divided into columns, four for each lane, and
+  // parts (combine.cuh).
   __device__ __forceinline__ void combine(const Span& span) const {
     const int count = span.num_workers, first_block = blockIdx.x - span.worker;
     if (threadIdx.x == 0) {
@@ -122,7 +123,7 @@ struct Results {
       if (row >= 0 && lanes.part == 0) sums.put(mean + static_cast<u64>(row) * kLatentDim + quad % kQuads * 4);
     }
     consumer_sync();
-    // The last block to be done leaves the counter as it was.
+    // The last block to finish resets the counter.
     if (threadIdx.x == 0 && atomicAdd(arrivals + span.pair, 1u) == 2 * static_cast<u32>(count) - 1) {
       arrivals[span.pair] = 0;
     }

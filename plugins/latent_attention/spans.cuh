@@ -1,7 +1,6 @@
-// The pieces of work of latent attention: spans of the tiles of keys that an item of rows sees.
-//
-// An item is up to 64 rows: kTokens consecutive tokens of a sequence times all heads, or kBlockHeads of the heads of
-// one token. Row r is token r / kBlockHeads, head r % kBlockHeads of those. A tile is kStep keys.
+// Spans, the units of work of latent attention: tiles of keys that the rows of an item see.
+// An item is up to 64 rows: all heads of kTokens consecutive tokens of a sequence, or kBlockHeads of the heads of one
+// token. Row r is token r / kBlockHeads, head r % kBlockHeads of the item. A tile is kStep keys.
 #pragma once
 
 #include "latent_attention/extents.cuh"
@@ -22,14 +21,14 @@ struct Sequences {
 
 struct Span {
   int seq, head_block;
-  int first, count;                 // count tokens from packed token `first`
-  int position;                     // of the first of them in its sequence
+  int first, count;                 // `count` tokens from packed token `first` on
+  int position;                     // position of token `first` in its sequence
   int begin, end;                   // tiles
-  int worker = 0, num_workers = 1;  // which of the blocks that share the item this is
-  int pair = 0;                     // the item's number, where several blocks may share one
+  int worker = 0, num_workers = 1;  // this block among those that share the item
+  int pair = 0;                     // number of the item, if several blocks may share one
 
   __device__ __forceinline__ int keys() const { return position + count; }
-  // The row of all queries that row r is; -1 of none.
+  // The index of row r among the rows of all queries; -1 if it does not exist.
   __device__ __forceinline__ int row(int r) const {
     const int token = r / kBlockHeads, head = head_block * kItemRows + r % kBlockHeads;
     return token < count && head < kHeads ? (first + token) * kHeads + head : -1;
@@ -38,7 +37,7 @@ struct Span {
 
 #ifdef TL_MAX_SEQS
 
-// Of sequences of one new token each: split.cuh shares all tiles among the blocks of a launch.
+// For sequences of one new token each: split.cuh divides all tiles among the blocks of a launch.
 using Table = SplitTable<kHeadBlocks, TL_MAX_SEQS, kStepShift, 0, TL_PAGE>;
 
 struct Spans {
@@ -47,7 +46,7 @@ struct Spans {
   int left;
 
   __device__ __forceinline__ explicit Spans(const Table& t) : share(t, 0), table(t), left(share.units) {}
-  // The next one, if there is another.
+  // Advances to the next span, if there is one.
   __device__ __forceinline__ bool next(Span& span) {
     if (left == 0) return false;
     Cursor<Table>& cursor = share.cursor;
@@ -70,8 +69,8 @@ struct Spans {
 
 #else
 
-// Of sequences of any number of tokens: a block has an item, of which there is one for each of its numbers at most.
-// Sequences are cut from their ends, so that items that see most come first.
+// For sequences with any number of tokens: each block has at most one item. Sequences are cut from their ends, so that
+// the items that see the most keys come first.
 struct Spans {
   Sequences sequences;
   bool is_first = true;

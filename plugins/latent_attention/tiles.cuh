@@ -1,7 +1,6 @@
-// The shared memory of latent attention, and the warp that brings tiles of the caches there.
-//
-// Queries in column blocks of 64 rows (cuda/wgmma.cuh) | stages: latents, then keys, as the caches have them | weights
-// of a tile, 64 rows of 64 | a factor of each row | barriers.
+// The shared memory of latent attention, and the producer warp that loads tiles of the caches.
+// Shared memory: queries in column blocks of 64 rows (cuda/wgmma.cuh) | stages: latents, then keys, as in the caches |
+// weights of a tile, 64 rows of 64 | a factor for each row | barriers.
 #pragma once
 
 #include "cuda/wgmma.cuh"
@@ -24,7 +23,7 @@ struct Shared {
   __device__ __forceinline__ u32 latents(int use) const { return base + kStageOffset + use % kStages * kStageBytes; }
   __device__ __forceinline__ u32 keys(int use) const { return latents(use) + LatentCopy::kBytes; }
   __device__ __forceinline__ u32 weights() const { return base + kWeightOffset; }
-  // Of a use of a stage: one says that its tile has landed, the other that all consuming warps are done with it.
+  // The barriers of a use of a stage: full when its tile has arrived, empty when all consumer warps are done with it.
   __device__ __forceinline__ u32 full(int use) const { return base + kBarrierOffset + use % kStages * 16; }
   __device__ __forceinline__ u32 empty(int use) const { return full(use) + 8; }
   __device__ __forceinline__ static u32 parity(int use) { return use / kStages % 2; }
@@ -38,7 +37,7 @@ struct Shared {
   }
 };
 
-// One warp.
+// The producer: one warp.
 struct Producer {
   const Sequences& sequences;
   const u16* keys;
@@ -68,7 +67,7 @@ struct Producer {
     __syncwarp();
     ++use;
   }
-  // The step's own tokens may be the previous kernel's, all others are of earlier steps.
+  // The step's own tokens may be results of the previous kernel; all others are from earlier steps.
   __device__ __forceinline__ void run(Spans spans) {
     bool has_waited = false;
     const auto wait = [&] {
@@ -78,7 +77,7 @@ struct Producer {
       has_waited = true;
     };
     for (Span span; spans.next(span);) {
-      const int old = sequences.past_lens[span.seq] / kStep;  // tiles without tokens of the step
+      const int old = sequences.past_lens[span.seq] / kStep;  // tiles that contain no tokens of the step
       for (int tile = span.begin; tile < span.end; ++tile) {
         if (tile >= old) wait();
         bring(span, tile);

@@ -1,5 +1,4 @@
-// LayerNorm on a CPU: a row is one thread's work, in a fixed order of summation; the variance is that of the centred
-// row.
+// LayerNorm on a CPU. A task is a row, summed in a fixed order; the variance is computed from the centred row.
 #include <math.h>
 
 #include "cpu/norm_row.h"

@@ -1,4 +1,4 @@
-// Linear on a CPU: the panel product, then scales of rows, the bias and the activation.
+// Linear on a CPU: the panel product, then row scales, bias and activation.
 #include "cpu/activation.h"
 #include "cpu/products.h"
 #include "linear_schema.h"

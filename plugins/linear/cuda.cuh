@@ -15,7 +15,7 @@
 
 namespace tl {
 
-// y = result [+ bias] [+ residual], as 16-bit elements or float32. y may be residual itself: every element is read and
+// y = result [+ bias] [+ residual], as 16-bit elements or float32. y may alias residual: every element is read and
 // written by the same thread.
 struct LinearOp {
   static constexpr int kTiles = ceil_div(TL_OUT, kRowsPerTile);

@@ -1,19 +1,18 @@
-// The elements that eight or four bits and their numbers mean, as 16-bit elements, for products of many rows that a
-// library computes where there is no tiled kernel.
-//
-// Bytes: 3 * N * K, or 2.5 of four bits. Floor: those over the memory bandwidth. Launch: TL_THREADS threads, sixteen
-// bytes of the weight each. Macros: TL_IN (elements of a row, a multiple of those in sixteen bytes), TL_THREADS, and
-// those of cuda/weight_form.cuh. Weights lie in the layouts of their forms, numbers of blocks in rows8
-// (plugins/README.md).
+// Dequantizes 8-bit or 4-bit weights to 16-bit elements, for products of many rows that are computed by a library
+// because no tiled kernel fits.
+// Bytes: 3 * N * K, or 2.5 * N * K for 4-bit weights. Floor: those over the memory bandwidth. Launch: TL_THREADS
+// threads, sixteen bytes of the weight each. Macros: TL_IN (elements of a row, a multiple of the elements in sixteen
+// bytes), TL_THREADS, and those of cuda/weight_form.cuh. Weights are stored in the layouts of their forms, scales and
+// offsets of blocks in rows8 (plugins/README.md).
 #include "cuda/async.cuh"
 #include "cuda/small_floats.cuh"
 
 namespace tl {
 
 constexpr bool kFourBits = has_four_bits(kWeightForm);
-constexpr int kPiece = kFourBits ? 32 : 16;  // elements of sixteen bytes
+constexpr int kPiece = kFourBits ? 32 : 16;  // elements in sixteen bytes
 
-// The number of `row` and of the block that element `k` lies in, or of the row.
+// The scale or offset of the block that contains element `k` of `row`, or of the whole row.
 __device__ __forceinline__ float number_at(const void* numbers, int row, int k) {
   if constexpr (kBlock == 0) return static_cast<const float*>(numbers)[row];
   const int at = (row / 8 * (TL_IN / max_of(1, kBlock)) + k / max_of(1, kBlock)) * 8 + row % 8;
@@ -21,8 +20,8 @@ __device__ __forceinline__ float number_at(const void* numbers, int row, int k) 
   return number_of(static_cast<const u16*>(numbers)[at]);
 }
 
-// Number kEight of the eights of elements of sixteen bytes: integers of four bits have one in a word, others a pair in
-// each.
+// The bits of pairs in group kEight of eight elements, out of sixteen bytes: a group of 4-bit integers is in one word;
+// groups of other types have a pair in each word.
 template <int kEight>
 __device__ __forceinline__ u32 pair_of(u32 word) {
   if constexpr (kWeightForm == WeightForm::kE2m1) return widen_e2m1<kEight>(word);
@@ -45,7 +44,7 @@ __device__ __forceinline__ void elements_of(const u32 (&words)[4], float (&eleme
   }
 }
 
-// The eights from kEight on, of which a block has all.
+// Stores the groups of eight elements from kEight on. They all belong to one block.
 template <int kEight>
 __device__ __forceinline__ void store_eights(uint4* to, const u32 (&words)[4], float factor, float summand) {
   if constexpr (kEight < kPiece / 8) {

@@ -1,4 +1,4 @@
-// What the tiled kernels of products do with their sums. Macros as in linear/tiled.cuh.
+// The epilogue of the tiled kernels of products. Macros: see linear/tiled.cuh.
 #pragma once
 
 #include "cuda/activation.cuh"
@@ -7,16 +7,16 @@
 
 namespace tl {
 
-// Of one of the two rows that a thread has sums of: where it stores them, and how many fragments there are.
+// One of the two rows for which a thread has sums: where it is stored, and how many of its fragments exist.
 struct Half {
   u16 *to, *residual;
   int present;
 };
 
-// y may be residual itself: every element is read and written by the same thread.
+// y may alias residual: every element is read and written by the same thread.
 struct TiledLinearOp {
   static constexpr int kParts = 1, kRun = kTileColumns;
-  static constexpr bool kPairs = PeerRows::kStride % 2 == 0;  // rows begin where pairs of elements do
+  static constexpr bool kPairs = PeerRows::kStride % 2 == 0;  // rows begin at even elements
   static_assert(!TL_FLOAT_OUT || !TL_RESIDUAL, "a residual is added to 16-bit rows only");
   static_assert(!TL_ACTIVATION || !TL_RESIDUAL, "a residual is added behind the activation, and no kernel does both");
   PeerRows y;
@@ -37,8 +37,8 @@ struct TiledLinearOp {
       for (int i = 0; i < 4; ++i) sums[f][i] += i % 2 == 0 ? both.x : both.y;
     }
   }
-  // Of two rows, `halves`, the fragments from their beginnings on. `kMost` at a time, which bounds the registers that a
-  // residual needs; it is loaded for both rows before either is stored, because y may be the residual.
+  // Stores fragments of two rows, `halves`, kMost at a time, which bounds the registers needed for a residual. The
+  // residual of both rows is loaded before either row is stored, because y may alias it.
   template <int kFirst, int kAll>
   __device__ __forceinline__ void store(const float (&sums)[kAll][4], const Half (&halves)[2]) const {
     constexpr int kMost = 8, kCount = min_of(kAll - kFirst, kMost);
@@ -62,7 +62,7 @@ struct TiledLinearOp {
     }
     if constexpr (kFirst + kCount < kAll) store<kFirst + kCount>(sums, halves);
   }
-  // `present` elements of a row.
+  // Stores `present` elements of a row.
   template <int kCount>
   __device__ __forceinline__ void store_float(const float (&sums)[kCount][4], float* to, int present, int half) const {
     constexpr int kPaired = PeerRows::kStride % 4 == 0 ? kCount / 4 * 4 : 0;

@@ -1,4 +1,4 @@
-// LowRank on a CPU: rows of a times x, then rows of b times those sums, in order of rank.
+// LowRank on a CPU: rows of a times x, then rows of b times those results, in order of rank.
 #include <string.h>
 
 #include "cpu/simd.h"
@@ -13,21 +13,21 @@ constexpr std::int64_t kColumnsPerTask = 512;
 
 struct Problem {
   const float* x;
-  const std::int32_t* tokens;  // null: rows are tokens
+  const std::int32_t* tokens;  // null: row i is token i
   const LowRankPart* const* adapters;
   float* y;
   float* projected;
   std::int64_t rows, in_features, out_features, rank_columns, max_rank;
   std::int64_t first_part, num_parts, ends[3];
 
-  // Projection number `part` of the product in the row's adapter; of rank 0 if it has none.
+  // The part of the row's adapter for projection `part` of the product; rank 0 if there is none.
   LowRankPart part_of(std::int64_t row, std::int64_t part) const {
     const LowRankPart* adapter = adapters[tokens != nullptr ? tokens[row] : row];
     return adapter != nullptr ? adapter[first_part + part] : LowRankPart{};
   }
 };
 
-// sums[r] = rows[r] times x for kCount rows, which share what is loaded of x.
+// sums[r] = dot product of rows[r] and x, for kCount rows that share the loads of x.
 template <int kCount>
 TL_INLINE void dots(const float* rows, const float* x, std::int64_t size, float* sums) {
   Vec totals[kCount];
@@ -56,7 +56,7 @@ void project(const Problem& problem, std::int64_t task) {
   for (; rank < last; ++rank, ++sums) dots<1>(part.a + rank * size, x, size, sums);
 }
 
-// y[n] = the sum over ranks of sums[rank] * b[rank * width + n], for kVectors vectors of outputs.
+// y[n] = the sum over rank of sums[rank] * b[rank * width + n], for kVectors vectors of outputs.
 template <int kVectors>
 TL_INLINE void expand_vectors(const LowRankPart& part, const float* b, std::int64_t width, const float* sums,
                               float* y) {
@@ -69,7 +69,8 @@ TL_INLINE void expand_vectors(const LowRankPart& part, const float* b, std::int6
   for (int v = 0; v < kVectors; ++v) store(y + v * kLanes, totals[v]);
 }
 
-// Outputs first .. last-1 of the row, which belong to one projection that starts at `begin` and has `width` of them.
+// Computes outputs first .. last-1 of the row. They belong to one projection, which has `width` outputs from `begin`
+// on.
 void expand(const Problem& problem, std::int64_t row, std::int64_t part_index, std::int64_t first, std::int64_t last) {
   const std::int64_t begin = part_index == 0 ? 0 : problem.ends[part_index - 1];
   const std::int64_t width = problem.ends[part_index] - begin;

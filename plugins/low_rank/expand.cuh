@@ -21,7 +21,7 @@ constexpr int kOut = TL_OUT_0 + TL_OUT_1 + TL_OUT_2, kUnitColumns = 32, kWarpCol
 constexpr int kFirstWarps = ceil_div(TL_OUT_0, kWarpColumns), kSecondWarps = ceil_div(TL_OUT_1, kWarpColumns);
 static_assert(TL_OUT_0 % 8 == 0 && TL_OUT_1 % 8 == 0 && TL_OUT_2 % 8 == 0, "outputs are multiples of 8");
 
-// The columns of a warp, from `column` on, which lie in one part: of `width` outputs, from `begin` of the product on.
+// The columns of a warp, from `column` on. They lie in one part, which has `width` outputs from output `begin` on.
 struct Columns {
   int part, begin, width, column;
 
@@ -33,11 +33,11 @@ struct Columns {
     }
     column = warp * kWarpColumns;
   }
-  // The first of the eight columns of a unit whose results a lane stores.
+  // The first of the eight columns of a unit that a lane stores.
   __device__ __forceinline__ int of(int unit, int lane) const { return column + unit * kUnitColumns + lane % 4 * 8; }
 };
 
-// The fragments of b for one unit of columns and 16 of the rank, from `at` on: a pair of registers for each product.
+// The fragments of b for one unit of columns and 16 elements of the rank from `at` on: two registers for each product.
 struct Weights {
   uint2 pairs[4];
 
@@ -53,7 +53,7 @@ struct Weights {
   }
 };
 
-// The fragment of two rows' sums for 16 of the rank, from `at` on.
+// The fragments of two rows' sums for 16 elements of the rank from `at` on.
 struct Sums {
   u32 fragment[4];
 
@@ -67,7 +67,7 @@ struct Sums {
       fragment[2 + half] = pair.y;
     }
   }
-  // Four sums of a row, over all parts of the depth, as two registers.
+  // Four sums of a row, added up over all parts of the depth and packed in two registers.
   __device__ __forceinline__ static uint2 total(const float* projected, int row, int part, int at) {
     const float* from = projected + static_cast<u64>(row) * TL_SPLITS * kColumns + part * TL_MAX_RANK + at;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -80,7 +80,7 @@ struct Sums {
   }
 };
 
-// y = [residual +] eight results of a row, two of each product.
+// y = [residual +] eight results of a row, two from each product.
 __device__ __forceinline__ void store_row(u16* y, const uint4& residual, const float (&results)[4][4], int half) {
   float values[8] = {};
   if (TL_RESIDUAL) unpack8(residual, values);

@@ -1,7 +1,6 @@
 // The rows of a step that have the same adapter, and what the kernels of LowRank have in common.
-//
-// `rows` lists the rows in the order of their adapters' slots, those without one last; `ends[slot]` is where those of a
-// slot end in it. Rows travel in tiles of 16, the rows of a product of tensor cores.
+// `rows` lists the rows ordered by adapter slot, rows without an adapter last; `ends[slot]` is the end of a slot's rows
+// in the list. Rows are processed in tiles of 16, the rows of a tensor core product.
 #pragma once
 
 #include "cuda/async.cuh"
@@ -9,7 +8,7 @@
 namespace tl {
 
 constexpr int kWarps = TL_THREADS / 32, kTileRows = 16;
-constexpr int kColumns = TL_PARTS * TL_MAX_RANK;  // sums of a row over all parts of the product
+constexpr int kColumns = TL_PARTS * TL_MAX_RANK;  // sums of a row for all parts of the product
 
 struct RowGroup {
   const int* rows;
@@ -17,7 +16,7 @@ struct RowGroup {
 
   __device__ __forceinline__ RowGroup(const int* all, const int* ends, int slot, int num_slots, int num_rows)
       : rows(all), first(slot == 0 ? 0 : ends[slot - 1]), last(slot < num_slots ? ends[slot] : num_rows) {}
-  // The row at place `at` of the list; -1 behind the group's last.
+  // The row at place `at` of the list; -1 past the end of the group.
   __device__ __forceinline__ int row(int at) const { return at < last ? rows[at] : -1; }
 };
 

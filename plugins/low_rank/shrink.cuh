@@ -15,18 +15,18 @@
 
 namespace tl {
 
-constexpr int kTiles = TL_MAX_RANK % 16 == 0 ? 2 : 1;  // of eight columns, which a block computes
+constexpr int kTiles = TL_MAX_RANK % 16 == 0 ? 2 : 1;  // tiles of eight columns per block
 constexpr int kColumnBlocks = kColumns / (8 * kTiles);
 constexpr int kSteps = ceil_div(TL_IN, 32), kMostSteps = ceil_div(kSteps, TL_SPLITS);
-constexpr int kHeld = 4;                               // steps of a warp that are under way at once
-constexpr bool kStays = kMostSteps <= kHeld * kWarps;  // whether a warp has no more steps than that
+constexpr int kHeld = 4;                               // steps of a warp in flight
+constexpr bool kStays = kMostSteps <= kHeld * kWarps;  // whether a warp has at most that many steps
 static_assert(TL_IN % 8 == 0, "rows are multiples of 16 bytes");
 
 __device__ __forceinline__ uint4 vector_at(const u16* row, int feature) {
   return feature < TL_IN ? *reinterpret_cast<const uint4*>(row + feature) : no_vector();
 }
 
-// Rows of a, for kHeld steps of a warp; zeros in columns beyond the rank and beyond the block's steps.
+// Rows of a for kHeld steps of a warp; zeros in columns beyond the rank and steps beyond the block's.
 struct HeldWeights {
   uint4 vectors[kHeld][kTiles];
 
@@ -43,7 +43,7 @@ struct HeldWeights {
   }
 };
 
-// sums += two rows of x times the rows of a, for kHeld steps.
+// Adds the products of two rows of x with the rows of a, for kHeld steps.
 __device__ __forceinline__ void add_products(float (&sums)[kTiles][4], const HeldWeights& held, const u16* upper,
                                              const u16* lower, int step, int end, int lane) {
   uint4 x[kHeld][2];
@@ -66,7 +66,7 @@ __device__ __forceinline__ void add_products(float (&sums)[kTiles][4], const Hel
   }
 }
 
-// Adds up the warps' sums of a tile of rows; a thread writes one column of one row.
+// Adds up the warps' sums of a tile of rows. Each thread writes one column of one row.
 __device__ __forceinline__ void store_sums(const float (&sums)[kTiles][4], float* projected, const RowGroup& group,
                                            int tile, int split, int column, int columns) {
   constexpr int kWidth = 8 * kTiles, kCount = kTileRows * kWidth;
@@ -102,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(TL_THREADS, 2)
   const int slot = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const RowGroup group(rows, ends, slot, num_slots, num_rows);
   const int first = group.first + blockIdx.z * kTileRows;
-  // Of the block's columns; a block of columns lies in one part.
+  // The rank of the block's columns, which all lie in one part.
   const int rank = first < group.last ? ranks[slot * TL_PARTS + column / TL_MAX_RANK] : 0;
   const int columns = rank - column % TL_MAX_RANK;
   allow_next_kernel();

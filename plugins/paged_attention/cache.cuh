@@ -1,14 +1,12 @@
-// How a block of the paged cache lays out its tokens, and how they reach shared memory.
-//
-// A KV head's tokens lie in groups of eight, and a group in the 8x8 matrices that tensor cores read, so that shared
-// memory holds tokens just as the cache does, and a single bulk copy brings all of a page. Where a token takes a
-// multiple of 128 bytes, a group is [128 bytes of a token][8 tokens], and the eight pieces of 16 bytes in these are
-// permuted by the token's number: wgmma's 128-byte swizzle, its fastest operand. Else it is [piece of 16 bytes][8
+// The layout of a block of the paged cache, and how tokens are copied to shared memory.
+// A KV head's tokens are in groups of eight, and a group is made of the 8x8 matrices that tensor cores read, so that
+// shared memory has the same layout as the cache and one bulk copy loads a whole page. If a token takes a multiple of
+// 128 bytes, a group is [128 bytes of a token][8 tokens], and the eight 16-byte pieces of each 128 bytes are swizzled
+// by the token's number: wgmma's 128-byte swizzle, its fastest operand. Otherwise a group is [piece of 16 bytes][8
 // tokens]. Neither layout has bank conflicts.
-//
-// TL_CACHE_TYPE is the RowType of elements (cuda/byte_rows.cuh): 16 bits, or bytes under a scale of all keys and one of
-// all values. Over bytes attention computes in float16, which holds E4M3 and int8 exactly and queries more precisely
-// than bfloat16 does.
+// TL_CACHE_TYPE is the RowType of elements (cuda/byte_rows.cuh): 16 bits, or bytes with one scale for all keys and one
+// for all values. With a cache of bytes, attention computes in float16, which holds E4M3 and int8 exactly, and queries
+// more precisely than bfloat16 does.
 #pragma once
 
 #include "cuda/async.cuh"
@@ -30,41 +28,44 @@ struct CacheLayout {
   static_assert(kDim % kPiece == 0);
   static constexpr u32 kTokenBytes = kDim * kItemBytes, kGroupBytes = kGroupTokens * kTokenBytes;
   static constexpr bool kSwizzled = kTokenBytes % 128 == 0;
-  static constexpr u32 kRunBytes = kSwizzled ? 128 : 16;  // of a token side by side
+  static constexpr u32 kRunBytes = kSwizzled ? 128 : 16;  // contiguous bytes of a token
   static constexpr int kRun = kRunBytes / kItemBytes;
-  static constexpr u32 kMatrixBytes = kGroupTokens * kRunBytes;  // of such runs of a group
+  static constexpr u32 kMatrixBytes = kGroupTokens * kRunBytes;  // bytes of such runs of a group
 
-  // Where the first run of row (block * kv_heads + head) * page + token begins.
+  // The place of the first run of row (block * kv_heads + head) * page + token.
   __device__ __forceinline__ static u64 begin(u64 row) {
     return row / kGroupTokens * (kGroupTokens * kDim) + row % kGroupTokens * kRun;
   }
-  // How far from there element d lies, of token `token` of a group; 0 of 1, it is d.
+  // The offset of element d of token `token` from there, in a group of `tokens` tokens; for a group of 1, the offset is
+  // d.
   __device__ __forceinline__ static int offset(int d, int token, int tokens = kGroupTokens) {
     const int piece = d / kPiece, within = kSwizzled ? piece % 8 ^ token : 0;
     return d / kRun * tokens * kRun + within * kPiece + d % kPiece;
   }
-  // Where element d of a row lies.
+  // The place of element d of a row.
   __device__ __forceinline__ static u64 place(u64 row, int d) { return begin(row) + offset(d, row % kGroupTokens); }
-  // The first element of its piece `piece`.
+  // The place of the first element of piece `piece` of a row.
   __device__ __forceinline__ static u64 element(u64 row, int piece) { return place(row, piece * kPiece); }
-  // Bytes from a group to the piece that ldmatrix wants of the lane whose row is token `token` of the group. `odd`: of
-  // two neighbouring pieces the second; the first is number 2 * pair, with which pair_bytes() tells where to go on.
+  // The offset in bytes, from a group's beginning, of the piece that a lane passes to ldmatrix for token `token` of the
+  // group. `odd`: the second of two neighbouring pieces; the first is number 2 * pair, with which pair_address() gives
+  // the further pieces.
   __device__ __forceinline__ static u32 row_bytes(int token, int odd) {
     return kSwizzled ? token * kRunBytes + (odd ^ token) * 16 : token * kRunBytes + odd * kMatrixBytes;
   }
-  // The address of pair `pair`, from that of pair 0; `at` comes from row_bytes() and a multiple of 1024 if swizzled.
+  // The address of pair `pair`, given that of pair 0. `at`: an offset from row_bytes() plus the group's address, which
+  // is a multiple of 1024 if swizzled.
   __device__ __forceinline__ static u32 pair_address(u32 at, int pair) {
     return kSwizzled ? (at ^ pair % 4 * 32) + pair / 4 * kMatrixBytes : at + pair * 2 * kMatrixBytes;
   }
 };
 
-// The row of the cache, as CacheLayout counts them, of a key or value head of the token in `slot`.
+// The cache row (as CacheLayout counts rows) of a key or value head of the token in `slot`.
 template <int kPage, int kKvHeads>
 __device__ __forceinline__ u64 cache_row(int slot, int kv_head) {
   return (static_cast<u64>(slot / kPage) * kKvHeads + kv_head) * kPage + slot % kPage;
 }
 
-// Puts an element of a key or value, or two neighbours, into the cache; `factor` is the inverse of the scale of bytes.
+// Stores an element of a key or value, or two neighbours, in the cache; `factor` is the inverse of the scale of bytes.
 __device__ __forceinline__ void put_in_cache(void* cache, u64 at, float value, float factor) {
   if constexpr (kByteCache) {
     const u32 bytes = pack4<kCacheType>(value * factor, 0.0f, 0.0f, 0.0f);
@@ -81,13 +82,13 @@ __device__ __forceinline__ void put_pair_in_cache(void* cache, u64 at, float2 va
     static_cast<u32*>(cache)[at / 2] = pack2(values.x, values.y);
   }
 }
-// Two elements of a query as attention reads them.
+// Packs two elements of a query as attention reads them.
 __device__ __forceinline__ u32 pack_query(float lo, float hi) {
   return kByteCache ? pack2_float16(lo, hi) : pack2(lo, hi);
 }
 
-// One warp's copies of up to kTokens consecutive tokens of a KV head, laid out in shared memory as in the cache. The
-// tokens begin where a cache block does, or at a multiple of kTokens.
+// One warp's copies of up to kTokens consecutive tokens of a KV head to shared memory, in the layout of the cache. The
+// first token is at the beginning of a cache block, or at a multiple of kTokens.
 template <int kDim, int kPage, int kKvHeads, int kTokens>
 struct TokenCopy {
   using Layout = CacheLayout<kDim>;
@@ -95,12 +96,12 @@ struct TokenCopy {
   static constexpr u32 kBytes = kTokens * Layout::kTokenBytes, kPageBytes = kPageTokens * Layout::kTokenBytes;
   static_assert(kPage % kGroupTokens == 0 && kTokens % kPageTokens == 0 && (kPage <= kTokens || kPage % kTokens == 0));
 
-  int head, token, present;     // the first token; how many there are
+  int head, token, present;     // the first token; the number of tokens
   const int (&blocks)[kPages];  // the cache blocks of the pages
   int lane;
 
   __device__ __forceinline__ static int whole_groups(int tokens) { return tokens & -kGroupTokens; }
-  // Bytes that keys() and values() copy: of keys whole groups, of values the tokens.
+  // The bytes that keys() and values() copy: for keys whole groups, for values only the tokens.
   __device__ __forceinline__ u32 key_bytes() const {
     return whole_groups(present + kGroupTokens - 1) * Layout::kTokenBytes;
   }
@@ -113,8 +114,7 @@ struct TokenCopy {
     return static_cast<const char*>(cache) + row * Layout::kTokenBytes;
   }
 
-  // Copies keys; the copying lanes call it. Keys past the last one are whatever the cache or the target holds: their
-  // scores are masked.
+  // Copies keys; called by the copying lanes. Keys past the last one are undefined: their scores are masked.
   __device__ __forceinline__ void keys(u32 target, const void* cache, u32 full) const {
 #pragma unroll
     for (int page = 0; page < kPages; ++page) {
@@ -123,7 +123,7 @@ struct TokenCopy {
       copy_bytes(target + page * kPageBytes, source(cache, page), bytes, full, lane);
     }
   }
-  // Copies values; the copying lanes call it after all lanes have called clear_behind().
+  // Copies values; called by the copying lanes after all lanes have called clear_behind().
   __device__ __forceinline__ void values(u32 target, const void* cache, u32 full) const {
 #pragma unroll
     for (int page = 0; page < kPages; ++page) {
@@ -141,7 +141,7 @@ struct TokenCopy {
       }
     }
   }
-  // Values past the last one become zeros: a weight of 0 does not cancel a NaN.
+  // Sets values past the last one to zero, because a weight of 0 does not cancel a NaN.
   __device__ __forceinline__ void clear_behind(u32 target) const {
     if (present >= kTokens) return;
 #pragma unroll 4

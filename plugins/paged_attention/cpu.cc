@@ -1,4 +1,4 @@
-// PagedAttention on a CPU: tokens are appended in parallel, then tiles of queries are attended in parallel.
+// PagedAttention on a CPU: tokens are appended in parallel, then query tiles are computed in parallel.
 #include "append.h"
 #include "attend.h"
 #include "host/thread_pool.h"
@@ -6,9 +6,9 @@
 namespace tl::TL_ISA {
 namespace {
 
-// Enough tokens that neighbours in a block of keys are written by one thread.
+// The most tokens of an append task, so that neighbours in a block of keys are written by one thread.
 constexpr std::int64_t kMaxAppendTokens = 16;
-// With this many tiles a thread, tiles alone keep all threads busy.
+// With this many tiles per thread, tiles alone keep all threads busy.
 constexpr std::int64_t kTilesPerThread = 4;
 
 void append_tokens(const AttentionProblem& p, ThreadPool* pool) {
@@ -23,7 +23,7 @@ void append_tokens(const AttentionProblem& p, ThreadPool* pool) {
   });
 }
 
-// Splits of a sequence's positions that its new tokens may attend to: first .. first + count - 1.
+// The splits of a sequence's positions that its new tokens may attend to: first .. first + count - 1.
 struct SplitRange {
   std::int64_t first;
   std::int64_t count;
@@ -45,17 +45,17 @@ QueryTile make_tile(const AttentionProblem& p, std::int64_t seq, std::int64_t in
   return {seq, index % p.num_kv_heads, row, min(kMaxTileQueries, p.new_tokens(seq) * p.group - row)};
 }
 
-// All tiles, numbered by sequence.
+// Finds tile `index`; tiles are numbered by sequence.
 QueryTile find_tile(const AttentionProblem& p, std::int64_t index) {
   std::int64_t seq = 0;
   for (; index >= tiles_per_head(p, seq) * p.num_kv_heads; ++seq) index -= tiles_per_head(p, seq) * p.num_kv_heads;
   return make_tile(p, seq, index);
 }
 
-// A task is a tile over the whole sequence.
+// Each task is a tile over the whole sequence.
 void attend_tiles(const AttentionProblem& p, std::int64_t num_tiles, ThreadPool* pool) {
   pool->parallel_for(num_tiles, [&](std::int64_t task, int thread) {
-    // The last tiles of a prompt see the longest context: they go first, so that the end is even.
+    // The last tiles of a prompt have the longest context. They go first, so that threads end at about the same time.
     const QueryTile tile = find_tile(p, num_tiles - 1 - task);
     auto* scratch = static_cast<AttentionScratch*>(pool->scratch(thread));
     load_queries(p, tile, scratch->queries);
@@ -69,8 +69,8 @@ void attend_tiles(const AttentionProblem& p, std::int64_t num_tiles, ThreadPool*
   });
 }
 
-// Few tiles and a long context: a task is one split of a tile. The states wait for the merge in what AttentionScratch
-// leaves of every thread's scratch.
+// For few tiles with a long context: each task is one split of a tile. The partial states are kept, until they are
+// merged, in the part of the threads' scratch memory that AttentionScratch does not use.
 class SplitAttention {
  public:
   SplitAttention(const AttentionProblem& p, ThreadPool* pool) : p_(p), pool_(pool) {
@@ -89,7 +89,7 @@ class SplitAttention {
 
   std::int64_t num_tiles() const { return num_tiles_; }
 
-  // Whether splitting gains anything and its states fit.
+  // Whether splitting saves time and the states fit.
   bool pays() const {
     const std::int64_t threads = pool_->num_threads();
     return threads > 1 && num_tiles_ < kTilesPerThread * threads && num_states_ > num_tiles_ &&
@@ -109,7 +109,7 @@ class SplitAttention {
     return {floats, floats + max_rows_, floats + 2 * max_rows_};
   }
 
-  // State `index` counts splits within tiles within sequences.
+  // Computes the state `index`; states are numbered by sequence, tile and split.
   void attend(std::int64_t index, int thread) const {
     std::int64_t seq = 0, first = 0;
     const auto states = [&] { return tiles_per_head(p_, seq) * p_.num_kv_heads * splits_of(p_, seq).count; };

@@ -28,7 +28,7 @@ constexpr int kPartialFloats = kGroup * (kDim + 2), kOctets = kGroup > 8 ? 2 : 1
 using State = TileState<kDim, kOctets>;
 
 // Shared memory: split table | each warp's result: group rows of dim sums, then maxima, then sums; later the factors of
-// combine(), if all blocks share a pair | a flag a team | a barrier a stage | stages
+// combine(), if all blocks share a pair | a flag for each team | a barrier for each stage | stages
 constexpr int kMaxStages = 8;
 constexpr u32 kTableBytes = (sizeof(Table) + 15) / 16 * 16;
 constexpr u32 kResultBytes = (max_of(TL_WARPS * kPartialFloats, TL_MAX_GRID* kGroup) * 4 + 7) / 8 * 8;
@@ -36,7 +36,7 @@ constexpr u32 kResultOffset = kTableBytes, kFlagOffset = kResultOffset + kResult
 constexpr u32 kBarrierOffset = kFlagOffset + 16;
 constexpr u32 kOtherBytes = (kBarrierOffset + TL_WARPS * kMaxStages * 8 + 127) / 128 * 128;
 
-// A warp's rows into shared memory: unnormalised output, maximum, sum.
+// Writes a warp's rows to shared memory: unnormalized output, maximum, sum.
 __device__ __forceinline__ void put_result(const State& state, float* result, int lane) {
 #pragma unroll
   for (int i = 0; i < kOctets * 2; ++i) {
@@ -55,7 +55,7 @@ __device__ __forceinline__ void put_result(const State& state, float* result, in
   }
 }
 
-// A pair that one warp has done.
+// Stores the result of a pair that one warp has computed.
 __device__ __forceinline__ void store(const State& state, const Output& output, u64 first_element, float value_scale,
                                       int lane) {
 #pragma unroll
@@ -81,8 +81,8 @@ __device__ __forceinline__ void store(const State& state, const Output& output, 
   }
 }
 
-// Sums `count` results of kPartialFloats floats; from(n) is the n-th. A team of the whole block takes part; `factors`
-// is shared memory of count * kGroup floats, and `put(i, value)` gets output element i = row * kDim + column.
+// Combines `count` results of kPartialFloats floats; from(n) is the n-th. The team is the whole block; `factors` is
+// shared memory of count * kGroup floats, and `put(i, value)` receives output element i = row * kDim + column.
 template <class From, class Put>
 __device__ __forceinline__ void combine(const Team& team, int count, float* factors, const From& from, const Put& put) {
   for (int i = team.thread; i < count * kGroup; i += team.threads()) {
@@ -103,12 +103,12 @@ __device__ __forceinline__ void combine(const Team& team, int count, float* fact
   }
 }
 
-// Ends a pair whose blocks are workers.x to workers.y; results of the team's warps are in `results`.
+// Ends a pair that blocks workers.x to workers.y share; the results of the team's warps are in `results`.
 __device__ __forceinline__ void finish(const DecodeArguments& a, const Team& team, int pair, int2 workers,
                                        float* results, u32* flag) {
   const Output output{a.output, a.y_factor};
   const u64 first = static_cast<u64>(pair) * kGroup * kDim;
-  // The block in which a pair begins uses its second slot, blocks that continue one their first.
+  // The block in which a pair begins uses its second slot; blocks that continue the pair use their first.
   const auto slot = [&](int worker) { return a.partials + (2 * worker + (worker == workers.x)) * kPartialFloats; };
   const bool alone = workers.x == workers.y;
   float* mine = slot(blockIdx.x);
@@ -185,8 +185,8 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
   allow_next_kernel();
   State state;
   state.reset();
-  ScoreScale scale;     // of the pair's query
-  int last_unseen = 0;  // the key before the first one that it sees
+  ScoreScale scale;     // for the pair's query
+  int last_unseen = 0;  // the last key before those that it sees
   const auto load_pair = [&](int left) {
     const int position = cursor.length - 1;
     scale = a.scale.at(position);
@@ -199,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
   float* results = reinterpret_cast<float*>(memory + kResultOffset) + team.index * team.warps * kPartialFloats;
   u32* flag = reinterpret_cast<u32*>(memory + kFlagOffset);
   const bool alone = table.whole && team.warps == 1;
-  bool begins = cursor.chunk == 0;  // is this pair's first chunk this block's?
+  bool begins = cursor.chunk == 0;  // whether this block has the pair's first chunk
   for (int left = share.units; left > 0; --left) {
     const int token = cursor.first_token + cursor.chunk * loader.chunk_tokens + team.warp * kTileTokens;
     const int last = cursor.length - 1 - token;
@@ -213,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     loader.issue();
     const int pair = cursor.pair;
     const bool ends = cursor.chunk + 1 == cursor.end_chunk || left == 1;
-    if constexpr (TL_SINKS) {  // one warp's matter
+    if constexpr (TL_SINKS) {  // only one warp adds sinks
       if (ends && begins && team.warp == 0) {
         state.add_sinks(a.sinks + cursor.head() * kGroup, kGroup, scale, lane);
       }
@@ -221,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(32 * TL_WARPS)
     cursor.next();
     if (!ends) continue;
     begins = true;
-    if (left > 1) load_pair(left - 1);  // on its way while this pair ends
+    if (left > 1) load_pair(left - 1);  // prefetched while this pair ends
     if (alone) {
       store(state, Output{a.output, a.y_factor}, static_cast<u64>(pair) * kGroup * kDim, a.value_scale, lane);
     } else {

@@ -1,5 +1,4 @@
-// What decode attention brings to shared memory: the rings of its warps, and their copies of cached tokens.
-//
+// Loads what decode attention needs into shared memory: rings of cached tokens, one for each warp.
 // Macros: those of decode.cuh.
 #pragma once
 
@@ -29,7 +28,7 @@ struct DecodeArguments {
   const int* block_tables;  // [seqs, max_blocks]
   float* partials;
   u32* arrivals;
-  const float* sinks;  // [heads], where TL_SINKS is 1
+  const float* sinks;  // [heads], if TL_SINKS is 1
   const int* slots;    // [seqs]: block * page + offset of the new token
   float y_factor;
   int num_seqs, max_blocks, shared_bytes, window;
@@ -37,11 +36,11 @@ struct DecodeArguments {
   ScoreScale scale;
 };
 
-// The calling warp's team in its block. Named barriers 1 and up: one a team.
+// The calling warp's team in its block. Each team has a named barrier, from number 1 on.
 struct Team {
-  int warps, index, warp, thread;  // warp and thread: numbers in the team
+  int warps, index, warp, thread;  // warp and thread: numbers within the team
 
-  // Of 1 << shift warps.
+  // A team of 1 << shift warps.
   __device__ __forceinline__ explicit Team(int shift)
       : warps(1 << shift),
         index(threadIdx.x >> (5 + shift)),
@@ -53,7 +52,8 @@ struct Team {
   }
 };
 
-// A warp's ring: stages of keys and values of 32 tokens. Uses of the ring are numbered; both its sides count them.
+// A warp's ring of stages; a stage holds keys and values of 32 tokens. Producer and consumer both count the uses of the
+// ring.
 struct Ring {
   u32 data, barriers;
   int stages;
@@ -70,8 +70,8 @@ struct Ring {
   }
 };
 
-// Copies this warp's 32 tokens of a chunk but for the sequence's new one (see NewToken), one chunk ahead of which the
-// numbers of the cache blocks are already on their way. A chunk that ends before the warp's tokens uses no stage.
+// Copies this warp's 32 tokens of each chunk, except for the sequence's new token (see NewToken). The numbers of the
+// cache blocks are loaded one chunk ahead. A chunk that ends before the warp's tokens uses no stage.
 struct Loader {
   const DecodeArguments& a;
   Cursor<Table> cursor;
@@ -91,8 +91,8 @@ struct Loader {
       if (at < cursor.length) blocks[i] = table[at / TL_PAGE];
     }
   }
-  // Whether the previous kernel may be storing tokens of the chunk that it copies: of a row that brings guesses, each
-  // is a sequence, which has those before it in the cache.
+  // Whether the previous kernel may still be storing tokens of the chunk to be copied. This can be so if a row has
+  // draft tokens: each is a sequence of its own, whose past includes the earlier ones.
   __device__ __forceinline__ bool is_being_stored() const {
     return TL_NEW_TOKENS > 1 && token() + kTileTokens > cursor.length - TL_NEW_TOKENS;
   }
@@ -117,14 +117,14 @@ struct Loader {
   }
 };
 
-// A sequence's new key and value of a KV head in the registers of the warp that attends to them: pieces of 16 bytes as
-// CacheLayout has them, those of the key first.
+// The key and value of a sequence's new token for a KV head, in registers of the warp that attends to them: 16-byte
+// pieces as in CacheLayout, the key's first.
 struct NewToken {
   using Layout = CacheLayout<kDim>;
   static constexpr int kPieces = kDim / Layout::kPiece, kOfLane = ceil_div(2 * kPieces, 32);
   uint4 pieces[kOfLane] = {};
 
-  // use(piece, is_value, p): the lane's piece that is piece p of the key or the value.
+  // Calls use(piece, is_value, p) for each piece of this lane; p is its number in the key or value.
   template <class Pieces, class Use>
   __device__ __forceinline__ static void each(Pieces& pieces, int lane, const Use& use) {
 #pragma unroll
@@ -133,14 +133,14 @@ struct NewToken {
       if (at < 2 * kPieces) use(pieces[i], at >= kPieces, at % kPieces);
     }
   }
-  // From a row of the cache.
+  // Loads the key and value from a row of the cache.
   __device__ __forceinline__ void load(const void* keys, const void* values, u64 row, int lane) {
     each(pieces, lane, [&](uint4& piece, bool is_value, int p) {
       const char* from = static_cast<const char*>(is_value ? values : keys);
       piece = *reinterpret_cast<const uint4*>(from + Layout::element(row, p) * kCacheItemBytes);
     });
   }
-  // Into a stage whose copies have landed; the next ones into it come behind these stores.
+  // Stores them in a stage whose copies have arrived. Later copies into the stage are ordered after these stores.
   __device__ __forceinline__ void store_in_stage(char* stage, int token, int lane) const {
     each(pieces, lane, [&](const uint4& piece, bool is_value, int p) {
       char* to = stage + is_value * Copy::kBytes;
@@ -151,8 +151,8 @@ struct NewToken {
   }
 };
 
-// What a warp loads by itself when its team comes to a pair of a sequence and a KV head: the new token, if it is the
-// warp's to attend to it. Slots are on their way one pair ahead.
+// Loads what a warp needs for a pair of a sequence and a KV head: the new token, if this warp attends to it. Slots are
+// prefetched one pair ahead.
 struct PairLoader {
   const DecodeArguments& a;
   const Team& team;
@@ -162,7 +162,7 @@ struct PairLoader {
   __device__ __forceinline__ PairLoader(const DecodeArguments& arguments, const Team& of, const Cursor<Table>& first,
                                         int of_lane)
       : a(arguments), team(of), lane(of_lane), next_slot(a.slots[first.seq()]) {}
-  // Behind the previous kernel; `left`: chunks that are left to the team.
+  // Called after the previous kernel has ended. `left`: the chunks that are left to the team.
   __device__ __forceinline__ void load(const Cursor<Table>& cursor, int left) {
     const int slot = next_slot, last = cursor.length - 1 - cursor.first_token;
     next_slot = a.slots[min_of(cursor.pair + cursor.stride, a.num_seqs * TL_KV_HEADS - 1) / TL_KV_HEADS];

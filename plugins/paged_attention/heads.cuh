@@ -1,8 +1,6 @@
-// Rows of a QKV product as heads: which elements of a head RoPE turns with each other, and where heads of new tokens
-// go.
-//
-// A row is query, key and value heads of TL_HEAD_DIM elements. RoPE (rotate-half) turns the first TL_ROTARY_DIM
-// elements of queries and keys, pairs (i, i + TL_ROTARY_DIM / 2); the others stay. Macros: these, TL_HEADS,
+// Rows of a QKV product as heads: which elements RoPE rotates together, and where the heads of new tokens are stored.
+// A row is query, key and value heads of TL_HEAD_DIM elements. RoPE (rotate-half) rotates the first TL_ROTARY_DIM
+// elements of queries and keys in pairs (i, i + TL_ROTARY_DIM / 2); the others stay. Macros: these, TL_HEADS,
 // TL_KV_HEADS, TL_PAGE (tokens per block of the cache), TL_CACHE_TYPE (see cache.cuh).
 #pragma once
 
@@ -12,7 +10,7 @@ namespace tl {
 
 static_assert(TL_ROTARY_DIM % 4 == 0 && TL_ROTARY_DIM <= TL_HEAD_DIM);
 
-// Pairs (low, high) as RoPE turns them.
+// Rotates pairs (low, high) as RoPE does.
 struct Turned {
   float low, high;
 
@@ -20,13 +18,13 @@ struct Turned {
       : low(a * cos - b * sin), high(b * cos + a * sin) {}
 };
 
-// Chunk `index` of a row: kRun elements of a head and the kRun that they are turned with; behind those that RoPE turns,
-// 2 * kRun neighbours.
+// Chunk `index` of a row: kRun elements of a head and the kRun elements that they are rotated with. Chunks of elements
+// that RoPE does not rotate are 2 * kRun neighbours.
 template <int kRun>
 struct HeadChunk {
   static constexpr int kPerHead = TL_HEAD_DIM / (2 * kRun), kRotary = TL_ROTARY_DIM / (2 * kRun);
   static_assert(TL_HEAD_DIM % (2 * kRun) == 0 && TL_ROTARY_DIM % (2 * kRun) == 0, "chunks are turned as a whole");
-  int head, first, second;  // where in the head each of the runs begins
+  int head, first, second;  // where in the head each of the two runs begins
   bool turns;
 
   __device__ __forceinline__ explicit HeadChunk(int index) {
@@ -37,18 +35,18 @@ struct HeadChunk {
     second = first + (is_rotary ? TL_ROTARY_DIM / 2 : kRun);
     turns = is_rotary && head < TL_HEADS + TL_KV_HEADS;
   }
-  // The feature of the row that element `element` of the head is.
+  // The feature of the row that is element `element` of the head.
   __device__ __forceinline__ int feature(int element) const { return head * TL_HEAD_DIM + element; }
 };
 
-// Where a head of a token goes: `to` is where its elements begin. Queries of the cache's type lie as a group of one
-// token does, so that the same stores serve all.
+// The destination of a token's head; `to` is where its elements begin. Queries of the cache's type are laid out like a
+// group of one token, so that the same stores serve all.
 struct HeadTarget {
   using Layout = CacheLayout<TL_HEAD_DIM>;
   void* to;
   int token, tokens;  // of a group
   float factor;
-  bool is_wide;  // a query beside a cache of bytes
+  bool is_wide;  // a query in 16 bits, with a cache of bytes
 
   __device__ __forceinline__ void put(int element, float2 two) const {
     if (kByteCache && is_wide) {
@@ -66,7 +64,7 @@ struct HeadTarget {
   }
 };
 
-// Queries become rows of their own, keys and values go into the paged cache.
+// Queries are stored as rows of their own, keys and values in the paged cache.
 struct HeadTargets {
   u16* q;           // [tokens, heads, dim]
   void* key_cache;  // see cache.cuh
@@ -74,7 +72,7 @@ struct HeadTargets {
   const int* slots;  // [tokens]: block * page + offset
   float key_factor, value_factor;
 
-  // Of a head of token `token`, whose slot is `slot`.
+  // The destination of head `head` of token `token`, whose slot is `slot`.
   __device__ __forceinline__ HeadTarget of(int head, int token, int slot) const {
     const bool is_query = head < TL_HEADS, is_key = head < TL_HEADS + TL_KV_HEADS;
     const u64 row = cache_row<TL_PAGE, TL_KV_HEADS>(slot, (head - TL_HEADS) % TL_KV_HEADS);

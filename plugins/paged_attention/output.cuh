@@ -1,7 +1,6 @@
-// Where attention puts its results: elements of 16 bits, of the activations' type, or, with a TL_Y_TYPE of bytes
-// (RowType), what these are under one scale.
-//
-// TL_Y_FP16 is the type of the activations, which may differ from that of the products (TL_FP16).
+// Stores the results of attention: as 16-bit elements of the activations' type or, if TL_Y_TYPE is a type of bytes
+// (RowType), quantized with one scale.
+// TL_Y_FP16 is the type of the activations, which may differ from the type of the products (TL_FP16).
 #pragma once
 
 #include "cuda/byte_rows.cuh"
@@ -15,7 +14,7 @@
 
 namespace tl {
 
-// Two elements in 16 bits each.
+// Packs two elements as 16 bits each.
 __device__ __forceinline__ u32 pack_y(float lo, float hi) {
 #if TL_Y_FP16 == TL_FP16
   return pack2(lo, hi);
@@ -39,7 +38,7 @@ struct Output {
   void* rows;    // [tokens, heads, dim]
   float factor;  // the inverse of the scale of bytes
 
-  // Element `at`, or two neighbours that pack_y() made, or four, from a multiple of as many on.
+  // Stores element `at`; two neighbours, packed by pack_y(); or four. `at` is a multiple of their number.
   __device__ __forceinline__ void put(u64 at, float value) const {
     const u32 bits = pack_y(value, 0.0f);
     if constexpr (kBytes) {

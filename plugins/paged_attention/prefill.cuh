@@ -20,7 +20,7 @@ namespace tl {
 
 static_assert(!kByteCache, "this kernel copies elements of 16 bits to where it multiplies them");
 constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS, kWarps = 4;
-constexpr int kTiles = kDim <= 128 ? 2 : 1;  // registers: the output alone takes kDim * kTiles / 2
+constexpr int kTiles = kDim <= 128 ? 2 : 1;  // bounded by registers: the output alone takes kDim * kTiles / 2
 constexpr int kRows = kWarps * 16 * kTiles, kTokens = kRows / kGroup, kThreads = 32 * kWarps;
 constexpr u32 kPitch = AttendingWarp<kDim, 1, 16>::kPitch, kQueryBytes = kRows * kPitch;
 constexpr int kStep = TL_SHARED_BYTES >= kQueryBytes + 4 * 64 * kPitch ? 64 : 32;
@@ -32,7 +32,7 @@ static_assert(TL_SHARED_BYTES >= kSharedBytes, "TL_SHARED_BYTES is too small");
 
 struct Fetcher {
   const PrefillArguments& a;
-  int seq, head, keys;  // keys that exist
+  int seq, head, keys;  // keys: the number of keys
   int ids[kIdsPerStep];
 
   __device__ __forceinline__ void fetch_ids(int token) {
@@ -42,7 +42,8 @@ struct Fetcher {
       if (token + i * TL_PAGE < keys) ids[i] = table[(token + i * TL_PAGE) / TL_PAGE];
     }
   }
-  // Keys and values of tokens token .. token + kStep - 1, whose block numbers are in ids; absent ones become zeros.
+  // Copies keys and values of tokens token .. token + kStep - 1, whose block numbers are in `ids`. Absent tokens become
+  // zeros.
   __device__ __forceinline__ void fetch(u32 target, int token) const {
     constexpr int kColumns = kDim / 8, kPieces = kStep * kColumns;
 #pragma unroll
@@ -92,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
   copy_commit();
   fetcher.fetch_ids(first_key + kStep);
 
-  // The keys that each of this lane's rows sees, low < key <= high, and its temperature.
+  // For each of this lane's rows, the keys that it sees (low < key <= high) and its temperature.
   int low[kTiles][2], high[kTiles][2];
   float temperatures[kTiles][2];
 #pragma unroll

@@ -1,4 +1,4 @@
-// What prefill_wgmma.cuh works on: its extents and shared memory, its items, and the warp that takes items and brings
+// The extents, shared memory and work items of prefill_wgmma.cuh, and the producer warp, which takes items and loads
 // their keys and values.
 #pragma once
 
@@ -11,25 +11,26 @@ namespace tl {
 constexpr int kDim = TL_HEAD_DIM, kGroup = TL_HEADS / TL_KV_HEADS;
 constexpr int kConsumers = 2, kGroupThreads = 128, kThreads = (1 + kConsumers) * kGroupThreads;
 constexpr int kRows = kConsumers * 64, kTokens = kRows / kGroup;
-constexpr int kStep = kDim <= 128 ? 128 : 64;  // keys at a time; registers bound it
-// Stages of keys and of values: a tile's values are in use for longer. Bytes land in stages of their own before.
+constexpr int kStep = kDim <= 128 ? 128 : 64;  // keys per step; bounded by registers
+// Keys and values have separate stages, because a tile's values are in use for longer. Bytes arrive in raw stages
+// first.
 enum Kind { kKeys, kValues, kNoKind };
 constexpr int kStages[] = {2, kByteCache ? 2 : 3};
 constexpr int kAllStages = kStages[kKeys] + kStages[kValues], kRawStages = kByteCache ? 2 : 0;
-constexpr int kWideningWarps = 3;  // the producer's neighbours
+constexpr int kWideningWarps = 3;  // in the producer's warpgroup
 constexpr int kColumns = kDim / 8, kColumnBlocks = ceil_div(kDim, 64);
 using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kStep>;
 using Layout = CacheLayout<kDim, 2>;  // of tiles
 constexpr u32 kTileBytes = kStep * Layout::kTokenBytes;
 constexpr u32 kQueryBytes = kColumnBlocks * 64 * kBlockRowBytes;
-constexpr int kQueries = kDim <= 128 ? 2 : 1;  // items whose queries have a place
-constexpr int kItems = 4;                      // items that are announced
+constexpr int kQueries = kDim <= 128 ? 2 : 1;  // items whose queries fit
+constexpr int kItems = 4;                      // items announced ahead
 constexpr u32 kTileOffset = kQueries * kConsumers * kQueryBytes, kRawOffset = kTileOffset + kAllStages * kTileBytes;
 constexpr u32 kItemOffset = kRawOffset + kRawStages * Copy::kBytes;
 constexpr u32 kItemBytes = 32, kOrderOffset = kItemOffset + kItems * kItemBytes, kOrderBytes = 8;
 constexpr u32 kBarrierOffset = kOrderOffset + kRawStages * kOrderBytes;
 constexpr int kSharedBytes = kBarrierOffset + (kAllStages + kItems + kRawStages) * 16;
-// Registers of the producer and the consumers: of kThreads threads 168 each.
+// Registers of the producer and the consumers, out of 168 for each of kThreads threads.
 constexpr int kProducerRegisters = kDim <= 128 ? 56 : 40, kConsumerRegisters = kDim <= 128 ? 224 : 232;
 static_assert(kDim == 64 || kDim == 80 || kDim == 96 || kDim == 128 || kDim == 256);
 static_assert(kGroup <= kRows);
@@ -37,11 +38,11 @@ static_assert(TL_SHARED_BYTES >= kSharedBytes, "TL_SHARED_BYTES is too small");
 
 struct WgmmaArguments {
   PrefillArguments common;
-  u32* taken;  // how often a block has asked for an item besides its first
+  u32* taken;  // number of requests for an item by all blocks, beyond their first items
 };
 
-// The shared memory: queries of each item and consumer | stages of keys | stages of values | stages of bytes | items |
-// what is to be made of each stage of bytes | barriers.
+// The shared memory: queries of each item and consumer | stages of keys | stages of values | raw stages of bytes |
+// items | what to make of each raw stage | barriers.
 struct Shared {
   u32 base;
 
@@ -53,7 +54,7 @@ struct Shared {
     return base + kTileOffset + (kStages[kKeys] + t % kStages[kValues]) * kTileBytes;
   }
   __device__ __forceinline__ u32 item(int n) const { return base + kItemOffset + n % kItems * kItemBytes; }
-  // The barriers of tile t: one says that it has landed, the other that all consuming warps have used it.
+  // The barriers of tile t: full when it has arrived, empty when all consumer warps have used it.
   template <int kKind>
   __device__ __forceinline__ u32 full(int t) const {
     return base + kBarrierOffset + (kKind * kStages[kKeys] + t % kStages[kKind]) * 16;
@@ -66,14 +67,15 @@ struct Shared {
   __device__ __forceinline__ static u32 parity(int t) {
     return t / kStages[kKind] % 2;
   }
-  // The barriers of item n: one says that it is announced, the other that all consuming warps have read it.
+  // The barriers of item n: announced when it is in shared memory, and read when all consumer warps have read it.
   __device__ __forceinline__ u32 announced(int n) const {
     return base + kBarrierOffset + (kAllStages + n % kItems) * 16;
   }
   __device__ __forceinline__ u32 done(int n) const { return announced(n) + 8; }
   __device__ __forceinline__ static u32 item_parity(int n) { return n / kItems % 2; }
 
-  // Of bytes: use r of its ring, whose barriers say that it has landed, and that it was widened.
+  // The barriers of use r of the ring of raw stages: full when its bytes have arrived, empty when they have been
+  // dequantized.
   __device__ __forceinline__ u32 raw(int r) const { return base + kRawOffset + r % kRawStages * Copy::kBytes; }
   __device__ __forceinline__ u32 order(int r) const { return base + kOrderOffset + r % kRawStages * kOrderBytes; }
   __device__ __forceinline__ u32 landed(int r) const {
@@ -92,12 +94,12 @@ struct Shared {
   }
 };
 
-// kTokens tokens of a sequence and a KV head.
+// A work item: kTokens tokens of a sequence and one KV head.
 struct Item {
   Rows<kTokens> rows;
-  int head, first_key = 0, tiles = 0;  // tiles of kStep keys; 0: there is no such item
+  int head, first_key = 0, tiles = 0;  // tiles of kStep keys; 0: no item
 
-  // Writes the item to shared memory; one thread calls it.
+  // Writes the item to shared memory; called by one thread.
   __device__ __forceinline__ void put(u32 at) const {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(rows.first), "r"(rows.count),
                  "r"(rows.position), "r"(head)
@@ -116,22 +118,23 @@ struct Item {
   }
 };
 
-// The producing warp. Tiles and items are numbered on through the launch.
+// The producer warp. Tiles and items are numbered consecutively through the launch.
 struct Producer {
   const PrefillArguments& a;
   u32* taken;
   Shared shared;
   int lane;
-  int seqs = 0, blocks = 0;    // the search so far: sequences passed, in steps of a warp, and their blocks of rows
-  u32 asked_for = blockIdx.x;  // in lane 0: the number of the next item, which may be on its way
-  int uses = 0;                // of the stages of bytes
+  int seqs = 0, blocks = 0;    // progress of the search: sequences passed, in steps of a warp, and their blocks of rows
+  u32 asked_for = blockIdx.x;  // in lane 0: the number of the next item, possibly still in flight
+  int uses = 0;                // uses of the raw stages
 
-  // Asks for the next item that no block has taken; take() follows when the answer has had time to come.
+  // Requests the next item that no block has taken. take() is called later, when the answer has had time to arrive.
   __device__ __forceinline__ void ask() {
     if (lane == 0) asked_for = gridDim.x + atomicAdd(taken, 1);
   }
-  // The item asked for; a block's first needs no asking. Each block that has an item asks until in vain, so that all
-  // ask as often as there are items; the last leaves the counter zero.
+  // Takes the requested item; a block's first item needs no request. Each block that has an item goes on requesting
+  // until it gets none, so that the number of requests equals the number of items; the last request resets the counter
+  // to zero.
   __device__ __forceinline__ Item take() {
     const u32 index = __shfl_sync(0xffffffffu, asked_for, 0);
     const int block = index / TL_KV_HEADS;
@@ -170,13 +173,13 @@ struct Producer {
     __syncwarp();
   }
 
-  // The cache block of the i-th page from key `key` on in lane i.
+  // Lane i returns the cache block of the i-th page from key `key` on.
   __device__ __forceinline__ int page_ids(const Item& item, int key) const {
     const int token = key + lane % Copy::kPages * TL_PAGE;
     return token < item.rows.keys() ? a.block_tables[static_cast<u64>(item.rows.seq) * a.max_blocks + token / TL_PAGE]
                                     : 0;
   }
-  // Keys or values from `token` on into tile t.
+  // Copies keys or values from `token` on into tile t.
   template <int kKind>
   __device__ __forceinline__ void copy(int t, const Item& item, int token, int ids) {
     int blocks[Copy::kPages];
@@ -208,11 +211,11 @@ struct Producer {
     }
     __syncwarp();
   }
-  // Says what the next use of a stage of bytes becomes: tile t of a kind.
+  // Writes what the next use of a raw stage becomes: tile t of a kind.
   __device__ __forceinline__ void put_order(int kind, int t) const {
     asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(shared.order(uses)), "r"(kind), "r"(t) : "memory");
   }
-  // Says that there are no more.
+  // Writes that no more uses follow.
   __device__ __forceinline__ void end_orders() const {
     barrier_wait(shared.widened(uses), Shared::raw_parity(uses) ^ 1);
     if (lane == 0) {
@@ -220,7 +223,7 @@ struct Producer {
       barrier_arrive(shared.landed(uses));
     }
   }
-  // Consumers hear of the next item when they begin one, and fetch its queries.
+  // The producer loop. Consumers learn of the next item when they begin one, and fetch its queries.
   __device__ __forceinline__ void run() {
     Item item = take();
     announce(item, 0);

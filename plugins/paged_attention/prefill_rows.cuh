@@ -15,19 +15,20 @@ struct PrefillArguments {
   const int* cu_seqlens;  // [num_seqs + 1]
   const int* past_lens;
   const int* block_tables;  // [num_seqs, max_blocks]
-  const float* sinks;       // [heads], where TL_SINKS is 1
+  const float* sinks;       // [heads], if TL_SINKS is 1
   float y_factor;
   int num_seqs, max_blocks, window;
   float value_scale;
   ScoreScale scale;
 };
 
-// kTokens consecutive tokens of a sequence, at most, times the query heads of a KV head: row r is token r / group, head
-// r % group. A sequence is cut into blocks of them from its end, so that its first block sees most keys.
+// The query rows of a block: up to kTokens consecutive tokens of a sequence times the query heads of a KV head. Row r
+// is token r / group, head r % group. A sequence is cut into blocks from its end, so that its first block sees the most
+// keys.
 template <int kTokens>
 struct Rows {
-  int seq = -1, first, count;  // count new tokens from packed token `first`; seq -1: none
-  int position;                // of the first of them in its sequence
+  int seq = -1, first, count;  // `count` new tokens from packed token `first` on; seq -1: none
+  int position;                // position of token `first` in its sequence
 
   Rows() = default;
   // Block `block` of sequence s.
@@ -38,7 +39,7 @@ struct Rows {
     count = min_of(kTokens, length - token);
     position = a.past_lens[s] + token;
   }
-  // The index-th block of all sequences.
+  // Finds the index-th block of all sequences.
   __device__ __forceinline__ static Rows find(const PrefillArguments& a, int index) {
     for (int s = 0; s < a.num_seqs; ++s) {
       const int blocks = ceil_div(a.cu_seqlens[s + 1] - a.cu_seqlens[s], kTokens);
@@ -47,18 +48,18 @@ struct Rows {
     }
     return Rows();
   }
-  __device__ __forceinline__ int keys() const { return position + count; }  // up to the last query's own
-  // Of row r; rows past the last token have its position.
+  __device__ __forceinline__ int keys() const { return position + count; }  // up to the last query's own key
+  // The position of row r; rows past the last token have its position.
   __device__ __forceinline__ int position_of(int r) const {
     return position + min_of(r / (TL_HEADS / TL_KV_HEADS), count - 1);
   }
-  // Where the first row's window starts, rounded down to a multiple of kStep or of a cache block.
+  // The first key of the first row's window, rounded down to a multiple of kStep or of a cache block.
   template <int kStep>
   __device__ __forceinline__ int first_key(int window) const {
     constexpr int kMultiple = min_of(kStep, TL_PAGE);
     return window_start(position, window) / kMultiple * kMultiple;
   }
-  // Whether some row does not see some of the keys key .. key + kStep - 1.
+  // Whether a row must not see some of the keys key .. key + kStep - 1.
   template <int kStep>
   __device__ __forceinline__ bool hides(int key, int window) const {
     return key + kStep - 1 > position || key < first_seen(position + count - 1, window);

@@ -23,14 +23,14 @@
 
 namespace tl {
 
-// A warpgroup copies matrices 16 rows at a time, eight threads a row: every thread keeps its column of each block and
-// its row's number modulo 8, and with it the same place in every 1024 bytes.
+// A warpgroup copies matrices 16 rows at a time, with eight threads per row. Every thread keeps the same column in each
+// block and the same row number modulo 8, and so the same place in every 1024 bytes.
 constexpr int kPassRows = kGroupThreads / 8;
 __device__ __forceinline__ int copy_row() { return threadIdx.x % kGroupThreads / 8; }
 __device__ __forceinline__ int copy_column() { return threadIdx.x % 8; }
 
-// This thread's share of 16 rows: those at `from` (its own row and column), to `target` (likewise) in column blocks of
-// kMatrixRows rows; zeros unless `present`.
+// Copies this thread's share of 16 rows from `from` to `target`, both already offset by its row and column; column
+// blocks have kMatrixRows rows. Writes zeros unless `present`.
 template <int kMatrixRows>
 __device__ __forceinline__ void copy_pass(u32 target, const u16* from, bool present) {
 #pragma unroll
@@ -40,7 +40,7 @@ __device__ __forceinline__ void copy_pass(u32 target, const u16* from, bool pres
   }
 }
 
-// A consuming warpgroup: 64 rows.
+// A consumer warpgroup: it has 64 rows.
 struct Consumer {
   const PrefillArguments& a;
   Shared shared;
@@ -49,10 +49,10 @@ struct Consumer {
   float output[kDim / 8][4];
   u32 weights[kStep / 16][4];
   float correction[2];
-  float temperatures[2];  // of this lane's rows of the item that is weighed
+  float temperatures[2];  // of this lane's rows of the item being weighed
   RowState rows;
 
-  // The warpgroups' turns in issuing products: named barriers 2 and 3, of both.
+  // Warpgroups take turns to issue products, by named barriers 2 and 3.
   __device__ __forceinline__ void wait_turn() const {
     asm volatile("bar.sync %0, %1;" ::"r"(2 + consumer), "n"(kConsumers * kGroupThreads) : "memory");
   }
@@ -67,7 +67,7 @@ struct Consumer {
   __device__ __forceinline__ void sync() const {
     asm volatile("bar.sync %0, %1;" ::"r"(4 + consumer), "n"(kGroupThreads) : "memory");
   }
-  // Item n, which the producer has announced or will.
+  // Reads item n. The producer has announced it, or will.
   __device__ __forceinline__ Item item(int n) const {
     barrier_wait(shared.announced(n), Shared::item_parity(n));
     return Item::get(shared.item(n));
@@ -85,8 +85,8 @@ struct Consumer {
     }
     copy_commit();
   }
-  // Waits for the queries of item n, and begins those of the next where they have a place of their own: nobody reads
-  // those of item n - 1 any more.
+  // Waits for the queries of item n, and starts to copy those of the next item if they have their own place: the
+  // queries of item n - 1 are no longer read.
   __device__ __forceinline__ void end_query(int n) const {
     copy_wait<0>();
     fence_async_copies();
@@ -129,7 +129,7 @@ struct Consumer {
     wgmma_commit();
   }
 
-  // The number in the item of the first or second of this lane's rows.
+  // The number in the item of this lane's first or second row.
   __device__ __forceinline__ int row_of(int half) const {
     return consumer * 64 + threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
   }
@@ -148,8 +148,8 @@ struct Consumer {
     mask_scores_above(scores, high, lane);
     if (low[1] >= 0) mask_scores_up_to(scores, low, lane);
   }
-  // Waits for the scores of tile t, whose keys begin at `key`, with the products issued after them under way, and turns
-  // them into weights.
+  // Waits for the scores of tile t, whose first key is `key`, and converts them to weights. The products issued after
+  // them stay in flight.
   template <int kPending>
   __device__ __forceinline__ void weigh(const Item& item, int t, int key) {
     wgmma_wait<kPending>();
@@ -166,7 +166,7 @@ struct Consumer {
     release<kValues>(t);
   }
 
-  // Behind the weights of the last keys of an item.
+  // Called after the weights of an item's last keys.
   __device__ __forceinline__ void add_sinks(const Item& item) {
     if constexpr (TL_SINKS) {
 #pragma unroll
@@ -179,7 +179,8 @@ struct Consumer {
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) output[i / 4][i % 4] = 0.0f;
   }
-  // Behind the scores of an item's last tile: where all queries have one place, the next item's may come there.
+  // Called after the scores of an item's last tile: if there is only one place for queries, those of the next item may
+  // now be copied.
   __device__ __forceinline__ void end_scores(int n) const {
     if constexpr (kQueries == 1) {
       sync();
@@ -187,7 +188,8 @@ struct Consumer {
     }
   }
 
-  // Every round issues the scores of a tile and the output of the one before it, be they of one item or of two.
+  // Every round issues the scores of one tile and the output of the tile before it, which may belong to the previous
+  // item.
   __device__ __forceinline__ void run() {
     Item now = item(0);
     if (now.tiles == 0) return;
@@ -205,7 +207,7 @@ struct Consumer {
     Item ended;
     int n = 0, tile = 0;
 #pragma unroll 1
-    for (int left = now.tiles - 1;; --left) {  // tiles of the item behind the one whose weights there are
+    for (int left = now.tiles - 1;; --left) {  // tiles of the item after the one that is weighed
       const bool ends = left == 0;
       float sums[2];
       if (ends) {
@@ -239,10 +241,11 @@ struct Consumer {
     issue_output(tile);
     finish_output(tile);
     store(ended, rows.sum);
-    if (consumer == 0) wait_turn();  // every turn passed is waited for
+    if (consumer == 0) wait_turn();  // every signal of the other warpgroup must be waited for
   }
 
-  // Neighbouring lanes exchange columns, so that each stores four of them and two lanes a whole sector.
+  // Stores the output. Neighbouring lanes exchange columns, so that each stores four columns and two lanes a whole
+  // sector.
   __device__ __forceinline__ void store(const Item& ended, const float (&sums)[2]) const {
     const bool odd = lane % 2;
 #pragma unroll

@@ -1,4 +1,5 @@
-// Three warps beside the producer of prefill_wgmma.cuh turn tiles of bytes into tiles of float16, as wgmma reads them.
+// Three warps in the producer's warpgroup of prefill_wgmma.cuh, which convert tiles of bytes to tiles of float16 for
+// wgmma.
 #pragma once
 
 #include "paged_attention/prefill_producer.cuh"
@@ -6,9 +7,9 @@
 
 namespace tl {
 
-// The share of a lane in kTokens tokens: pieces of 16 elements, which become two each. All lie at constant distances
-// from where those tokens begin. Of eight lanes with the pieces of 128 elements, the later four store their second one
-// first, so that all eight are in different banks.
+// The share of a lane in kTokens tokens: pieces of 16 bytes, each of which becomes two pieces of float16. All are at
+// constant offsets from the first token. Of eight lanes that hold 128 elements, the last four store their second piece
+// first, which avoids bank conflicts.
 struct LaneShare {
   using Raw = CacheLayout<kDim, 1>;
   static constexpr int kPieces = kDim / 16, kPerRun = Raw::kRunBytes / 16, kWidePerRun = Layout::kRunBytes / 16;
@@ -58,7 +59,7 @@ struct LaneShare {
   }
 };
 
-// Widens stage after stage into the tile that its order names, until an order says that there are no more.
+// Converts stage after stage into the tile that its order names, until an order says that there are no more.
 __device__ __forceinline__ void widen_tiles(const Shared& shared) {
   constexpr u32 kRawBytes = LaneShare::kTokens * CacheLayout<kDim, 1>::kTokenBytes;
   constexpr u32 kWideBytes = LaneShare::kTokens * Layout::kTokenBytes;

@@ -9,8 +9,8 @@
 
 namespace tl {
 
-// A tile is a chunk of a head, so that one thread ends up with both of a pair that RoPE turns.
-// weight is [(heads + 2 * kv_heads) * dim, in]: query, key, value heads.
+// A tile is a chunk of a head, so that one thread gets both elements of a pair that RoPE rotates. weight is [(heads + 2
+// * kv_heads) * dim, in]: query, key, value heads.
 struct QkvOp {
   using Chunk = HeadChunk<8>;
   static constexpr int kTiles = (TL_HEADS + 2 * TL_KV_HEADS) * Chunk::kPerHead;

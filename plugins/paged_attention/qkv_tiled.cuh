@@ -9,20 +9,20 @@
 
 namespace tl {
 
-// One of the two rows whose sums a thread has.
+// One of the two rows for which a thread has sums.
 struct TokenRow {
   int token, slot;
   float scale;
   bool exists;
 };
 
-// What is loaded for a thread's sums of a pair of fragments: of the two features of either, and of these in both rows.
+// Operands loaded for a thread's sums in a pair of fragments: for the two features of each fragment, in both rows.
 struct PairOperands {
   float2 scales[2], biases[2], cos[2], sin[2];
 };
 
-// A tile is chunks of heads, so that a thread has both of what RoPE turns with each other: in pairs of fragments, of
-// which the second is kRun / 8 behind the first. Runs are as long as tiles, their slices and heads allow.
+// A tile is chunks of heads, so that a thread has both elements that RoPE rotates together: in pairs of fragments, the
+// second of which is kRun / 8 after the first. Runs are as long as tiles, their slices and heads allow.
 struct TiledQkvOp {
   static constexpr int kChunk = gcd_of(gcd_of(kTileColumns, kSlice * 8), gcd_of(TL_HEAD_DIM, TL_ROTARY_DIM));
   static constexpr int kParts = 1, kRun = kChunk / 2, kChunkPairs = kRun / 8;
@@ -41,7 +41,7 @@ struct TiledQkvOp {
     const int within = column % kChunk;
     return chunk.feature(within < kRun ? chunk.first + within : chunk.second + within - kRun);
   }
-  // Both halves of every head that the tile has a part of.
+  // Prefetches both halves of every head of which the tile has a part.
   __device__ __forceinline__ void warm(int column) const {
     const int first = column / TL_HEAD_DIM * TL_HEAD_DIM;
     scales.warm<ceil_div(kTileColumns, TL_HEAD_DIM) * TL_HEAD_DIM + TL_HEAD_DIM>(first, TL_OUT - first);
@@ -53,7 +53,7 @@ struct TiledQkvOp {
     const int token = min_of(row, rows - 1);
     return {token, targets.slots[token], scales.of_row(token), row < rows};
   }
-  // `within` is the place of the lane's first element in either run of the chunk.
+  // `within`: the place of the lane's first element in either run of the chunk.
   __device__ __forceinline__ PairOperands load(const Chunk& chunk, int within, const TokenRow (&tokens)[2]) const {
     const float2 one = make_float2(1.0f, 1.0f), zero = make_float2(0.0f, 0.0f);
     PairOperands loaded{{one, one}, {zero, zero}, {one, one}, {zero, zero}};
@@ -73,7 +73,7 @@ struct TiledQkvOp {
     const float value = kScaledRows ? sum * (scale * row_scale) : sum;
     return TL_BIAS ? value + more : value;
   }
-  // Finishes what one row, row `i` of the thread's, has of both fragments of a pair.
+  // Finishes and stores row `i` of the thread's rows in both fragments of a pair.
   __device__ __forceinline__ static void store(const float (&low)[4], const float (&high)[4],
                                                const PairOperands& loaded, int i, float row_scale, const Chunk& chunk,
                                                int within, const HeadTarget& target) {
@@ -90,8 +90,8 @@ struct TiledQkvOp {
     target.put(chunk.first + within, make_float2(a[0], a[1]));
     target.put(chunk.second + within, make_float2(b[0], b[1]));
   }
-  // For some pairs of fragments at a time, all is loaded before anything is stored, so that a thread waits once for
-  // them; for fewer where sums take many registers.
+  // Handles some pairs of fragments at a time: loads all operands before it stores, so that a thread waits only once
+  // for them. The number is smaller if sums take many registers.
   template <int kCount>
   __device__ __forceinline__ void finish(float (&sums)[kCount][4], int row, int column, int rows, int columns) const {
     static_assert(kCount * 8 % kChunk == 0);

@@ -10,17 +10,18 @@
 
 namespace tl {
 
-constexpr int kQuads = TL_HEAD_DIM / 4, kTurned = TL_ROTARY_DIM / 4;  // of a head, and those that are rotated
+constexpr int kQuads = TL_HEAD_DIM / 4, kTurned = TL_ROTARY_DIM / 4;  // elements of a head, and those that are rotated,
+                                                                      // by four
 constexpr int kAllHeads = TL_HEADS + 2 * TL_KV_HEADS, kPairs = ceil_div(kQuads, 32);
-constexpr int kBatch = min_of(ceil_div(kAllHeads, TL_WARPS), 6);  // heads that a warp has under way
+constexpr int kBatch = min_of(ceil_div(kAllHeads, TL_WARPS), 6);  // heads that a warp has in flight
 static_assert(TL_HEAD_DIM % 4 == 0);
 
-// Two neighbouring elements of a head, and the two they are rotated with; or four neighbours that are not rotated.
+// Two neighbouring elements of a head and the two that they are rotated with, or four neighbours that are not rotated.
 struct Quad {
   float2 low, high;
 };
 
-// Where a quad lies in a head, in words of two elements.
+// The place of a quad in a head, in words of two elements.
 __device__ __forceinline__ int low_word(int quad) { return quad < kTurned ? quad : 2 * quad; }
 __device__ __forceinline__ int high_word(int quad) { return quad < kTurned ? quad + kTurned : 2 * quad + 1; }
 
@@ -55,7 +56,7 @@ __device__ __forceinline__ void load(Quad (&quads)[kPairs], const u16* from, int
   }
 }
 
-// put(d, two): elements d and d + 1 of the head.
+// Calls put(d, two) with elements d and d + 1 of the head.
 template <class Put>
 __device__ __forceinline__ void store(const Quad (&quads)[kPairs], const Put& put, const float2 (&c)[kPairs],
                                       const float2 (&s)[kPairs], bool rotate, int lane) {

@@ -1,7 +1,6 @@
-// Which keys a query sees: those up to its own position, of its window or chunk if there is one, and none before
-// position TL_FIRST_POSITION, unless that lies behind its own (0 for all but heads that draft).
-//
-// A window moves with the query. Where TL_CHUNKED is 1, sequences are cut into chunks of as many positions instead.
+// Which keys a query sees: those up to its own position, within its window or chunk if there is one, and none before
+// TL_FIRST_POSITION unless that is after its own position (0 for all but draft heads).
+// A window moves with the query. If TL_CHUNKED is 1, sequences are instead cut into chunks of that many positions.
 #pragma once
 
 #include "cuda/types.cuh"
@@ -17,8 +16,8 @@ namespace tl {
 
 constexpr int kFirstPosition = TL_FIRST_POSITION;
 
-// Where the window or chunk of the query at `position` begins, of `window` positions; 0: there is none. In the cache
-// blocks before that may lie anything, NaN too. It begins nowhere before that of an earlier query.
+// The first position of the window or chunk of the query at `position`; `window` is its size, 0 for none. Cache blocks
+// before it may hold anything, even NaN. It never decreases from one query to the next.
 __device__ __forceinline__ int window_start(int position, int window) {
   if (window == 0) return 0;
   return TL_CHUNKED ? position / window * window : max_of(position - window + 1, 0);

@@ -1,34 +1,33 @@
-// How decode attention shares its work among one wave of blocks.
-//
-// A pair is a KV head of a sequence; pairs are numbered sequence by sequence. Where there are enough of them for all
-// blocks and none is much longer than the rest, pairs stay whole: a block's warps form up to four teams, each of which
-// does every so many pairs from first to last, so that the end of one pair holds up no other. A block's teams begin
-// with neighbouring pairs, heads of a sequence, whose keys lie side by side. Short pairs stay whole, too, if there is a
-// block for each: blocks that share a pair take longer to tell each other their results than one takes for a second
-// chunk (measured on an H200: 14.6 us for 64 pairs of 190 tokens shared by 128 blocks, 12.0 for 128 such pairs, a block
-// each). Else a block is one team, and pairs are split: into units of so many tokens, of which block b takes an equal
-// run, whatever the lengths, so that it may end one pair, do several, and begin another.
+// How decode attention divides its work among one wave of blocks.
+// A pair is a KV head of a sequence; pairs are numbered sequence by sequence. If there are enough pairs for all blocks
+// and none is much longer than the rest, pairs stay whole: a block's warps form up to four teams, which take pairs in
+// turn, so that the end of one pair delays no other. A block's teams begin with neighbouring pairs, heads of one
+// sequence, whose keys are contiguous. Short pairs also stay whole if there is a block for each: exchanging results
+// between blocks takes longer than a second chunk in one block (measured on an H200: 14.6 us for 64 pairs of 190 tokens
+// shared by 128 blocks, 12.0 for 128 such pairs with a block each). Otherwise a block is one team, and pairs are split
+// into units of a fixed number of tokens. Each block takes an equal run of units whatever the lengths, so that it may
+// end one pair, do several, and begin another.
 #pragma once
 
 #include "paged_attention/seen_keys.cuh"
 
 namespace tl {
 
-// Chunks of a block that is one team are of 1 << kBlockChunkShift tokens; it may form up to 1 << kMaxTeamShift teams.
+// Chunks have 1 << kBlockChunkShift tokens if a block is one team; a block may form up to 1 << kMaxTeamShift teams.
 template <int kKvHeads_, int kMaxSeqs, int kBlockChunkShift, int kMaxTeamShift, int kPage>
 struct SplitTable {
   static constexpr int kKvHeads = kKvHeads_;
   int lengths[kMaxSeqs];
-  int first_unit[kMaxSeqs + 1];  // of each sequence, if pairs are split
+  int first_unit[kMaxSeqs + 1];  // first unit of each sequence, if pairs are split
   int num_seqs, window;
-  int team_shift, chunk_shift;  // teams of a block and tokens of a chunk, as powers of two
+  int team_shift, chunk_shift;  // log2 of the teams of a block and of the tokens of a chunk
   bool whole;
 
   __device__ __forceinline__ int teams() const { return 1 << team_shift; }
   __device__ __forceinline__ int chunk_tokens() const { return 1 << chunk_shift; }
   __device__ __forceinline__ int num_pairs() const { return num_seqs * kKvHeads; }
-  // Where a sequence's chunks start: where its last token's window does, or before it where a cache block or a warp's
-  // part of one starts.
+  // The token at which a sequence's chunks start: that where the last token's window starts, or the nearest one before
+  // it at which a cache block or a warp's part of a block starts.
   __device__ __forceinline__ int first_token(int length) const {
     constexpr int kMultiple = min_of(kPage, 32);
     return window_start(length - 1, window) / kMultiple * kMultiple;
@@ -37,7 +36,7 @@ struct SplitTable {
     return length - first_token(length) + chunk_tokens() - 1 >> chunk_shift;
   }
 
-  // The whole block calls load(), and build() behind a barrier. A sequence has past_lens + 1 tokens.
+  // All threads of the block call load(); after a barrier, one warp calls build(). A sequence has past_lens + 1 tokens.
   __device__ __forceinline__ void load(const int* past_lens, int seqs, int seen_window) {
     for (int s = threadIdx.x; s < seqs; s += blockDim.x) lengths[s] = past_lens[s] + 1;
     if (threadIdx.x == 0) {
@@ -45,15 +44,15 @@ struct SplitTable {
       window = seen_window;
     }
   }
-  // One warp calls build().
+  // Called by one warp.
   __device__ void build() {
     choose();
     __syncwarp();
     if (!whole) count_units();
   }
 
-  // Whole if that keeps four fifths of the blocks busy to the end, and no pair takes much longer than a block's share;
-  // or if every block has at most one pair, of two chunks.
+  // Chooses whole pairs if that keeps four fifths of the blocks busy to the end and no pair takes much longer than a
+  // block's share, or if every block has at most one pair, of two chunks.
   __device__ void choose() {
     const int blocks = gridDim.x, pairs_per_block = max_of(1, ceil_div(num_pairs(), blocks));
     const int shift = min_of(pairs_per_block > 2 ? 2 : pairs_per_block - 1, kMaxTeamShift);
@@ -68,7 +67,7 @@ struct SplitTable {
       chunk_shift = kBlockChunkShift - team_shift;
     }
   }
-  // That are seen of all sequences, and of the longest.
+  // Counts the visible tokens of all sequences, and of the longest.
   __device__ void count_tokens(int& total, int& longest) const {
     total = longest = 0;
     for (int s = threadIdx.x % 32; s < num_seqs; s += 32) {
@@ -82,7 +81,7 @@ struct SplitTable {
       longest = max_of(longest, __shfl_xor_sync(0xffffffffu, longest, offset));
     }
   }
-  // Each lane sums a run of sequences, then one scan over the lanes.
+  // Each lane sums a run of sequences; then one scan goes over the lanes.
   __device__ void count_units() {
     const int lane = threadIdx.x % 32, run = ceil_div(num_seqs, 32), begin = lane * run;
     int sum = 0;
@@ -115,13 +114,14 @@ struct SplitTable {
   }
 };
 
-// A chunk of a pair; next() walks to the following one, from a pair's last to the first of the pair `stride` behind it.
+// A chunk of a pair. next() advances to the next chunk or, from a pair's last, to the first chunk of the pair `stride`
+// further.
 template <class Table>
 struct Cursor {
   const Table* table;
   int stride, pair;
   int chunk = 0, end_chunk = 0;     // chunk of the sequence; end_chunk is one past its last
-  int first_token = 0, length = 0;  // of the sequence: where its first chunk starts, and the last one ends
+  int first_token = 0, length = 0;  // where the sequence's first chunk starts, and its last one ends
 
   __device__ __forceinline__ Cursor(const Table& t, int first_pair, int step)
       : table(&t), stride(step), pair(first_pair) {
@@ -143,12 +143,12 @@ struct Cursor {
   }
 };
 
-// What one team does: `units` chunks from where `cursor` starts. With pairs split, also who shares a pair.
+// The work of one team: `units` chunks from `cursor` on. If pairs are split, also the blocks that share a pair.
 template <class Table>
 struct Share {
   Cursor<Table> cursor;
   int units = 0;
-  int all_units = 0, workers = 0;  // of the launch, with pairs split: the blocks that have at least one unit each
+  int all_units = 0, workers = 0;  // units of the launch, if pairs are split; blocks that have at least one unit
 
   __device__ __forceinline__ Share(const Table& table, int team) : cursor(table, 0, 1) {
     const int block = blockIdx.x, blocks = gridDim.x;
@@ -174,7 +174,7 @@ struct Share {
   __device__ __forceinline__ int worker_of(int unit) const {
     return static_cast<int>(((static_cast<u64>(unit) + 1) * workers - 1) / all_units);
   }
-  // The first and last worker of a pair; the same where pairs are whole.
+  // The first and last block that share a pair; equal if pairs are whole.
   __device__ __forceinline__ int2 workers_of(const Table& table, int pair) const {
     if (table.whole) return make_int2(0, 0);
     const int seq = pair / Table::kKvHeads, chunks = table.num_chunks(table.lengths[seq]);

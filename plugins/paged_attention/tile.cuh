@@ -1,13 +1,11 @@
-// Attention of up to 16 query rows to 32 keys at a time by one warp: mma.sync with an online softmax.
-//
-// Rows are the query heads that share a KV head: few. So they are the 8-wide operand, and keys (of the scores) or
-// elements of a value (of the output) the 16-wide one: a product computes transposed scores [keys, rows], or a
-// transposed output [dim, rows]. A lane holds rows 2 * (lane % 4) and + 1 of every eight, and of each 16 keys or
-// elements lane / 4 and + 8.
-//
-// Of bytes, a register of ldmatrix has four elements instead of two, which are widened to float16. Of a key they are
-// neighbours, so that a lane has elements 4 * (lane % 4) .. + 3 of every 16, and queries are loaded alike. Of values
-// they are two neighbours of two keys each: of each 16 elements a lane then holds 2 * (lane / 4) and + 1.
+// Attention of up to 16 query rows to 32 keys at a time by one warp: mma.sync with online softmax.
+// Rows are the query heads that share a KV head. As they are few, they are the 8-wide operand, and keys (for scores) or
+// elements of a value (for the output) the 16-wide one (swap-AB): a product computes transposed scores [keys, rows] or
+// a transposed output [dim, rows]. A lane holds rows 2 * (lane % 4) and + 1 of every eight and, of each 16 keys or
+// elements, lane / 4 and + 8.
+// In a cache of bytes, a register of ldmatrix has four elements instead of two, which are converted to float16. For
+// keys they are neighbours, so that a lane has elements 4 * (lane % 4) .. + 3 of every 16; queries are loaded to match.
+// For values they are two neighbours of two keys each: of each 16 elements a lane then holds 2 * (lane / 4) and + 1.
 #pragma once
 
 #include "cuda/softmax.cuh"
@@ -18,7 +16,7 @@
 namespace tl {
 
 constexpr int kTileShift = 5, kTileTokens = 1 << kTileShift;
-// Weights may reach 2 to this power before the output is rescaled: sums are float32, and float16 holds them easily.
+// Weights may reach 2 to this power before the output is rescaled: sums are float32, and float16 holds such weights.
 constexpr float kMaximumSlack = 8.0f;
 
 __device__ __forceinline__ float column_max(float x) {
@@ -33,12 +31,12 @@ __device__ __forceinline__ float column_sum(float x) {
   return x;
 }
 
-// Eight rows' part of a tile.
+// The part of a tile that belongs to eight rows.
 template <int kDim>
 struct RowOctet {
   u32 query[kDim / 16][2] = {};
   float output[kDim / 16][4];
-  float maximum[2], sum[2];  // of scaled scores, at most kMaximumSlack too small; of this lane's keys only
+  float maximum[2], sum[2];  // of scaled scores, at most kMaximumSlack too small; over this lane's keys only
 
   __device__ __forceinline__ void reset() {
 #pragma unroll
@@ -58,10 +56,10 @@ struct RowOctet {
     }
   }
 
-  // Behind all keys that a warp sees: one more for each of the first num_rows rows, with the scores `sinks` and a
-  // value of zero. A sum stays finite, because parts of it may meet others.
+  // Called after all keys that a warp sees: adds one more key for each of the first num_rows rows, with score `sinks`
+  // and value zero. Sums stay finite, because they may be combined with other parts.
   __device__ __forceinline__ void add_sinks(const float* sinks, int num_rows, ScoreScale scale, int lane) {
-    constexpr float kMost = 64.0f;  // of the exponent of a sum
+    constexpr float kMost = 64.0f;  // the largest exponent of a sum
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int row = lane % 4 * 2 + j;
@@ -74,7 +72,7 @@ struct RowOctet {
     }
   }
 
-  // Raises the maxima where some score exceeds them by more than the slack.
+  // Raises the maxima if a score exceeds them by more than the slack.
   __device__ __forceinline__ void raise(const float (&scores)[2][4], float scale) {
     float now[2];
 #pragma unroll
@@ -94,7 +92,7 @@ struct RowOctet {
 #pragma unroll
     for (int i = 0; i < kDim / 4; ++i) output[i / 4][i % 4] *= correction[i % 2];
   }
-  // Scores of 32 keys into the weights of the product with their values.
+  // Converts scores of 32 keys to weights for the product with their values.
   __device__ __forceinline__ void weigh(float (&scores)[2][4], u32 (&weights)[2][2], float scale) {
     raise(scores, scale);
 #pragma unroll
@@ -110,7 +108,7 @@ struct RowOctet {
   }
 };
 
-// kOctets = 2 where there are more than eight rows.
+// kOctets = 2 if there are more than eight rows.
 template <int kDim, int kOctets>
 struct TileState {
   RowOctet<kDim> rows[kOctets];
@@ -129,13 +127,13 @@ struct TileState {
     for (int o = 0; o < kOctets; ++o) rows[o].add_sinks(sinks + o * 8, num_rows - o * 8, scale, lane);
   }
 
-  // The element of a value that output[d / 2][d % 2 * 2 ..] of a lane are sums of.
+  // The element of a value of which a lane's output[d / 2][d % 2 * 2 ..] are sums.
   __device__ __forceinline__ static int element(int d, int lane) {
     return kByteCache ? d / 2 * 16 + lane / 4 * 2 + d % 2 : d * 8 + lane / 4;
   }
 
-  // `keys`, `values`: shared memory addresses of 32 tokens laid out as in the cache. Key j counts where low < j <=
-  // high.
+  // Adds 32 tokens. `keys`, `values`: shared-memory addresses, laid out as in the cache. Only keys low < j <= high are
+  // seen.
   __device__ __forceinline__ void add(u32 keys, u32 values, int low, int high, ScoreScale scale, int lane) {
     if constexpr (kByteCache) {
       add_bytes(keys, values, low, high, scale, lane);
@@ -144,7 +142,7 @@ struct TileState {
     }
   }
 
-  // As add(): a load of four 8x8 matrices brings 16 keys by 32 elements, and one 32 values by 16 elements.
+  // Like add(), for bytes: a load of four 8x8 matrices gives 16 keys by 32 elements, or 32 values by 16 elements.
   __device__ __forceinline__ void add_bytes(u32 keys, u32 values, int low, int high, ScoreScale scale, int lane) {
     using Layout = CacheLayout<kDim>;
     static_assert(kDim % 32 == 0);
@@ -179,7 +177,7 @@ struct TileState {
     }
 #pragma unroll
     for (int d = 0; d < kDim / 16; ++d) {
-      u32 bytes[4], a[2][4];  // of keys 0-15 and 16-31: even elements, odd ones, and both of the later eight keys
+      u32 bytes[4], a[2][4];  // keys 0-15 and 16-31: even elements, odd elements, and both for the later eight keys
       load_matrix_x4_transposed(bytes, Layout::pair_address(value_rows[d % 2], d / 2));
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -200,9 +198,9 @@ struct TileState {
     // Lanes 0-7 address the first 8x8 matrix of four, 8-15 the second, and so on.
     const u32 key_row = keys + lane / 8 % 2 * Layout::kGroupBytes + Layout::row_bytes(lane % 8, lane / 16);
     const u32 value_row = values + lane / 16 * Layout::kGroupBytes + Layout::row_bytes(lane % 8, lane / 8 % 2);
-    // Loads ahead of the products that use them: one warp's latency is what counts.
+    // Loads run ahead of the products that use them, because the latency of one warp matters.
     constexpr int kSteps = kDim / 16, kBatch = min_of(kSteps, 4);
-    u32 a[kBatch][2][4];  // of both halves of the tile
+    u32 a[kBatch][2][4];  // both halves of the tile
     const auto load_values = [&](int first) {
 #pragma unroll
       for (int i = 0; i < kBatch * 2; ++i) {

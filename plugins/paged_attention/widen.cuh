@@ -1,4 +1,4 @@
-// Bytes of the cache as the float16 that attention multiplies.
+// Converts bytes of the cache to float16, in which attention multiplies.
 #pragma once
 
 #include "cuda/int8.cuh"
@@ -8,7 +8,7 @@ namespace tl {
 
 static_assert(!kByteCache || TL_FP16, "attention over bytes computes in float16");
 
-// Bytes 0 and 1 of `bytes` become the elements of `first`, bytes 2 and 3 those of `second`, exactly.
+// Converts bytes 0 and 1 of `bytes` to the elements of `first`, bytes 2 and 3 to those of `second`, exactly.
 __device__ __forceinline__ void widen_bytes(u32 bytes, u32& first, u32& second) {
   if constexpr (kCacheType == RowType::kInt8) {
     widen_int8(bytes, first, second);

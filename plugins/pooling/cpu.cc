@@ -1,4 +1,4 @@
-// Pooling on a CPU: a sequence is one thread's work; rows are added in their order.
+// Pooling on a CPU. A task is a sequence; its rows are added in order.
 #include <math.h>
 
 #include "cpu/kernel.h"
@@ -9,7 +9,7 @@
 namespace tl::TL_ISA {
 namespace {
 
-// y = the sum of `count` rows of x times `factor`.
+// y = factor * the sum of `count` rows of x.
 void add_rows(const float* x, std::int64_t count, std::int64_t hidden, float factor, float* y) {
   for (std::int64_t i = 0; i < hidden; i += kLanes) {
     Vec sum = zero();

@@ -12,9 +12,9 @@ namespace tl {
 constexpr int kVectors = TL_HIDDEN / 8, kGroups = TL_THREADS / kVectors;
 static_assert(TL_HIDDEN % 8 == 0 && kGroups >= 1 && TL_THREADS % 32 == 0);
 
-// To all threads of group 0: the sums of what each group has.
+// Gives all threads of group 0 the sums over all groups.
 __device__ __forceinline__ void add_groups(float (&values)[8], int group, int vector) {
-  constexpr int kPitch = 9;  // words of eight elements, so that neighbours are in other banks
+  constexpr int kPitch = 9;  // words for eight elements, to avoid bank conflicts
   __shared__ float sums[kGroups * kVectors * kPitch];
   float* mine = sums + (group * kVectors + vector) * kPitch;
   if (group < kGroups) {

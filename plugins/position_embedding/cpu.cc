@@ -1,4 +1,4 @@
-// PositionEmbedding on a CPU: rows of the table, widened to float, and x.
+// PositionEmbedding on a CPU: adds x and table rows, converted to float.
 #include "cpu/table_row.h"
 #include "host/thread_pool.h"
 #include "position_embedding_schema.h"

@@ -1,4 +1,4 @@
-// QuantizeRows on a CPU: a row is one thread's work.
+// QuantizeRows on a CPU. A task is a row.
 #include "cpu/kernel.h"
 #include "cpu/row_tasks.h"
 #include "cpu/simd.h"
@@ -17,11 +17,11 @@ float largest_magnitude(const float* x, std::int64_t size) {
   return reduce_max(largest);
 }
 
-// The integer nearest to x, within those of 8 bits.
+// The nearest integer to x, clamped to the range of int8.
 TL_INLINE Vec nearest_int8(Vec x) { return round(max(broadcast(-128.0f), min(broadcast(127.0f), x))); }
 
-// The number of E4M3 nearest to x: 2^e <= |x| < 2^(e+1) has eight of them, 2^(e-3) apart; from 2^-6 down they are
-// 2^-9 apart. Adding and subtracting 1.5 * 2^(e+20), whose last bit is worth 2^(e-3), rounds to them.
+// The nearest E4M3 number to x. There are eight such numbers in 2^e <= |x| < 2^(e+1), 2^(e-3) apart; below 2^-6 they
+// are 2^-9 apart. Adding and subtracting 1.5 * 2^(e+20), whose last bit is worth 2^(e-3), rounds to them.
 TL_INLINE Vec nearest_e4m3(Vec x) {
   const Vec within = max(broadcast(-448.0f), min(broadcast(448.0f), x));
   const Vec magic = max(broadcast(0x1p-6f), keep_bits(within, kExponent)) * broadcast(0x1.8p20f);

@@ -1,4 +1,4 @@
-// QueryKeyNorm on a CPU: a row is one thread's work, in a fixed order of summation.
+// QueryKeyNorm on a CPU. A task is a row, summed in a fixed order.
 #include <math.h>
 
 #include "cpu/kernel.h"

@@ -1,5 +1,5 @@
-// RaggedAttention on a CPU: a task is a tile of a sequence's queries in one head, over the keys that they see in chunks
-// (the softmax that goes on from chunk to chunk: arXiv 1805.02867). Chunks are counted from the sequence's start.
+// RaggedAttention on a CPU. A task is one head of a tile of a sequence's queries. It goes through the keys that they
+// see in chunks, counted from the sequence's start, with online softmax (arXiv 1805.02867).
 #include "cpu/kernel.h"
 #include "cpu/simd.h"
 #include "host/thread_pool.h"
@@ -12,10 +12,10 @@ constexpr std::int64_t kMaxHeadDim = 256;  // of the schema
 constexpr std::int64_t kTileQueries = 64;
 constexpr std::int64_t kChunkKeys = 64;
 constexpr std::int64_t kChunkVectors = kChunkKeys / kLanes;
-// Sums that registers hold: scores of a few queries and a chunk's keys, or their results' elements.
+// Accumulators that fit in registers: scores of a few queries with a chunk's keys, or elements of their results.
 constexpr std::int64_t kSums = 16;
 constexpr std::int64_t kQueries = kChunkVectors < kSums ? kSums / kChunkVectors : 1;
-constexpr std::int64_t kMostElements = kSums / kQueries;  // vectors of them
+constexpr std::int64_t kMostElements = kSums / kQueries;  // vectors of elements
 static_assert(kChunkKeys % kLanes == 0 && kTileQueries % kQueries == 0 && kMaxHeadDim % (kMostElements * kLanes) == 0);
 
 struct Problem {
@@ -24,15 +24,15 @@ struct Problem {
   float* y;
   std::int64_t num_seqs, num_heads, head_dim;
   std::int64_t half_dim;       // pairs of a head that are rotated
-  std::int64_t most_distance;  // that the bias tells apart
+  std::int64_t most_distance;  // the largest distance that the bias distinguishes
   std::int64_t window;
   float scale;
 
   std::int64_t length(std::int64_t seq) const { return cu_seqlens[seq + 1] - cu_seqlens[seq]; }
-  // Elements of a head in scratch memory, where those behind it are zeros.
+  // Elements of a head in scratch memory, padded with zeros.
   std::int64_t padded_dim() const { return ceil_div(head_dim, kMostElements * kLanes) * kMostElements * kLanes; }
   std::int64_t num_tiles(std::int64_t seq) const { return ceil_div(length(seq), kTileQueries) * num_heads; }
-  // One head of a row; part 0 has queries, 1 keys, 2 values.
+  // A head of a row. Part 0 is queries, 1 keys, 2 values.
   const float* head_of(std::int64_t row, std::int64_t part, std::int64_t head) const {
     return qkv + ((row * 3 + part) * num_heads + head) * head_dim;
   }
@@ -43,24 +43,26 @@ struct Tile {
   std::int64_t row, length, head, first, count;
 };
 
-// Keys first .. end - 1, of a sequence or of a chunk.
+// Keys first .. end - 1 of a sequence or a chunk.
 struct Keys {
   std::int64_t first, end;
 };
 
-// One thread's. Sums of values weighted by exp(score - maximum), and of these weights, are of each query of a tile.
+// One thread's scratch memory. For each query of a tile, it has the sums of values weighted by exp(score - maximum),
+// and of these weights.
 struct Scratch {
-  alignas(64) float keys[kMaxHeadDim * kChunkKeys];    // those of a chunk, an element of all keys after the other
-  alignas(64) float values[kChunkKeys * kMaxHeadDim];  // rows of kMaxHeadDim elements, as the next two
+  alignas(64) float keys[kMaxHeadDim * kChunkKeys];    // keys of a chunk, transposed: element by element
+  alignas(64) float values[kChunkKeys * kMaxHeadDim];  // rows of kMaxHeadDim elements, like the next two
   alignas(64) float queries[kTileQueries * kMaxHeadDim];
   alignas(64) float sums[kTileQueries * kMaxHeadDim];
   alignas(64) float weights[kQueries * kChunkKeys];
-  float bias[kTileQueries + kChunkKeys];  // of a chunk's keys: that of the last query's distance to the first key first
+  float bias[kTileQueries + kChunkKeys];  // bias for a chunk's keys, starting with the distance from the last query to
+                                          // the first key
   float maxima[kTileQueries], totals[kTileQueries];
 };
 static_assert(sizeof(Scratch) <= kScratchBytesPerThread);
 
-// Tiles of a head come one after the other, so that its keys and values stay in the cache.
+// Consecutive tiles belong to the same head, so that its keys and values stay in the cache.
 Tile find_tile(const Problem& p, std::int64_t index) {
   std::int64_t seq = 0;
   for (; index >= p.num_tiles(seq); ++seq) index -= p.num_tiles(seq);
@@ -68,7 +70,7 @@ Tile find_tile(const Problem& p, std::int64_t index) {
   return {p.cu_seqlens[seq], p.length(seq), index / tiles, first, min(kTileQueries, p.length(seq) - first)};
 }
 
-// to = the head of a row, rotated: element i with element i + half_dim.
+// to = a head of a row, rotated: element i with element i + half_dim.
 void load_rotated(const Problem& p, std::int64_t row, std::int64_t part, std::int64_t head, float* to) {
   const float* x = p.head_of(row, part, head);
   const std::int64_t half = p.half_dim;
@@ -84,7 +86,7 @@ void load_rotated(const Problem& p, std::int64_t row, std::int64_t part, std::in
   }
 }
 
-// Queries that are not there are zeros, and so are their sums, up to a whole number of kQueries.
+// Missing queries, up to a whole number of kQueries, are zeros, and so are their sums.
 void begin_tile(const Problem& p, const Tile& tile, Scratch* scratch) {
   for (std::int64_t query = 0; query < ceil_div(tile.count, kQueries) * kQueries; ++query) {
     scratch->maxima[query] = -__builtin_inff();
@@ -98,13 +100,13 @@ void begin_tile(const Problem& p, const Tile& tile, Scratch* scratch) {
   }
 }
 
-// The keys of a sequence that queries first .. last see between them.
+// The keys of a sequence that at least one of queries first .. last sees.
 Keys seen_keys(const Problem& p, const Tile& tile, std::int64_t first, std::int64_t last) {
   if (p.window == 0) return {0, tile.length};
   return {max(first - p.window, 0), min(last + p.window + 1, tile.length)};
 }
 
-// Keys and values of a chunk, and zeros for those that are not there.
+// Loads keys and values of a chunk, with zeros for missing ones.
 void load_chunk(const Problem& p, const Tile& tile, std::int64_t chunk, std::int64_t count, Scratch* scratch) {
   float key[kMaxHeadDim];
   for (std::int64_t k = 0; k < kChunkKeys; ++k) {
@@ -127,7 +129,7 @@ void spread_bias(const Problem& p, const Tile& tile, std::int64_t chunk, Scratch
   }
 }
 
-// Products of kQueries queries from `query` on with a chunk's keys go to scratch->weights.
+// Writes products of kQueries queries from `query` on with a chunk's keys to scratch->weights.
 void multiply_keys(const Problem& p, std::int64_t query, Scratch* scratch) {
   const float* queries = scratch->queries + query * kMaxHeadDim;
   Vec scores[kQueries][kChunkVectors];
@@ -146,7 +148,7 @@ void multiply_keys(const Problem& p, std::int64_t query, Scratch* scratch) {
   }
 }
 
-// Makes scores of products; those of keys that are not `seen` are -inf. Returns the largest. `bias` is that of the
+// Converts products to scores; those of keys that are not `seen` become -inf. Returns the largest. `bias`: that of the
 // chunk's first key, or null.
 float score(const Problem& p, const float* bias, Keys seen, float* scores) {
   const Vec scale = broadcast(p.scale), absent = broadcast(-__builtin_inff());
@@ -163,7 +165,7 @@ float score(const Problem& p, const float* bias, Keys seen, float* scores) {
   return reduce_max(largest);
 }
 
-// Makes weights of the scores of one query, of which `found` is the largest. Earlier sums are scaled to match.
+// Converts the scores of one query to weights; `found` is the largest score. Scales the earlier sums to match.
 void weigh(const Problem& p, std::int64_t query, float found, float* weights, Scratch* scratch) {
   const float before = scratch->maxima[query], maximum = found > before ? found : before;
   float correction[kLanes];
@@ -180,7 +182,7 @@ void weigh(const Problem& p, std::int64_t query, float found, float* weights, Sc
   for (std::int64_t d = 0; d < p.head_dim; d += kLanes) store(sums + d, load(sums + d) * broadcast(correction[0]));
 }
 
-// Adds a chunk's values, weighted, to the sums of kQueries queries from `query` on.
+// Adds a chunk's weighted values to the sums of kQueries queries from `query` on.
 template <std::int64_t kElements>
 void add_values(const Problem& p, std::int64_t query, Keys seen, Scratch* scratch) {
   for (std::int64_t d = 0; d < p.head_dim; d += kElements * kLanes) {
@@ -202,7 +204,7 @@ void add_values(const Problem& p, std::int64_t query, Keys seen, Scratch* scratc
   }
 }
 
-// The part that queries first .. last of a tile see of a chunk.
+// The keys of a chunk that at least one of queries first .. last of a tile sees.
 Keys seen_of_chunk(const Problem& p, const Tile& tile, std::int64_t first, std::int64_t last, std::int64_t chunk) {
   const Keys seen = seen_keys(p, tile, tile.first + first, tile.first + last);
   return {max(seen.first - chunk, 0), min(seen.end - chunk, kChunkKeys)};

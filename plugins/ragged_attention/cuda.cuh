@@ -24,11 +24,11 @@ constexpr u32 kBiasBytes = TL_DISTANCES * 4;
 constexpr float kLog2E = 1.4426950408889634f;
 static_assert(TL_SHARED_BYTES >= kQueryBytes + 2 * kStageBytes + kBiasBytes, "TL_SHARED_BYTES is too small");
 
-// The queries first .. first + count - 1 of a sequence of `length` tokens, of which `row` is the first packed one.
+// Queries first .. first + count - 1 of a sequence of `length` tokens, whose first packed row is `row`.
 struct Rows {
   int row, length, first, count;
 
-  // The index-th block of all sequences; a count of 0 if there is none. All lanes of a warp call it.
+  // Finds the index-th block of all sequences; count is 0 if there is none. Called by all lanes of a warp.
   __device__ __forceinline__ static Rows find(const int* cu_seqlens, int num_seqs, int index, int lane) {
     for (int base = 0; base < num_seqs; base += 32) {
       const int seq = base + lane, begin = seq < num_seqs ? cu_seqlens[seq] : 0;
@@ -50,21 +50,21 @@ struct Rows {
     }
     return {0, 0, 0, 0};
   }
-  // The keys that some query sees: from a multiple of kStep on.
+  // The first key that a query sees, rounded down to a multiple of kStep.
   __device__ __forceinline__ int first_key() const {
     return TL_WINDOW > 0 ? max_of(0, first - TL_WINDOW) / kStep * kStep : 0;
   }
   __device__ __forceinline__ int end_key() const {
     return TL_WINDOW > 0 ? min_of(length, first + count + TL_WINDOW) : length;
   }
-  // Whether some query does not see some of the keys key .. key + kStep - 1.
+  // Whether a query must not see some of the keys key .. key + kStep - 1.
   __device__ __forceinline__ bool hides(int key) const {
     const bool window_hides = key + kStep - 1 > first + TL_WINDOW || key < first + count - 1 - TL_WINDOW;
     return key + kStep > length || (TL_WINDOW > 0 && window_hides);
   }
 };
 
-// kCount rows of a head from token `first` of the sequence on, or zeros where they are not below `end`.
+// Copies kCount rows of a head from token `first` of the sequence on; tokens from `end` on become zeros.
 template <int kCount>
 __device__ __forceinline__ void fetch(u32 target, const u16* rows, int stride, const Rows& mine, int first, int end) {
 #pragma unroll
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
   fetch_keys(0, mine.first_key());
   copy_commit();
 
-  // Where each of this lane's rows is in its sequence; rows that are not there see what the last one sees.
+  // The position in the sequence of each of this lane's rows; missing rows get that of the last row.
   int position[TL_TILES][2];
 #pragma unroll
   for (int i = 0; i < TL_TILES * 2; ++i) {
@@ -141,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(tl::kThreads)
       mask_scores_above(scores, last, lane);
       if (TL_WINDOW > 0) mask_scores_up_to(scores, before, lane);
     };
-    // A warp whose rows are not there has nothing to add, but has brought keys for the others.
+    // A warp without rows adds nothing, but it has loaded keys for the others.
     if (warp * TL_TILES * 16 >= mine.count) continue;
     const u32 at = stages + stage * kStageBytes;
     state.step(query + warp * TL_TILES * 16 * kPitch, at, at + kStep * kPitch, factor, adjust, lane);

@@ -1,4 +1,4 @@
-// RmsNorm on a CPU: a row is one thread's work, in a fixed order of summation.
+// RmsNorm on a CPU. A task is a row, summed in a fixed order.
 #include <math.h>
 
 #include "cpu/norm_row.h"

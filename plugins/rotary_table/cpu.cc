@@ -8,8 +8,8 @@
 
 namespace tl::TL_ISA {
 
-// The angle is the float32 product that models were trained with: its rounding at large positions is part of the model,
-// so only the cosine and sine of it are taken in double precision.
+// The angle is a float32 product, as in training: its rounding at large positions is part of the model. Only its cosine
+// and sine are computed in double precision.
 void rotary_table(const KernelArgs& args) {
   const Tensor& positions = args.inputs[rotary_table::kPositionIds];
   const Tensor& inv_freq = args.inputs[rotary_table::kInvFreq];

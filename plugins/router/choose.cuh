@@ -19,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(TL_ROWS * 32)
                    const int* cache_slots, int spare, int rows) {
   using namespace tl;
   const Tally tally{counted};
-  __shared__ uint4 slots[TL_LOCAL_EXPERTS];  // kMostListedRows bytes each
+  __shared__ uint4 slots[TL_LOCAL_EXPERTS];  // kMostListedRows bytes for each expert
   __shared__ u32 chosen_by[TL_LOCAL_EXPERTS];
   __shared__ int of_runs[kRuns];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -1,5 +1,4 @@
-// What the kernels do that choose experts for any number of rows: a row by a warp.
-//
+// How one warp chooses the experts of a row, for any number of rows.
 // Macros: those of router/scoring.cuh and router/local.cuh.
 #pragma once
 
@@ -9,12 +8,12 @@
 namespace tl {
 
 struct RowChoice {
-  int* ids;       // [rows, kTopK]: numbers among the rank's experts, or -1
+  int* ids;       // [rows, kTopK]: index among the rank's experts, or -1
   float* shares;  // [rows, kTopK]
   ScoreRow first;
   const RankTable* ranks;
 
-  // Lane i < kTopK gets the number of the row's choice i among all experts. It is -1 if the row is left out.
+  // Lane i < kTopK gets choice i of the row, an index among all experts; -1 if the row is left out.
   __device__ __forceinline__ int of(int row, bool is_left_out, int lane) const {
     ScoreRow scores = first;
     scores.scores += static_cast<u64>(row) * TL_SCORES;

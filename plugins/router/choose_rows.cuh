@@ -6,7 +6,7 @@
 #include "cuda/async.cuh"
 #include "router/choose_row.cuh"
 
-// `choices` [rows, kTopK] are numbers among all experts, -1 in rows of padding.
+// `choices` [rows, kTopK]: indices among all experts, -1 in padding rows.
 extern "C" __global__ void __launch_bounds__(TL_THREADS)
     choose_rows(int* ids, int* choices, float* shares, const float* scores, const float* bias, const float* correction,
                 float scale, const tl::RankTable* ranks, const int* cache_slots, int spare, int rows) {

@@ -1,6 +1,5 @@
-// The best experts of a row, and their shares, by one warp: lane i of 32 has experts i, i + 32, and so on.
-//
-// Of equal ones the expert, or the group, of the lower number is better. Macros: those of router/scoring.cuh.
+// One warp finds the best experts of a row and their shares: lane i of 32 has experts i, i + 32, and so on.
+// Of equal experts or groups, the one with the lower number is better. Macros: those of router/scoring.cuh.
 #pragma once
 
 #include "router/scoring.cuh"
@@ -13,16 +12,16 @@ static_assert(kTopK <= 32, "a lane has each of the chosen");
 static_assert(TL_GROUPS <= 32, "a lane has each of the groups");
 static_assert(TL_NUM_BEST <= kGroupExperts, "a group has as many experts as it is chosen by");
 
-// Numbers as integers of the same order, all of them greater than 0, which stands for none.
+// Maps numbers to integers of the same order, all greater than 0; 0 means none.
 __device__ __forceinline__ u32 rank_of(float x) {
-  const u32 bits = __float_as_uint(x + 0.0f);  // zero has one sign
+  const u32 bits = __float_as_uint(x + 0.0f);  // makes -0 equal to +0
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 __device__ __forceinline__ float of_rank(u32 rank) {
   return __uint_as_float(rank >> 31 != 0 ? rank ^ 0x80000000u : ~rank);
 }
 
-// The largest rank of a warp, and the least number that has it.
+// The largest rank in a warp, and the lowest number that has it.
 struct Best {
   u32 rank;
   int at;
@@ -33,15 +32,15 @@ struct Best {
   }
 };
 
-// What the experts of a row are chosen by, as ranks.
+// The values by which a row's experts are chosen, as ranks.
 struct Candidates {
   u32 ranks[kOfLane];
 
-  // Whether the lane's expert number i is in `group`.
+  // Whether the lane's i-th expert is in `group`.
   __device__ __forceinline__ static bool is_in(int group, int i, int lane) {
     return (i * 32 + lane) / kGroupExperts == group;
   }
-  // Takes the best out, of one group or of all (-1), of which some are left.
+  // Removes and returns the best expert of a group, or of all if `group` is -1. At least one must be left.
   __device__ __forceinline__ Best take(int group, int lane) {
     u32 best[kOfLane];
     int at[kOfLane];
@@ -50,7 +49,7 @@ struct Candidates {
       best[i] = group < 0 || is_in(group, i, lane) ? ranks[i] : 0;
       at[i] = i * 32 + lane;
     }
-    // Pairs at a time, because each comparison waits for those before.
+    // In pairs, because each comparison waits for the one before.
 #pragma unroll
     for (int distance = 1; distance < kOfLane; distance *= 2) {
 #pragma unroll
@@ -65,10 +64,10 @@ struct Candidates {
     }
     return found;
   }
-  // Leaves the experts of the best groups: those whose TL_NUM_BEST best add up to the most.
+  // Keeps only the experts of the best groups: those whose TL_NUM_BEST best experts have the largest sums.
   __device__ __forceinline__ void keep_best_groups(int lane) {
     Candidates left = *this;
-    float total = 0.0f;  // of group `lane`
+    float total = 0.0f;  // sum of group `lane`
 #pragma unroll 1
     for (int best = 0; best < TL_NUM_BEST; ++best) {
 #pragma unroll
@@ -92,7 +91,7 @@ struct Candidates {
   }
 };
 
-// Lane i has the row's choice number i.
+// Lane i has choice i of the row.
 struct Chosen {
   int expert = 0;
   float share = 0.0f;

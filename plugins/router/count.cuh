@@ -1,5 +1,4 @@
-// What a Router counts in its tally (router/tally.cuh), and which rows of a step count.
-//
+// What a Router counts in its tally (router/tally.cuh), and which rows of a step it counts.
 // Macros: those of router/local.cuh.
 #pragma once
 
@@ -8,10 +7,10 @@
 
 namespace tl {
 
-constexpr int kRuns = kExperts / kLocalExperts;  // of ranks that have the same experts
+constexpr int kRuns = kExperts / kLocalExperts;  // groups of ranks; the ranks of a group have the same experts
 
-// Whether a row fills a decode step up. `cache_slots` are where keys and values of each row go, of padding from `spare`
-// on; null in steps without padding.
+// Whether a row is padding of a decode step. `cache_slots`: the cache slot of each row; padding rows have slots from
+// `spare` on. Null in steps without padding.
 __device__ __forceinline__ bool is_padding(const int* cache_slots, int spare, int row) {
   return cache_slots != nullptr && cache_slots[row] >= spare;
 }
@@ -19,13 +18,13 @@ __device__ __forceinline__ bool is_padding(const int* cache_slots, int spare, in
 struct Tally {
   unsigned long long* counts;
 
-  // `rows` rows have chosen an expert of the rank.
+  // Counts that `rows` rows have chosen `expert` of the rank.
   __device__ __forceinline__ void add_choices(int expert, int rows) const { atomicAdd(counts + expert, rows); }
-  // That many experts of the rank were chosen by some row of the step.
+  // Counts `experts` experts of the rank that some row of the step has chosen.
   __device__ __forceinline__ void add_read(int experts) const {
     atomicAdd(counts + kLocalExperts + kExpertsRead, experts);
   }
-  // Once for a step; one whose rows are all padding does not count.
+  // Called once per step. A step with only padding rows is not counted.
   __device__ __forceinline__ void add_step(int busiest) const {
     if (busiest == 0) return;
     atomicAdd(counts + kLocalExperts + kSteps, 1);
@@ -33,7 +32,7 @@ struct Tally {
   }
 };
 
-// Of a warp whose lanes below kTopK have a row's choices: how many are experts of the ranks of `run`.
+// Counts the choices of a row that are experts of group `run`. Lanes below kTopK have the choices.
 __device__ __forceinline__ int choices_of_run(int expert, int run, int lane) {
   return __popc(__ballot_sync(0xffffffffu, lane < kTopK && expert / kLocalExperts == run));
 }

@@ -1,4 +1,4 @@
-// Router on a CPU: scores in float32, in order of in_features for every row; then the largest of them, one by one.
+// Router on a CPU: scores in float32, summed in order of in_features; then the largest are taken one by one.
 #include <string.h>
 
 #include "cpu/kernel.h"
@@ -54,8 +54,8 @@ void sigmoid(float* values, std::int64_t count) {
   }
 }
 
-// The number of the largest value that is not taken, which it then is. Values that are no numbers are larger than none,
-// so that there always is one.
+// Takes the largest value that is not taken yet, and returns its index. NaN is greater than no value but can be taken,
+// so that there is always a result.
 std::int64_t take_largest(const float* values, std::int64_t count, char* taken) {
   std::int64_t best = -1;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -67,15 +67,15 @@ std::int64_t take_largest(const float* values, std::int64_t count, char* taken) 
 
 constexpr std::int64_t kMaxExperts = 65536;
 
-// A row's choice in the scratch of a thread.
+// One row's choice, in a thread's scratch memory.
 struct Choice {
-  float by[kMaxExperts];  // what experts are chosen by
+  float by[kMaxExperts];  // values by which experts are chosen
   float totals[router::kMaxGroups];
   char taken[kMaxExperts], kept[router::kMaxGroups];
 };
 static_assert(sizeof(Choice) <= kScratchBytesPerThread);
 
-// Takes the experts of all groups but the top ones.
+// Marks the experts of all groups but the top ones as taken.
 void leave_groups_out(Choice* choice, std::int64_t experts, const router::Attributes& attributes) {
   const std::int64_t size = experts / attributes.num_groups;
   for (std::int64_t group = 0; group < attributes.num_groups; ++group) {
@@ -117,10 +117,10 @@ float divisor(router::Scoring scoring, const float* shares, std::int64_t count) 
   return scoring == router::Scoring::kNormalizedSigmoid ? sum_of(shares, count) + 1e-20f : 1.0f;
 }
 
-// Readers on other threads take what is there.
+// Atomic, because other threads read the counts at any time.
 void add(std::int64_t* count, std::int64_t more) { __atomic_fetch_add(count, more, __ATOMIC_RELAXED); }
 
-// Adds what the rows have chosen to the rank's tally; `counts` has room for a number for each expert.
+// Adds the rows' choices to the rank's tally; `counts` has room for one number per expert.
 void count_choices(const Tensor& ids, std::int64_t experts, std::int64_t local, std::int64_t run, std::int64_t* tally,
                    std::uint32_t* counts) {
   memset(counts, 0, static_cast<std::size_t>(experts) * sizeof *counts);
@@ -157,7 +157,7 @@ void router(const KernelArgs& args) {
   auto* scores = args.outputs[router::kScores].as<float>();
   auto* shares = args.outputs[router::kShares].as<float>();
   const std::int64_t rows = x.shape[0], depth = x.shape[1];
-  if (rows == 0) return;  // no row has logits: nothing is a step
+  if (rows == 0) return;  // without rows there is no step to count
   const std::int64_t experts = args.inputs[router::kWeight].shape[1], parts = ceil_div(experts, kExpertsPerTask);
   args.pool->parallel_for(rows * parts, [&](std::int64_t task, int) {
     const std::int64_t row = task / parts, first = task % parts * kExpertsPerTask;

@@ -12,10 +12,10 @@
 namespace tl {
 
 constexpr int kSortBlocks = 8, kSortWarps = TL_THREADS / 32;
-// Threads have neighbouring experts.
+// A thread has neighbouring experts.
 constexpr int kOfThread = ceil_div(kExperts, TL_THREADS), kSumWarps = ceil_div(kExperts, kOfThread * 32);
 
-// The rows of a block, of those of the cluster.
+// The rows of a block in its cluster.
 struct BlockRows {
   int first, count;
 
@@ -26,7 +26,7 @@ struct BlockRows {
   }
 };
 
-// The sums over a warp's lanes before this one.
+// The sum over the lanes of a warp before this one.
 __device__ __forceinline__ int sum_before(int value, int lane) {
   int sum = value;
 #pragma unroll
@@ -37,16 +37,16 @@ __device__ __forceinline__ int sum_before(int value, int lane) {
   return sum - value;
 }
 
-// What a thread knows of its experts.
+// A thread's counts for its experts.
 struct ThreadExperts {
-  int all[kOfThread];     // choices of each
-  int before[kOfThread];  // of which other blocks, before this one, have so many
-  int choices, groups;    // of this rank's experts groups, and choices of all, before the thread's
+  int all[kOfThread];     // choices of each expert
+  int before[kOfThread];  // the part of them in earlier blocks
+  int choices, groups;    // groups of this rank's experts, and choices of all experts, before the thread's
 
   __device__ __forceinline__ static int expert(int i) { return threadIdx.x * kOfThread + i; }
   __device__ __forceinline__ static int groups_of(int choices) { return ceil_div(choices, TL_GROUP_ROWS); }
 
-  // `totals` [kExperts] are those of this block, which all others have at the same place; `run` is the rank's.
+  // `totals` [kExperts]: those of this block; other blocks have theirs at the same address. `run`: the rank's group.
   __device__ __forceinline__ ThreadExperts(const int* totals, int run, int lane) {
     choices = groups = 0;
 #pragma unroll
@@ -70,7 +70,7 @@ struct ThreadExperts {
       if (block < cluster_rank()) before[i] += of_blocks[block];
     }
   }
-  // Own sums become those of the threads before.
+  // Replaces each thread's sums by those of the threads before it.
   __device__ __forceinline__ void add_up(int lane) {
     __shared__ int2 of_warps[kSumWarps];
     const int warp = threadIdx.x / 32, own_choices = choices, own_groups = groups;
@@ -89,9 +89,10 @@ struct ThreadExperts {
 
 struct ExpertSort {
   static constexpr int kInts = (kSortWarps + 2) * kExperts;
-  int* counts;  // [kSortWarps, kExperts]: choices of each warp; then, of the block's, those before the warp's next one
+  int* counts;  // [kSortWarps, kExperts]: choices of each warp; later, the block's choices before the warp's next one
   int* totals;  // [kExperts]: choices of the block
-  int* begins;  // [kExperts]: those of the cluster before the block's first one, of all experts
+  int* begins;  // [kExperts]: for each expert, the cluster's choices before the block's first one, including all of
+                // earlier experts
 
   __device__ __forceinline__ explicit ExpertSort(int* memory)
       : counts(memory), totals(memory + kSortWarps * kExperts), begins(totals + kExperts) {}
@@ -99,11 +100,11 @@ struct ExpertSort {
   __device__ __forceinline__ void clear() const {
     for (int i = threadIdx.x; i < kSortWarps * kExperts; i += TL_THREADS) counts[i] = 0;
   }
-  // `choices` of the block, numbers among all experts or -1, become `places`, which may be the same memory. The first
-  // block lists the groups of the rank's experts, and counts.
+  // Converts the block's `choices`, indices among all experts or -1, to `places`, which may be the same memory. The
+  // first block lists the groups of the rank's experts and updates the tally.
   __device__ __forceinline__ void run(const int* choices, int* places, int count, int* list, Tally tally,
                                       const RankTable* ranks) const {
-    __shared__ int runs[kRuns + 1];  // choices of the experts before each run of ranks
+    __shared__ int runs[kRuns + 1];  // choices of the experts before each group of ranks
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int own_run = kRuns == 1 ? 0 : static_cast<int>(ranks->rank) / TL_MOE_TP;
     const int share = ceil_div(count, kSortWarps * 32) * 32;
@@ -116,7 +117,7 @@ struct ExpertSort {
     const ThreadExperts experts(totals, own_run, lane);
     find_begins(experts, runs);
     __syncthreads();
-    cluster_arrive();  // this block reads no other's totals any more
+    cluster_arrive();  // this block has finished reading other blocks' totals
     find_places(choices, places, first, end, mine, runs[own_run], own_run, lane);
     if (cluster_rank() == 0) {
       list_groups(experts, list, tally, runs[own_run], own_run, lane);
@@ -140,7 +141,7 @@ struct ExpertSort {
       }
     }
   }
-  // Counts of warps become those of the warps before.
+  // Replaces each warp's counts by those of the warps before it.
   __device__ __forceinline__ void join_warps() const {
     for (int e = threadIdx.x; e < kExperts; e += TL_THREADS) {
       int of_warps[kSortWarps], total = 0;
@@ -166,7 +167,7 @@ struct ExpertSort {
       if (e == kExperts - 1) runs[kRuns] = choices;
     }
   }
-  // Of equal choices of a warp's lanes, that of the lower lane comes first.
+  // Among equal choices in a warp, that of the lower lane comes first.
   __device__ __forceinline__ void find_places(const int* choices, int* places, int first, int end, int* mine,
                                               int others, int own_run, int lane) const {
     for (int begin = first; begin < end; begin += 32) {
@@ -201,7 +202,7 @@ struct ExpertSort {
       first = end;
     }
   }
-  // Choices of the experts of the run that has the most.
+  // The choices of the group of ranks that has the most.
   __device__ __forceinline__ static int largest(const int* runs) {
     int most = 0;
 #pragma unroll

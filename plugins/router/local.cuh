@@ -1,7 +1,6 @@
-// The experts that a rank has, of all that a router chooses of.
-//
-// Macros: TL_LOCAL_EXPERTS (those of a rank: all, or neighbours), TL_MOE_TP (ranks that share out each expert), and
-// those of cuda/chosen_experts.cuh.
+// The experts that a rank has.
+// Macros: TL_LOCAL_EXPERTS (experts of a rank: all, or a contiguous range), TL_MOE_TP (ranks among which each expert is
+// divided), and those of cuda/chosen_experts.cuh.
 #pragma once
 
 #include "cuda/chosen_experts.cuh"
@@ -11,7 +10,8 @@ namespace tl {
 
 constexpr int kLocalExperts = TL_LOCAL_EXPERTS;
 
-// The number of an expert among those of this rank; -1 of another rank's. `ranks` is not read where a rank has all.
+// The index of an expert among those of this rank; -1 if another rank has it. `ranks` is not read if a rank has all
+// experts.
 __device__ __forceinline__ int local_number(int expert, const RankTable* ranks) {
   if constexpr (kLocalExperts == kExperts) return expert;
   const int local = expert - static_cast<int>(ranks->rank) / TL_MOE_TP * kLocalExperts;

@@ -1,9 +1,8 @@
-// What a router's scores become: by what experts are chosen, and the shares of the chosen.
-//
-// Scores are sums of two numbers, those of the two terms of the router's weight, and maybe of a bias. Scores that are
-// no numbers count as the least of all, so that every row has experts that exist. Macros: TL_SCORES (numbers of a row:
-// the first terms of all experts, the second ones, maybe more), TL_SCORING (Scoring), TL_BIAS and TL_CORRECTION (0 or
-// 1), TL_GROUPS, TL_TOP_GROUPS and TL_NUM_BEST (schema.toml), and those of cuda/chosen_experts.cuh.
+// How experts are chosen by a router's scores, and the shares of the chosen experts.
+// A score is the sum of two numbers, from the two terms of the router's weight, and of a bias if there is one. NaN
+// counts as the lowest score, so that every row has valid experts. Macros: TL_SCORES (numbers in a row: the first terms
+// of all experts, the second terms, maybe padding), TL_SCORING (Scoring), TL_BIAS and TL_CORRECTION (0 or 1),
+// TL_GROUPS, TL_TOP_GROUPS and TL_NUM_BEST (schema.toml), and those of cuda/chosen_experts.cuh.
 #pragma once
 
 #include "cuda/chosen_experts.cuh"
@@ -15,11 +14,12 @@ enum class Scoring { kSoftmax, kNormalizedSoftmax, kSoftmaxOfChosen, kSigmoid, k
 constexpr Scoring kScoring = static_cast<Scoring>(TL_SCORING);
 constexpr bool kIsSigmoid = kScoring >= Scoring::kSigmoid;
 constexpr bool kIsOfChosen = kScoring == Scoring::kSoftmaxOfChosen || kScoring == Scoring::kSigmoidOfChosen;
-// Whether shares are those of a softmax over the chosen: so are those that are divided by their sum.
+// Whether shares are a softmax over the chosen experts. This includes softmax shares that are divided by their sum.
 constexpr bool kSoftmaxOfFew = kScoring == Scoring::kNormalizedSoftmax || kScoring == Scoring::kSoftmaxOfChosen;
-// A softmax does not change the order of experts, but that of sums.
+// A softmax keeps the order of experts, but not that of sums.
 constexpr bool kChooseByPowers = !kIsSigmoid && !kIsOfChosen && (TL_CORRECTION != 0 || TL_NUM_BEST > 1);
-constexpr bool kNeedsTotal = kScoring == Scoring::kSoftmax || kChooseByPowers;  // of powers of all experts
+// whether the sum of the powers of all experts is needed
+constexpr bool kNeedsTotal = kScoring == Scoring::kSoftmax || kChooseByPowers;
 
 constexpr float kLeast = -3.402823e38f;
 static_assert(TL_SCORES >= 2 * kExperts);
@@ -38,8 +38,8 @@ __device__ __forceinline__ float warp_max(float x) {
   return x;
 }
 
-// A row of scores in any memory. `bias` [experts] is read where TL_BIAS is 1, `correction` [experts] where
-// TL_CORRECTION is; `scale` is a factor of all shares.
+// A row of scores in any memory. `bias` [experts] is read if TL_BIAS is 1, `correction` [experts] if TL_CORRECTION is;
+// `scale` is a factor of all shares.
 struct ScoreRow {
   const float* scores;
   const float* bias;
@@ -49,14 +49,15 @@ struct ScoreRow {
   __device__ __forceinline__ float operator[](int e) const {
     return fmaxf(scores[e] + scores[kExperts + e] + (TL_BIAS != 0 ? bias[e] : 0.0f), kLeast);
   }
-  // By what an expert of this score is chosen. `largest` is that of all scores, `total` the sum of their powers.
+  // The value by which an expert with this score is chosen. `largest`: the largest of all scores; `total`: the sum of
+  // their powers.
   __device__ __forceinline__ float chosen_by(int e, float score, float largest, float total) const {
     if (score == kLeast) return kLeast;
     if constexpr (kChooseByPowers) score = __expf(score - largest) / total;
     if constexpr (kScoring == Scoring::kSigmoid || kScoring == Scoring::kNormalizedSigmoid) score = sigmoid(score);
     return fmaxf(TL_CORRECTION != 0 ? score + correction[e] : score, kLeast);
   }
-  // Shares of the chosen, each of which a lane has by its `score`; other lanes get zero.
+  // The share of the expert whose `score` this lane has; zero for lanes without one.
   __device__ __forceinline__ float share(bool has_one, float score, float largest, float total) const {
     if constexpr (kSoftmaxOfFew) largest = warp_max(has_one ? score : kLeast);
     const float value = !has_one ? 0.0f : kIsSigmoid ? sigmoid(score) : __expf(score - largest);

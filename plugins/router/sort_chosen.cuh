@@ -4,7 +4,7 @@
 #include "cuda/async.cuh"
 #include "router/expert_sort.cuh"
 
-// `places` [rows, kTopK] are choices at first (router/choose_rows.cuh), and places in the end.
+// `places` [rows, kTopK] holds choices at first (router/choose_rows.cuh), and places at the end.
 extern "C" __global__ void TL_CLUSTER_DIMS(tl::kSortBlocks) __launch_bounds__(TL_THREADS)
     sort_chosen(int* places, int* list, unsigned long long* counted, const tl::RankTable* ranks, int rows) {
   using namespace tl;

@@ -1,13 +1,13 @@
-// What a Router counts from step to step in its state `tally`: the choices of each expert that the rank has, and these.
+// What a Router counts over steps in its state `tally`: the choices of each of the rank's experts, and the following.
 #pragma once
 
 namespace tl {
 
-// Sums over steps, by their places behind the experts.
+// Counters that follow those of the experts.
 enum TallyPlace {
   kExpertsRead,     // experts of the rank that some row of a step has chosen
   kSteps,           // steps
-  kBusiestChoices,  // choices of those ranks' experts that most of a step's choices fell on
+  kBusiestChoices,  // choices of the busiest ranks' experts, summed over steps
   kTallyPlaces,
 };
 

@@ -1,5 +1,4 @@
-// Rowwise on a CPU: a piece of a row at a time runs through all steps of the program, while it is in the first-level
-// cache.
+// Rowwise on a CPU: a piece of a row goes through all steps of the program at a time, so that it stays in the L1 cache.
 #include <math.h>
 
 #include "cpu/activation.h"
@@ -14,7 +13,7 @@ namespace {
 using rowwise::Operation;
 
 constexpr std::int64_t kPiece = 256;
-// With fewer pieces a task costs less than handing it out.
+// With fewer pieces, a task would cost less than its scheduling.
 constexpr std::int64_t kTaskPieces = 64;
 
 // Elements first .. first + count - 1 of row `row`.
@@ -41,7 +40,7 @@ void push(const float* from, std::int64_t count, float* to) {
   for (std::int64_t i = 0; i < count; i += kLanes) store(to + i, load_first(from + i, count - i));
 }
 
-// An operation of one value, in place.
+// Applies a unary operation in place.
 void apply(Operation operation, float* x, std::int64_t count) {
   const Vec one = broadcast(1.0f);
   switch (operation) {
