@@ -13,8 +13,8 @@
 namespace tl {
 namespace {
 
-// Beside a thread that computes a step the work has a seventh of a core at first, and a fiftieth where it takes longer
-// than a usual schema, which takes 3 ms. Less than that would not end in time on a busy machine.
+// Next to a thread that computes a step, the work gets a seventh of a core at first, and a fiftieth after it has taken
+// longer than a usual schema does (3 ms). With less, it would not end in time on a busy machine.
 constexpr int kNice = 8;
 constexpr int kNicer = 17;
 constexpr std::chrono::milliseconds kQuick{5};

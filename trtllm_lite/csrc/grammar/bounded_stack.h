@@ -1,4 +1,4 @@
-// Runs code that recurses as deeply as its input says on a stack of known size.
+// Runs code with input-dependent recursion depth on a stack of known size.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 namespace tl {
 
 // Runs `work` in a thread whose stack has `stack_bytes`, and waits for it. Throws what `work` throws, and DeviceError
-// if no thread can be started. A `work` that needs a larger stack ends the process. One that takes longer than usual
-// grammars do is made nicer: others do not wait for it.
+// if no thread can be started. The process ends if `work` overflows the stack. If `work` takes longer than usual
+// grammars do, its thread gets a lower priority, so that it does not slow down others.
 void run_on_stack(std::size_t stack_bytes, const std::function<void()>& work);
 
 }  // namespace tl

@@ -7,8 +7,8 @@
 namespace tl::llguidance {
 namespace {
 
-// A token for each byte that occurs in UTF-8, under its own number, and one that ends the text. 0xff begins the names
-// of special tokens.
+// The vocabulary: a token for each byte that occurs in UTF-8, with its value as the number, and an end token. 0xff
+// begins the names of special tokens.
 constexpr std::uint32_t kEnd = 0xff;
 constexpr std::uint32_t kVocabSize = 256;
 constexpr std::string_view kEndName = "\xff<end>";
@@ -80,7 +80,7 @@ std::string ByteText::forced() {
   return bytes;
 }
 
-// Line breaks stand where white space may, and rarely elsewhere: asking for one spares the mask nearly everywhere.
+// Asks for a line break first: it is allowed where white space is and rarely elsewhere, so a mask is seldom needed.
 std::optional<char> ByteText::forced_but_for_space() {
   if (num_allowed("\n") == 0) return std::nullopt;
   Mask mask{};

@@ -6,7 +6,7 @@
 namespace tl::llguidance {
 namespace {
 
-// About as many bytes as the most tokens of a draft have; more would only be spelled in vain.
+// About the most bytes that the tokens of a draft have; it would be useless to spell more.
 constexpr std::size_t kMostBytes = 96;
 
 }  // namespace
@@ -43,7 +43,7 @@ std::vector<std::int32_t> Guesser::guess(int most) {
   return tokens;
 }
 
-// What comes next behind the bytes that are guessed already; none where nobody knows.
+// The bytes that follow those predicted already; empty if unknown.
 std::string Guesser::next_bytes(const TextLayout::Place& place) {
   std::string bytes = text_.forced();
   if (!bytes.empty()) return bytes;

@@ -1,4 +1,4 @@
-// Guesses how texts go on under grammars of llguidance.
+// Predicts how texts go on under grammars of llguidance.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace tl::llguidance {
 
-// What the guesses for all texts of a model need.
+// What the guessers for all texts of a model share.
 struct GuessingTools {
   GuessingTools(std::shared_ptr<const TokenTexts> of_tokens, std::vector<std::uint32_t> ends, Tokenize tokenize)
       : texts(std::move(of_tokens)), end_ids(std::move(ends)), spelling(texts, std::move(tokenize)) {}
@@ -26,10 +26,10 @@ struct GuessingTools {
   const Spelling spelling;
 };
 
-// Guesses bytes as far as the grammar leaves one way to go on, and spells them together.
+// Predicts bytes as long as the grammar leaves only one continuation, then spells them as tokens.
 class Guesser final : public GrammarGuesser {
  public:
-  // `start`: the empty text under the grammar.
+  // `start`: a matcher of the empty text.
   Guesser(std::shared_ptr<const GuessingTools> tools, Handle start)
       : tools_(std::move(tools)), text_(std::move(start)) {}
 
@@ -44,7 +44,7 @@ class Guesser final : public GrammarGuesser {
   const std::shared_ptr<const GuessingTools> tools_;
   ByteText text_;
   TextLayout layout_;
-  std::string_view last_;  // what the newest token wrote
+  std::string_view last_;  // the bytes of the newest token
 };
 
 }  // namespace tl::llguidance

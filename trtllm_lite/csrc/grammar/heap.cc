@@ -6,10 +6,10 @@ namespace tl {
 
 AllocatedBytes AllocatedBytes::now() {
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // by glibc 2.33, for fields that wrap around
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // deprecated by glibc 2.33, because its fields wrap around
   const struct mallinfo info = mallinfo();
 #pragma GCC diagnostic pop
-  // In heaps, and in mappings of their own.
+  // Sum of allocations in heaps and in separate mappings.
   return AllocatedBytes(static_cast<std::uint32_t>(info.uordblks) + static_cast<std::uint32_t>(info.hblkhd));
 }
 

@@ -1,4 +1,4 @@
-// The memory that malloc hands out in this process, all threads together.
+// The memory that malloc has given out in this process, over all threads.
 #pragma once
 
 #include <algorithm>
@@ -7,13 +7,13 @@
 
 namespace tl {
 
-// The bytes that are in use at one time, modulo 2^32: glibc before 2.33 counts no further (mallinfo), and wheels run
-// from 2.28 on. Differences below 2 GiB are exact.
+// The bytes in use at one time, modulo 2^32: glibc before 2.33 counts no further (mallinfo), and wheels support 2.28
+// on. Differences below 2 GiB are exact.
 class AllocatedBytes {
  public:
   static AllocatedBytes now();
 
-  // The bytes by which more is in use now than was at `before`, or 0.
+  // How many more bytes are in use now than at `before`; 0 if fewer.
   std::size_t since(AllocatedBytes before) const {
     return static_cast<std::size_t>(std::max(static_cast<std::int32_t>(count_ - before.count_), 0));
   }
@@ -24,8 +24,8 @@ class AllocatedBytes {
   std::uint32_t count_;
 };
 
-// Gives pages that hold nothing in use back to the system; free() alone does so only at the end of a heap. Takes some
-// milliseconds where much was freed, and less than one elsewhere.
+// Returns unused pages to the system; free() alone does so only at the end of a heap. Takes some milliseconds if much
+// was freed, otherwise less than one.
 void return_free_memory();
 
 }  // namespace tl

@@ -49,7 +49,7 @@ std::string TextLayout::written(const Gap& gap, const Place& place) {
   return gap.text + std::string(static_cast<std::size_t>(std::max(place.indentation + gap.indentation, 0)), ' ');
 }
 
-// Of pairs that did not occur yet: a list closes as it opened, and punctuation stands as in prose.
+// The gap for a pair that has not occurred yet: a list closes as it opened, and punctuation is spaced as in prose.
 TextLayout::Gap TextLayout::expected(char next, const Place& place) const {
   const std::size_t from = kind_of(place.last);
   if (const Gap& seen = between_[from][kind_of(next)]; seen.known) return seen;

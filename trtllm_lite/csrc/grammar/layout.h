@@ -1,4 +1,4 @@
-// Where a text has white space, so that what is written next can be expected to look like what was written before.
+// Learns where a text has white space, so that its continuation can be predicted in the same style.
 #pragma once
 
 #include <array>
@@ -11,14 +11,15 @@ namespace tl {
 
 constexpr bool is_space(char byte) { return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r'; }
 
-// Remembers the last gap between bytes of each pair of kinds: the marks of structured texts each are a kind of their
-// own, all else is one. An indentation is remembered as how it differs from that of the line before.
+// Remembers the last gap between bytes of each pair of kinds: each punctuation mark of structured texts is a kind of
+// its own, and all other bytes are one kind. An indentation is remembered as its difference from that of the line
+// before.
 class TextLayout {
  public:
-  // Where in a text one is: as much of it as its gaps depend on.
+  // A place in a text: as much of the text before it as gaps depend on.
   struct Place {
-    char last = '\0';     // but for white space; NUL at the beginning
-    std::string space;    // since then, up to kLongestGap + 1 of it
+    char last = '\0';     // the last byte that is not white space; NUL at the beginning
+    std::string space;    // white space since then, up to kLongestGap + 1 bytes
     int indentation = 0;  // of the line of `last`
     bool operator==(const Place&) const = default;
   };
@@ -26,10 +27,10 @@ class TextLayout {
   void append(std::string_view bytes);
   const Place& place() const { return place_; }
 
-  // Moves `place` behind `bytes`; nothing is learned of them.
+  // Moves `place` past `bytes`, without learning from them.
   static void advance(Place& place, std::string_view bytes);
-  // What white space is expected at `place` before `next`, beyond what is there; none if that is not known or something
-  // else is there already.
+  // The additional white space expected at `place` before `next`. Empty if it is unknown, or if different white space
+  // is there already.
   std::optional<std::string> space_before(char next, const Place& place) const;
 
  private:
@@ -40,8 +41,8 @@ class TextLayout {
   struct Gap {
     bool known = false;
     std::string text;     // up to the last line break, or all if there is none
-    bool breaks = false;  // has a line break
-    int indentation = 0;  // behind the line break, less that of the line before
+    bool breaks = false;  // whether it has a line break
+    int indentation = 0;  // after the line break, relative to the line before
   };
 
   static std::size_t kind_of(char byte);
@@ -52,7 +53,7 @@ class TextLayout {
 
   Place place_;
   std::array<std::array<Gap, kNumKinds>, kNumKinds> between_;
-  std::array<Gap, kNumKinds> behind_;  // of each kind, the last of its gaps
+  std::array<Gap, kNumKinds> behind_;  // by kind: the last gap after a byte of that kind
 };
 
 }  // namespace tl

@@ -30,12 +30,12 @@ class LlguidanceMatcher final : public GrammarMatcher {
   void fill_mask(std::span<std::uint32_t> mask) override {
     const std::size_t num_bytes = all_tokens_.size() * sizeof(std::uint32_t);
     handle_.checked(handle_.api().compute_mask(handle_.get(), all_tokens_.data(), num_bytes));
-    // The tokenizer may have more tokens than the model; it never has fewer, as it was told the model's number.
+    // The tokenizer may have more tokens than the model; it never has fewer, because it was given the model's number.
     std::copy_n(all_tokens_.begin(), mask.size(), mask.begin());
   }
 
-  // Where nothing but an end token may come, the library has stopped already and takes none. An end token adds nothing
-  // to the text, so it is only counted.
+  // If only an end token may come, the library has stopped already and accepts none. An end token adds no text, so it
+  // is only counted.
   void accept(std::span<const std::int32_t> tokens) override {
     for (const std::int32_t token : tokens) {
       if (vocabulary_->ends(token)) {
@@ -61,8 +61,8 @@ class LlguidanceMatcher final : public GrammarMatcher {
  private:
   const std::shared_ptr<const Vocabulary> vocabulary_;
   Handle handle_;
-  std::vector<std::uint32_t> all_tokens_;  // a mask over the tokenizer's tokens
-  std::size_t num_ends_ = 0;               // end tokens, the last that were accepted
+  std::vector<std::uint32_t> all_tokens_;  // a mask for all tokens of the tokenizer
+  std::size_t num_ends_ = 0;               // end tokens among the last accepted ones
 };
 
 Handle compiled(const std::shared_ptr<const TokenizerHandle>& tokenizer, const std::string& kind,
@@ -73,7 +73,7 @@ Handle compiled(const std::shared_ptr<const TokenizerHandle>& tokenizer, const s
   init.limits = kLimits;
   Handle handle(tokenizer, tokenizer->api.new_matcher(&init, kind.c_str(), text.c_str()));
   if (handle.error() == nullptr) {
-    // The first mask takes longest and needs what later matchers start with, so it is computed before they are cloned.
+    // The first mask takes longest and computes what later ones reuse, so it is computed before matchers are cloned.
     std::vector<std::uint32_t> mask(handle.api().mask_bytes(handle.get()) / sizeof(std::uint32_t));
     (void)handle.api().compute_mask(handle.get(), mask.data(), mask.size() * sizeof(std::uint32_t));
   }
@@ -83,7 +83,7 @@ Handle compiled(const std::shared_ptr<const TokenizerHandle>& tokenizer, const s
 
 class LlguidanceGrammar final : public Grammar {
  public:
-  // `for_guesses`: compiled over bytes; null: nobody guesses.
+  // `for_guesses`: the grammar compiled over bytes; null if no guesses are wanted.
   LlguidanceGrammar(std::shared_ptr<const Vocabulary> vocabulary, Handle start, std::optional<Handle> for_guesses,
                     std::shared_ptr<const GuessingTools> tools)
       : vocabulary_(std::move(vocabulary)),
@@ -137,7 +137,7 @@ std::size_t Compiler::try_out(const std::string& kind, const std::string& text, 
   return num_bytes;
 }
 
-// In this thread.
+// Compiles in the calling thread.
 std::shared_ptr<const Grammar> Compiler::compile_here(const std::string& kind, const std::string& text,
                                                       bool names_tokens) const {
   Handle start = compiled(vocabulary_->tokenizer, kind, text);

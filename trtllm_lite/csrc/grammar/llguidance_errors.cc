@@ -10,7 +10,7 @@ namespace tl::llguidance {
 namespace {
 
 struct Meaning {
-  std::string_view begin;  // of the library's message
+  std::string_view begin;  // beginning of the library's message
   bool is_limit;
   std::string reason;
 };
@@ -21,7 +21,7 @@ std::string number(std::uint64_t value) {
   return text;
 }
 
-// If several match, the first counts.
+// The first match counts.
 const std::vector<Meaning>& meanings() {
   static const std::string preparing = "its strings and regular expressions take more than " +
                                        number(kLimits.initial_lexer_fuel) +
@@ -56,7 +56,7 @@ const std::vector<Meaning>& meanings() {
   return all;
 }
 
-// The text without the words by which the library says which part of it speaks.
+// The text without the prefix by which the library names its component.
 std::string_view without_speaker(std::string_view text) {
   for (const std::string_view speaker : {"parser error: ", "Parser Error: ", "lexer error: "}) {
     if (text.starts_with(speaker)) text.remove_prefix(speaker.size());

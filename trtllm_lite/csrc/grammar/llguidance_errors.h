@@ -1,4 +1,4 @@
-// What llguidance's refusals mean, in words of our own where they are about a limit.
+// The meaning of llguidance's refusals; those about a limit are reworded.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@ struct Refusal {
   std::string reason;  // "it …: remedy" for a limit
 };
 
-// `message`: the library's; null if it gives none.
+// `message`: the library's message; null if there is none.
 Refusal refusal_of(const char* message);
 
-// Throws LimitError or ArgumentError about a grammar that the library does not compile.
+// Throws LimitError or ArgumentError for a grammar that the library refuses to compile.
 [[noreturn]] void throw_refused(const char* message);
 
 }  // namespace tl::llguidance

@@ -1,4 +1,4 @@
-// Owners of what llguidance makes.
+// Owners of llguidance's objects.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace tl::llguidance {
 
-// The tokens that matchers refer to.
+// A tokenizer, to which matchers refer.
 class TokenizerHandle {
  public:
   TokenizerHandle(const Functions& functions, const TokenizerInit& init) : api(functions) {
@@ -52,7 +52,7 @@ class Handle {
   Matcher* get() const { return matcher_; }
   const char* error() const { return api().matcher_error(matcher_); }
 
-  // What the library returned, unless it is an error.
+  // Returns the library's status; throws GrammarError if it is an error.
   std::int32_t checked(std::int32_t status) const {
     if (status >= 0) return status;
     throw GrammarError("guided_decoding: the grammar cannot be followed any further (" + refusal_of(error()).reason +

@@ -9,10 +9,10 @@ namespace tl::llguidance {
 namespace {
 
 constexpr int kMajor = 1;
-constexpr int kMinMinor = 9;  // the first with all of the functions
+constexpr int kMinMinor = 9;  // the first minor version with all of the functions
 constexpr const char* kRemedy = "pip install --upgrade 'trtllm_lite[guided]'";
 
-// The structures have no sizes of their own: a later major version may have others.
+// The structures do not record their sizes, so a later major version may have different ones.
 void check_version(const SharedLibrary& library) {
   const auto get_version = library.optional_function<const char* (*)()>("llg_get_version");
   const std::string found = get_version ? get_version() : "an older one";

@@ -1,5 +1,5 @@
-// The functions of llguidance's C interface that are used here, found in its Python wheel at run time.
-// Declared after the library's documentation: https://github.com/guidance-ai/llguidance, parser/llguidance.h.
+// The functions of llguidance's C interface that are used here; the library is found in its Python wheel at run time.
+// Declared after its documentation: https://github.com/guidance-ai/llguidance, parser/llguidance.h.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace tl::llguidance {
 struct Tokenizer;
 struct Matcher;
 
-// What bounds the work on one grammar; "fuel" and "items" are steps of llguidance's lexer and parser.
+// Limits of the work on one grammar; "fuel" and "items" are steps of llguidance's lexer and parser.
 struct Limits {
   std::size_t max_items_in_row;
   std::uint64_t initial_lexer_fuel;
@@ -23,12 +23,12 @@ struct Limits {
   bool verbose_errors;
 };
 
-// Which tokenizer, limits and logs a matcher has.
+// The tokenizer, limits and log settings of a matcher.
 struct MatcherInit {
   const Tokenizer* tokenizer;
   std::uint32_t log_buffer_level;
   std::uint32_t log_stderr_level;
-  bool fast_forward;  // not read for matchers, as the next
+  bool fast_forward;  // not read for matchers, like the next field
   bool backtrack;
   Limits limits;
 };
@@ -42,7 +42,7 @@ struct TokenizerInit {
   std::uint32_t end_id;
   const std::uint32_t* token_lengths;
   const std::uint8_t* token_bytes;
-  const char* tokenizer_json;  // instead of the two before: the file of Hugging Face's tokenizers
+  const char* tokenizer_json;  // alternative to the two fields before: tokenizer.json of Hugging Face
   bool tokenize_takes_strings;
   TokenizeFunction tokenize;
   bool tokenize_greedily;
@@ -52,7 +52,7 @@ struct TokenizerInit {
   std::uint32_t num_more_end_ids;
 };
 
-// For `decode`: also the names of special tokens.
+// A flag for `decode`: include the names of special tokens.
 constexpr std::uint32_t kWithSpecial = 1;
 
 // Functions return null or -1 for errors unless they say otherwise.
@@ -63,7 +63,7 @@ struct Functions {
   Matcher* (*new_matcher)(const MatcherInit*, const char* kind, const char* text);  // never null: see matcher_error
   Matcher* (*clone_matcher)(const Matcher*);
   void (*free_matcher)(Matcher*);
-  const char* (*matcher_error)(Matcher*);  // null without an error; lives as long as the matcher
+  const char* (*matcher_error)(Matcher*);  // null if there is no error; lives as long as the matcher
   std::size_t (*mask_bytes)(const Matcher*);
   std::int32_t (*compute_mask)(Matcher*, std::uint32_t* mask, std::size_t mask_bytes);
   std::int32_t (*consume)(Matcher*, const std::uint32_t* tokens, std::size_t num_tokens);
@@ -71,13 +71,13 @@ struct Functions {
   std::int32_t (*num_valid)(Matcher*, const std::uint32_t* tokens, std::size_t num_tokens);
   std::int32_t (*forced)(Matcher*, std::uint32_t* tokens, std::size_t num_tokens);  // returns how many it wrote
   bool (*is_accepting)(Matcher*);
-  // Text with a NUL behind it; returns the bytes that both take.
+  // Writes the text and a NUL; returns the bytes needed for both.
   std::size_t (*decode)(const Tokenizer*, const std::uint32_t* tokens, std::size_t num_tokens, char* text,
                         std::size_t size, std::uint32_t flags);
 };
 
-// Loads the library at `path`, which stays loaded. Throws ArgumentError if its version is none that is known to fit,
-// DeviceError if it does not load.
+// Loads the library at `path`, which stays loaded. Throws ArgumentError if its version is not known to fit, DeviceError
+// if it cannot be loaded.
 Functions load(const std::string& path);
 
 }  // namespace tl::llguidance

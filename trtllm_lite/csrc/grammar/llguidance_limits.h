@@ -1,4 +1,4 @@
-// What bounds the work on grammars, beside the size of their texts.
+// Limits of the work on grammars, other than the size of their texts.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 
 namespace tl::llguidance {
 
-// A grammar is tried on the smaller stack, in a process that may die of it, and used on the larger: what passes there
-// overflows no stack here. (Threads that compute masks have at least 2 MiB, glibc's default without a limit.) A hundred
-// schemas inside each other, or references in a chain, take about 0.8 MiB.
+// A grammar is tried on the smaller stack, in a process that may crash, and then used on the larger one: if it passes
+// the trial, it overflows no stack here. (Threads that compute masks have at least 2 MiB, glibc's default without a
+// limit.) A hundred nested schemas, or a chain of a hundred references, take about 0.8 MiB.
 constexpr std::size_t kTrialStackBytes = std::size_t{1} << 20;
 constexpr std::size_t kStackBytes = std::size_t{8} << 20;
 
@@ -25,10 +25,10 @@ constexpr Limits kLimits{
     .max_lexer_states = 32'768,
     .max_grammar_size = 500'000,
     .precompute_large_lexemes = true,
-    .verbose_errors = false,  // they would quote the state of the parser
+    .verbose_errors = false,  // they would quote the parser's state
 };
 
-// Symbols are numbered in 16 bits, of which the library keeps some; it panics where a grammar has more.
+// Symbols have 16-bit numbers, of which the library reserves some; it panics if a grammar has more symbols than this.
 constexpr int kMaxSymbols = 65'525;
 
 }  // namespace tl::llguidance

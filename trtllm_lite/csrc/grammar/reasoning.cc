@@ -48,7 +48,7 @@ class ReasoningMatcher final : public GrammarMatcher {
     for (const std::int32_t token : tokens) places_.push_back(accepted(places_.back(), token));
   }
 
-  // The tokens that a text behind thoughts goes on with; none if they are no part of it.
+  // How many of the leading tokens continue the text after thoughts; 0 if they cannot.
   std::size_t num_allowed(std::span<const std::int32_t> tokens) override {
     std::size_t num = 0;
     std::vector<std::uint32_t> mask(mask_words(static_cast<std::size_t>(tokens_->num_tokens())));
@@ -75,11 +75,11 @@ class ReasoningMatcher final : public GrammarMatcher {
   }
 
  private:
-  // Behind each token.
+  // The state after each token.
   struct Place {
     ThoughtTokens::State state;
-    bool is_whole = true;          // the text up to here, read as an answer without thoughts, fits the grammar
-    std::uint32_t num_behind = 0;  // tokens of the answer behind thoughts that this one came as
+    bool is_whole = true;          // whether the text so far, read as an answer without thoughts, fits the grammar
+    std::uint32_t num_behind = 0;  // how many tokens the part of this token after the thoughts was spelled as
   };
 
   GrammarMatcher& behind() {
@@ -117,12 +117,12 @@ class ReasoningMatcher final : public GrammarMatcher {
 
   const std::shared_ptr<const Grammar> grammar_;
   const std::shared_ptr<const ThoughtTokens> tokens_;
-  const std::unique_ptr<GrammarMatcher> whole_;  // of a text without thoughts, as long as it fits
-  std::unique_ptr<GrammarMatcher> behind_;       // of the answer behind thoughts; null until it is asked for
-  std::vector<Place> places_;                    // of the empty text, and behind each token
+  const std::unique_ptr<GrammarMatcher> whole_;  // matcher of a text without thoughts, as long as it fits
+  std::unique_ptr<GrammarMatcher> behind_;       // matcher of the answer after thoughts; made on demand
+  std::vector<Place> places_;                    // of the empty text, then after each token
 };
 
-// Nothing is guessed of free text, nor while it is undecided.
+// There are no guesses within free text, nor while it is undecided whether the text thinks.
 class ReasoningGuesser final : public GrammarGuesser {
  public:
   ReasoningGuesser(std::shared_ptr<const ThoughtTokens> tokens, std::unique_ptr<GrammarGuesser> answer)
@@ -162,7 +162,7 @@ class ReasoningGuesser final : public GrammarGuesser {
     undecided_.clear();
   }
 
-  // How many tokens the form allows if the text is all answer; 0 once it cannot be.
+  // How many tokens the grammar allows if the whole text is an answer; 0 once it cannot be one.
   std::size_t num_allowed_without_thoughts(std::span<const std::int32_t> tokens) {
     if (!tokens_->thoughts().is_undecided(state_)) return 0;
     std::vector<std::int32_t> text = undecided_;
@@ -171,7 +171,7 @@ class ReasoningGuesser final : public GrammarGuesser {
     return num - std::min(num, undecided_.size());
   }
 
-  // How many of these tokens are allowed, the first of which ends the thoughts.
+  // How many of these tokens are allowed. The first of them ends the thoughts.
   int num_allowed_across(ThoughtTokens::State before, std::span<const std::int32_t> tokens) {
     std::optional<std::vector<std::int32_t>> answer = tokens_->answer_in(before, tokens.front());
     if (!answer) return 0;
@@ -181,15 +181,15 @@ class ReasoningGuesser final : public GrammarGuesser {
     return num < num_in_first ? 0 : 1 + num - num_in_first;
   }
 
-  // Whether a token that does not end thoughts is part of some.
+  // Whether a token that does not end thoughts may be part of them.
   bool may_come(ThoughtTokens::State before, ThoughtTokens::State behind, std::int32_t token) const {
     return tokens_->thoughts().is_undecided(before) ? before != behind : !tokens_->ends(token);
   }
 
   const std::shared_ptr<const ThoughtTokens> tokens_;
-  const std::unique_ptr<GrammarGuesser> answer_;  // has the answer's tokens, once it is decided that they are some
+  const std::unique_ptr<GrammarGuesser> answer_;  // has the answer's tokens once it is known which they are
   ThoughtTokens::State state_;
-  std::vector<std::int32_t> undecided_;  // tokens that may be the answer's, or thoughts
+  std::vector<std::int32_t> undecided_;  // tokens of an answer or of thoughts, not yet known which
 };
 
 class ReasoningGrammar final : public Grammar {

@@ -1,4 +1,4 @@
-// Grammars of the answers of texts that may think first.
+// Grammars for answers of models that may think before they answer.
 #pragma once
 
 #include <memory>
@@ -8,10 +8,10 @@
 
 namespace tl::llguidance {
 
-// A text is one of `grammar`, or thinks before it goes on as one; `grammar` and `tokens` are of one vocabulary.
-// Until it is decided which, all that fits either may come, but white space before thoughts only in one token with some
-// of their marker. In thoughts all tokens may come but end tokens, and those in which an answer begins that the grammar
-// forbids.
+// The resulting grammar accepts a text of `grammar`, or thoughts followed by such a text; `grammar` and `tokens` have
+// the same vocabulary. Until it is decided which, all tokens that fit either are allowed, but white space before
+// thoughts only in one token together with part of their marker. Within thoughts all tokens are allowed but end tokens,
+// and tokens that cross into an answer that the grammar forbids.
 std::shared_ptr<const Grammar> behind_thoughts(std::shared_ptr<const Grammar> grammar,
                                                std::shared_ptr<const ThoughtTokens> tokens);
 

@@ -3,7 +3,7 @@
 namespace tl::llguidance {
 namespace {
 
-// A tokenizer that puts a space before texts spells a text as it is behind this.
+// Put before a text to be spelled, because some tokenizers add a space at the beginning of a text.
 constexpr std::string_view kBefore = "\n";
 
 }  // namespace
@@ -30,7 +30,7 @@ std::vector<std::int32_t> Spelling::found(std::string_view last, const std::stri
   return tokens;
 }
 
-// Of any text that is not empty; none if no tokens write it.
+// `text` must not be empty. Returns nothing if no tokens spell it.
 std::vector<std::int32_t> Spelling::tokens_of(const std::string& text) const {
   std::vector<std::int32_t> tokens = tokenize_(text);
   if (texts_->text(tokens) == text) return tokens;

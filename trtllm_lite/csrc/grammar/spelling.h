@@ -1,4 +1,4 @@
-// How a model's tokenizer spells the pieces of texts that are guessed.
+// How a model's tokenizer spells the pieces of predicted text.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,18 @@
 
 namespace tl::llguidance {
 
-// Tokens of a text, or none if it has no spelling; threads may call it at the same time.
+// Returns the tokens of a text, or none if it cannot be spelled. Called by several threads at the same time.
 using Tokenize = std::function<std::vector<std::int32_t>(const std::string&)>;
 
-// Asks the tokenizer once for each piece, as its answers take longer than all the rest of a guess. Threads share it.
+// Asks the tokenizer once for each piece and caches the answer, which takes longer than the rest of a guess. Threads
+// share it.
 class Spelling {
  public:
   Spelling(std::shared_ptr<const TokenTexts> texts, Tokenize tokenize)
       : texts_(std::move(texts)), tokenize_(std::move(tokenize)) {}
 
-  // The tokens of `piece` behind a token that wrote `last`; none if the tokenizer would not have written that token
-  // then, but a longer one: a text that goes on so is not the one which the model is writing.
+  // The tokens of `piece` after a token that wrote `last`. Empty if the tokenizer would instead have written a longer
+  // token than `last`: the model is then not writing this text.
   std::vector<std::int32_t> of(std::string_view last, const std::string& piece) const;
 
  private:

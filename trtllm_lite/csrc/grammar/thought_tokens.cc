@@ -30,7 +30,7 @@ ThoughtTokens::ThoughtTokens(std::shared_ptr<const Thoughts> thoughts, std::shar
     std::int32_t& of_byte = of_byte_[static_cast<std::uint8_t>(text.front())];
     if (of_byte == kNoToken) of_byte = token;
   }
-  (void)following(thoughts_->start());  // every text asks for it, and later ones shall not wait
+  (void)following(thoughts_->start());  // every text needs it; computed now, so that none waits for it
 }
 
 ThoughtTokens::State ThoughtTokens::after(State state, std::int32_t token) const {
@@ -56,7 +56,7 @@ bool ThoughtTokens::begins_spelled(std::string_view text) const {
   return std::ranges::any_of(spelled_, [&](std::string_view start) { return start.starts_with(behind_space(text)); });
 }
 
-// Whether a last text, or the end of one, ends before the token does.
+// Whether one of the texts that end thoughts, or the last part of one, ends within the token.
 bool ThoughtTokens::may_cross(std::string_view text) const {
   return std::ranges::any_of(thoughts_->last_texts(), [&](std::string_view last) {
     for (std::size_t end = text.find(last.back()); end + 1 < text.size(); end = text.find(last.back(), end + 1)) {

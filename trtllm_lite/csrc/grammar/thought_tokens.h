@@ -1,4 +1,4 @@
-// How a model's tokens write texts that think.
+// How a model's tokens spell the markers of thoughts.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace tl::llguidance {
 
-// Thoughts over tokens. Names of special tokens count as text here. Threads share it.
+// The states of thoughts over tokens. The names of special tokens count as text here. Threads share it.
 class ThoughtTokens {
  public:
   using State = Thoughts::State;
@@ -30,16 +30,16 @@ class ThoughtTokens {
   bool ends(std::int32_t token) const;
   std::int32_t num_tokens() const { return texts_->num_tokens(); }
 
-  // The state behind one more token. End tokens begin and end no thoughts.
+  // The state after one more token. End tokens neither begin nor end thoughts.
   State after(State state, std::int32_t token) const;
-  // Tokens that begin thoughts, or may: behind them the text has some of a marker, and only white space before it. The
-  // first of them has all of a marker which a token has, as a model that thinks so writes it. None where thoughts have
-  // begun.
+  // Tokens that begin thoughts, or may begin them: after such a token, the text has part of a marker with only white
+  // space before it. The first listed are those that complete a marker, as a thinking model writes it. Empty if
+  // thoughts have begun.
   std::span<const std::int32_t> beginning(State state) const { return following(state).beginning; }
-  // Tokens in which the answer begins behind the thoughts' end.
+  // Tokens that contain the end of the thoughts and the beginning of the answer.
   std::span<const std::int32_t> crossing(State state) const { return following(state).crossing; }
-  // What a token that leads from thoughts to the answer writes of the answer, spelled in tokens of one byte. None if
-  // the vocabulary lacks one, or for special tokens, which are part of no answer.
+  // The part of a crossing token that belongs to the answer, spelled in single-byte tokens. Empty if the vocabulary
+  // lacks one of these, or for special tokens, which are never part of an answer.
   std::optional<std::vector<std::int32_t>> answer_in(State state, std::int32_t token) const;
 
  private:
@@ -56,10 +56,10 @@ class ThoughtTokens {
   const std::shared_ptr<const TokenTexts> texts_;
   const std::vector<std::uint32_t> end_ids_;
   std::array<std::int32_t, 256> of_byte_;
-  std::vector<std::string> spelled_;     // starts that no token has all of
+  std::vector<std::string> spelled_;     // start markers that no single token completes
   std::vector<std::int32_t> may_cross_;  // tokens that are crossing in some state
   mutable std::mutex mutex_;
-  mutable std::map<State, Following> following_;  // of the states that texts came to
+  mutable std::map<State, Following> following_;  // by state that a text has reached
 };
 
 }  // namespace tl::llguidance

@@ -3,7 +3,7 @@
 namespace tl::llguidance {
 namespace {
 
-// Of one token. The library writes up to `buffer.size()` bytes, and says how many there are.
+// The bytes of one token. The library writes up to `buffer.size()` of them and returns their number.
 std::string_view decoded(const TokenizerHandle& tokenizer, std::uint32_t token, std::uint32_t flags,
                          std::string& buffer) {
   const auto decode = [&] {

@@ -1,4 +1,4 @@
-// What each token of a model writes.
+// The text of each token of a model.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace tl::llguidance {
 
-// Threads share it.
+// Threads may share it.
 class TokenTexts {
  public:
   TokenTexts(const TokenizerHandle& tokenizer, std::uint32_t vocab_size);
 
-  // Bytes, not always whole characters; of a special token none.
+  // The token's bytes, not always whole characters; empty for a special token.
   std::string_view text(std::int32_t token) const { return is_special(token) ? std::string_view() : with_name(token); }
-  // The same, but of a special token its name.
+  // Like text(), but for a special token its name.
   std::string_view with_name(std::int32_t token) const {
     const auto place = static_cast<std::size_t>(token);
     return std::string_view(bytes_).substr(starts_[place], starts_[place + 1] - starts_[place]);

@@ -14,7 +14,7 @@ namespace {
 constexpr int kMostGuessed = 8;
 constexpr int kTakenBackEvery = 8;  // tokens
 
-// A token of the mask below `vocab_size`, each as likely as the others; none if there is none.
+// Draws one of the mask's tokens below `vocab_size`, all equally likely; empty if there is none.
 std::optional<std::int32_t> draw(std::span<const std::uint32_t> mask, std::uint32_t vocab_size, std::mt19937& random) {
   std::vector<std::int32_t> allowed;
   for (std::uint32_t token = 0; token < vocab_size; ++token) {
@@ -51,7 +51,7 @@ void write_at_random(const Grammar& grammar, std::uint32_t vocab_size, int num_t
   const std::unique_ptr<GrammarGuesser> guesser = grammar.start_guesser();
   try {
     write(*matcher, guesser.get(), vocab_size, num_tokens);
-  } catch (const GrammarError&) {  // a limit, which ends this text
+  } catch (const GrammarError&) {  // the text has reached a limit
   }
 }
 

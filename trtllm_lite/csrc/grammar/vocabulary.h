@@ -1,4 +1,4 @@
-// The tokens of a model as llguidance holds them.
+// The tokens of a model in llguidance's form.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace tl::llguidance {
 
-// Threads share it.
+// Threads may share it.
 class Vocabulary {
  public:
   Vocabulary(const Functions& functions, const std::string& tokenizer_json, std::uint32_t num_tokens,
@@ -25,7 +25,7 @@ class Vocabulary {
 
   bool ends(std::int32_t token) const { return std::ranges::count(end_ids, static_cast<std::uint32_t>(token)) > 0; }
 
-  // Made when they are first needed, which takes a moment.
+  // The texts of the tokens. Computed at the first call, which takes a moment.
   std::shared_ptr<const TokenTexts> texts() const {
     std::call_once(texts_once_, [&] { texts_ = std::make_shared<const TokenTexts>(*tokenizer, vocab_size); });
     return texts_;
@@ -36,8 +36,8 @@ class Vocabulary {
   const std::shared_ptr<const TokenizerHandle> tokenizer;
 
  private:
-  // Without a tokenize function no piece of text has one spelling that counts: a mask allows every token that
-  // continues the text, and the model chooses among the spellings as it would without a grammar.
+  // Without a tokenize function, no spelling of a text is preferred: a mask allows every token that continues the text,
+  // and the model chooses the spelling as it would without a grammar.
   static TokenizerInit init(const std::string& tokenizer_json, std::uint32_t vocab_size,
                             const std::vector<std::uint32_t>& ends) {
     return {.struct_size = sizeof(TokenizerInit),
