@@ -1,4 +1,4 @@
-// Which method guesses tokens ahead for the requests of an event loop.
+// Chooses the method that proposes draft tokens for the requests of an event loop.
 #pragma once
 
 #include <memory>

@@ -7,7 +7,7 @@
 namespace tl {
 namespace {
 
-// Of a request under a grammar.
+// The state of a request under a grammar.
 class GuidedState : public DraftState {
  public:
   GuidedState(std::unique_ptr<GrammarGuesser> guesser, std::unique_ptr<DraftState> of_other)
@@ -16,7 +16,7 @@ class GuidedState : public DraftState {
     forces = true;
   }
 
-  // Whether at least one token has to come next, of `num` that are looked for.
+  // Looks for up to `num` forced tokens. Returns whether there is at least one.
   bool look(const Request& request, int num) {
     use(request, [&] { forced = guesser_->guess(num); });
     return !forced.empty();
@@ -27,12 +27,12 @@ class GuidedState : public DraftState {
     return num;
   }
 
-  const std::unique_ptr<DraftState> other;  // the other drafter's; null: it does not guess for this request
+  const std::unique_ptr<DraftState> other;  // the other drafter's state; null if it does not draft for this request
   std::vector<std::int32_t> forced;
-  int most = 0;  // of its task, which the other drafter is not to see
+  int most = 0;  // the task's `most`, while it is hidden from the other drafter
 
  private:
-  // A text beyond the limits of its grammar's library gets no forced drafts any more; sampling says what is wrong.
+  // If a text exceeds the limits of the grammar library, it gets no more forced drafts; sampling reports the error.
   template <typename Do>
   void use(const Request& request, Do&& what) {
     forced.clear();
@@ -82,7 +82,7 @@ std::unique_ptr<DraftState> GrammarDrafter::start(const Request& request) {
   return std::make_unique<GuidedState>(std::move(guesser), std::move(others));
 }
 
-// The other drafter sees all tasks, but is asked nothing where it is known what has to come.
+// The other drafter sees all tasks, but is asked for no drafts where forced tokens are known.
 void GrammarDrafter::look_at(const StepBatch& batch, std::span<DraftTask> tasks) {
   for (DraftTask& task : tasks) {
     GuidedState* const state = guided(task.request);

@@ -1,4 +1,4 @@
-// Requests under grammars draft what their grammars leave no choice about.
+// Drafts the tokens that grammars force.
 #pragma once
 
 #include <functional>
@@ -11,12 +11,12 @@
 
 namespace tl {
 
-// Where a grammar knows how its text goes on, the drafts are that. Elsewhere, and for requests without a grammar, they
-// are another drafter's, up to the first that the grammar forbids.
+// Where a grammar forces the next tokens, these are the drafts. Otherwise, and for requests without a grammar, another
+// drafter proposes drafts, which end before the first that the grammar forbids.
 class GrammarDrafter final : public Drafter {
  public:
-  using GrammarOf = std::function<std::shared_ptr<const Grammar>(const Request&)>;  // null: the request has none
-  // `other` may be null: nobody guesses then.
+  using GrammarOf = std::function<std::shared_ptr<const Grammar>(const Request&)>;  // null: the request has no grammar
+  // `other` may be null: then there are only forced drafts.
   GrammarDrafter(GrammarOf grammar_of, std::shared_ptr<Drafter> other)
       : grammar_of_(std::move(grammar_of)), other_(std::move(other)) {}
 

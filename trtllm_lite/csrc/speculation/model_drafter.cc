@@ -11,7 +11,7 @@ struct ModelDraftState : DraftState {
   std::shared_ptr<const SlotParams> params;
 };
 
-// Tokens of which all positions but the last have been computed for the request.
+// The number of tokens for which all positions but the last have been computed.
 int num_known(const DraftTask& task) { return static_cast<int>(task.request.tokens.size()); }
 
 }  // namespace
@@ -23,7 +23,7 @@ ModelDrafter::ModelDrafter(ModelDrafterConfig config, std::unique_ptr<StepExecut
       filled_(static_cast<std::size_t>(config_.num_blocks)),
       on_host_(static_cast<std::size_t>(config_.num_host_blocks)) {}
 
-// A beam search takes no drafts: its tokens are known when it ends.
+// A beam search gets no drafts, because its tokens are only known at its end.
 std::unique_ptr<DraftState> ModelDrafter::start(const Request& request) {
   if (request.is_search()) return nullptr;
   return std::make_unique<ModelDraftState>(config_.params(request.spec.params));
@@ -60,8 +60,9 @@ DraftTimes ModelDrafter::draft(std::span<DraftTask> tasks) {
   }
 }
 
-// The drafts that were guessed here are computed but for the last one, or but for all if the draft model reads
-// features: those of a guess were not the first model's. What else rows write is new to the draft model.
+// Marks what the rows write as not yet computed by the draft model, except for what it has computed itself: the newest
+// token and all of its own drafts but the last. If it reads features, only the newest token counts, because features of
+// drafts were not the target model's.
 void ModelDrafter::launched(const StepBatch& batch) {
   mirror(batch);
   if (!copies_.empty()) {
@@ -77,8 +78,8 @@ void ModelDrafter::launched(const StepBatch& batch) {
   guessed_slots_.clear();
 }
 
-// Positions from the sequence's beginning on that the draft model has computed. Those behind the known tokens were
-// guesses that are not kept.
+// The number of leading positions that the draft model has computed. Positions after the known tokens were drafts that
+// were rejected.
 int ModelDrafter::num_computed(const DraftTask& task) const {
   const int most = num_known(task) - 1;
   int num = 0;
@@ -89,11 +90,11 @@ int ModelDrafter::num_computed(const DraftTask& task) const {
   return std::min(num, most);
 }
 
-// Whether another row of the batch in preparation computes a block that the sequence shares and lacks: the rows of a
-// step run side by side, so this one waits for the next call.
+// Whether another row of the batch in preparation computes a shared block that the sequence lacks. The rows of a step
+// run concurrently, so this row waits for the next call.
 bool ModelDrafter::is_computing(const Guess& guess) const { return num_computed(*guess.task) > guess.num_computed; }
 
-// Whether features of the sequence come with the copies that the step in preparation begins with.
+// Whether features of the sequence arrive by copies at the beginning of the step in preparation.
 bool ModelDrafter::is_copied(const DraftTask& task, const StepBatch& batch) const {
   if (config_.max_kept == 0) return false;
   const std::span<const std::int32_t> blocks = tables_.blocks(task.slot, 0);
@@ -110,7 +111,8 @@ void ModelDrafter::mark_overwritten(int slot, int from, int end) {
   for_each_block(slot, from, end, [](std::int32_t& filled, int first, int) { filled = std::min(filled, first); });
 }
 
-// Calls `use(filled, first, last)` for each block of positions `from` to `end`, which are first to last in the block.
+// Calls `use(filled, first, last)` for each block that contains positions `from` to `end`; `first` and `last` are the
+// range within the block.
 template <typename Use>
 void ModelDrafter::for_each_block(int slot, int from, int end, Use&& use) {
   const std::span<const std::int32_t> blocks = tables_.blocks(slot, 0);
@@ -121,8 +123,8 @@ void ModelDrafter::for_each_block(int slot, int from, int end, Use&& use) {
   }
 }
 
-// Takes in the copies and table updates of a step that were not there before. A block that holds nothing of the draft
-// model's is not copied.
+// Takes over the copies and table updates that were added to a step since the last call. A block without content of the
+// draft model is not copied.
 void ModelDrafter::mirror(const StepBatch& batch) {
   if (std::exchange(mirrored_step_, batch.step) != batch.step) num_copies_ = num_updates_ = 0;
   for (const CopyOrder& copy : std::span(batch.copies).subspan(num_copies_)) {
@@ -140,7 +142,8 @@ std::int32_t& ModelDrafter::filled(CopyKind kind, bool is_source, std::int32_t b
   return (on_host ? on_host_ : filled_)[static_cast<std::size_t>(block)];
 }
 
-// The sampler's state holds the guesses of earlier calls, kept or not, so every call begins with the known tokens.
+// The sampler's state contains the drafts of earlier calls, accepted or not, so every call starts again from the known
+// tokens.
 void ModelDrafter::open_slots() {
   for (std::size_t i = 0; i < guesses_.size(); ++i) {
     const Request& request = guesses_[i].task->request;
@@ -149,8 +152,8 @@ void ModelDrafter::open_slots() {
   }
 }
 
-// Returns how many tokens it computes. Every row has several: a GPU computes logits for a row of one, and where a head
-// computes logits, it stores what it knows of the token, in place of the first model's features.
+// Computes known tokens and returns their number. Every row has several tokens: for a row of one, a GPU computes
+// logits, and a draft head that computes logits overwrites the target model's features of the token with its own.
 int ModelDrafter::catch_up() {
   StepBatch& batch = next_batch();
   for (std::size_t i = 0; i < guesses_.size(); ++i) {
@@ -168,7 +171,8 @@ int ModelDrafter::catch_up() {
   return static_cast<int>(batch.token_ids.size());
 }
 
-// A step for each place of a draft. Tokens stay on the device: the next step is launched before they are looked at.
+// Runs a step for each place of a draft. Tokens stay on the device, so each step is launched before those of the last
+// are read.
 void ModelDrafter::guess() {
   for (Guess& guess : guesses_) {
     guess.is_over = num_known(*guess.task) - guess.num_computed > most_at_once(config_.max_kept) || is_computing(guess);
@@ -199,7 +203,7 @@ void ModelDrafter::add_guesses(int place, StepBatch& batch) {
   }
 }
 
-// A row for positions `from` to `end` of guess number `index`: of known tokens, or of the one that it sampled last.
+// Adds a row for positions `from` to `end` of guess `index`: known tokens, or the token that it sampled last.
 void ModelDrafter::add_row(std::size_t index, int from, int end, StepBatch& batch) {
   const DraftTask& task = *guesses_[index].task;
   const auto slot = static_cast<std::int32_t>(index);
@@ -230,7 +234,7 @@ void ModelDrafter::add_row(std::size_t index, int from, int end, StepBatch& batc
   if (num_tokens == 1) ++batch.num_decode_tokens;
 }
 
-// The batch that is not in flight, with what has to be copied before its rows.
+// The batch that is not in flight, with the copies that come before its rows.
 StepBatch& ModelDrafter::next_batch() {
   StepBatch& batch = batches_[num_launched_ % 2];
   batch.clear();
@@ -263,12 +267,12 @@ void ModelDrafter::take_guesses(const StepBatch& batch) {
   }
 }
 
-// Waits for the steps in flight, whatever becomes of them.
+// Waits for the steps in flight and ignores their errors.
 void ModelDrafter::give_up() {
   for (; in_flight_ > 0; --in_flight_) {
     try {
       executor_->wait(result_);
-    } catch (...) {  // the error before it is the one that is told
+    } catch (...) {  // only the first error is reported
     }
   }
 }

@@ -1,6 +1,6 @@
-// A second, smaller model guesses for the first (Leviathan et al., "Fast Inference from Transformers via Speculative
-// Decoding", 2023). It draws with the request's own parameters and random numbers, as the first model does, so that two
-// models that agree on the likely tokens draw the same ones.
+// A second, smaller model proposes drafts for the target model (Leviathan et al., "Fast Inference from Transformers via
+// Speculative Decoding", 2023). It samples with the request's own parameters and random numbers, as the target model
+// does, so that two models that agree on the likely tokens draw the same ones.
 #pragma once
 
 #include <algorithm>
@@ -24,31 +24,31 @@ struct ModelDrafterConfig {
   int tokens_per_block = 0;
   double relative_cost = 0;  // see Drafter
   int max_num_tokens = 0;    // of a step of the draft model; at least most_at_once() for each row
-  // What a request's drafts are sampled by: its parameters without what only its own output needs.
+  // Returns the sampling parameters for a request's drafts: its own, without those that only concern its output.
   std::function<std::shared_ptr<const SlotParams>(const std::shared_ptr<const SlotParams>&)> params;
   std::function<double()> seconds;  // a clock
-  // Drafts of a row at most, if the draft model reads what the first model computes of each token (EAGLE-3, arXiv
-  // 2503.01840); 0 if it does not. What it computed of a guess by itself is computed again if the guess is kept.
+  // The most drafts of a row, if the draft model reads the target model's features (EAGLE-3, arXiv 2503.01840); 0 if it
+  // does not. Features that the draft model made itself for a draft are computed again once the draft is accepted.
   int max_kept = 0;
 };
 
-// The draft model's cache has a block for each block of the scheduler's, under the same number, and copies those that
-// the scheduler copies: a sequence's block table is that of both. So prefixes, forks and swapped sequences need nothing
-// further, but to know how much of each block the draft model has computed. It computes a token when a guess behind it
-// is wanted, never before: prompts whose requests do not draft cost it nothing.
+// The draft model's cache has a block for each block of the scheduler, with the same number, and copies blocks when the
+// scheduler does: both models use the same block tables. So prefixes, forks and swapped sequences need only a record of
+// how much of each block the draft model has computed. It computes a token only when a draft after it is wanted:
+// prompts of requests that do not draft cost nothing.
 class ModelDrafter final : public Drafter {
  public:
-  // `executor` runs the draft model, and belongs to the drafter alone. One cache group, without a window.
+  // `executor` runs the draft model and is used by this drafter alone. It has one cache group, without a window.
   ModelDrafter(ModelDrafterConfig config, std::unique_ptr<StepExecutor> executor);
 
   std::unique_ptr<DraftState> start(const Request& request) override;
   double relative_cost() const override { return config_.relative_cost; }
-  // Tokens that a row has at most if its sequence missed no call: one for the newest token, and one for each draft that
-  // was kept and has to be computed.
+  // The most tokens of a row whose sequence missed no call: one for the newest token, and one for each accepted draft
+  // that must be computed.
   static int most_at_once(int max_kept) { return 1 + std::max(max_kept, 1); }
 
   void look_at(const StepBatch& batch, std::span<DraftTask> tasks) override;
-  // At most one step of max_num_tokens catches up; a sequence that this does not reach the end of gets no drafts yet.
+  // At most one step of max_num_tokens catches up; sequences that are not up to date after it get no drafts yet.
   DraftTimes draft(std::span<DraftTask> tasks) override;
   void launched(const StepBatch& batch) override;
   void end(DraftState&, std::span<const std::int32_t>) override {}
@@ -58,7 +58,7 @@ class ModelDrafter final : public Drafter {
     DraftTask* task;
     int num_computed;        // positions
     bool has_table = false;  // the draft model's executor has the block table
-    bool is_over = false;    // nothing is guessed, or nothing behind a row that failed
+    bool is_over = false;    // no drafts are wanted, or none after a row that failed
   };
 
   int num_computed(const DraftTask& task) const;
@@ -85,14 +85,14 @@ class ModelDrafter final : public Drafter {
   const ModelDrafterConfig config_;
   const std::unique_ptr<StepExecutor> executor_;
   BlockTables tables_;                          // of the scheduler's slots
-  std::vector<std::int32_t> filled_, on_host_;  // by block: its first positions that are computed
-  std::uint64_t mirrored_step_ = 0;             // the scheduler's step of which so many copies and updates are taken in
+  std::vector<std::int32_t> filled_, on_host_;  // by block: number of leading positions that are computed
+  std::uint64_t mirrored_step_ = 0;  // the scheduler's step from which these numbers of copies and updates were taken
   std::size_t num_copies_ = 0, num_updates_ = 0;
   std::vector<CopyOrder> copies_;  // for the draft model's next step
 
-  // Of a call. A guess's number is its slot in the draft model's executor.
+  // State of a call. The index of a guess is its slot in the draft model's executor.
   std::vector<Guess> guesses_;
-  std::vector<int> guessed_slots_;  // the scheduler's, until their rows are launched
+  std::vector<int> guessed_slots_;  // slots of the scheduler, until their rows are launched
   std::array<StepBatch, 2> batches_;
   std::uint64_t num_launched_ = 0;
   int in_flight_ = 0;

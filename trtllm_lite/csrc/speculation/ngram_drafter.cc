@@ -8,7 +8,7 @@
 namespace tl {
 namespace {
 
-// Tokens of a long prompt that one call takes in, so that no step waits long for it.
+// Tokens of a long prompt that one call indexes, so that no step waits long for it.
 constexpr std::int32_t kMostIndexedAtOnce = 1024;
 constexpr std::size_t kLeastPlaces = 64;
 
@@ -76,7 +76,7 @@ void NgramDrafter::insert(Index& index, int size, std::int32_t end, std::span<co
   ++index.count;
 }
 
-// The entry of the n-gram that ends at `end`, or the empty place that is to be its entry.
+// The entry of the n-gram that ends at `end`, or the empty place for it.
 std::int32_t& NgramDrafter::place(Index& index, int size, std::int32_t end, std::span<const std::int32_t> tokens) {
   const auto wanted = ngram_at(end, size, tokens);
   const std::size_t mask = index.ends.size() - 1;

@@ -1,4 +1,4 @@
-// Prompt lookup: what followed the last tokens where they stood before may follow them again
+// Prompt lookup: tokens that followed an earlier occurrence of the last tokens may follow them again
 // (https://github.com/apoorvumang/prompt-lookup-decoding).
 #pragma once
 
@@ -17,8 +17,8 @@ struct NgramSizes {
 
 constexpr int kMaxNgramSize = 16;
 
-// Of the last `max` tokens, else of fewer, down to `min`, the latest earlier occurrence counts. What follows it is
-// copied, also over the sequence's own end, as in LZ77: so a text that repeats itself with any period goes on in it.
+// Finds the latest earlier occurrence of the last `max` tokens, or else of fewer, down to `min`. Copies what follows
+// it, even past the sequence's own end as in LZ77, so that a periodic text is continued with its period.
 class NgramDrafter : public SequenceDrafter {
  public:
   // Throws ArgumentError unless 1 <= min <= max <= kMaxNgramSize.
@@ -26,13 +26,14 @@ class NgramDrafter : public SequenceDrafter {
   void draft(std::span<const std::int32_t> tokens, int most, TokenRun& out) override;
 
  private:
-  // Where n-grams of one size ended last: a hash table with linear probing, whose entries are compared in the tokens.
+  // Where each n-gram of one size ended last: a hash table with linear probing. Entries are compared by the tokens they
+  // refer to.
   struct Index {
     std::vector<std::int32_t> ends;  // 0: empty
     std::size_t count = 0;
   };
 
-  // Notes that an n-gram ends at `end`; returns where the same one ended before.
+  // Records that an n-gram ends at `end`; returns where the same one ended before.
   std::optional<std::int32_t> replace(int size, std::int32_t end, std::span<const std::int32_t> tokens);
   static void insert(Index& index, int size, std::int32_t end, std::span<const std::int32_t> tokens);
   static std::int32_t& place(Index& index, int size, std::int32_t end, std::span<const std::int32_t> tokens);

@@ -1,4 +1,4 @@
-// Methods that look at each sequence by itself, at nothing but its tokens.
+// Drafting methods that use only the tokens of one sequence.
 #pragma once
 
 #include <functional>
@@ -11,16 +11,16 @@
 
 namespace tl {
 
-// The guesses for one request.
+// The drafter of one request.
 class SequenceDrafter : public DraftState {
  public:
-  // Appends up to `most` tokens that may follow `tokens`, of which those of the call before are the beginning.
+  // Appends up to `most` tokens that may follow `tokens`, which begin with those of the previous call.
   virtual void draft(std::span<const std::int32_t> tokens, int most, TokenRun& out) = 0;
-  // As Drafter::end.
+  // See Drafter::end.
   virtual void end(std::span<const std::int32_t> generated) { (void)generated; }
 };
 
-// Asks each request's own. They take microseconds, which count as the host's time.
+// Calls the drafter of each request. They take microseconds, which count as the host's time.
 class SequenceDrafters final : public Drafter {
  public:
   using Make = std::function<std::unique_ptr<SequenceDrafter>(const Request&)>;

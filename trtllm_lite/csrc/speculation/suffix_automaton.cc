@@ -35,16 +35,16 @@ std::optional<SuffixAutomaton::Continuation> SuffixAutomaton::follow(Match& matc
   return Continuation{from.best, static_cast<double>(from.best_count) / from.num_continued};
 }
 
-// A state that was split since the match was made no longer has its shorter strings.
+// If a state was split since the match was made, it no longer has its shorter strings.
 void SuffixAutomaton::shorten(Match& match) const {
   while (match.state != 0 && match.length <= state(state(match.state).link).length) {
     match.state = state(match.state).link;
   }
 }
 
-// Makes the state of the text that goes on with `token`.
+// Makes the state for the text followed by `token`.
 std::int32_t SuffixAutomaton::extend(std::int32_t token) {
-  if (const Transition* known = find(last_, token)) {  // of an earlier text
+  if (const Transition* known = find(last_, token)) {  // from an earlier text
     return state(known->to).length == state(last_).length + 1 ? known->to : split(last_, token, known->to);
   }
   const auto longest = static_cast<std::int32_t>(states_.size());
@@ -62,7 +62,7 @@ std::int32_t SuffixAutomaton::extend(std::int32_t token) {
   return longest;
 }
 
-// Gives the strings of `to` that are no longer than those of `from` with `token` a state of their own.
+// Moves the strings of `to` that are no longer than those of `from` plus `token` to a new state.
 std::int32_t SuffixAutomaton::split(std::int32_t from, std::int32_t token, std::int32_t to) {
   const auto shorter = static_cast<std::int32_t>(states_.size());
   State copy = state(to);
@@ -82,7 +82,7 @@ std::int32_t SuffixAutomaton::split(std::int32_t from, std::int32_t token, std::
   return shorter;
 }
 
-// Counts that `token` followed the text of `before` and its suffixes, by which it became that of `after`.
+// Counts that `token` followed the text of state `before` and its suffixes; `after` is the resulting state.
 void SuffixAutomaton::count(std::int32_t before, std::int32_t after, std::int32_t token) {
   std::int32_t to = after;
   for (int i = 0; i < kCounted && to != 0; ++i, to = state(to).link) ++state(to).count;

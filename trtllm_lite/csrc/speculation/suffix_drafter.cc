@@ -5,10 +5,10 @@
 namespace tl {
 namespace {
 
-// Tokens of a long prompt that one call takes in, and of earlier outputs, so that no step waits long for them.
+// Tokens of a long prompt, and of earlier outputs, that one call adds, so that no step waits long for them.
 constexpr std::size_t kMostAtOnce = 1024;
 constexpr int kMostOfOutputs = 64;
-// So long a string is looked for in an automaton that is new to the request.
+// The longest string looked for in an automaton that is new to the request.
 constexpr std::size_t kLongestSearch = 64;
 
 }  // namespace

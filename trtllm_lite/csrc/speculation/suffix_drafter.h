@@ -1,5 +1,5 @@
-// Suffix decoding: of the strings that end the text, the longest that stood before says what follows
-// (Oliaro et al., "SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications", 2024).
+// Suffix decoding: proposes what followed the longest suffix of the text that occurred before (Oliaro et al.,
+// "SuffixDecoding: Extreme Speculative Decoding for Emerging AI Applications", 2024).
 #pragma once
 
 #include <memory>
@@ -12,16 +12,16 @@
 
 namespace tl {
 
-// `max_cached_requests`: of each cache_salt, whose outputs are kept; 0, or at least 2. `max_spec_factor`: drafts for
-// each token of the string that stood before. `min_token_prob`: how likely, by what followed before, the last draft is.
+// `max_cached_requests`: kept outputs of each cache_salt; 0, or at least 2. `max_spec_factor`: drafts for each token of
+// the matching string. `min_token_prob`: the least estimated probability of the last draft.
 struct SuffixOptions {
   int max_cached_requests = 10000;
   double max_spec_factor = 1;
   double min_token_prob = 0.1;
 };
 
-// Looks in the request's own prompt and output, and in `outputs`, which may be null. One thread uses all drafters that
-// share outputs.
+// Searches the request's own prompt and output, and `outputs`, which may be null. Drafters that share `outputs` must be
+// used by one thread.
 class SuffixDrafter : public SequenceDrafter {
  public:
   SuffixDrafter(const SuffixOptions& options, std::shared_ptr<OutputsBySalt> outputs, const std::string& salt);
@@ -29,7 +29,7 @@ class SuffixDrafter : public SequenceDrafter {
   void end(std::span<const std::int32_t> generated) override;
 
  private:
-  // The longest string that ends the text and occurs in an automaton, which other requests may go on to fill.
+  // The longest string that ends the text and occurs in an automaton, to which other requests may add meanwhile.
   struct Cursor {
     std::shared_ptr<const SuffixAutomaton> in;
     SuffixAutomaton::Match match;

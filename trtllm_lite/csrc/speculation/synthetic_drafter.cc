@@ -15,7 +15,7 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
 
 }  // namespace
 
-// Another prompt of the same key costs time, nothing else.
+// A collision with another prompt costs time but changes no result.
 std::uint64_t KnownOutputs::key_of(std::span<const std::int32_t> prompt, const std::string& salt) {
   std::uint64_t hash = mix(prompt.size(), std::hash<std::string>()(salt));
   for (const std::int32_t token : prompt) hash = mix(hash, static_cast<std::uint32_t>(token));
@@ -52,7 +52,7 @@ SyntheticDrafter::SyntheticDrafter(const SyntheticOptions& options, std::shared_
       num_prompt_(request.tokens.size()),
       known_(outputs_->find(key_)) {}
 
-// The place of the first wrong draft is drawn anew in each position, and the same in every run.
+// The place of the first wrong draft is random for each position, but the same in every run.
 void SyntheticDrafter::draft(std::span<const std::int32_t> tokens, int most, TokenRun& out) {
   const auto generated = tokens.subspan(num_prompt_);
   if (!known_ || known_->size() < generated.size()) return;

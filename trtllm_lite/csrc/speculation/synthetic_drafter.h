@@ -1,6 +1,6 @@
-// Drafts of which as many are right as is asked for: how speculative decoding is measured and tested with any weights,
-// random ones among them. The drafter knows what the same prompt was continued with before, so that devices verify and
-// keep its drafts as they do any others, and what is generated does not change.
+// Drafts with a given acceptance rate, to measure and test speculative decoding with any weights, even random ones. The
+// drafter knows the earlier continuation of the same prompt, so devices verify and accept its drafts like any others,
+// and the generated text does not change.
 #pragma once
 
 #include <cstddef>
@@ -16,17 +16,17 @@
 
 namespace tl {
 
-// How often the draft in each place is kept, those before it kept, too: not increasing, each 0 to 1.
+// For each place, the probability that its draft and all before it are accepted: not increasing, each 0 to 1.
 struct SyntheticOptions {
   std::vector<double> acceptance_rates;
 };
 
-// What prompts were continued with, by prompt and cache_salt, the latest kMaxTokens tokens.
+// The continuations of prompts, by prompt and cache_salt: the latest kMaxTokens tokens.
 class KnownOutputs {
  public:
   static constexpr std::size_t kMaxTokens = std::size_t{1} << 20;
   static std::uint64_t key_of(std::span<const std::int32_t> prompt, const std::string& salt);
-  // Null if there is none.
+  // Returns null if there is none.
   std::shared_ptr<const std::vector<std::int32_t>> find(std::uint64_t key) const;
   void add(std::uint64_t key, std::span<const std::int32_t> generated);
 
@@ -36,7 +36,7 @@ class KnownOutputs {
   std::size_t num_tokens_ = 0;
 };
 
-// Drafts nothing for a prompt that was not run before, and behind a token that differs from what was generated then.
+// Proposes nothing for a prompt that was not run before, or after a token that differs from the earlier continuation.
 class SyntheticDrafter : public SequenceDrafter {
  public:
   SyntheticDrafter(const SyntheticOptions& options, std::shared_ptr<KnownOutputs> outputs, const Request& request);
@@ -49,7 +49,7 @@ class SyntheticDrafter : public SequenceDrafter {
   const std::uint64_t key_;
   const std::size_t num_prompt_;
   const std::shared_ptr<const std::vector<std::int32_t>> known_;
-  std::size_t num_checked_ = 0;  // tokens that are as they were before
+  std::size_t num_checked_ = 0;  // leading tokens that equal the earlier continuation
 };
 
 }  // namespace tl
