@@ -21,7 +21,7 @@ namespace {
 using Matrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Pairs = std::map<std::int64_t, std::tuple<std::string, Matrix, Matrix, double>>;
 
-// Numpy has no bfloat16: uint16 has its bits.
+// Numpy has no bfloat16: a uint16 array holds its bits.
 DType dtype_of(const Matrix& matrix) {
   const nb::dlpack::dtype found = matrix.dtype();
   if (found == nb::dtype<float>()) return DType::kFloat32;

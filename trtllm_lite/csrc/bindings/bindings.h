@@ -1,4 +1,4 @@
-// The functions that add bindings to the module, one per concept; module.cc calls them all.
+// The functions that add bindings to the module, one per concept. module.cc calls them all.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -8,7 +8,7 @@
 
 namespace tl {
 
-// Borrows the bytes of any object with a contiguous buffer for its lifetime.
+// Borrows the bytes of any Python object with a contiguous buffer.
 class BufferView {
  public:
   explicit BufferView(nanobind::handle object) {

@@ -28,7 +28,7 @@ std::string hexadecimal(const cuda::MatmulAlgorithm& algorithm) {
   return text;
 }
 
-// A dict for each kind of product; keys are those of the builder's timing cache.
+// Returns a dict for each kind of product; its keys are those of the builder's timing cache.
 nb::list time_products(cuda::CudaExecutor& executor, std::int64_t num_tokens, std::int64_t above, int candidates,
                        int repeats, bool sustained) {
   std::vector<cuda::ProductTime> times;

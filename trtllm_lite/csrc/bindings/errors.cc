@@ -13,7 +13,7 @@ namespace {
 
 void raise(const char* class_name, const std::exception& error) {
   const nb::object type = nb::module_::import_("trtllm_lite.errors").attr(class_name);
-  // A message may quote bytes of a damaged file, or a name cut in the middle of a character.
+  // A message may quote bytes of a damaged file, or a name cut within a UTF-8 character.
   const std::string_view text = error.what();
   const nb::object message = nb::steal(PyUnicode_DecodeUTF8(text.data(), std::ssize(text), "replace"));
   PyErr_SetObject(type.ptr(), message.ptr());

@@ -1,4 +1,4 @@
-// Bindings of the event loop, over an engine on any device.
+// Bindings of the event loop for an engine on any device.
 #include "batching/event_loop.h"
 
 #include <nanobind/nanobind.h>
@@ -33,10 +33,10 @@ namespace {
 
 using PromptIds = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Begins the salts of requests with an adapter; no text in UTF-8 does.
+// First byte of the salts of requests with an adapter. UTF-8 text never contains it.
 constexpr char kOfAdapter = '\xff';
 
-// The longest timeout is some years, which the clock can express.
+// The longest timeout: some years, which the clock can express.
 constexpr double kMaxSeconds = 1e8;
 
 Clock::duration duration_of(double seconds) {
@@ -48,13 +48,13 @@ struct LoopOptions {
   int max_batch_size, max_input_len, max_seq_len, max_num_tokens;
   std::int64_t num_host_blocks;
   bool max_utilization, enable_block_reuse, enable_chunked_context;
-  int max_draft_len;  // of a step's row; 0: nothing drafts
+  int max_draft_len;  // draft tokens of a row in a step; 0: no drafts
   bool paces_drafts;
   std::optional<Drafting> drafting;
-  DeviceExecutor* draft_model;  // null, or what drafts instead
+  DeviceExecutor* draft_model;  // null if there is no draft model
 };
 
-// The event loop as Python holds it, with the checks that C++ callers make themselves.
+// The event loop for Python, with the checks that C++ callers are trusted to make.
 class PyEventLoop {
  public:
   PyEventLoop(DeviceExecutor& executor, const LoopOptions& options)
@@ -63,7 +63,7 @@ class PyEventLoop {
         draft_engine_(options.draft_model == nullptr ? nullptr : &options.draft_model->engine()),
         gathers_context_(max_logits(engine_) >= options.max_num_tokens),
         loop_(make_loop(executor, options)) {}
-  // The thread of a loop over a network of Python's needs the GIL to end.
+  // The thread of a loop over a Python network needs the GIL to end.
   ~PyEventLoop() {
     const nb::gil_scoped_release release;
     loop_.reset();
@@ -119,14 +119,14 @@ class PyEventLoop {
     return loop_->submit(std::move(spec));
   }
 
-  // In a fork of the process there is nothing to cancel: the requests belong to the parent.
+  // In a forked child process there is nothing to cancel: the requests belong to the parent.
   bool cancel(RequestId id) { return home().is_this() && loop_->cancel(id); }
 
-  // Tokens and ends, or None when the loop is shut down and every event has been delivered.
+  // Returns tokens and ends; None when the loop is shut down and every event has been delivered.
   nb::object poll(double timeout) {
     home().check();
     PollStatus status;
-    static thread_local EventBatch batch;  // so that buffers go back and forth with the loop's and keep their memory
+    static thread_local EventBatch batch;  // static, so that buffers are swapped with the loop's and keep their memory
     {
       nb::gil_scoped_release release;
       status = loop_->poll(batch, duration_of(timeout));
@@ -199,7 +199,7 @@ class PyEventLoop {
             .max_input_len = options.max_input_len};
   }
 
-  // Null: nothing drafts.
+  // Returns null if there are no drafts.
   static std::shared_ptr<Drafter> drafter_of(const LoopOptions& options, const DeviceExecutor& executor,
                                              int num_slots) {
     static_assert(kMaxDrafts == kMaxDraftLen);
@@ -231,7 +231,7 @@ class PyEventLoop {
 
   const Engine& engine_;
   const LowRankShapes low_rank_shapes_;
-  const Engine* draft_engine_;  // null: no model drafts
+  const Engine* draft_engine_;  // null: no draft model
   bool gathers_context_;
   HomeBound<EventLoop> loop_;
 };
@@ -257,7 +257,8 @@ nb::object context_logits(const TokenEvent& event) {
   return array_of({logits.values.get(), logits.num_rows * outputs->vocab_size}, outputs->vocab_size);
 }
 
-// float32[tokens, vocab_size], or None. A sequence may end before the last of the tokens that were sampled for it.
+// float32[rows, vocab_size], or None. A sequence may have ended before the last tokens sampled for it, which are left
+// out.
 nb::object generation_logits(const TokenEvent& event) {
   const RequestOutputs* outputs = outputs_of(event);
   if (outputs == nullptr || outputs->generation_logits.empty()) return nb::none();
@@ -265,7 +266,7 @@ nb::object generation_logits(const TokenEvent& event) {
   return array_of(std::span(outputs->generation_logits).first(num_values), outputs->vocab_size);
 }
 
-// Of each token, or none.
+// The log probabilities of each token; empty if the request did not ask for them.
 std::vector<RowLogprobs> logprobs(const TokenEvent& event) {
   const RequestOutputs* outputs = outputs_of(event);
   if (outputs == nullptr || outputs->logprobs.empty()) return {};

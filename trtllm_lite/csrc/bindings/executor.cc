@@ -47,7 +47,7 @@ void compute(LogitsExecutor& executor, const StepRequest& request) {
   executor.step(request, [](std::span<const float>, ThreadPool&) {});
 }
 
-// Adds a function that opens executors of engines by `open`.
+// Adds a function `name` that opens an executor for an engine by calling `open`.
 template <auto open>
 void def_open(nb::module_& module, const char* name) {
   module.def(
@@ -72,7 +72,7 @@ void def_open(nb::module_& module, const char* name) {
       nb::arg("rank_timeout") = OpenOptions().rank_timeout, nb::keep_alive<0, 1>(), nb::keep_alive<0, 6>());
 }
 
-// What the stage of a pipeline makes of a step: the bytes that it sends on, or logits if it is the last.
+// Runs a step of a pipeline stage. Returns the bytes to send to the next stage, or the logits if it is the last.
 nb::object step_stage(LogitsExecutor& executor, const Int32Array<1>& token_ids, const Int32Array<1>& seq_lens,
                       const Int32Array<1>& past_lens, const Int32Array<2>& block_tables,
                       const Int32Array<1>& logits_indices, const ByteArray& received) {

@@ -1,4 +1,4 @@
-// Stages on GPUs of several processes.
+// Bindings of pipeline stages on GPUs of several processes.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -57,7 +57,7 @@ std::vector<CopyOrder> copies_of(const Int32Array<2>& words) {
   return copies;
 }
 
-// An object of Python: the class EarlierStages of _core.pyi.
+// Forwards to a Python object of the class EarlierStages in _core.pyi.
 class PythonStageCalls final : public cuda::StageCalls {
  public:
   explicit PythonStageCalls(nb::object stages) : stages_(std::move(stages)) {}
@@ -89,7 +89,7 @@ class PythonStageCalls final : public cuda::StageCalls {
   void fail(const std::string& why) noexcept override {
     try {
       call_python([&] { stages_.attr("fail")(why); });
-    } catch (const std::exception&) {  // who fails has its own reason to tell
+    } catch (const std::exception&) {  // the failing process reports its own reason
     }
   }
   MemoryUse memory() const override {
@@ -126,7 +126,7 @@ std::vector<cuda::NcclId> ids_of(const std::vector<nb::bytes>& ids, const Engine
   throw ArgumentError("ids: expected one for each rank of the engine, found " + std::to_string(found.size()));
 }
 
-// A process's stages find each other by these.
+// Ids by which the stages of different processes connect.
 std::vector<nb::bytes> nccl_ids(std::size_t count, const std::vector<std::string>& library_directories) {
   std::vector<nb::bytes> ids;
   for (const cuda::NcclId& id : cuda::make_nccl_ids(cuda::nccl(library_directories), count)) {

@@ -23,7 +23,7 @@ namespace nb = nanobind;
 namespace tl {
 namespace {
 
-// Calls a function of Python's, from any thread.
+// Makes a Tokenize function that calls a Python function, from any thread.
 llguidance::Tokenize tokenize_by(const nb::callable& function) {
   const auto forget = [](nb::callable* held) {
     const nb::gil_scoped_acquire acquire;

@@ -6,7 +6,7 @@
 
 NB_MODULE(_core, module) {
   module.doc() = "The C++ runtime of trtllm_lite; see _core.pyi for its contract.";
-  // A fork has no copy of the threads that hold Python objects, so that it cannot release these objects when it ends.
+  // A forked child process lacks the threads that hold Python objects, so it cannot release these objects when it ends.
   pthread_atfork(nullptr, nullptr, [] { nanobind::set_leak_warnings(false); });
   tl::bind_errors(module);
   tl::bind_crc32c(module);

@@ -1,4 +1,4 @@
-// A network that a Python object runs.
+// Runs a network that is implemented by a Python object.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,7 +9,7 @@
 
 namespace tl {
 
-// A network over an object as the class Network of _core.pyi describes it; null for None.
+// Makes a network of an object that implements the class Network in _core.pyi; null for None.
 std::unique_ptr<Network> borrow_network(const nanobind::object& object);
 
 }  // namespace tl

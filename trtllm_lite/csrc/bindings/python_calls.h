@@ -1,4 +1,4 @@
-// Calls from threads of C++ to objects of Python.
+// Calls from C++ threads to Python objects.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -25,13 +25,13 @@ auto array_over(T* data, Extents... extents) {
 
 inline auto array_over(std::span<const std::int32_t> values) { return array_over(values.data(), values.size()); }
 
-// Of a dictionary with `weights`, `kv_cache` and `workspace`.
+// Reads the memory use from a dictionary with the keys `weights`, `kv_cache` and `workspace`.
 inline MemoryUse memory_use(const nanobind::dict& memory) {
   const auto bytes = [&](const char* name) { return nanobind::cast<std::size_t>(memory[name]); };
   return {bytes("weights"), bytes("kv_cache"), bytes("workspace")};
 }
 
-// Runs `call` with the GIL. An exception of Python's becomes one of ours, so that none crosses threads.
+// Runs `call` with the GIL. Converts a Python exception to one of ours, so that no Python exception crosses threads.
 template <typename Call>
 void call_python(const Call& call) {
   const nanobind::gil_scoped_acquire acquire;

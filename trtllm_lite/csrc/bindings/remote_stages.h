@@ -1,4 +1,4 @@
-// An executor of stages that compute in other processes, as an object of Python reaches them.
+// An executor whose stages run in other processes, which a Python object calls.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -16,7 +16,7 @@ namespace tl {
 
 class RemoteStages final : public LogitsExecutor {
  public:
-  // Borrows an engine of the first stage. `stages`: as the class Stages of _core.pyi describes it.
+  // Borrows an engine of the first stage. `stages`: an object that implements the class Stages in _core.pyi.
   RemoteStages(const Engine& engine, nanobind::object stages);
   ~RemoteStages() override;
 
@@ -32,7 +32,7 @@ class RemoteStages final : public LogitsExecutor {
   const Engine& engine() const override { return engine_; }
   int num_threads() const override { return pool_->num_threads(); }
   MemoryUse memory() const override { return memory_; }
-  // Throws ArgumentError: what steps compute stays with the stages.
+  // Throws ArgumentError: outputs remain in the processes of the stages.
   StepOutput output(const std::string& name, const RowSlice& slice) override;
 
  private:

@@ -1,4 +1,4 @@
-// Bindings of what looks at requests' bodies.
+// Bindings of functions that read the bodies of HTTP requests.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string_view.h>
@@ -20,7 +20,7 @@ namespace nb = nanobind;
 namespace tl {
 namespace {
 
-// An array of the ids, which are moved into it.
+// Moves the ids into an array.
 nb::object array_of(std::vector<std::int64_t>&& ids) {
   auto* kept = new std::vector<std::int64_t>(std::move(ids));
   const nb::capsule owner(kept, [](void* owned) noexcept { delete static_cast<std::vector<std::int64_t>*>(owned); });

@@ -1,4 +1,4 @@
-// Helpers of the bindings of sampling, for the product's module and the tests' one.
+// Helpers for the bindings of sampling, shared by the product's module and the test module.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// Bindings of what sends beside the interpreter's lock.
+// Bindings of functions that send without the GIL.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
 

@@ -1,4 +1,4 @@
-// Runs a step of any executor: takes arrays, returns logits.
+// Runs a step of any executor: takes arrays and returns logits.
 #pragma once
 
 #include <nanobind/ndarray.h>
@@ -38,7 +38,7 @@ inline StepRequest request_of(const Int32Array<1>& token_ids, const Int32Array<1
   };
 }
 
-// Adds the function `name` for an executor, which calls `use(executor, request)`.
+// Adds a function `name` of an executor that calls `use(executor, request)`.
 template <typename AnyExecutor, typename Use>
 void def_with_request(nanobind::module_& module, const char* name, const Use& use) {
   const auto function = [use](AnyExecutor& executor, const Int32Array<1>& token_ids, const Int32Array<1>& seq_lens,
@@ -51,8 +51,8 @@ void def_with_request(nanobind::module_& module, const char* name, const Use& us
              arg("past_lens").noconvert(), arg("block_tables").noconvert(), arg("logits_indices").noconvert());
 }
 
-// Adds the functions `step` and `compute` for an executor; `run(executor, request)` returns the logits of a step,
-// `leave(executor, request)` leaves all that it computes where it is. Both are called without the GIL.
+// Adds the functions `step` and `compute` of an executor. `run(executor, request)` returns a step's logits;
+// `leave(executor, request)` leaves all results on the device. Both are called without the GIL.
 template <typename AnyExecutor, auto run, auto leave>
 void def_step(nanobind::module_& module) {
   def_with_request<AnyExecutor>(module, "step", [](AnyExecutor& executor, const StepRequest& request) {

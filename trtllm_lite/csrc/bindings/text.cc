@@ -1,4 +1,4 @@
-// Bindings of what makes texts of tokens.
+// Bindings of detokenization.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
@@ -59,7 +59,7 @@ void init_token_bytes(TokenBytes* self, const nb::dict& vocabulary, const nb::di
   for (const auto& [pattern, content, content_of_first] : replacements) {
     rules.replacements.push_back({pattern, content, content_of_first});
   }
-  const nb::gil_scoped_release release;  // the caller keeps the dictionaries, whose strings `tokens` refers to
+  const nb::gil_scoped_release release;  // the caller keeps the dictionaries whose strings `tokens` refers to
   new (self) TokenBytes(tokens, special_ids, std::move(rules));
 }
 
@@ -94,7 +94,7 @@ std::string finish_stream(TextStream& stream) {
   return text;
 }
 
-// A list of pieces for each run.
+// Converts to a list of pieces for each run.
 nb::list lists_of(const TextPieces& pieces) {
   nb::list all;
   std::size_t begin = 0, piece = 0;

@@ -1,4 +1,4 @@
-// Lets tests read what adapters of `_core` hold.
+// Lets tests read the contents of adapters of `_core`.
 #include "adapters/adapter.h"
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// Lets tests follow the masks and guesses of a grammar.
+// Lets tests compute the masks and forced tokens of a grammar.
 #include "grammar/grammar.h"
 
 #include <nanobind/nanobind.h>
@@ -28,7 +28,7 @@ std::vector<int> allowed(GrammarMatcher& matcher, int vocab_size) {
   return tokens;
 }
 
-// A grammar whose masks come when it is released: those of texts that have `num_free` tokens or more.
+// A grammar whose masks, for texts of at least `num_free` tokens, are held back until it is released.
 class HeldGrammar : public Grammar {
  public:
   HeldGrammar(std::shared_ptr<Grammar> grammar, std::size_t num_free)

@@ -1,4 +1,4 @@
-// run_kernel and time_kernel, by which tests and benchmarks call a kernel without an engine.
+// run_kernel and time_kernel, which let tests and benchmarks call a kernel without an engine.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -26,7 +26,7 @@ using Array = nb::ndarray<nb::c_contig, nb::device::cpu>;
 using Arrays = std::vector<std::optional<Array>>;
 using Names = std::optional<std::vector<std::string>>;
 
-// `name` tells types of equal bits apart; empty: the first of them.
+// `name` selects among types with equal bits; if it is empty, the first is taken.
 DType dtype_of(const Array& array, std::string_view name) {
   if (array.dtype() == nb::dtype<float>()) return DType::kFloat32;
   if (array.dtype() == nb::dtype<std::int32_t>()) return DType::kInt32;
@@ -46,7 +46,7 @@ DType dtype_of(const Array& array, std::string_view name) {
       "(uint16) and float8_e4m3fn, int4, uint4 and float4_e2m1fn (uint8)");
 }
 
-// The inputs or the outputs of a call: their logical description for the schema check, their pointers for the kernel.
+// The inputs or outputs of a call: logical descriptions for the schema check, pointers for the kernel.
 class Operands {
  public:
   Operands(const Arrays& arrays, const Names& layouts, const Names& dtypes) : arrays_(arrays) {
@@ -69,7 +69,7 @@ class Operands {
     }
   }
 
-  // Row-major operands have the shape of their array. Notes what they bind of the schema's symbols.
+  // Row-major operands have the shape of their array. Records the values of the schema's symbols.
   void read_row_major(std::span<const ArgumentSpec> specs, std::map<int, std::int64_t>* extents) {
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
       if (!arrays_[i] || logical_[i].layout != Layout::kRowMajor) continue;
@@ -85,13 +85,13 @@ class Operands {
     }
   }
 
-  // A packed operand is padded, so its logical extent is what other operands say; else all of it counts.
+  // A packed operand is padded, so its logical extent comes from other operands; otherwise its full extent counts.
   void read_packed(std::span<const ArgumentSpec> specs, const std::map<int, std::int64_t>& extents) {
     for (std::size_t i = 0; i < std::min(arrays_.size(), specs.size()); ++i) {
       if (!arrays_[i] || logical_[i].layout == Layout::kRowMajor) continue;
       const bool gated = logical_[i].layout == Layout::kGatedPanel64;
       const Array& array = *arrays_[i];
-      const int own_rank = gated ? 3 : 2;  // one axis more in front is that of experts
+      const int own_rank = gated ? 3 : 2;  // one more axis in front: experts
       const std::size_t front = specs[i].rank > own_rank ? 1 : 0;
       if (array.ndim() != 3 + front || std::cmp_not_equal(specs[i].rank, own_rank + front)) {
         throw EngineError("run_kernel: a packed input has shape [panels, in_features, 64]");
@@ -170,7 +170,7 @@ std::vector<AttributeValue> read_attributes(const OpSchema& schema, const nb::di
 }
 
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-// The adapter of each token: A and B of each projection, or neither.
+// The adapter of each token: A and B for each projection, or neither.
 using Adapters = std::vector<std::vector<std::optional<std::pair<Matrix, Matrix>>>>;
 
 std::vector<std::vector<LowRankPart>> parts_of(const Adapters& adapters) {
@@ -230,7 +230,7 @@ void run_kernel(std::string_view op, const Arrays& inputs, const Arrays& outputs
   call.run(&pool, of_tokens.empty() ? nullptr : of_tokens.data());
 }
 
-// Seconds of each of `repeats` calls, every one after sweep_bytes of other memory have been read.
+// The seconds of each of `repeats` calls. Before each, sweep_bytes of other memory are read.
 std::vector<double> time_kernel(std::string_view op, const Arrays& inputs, const Arrays& outputs,
                                 const nb::dict& attributes, const Names& layouts, const Names& dtypes,
                                 std::string_view isa, int num_threads, std::string_view product_dtype, int repeats,

@@ -1,4 +1,4 @@
-// Lets tests drive the KV cache's bookkeeping without an engine.
+// Lets tests drive the KV cache manager without an engine.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -32,7 +32,7 @@ std::vector<Copy> described(const std::vector<CopyOrder>& copies) {
   return out;
 }
 
-// A KvCacheManager and its sequences, which Python knows by number. Every write and every swap is a step of its own.
+// A KvCacheManager whose sequences are numbered for Python. Every write and every swap is a step of its own.
 class NumberedKvCache {
  public:
   NumberedKvCache(int num_blocks, int num_host_blocks, int tokens_per_block, bool enable_block_reuse)
@@ -58,7 +58,7 @@ class NumberedKvCache {
     sequence.tokens.insert(sequence.tokens.end(), tokens.begin(), tokens.end());
   }
 
-  // Returns the copies that must come before the writing; nothing if there are too few blocks.
+  // Returns the copies to be made before writing, or nothing if there are too few blocks.
   std::optional<std::vector<Copy>> write(int number, int num_tokens) {
     Numbered& sequence = at(number);
     const auto& kv = std::get<KvSequence>(sequence.handle);
@@ -99,7 +99,7 @@ class NumberedKvCache {
     sequences_.erase(number);
   }
   void forget(int number) { cache_.forget(at(number).chain()); }
-  // The oldest step in flight ends.
+  // Ends the oldest step in flight.
   void end_step() {
     if (ended_ < launched_) cache_.step_ended(++ended_);
   }

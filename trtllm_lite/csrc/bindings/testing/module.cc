@@ -2,7 +2,7 @@
 
 NB_MODULE(_testing, module) {
   module.doc() = "Parts of the C++ runtime that only tests and benchmarks drive by hand; see _testing.pyi.";
-  nanobind::module_::import_("trtllm_lite._core");  // types and errors are those of the product
+  nanobind::module_::import_("trtllm_lite._core");  // types and errors are the product's
   tl::bind_kernels(module);
   tl::bind_steps(module);
   tl::bind_kv_cache(module);

@@ -1,4 +1,4 @@
-// An executor that computes nothing and takes a given time for each step: what serves tokens can be measured alone.
+// An executor that computes nothing but takes a given time for each step, to measure the serving code alone.
 #include <nanobind/nanobind.h>
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Every row that samples comes to a random token of the vocabulary.
+// Every row that samples gets a random token of the vocabulary.
 class PacedSteps : public StepExecutor {
  public:
   PacedSteps(int num_slots, int vocab_size, Clock::duration step)

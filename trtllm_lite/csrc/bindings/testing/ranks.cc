@@ -1,4 +1,4 @@
-// Lets tests open engines one of whose ranks stalls in the middle of a step, as a device that hangs does.
+// Lets tests open engines of which one rank stalls in the middle of a step, like a hanging device.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -46,7 +46,7 @@ std::unique_ptr<CpuGroup> stalling_group(const std::vector<const Engine*>& ranks
   return std::make_unique<CpuGroup>(ranks, 1, 0, std::make_unique<StallingMeeting>(num_ranks, limit, rank, collective));
 }
 
-// Two stages, of which the second one stalls.
+// Two stages, the second of which stalls.
 std::unique_ptr<CpuPipeline> stalling_pipeline(const std::vector<const Engine*>& ranks, int rank, int collective,
                                                double timeout) {
   const auto half = static_cast<std::ptrdiff_t>(ranks.size() / 2);

@@ -47,7 +47,7 @@ std::pair<Tokens, std::vector<float>> truncated(const Row& logits, const Samplin
   return {candidates.ids, candidates.weights};
 }
 
-// A Sampler with the checks of the call that a C++ caller's own bookkeeping makes superfluous.
+// A Sampler that checks its calls. C++ callers need no checks, because they keep track of its state.
 class CheckedSampler {
  public:
   CheckedSampler(int num_slots, int vocab_size)

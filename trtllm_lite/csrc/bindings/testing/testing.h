@@ -1,4 +1,4 @@
-// The functions that fill the module for tests and benchmarks of kernels, one per concept; module.cc calls them all.
+// The functions that add to the module for tests and benchmarks of kernels, one per concept. module.cc calls them all.
 #pragma once
 
 #include <nanobind/nanobind.h>
