@@ -16,7 +16,7 @@ constexpr int kMaxThreads = 8;
 constexpr std::int64_t kTaskElements = std::int64_t{1} << 18;
 constexpr std::size_t kMatrixAlignment = 64;
 
-// One matrix on its way to the engine's type; only B changes its order, for CPUs.
+// A matrix to be converted to the engine's type. Only B is transposed, for CPUs.
 struct Conversion {
   std::string tensor;  // its name in the file
   StoredMatrix from;
@@ -26,7 +26,7 @@ struct Conversion {
   std::byte* to = nullptr;
 };
 
-// Rows of a matrix that a thread converts at once.
+// Rows of a matrix that a thread converts at a time.
 struct Task {
   const Conversion* conversion;
   std::int64_t first;

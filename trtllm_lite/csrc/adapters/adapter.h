@@ -1,4 +1,4 @@
-// An adapter (LoRA) in the host's memory: what it adds to projections of one engine.
+// An adapter (LoRA) in host memory: what it adds to the projections of an engine.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace tl {
 
-// What a file has of one projection: a [rank, in_features] and b [out_features, rank], which is to be multiplied with
-// `scale`. Messages call the projection `name`.
+// The matrices of one projection as in a file: a [rank, in_features] and b [out_features, rank]. b is to be multiplied
+// by `scale`. Messages call the projection `name`.
 struct LowRankPair {
   std::string name;
   StoredMatrix a;
@@ -23,7 +23,7 @@ struct LowRankPair {
   float scale = 1.0f;
 };
 
-// The same in 16 bits, as GPUs read it, with the scale in b.
+// The same in 16 bits, as GPUs read it, with b multiplied by the scale.
 struct HalfPart {
   const std::byte* a = nullptr;
   const std::byte* b = nullptr;
@@ -32,22 +32,22 @@ struct HalfPart {
 
 class Adapter {
  public:
-  // Converts the matrices to the types of `shapes`, on several threads. `pairs` has those of the projections that it
-  // changes, by number. `key` tells adapters apart: those of equal keys are equal. Throws LimitError for a projection,
-  // a rank or a size that the engine does not have, EngineError for elements that are not finite.
+  // Converts the matrices to the types of `shapes`, on several threads. `pairs`: the changed projections, by number.
+  // `key`: identifies the adapter; adapters with equal keys are equal. Throws LimitError if the engine lacks a
+  // projection or does not allow a rank or size, EngineError for elements that are not finite.
   Adapter(LowRankShapes shapes, const std::map<std::int64_t, LowRankPair>& pairs, std::string key);
   Adapter(const Adapter&) = delete;
   Adapter& operator=(const Adapter&) = delete;
 
-  // For each projection of the engine what is added to it; of rank 0 where that is nothing. An engine for CPUs reads
-  // parts, one for GPUs half_parts.
+  // For each projection of the engine, what the adapter adds to it; rank 0 if nothing. parts() is for CPU engines,
+  // half_parts() for GPU engines.
   const LowRankPart* parts() const { return parts_.data(); }
   const HalfPart* half_parts() const { return half_parts_.data(); }
   const LowRankShapes& shapes() const { return shapes_; }
-  // Throws LimitError if it was made for an engine of other shapes than these.
+  // Throws LimitError if the adapter was made for an engine of other shapes.
   void check_made_for(const LowRankShapes& shapes) const;
   const std::string& key() const { return key_; }
-  // The slot of the device's memory that holds it, set before a request runs with it.
+  // The adapter's slot in the device's memory, set before a request runs with it.
   int slot() const { return slot_; }
   void set_slot(int slot) { slot_ = slot; }
 

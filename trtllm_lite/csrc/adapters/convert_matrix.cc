@@ -8,10 +8,10 @@
 namespace tl {
 namespace {
 
-constexpr std::int64_t kBlockRows = 64;  // of a matrix that is transposed: those of ranks up to 128 fit the first cache
+constexpr std::int64_t kBlockRows = 64;  // rows to transpose at a time: for ranks up to 128 they fit the L1 cache
 
-// Each type has the bits of its elements, the mask of exponents, all of whose bits are set in what is not finite, and
-// the functions from and to float32. None of these branches, so that loops over them become vector instructions.
+// Each type has the bits of its elements, a mask of the exponent bits (all set for infinity and NaN), and the
+// conversions from and to float32. The conversions have no branches, so that loops over them can be vectorized.
 struct Float32 {
   using Bits = std::uint32_t;
   static constexpr Bits kExponent = 0x7f800000;
@@ -38,7 +38,8 @@ struct Float16 {
     const std::uint32_t sign = (std::uint32_t{bits} & 0x8000) << 16;
     const std::uint32_t magnitude = (std::uint32_t{bits} & 0x7fff) << 13;
     const float normal = std::bit_cast<float>(magnitude + kBiasChange);
-    // A number below 2^-14 is its fraction times 2^-24: here as what exceeds 2^-14 of a number with this exponent.
+    // A float16 below 2^-14 is its fraction times 2^-24. This computes it as the excess over 2^-14 of a number with
+    // that exponent.
     const float small = std::bit_cast<float>(magnitude + kBiasChange + (1u << 23)) - 0x1p-14f;
     return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>((bits & kExponent) == 0 ? small : normal));
   }
@@ -49,7 +50,7 @@ struct Float16 {
     const float magnitude = std::abs(value);
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(magnitude) - kBiasChange;
     const std::uint32_t normal = (bits + 0xfff + (bits >> 13 & 1)) >> 13;
-    // Of a number below 2^-14 the sum has its multiple of 2^-24 in the lowest bits.
+    // For a magnitude below 2^-14, the lowest bits of the sum are its multiple of 2^-24.
     const std::uint32_t small = std::bit_cast<std::uint32_t>(magnitude + 0.5f) & 0xffff;
     const std::uint32_t finite = magnitude < kLeastNormal ? small : normal;
     return static_cast<Bits>(sign | (magnitude >= kLargest ? kExponent : finite));
@@ -91,7 +92,7 @@ bool transpose(const StoredMatrix& from, std::int64_t first, std::int64_t count,
   return largest < From::kExponent;
 }
 
-// Calls `use` with the type of this name.
+// Calls `use` with the type that `dtype` names.
 template <typename Use>
 bool with_type(DType dtype, const Use& use) {
   if (dtype == DType::kFloat32) return use(Float32());

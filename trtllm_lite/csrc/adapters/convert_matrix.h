@@ -1,4 +1,4 @@
-// Converts matrices of adapters from the types that files have to those that engines read.
+// Converts matrices of adapters from the types of files to those of engines.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace tl {
 
-// A row-major matrix of float32, float16 or bfloat16 at any address, as a file has it.
+// A row-major matrix of float32, float16 or bfloat16 at any address, as in a file.
 struct StoredMatrix {
   const std::byte* data = nullptr;
   DType dtype = DType::kFloat32;
@@ -16,14 +16,13 @@ struct StoredMatrix {
   std::int64_t columns = 0;
 };
 
-// Both write `count` rows from row `first` on, times `scale` in float32, to their place in the whole result at `to`,
-// and return whether all elements that they read are finite.
-//
-// convert_rows keeps rows and columns, and rounds to `dtype`, one of the same three types: to the nearest, ties to
-// even; what is too large for float16 becomes infinity.
+// convert_rows and transpose_rows convert `count` rows from row `first` on, multiplied by `scale` in float32. They
+// write them to their place in the whole result, which begins at `to`, and return whether all elements read are finite.
+// convert_rows keeps the order of elements. Both round to `dtype`, one of the same three types: to nearest, ties to
+// even; numbers too large for float16 become infinity.
 bool convert_rows(const StoredMatrix& from, std::int64_t first, std::int64_t count, float scale, DType dtype,
                   std::byte* to);
-// transpose_rows writes them as columns of the result [from.columns, from.rows].
+// transpose_rows writes the rows as columns of the result [from.columns, from.rows].
 bool transpose_rows(const StoredMatrix& from, std::int64_t first, std::int64_t count, float scale, float* to);
 
 }  // namespace tl
