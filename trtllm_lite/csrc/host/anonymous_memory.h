@@ -1,4 +1,4 @@
-// Zeroed memory that the operating system provides page by page as it is touched.
+// Zeroed memory whose pages the operating system allocates when they are first touched.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,9 @@ class AnonymousMemory {
  public:
   enum class Pages { kDefault, kHuge };
 
-  // Page-aligned. kHuge asks for huge pages: fewer address translations, for memory that is used as a whole.
-  // Throws LimitError if the system cannot reserve so much; `what` says what for, `remedy` what to do.
+  // Page-aligned memory. kHuge asks for huge pages, which need fewer address translations, for memory that is used as a
+  // whole. Throws LimitError if the system cannot reserve that much; the message says what it is for (`what`) and what
+  // to do (`remedy`).
   AnonymousMemory(std::size_t size, Pages pages, const std::string& what, const std::string& remedy);
   ~AnonymousMemory();
   AnonymousMemory(const AnonymousMemory&) = delete;

@@ -12,7 +12,7 @@ constexpr std::chrono::microseconds kPollTime{500};
 }  // namespace
 
 void HostMasks::start(const StepBatch& batch) {
-  if (threads_) threads_->start({});  // nobody writes `words_` any more
+  if (threads_) threads_->start({});  // no thread writes `words_` after this
   guided_.clear();
   orders_.clear();
   masks_.clear();

@@ -1,4 +1,4 @@
-// The masks of a step's guided rows, where the host samples: made beside the part of the step that makes logits.
+// The masks of a step's guided rows for sampling on the host, computed while the device makes logits.
 #pragma once
 
 #include <chrono>
@@ -19,17 +19,17 @@ class HostMasks {
   // Borrows the sampler.
   explicit HostMasks(const RowSampler& rows) : rows_(rows) {}
 
-  // Begins with the masks of the batch's rows that sample under grammars, in the place of those before. The tokens of
-  // all steps before have been added to the texts.
+  // Starts to compute the masks of the batch's rows that sample under grammars, overwriting those of the batch before.
+  // The tokens of all earlier steps must have been added to the texts.
   void start(const StepBatch& batch);
-  // Waits, once the logits are there, for as long as that is worth it for all rows (has_waited_enough), and never
-  // longer than a step may take. Returns how long it was.
+  // Called when the logits are there. Waits for masks as long as that is worth it for all rows (has_waited_enough), but
+  // never longer than a step may take. Returns the time waited.
   std::chrono::nanoseconds wait(std::size_t num_rows);
 
-  // As MaskThreads::take_woken.
+  // See MaskThreads::take_woken.
   std::vector<int> take_woken() { return threads_ ? threads_->take_woken() : std::vector<int>(); }
 
-  // The rows that were begun with, in order, and after wait() what came of the masks of each.
+  // The guided rows in order and, after wait(), the state of each row's masks.
   std::span<const std::size_t> rows() const { return guided_; }
   std::span<const RowMasks> masks() const { return masks_; }
 
@@ -42,7 +42,7 @@ class HostMasks {
   std::vector<std::size_t> guided_;
   std::vector<RowMasks> masks_;
   std::vector<MaskThreads::Order> orders_;
-  std::unique_ptr<MaskThreads> threads_;  // made when a request first needs some: for most engines none does
+  std::unique_ptr<MaskThreads> threads_;  // made when a request first needs masks
 };
 
 }  // namespace tl

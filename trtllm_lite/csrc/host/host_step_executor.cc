@@ -22,7 +22,7 @@ HostStepExecutor::HostStepExecutor(LogitsExecutor& executor, std::int64_t num_ho
       masks_(rows_),
       geometry_(cache_geometry(executor.engine().manifest())),
       blocks_(executor.num_slots(), geometry_.num_groups()),
-      // At least one byte is mapped, because an empty mapping is an error.
+      // At least one byte, because an empty mapping is an error.
       host_cache_(std::max<std::size_t>(static_cast<std::size_t>(num_host_blocks) * executor.block_bytes(), 1),
                   AnonymousMemory::Pages::kDefault, "swapped KV cache", "lower host_cache_size"),
       packed_(static_cast<std::size_t>(executor.num_stages())),
@@ -60,7 +60,7 @@ HostStepExecutor::~HostStepExecutor() {
   worker_.join();
 }
 
-// No step in flight uses the slot, so nobody looks at it before the next launch.
+// No step in flight uses the slot, so no thread reads it before the next launch.
 void HostStepExecutor::set_slot(int slot, std::shared_ptr<const SlotParams> params,
                                 std::span<const std::int32_t> tokens, int num_prompt) {
   rows_.set_slot(slot, std::move(params), tokens, num_prompt);
@@ -96,9 +96,9 @@ void HostStepExecutor::work() {
   }
 }
 
-// Begins the launched steps that the executor has room for, unless the other thread is about it. The tokens that a step
-// continues are known then: its requests are in none of the num_stages() - 1 steps before it. Blocks are copied when no
-// step is begun.
+// Begins launched steps as long as the executor has room, unless the other thread is doing so. The tokens that such a
+// step continues are known, as its requests are in none of the num_stages() - 1 steps before it. Blocks are copied
+// while no step is in progress.
 void HostStepExecutor::begin_steps(Lock& lock) {
   if (is_beginning_) return;
   is_beginning_ = true;
@@ -120,7 +120,7 @@ void HostStepExecutor::begin_steps(Lock& lock) {
 }
 
 void HostStepExecutor::finish_oldest(Lock& lock) {
-  Step& step = begun_.front();  // others are added behind it meanwhile
+  Step& step = begun_.front();  // others may be added after it meanwhile
   is_finishing_ = true;
   lock.unlock();
   try {
@@ -158,7 +158,7 @@ void HostStepExecutor::finish(Step& step) {
   step.result.compute_seconds = seconds_since(step.start) - std::chrono::duration<double>(step.waited).count();
 }
 
-// Rows without masks first, so that those have a little more time.
+// Rows without masks come first, which gives the masks a little more time.
 void HostStepExecutor::finish_rows(Step& step, std::span<const float> logits, ThreadPool& pool) {
   const std::span<const std::size_t> guided = masks_.rows();
   const auto finish_row = [&](std::size_t row, const RowMasks* masks, int thread) {

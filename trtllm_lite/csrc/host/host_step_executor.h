@@ -1,6 +1,6 @@
-// HostStepExecutor runs steps for the event loop on an executor whose logits come to the host: a worker thread drives
-// it and a RowSampler. While the worker waits for the logits of a step, launch() begins those for which there is room.
-// Masks of guided rows are made meanwhile; a row whose masks take longer sits the step out.
+// HostStepExecutor runs steps for the event loop on an executor whose logits come to the host. A worker thread drives
+// the executor and a RowSampler. While it waits for the logits of a step, launch() begins further steps if there is
+// room, and the masks of guided rows are computed. A row whose masks are late generates no token in that step.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ namespace tl {
 
 class HostStepExecutor : public StepExecutor {
  public:
-  // Borrows the executor. `num_host_blocks`: KV blocks that swapped-out requests may take on the host.
+  // Borrows the executor. `num_host_blocks`: KV blocks on the host for swapped-out requests.
   HostStepExecutor(LogitsExecutor& executor, std::int64_t num_host_blocks);
   ~HostStepExecutor() override;
 
@@ -59,11 +59,11 @@ class HostStepExecutor : public StepExecutor {
 
   LogitsExecutor& executor_;
   RowSampler rows_;
-  HostMasks masks_;  // of the step that is being finished
+  HostMasks masks_;  // masks of the step being finished
   const KvGeometry geometry_;
   BlockTables blocks_;
   AnonymousMemory host_cache_;
-  std::vector<PackedStep> packed_;            // of steps that are begun and not finished, in turn
+  std::vector<PackedStep> packed_;            // steps that are begun but not finished, in rotation
   std::vector<SamplerWorkspace> workspaces_;  // one per thread of the executor
 
   std::mutex mutex_;
@@ -72,9 +72,9 @@ class HostStepExecutor : public StepExecutor {
   std::deque<Step> begun_;
   std::deque<Step> to_collect_;
   std::uint64_t num_begun_ = 0;
-  bool is_beginning_ = false;  // a step: it is in none of the three
-  bool is_finishing_ = false;  // the oldest of begun_
-  bool broken_ = false;        // a step failed, and steps launched before its failure was known must fail, too
+  bool is_beginning_ = false;  // a step is being begun, and is in none of the three queues
+  bool is_finishing_ = false;  // the oldest step of begun_ is being finished
+  bool broken_ = false;        // a step failed; steps launched before this was known must fail too
   bool stopping_ = false;
   std::thread worker_;
 };

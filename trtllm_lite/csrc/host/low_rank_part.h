@@ -5,8 +5,8 @@
 
 namespace tl {
 
-// b.T @ (a @ x), of a [rank, in_features] and b [rank, out_features], whose rank may be 0. Adapters have one for each
-// projection that the engine lets them change.
+// Adds b.T @ (a @ x), with a [rank, in_features] and b [rank, out_features]; rank may be 0. An adapter has a part for
+// each projection that the engine lets adapters change.
 struct LowRankPart {
   const float* a = nullptr;
   const float* b = nullptr;

@@ -1,4 +1,4 @@
-// A step in the form that executors take, packed on the host.
+// A step packed on the host in the form that executors take.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace tl {
 
 class PackedStep {
  public:
-  // Of a step that has rows. Tokens that it leaves to the sampler have been sampled.
+  // Packs a step that has rows. Tokens that the batch leaves to the sampler must have been sampled.
   void pack(const StepBatch& batch, const RowSampler& rows, const BlockTables& blocks, const KvGeometry& geometry);
 
   // Valid until the next pack().
@@ -28,7 +28,7 @@ class PackedStep {
 
   std::vector<std::int32_t> token_ids_, seq_lens_, past_lens_, block_tables_, logits_indices_;
   std::int64_t blocks_per_row_ = 1;
-  std::vector<const LowRankPart*> adapters_;  // of each token; empty if none has one
+  std::vector<const LowRankPart*> adapters_;  // by token; empty if no token has one
   std::vector<RowLogits> row_logits_;
 };
 

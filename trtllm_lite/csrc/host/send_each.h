@@ -13,8 +13,8 @@ struct Sending {
   std::size_t num_sent = 0;
 };
 
-// Sends what each socket takes at once, and says how much that is. A socket that takes nothing, because it is full or
-// broken, is left to its owner, who finds out why by its own next write.
+// Sends as much as each socket takes at once, and records how much that is. A socket that takes nothing, because it is
+// full or broken, is left to its owner, whose next write gives the reason.
 void send_each(std::span<Sending> sendings);
 
 }  // namespace tl

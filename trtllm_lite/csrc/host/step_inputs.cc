@@ -22,7 +22,7 @@ std::string item(std::string_view name, std::int64_t index) {
   return std::string(name) + "[" + std::to_string(index) + "]";
 }
 
-// `what` is called only on failure: this runs for every token of every step.
+// `what` is a function called only on failure, because this runs for every token of every step.
 template <typename What>
 void expect_range(std::int64_t min, std::int64_t max, std::int64_t found, What what, const char* remedy) {
   if (found >= min && found <= max) [[likely]]
@@ -156,7 +156,7 @@ void StepInputs::check_block_numbers() const {
     fail("columns of block_tables", std::to_string(blocks_used(seq)) + " or more for sequence " + std::to_string(seq),
          columns, "reserve blocks for the tokens of this step first");
   }
-  // Kernels may touch what no window reaches, too.
+  // Kernels may also access blocks outside every window.
   for_each_table([&](std::int64_t table, std::int64_t, std::int64_t end) {
     for (std::int64_t i = 0; i < end; ++i) {
       expect_range(
@@ -166,8 +166,8 @@ void StepInputs::check_block_numbers() const {
   });
 }
 
-// Two sequences may read the same block (a shared prefix). A block that one sequence writes must belong to no other:
-// the writes would race, and one sequence would continue another's text.
+// Two sequences may read the same block (a shared prefix). But a block that one sequence writes must belong to no
+// other: the writes would race, and one sequence would continue another's text.
 void StepInputs::check_written_blocks() {
   const std::int64_t num_groups = limits_.geometry.num_groups();
   const auto written = [&](std::int64_t table) { return first_written(table / num_groups); };

@@ -1,4 +1,4 @@
-// The inputs of one step: checked against the limits of the engine, and copied to where kernels read them.
+// The inputs of a step: checked against the engine's limits and copied to memory that kernels read.
 #pragma once
 
 #include <array>
@@ -13,11 +13,12 @@
 
 namespace tl {
 
-// The step inputs that a request gives; the others stay unset.
+// The step inputs that are set from a request; the others stay unset.
 constexpr StepInputIndex kRequestInputs[] = {kTokenIds, kPositionIds,   kCuSeqlens,
                                              kPastLens, kLogitsIndices, kBlockTables};
 
-// Tokens of all sequences, packed: sequence s adds seq_lens[s] tokens after the past_lens[s] that the cache holds.
+// A step of several sequences. Tokens are packed: sequence s adds seq_lens[s] tokens to the past_lens[s] that are
+// cached.
 struct StepRequest {
   std::span<const std::int32_t> token_ids;
   std::span<const std::int32_t> seq_lens;
@@ -25,16 +26,17 @@ struct StepRequest {
   std::span<const std::int32_t> block_tables;  // [num_seqs, cache groups, blocks_per_row]
   std::int64_t blocks_per_row = 0;
   std::span<const std::int32_t> logits_indices;  // rows of token_ids whose logits are wanted
-  // The adapter of each token, null of one without; empty if no token has one. Devices without LowRank read none.
+  // The adapter of each token, or null; empty if no token has one. Devices without LowRank ignore it.
   std::span<const LowRankPart* const> adapters;
-  // What the stage before has made of the tokens, if there is one: the rows of each value, one value behind the other.
+  // What the stage before has computed for the tokens, if there is one: the rows of each value, one value after the
+  // other.
   std::span<const std::byte> received;
 };
 
 // The limits of a step.
 struct StepLimits {
-  Extents bounds;                  // largest extent of each symbol; tables name blocks below kNumBlocks
-  std::vector<ValueBound> values;  // of what a kernel indexes with
+  Extents bounds;                  // the largest extent of each symbol; tables name blocks below kNumBlocks
+  std::vector<ValueBound> values;  // bounds of values that kernels use as indices
   std::int64_t max_seq_len = 0;
   KvGeometry geometry;
 
@@ -48,8 +50,8 @@ class StepInputs {
  public:
   explicit StepInputs(StepLimits limits);
 
-  // Copies the request and checks the copy, so that a caller who changes its arrays meanwhile gets nothing unchecked
-  // through. Returns the extents of this step. Throws LimitError; the inputs are then undefined.
+  // Copies the request and checks the copy, so that the caller may change its arrays meanwhile without bypassing the
+  // checks. Returns the extents of this step. Throws LimitError; the inputs are then undefined.
   Extents assign(const StepRequest& request);
 
   // The address of one of kRequestInputs, which never changes.
@@ -64,11 +66,11 @@ class StepInputs {
   void check_written_blocks();
   std::int64_t extent(Symbol symbol) const { return extents_[symbol]; }
   int past_len(std::int64_t seq) const { return buffers_[kPastLens][static_cast<std::size_t>(seq)]; }
-  // The end of the blocks of sequence `seq` that this step reads or writes, and the first of those that it writes.
+  // The end of the blocks of sequence `seq` that this step reads or writes; below, the first of those that it writes.
   std::int64_t blocks_used(std::int64_t seq) const;
   std::int64_t first_written(std::int64_t seq) const;
   std::int32_t block(std::int64_t table, std::int64_t index) const;
-  // Calls `use(table, first, end)` for every table: its row of block_tables, and the blocks that the step uses.
+  // Calls `use(table, first, end)` for every row of block_tables, with the range of blocks that the step uses.
   template <typename Use>
   void for_each_table(Use&& use) const;
 
@@ -76,7 +78,7 @@ class StepInputs {
   std::array<std::vector<std::int32_t>, kNumStepInputs> buffers_;
   std::vector<std::int32_t> seq_lens_;
   Extents extents_;
-  std::vector<bool> is_written_;  // per block, all false between steps
+  std::vector<bool> is_written_;  // by block; all false between steps
 };
 
 }  // namespace tl

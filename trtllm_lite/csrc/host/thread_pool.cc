@@ -10,7 +10,7 @@
 namespace tl {
 namespace {
 
-// A thread spins for this time: longer than the serial gap between two regions of a step, shorter than a time slice.
+// How long a thread spins: longer than the serial gap between two regions of a step, shorter than a time slice.
 constexpr std::chrono::microseconds kSpinTime{50};
 constexpr int kPausesPerClockRead = 32;
 constexpr std::align_val_t kScratchAlignment{64};
@@ -40,7 +40,7 @@ constexpr std::uint64_t first_of(std::uint64_t bounds) { return bounds & 0xfffff
 constexpr std::uint64_t last_of(std::uint64_t bounds) { return bounds >> 32; }
 constexpr bool is_empty(std::uint64_t bounds) { return first_of(bounds) >= last_of(bounds); }
 
-// Claims one task, the first or the last; -1 if none is left. Acquires what was written before the run was published.
+// Claims the first or the last task; -1 if none is left. Acquires what was written before the run was published.
 std::int64_t claim(std::atomic<std::uint64_t>* bounds, bool from_front) {
   std::uint64_t found = bounds->load(std::memory_order_relaxed);
   while (!is_empty(found)) {
@@ -61,7 +61,8 @@ ThreadPool::ThreadPool(int num_threads)
     : runs_(static_cast<std::size_t>(num_threads)),
       shared_scratch_(static_cast<std::byte*>(::operator new(kSharedScratchBytes, kScratchAlignment))) {
   for (int thread = 0; thread < num_threads; ++thread) {
-    // The scratch stays untouched here, so that its pages land on the memory node of the thread that uses them first.
+    // The scratch memory is not touched here, so that its pages are allocated on the memory node of the thread that
+    // first uses them.
     scratch_.emplace_back(static_cast<std::byte*>(::operator new(kScratchBytesPerThread, kScratchAlignment)));
   }
   for (int thread = 1; thread < num_threads; ++thread) workers_.emplace_back([this, thread] { worker_loop(thread); });
@@ -85,7 +86,8 @@ void ThreadPool::run(std::int64_t num_tasks, TaskRef task) {
   task_ = task;
   finished_.store(0, std::memory_order_relaxed);
   publish(num_tasks);
-  // The load is sequentially consistent with sleep_until_work: that function sees the tasks, or this load the sleeper.
+  // This load and sleep_until_work are sequentially consistent: either that function sees the tasks, or this load sees
+  // the sleeper.
   if (num_sleeping_.load() > 0) {
     wake_epoch_.fetch_add(1);
     wake_epoch_.notify_all();
@@ -111,7 +113,7 @@ void ThreadPool::publish(std::int64_t num_tasks) {
   }
 }
 
-// Runs the tasks that are left of the owner's run; returns how many there were.
+// Runs the tasks left in the owner's run; returns their number.
 std::int64_t ThreadPool::drain(int thread, int owner) {
   std::int64_t finished = 0;
   std::int64_t task;
@@ -138,7 +140,7 @@ void ThreadPool::record_exception() {
   if (!has_exception_.exchange(true, std::memory_order_acq_rel)) exception_ = std::current_exception();
 }
 
-// Claims every task that is left, so that the region still ends with all of them accounted for; returns how many.
+// Claims all tasks that are left, so that the region can end; returns their number.
 std::int64_t ThreadPool::cancel() {
   std::int64_t cancelled = 0;
   for (Run& run : runs_) {
@@ -169,7 +171,7 @@ void ThreadPool::sleep_until_work(int thread) {
 
 void ThreadPool::wait_until_finished(std::int64_t num_tasks) const {
   const auto finished = [this, num_tasks] { return finished_.load(std::memory_order_acquire) == num_tasks; };
-  // A task that is unfinished after the spin is long, or its thread is off the core, for which this thread then yields.
+  // If a task is unfinished after the spin, it is long, or its thread is off the core, so this thread yields.
   while (!spin_until(finished)) std::this_thread::yield();
 }
 

@@ -1,4 +1,5 @@
-// A fork-join pool for the parallel regions of a step: about 200 a token, so a region must cost microseconds.
+// A fork-join pool for the parallel regions of a step. There are about 200 for each token, so a region must cost
+// microseconds.
 #pragma once
 
 #include <atomic>
@@ -12,14 +13,14 @@
 
 namespace tl {
 
-// Bytes of 64-byte-aligned scratch that every thread of the pool owns.
+// Bytes of 64-byte-aligned scratch memory for each thread of the pool.
 constexpr std::size_t kScratchBytesPerThread = 512 * 1024;
 
-// Bytes of 64-byte-aligned scratch that the threads of a pool have in common.
+// Bytes of 64-byte-aligned scratch memory that the threads of a pool share.
 constexpr std::size_t kSharedScratchBytes = 4 * 1024 * 1024;
 
 // Every non-template member is defined in thread_pool.cc: kernels include this header with wider instruction sets
-// enabled, and an inline definition compiled there could be the one the linker keeps for every machine.
+// enabled, and the linker might keep an inline definition compiled there for all machines.
 class ThreadPool {
  public:
   // Starts num_threads - 1 workers; the thread that calls parallel_for is the remaining one. num_threads >= 1.
@@ -30,15 +31,16 @@ class ThreadPool {
 
   int num_threads() const;
 
-  // kScratchBytesPerThread bytes, 64-byte aligned, owned by `thread` (0 .. num_threads-1) and kept between regions.
+  // The scratch memory of `thread` (0 .. num_threads-1): kScratchBytesPerThread bytes, 64-byte aligned, kept between
+  // regions.
   void* scratch(int thread) const;
-  // kSharedScratchBytes bytes, 64-byte aligned, for what all threads read: one region writes it, the next ones use it.
+  // The shared scratch memory: kSharedScratchBytes bytes, 64-byte aligned. One region writes it and later ones read it.
   void* shared_scratch() const;
 
-  // Calls fn(task, thread) once for each task in [0, num_tasks), num_tasks < 2^31, and returns when all calls have.
-  // Every thread starts on a run of consecutive tasks, in increasing order, so that what lies next to each other in
-  // memory streams through one core; a thread that is done takes tasks from the far ends of other runs. The first
-  // exception cancels tasks not yet started and is rethrown here. One caller at a time; fn must not call parallel_for.
+  // Calls fn(task, thread) once for each task in [0, num_tasks), num_tasks < 2^31, and returns when all calls have
+  // returned. Every thread starts with a run of consecutive tasks in increasing order, so that neighbouring memory is
+  // read by one core; a thread that has finished takes tasks from the ends of other runs. The first exception cancels
+  // the tasks not yet started and is rethrown here. Only one caller at a time; fn must not call parallel_for.
   template <typename Fn>
   void parallel_for(std::int64_t num_tasks, Fn&& fn) {
     using Callable = std::remove_reference_t<Fn>;
@@ -48,7 +50,7 @@ class ThreadPool {
   }
 
  private:
-  // A borrowed callable; it outlives the region because parallel_for waits, so nothing is allocated.
+  // A borrowed callable. It outlives the region because parallel_for waits, so nothing is allocated.
   struct TaskRef {
     void* callable = nullptr;
     void (*invoke)(void* callable, std::int64_t task, int thread) = nullptr;
@@ -57,8 +59,8 @@ class ThreadPool {
     void operator()(std::byte* memory) const;
   };
 
-  // The tasks of one thread's run that nobody has claimed: first .. last-1, in one word so that the owner can take
-  // from the front and others from the back. Empty between regions: a worker that wakes late finds nothing to claim.
+  // The unclaimed tasks of one thread's run: first .. last-1, packed in one word so that the owner can take from the
+  // front and others from the back. Empty between regions: a worker that wakes late finds nothing to claim.
   struct alignas(64) Run {
     std::atomic<std::uint64_t> bounds{0};
   };
@@ -81,7 +83,7 @@ class ThreadPool {
   std::atomic<int> num_sleeping_{0};
   std::atomic<bool> stopping_{false};
 
-  // Written before runs are published and stable while any claimed task is unfinished.
+  // Written before runs are published, and unchanged while a claimed task is unfinished.
   alignas(64) TaskRef task_;
 
   std::atomic<bool> has_exception_{false};
