@@ -5,8 +5,8 @@
 
 namespace tl::TL_ISA {
 
-// erfc(z) / 2 for z >= 0 to a few ulps: e^(-z^2) t P(t) with t = 1 / (1 + 0.3 z), where P is the polynomial that comes
-// closest to erfc(z) e^(z^2) / (2 t) up to z = 10, beyond which the result is 0 in float32.
+// erfc(z) / 2 for z >= 0 to a few ulps: e^(-z^2) t P(t) with t = 1 / (1 + 0.3 z). The polynomial P approximates erfc(z)
+// e^(z^2) / (2 t) best up to z = 10, beyond which the result is 0 in float32.
 TL_INLINE Vec half_erfc(Vec z) {
   constexpr float kCoefficients[] = {0.0845939964f, 0.0853577405f, 0.0741687566f, 0.107466064f,  -0.0473320968f,
                                      0.273869276f,  -0.256146789f, 0.242785215f,  -0.0647621676f};
@@ -16,8 +16,8 @@ TL_INLINE Vec half_erfc(Vec z) {
   return exp(zero() - z * z) * t * sum;
 }
 
-// x Phi(x), Phi the cumulative distribution of the normal distribution (arXiv 1606.08415). The tail is summed by
-// itself, so that nothing cancels for large negative x.
+// x Phi(x), with Phi the cumulative distribution of the normal distribution (arXiv 1606.08415). The tail is computed
+// directly, so that nothing cancels for large negative x.
 TL_INLINE Vec gelu(Vec x) {
   const Vec negative = min(zero(), x), positive = max(zero(), x);
   const Vec tail = half_erfc((positive - negative) * broadcast(0.70710678f));
@@ -45,14 +45,14 @@ TL_INLINE Vec activate(Activation activation, Vec x) {
   }
 }
 
-// g sigmoid(1.702 g) (u + 1) of the bounded gate and up projection (arXiv 2508.10925).
+// g sigmoid(1.702 g) (u + 1) of the clamped gate and up projections (arXiv 2508.10925).
 TL_INLINE Vec swiglu_oai(Vec gate, Vec up) {
   const Vec limit = broadcast(7.0f), one = broadcast(1.0f);
   const Vec g = min(limit, gate), u = max(zero() - limit, min(limit, up));
   return g / (one + exp(g * broadcast(-1.702f))) * (u + one);
 }
 
-// What an operator makes of the gate and up projections.
+// Combines the gate and up projections.
 template <typename Activation>
 TL_INLINE Vec gated(Activation activation, Vec gate, Vec up) {
   return activation == Activation::kSwigluOai ? swiglu_oai(gate, up) : activate(activation, gate) * up;

@@ -1,7 +1,6 @@
-// Weights and activations as the pairs of bfloat16 that products of two neighbours take.
-//
-// A row of pairs holds, for each column, two elements of k: 2i and 2i+1, or, of the 8 elements in a word of 4 bits,
-// i and i+4, which are as far apart in the word as in a pair. Rows of x are paired the same way.
+// Weights and activations as pairs of bfloat16, for instructions that multiply two neighbours at a time.
+// A row of pairs holds, for each column, two elements of k: 2i and 2i+1 or, of the 8 elements in a word of 4-bit
+// elements, i and i+4, which are 16 bits apart in the word as in a pair. Rows of x are paired the same way.
 #pragma once
 
 #include "cpu/simd.h"
@@ -12,7 +11,7 @@ using Pairs = __m512i;  // of 16 columns
 
 TL_INLINE void store(BFloat16* p, Pairs pairs) { _mm512_store_si512(p, pairs); }
 
-// Both are exact in bfloat16: only the upper halves of a float32 are not zero.
+// Both are exact in bfloat16: the lower halves of their float32 are zero.
 TL_INLINE Pairs pair_exact(Vec first, Vec second) {
   const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
   const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(first), 16);
@@ -37,7 +36,7 @@ TL_INLINE void store_panel_pairs(const BFloat16* first, const BFloat16* second, 
   }
 }
 
-// bfloat16 of the 16 values that 4 bits have, twice: pair_of() looks up with 5 bits, of which the highest belongs to
+// The 16 values of 4-bit elements as bfloat16, twice: pair_of() looks up with 5 bits, the highest of which belongs to
 // another element.
 template <typename Word>
 TL_INLINE __m512i nibble_values();
@@ -71,7 +70,7 @@ TL_INLINE Pairs pair_of(Words<Word> words) {
   return _mm512_permutexvar_epi16(_mm512_srli_epi32(words.bits, 4 * kIndex), nibble_values<Word>());
 }
 
-// 32 elements of a row of x, rounded to the nearest bfloat16, ties to even, in the order of pairs of `Weight`.
+// Rounds 32 elements of a row of x to bfloat16 (to nearest, ties to even), in the order of the pairs of `Weight`.
 template <typename Weight>
 TL_INLINE Pairs round_to_pairs(Vec first, Vec second) {
   const auto rounded = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));

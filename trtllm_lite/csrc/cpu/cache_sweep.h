@@ -1,4 +1,5 @@
-// Reads memory of its own, after which nothing else is in the caches: benchmarks time kernels on operands from memory.
+// Reads a large block of memory to evict everything else from the caches, so that benchmarks time kernels on operands
+// in memory.
 #pragma once
 
 #include <atomic>
@@ -14,7 +15,7 @@ class CacheSweep {
  public:
   explicit CacheSweep(std::size_t bytes);
 
-  // Every thread of the pool reads its share once.
+  // Each thread of the pool reads its share once.
   void read(ThreadPool* pool);
 
  private:

@@ -37,8 +37,7 @@ CpuExecutor::CpuExecutor(const Engine& engine, std::int64_t num_threads, std::in
              "build the engine with a smaller --max_num_tokens"),
       state_(static_cast<std::size_t>(plan_.state_bytes), AnonymousMemory::Pages::kDefault, "state",
              "build the engine with a smaller --max_batch_size"),
-      // The cache has ordinary pages, so that a short sequence takes what it uses, not a huge page of every layer's
-      // cache.
+      // The cache has ordinary pages: with huge pages, even a short sequence would take one in every layer's cache.
       cache_(kv_cache_bytes(engine, num_blocks_), AnonymousMemory::Pages::kDefault, "KV cache", "reserve fewer blocks"),
       features_(borrowed_features(features_of)),
       inputs_(step_limits(engine, num_blocks_)),
@@ -141,8 +140,8 @@ void CpuExecutor::add_operands(const std::vector<int>& tensors, const std::vecto
   }
 }
 
-// A call whose outputs are all empty has nothing to do, e.g. the LM head of a step that wants no logits; nor has one
-// without rows to put into a cache.
+// Whether a call has work. It has none if all its outputs are empty, as for the LM head of a step without wanted
+// logits, or if it has no rows to put into a cache.
 bool CpuExecutor::has_work(const Call& call) const {
   if (call.first_output == call.end) return operands_[call.first_input].shape[0] > 0;
   for (std::size_t i = call.first_output; i < call.end; ++i) {
@@ -192,7 +191,7 @@ void CpuExecutor::receive(std::span<const std::byte> received) {
   }
 }
 
-// One value lies where it was computed; several are put one behind the other.
+// The rows for the next stage. A single value is returned in place; several are copied one after the other.
 std::span<const float> CpuExecutor::made() {
   if (made_.size() == 1) return {made_.front().data, size_of(made_.front())};
   all_made_.clear();
@@ -200,7 +199,7 @@ std::span<const float> CpuExecutor::made() {
   return all_made_;
 }
 
-// Nobody reads the ranks' results, or overwrites what they are made of, before all ranks have computed their parts.
+// No rank reads others' results, or overwrites their operands, before all ranks have computed their parts.
 void CpuExecutor::run_collective(const Call& call) {
   const Tensor &x = operands_[call.first_input], &y = operands_[call.first_output];
   const RankOperands own{x.as<const std::byte>(), y.as<std::byte>()};

@@ -24,10 +24,10 @@ namespace tl {
 
 class CpuExecutor final : public OneStageExecutor {
  public:
-  // Borrows the engine. num_threads: 0 for all cores; num_blocks: 0 for the manifest's; isa: "auto" for the best. An
-  // engine that drafts from features borrows the executor that keeps these, of as many blocks. An engine of several
-  // ranks borrows the meeting of their steps. Throws LimitError, ArgumentError about features or, if this build lacks a
-  // kernel or the meeting is of another number of ranks, EngineError.
+  // Borrows the engine. num_threads: 0 for all cores; num_blocks: 0 for the manifest's number; isa: "auto" for the
+  // best. A draft engine that reads features borrows the executor that keeps them, which must have as many blocks. An
+  // engine of several ranks borrows the meeting of their steps. Throws LimitError, ArgumentError about features, or
+  // EngineError if this build lacks a kernel or the meeting is for another number of ranks.
   CpuExecutor(const Engine& engine, std::int64_t num_threads, std::int64_t num_blocks, std::string_view isa,
               const CpuExecutor* features_of = nullptr, RankMeeting* meeting = nullptr);
 
@@ -49,7 +49,7 @@ class CpuExecutor final : public OneStageExecutor {
     Kernel kernel;                            // null for a collective
     const CollectiveInstruction* collective;  // null for a kernel
     const AttributeValue* attributes;
-    std::size_t first_input;  // positions in operands_
+    std::size_t first_input;  // indices into operands_
     std::size_t first_output;
     std::size_t end;
   };
@@ -68,7 +68,7 @@ class CpuExecutor final : public OneStageExecutor {
     std::byte* block(std::int64_t index) const { return data + static_cast<std::size_t>(index) * block_bytes; }
   };
 
-  // Rows of floats in the arena, as many as the symbol counts.
+  // Rows of floats in the arena; the symbol gives their number.
   struct Rows {
     float* data;
     std::size_t features;
@@ -95,18 +95,18 @@ class CpuExecutor final : public OneStageExecutor {
   HomeBound<ThreadPool> pool_;
   AnonymousMemory arena_, state_;
   AnonymousMemory cache_;
-  std::vector<CacheTensor> cache_tensors_;  // without what is borrowed
-  std::byte* features_;                     // null: the engine neither keeps nor reads any
+  std::vector<CacheTensor> cache_tensors_;  // without the borrowed one
+  std::byte* features_;                     // null: the engine has no features
   StepInputs inputs_;
   std::vector<Tensor> operands_;  // of all calls, in order
   std::vector<VaryingExtent> varying_extents_;
   std::deque<ResolvedCall> resolved_;
   std::vector<Call> calls_;
   const std::int64_t rank_;
-  RankMeeting* meeting_;               // null: there is one rank
+  RankMeeting* meeting_;               // null if there is one rank
   std::vector<CollectiveSite> sites_;  // of collectives, in order
-  std::size_t num_met_ = 0;            // collectives of the step that goes on
-  std::vector<Rows> received_, made_;  // what the stage before makes, and what this one hands on
+  std::size_t num_met_ = 0;            // collectives so far in the current step
+  std::vector<Rows> received_, made_;  // values from the previous stage, and values for the next
   std::vector<float> all_made_;
   Extents extents_;  // of the last step
   std::mutex mutex_;

@@ -1,4 +1,4 @@
-// The ranks of one engine on the CPU: an executor and a thread each. The group takes steps as one executor does.
+// The ranks of one engine on the CPU, each with an executor and a thread. The group takes steps like a single executor.
 #pragma once
 
 #include <condition_variable>
@@ -19,7 +19,7 @@ namespace tl {
 
 class CpuGroup final : public OneStageExecutor {
  public:
-  // Borrows the engines (check_ranks), one for each rank, in order; num_threads is shared out among them. Throws as
+  // Borrows the engines (check_ranks), one for each rank in order. Divides num_threads among them. Throws as
   // CpuExecutor does.
   CpuGroup(std::span<const Engine* const> engines, std::int64_t num_threads, std::int64_t num_blocks,
            std::unique_ptr<RankMeeting> meeting);
@@ -38,18 +38,18 @@ class CpuGroup final : public OneStageExecutor {
   std::vector<ExpertCounts> expert_counts() override;
 
  private:
-  // What the ranks' threads use; a rank that is given up keeps it alive.
+  // State of the ranks' threads. A rank that has been given up keeps it alive.
   struct Ranks {
     std::unique_ptr<RankMeeting> meeting;
     std::vector<std::unique_ptr<CpuExecutor>> executors;
     std::mutex mutex;
     std::condition_variable changed;
-    std::uint64_t num_steps = 0;  // that were begun
+    std::uint64_t num_steps = 0;  // steps begun
     bool stopping = false;
     StepRequest request;
     const LogitsUse* use = nullptr;  // of rank 0
   };
-  // Throws DeviceError if a rank does not come to a collective in time; later steps then throw, too.
+  // Throws DeviceError if a rank does not come to a collective in time; all later steps then throw too.
   void compute(const StepRequest& request, const LogitsUse& use) override;
   static void work(const std::shared_ptr<Ranks>& ranks, std::size_t rank);
   CpuExecutor& first() const { return *ranks_->executors.front(); }

@@ -33,7 +33,7 @@ void CpuPipeline::begin(const StepRequest& request) {
   pipe_->changed.notify_all();
 }
 
-// The oldest step that has come to `stage`; null if there is none.
+// The oldest step that waits for `stage`; null if there is none.
 CpuPipeline::Step* CpuPipeline::at(std::size_t stage) {
   const auto found = std::ranges::find(pipe_->steps, stage, &Step::num_passed);
   return found == pipe_->steps.end() ? nullptr : &*found;
@@ -79,7 +79,7 @@ void CpuPipeline::finish(const LogitsUse& use) {
   const std::size_t last = stages_.size() - 1;
   std::unique_lock lock(pipe_->mutex);
   pipe_->changed.wait(lock, [&] { return !pipe_->steps.empty() && pipe_->steps.front().num_passed == last; });
-  Step& step = pipe_->steps.front();  // others are added behind it meanwhile
+  Step& step = pipe_->steps.front();  // others may be added after it meanwhile
   lock.unlock();
   std::exception_ptr error = step.error;
   try {

@@ -1,4 +1,4 @@
-// The stages of one engine on the CPU, each of which computes some layers: they take steps as one executor does.
+// The pipeline stages of one engine on the CPU. Together they take steps like a single executor.
 #pragma once
 
 #include <condition_variable>
@@ -20,8 +20,8 @@ namespace tl {
 
 class CpuPipeline final : public LogitsExecutor {
  public:
-  // `stages` are the executors of all stages (check_ranks), two or more, in order, with as many blocks each. Each but
-  // the last has a thread, which hands on what it makes; the last computes a step when that is to finish.
+  // `stages`: the executors of two or more stages, in order (check_ranks), with equal numbers of blocks. Each stage but
+  // the last has a thread, which passes on its results; the last computes a step in finish().
   explicit CpuPipeline(std::vector<std::unique_ptr<LogitsExecutor>> stages);
 
   int num_stages() const override { return static_cast<int>(stages_.size()); }
@@ -29,7 +29,7 @@ class CpuPipeline final : public LogitsExecutor {
   // Throws what the stages throw; a DeviceError names its stage.
   void finish(const LogitsUse& use) override;
 
-  // Copies wait until no step is begun, and then concern all stages.
+  // Copies wait until no step is in progress, and are made in all stages.
   std::size_t block_bytes() const override;
   void copy_block(std::int64_t src, std::int64_t dst) override;
   void save_block(std::int64_t block, std::span<std::byte> out) override;
@@ -43,16 +43,16 @@ class CpuPipeline final : public LogitsExecutor {
   std::vector<ExpertCounts> expert_counts() override;
 
  private:
-  // A step that is begun and not finished.
+  // A step that is begun but not finished.
   struct Step {
     explicit Step(const StepRequest& of) : request(of) {}
 
     StepRequest request;
-    std::vector<float> made;  // by the stage before, for the next one
+    std::vector<float> made;  // results of the previous stage, for the next one
     std::exception_ptr error;
     std::size_t num_passed = 0;  // stages
   };
-  // What the threads share. They end with it.
+  // State that the threads share and keep alive.
   struct Pipe {
     ~Pipe();
 
@@ -66,7 +66,7 @@ class CpuPipeline final : public LogitsExecutor {
   void pass(Step& step, std::size_t stage);
   void run_stage(Step& step, std::size_t stage, const LogitsUse& use);
   Step* at(std::size_t stage);
-  // A lock with which no step is begun.
+  // Waits until no step is in progress, and returns a lock that keeps it so.
   std::unique_lock<std::mutex> lock_idle();
 
   std::vector<std::unique_ptr<LogitsExecutor>> stages_;

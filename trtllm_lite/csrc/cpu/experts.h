@@ -1,8 +1,7 @@
-// Products of rows with the weights of the experts that they have chosen, for GroupedGatedLinear and GroupedLinear.
-//
-// One expert after the other: its rows are gathered and multiplied as if they were all there is. Experts of a few rows
-// are multiplied together (row_groups.h), which changes no bits, so that a row has the same bits whatever the others
-// have chosen. An expert that no row has chosen costs a look at the rows' choices.
+// Products of rows with the weights of their chosen experts, for GroupedGatedLinear and GroupedLinear.
+// Experts are computed one after the other: an expert's rows are gathered and multiplied as if there were no others.
+// Experts with a few rows are multiplied together (row_groups.h), with equal bits, so that a row's result does not
+// depend on what other rows have chosen. An expert without rows costs only the search for them.
 #pragma once
 
 #include <string.h>
@@ -21,11 +20,11 @@ struct Experts {
   const PackedWeight& packed;  // [experts, …, in_features], `panels` panels each
   std::int64_t panels;
   const Tensor& gathered;  // room for rows of in_features
-  const Tensor& members;   // room for a number for each row
-  std::int64_t first;      // the number of the first expert in `weight`; ids of others are left out
+  const Tensor& members;   // room for one number per row
+  std::int64_t first;      // first expert in `weight`; other ids are skipped
 
-  // Calls finish(sums, member, panel) for the members and panels of each expert, by rising number of experts. A member
-  // is row * top_k + slot of a row that has the expert in that slot; its activations are at row_of(member).
+  // Calls finish(sums, member, panel) for the members and panels of each expert, in order of experts. A member is row *
+  // top_k + slot for a row that has the expert in that slot; its activations are at row_of(member).
   template <typename RowOf, typename Finish>
   void multiply_each(const KernelArgs& args, const RowOf& row_of, const Finish& finish) const {
     Few few;
@@ -46,7 +45,7 @@ struct Experts {
     multiply_few(args, &few, finish);
   }
 
-  // The number of a member's expert among those of the weight.
+  // The index of a member's expert among those of the weight.
   TL_INLINE std::int64_t expert_of(std::int64_t member) const { return ids.as<const std::int32_t>()[member] - first; }
 
  private:
@@ -92,7 +91,7 @@ struct Experts {
     multiply(args, x, Tensor{}, PackedWeight{weight, scale, offset}, panels, Epilogue(use));
   }
 
-  // Writes the members of an expert; at most one for each row, whatever the ids are.
+  // Finds the members of an expert: at most one for each row, whatever the ids are.
   std::int64_t find_members(std::int64_t expert) const {
     const auto* chosen = ids.as<const std::int32_t>();
     auto* to = members.as<std::int32_t>();
@@ -108,7 +107,7 @@ struct Experts {
     return count;
   }
 
-  // One expert's part of an operand in panels, which may be absent.
+  // One expert's part of an operand in panels; the operand may be absent.
   Tensor of_expert(const Tensor& all, std::int64_t expert) const {
     if (!all.data) return Tensor{};
     const std::int64_t columns = all.shape[all.rank - 1];

@@ -1,5 +1,5 @@
-// Activations in fixed point, which products with elements of 4 bits take: whole numbers and a scale for each block of
-// a row. Sums over a block are whole numbers, too, and exact, in whatever order and unit they are made.
+// Fixed-point activations for products with 4-bit weights: integers with a scale for each block of a row. Sums over a
+// block are exact integers too, in whatever order and by whatever unit they are computed.
 #pragma once
 
 #include <cstdint>
@@ -9,28 +9,28 @@
 
 namespace tl::TL_ISA {
 
-// Longer blocks would have too few bits.
+// Longer blocks would leave too few bits.
 constexpr std::int64_t kMaxFixedBlock = 128;
-// Scales are not smaller, so that their inverses and products are normal numbers.
+// The least scale; its inverse and products with it are normal numbers.
 constexpr float kLeastFixedScale = 0x1p-100f;
 
-// The largest magnitude of a number in a block: its upper half fits a byte, and the sum of a block's products with
-// elements up to 15 stays below 2^24, where tiles sum in float32.
+// The largest magnitude of an integer in a block: its upper half fits a byte, and the sum of a block's products with
+// elements up to 15 stays below 2^24, because tiles sum in float32.
 TL_INLINE float largest_fixed(std::int64_t block) {
   constexpr std::int64_t kMost = 127 * 256 + 127;
   return static_cast<float>(min(kMost, (1 << 24) / (15 * block) - 128));
 }
 
-// 32 numbers of a row, those of each half in one vector.
+// 32 integers of a row: 16 in each of two vectors.
 struct Fixed {
   __m512i first;
   __m512i second;
 };
 
-// Number = 256 * upper + lower, both in -128 … 127.
+// integer = 256 * upper + lower, both in -128 … 127.
 TL_INLINE __m512i lower_of(__m512i number) { return _mm512_srai_epi32(_mm512_slli_epi32(number, 24), 24); }
 
-// The upper (times 256) or the lower halves as pairs of bfloat16, exactly.
+// The upper halves (times 256) or the lower halves as pairs of bfloat16, exactly.
 template <typename Word>
 TL_INLINE Pairs upper_pairs(const Fixed& numbers) {
   const auto upper = [](__m512i number) { return _mm512_cvtepi32_ps(_mm512_sub_epi32(number, lower_of(number))); };
@@ -42,8 +42,8 @@ TL_INLINE Pairs lower_pairs(const Fixed& numbers) {
   return round_to_pairs<Word>(lower(numbers.first), lower(numbers.second));
 }
 
-// As words of 4 bits are multiplied: for each 8 numbers, 16 bytes: the upper halves of numbers 0 2 4 6, then 1 3 5 7,
-// then the lower halves.
+// The bytes in the order in which words of 4-bit elements are multiplied. For each 8 integers, 16 bytes: the upper
+// halves of integers 0 2 4 6, then 1 3 5 7, then the lower halves likewise.
 TL_INLINE __m512i bytes_of(const Fixed& numbers) {
   const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(numbers.first)),
                                           _mm512_cvtepi32_epi16(numbers.second), 1);
@@ -55,8 +55,8 @@ TL_INLINE __m512i bytes_of(const Fixed& numbers) {
   return _mm512_or_si512(_mm512_shuffle_epi8(rounded_up, upper), _mm512_shuffle_epi8(both, lower));
 }
 
-// The scale of a block: the least power of two with which its numbers are in range, so that elements which fit are kept
-// exactly. It is NaN if an element is not finite. Elements are multiplied by `inverse`.
+// The scale of a block: the least power of two with which its integers are in range, so that elements which fit are
+// exact. NaN if an element is not finite. Elements are multiplied by `inverse`.
 struct FixedScale {
   float scale;
   float inverse;
@@ -65,7 +65,7 @@ struct FixedScale {
 // `largest` is largest_fixed() of the block.
 TL_INLINE FixedScale fixed_scale(const float* x, std::int64_t block, float largest) {
   constexpr std::int32_t kInfinity = 0x7f800000, kFraction = 0x7fffff, kTwiceTheBias = 254 << 23;
-  __m512i magnitudes = _mm512_setzero_si512();  // as whole numbers, which have the order of the floats
+  __m512i magnitudes = _mm512_setzero_si512();  // bits of the magnitudes, which order like the floats
   for (std::int64_t k = 0; k < block; k += kLanes) {
     const Vec magnitude = keep_bits(load_first(x + k, block - k), 0x7fffffff);
     magnitudes = _mm512_max_epi32(magnitudes, _mm512_castps_si512(magnitude));
@@ -84,7 +84,7 @@ TL_INLINE Fixed to_fixed(const float* x, std::int64_t count, float inverse) {
           _mm512_cvtps_epi32(load_first(x + kLanes, count - kLanes) * factor)};
 }
 
-// What the bytes of elements are more than the elements, so that they have no sign.
+// Added to elements to make unsigned bytes of them.
 template <typename Word>
 constexpr int kExcess = 0;
 template <>
@@ -99,13 +99,13 @@ TL_INLINE __m512i bytes_of(Words<Word> words) {
   return _mm512_and_si512(bits, _mm512_set1_epi32(0x0f0f0f0f));
 }
 
-// The sums of products of some rows with some columns over a block, of upper and of lower halves.
+// Sums of products over a block for some rows and columns, separately for upper and lower halves.
 template <typename Word, int kCount, int kVecs>
 struct FixedSums {
   __m512i upper[kCount][kVecs] = {};
   __m512i lower[kCount][kVecs] = {};
 
-  // Adds the products of 8 elements of k; the bytes of rows of x are x_stride words apart.
+  // Adds the products of 8 elements of k. The bytes of rows of x are x_stride words apart.
   TL_INLINE void add(const std::int32_t* x, std::int64_t x_stride, const Words<Word> (&words)[kVecs]) {
     for (int v = 0; v < kVecs; ++v) {
       const __m512i even = bytes_of<false>(words[v]), odd = bytes_of<true>(words[v]);
@@ -119,7 +119,7 @@ struct FixedSums {
     }
   }
 
-  // The sum of one row and vector, where the row's numbers have the sum x_sum.
+  // The sum for one row and vector; `x_sum` is the sum of the row's integers.
   TL_INLINE Vec total(int r, int v, float x_sum) const {
     const __m512i excess = _mm512_set1_epi32(kExcess<Word> * static_cast<std::int32_t>(x_sum));
     const __m512i products = _mm512_add_epi32(_mm512_slli_epi32(upper[r][v], 8), lower[r][v]);

@@ -25,7 +25,7 @@ struct Tensor {
   }
 };
 
-// An attribute in schema order; `i` is also the position of a choice, and `s` a text that ends with a zero byte.
+// An attribute in schema order. `i` is also the index of a choice; `s` is zero-terminated text.
 union AttributeValue {
   std::int64_t i;
   double f;
@@ -37,19 +37,19 @@ struct KernelArgs {
   const Tensor* outputs;
   const AttributeValue* attributes;
   ThreadPool* pool;
-  // What activations may be rounded to before they are multiplied with weights: kFloat32, which changes nothing, or
-  // kBFloat16. Products are summed in float32.
+  // The type to which activations may be rounded before products with weights: kFloat32 (no rounding) or kBFloat16.
+  // Products are accumulated in float32.
   DType product_dtype = DType::kFloat32;
-  // The adapter of each token of the step, null of a token without one; null itself if no token has one.
+  // The adapter of each token of the step, or null; the pointer itself is null if no token has one.
   const LowRankPart* const* adapters = nullptr;
-  // The number of the rank among those that compute the step together.
+  // The index of this rank among those that compute the step together.
   std::int64_t rank = 0;
 };
 
-// A kernel. Its arguments were checked against the schema when the engine was loaded, step inputs when the step began.
+// A kernel. Arguments are checked against the schema when the engine is loaded, step inputs at the beginning of a step.
 using Kernel = void (*)(const KernelArgs&);
 
-// The most blocks that rows of a weight with scales have.
+// The most blocks in a row of a weight with scales.
 constexpr std::int64_t kMaxWeightBlocks = 1 << 16;
 
 }  // namespace tl

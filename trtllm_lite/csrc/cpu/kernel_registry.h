@@ -1,4 +1,4 @@
-// Finds the kernels of this build that this machine can run.
+// Finds the kernels of this build that run on this machine.
 #pragma once
 
 #include <span>
@@ -29,10 +29,10 @@ std::span<const IsaEntry> compiled_isas();  // best first
 // Compiled instruction sets that this machine can execute, best first; never empty.
 std::vector<std::string_view> supported_isas();
 
-// "auto" becomes the best supported instruction set; anything unsupported is an ArgumentError.
+// Resolves "auto" to the best supported instruction set. Throws ArgumentError for an unsupported one.
 std::string_view resolve_isa(std::string_view isa);
 
-// The kernel of `op` for a resolved instruction set; EngineError if this build has none.
+// The kernel of `op` for a resolved instruction set. Throws EngineError if this build has none.
 Kernel find_kernel(std::string_view op, std::string_view isa);
 
 }  // namespace tl

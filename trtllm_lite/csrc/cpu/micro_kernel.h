@@ -16,9 +16,9 @@ namespace tl::TL_ISA {
 constexpr int kMaxTileRows = 6;
 constexpr int kMaxTileVecs = 8;
 
-// Numbers for each block of k and each column: a float type, `row_bytes` from block to block.
+// Scales or offsets for each block of k and each column: a float type, with `row_bytes` between blocks.
 struct BlockRows {
-  const char* first = nullptr;  // null: there are none
+  const char* first = nullptr;  // null if there are none
   std::int64_t row_bytes = 0;
   DType dtype = DType::kFloat32;
 
@@ -35,7 +35,7 @@ struct BlockRows {
   }
 };
 
-// w is made of numbers.
+// The elements of w are the weights.
 struct Plain {};
 struct Scaled;
 template <typename Scales>
@@ -43,17 +43,17 @@ constexpr bool kHasScales = false;
 template <>
 inline constexpr bool kHasScales<Scaled> = true;
 
-// w is scale * element + offset; rows of `scale` and `offset` are blocks of k. A product is of whole blocks, or of a
-// part of one, whose sums so far are in `partial`.
+// The weights are scale * element + offset; row b of `scale` and `offset` is for block b of k. A product covers whole
+// blocks, or a part of one block whose sums so far are in `partial`.
 struct Scaled {
   BlockRows scale;
   BlockRows offset;
   std::int64_t block;             // its length
   const float* x_sums = nullptr;  // [rows][blocks]: x summed over the block; for offsets
   std::int64_t x_blocks = 0;      // stride of x_sums
-  float* partial = nullptr;       // null: whole blocks; strides as `sums`
-  bool begins = true;             // a part: the first one of its block
-  bool ends = true;               // a part: the last one of its block
+  float* partial = nullptr;       // null: whole blocks; strides as for `sums`
+  bool begins = true;             // whether this is the first part of its block
+  bool ends = true;               // whether this is the last part of its block
   std::int64_t column = 0;        // the first column of the product
 
   TL_INLINE void skip_blocks(std::int64_t count) {
@@ -64,8 +64,8 @@ struct Scaled {
   }
 };
 
-// The operands of a product of `rows` x `depth` by `depth` x `columns`; strides in stored items. Rows of `sums` are
-// padded to whole vectors.
+// The operands of a product of `rows` x `depth` by `depth` x `columns`, with strides in stored items. Rows of `sums`
+// are padded to whole vectors.
 template <typename Weight, typename Scales = Plain>
 struct Product {
   const float* x;
@@ -89,7 +89,7 @@ struct Product {
     }
   }
 
-  // Scales count blocks, which are skipped by themselves.
+  // Scales are counted in blocks, so they are skipped separately.
   TL_INLINE void skip_depth(std::int64_t count) {
     x += count;
     w += count / kElements<Weight> * w_stride;
@@ -105,7 +105,7 @@ struct Product {
   }
 };
 
-// Vectors of columns in a tile of `rows`: the most, up to `most`, that keep every sum in a register.
+// Vectors of columns in a tile of `rows` rows: as many as fit in registers with all sums, at most `most`.
 constexpr int tile_vecs(int rows, int most) {
   int vecs = most;
   while (vecs > 1 && rows * vecs > kMaxAccumulators) vecs /= 2;
@@ -117,13 +117,13 @@ TL_INLINE std::int64_t tile_rows(std::int64_t rows) {
   return rows <= kMaxTileRows ? rows : ceil_div(rows, ceil_div(rows, kMaxTileRows));
 }
 
-// The memory that is read next, of which so many lines are prefetched while multiplying.
+// Memory that is read next; its lines are prefetched while multiplying.
 struct Prefetch {
   Streams streams;
   std::int64_t lines = 0;
 };
 
-// sums += x * w for `depth` elements of k; element kIndex of an item and those after it.
+// sums += x * w for `depth` elements of k, from element kIndex of the items on.
 template <int kIndex, int kRows, int kVecs, typename Item>
 TL_INLINE void add_products(const float* x, std::int64_t x_stride, const Item (&items)[kVecs],
                             Vec (&sums)[kRows][kVecs]) {
@@ -232,7 +232,8 @@ TL_INLINE void multiply_tile_and_prefetch(const Product<Weight, Scales>& p, Pref
   multiply_tile<kRows, kVecs, kPartial, 0>(p, nullptr);
 }
 
-// kRows rows by all columns: tiles of kVecs vectors while they fit, then narrower ones, if not all columns are kWhole.
+// Multiplies kRows rows by all columns, in tiles of kVecs vectors, then in narrower ones for remaining columns (unless
+// kWhole).
 template <int kRows, int kVecs, bool kWhole, int kLines, typename Weight, typename Scales>
 TL_INLINE void multiply_row_tile(Product<Weight, Scales> p, Prefetch* prefetch) {
   while (p.columns >= kVecs * kLanes) {
@@ -260,7 +261,7 @@ TL_INLINE void multiply_up_to(const Product<Weight, Scales>& p, std::int64_t row
   multiply_row_tile<kRows, kVecs, kColumns != 0 && kColumns % (kVecs * kLanes) == 0, kLines>(p, prefetch);
 }
 
-// p.sums += p.x * p.w. kColumns is p.columns where that is known, or else 0, for plain float weights.
+// p.sums += p.x * p.w. kColumns is p.columns if known at compile time, else 0; for plain float weights.
 template <int kColumns, int kLines, typename Weight, typename Scales>
 void multiply(Product<Weight, Scales> p, Prefetch* prefetch) {
   const std::int64_t step = tile_rows(p.rows);

@@ -1,4 +1,4 @@
-// The loop that RmsNorm and LayerNorm share: each row is added to its residual and then normalised.
+// The loop that RmsNorm and LayerNorm share: adds the residual to each row, then normalizes it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace tl::TL_ISA {
 struct NormRow {
   const float* x;
   const float* residual;  // null: zero
-  float* total;           // x + residual goes here; y itself where the caller does not want the sum
+  float* total;           // receives x + residual; may be y itself if the sum is not wanted
   float* y;
   std::int64_t size;
 
@@ -22,7 +22,7 @@ struct NormRow {
   }
 };
 
-// Sums of terms(i) over vectors of a row, in four chains whose order depends on nothing but i.
+// Sums terms(i) over the vectors of a row, in four chains. The order depends only on i.
 template <typename Terms>
 TL_INLINE float sum_over_row(std::int64_t size, const Terms& add_terms) {
   constexpr int kChains = 4;

@@ -1,4 +1,4 @@
-// Where a paged cache keeps the row of a token.
+// The rows of tokens in a paged cache.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace tl::TL_ISA {
 
-// A cache [num_blocks, tokens_per_block, features] of sequences that have one block table each.
+// A cache [num_blocks, tokens_per_block, features]. Each sequence has one block table.
 class PagedRows {
  public:
   PagedRows(const Tensor& cache, const Tensor& cu_seqlens, const Tensor& block_tables)
@@ -18,7 +18,7 @@ class PagedRows {
         tables_(block_tables.as<const std::int32_t>()),
         table_stride_(block_tables.shape[1]) {}
 
-  // The row of `position` in the sequence that packed token `token` belongs to.
+  // The row of `position` in the sequence of packed token `token`.
   float* at(std::int64_t token, std::int64_t position) const {
     std::int64_t seq = 0;
     while (starts_[seq + 1] <= token) ++seq;

@@ -1,8 +1,7 @@
 // The product of activations and a weight in panels (products.h) by vectors.
-//
-// Few rows: memory is the limit, several panels side by side are streamed once and widened in registers. Many rows:
-// arithmetic is the limit, all rows pass over a chunk of one panel while it is in the first-level cache. Partial sums
-// are floats in memory between chunks, which changes no bit. Weights with scales are widened without them:
+// Few rows are limited by memory: several panels are streamed side by side, once, and dequantized in registers. Many
+// rows are limited by arithmetic: all rows pass over a chunk of one panel while it is in the L1 cache. Between chunks,
+// partial sums are stored as float32, which changes no bit. Weights are dequantized without their scales:
 // micro_kernel.h scales the sums of each block.
 #pragma once
 
@@ -16,33 +15,35 @@
 
 namespace tl::TL_ISA {
 
-// Bytes of a chunk of a stored panel; the chunk and the one that follows it fit the first-level cache.
+// Bytes of a chunk of a stored panel. The chunk and the next one fit the L1 cache.
 constexpr std::int64_t kChunkBytes = 16 * 1024;
-constexpr std::int64_t kMaxChunkDepth = kChunkBytes / (kPanelWidth * sizeof(BFloat16));  // widened, it fits the second
-// Bytes of a chunk of each of the panels that are streamed side by side: a few, so that they and those that follow fit
-// the first-level cache, but enough to spread what a chunk costs.
+// dequantized, it fits the L2 cache
+constexpr std::int64_t kMaxChunkDepth = kChunkBytes / (kPanelWidth * sizeof(BFloat16));
+// Bytes of a chunk of each panel that is streamed side by side with others: few enough that these chunks and the next
+// ones fit the L1 cache, enough to amortize the fixed cost of a chunk.
 constexpr std::int64_t kStreamedBytes = 4 * 1024;
 template <typename Weight>
 constexpr std::int64_t chunk_depth(std::int64_t bytes) {
   const auto row = static_cast<std::int64_t>(kPanelWidth * sizeof(Weight));
   return min(kMaxChunkDepth, bytes / row * kElements<Weight>);
 }
-// Elements of a byte or less take a core longer to widen than to read: it streams one panel, prefetched so far ahead.
+// Elements of at most a byte take a core longer to dequantize than to read, so it streams one panel, prefetched far
+// ahead.
 template <typename Weight>
 constexpr std::int64_t kMostStreams = sizeof(Weight) > kElements<Weight> ? kMaxStreams : 1;
 constexpr std::int64_t kPrefetchBytes = 8192;
-// Rows of one task, or of all of its panels: their sums take 24 KiB.
+// The most rows of a task, over all its panels: their sums take 24 KiB.
 constexpr std::int64_t kMaxTaskRows = 96;
-// Tasks of fewer rows are not made of larger ones: reading the panel again would cost more than it gains.
+// Larger tasks are not split into tasks of fewer rows: reading the panel again would cost more than it gains.
 constexpr std::int64_t kMinTaskRows = 24;
-// From here on, widening a chunk once is cheaper than widening it for every tile of rows; elements of 4 bits are
-// widened wherever a chunk is used more than once.
+// From this number of rows on, dequantizing a chunk once is cheaper than doing so for every tile of rows. Chunks of
+// 4-bit elements are dequantized once if they are used more than once.
 template <typename Weight>
 constexpr std::int64_t kMinRowsToWiden = kElements<Weight> > 1 ? 1 : 32;
-// There are so many tasks for each thread that the threads end at about the same time.
+// There are enough tasks for each thread that all threads end at about the same time.
 constexpr std::int64_t kTasksPerThread = 8;
 
-// One task's memory in the thread's scratch.
+// A task's memory in the thread's scratch.
 struct PanelScratch {
   alignas(64) float widened[kMaxChunkDepth * kPanelWidth];
   alignas(64) float sums[kMaxTaskRows * kPanelWidth];
@@ -50,7 +51,7 @@ struct PanelScratch {
 };
 static_assert(sizeof(PanelScratch) <= kScratchBytesPerThread);
 static_assert(kMaxStreams * kMaxTileRows <= kMaxTaskRows);
-// The shared scratch holds sums of x over blocks.
+// How many sums of x over blocks the shared scratch memory holds.
 constexpr std::int64_t kMaxXSums = static_cast<std::int64_t>(kSharedScratchBytes / sizeof(float));
 static_assert(kMaxXSums >= kMaxWeightBlocks);
 
@@ -59,7 +60,7 @@ TL_INLINE void store_elements(const Item& item, float* to) {
   store(to + kIndex * kPanelWidth, element<kIndex>(item));
 }
 
-// `depth` rows of a panel as floats.
+// Dequantizes `depth` rows of a panel to float32, without scales.
 template <typename Weight>
 TL_INLINE void widen(const Weight* from, std::int64_t depth, float* to) {
   for (std::int64_t i = 0; i < depth / kElements<Weight> * kPanelWidth; i += kLanes) {
@@ -82,7 +83,7 @@ TL_INLINE void widen(const Weight* from, std::int64_t depth, float* to) {
 template <typename Weight>
 constexpr int kPanelLines = kPanelWidth * sizeof(Weight) / kLineBytes;
 
-// The sum of each block of `block` elements of x, in an order that depends on the block alone.
+// Sums each block of `block` elements of x, in an order that depends on the block alone.
 TL_INLINE void sum_blocks(const float* x, std::int64_t block, std::int64_t count, float* to) {
   for (std::int64_t i = 0; i < count; ++i, x += block) {
     Vec sum = zero();
@@ -93,10 +94,11 @@ TL_INLINE void sum_blocks(const float* x, std::int64_t block, std::int64_t count
   }
 }
 
-// Multiplies one chunk, of which all rows of p make use, while the first level takes in the next one.
+// Multiplies one chunk by all rows of p, while the next chunk is prefetched into the L1 cache.
 template <typename Weight, typename Scales>
 TL_INLINE void multiply_chunk(const Product<Weight, Scales>& p, float* widened) {
-  // Half of the lines in each of the first two passes; a row of bytes is one line, one of words has 8 rows' time.
+  // Half of the lines in each of the first two passes. A row of bytes is one line; a row of words is prefetched over 8
+  // rows.
   constexpr int kLines = kElements<Weight> == 1 && kPanelLines<Weight> > 1 ? kPanelLines<Weight> / 2 : 1;
   const std::int64_t items = p.depth / kElements<Weight> * kPanelWidth;
   const std::int64_t bytes = items * static_cast<std::int64_t>(sizeof(Weight));
@@ -111,7 +113,7 @@ TL_INLINE void multiply_chunk(const Product<Weight, Scales>& p, float* widened) 
                                 &next);
 }
 
-// Bands of rows, which are tasks with every panel each.
+// Bands of rows. Each band with each panel is a task.
 struct Bands {
   std::int64_t count;
   std::int64_t rows;
@@ -124,7 +126,7 @@ TL_INLINE Bands make_bands(std::int64_t rows, std::int64_t panels, int num_threa
   return {count, ceil_div(rows, count)};
 }
 
-// The rows of panel number `panel` of `numbers`, which has a number for each block.
+// The scales or offsets in `numbers` of the blocks of panel `panel`.
 TL_INLINE BlockRows block_rows(const Tensor& numbers, std::int64_t panel) {
   if (numbers.data == nullptr) return {};
   const std::int64_t row_bytes = kPanelWidth * bits_of(numbers.dtype) / 8;
@@ -132,7 +134,7 @@ TL_INLINE BlockRows block_rows(const Tensor& numbers, std::int64_t panel) {
   return {numbers.as<const char>() + panel * blocks * row_bytes, row_bytes, numbers.dtype};
 }
 
-// Sums of rows of x over the blocks of a weight that has offsets, in the shared scratch.
+// Sums rows of x over the blocks of a weight that has offsets, into the shared scratch memory.
 TL_INLINE float* sum_rows(const float* x, std::int64_t rows, std::int64_t depth, std::int64_t blocks,
                           ThreadPool* pool) {
   auto* sums = static_cast<float*>(pool->shared_scratch());
@@ -147,13 +149,13 @@ TL_INLINE float* sum_rows(const float* x, std::int64_t rows, std::int64_t depth,
   return sums;
 }
 
-// What is computed at once: some rows of x from number `begin` on, [rows, depth].
+// A part of x that is computed at once: rows from `begin` on, [rows, depth].
 struct RowsOfX {
   const float* first;
   std::int64_t begin;
   std::int64_t rows;
   std::int64_t depth;
-  const float* sums;  // over blocks; null: nothing needs them
+  const float* sums;  // sums over blocks; null if not needed
 };
 
 TL_INLINE Plain scales_of(const PackedWeight&, std::int64_t, const RowsOfX&, std::int64_t, Plain) { return {}; }
@@ -166,12 +168,12 @@ TL_INLINE Scaled scales_of(const PackedWeight& w, std::int64_t panel, const Rows
           .x_blocks = blocks};
 }
 
-// Where one tile holds all rows and all columns of a panel, a panel is read once.
+// Whether one tile holds all rows and all columns of a panel, so that a panel is read once.
 TL_INLINE bool are_streamed(std::int64_t rows) {
   return rows <= kMaxTileRows && tile_vecs(static_cast<int>(rows), kMaxTileVecs) * kLanes >= kPanelWidth;
 }
 
-// One task: some rows of x times one panel, or several side by side, of which sums are [panels][rows][64].
+// A task: some rows of x times one or several neighbouring panels. Its sums are [panels][rows][64].
 template <typename Weight, typename Scales>
 struct PanelTask {
   const RowsOfX& x;
@@ -185,7 +187,7 @@ struct PanelTask {
   TL_INLINE std::int64_t items_of_panel() const { return x.depth / kElements<Weight> * kPanelWidth; }
   TL_INLINE const Weight* first_item() const { return w.weight.as<const Weight>() + first_panel * items_of_panel(); }
 
-  // The products of all rows with each panel, from the first element of k on.
+  // The products of all rows with each panel of a task, from the first element of k on.
   struct Products {
     Product<Weight, Scales> of_panel[kMaxStreams];
   };
@@ -206,7 +208,7 @@ struct PanelTask {
     return all;
   }
 
-  // Calls use(product) for chunks of up to `most` elements of k: those of all panels, then the next ones.
+  // Calls use(product) for chunks of up to `most` elements of k: first for all panels, then for the next chunk.
   template <typename Use>
   TL_INLINE void for_chunks(std::int64_t most, Plain, const Use& use) const {
     Products all = products();
@@ -220,7 +222,7 @@ struct PanelTask {
     }
   }
 
-  // Chunks are whole blocks, or parts of one that is longer than a chunk.
+  // Chunks are whole blocks, or parts of a block that is longer than a chunk.
   template <typename Use>
   TL_INLINE void for_chunks(std::int64_t most, Scaled, const Use& use) const {
     Products all = products();
@@ -258,7 +260,7 @@ struct PanelTask {
                [&](const Product<Weight, Scales>& p) { multiply<kPanelWidth, kPanelLines<Weight>>(p, &next); });
   }
 
-  // Sums are those of all of x and w.
+  // Computes the sums over the whole depth.
   TL_INLINE void run() const {
     for (std::int64_t i = 0; i < panels * rows * kPanelWidth; i += kLanes) store(scratch->sums + i, zero());
     if (are_streamed(rows)) return stream();
@@ -298,7 +300,7 @@ void multiply_panels(const Tensor& x, const PackedWeight& w, std::int64_t panels
   }
 }
 
-// Calls use(weight, scales) with values of the types of w's elements and of its scales.
+// Calls use(weight, scales) with values of the element type of w and the type of its scales.
 template <typename Use>
 void with_weight_type(const PackedWeight& w, const Use& use) {
   switch (w.weight.dtype) {

@@ -1,4 +1,4 @@
-// Groups of a few rows (row_groups.h) times panels by vectors: a task has some panels of every group's weight.
+// Groups of a few rows (row_groups.h) times panels, by vectors. A task has some panels of every group's weight.
 #pragma once
 
 #include <string.h>
@@ -10,13 +10,13 @@
 
 namespace tl::TL_ISA {
 
-// Rows that the shared scratch holds beside their sums over blocks.
+// The most rows that fit in the shared scratch memory with their sums over blocks.
 TL_INLINE std::int64_t most_rows_of_groups(std::int64_t depth, const PackedWeight& w) {
   const std::int64_t blocks = w.offset.data == nullptr ? 0 : w.offset.shape[w.offset.rank - 1];
   return static_cast<std::int64_t>(kSharedScratchBytes / sizeof(float)) / (depth + blocks);
 }
 
-// Rows come to lie behind each other in the shared scratch, their sums behind them.
+// Copies the rows contiguously into the shared scratch memory, followed by their sums.
 TL_INLINE RowsOfX gather(const RowGroups& x, std::int64_t depth, const PackedWeight& w, ThreadPool* pool) {
   auto* rows = static_cast<float*>(pool->shared_scratch());
   float* sums = rows + x.num_rows * depth;

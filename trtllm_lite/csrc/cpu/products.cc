@@ -1,5 +1,5 @@
-// The product by the best unit of the instruction set that allows what is asked. As kernels, this file is compiled once
-// for each instruction set.
+// Chooses the best unit of the instruction set for a product. Like kernels, this file is compiled once for each
+// instruction set.
 #include "cpu/products.h"
 
 #include "cpu/panel_gemm.h"

@@ -11,7 +11,7 @@ namespace tl::TL_ISA {
 
 constexpr int kPanelWidth = 64;
 
-// The operands of a product that make its weight; those that are absent have no data.
+// The operands that make up a product's weight; absent ones have no data.
 struct PackedWeight {
   const Tensor& weight;
   const Tensor& scale;
@@ -25,7 +25,7 @@ class Epilogue {
   template <typename Use>
   explicit Epilogue(const Use& use) : use_(&use), apply_(apply<Use>) {}
 
-  // The sums of `rows` rows and `panels` panels from these on, [panels][rows][64].
+  // Handles the sums of `rows` rows and `panels` panels, from the given ones on: [panels][rows][64].
   TL_INLINE void operator()(const float* sums, std::int64_t row, std::int64_t rows, std::int64_t panel,
                             std::int64_t panels) const {
     apply_(use_, sums, row, rows, panel, panels);
@@ -46,19 +46,19 @@ class Epilogue {
   void (*apply_)(const void*, const float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
 };
 
-// Calls `epilogue` for all rows of x and all `panels` panels of w. Rows that were quantized (x_scale is given) are
-// whole numbers or E4M3, which bfloat16 holds exactly; others are rounded to bfloat16, or to fixed point for weights of
-// 4 bits, where the engine's products are of that type and the instruction set has a unit for them.
+// Calls `epilogue` for all rows of x and all `panels` panels of w. Quantized rows (with x_scale) are integers or E4M3,
+// which bfloat16 holds exactly. Other rows are rounded to bfloat16, or to fixed point for 4-bit weights, if the
+// engine's products have that type and the instruction set has a unit for it.
 void multiply(const KernelArgs& args, const Tensor& x, const Tensor& x_scale, const PackedWeight& w,
               std::int64_t panels, const Epilogue& epilogue);
 
-// As multiply, for all rows of groups, of `depth` elements, with the same bits. Each group has `panels` panels of its
-// own in w; `epilogue` counts rows over all groups, and panels within those of a group. For any row and panel it is
-// called by one thread, group after group.
+// Like multiply, for all rows of groups, of `depth` elements, with the same bits. Each group has its own `panels`
+// panels in w. `epilogue` counts rows over all groups, and panels within a group's. For any row and panel, one thread
+// calls it, group after group.
 void multiply_groups(const KernelArgs& args, const RowGroups& x, std::int64_t depth, const PackedWeight& w,
                      std::int64_t panels, const Epilogue& epilogue);
 
-// How many rows groups may have in all; at least those of two groups.
+// The most rows that groups may have in total; at least those of two groups.
 std::int64_t most_rows_of_groups(const KernelArgs& args, std::int64_t depth, const PackedWeight& w);
 
 }  // namespace tl::TL_ISA

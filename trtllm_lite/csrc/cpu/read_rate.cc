@@ -17,7 +17,7 @@ constexpr std::size_t kLineWords = 8;
 constexpr std::size_t kStripeWords = 64 * 1024 / sizeof(std::uint64_t);
 constexpr std::size_t kAheadWords = 8 * 1024 / sizeof(std::uint64_t);
 
-// Reads a line of each of kStreams equal parts in turns; words that make no whole line of each part are left out.
+// Reads a line of each of kStreams equal parts in turn. Words beyond whole lines of the parts are left out.
 template <bool kPrefetch, std::size_t kStreams>
 std::uint64_t sum_lines(const std::uint64_t* words, std::size_t count) {
   std::uint64_t sums[kLineWords] = {};
@@ -34,7 +34,7 @@ std::uint64_t sum_lines(const std::uint64_t* words, std::size_t count) {
   return sum;
 }
 
-// Every thread reads what `stripe` words at a time give it in turns.
+// Threads take stripes of `stripe` words in turn.
 template <bool kPrefetch, std::size_t kStreams>
 std::uint64_t read_stripes(const std::uint64_t* words, std::size_t count, std::size_t stripe, ThreadPool* pool) {
   std::atomic<std::uint64_t> total{0};  // keeps the compiler from dropping the reads

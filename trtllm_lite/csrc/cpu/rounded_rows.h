@@ -1,4 +1,4 @@
-// Rows of x for tiles (tiles.h), in bfloat16 or in fixed point, and how in_features are cut into tiles.
+// Rows of x for tiles (tiles.h), in bfloat16 or fixed point, and the division of in_features into tiles.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace tl::TL_ISA::tiles {
 
-// As many rows at most are multiplied in vectors.
+// The most rows that are multiplied in vectors.
 constexpr int kFewRows = 4;
-// The bytes of 32 numbers in fixed point, in words of 32 bits.
+// The bytes of 32 fixed-point numbers, in 32-bit words.
 constexpr std::int64_t kWordsOfTile = 2 * kDepth / sizeof(std::int32_t);
 
-// How in_features are cut: `blocks` blocks of `block` elements, each padded to `tiles` tiles. x in fixed point has two
-// planes of each, of upper and of lower halves.
+// The division of in_features: `blocks` blocks of `block` elements, each padded to `tiles` tiles. Fixed-point x has two
+// planes of each: the upper and the lower halves.
 struct Depth {
   std::int64_t blocks;
   std::int64_t block;
@@ -29,7 +29,7 @@ struct Depth {
   TL_INLINE std::int64_t all_tiles() const { return blocks * tiles_of_block(); }
 };
 
-// Rows that were quantized before stay as they are, in bfloat16.
+// Rows that are quantized already stay as they are, in bfloat16.
 TL_INLINE Depth depth_of(std::int64_t in_features, const PackedWeight& w, bool is_quantized) {
   const std::int64_t blocks = w.scale.data == nullptr ? 1 : w.scale.shape[w.scale.rank - 1];
   const std::int64_t block = in_features / blocks;
@@ -38,14 +38,14 @@ TL_INLINE Depth depth_of(std::int64_t in_features, const PackedWeight& w, bool i
   return {blocks, block, ceil_div(block, kDepth), is_fixed ? 2 : 1};
 }
 
-// Bytes of 16 rows of x in tiles, and of their sums over blocks and their scales.
+// Bytes of 16 rows of x in tiles, with their sums over blocks and their scales.
 TL_INLINE std::int64_t row_tile_bytes(const Depth& depth) {
   return depth.all_tiles() * kElementsOfX * static_cast<std::int64_t>(sizeof(BFloat16)) +
          kRows * depth.planes * depth.blocks * static_cast<std::int64_t>(sizeof(float));
 }
 
-// Some rows of x from number `begin` on, and their sums over blocks and the scales of blocks, both [rows][blocks]. Rows
-// lie in tiles [row tiles][all tiles][16][32]. A few rows lie in their place for tile_order.h, as float32 [rows][all
+// Rows of x from number `begin` on, with their sums over blocks and the scales of blocks, both [rows][blocks]. Rows are
+// stored in tiles [row tiles][all tiles][16][32]. A few rows are instead stored for tile_order.h: as float32 [rows][all
 // tiles][32], or in fixed point as bytes [rows][blocks][tiles][64].
 struct RoundedRows {
   BFloat16* tiles;
@@ -139,9 +139,9 @@ TL_INLINE void round_rows(const float* x, const Depth& depth, const RoundedRows&
   }
 }
 
-// sums += scale * products + offset * x_sums, one block after the other of kBlocks, for the rows of a tile and 64
-// columns; all times the scale of the row's block where x is in fixed point. `products` of blocks are `stride` floats
-// apart, x_sums and x_scales are those of the first row.
+// sums += scale * products + offset * x_sums, for kBlocks blocks one after the other, the rows of a tile and 64
+// columns. For fixed-point x, each term is multiplied by the scale of the row's block. `products` of blocks are
+// `stride` floats apart; x_sums and x_scales are those of the first row.
 template <int kBlocks>
 TL_INLINE void add_scaled(const Scaled& scales, std::int64_t first, const float* products, std::int64_t stride,
                           std::int64_t rows, const float* x_sums, const float* x_scales, float* sums) {

@@ -1,5 +1,5 @@
-// Groups of a few rows, each with a weight of its own, that one parallel region multiplies: the experts of a decode
-// step.
+// Groups of a few rows, each with a weight of its own, that are multiplied in one parallel region: the experts of a
+// decode step.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tl::TL_ISA {
 
-// Rows of one group are multiplied in vectors by every instruction set.
+// The most rows of a group that every instruction set multiplies in vectors.
 constexpr int kMostRowsOfGroup = 4;
 constexpr int kMostGroups = 32;
 
@@ -20,7 +20,7 @@ struct RowGroup {
 };
 
 struct RowGroups {
-  const float* rows[kMostGroups];  // of x, those of a group one behind the other
+  const float* rows[kMostGroups];  // rows of x, ordered by group
   RowGroup groups[kMostGroups];
   int num_rows = 0;
   int count = 0;
@@ -29,7 +29,7 @@ struct RowGroups {
     return num_rows + more <= min(most_rows, kMostGroups);
   }
 
-  // A group of rows that are added next.
+  // Begins a group; its rows are added next.
   TL_INLINE void begin(std::int64_t size, std::int64_t panel) {
     groups[count++] = {num_rows, static_cast<int>(size), panel};
   }

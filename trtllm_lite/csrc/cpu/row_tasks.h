@@ -1,4 +1,4 @@
-// Work that treats rows alike, handed out in tasks that are worth it.
+// Divides work on rows into tasks that are large enough.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tl::TL_ISA {
 
-// Below this many elements a task costs less than handing it out.
+// A task of fewer elements costs less than its scheduling.
 constexpr std::int64_t kMinTaskElements = 16384;
 
 // Calls work(row) for every row of `size` elements.

@@ -22,19 +22,20 @@ struct BFloat16 {
 struct Float16 {
   std::uint16_t bits;
 };
-// Sign, 4 bits of exponent, 3 of fraction: those of a Float16 2^8 times smaller, subnormals included. Weights are
-// finite.
+// A sign, 4 bits of exponent, 3 of fraction. Interpreted as the top bits of a Float16, they mean 2^-8 times the number,
+// also for subnormals. Weights are finite.
 struct Float8E4m3 {
   std::uint8_t bits;
 };
-// 8 neighbouring elements of 4 bits of a row, the first in the low bits; two's complement if they are signed.
+// Eight neighbouring 4-bit elements of a row, the first in the low bits; two's complement if signed.
 struct Int4Word {
   std::uint32_t bits;
 };
 struct UInt4Word {
   std::uint32_t bits;
 };
-// Those with a sign, 2 bits of exponent and 1 of fraction (E2M1): 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
+// Eight elements with a sign, 2 bits of exponent and 1 of fraction (E2M1): 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their
+// negatives.
 struct Float4Word {
   std::uint32_t bits;
 };
@@ -74,7 +75,7 @@ TL_INLINE Vec element(Words<Word> words) {
 }
 
 // x = n ln2 + r with |r| <= ln2/2 (two-term reduction of Cody and Waite, "Software Manual for the Elementary
-// Functions", 1980), and (e^r - 1) / r from the Taylor series of e^r, whose first omitted term is below 2^-27.
+// Functions", 1980), and (e^r - 1) / r by the Taylor series of e^r, whose first omitted term is below 2^-27.
 struct ReducedExp {
   Vec n, r, slope;
 };
@@ -98,8 +99,8 @@ TL_INLINE Vec exp(Vec x) {
   return scale_by_power_of_two(fma(e.slope, e.r, broadcast(1.0f)), e.n);
 }
 
-// To a few ulps, also of small x: (e^2x - 1) / (e^2x + 1), where e^2x - 1 is summed without a 1 that would cancel.
-// NaN stays NaN; beyond |x| = 10, tanh is 1 to the last bit.
+// tanh(x) to a few ulps, also for small x: (e^2x - 1) / (e^2x + 1), where e^2x - 1 is computed without cancellation.
+// NaN stays NaN; beyond |x| = 10 the result is exactly 1 or -1.
 TL_INLINE Vec tanh(Vec x) {
   const ReducedExp e = reduce_exp(max(broadcast(-20.0f), min(broadcast(20.0f), x + x)));
   const Vec power = scale_by_power_of_two(broadcast(1.0f), e.n);

@@ -9,7 +9,7 @@ namespace tl::TL_ISA {
 
 using Vec = __m256;
 constexpr int kLanes = 8;
-// Accumulators a register-blocked loop may hold, leaving room for operands.
+// The most accumulators of a register-blocked loop; the other registers are for operands.
 constexpr int kMaxAccumulators = 12;
 
 TL_INLINE Vec broadcast(float x) { return _mm256_set1_ps(x); }
@@ -29,7 +29,7 @@ TL_INLINE Vec load(const Float8E4m3* p) {
   return _mm256_cvtph_ps(half) * broadcast(0x1p8f);
 }
 
-// A word of each lane's row; nibble<i>() is element i of each.
+// A word of each lane's row; nibble<i>() is element i of each word.
 template <typename Word>
 struct Words {
   __m256i bits;
@@ -49,7 +49,7 @@ template <int kIndex>
 TL_INLINE Vec nibble(Words<UInt4Word> words) {
   return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(words.bits, 4 * kIndex), _mm256_set1_epi32(15)));
 }
-// A table of 8 magnitudes is looked up by the low 3 bits.
+// Looks up 8 magnitudes by the low 3 bits.
 template <int kIndex>
 TL_INLINE Vec nibble(Words<Float4Word> words) {
   const Vec values = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
@@ -71,12 +71,13 @@ TL_INLINE __m256i lane_mask(std::int64_t first, std::int64_t last) {
 TL_INLINE Vec load_first(const float* p, std::int64_t n) { return _mm256_maskload_ps(p, lane_mask(0, n)); }
 TL_INLINE void store_first(float* p, Vec x, std::int64_t n) { _mm256_maskstore_ps(p, lane_mask(0, n), x); }
 
-// x in lanes first .. last-1, other elsewhere: a choice, not arithmetic, so a NaN in a lane not chosen is gone.
+// x in lanes first .. last-1, `other` elsewhere. It selects without arithmetic, so NaN in unselected lanes has no
+// effect.
 TL_INLINE Vec keep_lanes(Vec x, std::int64_t first, std::int64_t last, Vec other) {
   return _mm256_blendv_ps(other, x, _mm256_castsi256_ps(lane_mask(first, last)));
 }
 
-// The bits of x that are set in `mask`, in every lane.
+// Clears all bits of x that are not set in `mask`, in every lane.
 TL_INLINE Vec keep_bits(Vec x, std::uint32_t mask) {
   return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(mask))));
 }
@@ -89,7 +90,7 @@ TL_INLINE Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
 
 TL_INLINE Vec round(Vec x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
-// 2^n for -126 <= n <= 127, by its exponent bits.
+// 2^n for -126 <= n <= 127, built from its exponent bits.
 TL_INLINE Vec power_of_two(__m256i n) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
 }

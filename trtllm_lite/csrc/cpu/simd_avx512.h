@@ -1,7 +1,7 @@
 // simd.h for AVX-512 (F, BW, DQ, VL): 16 lanes, 32 registers.
 #pragma once
 
-// GCC 12 takes the deliberately undefined operands inside the intrinsics for mistakes (GCC bug 105593).
+// GCC 12 warns about the deliberately undefined operands inside the intrinsics (GCC bug 105593).
 #pragma GCC diagnostic push
 #ifndef __clang__
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -16,7 +16,7 @@ namespace tl::TL_ISA {
 
 using Vec = __m512;
 constexpr int kLanes = 16;
-// Accumulators a register-blocked loop may hold, leaving room for operands.
+// The most accumulators of a register-blocked loop; the other registers are for operands.
 constexpr int kMaxAccumulators = 24;
 
 TL_INLINE Vec broadcast(float x) { return _mm512_set1_ps(x); }
@@ -38,7 +38,8 @@ TL_INLINE Vec load(const Float8E4m3* p) {
   return _mm512_cvtph_ps(half) * broadcast(0x1p8f);
 }
 
-// A word of each lane's row. nibble<i>() is element i of each: a table of 16 floats is looked up by the low 4 bits.
+// A word of each lane's row. nibble<i>() is element i of each word, from a table of 16 floats indexed by the low 4
+// bits.
 template <typename Word>
 struct Words {
   __m512i bits;
@@ -63,7 +64,7 @@ TL_INLINE Vec nibble(Words<Float4Word> words) {
 }
 TL_INLINE void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
 
-// Bits first .. last-1; bounds are clamped to the lanes.
+// A mask of bits first .. last-1; bounds are clamped to the lanes.
 TL_INLINE __mmask16 lane_mask(std::int64_t first, std::int64_t last) {
   const auto below = [](std::int64_t n) { return n <= 0 ? 0u : n >= kLanes ? 0xffffu : (1u << n) - 1u; };
   return static_cast<__mmask16>(below(last) & ~below(first));
@@ -73,12 +74,13 @@ TL_INLINE __mmask16 lane_mask(std::int64_t first, std::int64_t last) {
 TL_INLINE Vec load_first(const float* p, std::int64_t n) { return _mm512_maskz_loadu_ps(lane_mask(0, n), p); }
 TL_INLINE void store_first(float* p, Vec x, std::int64_t n) { _mm512_mask_storeu_ps(p, lane_mask(0, n), x); }
 
-// x in lanes first .. last-1, other elsewhere: a choice, not arithmetic, so a NaN in a lane not chosen is gone.
+// x in lanes first .. last-1, `other` elsewhere. It selects without arithmetic, so NaN in unselected lanes has no
+// effect.
 TL_INLINE Vec keep_lanes(Vec x, std::int64_t first, std::int64_t last, Vec other) {
   return _mm512_mask_mov_ps(other, lane_mask(first, last), x);
 }
 
-// The bits of x that are set in `mask`, in every lane.
+// Clears all bits of x that are not set in `mask`, in every lane.
 TL_INLINE Vec keep_bits(Vec x, std::uint32_t mask) {
   return _mm512_and_ps(x, _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(mask))));
 }

@@ -12,7 +12,7 @@ typedef std::uint16_t HalfVec __attribute__((vector_size(8)));
 typedef std::int8_t ByteVec __attribute__((vector_size(4)));
 typedef std::uint8_t UnsignedByteVec __attribute__((vector_size(4)));
 constexpr int kLanes = 4;
-// Accumulators a register-blocked loop may hold, leaving room for operands.
+// The most accumulators of a register-blocked loop; the other registers are for operands.
 constexpr int kMaxAccumulators = 12;
 
 TL_INLINE Vec broadcast(float x) { return Vec{x, x, x, x}; }
@@ -29,8 +29,8 @@ TL_INLINE BitsVec load_bits(const void* p) {
 }
 TL_INLINE Vec load(const BFloat16* p) { return reinterpret_cast<Vec>(load_bits(p) << 16); }
 
-// Exponent and fraction moved into place make a float 2^112 times too small, subnormals included; the exponent 31 of
-// infinities and NaNs becomes 255.
+// Exponent and fraction, moved into place, make a float that is too small by 2^112, also for subnormals. The exponent
+// 31 of infinities and NaNs becomes 255.
 TL_INLINE Vec load(const Float16* p) {
   const BitsVec bits = load_bits(p);
   const BitsVec magnitude = (bits & 0x7fff) << 13;
@@ -53,7 +53,7 @@ TL_INLINE Vec load(const Float8E4m3* p) {
   return reinterpret_cast<Vec>(reinterpret_cast<BitsVec>(magnitude) | ((bits & 0x80) << 24));
 }
 
-// A word of each lane's row; nibble<i>() is element i of each.
+// A word of each lane's row; nibble<i>() is element i of each word.
 template <typename Word>
 struct Words {
   BitsVec bits;
@@ -75,7 +75,7 @@ template <int kIndex>
 TL_INLINE Vec nibble(Words<UInt4Word> words) {
   return __builtin_convertvector(reinterpret_cast<IntVec>((words.bits >> (4 * kIndex)) & 15), Vec);
 }
-// The bits are those of a float 2^126 times smaller, subnormals included.
+// As float32, the bits mean 2^-126 times the number, also for subnormals.
 template <int kIndex>
 TL_INLINE Vec nibble(Words<Float4Word> words) {
   const BitsVec bits = words.bits >> (4 * kIndex);
@@ -94,7 +94,8 @@ TL_INLINE void store_first(float* p, Vec x, std::int64_t n) {
   for (int lane = 0; lane < kLanes && lane < n; ++lane) p[lane] = x[lane];
 }
 
-// x in lanes first .. last-1, other elsewhere: a choice, not arithmetic, so a NaN in a lane not chosen is gone.
+// x in lanes first .. last-1, `other` elsewhere. It selects without arithmetic, so NaN in unselected lanes has no
+// effect.
 TL_INLINE Vec keep_lanes(Vec x, std::int64_t first, std::int64_t last, Vec other) {
   for (int lane = 0; lane < kLanes; ++lane) {
     if (lane < first || lane >= last) x[lane] = other[lane];
@@ -102,12 +103,12 @@ TL_INLINE Vec keep_lanes(Vec x, std::int64_t first, std::int64_t last, Vec other
   return x;
 }
 
-// The bits of x that are set in `mask`, in every lane.
+// Clears all bits of x that are not set in `mask`, in every lane.
 TL_INLINE Vec keep_bits(Vec x, std::uint32_t mask) {
   return reinterpret_cast<Vec>(reinterpret_cast<BitsVec>(x) & mask);
 }
 
-// A fused operation where the target has one; the C function that emulates it elsewhere is far too slow.
+// Fused only if the target has such an instruction; the C function that emulates it is far too slow.
 TL_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #ifdef __FP_FAST_FMAF
   for (int lane = 0; lane < kLanes; ++lane) c[lane] = __builtin_fmaf(a[lane], b[lane], c[lane]);
@@ -124,7 +125,7 @@ TL_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }
 // For |x| < 2^22: adding 1.5 * 2^23 leaves no room for a fraction.
 TL_INLINE Vec round(Vec x) { return (x + broadcast(12582912.0f)) - broadcast(12582912.0f); }
 
-// 2^n for -126 <= n <= 127, by its exponent bits.
+// 2^n for -126 <= n <= 127, built from its exponent bits.
 TL_INLINE Vec power_of_two(IntVec n) { return reinterpret_cast<Vec>((n + 127) << 23); }
 
 // x * 2^n for an integral n; in two factors, because 2^n alone may be below the smallest normal number.

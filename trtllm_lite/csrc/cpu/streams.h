@@ -1,4 +1,4 @@
-// Several streams of memory that a core reads side by side: it waits for memory less than a core that reads one.
+// Several streams of memory that a core reads side by side, so that it waits less for memory than with one stream.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 namespace tl::TL_ISA {
 
 constexpr int kLineBytes = 64;
-// So many panels side by side, what is in use of them and what is prefetched, fit the first-level cache.
+// The most panels side by side: what is in use of them and what is prefetched fit the L1 cache.
 constexpr std::int64_t kMaxStreams = 5;
 
-// Streams that begin `stride` bytes apart, prefetched a line of each in turns.
+// Streams that begin `stride` bytes apart. Lines are prefetched from each in turn.
 class Streams {
  public:
   Streams() = default;
   Streams(const void* first, std::int64_t stride, std::int64_t count)
       : next_(static_cast<const char*>(first)), stride_(stride), span_(count * stride), end_(next_ + span_) {}
 
-  // One stream, line by line.
+  // A single stream.
   explicit Streams(const void* first)
       : next_(static_cast<const char*>(first)), stride_(kLineBytes), end_(reinterpret_cast<const char*>(INTPTR_MAX)) {}
 
@@ -37,8 +37,8 @@ class Streams {
   const char* end_ = nullptr;
 };
 
-// Tasks that `panels` panels are cut into, to stream up to `most` of them side by side: as many for each thread, of
-// about as many panels.
+// The number of tasks into which `panels` panels are divided, with up to `most` panels side by side. Each thread gets
+// equally many tasks of about equal size.
 TL_INLINE std::int64_t streaming_tasks(std::int64_t panels, std::int64_t threads, std::int64_t most) {
   return min(panels, ceil_div(ceil_div(panels, most), threads) * threads);
 }

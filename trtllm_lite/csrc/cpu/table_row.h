@@ -1,4 +1,4 @@
-// One row of a table of weights, widened to float.
+// Reads a row of a weight table as float32.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ TL_INLINE float widen(Narrow x) {
   return widened[0];
 }
 
-// Element k of a word; the sign is the highest of 4 bits.
+// Element k of a word; the sign is the highest of its 4 bits.
 TL_INLINE float element_of(UInt4Word word, std::int64_t k) { return static_cast<float>(word.bits >> (4 * k) & 15); }
 TL_INLINE float element_of(Int4Word word, std::int64_t k) {
   return static_cast<float>(static_cast<int>((word.bits >> (4 * k) & 15) ^ 8) - 8);
@@ -27,7 +27,7 @@ TL_INLINE float element_of(Item item, std::int64_t) {
   return widen(item);
 }
 
-// Elements `first` to first + count - 1 of a row; item i of the row lies at start[i * stride].
+// Reads elements `first` to first + count - 1 of a row; item i of the row is at start[i * stride].
 template <typename Item>
 void read_elements(const Tensor& table, std::int64_t row, std::int64_t first, std::int64_t count, float* to) {
   constexpr int kPanelWidth = 64;
@@ -41,7 +41,7 @@ void read_elements(const Tensor& table, std::int64_t row, std::int64_t first, st
   }
 }
 
-// A part of row `row` of `table` [rows, columns], in any of the layouts of a table, as it is stored: without scales.
+// Reads a part of row `row` of `table` [rows, columns], in any layout of a table, without applying scales.
 inline void read_elements(const Tensor& table, std::int64_t row, std::int64_t first, std::int64_t count, float* to) {
   switch (table.dtype) {
     case DType::kBFloat16:
@@ -61,7 +61,7 @@ inline void read_elements(const Tensor& table, std::int64_t row, std::int64_t fi
   }
 }
 
-// The whole of a row.
+// Reads a whole row.
 inline void read_row(const Tensor& table, std::int64_t row, float* to) {
   read_elements(table, row, 0, table.shape[1], to);
 }

@@ -1,8 +1,7 @@
-// The product of activations and a weight in panels by the tiles of AMX.
-//
-// x is rounded to bfloat16 once for all panels, or to fixed point whose halves bfloat16 holds, and lies in tiles.
-// Weights are widened to bfloat16, a chunk of a panel at a time, which is exact for all types that are stored; all rows
-// of a task pass over the chunk. Each block of a weight with scales is padded to whole tiles, summed by itself, and its
+// The product of activations and a weight in panels by AMX tiles.
+// x is stored in tiles, rounded once for all panels to bfloat16, or to fixed point whose halves bfloat16 holds exactly.
+// Weights are dequantized to bfloat16 a chunk of a panel at a time, which is exact for all stored types; all rows of a
+// task pass over the chunk. Each block of a weight with scales is padded to whole tiles and summed separately, and its
 // sum is scaled in float32.
 #pragma once
 
@@ -18,16 +17,16 @@
 
 namespace tl::TL_ISA::tiles {
 
-// A chunk of a panel, widened, takes 32 KiB of the 48 of the first-level cache.
+// A dequantized chunk of a panel takes 32 KiB of the 48 KiB of the L1 cache.
 constexpr std::int64_t kChunkTiles = 8;
 constexpr std::int64_t kMaxTaskRows = 128;
-// How far ahead a panel is prefetched; this covers the latency of memory at 40 GB/s.
+// How far ahead a panel is prefetched: it covers the latency of memory at 40 GB/s.
 constexpr std::int64_t kPrefetchBytes = 8192;
-// Tasks of fewer rows would widen the panel too often.
+// Tasks of fewer rows would dequantize the panel too often.
 constexpr std::int64_t kMinTaskRows = 32;
 
 constexpr std::int64_t kTileSums = kRows * kPanelWidth;
-// Blocks whose sums are scaled together, which passes over the sums of all of them less often.
+// Blocks whose sums are scaled together, which needs fewer passes over all sums.
 constexpr std::int64_t kBlocksAtOnce = 2;
 
 struct Scratch {
@@ -45,7 +44,7 @@ TL_INLINE bool can_multiply(std::int64_t in_features, const PackedWeight& w, boo
   return is_exact && row_tile_bytes(depth) <= static_cast<std::int64_t>(kSharedScratchBytes);
 }
 
-// `depth` elements of k of a panel as rows of pairs, and rows of zeros up to whole tiles.
+// Dequantizes `depth` elements of k of a panel to rows of pairs, with rows of zeros up to whole tiles.
 template <typename Weight>
 TL_INLINE void widen(const Weight* from, std::int64_t depth, BFloat16* to) {
   constexpr std::int64_t kRow = 2 * kPanelWidth;
@@ -80,7 +79,7 @@ TL_INLINE void widen(const Weight* from, std::int64_t depth, BFloat16* to) {
   }
 }
 
-// One task: some rows of x, from a multiple of 16 on, times one panel.
+// A task: some rows of x, from a multiple of 16 on, times one panel.
 template <typename Weight, typename Scales>
 struct Task {
   const RoundedRows& x;
@@ -118,7 +117,7 @@ struct Task {
     store_sums(to);
   }
 
-  // Blocks `first` to first + count - 1, which fit a chunk together.
+  // Multiplies blocks `first` to first + count - 1, which fit a chunk together.
   TL_INLINE void multiply_blocks(std::int64_t first, std::int64_t count) const {
     constexpr std::int64_t kTile = kDepth * kPanelWidth;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -143,7 +142,7 @@ struct Task {
     finish_writes();
   }
 
-  // The whole of one block in bfloat16, chunk by chunk, whose sums of all rows are collected in `to`.
+  // Multiplies a whole block in bfloat16, chunk by chunk, and adds up its sums for all rows in `to`.
   TL_INLINE void multiply_long_block(std::int64_t block, float* to) const {
     for (std::int64_t tile = 0; tile < depth.tiles; tile += kChunkTiles) {
       const std::int64_t k = tile * kDepth, count = min(kChunkTiles, depth.tiles - tile);
@@ -164,7 +163,7 @@ struct Task {
     }
   }
 
-  // scratch->sums = x * panel.
+  // Computes scratch->sums = x * panel.
   TL_INLINE void run() const {
     const FlushSubnormals flush;
     const Registers registers(min(rows, kRows));
@@ -187,7 +186,7 @@ struct Task {
   }
 };
 
-// As the bands of panel_gemm.h, of whole tiles.
+// Like the bands of panel_gemm.h, in whole tiles.
 TL_INLINE Bands make_bands(std::int64_t rows, std::int64_t panels, int num_threads) {
   const std::int64_t fewest = ceil_div(rows, kMaxTaskRows);
   const std::int64_t wanted = ceil_div(kTasksPerThread * num_threads, panels);
@@ -196,7 +195,7 @@ TL_INLINE Bands make_bands(std::int64_t rows, std::int64_t panels, int num_threa
   return {ceil_div(rows, band), band};
 }
 
-// Tasks of a few rows and of several panels each.
+// Multiplies a few rows in tasks of several panels each.
 template <int kCount, typename Weight, typename Scales>
 void multiply_few(const RoundedRows& x, const PackedWeight& w, const Depth& depth, std::int64_t panels,
                   ThreadPool* pool, const Epilogue& epilogue) {
@@ -253,7 +252,8 @@ void multiply_weight(const Tensor& x, const PackedWeight& w, bool is_quantized, 
   }
 }
 
-// Calls use(weight, scales) with values of the types of w's elements, which bfloat16 holds exactly, and of its scales.
+// Calls use(weight, scales) with values of the element type of w, which bfloat16 must hold exactly, and the type of its
+// scales.
 template <typename Use>
 void with_exact_weight_type(const PackedWeight& w, const Use& use) {
   switch (w.weight.dtype) {

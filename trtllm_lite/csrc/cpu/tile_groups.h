@@ -1,4 +1,4 @@
-// Groups of a few rows (row_groups.h) times panels, with the bits that tiles give (tile_order.h).
+// Groups of a few rows (row_groups.h) times panels, with results bit-equal to those of tiles (tile_order.h).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace tl::TL_ISA::tiles {
 
 static_assert(kMostRowsOfGroup == kFewRows);
 
-// A few rows lie in 32 bits where tiles have 16.
+// A few rows take 32-bit words where tiles take 16-bit ones.
 TL_INLINE std::int64_t row_words(const Depth& depth) { return depth.all_tiles() * kDepth; }
 
 TL_INLINE std::int64_t most_rows_of_groups(std::int64_t depth, const PackedWeight& w) {
@@ -20,7 +20,7 @@ TL_INLINE std::int64_t most_rows_of_groups(std::int64_t depth, const PackedWeigh
   return static_cast<std::int64_t>(kSharedScratchBytes / sizeof(float)) / words;
 }
 
-// The rows of a group among those of all, which lie behind each other: sums behind them, and then scales.
+// The rows of a group among those of all groups. The rows are contiguous, followed by all sums and then all scales.
 TL_INLINE RoundedRows rows_of(const RowGroups& x, const RowGroup& group, const Depth& depth, ThreadPool* pool) {
   auto* words = static_cast<float*>(pool->shared_scratch());
   float* sums = words + x.num_rows * row_words(depth) + group.first * depth.blocks;

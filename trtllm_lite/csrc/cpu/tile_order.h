@@ -1,7 +1,6 @@
-// A few rows times panels in vectors, with the bits that tiles (tiles.h) give: memory is the limit then, and elements
-// are widened in registers as panels stream by.
-//
-// A task has several panels side by side, and what it prefetches are lines of each in turns (streams.h).
+// A few rows times panels in vectors, with results bit-equal to those of tiles (tiles.h). Memory is the limit, and
+// elements are dequantized in registers as panels are streamed.
+// A task has several panels side by side and prefetches lines of each in turn (streams.h).
 #pragma once
 
 #include "cpu/bf16_pairs.h"
@@ -13,7 +12,7 @@
 
 namespace tl::TL_ISA::tiles {
 
-// Tiles take numbers below the normal range for zero; while this lives, the vectors of this thread do, too.
+// Tiles treat subnormal numbers as zero. While this object lives, the vectors of this thread do so too.
 class FlushSubnormals {
  public:
   FlushSubnormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040); }
@@ -25,7 +24,7 @@ class FlushSubnormals {
   unsigned saved_;
 };
 
-// The products of kCount x 32 of x and 32 x (kVecs vectors) of w: two chains each, as tiles have them.
+// The products of kCount x 32 of x and 32 x (kVecs vectors) of w, in two chains each, as in tiles.
 template <int kCount, int kVecs>
 struct Chains {
   Vec even[kCount][kVecs] = {};
@@ -62,8 +61,8 @@ TL_INLINE void add_pairs_of_words(const float* x, std::int64_t x_stride, const I
   if constexpr (kIndex < 3) add_pairs_of_words<kIndex + 1>(x, x_stride, items, chains);
 }
 
-// totals += x * w for one tile of x, of which `depth` elements of k are there. A tile of x has the first elements of
-// its 16 pairs, then the second ones, as float32. kLines lines are prefetched for each row of w.
+// totals += x * w for one tile of x, which has `depth` elements of k. A tile of x has the first elements of its 16
+// pairs, then the second ones, as float32. kLines lines are prefetched for each row of w.
 template <int kLines, int kCount, int kVecs, typename Weight>
 TL_INLINE void add_tile(const float* x, std::int64_t x_stride, const Weight* w, std::int64_t depth, Streams* streams,
                         Vec (&totals)[kCount][kVecs]) {
@@ -89,8 +88,8 @@ TL_INLINE void add_tile(const float* x, std::int64_t x_stride, const Weight* w, 
   chains.add_to(totals);
 }
 
-// One task: kCount rows of x, which are few, times `panels` panels from number `first` on. Its sums are
-// [panels][kCount][64], those of the block at hand are `partial` where w has scales.
+// A task: kCount rows of x times `panels` panels from number `first` on. Its sums are [panels][kCount][64]; if w has
+// scales, those of the current block are in `partial`.
 template <typename Weight, typename Scales, int kCount>
 struct TaskOfFew {
   const RoundedRows& x;
@@ -101,7 +100,8 @@ struct TaskOfFew {
   float* sums;
   float* partial;
 
-  static constexpr int kVecs = kCount <= 2 ? 4 : 2;  // enough chains for the latency of sums, few enough for registers
+  static constexpr int kVecs = kCount <= 2 ? 4 : 2;  // enough chains to hide the latency of sums, few enough for the
+                                                     // registers
 
   TL_INLINE std::int64_t items_of_panel() const { return depth.blocks * depth.block / kElements<Weight> * kPanelWidth; }
 
@@ -130,7 +130,7 @@ struct TaskOfFew {
     }
   }
 
-  // to = the block of x in fixed point times the columns of one panel from `from` on.
+  // to = a block of fixed-point x times the columns of one panel from `from` on.
   template <int kLines>
   TL_INLINE void multiply_columns(std::int64_t block, const Weight* from, float* to, Streams* streams) const {
     const std::int32_t* bytes = x.bytes(0, depth) + block * depth.tiles * kWordsOfTile;

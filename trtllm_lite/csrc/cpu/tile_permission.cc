@@ -9,7 +9,7 @@ namespace tl {
 
 #if defined(__linux__) && defined(__x86_64__)
 
-// The requests of arch_prctl(2) for features whose state is large (Linux 5.16, Documentation/arch/x86/xstate.rst).
+// Requests of arch_prctl(2) for features with large state (Linux 5.16, Documentation/arch/x86/xstate.rst).
 constexpr int kRequestPermission = 0x1023;
 constexpr int kTileData = 18;
 

@@ -1,9 +1,9 @@
-// The tile registers of Intel's AMX, which the operating system gives to a process that asks for them.
+// Permission for the tile registers of Intel's AMX, which a process must request from the operating system.
 #pragma once
 
 namespace tl {
 
-// Whether the machine has tiles, and this process may use them, for which it asks the system. True stays true.
+// Requests the permission. Returns whether the machine has tiles and this process may use them; once true, always true.
 bool may_use_tiles();
 
 }  // namespace tl

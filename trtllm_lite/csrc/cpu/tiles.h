@@ -1,9 +1,7 @@
-// Tiles of AMX: 16 rows of 64 bytes each. A product adds 16 x 32 of x times 32 x 16 of w, both bfloat16, to 16 x 16
-// sums.
-//
-// Element [r][c] of the sums gets two chains of fused multiply-adds, over the even and over the odd k, and their sum is
-// added to it: r and c alone decide, so that a row's bits do not depend on how many rows a tile has. Numbers below the
-// normal range of float32 count as zero, also in x and w.
+// AMX tiles: 16 rows of 64 bytes each. A product adds 16 x 32 of x times 32 x 16 of w, both bfloat16, to 16 x 16 sums.
+// Element [r][c] of the sums gets two chains of fused multiply-adds, over the even and the odd k, whose sum is added to
+// it. It depends on row r and column c alone, so a row's bits do not depend on how many rows a tile has. Subnormal
+// float32 numbers count as zero, also in x and w.
 #pragma once
 
 #include "cpu/simd.h"
@@ -15,8 +13,8 @@ constexpr std::int64_t kColumns = 16;
 constexpr std::int64_t kDepth = 32;
 constexpr std::int64_t kElementsOfX = kRows * kDepth;
 
-// The extents of the eight tile registers: 0 to 3 are sums of `rows` rows, 4 and 5 are x, 6 and 7 are w. As LDTILECFG
-// reads it.
+// The extents of the eight tile registers, in the format of LDTILECFG: 0 to 3 are sums of `rows` rows, 4 and 5 are x, 6
+// and 7 are w.
 struct alignas(64) Configuration {
   std::uint8_t palette = 1;
   std::uint8_t start_row = 0;
@@ -29,7 +27,7 @@ struct alignas(64) Configuration {
   }
 };
 
-// The tile registers of this thread, while this lives.
+// Configures the tile registers of this thread while it lives.
 class Registers {
  public:
   explicit Registers(std::int64_t rows) {
@@ -41,12 +39,13 @@ class Registers {
   Registers& operator=(const Registers&) = delete;
 };
 
-// Tile loads are invisible to the compiler, which must not move writes of memory behind them.
+// The compiler does not know that tiles are loaded from memory; this keeps it from moving earlier writes past the
+// loads.
 TL_INLINE void finish_writes() { asm volatile("" ::: "memory"); }
 
-// Sums of 16 rows and 64 columns lie in memory with this distance of rows, in bytes.
+// The stride in bytes of sums of 16 rows and 64 columns.
 constexpr std::int64_t kSumsRowBytes = 4 * kColumns * sizeof(float);
-// Pairs of 64 columns: the distance of rows of w, in bytes.
+// The stride in bytes of rows of w: pairs of 64 columns.
 constexpr std::int64_t kPairsRowBytes = 4 * kColumns * 2 * sizeof(BFloat16);
 
 TL_INLINE void zero_sums() {
@@ -70,8 +69,8 @@ TL_INLINE void store_sums(float* to) {
   _tile_stored(3, to + 3 * kColumns, kSumsRowBytes);
 }
 
-// The sums += x * w for `count` tiles of each plane of x, one after the other, and as many times 16 rows of pairs of w,
-// which all planes are multiplied with.
+// sums += x * w, for `count` tiles of each plane of x in sequence and `count` times 16 rows of pairs of w, which are
+// multiplied by every plane.
 template <int kPlanes>
 TL_INLINE void add_products(const BFloat16* x, const BFloat16* w, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i, x += kElementsOfX, w += kDepth * 4 * kColumns) {
