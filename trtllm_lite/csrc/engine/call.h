@@ -1,4 +1,4 @@
-// Resolves calls of operators for executors: operands come in the order of the operator's schema.
+// Resolves calls of operators for executors: puts operands in the order of the operator's schema.
 #pragma once
 
 #include <vector>
@@ -10,17 +10,17 @@ namespace tl {
 
 constexpr int kAbsent = -1;
 
-// One call. Operands are positions in Plan::tensors; kAbsent for an optional operand that is not there.
+// A call. Operands are indices into Plan::tensors; kAbsent for an absent optional operand.
 struct ResolvedCall {
   const OpSchema* schema = nullptr;
   std::vector<int> inputs;
-  std::vector<int> outputs;  // of an output that aliases an input: that input's tensor
+  std::vector<int> outputs;  // an output that aliases an input has the input's tensor
   std::vector<AttributeValue> attributes;
-  AttributeTexts texts;  // what text attributes point to
+  AttributeTexts texts;  // the texts of text attributes
 };
 
-// Finds the operator, and puts operands and attributes in its order. Throws EngineError if there is no such operator,
-// or the call has operands or attributes that the operator does not have, or lacks an attribute.
+// Finds the operator and orders operands and attributes. Throws EngineError if there is no such operator, if it does
+// not have one of the operands or attributes, or if an attribute is missing.
 ResolvedCall resolve(const CallInstruction& call);
 
 }  // namespace tl

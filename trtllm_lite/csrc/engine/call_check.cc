@@ -11,7 +11,7 @@ namespace tl {
 namespace {
 
 constexpr std::int64_t kPanel = 64;
-constexpr std::int64_t kWord = 8;  // elements of 4 bits in 32
+constexpr std::int64_t kWord = 8;  // 4-bit elements in 32 bits
 
 class CallChecker {
  public:
@@ -56,7 +56,7 @@ class CallChecker {
       integers |= 1u << i;
     }
     for (const ConstraintSpec& constraint : schema_.constraints) {
-      if ((constraint.symbol_mask & ~bound_symbols) != 0) continue;  // about an operand that is absent
+      if ((constraint.symbol_mask & ~bound_symbols) != 0) continue;  // the constraint is about an absent operand
       const std::uint32_t varying = constraint.symbol_mask & ~integers;
       if (varying != 0) {
         fail("expected " + std::string(constraint.text) + " for fixed extents, found that " +
@@ -141,7 +141,7 @@ SymbolBindings check_call(const OpSchema& schema, std::span<const PlanTensor* co
 
 std::vector<std::int64_t> stored_shape(Layout layout, DType dtype, const std::vector<std::int64_t>& logical) {
   const std::int64_t per_item = elements_per_item(dtype);
-  const bool in_words = per_item > 1;  // panels are of words of 8 elements
+  const bool in_words = per_item > 1;  // panels consist of words of 8 elements
   if (logical.empty() || (in_words && logical.back() % (layout == Layout::kRowMajor ? per_item : kWord) != 0))
     return {};
   const auto panels = [&](std::int64_t width) -> std::vector<std::int64_t> {

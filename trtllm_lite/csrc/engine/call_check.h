@@ -1,4 +1,4 @@
-// Checks one call of an operator against its schema: everything a kernel relies on and does not check itself.
+// Checks a call of an operator against its schema: everything that a kernel relies on but does not check.
 #pragma once
 
 #include <map>
@@ -13,17 +13,16 @@ namespace tl {
 
 using SymbolBindings = std::map<std::string_view, Dim>;
 
-// Checks arity, optional operands, dtypes, layouts, ranks, shapes and constraints. A null operand is an absent one.
-// `bindings` holds schema symbols whose extent is known beforehand; the result adds those that the call binds.
-// Throws EngineError; the message names the operator and the operand.
+// Checks arity, optional operands, dtypes, layouts, ranks, shapes and constraints. Absent operands are null.
+// `bindings`: schema symbols whose extents are known beforehand; the result adds those that the call binds. Throws
+// EngineError whose message names the operator and the operand.
 SymbolBindings check_call(const OpSchema& schema, std::span<const PlanTensor* const> inputs,
                           std::span<const PlanTensor* const> outputs, std::span<const AttributeValue> attributes,
                           SymbolBindings bindings);
 
-// The extents of the bytes of an operand as stored; empty if the layout cannot hold one of such a shape.
-// panel64: [N, K] -> [ceil(N/64), K, 64]; gated_panel64: [2, I, K] -> [ceil(I/32), K, 64]; where there is an axis of
-// experts in front, it stays. Of types of 4 bits, words of 8 elements of a row take the place of elements, and the
-// extents count bytes.
+// The extents of an operand as stored; empty if the layout cannot hold an operand of such a shape. panel64: [N, K] ->
+// [ceil(N/64), K, 64]; gated_panel64: [2, I, K] -> [ceil(I/32), K, 64]; an axis of experts in front stays. For 4-bit
+// types, words of 8 elements of a row take the place of elements, and the extents count bytes.
 std::vector<std::int64_t> stored_shape(Layout layout, DType dtype, const std::vector<std::int64_t>& logical);
 
 }  // namespace tl

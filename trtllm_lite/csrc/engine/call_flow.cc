@@ -38,7 +38,8 @@ class CallFlow {
  public:
   CallFlow(const Plan& plan, const Container& container, std::int64_t tokens_per_block)
       : plan_(plan), container_(container) {
-    // A schema symbol with the name of a step symbol stands for it; kernels rely on that when they use step inputs.
+    // A schema symbol with the name of a step symbol has that symbol's value; kernels rely on it when they use step
+    // inputs.
     for (int symbol = 0; symbol < kNumSymbols; ++symbol) {
       known_[kSymbolNames[symbol]] = {0, static_cast<Symbol>(symbol)};
     }
@@ -70,7 +71,7 @@ class CallFlow {
     return tensor(index).kind != TensorKind::kArena || contents_.holds(index, tensor(index).offset);
   }
 
-  // What another stage has made lies in the arena when the step begins.
+  // Values received from another stage are in the arena when the step begins.
   void receive() {
     for (const auto& [name, index] : plan_.received) contents_.write(index, tensor(index).offset, end_of(index));
     for (const auto& [name, index] : plan_.received) {
@@ -95,7 +96,7 @@ class CallFlow {
     }
     if (tensor(x).shape[0] != tensor(y).shape[0]) throw EngineError("collective: expected tensors of equal rows");
     if (!is_readable(x)) throw EngineError("collective: expected a tensor that holds a value, found " + tensor(x).name);
-    // Ranks write into each other's y while others read their x.
+    // ranks write into each other's y while others read their x
     if (overlaps(x, y)) throw EngineError("collective: expected storage of its own, found an overlap");
     contents_.write(y, tensor(y).offset, end_of(y));
   }
@@ -108,8 +109,8 @@ class CallFlow {
     if (!matches) throw EngineError("collective: expected whole arena tensors of its dtype and features");
   }
 
-  // No operator of a CPU engine reads state: what a step leaves behind for the next is in the KV cache. (Some count in
-  // state what they do.)
+  // No operator of a CPU engine reads state: the KV cache is all that a step leaves for the next. (Some operators count
+  // in state.)
   static void check_reads_no_state(const OpSchema& schema) {
     const auto kept = std::ranges::find_if(schema.inputs, &ArgumentSpec::state);
     if (kept == schema.inputs.end()) return;

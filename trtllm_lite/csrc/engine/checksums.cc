@@ -81,7 +81,7 @@ void check_entry_checksums(const Container& container, const JsonView& checksums
   for (const auto& [name, entry] : container.entries) {
     jobs.push_back({&name, entry.bytes, parse_checksum(expected.at(name))});
   }
-  // The longest entries come first, so that no thread is left with a long one at the end.
+  // The longest entries come first, so that no thread ends with a long one alone.
   std::ranges::stable_sort(jobs, std::greater<>(), [](const Job& job) { return job.bytes.size(); });
   compute(jobs, num_threads);
   for (const Job& job : jobs) compare("entry " + *job.name, job.expected, job.found);

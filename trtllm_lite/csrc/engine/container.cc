@@ -66,7 +66,7 @@ Entry read_entry(const JsonView& json, std::span<const std::byte> data) {
   const std::int64_t end = bounds[1].integer(entry.offset, size);
   if (end - entry.offset != num_bytes)
     bounds[1].fail("begin plus " + std::to_string(num_bytes) + " bytes of the shape");
-  // Only padding may start at any offset: it fills the bytes up to the next multiple.
+  // Only padding may start at any offset: it fills the bytes up to the next aligned one.
   const bool is_weight = entry.dtype != "U8";
   if (is_weight && entry.offset % kAlignment != 0) bounds[0].fail("a multiple of 64");
   entry.bytes = data.subspan(static_cast<std::size_t>(entry.offset), static_cast<std::size_t>(num_bytes));
@@ -106,7 +106,7 @@ Container read_container(std::span<const std::byte> file, int num_threads) {
   const Json json = parse_json(header, "header");
   const JsonView view(json, "header");
   const JsonView metadata = view.at("__metadata__");
-  // The version is checked first, because a newer format may lay out the rest differently.
+  // The version is checked first, because a newer format may differ in everything else.
   check_format(metadata);
   check_header_checksum(header, metadata);
 

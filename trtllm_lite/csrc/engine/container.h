@@ -30,9 +30,8 @@ struct Container {
   const Entry& at(const std::string& name) const;
 };
 
-// Checks all of: header bounds and checksum, format and version, dtypes, shapes, offsets (aligned, in bounds, without
-// gaps or overlaps), the checksum of every entry (on `num_threads` threads). The result borrows `file`.
-// Throws EngineError.
+// Checks header bounds and checksum, format and version, dtypes, shapes, offsets (aligned, in bounds, without gaps or
+// overlaps), and the checksum of every entry on `num_threads` threads. The result borrows `file`. Throws EngineError.
 Container read_container(std::span<const std::byte> file, int num_threads);
 
 }  // namespace tl

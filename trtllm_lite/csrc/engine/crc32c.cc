@@ -5,7 +5,7 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
-#if defined(__clang__)  // for which the instructions are a feature of their own
+#if defined(__clang__)  // Clang treats the instructions as a feature of their own
 #define TL_CRC_TARGET [[gnu::target("sse4.2,crc32")]]
 #else
 #define TL_CRC_TARGET [[gnu::target("sse4.2")]]
@@ -39,7 +39,7 @@ constexpr auto kTables = [] {
   return tables;
 }();
 
-// Independent of the byte order of the machine; compilers turn it into one load on a little-endian one.
+// Independent of the machine's byte order; on a little-endian one, compilers make a single load of it.
 std::uint64_t load_little_endian(const unsigned char* p) {
   std::uint64_t word = 0;
   for (int i = 0; i < 8; ++i) word |= std::uint64_t{p[i]} << (8 * i);
@@ -57,7 +57,7 @@ std::uint32_t crc_portable(std::uint32_t crc, const unsigned char* p, std::size_
 }
 
 #ifdef TL_CRC_TARGET
-// a * b mod the polynomial, in reversed bit order: bit 31 is the coefficient of x^0.
+// a * b modulo the polynomial, in reversed bit order: bit 31 is the coefficient of x^0.
 constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
   std::uint32_t product = 0;
   for (int bit = 0; bit < 32; ++bit) {
@@ -68,7 +68,7 @@ constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
   return product;
 }
 
-// x^(8 * num_bytes): multiplying a remainder by it appends num_bytes zero bytes.
+// x^(8 * num_bytes). Multiplying a remainder by it appends num_bytes zero bytes.
 constexpr std::uint32_t shift_by(std::size_t num_bytes) {
   std::uint32_t power = 0x80000000;   // x^0
   std::uint32_t square = 0x00800000;  // x^8
@@ -97,8 +97,8 @@ TL_CRC_TARGET inline std::uint32_t step1(std::uint32_t crc, unsigned char byte) 
 #endif
 }
 
-// The instruction has a latency of 3 cycles and a throughput of 1, so three streams run at once and are joined by
-// shifting. Consumes whole triples of streams.
+// The instruction has a latency of 3 cycles and a throughput of 1, so three streams are computed at once and combined
+// by shifting. Consumes whole triples of streams.
 template <std::size_t kStream>
 TL_CRC_TARGET inline std::uint32_t crc_streams(std::uint32_t crc, const unsigned char*& p, std::size_t& size) {
   constexpr std::uint32_t kShift = shift_by(kStream);
@@ -116,7 +116,7 @@ TL_CRC_TARGET inline std::uint32_t crc_streams(std::uint32_t crc, const unsigned
 }
 
 TL_CRC_TARGET std::uint32_t crc_hardware(std::uint32_t crc, const unsigned char* p, std::size_t size) {
-  crc = crc_streams<16384>(crc, p, size);  // long enough to hide the joining
+  crc = crc_streams<16384>(crc, p, size);  // long enough to hide the cost of combining
   crc = crc_streams<512>(crc, p, size);
   for (; size >= 8; p += 8, size -= 8) crc = step8(crc, p);
   for (; size > 0; ++p, --size) crc = step1(crc, *p);

@@ -6,7 +6,7 @@
 
 namespace tl {
 
-// The checksum of `size` bytes that follow data whose checksum is `crc`; 0 for none.
+// The checksum of data that continues data with the checksum `crc`; pass 0 to begin.
 std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t crc = 0);
 
 }  // namespace tl

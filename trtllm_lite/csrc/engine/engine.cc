@@ -21,7 +21,7 @@ JsonView view_of(const Entry& entry, const Json& json, const std::string& name) 
   return {json, name};
 }
 
-// The entries of kernels and of networks that the plan names.
+// The entries of kernels and networks that the plan names.
 std::set<std::string> images_of(const Plan& plan) {
   std::set<std::string> names;
   for (const CompiledKernel& kernel : plan.kernels) {
@@ -36,7 +36,7 @@ std::set<std::string> images_of(const Plan& plan) {
   return names;
 }
 
-// Throws unless every entry has a use: the two documents, weights and images that the plan names, padding.
+// Throws unless every entry is used: the two documents, weights and images that the plan names, padding.
 void check_entry_names(const EngineContents& contents) {
   const std::set<std::string> images = images_of(contents.plan);
   std::size_t num_planned = 0;

@@ -1,4 +1,4 @@
-// An engine: a mapped file that has been checked from the first byte to the last.
+// An engine: a mapped file, checked from the first byte to the last.
 #pragma once
 
 #include <cstddef>
@@ -21,26 +21,26 @@ struct EngineContents {
   std::vector<ValueBound> value_bounds;
 };
 
-// Reads and checks a whole engine file; the result borrows `file`. Throws EngineError whatever the bytes are.
+// Reads and checks a whole engine file; the result borrows `file`. Throws EngineError for any invalid bytes.
 EngineContents read_engine(std::span<const std::byte> file, int num_threads);
 
 class Engine {
  public:
-  // Throws EngineError with the path, what was expected, what was found, and a remedy.
+  // Throws EngineError whose message has the path, what was expected, what was found, and a remedy.
   explicit Engine(const std::string& path);
 
   const Manifest& manifest() const { return contents_.manifest; }
   const Plan& plan() const { return contents_.plan; }
-  // The plan; throws EngineError if the engine was built for another kind of device.
+  // The plan. Throws EngineError if the engine was built for another kind of device.
   const Plan& plan_for(TargetKind target) const;
   const std::vector<ValueBound>& value_bounds() const { return contents_.value_bounds; }
-  // The bytes of a tensor of kind weight; an engine without weights has none.
+  // The bytes of a tensor of the kind weight. An engine without weights has none.
   std::span<const std::byte> weight(const std::string& tensor_name) const;
   std::span<const std::byte> cubin(const std::string& key) const;
-  // What another library serialized, under the key of a NetworkInstruction.
+  // The network that another library serialized, under the key of a NetworkInstruction.
   std::span<const std::byte> network(const std::string& key) const;
 
-  // Throws EngineError if the file has been written to since.
+  // Throws EngineError if the file has been written since it was checked.
   void check_unchanged() const { file_.check_unchanged(); }
 
   std::string_view manifest_json() const { return contents_.container.at("manifest").text(); }

@@ -11,9 +11,9 @@ namespace {
 constexpr std::size_t kMaxDepth = 16;
 constexpr std::size_t kMaxQuoted = 60;
 
-// Builds the value while the parser reads, in time and memory that grow with the text: at every bracket, key and value
-// it is known what the text may still cost. (nlohmann::json by itself keeps the last of duplicate keys, and its filter
-// looks through a whole container whenever an element ends.)
+// Builds the value during parsing, so that time and memory grow linearly with the text, and limits are checked at every
+// bracket, key and value. (nlohmann::json by itself keeps the last of duplicate keys, and its filter searches a whole
+// container whenever an element ends.)
 class JsonBuilder : public nlohmann::json_sax<Json> {
  public:
   explicit JsonBuilder(std::string_view what) : what_(what) {}
@@ -26,7 +26,7 @@ class JsonBuilder : public nlohmann::json_sax<Json> {
   bool number_unsigned(number_unsigned_t value) override { return add(value); }
   bool number_float(number_float_t value, const string_t&) override { return add(value); }
   bool string(string_t& value) override { return add(std::move(value)); }
-  bool binary(binary_t&) override { return false; }  // not of JSON
+  bool binary(binary_t&) override { return false; }  // JSON has no binary values
   bool start_object(std::size_t) override { return open(Json::object()); }
   bool start_array(std::size_t) override { return open(Json::array()); }
   bool end_object() override { return close(); }
@@ -55,7 +55,8 @@ class JsonBuilder : public nlohmann::json_sax<Json> {
     open_.pop_back();
     return true;
   }
-  // The value's address, which stays: nothing is added to a container while one inside it is open.
+  // Adds the value and returns its address, which stays valid: nothing is added to a container while one inside it is
+  // open.
   Json* place(Json value) {
     if (++num_values_ > kMaxJsonValues) {
       fail("expected at most " + std::to_string(kMaxJsonValues) + " values, found more");
@@ -69,7 +70,7 @@ class JsonBuilder : public nlohmann::json_sax<Json> {
   std::string_view what_;
   Json root_;
   std::vector<Json*> open_;  // containers
-  Json* member_ = nullptr;   // of the innermost object: what its newest key names
+  Json* member_ = nullptr;   // the value of the innermost object's newest key
   std::size_t num_values_ = 0;
 };
 
@@ -126,7 +127,7 @@ const std::string& JsonView::string() const {
 }
 
 std::int64_t JsonView::integer(std::int64_t min, std::int64_t max) const {
-  // Above the range of int64 a number is unsigned, and so above any max.
+  // An integer above the range of int64 is unsigned, and so above any max.
   const bool in_range = value_->is_number_integer() &&
                         !(value_->is_number_unsigned() && value_->get<std::uint64_t>() > std::uint64_t{INT64_MAX}) &&
                         value_->get<std::int64_t>() >= min && value_->get<std::int64_t>() <= max;
@@ -145,7 +146,7 @@ bool JsonView::boolean() const {
 }
 
 void JsonView::fail(const std::string& expected) const {
-  // A container is named, not printed: printing it may take as long as parsing it.
+  // A container is described by its type: printing it may take as long as parsing it.
   const std::string found =
       value_->is_structured() ? value_->type_name() : value_->dump(-1, ' ', true, Json::error_handler_t::replace);
   throw EngineError(path_.substr(0, 4 * kMaxQuoted) + ": expected " + expected + ", found " +

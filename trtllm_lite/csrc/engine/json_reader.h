@@ -1,5 +1,5 @@
-// JSON from a file that may be hostile: bounded depth, no duplicate keys, every access typed, every message with a
-// path.
+// Reads JSON from files that may be hostile: depth is bounded, duplicate keys are refused, every access is typed, and
+// every message has the path of the value.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@ namespace tl {
 
 using Json = nlohmann::json;
 
-// More values than this in a text are refused: a parsed value takes several times its text.
+// The most values in a text: a parsed value takes several times the memory of its text.
 constexpr std::size_t kMaxJsonValues = std::size_t{4} << 20;
 
-// Throws EngineError naming `what`, e.g. "plan". A text of more than kMaxJsonBytes is refused before it is parsed.
+// Throws EngineError that names `what`, such as "plan". A text of more than kMaxJsonBytes is refused without parsing.
 Json parse_json(std::string_view text, std::string_view what);
 
-// A value and where it stands, e.g. "plan.tensors[3].dtype". Borrows the value. Every accessor throws EngineError if
-// the value is not what it asks for.
+// A value and its path, such as "plan.tensors[3].dtype". Borrows the value. Every accessor throws EngineError if the
+// value is not of the requested kind.
 class JsonView {
  public:
   JsonView(const Json& value, std::string path) : value_(&value), path_(std::move(path)) {}
 
   const std::string& path() const { return path_; }
   JsonView at(const std::string& key) const;
-  // The object has these keys and no others.
+  // Throws unless the object has exactly these keys.
   void expect_keys(std::initializer_list<const char*> keys) const;
   std::vector<std::pair<std::string, JsonView>> members() const;
   std::vector<JsonView> elements() const;

@@ -11,10 +11,10 @@ namespace tl {
 namespace {
 
 constexpr std::int64_t kMaxGrid[] = {std::numeric_limits<std::int32_t>::max(), 65535, 65535};
-constexpr std::int64_t kChunkBytes = 16;    // what the copy engine addresses
-constexpr std::int64_t kMaxBoxBytes = 128;  // what boxes are swizzled by
+constexpr std::int64_t kChunkBytes = 16;    // the unit that the copy engine addresses
+constexpr std::int64_t kMaxBoxBytes = 128;  // the width of the swizzle of boxes
 
-// The largest extents among the steps that a program may run.
+// The largest extents of the steps that a program may run.
 Extents bounds_of(const Plan& plan, const Program& program) {
   Extents bounds = plan.symbols;
   for (const Symbol symbol :
@@ -36,7 +36,7 @@ bool needs_prefill(const LaunchInstruction& launch) {
   });
 }
 
-// Checks one program; `where_` names the instruction at hand.
+// Checks one program; `where_` names the current instruction.
 class ProgramChecker {
  public:
   ProgramChecker(const Plan& plan, const Manifest& manifest, const Program& program)
@@ -62,14 +62,14 @@ class ProgramChecker {
 
   const PlanTensor& tensor(int index) const { return plan_.tensors[static_cast<std::size_t>(index)]; }
 
-  // The value of a number in the largest step.
+  // The value of an expression in the largest step.
   std::int64_t bound_of(const ExtentExpr& extent) const {
     const std::optional<std::int64_t> bound = extent.bound_at(bounds_);
     if (!bound) fail("expected numbers of at most 2^50, found a larger one");
     return *bound;
   }
 
-  // `bytes` from the reference on must lie inside its tensor.
+  // Checks that `bytes` from the pointer on are inside its tensor.
   void check_pointer(const TensorArgument& pointer, std::int64_t bytes) const {
     const std::int64_t offset = bound_of(pointer.offset), size = max_bytes(plan_, tensor(pointer.tensor));
     if (bytes <= size && offset <= size - bytes) return;
@@ -86,7 +86,7 @@ class ProgramChecker {
   }
 
   void check_launch(const LaunchInstruction& launch) {
-    // It runs beside one prefill row at least: pointers behind all decode rows stay inside.
+    // The launch runs only with at least one prefill row, so pointers past all decode rows stay inside.
     std::int64_t& num_decode_seqs = bounds_[Symbol::kNumDecodeSeqs];
     if (needs_prefill(launch)) num_decode_seqs = std::min(num_decode_seqs, bounds_[Symbol::kNumSeqs] - 1);
     for (std::size_t axis = 0; axis < launch.grid.size(); ++axis) {
@@ -113,7 +113,7 @@ class ProgramChecker {
 
   void check_tensor_map(const BoxedTensor& map) const {
     const PlanTensor& source = tensor(map.tensor);
-    // The addresses in tensor maps are fixed when the engine is loaded.
+    // Addresses in tensor maps are fixed when the engine is loaded.
     if (source.kind != TensorKind::kArena && source.kind != TensorKind::kWeight) {
       fail("expected a tensor map of an arena or weight tensor, found " + source.name);
     }
@@ -144,8 +144,8 @@ class ProgramChecker {
     if (tensor(pointer.tensor).kind != TensorKind::kArena) fail("expected to write to an arena tensor");
   }
 
-  // The rows of a product or collective in the largest step; an executor prepares products for steps of up to
-  // max_tokens rows.
+  // The rows of a product or collective in the largest step. Executors prepare products for steps of up to max_tokens
+  // rows.
   std::int64_t rows_of(const ExtentExpr& extent) const {
     const std::int64_t rows = bound_of(extent);
     if (rows > program_.max_tokens) {
@@ -189,7 +189,7 @@ class ProgramChecker {
   const Plan& plan_;
   const Manifest& manifest_;
   const Program& program_;
-  Extents bounds_;  // of the instruction at hand
+  Extents bounds_;  // for the current instruction
   std::string where_;
 };
 

@@ -12,7 +12,7 @@
 namespace tl {
 namespace {
 
-// Positions in the order of the schema.
+// Indices in the order of the schema.
 enum Attribute : std::size_t { kFirstPart, kNumParts, kMaxLowRank, kFirstEnd, kSecondEnd, kThirdEnd };
 
 void add_call(const ResolvedCall& call, const Plan& plan, LowRankShapes* shapes) {

@@ -1,4 +1,5 @@
-// The projections of an engine that adapters may change, as the calls of its plan have them, or on a GPU their slots.
+// The projections of an engine that adapters may change, as described by the calls of its plan or, on a GPU, by the
+// adapter slots.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +12,18 @@ namespace tl {
 struct LowRankShape {
   std::int64_t in_features = 0;
   std::int64_t out_features = 0;
-  DType dtype = DType::kFloat32;  // of an adapter's matrices where steps read them
+  DType dtype = DType::kFloat32;  // of an adapter's matrices as steps read them
   friend bool operator==(const LowRankShape&, const LowRankShape&) = default;
 };
 
 struct LowRankShapes {
   std::vector<LowRankShape> parts;  // by number
-  std::int64_t max_rank = 0;        // of an adapter; 0 if the engine takes none
+  std::int64_t max_rank = 0;        // the largest rank of an adapter; 0 if the engine takes no adapters
   friend bool operator==(const LowRankShapes&, const LowRankShapes&) = default;
 };
 
 // Throws EngineError if the calls do not number the projections from 0 on, each once, or differ in their rank, or if
-// the slots for adapters of a GPU's products are no such matrices.
+// the adapter slots of a GPU's products do not have the shapes of such matrices.
 LowRankShapes low_rank_shapes(const Plan& plan);
 
 }  // namespace tl

@@ -19,10 +19,10 @@ namespace {
                     "; give the directory that trtllm-lite build wrote");
 }
 
-// A file descriptor that is closed at the end of its scope unless it is released.
+// A file descriptor that is closed by its destructor unless it was released.
 class FileDescriptor {
  public:
-  // Non-blocking, so that a named pipe is refused below instead of waited for.
+  // Non-blocking, so that a named pipe is refused below and does not block here.
   explicit FileDescriptor(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (fd_ < 0) refuse(path, std::strerror(errno));
   }

@@ -12,16 +12,16 @@ namespace tl {
 
 class MappedFile {
  public:
-  // Throws EngineError with path and remedy if `path` is not a regular file that can be read. The mapping stays valid
-  // when the file is renamed or unlinked; truncating it in place while it is mapped kills the process (SIGBUS), which
-  // is why engines are only ever replaced as a whole (a new file, renamed).
+  // Throws EngineError with path and remedy if `path` is not a readable regular file. The mapping stays valid if the
+  // file is renamed or unlinked. Truncating a mapped file in place kills the process (SIGBUS), so engines are only
+  // replaced as a whole (a new file, renamed).
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
-  // Throws EngineError if the file has been written to since it was mapped: its bytes are no longer those that were
-  // checked. Costs a system call; what is written a moment later nobody can tell.
+  // Throws EngineError if the file has been written since it was mapped: its bytes are then not those that were
+  // checked. Costs a system call; a write right after it goes unnoticed.
   void check_unchanged() const;
 
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
@@ -34,7 +34,7 @@ class MappedFile {
   Stamp stamp() const;
 
   std::string path_;
-  int fd_ = -1;  // kept open: another file may have taken the name
+  int fd_ = -1;  // kept open, because another file may have taken the name
   Stamp checked_;
   void* data_ = nullptr;
   std::size_t size_ = 0;

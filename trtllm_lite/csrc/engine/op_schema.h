@@ -1,4 +1,4 @@
-// The plugin schemas as C++ sees them. plugins/generate_cpp.py writes the tables from plugins/*/schema.toml.
+// The plugin schemas in C++. plugins/generate_cpp.py writes the tables from plugins/*/schema.toml.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ constexpr std::uint32_t bit(Enum value) {
   return 1u << static_cast<unsigned>(value);
 }
 
-// An extent of a schema: `symbol` counts into OpSchema::symbols; -1 means the integer `value`.
+// An extent of a schema. `symbol` is an index into OpSchema::symbols; -1 means the integer `value`.
 struct ExtentSpec {
   int symbol = -1;
   std::int64_t value = 0;
@@ -30,13 +30,13 @@ struct ArgumentSpec {
   std::uint32_t dtypes = 0;   // bits of DType
   std::uint32_t layouts = 0;  // bits of Layout
   bool optional = false;
-  int alias = -1;               // outputs: the input whose storage this is
-  std::string_view step_input;  // int32 inputs: the step input that must be passed here
-  bool state = false;           // memory that is kept between steps; outputs: the operator adds to it
-  bool constant = false;        // int32 inputs: a weight whose values are indices
-  int below = -1;               // the symbol that bounds the values of the step input or constant from above
-  int present_with = -1;        // the optional input that is there if and only if this one is
-  int scaled_by = -1;           // the optional input that is there if and only if this one's dtype wants scales
+  int alias = -1;               // for outputs: the input whose storage the output shares
+  std::string_view step_input;  // for int32 inputs: the step input that must be passed here
+  bool state = false;           // memory kept between steps; for outputs: the operator adds to it
+  bool constant = false;        // for int32 inputs: a weight whose values are indices
+  int below = -1;               // the symbol that is an upper bound of the values of the step input or constant
+  int present_with = -1;        // an optional input that must be present if and only if this one is
+  int scaled_by = -1;           // an optional input that must be present if and only if this one's dtype needs scales
   int rank = 0;
   ExtentSpec shape[kMaxRank] = {};
 };
@@ -49,7 +49,7 @@ struct AttributeSpec {
   std::span<const std::string_view> choices;  // of kChoice
 };
 
-// The kind of text that a text attribute may hold.
+// The kinds of text that a text attribute may hold.
 struct TextRules {
   std::string_view characters;
   std::size_t max_length;
@@ -64,7 +64,8 @@ struct ConstraintSpec {
 
 struct PlanTensor;
 
-// The check in the check.h beside a schema: what is wrong with a call that fits the schema; empty if nothing is.
+// The check in the check.h beside a schema. Returns what is wrong with a call that fits the schema; empty if nothing
+// is.
 using CallCheck = std::string (*)(std::span<const PlanTensor* const> inputs,
                                   std::span<const AttributeValue> attributes);
 
@@ -77,18 +78,18 @@ struct OpSchema {
   std::span<const ArgumentSpec> outputs;
   std::span<const AttributeSpec> attributes;
   std::span<const ConstraintSpec> constraints;
-  CallCheck check;  // null: the schema says everything
+  CallCheck check;  // null: the schema is sufficient
 };
 
 // Generated.
 std::span<const OpSchema> op_schemas();
 const TextRules& text_rules();
 
-// The texts that attributes of one call point to; shared, so that calls may be copied and moved.
+// The texts to which the attributes of a call point; shared, so that calls may be copied and moved.
 using AttributeTexts = std::vector<std::shared_ptr<const std::string>>;
 
-// The value of a choice or text attribute, or nothing if `text` is not one that `spec` allows; what it would allow is
-// expected_text(spec). A text is kept in `texts`.
+// The value of a choice or text attribute; empty if `spec` does not allow `text` (expected_text(spec) says what it
+// allows). A text is stored in `texts`.
 std::optional<AttributeValue> parse_text(const AttributeSpec& spec, std::string_view text, AttributeTexts* texts);
 std::string expected_text(const AttributeSpec& spec);
 

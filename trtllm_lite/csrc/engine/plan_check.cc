@@ -29,7 +29,7 @@ constexpr std::string_view kSamplingOutputs[] = {"tokens",      "logprobs",     
   throw EngineError("plan." + where + ": " + message);
 }
 
-// Compares the bounds of symbols with the values that they must have.
+// Compares the bounds of symbols with their required values.
 class Bounds {
  public:
   explicit Bounds(const Extents& bounds) : bounds_(bounds) {}
@@ -117,7 +117,7 @@ void check_mapping(const RankMapping& mapping) {
                     " ranks, found number " + std::to_string(mapping.rank));
 }
 
-// An encoder caches nothing, and is a whole model on one device.
+// An encoder has no cache, and is a whole model on one device.
 void check_encoder(const Manifest& manifest) {
   const KvCache& cache = manifest.kv_cache;
   const bool caches =
@@ -130,7 +130,7 @@ void check_encoder(const Manifest& manifest) {
   throw EngineError("manifest.feature_size: expected no features of an encoder, found some");
 }
 
-// A stage of several may have no layer of a group.
+// A pipeline stage may have no layer of a group.
 void check_cache_groups(const KvCache& cache, const RankMapping& mapping) {
   const bool is_whole = mapping.pp_size == 1;
   if (cache.groups.empty()) throw EngineError("manifest.kv_cache.groups: expected one or more, found none");
@@ -146,7 +146,7 @@ void check_cache_groups(const KvCache& cache, const RankMapping& mapping) {
   }
 }
 
-// A layer finds in its group's tables all that its own window reaches. (What calls say besides is checked by then.)
+// Checks that the tables of a layer's group cover the layer's own window. (The rest of the call has been checked.)
 void check_group_of(const CallInstruction& call, const KvCache& cache) {
   if (call.op != "PagedAttention" && call.op != "LatentAttention") return;
   const auto attribute = [&](const char* name) { return std::get<std::int64_t>(call.attributes.at(name)); };
@@ -162,7 +162,7 @@ void check_group_of(const CallInstruction& call, const KvCache& cache) {
                        std::to_string(kept) + ", found " + std::to_string(window));
 }
 
-// An output of this kind, dtype and first extent, and of `rank` axes, of which the others are integers.
+// Checks an output: its kind, dtype and first extent, and that it has `rank` axes of which the others are integers.
 const PlanTensor& check_output(const Plan& plan, const std::string& name, TensorKind kind, DType dtype, Symbol rows,
                                std::size_t rank) {
   const PlanTensor& tensor = output_of(plan, name);
@@ -205,8 +205,8 @@ void check_sampling_outputs(const Plan& plan, std::int64_t vocab_size) {
   }
 }
 
-// Checks that executors can hand out the output: numbers of two or four bytes in rows, one for each token, row of
-// logits or sequence, or a fixed number of them.
+// Checks that executors can return the output: numbers of two or four bytes in rows, one for each token, row of logits
+// or sequence, or a fixed number of rows.
 void check_rows(const Plan& plan, const std::string& name) {
   const PlanTensor& tensor = output_of(plan, name);
   const bool is_number = tensor.dtype == DType::kFloat32 || item_size(tensor.dtype) == 2;
@@ -220,7 +220,7 @@ void check_rows(const Plan& plan, const std::string& name) {
        "them, found another tensor");
 }
 
-// Checks the table of ranks, plugins/cuda/rank_table.cuh, which engines of several have.
+// Checks the table of ranks (plugins/cuda/rank_table.cuh), which engines of several ranks have.
 void check_rank_table(const Plan& plan, std::int64_t num_ranks) {
   const auto found = plan.outputs.find(kRankTableOutput);
   if ((found != plan.outputs.end()) != (num_ranks > 1)) {
@@ -235,7 +235,7 @@ void check_rank_table(const Plan& plan, std::int64_t num_ranks) {
     fail("outputs.ranks", "expected " + std::to_string(words) + " words of the state, found another tensor");
 }
 
-// Checks what ranks give each other that meet in NCCL, which is done within one stage.
+// Checks what ranks that communicate by NCCL share, which is possible within one stage only.
 void check_shared_tokens(const Plan& plan, const Manifest& manifest) {
   if (manifest.allreduce_strategy != AllreduceStrategy::kNccl) return;
   if (manifest.target.kind != TargetKind::kCuda || manifest.mapping.tp_size == 1 || manifest.mapping.pp_size > 1) {
@@ -260,7 +260,7 @@ void check_embedding(const Plan& plan, std::int64_t size) {
                                                  " elements, found " + std::to_string(rows.shape[1].value));
 }
 
-// What goes from stage to stage: floats of the type that activations have, in rows of all tokens.
+// Checks a value sent from stage to stage: floats of the activations' type, with rows for all tokens.
 void check_link(const Plan& plan, const Manifest& manifest, const std::string& name, int index) {
   const PlanTensor& tensor = plan.tensors[static_cast<std::size_t>(index)];
   const std::int64_t bytes = manifest.target.kind == TargetKind::kCpu ? 4 : 2;
@@ -271,7 +271,7 @@ void check_link(const Plan& plan, const Manifest& manifest, const std::string& n
   fail(name, "expected a row of floats of " + std::to_string(8 * bytes) + " bits for each token, in the arena");
 }
 
-// The first stage receives nothing, and the last one sends nothing: it has logits, and on GPUs draws tokens.
+// The first stage receives nothing. The last sends nothing: it has logits and, on GPUs, draws tokens.
 void check_links(const Plan& plan, const Manifest& manifest) {
   const bool is_first = is_first_stage(manifest.mapping);
   if (plan.received.empty() != is_first) fail("received", "expected something in every stage but the first");
@@ -316,7 +316,7 @@ bool runs_on(const Instruction& instruction, TargetKind target) {
   return std::holds_alternative<CallInstruction>(instruction) == (target == TargetKind::kCpu);
 }
 
-// The ranks' tables have a row for every token that a request may bring.
+// Together, the ranks' tables must have a row for every token that a request may contain.
 void check_vocabulary_of(const CallInstruction& call, const Plan& plan, const Manifest& manifest) {
   if (call.op != "Embedding") return;
   const PlanTensor& table = plan.tensors[static_cast<std::size_t>(call.operands.at("weight"))];
@@ -346,7 +346,7 @@ void check_kinds(const Plan& plan, TargetKind target) {
   }
 }
 
-// Programs of prompts and of generation, each of one network that is there.
+// Checks that there are programs for prompts and for generation, and that each runs one existing network.
 void check_networks(const Plan& plan, const Container& container) {
   const bool has_both = plan.programs.size() == 2 && !plan.programs[0].decode_only && plan.programs[1].decode_only;
   if (!has_both) fail("programs", "expected one for prompts and one for generation");

@@ -1,4 +1,4 @@
-// The readers that generated code calls. Each throws EngineError with the path of the value that it reads.
+// The readers that generated code calls. Each throws EngineError with the path of the value.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace tl {
 
-// The enumerator whose position in `names` is `text`'s.
+// The enumerator whose index is that of `text` in `names`.
 template <typename Enum, typename Names>
 Enum enum_of(const JsonView& json, std::string_view text, const Names& names) {
   const auto found = std::ranges::find(names, text);

@@ -19,7 +19,7 @@ std::string to_string(const Dim& dim) {
 }
 
 std::optional<std::int64_t> ExtentExpr::bound_at(const Extents& largest) const {
-  __extension__ using Wide = __int128;  // a term alone may have 60 bits
+  __extension__ using Wide = __int128;  // a single term may have 60 bits
   Wide sum = constant;
   for (const Term& term : terms) {
     sum += (static_cast<Wide>(largest[term.symbol]) * term.multiplier + term.divisor - 1) / term.divisor;

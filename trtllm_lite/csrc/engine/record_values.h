@@ -1,4 +1,4 @@
-// The types of record fields for which the generator has no rule: extents, numbers that depend on a step, attributes.
+// The types of record fields for which the generator has no rule: extents, step-dependent numbers, attributes.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ struct Dim {
 
 std::string to_string(const Dim& dim);
 
-// A number for each symbol; 0 for one that a plan does not have.
+// A value for each symbol; 0 for a symbol that the plan does not have.
 class Extents {
  public:
   std::int64_t& operator[](Symbol symbol) { return values_[static_cast<std::size_t>(symbol)]; }
@@ -34,7 +34,7 @@ class Extents {
   std::array<std::int64_t, kNumSymbols> values_{};
 };
 
-// constant + the sum of ceil(symbol * multiplier / divisor); never negative.
+// constant + the sum of ceil(symbol * multiplier / divisor) over terms; never negative.
 struct ExtentExpr {
   struct Term {
     Symbol symbol;
@@ -44,25 +44,25 @@ struct ExtentExpr {
   std::int64_t constant = 0;
   std::vector<Term> terms;
 
-  // The value in a step. `extents` are at most those for which bound_at was not empty.
+  // The value in a step. `extents` must not exceed extents for which bound_at had a result.
   std::int64_t at(const Extents& extents) const {
     std::int64_t sum = constant;
     for (const Term& term : terms) sum += (extents[term.symbol] * term.multiplier + term.divisor - 1) / term.divisor;
     return sum;
   }
-  // The value at the largest extents; empty if it is above kMaxBytes.
+  // The value at the largest extents; empty if it exceeds kMaxBytes.
   std::optional<std::int64_t> bound_at(const Extents& largest) const;
 };
 
 using AttributeMap = std::map<std::string, std::variant<std::int64_t, double, std::string>>;
 
-// What the runtime needs to know of a model.
+// Facts about a model that the runtime needs.
 struct ModelFacts {
   std::int64_t vocab_size = 0;
-  DType dtype = DType::kFloat32;  // of matrices that are not quantized; on CPUs the type of products
+  DType dtype = DType::kFloat32;  // of unquantized matrices; on CPUs the type of products
 };
 
-// Read what the name says. Throw EngineError.
+// Readers of these types. They throw EngineError.
 std::vector<Dim> read_shape(const JsonView& json);
 ExtentExpr read_extent(const JsonView& json);
 Extents read_bounds(const JsonView& json);

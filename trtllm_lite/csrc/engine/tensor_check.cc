@@ -56,7 +56,7 @@ class TensorChecker {
     bool matches = tensor.dtype == DType::kInt32 && std::cmp_equal(tensor.shape.size(), input.rank);
     for (int axis = 0; matches && axis < input.rank; ++axis) {
       const Dim& dim = tensor.shape[static_cast<std::size_t>(axis)];
-      // The columns of a GPU's block tables never change: their bound is a constant of its kernels' arguments.
+      // The columns of a GPU's block tables are a constant in its kernels' arguments, so they must equal the bound.
       const bool is_bound = axis > 0 && dim.value == plan_.symbols[input.shape[axis]];
       matches = dim.symbol == input.shape[axis] || is_bound;
     }
@@ -67,8 +67,8 @@ class TensorChecker {
   // Throws unless the tensor lies inside the arena or the state.
   void check_place(const PlanTensor& tensor, std::int64_t memory_bytes) const {
     for (const Dim& dim : tensor.shape) {
-      // The numbers of blocks and of adapters may be chosen when an executor is made, so nothing static can be sized by
-      // them.
+      // The numbers of blocks and adapters are chosen when an executor is made, so the size of static tensors cannot
+      // depend on them.
       if (is_chosen(dim)) fail(tensor, "expected a shape without num_blocks and num_loras");
     }
     const std::int64_t alignment = manifest_.target.kind == TargetKind::kCpu ? kAlignment : kDeviceAlignment;
@@ -105,7 +105,7 @@ class TensorChecker {
 
   void check_features(const PlanTensor& tensor) const {
     const Dim tokens{manifest_.kv_cache.tokens_per_block, std::nullopt}, size{manifest_.feature_size, std::nullopt};
-    const std::int64_t bytes = manifest_.target.kind == TargetKind::kCpu ? 4 : 2;  // an element, as activations have
+    const std::int64_t bytes = manifest_.target.kind == TargetKind::kCpu ? 4 : 2;  // bytes of an element of activations
     const bool matches = is_float(tensor.dtype) && item_size(tensor.dtype) == bytes && tensor.shape.size() == 3 &&
                          tensor.shape[0].symbol == Symbol::kNumBlocks && tensor.shape[1] == tokens &&
                          tensor.shape[2] == size;
@@ -160,7 +160,7 @@ void check_tensors(const Plan& plan, const Manifest& manifest, const Container& 
   std::set<std::string_view> names;
   for (const PlanTensor& tensor : plan.tensors) {
     checker.check(tensor);
-    // Programs and layers may have arena tensors of one name at several places.
+    // Programs and layers may have arena tensors of the same name at several places.
     if (tensor.kind == TensorKind::kArena || names.insert(tensor.name).second) continue;
     fail(tensor, "expected a name that no other weight, cache, input or state has");
   }

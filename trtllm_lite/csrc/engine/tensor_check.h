@@ -1,4 +1,4 @@
-// Checks where the tensors of a plan lie.
+// Checks the places of a plan's tensors.
 #pragma once
 
 #include "engine/container.h"
@@ -6,8 +6,8 @@
 
 namespace tl {
 
-// Throws EngineError unless the dtype, shape and offset of every tensor are what its kind and the target allow, and no
-// two have a name that must be one tensor's; see check_plan.
+// Throws EngineError unless the dtype, shape and offset of every tensor are as its kind and the target require, and
+// names are unique where they must be; see check_plan.
 void check_tensors(const Plan& plan, const Manifest& manifest, const Container& container);
 
 }  // namespace tl
