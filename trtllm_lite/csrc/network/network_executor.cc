@@ -10,7 +10,7 @@
 namespace tl {
 namespace {
 
-// The device runs one network for all sequences of a step of generation, compiled for max_batch_size of them.
+// A generation step runs one network for all sequences, which was compiled for max_batch_size of them.
 std::int64_t check_num_blocks(const Engine& engine, std::int64_t num_blocks) {
   const std::int64_t found = resolve_num_blocks(engine, num_blocks);
   const std::int64_t most = engine.manifest().limits.max_batch_size;
@@ -48,7 +48,7 @@ void NetworkExecutor::split(std::int64_t num_seqs, std::int64_t num_logits) {
   parts_.resize(static_cast<std::size_t>(num_seqs));
   for (std::size_t seq = 0; seq < parts_.size(); ++seq) {
     Part& part = parts_[seq];
-    // A table has one block, because a block has room for the longest sequence.
+    // A table has one entry, because a block has room for the longest sequence.
     part.row = inputs_.data(kBlockTables)[static_cast<std::int64_t>(seq) * extents_[Symbol::kMaxBlocksPerSeq]];
     part.past_len = inputs_.data(kPastLens)[seq];
     part.tokens = {tokens + starts[seq], tokens + starts[seq + 1]};
@@ -76,8 +76,8 @@ void NetworkExecutor::run_context(const Part& part) {
   lengths_[static_cast<std::size_t>(part.row)] = part.past_len + static_cast<std::int32_t>(part.tokens.size());
 }
 
-// The network computes a row for every sequence from the first that generates to the last. Those between have nothing
-// to say: see idle_position.
+// The network computes a row for every sequence from the first to the last that generates. Those between that do not
+// generate are idle: see idle_position.
 void NetworkExecutor::run_generation() {
   std::int64_t first = num_blocks_, end = 0;
   for (const Part& part : parts_) {
@@ -110,8 +110,8 @@ void NetworkExecutor::run_generation() {
                  logits());
 }
 
-// An idle row gets a token behind all that it holds. If a sequence is there, its next step overwrites it; a sequence of
-// full length has no next step.
+// An idle row gets a token after all that it holds. If a sequence is there, its next step overwrites the token; a
+// sequence of full length has no next step.
 std::int32_t NetworkExecutor::idle_position(std::int64_t row) const {
   const auto last = static_cast<std::int32_t>(engine_.manifest().limits.max_seq_len) - 1;
   return std::min(lengths_[static_cast<std::size_t>(row)], last);
@@ -140,7 +140,7 @@ void NetworkExecutor::save_block(std::int64_t block, std::span<std::byte> out) {
   network_->save_row(block, out);
 }
 
-// How long the sequence is shows in its next step; until then nothing of it may be overwritten.
+// The sequence's length is known only at its next step; until then nothing in the row may be overwritten.
 void NetworkExecutor::load_block(std::int64_t block, std::span<const std::byte> data) {
   const std::lock_guard lock(mutex_);
   network_->load_row(block, data);

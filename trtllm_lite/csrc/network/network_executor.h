@@ -1,4 +1,4 @@
-// Runs the steps of an engine whose plan is a network: a sequence has one KV block, which is a row of the caches.
+// Runs the steps of an engine whose plan is a network. Each sequence has one KV block, which is a row of the caches.
 #pragma once
 
 #include <cstdint>
@@ -35,13 +35,13 @@ class NetworkExecutor final : public OneStageExecutor {
   StepOutput output(const std::string& name, const RowSlice& slice) override;
 
  private:
-  // The part of a step that one sequence has: its row of the caches, its tokens, and the logits that it wants.
+  // One sequence's part of a step: its row of the caches, its tokens, and its wanted logits.
   struct Part {
     std::int64_t row;
     std::int32_t past_len;
     std::span<const std::int32_t> tokens;
-    std::vector<std::int32_t> positions;  // tokens of the part behind which logits are wanted
-    std::vector<std::int32_t> outputs;    // where they belong in the logits of the step
+    std::vector<std::int32_t> positions;  // tokens of the part whose logits are wanted
+    std::vector<std::int32_t> outputs;    // their rows in the logits of the step
   };
 
   void compute(const StepRequest& request, const LogitsUse& use) override;
@@ -56,12 +56,12 @@ class NetworkExecutor final : public OneStageExecutor {
   const std::unique_ptr<Network> network_;
   HomeBound<ThreadPool> pool_;
   StepInputs inputs_;
-  const std::size_t num_logits_;  // rows of a step at most
+  const std::size_t num_logits_;  // the most rows of logits of a step
   const std::unique_ptr<float[]> logits_;
-  std::vector<std::int32_t> lengths_;  // tokens that each row of the caches holds at most
+  std::vector<std::int32_t> lengths_;  // upper bounds of the tokens in each row of the caches
   Extents extents_;                    // of the last step
   std::vector<Part> parts_;
-  std::vector<std::int32_t> past_lens_, token_ids_, logits_indices_, outputs_;  // of a step of generation
+  std::vector<std::int32_t> past_lens_, token_ids_, logits_indices_, outputs_;  // of a generation step
   std::mutex mutex_;
 };
 
