@@ -29,7 +29,7 @@ void check_rank(const RankMapping& found, const RankMapping& first, std::int64_t
                     ": " + kRemedy);
 }
 
-// The ranks from number `first` on are a stage's.
+// Checks the ranks of a stage, which are numbered from `first` on.
 void check_parts(std::span<const Engine* const> parts, const RankMapping& mapping, std::int64_t first) {
   for (std::size_t part = 0; part < parts.size(); ++part) {
     check_rank(parts[part]->manifest().mapping, mapping, first + static_cast<std::int64_t>(part));
@@ -47,7 +47,7 @@ bool is_alike(const Engine& sender, int sent, const Engine& receiver, int receiv
   return from.dtype == to.dtype && from.shape == to.shape;
 }
 
-// The blocks of a sequence have the same numbers in every stage.
+// Whether blocks have the same numbers in both stages.
 bool counts_alike(const Engine& one, const Engine& other) {
   const auto& a = one.manifest().limits;
   const auto& b = other.manifest().limits;

@@ -1,4 +1,4 @@
-// Whether engines are the ranks of one model.
+// Checks whether engines are the ranks of one model.
 #pragma once
 
 #include <span>
@@ -7,11 +7,11 @@
 
 namespace tl {
 
-// Throws EngineError unless `engines` are all ranks of one build, in their order, and each stage takes what the one
-// before sends.
+// Throws EngineError unless `engines` are all ranks of one build, in order, and each stage receives what the one before
+// sends.
 void check_ranks(std::span<const Engine* const> engines);
 
-// Throws EngineError unless `engines` are all ranks of one stage of a build, in their order.
+// Throws EngineError unless `engines` are all ranks of one stage of a build, in order.
 void check_stage(std::span<const Engine* const> engines);
 
 }  // namespace tl

@@ -1,4 +1,4 @@
-// What collectives compute of operands in host memory. Each rank computes a part of the result for all.
+// Collectives over operands in host memory. Each rank computes a part of the result for all ranks.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,12 @@
 
 namespace tl {
 
-// y of every rank is the sum of x[num_elements] of all, added in the order of the ranks. This rank computes the
-// elements of its share.
+// Sets y of every rank to the sum of x[num_elements] over all ranks, added in the order of ranks. This rank computes
+// its share of the elements.
 void all_reduce(int rank, std::span<const RankOperands> ranks, std::int64_t num_elements);
 
-// y[rows, y_features] of every rank has x[rows, x_features] of all side by side. This rank copies its own.
+// Concatenates the columns x[rows, x_features] of all ranks in y[rows, y_features] of every rank. This rank copies its
+// own.
 void all_gather(int rank, std::span<const RankOperands> ranks, std::int64_t rows, std::int64_t x_features,
                 std::int64_t y_features);
 

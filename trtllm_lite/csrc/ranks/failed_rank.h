@@ -1,4 +1,4 @@
-// What is said of ranks that fail, on whatever device.
+// Error messages about failed ranks on any device.
 #pragma once
 
 #include <chrono>
@@ -7,11 +7,11 @@
 
 namespace tl {
 
-// Of steps after one in which a rank was given up.
+// For steps after one in which a rank was given up.
 constexpr const char* kRankGivenUp =
     "a rank of this engine did not come back from an earlier step: load the engine again";
 
-// `ranks` of `num_ranks` did not come to `where` in time.
+// The message that `ranks` of `num_ranks` did not come to `where` in time.
 std::string did_not_come(const std::string& ranks, int num_ranks, const std::string& where, std::uint64_t step,
                          std::chrono::nanoseconds timeout);
 

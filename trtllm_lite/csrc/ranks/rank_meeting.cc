@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kNo = 0, kYes = 1;
 
-// Ranks that wait in a meeting leave it at once when the step fails; the others get as long to notice.
+// When a step fails, ranks that wait in a meeting leave it at once; the others have this long to notice.
 constexpr std::chrono::seconds kGrace{1};
 
 }  // namespace
@@ -31,7 +31,7 @@ void RankMeeting::begin() {
   std::ranges::fill(ended_, kNo);
 }
 
-// The end of a step is its last meeting, at which nobody waits but the supervisor.
+// The end of a step is its last meeting; only the supervisor waits at it.
 void RankMeeting::end(int rank, std::exception_ptr error) {
   const Lock lock(mutex_);
   ended_[static_cast<std::size_t>(rank)] = kYes;

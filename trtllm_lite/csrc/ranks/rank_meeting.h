@@ -1,5 +1,5 @@
-// Where the ranks of one engine meet within a step, each on a thread of its own: a collective reads what other ranks
-// have computed, so that every rank waits for all. Who supervises the step learns which rank failed or did not come.
+// Synchronizes the ranks of one engine within a step, each on its own thread: a collective reads what other ranks have
+// computed, so every rank waits for all. The supervisor of the step learns which rank failed or did not come.
 #pragma once
 
 #include <chrono>
@@ -14,13 +14,13 @@
 
 namespace tl {
 
-// What a rank brings to a collective: where its operands lie.
+// A rank's operands of a collective.
 struct RankOperands {
   const std::byte* x = nullptr;
   std::byte* y = nullptr;
 };
 
-// A collective of a step: its number among them, and what it computes.
+// A collective of a step: its number in the step, and what it computes.
 struct CollectiveSite {
   int number = 0;
   std::string name;
@@ -28,8 +28,8 @@ struct CollectiveSite {
 
 class RankMeeting {
  public:
-  // A rank that comes later to a collective than another by more than `timeout` has failed; that is noticed after an
-  // eighth of it more.
+  // A rank has failed if it comes to a collective later than another by more than `timeout`; this is noticed within
+  // another eighth of it.
   RankMeeting(int num_ranks, std::chrono::nanoseconds timeout);
   RankMeeting(const RankMeeting&) = delete;
   RankMeeting& operator=(const RankMeeting&) = delete;
@@ -37,20 +37,20 @@ class RankMeeting {
 
   int num_ranks() const { return static_cast<int>(operands_.size()); }
 
-  // A step: begin(), on each rank's thread any number of meet(), then end(). Meanwhile the caller of begin() is in
-  // supervise(), which returns when all ranks have ended; it throws what the first of them failed with, or DeviceError
-  // with the names of ranks that did not come. Those are given up: no further step can begin.
+  // A step: begin(), then on each rank's thread any number of meet() and finally end(). Meanwhile the caller of begin()
+  // waits in supervise(), which returns when all ranks have ended. It throws the first error of a rank, or DeviceError
+  // that names the ranks that did not come. These are given up: no further step can begin.
   void begin();
   void end(int rank, std::exception_ptr error);
   void supervise();
 
-  // A collective: meet() waits until every rank is here with its operands, which all may read and write until each has
-  // called part(), which waits for the others to do so. Both throw DeviceError if the step has failed meanwhile. (Tests
-  // have ranks that do not come.)
+  // A collective: meet() waits until every rank has come with its operands. All ranks may read and write all operands
+  // until part() returns, which waits until every rank has called it. Both throw DeviceError if the step has failed
+  // meanwhile. (Virtual for tests, whose ranks may not come.)
   virtual std::span<const RankOperands> meet(int rank, RankOperands operands, const CollectiveSite& site);
   void part(int rank, const CollectiveSite& site);
 
-  // Whether a rank was given up, whose thread may never end.
+  // Whether a rank was given up. Its thread may never end.
   bool gave_up() const;
 
  private:
@@ -67,9 +67,9 @@ class RankMeeting {
   mutable std::mutex mutex_;
   std::condition_variable met_, ended_or_failed_;
   std::vector<RankOperands> operands_;
-  std::vector<char> here_;   // at the meeting that is going on
+  std::vector<char> here_;   // ranks at the current meeting
   std::vector<char> ended_;  // the step
-  CollectiveSite site_;      // of that meeting
+  CollectiveSite site_;      // of the current meeting
   Clock::time_point since_;  // when the first rank came to it
   std::uint64_t num_meetings_ = 0;
   std::int64_t num_steps_ = 0;
