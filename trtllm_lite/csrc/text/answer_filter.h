@@ -1,4 +1,4 @@
-// Cuts a text where a stop word begins in its answer.
+// Ends a text where a stop word begins in its answer.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,11 @@
 
 namespace tl {
 
-// Passes on a text's thoughts as they come, and its answer as StopFilter does. What may be either, at the text's
-// beginning, is held back. Line ends between the two belong to neither.
+// Passes a text's thoughts on as they come, and its answer as StopFilter does. The beginning of the text is held back
+// until it is known to be one or the other. Line ends between the two belong to neither.
 class AnswerFilter {
  public:
-  // Without `thoughts` all of the text is the answer.
+  // Without `thoughts` the whole text is the answer.
   AnswerFilter(const WordMatcher& words, bool includes_word, std::shared_ptr<const Thoughts> thoughts);
 
   // See StopFilter.
@@ -26,9 +26,9 @@ class AnswerFilter {
 
   // Adds a piece; see StopFilter.
   void push(const std::string& piece, bool armed, std::string& out);
-  // Adds the name of a special token, which is no part of the text, and no stop word has it.
+  // Adds the name of a special token. It is not part of the text and of no stop word.
   void push_unseen(std::string_view name, std::string& out);
-  // The text has ended: appends what is still held back, up to a stop word in it.
+  // Called at the end of the text: appends what is still held back, up to a stop word in it.
   void finish(bool armed, std::string& out);
 
  private:
@@ -37,7 +37,7 @@ class AnswerFilter {
   StopFilter<std::string> stops_;
   std::shared_ptr<const Thoughts> thoughts_;
   Thoughts::State state_;
-  bool is_between_ = true;  // no character of the answer has come, if it stands behind thoughts
+  bool is_between_ = true;  // no character of the answer has come yet, if it follows thoughts
   std::string undecided_;
 };
 

@@ -8,7 +8,7 @@
 namespace tl {
 namespace {
 
-// Printable Latin-1 characters stand for themselves, and the characters from U+0100 on for the other bytes, in order.
+// Printable Latin-1 characters stand for themselves, and characters from U+0100 on for the other bytes, in order.
 constexpr bool stands_for_itself(int byte) {
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
@@ -17,7 +17,7 @@ constexpr std::uint32_t kFirstOther = 0x100;
 constexpr std::uint32_t kNumCharacters = kFirstOther + 68;
 constexpr std::int16_t kNone = -1;
 
-// By character: the byte, or kNone.
+// By character: its byte, or kNone.
 constexpr std::array<std::int16_t, kNumCharacters> kBytes = [] {
   std::array<std::int16_t, kNumCharacters> bytes{};
   bytes.fill(kNone);

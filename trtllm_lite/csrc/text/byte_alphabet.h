@@ -1,4 +1,4 @@
-// The alphabet in which GPT-2's tokenizer, and all that followed it, spells bytes.
+// The alphabet in which GPT-2's tokenizer, and many after it, spell bytes.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace tl {
 
-// Adds the bytes that `token`, which is UTF-8, stands for. A token with a character outside of the alphabet stands for
+// Appends the bytes that `token`, in UTF-8, stands for. A token with a character outside the alphabet stands for
 // itself, as in the tokenizers library.
 void append_spelled_bytes(std::string_view token, std::string& bytes);
 

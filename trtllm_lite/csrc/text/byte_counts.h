@@ -1,4 +1,4 @@
-// Counts bytes of a kind.
+// Counts occurrences of a byte.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace tl {
 
-// How often `byte` is in `text`. Compilers make vector instructions of it: some 10 GB are counted in a second.
+// How often `byte` is in `text`. Compilers vectorize it; it counts some 10 GB per second.
 std::size_t count_byte(std::string_view text, char byte);
 
 }  // namespace tl

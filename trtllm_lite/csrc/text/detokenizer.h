@@ -12,16 +12,16 @@
 
 namespace tl {
 
-// Pieces join to what the tokenizers library decodes of prompt and tokens together, without the prompt's own text; see
-// ByteRun for where they may hold more. A piece ends at the end of a character.
+// The pieces, joined, equal what the tokenizers library decodes from prompt and tokens together, without the prompt's
+// own text; ByteRun describes an exception. A piece ends at the end of a character.
 class Detokenizer {
  public:
-  // With `skips_special` special tokens print nothing, otherwise their names.
+  // `skips_special`: special tokens add nothing to the text; otherwise they add their names.
   Detokenizer(std::shared_ptr<const TokenBytes> tokens, std::span<const std::int32_t> prompt, bool skips_special);
 
   // Adds a token; appends to `text` what is certain now.
   void push(std::int32_t token, std::string& text);
-  // No token follows: appends U+FFFD for what never became a character.
+  // Called after the last token: appends U+FFFD for an unfinished character.
   void finish(std::string& text);
 
  private:
@@ -30,8 +30,8 @@ class Detokenizer {
 
   std::shared_ptr<const TokenBytes> tokens_;
   bool skips_special_;
-  bool is_first_ = true;  // no token has been added
-  int num_to_strip_;      // at most so many times may `stripped` still be taken off the start of the text
+  bool is_first_ = true;  // no token has been added yet
+  int num_to_strip_;      // how often `stripped` may still be removed from the start of the text
   LossyText bytes_;
   ByteRun byte_run_;
 };

@@ -1,4 +1,4 @@
-// Makes text of bytes that come piece by piece and may be broken UTF-8.
+// Makes text of bytes that come in pieces and may be invalid UTF-8.
 #pragma once
 
 #include <string>
@@ -6,15 +6,16 @@
 
 namespace tl {
 
-// Gives each character once all of its bytes are there, and U+FFFD for bytes that belong to none, as many as Rust's
-// String::from_utf8_lossy gives for all of the bytes at once.
+// Returns each character once all its bytes have come, and for invalid bytes as many U+FFFD as Rust's
+// String::from_utf8_lossy gives for all bytes at once.
 class LossyText {
  public:
   // Adds bytes; appends to `text` what is certain now.
   void push(std::string_view bytes, std::string& text);
-  // The bytes have ended: an unfinished character becomes U+FFFD.
+  // Called at the end: an unfinished character becomes U+FFFD.
   void finish(std::string& text);
-  // What is unfinished now has been shown already as U+FFFD; once it is finished the character appears nevertheless.
+  // Notes that the unfinished bytes have been shown already as U+FFFD. Once it is finished, the character still
+  // appears.
   void take_as_shown() { shown_ = !unfinished_.empty(); }
 
  private:

@@ -6,7 +6,7 @@
 namespace tl {
 namespace {
 
-// Reads JSON from the left; what reads a value returns false where there is none of its kind.
+// Reads JSON from the left. Methods that read a value return false if there is none of their kind.
 class JsonReader {
  public:
   explicit JsonReader(std::string_view text) : text_(text) {}
@@ -18,7 +18,7 @@ class JsonReader {
     while (is_at(' ') || is_at('\n') || is_at('\r') || is_at('\t')) ++place_;
   }
 
-  // Takes `character` with the white space before it.
+  // Takes `character` and the white space before it.
   bool take(char character) {
     skip_space();
     if (!is_at(character)) return false;
@@ -32,7 +32,7 @@ class JsonReader {
       place_ = text_.find_first_of("\"\\", place_);
       if (place_ == std::string_view::npos) return fail();
       if (text_[place_] == '"') break;
-      place_ += 2;  // a backslash, and what it escapes
+      place_ += 2;  // a backslash and the character that it escapes
     }
     ++place_;
     return true;
@@ -49,7 +49,7 @@ class JsonReader {
     return true;
   }
 
-  // Any value; of brackets only the number is looked at.
+  // Takes any value. Of brackets, only the number is checked.
   bool take_value() {
     skip_space();
     if (is_at('"')) return take_string();
@@ -85,7 +85,7 @@ bool take_ids(JsonReader& reader, std::vector<std::int64_t>& ids) {
   return reader.take(']');
 }
 
-// A text, or a list of token ids.
+// Takes a text or a list of token ids.
 bool take_prompt(JsonReader& reader, FoundPrompt& prompt) {
   reader.skip_space();
   prompt.begin = reader.place();
@@ -104,7 +104,7 @@ bool take_prompts(JsonReader& reader, PromptField& field, std::size_t most) {
   return reader.take(']');
 }
 
-// The value of a field: a prompt, or a list of some.
+// Takes the value of a field: a prompt or a list of prompts.
 bool take_field(JsonReader& reader, PromptField& field, std::size_t most) {
   reader.skip_space();
   field.begin = reader.place();

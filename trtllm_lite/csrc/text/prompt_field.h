@@ -1,4 +1,4 @@
-// Finds the prompts in a request's body, so that megabytes of them are read without the interpreter's lock.
+// Finds the prompts in a request's body, so that megabytes of them are read without the GIL.
 #pragma once
 
 #include <cstddef>
@@ -9,24 +9,25 @@
 
 namespace tl {
 
-// A prompt: token ids, or a text, whose JSON string with its quotes is `begin` to `end` of the body.
+// A prompt: token ids, or a text. The text's JSON string, with its quotes, is `begin` to `end` of the body.
 struct FoundPrompt {
   std::size_t begin, end;
   bool is_text;
   std::vector<std::int64_t> ids;
 };
 
-// The value of a field, which is `begin` to `end` of the body: one prompt, or a list of `num_prompts`.
+// The value of a field, from `begin` to `end` of the body: one prompt, or a list of `num_prompts`.
 struct PromptField {
   std::size_t begin, end;
   bool is_list;
   std::size_t num_prompts;
-  std::vector<FoundPrompt> prompts;  // the first ones, as many as are wanted
+  std::vector<FoundPrompt> prompts;  // the first ones, as many as wanted
 };
 
-// The field `name` of the object that `body` is, with its first `most` prompts. Nothing if the body has no such field,
-// or several; or if its value is no text, list of token ids, or list of those. Neither strings nor what is beside the
-// field are checked: put another value in its place, and what is then JSON was JSON before.
+// Finds the field `name` of the object in `body`, with its first `most` prompts. Empty if the body has no such field or
+// several, or if its value is not a text, a list of token ids, or a list of those. Strings, and the body outside the
+// field, are not validated: if replacing the value by another JSON value gives valid JSON, the body was valid outside
+// the field.
 std::optional<PromptField> find_prompts(std::string_view body, std::string_view name, std::size_t most);
 
 }  // namespace tl

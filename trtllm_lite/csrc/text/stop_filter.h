@@ -1,4 +1,4 @@
-// Cuts a stream where a stop word begins.
+// Ends a stream where a stop word begins.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@
 
 namespace tl {
 
-// Passes on a stream of bytes (std::string) or token ids (std::vector) up to the first stop word, and holds back what
-// may yet turn out to be the start of one: what has been passed on is never taken back. With `includes_word` the stop
-// word itself is passed on, too. `words` must outlive it, and has no empty word.
+// Passes on a stream of bytes (std::string) or token ids (std::vector) up to the first stop word. Holds back what may
+// still become a stop word: nothing passed on is ever taken back. `includes_word`: the stop word itself is passed on
+// too. `words` must outlive the filter and must not contain an empty word.
 template <typename Stream>
 class StopFilter {
  public:
@@ -21,11 +21,11 @@ class StopFilter {
 
   StopFilter(const WordMatcher& words, bool includes_word) : words_(&words), includes_word_(includes_word) {}
 
-  // The number of the stop word that has ended the stream: of several that end at one place the longest.
+  // The number of the stop word that has ended the stream; of several that end at the same place, the longest.
   std::optional<int> match() const { return match_; }
 
-  // Adds a piece; appends to `out` what is certainly no part of a stop word. Finds no more after a match. Stop words
-  // that end in a piece that is not `armed` are ignored.
+  // Adds a piece; appends to `out` what is certainly not part of a stop word. Adds nothing after a match. If the piece
+  // is not `armed`, stop words that end in it are ignored.
   void push(const Stream& piece, bool armed, Stream& out) {
     if (!words_->has_words()) {
       append(out, piece, 0, piece.size());
@@ -48,7 +48,7 @@ class StopFilter {
     held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(keep));
   }
 
-  // The stream has ended: appends what is still held back.
+  // Called at the end of the stream: appends what is still held back.
   void finish(Stream& out) {
     append(out, held_, 0, held_.size());
     held_.clear();

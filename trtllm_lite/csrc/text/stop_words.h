@@ -10,7 +10,7 @@
 
 namespace tl {
 
-// Words given as text, which is UTF-8, and words given as token ids. Threads share it.
+// Stop words given as UTF-8 text and as token ids. Threads may share them.
 class StopWords {
  public:
   using Tokens = std::vector<std::int32_t>;
@@ -23,7 +23,7 @@ class StopWords {
 
   const std::vector<std::string>& texts() const { return texts_; }
   const std::vector<Tokens>& sequences() const { return sequences_; }
-  // Over bytes: a word can only begin and end where a character does.
+  // A matcher over bytes; in UTF-8, a word can only begin and end where a character does.
   const WordMatcher& text_matcher() const { return text_matcher_; }
   const WordMatcher& token_matcher() const { return token_matcher_; }
 

@@ -1,4 +1,4 @@
-// Makes the texts of many streams at once.
+// Makes the texts of many streams in one call.
 #pragma once
 
 #include <cstddef>
@@ -14,28 +14,29 @@
 
 namespace tl {
 
-// The tokens that one step brought to one stream. With `ends` the last of them itself ends the text.
+// The tokens that one step brought to one stream. `ends`: the last of them ends the text.
 struct TokenRunOf {
   TextStream* stream;
   std::size_t num_tokens;
   bool ends;
 };
 
-// What became of the runs, one behind the other.
+// The results for all runs, in order.
 struct TextPieces {
   std::string text;                                         // of all runs
-  std::vector<std::size_t> ends;                            // of each token's piece in `text`
-  std::vector<std::size_t> num_pieces;                      // of each run: less than its tokens if its text has stopped
-  std::vector<std::size_t> stopped;                         // runs in which a stop word ended the text
-  std::vector<std::pair<std::size_t, std::string>> failed;  // runs that failed, and why; they have no pieces
+  std::vector<std::size_t> ends;                            // by token: end of its piece in `text`
+  std::vector<std::size_t> num_pieces;                      // by run: less than its tokens if its text has stopped
+  std::vector<std::size_t> stopped;                         // runs whose text was ended by a stop word
+  std::vector<std::pair<std::size_t, std::string>> failed;  // failed runs, which have no pieces, and the errors
 };
 
 class TextPump {
  public:
   explicit TextPump(std::vector<double> gap_bounds) : gaps_(std::move(gap_bounds)) {}
 
-  // Adds `tokens`, which are those of the runs in order, and counts the gaps since the streams' last deliveries. After
-  // a stop word a stream takes no more tokens. Runs that fail do so alone. One thread pushes to a stream at a time.
+  // Adds `tokens`, which are those of the runs in order, and records the time since each stream's last delivery. After
+  // a stop word, a stream takes no more tokens. A run that fails does not affect others. Only one thread may push to a
+  // stream at a time.
   TextPieces push(std::span<const TokenRunOf> runs, std::span<const std::int32_t> tokens,
                   TokenGaps::Clock::time_point now);
 

@@ -1,4 +1,4 @@
-// Makes the text of one sequence as its tokens come: detokenizes them, and cuts the text where a stop word begins.
+// Makes the text of one sequence as its tokens come: detokenizes them, and ends the text at a stop word.
 #pragma once
 
 #include <cstdint>
@@ -20,27 +20,27 @@ namespace tl {
 
 struct TextOptions {
   bool skips_special = true;
-  bool returns_text = true;    // otherwise the text is only searched for stop words
-  int min_tokens = 0;          // a stop word that is complete before so many tokens does not count
-  bool includes_stop = false;  // the text keeps the stop word, or end token, that ended it
+  bool returns_text = true;    // false: the text is only searched for stop words
+  int min_tokens = 0;          // a stop word that is complete earlier is ignored
+  bool includes_stop = false;  // the text includes the stop word or end token that ended it
 };
 
 class TextStream {
  public:
-  // Without `tokens` there is no text, and only stop sequences are found. With `thoughts`, which need `tokens`, stop
-  // words are those of the answer: texts that lie in it, and sequences whose tokens come when it has begun.
+  // Without `tokens` there is no text, and only stop sequences of tokens are found. With `thoughts`, which need
+  // `tokens`, only stop words in the answer count: texts within it, and sequences whose tokens come after it has begun.
   TextStream(std::shared_ptr<const TokenBytes> tokens, std::span<const std::int32_t> prompt,
              std::shared_ptr<const StopWords> stop_words, std::shared_ptr<const Thoughts> thoughts,
              const TextOptions& options);
 
-  // Adds a token; appends to `text` what is certain now: whole characters, which are never taken back. `is_end` says
-  // that the token itself ends the text.
+  // Adds a token; appends to `text` what is certain now: whole characters, which are never taken back. `is_end`: the
+  // token itself ends the text.
   void push(std::int32_t token, bool is_end, std::string& text);
-  // Appends what is still held back, when generation ended inside a possible stop word or an unfinished character.
+  // Called when generation has ended: appends what is still held back.
   void finish(std::string& text);
 
   bool has_stopped() const { return texts_.match() || sequences_.match(); }
-  // The stop word, a text or tokens, that has ended the text; null if none has.
+  // The stop word, as text, that has ended the text; null if none has.
   const std::string* matched_text() const {
     return texts_.match() ? &stop_words_->texts()[static_cast<std::size_t>(*texts_.match())] : nullptr;
   }
@@ -52,7 +52,7 @@ class TextStream {
 
  private:
   bool is_armed() const { return num_tokens_ >= options_.min_tokens; }
-  // Detokenizes `passed_`, and searches that for stop words.
+  // Detokenizes `passed_` and searches the result for stop words.
   void add_passed(std::string& text);
 
   std::shared_ptr<const TokenBytes> tokens_;
@@ -62,8 +62,8 @@ class TextStream {
   StopFilter<std::vector<std::int32_t>> sequences_;
   AnswerFilter texts_;
   int num_tokens_ = 0;
-  std::vector<std::int32_t> passed_;  // tokens that are part of no stop sequence, and not of the text yet
-  std::string piece_, unreturned_;    // kept for their memory
+  std::vector<std::int32_t> passed_;  // tokens that are not part of a stop sequence and not yet detokenized
+  std::string piece_, unreturned_;    // members to reuse their memory
   TokenGaps::Mark gap_mark_;
 };
 

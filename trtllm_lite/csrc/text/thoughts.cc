@@ -28,7 +28,7 @@ Thoughts::State Thoughts::behind_start(std::string_view start) const {
   return is_answer(step.state) ? first_part() : step.state;
 }
 
-// The matcher also finds words further on, whose beginnings are less deep than the text is long.
+// The matcher also finds words that begin later: their depth is less than the length of the text.
 Thoughts::State Thoughts::after_undecided(State state, char byte) const {
   const WordMatcher::State before = state - kFirst;
   if (before == WordMatcher::kStart && kSpace.find(byte) != std::string_view::npos) return state;

@@ -21,7 +21,7 @@ void append_replaced(std::string_view text, std::string_view pattern, std::strin
   out += text;
 }
 
-// The byte that a token of the form <0xE4> stands for. The tokenizers library also reads <0x+4> so.
+// The byte that a token of the form <0xE4> stands for. Like the tokenizers library, accepts <0x+4> too.
 std::optional<char> byte_of(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
   std::string_view digits = token.substr(3, 2);

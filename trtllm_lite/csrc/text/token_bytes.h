@@ -1,4 +1,4 @@
-// What each token of a tokenizer adds to a text.
+// The text that each token of a tokenizer adds.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +14,18 @@ namespace tl {
 // How the tokens of a vocabulary spell bytes.
 enum class ByteSpelling : std::uint8_t {
   kNone,      // they are text
-  kAlphabet,  // by GPT-2's alphabet
-  kFallback,  // they are text, but for those of the form <0xE4>
+  kAlphabet,  // in GPT-2's alphabet
+  kFallback,  // as text, except for tokens of the form <0xE4>
 };
 
-// In each token `pattern`, which is not empty, is replaced by `content`; in the first of a text by `content_of_first`.
+// Replaces `pattern`, which is not empty, in each token by `content`, in the first token of a text by
+// `content_of_first`.
 struct TokenReplacement {
   std::string pattern, content, content_of_first;
 };
 
-// What a decoder of the tokenizers library does, in this order: it makes the replacements, finds the bytes, puts
-// `separator` between tokens, and takes at most `max_stripped` times `stripped` off the start of the whole text.
+// The steps of a decoder of the tokenizers library, in this order: make the replacements, convert to bytes, put
+// `separator` between tokens, and remove `stripped` up to `max_stripped` times from the start of the whole text.
 struct DecoderRules {
   std::vector<TokenReplacement> replacements;
   ByteSpelling bytes = ByteSpelling::kNone;
@@ -33,7 +34,7 @@ struct DecoderRules {
   int max_stripped = 0;
 };
 
-// Texts by token, or nothing for tokens that the vocabulary lacks. Threads share it.
+// The texts of tokens; tokens that the vocabulary lacks have none. Threads share it.
 class TokenBytes {
  public:
   static constexpr std::uint32_t kMaxTokenId = (1u << 24) - 1;
@@ -41,18 +42,18 @@ class TokenBytes {
 
   using Vocabulary = std::vector<std::pair<std::uint32_t, std::string_view>>;
 
-  // Of tokens with the same id the last one counts. `special` are ids of special tokens. Throws EngineError if an id is
-  // above kMaxTokenId or the texts have more than kMaxBytes.
+  // If several tokens have the same id, the last counts. `special`: ids of special tokens. Throws EngineError if an id
+  // is above kMaxTokenId or the texts exceed kMaxBytes.
   TokenBytes(const Vocabulary& vocabulary, std::span<const std::uint32_t> special, DecoderRules rules);
 
   const DecoderRules& rules() const { return rules_; }
   bool has(std::int32_t token) const { return (kind(token) & kKnown) != 0; }
   bool is_special(std::int32_t token) const { return (kind(token) & kSpecial) != 0; }
-  // Whether the token stands for a byte by fallback; its text is that byte.
+  // Whether the token is a byte by byte fallback; its text is that byte.
   bool is_byte(std::int32_t token) const { return (kind(token) & kByte) != 0; }
-  // Of a token that `has`: bytes, with ByteSpelling::kAlphabet not always whole characters.
+  // The bytes of a token for which has() is true. With ByteSpelling::kAlphabet they may not be whole characters.
   std::string_view text(std::int32_t token) const { return later_.text(static_cast<std::size_t>(token)); }
-  // The same, where no other token stands before it.
+  // The bytes of a token that is the first of a text.
   std::string_view text_of_first(std::int32_t token) const {
     return (first_.starts.empty() ? later_ : first_).text(static_cast<std::size_t>(token));
   }
@@ -62,7 +63,7 @@ class TokenBytes {
 
   struct Texts {
     std::string bytes;
-    std::vector<std::uint32_t> starts;  // by token, and one more
+    std::vector<std::uint32_t> starts;  // by token, plus one
 
     std::string_view text(std::size_t token) const {
       return std::string_view(bytes).substr(starts[token], starts[token + 1] - starts[token]);
@@ -70,14 +71,14 @@ class TokenBytes {
   };
 
   std::uint8_t kind(std::int32_t token) const {
-    const auto place = static_cast<std::size_t>(token);  // of a negative one beyond all
+    const auto place = static_cast<std::size_t>(token);  // a negative token becomes a place beyond all
     return place < kinds_.size() ? kinds_[place] : std::uint8_t{0};
   }
   Texts texts(std::span<const std::string_view> tokens, bool first);
 
   DecoderRules rules_;
   std::vector<std::uint8_t> kinds_;
-  Texts later_, first_;  // first_ is empty if there is no difference
+  Texts later_, first_;  // first_ is empty if it would be equal
 };
 
 }  // namespace tl

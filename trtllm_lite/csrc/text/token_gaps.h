@@ -1,4 +1,4 @@
-// Counts how long streams wait for their next tokens.
+// Measures how long streams wait for their next tokens.
 #pragma once
 
 #include <algorithm>
@@ -11,18 +11,18 @@
 
 namespace tl {
 
-// A histogram of the times between a stream's successive deliveries, whatever the number of their tokens.
+// A histogram of the times between successive deliveries to a stream, whatever their numbers of tokens.
 class TokenGaps {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // When a stream had its last delivery.
+  // The time of a stream's last delivery.
   using Mark = std::optional<Clock::time_point>;
 
-  // `bounds` are the upper bounds of buckets in seconds, inclusive and ascending; one more bucket is above them.
+  // `bounds`: inclusive upper bounds of buckets in seconds, ascending; one more bucket is above them.
   explicit TokenGaps(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
 
-  // A delivery at `now`. The first one of a stream ends no gap; what comes at one time is one delivery.
+  // Records a delivery at `now`. A stream's first delivery ends no gap; deliveries at the same time count as one.
   void count(Mark& mark, Clock::time_point now) {
     if (mark && *mark != now) {
       const double seconds = std::chrono::duration<double>(now - *mark).count();
@@ -34,7 +34,7 @@ class TokenGaps {
   }
 
   const std::vector<std::uint64_t>& counts() const { return counts_; }  // by bucket
-  double seconds() const { return seconds_; }                           // of all gaps together
+  double seconds() const { return seconds_; }                           // sum of all gaps
 
  private:
   std::vector<double> bounds_;

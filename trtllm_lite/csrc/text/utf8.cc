@@ -5,8 +5,8 @@
 namespace tl {
 namespace {
 
-// How many bytes a character has that begins with `first`, 0 if none does; and the range of its second byte, which
-// excludes overlong forms, surrogates and what is beyond U+10FFFF (Unicode 15, table 3-7).
+// The length of a character that begins with the byte `first`, 0 if there is none; and the range of its second byte,
+// which excludes overlong forms, surrogates and code points beyond U+10FFFF (Unicode 15, table 3-7).
 struct Lead {
   std::size_t num_bytes;
   std::uint8_t low = 0x80, high = 0xBF;

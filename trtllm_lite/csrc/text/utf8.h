@@ -1,4 +1,4 @@
-// Reads UTF-8 that may be broken.
+// Reads UTF-8 that may be invalid.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +17,14 @@ struct Utf8Start {
   std::size_t num_bytes;
 };
 
-// What `bytes`, which are not empty, begin with: a whole character; all of them the beginning of one; or bytes that no
-// character begins with, as many as Unicode replaces by one U+FFFD ("maximal subpart", Unicode 15 section 3.9).
+// What nonempty `bytes` begin with: a whole character; an unfinished character that takes all of them; or invalid
+// bytes, as many as Unicode replaces by one U+FFFD ("maximal subpart", Unicode 15 section 3.9).
 Utf8Start start_of(std::string_view bytes);
 
-// Adds `character` as UTF-8; it is at most U+10FFFF and no surrogate.
+// Appends `character` as UTF-8; it must be at most U+10FFFF and no surrogate.
 void append_utf8(std::uint32_t character, std::string& text);
 
-// Takes the first character off `text`, which is valid UTF-8 and not empty.
+// Removes and returns the first character of `text`, which must be valid UTF-8 and not empty.
 std::uint32_t take_character(std::string_view& text);
 
 }  // namespace tl

@@ -5,8 +5,8 @@
 
 namespace tl {
 
-// Breadth first over the sorted words: those that begin with a node's symbols are neighbours among them, and a node's
-// `shorter` is found by nodes of less depth, which are complete by then.
+// Builds nodes breadth first over the sorted words. Words that begin with a node's symbols are neighbours, and a node's
+// `shorter` is found through nodes of less depth, which are already complete.
 WordMatcher::WordMatcher(const std::vector<std::vector<Symbol>>& words) {
   for (const std::vector<Symbol>& word : words) lengths_.push_back(word.size());
   std::vector<int> order(words.size());
@@ -17,7 +17,7 @@ WordMatcher::WordMatcher(const std::vector<std::vector<Symbol>>& words) {
   std::ranges::stable_sort(order, {}, [&](int number) { return words[static_cast<std::size_t>(number)]; });
 
   struct Range {
-    std::size_t begin, end;  // of the words in their order that begin with the node's symbols
+    std::size_t begin, end;  // range of the sorted words that begin with the node's symbols
   };
   nodes_.push_back({.symbol = 0, .depth = 0, .shorter = kStart, .found = kNone});
   std::vector<Range> ranges{{0, words.size()}};

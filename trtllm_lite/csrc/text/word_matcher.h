@@ -1,4 +1,4 @@
-// Finds any of several words in a stream, in a time that depends on neither their number nor their lengths.
+// Finds any of several words in a stream, in time independent of their number and lengths.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 namespace tl {
 
 // The automaton of Aho and Corasick (Efficient string matching, 1975) over bytes or token ids. A state stands for the
-// longest end of the stream that is the start of a word; kStart means that there is none.
+// longest suffix of the stream that is a prefix of a word; kStart means that it is empty.
 class WordMatcher {
  public:
   using State = std::uint32_t;
@@ -21,31 +21,30 @@ class WordMatcher {
   explicit WordMatcher(const std::vector<std::vector<Symbol>>& words);
   static WordMatcher over_bytes(const std::vector<std::string>& words);
 
-  std::size_t num_states() const { return nodes_.size(); }  // which are numbered from kStart on
+  std::size_t num_states() const { return nodes_.size(); }  // states are numbered from kStart on
   bool has_words() const { return nodes_.size() > 1; }
-  // The state that follows `state` when `symbol` comes: a search of the next symbols of each of at most two states, in
-  // the mean over a stream.
+  // The state after `symbol`. On average over a stream, it searches the children of at most two states.
   State after(State state, Symbol symbol) const;
-  // The number of the longest word that the stream ends with, or kNone.
+  // The number of the longest word that is a suffix of the stream, or kNone.
   int found(State state) const { return nodes_[state].found; }
   std::size_t length(int word) const { return lengths_[static_cast<std::size_t>(word)]; }
-  // How long the end of the stream is that `state` stands for.
+  // The length of the suffix that `state` stands for.
   std::uint32_t depth(State state) const { return nodes_[state].depth; }
-  // The longest end of the stream that may still become a word: `state`, or a shorter one if it is a whole word that no
-  // longer word continues.
+  // The state for the longest suffix that may still become a word: `state`, or a shorter one if `state` is a whole word
+  // that no longer word continues.
   State unfinished(State state) const;
 
  private:
   struct Node {
     Symbol symbol;  // leads here
     std::uint32_t depth;
-    State shorter;  // the next shorter end of the stream that is the start of a word
+    State shorter;  // the next shorter suffix that is a prefix of a word
     int found;
-    State first_child = 0;  // children are neighbours, in the order of their symbols
+    State first_child = 0;  // children are contiguous, in the order of their symbols
     std::uint32_t num_children = 0;
   };
 
-  State child(State state, Symbol symbol) const;  // kStart: there is none
+  State child(State state, Symbol symbol) const;  // kStart if there is none
 
   std::vector<Node> nodes_;
   std::vector<std::size_t> lengths_;  // by word
