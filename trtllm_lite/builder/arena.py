@@ -22,7 +22,7 @@ class Lifetime:
 
 
 def assign_offsets(lifetimes: Sequence[Lifetime], alignment: int = ALIGNMENT) -> tuple[list[int], int]:
-    """Aligned offsets in the order of ``lifetimes``, and the bytes of the arena. Deterministic."""
+    """Return aligned offsets in the order of ``lifetimes``, and the bytes of the arena. Deterministic."""
     order = sorted(range(len(lifetimes)), key=lambda index: (-lifetimes[index].num_bytes, index))
     offsets = [0] * len(lifetimes)
     arena_bytes = 0
@@ -40,7 +40,7 @@ def assign_offsets(lifetimes: Sequence[Lifetime], alignment: int = ALIGNMENT) ->
 
 
 def _tightest_gap(occupied: list[tuple[int, int]], size: int) -> int:
-    """Offset of the smallest gap between the sorted ranges that holds ``size`` bytes, else behind the last one."""
+    """The offset of the smallest gap of at least ``size`` bytes between the sorted ranges, else the end of the last."""
     best, best_room = None, 0
     end = 0
     for begin, stop in occupied:

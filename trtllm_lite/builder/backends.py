@@ -23,13 +23,13 @@ class Backend(Protocol):
     defaults: DefaultLimits
 
     def accepts(self, target: str) -> bool:
-        """Whether ``target`` is a name of this kind, supported or not."""
+        """Return whether ``target`` is a name of this kind, supported or not."""
 
     def check(self, targets: Sequence[str], strip_plan: bool, tuning: Tuning) -> None:
         """Raise BuildError or OutputError for targets and options that can never be built, before any work is done."""
 
     def fuse(self, network: ir.Model, config: ModelConfig, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
-        """The quantized standard ``network`` as this kind of device computes it. Raises BuildError."""
+        """Return the quantized standard ``network`` fused for this kind of device. Raises BuildError."""
 
     def compile(self, ranks: Sequence[BuildJob]) -> list[EngineParts]:
         """Make everything that goes into the engine files of a stage's ``ranks``, whose plans are one and the same.
@@ -42,7 +42,7 @@ class Backend(Protocol):
 
 
 def all_backends() -> dict[str, tuple[Backend, ...]]:
-    """Every backend by the option that chooses among them, in the order in which targets are offered to them."""
+    """Every backend by the value of ``--backend`` that selects it, in the order in which targets are tried."""
     from trtllm_lite.builder.cpu.backend import CpuBackend
     from trtllm_lite.builder.cuda.backend import CudaBackend
     from trtllm_lite.builder.tensorrt.backend import TensorRtBackend
@@ -51,10 +51,10 @@ def all_backends() -> dict[str, tuple[Backend, ...]]:
 
 
 def backend_of(targets: Sequence[str], option: str = NATIVE) -> tuple[Backend, tuple[str, ...]]:
-    """The one backend of all ``targets`` (each may be several names, separated by commas), and the names.
+    """Return the one backend of all ``targets`` (each may be several names, separated by commas), and the names.
 
-    ``option`` is one of :func:`all_backends`. Raises BuildError if there is no such, or if the targets belong to
-    several.
+    ``option`` is one of :func:`all_backends`. Raises BuildError if the option names no backend, or the targets belong
+    to several.
     """
     offered = all_backends().get(option) if isinstance(option, str) else None
     if offered is None:
@@ -71,6 +71,6 @@ def backend_of(targets: Sequence[str], option: str = NATIVE) -> tuple[Backend, t
 
 
 def _backend_of_one(target: str, offered: Sequence[Backend]) -> Backend:
-    """The backend of one target; the last one takes targets that no other accepts, and says what is wrong."""
+    """The backend of one target; the last backend takes any target that no other accepts, and says what is wrong."""
     *others, last = offered
     return next((backend for backend in others if backend.accepts(target)), last)

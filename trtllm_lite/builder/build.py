@@ -62,26 +62,26 @@ def build_engine(
 ) -> Manifest:
     """Compile the checkpoint into ``output_dir``, which appears whole or not at all; returns the engine's manifest.
 
-    ``limits`` are :class:`GivenLimits`, as :meth:`BuildLimits.for_model` takes them; those of an engine for GPUs of
-    ``device_memory`` bytes are chosen to fit there (:mod:`trtllm_lite.builder.fitting`). ``target`` is ``cpu``, or one
-    or several GPU architectures (``sm_90``); ``backend`` says whose kernels run there, ``native`` (this project's) or
-    ``tensorrt`` (:mod:`trtllm_lite.builder.tensorrt`). ``qformat`` says how the weights of linear layers are stored: as
-    in the checkpoint (``full_prec``), or as a scheme that needs no calibration quantizes them
-    (:mod:`trtllm_lite.quantize.schemes`), those of 4 bits in blocks of ``group_size``. ``kv_cache_dtype`` is the type
-    of the KV cache: ``auto`` is what the network rounds keys and values to (the stage ``quantize`` calibrates that),
-    or else float32 on CPUs and the type of activations on GPUs; on CPUs it may be float16 or bfloat16. A plain type
-    leaves keys and values as they are although the network rounds them. ``fp8`` and
-    ``int8`` round keys and values here, which takes one ``kv_cache_scale`` for all layers. The same checkpoint and
-    limits give the same bytes on every machine. Memory peaks at a few times the largest weight.
+    ``limits`` are :class:`GivenLimits`, as :meth:`BuildLimits.for_model` takes them; limits that are not given are
+    chosen so that the engine fits into GPUs of ``device_memory`` bytes (:mod:`trtllm_lite.builder.fitting`). ``target``
+    is ``cpu``, or one or several GPU architectures (``sm_90``); ``backend`` chooses the kernels: ``native`` (this
+    project's) or ``tensorrt`` (:mod:`trtllm_lite.builder.tensorrt`). ``qformat`` says how the weights of linear layers
+    are stored: as in the checkpoint (``full_prec``), or as a scheme that needs no calibration quantizes them
+    (:mod:`trtllm_lite.quantize.schemes`), 4-bit weights in blocks of ``group_size``. ``kv_cache_dtype`` is the type of
+    the KV cache: ``auto`` is what the network rounds keys and values to (the stage ``quantize`` calibrates that), or
+    else float32 on CPUs and the type of activations on GPUs; on CPUs it may be float16 or bfloat16. A plain type leaves
+    keys and values as they are although the network rounds them. ``fp8`` and ``int8`` round keys and values here, which
+    takes one ``kv_cache_scale`` for all layers. The same checkpoint and limits give the same bytes on every machine.
+    Memory peaks at a few times the largest weight.
 
     ``input_timing_cache`` is a file of measurements on a GPU, by which algorithms of matrix products are chosen. With
     ``output_timing_cache`` this machine's GPU is measured, and the measurements are used and written there, together
     with those of the input cache, which must be of the same kind of GPU and version of cuBLAS. ``fast_build`` measures
     fewer sizes and candidates, and none at the card's power limit. With ``strip_plan`` the engine has no weights, for
-    benchmarks: the runtime makes random ones on the GPU. ``observed`` makes what products multiply outputs of each step
-    (:func:`trtllm_lite.builder.observe.observe`), for calibration. ``accuracy`` is what was measured of this network;
-    the manifest records it. ``attest`` is called with the finished engine's directory before it takes its place, and
-    writes SBOM_FILE and PROVENANCE_FILE there.
+    benchmarks: the runtime makes random ones on the GPU. ``observed`` makes the inputs of matrix products outputs of
+    each step (:func:`trtllm_lite.builder.observe.observe`), for calibration. ``accuracy`` holds the measured accuracy
+    of this network, which the manifest records. ``attest`` is called with the finished engine's directory before it
+    takes its place, and writes SBOM_FILE and PROVENANCE_FILE there.
 
     Raises BuildError (limits, target, or a network that does not fuse), EngineError (the checkpoint), OutputError.
     """
@@ -124,7 +124,7 @@ def _serialize(
 
 
 def _ahead(ranks: Sequence[EngineParts], workers: int) -> list[EngineParts]:
-    """``ranks`` whose computed weights ``workers`` threads compute ahead, in the order in which they are written."""
+    """Let ``workers`` threads compute the weights of ``ranks`` ahead, in the order in which they are written."""
     in_turns = (weight for turn in zip_longest(*(parts.weights for parts in ranks)) for weight in turn if weight)
     computed = in_order([weight.load for weight in in_turns if weight.computed], workers)
 
@@ -135,7 +135,7 @@ def _ahead(ranks: Sequence[EngineParts], workers: int) -> list[EngineParts]:
 
 
 def _write(directory: Path, ranks: Sequence[EngineContent], progress: Callable[[int, int], None]) -> None:
-    """The engines. Raises OutputError if there is no room, BuildError if the runtime refuses one."""
+    """Write the engines. Raises OutputError if there is no room, BuildError if the runtime refuses an engine."""
     weights = sum(weight.num_bytes for engine in ranks for weight in engine.weights)
     require_space(directory, weights + sum(len(image) for engine in ranks for image in engine.networks.values()))
     engines = {directory / engine_file(rank): engine for rank, engine in enumerate(ranks)}
@@ -166,7 +166,7 @@ def plan_memory(
     num_threads: int | None = None,
     **limits: Unpack[GivenLimits],
 ) -> MemoryPlan:
-    """The memory that an engine built with these limits would need; nothing is built and no weight read.
+    """Return the memory that an engine built with these limits would need; nothing is built and no weight is read.
 
     ``num_threads`` is the number of threads at run time (None: one per available CPU). Raises BuildError, EngineError,
     ArgumentError (num_threads).
@@ -194,10 +194,10 @@ def choose_limits(
     backend: str = NATIVE,
     **given: Any,
 ) -> BuildLimits:
-    """The limits of an engine: those of :class:`GivenLimits` that are ``given``, and defaults for the others.
+    """Return the limits of an engine: the :class:`GivenLimits` that are ``given``, and defaults for the others.
 
-    With ``device_memory``, bytes of each GPU, the defaults are what fits there. The other arguments are those of
-    :func:`plan_memory`. Raises as it does.
+    With ``device_memory``, the bytes of each GPU, the defaults are the largest that fit. The other arguments are those
+    of :func:`plan_memory`. Raises as it does.
     """
     chosen, _ = backend_of([target] if isinstance(target, str) else target, backend)
     limits: GivenLimits = {name: given.pop(name) for name in GivenLimits.__annotations__ if name in given}  # type: ignore
@@ -219,11 +219,11 @@ def _default_limits(checkpoint: Checkpoint, backend: Backend) -> Callable[..., B
 
 
 def least_tp_size(checkpoint_dir: Path | Checkpoint, device_memory: int, **given: Any) -> int | None:
-    """The least number of ranks of which each fits into ``device_memory`` bytes; None if not even the most do.
+    """Return the least number of ranks of which each fits into ``device_memory`` bytes; None if no number does.
 
-    A rank fits with the KV cache of a full batch, if ``max_batch_size`` is given, or else of one sequence. ``given``
-    are the arguments of :func:`plan_memory` but for tp_size. Numbers that the model cannot be shared out by are left
-    out. Raises as it does.
+    To fit, a rank has room for the KV cache of a full batch if ``max_batch_size`` is given, else of one sequence.
+    ``given`` are the arguments of :func:`plan_memory` except tp_size. Numbers of ranks that do not divide the model are
+    skipped. Raises as it does.
     """
     checkpoint = checkpoint_dir if isinstance(checkpoint_dir, Checkpoint) else open_checkpoint(checkpoint_dir)
     least = given.get("moe_ep_size") or 1
@@ -246,7 +246,7 @@ def _recipe(qformat: str, group_size: int, kv_cache_dtype: str, kv_cache_scale: 
 
 
 def _ignore(stage: str, done: int, total: int) -> None:
-    """The progress callback where none is given."""
+    """Ignore progress: the callback if the caller gives none."""
     del stage, done, total
 
 
@@ -266,7 +266,7 @@ def _fuse(
     report: Progress,
     statistics: Callable[[str], Statistics],
 ) -> BuildJob:
-    """The job whose graph is the network as ``backend`` computes it. Raises BuildError."""
+    """Make the job whose graph is the network fused by ``backend``. Raises BuildError."""
     if limits.max_draft_len and backend.kind == "tensorrt":
         raise BuildError(
             f"max_draft_len is {limits.max_draft_len} for {', '.join(targets)}: engines of the backend tensorrt "

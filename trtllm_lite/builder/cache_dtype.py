@@ -1,4 +1,4 @@
-"""The type of the KV cache: what the network rounds keys and values to, or what the build is asked for."""
+"""Chooses the type of the KV cache: the type that the network rounds keys and values to, or the requested one."""
 
 import onnx_ir as ir
 
@@ -8,13 +8,13 @@ from trtllm_lite.errors import BuildError
 from trtllm_lite.network.dtypes import DTYPE_NAMES
 from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
 
-AUTO_DTYPE = "auto"  # that of the network, or whatever is usual on the target
+AUTO_DTYPE = "auto"  # the network's type, or the usual type of the target
 
 
 def cache_dtype_of(graph: ir.Graph, wanted: str) -> str:
-    """``wanted``, or the dtype of caches whose elements are numbers of a scale in the fused ``graph``.
+    """Return ``wanted``, or the dtype of caches in the fused ``graph`` whose elements are multiples of a scale.
 
-    Raises BuildError if layers differ, or keep what has no such form.
+    Raises BuildError if layers differ, or if a layer's cache cannot be quantized.
     """
     layers: dict[str, str] = {}
     for node in attention_nodes(graph):

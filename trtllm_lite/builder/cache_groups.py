@@ -1,8 +1,8 @@
-"""Divides the layers into cache groups: what each layer keeps of a sequence, and where it lies in the blocks.
+"""Divides the layers into cache groups: which state each layer keeps of a sequence, and where it lies in the blocks.
 
-Layers whose attention has the same window keep the same positions. A group is as many of them as a block has places, so
-that blocks are alike and one pool serves every group, as in the hybrid allocator of vLLM. A network of one kind of
-attention is one group.
+Layers whose attention has the same window keep the same positions. A group has as many layers as a block has places, so
+that all blocks are alike and one pool serves every group, as in the hybrid allocator of vLLM. A network with one kind
+of attention has one group.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ from trtllm_lite.engine.manifest import CacheGroup
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.schema import DOMAIN, all_schemas
 
-_MOST_IDLE = 1 / 8  # of the places of all groups; fewer places a block idle less, and make more groups
+_MOST_IDLE = 1 / 8  # largest idle share of all places; blocks of fewer places idle less, but make more groups
 OPS = ("PagedAttention", "LatentAttention")
-CACHES = ("key_cache", "value_cache")  # its inputs that it updates
+CACHES = ("key_cache", "value_cache")  # inputs of attention that it updates
 
 
 def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, ...]:
     """Let each attention of ``graph`` read the tables of its group, and layers of equal place share their caches.
 
-    A window that no sequence outgrows is none. Groups without a window come first, then by descending window. Raises
-    BuildError for a network without attention.
+    A window as long as the longest sequence counts as no window. Groups without a window come first, then by descending
+    window. Raises BuildError for a network without attention.
     """
     nodes = dict(enumerate(attention_nodes(graph)))
     if not nodes:
@@ -41,12 +41,12 @@ def assign_cache_groups(graph: ir.Graph, max_seq_len: int) -> tuple[CacheGroup, 
 
 
 def attention_nodes(graph: ir.Graph) -> list[ir.Node]:
-    """The operators with caches of their layers, in order."""
+    """Return the operators that update the caches of their layers, in order."""
     return [node for node in graph if node.domain == DOMAIN and node.op_type in OPS]
 
 
 def _groups(layers: dict[int, list[int]]) -> tuple[CacheGroup, ...]:
-    """``layers`` by window, in groups of at most as many layers as a block has places.
+    """Divides ``layers`` of equal window into groups of at most as many layers as a block has places.
 
     Layers of a window take turns in its groups, so that every stage of a pipeline has about as many of each.
     """
@@ -62,9 +62,9 @@ def _groups(layers: dict[int, list[int]]) -> tuple[CacheGroup, ...]:
 
 
 def places_of_block(counts: Sequence[int]) -> int:
-    """Layers that a block holds, for so many layers of each kind: those of the smallest kind, or a divisor of that.
+    """How many layers a block holds, given the number of layers of each kind: the smallest such number or a divisor.
 
-    The most of which at most an eighth lie idle in the groups that are not full.
+    The result is the largest for which at most an eighth of the places idle in groups that are not full.
     """
 
     def num_idle(places: int) -> int:

@@ -25,14 +25,14 @@ class Checkpoint:
     model: ir.Model
 
     def tokenizer_files(self) -> list[Path]:
-        """The files that travel with an engine; none if the model comes without a tokenizer."""
+        """Return the files that travel with an engine; none if the model comes without a tokenizer."""
         return [self.path / name for name in TOKENIZER_FILES] if self.path and self.config.tokenizer else []
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """Read ``path`` without reading weights.
 
-    Raises EngineError if it is no checkpoint, incomplete, damaged, hostile, or of a newer version.
+    Raises EngineError if ``path`` is no checkpoint, or one that is incomplete, damaged, hostile, or of a newer version.
     """
     path = Path(path)
     try:
@@ -46,7 +46,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def checkpoint_of_shape(config: ModelConfig, network: ir.Model) -> Checkpoint:
-    """The checkpoint of a network whose external weights do not exist."""
+    """Return the checkpoint of a network whose external weights do not exist."""
     proto = ir.to_proto(network)
     model = ir.from_proto(onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True))
     for value in model.graph.initializers.values():

@@ -25,7 +25,7 @@ _COMPARISONS: dict[type, Callable[[int, int], bool]] = {
 def broken_constraints(
     schema: Schema, shapes: Sequence[tuple[Argument, Sequence[int | str]]], attributes: Mapping[str, int | float | str]
 ) -> list[str]:
-    """The constraints that do not hold, each with the values in it; those that involve dynamic extents are skipped."""
+    """Return the constraints that do not hold, each with its values; constraints on dynamic extents are skipped."""
     names: dict[str, int | float] = {key: value for key, value in attributes.items() if not isinstance(value, str)}
     for argument, shape in shapes:
         names |= {
@@ -43,7 +43,7 @@ def broken_constraints(
 
 
 def implied_extents(schema: Schema, names: Mapping[str, int]) -> dict[str, int]:
-    """The symbols that constraints ``symbol == expression`` give where ``names`` has all that the expression names."""
+    """The extents of symbols that ``symbol == expression`` constraints give if ``names`` has all terms."""
     implied = {}
     for constraint in schema.constraints:
         match ast.parse(constraint, mode="eval").body:

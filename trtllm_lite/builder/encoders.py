@@ -1,4 +1,4 @@
-"""What engines of encoders are built for: limits and options that concern generation alone are refused."""
+"""Refuses limits and options that concern generation alone, for engines of encoders."""
 
 from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
 from trtllm_lite.builder.limits import BuildLimits

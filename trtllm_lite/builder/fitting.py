@@ -10,7 +10,7 @@ from trtllm_lite.errors import BuildError
 from trtllm_lite.units import format_bytes
 from trtllm_lite.vocabulary import GPU_MEMORY_FRACTION
 
-_SMALLEST_BATCH = 8  # below which a smaller batch saves nothing worth having
+_SMALLEST_BATCH = 8  # a smaller batch saves hardly any memory
 
 
 def fit_limits(
@@ -21,7 +21,7 @@ def fit_limits(
 ) -> BuildLimits:
     """The largest limits with which a sequence of full length fits into GPU_MEMORY_FRACTION of ``device_memory`` bytes.
 
-    ``limits_of`` fills in the defaults of those that are not ``given``. The batch and the tokens of a step are halved
+    ``limits_of`` fills in the defaults of limits that are not ``given``. The batch and the tokens of a step are halved
     first, the longest sequence is shortened last. The KV cache itself is sized when the engine is loaded, by the memory
     that is free then, and all sequences share it.
 
@@ -49,12 +49,12 @@ def fit_limits(
 
 
 def cache_room(memory: MemoryPlan, device_memory: int) -> int:
-    """Bytes that are left for the KV cache in the share of ``device_memory`` bytes that an engine takes."""
+    """Return the bytes that are left for the KV cache in an engine's share of ``device_memory`` bytes."""
     return int(GPU_MEMORY_FRACTION * device_memory) - memory.weights - memory.workspace - memory.adapters
 
 
 def _halved(limits_of: Callable[..., BuildLimits], given: GivenLimits) -> Iterator[BuildLimits]:
-    """The default limits, and then those of smaller steps, as far as they were not given."""
+    """Yield the default limits, and then those of ever smaller steps; limits that were given stay."""
     limits = limits_of(**given)
     yield limits
     batch, tokens = limits.max_batch_size, limits.num_tokens

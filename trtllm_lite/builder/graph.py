@@ -31,7 +31,7 @@ def features_of(value: ir.Value) -> int:
 
 
 def produced_by(value: ir.Value | None, *op_types: str, domain: str = "") -> ir.Node | None:
-    """The node that makes ``value`` if it is one of ``op_types`` of ``domain``."""
+    """The node that makes ``value``, if it is in ``domain`` and one of ``op_types``."""
     node = None if value is None else value.producer()
     return node if node is not None and node.domain == domain and node.op_type in op_types else None
 
@@ -100,7 +100,7 @@ def fused_node(
     outputs: Mapping[str, ir.Value],
     attributes: Mapping[str, int | float | str] | None = None,
 ) -> ir.Node:
-    """A node of our domain, its operands by the names of its schema; the verifier checks it after the pass."""
+    """A node of this project's domain with operands named as in its schema; the verifier checks it after the pass."""
     schema = all_schemas()[op_type]
     types = {attribute.name: _ATTRIBUTE_TYPES[attribute.type] for attribute in schema.attributes}
     typed = {key: types[key](value) for key, value in (attributes or {}).items()}
@@ -133,13 +133,13 @@ def results(node: ir.Node) -> dict[str, ir.Value]:
 
 
 def aliases_of(node: ir.Node) -> dict[int, int]:
-    """Positions of outputs of a fused node, each with the position of the input whose storage it is."""
+    """Maps outputs of a fused node to the input whose storage they share, by position."""
     schema = all_schemas()[node.op_type]
     return {i: schema.input_index(o.alias) for i, o in enumerate(schema.outputs) if o.alias is not None}
 
 
 def is_cache(value: ir.Value) -> bool:
-    """Whether an operator that reads the input of the graph updates it in place."""
+    """Whether an operator updates this input of the graph in place."""
     return any(use.idx in aliases_of(use.node).values() for use in value.uses())
 
 
@@ -151,7 +151,7 @@ def replace_value(old: ir.Value, new: ir.Value) -> None:
 
 
 def remove_dead(graph: ir.Graph) -> None:
-    """Remove nodes and initializers that nothing reads; inputs and outputs of the graph stay."""
+    """Remove nodes and initializers that have no readers; inputs and outputs of the graph stay."""
     for node in reversed(list(graph)):
         if not any(output.uses() or output.is_graph_output() for output in node.outputs):
             graph.remove(node, safe=True)
@@ -161,7 +161,7 @@ def remove_dead(graph: ir.Graph) -> None:
 
 
 def remove_unused_inputs(graph: ir.Graph, candidates: Iterable[ir.Value]) -> None:
-    """Remove those inputs among ``candidates`` that nothing reads."""
+    """Remove those inputs among ``candidates`` that have no readers."""
     for value in candidates:
         if not value.uses() and not value.is_graph_output():
             graph.inputs.remove(value)

@@ -1,4 +1,4 @@
-"""What one build is asked to do."""
+"""Describes one build."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.engine.manifest import ONE_RANK, Accuracy, CacheGroup, Fusion, RankMapping
 from trtllm_lite.network.module_rows import ModuleRows
 
-# Called with (stage, done, total): stage is "fuse" (passes and planning), "compile" (GPU kernels),
-# "measure" (products) or "write" (weights).
+# Called with (stage, done, total). The stages are "fuse" (passes and planning), "compile" (GPU kernels), "measure"
+# (products) and "write" (weights).
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The measurements, old or to be made, that choose among ways to compute; see ``build_engine``."""
+    """Measurements, old or to be made, that choose among kernels; see ``build_engine``."""
 
     input_timing_cache: Path | None = None
     output_timing_cache: Path | None = None
@@ -27,10 +27,10 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Fused:
-    """A network as its backend computes it: ``graph``, the decisions that led to it, and what its caches are.
+    """A network fused by its backend: ``graph``, the fusion decisions, and the type of its caches.
 
     ``kv_cache_dtype`` is the type that the KV cache has in the graph, or the one that was asked for (perhaps ``auto``).
-    ``lora_projections`` are the projections that adapters may change, by their numbers in LowRank.
+    ``lora_projections`` maps numbers in LowRank to the projections that adapters may change.
     """
 
     graph: ir.Graph
@@ -42,12 +42,12 @@ class Fused:
 
 @dataclass(frozen=True)
 class BuildJob:
-    """One engine to be made: ``graph`` is the network of ``checkpoint`` as its backend computes it (:class:`Fused`).
+    """One engine to be made: ``graph`` is the network of ``checkpoint``, fused by its backend (:class:`Fused`).
 
-    ``qformat`` says how the graph has the weights of linear layers; ``kv_cache_dtype`` is the type that the KV cache
+    ``qformat`` is the format of linear layers' weights in the graph; ``kv_cache_dtype`` is the type that the KV cache
     has in the graph or should have, or ``auto``. ``targets`` are names that the backend accepts. Without weights in the
-    engine (``strip_plan``) the runtime makes random ones. ``accuracy`` is what was measured of the network before.
-    ``mapping`` says which part of the network the graph is.
+    engine (``strip_plan``) the runtime makes random ones. ``accuracy`` holds accuracy measurements made before the
+    build. ``mapping`` says which ranks' part of the network the graph is.
     """
 
     checkpoint: Checkpoint

@@ -20,7 +20,7 @@ from trtllm_lite.vocabulary import (
 )
 
 BLOCK_SIZES = (16, 32, 64, 128)  # the powers of two that PagedAttention accepts
-# A finished request keeps its slot until its last step has ended; a few more than the batch keep the batch full.
+# A finished request keeps its slot until its last step has ended; a few more slots than the batch keep the batch full.
 SPARE_SLOTS = 8
 MAX_LORA_RANK = 512
 LORA_RANK_MULTIPLE = 8
@@ -32,7 +32,7 @@ _MOST["moe_ep_size"] = MAX_TP_SIZE
 
 
 class GivenLimits(TypedDict, total=False):
-    """The limits that ``build_engine`` and ``plan_memory`` take as arguments; None leaves one to its default."""
+    """The limits that ``build_engine`` and ``plan_memory`` take as arguments; None selects the default."""
 
     max_batch_size: int | None
     max_input_len: int | None
@@ -55,15 +55,14 @@ class BuildLimits:
 
     ``max_num_tokens`` bounds the tokens of one step over all sequences (longer prompts run in chunks); None means
     max_batch_size * max_input_len, at most 2048, at least max_batch_size. ``gather_context_logits`` makes room for the
-    logits of every token of a step instead of one per sequence; ``max_draft_len`` for those of so many guessed tokens
-    of each. With ``deterministic`` a sequence's results do not depend on what else is in its steps, on how its tokens
-    are cut into steps, or on what was in the cache, bit for bit. ``cache_groups`` are the network's, once it is known.
+    logits of every token of a step instead of one per sequence; ``max_draft_len`` for the logits of up to that many
+    draft tokens of each. With ``deterministic`` a sequence's results are bit for bit independent of the other sequences
+    in its steps, of chunked prefill, and of the cached prefix. ``cache_groups`` are set when the network is known.
     ``max_lora_rank``, a multiple of 8, makes room for adapters of up to that rank; 0 means none. Each of ``pp_size``
-    stages has some of the layers, and each of its ``tp_size`` devices, which have an engine each, a part of every one.
-    Of mixtures of experts each of ``moe_ep_size`` runs of these devices has some of the experts, whole ones if there
-    are as many runs as devices.
-    ``allreduce_strategy`` says how GPUs of a stage meet: ``AUTO`` by kernels that reach each other's memory, ``NCCL``
-    by that library, which needs no such access.
+    stages has some of the layers; each of its ``tp_size`` devices has an engine with a part of every such layer. The
+    devices of a stage form ``moe_ep_size`` runs, each with some of the experts; if there are as many runs as devices,
+    each device has whole experts. ``allreduce_strategy`` says how GPUs of a stage exchange data: ``AUTO`` uses kernels
+    that access peer memory, ``NCCL`` that library, which works without peer access.
     """
 
     max_batch_size: int = 8
@@ -136,9 +135,9 @@ class BuildLimits:
         whole_prompts: bool = False,
         **given: Unpack[GivenLimits],
     ) -> "BuildLimits":
-        """Limits of an engine of a model with so many positions; None is the default, or less if that does not fit.
+        """The limits of an engine for a model with so many positions; None is the default, or less if it does not fit.
 
-        With ``whole_prompts`` a step holds the longest prompt. Only limits that were given can be refused. Raises
+        With ``whole_prompts`` a step holds the longest prompt. Defaults are never refused, only given limits. Raises
         BuildError.
         """
         gathers, deterministic = given.pop("gather_context_logits", False), given.pop("deterministic", False)
@@ -177,7 +176,7 @@ class BuildLimits:
 
     @property
     def num_decode_tokens(self) -> int:
-        """Most tokens of a step that only decodes, guessed ones among them."""
+        """Most tokens of a step that only decodes, draft tokens included."""
         return self.max_batch_size * (1 + self.max_draft_len)
 
     @property
@@ -187,7 +186,7 @@ class BuildLimits:
 
     @property
     def uses_nccl(self) -> bool:
-        """Whether ranks meet in NCCL."""
+        """Whether ranks exchange data by NCCL."""
         return self.allreduce_strategy == "NCCL"
 
     @property
@@ -202,12 +201,12 @@ class BuildLimits:
 
     @property
     def geometry(self) -> KvGeometry:
-        """Which cache blocks sequences need."""
+        """The parameters that decide which cache blocks sequences need."""
         return KvGeometry(self.tokens_per_block, [group.window for group in self.cache_groups], self.num_tokens)
 
     @property
     def generates(self) -> bool:
-        """Whether sequences grow, over caches; those of encoders do not."""
+        """Whether sequences grow and have caches; those of encoders do not."""
         return bool(self.cache_groups)
 
     def symbols(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The target of this machine: its NVIDIA GPUs if engines can be built for them, or else its CPU."""
+"""Finds the target of this machine: its NVIDIA GPUs if engines can be built for them, or else its CPU."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from trtllm_lite.vocabulary import CPU
 
 @dataclass(frozen=True)
 class LocalTarget:
-    """``names`` are targets of builds, ``found`` says what was found on this machine, if it was looked for.
+    """The build targets ``names`` of this machine, and a description ``found`` of its devices, if they were looked for.
 
-    ``device_memory`` is the memory of the GPU that has least, in bytes; None if the target is the CPU.
+    ``device_memory`` is the memory of the smallest GPU in bytes; None if the target is the CPU.
     """
 
     names: tuple[str, ...]
@@ -29,10 +29,10 @@ class LocalTarget:
 
 
 def local_target() -> LocalTarget:
-    """What engines for this machine are built for, as libcuda tells.
+    """Find the targets of engines for this machine by asking libcuda.
 
-    Raises DeviceError if the driver fails, BuildError if there are GPUs, but not what compiles or runs engines for
-    them.
+    Raises DeviceError if the driver fails, BuildError if there are GPUs, but packages that compile or run engines for
+    them are missing.
     """
     try:
         devices = _core.cuda_devices()
@@ -54,7 +54,7 @@ def _names(devices: Sequence[dict[str, str]]) -> str:
 
 
 def _check_packages(found: str) -> None:
-    """Raise BuildError without the packages of the extra ``cuda``, or other copies of the same libraries."""
+    """Raise BuildError without the packages of the extra ``cuda``, or if other copies of their libraries are loaded."""
     missing = [package for package in ("cuda.bindings",) if not _is_installed(package)]
     try:
         _core.cublaslt_version(library_directories())
@@ -70,5 +70,5 @@ def _check_packages(found: str) -> None:
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # not even its parent is
+    except ModuleNotFoundError:  # the parent package is missing as well
         return False

@@ -19,12 +19,12 @@ class MemoryPlan:
     """Bytes by kind.
 
     ``weights`` as stored in the engine; ``kv_cache`` for a full batch of full sequences; ``arena`` for intermediate
-    values; ``step_inputs`` for token ids, block tables and the like; ``scratch`` for ``num_threads`` threads or, with
-    0 of them, for a GPU's matrix products and state; ``adapters`` on a GPU for DEFAULT_MAX_LORAS of them.
-    ``cache_use`` is what one sequence takes of the KV cache. If a model has several ranks, these are the bytes of each,
-    and ``link_bytes`` the most that one reads of the others' memory for a token that is generated, by collective, and
-    ``received`` from the stage before. Of a pipeline these are the ranks of the stage that takes most; ``stage_bytes``
-    are the bytes in all of a rank of each stage.
+    values; ``step_inputs`` for token ids, block tables and other inputs; ``scratch`` for ``num_threads`` threads or,
+    with 0 of them, for a GPU's matrix products and state; ``adapters`` on a GPU for DEFAULT_MAX_LORAS of them.
+    ``cache_use`` describes the share of one sequence in the KV cache. If a model has several ranks, these are the bytes
+    of each rank. ``link_bytes`` are the most bytes that a rank reads from the others per generated token, by
+    collective, and ``received`` from the previous stage. In a pipeline the figures are those of the stage that takes
+    most; ``stage_bytes`` are the bytes in all of a rank of each stage.
     """
 
     weights: int
@@ -49,17 +49,17 @@ class MemoryPlan:
         return self.weights + self.kv_cache + self.adapters + self.workspace
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, sums included, for JSON."""
+        """Return all figures, sums included, for JSON."""
         return {**asdict(self), "workspace": self.workspace, "total": self.total}
 
     def to_manifest(self) -> Memory:
-        """The part that does not depend on the machine: CPU threads bring their scratch."""
+        """Return the figures that do not depend on the machine; scratch of CPU threads does."""
         scratch = 0 if self.num_threads else self.scratch
         return Memory(self.weights, self.kv_cache, self.arena + self.step_inputs + scratch)
 
 
 def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int, borrows_features: bool = False) -> MemoryPlan:
-    """The memory of a CPU engine with ``num_threads`` threads; features that it borrows are another engine's."""
+    """Return the memory of a CPU engine with ``num_threads`` threads; borrowed features are in another engine."""
     plan = planned.plan
     of_kind = {
         kind: sum(
@@ -81,7 +81,7 @@ def plan_bytes(planned: Planned, limits: BuildLimits, num_threads: int, borrows_
 
 
 def no_cache(limits: BuildLimits) -> KvCache:
-    """That of an encoder."""
+    """Return the empty cache of an encoder."""
     return KvCache(limits.tokens_per_block, 0, 0, 0, 0, FLOAT32, 0, ())
 
 

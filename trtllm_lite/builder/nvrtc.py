@@ -23,7 +23,8 @@ from trtllm_lite.files import cache_directory, write_file
 from trtllm_lite.plugins.generated import HEADERS
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|(\S+))', re.MULTILINE)
-# minimal: without textures, surfaces and the device runtime, which no kernel uses. The same machine code sooner.
+# minimal leaves out textures, surfaces and the device runtime, which no kernel uses: same machine code, compiled
+# sooner.
 _OPTIONS = ("-std=c++20", "--minimal")
 _CUBIN_MAGIC = b"\x7fELF"
 _CACHE_FORMAT = 1
@@ -42,7 +43,7 @@ class Cubin:
 
 
 def default_cache_dir() -> Path:
-    """Where cubins are kept between builds: ``$XDG_CACHE_HOME/trtllm_lite/cubins``."""
+    """The folder of cubins that builds share: ``$XDG_CACHE_HOME/trtllm_lite/cubins``."""
     return cache_directory("cubins")
 
 
@@ -98,7 +99,7 @@ def compiler_version() -> str:
     """The compiler's identity: the exact build of the wheel, which need not be loaded, or the version of NVRTC."""
     try:
         return f"nvidia-cuda-nvrtc {version('nvidia-cuda-nvrtc')}"
-    except PackageNotFoundError:  # it came with a CUDA toolkit
+    except PackageNotFoundError:  # NVRTC came with a CUDA toolkit
         major, minor = _checked(_nvrtc().nvrtcVersion(), "nvrtcVersion")
         return f"nvrtc {major}.{minor}"
 

@@ -1,4 +1,4 @@
-"""Makes what chosen products multiply, or attentions store, outputs of the step, so that calibration sees it."""
+"""Makes the inputs of chosen products, or the keys and values of attentions, outputs of the step, for calibration."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,15 +8,15 @@ from trtllm_lite.builder.graph import aliases_of, dims, fused_node, nodes_of, op
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.schema import DOMAIN, all_schemas
 
-ROWS, MAGNITUDES = "observed.", "magnitudes."  # of the outputs' names
+ROWS, MAGNITUDES = "observed.", "magnitudes."  # prefixes of the outputs' names
 
 
 def observe(graph: ir.Graph, inputs: Mapping[str, Sequence[str]]) -> None:
     """Add outputs ``observed.<name>`` and ``magnitudes.<name>`` to the fused ``graph`` for each of ``inputs``.
 
-    The former are rows, the latter what ChannelMagnitudes says of them. ``inputs`` maps a name to the paths of the
-    network's products that multiply the same activations, or to that of an attention, whose keys and values are shown
-    as they are before a cache rounds them. Raises BuildError if activations are overwritten within a step.
+    The former are rows, the latter the results of ChannelMagnitudes over them. ``inputs`` maps a name to the paths of
+    the network's products that multiply the same activations, or to that of an attention, whose keys and values are
+    shown as they are before a cache rounds them. Raises BuildError if activations are overwritten within a step.
     """
     attentions = {str(node.name): node for node in nodes_of(graph, "PagedAttention", DOMAIN)}
     products = {str(node.name): node for kind in ("Linear", "GatedLinear") for node in nodes_of(graph, kind, DOMAIN)}
@@ -43,7 +43,7 @@ def shows_rows(graph: ir.Graph) -> bool:
 
 
 def _stored(attention: ir.Node) -> ir.Value:
-    """The attention's output ``stored``, which it has not had yet."""
+    """Adds the output ``stored`` to an attention."""
     rows = (dims(results(attention)["y"]) or (None,))[0]
     _, heads, head_dim, _ = dims(operands(attention)["key_cache"]) or (None,) * 4
     assert isinstance(heads, int)
@@ -56,14 +56,14 @@ def _stored(attention: ir.Node) -> ir.Value:
 
 
 def _merged(products: Mapping[str, ir.Node], paths: Sequence[str], single: set[str]) -> ir.Node | None:
-    """The product that was merged of those at ``paths``: it is in their block, and no product of the network."""
+    """Return the fused product that was merged from those at ``paths``: its path is their common block."""
     blocks = {path.rpartition(".")[0] for path in paths}
     found = (node for name, node in products.items() if name.rpartition(".")[0] in blocks and name not in single)
     return next(found, None)
 
 
 def _is_overwritten(value: ir.Value) -> bool:
-    """Whether the value lies where another does."""
+    """Whether the value shares its storage with another."""
     producer = value.producer()
     makes = producer is not None and producer.outputs.index(value) in aliases_of(producer)
     return makes or any(use.idx in aliases_of(use.node).values() for use in value.uses())

@@ -1,4 +1,4 @@
-"""The parts that a backend makes of a network, and that go into the engine file."""
+"""The parts of an engine file that a backend makes from a network."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,8 +19,8 @@ from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 class EngineParts:
     """``plan`` is JSON, ``cubins`` maps keys to machine code; weights start at multiples of ``alignment`` bytes.
 
-    ``networks`` maps keys to what another library serialized, weights included.
-    ``expansions`` are choices for weights that the backend's kernels do not read as the network stores them.
+    ``networks`` maps keys to engines serialized by another library, weights included. ``expansions`` lists weights that
+    are stored expanded because no kernel reads their format.
     """
 
     target: Target
@@ -36,7 +36,7 @@ class EngineParts:
 
 
 def manifest_of(job: BuildJob, parts: EngineParts, files: Mapping[str, str]) -> Manifest:
-    """The manifest of the engine that ``job`` asked for; ``files`` maps files beside it to their checksums."""
+    """Makes the manifest of the engine for ``job``; ``files`` maps files beside it to their checksums."""
     limits = job.limits
     return Manifest(
         producer=PRODUCER,
@@ -75,13 +75,13 @@ def _lora(job: BuildJob, parts: EngineParts) -> Lora:
 
 
 def _num_parameters(graph: ir.Graph) -> int:
-    """Elements of the weights, which are in files of their own; constants are in the network."""
+    """Counts the elements of the weights, which are in files of their own; constants are in the network."""
     tensors = (value.const_value for value in graph.initializers.values())
     return sum(int(tensor.size) for tensor in tensors if isinstance(tensor, ir.LazyTensor))
 
 
 def content_of(parts: EngineParts, manifest: Manifest) -> EngineContent:
-    """What goes into the engine file; that of a stripped engine has no weights."""
+    """Makes the contents of the engine file; a stripped engine has no weights."""
     return EngineContent(
         () if manifest.stripped else parts.weights,
         parts.plan,

@@ -23,7 +23,7 @@ _MAX_LISTED = 40
 
 
 def run_passes(model: ir.Model, passes: Sequence[GraphPass] = PIPELINE) -> tuple[ir.Model, list[Fusion]]:
-    """The rewritten model and every fusion decision, in order; ``model`` is left as it is.
+    """Return the rewritten model and every fusion decision, in order; ``model`` is left unchanged.
 
     The graph is verified after each pass that has fused something, and at the end.
     Raises BuildError if ``model`` is malformed, or (a defect of a pass) if a pass breaks its contract or the graph.
@@ -53,7 +53,7 @@ def run_passes(model: ir.Model, passes: Sequence[GraphPass] = PIPELINE) -> tuple
 
 
 def fuse_into_plugins(network: ir.Model, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
-    """The network as operators of ``plugins/`` alone; a decoder's over a paged KV cache. Raises BuildError."""
+    """Return the network in operators of ``plugins/`` only; a decoder has a paged KV cache. Raises BuildError."""
     if is_encoder(network.graph):
         model, fusions = run_passes(network, ENCODER_PIPELINE)
         check_all_fused(model, fusions)
@@ -75,7 +75,7 @@ def fuse_into_plugins(network: ir.Model, kv_cache_dtype: str, limits: BuildLimit
 
 
 def check_all_fused(model: ir.Model, fusions: Sequence[Fusion]) -> None:
-    """Raise one BuildError that lists every standard operator left over, where it is, and why it was not fused."""
+    """Raise one BuildError that lists every unfused standard operator, its place, and why it was not fused."""
     left = [node for node in model.graph if node.domain != DOMAIN]
     if not left:
         return

@@ -1,4 +1,4 @@
-"""The ranks of an engine: what each is built of, whether there can be several, and what they read of each other."""
+"""Divides an engine among ranks: whether this is possible, each rank's graph, and what ranks read of each other."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from trtllm_lite.vocabulary import CPU, FLOAT32, num_bytes
 
 
 def check_divisible(graph: ir.Graph, limits: BuildLimits, backend: str) -> None:
-    """Raise BuildError if engines of ``graph`` are for one device alone."""
+    """Raise BuildError if engines of ``graph`` can only run on one device."""
     sizes = {"tp_size": limits.tp_size, "pp_size": limits.pp_size}
     given = [f"{name} is {size}" for name, size in sizes.items() if size > 1]
     if not given:
@@ -48,7 +48,7 @@ def check_experts(fused: ir.Graph, moe_ep_size: int) -> None:
 
 
 def check_strategy(limits: BuildLimits, backend: str) -> None:
-    """Raise BuildError if ranks are to meet in NCCL that do not meet, or that meet elsewhere."""
+    """Raise BuildError if NCCL is asked for but there is one rank, or ranks of a backend that does not use it."""
     if not limits.uses_nccl:
         return
     problems = {
@@ -71,11 +71,11 @@ def ranks_of(job: BuildJob) -> list[list[BuildJob]]:
 
 
 def stages_of(job: BuildJob) -> list[BuildJob]:
-    """``job`` for each stage of the pipeline, as its first rank is mapped. Raises BuildError as :func:`split` does."""
+    """``job`` for each stage of the pipeline, for the stage's first rank. Raises BuildError as :func:`split` does."""
     limits = job.limits
     if limits.pp_size == 1:
         return [replace(job, mapping=RankMapping(limits.tp_size, moe_ep_size=limits.moe_ep_size))]
-    # Each stage measures its own products, beside what those before have measured.
+    # Each stage measures its own products, and reuses the measurements of earlier stages.
     measured = job.tuning.output_timing_cache
     further = job.tuning if measured is None else replace(job.tuning, input_timing_cache=measured)
     return [
@@ -91,7 +91,7 @@ def stages_of(job: BuildJob) -> list[BuildJob]:
 
 
 def _parts_of(stage: BuildJob) -> list[BuildJob]:
-    """The ranks that share out the layers of ``stage``."""
+    """Return the ranks among which the layers of ``stage`` are divided."""
     if stage.mapping.tp_size == 1:
         return [stage]
     return [
@@ -101,10 +101,10 @@ def _parts_of(stage: BuildJob) -> list[BuildJob]:
 
 
 def link_bytes(job: BuildJob) -> dict[str, int]:
-    """Bytes that a rank gets of the others, or reads in their memory, for a token that is generated.
+    """Return the bytes that a rank receives from the others, or reads in their memory, per generated token.
 
-    They are named by collective, and those from the stage before ``received``. NCCL's AllReduce is counted as a ring's,
-    which has two rounds of a part of the row for each other rank.
+    Keys are collectives, and ``received`` for bytes from the previous stage. NCCL's AllReduce is counted as a ring,
+    which sends a rank's part of the row twice to each other rank.
     """
     on_gpu = any(target != CPU for target in job.targets)
     activations = job.checkpoint.config.dtype if on_gpu else FLOAT32

@@ -1,7 +1,7 @@
-"""Splits a fused network into the stages of a pipeline, each of which computes some layers behind one another.
+"""Splits a fused network into the stages of a pipeline, each of which computes consecutive layers.
 
-A cut lies between two operators. Few bytes cross it: the residual stream, from which the stage behind computes its
-first norm again, as it does what depends on positions alone (rotary tables). Stages cost about the same: the cost of an
+A cut lies between two operators. Few bytes cross it: the residual stream. The next stage recomputes its first norm from
+it, and recomputes values that depend on positions alone (rotary tables). Stages cost about the same: the cost of an
 operator is the bytes of weights that a decode step reads, a row of an embedding and all of the LM head.
 """
 
@@ -35,23 +35,23 @@ from trtllm_lite.plugins.schema import all_schemas
 from trtllm_lite.vocabulary import STEP_INPUTS, num_bytes
 
 _LOOKED_UP = ("Embedding", "PositionEmbedding")  # operators that read a row of their table for each token
-_MOST_REPEATED = 1 << 16  # bytes of weights of what several stages compute
+_MOST_REPEATED = 1 << 16  # bytes of weights of operators that several stages repeat
 _MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a network. ``cache_groups`` are all of the network's, with the layers that the stage has of each."""
+    """A part of a network. ``cache_groups`` has all groups of the network, each with this stage's layers."""
 
     graph: ir.Graph
     cache_groups: tuple[CacheGroup, ...]
 
 
 def split(graph: ir.Graph, cache_groups: tuple[CacheGroup, ...], pp_size: int) -> list[Stage]:
-    """``graph``, which holds fused operators only and is left as it is, as ``pp_size`` stages.
+    """Split ``graph``, which holds fused operators only and is left unchanged, into ``pp_size`` stages.
 
-    What a stage receives are inputs of its graph, by the names that they have as outputs of the one before. Raises
-    BuildError if there are not so many places to cut.
+    Values that a stage receives are inputs of its graph, named like the outputs of the previous stage. Raises
+    BuildError if there are too few places to cut.
     """
     network = _Network(graph)
     bounds = [0, *_choose_cuts(network, pp_size), len(network.nodes)]
@@ -59,7 +59,7 @@ def split(graph: ir.Graph, cache_groups: tuple[CacheGroup, ...], pp_size: int) -
 
 
 def received(graph: ir.Graph) -> list[ir.Value]:
-    """The inputs of a stage's graph that the stage before makes, in its order."""
+    """The inputs of a stage's graph that the previous stage makes, in its order."""
     step_inputs = {step_input.name for step_input in STEP_INPUTS}
     return [value for value in graph.inputs if value.name not in step_inputs and not is_cache(value)]
 
@@ -77,7 +77,7 @@ def decode_bytes(node: ir.Node) -> int:
 
 
 class _Network:
-    """What there is to know of a network before it is cut."""
+    """Facts about a network that are needed to cut it."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.graph, self.nodes = graph, list(graph)
@@ -96,7 +96,7 @@ class _Network:
         return known and not aliases_of(node) and decode_bytes(node) <= _MOST_REPEATED
 
     def _crossing(self, cut: int) -> list[ir.Value]:
-        """The values that are sent where the operators from number ``cut`` on are another stage's, in their order."""
+        """The values that are sent if the operators from number ``cut`` on are in another stage, in their order."""
         found: dict[ir.Value, None] = {}
         for node in self.nodes[:cut]:
             for value in node.outputs:
@@ -106,7 +106,7 @@ class _Network:
         return list(found)
 
     def crossing_bytes(self, cut: int) -> int | None:
-        """The bytes that cross for each token; None if something else than rows of floats of all tokens would."""
+        """The bytes that cross for each token; None if a value other than float rows of all tokens would cross."""
         total = 0
         for value in self.crossing(cut):
             rows, features = (*(dims(value) or ()), None, None)[:2]
@@ -116,7 +116,7 @@ class _Network:
         return total
 
     def cuts(self) -> list[int]:
-        """Where least crosses, with attention on both sides."""
+        """The places where the fewest bytes cross, with attention on both sides."""
         total = self.num_attention[-1]
         inner = [cut for cut in range(1, len(self.nodes)) if 0 < self.num_attention[cut] < total]
         costs = {cut: cost for cut in inner if (cost := self.crossing_bytes(cut)) is not None}
@@ -124,7 +124,7 @@ class _Network:
 
 
 def sum_of_norm(value: ir.Value) -> ir.Value | None:
-    """The sum that ``value`` is the norm of, if the operator that makes it makes both."""
+    """The sum that ``value`` is the norm of, if one operator makes both."""
     producer = value.producer()
     if producer is None or producer.op_type not in ("RmsNorm", "LayerNorm"):
         return None
@@ -133,9 +133,9 @@ def sum_of_norm(value: ir.Value) -> ir.Value | None:
 
 
 def _choose_cuts(network: _Network, pp_size: int) -> list[int]:
-    """The cuts whose largest stage is smallest; of equal ones the first."""
+    """The cuts whose most expensive stage is cheapest; among equal ones the first."""
     ends = [0, *network.cuts(), len(network.nodes)]
-    # best[end]: the largest of so many stages up to there, and their cuts.
+    # best[end]: for so many stages up to ``end``, the cost of the most expensive stage, and the cuts.
     best: dict[int, tuple[int, list[int]]] = {0: (0, [])}
     for _ in range(pp_size):
         further: dict[int, tuple[int, list[int]]] = {}
@@ -166,7 +166,7 @@ def _too_many(network: _Network, pp_size: int) -> BuildError:
 
 
 def _stage(network: _Network, groups: Sequence[CacheGroup], begin: int, end: int) -> Stage:
-    """The operators from number ``begin`` up to ``end``, and what they need of those before that is computed again."""
+    """The stage of operators from ``begin`` up to ``end``, with copies of earlier operators that it recomputes."""
     graph = network.graph.clone()
     nodes = list(graph)
     own = nodes[begin:end]
@@ -186,13 +186,13 @@ def _stage(network: _Network, groups: Sequence[CacheGroup], begin: int, end: int
 
 
 def _is_stored(value: ir.Value) -> bool:
-    """Whether the value lies where an input of its producer does."""
+    """Whether the value shares its storage with an input of its producer."""
     producer = value.producer()
     return producer is not None and producer.outputs.index(value) in aliases_of(producer)
 
 
 def _receive(graph: ir.Graph, sent: Sequence[ir.Value], readers: Sequence[ir.Node]) -> dict[str, ir.Value]:
-    """Let ``readers`` read inputs of the graph instead of the values ``sent``, and of norms of them; the inputs."""
+    """Let ``readers`` read graph inputs in place of the values ``sent`` and of norms of them; returns the inputs."""
     inputs = {value: value_of(str(value.name), ir.DataType.FLOAT, dims(value) or ()) for value in sent}
     graph.inputs.extend(inputs.values())
     for value, given in inputs.items():
@@ -215,7 +215,7 @@ def _replace_within(value: ir.Value, new: ir.Value, readers: Sequence[ir.Node]) 
 
 
 def _norm_again(norm: ir.Node, total: ir.Value) -> ir.Node:
-    """The operator ``norm`` of the sum that it makes, where that is known."""
+    """The operator ``norm`` over its sum alone, where the sum is known."""
     vectors = {name: value for name, value in operands(norm).items() if name not in ("x", "residual")}
     y = value_of(str(norm.outputs[0].name), ir.DataType.FLOAT, dims(norm.outputs[0]) or ())
     epsilon = {"epsilon": attribute(norm, "epsilon")}
@@ -223,7 +223,7 @@ def _norm_again(norm: ir.Node, total: ir.Value) -> ir.Node:
 
 
 def _own_caches(graph: ir.Graph, layers: Mapping[int, ir.Node]) -> list[ir.Value]:
-    """Let each layer update caches of its own, which are inputs of the graph; returns what they are afterwards."""
+    """Let each layer update caches of its own, which are inputs of the graph; returns the updated caches."""
     made = []
     for layer, node in layers.items():
         schema = all_schemas()[node.op_type]

@@ -1,4 +1,4 @@
-"""Checks a graph between passes: well-formed, in order, and made of operators that exist, used as their schemas say."""
+"""Checks a graph between passes: well-formed, in order, and made of known operators used as their schemas say."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -15,7 +15,7 @@ _ONNX_TYPES = {"int": ir.AttributeType.INT, "float": ir.AttributeType.FLOAT, "st
 
 
 def violations(model: ir.Model) -> Iterator[str]:
-    """A sentence for each thing that is wrong with ``model``; none if it is sound."""
+    """Return a sentence for each defect of ``model``; none if it is sound."""
     graph = model.graph
     if model.functions:
         yield f"the model defines functions ({', '.join(str(key) for key in model.functions)}), expected none"

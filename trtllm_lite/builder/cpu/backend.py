@@ -27,11 +27,11 @@ class CpuBackend:
     defaults = ON_CPU
 
     def accepts(self, target: str) -> bool:
-        """As :meth:`Backend.accepts`."""
+        """Implements :meth:`Backend.accepts`."""
         return target == CPU
 
     def check(self, targets: Sequence[str], strip_plan: bool, tuning: Tuning) -> None:
-        """As :meth:`Backend.check`."""
+        """Implements :meth:`Backend.check`."""
         del targets
         if strip_plan:
             raise BuildError(
@@ -43,12 +43,12 @@ class CpuBackend:
             )
 
     def fuse(self, network: ir.Model, config: ModelConfig, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
-        """As :meth:`Backend.fuse`."""
+        """Implements :meth:`Backend.fuse`."""
         del config
         return fuse_into_plugins(network, kv_cache_dtype, limits)
 
     def compile(self, ranks: Sequence[BuildJob]) -> list[EngineParts]:
-        """As :meth:`Backend.compile`."""
+        """Implements :meth:`Backend.compile`."""
         return list(map(self._compile, ranks))
 
     def _compile(self, job: BuildJob) -> EngineParts:
@@ -64,8 +64,8 @@ class CpuBackend:
         )
 
     def memory(self, job: BuildJob, num_threads: int | None) -> MemoryPlan:
-        """As :meth:`Backend.memory`."""
-        # Affinity and control groups decide how many threads "all" is; only the runtime knows.
+        """Implements :meth:`Backend.memory`."""
+        # Affinity and control groups decide how many threads ``None`` stands for; only the runtime knows.
         threads = _core.resolve_num_threads(num_threads or 0)
         planned = make_plan(job.graph, job.limits, _cache_dtype(job))
         return plan_bytes(planned, job.limits, threads, borrows_features(job.graph))

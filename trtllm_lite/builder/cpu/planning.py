@@ -94,7 +94,7 @@ def _operands(node: ir.Node) -> list[tuple[ir.Value, tuple[str, ...]]]:
 
 
 def _weight_layouts(graph: ir.Graph) -> dict[ir.Value, str]:
-    """The layout of each weight, in order of first use: the first that all of its readers accept."""
+    """Return the layout of each weight, in order of first use: the first layout that all of its readers accept."""
     accepted: dict[ir.Value, set[str]] = {}
     for node in graph:
         for value, layouts in _operands(node):
@@ -122,12 +122,12 @@ def _stored_weight(value: ir.Value, layout: str) -> Weight:
 
 
 def _tallies(graph: ir.Graph) -> list[ir.Value]:
-    """What routers count in, in order of layers."""
+    """Return the tensors in which routers count chosen experts, in order of layers."""
     return [results(node)["tally"] for node in graph if node.op_type == "Router"]
 
 
 def _state(values: Sequence[ir.Value], limits: BuildLimits) -> tuple[dict[ir.Value, int], int]:
-    """Offset of every value that is kept between steps, and the bytes of all."""
+    """Return the offset of every value that is kept between steps, and their total bytes."""
     sizes = [_tensor(value, limits, "state").max_bytes({}) for value in values]
     ends = list(accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))
     return dict(zip(values, [0, *ends], strict=False)), ends[-1] if ends else 0
@@ -136,9 +136,9 @@ def _state(values: Sequence[ir.Value], limits: BuildLimits) -> tuple[dict[ir.Val
 def _arena(
     graph: ir.Graph, symbols: dict[str, int], limits: BuildLimits, kept: Sequence[ir.Value]
 ) -> tuple[dict[ir.Value, int], int]:
-    """Offset of every intermediate value, and of those that another stage makes, and the bytes of the arena.
+    """Return the offsets of intermediate values and of values received from another stage, and the bytes of the arena.
 
-    Values that are ``kept`` between steps have no place there.
+    Values that are ``kept`` between steps are not in the arena.
     """
     nodes = list(graph)
     aliased = {node.outputs[i] for node in nodes for i in aliases_of(node)} | set(kept)

@@ -1,4 +1,4 @@
-"""Engines for NVIDIA GPUs: compiled kernels and matrix products, tuned by measurements where there are some."""
+"""Builds engines for NVIDIA GPUs: compiled kernels and matrix products, tuned by measurements if there are any."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,11 +36,11 @@ class CudaBackend:
     defaults = ON_GPU
 
     def accepts(self, target: str) -> bool:
-        """As :meth:`Backend.accepts`."""
+        """Implements :meth:`Backend.accepts`."""
         return target.startswith("sm_")
 
     def check(self, targets: Sequence[str], strip_plan: bool, tuning: Tuning) -> None:
-        """As :meth:`Backend.check`."""
+        """Implements :meth:`Backend.check`."""
         del strip_plan
         devices = parse_targets(targets)
         if tuning.output_timing_cache is None:
@@ -61,12 +61,12 @@ class CudaBackend:
             ) from error
 
     def fuse(self, network: ir.Model, config: ModelConfig, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
-        """As :meth:`Backend.fuse`."""
+        """Implements :meth:`Backend.fuse`."""
         del config
         return fuse_into_plugins(network, kv_cache_dtype, limits)
 
     def compile(self, ranks: Sequence[BuildJob]) -> list[EngineParts]:
-        """As :meth:`Backend.compile`; what the first rank measures holds for the others, of the same shapes."""
+        """Implements :meth:`Backend.compile`; measurements of the first rank serve all ranks, as shapes are equal."""
         job, graphs = ranks[0], [rank.graph for rank in ranks]
         _check_cache(job)
         tuning, devices = job.tuning, parse_targets(job.targets)
@@ -79,7 +79,7 @@ class CudaBackend:
         return cuda_parts(graphs, dtype, job.limits, devices, progress, timings, must_know=given is not None)
 
     def memory(self, job: BuildJob, num_threads: int | None) -> MemoryPlan:
-        """As :meth:`Backend.memory`; threads are the CPU's."""
+        """Implements :meth:`Backend.memory`; ``num_threads`` counts CPU threads and is ignored."""
         del num_threads
         _check_cache(job)
         dtype, devices = job.checkpoint.config.dtype, parse_targets(job.targets)
@@ -97,7 +97,7 @@ def _check_cache(job: BuildJob) -> None:
 
 
 def _measure(job: BuildJob, known: TimingCache | None) -> TimingCache:
-    """Time what may compute the products, on this machine's GPU, in engines without weights that do nothing else."""
+    """Time the candidate kernels of each product on this machine's GPU, in engines that do nothing else."""
     effort = FAST if job.tuning.fast_build else THOROUGH
     (device,) = parse_targets(job.targets)
     dtype = job.checkpoint.config.dtype

@@ -8,18 +8,18 @@ from trtllm_lite.builder.nvrtc import Cubin, compile_kernel
 from trtllm_lite.plugins.launch import Kernel
 from trtllm_lite.plugins.schema import PLUGIN_ROOT
 
-Specialised = tuple[Kernel, str]  # for an architecture
+Specialised = tuple[Kernel, str]  # a kernel and the architecture that it is compiled for
 _Source = tuple[str, tuple[tuple[str, int | str], ...], str]  # a file, its macros, an architecture
 
 
 def compile_kernels(kernels: Iterable[Specialised], progress: Callable[[int, int], None]) -> dict[Specialised, Cubin]:
-    """The machine code of each kernel, in order, compiled or cached. ``progress`` is called with (done, total).
+    """Return the machine code of each kernel, in order, compiled or cached. ``progress`` is called with (done, total).
 
     Kernels that differ in launches alone are compiled once. NVRTC runs without Python's lock, so threads are enough.
     Raises BuildError.
     """
     wanted = {(kernel, arch): (kernel.source, kernel.defines, arch) for kernel, arch in kernels}
-    # No thread is left with a long one at the end.
+    # The longest compilations start first, so that no thread is left with one at the end.
     longest_first = sorted(dict.fromkeys(wanted.values()), key=_source_bytes, reverse=True)
     compiled: dict[_Source, Cubin] = {}
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

@@ -1,4 +1,4 @@
-"""Makes the parts of a GPU engine of a fused network."""
+"""Makes the parts of a GPU engine from a fused network."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,10 +32,10 @@ def cuda_parts(
     *,
     must_know: bool = True,
 ) -> list[EngineParts]:
-    """Lower, compile and plan the first of ``ranks``, which have a plan in common, and weights of their own.
+    """Lower, compile and plan the first of ``ranks``; all ranks share its plan, and each has its own weights.
 
-    ``progress`` counts compiled kernels. Raises BuildError, also if the ``timings`` are of other networks and
-    ``must_know`` this one.
+    ``progress`` counts compiled kernels. Raises BuildError, also with ``must_know`` if the ``timings`` lack the
+    products of this network.
     """
     graph, *others = ranks
     if timings is not None and timings.arch not in {device.arch for device in devices}:
@@ -51,7 +51,7 @@ def cuda_parts(
 
 
 def weights_of(graph: ir.Graph, lowered: Lowered) -> tuple[Weight, ...]:
-    """The weights of ``graph``, of another rank than the one that was lowered."""
+    """Return the weights of ``graph``, which belongs to another rank than the lowered one."""
     expand_weights(graph, lowered.operands.dtype)
     return lowered.operands.weights_of(graph)
 
@@ -90,7 +90,7 @@ def parts_of(lowered: Lowered, progress: Callable[[int, int], None], timings: Ti
 
 
 def cuda_memory(graph: ir.Graph, dtype: str, limits: BuildLimits, devices: Sequence[Device]) -> MemoryPlan:
-    """The device memory that the engine will take; nothing is compiled."""
+    """Return the device memory that the engine will take; nothing is compiled."""
     return _memory(lower_network(graph, dtype, limits, devices))
 
 
@@ -99,7 +99,7 @@ def _kv_cache(lowered: Lowered) -> KvCache:
     if not operands.limits.generates:
         return no_cache(operands.limits)
     of_layers = [cache for cache in operands.caches.values() if cache.name != FEATURES]
-    # Of latent attention keys and values differ, and values are said to be its heads.
+    # In latent attention keys and values differ, and the plan names the values as its heads.
     keys, values = (
         {(cache.dtype, cache.shape) for cache in of_layers if cache.name.startswith(kind)}
         for kind in ("key_cache.", "value_cache.")
@@ -131,7 +131,7 @@ def _kv_cache(lowered: Lowered) -> KvCache:
 
 
 def _memory(lowered: Lowered) -> MemoryPlan:
-    """The runtime keeps one more cache block than sequences fill, for the padding of captured steps."""
+    """Return the memory of the plan; the runtime keeps one extra cache block for the padding of captured steps."""
     kv_cache, tensors, symbols = _kv_cache(lowered), lowered.layout.tensors, lowered.operands.symbols
     padded = {tensor: align(tensor.max_bytes(symbols), DEVICE_ALIGNMENT) for tensor in tensors}
     return MemoryPlan(

@@ -1,6 +1,6 @@
-"""Stored weights that no GPU kernel reads become matrices of 16 bits; `build` and the engine say which, and why.
+"""Expands stored weights that no GPU kernel reads to matrices of 16 bits; `build` and the engine say which, and why.
 
-Where kernels read blocks, rows that have one scale get it for each block.
+Where kernels read scales of blocks, a row's one scale is repeated for each of its blocks.
 """
 
 from dataclasses import dataclass
@@ -22,24 +22,24 @@ _FLOATS = ("float8_e4m3fn", "float4_e2m1fn")
 _GROUPED = ("GroupedGatedLinear", "GroupedLinear")
 _READ = "int8, integers of 4 bits, float8_e4m3fn and float4_e2m1fn in blocks"
 _NUMBERS = ("weight_scale", "weight_offset")
-_ROWS_AT_ONCE = 4096  # expanded in float64
-_ROW_RUN = 8  # rows of which products have whole runs
+_ROWS_AT_ONCE = 4096  # rows that are expanded in float64 at a time
+_ROW_RUN = 8  # products have a multiple of so many rows
 
 
 @dataclass(frozen=True)
 class Expanded:
-    """The operators of a network, of which some have other weights than there, and an entry for each such weight."""
+    """The operators of a network, some with replaced weights, and an entry for each replaced weight."""
 
     ops: list[Op]
     expansions: tuple[Tactic, ...]
 
 
 def expand_weights(graph: ir.Graph, dtype: str) -> Expanded:
-    """The operators of ``graph``, which holds fused ones only, with matrices of ``dtype`` for unread weights.
+    """The operators of ``graph``, fused ones only, with matrices of ``dtype`` in place of weights that no kernel reads.
 
     Kernels read int8, integers of 4 bits, float8_e4m3fn and float4_e2m1fn in blocks of a row, and matrices of int8 with
-    a scale for a row. What rounded activations are multiplied with stays as it is. The float32 weight of a Router
-    becomes two terms of ``dtype``, one behind the other.
+    a scale for a row. Weights that are multiplied by rounded activations stay as they are. The float32 weight of a
+    Router becomes two terms of ``dtype``, one behind the other.
     """
     ops = ops_of(graph)
     links, rewritten = Links(ops), []
@@ -60,9 +60,9 @@ def expand_weights(graph: ir.Graph, dtype: str) -> Expanded:
 
 
 def _two_terms(graph: ir.Graph, weight: ir.Value, dtype: str) -> ir.Value:
-    """A float32 weight [in, out] as rows of ``dtype``: two for each column, which add up to about all of it.
+    """Split a float32 weight [in, out] into rows of ``dtype``, two for each column, whose sum is nearly the column.
 
-    First come those of all columns that round them, then what these lack, and maybe zeros, to a multiple of 8.
+    First come the rounded columns, then their rounding errors, then rows of zeros up to a multiple of 8.
     """
     tensor, name = weight_tensor(weight), f"{dtype}.{weight.name}"
     assert tensor is not None
@@ -81,21 +81,21 @@ def _two_terms(graph: ir.Graph, weight: ir.Value, dtype: str) -> ir.Value:
 
 
 def _reason(op: Op, links: Links) -> str | None:
-    """Why the weight of ``op`` is not read as it is; None if it is, or if there is none."""
+    """Return why the weight of ``op`` has to be expanded; None if kernels read it, or if there is no weight."""
     if "weight_scale" not in op.inputs:
         return None
     if op.kind == "Embedding":
         return "GPU kernels look up 16 bits"
     if op.kind in _GROUPED:
         return None if _block_size(op) else f"GPU kernels multiply with experts of 16 bits, {_READ}"
-    has_4_bits = op.inputs["weight"].dtype in _INTEGERS_OF_4_BITS  # in other blocks an error says what to do
+    has_4_bits = op.inputs["weight"].dtype in _INTEGERS_OF_4_BITS  # other block sizes raise an error
     if _is_rounded(op, links) or _has_int8_rows(op) or has_4_bits or _block_size(op):
         return None
     return f"GPU kernels multiply 16-bit rows by {_READ}, and by int8 with a scale for each row"
 
 
 def _is_rounded(op: Op, links: Links) -> bool:
-    """Whether the rows of a product are bytes."""
+    """Return whether the activations of a product are 8-bit."""
     return "x_scale" in op.inputs or links.producer(op.inputs["x"], "QuantizeRows") is not None
 
 
@@ -104,12 +104,12 @@ def _has_row_scales(op: Op) -> bool:
 
 
 def _has_int8_rows(op: Op) -> bool:
-    """Whether the weight is a matrix of int8 with a scale for each row, which kernels read so."""
+    """Return whether the weight is a matrix of int8 with a scale for each row, which kernels read directly."""
     return op.inputs["weight"].dtype == ONNX["int8"] and _has_row_scales(op) and op.kind not in _GROUPED
 
 
 def _block_size(op: Op) -> int | None:
-    """Elements of a block of the weight of a product of 16-bit rows as kernels read it; None if they do not."""
+    """The block size at which kernels read the weight of a product with 16-bit rows; None if they cannot read it."""
     weight, count = op.inputs["weight"], static_dims(op.inputs["weight_scale"])[-1]
     assert weight.dtype is not None
     *_, out_features, in_features = static_dims(weight)
@@ -125,7 +125,7 @@ def _block_size(op: Op) -> int | None:
 
 
 def _in_blocks(graph: ir.Graph, op: Op, links: Links) -> Op:
-    """``op``, whose weight kernels read; if they do so in blocks and rows have one scale, with that for each block."""
+    """Return ``op`` with the one scale of each weight row repeated for each block, if kernels read scales of blocks."""
     if "weight_scale" not in op.inputs or _is_rounded(op, links) or not _has_row_scales(op) or _has_int8_rows(op):
         return op
     size, scale, in_features = _block_size(op), op.inputs["weight_scale"], static_dims(op.inputs["weight"])[-1]
@@ -142,7 +142,7 @@ def _in_blocks(graph: ir.Graph, op: Op, links: Links) -> Op:
 
 
 def _form(op: Op) -> str:
-    """The stored form of a weight in words."""
+    """Describe the stored form of a weight in words."""
     weight, blocks = op.inputs["weight"], static_dims(op.inputs["weight_scale"])[-1]
     assert weight.dtype is not None
     where = "with a scale for each row" if blocks == 1 else f"in blocks of {static_dims(weight)[-1] // blocks}"
@@ -150,7 +150,7 @@ def _form(op: Op) -> str:
 
 
 def _expanded(graph: ir.Graph, op: Op, dtype: str) -> ir.Value:
-    """The matrix that the weight of ``op`` and its numbers mean, rounded to ``dtype``: one for all who read it."""
+    """Return the dequantized weight of ``op``, rounded to ``dtype``: one matrix for all of its readers."""
     name = f"{dtype}.{op.inputs['weight'].name}"
     if name in graph.initializers:
         return graph.initializers[name]

@@ -26,10 +26,10 @@ class Layout:
 
 
 def lay_out(operands: Operands, programs: Sequence[Sequence[Command]], kept: Iterable[Buffer] = ()) -> Layout:
-    """Tensors for everything that ``programs`` touch, and for all step inputs.
+    """Lay out tensors for all buffers that ``programs`` touch, and for all step inputs.
 
-    What ranks read in each other's state comes first, so that it has one place in all stages of a pipeline. Buffers of
-    the arena that are ``kept`` share their place with no other buffer. Equal names have one place.
+    State that ranks read from each other comes first, so that it has the same offset in all stages of a pipeline.
+    Buffers of the arena that are ``kept`` share their place with no other buffer. Buffers of equal name share a place.
     """
     layout = _Layout(operands.symbols)
     for buffer in operands.inputs.values():
@@ -85,7 +85,7 @@ class _Layout:
         self.index[buffer] = self.places[place]
 
     def add_in_a_row(self, buffers: Iterable[Buffer]) -> int:
-        """Add buffers one behind the other, equal names at one place; returns the bytes in all."""
+        """Add buffers one after the other, equal names at one place; returns the total bytes."""
         offsets: dict[str, int] = {}
         end = 0
         for buffer in buffers:
@@ -96,7 +96,7 @@ class _Layout:
         return end
 
     def add_arena(self, commands: Sequence[Command], first_byte: int) -> int:
-        """Add the intermediate buffers of one program behind ``first_byte``; returns the end of the arena."""
+        """Add the intermediate buffers of one program after ``first_byte``; returns the end of the arena."""
         uses: dict[Buffer, list[int]] = {}
         for number, command in enumerate(commands):
             for buffer in buffers_of(command):

@@ -1,4 +1,4 @@
-"""Bounds of the symbols of a GPU plan, the sizes of steps that have programs, and those that steps are padded to."""
+"""Gives the bounds of symbols in a GPU plan, the step sizes that have programs, and the padded step sizes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,23 +7,23 @@ from trtllm_lite.builder.limits import SPARE_SLOTS, BuildLimits
 from trtllm_lite.errors import BuildError
 from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 
-# A decode program of fused kernels for few rows is made for each of these batch sizes.
+# Batch sizes for which decode programs of fused kernels for few rows are made.
 DECODE_BUCKETS = (1, 2, 4, 8, 16)
-# A program for steps of up to so many tokens is made for each of these numbers; larger steps are "mixed".
+# Largest number of tokens of each program for small steps; larger steps use the "mixed" program.
 STEP_BUCKETS = (64, 128, 256, 384, 512, 1024)
-# Products of all larger steps are compared at this number of rows.
+# Number of rows at which products of all larger steps are compared.
 LARGEST_STEP = 8192
-MAX_LOGITS = 65_535  # bound of a grid's second axis, which has a row for each sampled row
+MAX_LOGITS = 65_535  # bound of the second axis of a grid, which counts sampled rows
 _ROWS = "max_batch_size * (1 + max_draft_len)"
 MAX_SMS = 192  # no card has more; this sizes the scratch of kernels that run one block per SM
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """The steps that a program carries out: of at most ``max_tokens`` tokens; those of up to ``above`` have another.
+    """The steps that one program carries out: those of more than ``above`` and at most ``max_tokens`` tokens.
 
-    With ``decode`` they have one new token and one row of logits for each sequence; a guessed token is a sequence's
-    own, whose past is longer by those before. With ``adapters`` some request of the step has one.
+    With ``decode`` each sequence has one new token and one row of logits; a draft token counts as a sequence of its
+    own, whose past includes the draft tokens before it. With ``adapters`` some request of the step has an adapter.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Bucket:
 
 
 def size_class(bucket: Bucket) -> int:
-    """The size of step at which products of ``bucket`` are compared, so that engines of like limits choose alike."""
+    """The step size at which products of ``bucket`` are compared, so that engines with similar limits choose alike."""
     return next((size for size in STEP_BUCKETS if size >= bucket.max_tokens), LARGEST_STEP)
 
 
@@ -44,9 +44,9 @@ def measured_rows(bucket: Bucket) -> range:
 
 
 def decode_batches(num_rows: int) -> tuple[int, ...]:
-    """The batch sizes that decode steps are padded to; the last one holds ``num_rows`` rows.
+    """The batch sizes that decode steps are padded to; the last size is ``num_rows`` rows.
 
-    As many as keep padding below an eighth of the rows, and the kernels of a few rows exact.
+    Sizes are dense enough to keep padding below an eighth of the rows; kernels for a few rows get exact sizes.
     """
     sizes = [1]
     while sizes[-1] < num_rows:
@@ -70,12 +70,12 @@ def step_buckets(num_tokens: int) -> list[Bucket]:
 
 
 def with_adapters(buckets: Sequence[Bucket]) -> list[Bucket]:
-    """The same steps, if a request of theirs has an adapter."""
+    """The same steps, for requests of which at least one has an adapter."""
     return [replace(bucket, name=f"lora_{bucket.name}", adapters=True) for bucket in buckets]
 
 
 def symbols(limits: BuildLimits) -> dict[str, int]:
-    """Upper bounds, padding included; an encoder's plan has none of caches."""
+    """Upper bounds of symbols, padding included; an encoder's plan has no symbols of caches."""
     num_seqs = decode_batches(limits.num_decode_tokens)[-1]
     num_logits = max(num_seqs, limits.num_logits)
     if num_logits > MAX_LOGITS:

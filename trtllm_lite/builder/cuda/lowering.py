@@ -1,6 +1,6 @@
 """Turns the fused graph into the launches and products of one program.
 
-The function ``lower`` in ``plugins/<op>/cuda.py`` lowers an operator; this module has what that function may call.
+The function ``lower`` in ``plugins/<op>/cuda.py`` lowers an operator; this module has the functions that it may call.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ _VECTOR = 8  # 16-bit elements of one load or store
 
 
 def lower(ops: list[Op], operands: Operands, device: Device, bucket: Bucket, choose: Chooser) -> list[Command]:
-    """``ops`` as the program for steps of ``bucket``; ``choose`` says what computes products that are not streamed.
+    """Lower ``ops`` to the program for steps of ``bucket``; ``choose`` picks kernels of products other than GEMVs.
 
     Raises BuildError for what the kernels do not support.
     """
@@ -55,7 +55,7 @@ def lower(ops: list[Op], operands: Operands, device: Device, bucket: Bucket, cho
 
 @dataclass
 class _Program:
-    """What the operators of one program share; ``buffers`` are the values that were computed so far."""
+    """State shared by the operators of one program; ``buffers`` are the values that were computed so far."""
 
     kind: ProgramKind
     operands: Operands
@@ -64,7 +64,7 @@ class _Program:
     buffers: dict[ir.Value, Buffer] = field(default_factory=dict)
 
     def becomes_logits(self, value: ir.Value) -> bool:
-        """Whether ``value`` is the logits, or becomes them through operators that keep rows of float32."""
+        """Return whether ``value`` is the logits, or becomes them through operators that keep rows of float32."""
         while value.name != LOGITS:
             reader = self.links.only_reader(value)
             if reader is None or reader.kind not in ("Rowwise", "GatherColumns", "AllGather"):
@@ -74,7 +74,7 @@ class _Program:
 
 
 class _OpLowering:
-    """One operator while it is lowered: see ``plugins/cuda/lowering.py``, whose ``Lowering`` this is."""
+    """One operator while it is lowered; implements ``Lowering`` of ``plugins/cuda/lowering.py``."""
 
     def __init__(self, op: Op, program: _Program) -> None:
         self._op, self._program, self._operands = op, program, program.operands

@@ -22,22 +22,22 @@ from trtllm_lite.plugins.low_rank.cuda import AdapterMatrices
 from trtllm_lite.plugins.packing import MMA_K, NUMBER_ROWS, pack, packed_shape
 from trtllm_lite.vocabulary import STEP_INPUTS
 
-_COMPUTED = ("float16", "bfloat16")  # what GPU engines compute in
+_COMPUTED = ("float16", "bfloat16")  # types that GPU engines compute in
 _E4M3 = "float8_e4m3fn"
-_E4M3_NAN = 0x7F  # without its sign
+_E4M3_NAN = 0x7F  # bits of NaN without the sign
 
 Check: TypeAlias = Callable[[np.ndarray], None]
 
 
 @dataclass(frozen=True)
 class _Source:
-    """What a stored weight is made of: the elements of the network's weight ``name``, turned by ``convert``."""
+    """Source of a stored weight: the elements of the network's weight ``name``, transformed by ``convert``."""
 
     name: str
     convert: Callable[[np.ndarray], np.ndarray]
 
     def weight(self, tensor: ir.TensorProtocol, buffer: Buffer) -> Weight:
-        """The weight stored as ``buffer`` where ``tensor`` has the elements."""
+        """Return the weight stored as ``buffer``, with the elements of ``tensor``."""
 
         def load() -> memoryview:
             return np.ascontiguousarray(self.convert(tensor.numpy())).reshape(-1).view("u1").data
@@ -54,7 +54,7 @@ class Bias:
     rounded: Callable[[], Buffer]
 
     def like(self, y: Buffer) -> Buffer:
-        """The bias as cuBLASLt adds it to ``y``: of its type."""
+        """Return the bias in the type of ``y``, as cuBLASLt adds it."""
         return self.vector() if y.dtype == "float32" else self.rounded()
 
 
@@ -62,7 +62,7 @@ class Operands:
     """Buffers by name and by value of the fused graph; asking for one puts it into the plan.
 
     ``dtype`` is the type of activations and matrices, and of caches unless the network rounds what they hold. Raises
-    BuildError where a weight does not have it.
+    BuildError for a weight of another type.
     """
 
     def __init__(self, dtype: str, limits: BuildLimits) -> None:
@@ -78,15 +78,15 @@ class Operands:
         self.outputs: dict[str, Buffer] = {}
         self.states: dict[str, Buffer] = {}
         self.collectives: list[str] = []
-        self.states_of_ranks: list[Buffer] = []  # of ``states``, in the order of their places
+        self.states_of_ranks: list[Buffer] = []  # ``states``, in the order of their places
         self.received: dict[ir.Value, Buffer] = {}
-        self._sources: dict[Buffer, _Source] = {}  # of ``weights``
+        self._sources: dict[Buffer, _Source] = {}  # the sources of ``weights``
         self._by_value: dict[ir.Value, Buffer] = {}
         self._converted: dict[ir.Value, Buffer] = {}
         self.inputs = {buffer.name: buffer for buffer in _step_inputs(limits, self.symbols)}
 
     def matrix(self, value: ir.Value) -> Buffer:
-        """A weight matrix of the engine's type, row-major."""
+        """Return a weight matrix of the engine's type, row-major."""
         buffer = self._weight(value)
         if buffer.dtype != self.dtype:
             raise BuildError(
@@ -96,7 +96,7 @@ class Operands:
         return buffer
 
     def weight(self, operands: Mapping[str, ir.Value], rows: str | None) -> WeightBuffers:
-        """The matrix of a product among its ``operands``, for rows of 16 bits or of bytes of the type ``rows``."""
+        """The matrix of a product from its ``operands``; ``rows`` is the type of 8-bit rows, None for 16 bits."""
         if "weight_scale" not in operands:
             return WeightBuffers(self.matrix(operands["weight"]))
         _check_scales(operands, rows)
@@ -109,14 +109,14 @@ class Operands:
         return WeightBuffers(values, self._weight(scale, "rows8", partial(_check_numbers, scale, form)), offset)
 
     def vector(self, value: ir.Value) -> Buffer:
-        """A float32 weight."""
+        """Return a float32 weight."""
         buffer = self._weight(value)
         if buffer.dtype != "float32":
             raise BuildError(f"the vector {value.name} is {buffer.dtype}, expected float32: convert the model again")
         return buffer
 
     def indices(self, value: ir.Value, below: int) -> Buffer:
-        """A weight of int32 indices from 0 up to ``below``; they are looked at when the weight is written."""
+        """Return a weight of int32 indices from 0 up to ``below``; they are checked when the weight is written."""
         if value not in self._by_value:
 
             def checked(indices: np.ndarray) -> np.ndarray:
@@ -128,19 +128,19 @@ class Operands:
         return self._by_value[value]
 
     def bias(self, value: ir.Value) -> Bias:
-        """A vector that is added to a product's rows."""
+        """Return a vector that is added to a product's rows."""
         return Bias(partial(self.vector, value), partial(self._stored_as, value, self.dtype))
 
     def output(self, buffer: Buffer) -> Buffer:
-        """What a step leaves for the executor: the one buffer of that name, which nothing else overwrites."""
+        """Return the one output buffer of that name, which the executor reads and no other value overwrites."""
         return self.outputs.setdefault(buffer.name, buffer)
 
     def state(self, value: ir.Value) -> Buffer:
-        """Memory that is kept between steps."""
+        """Return memory that is kept between steps."""
         return self.states.setdefault(str(value.name), buffer_of(value, "state"))
 
     def collective(self, name: str) -> int:
-        """The number of the collective ``name``, which is that of its operator."""
+        """Return the number of the collective ``name``, which is the name of its operator."""
         if name not in self.collectives:
             self.collectives.append(name)
         return self.collectives.index(name)
@@ -154,7 +154,7 @@ class Operands:
         self.received[value] = Buffer(str(value.name), self.dtype, known_dims(value))
 
     def cache(self, value: ir.Value, *shape: int) -> Buffer:
-        """The paged cache that the graph's input ``value`` is, of blocks of this shape."""
+        """Return the paged cache for the graph's input ``value``, in blocks of the shape of ``value``."""
         name = str(value.name)
         if name not in self.caches:
             assert value.dtype is not None
@@ -163,7 +163,7 @@ class Operands:
         return self.caches[name]
 
     def adapters(self, first_part: int, in_features: int, widths: tuple[int, ...], max_rank: int) -> AdapterMatrices:
-        """The slots of adapters for a product whose parts, projections from ``first_part`` on, have these outputs."""
+        """The adapter slots of a product whose projections, numbered from ``first_part``, have ``widths`` outputs."""
         if first_part not in self.adapted:
 
             def slots(name: str, dtype: str, *shape: int) -> Buffer:
@@ -175,7 +175,7 @@ class Operands:
         return self.adapted[first_part]
 
     def weights_of(self, graph: ir.Graph) -> tuple[Weight, ...]:
-        """``weights`` of another rank, whose ``graph`` has weights of the same names and shapes."""
+        """Return the ``weights`` of another rank, whose ``graph`` has weights of the same names and shapes."""
         found = []
         for buffer, source in self._sources.items():
             tensor = weight_tensor(graph.initializers[source.name])
@@ -185,7 +185,7 @@ class Operands:
         return tuple(found)
 
     def _weight(self, value: ir.Value, layout: str = "row_major", check: Check | None = None) -> Buffer:
-        """A weight as it is stored in ``layout``; ``check`` looks at the elements when they are written."""
+        """Return a weight in ``layout``; ``check`` looks at the elements when they are written."""
 
         def packed(elements: np.ndarray) -> np.ndarray:
             if check is not None:
@@ -201,7 +201,7 @@ class Operands:
         return self._by_value[value]
 
     def _stored_as(self, value: ir.Value, dtype: str) -> Buffer:
-        """A vector of floating-point numbers as ``dtype``, besides the original if that is stored, too."""
+        """Return a vector of floating-point numbers as ``dtype``; the original is stored as well if it is read."""
         if value.dtype == ONNX[dtype]:
             return self._weight(value)
         if value not in self._converted:
@@ -217,7 +217,7 @@ class Operands:
         convert: Callable[[np.ndarray], np.ndarray],
         layout: str = "row_major",
     ) -> Buffer:
-        """The buffer of what ``convert`` makes of the weight ``value``, which has its shape."""
+        """Return the buffer, in the shape of the weight ``value``, of the result of ``convert``."""
         tensor = weight_tensor(value)
         assert tensor is not None
         buffer = Buffer(name, dtype, extents(tensor), "weight", layout)
@@ -263,7 +263,7 @@ def _form_of(weight: ir.Value, scale: ir.Value, rows: str | None) -> WeightForm:
 
 
 def _check_elements(weight: ir.Value, elements: np.ndarray) -> None:
-    """Raise BuildError if a weight has a NaN, which kernels that widen it do not know."""
+    """Raise BuildError if a weight has a NaN, which dequantizing kernels do not handle."""
     if elements.dtype == NUMPY[_E4M3] and np.any(elements.view(np.uint8) & _E4M3_NAN == _E4M3_NAN):
         raise BuildError(
             f"the weight {weight.name} of {_E4M3} has elements that are not numbers (NaN): convert a checkpoint that "
@@ -282,13 +282,13 @@ def _check_numbers(scale: ir.Value, form: WeightForm, numbers: np.ndarray) -> No
 
 
 def buffer_of(value: ir.Value, kind: str = "arena") -> Buffer:
-    """A new buffer with the name, dtype and shape of ``value``."""
+    """Return a new buffer with the name, dtype and shape of ``value``."""
     assert value.dtype is not None
     return Buffer(str(value.name), DTYPE_NAMES[value.dtype], known_dims(value), kind)
 
 
 def _step_inputs(limits: BuildLimits, bounds: Mapping[str, int]) -> list[Buffer]:
-    """Those of which the plan has all symbols."""
+    """Return the step inputs whose symbols the plan has."""
     # The row stride of block tables is the bound, so that it is a constant of the kernels' arguments.
     fixed = {"max_blocks_per_seq": limits.max_blocks_per_seq}
     given = [one for one in STEP_INPUTS if bounds.keys() >= set(one.shape)]

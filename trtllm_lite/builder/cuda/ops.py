@@ -1,7 +1,7 @@
 """The fused graph as a list of operators with named operands, which the passes for this device rewrite.
 
-Operators may have operands here that their schema does not know, namely those of an operation that a device pass has
-moved into a prologue or an epilogue. ``plugins/cuda/lowering.py`` lists them.
+Besides the operands of its schema, an operator may have operands of an operation that a device pass has moved into its
+prologue or epilogue. ``plugins/cuda/lowering.py`` lists them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ Attributes: TypeAlias = Mapping[str, int | float | str]
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """One operator: ``kind`` is its name in its schema, operands that are absent are missing."""
+    """One operator: ``kind`` is its name in its schema; absent operands have no entry."""
 
     kind: str
     name: str
@@ -35,11 +35,11 @@ class Op:
     attributes: Attributes = field(default_factory=dict)
 
     def with_inputs(self, **inputs: ir.Value) -> "Op":
-        """This operator with other, or more, inputs."""
+        """Return this operator with changed or added inputs."""
         return replace(self, inputs={**self.inputs, **inputs})
 
     def without(self, *names: str) -> "Op":
-        """This operator without the inputs and outputs ``names``."""
+        """Return this operator without the inputs and outputs ``names``."""
         inputs, outputs = (
             {name: value for name, value in operands.items() if name not in names}
             for operands in (self.inputs, self.outputs)
@@ -62,9 +62,9 @@ class ProgramKind:
     limits: BuildLimits
 
     def streams(self, op: Op) -> StreamConfig | SplitConfig | None:
-        """How ``op`` streams its weight; None if it has many rows, or is too large for that.
+        """Return the GEMV configuration of ``op``; None if it has many rows, or is too large for a GEMV.
 
-        Streaming kernels add in an order of their own, so that deterministic engines have none.
+        GEMV kernels have their own order of additions, so deterministic engines do not use them.
         """
         if not self.bucket.decode or self.limits.deterministic:
             return None
@@ -73,14 +73,14 @@ class ProgramKind:
 
 
 def rows_of(op: Op) -> str | None:
-    """The type of the bytes that a product multiplies its weight with; None if its rows are not rounded."""
+    """Return the type of a product's quantized activations; None if they are not quantized."""
     rows = op.attributes.get("x_type")
     assert rows is None or isinstance(rows, str)
     return rows
 
 
 def form_of_op(op: Op) -> WeightForm:
-    """How kernels read the weight of a product."""
+    """Return the form in which kernels read the weight of a product."""
     weight, scale, blocks = op.inputs["weight"], op.inputs.get("weight_scale"), None
     assert weight.dtype is not None
     name = DTYPE_NAMES[weight.dtype]
@@ -95,7 +95,7 @@ DevicePass: TypeAlias = Callable[[list[Op], ProgramKind], list[Op]]
 
 
 def ops_of(graph: ir.Graph) -> list[Op]:
-    """The operators of ``graph``, which holds fused ones only, in its order."""
+    """Return the operators of ``graph``, fused ones only, in its order."""
     ops = []
     for node in graph:
         attributes = {name: found.value for name, found in node.attributes.items()}
@@ -104,7 +104,7 @@ def ops_of(graph: ir.Graph) -> list[Op]:
 
 
 class Links:
-    """Who makes and who reads each value of a list of operators."""
+    """The producer and the readers of each value in a list of operators."""
 
     def __init__(self, ops: Iterable[Op]) -> None:
         self.producers: dict[ir.Value, Op] = {}
@@ -115,17 +115,17 @@ class Links:
                 self.readers.setdefault(value, []).append(op)
 
     def producer(self, value: ir.Value | None, kind: str) -> Op | None:
-        """The operator that makes ``value``, if it is of ``kind``."""
+        """Return the operator that makes ``value``, if it is of ``kind``."""
         op = None if value is None else self.producers.get(value)
         return op if op is not None and op.kind == kind else None
 
     def only_reader(self, value: ir.Value) -> Op | None:
-        """The one operator that reads ``value``, once; None if there are more, or if it is an output of the graph."""
+        """The only operator that reads ``value``, once; None if there are more, or if the graph outputs ``value``."""
         readers = self.readers.get(value, [])
         return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
 
     def storage(self, value: ir.Value) -> ir.Value:
-        """The value whose storage ``value`` has: operators update some of their inputs in place."""
+        """Return the value whose storage ``value`` shares: operators update some of their inputs in place."""
         op = self.producers.get(value)
         if op is None:
             return value
@@ -135,7 +135,7 @@ class Links:
 
 
 def without_unread(ops: Sequence[Op]) -> list[Op]:
-    """``ops`` without operators of which no output is read, and which keep no state for the next step."""
+    """Return ``ops`` without operators whose outputs are unread and which keep no state for the next step."""
     kept: list[Op] = []
     read: set[ir.Value] = set()
     for op in reversed(ops):
@@ -147,7 +147,7 @@ def without_unread(ops: Sequence[Op]) -> list[Op]:
 
 
 def known_dims(value: ir.Value) -> tuple[Dim, ...]:
-    """The extents of a value, which are all known: integers and symbols."""
+    """Return the extents of a value, which are all known: integers and symbols."""
     shape = dims(value)
     assert shape is not None
     assert None not in shape
@@ -155,7 +155,7 @@ def known_dims(value: ir.Value) -> tuple[Dim, ...]:
 
 
 def static_dims(value: ir.Value) -> tuple[int, ...]:
-    """The extents of a weight."""
+    """Return the extents of a weight."""
     shape = known_dims(value)
     numbers = tuple(extent for extent in shape if isinstance(extent, int))
     assert len(numbers) == len(shape)

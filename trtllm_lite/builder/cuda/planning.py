@@ -59,7 +59,7 @@ from trtllm_lite.request_fields.draws import NUMBERS
 
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA recommends for cuBLASLt on Hopper
 
-_WRITTEN_STATE = ("sampling_slots", "token_masks", "ranks")  # what the executor itself writes of the state
+_WRITTEN_STATE = ("sampling_slots", "token_masks", "ranks")  # state that the executor itself writes
 
 
 @dataclass(frozen=True)
@@ -80,23 +80,23 @@ class LoweredProgram:
 class Lowered:
     """A network as programs over laid-out memory, after ``expansions``; nothing is compiled yet.
 
-    One that ``borrows_features`` is a head, whose features are in the cache of another engine.
+    A network that ``borrows_features`` is a drafting head, whose features are in the cache of another engine.
     """
 
     operands: Operands
     programs: tuple[LoweredProgram, ...]
     layout: Layout
-    tallies: tuple[Buffer, ...] = ()  # of routers, in order of layers
+    tallies: tuple[Buffer, ...] = ()  # counts of routers, in order of layers
     expansions: tuple[Tactic, ...] = ()
     borrows_features: bool = False
 
     @property
     def archs(self) -> tuple[str, ...]:
-        """The architectures that there are programs for."""
+        """The architectures that have programs."""
         return tuple(dict.fromkeys(program.device.arch for program in self.programs))
 
     def kernels(self) -> dict[tuple[Kernel, str], int]:
-        """Number of each kernel and architecture, in order of first launch."""
+        """Maps each kernel and architecture to its number, in order of first launch."""
         found: dict[tuple[Kernel, str], int] = {}
         for program in self.programs:
             for command in program.commands:
@@ -106,7 +106,7 @@ class Lowered:
 
 
 def operands_of(graph: ir.Graph, dtype: str, limits: BuildLimits) -> Operands:
-    """The operands of the programs of ``graph``, among them what a stage of a pipeline has of others."""
+    """Make the operands of the programs of ``graph``, including those that a pipeline stage receives from others."""
     operands = Operands(dtype, limits)
     for value in received(graph):
         operands.receive(value)
@@ -133,7 +133,7 @@ def lower_network(
     decoding = decode_buckets(limits) if limits.generates else []
     buckets = [*decoding, *step_buckets(operands.symbols["num_tokens"])]
     if shows_rows(graph):
-        buckets = buckets[-1:]  # the one that fits any step: nobody waits for the others
+        buckets = buckets[-1:]  # the program that fits any step, which is the only one compiled
     lists = [buckets, with_adapters(buckets)] if limits.max_lora_rank else [buckets]
     programs: list[LoweredProgram] = []
     for device, of_kind in product(devices, lists):
@@ -148,7 +148,7 @@ def lower_network(
 
 
 def _check_ordered(devices: Sequence[Device]) -> None:
-    """Raise BuildError for devices whose products have another order of additions for a few rows than for many."""
+    """Raise BuildError for devices whose products add in another order for few rows than for many."""
     others = [device.arch for device in devices if device.arch != TILED_ARCH]
     if others:
         raise BuildError(
@@ -158,7 +158,7 @@ def _check_ordered(devices: Sequence[Device]) -> None:
 
 
 def _runs_alike(program: LoweredProgram, larger: LoweredProgram) -> bool:
-    """Whether the program for larger steps would do as well."""
+    """Return whether the program for larger steps launches the same kernels."""
     if program.bucket.decode:
         return False
     ran = [[(s.kernel, s.grid) if isinstance(s, Launch) else type(s) for s in p.commands] for p in (program, larger)]
@@ -166,7 +166,7 @@ def _runs_alike(program: LoweredProgram, larger: LoweredProgram) -> bool:
 
 
 def make_plan(lowered: Lowered, keys: Mapping[tuple[Kernel, str], str], timings: TimingCache | None = None) -> Plan:
-    """The plan of ``lowered``, whose kernels have the cubins ``keys``; ``timings`` choose algorithms of products."""
+    """Make the plan of ``lowered``, whose kernels have the cubins ``keys``; ``timings`` choose products' algorithms."""
     numbers, index = lowered.kernels(), lowered.layout.index
     operands = lowered.operands
     shared = ("last_tokens",) if operands.limits.uses_nccl else ()
@@ -292,5 +292,5 @@ def _tensor_map(wanted: TensorMap, index: Mapping[Buffer, int], symbols: dict[st
 
 
 def _number(extent: Extent) -> Number:
-    """A constant as a plain integer."""
+    """Return a constant as a plain integer."""
     return extent if extent.terms else extent.const

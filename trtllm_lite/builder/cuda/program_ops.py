@@ -1,4 +1,4 @@
-"""Makes the operators that programs have and no network says, from their schemas."""
+"""Makes, from their schemas, the operators that programs add to those of the network."""
 
 from collections.abc import Mapping, Sequence
 
@@ -22,10 +22,10 @@ def program_op(
     attributes: Mapping[str, int],
     extents: Mapping[str, int],
 ) -> Op:
-    """The operator ``kind`` of a program that has ``ops``, with new values as outputs.
+    """Return the operator ``kind`` of a program that has ``ops``, with new values as outputs.
 
-    It reads ``inputs``, and its step inputs and state by the names in its schema. ``extents`` are what symbols of the
-    schema stand for, besides those that its constraints give.
+    It reads ``inputs``, and its step inputs and state by the names in its schema. ``extents`` are the values of symbols
+    of the schema that its constraints do not give.
     """
     schema = all_schemas()[kind]
     known = {**extents, **implied_extents(schema, {**attributes, **extents})}
@@ -42,12 +42,12 @@ def program_op(
 
 
 def last_tokens(ops: Sequence[Op]) -> ir.Value:
-    """The state where Sample leaves the tokens of each slot, or that of a stage whose tokens another one draws."""
+    """Return the state where Sample leaves the tokens of each slot; in a pipeline another stage may fill it."""
     return next((op.inputs["last_tokens"] for op in ops if op.kind == "Sample"), LAST_TOKENS)
 
 
 def step_input(name: str, ops: Sequence[Op]) -> ir.Value:
-    """The step input ``name``: the value that an operator reads already, or a new one."""
+    """Return the step input ``name``: the value that an operator reads already, or a new one."""
     given = (value for op in ops for value in op.inputs.values() if value.producer() is None)
     read = (value for value in given if value.name == name and not value.is_initializer())
     return next(read, value_of(name, ir.DataType.INT32, _STEP_INPUTS[name].shape))

@@ -1,8 +1,8 @@
 """The ordered pipeline from the standard network to fused operators over packed tokens.
 
 Each pass is numerically neutral. remove_padding comes first, so that all others see plain [rows, features] matrices;
-the operators that others build on (linear) come before those, and rowwise takes what they leave; last_token_gather
-comes last but for features, when whole layers are a handful of operators whose row-wise nature their schemas state.
+linear comes before the passes that build on it, and rowwise takes the operators that are left; last_token_gather comes
+last but for features, when a layer is a handful of operators whose schemas say whether they are row-wise.
 """
 
 from trtllm_lite.builder.passes.add_norm import ADD_NORM
@@ -50,7 +50,7 @@ PIPELINE = (
     STORE_FEATURES,
 )
 
-# The same of encoders, which have no caches and no logits.
+# The same pipeline for encoders, which have no caches and no logits.
 ENCODER_PIPELINE = (
     REMOVE_PADDING,
     POOLING,

@@ -14,14 +14,14 @@ _GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
 
 
 def activation_of(node: ir.Node) -> str | None:
-    """The name of the activation function of ``node``, one of OP_TYPES, in schemas; None if schemas do not have it."""
+    """The schema name of the activation function of ``node``, one of OP_TYPES; None if schemas do not have it."""
     if node.op_type == "Swish":
         return "silu" if attribute(node, "alpha", 1.0) == 1.0 else None
     return _GELUS.get(attribute(node, "approximate", "none"))
 
 
 def describe(node: ir.Node) -> str:
-    """The node and what its attributes say, for messages."""
+    """Describes the node and its attributes, for messages."""
     given = ", ".join(f"{name} {found.value}" for name, found in node.attributes.items())
     return f"{node.op_type} with {given}" if given else node.op_type
 
@@ -36,7 +36,7 @@ class GatingMatch:
 
 
 def match_gating(value: ir.Value | None) -> GatingMatch:
-    """What makes ``value`` of the gate and the up projections of experts. Raises MismatchError."""
+    """Match ``value`` as a gating of the gate and up projections of experts. Raises MismatchError."""
     product = produced_by(value, "Mul")
     expect(product is not None, "the experts are no gated MLPs")
     assert product is not None

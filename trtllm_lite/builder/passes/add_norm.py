@@ -74,7 +74,7 @@ def _fuse(graph: ir.Graph, node: ir.Node, add: ir.Node | None) -> None:
         if _is_read_elsewhere(add, node):
             outputs["sum"] = value_of(f"{path}.sum", ir.DataType.FLOAT, shape)
     attributes = {"epsilon": float(attribute(node, "epsilon", 1e-5))}
-    # In the place of the Add, because other readers of the sum may come before the norm.
+    # The node takes the place of the Add, because other readers of the sum may come before the norm.
     graph.insert_before(add or node, fused_node(_FUSED[node.op_type], path, inputs, outputs, attributes))
     replace_value(normalised, outputs["y"])
     if add is not None and "sum" in outputs:

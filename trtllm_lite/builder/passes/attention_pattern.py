@@ -39,7 +39,7 @@ class Heads:
 class Cache:
     """One TensorScatter: ``past`` is an input of the graph and ``present`` an output.
 
-    ``new`` is what is stored; with a ``rounding`` the network rounds it before.
+    ``new`` is the stored value; with a ``rounding`` the network rounds it before storing.
     """
 
     past: ir.Value
@@ -95,7 +95,7 @@ def match_heads(value: ir.Value | None, what: str) -> Heads:
 
 
 def norm_of_all_heads(rows: ir.Value) -> ir.Node | None:
-    """The RMSNormalization of all features that makes packed ``rows``, by a float32 weight."""
+    """The RMSNormalization of all features, with a float32 weight, that makes packed ``rows``."""
     norm = produced_by(rows, "RMSNormalization")
     if norm is None or attribute(norm, "axis", -1) not in (-1, 1):
         return None
@@ -115,7 +115,7 @@ def match_merged_projection(parts: list[ir.Value]) -> ir.Value:
 
 
 def match_states(attention: ir.Node) -> tuple[ir.Value | None, ir.Value | None, ir.Value | None]:
-    """Query, and the key and value of this step, which caches take first, if there are any. Raises MismatchError."""
+    """The query, and this step's key and value, which pass through caches if there are any. Raises MismatchError."""
     query, key, value = (*attention.inputs, None, None, None)[:3]
     if attribute(attention, "is_causal", 0) == 0:
         return query, key, value
@@ -163,7 +163,7 @@ def is_past_lens(value: ir.Value | None) -> bool:
 
 
 def is_sequence_extent(value: ir.Value | None) -> bool:
-    """Whether ``value`` is the padded length of this step, taken from the shape of an unpacked value."""
+    """Whether ``value`` is the padded length of this step, read from the shape of an unpacked value."""
     shape = produced_by(value, "Shape")
     if shape is None or attribute(shape, "start", 0) != 1 or attribute(shape, "end", None) != 2:
         return False

@@ -1,4 +1,4 @@
-"""RoPE whose frequencies depend on the length of caches (LongRoPE) gets those for max_seq_len, which is that length.
+"""Chooses the frequencies of RoPE that depend on the length of caches (LongRoPE), which is max_seq_len.
 
 An engine has one set of frequencies, because the keys in its cache were rotated by them: a sequence that grows beyond
 the length of pretraining could not go on with another set.
@@ -42,7 +42,7 @@ def _rewrite(graph: ir.Graph, max_seq_len: int) -> list[Decision]:
 
 
 def _compared_length(condition: ir.Value | None) -> int | None:
-    """n if ``condition`` is whether the caches have more than n slots."""
+    """The n of a condition that the caches have more than n slots; None if it is another condition."""
     greater = produced_by(condition, "Greater")
     shape = None if greater is None else produced_by(greater.inputs[0], "Shape")
     if greater is None or shape is None or (attribute(shape, "start", 0), attribute(shape, "end")) != (2, 3):

@@ -1,4 +1,4 @@
-"""Gather(weight, token ids), what widens or dequantizes its rows and a Mul by a constant become one Embedding."""
+"""Fuses Gather(weight, token ids), the dequantization or cast of its rows, and a Mul by a constant into Embedding."""
 
 import onnx_ir as ir
 
@@ -34,7 +34,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
 
 
 def _table(value: ir.Value | None) -> StoredMatrix | None:
-    """The weight that rows are taken of: as it is stored, or, unless it is plain, what the network makes of it."""
+    """The table that rows are looked up in: the stored weight if it is plain, else the dequantized weight."""
     if weight_tensor(value) is not None and value is not None:
         return StoredMatrix(Plain(), {"weight": value})
     return next((found for known in FORMATS if known.name != Plain.name and (found := known.recognise(value))), None)
@@ -46,13 +46,13 @@ def _reads_token_ids(node: ir.Node) -> bool:
 
 
 def _result(node: ir.Node) -> ir.Value:
-    """The looked-up rows in float32: behind the Cast if the table is stored narrower."""
+    """The looked-up rows in float32: the output of the Cast if the table is stored narrower."""
     cast = only_user(node.outputs[0])
     return cast.outputs[0] if cast is not None and cast.op_type == "Cast" else node.outputs[0]
 
 
 def _scaled(rows: ir.Value) -> tuple[ir.Value, float]:
-    """``rows`` behind a Mul by a constant, if that alone reads them, and the constant."""
+    """The rows after a Mul by a constant, if it is the only reader of ``rows``, and the constant."""
     mul = only_user(rows)
     if mul is None or mul.op_type != "Mul" or mul.outputs[0].dtype != ir.DataType.FLOAT:
         return rows, 1.0

@@ -28,7 +28,7 @@ def match_window(mask: ir.Value | None) -> int | None:
 
 
 def _check_queries(value: ir.Value | None) -> None:
-    """Raise MismatchError unless these are the positions of queries [batch, 1, seq, 1], pads counting as the last."""
+    """Raise MismatchError unless ``value`` is the positions of queries [batch, 1, seq, 1], pads like the last."""
     known = "the mask does not compare the positions of queries"
     bounded = produced_by(value, "Min")
     expect(bounded is not None and len(bounded.inputs) == 2, known)

@@ -1,4 +1,4 @@
-"""Recognises the experts of a mixture, all of them as one gated MLP (network/moe.py), behind the shares of a router."""
+"""Recognises the experts of a mixture, computed as one gated MLP (network/moe.py), after the shares of a router."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,9 +23,10 @@ from trtllm_lite.quantize.formats import FORMATS, StoredMatrix, in_one_form
 
 @dataclass(frozen=True)
 class Experts:
-    """What GroupedGatedLinear and GroupedLinear take, by operand, of ``num_experts`` experts of ``inner`` features.
+    """Operands of GroupedGatedLinear and GroupedLinear for ``num_experts`` experts of ``inner`` features.
 
-    ``result`` is the sum of what all make of ``x``, which is multiplied with shares before if they ``scale_inputs``.
+    ``result`` is the sum over the experts' outputs for ``x``. With ``scale_inputs`` shares multiply ``x`` instead of
+    the outputs.
     """
 
     x: ir.Value
@@ -66,7 +67,7 @@ def match_experts(scatter: ir.Node) -> Experts:
 
 
 def _match_weighted(spread: ir.Value) -> tuple[ir.Value, bool]:
-    """The features of experts that the shares ``spread`` weigh, and whether these weigh what activations are of."""
+    """The features of experts that the shares ``spread`` weigh, and whether the shares weigh inputs of activations."""
     problem = "the shares are not multiplied with the features of the experts"
     products = list(dict.fromkeys(use.node for use in spread.uses()))
     expect(len(products) in (1, 2) and all(node.op_type == "Mul" for node in products), problem)
@@ -78,14 +79,14 @@ def _match_weighted(spread: ir.Value) -> tuple[ir.Value, bool]:
 
 
 def _scaled(value: ir.Value | None, by: ir.Value) -> ir.Value | None:
-    """What is multiplied with ``by``. Raises MismatchError."""
+    """The other factor of the product ``value`` = x * ``by``. Raises MismatchError."""
     product = _node(value, "Mul", "gate and up are not multiplied with the shares")
     expect(by in product.inputs, "gate and up are not multiplied with the shares")
     return _other(product, by)
 
 
 def _match_matrices(product: ir.Node, perm: list[int]) -> tuple[StoredMatrix, tuple[int, int, int]]:
-    """The rows of the matrices of all experts that ``product`` multiplies with, and [experts, rows, depth]."""
+    """The rows of all experts' matrices that ``product`` multiplies by, and the extents [experts, rows, depth]."""
     flat = _node(product.inputs[1], "Reshape", "the matrix of the experts is not that of all of them")
     transpose = _node(flat.inputs[0], "Transpose", "the matrix of the experts is not transposed")
     expect(list(attribute(transpose, "perm", ())) == perm, "the matrix of the experts has another order")
@@ -102,7 +103,7 @@ def _match_matrices(product: ir.Node, perm: list[int]) -> tuple[StoredMatrix, tu
 def _match_down_bias(
     product: ir.Node, shares: ir.Value, extents_of_bias: tuple[int, int]
 ) -> tuple[ir.Value, ir.TensorProtocol | None]:
-    """The result with the biases [experts, hidden] of what is behind the experts, times their shares, if there are."""
+    """The result after adding the down projections' biases [experts, hidden], weighted by shares, if there are any."""
     result = product.outputs[0]
     add = only_user(result)
     other = None if add is None or add.op_type != "Add" else produced_by(_other(add, result), "MatMul")
@@ -117,7 +118,7 @@ def _match_down_bias(
 
 
 def _match_wide(value: ir.Value | None) -> tuple[ir.Value, StoredMatrix, ir.TensorProtocol | None]:
-    """The rows, the matrix and the bias of which ``value`` is the product for all experts."""
+    """The rows, the matrix and the bias of the product for all experts that makes ``value``."""
     add = produced_by(value, "Add")
     bias = None if add is None else weight_tensor(add.inputs[1])
     if add is not None:
@@ -138,7 +139,7 @@ def _matrix(value: ir.Value | None) -> StoredMatrix:
 
 
 def _by_expert(matrix: StoredMatrix, experts: int) -> dict[str, ir.TensorProtocol]:
-    """The tensors of a matrix [experts * rows, depth] as [experts, rows, …]."""
+    """The tensors of a matrix [experts * rows, depth], reshaped to [experts, rows, …]."""
     found = {operand: matrix.tensor(operand) for operand in matrix.operands}
     return {
         operand: _reshaped(tensor, (experts, extents(tensor)[0] // experts, *extents(tensor)[1:]))
@@ -168,7 +169,7 @@ def _node(value: ir.Value | None, op_type: str, problem: str) -> ir.Node:
 
 
 def _reader(value: ir.Value, op_type: str, problem: str) -> ir.Node:
-    """The one node of that type that reads ``value``."""
+    """The only reader of ``value``, which has to be of type ``op_type``."""
     found = [use.node for use in value.uses() if use.node.op_type == op_type and use.node.domain == ""]
     expect(len(found) == 1 and not value.is_graph_output(), problem)
     return found[0]

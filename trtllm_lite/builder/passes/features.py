@@ -1,9 +1,9 @@
-"""Features of tokens, from which heads draft (network/drafting.py), go to and come from a paged cache.
+"""Stores the features of tokens, from which heads draft (network/drafting.py), in a paged cache and loads them.
 
-The output ``features`` of a network is stored for each token, by PagedStore. A head's input ``features`` is read by
-PagedLoad, for each token those of the token before it, and its output ``hidden`` is stored in their place where logits
-are wanted, that is behind the last known token and behind each guess. The cache has the block tables of the only cache
-group.
+The output ``features`` of a network is stored for each token, by PagedStore. PagedLoad reads a head's input
+``features``: for each token, the features of the token before it. The head's output ``hidden`` replaces them where
+logits are wanted: after the last known token and after each draft token. The cache uses the block tables of the only
+cache group.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from trtllm_lite.vocabulary import FEATURES, HIDDEN, LOGITS_INDICES
 
 
 def has_features(graph: ir.Graph) -> bool:
-    """Whether a network, or what became of it, makes or reads features."""
+    """Whether a network, standard or fused, makes or reads features."""
     return any(value.name == FEATURES for value in (*graph.inputs, *graph.outputs))
 
 

@@ -34,7 +34,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
 def _is_order(node: ir.Node) -> bool:
     """Whether the Gather takes features of float32 rows, in the order of an int32 weight.
 
-    Its values are not looked at: a network without weights has none, and they are checked when an engine is loaded.
+    The values of the order are not checked here, as a network may have no weights, but when an engine is loaded.
     """
     rows, order = node.inputs
     shape, tensor = dims(rows) or (), weight_tensor(order)

@@ -1,8 +1,9 @@
-"""Keeps only the rows whose logits are wanted, as early as that is legal.
+"""Keeps only the rows whose logits are wanted, as early as that changes no result.
 
 Walking back from the logits, every operator that treats rows alike and is read by nothing else may run on the wanted
 rows only: for a decoder, everything behind the last attention, so that in prefill the last MLP and the LM head see a
-row per sequence instead of a row per token. What a head that drafts keeps of guesses is wanted where logits are.
+row per sequence instead of a row per token. The features that a drafting head stores for draft tokens are wanted in the
+same rows as logits.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ from trtllm_lite.vocabulary import HIDDEN, LOGITS, LOGITS_INDICES
 
 NUM_LOGITS = "num_logits"
 
-# In schemas this symbol names an axis along which an operator works row by row.
+# Symbol that names, in schemas, an axis along which an operator works row by row.
 _ROWS = "rows"
 
 
@@ -47,7 +48,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
 
 
 def _origin(value: ir.Value) -> str:
-    """The path of what makes ``value``, or its name if it is an input."""
+    """The path of the node that makes ``value``, or the name of an input."""
     producer = value.producer()
     return str(value.name) if producer is None else site(producer)
 
@@ -57,12 +58,12 @@ def _logits(graph: ir.Graph) -> ir.Value:
 
 
 def _num_step_inputs(graph: ir.Graph) -> int:
-    """Caches come last among the inputs, and they alone have four axes."""
+    """The number of step inputs; caches come last among the inputs, and they alone have four axes."""
     return sum(len(dims(value) or ()) < 4 for value in graph.inputs)
 
 
 def _sinkable(graph: ir.Graph, results: Sequence[ir.Value]) -> set[ir.Node]:
-    """Row-wise nodes whose every reader is one of them or the caller who wants ``results``."""
+    """Row-wise nodes all of whose readers are such nodes, or the caller who wants ``results``."""
     region: set[ir.Node] = set()
     for node in reversed(list(graph)):
         outputs = [output for output in node.outputs if output.uses() or output.is_graph_output()]
@@ -74,7 +75,7 @@ def _sinkable(graph: ir.Graph, results: Sequence[ir.Value]) -> set[ir.Node]:
 
 
 def _is_row_wise(node: ir.Node) -> bool:
-    """Whether an operator makes rows of rows, and at most counts them besides."""
+    """Whether an operator computes its outputs row by row; it may count rows besides."""
     schema = all_schemas().get(node.op_type) if node.domain == DOMAIN else None
     return schema is not None and all(output.shape[:1] == (_ROWS,) for output in schema.outputs if not output.state)
 

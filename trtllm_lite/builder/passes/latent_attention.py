@@ -66,7 +66,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
     decisions = []
     for index, attention in enumerate(nodes_of(graph, "Attention")):
         if produced_by(attention.inputs[0], "Concat") is None:
-            continue  # it is paged_attention's
+            continue  # the pass paged_attention handles it
         try:
             match = _match(attention)
         except MismatchError as mismatch:
@@ -79,7 +79,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
 
 
 def _match(attention: ir.Node) -> _Match:
-    """Everything the fused operator needs. Raises MismatchError."""
+    """Collect everything that the fused operator needs. Raises MismatchError."""
     query, key, value, mask, past_key, past_value, lengths = (*attention.inputs, *[None] * 7)[:7]
     check_attributes(attention)
     expect(mask is past_key is past_value is None, "it has a mask, or a past of its own")
@@ -126,7 +126,7 @@ def _halves(value: ir.Value | None, what: str) -> tuple[ir.Value | None, ir.Valu
 
 
 def _match_values(attention: ir.Node) -> tuple[ir.Node, ir.Value]:
-    """The product that makes values of latents, and its weight."""
+    """The product that makes values from latents, and its weight."""
     product = only_user(attention.outputs[0])
     is_product = product is not None and product.op_type == "MatMul" and product.inputs[0] is attention.outputs[0]
     expect(is_product, "its result is not multiplied with value_up")
@@ -139,7 +139,7 @@ def _match_values(attention: ir.Node) -> tuple[ir.Node, ir.Value]:
 
 
 def _weight(value: ir.Value | None) -> ir.Value:
-    """The weight of heads, as it is stored."""
+    """The stored weight of heads."""
     cast = produced_by(value, "Cast")
     stored = value if cast is None else cast.inputs[0]
     tensor = weight_tensor(stored)

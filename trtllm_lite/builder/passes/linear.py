@@ -1,4 +1,4 @@
-"""MatMul with a transposed weight, what widens or dequantizes the weight, and the Add of a bias become one Linear."""
+"""Fuses MatMul with a transposed weight, the dequantization of the weight, and the Add of a bias into one Linear."""
 
 from collections.abc import Iterable
 
@@ -43,7 +43,7 @@ def _matrix(value: ir.Value | None) -> StoredMatrix | None:
 
 
 def _bias(node: ir.Node) -> tuple[ir.Node, ir.Value] | None:
-    """The Add behind the MatMul, and its float32 vector with an element for each output feature; None if absent."""
+    """The Add after the MatMul, and its float32 vector with an element for each output feature; None if absent."""
     add = only_user(node.outputs[0])
     if add is None or add.op_type != "Add":
         return None

@@ -1,4 +1,4 @@
-"""An activation that is the only reader of a Linear goes into it, so that GPT-2's plain MLP writes its wide rows once.
+"""Moves an activation into the Linear before it, if it is the only reader, so that wide rows are written once.
 
 The pass runs after merge_gate_up, which takes the activations of gates.
 """

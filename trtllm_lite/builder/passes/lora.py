@@ -1,8 +1,8 @@
-"""Products that adapters may change get a LowRank, whose result they add before their activation.
+"""Adds a LowRank to products that adapters may change; its result is added before their activation.
 
 The pass runs behind the others, on the products that they made: where a product computes several projections, its
-LowRank has as many parts. Projections are known by their names in the standard network, which says what each is of the
-modules that adapters know.
+LowRank has as many parts. A projection is identified by its name in the standard network, which maps to a module name
+of adapters.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from trtllm_lite.network.module_rows import ModuleRows
 from trtllm_lite.plugins.schema import DOMAIN
 from trtllm_lite.vocabulary import LOGITS_INDICES
 
-_LAYERS = "layers."  # before the names of products in layers
+_LAYERS = "layers."  # prefix of the names of products in layers
 _MERGED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 _MAX_PARTS = 3
 
@@ -87,7 +87,7 @@ def add_low_rank(graph: ir.Graph, projections: Mapping[str, Projection], max_ran
 
 
 def lora_pass(projections: Mapping[str, Projection], max_rank: int, found: list[Projection]) -> GraphPass:
-    """:func:`add_low_rank` as a pass, which appends to ``found``."""
+    """Return :func:`add_low_rank` as a pass, which appends to ``found``."""
 
     def rewrite(graph: ir.Graph) -> list[Decision]:
         found.extend(add_low_rank(graph, projections, max_rank))
@@ -97,7 +97,7 @@ def lora_pass(projections: Mapping[str, Projection], max_rank: int, found: list[
 
 
 def _parts(product: str, projections: Mapping[str, Projection]) -> list[Projection]:
-    """The projections that a product computes, in the order of its outputs; none if adapters may not change all."""
+    """The projections that a product computes, in the order of its outputs; none unless adapters may change all."""
     layer, _, last = product.rpartition(".")
     names = [f"{layer}.{part}" for part in _MERGED.get(last, (last,))]
     return [projections[name] for name in names] if projections.keys() >= set(names) else []
@@ -127,7 +127,7 @@ def _add(graph: ir.Graph, product: ir.Node, parts: list[Projection], first: int,
 
 
 def _unrounded(x: ir.Value) -> ir.Value:
-    """What a product multiplies, before it is rounded to eight bits or its columns are put into another order."""
+    """The input of a product before it is quantized or its columns are reordered."""
     for op_type in ("QuantizeRows", "GatherColumns"):
         node = fused_by(x, op_type)
         if node is not None:

@@ -1,4 +1,4 @@
-"""Mul(activation(gate projection), up projection) becomes one GatedLinear: one pass over x, no temporaries."""
+"""Fuses Mul(activation(gate projection), up projection) into one GatedLinear: one pass over x, no temporaries."""
 
 from collections.abc import Iterable
 

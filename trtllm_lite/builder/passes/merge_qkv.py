@@ -1,8 +1,7 @@
-"""The query, key and value projections of an attention become one Linear whose weight rows are q, then k, then v.
+"""Fuses the query, key and value projections of an attention into one Linear with weight rows q, then k, then v.
 
-x is read once and one large matrix product replaces three. A Split hands the parts on until paged_attention, which
-reads the merged rows as they are, removes it. Norms of all query heads and of all key heads may stand between
-(query_key_norm).
+x is read once and one large matrix product replaces three. A Split hands the parts on; paged_attention reads the merged
+rows directly and removes it. Norms of all query heads and of all key heads may stand between (query_key_norm).
 """
 
 from collections.abc import Iterable
@@ -48,7 +47,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
 
 
 def _projections(attention: ir.Node) -> list[ir.Node]:
-    """The three Linears, if they can be one. Raises MismatchError."""
+    """The three Linears, if they can be merged. Raises MismatchError."""
     linears = []
     query, *others = match_states(attention)
     states = (match_temperature(query)[0], *others)

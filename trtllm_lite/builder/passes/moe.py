@@ -1,4 +1,4 @@
-"""A mixture of experts becomes Router, GroupedGatedLinear and GroupedLinear, which compute the chosen experts alone.
+"""Fuses a mixture of experts into Router, GroupedGatedLinear and GroupedLinear, which compute only the chosen experts.
 
 In the standard network (network/moe.py) all experts are computed, and the inner features of each are multiplied with
 its share, which is zero for all but the chosen ones.
@@ -33,7 +33,7 @@ _FLOAT, _INT32 = ir.DataType.FLOAT, ir.DataType.INT32
 def _rewrite(graph: ir.Graph) -> list[Decision]:
     decisions = []
     for scatter in nodes_of(graph, "ScatterElements"):
-        if produced_by(scatter.inputs[0], "Add"):  # minus infinity for groups that a router leaves out
+        if produced_by(scatter.inputs[0], "Add"):  # minus infinity for groups that the router leaves out
             continue
         name = site(scatter)
         try:

@@ -1,8 +1,9 @@
-"""The attention subgraph (head norms, RoPE, cache update, masks, attention) becomes one PagedAttention.
+"""Fuses the attention subgraph (head norms, RoPE, cache update, masks, attention) into one PagedAttention.
 
 The contiguous caches past_key.i, past_value.i become paged ones, key_cache.i and value_cache.i, shared by all sequences
-and addressed through block tables; sequences are told apart by cu_seqlens. Nothing padded is left. Caches have the type
-that the network rounds keys and values to, with its scales, or else float32, for which a device may take another.
+and addressed through block tables; sequences are told apart by cu_seqlens. No padded value remains. Caches have the
+type, and the scales, to which the network rounds keys and values, or else float32, which a device may replace by
+another type.
 """
 
 from collections.abc import Iterable
@@ -82,7 +83,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
 
 
 def _match(attention: ir.Node) -> _Match:
-    """Everything the fused operator needs. Raises MismatchError."""
+    """Collect everything that the fused operator needs. Raises MismatchError."""
     query_in, key_in, value_in, _, past_key, past_value = (*attention.inputs, *[None] * 6)[:6]
     check_attributes(attention)
     sinks = match_sinks(attention)
@@ -134,7 +135,7 @@ def is_total_length(value: ir.Value | None) -> bool:
 
 
 def add_shared_inputs(graph: ir.Graph) -> list[ir.Value]:
-    """cu_seqlens, past_lens and block_tables: how sequences lie in the packed rows and in the cache."""
+    """Add cu_seqlens, past_lens and block_tables: where sequences lie in the packed rows and in the cache."""
     inputs = {str(value.name): value for value in graph.inputs}
     past_lens = inputs[PAST_LENS]
     if CU_SEQLENS in inputs:

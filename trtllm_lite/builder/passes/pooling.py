@@ -1,4 +1,4 @@
-"""What makes one row of each text (a mean over tokens, or the first row; perhaps a normalisation) becomes Pooling.
+"""Fuses the pooling of a text to one row (a mean over tokens, or the first row; perhaps normalised) into Pooling.
 
 mean: MatMul(Less(Range(seq), seq_lens), rows) / seq_lens; first: Gather(rows, 0) along the sequence; then perhaps
 LpNormalization. The result is the output ``sentence_embedding``.
@@ -25,7 +25,7 @@ from trtllm_lite.vocabulary import EMBEDDING
 
 
 def embedding_size(graph: ir.Graph) -> int:
-    """Elements of the row that an encoder makes of each text; 0 of a decoder."""
+    """Elements of the row that an encoder makes of each text; 0 for a decoder."""
     found = next((value for value in graph.outputs if value.name == EMBEDDING), None)
     size = 0 if found is None else (dims(found) or (0,))[-1]
     assert isinstance(size, int)
@@ -83,7 +83,7 @@ def _match_mean(row: ir.Value | None) -> ir.Value:
 
 
 def _operand(value: ir.Value | None, op_type: str) -> ir.Value | None:
-    """What the operator that makes ``value`` reads first; None if that is another operator."""
+    """The first input of the operator that makes ``value``; None if that operator is not ``op_type``."""
     node = produced_by(value, op_type)
     return None if node is None else node.inputs[0]
 

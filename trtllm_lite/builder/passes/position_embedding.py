@@ -33,7 +33,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
 
 
 def _positions(gather: ir.Node) -> ir.Value | None:
-    """The input position_ids if ``gather`` looks rows of a weight up by them."""
+    """The input position_ids, if ``gather`` looks up rows of a weight by it."""
     cast = produced_by(gather.inputs[1], "Cast")
     source = None if cast is None else cast.inputs[0]
     is_position = source is not None and source.is_graph_input() and source.name == POSITION_IDS
@@ -41,13 +41,13 @@ def _positions(gather: ir.Node) -> ir.Value | None:
 
 
 def _rows(gather: ir.Node) -> ir.Value:
-    """The looked-up rows: behind the Cast if the table is stored narrower than float32."""
+    """The looked-up rows: the output of the Cast if the table is stored narrower than float32."""
     cast = only_user(gather.outputs[0])
     return cast.outputs[0] if cast is not None and cast.op_type == "Cast" else gather.outputs[0]
 
 
 def _add(gather: ir.Node) -> tuple[ir.Node, ir.Value] | None:
-    """The Add that alone reads the rows, and what it adds them to."""
+    """The Add that is the only reader of the rows, and its other addend."""
     rows = _rows(gather)
     add = only_user(rows)
     if add is None or add.op_type != "Add" or add.inputs[0] is add.inputs[1]:

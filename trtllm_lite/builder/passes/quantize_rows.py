@@ -1,6 +1,7 @@
-"""Activations that the network rounds to eight bits become QuantizeRows, whose rows and scales the products read.
+"""Turns activations that the network rounds to 8 bits into QuantizeRows, whose rows and scales the products read.
 
-The pass runs when products are merged, and gives each its own QuantizeRows: one may run on fewer rows than another.
+The pass runs after products are merged, and gives each product its own QuantizeRows, because one product may run on
+fewer rows than another.
 """
 
 from collections.abc import Iterable
@@ -54,7 +55,7 @@ def _quantize(graph: ir.Graph, product: ir.Node, rows: QuantizedRows) -> ir.Node
 
 
 def _vector(graph: ir.Graph, name: str, scalar: ir.Value) -> ir.Value:
-    """A vector of the one element of ``scalar``."""
+    """A vector with ``scalar`` as its only element."""
     tensor = scalar.const_value
     assert tensor is not None
     return add_initializer(graph, name, lazy(lambda: tensor.numpy().reshape(1), ir.DataType.FLOAT, (1,), [tensor]))

@@ -1,4 +1,4 @@
-"""Norms of all query heads and of all key heads become one QueryKeyNorm of the merged rows, before they are split.
+"""Fuses the norms of all query heads and of all key heads into one QueryKeyNorm of the merged rows, before the split.
 
 merge_qkv leaves Linear -> Split -> RMSNormalization of the first part, and of the second (OLMo 2).
 """

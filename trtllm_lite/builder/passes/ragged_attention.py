@@ -1,6 +1,6 @@
-"""The attention of an encoder (heads, RoPE, masks, attention in both directions) becomes one RaggedAttention.
+"""Fuses the attention of an encoder (heads, RoPE, masks, attention in both directions) into one RaggedAttention.
 
-Sequences are told apart by cu_seqlens instead of by seq_lens and padding. Nothing padded is left.
+Sequences are told apart by cu_seqlens instead of by seq_lens and padding. No padded value remains.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
 
 
 def _match(attention: ir.Node) -> _Match:
-    """Everything the fused operator needs. Raises MismatchError."""
+    """Collect everything that the fused operator needs. Raises MismatchError."""
     query_in, key_in, value_in, mask, past_key, past_value, lengths = (*attention.inputs, *[None] * 7)[:7]
     expect(attribute(attention, "is_causal", 0) == 0, "it is causal, in a network without caches")
     expect(attribute(attention, "softcap", 0.0) == 0, "its scores have a softcap")

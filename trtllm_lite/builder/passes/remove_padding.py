@@ -39,7 +39,7 @@ _ELEMENTWISE = frozenset(
 
 @dataclass
 class _Rewrite:
-    """The state of one run. ``rows`` are the values that are packed already."""
+    """The state of one run of the pass. ``rows`` are the values that are packed already."""
 
     graph: ir.Graph
     batch: str
@@ -95,11 +95,11 @@ class _Rewrite:
 
 
 def _keeps_rows_apart(node: ir.Node, tokens: list[ir.Value], constants: list[ir.Value]) -> bool:
-    """Whether the operator, with the attributes it has, works on the last axis or on single elements."""
+    """Whether the operator, with its attributes, works on the last axis or on single elements."""
     match node.op_type:
         case "MatMul":
             return tokens == [node.inputs[0]] and len(dims(node.inputs[1]) or ()) == 2
-        case "Gather":  # of rows of a table, or of features in another order
+        case "Gather":  # a lookup of rows in a table, or a reordering of features
             axis = attribute(node, "axis", 0)
             return (axis == 0 and tokens == [node.inputs[1]]) or (axis == -1 and tokens == [node.inputs[0]])
         case "Unsqueeze":
@@ -114,7 +114,7 @@ def _keeps_rows_apart(node: ir.Node, tokens: list[ir.Value], constants: list[ir.
             return attribute(node, "axis", 0) == -1 and not constants
         case "ReduceMax" | "ReduceSum":
             return integers(node.inputs[1]) == [-1] and attribute(node, "keepdims", 1) == 1
-        case "QuantizeLinear" | "DequantizeLinear":  # with one scale, or with blocks along the last axis
+        case "QuantizeLinear" | "DequantizeLinear":  # the scale is a scalar, or blocks run along the last axis
             return attribute(node, "axis", 1) == -1 or all(len(dims(x) or ()) == 0 for x in constants)
         case "Split":
             return attribute(node, "axis", 0) == -1
@@ -123,7 +123,7 @@ def _keeps_rows_apart(node: ir.Node, tokens: list[ir.Value], constants: list[ir.
 
 
 def _constants(graph: ir.Graph) -> set[ir.Value]:
-    """Initializers and everything computed from nothing else."""
+    """Initializers and values computed from constants alone."""
     constants = set(graph.initializers.values())
     for node in graph:
         if all(x is None or x in constants for x in node.inputs):
@@ -173,7 +173,7 @@ def is_seq_lens(value: ir.Value | None) -> bool:
 
 
 def cu_seqlens_of(graph: ir.Graph) -> ir.Value:
-    """The step input by which operators on packed rows tell sequences apart; it is added if it is not there."""
+    """The step input by which operators on packed rows tell sequences apart; added if the graph lacks it."""
     found = _input_named(graph, CU_SEQLENS)
     if found is None:
         found = value_of(CU_SEQLENS, ir.DataType.INT32, [f"{NUM_SEQS}_plus_1"])
@@ -182,7 +182,7 @@ def cu_seqlens_of(graph: ir.Graph) -> ir.Value:
 
 
 def drop_padding(graph: ir.Graph) -> None:
-    """Remove what made and told padded values of an encoder, where nothing reads it any more."""
+    """Remove the nodes that computed padding and masks of an encoder, if they have no readers."""
     remove_dead(graph)
     names = (PADDED_ROWS, PACKED_ROWS, SEQ_LENS)
     remove_unused_inputs(graph, [value for value in graph.inputs if value.name in names])

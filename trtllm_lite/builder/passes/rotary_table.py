@@ -1,4 +1,4 @@
-"""Cos and Sin of position * inv_freq, with their common factor, become one RotaryTable that every layer reads."""
+"""Fuses Cos and Sin of position * inv_freq, with their common factor, into one RotaryTable that every layer reads."""
 
 import onnx_ir as ir
 
@@ -51,7 +51,7 @@ def _is_position(value: ir.Value | None) -> bool:
 
 
 def _scaled(node: ir.Node) -> tuple[ir.Value, float]:
-    """The table and its factor: behind a multiplication with a scalar if that is its only reader."""
+    """The table and its factor: the output of a Mul by a scalar, if that is the table's only reader."""
     mul = only_user(node.outputs[0])
     if mul is not None and mul.op_type == "Mul":
         other = next(value for value in mul.inputs if value is not node.outputs[0])
@@ -75,7 +75,7 @@ def _fuse(graph: ir.Graph, cos: ir.Node, sin: ir.Node) -> None:
     positions = next(value for value in graph.inputs if value.name == POSITION_IDS)
     half = (dims(frequencies) or (0,))[0]
     name = site(cos, sin) or "rotary"
-    # Named by the nodes, because a network may have several tables at one site.
+    # The table is named after its nodes, because a network may have several tables at one site.
     outputs = {
         kind: value_of(f"{node.name}.table", ir.DataType.FLOAT, [NUM_TOKENS, half or 0])
         for kind, node in (("cos", cos), ("sin", sin))

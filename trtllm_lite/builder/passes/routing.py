@@ -1,4 +1,4 @@
-"""Recognises what a router makes of its scores: network/moe.py's Router and network/expert_groups.py."""
+"""Recognises how a router chooses experts by its scores (network/moe.py's Router and network/expert_groups.py)."""
 
 from dataclasses import dataclass
 
@@ -23,9 +23,9 @@ NO_GROUPS = ExpertGroups(1, 1, 1)
 
 @dataclass(frozen=True)
 class Routing:
-    """What chooses: ``x`` @ ``weight`` [hidden, experts] + ``bias``, of which ``top_k`` are kept as ``scoring`` says.
+    """The routing: of ``x`` @ ``weight`` [hidden, experts] + ``bias``, the ``top_k`` best are kept as ``scoring`` says.
 
-    The experts are those of ``groups`` that are best by scores + ``correction``; ``scale`` is a factor of the shares.
+    Experts are chosen in ``groups`` by the best scores + ``correction``; ``scale`` is a factor of the shares.
     """
 
     x: ir.Value
@@ -39,7 +39,7 @@ class Routing:
 
     @property
     def attributes(self) -> dict[str, int | float | str]:
-        """Those of the operator Router."""
+        """The attributes of the operator Router."""
         groups = self.groups
         return {
             "top_k": self.top_k,
@@ -52,7 +52,7 @@ class Routing:
 
 
 def match_routing(scatter: ir.Node) -> Routing:
-    """The routing whose shares ``scatter`` places by expert. Raises MismatchError."""
+    """Match the routing whose shares ``scatter`` places by expert. Raises MismatchError."""
     zeros, ids, placed = scatter.inputs
     top_k = node_of(ids, "TopK", "the experts are not the largest of their scores")
     of_last = attribute(scatter, "axis", 0) == -1 and attribute(top_k, "axis", -1) == -1
@@ -85,7 +85,7 @@ def _without_scale(shares: ir.Value | None) -> tuple[ir.Value | None, float]:
 
 
 def _match_correction(value: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None]:
-    """The scores, and what is added to them for the choice."""
+    """The scores, and the correction that is added to them for the choice."""
     corrected = produced_by(value, "Add")
     if corrected is None:
         return value, None
@@ -96,7 +96,7 @@ def _match_correction(value: ir.Value | None) -> tuple[ir.Value | None, ir.Value
 
 
 def _match_groups(value: ir.Value | None) -> tuple[ExpertGroups, ir.Value | None]:
-    """Which groups are kept, and the scores of all experts."""
+    """The rule by which groups are kept, and the scores of all experts."""
     masked = produced_by(value, "Add")
     spread = None if masked is None else produced_by(masked.inputs[1], "Gather")
     if masked is None or spread is None:
@@ -121,7 +121,7 @@ def _match_groups(value: ir.Value | None) -> tuple[ExpertGroups, ir.Value | None
 
 
 def _match_group(total: ir.Value | None, scores: ir.Value | None, number: int) -> int:
-    """How many of the best scores of group ``number`` make up its score ``total``."""
+    """The number of best scores of group ``number`` that its score ``total`` adds up."""
     problem = "the scores of groups are no sums of the best of their experts"
     summed = node_of(total, "ReduceSum", problem)
     best = node_of(summed.inputs[0], "TopK", problem)
@@ -134,7 +134,7 @@ def _match_group(total: ir.Value | None, scores: ir.Value | None, number: int) -
 
 
 def _chosen(shares: ir.Value | None) -> ir.Value | None:
-    """The scores of the chosen experts, of which ``shares`` are made."""
+    """The scores of the chosen experts, from which ``shares`` are computed."""
     value = shares
     while (node := produced_by(value, "Div", "Softmax", "Sigmoid")) is not None:
         value = node.inputs[0]
@@ -151,7 +151,7 @@ def _check_gathered(values: ir.Value | None, scores: ir.Value | None, ids: ir.Va
 def _match_scoring(
     values: ir.Value | None, scores: ir.Value | None, shares: ir.Value | None
 ) -> tuple[str, ir.Value | None]:
-    """How ``shares`` come from the chosen ``values`` of the ``scores``, and the logits."""
+    """How ``shares`` are computed from the chosen ``values`` of the ``scores``, and the logits."""
     before, after = (produced_by(value, "Softmax", "Sigmoid") for value in (scores, shares))
     for function in (before, after):
         is_over_experts = function is None or function.op_type == "Sigmoid" or attribute(function, "axis", -1) == -1
@@ -173,7 +173,7 @@ def _match_scoring(
 
 
 def _match_total(value: ir.Value | None, function: str) -> ir.Node | None:
-    """The sum of the chosen scores, to which of sigmoids a little is added."""
+    """The sum of the chosen scores; for sigmoids, a small constant is added."""
     if function == "sigmoid":
         add = node_of(value, "Add", "the sum of the chosen scores may be 0")
         expect(scalar_constant(add.inputs[1]) == np.float32(LEAST_TOTAL), "the sum of the chosen scores is changed")

@@ -1,7 +1,7 @@
-"""Elementwise operators over packed rows that no other pass has fused become Rowwise, one node for each chain.
+"""Fuses elementwise operators over packed rows that no other pass has fused into Rowwise, one node for each chain.
 
 A chain is a tree of operators whose inner results no other operator reads. An operator without a kernel of its own thus
-costs one pass over its rows; the pass lists all of them as not fused, with that cost.
+costs one pass over its rows; the pass lists every chain as not fused, with its cost.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,32 +34,32 @@ from trtllm_lite.plugins.rowwise.expression import (
     max_depth,
 )
 
-_ITEM_BYTES = 4  # activations in float32
-# Standard operator -> word of a program.
+_ITEM_BYTES = 4  # bytes of a float32 activation
+# Maps a standard operator to its word in a program.
 _WORDS = {
     op_type: op_type.lower()
     for op_type in ("Add", "Sub", "Mul", "Div", "Neg", "Tanh", "Sigmoid", "Relu", "Exp", "Sqrt", "Reciprocal")
 }
 
-Item = str | float | ir.Value  # an operation, a constant, or rows or a vector
+Item = str | float | ir.Value  # an operation, a constant, or a value of rows or of a vector
 
 
 @dataclass(frozen=True)
 class _Chain:
-    """An expression in postfix order, and the nodes that it stands for."""
+    """An expression in postfix order, and the nodes it replaces."""
 
     items: tuple[Item, ...]
     nodes: tuple[ir.Node, ...]
 
     def operands(self) -> tuple[list[ir.Value], list[ir.Value], list[float]]:
-        """Rows, vectors and constants, each once."""
+        """The rows, vectors and constants of the expression, each once."""
         values = list(dict.fromkeys(item for item in self.items if isinstance(item, ir.Value)))
         constants = list(dict.fromkeys(item for item in self.items if isinstance(item, float)))
         is_vector = {value: len(dims(value) or ()) == 1 for value in values}
         return [v for v in values if not is_vector[v]], [v for v in values if is_vector[v]], constants
 
     def words(self) -> list[str]:
-        """The program."""
+        """The words of the program."""
         rows, vectors, constants = self.operands()
         names: dict[Item, str] = {value: f"x{i}" for i, value in enumerate(rows)}
         names |= {value: f"v{i}" for i, value in enumerate(vectors)}
@@ -67,7 +67,7 @@ class _Chain:
         return [item if isinstance(item, str) else names[item] for item in self.items]
 
     def fits(self) -> bool:
-        """Whether the chain stays below the limits of a program."""
+        """Whether the chain is within the limits of a program."""
         rows, vectors, constants = self.operands()
         few = len(rows) <= MAX_ROWS and len(vectors) <= MAX_VECTORS and len(constants) <= MAX_CONSTANTS
         return few and len(self.items) <= MAX_STEPS and max_depth(self.words()) <= MAX_DEPTH
@@ -101,7 +101,7 @@ def _operands_fit(node: ir.Node) -> bool:
 
 
 def _operand(value: ir.Value | None, shape: Sequence[int | str | None]) -> ir.Value | float | None:
-    """Rows of ``shape``, a vector of as many features, or a constant, in float32; None if it is nothing of these."""
+    """Rows of ``shape``, a vector of as many features, or a float32 constant; None if ``value`` is none of these."""
     if value is None or value.dtype != ir.DataType.FLOAT:
         return None
     constant = scalar_constant(value)
@@ -112,7 +112,7 @@ def _operand(value: ir.Value | None, shape: Sequence[int | str | None]) -> ir.Va
 
 
 def _chain(node: ir.Node) -> _Chain:
-    """The chain that ends with ``node``, as long as the limits allow; the operands of ``node`` fit."""
+    """The chain that ends with ``node``, as long as limits allow; operands that do not join it are its inputs."""
     shape = dims(node.outputs[0]) or ()
     parts: list[_Chain] = []
     for value in node.inputs:

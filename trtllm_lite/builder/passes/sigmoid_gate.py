@@ -1,4 +1,4 @@
-"""Rows times the sigmoid of one product become SigmoidGate: how much a shared expert counts (network/moe.py)."""
+"""Fuses rows times the sigmoid of one product into SigmoidGate: the weight of a shared expert (network/moe.py)."""
 
 import onnx_ir as ir
 
@@ -36,7 +36,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
 
 
 def _is_one_column(product: ir.Node) -> bool:
-    """Whether it is that of packed rows and a column in float32."""
+    """Whether the product is that of packed rows and one column in float32."""
     x, weight = product.inputs
     is_column = weight_tensor(weight) is not None and (dims(weight) or ())[1:] == (1,)
     return is_column and weight is not None and weight.dtype == ir.DataType.FLOAT and len(dims(x) or ()) == 2

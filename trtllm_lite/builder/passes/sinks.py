@@ -1,7 +1,7 @@
-"""Recognises attention sinks, as network/sinks.py makes them of standard operators.
+"""Recognises attention sinks as network/sinks.py builds them from standard operators.
 
-Both caches begin with a token of zeros, which total lengths count. The mask adds the sink of each head to the scores
-of that token and zeros to all others: Reshape(sinks) -> Pad, then Expand to all queries, or Where(Pad(mask), it, -inf).
+Both caches begin with a token of zeros, which total lengths count. The mask adds the sink of each head to the scores of
+that token and zeros to all others: Reshape(sinks) -> Pad, then Expand to all queries, or Where(Pad(mask), that, -inf).
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from trtllm_lite.network.sinks import without_sink
 
 @dataclass(frozen=True)
 class Sinks:
-    """The ``scores`` [num_heads] of sinks, and the mask and the lengths that attention would have without them."""
+    """The sink ``scores`` [num_heads], and the mask and the lengths that attention would have without sinks."""
 
     scores: ir.Value | None
     mask: ir.Value | None
@@ -32,7 +32,7 @@ class Sinks:
 
 
 def match_sinks(attention: ir.Node) -> Sinks:
-    """The sinks of ``attention``, whose scores are None if it has none. Raises MismatchError."""
+    """Match the sinks of ``attention``; their scores are None if it has none. Raises MismatchError."""
     _, key, value, mask, _, _, lengths = (*attention.inputs, *[None] * 7)[:7]
     behind = [cache is not without_sink(cache) for cache in (key, value)]
     if not any(behind):
@@ -48,7 +48,7 @@ def match_sinks(attention: ir.Node) -> Sinks:
 
 
 def _match_mask(mask: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None]:
-    """What is added to scores, and the mask of all tokens but the first. Raises MismatchError."""
+    """The value added to scores, and the mask of all tokens but the first. Raises MismatchError."""
     expand, where = produced_by(mask, "Expand"), produced_by(mask, "Where")
     if expand is not None:
         return expand.inputs[0], None

@@ -1,4 +1,4 @@
-"""Recognises what late queries are scaled with: 1 + attn_scale * log(1 + floor((position + offset) / floor_scale))."""
+"""Recognises the factor of late queries: 1 + attn_scale * log(1 + floor((position + offset) / floor_scale))."""
 
 import onnx_ir as ir
 
@@ -8,7 +8,7 @@ from trtllm_lite.network.attention import Temperature
 
 
 def match_temperature(query: ir.Value | None) -> tuple[ir.Value | None, Temperature | None]:
-    """The heads that are scaled, and by what; ``query`` itself and None if it is no such product."""
+    """The scaled heads and the parameters of the scale; ``query`` itself and None if it is not scaled."""
     product = produced_by(query, "Mul")
     if product is None:
         return query, None
@@ -31,6 +31,6 @@ def _match_factor(value: ir.Value | None) -> Temperature | None:
 
 
 def _without_constant(value: ir.Value | None, op_type: str, constant: float) -> ir.Value | None:
-    """x of ``x + constant``; None of anything else."""
+    """Return x if ``value`` is ``x + constant``, else None."""
     node = produced_by(value, op_type)
     return node.inputs[0] if node is not None and scalar_constant(node.inputs[1]) == constant else None

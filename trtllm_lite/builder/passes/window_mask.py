@@ -1,9 +1,9 @@
-"""Recognises a sliding-window mask by what it computes, not by how it is spelled.
+"""Recognises a sliding-window mask by its meaning, in whichever operators it is written.
 
 The mask of a window compares key indices with positions: after moving constants, ``key > position - window`` (the
 causal bound is Attention's own). Greater, Less and their OrEqual forms, and constants added to or subtracted from
-either side, are all the same mask. Masks of chunks, ``key >= position / size * size``, and of a first position have one
-form each.
+either side, are all the same mask. Masks of chunks, ``key >= position / size * size``, and masks of a first position
+are recognised in one form each.
 """
 
 import onnx_ir as ir
@@ -36,7 +36,7 @@ def match_window(mask: ir.Value | None) -> int:
 
 
 def match_first_position(mask: ir.Value | None) -> int:
-    """p of a mask that lets through keys at positions >= min(p, position of the query); 0 if it is none such."""
+    """The p of a mask that lets through keys at positions >= min(p, position of the query); 0 for other masks."""
     node = None if mask is None else mask.producer()
     if node is None or node.op_type != "GreaterOrEqual":
         return 0
@@ -51,7 +51,7 @@ def match_first_position(mask: ir.Value | None) -> int:
 
 
 def match_chunk(mask: ir.Value | None) -> int:
-    """c of a mask that lets through keys at positions >= position // c * c; 0 if it is none such."""
+    """The c of a mask that lets through keys at positions >= position // c * c; 0 for other masks."""
     node = None if mask is None else mask.producer()
     start = None if node is None or node.op_type != "GreaterOrEqual" else produced_by(node.inputs[1], "Mul")
     number = None if start is None else produced_by(start.inputs[0], "Div")
@@ -66,7 +66,7 @@ def match_chunk(mask: ir.Value | None) -> int:
 
 
 def position_plus(value: ir.Value | None) -> int | None:
-    """c of position_ids + c; None of anything else."""
+    """The c if ``value`` is position_ids + c, else None."""
     try:
         what, offset = _affine(value)
     except MismatchError:
@@ -114,6 +114,6 @@ def _is_transparent(node: ir.Node) -> bool:
         rows = node.inputs[1]
         return rows is not None and rows.name == PADDED_ROWS
     if node.op_type == "Cast":
-        # A float position would be rounded beyond 2^24.
+        # A float position is rounded above 2^24.
         return attribute(node, "to") in (ir.DataType.INT32, ir.DataType.INT64)
     return node.op_type in _TRANSPARENT

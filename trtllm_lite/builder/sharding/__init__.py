@@ -1,13 +1,13 @@
-"""Shares a fused network out among ranks (tensor parallelism, Megatron-LM, arXiv 1909.08053).
+"""Divides a fused network among ranks (tensor parallelism, Megatron-LM, arXiv 1909.08053).
 
 A product whose result is read by another one alone (query, key and value; gate and up) keeps some of its output
-features on each rank, heads whole; the product behind it takes those as its input features, and an AllReduce adds up
-what the ranks make of them. Where a norm is of all query heads, every rank computes all queries, keys and values, and
-takes its heads behind the norm. Of mixtures of experts each of ``moe_ep_size`` runs of ranks has some of the experts
-(expert parallelism, arXiv 2006.16668), of which its ranks share out the features; all ranks route all rows alike, each
-computes the experts that it has, and the AllReduce adds up these, too. Ranks have their rows of the vocabulary in
-embedding and LM head, whose logits an AllGather puts together. All else, norms among it, every rank computes alike. All
-ranks have the same plan, and weights of the same shapes.
+features on each rank, heads whole; the next product takes those as its input features, and an AllReduce adds up the
+ranks' results. If a norm covers all query heads together, every rank computes all queries, keys and values, and takes
+its heads after the norm. In a mixture of experts each of ``moe_ep_size`` runs of ranks has some of the experts (expert
+parallelism, arXiv 2006.16668), whose features are divided among the ranks of the run; all ranks route all rows, each
+computes its own experts, and the AllReduce adds up their results as well. Ranks have their rows of the vocabulary in
+embedding and LM head, whose logits an AllGather puts together. Every rank computes all other operators, such as norms,
+in full. All ranks have the same plan, and weights of the same shapes.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,10 @@ from trtllm_lite.builder.sharding.shared_sources import SharedSources
 
 
 def shard(graph: ir.Graph, tp_size: int, moe_ep_size: int = 1) -> list[ir.Graph]:
-    """The part of each rank of ``graph``, which holds fused operators only and is left as it is.
+    """Return each rank's part of ``graph``, which holds fused operators only and is left unchanged.
 
-    Tensors are evaluated once for all ranks, if the ranks' weights are loaded in turns. Raises BuildError for what
-    cannot be shared out by so many.
+    Tensors are evaluated once for all ranks, if the ranks' weights are loaded in turns. Raises BuildError if something
+    cannot be divided among so many ranks.
     """
     sources = SharedSources(tp_size)
     ranks = [Rank(graph.clone(), number, tp_size, tp_size // moe_ep_size, sources) for number in range(tp_size)]
@@ -33,7 +33,7 @@ def shard(graph: ir.Graph, tp_size: int, moe_ep_size: int = 1) -> list[ir.Graph]
 
 
 def _share_outer(rank: Rank, node: ir.Node) -> None:
-    """Share out a product whose result all ranks need."""
+    """Divide a product whose result all ranks need."""
     if rank.has_part_of_inputs(node):
         products.share_inputs(rank, node, rank.tp_size)
     elif vocabulary.makes_logits(node):
@@ -49,7 +49,7 @@ _RULES: dict[str, Callable[[Rank, ir.Node], None]] = {
     "GroupedLinear": experts.share_inputs,
     "Linear": _share_outer,
 }
-"""What becomes of operators on a rank. Others treat the features of a row apart, or read none that are shared out."""
+"""The rule by which each operator is divided; others treat features of a row apart, or read only whole rows."""
 
 
 def _rewrite(rank: Rank) -> None:

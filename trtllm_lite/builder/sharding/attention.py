@@ -1,4 +1,4 @@
-"""Attention: ranks share out its query heads, and the key/value heads that these read, some of which several have."""
+"""Divides attention by query heads; a rank gets the key/value heads that these read, perhaps shared with others."""
 
 import numpy as np
 import onnx_ir as ir
@@ -30,7 +30,7 @@ def share(rank: Rank, node: ir.Node) -> None:
 
 
 def heads(rank: Rank, attention: ir.Node) -> list[Range]:
-    """The features of the rank's heads: queries, keys, values. A key/value head may be several ranks'."""
+    """The features of the rank's heads: queries, keys, values. Several ranks may have the same key/value head."""
     num_heads = attribute(attention, "num_heads")
     num_kv_heads, head_dim = _kv_shape(rank, attention)
     if num_heads % rank.tp_size:
@@ -48,12 +48,12 @@ def heads(rank: Rank, attention: ir.Node) -> list[Range]:
 
 
 def norms_all_heads(attention: ir.Node) -> bool:
-    """Whether a norm is of all heads of the queries together, so that each rank computes all of them."""
+    """Whether one norm covers all heads of the queries together, so that each rank computes all of them."""
     return fused_by(operands(attention)["qkv"], "QueryKeyNorm") is not None
 
 
 def uneven_heads(rank: Rank, node: ir.Node, problem: str, num_heads: int, num_kv_heads: int) -> BuildError:
-    """The error that heads cannot be shared out, with the sizes by which they can."""
+    """The error for heads that cannot be divided, with the sizes that can divide them."""
     sizes = range(1, MAX_TP_SIZE + 1)
     fitting = [str(size) for size in sizes if num_heads % size == 0 and _shares_out(num_kv_heads, size)]
     return rank.refusal(node, f"its {problem} evenly; pass a --tp_size of {' or '.join(fitting)}")
@@ -82,5 +82,5 @@ def _own_kv_heads(rank: Rank, num_kv_heads: int) -> int:
 
 
 def _shares_out(num_kv_heads: int, tp_size: int) -> bool:
-    """Whether each rank gets as many key/value heads, or each head as many ranks."""
+    """Whether each rank gets equally many key/value heads, or each head equally many ranks."""
     return num_kv_heads % tp_size == 0 or tp_size % num_kv_heads == 0

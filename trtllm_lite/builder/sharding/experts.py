@@ -1,4 +1,4 @@
-"""Mixtures of experts: a run of ranks has some of the experts, and each rank of the run some features of these."""
+"""Divides mixtures of experts: a run of ranks has some experts, and each rank of it some of their features."""
 
 from math import lcm
 
@@ -15,7 +15,7 @@ from trtllm_lite.quantize.formats import matrix_of
 
 
 def tally_own(rank: Rank, router: ir.Node) -> None:
-    """Let ``router``, which chooses of all experts, count what falls on those of the rank's run."""
+    """Let ``router``, which chooses among all experts, count the rows of the experts of the rank's run."""
     local = attribute(router, "local_experts") * rank.moe_tp_size // rank.tp_size
     owned = {"local_experts": local, "moe_tp_size": rank.moe_tp_size}
     router.attributes.update({name: ir.AttrInt64(name, value) for name, value in owned.items()})
@@ -23,7 +23,7 @@ def tally_own(rank: Rank, router: ir.Node) -> None:
 
 
 def share_outputs(rank: Rank, node: ir.Node) -> None:
-    """Give the rank its features of its experts in ``node``, whose result GroupedLinear alone reads."""
+    """Give the rank its features of its experts in ``node``, whose result only GroupedLinear reads."""
     _take_own(rank, node)
     cut_outputs(rank, node, [_part_of_expert(rank, node)])
 

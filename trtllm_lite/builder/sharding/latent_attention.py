@@ -1,4 +1,4 @@
-"""Attention over latents: every rank keeps all latents, and has some of the heads that read them."""
+"""Divides attention over latents: every rank keeps all latents, and has some of the heads that read them."""
 
 import onnx_ir as ir
 

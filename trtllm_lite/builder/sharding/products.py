@@ -1,4 +1,4 @@
-"""Products: some have the rank's outputs, those behind them the rank's inputs, and Rowwise operators are between."""
+"""Divides products: by their outputs, or by their inputs, with Rowwise operators between the two kinds."""
 
 from collections.abc import Sequence
 
@@ -12,12 +12,12 @@ from trtllm_lite.network.tensors import extents, zeros
 from trtllm_lite.quantize.formats import matrix_of
 
 PADDED_TO = 8
-"""Features of a rank are a multiple: kernels of GPUs read so many at once."""
-_ROW_WISE = ("GatherRows", "QuantizeRows", "Rowwise")  # treat the features of a row apart
+"""A rank's number of features is a multiple of this, as GPU kernels read so many at once."""
+_ROW_WISE = ("GatherRows", "QuantizeRows", "Rowwise")  # operators that treat the features of a row apart
 
 
 def inner(rank: Rank) -> set[ir.Node]:
-    """The products whose results only other products read, but for what treats features apart."""
+    """The products whose results only other products read, possibly through operators that treat features apart."""
     found: set[ir.Node] = set()
     for node in rank.graph:
         if node.op_type == "PagedAttention" and not attention.norms_all_heads(node):
@@ -39,7 +39,7 @@ def _product_before(rank: Rank, node: ir.Node, operand: str) -> ir.Node:
 
 
 def _origins(value: ir.Value) -> set[ir.Node | None]:
-    """What makes the features that operators without regard to their neighbours turn into ``value``."""
+    """The nodes whose features become ``value`` through operators that treat features apart."""
     node = value.producer()
     if node is None or node.op_type not in _ROW_WISE:
         return {node}
@@ -52,7 +52,7 @@ def _is(node: ir.Node | None, *op_types: str) -> bool:
 
 
 def share_outputs(rank: Rank, node: ir.Node) -> None:
-    """Give the rank some of the outputs of ``node``, those of whole heads where attention reads them."""
+    """Give the rank some of the outputs of ``node``, in whole heads if attention reads them."""
     readers = {use.node.op_type: use.node for use in node.outputs[0].uses()}
     if "PagedAttention" in readers:
         cut_outputs(rank, node, attention.heads(rank, readers["PagedAttention"]))
@@ -74,14 +74,14 @@ def cut_outputs(rank: Rank, node: ir.Node, ranges: Sequence[Range]) -> None:
 
 
 def share_inputs(rank: Rank, node: ir.Node, num_parts: int) -> None:
-    """Give the rank the inputs of ``node`` that it has; each of them is on one of ``num_parts`` ranks in a run."""
+    """Give ``node`` the inputs that the rank has; each input is on one of ``num_parts`` ranks in a run."""
     given = operands(node)
     if attribute(node, "activation", "none") != "none":
         raise rank.refusal(node, "its activation would be applied before the ranks' parts are added")
     features = (dims(given["x"]) or ())[-1]
     assert isinstance(features, int)
     number = rank.number % num_parts
-    part = number * features, (number + 1) * features  # the last ones may be padding
+    part = number * features, (number + 1) * features  # the last features may be padding
     matrix = matrix_of(given)
     in_features = matrix.shape[-1]
     for value in matrix.operands.values():
@@ -89,13 +89,13 @@ def share_inputs(rank: Rank, node: ir.Node, num_parts: int) -> None:
     room = results(node).get("gathered")
     if room is not None:
         room.shape = ir.Shape([*(dims(room) or ())[:-1], features])
-    if "bias" in given and number > 0:  # it is added once
+    if "bias" in given and number > 0:  # only one rank adds the bias
         rank.replace(given["bias"], zeros(extents(rank.tensor(given["bias"]))))
     rank.meet(node, "AllReduce")
 
 
 def _cut_inputs(rank: Rank, node: ir.Node, value: ir.Value, in_features: int, part: Range) -> None:
-    """Keep the input features ``part`` of a weight or its numbers, whose columns are each for a block of them."""
+    """Keep the input features ``part`` of a weight, or of its scales, whose columns serve blocks of features."""
     columns = extents(rank.tensor(value))[-1]
     block = in_features // columns
     if columns == 1:
@@ -110,7 +110,7 @@ def _cut_inputs(rank: Rank, node: ir.Node, value: ir.Value, in_features: int, pa
 
 
 def follow(rank: Rank, node: ir.Node) -> None:
-    """Let ``node`` make the features that the rank has of what it reads."""
+    """Let ``node`` compute the rank's features from the rank's part of its inputs."""
     if node.op_type not in _ROW_WISE:
         raise rank.refusal(node, f"{node.op_type} reads features that the ranks share out")
     (features,) = {(dims(value) or ())[-1] for value in node.inputs if value is not None and rank.has_part_of(value)}

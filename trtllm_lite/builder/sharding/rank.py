@@ -1,4 +1,4 @@
-"""Rank: a rank's part of a network while it is made, and what the rules of operators do to it."""
+"""Holds a rank's part of a network while it is made, with the operations that sharding rules apply to it."""
 
 from collections.abc import Sequence
 
@@ -21,12 +21,12 @@ class Rank:
     def __init__(self, graph: ir.Graph, number: int, tp_size: int, moe_tp_size: int, sources: SharedSources) -> None:
         self.graph, self.number, self.tp_size, self.moe_tp_size = graph, number, tp_size, moe_tp_size
         self._sources = sources
-        self._parted: set[ir.Value] = set()  # values of which the rank has some features
-        self._whole: dict[ir.Value, tuple[int | str | None, ...]] = {}  # of values that were reshaped
+        self._parted: set[ir.Value] = set()  # values of which the rank has only some features
+        self._whole: dict[ir.Value, tuple[int | str | None, ...]] = {}  # shapes of reshaped values in the whole network
         self._cut: dict[tuple[ir.Value, int], Sequence[Range]] = {}  # weights that were cut along an axis already
 
     def own(self, count: int) -> Range:
-        """Where the rank's part begins and ends of what ranks share out evenly, ``count`` each."""
+        """The begin and end of the rank's part of an axis of ``count`` per rank, divided evenly."""
         return self.number * count, (self.number + 1) * count
 
     def has_part_of(self, value: ir.Value) -> bool:
@@ -34,7 +34,7 @@ class Rank:
         return value in self._parted
 
     def has_part_of_inputs(self, node: ir.Node) -> bool:
-        """Whether the rank has only some features of something that ``node`` reads."""
+        """Whether the rank has only some features of an input of ``node``."""
         return any(value in self._parted for value in node.inputs if value is not None)
 
     def whole_dims(self, value: ir.Value) -> tuple[int | str | None, ...]:
@@ -69,19 +69,19 @@ class Rank:
         self.replace(value, take(self._sources.of(tensor) if is_whole else tensor, axis, ranges))
 
     def tensor(self, value: ir.Value) -> ir.TensorProtocol:
-        """The weight that ``value`` is."""
+        """The tensor of the weight ``value``."""
         tensor = weight_tensor(value)
         assert tensor is not None
         return tensor
 
     def replace(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
-        """Let the weight ``value`` be ``tensor``."""
+        """Replace the tensor of the weight ``value``."""
         value.const_value, value.shape = tensor, ir.Shape(extents(tensor))
 
     def meet(self, node: ir.Node, op_type: str, features: int | None = None) -> None:
-        """Let what reads the result of ``node`` read what the collective ``op_type`` makes of all ranks' results.
+        """Insert the collective ``op_type`` over all ranks' results of ``node``, whose readers then read its output.
 
-        It has ``features``, or as many as the rank's.
+        The output has ``features`` features, or as many as the rank's result.
         """
         value = node.outputs[0]
         shape = list(dims(value) or ())
@@ -92,14 +92,14 @@ class Rank:
         self.graph.insert_after(node, fused_node(op_type, name, {"x": value}, {"y": whole}))
 
     def refusal(self, node: ir.Node, problem: str) -> BuildError:
-        """The error that ``node`` cannot be shared out."""
+        """The error that ``node`` cannot be divided."""
         return BuildError(
             f"tp_size is {self.tp_size}, and {node.name} cannot be shared out by so many ranks: {problem}"
         )
 
 
 def even_part(features: int, num_parts: int, part: int, padded_to: int) -> Range:
-    """Part number ``part`` of ``features``: equal parts, the last of which ends with padding if they are not even."""
+    """Part number ``part`` of ``features``: equal parts, the last of them padded if the division has a remainder."""
     share, uneven = divmod(features, num_parts)
     if uneven or (num_parts > 1 and share % padded_to):
         share = -(-features // num_parts // padded_to) * padded_to

@@ -1,4 +1,4 @@
-"""The tensors that ranks take their parts of, each evaluated once for all ranks."""
+"""Shares the tensors that ranks take their parts of, so that each is evaluated once for all ranks."""
 
 from threading import Lock
 
@@ -9,16 +9,16 @@ from trtllm_lite.network.tensors import extents, lazy
 
 
 class SharedSources:
-    """The tensors that ranks take their parts of, each evaluated when the first rank asks, and kept for the others."""
+    """The tensors that ranks take their parts of; each is evaluated when a rank asks first, and kept for the others."""
 
     def __init__(self, num_readers: int) -> None:
         """Each tensor is read by ``num_readers`` ranks."""
         self._num_readers = num_readers
         self._shared: dict[int, ir.TensorProtocol] = {}
-        self._alive: list[ir.TensorProtocol] = []  # so that no other tensor gets the id of one
+        self._alive: list[ir.TensorProtocol] = []  # keeps tensors alive, so that no other tensor gets the id of one
 
     def of(self, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-        """``tensor`` as the ranks share it."""
+        """Return ``tensor`` in the form that the ranks share."""
         if id(tensor) not in self._shared:
             self._alive.append(tensor)
             kept = _Kept(tensor, self._num_readers)

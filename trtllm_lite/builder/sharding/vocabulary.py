@@ -1,4 +1,4 @@
-"""Embedding and LM head: a rank has some rows of the vocabulary."""
+"""Divides embedding and LM head: a rank has some rows of the vocabulary."""
 
 import onnx_ir as ir
 
@@ -21,7 +21,7 @@ def share_embedding(rank: Rank, node: ir.Node) -> None:
 
 
 def makes_logits(node: ir.Node) -> bool:
-    """Whether ``node`` makes the logits, but for what treats features apart."""
+    """Whether ``node`` makes the logits, possibly through operators that treat features apart."""
     value = node.outputs[0]
     while not value.is_graph_output():
         readers = {use.node for use in value.uses()}
@@ -35,7 +35,7 @@ def makes_logits(node: ir.Node) -> bool:
 
 
 def share_logits(rank: Rank, node: ir.Node) -> None:
-    """Give the rank its part of the logits, which all ranks' are put together of."""
+    """Give the rank its part of the logits, and gather the logits of all ranks."""
     features = (dims(node.outputs[0]) or ())[-1]
     assert isinstance(features, int)
     cut_outputs(rank, node, [even_part(features, rank.tp_size, rank.number, _PADDED_TO)])

@@ -1,7 +1,7 @@
-"""Runs TensorRT's builder in a process of its own: its crash is an error of the build, its memory is given back.
+"""Runs TensorRT's builder in a separate process: its crash is an error of the build, and its memory is given back.
 
-The process begins as any other of its kind, wherever and by whomever the build is called: in the directory of its
-request, with no variables of the environment but those below (:mod:`worker` says why).
+The process starts in the same state for every build: in the directory of its request, with only the environment
+variables below (:mod:`worker` says why).
 """
 
 import json
@@ -21,8 +21,8 @@ from trtllm_lite.printable import one_line
 
 _ERRORS, _HEAP = "errors.txt", "steady_heap.so"
 HEAP = Path(str(_core.__file__)).with_name(_HEAP)
-_STDERR = "STDERR"  # the severity of what libraries print beside TensorRT's logger
-_KEPT = ("LD_LIBRARY_PATH",)  # where TensorRT may have to look for CUDA's libraries
+_STDERR = "STDERR"  # severity of lines that libraries print outside TensorRT's logger
+_KEPT = ("LD_LIBRARY_PATH",)  # TensorRT may look for CUDA's libraries there
 _REFUSALS = {
     worker.PARSED: "TensorRT's parser refused the network and did not say why: report this with network.onnx",
     worker.BUILT: "TensorRT built no engine and did not say why: build with the native backend",
@@ -30,10 +30,10 @@ _REFUSALS = {
 
 
 def build_apart(directory: Path, package: str) -> Log:
-    """Let TensorRT's Python package of that name build what the request in ``directory`` asks for, into IMAGE there.
+    """Let TensorRT's Python package ``package`` carry out the request in ``directory``, and write IMAGE there.
 
-    Returns what it printed. Raises BuildError if TensorRT refuses, prints what is not known to do no harm, or ends
-    before its work is done.
+    Returns what it printed. Raises BuildError if TensorRT refuses, prints a line that is not known to be harmless, or
+    ends early.
     """
     log, done = Log(), ""
     with closing(_messages(directory, package)) as messages:
@@ -53,12 +53,12 @@ def build_apart(directory: Path, package: str) -> Log:
 
 
 def _printed(directory: Path) -> list[str]:
-    """What the process and its libraries have written to stdout and stderr, which no logger saw."""
+    """Read what the process and its libraries have written to stdout and stderr, past the logger."""
     return (directory / _ERRORS).read_text(errors="replace").splitlines()
 
 
 def _messages(directory: Path, package: str) -> Generator[list[Any], None, None]:
-    """What the process sends. Raises BuildError if it ends with an exit code other than 0."""
+    """Yield the messages of the process. Raises BuildError if it ends with an exit code other than 0."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     environment = {"LD_PRELOAD": f"{worker.HERE}/{_HEAP}", "PYTHONHASHSEED": "0", **kept}
     command = [sys.executable, "-S", "-s", "-P", "-B", f"{worker.HERE}/worker.py", package]

@@ -26,7 +26,7 @@ from trtllm_lite.network.sinks import without_sink
 from trtllm_lite.quantize.kv_cache import find_attentions
 from trtllm_lite.vocabulary import ALIGNMENT, BY_TENSORRT, FLOAT32, LOGITS, cache_names, num_bytes
 
-_KEY = "tensorrt"  # of the one network in an engine
+_KEY = "tensorrt"  # key of the only network in an engine
 
 
 class TensorRtBackend:
@@ -36,11 +36,11 @@ class TensorRtBackend:
     defaults = BY_TENSORRT
 
     def accepts(self, target: str) -> bool:
-        """As :meth:`Backend.accepts`."""
+        """Implements :meth:`Backend.accepts`."""
         return target.startswith("sm_")
 
     def check(self, targets: Sequence[str], strip_plan: bool, tuning: Tuning) -> None:
-        """As :meth:`Backend.check`."""
+        """Implements :meth:`Backend.check`."""
         if strip_plan:
             raise BuildError(
                 "strip_plan is given for the backend tensorrt, whose engines hold their weights: leave it out"
@@ -52,7 +52,7 @@ class TensorRtBackend:
         find_library().check_archs(targets)
 
     def fuse(self, network: ir.Model, config: ModelConfig, kv_cache_dtype: str, limits: BuildLimits) -> Fused:
-        """As :meth:`Backend.fuse`: types and shapes that TensorRT has kernels for; it fuses by itself."""
+        """Implements :meth:`Backend.fuse`: types and shapes that TensorRT has kernels for; it fuses by itself."""
         dtype = config.dtype
         if dtype == FLOAT32:
             raise BuildError(
@@ -70,7 +70,7 @@ class TensorRtBackend:
         return Fused(model.graph, tuple(fusions), (CacheGroup("full", 0, layers),), dtype)
 
     def compile(self, ranks: Sequence[BuildJob]) -> list[EngineParts]:
-        """As :meth:`Backend.compile`; there is one rank."""
+        """Implements :meth:`Backend.compile`; there is one rank."""
         return list(map(self._compile, ranks))
 
     def _compile(self, job: BuildJob) -> EngineParts:
@@ -91,7 +91,7 @@ class TensorRtBackend:
         )
 
     def memory(self, job: BuildJob, num_threads: int | None) -> MemoryPlan:
-        """As :meth:`Backend.memory`; raises BuildError, because only TensorRT's compiler knows its workspace."""
+        """Implements :meth:`Backend.memory`; raises BuildError, as only TensorRT's compiler knows its workspace."""
         del num_threads
         weights, cache = _weight_bytes(job.graph), _cache_of(job)
         raise BuildError(
@@ -121,7 +121,7 @@ def _check_cache(graph: ir.Graph, dtype: str, wanted: str) -> None:
 
 
 def _cache_of(job: BuildJob) -> KvCache:
-    """A block for each sequence: its keys and values in one piece."""
+    """One block for each sequence, with all of its keys and values."""
     config, length = job.checkpoint.config, job.limits.max_seq_len
     (group,) = job.limits.cache_groups
     row = num_bytes(config.dtype, (config.num_key_value_heads, length, config.head_dim))
@@ -187,7 +187,7 @@ def _version(package: str, version: str) -> tuple[Tactic, ...]:
 
 
 def _expansions(job: BuildJob) -> tuple[Tactic, ...]:
-    """The matrices that the engine does not hold as the checkpoint does."""
+    """Entries for matrices that the engine stores in another form than the checkpoint."""
 
     def parts(fusion: Fusion) -> tuple[str, str]:
         choice, _, reason = fusion.reason.partition(": ")

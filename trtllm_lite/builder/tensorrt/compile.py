@@ -1,4 +1,4 @@
-"""Hands a network to TensorRT, or takes from the cache what it made of the same network before."""
+"""Hands a network to TensorRT, or takes an earlier result for the same network from the cache."""
 
 import json
 import mmap
@@ -33,10 +33,10 @@ class Compiled:
 
 
 def compile_network(job: BuildJob, library: Library) -> Compiled:
-    """The engine of the job's graph, whose types and caches :mod:`passes` made, for its targets.
+    """Return the engine of the job's graph, whose types and caches :mod:`passes` made, for its targets.
 
-    An engine that was made of the same network, weights included, in the same way lies in the cache; it is as large as
-    the weights, and counts against the cache's limit. Raises BuildError, OutputError, EngineError (weights).
+    The cache keeps engines by network (weights included) and build options; an entry is as large as the weights, and
+    counts against the cache's limit. Raises BuildError, OutputError, EngineError (weights).
     """
     with scratch_directory("tensorrt") as directory:
         progress = partial(job.report, "compile")
@@ -69,7 +69,7 @@ def _make(directory: Path, library: Library, entry: Path) -> None:
 
 
 def _cached(entry: Path) -> Compiled | None:
-    """What lies in the cache; None if there is nothing, or if it is damaged."""
+    """Return the entry of the cache; None if it is absent or damaged."""
     try:
         facts = json.loads((entry / _FACTS).read_bytes())
         image = _mapped(entry / IMAGE)
@@ -82,6 +82,6 @@ def _cached(entry: Path) -> Compiled | None:
 
 
 def _mapped(path: Path) -> memoryview:
-    """The content of a file, which stays although the file is removed."""
+    """Map the content of a file; the mapping outlives the file."""
     with open(path, "rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

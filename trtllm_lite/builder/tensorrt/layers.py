@@ -1,4 +1,4 @@
-"""Reads from the builder's log which kernels TensorRT made of the network: inspection needs no GPU then."""
+"""Reads from the builder's log which kernels TensorRT chose for the network, so that inspection needs no GPU."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -17,11 +17,11 @@ _REASON = "chosen by TensorRT"
 
 
 def layers_of(lines: Iterable[tuple[str, str]]) -> tuple[Tactic, ...]:
-    """The layers of the engine, in order of execution, first those of prompts (``context``), then of ``generation``.
+    """The layers of the engine, in order of execution: those of prompts (``context``), then those of ``generation``.
 
-    A layer's site is its phase and the nodes of the network that it computes, its choice the layer's type and the types
-    that it reads, such as ``gemm of FP8``. Layers that only move events or shapes are left out.
-    Raises BuildError if the lines list no layers.
+    A layer's site names its phase and the nodes of the network that it computes; its choice names the layer's type and
+    the types that it reads, such as ``gemm of FP8``. Layers that only move events or shapes are left out. Raises
+    BuildError if the lines list no layers.
     """
     layers = tuple(layer for _, text in lines if text.startswith(LISTING) for layer in _layers(text))
     if not layers:

@@ -1,4 +1,4 @@
-"""The TensorRT that is installed: TensorRT for RTX, or TensorRT, whose Python packages have the same interface."""
+"""Finds the installed TensorRT: TensorRT for RTX, or TensorRT, whose Python packages have the same interface."""
 
 import re
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Library:
         return self.package == PACKAGES[0]
 
     def capabilities(self, archs: Sequence[str]) -> list[str]:
-        """How the library names ``archs`` (``sm_89`` is ``SM89``); empty if it builds for the GPU at hand alone."""
+        """The library's names of ``archs`` (``sm_89`` is ``SM89``); empty if it builds only for the GPU at hand."""
         return [arch.replace("_", "").upper() for arch in archs] if self.is_rtx else []
 
     def check_archs(self, archs: Sequence[str]) -> None:

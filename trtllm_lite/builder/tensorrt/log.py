@@ -1,4 +1,4 @@
-"""Accounts for every line that TensorRT's parser and builder print: it is known to do no harm, or the build fails."""
+"""Accounts for every line that TensorRT's parser and builder print: it is known to be harmless, or the build fails."""
 
 import re
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ _MAX_SHOWN = 5
 
 @dataclass(frozen=True)
 class Benign:
-    """Lines that match ``pattern`` as a whole, and why they do no harm."""
+    """Lines that match ``pattern`` as a whole, and why they are harmless."""
 
     pattern: str
     reason: str
@@ -51,7 +51,7 @@ class Log:
     lines: list[tuple[str, str]] = field(default_factory=list)
 
     def check(self, doing: str) -> None:
-        """Raise BuildError that lists the lines which are not BENIGN; ``doing`` is what TensorRT was asked for."""
+        """Raise BuildError that lists the lines which are not BENIGN; ``doing`` says what TensorRT was doing."""
         unknown = [
             f"{severity}: {one_line(message)}"
             for severity, message in self.lines
@@ -67,7 +67,7 @@ class Log:
         )
 
     def activation_bytes(self) -> int:
-        """The temporary memory of the engine, that of its largest profile. Raises BuildError if no line says it."""
+        """The temporary memory of the engine for its largest profile. Raises BuildError if no line states it."""
         sizes = [int(found[1]) for _, line in self.lines if (found := _ACTIVATION.fullmatch(line))]
         if not sizes:
             raise BuildError(

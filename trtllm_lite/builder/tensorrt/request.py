@@ -1,7 +1,7 @@
-"""What TensorRT's builder is asked for, as files of one directory that :mod:`worker` reads.
+"""Writes the request to TensorRT's builder, as files of one directory that :mod:`worker` reads.
 
-Weights that the checkpoint holds as TensorRT gets them stay in its files, which are linked; others are computed once,
-and written behind each other. The builder maps both, so that weights are in no memory of this process.
+Weights that TensorRT gets as the checkpoint stores them stay in its files, which are linked; other weights are computed
+once and written one after the other. The builder maps both, so that this process holds no weights in memory.
 """
 
 import hashlib
@@ -26,16 +26,16 @@ from trtllm_lite.network.tensors import Stored
 from trtllm_lite.quantize.threads import in_order, workers_of
 from trtllm_lite.vocabulary import ALIGNMENT
 
-_ELSEWHERE = "weights"  # where the network says that its weights lie; they are handed over by address
+_ELSEWHERE = "weights"  # file that the network names for its weights, which are handed over by address instead
 _COMPUTED = "computed"  # the file of computed weights
 _REMEDY = "set TMPDIR to a directory with enough space for the weights"
-_PIECE = 1 << 24  # bytes that are hashed at once
+_PIECE = 1 << 24  # bytes that are hashed at a time
 _SOURCES = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The least, usual and most extents of one kind of step: sequences, new tokens of each, rows of logits."""
+    """The least, usual and most extents of one kind of step: sequences, new tokens per sequence, rows of logits."""
 
     batch: tuple[int, int, int]
     seq: tuple[int, int, int]
@@ -54,7 +54,7 @@ class Profile:
 
 
 def profiles_of(limits: BuildLimits) -> tuple[Profile, Profile]:
-    """Steps of context: new tokens of one sequence; steps of generation: one token of each sequence."""
+    """The profiles of context steps (new tokens of one sequence) and of generation steps (one token per sequence)."""
     longest = min(limits.num_tokens, limits.max_seq_len)
     rows = longest if limits.gather_context_logits else 1
     batch = limits.max_batch_size
@@ -64,7 +64,7 @@ def profiles_of(limits: BuildLimits) -> tuple[Profile, Profile]:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Where each weight lies (name, file, offset, bytes), and its digest by name."""
+    """The place of each weight (name, file, offset, bytes), and its digest by name."""
 
     places: list[tuple[str, str, int, int]] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)
@@ -80,7 +80,7 @@ def write_request(
 ) -> str:
     """Write the request to build ``graph``, whose types and caches :mod:`passes` made; ``progress`` counts weights.
 
-    Returns a digest of all that decides the bytes of the engine. Raises OutputError, EngineError (weights).
+    Returns a digest of everything that determines the bytes of the engine. Raises OutputError, EngineError (weights).
     """
     document, tensors = _without_weights(graph)
     asked = {
@@ -98,13 +98,13 @@ def write_request(
 
 
 def _tools() -> list[str]:
-    """What the builder runs in: Python, whose objects lie on the same heap, the heap itself, this folder's sources."""
+    """Describe what the builder runs on: Python and the heap, which place its objects, and this folder's sources."""
     files = (apart.HEAP, *sorted(_SOURCES.glob("*.py")))
     return [sys.version, *(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)]
 
 
 def _without_weights(graph: ir.Graph) -> tuple[bytes, dict[str, ir.LazyTensor]]:
-    """The serialized network, whose weights are in no file, and the weights. Small constants stay inside."""
+    """Serialize the network without its weights, and return both. Small constants stay inside the network."""
     copy = ir.Model(graph, ir_version=IR_VERSION).clone()
     remove_dead(copy.graph)
     weights: dict[str, ir.LazyTensor] = {}
@@ -141,7 +141,7 @@ def _write_weights(
 
 
 def _read(tensor: ir.LazyTensor) -> tuple[str, bytes]:
-    """The digest of a tensor's bytes, and the bytes, but for those of a stored tensor."""
+    """Return the digest of a tensor's bytes, and the bytes unless the tensor is stored in a file."""
     if isinstance(tensor, Stored):
         digest = hashlib.sha256()
         for piece in _pieces(tensor):

@@ -1,11 +1,11 @@
 """Runs TensorRT's builder as a program of its own: ``python worker.py PACKAGE`` in a directory with a request.
 
-The directory holds NETWORK, REQUEST and files of weights; the image goes to IMAGE there. On stdout come lines of JSON:
-``["line", severity, text]`` for what TensorRT prints, and ``["did", what, succeeded]`` for each step.
+The directory holds NETWORK, REQUEST and files of weights; the image goes to IMAGE there. On stdout it prints lines of
+JSON: ``["line", severity, text]`` for what TensorRT prints, and ``["did", what, succeeded]`` for each step.
 
-TensorRT orders some of what it writes by the addresses of its objects. They are the same in every run: the kernel does
-not randomize them, the heap is that of ``steady_heap.cc``, and memory is asked for in the same way, because this file
-imports nothing but TensorRT and a little of Python, and all paths have fixed names.
+TensorRT orders some of what it writes by the addresses of its objects. The addresses are the same in every run: the
+kernel does not randomize them, the heap is that of ``steady_heap.cc``, and allocations come in the same order, because
+this file imports only TensorRT and a few modules of Python, and all paths have fixed names.
 """
 
 import ctypes
@@ -21,8 +21,8 @@ from typing import Any
 NETWORK, REQUEST, IMAGE, PACKAGES = "network.onnx", "request.json", "network.image", "packages"
 PARSED, BUILT = "parsed the network", "built the engine"
 KV_LENGTHS = "key_value_lengths"
-LISTING = "Layers:\n"  # the start of the one trace that is passed on
-HERE = "/proc/self/cwd"  # a name of the directory that is as long everywhere
+LISTING = "Layers:\n"  # the start of the only trace that is passed on
+HERE = "/proc/self/cwd"  # a name of the current directory whose length is always the same
 _TOTAL_LENS = "nonpad"  # the node that adds up the tokens of each sequence
 RANDOM_ADDRESSES = "The kernel keeps the addresses of this process random: another build may have other bytes."
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -33,10 +33,10 @@ def main(package: str) -> None:
     """Build what the request asks for."""
     fixed = _fix_addresses()
     ctypes.c_int.in_dll(ctypes.CDLL(None), "steady_heap")  # an error if the heap was not loaded
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process, also by its own end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process, and ends it by dying too
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     messages = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no message
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of libraries must not mix with messages
 
     def send(*message: object) -> None:
         messages.write(json.dumps(message) + "\n")
@@ -65,7 +65,7 @@ def main(package: str) -> None:
 def _fix_addresses() -> bool:
     """Start this program again where libraries and stacks have the same addresses in every run.
 
-    Returns whether they have; they have not where a container's rules for system calls forbid it.
+    Returns whether addresses are fixed now; a container's rules for system calls may forbid it.
     """
     libc = ctypes.CDLL(None)
     found = libc.personality(_QUERY)
@@ -89,7 +89,7 @@ def _logger(trt: Any, send: Callable[..., None]) -> Any:
 
 
 def parse(trt: Any, network: Any, logger: Any, weights: Iterable[tuple[str, str, int, int]]) -> bool:
-    """Parse NETWORK into ``network``, with ``weights`` (name, file, offset, bytes), which are mapped; if it can be."""
+    """Parse NETWORK into ``network``, with mapped ``weights`` (name, file, offset, bytes); returns the success."""
     parser = trt.OnnxParser(network, logger)
     with open(NETWORK, "rb") as file:
         if not parser.load_model_proto(file.read(), ""):
@@ -116,11 +116,10 @@ def _mapped(path: str) -> int:
 
 
 def set_lengths(trt: Any, network: Any) -> None:
-    """Let every attention of ``network`` read as many keys and values as its sequence has.
+    """Let every attention of ``network`` read the keys and values up to the length of its sequence.
 
-    The parser drops ``nonpad_kv_seqlen`` without a word, and aligns causal masks with the first key; ONNX aligns them
-    with the last (https://github.com/onnx/onnx/pull/8068), which is what a step behind others needs.
-    Raises LookupError.
+    The parser drops ``nonpad_kv_seqlen`` silently, and aligns causal masks with the first key; ONNX aligns them with
+    the last (https://github.com/onnx/onnx/pull/8068), which later steps of a sequence need. Raises LookupError.
     """
     layers = [network.get_layer(number) for number in range(network.num_layers)]
     inputs = [layer for layer in layers if layer.type == trt.LayerType.ATTENTION_INPUT]
@@ -132,7 +131,7 @@ def set_lengths(trt: Any, network: Any) -> None:
     lengths = network.add_cast(totals, trt.int32)
     lengths.name = KV_LENGTHS
     for layer in inputs:
-        layer.__class__ = trt.IAttentionInputLayer  # how the bindings give access to a layer's own kind
+        layer.__class__ = trt.IAttentionInputLayer  # the bindings give access to a layer's own class in this way
         attention = layer.attention
         attention.key_value_lengths = lengths.get_output(0)
         if attention.mask is None:
@@ -141,8 +140,8 @@ def set_lengths(trt: Any, network: Any) -> None:
 
 def _configure(trt: Any, builder: Any, request: Any) -> Any:
     config = builder.create_builder_config()
-    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # layers name the nodes that they compute
-    capabilities = request["compute_capabilities"]  # none where TensorRT builds for the GPU of the machine
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # lets layers name the nodes that they compute
+    capabilities = request["compute_capabilities"]  # empty if TensorRT builds for the GPU of the machine
     if capabilities:
         config.num_compute_capabilities = len(capabilities)
         for index, name in enumerate(capabilities):

@@ -35,7 +35,7 @@ PASSES: tuple[DevicePass, ...] = (
 
 
 def run_device_passes(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """The operators of a program of that kind."""
+    """Return the operators of a program of that kind, after all passes."""
     for device_pass in PASSES:
         ops = without_unread(device_pass(ops, program))
     return ops

@@ -1,4 +1,4 @@
-"""What adapters add to products: rows that LowRank leaves, in programs for steps of which a request has an adapter."""
+"""Adds adapters to products: LowRank makes the rows to add, in programs for steps with adapters."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,8 @@ from trtllm_lite.vocabulary import LOGITS_INDICES
 def adapters(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Products lose ``added`` in programs without adapters; in others LowRank comes right before its product.
 
-    There it reads the step's rows by slot. The product's residual becomes LowRank's, whose rows then have both in them.
+    There LowRank reads the adapter slot of each row. It takes over the product's residual, so that its rows are the sum
+    of both.
     """
     if not program.bucket.adapters:
         return [op.without("added") if "added" in op.inputs else op for op in ops]
@@ -29,7 +30,7 @@ def adapters(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def _listed(low_rank: Op, ops: Sequence[Op], program: ProgramKind) -> Op:
-    """LowRank with the lists of its rows, which are tokens, or in larger steps rows of logits."""
+    """Return LowRank with the lists of its rows, which are tokens, or in larger steps rows of logits."""
     of_logits = LOGITS_INDICES in low_rank.inputs and not program.bucket.decode
     rows, ends = ("adapter_logits", "adapter_logit_ends") if of_logits else ("adapter_tokens", "adapter_token_ends")
     lists = {"adapter_rows": step_input(rows, ops), "adapter_ends": step_input(ends, ops)}
@@ -43,7 +44,7 @@ def _adapted(product: Op, low_rank: Op) -> list[Op]:
     activation = product.attributes["activation"]
     if product.kind == "GatedLinear" or activation == "none":
         return [low_rank, product]
-    # What is added comes before the activation, which the kernels of Linear apply first.
+    # An adapter's rows are added before the activation, which the kernels of Linear apply first.
     y = product.outputs["y"]
     plain = value_of(f"{product.name}.plain", ir.DataType.FLOAT, dims(y) or ())
     linear = replace(product, outputs={"y": plain}, attributes={**product.attributes, "activation": "none"})

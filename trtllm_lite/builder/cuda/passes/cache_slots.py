@@ -10,8 +10,8 @@ _ATTENTION = ("PagedAttention", "LatentAttention")
 def cache_slots(ops: list[Op], program: ProgramKind) -> list[Op]:
     """CacheSlots is put in front; operators over caches have its ``slots``, attention its ``past_lens``.
 
-    So do routers of decode steps, by which they know the rows of padding.
-    The sequences that have ended are those of which Sample has said so. Encoders have no cache.
+    Routers of decode steps also have ``slots``, by which they recognise rows of padding. Sample marks the sequences
+    that have ended. Encoders have no cache.
     """
     limits = program.limits
     if not limits.generates:

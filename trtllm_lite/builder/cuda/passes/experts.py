@@ -1,4 +1,4 @@
-"""The experts that rows have chosen are listed, once for all who compute with them."""
+"""Lists the experts that rows have chosen, once for all grouped products."""
 
 from dataclasses import replace
 
@@ -9,16 +9,16 @@ from trtllm_lite.builder.graph import value_of
 from trtllm_lite.plugins.cuda.grouped import MOST_LISTED_ROWS, ExpertChoice
 
 _INT32 = ir.DataType.INT32
-_ROOM = ("gathered", "members", "scores")  # of kernels of CPUs
+_ROOM = ("gathered", "members", "scores")  # workspace of CPU kernels
 
 
 def experts(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """Router lists what is chosen for the grouped products, which have their kind of lists as operands.
+    """Router lists what is chosen for the grouped products, which take the lists as operands.
 
-    Where both products are streamed that is ``chosen``, the experts, and the first of both multiplies with ``shares``,
-    so that the second only adds, or with ``input_shares`` before it gates; else rows are sorted by expert: ``places``
-    and ``groups``. All have the attributes ``experts``, the number of all, ``local_experts``, those of a rank, and
-    ``moe_tp_size``.
+    If both products are GEMVs, the list is ``chosen`` (the experts); the first product multiplies its results by
+    ``shares``, or its inputs by ``input_shares``, so that the second only adds. Otherwise rows are sorted by expert:
+    ``places`` and ``groups``. All three operators have the attributes ``experts`` (their number in all),
+    ``local_experts`` (the number on a rank) and ``moe_tp_size``.
     """
     links = Links(ops)
     listed = {op: _lists(op, links, program) for op in ops if op.kind == "Router"}
@@ -30,7 +30,7 @@ def _with_lists(op: Op, links: Links, listed: dict[Op, dict[str, ir.Value]]) -> 
         choice = _choice(op, links)
         attributes = {**op.attributes, **_attributes(choice), "activation": "none"}
         counted = op.without("tally").with_inputs(tally=op.outputs["tally"])
-        if "bias" in op.inputs:  # of scores, which the product makes in two terms
+        if "bias" in op.inputs:  # the bias of scores, which the product of two terms adds
             counted = counted.without("bias").with_inputs(score_bias=op.inputs["bias"])
         return replace(counted, outputs={**counted.outputs, **listed[op]}, attributes=attributes)
     router = links.producer(op.inputs.get("ids"), "Router")
@@ -55,7 +55,7 @@ def _lists(router: Op, links: Links, program: ProgramKind) -> dict[str, ir.Value
 
 
 def _choice(router: Op, links: Links) -> ExpertChoice:
-    """What ``router`` chooses of, and what a rank has of it."""
+    """Return the choice that ``router`` makes, and the experts that a rank has."""
     (_, top_k), (_, num_experts) = known_dims(router.outputs["ids"]), known_dims(router.outputs["scores"])
     assert isinstance(top_k, int)
     assert isinstance(num_experts, int)

@@ -1,4 +1,4 @@
-"""A streaming product normalises its rows in its prologue."""
+"""Moves the normalisation of rows into the prologue of a GEMV."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def norm_prologue(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def _norm(op: Op, links: Links, program: ProgramKind) -> Op | None:
-    """The norm of one buffer in front of a product that can do it."""
+    """Return the norm, of one buffer, before a product that can take it into its prologue."""
     if op.kind not in _PRODUCTS or "x" not in op.inputs:
         return None
     if op.kind == "GroupedGatedLinear" and "chosen" not in op.inputs:
@@ -32,6 +32,6 @@ def _norm(op: Op, links: Links, program: ProgramKind) -> Op | None:
     if norm is None or op.inputs["x"] is not norm.outputs["y"] or "residual" in norm.inputs:
         return None
     if any(reader.kind == "LowRank" for reader in links.readers[op.inputs["x"]]):
-        return None  # the rows are in memory, for an adapter
+        return None  # an adapter reads the normalised rows from memory
     config = program.streams(op)
     return norm if config is not None and not config.stream_x else None

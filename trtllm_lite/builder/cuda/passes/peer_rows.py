@@ -1,4 +1,4 @@
-"""Products store their rows where other ranks go on with them, so that these travel while the product multiplies."""
+"""Lets products store rows on the ranks that read them next, so that rows travel while the product multiplies."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,10 +14,10 @@ from trtllm_lite.plugins.cuda.tiles import tile_configs
 
 
 def stored_sums(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """Ranks add up rows that they own (``owned``), where an inbox has no room for so many, if that sends fewer bytes.
+    """Let each rank add up the rows it owns (``owned``) if its inbox is too small for all, and fewer bytes are sent.
 
-    Linear stores them there, if its kernel can: it and its AllReduce have the state ``rank_sums``. An AllReduce with
-    ``sum_everywhere`` shows others the sum that it norms, too.
+    Linear stores rows on their owners if its kernel can: it and its AllReduce then have the state ``rank_sums``. An
+    AllReduce with ``sum_everywhere`` also sends the sum before the norm to the other ranks.
     """
     if program.limits.tp_size == 1 or program.limits.uses_nccl:
         return ops
@@ -37,9 +37,9 @@ def stored_sums(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def stored_logits(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """Linear stores logits on the first rank, which alone reads them, if its kernel can.
+    """Let Linear store logits on the first rank, their only reader, if its kernel can.
 
-    The AllGather behind it becomes a wait for those of all ranks (``in_place``).
+    The AllGather after it only waits for the logits of all ranks (``in_place``).
     """
     if program.limits.tp_size == 1 or program.limits.uses_nccl:
         return ops
@@ -64,7 +64,7 @@ def stored_logits(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def _product(op: Op, links: Links, program: ProgramKind) -> Op | None:
-    """The Linear in front of a collective, if a tiled kernel computes it, which can store rows on any rank."""
+    """Return the Linear before a collective if a tiled kernel computes it, which can store rows on any rank."""
     linear = links.producer(op.inputs["x"], "Linear")
     if linear is None or links.only_reader(op.inputs["x"]) is not op:
         return None
@@ -74,7 +74,7 @@ def _product(op: Op, links: Links, program: ProgramKind) -> Op | None:
 
 
 def _logits_product(op: Op, links: Links, program: ProgramKind) -> Op | None:
-    """As :func:`_product`, of an AllGather of logits; a kernel that streams its weight can do so, too."""
+    """Return the Linear before an AllGather of logits if its kernel, tiled or GEMV, can store rows on another rank."""
     if op.kind != "AllGather" or not op.outputs["y"].is_graph_output():
         return None
     linear = links.producer(op.inputs["x"], "Linear")
@@ -84,7 +84,7 @@ def _logits_product(op: Op, links: Links, program: ProgramKind) -> Op | None:
 
 
 def _is_read_elsewhere(reduce: Op, owned: Iterable[Op], links: Links) -> bool:
-    """Whether somebody reads sums of rows that this rank does not own."""
+    """Return whether an operator reads sums of rows that this rank does not own."""
     total = reduce.outputs.get("sum")
     if total is None:
         return False
@@ -93,7 +93,7 @@ def _is_read_elsewhere(reduce: Op, owned: Iterable[Op], links: Links) -> bool:
 
 
 def _sums(reduce: Op, program: ProgramKind) -> dict[str, ir.Value]:
-    """Where rows are that this rank adds up, 16-bit elements, of each rank."""
+    """Return the state that holds, for each rank, the 16-bit rows that this rank adds up."""
     *_, features = known_dims(reduce.inputs["x"])
     num_ranks = program.limits.tp_size
     shape = (num_ranks, ceil(symbols(program.limits)["num_tokens"] / num_ranks), features)

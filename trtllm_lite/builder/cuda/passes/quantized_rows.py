@@ -1,6 +1,6 @@
-"""Rows in eight bits: streaming products round what they read, epilogues round rows for others.
+"""Quantizes rows to 8 bits: GEMVs quantize what they read, epilogues quantize rows for later operators.
 
-The attributes by which both say so are described in ``plugins/cuda/lowering.py``.
+The attributes of both are described in ``plugins/cuda/lowering.py``.
 """
 
 from dataclasses import replace
@@ -12,19 +12,17 @@ _KIND = "QuantizeRows"
 
 
 def quantized_rows(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """Product(QuantizeRows(z)) becomes Product(z) with scales where it rounds rows itself.
+    """Product(QuantizeRows(z)) becomes Product(z) with scales if the product quantizes rows itself.
 
-    Elsewhere QuantizeRows and the product both have the scales, and no operand has them if they are one for all rows.
+    Otherwise QuantizeRows and the product both have the scales; a single scale for all rows is an attribute, not an
+    operand.
     """
     links = Links(ops)
     return [_without_static_operand(_with_scales(op, links, program)) for op in ops]
 
 
 def quantize_epilogue(ops: list[Op], _program: ProgramKind) -> list[Op]:
-    """QuantizeRows(x=RmsNorm(z)) becomes RmsNorm(z) -> bytes; so do others, if the scale is static.
-
-    These are PagedAttention, and GatedLinear of bytes.
-    """
+    """QuantizeRows(x=RmsNorm(z)) becomes RmsNorm(z) -> bytes; so do PagedAttention and 8-bit GatedLinear if static."""
     links = Links(ops)
     sources = {op: source for op in ops if (source := _source(op, links)) is not None}
     rounded = {source: op for op, source in sources.items()}
@@ -40,7 +38,7 @@ def quantize_epilogue(ops: list[Op], _program: ProgramKind) -> list[Op]:
 
 
 def _source(op: Op, links: Links) -> Op | None:
-    """The operator that can write what QuantizeRows makes of its rows, which nobody else reads."""
+    """Return the operator that can write quantized rows itself, if QuantizeRows is their only reader."""
     if op.kind != _KIND or links.only_reader(op.inputs["x"]) is not op:
         return None
     kinds = ("RmsNorm", "GatedLinear", "PagedAttention")

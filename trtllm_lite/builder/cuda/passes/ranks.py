@@ -1,4 +1,4 @@
-"""Operators that concern several ranks read where the others' memory is, and meet them there, or else in NCCL."""
+"""Gives operators over several ranks access to the others' memory, with barriers between them, or else uses NCCL."""
 
 import onnx_ir as ir
 
@@ -11,7 +11,7 @@ from trtllm_lite.plugins.schema import all_schemas
 
 
 def rank_states(limits: BuildLimits) -> dict[str, ir.Value]:
-    """The states that engines of several ranks have, in all stages."""
+    """Return the states that engines of several ranks have, in all stages."""
     if limits.tp_size * limits.pp_size == 1:
         return {}
     table = {"ranks": value_of("ranks", ir.DataType.INT64, [RANKS_WORDS])}
@@ -21,10 +21,10 @@ def rank_states(limits: BuildLimits) -> dict[str, ir.Value]:
 
 
 def ranks(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """Of several ranks, CacheSlots, Embedding, AllReduce and AllGather get the states ``ranks`` and ``rank_flags``.
+    """CacheSlots, Embedding, AllReduce and AllGather of several ranks get the states ``ranks`` and ``rank_flags``.
 
-    AllReduce gets ``rank_inbox`` and ``rank_turns``, too. Where ranks meet in NCCL, Embedding alone gets ``ranks``, to
-    know the number of its rank. So does a Router of whose experts a rank has some, in either case.
+    AllReduce gets ``rank_inbox`` and ``rank_turns``, too. With NCCL only Embedding gets ``ranks``, to know the number
+    of its rank. A Router whose experts are divided among ranks always gets ``ranks``.
     """
     states = rank_states(program.limits)
     if program.limits.uses_nccl:
@@ -42,17 +42,17 @@ def ranks(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def _has_some_experts(op: Op) -> bool:
-    """Whether ``op`` is a Router, and ranks have some of its experts each."""
+    """Return whether ``op`` is a Router whose experts are divided among ranks."""
     return op.kind == "Router" and op.attributes["local_experts"] != op.attributes["experts"]
 
 
 def inbox_size(program: ProgramKind) -> int:
-    """The rows that an inbox has room for, and the most of a program that sends them there."""
+    """Return the rows that an inbox has room for: the most rows that a program sends there."""
     return min(inbox_rows(program.limits.tp_size), symbols(program.limits)["num_tokens"])
 
 
 def _inbox(op: Op, program: ProgramKind) -> dict[str, ir.Value]:
-    """Where rows of ``op`` are that other ranks send, 16-bit elements, and the turn that each row of it has."""
+    """Return the states for the 16-bit rows of ``op`` that other ranks send, and for the turn of each row."""
     *_, features = known_dims(op.inputs["x"])
     num_ranks = program.limits.tp_size
     rows = inbox_size(program)

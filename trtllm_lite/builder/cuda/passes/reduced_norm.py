@@ -1,4 +1,4 @@
-"""The sum over all ranks adds the residual stream and norms it, so that one launch does all three."""
+"""Fuses the sum over all ranks, the residual add and the norm, so that one launch does all three."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind
 def reduced_norm(ops: list[Op], program: ProgramKind) -> list[Op]:
     """RmsNorm(x=AllReduce(z), residual=r, w) -> y, sum becomes AllReduce(z, residual=r, w) -> y, sum.
 
-    NCCL makes the sum alone.
+    With NCCL nothing is fused, as NCCL computes sums only.
     """
     if program.limits.uses_nccl:
         return ops
@@ -24,7 +24,7 @@ def reduced_norm(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def _sum(norm: Op, links: Links) -> Op | None:
-    """The AllReduce whose sum ``norm`` alone reads, to add a residual to it and norm it."""
+    """Return the AllReduce whose sum is read by ``norm`` alone, which adds a residual and norms."""
     if norm.kind != "RmsNorm" or "residual" not in norm.inputs:
         return None
     reduce = links.producer(norm.inputs["x"], "AllReduce")

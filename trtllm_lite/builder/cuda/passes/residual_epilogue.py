@@ -10,8 +10,8 @@ _NORMS = ("RmsNorm", "LayerNorm")
 def residual_epilogue(ops: list[Op], program: ProgramKind) -> list[Op]:
     """Norm(x=Linear(…), residual=r) -> sum becomes Norm(x=Linear(…, residual=r)), whose rows are the sum.
 
-    The Linear has no activation, or is GroupedLinear, and nobody else reads its rows. It moves to the norm, where
-    ``r`` is there.
+    The Linear has no activation, or is GroupedLinear, and nobody else reads its rows. It moves to the place of the
+    norm, where ``r`` is computed.
     """
     del program
     links = Links(ops)
@@ -30,7 +30,7 @@ def residual_epilogue(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def _product(norm: Op, links: Links) -> Op | None:
-    """The product whose epilogue can add the residual of ``norm``."""
+    """Return the product whose epilogue can add the residual of ``norm``."""
     if norm.kind not in _NORMS or "residual" not in norm.inputs:
         return None
     linear = links.producer(norm.inputs["x"], "Linear") or links.producer(norm.inputs["x"], "GroupedLinear")

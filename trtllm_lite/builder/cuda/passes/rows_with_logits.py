@@ -1,4 +1,4 @@
-"""In a decode step every row has logits, so that nothing is to be gathered."""
+"""Removes the gathering of rows from decode steps, where every row has logits."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from trtllm_lite.builder.cuda.ops import Op, ProgramKind
 
 
 def rows_with_logits(ops: list[Op], program: ProgramKind) -> list[Op]:
-    """Programs for decode steps without GatherRows: its readers read what it would gather from."""
+    """Remove GatherRows from programs for decode steps: its readers read its input."""
     if not program.bucket.decode:
         return ops
     gathered: dict[ir.Value, ir.Value] = {}

@@ -1,6 +1,6 @@
-"""A program ends with the draw of tokens, which the embedding of the next step finds where they were left.
+"""Ends a program with the sampling of tokens, which the embedding of the next step reads from where they were left.
 
-Of the stages of a pipeline the last one draws, and the first one embeds. Encoders draw nothing.
+In a pipeline the last stage samples, and the first stage embeds. Encoders do not sample.
 """
 
 import onnx_ir as ir

@@ -1,4 +1,4 @@
-"""The sum over a row's experts is normed where it is made, so that one launch does both."""
+"""Norms the sum over a row's experts in the kernel that makes the sum, so that one launch does both."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from trtllm_lite.builder.cuda.ops import Links, Op, ProgramKind
 def summed_norm(ops: list[Op], program: ProgramKind) -> list[Op]:
     """RmsNorm(x=GroupedLinear(…) -> sum, w) -> y becomes GroupedLinear(…, norm_weight=w) -> y, sum.
 
-    Rows are sorted by expert; of a few rows the product itself makes the sum, a block some features of it.
+    This needs rows sorted by expert: for a few rows the product makes the sum, and each block has only some features.
     """
     del program
     links = Links(ops)
@@ -26,7 +26,7 @@ def summed_norm(ops: list[Op], program: ProgramKind) -> list[Op]:
 
 
 def _summed(norm: Op, links: Links) -> Op | None:
-    """The sum over experts that is all that ``norm`` reads; a second norm of it is left alone."""
+    """Return the sum over experts that is the only input of ``norm``; a second norm of the same sum is left alone."""
     if norm.kind != "RmsNorm" or "residual" in norm.inputs:
         return None
     summed = links.producer(norm.inputs["x"], "GroupedLinear")

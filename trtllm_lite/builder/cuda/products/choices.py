@@ -1,8 +1,8 @@
-"""Chooses what computes a product in the steps of a bucket, cuBLASLt or a tiled kernel, and says why.
+"""Chooses the kernel of a product in the steps of a bucket, cuBLASLt or a tiled kernel, and says why.
 
-The choice is the fastest that was measured, whatever the weights are stored as; without measurements it is cuBLASLt,
-whose heuristics know every shape and card, or the best guess among tiled kernels where the library has no such product
-(of quantized weights, or of experts), or where a product is so short that it matters how early it starts.
+The choice is the fastest measured kernel, for weights of any type. Without measurements it is cuBLASLt, whose
+heuristics know every shape and card; or the tiled kernel that is expected to be best, for products that the library
+lacks (quantized weights, experts) and for products so short that their start time matters.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.cuda.tiles import CUTS
 from trtllm_lite.plugins.launch import Device
 
-_GENERATING = STEP_BUCKETS[:3]  # sizes of the steps in which most time of most servers goes
+_GENERATING = STEP_BUCKETS[:3]  # sizes of the steps in which most servers spend most time
 
 
 def chooser(bucket: Bucket, device: Device, timings: TimingCache | None, deterministic: bool = False) -> Chooser:
@@ -38,17 +38,17 @@ def chooser(bucket: Bucket, device: Device, timings: TimingCache | None, determi
 
 
 def _choose(bucket: Bucket, device: Device, timings: TimingCache | None, site: Site) -> Choice:
-    if bucket.decode and site.in_library:  # what is not streamed there is too large for any tile
+    if bucket.decode and site.in_library:  # a decode product that is not a GEMV is too large for any tile
         return Choice(None, "")
     return _fastest(bucket, timings, site, site.contestants(size_class(bucket), device))
 
 
 def _choose_ordered(bucket: Bucket, device: Device, timings: TimingCache | None, site: Site) -> Choice:
-    """The best tiled kernel of those that cut the depth as is best for steps that generate.
+    """Choose the tiled kernel with the split-K that is best in decode steps.
 
-    These add a row's products in steps along the depth, one after another, so that programs may have tiles of other
-    rows and widths. For a few rows, of which kernels copy less than of the rows that were measured, it is a guess.
-    Raises BuildError if there is none for steps of any size.
+    These kernels add a row's products along the depth in one fixed order, so that programs may differ in the rows and
+    widths of tiles. For a few rows, which were not measured, the choice is an estimate. Raises BuildError if no kernel
+    takes steps of any size.
     """
     splits = _best_cut(device, timings, site)
     if bucket.decode:
@@ -59,9 +59,9 @@ def _choose_ordered(bucket: Bucket, device: Device, timings: TimingCache | None,
 
 
 def _best_cut(device: Device, timings: TimingCache | None, site: Site) -> int:
-    """The parts of the depth with which steps that generate take least, each relative to the best of its size.
+    """Return the split-K factor that is fastest in decode steps, each time taken relative to the best of its step size.
 
-    A size of which nothing was measured does not count, and a cut that was not measured at another is left out.
+    Step sizes without measurements do not count, and a factor has to be measured at all others.
     """
     ratios: list[dict[int, float]] = []
     for above, size in pairwise((0, *_GENERATING)):
@@ -81,12 +81,12 @@ def _best_cut(device: Device, timings: TimingCache | None, site: Site) -> int:
 
 
 def _measured(bucket: Bucket, timings: TimingCache | None, site: Site) -> list[KernelTiming]:
-    """The measurements that tell what is fast in steps of ``bucket``."""
+    """Return the measurements that tell which kernel is fastest in steps of ``bucket``."""
     return [] if timings is None else timings.kernel_timings(site.product, measured_rows(bucket))
 
 
 def _fastest(bucket: Bucket, timings: TimingCache | None, site: Site, contestants: Contestants) -> Choice:
-    """The one of ``contestants`` that was measured to be fastest, or else the first. Raises BuildError for none."""
+    """Return the fastest measured candidate of ``contestants``, or else the first. Raises BuildError without any."""
     measured = [timing for timing in _measured(bucket, timings, site) if timing.kernel in contestants]
     totals = _totals(measured)
     if not totals or timings is None:
@@ -96,7 +96,7 @@ def _fastest(bucket: Bucket, timings: TimingCache | None, site: Site, contestant
 
 
 def _guess(site: Site, contestants: Contestants) -> Choice:
-    """The first of ``contestants``. Raises BuildError if there is none."""
+    """Return the first of ``contestants``. Raises BuildError if there is none."""
     first, *others = contestants.values() or _refuse(site)
     if first is None:
         return Choice(None, "no tiled kernel was measured" if others else "")
@@ -111,7 +111,7 @@ def _refuse(site: Site) -> NoReturn:
 
 
 def _totals(measured: list[KernelTiming]) -> dict[str, float]:
-    """For each kernel that was measured at all numbers of rows: the sum of its times, each relative to the best."""
+    """Returns, for each kernel measured at all numbers of rows, the sum of its times, each relative to the best."""
     times: dict[int, dict[str, float]] = defaultdict(dict)
     for timing in measured:
         times[timing.rows][timing.kernel] = timing.microseconds
@@ -120,7 +120,7 @@ def _totals(measured: list[KernelTiming]) -> dict[str, float]:
 
 
 def _table(measured: list[KernelTiming], best: str) -> str:
-    """A table of the chosen kernels' times beside the best of the others."""
+    """Return a table of the chosen kernels' times beside the best of the others."""
     parts = []
     for rows in sorted({timing.rows for timing in measured}):
         times = {timing.kernel: timing.microseconds for timing in measured if timing.rows == rows}

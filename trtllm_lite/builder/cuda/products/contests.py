@@ -1,4 +1,4 @@
-"""Makes the engine that measures which kernel computes a product fastest: it has a program for each contestant."""
+"""Makes the engine for autotuning products: it has a program for each candidate kernel."""
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -16,15 +16,15 @@ from trtllm_lite.builder.cuda.products.timing_cache import Product
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.plugins.launch import Buffer, Device, Operand, Slice
 
-# Products of one layer each; their weights together exceed any L2 cache, but for the smallest models.
+# Each program has products of several layers; together their weights exceed any L2 cache, but for the smallest models.
 _MAX_LAYERS = 8
 
 
 @dataclass(frozen=True)
 class Contest:
-    """A comparison of what computes a kind of product, of more than ``above`` and at most ``max_rows`` rows.
+    """An autotuning case: candidates for one kind of product, of more than ``above``, up to ``max_rows`` rows.
 
-    ``programs`` maps each contestant to its program, first that of cuBLASLt, or else of the best guess. Every program
+    ``programs`` maps each candidate to its program; first comes cuBLASLt, or else the expected best. Every program
     computes the product of the same ``num_layers`` layers.
     """
 
@@ -36,17 +36,17 @@ class Contest:
 
 
 class _Given:
-    """The buffers that products of all programs read and none writes, one for every role, type and shape.
+    """Input buffers that the products of all programs read and none writes, one for every role, type and shape.
 
-    Elsewhere in the arena one layer's y may be where another's x is, so that values grow from run to run, or shrink to
-    zero, and the time of a product depends on them where a card is at its power limit.
+    If they shared the arena, one layer's y could be another's x, and values would grow or shrink from run to run; at a
+    card's power limit the time of a product depends on its values.
     """
 
     def __init__(self) -> None:
         self.buffers: dict[str, Buffer] = {}
 
     def buffer(self, role: str, operand: Operand) -> Buffer:
-        """The buffer of a role whose contents are like those of ``operand``."""
+        """Return the buffer of a role whose contents are like those of ``operand``."""
         buffer = operand.buffer if isinstance(operand, Slice) else operand
         name = f"given {role} {buffer.dtype} {buffer.shape}"
         return self.buffers.setdefault(name, replace(buffer, name=name))
@@ -55,11 +55,10 @@ class _Given:
 def lower_contests(
     graph: ir.Graph, dtype: str, limits: BuildLimits, device: Device, max_contestants: int
 ) -> tuple[Lowered, list[Contest]]:
-    """A program that computes any step without measurements, and those of the contests. Raises BuildError.
+    """Lowers one program that computes any step without measurements, and the autotuning programs. Raises BuildError.
 
-    There is a contest for each kind of product and size of step that has several ways to compute it: cuBLASLt, but for
-    products of quantized weights or of experts, and the best guesses among tiled kernels, ``max_contestants`` of them
-    at most. Rows choose experts evenly.
+    Each kind of product and step size with several candidates is measured: cuBLASLt (except for quantized weights and
+    experts) and up to ``max_contestants`` tiled kernels, expected best first. Rows are spread evenly over experts.
     """
     operands = operands_of(graph, dtype, limits)
     sites: dict[Product, list[Site]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The products of all rows with one weight, which cuBLASLt or a tiled kernel computes where there are many rows."""
+"""Products of all rows with one weight; cuBLASLt or a tiled kernel computes them for many rows."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
@@ -31,11 +31,11 @@ from trtllm_lite.plugins.rowwise.cuda import rowwise
 class DenseSite:
     """A :class:`Site`: y = activation(x @ weight.T [+ bias]) [+ residual], of up to ``max_rows`` ``rows``.
 
-    With a weight of two matrices, y = activation(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]).
-    What adapters add comes before the activation: ``added``, of a product with a residual or another activation None.
-    ``dtype`` is that of activations; x with ``x_scales`` and y with ``y_scales`` are bytes. With ``tokens``, y is
-    queries, keys and values, and what becomes of them is computed, too. ``peers`` says which rank stores y: only tiled
-    kernels store it on others.
+    With a weight of two matrices, y = activation(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]). The rows
+    of adapters, ``added``, are added before the activation; ``added`` is None if the product has a residual or another
+    activation. ``dtype`` is that of activations; x with ``x_scales`` and y with ``y_scales`` are bytes. With
+    ``tokens``, y is queries, keys and values, and RoPE and the cache write are computed as well. ``peers`` says which
+    rank stores y: only tiled kernels store it on others.
     """
 
     y: Buffer
@@ -55,7 +55,7 @@ class DenseSite:
 
     @property
     def product(self) -> Product:
-        """As :attr:`Site.product`: that of y alone, without adapters."""
+        """Implements :attr:`Site.product`: that of y alone, without adapters."""
         out_features, in_features = self.weight.values.shape[-2:]
         blocks = form_of(self.weight).blocks
         assert isinstance(out_features, int)
@@ -75,22 +75,22 @@ class DenseSite:
 
     @property
     def kind(self) -> Hashable:
-        """As :attr:`Site.kind`."""
+        """Implements :attr:`Site.kind`."""
         return self.product, self.chunk, self.peers is HERE
 
     @property
     def _y_dtype(self) -> str:
-        """The type of y, where a state of other ranks has room for rows of either type of 16 bits."""
+        """The type of y, if a state of other ranks has room for rows of either 16-bit type."""
         return self.dtype if self.y.kind == "state" else self.y.dtype
 
     @property
     def in_library(self) -> bool:
-        """As :attr:`Site.in_library`: on this rank, and of a weight of 16 bits."""
+        """Implements :attr:`Site.in_library`: on this rank, and of a weight of 16 bits."""
         return self.weight.scale is None and self.peers is HERE
 
     @property
     def here(self) -> "DenseSite":
-        """As :attr:`Site.here`: this rank stores y."""
+        """Implements :attr:`Site.here`: this rank stores y."""
         if self.peers is HERE:
             return self
         x = self.x.buffer if isinstance(self.x, Slice) else self.x
@@ -98,9 +98,10 @@ class DenseSite:
         return replace(self, y=y, peers=HERE)
 
     def contestants(self, max_rows: int, device: Device, splits: int | None = None) -> Contestants:
-        """As :meth:`Site.contestants`; the library does not promise how it cuts the depth.
+        """Implements :meth:`Site.contestants`; the library does not promise how it cuts the depth.
 
-        First is cuBLASLt (None), if it can, unless the best guess among tiled kernels is short.
+        cuBLASLt (None) comes first if it has the product, unless the product is short by the estimate for tiled
+        kernels.
         """
         tiled: Contestants = {str(one): one for one in self.tile_configs(max_rows, device, splits)}
         if not self.in_library or splits is not None:
@@ -110,7 +111,7 @@ class DenseSite:
         return {**tiled, CUBLASLT: None} if starts_early else {CUBLASLT: None, **tiled}
 
     def tile_configs(self, max_rows: int, device: Device, splits: int | None = None) -> tuple[TileConfig, ...]:
-        """As :meth:`Site.tile_configs`."""
+        """Implements :meth:`Site.tile_configs`."""
         product = self.product
         if product.gated and product.bias:
             return ()
@@ -122,8 +123,8 @@ class DenseSite:
     def fused_tokens(self) -> NewTokens | None:
         """The ``tokens`` that a tiled kernel computes in its epilogue.
 
-        Those of 16-bit weights are left to a kernel behind it: an H200 took 5% longer for decode steps of 128 and 256
-        rows with them in the epilogue, and up to 2% less for prompts of quantized weights.
+        With 16-bit weights a kernel after it computes them: an H200 took 5% longer for decode steps of 128 and 256 rows
+        with them in the epilogue, and up to 2% less for prompts of quantized weights.
         """
         return None if self.weight.scale is None else self.tokens
 
@@ -133,7 +134,7 @@ class DenseSite:
         return 0 if self.fused_tokens is None else self.fused_tokens.chunk
 
     def given(self, buffer: Callable[[str, Operand], Buffer], max_rows: int) -> "DenseSite":
-        """As :meth:`Site.given`."""
+        """Implements :meth:`Site.given`."""
         x, residual = buffer("x", self.x), self.residual and buffer("residual", self.residual)
         scales = self.x_scales
         if scales is not None and scales.buffer is not None:
@@ -142,17 +143,17 @@ class DenseSite:
         return replace(self, x=x, residual=residual, x_scales=scales, max_rows=rows, tokens=None)
 
     def prepare(self) -> list[Command]:
-        """As :meth:`Site.prepare`: rows of any numbers do."""
+        """Implements :meth:`Site.prepare`: rows of any numbers do."""
         return []
 
     def implement(self, choice: Choice, device: Device) -> list[Command]:
-        """As :meth:`Site.implement`."""
+        """Implements :meth:`Site.implement`."""
         if choice.config is None:
             return self._by_cublaslt(choice.reason)
         return self._by_tiles(replace(choice.config, reason=choice.reason), device)
 
     def _by_cublaslt(self, reason: str) -> list[Command]:
-        """A product of the library; an activation, the gates' product or the cache's write are a kernel behind it."""
+        """Compute the product by cuBLASLt; a separate kernel applies the activation, gates or writes the cache."""
         bias, weight = None if self.bias is None else self.bias.like(self.y), self.weight.values
         more = self.residual or self.added
         if not self.product.gated and self.activation == "none":
@@ -167,7 +168,7 @@ class DenseSite:
         return [product, gated_linear.gate_mul(self.y, both, self.rows, activation=self.activation)]
 
     def _by_tiles(self, config: TileConfig, device: Device) -> list[Command]:
-        """The launch of a tiled kernel."""
+        """Launch a tiled kernel."""
         how = Tiling(self.dtype, device, config, self.max_rows, self.x_scales, self.chunk)
         operands = (self.y, self.x, self.weight, self.rows, how)
         if self.product.gated:
@@ -181,5 +182,5 @@ class DenseSite:
         return [product, *self._cache_write()]
 
     def _cache_write(self) -> list[Command]:
-        """The kernel behind a product that computes y alone."""
+        """The kernel that writes the cache, after a product that computes y alone."""
         return [] if self.tokens is None else [self.tokens.computed(self.y)]

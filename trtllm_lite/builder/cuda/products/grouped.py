@@ -1,4 +1,4 @@
-"""The products with experts of which the rows are sorted by expert."""
+"""Products with experts, over rows sorted by expert."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, Operand,
 
 @dataclass(frozen=True)
 class GroupedSite:
-    """A :class:`Site`: y = x @ weight.T [+ bias] with the matrices of each row's expert, which ``groups`` says.
+    """A :class:`Site`: y = x @ weight.T [+ bias] with the matrices of each row's expert, by ``groups`` of rows.
 
     With two matrices an expert, y = activation(x @ weight[0].T [+ bias[0]]) * (x @ weight[1].T [+ bias[1]]). x has the
     ``rows`` of a step once for each of their experts, sorted by these, and room for ``max_sorted_rows``.
@@ -35,7 +35,7 @@ class GroupedSite:
 
     @property
     def product(self) -> Product:
-        """As :attr:`Site.product`."""
+        """Implements :attr:`Site.product`."""
         _, *parts, out_features, in_features = self.weight.values.shape
         blocks = form_of(self.weight).blocks
         assert isinstance(out_features, int)
@@ -55,17 +55,17 @@ class GroupedSite:
 
     @property
     def kind(self) -> Product:
-        """As :attr:`Site.kind`."""
+        """Implements :attr:`Site.kind`."""
         return self.product
 
     @property
     def in_library(self) -> bool:
-        """As :attr:`Site.in_library`."""
+        """Implements :attr:`Site.in_library`."""
         return False
 
     @property
     def here(self) -> "GroupedSite":
-        """As :attr:`Site.here`."""
+        """Implements :attr:`Site.here`."""
         return self
 
     @property
@@ -74,27 +74,27 @@ class GroupedSite:
         return self.experts.group_rows(self.max_rows)
 
     def contestants(self, max_rows: int, device: Device, splits: int | None = None) -> Contestants:
-        """As :meth:`Site.contestants`."""
+        """Implements :meth:`Site.contestants`."""
         return {str(config): config for config in self.tile_configs(max_rows, device, splits)}
 
     def tile_configs(self, max_rows: int, device: Device, splits: int | None = None) -> tuple[TileConfig, ...]:
-        """As :meth:`Site.tile_configs`: of groups as this site has them, whatever ``max_rows``; none cuts the depth."""
+        """Implements :meth:`Site.tile_configs`: for this site's groups, whatever ``max_rows``; without split-K."""
         del device, max_rows
         return group_configs(self.weight, self.group_rows) if splits in (None, 1) else ()
 
     def given(self, buffer: Callable[[str, Operand], Buffer], max_rows: int) -> "GroupedSite":
-        """As :meth:`Site.given`."""
+        """Implements :meth:`Site.given`."""
         rows = min(max_rows, self.max_rows)
         groups = replace(self.groups, shape=(self.experts.groups_ints(rows),))
         return replace(self, x=buffer("x", self.x), groups=buffer("groups", groups), max_rows=rows)
 
     def prepare(self) -> list[Command]:
-        """As :meth:`Site.prepare`: groups of experts that are chosen evenly; a list is older than the kernel before."""
+        """Implements :meth:`Site.prepare`: fills ``groups`` evenly, before the kernel in front of the product."""
         listed = even_groups(self.groups, self.rows, self.experts, self.group_rows)
         return [listed, listed]
 
     def implement(self, choice: Choice, device: Device) -> list[Command]:
-        """As :meth:`Site.implement`."""
+        """Implements :meth:`Site.implement`."""
         assert choice.config is not None
         config = replace(choice.config, reason=choice.reason)
         how = GroupTiling(self.dtype, device, self.experts, self.max_sorted_rows, self.group_rows, config)

@@ -13,7 +13,8 @@ from trtllm_lite.builder.cuda.products.timing_cache import FORMAT_VERSION, Kerne
 from trtllm_lite.engine.records import from_json
 from trtllm_lite.files import library_directories
 
-# From so many rows on a card runs at its power limit, where the candidate that takes the least energy is fastest.
+# Number of rows from which on a card runs at its power limit, where the candidate that takes the least energy is
+# fastest.
 _POWER_LIMITED_ROWS = 256
 _REPEATS, _SUSTAINED_REPEATS = 7, 2
 
@@ -23,9 +24,9 @@ class Effort:
     """The amount of measuring.
 
     ``rows``: numbers of rows for which cuBLASLt's algorithms are timed, ``max_algorithms`` of them at most; between two
-    of them, its cost is linear.
-    ``contest_rows``: those for which tiled kernels, ``max_contestants`` at most, compete with it and each other.
-    ``sustained``: large products are timed for as long as it takes a card to settle at its power limit.
+    of them, its cost is linear. ``contest_rows``: numbers of rows for which up to ``max_contestants`` tiled kernels are
+    timed against it. ``sustained``: large products are timed for as long as it takes a card to settle at its power
+    limit.
     """
 
     rows: tuple[int, ...]
@@ -35,7 +36,7 @@ class Effort:
     sustained: bool
 
 
-# Captured decode steps run at sizes like the first, prefill at any.
+# Captured decode steps run at sizes like the first ones, prefill at any size.
 THOROUGH = Effort(
     rows=(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384),
     max_algorithms=24,
@@ -58,8 +59,8 @@ def measure_algorithms(
 ) -> TimingCache:
     """Load the engine, whose weights may be missing, and time cuBLASLt's algorithms for up to ``max_tokens`` rows.
 
-    Returns them with those that are ``known``. Raises BuildError if these are of another card or version of cuBLASLt,
-    DeviceError if there is no GPU, or it is of another architecture.
+    Returns the new and the ``known`` timings together. Raises BuildError if the known ones are of another card or
+    version of cuBLASLt, DeviceError if there is no GPU, or one of another architecture.
     """
     executor = _executor(engine_file)
     cache = TimingCache(FORMAT_VERSION, executor.device_name, arch, executor.cublaslt_version, (), ())
@@ -79,7 +80,7 @@ def measure_algorithms(
 def measure_contests(
     engine_file: Path, contests: Iterable[Contest], effort: Effort, progress: Progress
 ) -> list[KernelTiming]:
-    """Time the contestants of an engine that has a program for each. Raises DeviceError."""
+    """Time the candidates of an engine that has a program for each. Raises DeviceError."""
     executor = _executor(engine_file)
     rounds = [
         (contest, rows)
@@ -110,7 +111,7 @@ def _arguments(effort: Effort, rows: int) -> dict[str, Any]:
 
 
 def _product_timing(entry: dict[str, Any]) -> ProductTiming:
-    """An entry of the executor, whose keys are those of both records."""
+    """Make a timing from an entry of the executor, whose keys are those of both records."""
     own = {key: entry.pop(key) for key in ("rows", "algo", "microseconds", "heuristic_microseconds")}
     own |= {key: round(own[key], 2) for key in ("microseconds", "heuristic_microseconds")}
     return from_json(ProductTiming, {"product": entry, **own}, "timing")

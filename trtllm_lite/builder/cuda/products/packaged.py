@@ -15,10 +15,10 @@ DIRECTORY = Path(trtllm_lite.__file__).parent / "timing_caches"
 
 
 def packaged_timings(devices: Sequence[Device], directory: Path = DIRECTORY) -> TimingCache | None:
-    """The cache of one of the ``devices``, of this machine's own GPU if there is one for it; None if there is none.
+    """Return the packaged cache of one of the ``devices``, preferably of this machine's own GPU; None if there is none.
 
-    Kernels of this package are as fast with any version of cuBLASLt. The library's algorithms mean something to the
-    version alone that they were measured with, and are left out if this machine has another one, or none.
+    Timings of this package's kernels hold for any version of cuBLASLt. The library's algorithms are valid only for the
+    version that they were measured with, and are left out if this machine has another version or none.
     """
     archs = {device.arch for device in devices}
     found = [cache for path in sorted(directory.glob("*.json")) if (cache := load_timing_cache(path)).arch in archs]
@@ -32,7 +32,7 @@ def packaged_timings(devices: Sequence[Device], directory: Path = DIRECTORY) -> 
 def _names_here() -> set[str]:
     try:
         return {device["name"] for device in _core.cuda_devices()}
-    except DeviceError:  # builds need no GPU that works
+    except DeviceError:  # builds do not need a working GPU
         return set()
 
 

@@ -1,4 +1,4 @@
-"""The products of a network that several kernels may compute, as those who choose among these see them."""
+"""Products of a network that several kernels may compute, as the code that chooses among kernels sees them."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from trtllm_lite.builder.cuda.products.timing_cache import Product
 from trtllm_lite.plugins.cuda.tiles import TileConfig
 from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, Operand
 
-Contestants: TypeAlias = dict[str, TileConfig | None]  # by the names that timings have, None being cuBLASLt's
+Contestants: TypeAlias = dict[str, TileConfig | None]  # by their names in timings; None stands for cuBLASLt
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Site(Protocol):
 
     @property
     def y(self) -> Buffer:
-        """What it computes."""
+        """The value that it computes."""
 
     @property
     def rows(self) -> Extent:
@@ -32,7 +32,7 @@ class Site(Protocol):
 
     @property
     def max_rows(self) -> int:
-        """The most of these."""
+        """The most rows."""
 
     @property
     def product(self) -> Product:
@@ -40,7 +40,7 @@ class Site(Protocol):
 
     @property
     def kind(self) -> Hashable:
-        """What tells sites of a program apart for which another choice may be best."""
+        """A key that differs between the sites of a program for which different choices may be best."""
 
     @property
     def in_library(self) -> bool:
@@ -48,29 +48,29 @@ class Site(Protocol):
 
     @property
     def here(self) -> "Site":
-        """The site as timings are of it: without other ranks."""
+        """The site as it is measured: without other ranks."""
 
     def contestants(self, max_rows: int, device: Device, splits: int | None = None) -> Contestants:
-        """What may compute it for steps of ``max_rows`` rows, by name, and first what does if nothing is measured.
+        """Candidate kernels for steps of ``max_rows`` rows, by name; the first is the choice without measurements.
 
-        With ``splits`` only kernels that cut the depth into so many parts, which give a row the same bits, whatever
+        With ``splits`` there are only kernels of that split-K factor, which all give a row the same bits, whatever
         their tiles.
         """
 
     def tile_configs(self, max_rows: int, device: Device, splits: int | None = None) -> tuple[TileConfig, ...]:
-        """The tiled kernels among them, best guess first; none on targets that have none."""
+        """The tiled kernels among the candidates, expected best first; empty on targets that have none."""
 
     def given(self, buffer: Callable[[str, Operand], Buffer], max_rows: int) -> "Site":
         """The site as one of at most ``max_rows`` rows that has y alone to compute.
 
-        It reads what ``buffer`` gives for a role and an operand of this site.
+        It reads the buffers that ``buffer`` returns for a role and an operand of this site.
         """
 
     def prepare(self) -> list[Command]:
-        """What makes of given buffers what such a site reads there, where any numbers would not do."""
+        """The commands that fill given buffers, such as lists of experts, where arbitrary numbers would not do."""
 
     def implement(self, choice: Choice, device: Device) -> list[Command]:
-        """The commands that compute it as was chosen."""
+        """The commands that compute it with the chosen kernel."""
 
 
 Chooser: TypeAlias = Callable[[Site], Choice]

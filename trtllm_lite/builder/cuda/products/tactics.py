@@ -1,4 +1,4 @@
-"""Describes in words the choices among ways to compute, and their reasons."""
+"""Describes in words the chosen kernels and the reasons."""
 
 from trtllm_lite.builder.cuda.planning import Lowered, LoweredProgram
 from trtllm_lite.builder.cuda.products.timing_cache import Product, ProductTiming, TimingCache
@@ -7,7 +7,7 @@ from trtllm_lite.plugins.launch import Launch, Matmul
 
 
 def explain(lowered: Lowered, timings: TimingCache | None) -> tuple[Tactic, ...]:
-    """An entry for every kernel of which there are several forms, and for every kind of product, by first use."""
+    """Return an entry for every kernel that has several forms, and for every kind of product, by first use."""
     found: dict[Tactic, None] = {}
     for program in lowered.programs:
         for command in program.commands:

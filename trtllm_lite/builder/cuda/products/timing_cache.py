@@ -23,17 +23,16 @@ FORMAT_VERSION = 5
 CUBLASLT = "cublaslt"
 # An algorithm replaces the heuristic's first choice only if it is faster by more than this, the noise of measurements.
 _MIN_GAIN = 0.02
-_ALGORITHM = re.compile("[0-9a-f]{128}")  # cublasLtMatmulAlgo_t, as it lies in memory
+_ALGORITHM = re.compile("[0-9a-f]{128}")  # cublasLtMatmulAlgo_t, by its bytes in memory
 
 
 @dataclass(frozen=True)
 class Product:
-    """A kind of matrix product, of a weight of ``dtype`` and rows of ``x_dtype``: equal ones have equal timings.
+    """A kind of matrix product of a weight of ``dtype`` and rows of ``x_dtype``; equal kinds have equal timings.
 
     A ``gated`` product is two products of ``out_features`` each; the SiLU of one is multiplied by the other. ``blocks``
-    says what numbers the blocks of a weight's rows have, if they have any (``WeightForm.blocks``). With
-    ``row_scales`` rows of bytes have a scale each. Where rows are multiplied with weights of their ``experts``, this
-    says how many each row of a step has, and of how many (``ExpertChoice``).
+    says whether blocks of a weight's rows have scales or zero points (``WeightForm.blocks``). With ``row_scales`` each
+    8-bit row has a scale. ``experts`` says how many experts a row has, and of how many (``ExpertChoice``).
     """
 
     dtype: str
@@ -73,7 +72,7 @@ class Product:
 
 @dataclass(frozen=True)
 class ProductTiming:
-    """The fastest algorithm (hexadecimal) for ``rows`` rows, its time, and that of what cuBLASLt proposes first."""
+    """The fastest algorithm (hexadecimal) for ``rows`` rows, its time, and the time of cuBLASLt's first proposal."""
 
     product: Product
     rows: int
@@ -89,7 +88,7 @@ class ProductTiming:
 
 @dataclass(frozen=True)
 class KernelTiming:
-    """The time of a whole product of a step of ``rows`` rows: by ``cublaslt``, SiLU included, or by a tiled kernel.
+    """The time of a whole product for a step of ``rows`` rows: by ``cublaslt``, SiLU included, or by a tiled kernel.
 
     ``kernel`` names it in words that stay the same when the kernel's code changes.
     """
@@ -105,9 +104,10 @@ Timing = TypeVar("Timing", ProductTiming, KernelTiming)
 
 @dataclass(frozen=True)
 class TimingCache:
-    """Timings on one device; algorithms mean what they mean to one version of cuBLASLt.
+    """Timings on one device; the algorithms are valid for one version of cuBLASLt.
 
-    ``products`` are the library's algorithms, ``kernels`` what was compared with it and with each other.
+    ``products`` are the library's algorithms, ``kernels`` the times of cuBLASLt and tiled kernels for the same
+    products.
     """
 
     format_version: int
@@ -145,7 +145,7 @@ class TimingCache:
         return [timing for timing in self._kernels_by_product.get(product, []) if timing.rows in rows]
 
     def merged(self, products: Iterable[ProductTiming], kernels: Iterable[KernelTiming] = ()) -> "TimingCache":
-        """This cache with newer timings of the device, which replace older ones of the same product and rows."""
+        """This cache with newer timings of the device, which replace older timings of the same product and rows."""
         newer = tuple(kernels)
         measured = {(timing.product, timing.rows) for timing in newer}
         kept = (timing for timing in self.kernels if (timing.product, timing.rows) not in measured)
@@ -164,7 +164,7 @@ class TimingCache:
 
     @property
     def _machine(self) -> str:
-        """The device and the library, in words."""
+        """Names the device and the library."""
         return f"{self.device} ({self.arch}) with cuBLAS {dotted(self.cublaslt_version)}"
 
     def save(self, path: Path) -> None:

@@ -1,7 +1,7 @@
-"""What TensorRT wants of the standard network: logits of chosen rows, products and caches of its types.
+"""Adapts the standard network to TensorRT: logits of chosen rows, products and caches of its types.
 
-The result is a standard network still, which onnxruntime runs. Its inputs are those of a checkpoint's network with one
-more, ``logits_indices``; caches have a static length.
+The result is still a standard network, which onnxruntime runs. It has one more input than a checkpoint's network,
+``logits_indices``; caches have a static length.
 """
 
 from trtllm_lite.builder.limits import BuildLimits

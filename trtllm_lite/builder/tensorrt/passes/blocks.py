@@ -1,7 +1,7 @@
-"""Matrices of 4-bit integers in blocks, as TensorRT takes them: signed, with scales of 16 bits and no zero points.
+"""Stores matrices of 4-bit integers in blocks as TensorRT takes them: signed, with 16-bit scales and no zero points.
 
-A row of the matrix is scale * element + offset in each block, so that x W^T is the product with scale * element alone,
-and the sum of each block of x times its offset on top: a product of K / block columns.
+In each block a row of the matrix is scale * element + offset. Hence x W^T is the product with scale * element, plus a
+product of K / block columns: the sum of each block of x times the block's offset.
 """
 
 import numpy as np
@@ -14,11 +14,11 @@ from trtllm_lite.network.tensors import add_initializer, computed, extents
 from trtllm_lite.quantize.formats import StoredMatrix
 
 FOUR_BITS = (ir.DataType.INT4, ir.DataType.UINT4)
-_BIAS = 8  # of unsigned elements, which become signed ones that much less
+_BIAS = 8  # subtracted from unsigned elements to make them signed
 
 
 def in_blocks(graph: ir.Graph, before: ir.Node, matrix: StoredMatrix, narrow: ir.DataType) -> ir.Value:
-    """scale * element [out, in] in the type ``narrow``, by a DequantizeLinear in front of ``before``."""
+    """Return scale * element [out, in] in the type ``narrow``, by a DequantizeLinear in front of ``before``."""
     name = str(matrix.operands["weight"].name)
     weight, scale = matrix.tensor("weight"), matrix.tensor("weight_scale")
     (rows, depth), (_, blocks) = extents(weight), extents(scale)
@@ -43,7 +43,7 @@ def in_blocks(graph: ir.Graph, before: ir.Node, matrix: StoredMatrix, narrow: ir
 
 
 def add_offsets(graph: ir.Graph, product: ir.Node, matrix: StoredMatrix, narrow: ir.DataType) -> None:
-    """Let those that read ``product``, float32, get what the offsets of ``matrix`` add to it, too."""
+    """Add the contribution of the offsets of ``matrix`` to ``product``, float32, for all of its readers."""
     scale = matrix.tensor("weight_scale")
     offset = matrix.tensor("weight_offset") if "weight_offset" in matrix.operands else None
     bias = _bias(matrix)
@@ -73,7 +73,7 @@ def _bias(matrix: StoredMatrix) -> int:
 
 
 def _block_sums(graph: ir.Graph, before: ir.Node, x: ir.Value, blocks: int) -> ir.Value:
-    """The sums of ``x`` [..., in] over each block, float32 [..., blocks]: once for all products that read ``x``."""
+    """The sums of ``x`` [..., in] over each block, float32 [..., blocks], made once for all readers of ``x``."""
     name = f"{x.name}.sums_of_{blocks}"
     made = next((use.node for use in x.uses() if use.node.name == f"{name}.cut"), None)
     if made is not None:

@@ -1,7 +1,7 @@
-"""Gives attention what TensorRT has: caches of a static length in 16 bits, and masks that say all.
+"""Gives attention the forms that TensorRT supports: caches of a static length in 16 bits, and complete masks.
 
-TensorRT masks either causally or as a mask says, so a mask of a window gets the causal bound, too. It has no soft caps
-on scores: such attention becomes products and a softmax, which read the whole cache.
+TensorRT masks either causally or by a mask, so the causal bound is added to a window's mask. It has no soft caps on
+scores: capped attention becomes products and a softmax, which read the whole cache.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from trtllm_lite.builder.passes.remove_padding import POSITION_IDS
 from trtllm_lite.builder.tensorrt.passes.rewriting import WIDE, cast, constant, insert, widen_result
 
 _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
-_MASKED = -1e30  # a score that no softmax sees
+_MASKED = -1e30  # a score whose softmax is zero
 
 
 def static_caches(narrow: ir.DataType, max_seq_len: int) -> GraphPass:
@@ -54,7 +54,7 @@ def _narrow_cache(graph: ir.Graph, scatter: ir.Node, narrow: ir.DataType, max_se
 
 
 def _causal(graph: ir.Graph, before: ir.Node, mask: ir.Value, max_seq_len: int) -> ir.Value:
-    """``mask`` [batch, 1, seq, max_seq] without the keys behind a query: one for all layers with the same mask."""
+    """Return ``mask`` [batch, 1, seq, max_seq] without keys after a query, shared by all layers with the same mask."""
     name = f"{mask.name}.causal"
     known = next((use.node.outputs[0] for use in mask.uses() if use.node.name == name), None)
     if known is not None:
@@ -68,7 +68,7 @@ def _mask_shape(slots: int) -> list[Dim]:
 
 
 def _up_to_query(graph: ir.Graph, before: ir.Node, max_seq_len: int) -> ir.Value:
-    """bool [batch, 1, seq, max_seq]: true where a key's slot is not behind the query's position."""
+    """Return bool [batch, 1, seq, max_seq]: true where a key's slot is at most the query's position."""
     made = next((node.outputs[0] for node in graph if node.name == "mask.causal"), None)
     if made is not None:
         return made
@@ -81,9 +81,9 @@ def _up_to_query(graph: ir.Graph, before: ir.Node, max_seq_len: int) -> ir.Value
 
 
 def _write_out(graph: ir.Graph, node: ir.Node, max_seq_len: int) -> None:
-    """Attention as products and a softmax in float32: softmax(cap * tanh(scale / cap * q k^T) + mask) v.
+    """Write attention as products and a softmax in float32: softmax(cap * tanh(scale / cap * q k^T) + mask) v.
 
-    The query heads of one head of keys and values are moved behind each other along the sequence.
+    The query heads that share a key/value head are concatenated along the sequence.
     """
     query, keys, values = node.inputs[:3]
     assert query is not None

@@ -20,7 +20,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
     head = _head(graph.outputs[0])
     source = head.inputs[0]
     rounded = recognise(source)
-    if rounded is not None:  # rows are chosen before they are rounded, which only products may come behind
+    if rounded is not None:  # rows are chosen before they are rounded, as only products may follow the rounding
         source = rounded.source
     assert source is not None
     chosen = _chosen(graph, source)
@@ -30,7 +30,7 @@ def _rewrite(graph: ir.Graph) -> list[Decision]:
 
 
 def _head(logits: ir.Value) -> ir.Node:
-    """The product whose results ``logits`` are made of, by operators that leave rows where they are."""
+    """The product whose results become ``logits`` through operators that leave rows where they are."""
     value: ir.Value | None = logits
     while (node := None if value is None else value.producer()) is not None and node.op_type != "MatMul":
         value = node.inputs[0]
@@ -40,7 +40,7 @@ def _head(logits: ir.Value) -> ir.Node:
 
 
 def _chosen(graph: ir.Graph, source: ir.Value) -> ir.Value:
-    """The rows of ``source`` [batch, seq, hidden] that the new input names, for all that read ``source``."""
+    """The rows of ``source`` [batch, seq, hidden] that the new input names, for all readers of ``source``."""
     readers = list(source.uses())
     first = min((use.node for use in readers), key=list(graph).index)
     hidden = (dims(source) or (None,))[-1]
@@ -55,7 +55,7 @@ def _chosen(graph: ir.Graph, source: ir.Value) -> ir.Value:
 
 
 def _behind(source: ir.Value, last: ir.Value) -> list[ir.Value]:
-    """The values between ``source`` and ``last``, which is one of them, that have its leading axes."""
+    """The values from ``source`` to ``last``, inclusive, that have the same leading axes."""
     found: list[ir.Value] = []
     frontier = [source]
     while frontier:

@@ -1,4 +1,4 @@
-"""Gives every product the types that TensorRT has kernels for, without changing what is multiplied.
+"""Gives every product the types that TensorRT has kernels for, without changing its result.
 
 - A matrix of 16 bits is multiplied by activations of its type.
 - Integers of 4 bits in blocks stay so, with scales of 16 bits: TensorRT widens them inside of the product. It knows no
@@ -54,7 +54,7 @@ def _stored(value: ir.Value | None) -> StoredMatrix | None:
 
 
 def _typed(graph: ir.Graph, node: ir.Node, transpose: ir.Node, matrix: StoredMatrix, narrow: ir.DataType) -> Decision:
-    """Give the product ``node`` its types; says whether the matrix stays as it is stored."""
+    """Give the product ``node`` its types; returns whether the matrix stays as it is stored."""
     is_rounded = recognise(node.inputs[0]) is not None
     blocks = extents(matrix.tensor("weight_scale"))[1] if "weight_scale" in matrix.operands else 0
     weight = matrix.operands["weight"]
@@ -84,7 +84,7 @@ def _look_up_narrow(graph: ir.Graph, node: ir.Node, table: StoredMatrix, narrow:
 
 
 def _expanded(graph: ir.Graph, matrix: StoredMatrix, narrow: ir.DataType) -> ir.Value:
-    """What ``matrix`` means, in 16 bits: a weight that is made once, for all products and look-ups of ``matrix``."""
+    """Dequantize ``matrix`` to 16 bits: one weight for all products and look-ups of ``matrix``."""
     name = f"{DTYPE_NAMES[narrow]}.{matrix.operands['weight'].name}"
     if name in graph.initializers:
         return graph.initializers[name]
@@ -106,7 +106,7 @@ def _expansion(site: str, matrix: StoredMatrix, narrow: ir.DataType) -> Decision
 
 
 def _divide_rows(graph: ir.Graph) -> None:
-    """Round rows that have scales of their own with the scale 1, and multiply by theirs behind the products."""
+    """Round rows that have scales of their own with the scale 1, and multiply by these scales after the products."""
     for quantize in nodes_of(graph, "QuantizeLinear"):
         x, scale = quantize.inputs[:2]
         if x is None or scale is None or scale.is_initializer() or number(scale) is not None:
@@ -124,7 +124,7 @@ def _divide_rows(graph: ir.Graph) -> None:
 
 
 def _multiply_rows(graph: ir.Graph, reader: ir.Node, scale: ir.Value) -> None:
-    """Let those that read the product behind ``reader`` (itself, or a Cast in front of it) read its scaled rows."""
+    """Let the readers of the product after ``reader`` (itself, or a Cast in front of it) read its scaled rows."""
     product = reader if reader.op_type == "MatMul" else next(iter(reader.outputs[0].uses())).node
     after = product
     if after.outputs[0].dtype != WIDE:

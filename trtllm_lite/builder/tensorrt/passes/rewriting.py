@@ -1,4 +1,4 @@
-"""The helpers that these passes share to add nodes to a graph."""
+"""Adds nodes to a graph, for all passes of this folder."""
 
 from collections.abc import Mapping, Sequence
 
@@ -22,14 +22,14 @@ def insert(
     shape: Sequence[Dim | None],
     attributes: Attributes | None = None,
 ) -> ir.Value:
-    """The value of a new standard node in front of ``before``; node and value have the same ``name``."""
+    """Insert a standard node in front of ``before`` and return its value; node and value have the same ``name``."""
     output = value_of(name, dtype, shape)
     graph.insert_before(before, ir.node(op_type, inputs, dict(attributes or {}), outputs=[output], name=name))
     return output
 
 
 def cast(graph: ir.Graph, before: ir.Node, value: ir.Value, dtype: ir.DataType, name: str) -> ir.Value:
-    """``value`` as ``dtype``, by a Cast in front of ``before`` if it is of another type."""
+    """Return ``value`` as ``dtype``, by a Cast in front of ``before`` if it is of another type."""
     if value.dtype == dtype:
         return value
     return insert(graph, before, "Cast", [value], name, dtype, dims(value) or (), {"to": int(dtype)})
@@ -44,7 +44,7 @@ def continue_with(
     renamed: str,
     **attributes: int,
 ) -> None:
-    """Put a node ``name`` of ``op_type`` between ``node`` and all that reads its result, the graph's outputs included.
+    """Put a node ``name`` of ``op_type`` between ``node`` and all readers of its result, the graph's outputs included.
 
     The new node computes float32 from the result of ``node`` and ``operands``. Its result takes the name of the result
     of ``node``, which is called ``renamed`` from then on.
@@ -61,7 +61,7 @@ def continue_with(
 
 
 def widen_result(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> None:
-    """Let ``node`` make ``dtype``, and those that read its result, float32 made of that."""
+    """Let ``node`` compute in ``dtype``, and its readers read the result cast to float32."""
     result = node.outputs[0]
     result.type = ir.TensorType(dtype)
     renamed = f"{result.name}.{dtype.name.lower()}"
@@ -69,5 +69,5 @@ def widen_result(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> None:
 
 
 def constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
-    """The small constant of that name, which means the same wherever it is used."""
+    """Return the small constant of that name, which has the same value wherever it is used."""
     return graph.initializers.get(name) or add_initializer(graph, name, ir.tensor(array, name=name))
