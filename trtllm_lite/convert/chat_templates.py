@@ -25,7 +25,7 @@ def read_chat_templates(path: Path, settings: dict[str, Any]) -> str | list[dict
 
 
 def as_setting(templates: dict[str, str]) -> str | list[dict[str, str]] | None:
-    """``templates``, by name, as tokenizer_config.json has them: a list, or a single template that is the default."""
+    """``templates``, by name, in the form of tokenizer_config.json: a list, or the default template if it is alone."""
     if set(templates) <= {_DEFAULT}:
         return templates.get(_DEFAULT)
     return [{"name": name, "template": template} for name, template in sorted(templates.items())]

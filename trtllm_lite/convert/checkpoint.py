@@ -34,9 +34,9 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Converted:
-    """What was written: ``config`` as config.json, and how matrices are quantized, for people, empty if none are.
+    """What was written: ``config`` as in config.json, and a description of how matrices are quantized, if they are.
 
-    ``is_text_part`` says that the source has other parts, which were left out.
+    ``is_text_part`` is true if other parts of the source were left out.
     """
 
     config: ModelConfig
@@ -44,7 +44,7 @@ class Converted:
     is_text_part: bool = False
 
     def describe(self) -> str:
-        """How the matrices are stored, and whether they are of the text model alone."""
+        """Describe how the matrices are stored, and whether they are of the text model alone."""
         matrices = f"matrices in {self.config.dtype}"
         matrices = f"quantized as {self.quantization}, other {matrices}" if self.quantization else matrices
         return f"{matrices}, the text model alone" if self.is_text_part else matrices
@@ -67,20 +67,19 @@ def convert_checkpoint(
 
     ``dtype`` is the storage type of matrices: float32, float16, bfloat16, or auto for the source's own (float16 for
     quantized GGUF files), or auto_16_bits, which is auto, but bfloat16 instead of float32. Matrices that a GGUF file
-    has in blocks keep these blocks and their numbers, unless they are to be expanded to ``dtype`` (``dequantize``).
-    Vectors are always float32. ``progress`` is called with (tensor name, bytes done, bytes in all) after each tensor.
+    stores in blocks keep their blocks and scales, unless ``dequantize`` expands them to ``dtype``. Vectors are always
+    float32. ``progress`` is called with (tensor name, bytes done, bytes in all) after each tensor.
     ``ignore_config_keys`` are taken out of the model's config and its other files (see :class:`IgnoredKeys`): keys that
-    are not supported and that the user knows not to matter.
-    ``revision`` is a commit, branch or tag of a model of the hub; with ``sha256``, checksums of files by name, other
-    files are refused.
+    are not supported and that the user knows not to matter. ``revision`` is a commit, branch or tag of a model of the
+    hub; with ``sha256``, checksums of files by name, other files are refused.
 
-    With ``draft_model_dir``, an EAGLE-3 head, the network also makes the features that this head drafts from.
-    ``target_model_dir`` is the model of a head that is converted itself, for an embedding that the head lacks. Where a
-    layer of the model drafts (MTP), either is the model itself: the network makes what the layer drafts from, or is
-    that of the layer.
+    With ``draft_model_dir``, an EAGLE-3 head, the network also makes the features that this head drafts from. When a
+    head itself is converted, ``target_model_dir`` is its model, which supplies the embedding that the head lacks. For a
+    model with its own drafting layer (MTP), both are the model itself: with ``draft_model_dir`` the network makes the
+    features that the layer drafts from, with ``target_model_dir`` the network is that of the layer.
 
-    Weights are computed one at a time. A source tensor that several weights are made of is kept until the next such
-    tensor is read. Besides the memory-mapped source, memory holds a few of the largest tensors, never the model.
+    Weights are computed one at a time. A source tensor that several weights are computed from is kept until the next
+    such tensor is read. Besides the memory-mapped source, memory holds a few of the largest tensors, never the model.
 
     Raises ConvertError if the model cannot be mapped, OutputError if ``output_dir`` cannot be written; either way
     ``output_dir`` is as it was.
@@ -135,7 +134,7 @@ def _write_weights(
 
 
 def _reader(mapped: MappedModel) -> Read:
-    """A function that reads source tensors, and keeps the last one that several weights need: it is expanded once."""
+    """A function that reads source tensors, and keeps the last one that several weights need, to expand it once."""
     users = Counter(
         name for weight in mapped.network.weights for name in {tensor.name for tensor in weight.expression.sources()}
     )
@@ -172,13 +171,13 @@ def _write_tokenizer(directory: Path, mapped: MappedModel) -> None:
 
 
 def describe_model(mapped: MappedModel) -> ModelConfig:
-    """The content of config.json: what later stages need to know of a model besides its network."""
+    """Return the content of config.json: the facts about a model, besides its network, that later stages need."""
     source, sizes = mapped.source, mapped.model.sizes
     ids = {**source.config, **{key: value for key, value in source.generation.items() if value is not None}}
     eos_token_ids, bos_ids, pad_ids = (
         read_token_ids(ids, f"{name}_token_id", sizes.vocab_size) for name in ("eos", "bos", "pad")
     )
-    generation = {} if isinstance(mapped.model, Encoder) else source.generation  # encoders generate nothing
+    generation = {} if isinstance(mapped.model, Encoder) else source.generation  # encoders do not generate
     return ModelConfig(
         producer=f"{PRODUCER_PREFIX} {__version__}",
         architecture=mapped.architecture,

@@ -50,12 +50,12 @@ class ConfigFields:
         self.problems.append(one_line(f"{self._prefix}{key}: {text}"))
 
     def take(self, key: str) -> Any:
-        """The raw value, None if absent or null; the key counts as read."""
+        """Return the raw value, None if absent or null; the key counts as read."""
         self._read.add(key)
         return self._config.get(key)
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Give the values of the keys in ``names`` the names that these map to, under which they are then read."""
+        """Rename the keys of ``names`` to the names that these map to; they are read under the new names afterwards."""
         for key, usual in names.items():
             value, other = self.take(key), self._config.get(usual)
             if value is not None and other is not None and other != value:
@@ -74,14 +74,14 @@ class ConfigFields:
         return value
 
     def nullable_integer(self, key: str, default: int) -> int | None:
-        """A positive integer or null, which is not the same as being absent."""
+        """Return a positive integer or null; an absent key, unlike null, has the ``default``."""
         if key in self._config and self._config[key] is None:
             self._read.add(key)
             return None
         return self.integer(key, default)
 
     def number(self, key: str, default: float, *, allows_zero: bool = False) -> float:
-        """A positive number within the range of float32, which is what networks compute in, or perhaps 0."""
+        """Return a positive number (or 0, if allowed) within the range of float32, in which networks compute."""
         value = self.take(key)
         if value is None:
             return default
@@ -96,13 +96,13 @@ class ConfigFields:
         return float(value)
 
     def nullable_number(self, key: str, default: float | None) -> float | None:
-        """A positive number or null, which is not the same as being absent."""
+        """Return a positive number or null; an absent key, unlike null, has the ``default``."""
         if default is None or (key in self._config and self._config[key] is None):
             return None if self.take(key) is None else self.number(key, 1.0)
         return self.number(key, default)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """The boolean ``key``."""
+        """Return the boolean ``key``."""
         value = self.take(key)
         if value is None:
             return default
@@ -121,7 +121,7 @@ class ConfigFields:
     def expect_neutral(self, key: str, *allowed: Any) -> None:
         """Record a problem unless ``key`` is absent, switched off, or has one of ``allowed``, which change nothing.
 
-        The number of a token is never off, not even 0.
+        Token ids never count as switched off, not even 0.
         """
         value = self.take(key)
         is_on = value is not None if key.endswith("_token_id") else bool(value)
@@ -130,9 +130,9 @@ class ConfigFields:
             self.problem(key, f"{shown(value)} is not supported; {only}to go without it, pass {self._ignored(key)}")
 
     def unread(self) -> list[str]:
-        """The keys that were not read, are not neutral, and have a value that switches something on."""
+        """Return the keys that were not read, are not neutral, and have a value that switches something on."""
         keys = sorted(set(self._config) - self._read - self._neutral)
-        # null, false, 0 and empty: a feature that is switched off
+        # null, false, 0 and empty values switch a feature off
         return [key for key in keys if self._config[key] and not key.startswith("_")]
 
     def check_unread(self, remedy: str = "") -> None:

@@ -1,4 +1,4 @@
-"""What DeepSeek's generations of experts have in common."""
+"""Shares the parts of experts among DeepSeek's generations."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from trtllm_lite.network.layers import Layer
 from trtllm_lite.network.moe import Scoring, SharedExpert
 
 _MAX_GROUPS = 1024
-_SCORES = {1: "softmax", 2: "sigmoid"}  # llama.cpp's numbers
+_SCORES = {1: "softmax", 2: "sigmoid"}  # keys are llama.cpp's numbers
 _LAYER = "blk.{layer}"
 _OF_TRAINING = ("aux_loss_alpha", "seq_aux", "ep_size")
 
@@ -22,7 +22,7 @@ _OF_TRAINING = ("aux_loss_alpha", "seq_aux", "ep_size")
 def deepseek_experts(
     config: ConfigFields, parts: LatentParts, scoring: Scoring, *, inner: int, scale: float
 ) -> MoeParts:
-    """The experts; ``inner`` and ``scale`` are the generation's defaults of their inner features and shares' factor."""
+    """The experts; ``inner`` and ``scale`` are the generation's default inner features and factor of shares."""
     config.rename({"n_routed_experts": "num_experts"})
     config.expect("moe_layer_freq", 1)
     for key in _OF_TRAINING:
@@ -34,7 +34,7 @@ def deepseek_experts(
 def read_groups(
     config: ConfigFields, experts: MoeParts, *, num_best: int, defaults: tuple[int, int]
 ) -> ExpertGroups | None:
-    """The groups of experts of which a token has some; None if there is one."""
+    """The groups of experts among which a token's experts are chosen; None if there is one group."""
     count = config.integer("n_group", defaults[0], maximum=_MAX_GROUPS)
     top = config.integer("topk_group", defaults[1])
     size, rest = divmod(experts.num_experts, count)
@@ -74,7 +74,7 @@ def deepseek_gguf(gating: int, topk_method: Callable[[dict[str, Any]], str]) -> 
             f"{_LAYER}.attn_q_b": "q_b_proj",
             f"{_LAYER}.attn_kv_a_mqa": "kv_a_proj",
             f"{_LAYER}.attn_kv_a_norm": "kv_a_norm",
-            f"{_LAYER}.attn_kv_b": "kv_b_proj",  # whole, in files of 2024
+            f"{_LAYER}.attn_kv_b": "kv_b_proj",  # not split in files of 2024
             f"{_LAYER}.exp_probs_b": "correction",
         },
         keys={
@@ -101,7 +101,7 @@ def deepseek_gguf(gating: int, topk_method: Callable[[dict[str, Any]], str]) -> 
 
 
 def _gguf_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Sizes of heads as they are, not as caches of latents have them; what the file leaves out is not there."""
+    """The config with the true sizes of heads, not those of latent caches; without entries that the file leaves out."""
     rotary = config["qk_rope_head_dim"]
     whole, value = config.get("qk_head_dim", config["head_dim"]), config.get("v_head_dim", config["cached_value_dim"])
     gating = config.get("scoring_func", 1)
@@ -123,10 +123,10 @@ def _gguf_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rope_parameters(rope: dict[str, Any]) -> dict[str, Any]:
-    """YaRN's temperature is all in the scale of scores: llama.cpp stores a tenth of ``mscale_all_dim``."""
+    """YaRN's parameters: its temperature is in the scale of scores, as llama.cpp stores 0.1 * ``mscale_all_dim``."""
     log_multiplier = rope.get("log_multiplier")
     if log_multiplier is None:
         return rope
-    mscale = round(10 * log_multiplier, 6)  # of a float32
+    mscale = round(10 * log_multiplier, 6)  # the stored number is a float32
     left = {key: value for key, value in rope.items() if key != "log_multiplier"}
     return {**left, "mscale": mscale, "mscale_all_dim": mscale}

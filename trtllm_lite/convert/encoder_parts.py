@@ -1,4 +1,4 @@
-"""Makes the parts of encoders of BERT's kind: learned positions, biases everywhere, and a norm behind each block."""
+"""Makes the parts of BERT-like encoders: learned positions, biases everywhere, and a norm after each block."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ BERT_NAMES = {
 
 
 def read_encoder_sizes(config: ConfigFields) -> Sizes:
-    """The sizes of an encoder, whose heads share out hidden_size among them."""
+    """The sizes of an encoder, whose heads divide hidden_size evenly."""
     sizes = read_sizes(config)
     if sizes.num_key_value_heads != sizes.num_attention_heads:
         config.problem("num_key_value_heads", f"expected {sizes.num_attention_heads}, that of encoders' queries")
@@ -46,7 +46,7 @@ class BertParts(UsualParts):
     """Makes the parts of BERT and similar encoders."""
 
     activation: Activation
-    unused: int = 0  # learned positions that come before the first token's
+    unused: int = 0  # learned positions before that of the first token
 
     @classmethod
     def read(cls, config: ConfigFields, names: Mapping[str, str]) -> "BertParts":
@@ -56,23 +56,23 @@ class BertParts(UsualParts):
         return cls(read_encoder_sizes(config), Tensors(names), norm, read_activation(config, default="gelu"))
 
     def without_positions(self, config: ConfigFields, count: int) -> "BertParts":
-        """The parts of a model that never uses the first ``count`` of the positions that its config counts."""
+        """The parts of a model that never uses the first ``count`` positions in its config's number of positions."""
         positions = self.sizes.max_position_embeddings - count
         if positions < 1:
             config.problem("max_position_embeddings", f"expected more than {count}, found {positions + count}")
         return replace(self, sizes=replace(self.sizes, max_position_embeddings=max(positions, 1)), unused=count)
 
     def first_token_type(self, config: ConfigFields, default: int) -> WeightExpression:
-        """The row of the type that all tokens of a text alone have; ``default`` is the family's number of types."""
+        """The row of the token type that all tokens of a text have; ``default`` is the family's number of types."""
         types = config.integer("type_vocab_size", default)
         return Row(self.tensors.weight("token_types", types, self.sizes.hidden_size), 0)
 
     def encoder(
         self, token_type: WeightExpression | None = None, distance_bias: WeightExpression | None = None
     ) -> Encoder:
-        """An encoder whose tokens have learned positions, and all one type.
+        """An encoder whose tokens have learned positions, and all the same type.
 
-        ``distance_bias`` is that of all layers (see :class:`EncoderAttention`).
+        All layers share ``distance_bias`` (see :class:`EncoderAttention`).
         """
         sizes, tensors, unused = self.sizes, self.tensors, self.unused
         rows = unused + sizes.max_position_embeddings

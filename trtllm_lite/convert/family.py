@@ -17,7 +17,7 @@ from trtllm_lite.network.model import Model
 
 ENTRY_POINT_GROUP = "trtllm_lite.families"
 
-# Buffers that old versions of transformers saved; they follow from the config.
+# Buffers that old versions of transformers saved; they can be computed from the config.
 ROTARY_BUFFERS = (r"(model\.layers\.\d+\.self_attn|model)\.rotary_emb\.inv_freq",)
 
 
@@ -25,21 +25,23 @@ ROTARY_BUFFERS = (r"(model\.layers\.\d+\.self_attn|model)\.rotary_emb\.inv_freq"
 class Gguf:
     """How llama.cpp stores the family (its conversion/ folder; names in gguf-py/gguf/tensor_mapping.py).
 
-    ``architecture`` is the file's general.architecture; files of those in ``also`` differ by that name alone, because
-    llama.cpp has undone what their models differ by. ``roles`` maps names of tensors to their roles, ``keys`` maps
-    metadata keys (without the architecture) to keys of config.json; both list what differs from most families.
-    ``config`` is given the config so far and returns the entries that are still missing, in Hugging Face's terms.
+    ``architecture`` is the file's general.architecture; ``also`` lists further names whose files are read alike,
+    because llama.cpp has undone the differences of their models. ``roles`` maps names of tensors to their roles,
+    ``keys`` maps metadata keys (without the architecture) to keys of config.json; both list what differs from most
+    families. ``config`` is given the config so far and returns the entries that are still missing, in Hugging Face's
+    terms.
 
     The conversion undoes what llama.cpp changes in tensors. With ``interleaved_rope`` llama.cpp has reordered the rows
     of the query and key projections so that RoPE rotates neighbouring elements; ``transposed`` are the roles of
     matrices whose axes it has swapped; with ``norms_plus_one`` it has added 1 to the weights of norms; with
     ``qkv_apart`` it has put the queries of all heads before the keys and these before the values, where the source has
     all three of one head before those of the next, in the tensor of role qkv_proj. With ``optional_bias`` the config
-    has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file shows only by its tensors. Of two families of
-    one architecture one ``has_experts``, or each has a number of its own for how routers score, ``gating`` (1, softmax,
-    where a file has none), or one alone has the key ``marker``. ``bare`` are roles whose tensors have no .weight in the
-    source. ``by_head`` are roles of matrices of which llama.cpp has two tensors: of each head the first rows, their
-    axes swapped, and of each head the others. ``end_tokens`` end texts although files do not say so.
+    has an ``attention_bias``, perhaps an ``mlp_bias``, which a GGUF file shows only by its tensors. Families that share
+    an architecture are told apart by ``has_experts``, by ``gating``, the number of the router's scoring function (1,
+    softmax, if a file has none), or by the key ``marker``, which only one of them has. ``bare`` are roles whose tensors
+    have no .weight in the source. ``by_head`` are roles of matrices that llama.cpp splits into two tensors: the first
+    rows of each head, with axes swapped, and the other rows of each head. ``end_tokens`` end texts although files do
+    not list them.
     """
 
     architecture: str
@@ -67,11 +69,11 @@ class Gguf:
 
 @dataclass(frozen=True)
 class Multimodal:
-    """How models that see as well hold the family's model, which reads and writes their text.
+    """Tells how multimodal models, which also take images, hold the family's text model.
 
     ``architectures`` are their class names, which several families may share. In their config.json ``text_config`` has
-    the model's keys. Published ones leave out those that have the ``defaults``, which transformers fills in from its
-    class of the text model's config. ``other_keys`` are keys beside ``text_config`` that concern other parts.
+    the model's keys. Published files leave out keys with the values in ``defaults``, which transformers fills in from
+    the text model's config class. ``other_keys`` are keys beside ``text_config`` that concern other parts.
     """
 
     architectures: tuple[str, ...]
@@ -88,9 +90,10 @@ class Family:
     names by role (:mod:`trtllm_lite.convert.source_tensors`); ``ignored_tensors`` are regular expressions for names of
     tensors that carry no information. If all names of a source lack ``optional_prefix``, as in models saved without the
     LM head, the prefix is added. ``model_type`` is the model_type of config.json where that is not ``name``. A family
-    that ``drafts`` is of heads for models of other families, whose model_type they have. ``predictor`` is the family of
-    the layer that drafts where the models have one themselves (MTP); ``drafting_layers`` is the key of config.json that
-    counts such layers where they are behind the others and are left out. ``multimodal`` models are read as text alone.
+    that ``drafts`` consists of drafting heads for models of other families, whose model_type they have. ``predictor``
+    is the family of the models' own drafting layer (MTP), if they have one; ``drafting_layers`` is the key of
+    config.json that counts such layers if they come last and are left out. ``multimodal`` models are read as text
+    alone.
     """
 
     name: str
@@ -108,7 +111,7 @@ class Family:
 
     @property
     def all_architectures(self) -> tuple[str, ...]:
-        """Class names of the family's models, and of those that hold one."""
+        """Class names of the family's models, and of multimodal models with such a text model."""
         return (*self.architectures, *(self.multimodal.architectures if self.multimodal else ()))
 
     def ignores(self, tensor: str) -> bool:
@@ -130,7 +133,7 @@ def all_families() -> dict[str, Family]:
         if not isinstance(family, Family):
             raise ConvertError(f"expected the entry point {origin} to be a Family, found {type(family).__name__}")
         if families.get(family.name) is family:
-            continue  # registered twice, as two editable installs of one package do
+            continue  # registered twice, as with two editable installs of one package
         taken = {name for other in families.values() for name in (other.name, *other.architectures)}
         if taken & {family.name, *family.architectures}:
             raise ConvertError(

@@ -1,4 +1,4 @@
-"""What a model keeps for a head that drafts, and what such a head takes of its model (see network/drafting.py)."""
+"""Adds the features for a drafting head to a model, and gives a head the tensors it takes from its model."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from trtllm_lite.network.weight_expression import SourceTensor
 
 FC = "fc.weight"
 LAYER_SETTINGS = "eagle_config"
-NUM_FEATURES = 3  # layers
+NUM_FEATURES = 3  # layers whose outputs are features
 _LAYERS = "eagle_aux_hidden_state_layer_ids"
 
 
@@ -37,7 +37,7 @@ def with_features(source: Source, decoder: Decoder, head: Source) -> tuple[Sourc
 
 
 def with_last_state(decoder: Decoder, predictor: Decoder, head: Source) -> Decoder:
-    """The model ``decoder`` with the features that ``predictor``, the layer of ``head`` that drafts, reads.
+    """Return the model ``decoder`` with the features that ``predictor``, the drafting layer of ``head``, reads.
 
     Raises ConvertError if the two do not fit.
     """
@@ -51,7 +51,7 @@ def with_last_state(decoder: Decoder, predictor: Decoder, head: Source) -> Decod
 
 
 def with_embedding(source: Source, family: Family, target: Source, target_family: Family) -> Source:
-    """The head ``source`` with the embedding of the model that it was made for, unless it has one of its own.
+    """Return the head ``source`` with the embedding of the model it was made for, unless it has its own.
 
     Raises ConvertError if that model has none.
     """
@@ -74,7 +74,7 @@ def _with_tensor(source: Source, name: str, other: Source, its_name: str) -> Sou
 
 
 def _layers(head: Source, num_layers: int) -> tuple[int, ...]:
-    """The layers before which features are taken: the head's, or the usual ones: 2, the middle, the third last."""
+    """The layers whose inputs are features: the head's choice, or by default 2, the middle, the third last."""
     settings = head.config.get(LAYER_SETTINGS)
     found = settings.get(_LAYERS) if isinstance(settings, dict) else None
     if found is None:

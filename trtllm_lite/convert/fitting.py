@@ -1,4 +1,4 @@
-"""How well the tensors and the config of a source fit a family, and which family they fit best."""
+"""Measures how well the tensors and the config of a source fit a family, and which family they fit best."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _LAYER = re.compile(r"model\.layers\.(\d{1,9})\.")
 
 @dataclass(frozen=True)
 class Fit:
-    """``unread`` are the keys of the config that switch something on and that the family does not know."""
+    """The comparison of a source with a family; ``unread`` are keys that switch on something the family lacks."""
 
     family: Family
     mismatch: Mismatch
@@ -37,7 +37,7 @@ class Fit:
 
 
 def nearest_fit(source: Source) -> Fit | None:
-    """That of the family with the fewest differing tensors; of equals the one spelled most alike, or of the model_type.
+    """The fit of the family with the fewest differing tensors; the most similar name or model_type breaks ties.
 
     None if the tensors are too few for a model of the config's size.
     """
@@ -52,7 +52,7 @@ def nearest_fit(source: Source) -> Fit | None:
 
 
 def unsupported(architectures: Sequence[str], source: Source | None = None) -> ConvertError:
-    """The error for a model of none of the families: it says what comes near by name, and by what ``source`` holds."""
+    """The error for a model of no known family: it names the families that are nearest by name and by tensors."""
     fit, nearest = None if source is None else nearest_fit(source), ""
     if fit is not None:
         count = fit.mismatch.count
@@ -76,7 +76,7 @@ def _fit(family: Family, source: Source) -> Fit | None:
 
 
 def check_num_layers(source: Source, model: Model) -> None:
-    """Raise ConvertError before a network is built of many more layers than there can be."""
+    """Raise ConvertError if the config has implausibly many layers, before a network is built of them."""
     layers, tensors = model.sizes.num_hidden_layers, len(source.tensors)
     if layers > tensors:
         raise ConvertError(
@@ -86,12 +86,12 @@ def check_num_layers(source: Source, model: Model) -> None:
 
 
 def named_for(family: Family, source: Source) -> Source:
-    """``source`` with the prefix that the family's tensors have."""
+    """Return ``source`` with the prefix of the family's tensor names."""
     return source.with_prefix(family.optional_prefix, but=family.tensor_names.get("lm_head", ""))
 
 
 def informative(source: Source, family: Family, model: Model) -> dict[str, TensorInfo]:
-    """The tensors of ``source`` that carry information about ``model``; layers behind its last draft (MTP)."""
+    """The tensors of ``source`` that carry information about ``model``, without drafting layers (MTP) at its end."""
     drafting = source.config.get(family.drafting_layers) if family.drafting_layers else None
     first = model.sizes.num_hidden_layers
     behind = range(first, first + drafting) if type(drafting) is int else ()
@@ -104,7 +104,7 @@ def informative(source: Source, family: Family, model: Model) -> dict[str, Tenso
 
 
 def check_types(source: Source, tensors: Mapping[str, TensorInfo]) -> None:
-    """Raise ConvertError if some of the ``tensors`` are no floating-point numbers, but for lists of tokens."""
+    """Raise ConvertError if some of the ``tensors`` are not floating-point, except lists of tokens."""
     others = [
         f"{one_line(source.stored_names(name)[0])} ({info.dtype})"
         for name, info in tensors.items()
@@ -134,13 +134,13 @@ def compare_tensors(source: Source, family: Family, model: Model, network: Netwo
 
 
 def _is_zero_bias(source: Source, name: str) -> bool:
-    """Whether a tensor is the bias of a quantized layer, which some methods store for layers without, and all zero."""
+    """Whether a tensor is an all-zero bias of a quantized layer, which some methods store for layers without bias."""
     layer, _, tensor = name.rpartition(".")
     return tensor == "bias" and f"{layer}.weight" in source.blocks and not source.read(name).any()
 
 
 def _repeats_embedding(source: Source, family: Family, head: str) -> bool:
-    """Whether a model with tied embeddings stores the same matrix once more as its LM head."""
+    """Whether a model with tied embeddings stores the matrix a second time as its LM head."""
     embedding = f"{family.tensor_names['embedding']}.weight"
     if source.tensors.get(embedding) != source.tensors[head]:
         return False

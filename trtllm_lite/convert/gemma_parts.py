@@ -1,7 +1,7 @@
-"""What Gemma 2 and 3 have in common (arXiv 2408.00118, 2503.19786; https://github.com/google/gemma_pytorch).
+"""Makes the parts that Gemma 2 and 3 share (arXiv 2408.00118, 2503.19786; https://github.com/google/gemma_pytorch).
 
-Norms multiply by 1 + w and stand before and behind each block; embeddings are multiplied by sqrt(hidden_size); scores
-are divided by sqrt(query_pre_attn_scalar) instead of sqrt(head_dim).
+Norms multiply by 1 + w and come before and after each block; embeddings are multiplied by sqrt(hidden_size); scores are
+divided by sqrt(query_pre_attn_scalar) instead of sqrt(head_dim).
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ GGUF_KEYS = {
 
 
 def gguf_score_size(config: dict[str, Any], largest: int) -> dict[str, Any]:
-    """query_pre_attn_scalar, which GGUF files lack.
+    """Return query_pre_attn_scalar, which GGUF files lack.
 
     llama.cpp derives it from the number of layers: in the ``largest`` model of each generation, of 27 billion
     parameters, it is hidden_size / num_attention_heads, in every other model head_dim.
@@ -48,7 +48,7 @@ def gguf_score_size(config: dict[str, Any], largest: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class GemmaParts(UsualParts):
-    """``scale`` is the factor on scores; ``bias`` says whether attention's four projections have biases."""
+    """The parts; ``scale`` is the factor of scores, ``bias`` says whether attention's four projections have biases."""
 
     activation: Activation
     scale: float
@@ -58,7 +58,7 @@ class GemmaParts(UsualParts):
     def read(cls, config: ConfigFields) -> "GemmaParts":
         """Read the keys that both generations share."""
         epsilon = config.number("rms_norm_eps", 1e-6)
-        config.take("hidden_act")  # a key of older configs, which the models ignore: they compute hidden_activation
+        config.take("hidden_act")  # a key of older configs, which the models ignore in favour of hidden_activation
         config.expect("use_bidirectional_attention", False)
         return cls(
             read_sizes(config, head_dim=256),
@@ -70,7 +70,7 @@ class GemmaParts(UsualParts):
         )
 
     def layer(self, tensors: Tensors, attention: Block) -> SequentialLayer:
-        """A layer with a norm before and a norm behind each block."""
+        """A layer with a norm before and a norm after each block."""
         return self.sandwich_norm_layer(tensors, attention, self.gated_mlp(tensors, self.activation))
 
     def capped_decoder(self, config: ConfigFields, layers: tuple[Layer, ...], softcap: float | None) -> Decoder:

@@ -1,4 +1,4 @@
-"""Checks a model's generation defaults, so that convert refuses what runtimes would, and what they would not follow."""
+"""Checks a model's generation defaults, so that convert refuses values that runtimes would refuse or ignore."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,15 +12,15 @@ _NUMBERS = tuple(name for name, number in NUMBERS.items() if number.in_checkpoin
 
 
 def generation_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The generation defaults of a ``config`` without a generation_config.json, as transformers takes them there."""
+    """The generation defaults in a ``config`` of a model without generation_config.json, as transformers reads them."""
     return {key: value for key, value in config.items() if key in GENERATION_CONFIG.keys}
 
 
 def read_token_ids(values: Mapping[str, Any], key: str, vocab_size: int) -> list[int]:
-    """The ids of ``key``: one, a list of them, or null for none.
+    """The ids under ``key``: one, a list of ids, or null for none.
 
-    An id outside the vocabulary is left out, which no model can produce; -1 says in some files that there is none.
-    Raises ConvertError for anything else, such as a token's text.
+    Ids outside the vocabulary, which no model can produce, are left out; in some files -1 stands for no token. Raises
+    ConvertError for anything else, such as a token's text.
     """
     value = values.get(key)
     ids = value if isinstance(value, list) else [] if value is None else [value]
@@ -37,8 +37,8 @@ def sampling_defaults(
 ) -> dict[str, Any]:
     """The defaults of ``generation`` that runtimes apply; null means that the model has none.
 
-    The runtime's own sampler judges them and ``eos_ids``. ConvertError, naming ``description``, lists all it refuses,
-    and all that ``GENERATION_CONFIG`` does not know.
+    The runtime's own sampler checks them and ``eos_ids``. A ConvertError, naming ``description``, lists all values it
+    refuses and all keys that ``GENERATION_CONFIG`` does not know.
     """
     names = ("do_sample", *_NUMBERS)
     found = {name: generation[name] for name in names if generation.get(name) is not None}

@@ -1,8 +1,8 @@
-"""The blocks of GGUF's quantized tensors as elements, scales and offsets: nothing is rounded.
+"""Reads the blocks of GGUF's quantized tensors as elements, scales and offsets: nothing is rounded.
 
 https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h lays out a block of each type. Elements of five and six
-bits take bytes here. Types of two levels (``_K``) scale small integers by float16 numbers: the products, which need
-more bits than float16 has, are float32.
+bits become bytes here. Two-level types (``_K``) multiply small integers by float16 numbers to get scales; these
+products need more bits than float16 has, and are float32.
 """
 
 from collections.abc import Callable
@@ -16,15 +16,15 @@ from trtllm_lite.errors import ConvertError
 from trtllm_lite.network.blocks import Blocks
 from trtllm_lite.network.dtypes import NUMPY
 
-# Arrays [..., count] of elements, of scales, and perhaps of offsets of the blocks of a row.
+# Arrays [..., count] of elements, of scales, and optionally of offsets, of the blocks of a row.
 _Parts = tuple[NDArray, NDArray, NDArray | None]
-NO_POWER = 255  # an exponent of MXFP4 that stands for no number
-_SUPER = 256  # elements of a block of a type of two levels
+NO_POWER = 255  # the exponent of MXFP4 that stands for NaN
+_SUPER = 256  # elements of a block of a two-level type
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A type of tensors: what becomes of it, and how ``num_bytes`` bytes of a block (uint8, last axis) are read."""
+    """A type of tensors: its form after conversion, and the reader of a block's ``num_bytes`` bytes (uint8)."""
 
     blocks: Blocks
     num_bytes: int
@@ -57,7 +57,7 @@ def _nibbles(packed: NDArray) -> NDArray:
 
 
 def _fifth_bits(packed: NDArray) -> NDArray:
-    """Bit i of 32 bits as 16 where it is set."""
+    """Return 32 elements: 16 for each set bit of the 32 bits, else 0."""
     return np.unpackbits(packed, axis=-1, bitorder="little") << 4
 
 
@@ -78,7 +78,7 @@ def _q5_1(block: NDArray) -> _Parts:
 
 
 def _mxfp4(block: NDArray) -> _Parts:
-    """A power of two, 127 more than its exponent, and elements of E2M1."""
+    """MXFP4: the scale is a power of two (exponent + 127), the elements are E2M1."""
     exponents = block[..., :1]
     if (exponents == NO_POWER).any():
         raise ConvertError("a scale of a block of MXFP4 is not a number: download the file again")
@@ -91,7 +91,7 @@ def _q8_0(block: NDArray) -> _Parts:
 
 
 def _scales_and_mins(block: NDArray) -> tuple[NDArray, NDArray]:
-    """Of the 8 blocks of a super-block: the 12 bytes from byte 4 on hold eight scales and eight minimums of 6 bits."""
+    """The scales and minimums of the 8 blocks of a super-block: eight of each, in 6 bits, in 12 bytes from byte 4."""
     low, mid, high = block[..., 4:8], block[..., 8:12], block[..., 12:16]
     scales = np.concatenate([low & 63, high & 15 | low >> 6 << 4], -1)
     mins = np.concatenate([mid & 63, high >> 4 | mid >> 6 << 4], -1)
@@ -100,7 +100,7 @@ def _scales_and_mins(block: NDArray) -> tuple[NDArray, NDArray]:
 
 
 def _pairs_of_blocks(packed: NDArray) -> NDArray:
-    """Nibbles of 128 bytes: each 32 bytes hold a block in their low halves and the next one in their high halves."""
+    """Nibbles of 128 bytes: each 32 bytes hold one block in the low halves and the next in the high halves."""
     runs = packed.reshape(*packed.shape[:-1], 4, 32)
     return _nibbles(runs).reshape(*packed.shape[:-1], _SUPER)
 
@@ -110,14 +110,14 @@ def _q4_k(block: NDArray) -> _Parts:
 
 
 def _q5_k(block: NDArray) -> _Parts:
-    """Bit b of the 32 bytes of fifth bits belongs to block b."""
+    """Q5_K: bit b of the 32 bytes of fifth bits belongs to block b."""
     bits = block[..., None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1
     fifth = (bits << 4).reshape(*block.shape[:-1], _SUPER)
     return _pairs_of_blocks(block[..., 48:]) | fifth, *_scales_and_mins(block)
 
 
 def _q6_k(block: NDArray) -> _Parts:
-    """Two halves of 128 elements: 64 bytes of low nibbles, 32 bytes of two high bits for each of four runs of 32."""
+    """Q6_K: two halves of 128 elements, each 64 bytes of low nibbles and 32 bytes of the two high bits of four runs."""
     low = block[..., :128].reshape(*block.shape[:-1], 2, 64)
     high = block[..., 128:192].reshape(*block.shape[:-1], 2, 1, 32)
     shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]

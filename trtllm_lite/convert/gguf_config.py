@@ -33,8 +33,8 @@ _ROPE_SCALING = {
 _YARN_FACTOR = "rope.scaling.yarn_attn_factor"
 _NEUTRAL = (
     *("vocab_size", "rope.scaling.finetuned", "tensor_data_layout"),
-    *("classifier.pooling_type", "classifier.output_labels"),  # of heads, whose tensors would be unused
-    "pooling_type",  # see gguf_encoder
+    *("classifier.pooling_type", "classifier.output_labels"),  # keys of heads, whose tensors are unused
+    "pooling_type",  # gguf_encoder reads it
 )
 _TOKEN_TYPES = "tokenizer.ggml.token_type_count"
 _TOKEN_IDS = {"bos_token_id": "bos_token_id", "padding_token_id": "pad_token_id"}
@@ -44,14 +44,14 @@ _END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")  # end of text, o
 def read_config(
     metadata: dict[str, Any], family: Family, tensors: Mapping[str, Any], rope_factors: Mapping[str, list[float]]
 ) -> dict[str, Any]:
-    """The config of a file of ``family`` with these tensors; ``rope_factors``, by name, divide the RoPE frequencies.
+    """Return the config of a file of ``family``; ``rope_factors``, by name, divide the RoPE frequencies.
 
     Unmapped keys stay in the config under their own names, so that the family reports them with all other problems.
     """
     prefix = f"{metadata['general.architecture']}."
     model = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
     config: dict[str, Any] = {"architectures": [family.architectures[0]]}
-    config["sliding_window"] = None  # in families that do not say otherwise, llama.cpp has no windows
+    config["sliding_window"] = None  # unless a family says otherwise, llama.cpp has no windows
     declared = family.gguf or Gguf("")
     keys = {**_SIZES, **declared.keys}
     config |= {ours: _scalar(model.pop(theirs)) for theirs, ours in keys.items() if theirs in model}
@@ -72,7 +72,7 @@ def read_config(
 
 
 def _vocab_size(metadata: dict[str, Any], tensors: Mapping[str, Any]) -> int | None:
-    """The number of tokens; for a file without tokens the rows of the embedding, which GGUF's shapes have last."""
+    """The number of tokens; for a file without tokens the rows of the embedding, which are last in GGUF's shapes."""
     if "tokenizer.ggml.tokens" in metadata:
         return len(metadata["tokenizer.ggml.tokens"])
     embedding = tensors.get("token_embd.weight")
@@ -80,7 +80,7 @@ def _vocab_size(metadata: dict[str, Any], tensors: Mapping[str, Any]) -> int | N
 
 
 def _scalar(value: Any) -> Any:
-    """``value``; a list with a size for each layer becomes that size if all are equal."""
+    """Return ``value``; a list with a size for each layer becomes that size if all are equal."""
     return value[0] if isinstance(value, list) and len(set(value)) == 1 else value
 
 
@@ -112,9 +112,10 @@ def _rope(model: dict[str, Any], factors: Mapping[str, list[float]]) -> dict[str
 
 
 def _yarn_factor(given: float, factor: float) -> dict[str, float]:
-    """What llama.cpp's converter made of an ``attention_factor``, or of an ``attn_factor``: it writes both as one.
+    """Tell whether ``given`` is an ``attention_factor`` or an ``attn_factor``: llama.cpp writes both under one key.
 
-    It is the former, all of YaRN's factor, unless it makes the usual one 1, as that of DeepSeek-R1-0528-Qwen3-8B does.
+    It is the former, the whole factor of YaRN, unless its product with the usual factor is 1, as for the
+    ``attn_factor`` of DeepSeek-R1-0528-Qwen3-8B.
     """
     multiplies = math.isclose(given * yarn_attention_factor(factor), 1, rel_tol=1e-6)
     return {"attn_factor" if multiplies else "attention_factor": given}

@@ -1,7 +1,7 @@
-"""What GGUF files say of encoders alone: the vocabulary of word pieces, and which row stands for a text.
+"""Reads GGUF entries of encoders: the vocabulary of word pieces, and the pooling of a text.
 
-llama.cpp spells pieces that begin a word with U+2581 in front, and others without the ## that BERT has there; it brings
-texts to lower case without accents, and normalises embeddings (src/llama-vocab.cpp, tools/server).
+llama.cpp puts U+2581 before pieces that begin a word, and drops BERT's ## before other pieces; it lower-cases texts,
+removes accents, and normalises embeddings (src/llama-vocab.cpp, tools/server).
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from trtllm_lite.convert.source import Embeddings
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.network.pooling import Pooling
 
-WORD_PIECES = "bert"  # tokenizer.ggml.model
-_POOLINGS = {1: False, 2: True}  # by pooling_type, whether it takes the first row; without one it is the mean
-_USUAL_IDS = {"cls": 101, "seperator": 102, "unknown": 100}  # llama.cpp's, where a file says nothing
-_LONGEST_WORD = 100  # characters; of a longer one BERT knows nothing
+WORD_PIECES = "bert"  # value of tokenizer.ggml.model
+_POOLINGS = {1: False, 2: True}  # whether each pooling_type takes the first row; without one it is the mean
+_USUAL_IDS = {"cls": 101, "seperator": 102, "unknown": 100}  # llama.cpp's defaults
+_LONGEST_WORD = 100  # characters; BERT takes a longer word for an unknown one
 
 
 def word_pieces(ggml: dict[str, Any]) -> Tokenizer:
@@ -39,14 +39,14 @@ def word_pieces(ggml: dict[str, Any]) -> Tokenizer:
 
 
 def _piece(token: str, kind: int) -> str:
-    """The piece as BERT's vocabulary has it."""
+    """Return the piece as spelled in BERT's vocabulary."""
     if kind == CONTROL or (token.startswith("[") and token.endswith("]")):
         return token
     return token.removeprefix(SPACE) if token.startswith(SPACE) else f"##{token}"
 
 
 def _token_id(ggml: dict[str, Any], name: str) -> int:
-    """Newer files have the first token's number where others have that of the beginning."""
+    """Return the id of the first token, which newer files have as CLS and others as BOS."""
     other = {"cls": "bos", "seperator": "eos"}.get(name, name)
     number = ggml.get(f"{name}_token_id", ggml.get(f"{other}_token_id", _USUAL_IDS[name]))
     if not isinstance(number, int) or not 0 <= number < len(ggml["tokens"]):
@@ -55,7 +55,7 @@ def _token_id(ggml: dict[str, Any], name: str) -> int:
 
 
 def embeddings_of(metadata: dict[str, Any]) -> Callable[[], Embeddings]:
-    """What reads which row stands for a text; it raises ConvertError for one that is not supported."""
+    """Return a reader of the pooling, which raises ConvertError if it is not supported."""
     return partial(_embeddings, metadata.get(f"{metadata['general.architecture']}.pooling_type", 1))
 
 

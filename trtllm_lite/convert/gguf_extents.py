@@ -1,4 +1,4 @@
-"""Checks that a GGUF file is as long as its tensors say, which shows where the file of a download was cut off."""
+"""Checks that a GGUF file is long enough for its tensors; a shorter file was truncated in a download."""
 
 import math
 from pathlib import Path
@@ -11,7 +11,7 @@ from trtllm_lite.printable import one_line
 
 
 def check_extents(path: Path) -> None:
-    """Raise ConvertError if a tensor ends behind the end of the file, or as :func:`check_header`."""
+    """Raise ConvertError if a tensor extends beyond the end of the file, or for the reasons of :func:`check_header`."""
     start, entries = read_tensors(path)
     size = path.stat().st_size
     begins = [(start + entry.offset, entry) for entry in entries]
@@ -27,7 +27,7 @@ def check_extents(path: Path) -> None:
 
 
 def _num_bytes(entry: TensorEntry) -> int:
-    """How long the tensor's data is; 0 of a type that is not known here, which is refused later."""
+    """The bytes of the tensor's data; 0 for an unknown type, which is refused later."""
     sizes = {int(kind): sizes for kind, sizes in gguf.GGML_QUANT_SIZES.items()}
     block_elements, block_bytes = sizes.get(entry.kind, (1, 0))
     return math.prod(entry.shape) // block_elements * block_bytes

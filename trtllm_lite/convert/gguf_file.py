@@ -1,7 +1,8 @@
 """Sources in llama.cpp's GGUF format: one file, or several, with metadata, tokenizer and (mostly quantized) tensors.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, read by the ``gguf`` package. Tensors get Hugging
-Face's names and row order. Those of quantized blocks can be read as the parts of these blocks, or expanded to float32.
+Face's names and row order. Tensors in quantized blocks can be read as the parts of these blocks, or expanded to
+float32.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,18 +36,18 @@ from trtllm_lite.convert.source import Source
 from trtllm_lite.errors import ConvertError, shown
 from trtllm_lite.gguf_parts import parts_of
 
-_SOFTMAX = 1  # of llama.cpp's numbers for how routers score
+_SOFTMAX = 1  # llama.cpp's number for a router with softmax
 _SPLIT_NUMBER, _SPLIT_COUNT = "split.no", "split.count"
 _MAX_NAMED = 5
-# These tensors hold divisors of the RoPE frequencies; they become part of the config.
+# Names of tensors with divisors of the RoPE frequencies; they become part of the config.
 _ROPE_FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
 
 def open_gguf(path: Path, ignored: IgnoredKeys | None = None) -> Source:
-    """Open a GGUF file, or all of a model of which it is a part, but for its keys that are ``ignored``.
+    """Open a GGUF file, or all files of a model if it is one of several, without the ``ignored`` keys.
 
-    Raises ConvertError if one is damaged or absent, of an unknown architecture, or of an unknown tensor type, or if it
-    asks for what is not supported.
+    Raises ConvertError if a file is damaged, absent, of an unknown architecture, has an unknown tensor type, or needs
+    an unsupported feature.
     """
     metadata, raw = _read_parts(path)
     metadata = (ignored or IgnoredKeys()).without(metadata)
@@ -76,20 +77,20 @@ def open_gguf(path: Path, ignored: IgnoredKeys | None = None) -> Source:
 
 
 def _quantization(tensors: Mapping[str, Named]) -> str:
-    """The types of the matrices in blocks, empty if there are none."""
+    """The types of the matrices in blocks; empty if there are none."""
     own = [tensor for tensor in tensors.values() if isinstance(tensor, GgufTensor) and tensor.blocks is not None]
     types = sorted({tensor.raw.tensor_type.name for tensor in own})
     return f"gguf {', '.join(types)}" if types else ""
 
 
 def _part(tensors: dict[str, Named], name: str) -> NDArray:
-    """A part of a tensor, by the name that :func:`part_name` makes."""
+    """Read a part of a tensor, by the name that :func:`part_name` makes."""
     tensor, _, part = name.rpartition("/")
     return tensors[tensor].read(part)
 
 
 class _Reader(gguf.GGUFReader):
-    """The reader, over a plain array of the mapped file: slices of it, one for each token, take a third of the time."""
+    """The reader over a plain array of the mapped file, which makes slices (one per token) three times as fast."""
 
     @property
     def data(self) -> Any:
@@ -131,11 +132,11 @@ def _read_parts(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _parse(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Metadata and tensors (memory maps), by name."""
+    """Parse metadata and tensors (memory maps), by name."""
     try:
         reader = _Reader(path)
         metadata = {name: field.contents() for name, field in reader.fields.items()}
-    except Exception as error:  # the reader checks little: damage shows as any kind of exception
+    except Exception as error:  # the reader checks little, so damage raises any kind of exception
         raise ConvertError(
             f"expected {path} to be a complete GGUF file, but it cannot be read ({error}): download it again"
         ) from error
@@ -144,7 +145,7 @@ def _parse(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 @contextmanager
 def _consistent(path: Path) -> Iterator[None]:
-    """Turn what arithmetic raises about metadata of the wrong types into a ConvertError."""
+    """Turn exceptions of arithmetic on metadata of wrong types into a ConvertError."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -152,9 +153,9 @@ def _consistent(path: Path) -> Iterator[None]:
 
 
 def _find_family(path: Path, metadata: dict[str, Any]) -> Family:
-    """Of several families of one architecture, that with or without experts whose routers score as the file's.
+    """Find the family of a file; families of one architecture differ by experts and by the scoring of routers.
 
-    Of those that are left, that whose marker the file has, or one without a marker.
+    Among the remaining families, the one whose marker the file has wins, else the one without a marker.
     """
     architecture = metadata.get("general.architecture")
     known = [(family.gguf, family) for family in all_families().values() if family.gguf]

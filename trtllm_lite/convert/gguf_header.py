@@ -1,8 +1,8 @@
-"""Checks the header of a GGUF file before the ``gguf`` package reads it, which takes every count at its word.
+"""Checks the header of a GGUF file before the ``gguf`` package reads it, which trusts every count.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. After the magic come the version, the numbers of
-tensors and of metadata entries (little-endian), and the entries: a key, a type, a value. Behind them each tensor has a
-name, a number of dimensions, its extents, a type and the offset of its data from where the data of all begins.
+tensors and of metadata entries (little-endian), and the entries: a key, a type, a value. After them each tensor has a
+name, a number of dimensions, its extents, a type and the offset of its data from the start of all data.
 """
 
 import mmap
@@ -20,13 +20,13 @@ from trtllm_lite.vocabulary import MAX_BYTES
 _UINT32, _STRING, _ARRAY = 4, 8, 9
 _SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _MIN_STRING_BYTES = 8  # a string begins with its length
-_MIN_TENSOR_BYTES = 24  # a tensor's entry has at least a name's length, the number of dimensions, a type, an offset
-_ALIGNMENT = 32  # of the tensors' data, unless the metadata say otherwise
+_MIN_TENSOR_BYTES = 24  # bytes of the shortest entry: a name's length, the number of dimensions, a type, an offset
+_ALIGNMENT = 32  # default alignment of the tensors' data
 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """``shape`` and ``kind``, a number, say how much data there is; ``offset`` is where, from the first of all data."""
+    """A tensor's entry: ``shape`` and ``kind``, a number, give its size, ``offset`` its start in the data."""
 
     name: str
     shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class TensorEntry:
 
 
 def check_header(path: Path) -> None:
-    """Raise ConvertError if a count is more than the file can hold, or a value of a type that llama.cpp refuses too."""
+    """Raise ConvertError if a count is more than the file can hold, or a value has a type that llama.cpp refuses."""
     with _opened(path) as header:
         header.check()
 
@@ -48,7 +48,7 @@ def read_text(path: Path, key: str) -> str | None:
 
 
 def read_tensors(path: Path) -> tuple[int, list[TensorEntry]]:
-    """Where the data of tensors begins, and the tensors. Raises ConvertError as :func:`check_header`."""
+    """Return the start of the tensors' data, and the tensors. Raises ConvertError as :func:`check_header`."""
     with _opened(path) as header:
         return header.tensors()
 

@@ -1,4 +1,4 @@
-"""Holds the metadata of a GGUF file against the table of its keys, and reads the sampling that it recommends."""
+"""Checks the metadata of a GGUF file against the table of its keys, and reads the recommended sampling parameters."""
 
 from pathlib import Path
 from typing import Any
@@ -8,11 +8,11 @@ from trtllm_lite.errors import ConvertError, shown
 
 _PENALTY, _WINDOW = "general.sampling.penalty_repeat", "general.sampling.penalty_last_n"
 _WHOLE_CONTEXT = -1
-_USUAL_WINDOW = 64  # llama.cpp's
+_USUAL_WINDOW = 64  # llama.cpp's default
 
 
 def check_metadata(path: Path, metadata: dict[str, Any]) -> None:
-    """Raise ConvertError for keys outside of the model's architecture that might change the results."""
+    """Raise ConvertError for keys outside the model's architecture that might change the results."""
     own = f"{metadata.get('general.architecture')}."
     GGUF.check(path, {key: value for key, value in metadata.items() if not key.startswith(own)})
     penalty = metadata.get(_PENALTY, 1)
@@ -27,7 +27,7 @@ def check_metadata(path: Path, metadata: dict[str, Any]) -> None:
 def sampling_of(metadata: dict[str, Any]) -> dict[str, Any]:
     """The generation defaults under generation_config.json's names; {} for a file that recommends none.
 
-    llama.cpp draws tokens unless the temperature is 0.
+    llama.cpp samples unless the temperature is 0.
     """
     found = {ours: metadata[theirs] for theirs, ours in SAMPLING.items() if theirs in metadata}
     return {"do_sample": found.get("temperature", 1) > 0, **found} if found else {}

@@ -1,11 +1,11 @@
-"""The names of tensors in GGUF files (gguf-py/gguf/tensor_mapping.py of llama.cpp), and those of Hugging Face."""
+"""Maps the names of tensors in GGUF files (gguf-py/gguf/tensor_mapping.py of llama.cpp) to those of Hugging Face."""
 
 import re
 from collections.abc import Collection, Mapping
 
 from trtllm_lite.convert.family import Family, Gguf
 
-# GGUF's tensor names by role (trtllm_lite.convert.source_tensors), as most architectures have them.
+# GGUF's tensor names by role (trtllm_lite.convert.source_tensors) in most architectures.
 _ROLES = {
     "token_embd": "embedding",
     "output_norm": "final_norm",
@@ -38,9 +38,9 @@ def roles_of(declared: Gguf) -> Mapping[str, str]:
 
 
 def names_in_file(name: str, family: Family, found: Collection[str]) -> tuple[str, ...]:
-    """The names in a file of what Hugging Face calls ``name``; ``name`` alone if the file's names have no such role.
+    """The names in a file of the tensor that Hugging Face calls ``name``; ``name`` itself if it has no role there.
 
-    Where a file has several tensors for one, those that are not ``found`` in it, or all if it has all.
+    If a file has several tensors for one, the names of those that are not ``found``, or all names if all are found.
     """
     declared = family.gguf or Gguf("")
     own = {role: (stem,) for stem, role in roles_of(declared).items()}
@@ -56,6 +56,6 @@ def names_in_file(name: str, family: Family, found: Collection[str]) -> tuple[st
 
 
 def _pattern(name: str, bare: bool) -> re.Pattern[str]:
-    """Matches names of Hugging Face's that have the form ``name`` of a role."""
+    """A pattern of Hugging Face's names with the form ``name`` of a role."""
     form = re.escape(name).replace(re.escape("{layer}"), r"(?P<layer>\d+)").replace(re.escape("{expert}"), r"\d+")
     return re.compile(form if bare else rf"{form}\.(weight|bias)")

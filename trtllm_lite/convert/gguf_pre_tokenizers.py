@@ -1,4 +1,4 @@
-"""How texts are cut before merges apply, by ``tokenizer.ggml.pre`` of a GGUF file.
+"""Makes pre-tokenizers, which cut texts before merges apply, by ``tokenizer.ggml.pre`` of a GGUF file.
 
 The names are those that llama.cpp gives to tokenizers of models (``src/llama-vocab.cpp``); the patterns are those of
 the models' own tokenizer.json files.
@@ -21,7 +21,7 @@ _O200K = (
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _TEKKEN = _O200K.replace(_SHORT, "").replace(r"\p{N}{1,3}", r"\p{N}")
-# DeepSeek lists the letters that have cases, but for those of these ranges.
+# DeepSeek's list of cased letters, which leaves out these ranges.
 _NOT_LISTED = (
     r"\x{560}-\x{588}\x{10C7}\x{10CD}\x{10D0}-\x{10FF}\x{1C80}-\x{1C8A}\x{2D00}-\x{2D2D}\x{A790}-\x{A7FA}"
     r"\x{AB30}-\x{AB68}\x{10570}-\x{105BC}\x{10D50}-\x{10D85}\x{16E40}-\x{16EFF}\x{1D400}-\x{1D7CB}\x{1DF00}-\x{1DF2A}"
@@ -45,9 +45,9 @@ _SEED_CODER = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# GPT-4o's, but for Chinese characters, which are together, and slashes, which end no punctuation.
+# GPT-4o's pattern, but Chinese characters stay together, and slashes do not end punctuation.
 _KIMI_K2 = r"\p{Han}+|" + _O200K.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]").replace(r"[\r\n/]*", r"[\r\n]*")
-_SUPERBPE = (r"\p{N}+", r"(?=(\d{3})+(?!\d))")  # digits in threes from the right, and else whole texts
+_SUPERBPE = (r"\p{N}+", r"(?=(\d{3})+(?!\d))")  # digits in threes from the right; all other text stays whole
 
 
 def _gpt2() -> pre_tokenizers.PreTokenizer:
@@ -59,7 +59,7 @@ def _by_digit() -> pre_tokenizers.PreTokenizer:
 
 
 def split(*patterns: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
-    """What cuts by one pattern after the other."""
+    """Cut by one pattern after the other."""
 
     def make() -> pre_tokenizers.PreTokenizer:
         splits = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in patterns]
@@ -70,11 +70,11 @@ def split(*patterns: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """What ``make`` makes cuts texts.
+    """A way to cut texts, which ``make`` makes.
 
-    One that ``composes`` first brings them to NFC. With ``whole_words`` a word that is in the vocabulary is taken
-    whole, even if merges would not reach it. One that ``adds_bos`` does so unless the file says otherwise. ``mask`` is
-    the token that takes spaces before it, if there is one.
+    With ``composes`` texts are normalised to NFC first. With ``whole_words`` a word of the vocabulary is one token even
+    if merges would not reach it. With ``adds_bos`` a BOS is added unless the file says otherwise. ``mask`` is the token
+    that takes spaces before it, if there is one.
     """
 
     make: Callable[[], pre_tokenizers.PreTokenizer]
@@ -84,7 +84,7 @@ class PreTokenizer:
     mask: str | None = None
 
     def tokenizer(self, vocab: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
-        """A byte-level BPE (GPT-2's kind: bytes spelled as printable characters) of words that are cut so."""
+        """A byte-level BPE (as GPT-2's: bytes spelled as printable characters) over words that are cut in this way."""
         tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=self.whole_words))
         if self.composes:
             tokenizer.normalizer = normalizers.NFC()
@@ -101,7 +101,7 @@ PRE_TOKENIZERS = {
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _LIKE_QWEN2),
     **dict.fromkeys(("smollm", "starcoder", "refact", "exaone", "minerva-7b"), PreTokenizer(_by_digit)),
     "command-r": PreTokenizer(_by_digit, composes=True),
-    **dict.fromkeys(("olmo", "mpt"), PreTokenizer(_gpt2, composes=True)),  # GPT-NeoX's
+    **dict.fromkeys(("olmo", "mpt"), PreTokenizer(_gpt2, composes=True)),  # GPT-NeoX's pre-tokenizer
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), PreTokenizer(split(_LLAMA3))),
     "glm4": PreTokenizer(split(_LLAMA3), whole_words=True),
     **dict.fromkeys(("gpt-4o", "llama4"), PreTokenizer(split(_O200K))),

@@ -1,4 +1,4 @@
-"""Turns tensors of a GGUF file into those of Hugging Face: names, shapes, order of rows, plain types."""
+"""Turns tensors of a GGUF file into tensors of Hugging Face: names, shapes, order of rows, plain types."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,20 +22,21 @@ from trtllm_lite.network.weight_expression import halves_from_pairs
 from trtllm_lite.vocabulary import DTYPES, PLAIN_DTYPES
 
 _RANK_BY_HEAD = 3
-_ONE_ROW = ("shared_expert_gate",)  # matrices that may be stored as vectors
+_ONE_ROW = ("shared_expert_gate",)  # matrices of one row that may be stored as vectors
 MAX_EXPERT_MATRICES = 3 * MAX_EXPERTS
-# Quantized blocks, integers with float16 scales, are best stored as float16; plain types stay what they are.
+# Types in which tensors are best stored: float16 for quantized blocks (integers with float16 scales), else the type
+# itself.
 _PLAIN_TYPES = {DTYPES[name].stored: name for name in PLAIN_DTYPES}
 _QUANTIZED_DTYPE = "float16"
 
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """``raw`` is the reader's tensor, ``name`` Hugging Face's.
+    """A tensor of the file: ``raw`` is the reader's object, ``name`` Hugging Face's name.
 
-    ``interleaved_heads`` is the number of heads whose rows were interleaved for RoPE, ``parted_heads`` of those whose
-    queries, keys and values were put apart, 0 for none; ``offset`` is the amount by which the stored values are too
-    large. A vector that ``is_row`` is a matrix of one row.
+    ``interleaved_heads`` is the number of heads whose rows were interleaved for RoPE, ``parted_heads`` the number of
+    heads whose queries, keys and values were separated, 0 for none; ``offset`` is the amount by which the stored values
+    are too large. With ``is_row`` a vector stands for a matrix of one row.
     """
 
     raw: Any
@@ -48,10 +49,7 @@ class GgufTensor:
 
     @classmethod
     def all_of(cls, raw: Any, family: Family, config: dict[str, Any]) -> "list[GgufTensor]":
-        """``raw``, or where it holds a matrix of each expert of a layer, these matrices; reading one reads no other.
-
-        Or the bias of each.
-        """
+        """Yield ``raw``; if it stacks a layer's experts, yield each expert's matrix or bias, read on its own."""
         tensor = cls.of(raw, family, config)
         experts = config.get("num_experts")
         rank = 2 if tensor.name.endswith(".bias") else 3
@@ -68,9 +66,9 @@ class GgufTensor:
 
     @classmethod
     def of(cls, raw: Any, family: Family, config: dict[str, Any]) -> "GgufTensor":
-        """``raw`` as ``family`` names it; a tensor without a role there keeps its name, and is reported as unused.
+        """Make the tensor for ``raw`` as ``family`` names it; without a role it keeps its name, and counts as unused.
 
-        The name of a tensor that holds a matrix of each expert has {expert} for the number of one.
+        The name of a tensor that stacks the matrices of all experts has {expert} in place of an expert's number.
         """
         stem, _, suffix = raw.name.rpartition(".")
         number = re.match(r"blk\.(\d+)\.", stem)
@@ -100,7 +98,7 @@ class GgufTensor:
 
     @property
     def blocks(self) -> Blocks | None:
-        """How a matrix is stored that may stay in its blocks, which are parts of rows."""
+        """The blocks of a matrix that may stay in blocks, which are parts of rows."""
         kind = None if self.transposed or self.offset else kind_of(self.raw)
         return None if kind is None else kind.blocks
 
@@ -126,9 +124,9 @@ class GgufTensor:
 
 @dataclass(frozen=True)
 class TensorByHead:
-    """A matrix of which the file has the ``first`` rows of each head, [heads, columns, rows], and the ``others``.
+    """A matrix that the file splits by head: the ``first`` rows of each head, [heads, columns, rows], and ``others``.
 
-    The others are [heads, rows, columns]; ``name`` is Hugging Face's.
+    The others are [heads, rows, columns]; ``name`` is Hugging Face's name.
     """
 
     first: GgufTensor
@@ -164,9 +162,9 @@ def named_tensors(raw: Mapping[str, Any], family: Family, config: dict[str, Any]
 
 
 def _unfused(raw: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """``raw`` with queries, keys and values apart, as most families have them, where a file has one tensor of all.
+    """Split a tensor ``raw`` of queries, keys and values into three, as in most families.
 
-    Files of the first GLM-4 do, and those that llama.cpp's converter wrote with --fuse-qkv.
+    Files of the first GLM-4 have such tensors, and files that llama.cpp's converter wrote with --fuse-qkv.
     """
     heads = _integer(config.get("num_attention_heads"))
     kv_heads = _integer(config.get("num_key_value_heads", heads))
@@ -186,7 +184,7 @@ def _unfused(raw: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any
 
 
 def _by_head(left: dict[str, Any], family: Family, declared: Gguf) -> Iterator[TensorByHead]:
-    """Take out of ``left`` what makes up matrices head by head."""
+    """Take the parts of matrices that are split by head out of ``left``, and join them."""
     for role, stems in declared.by_head.items():
         first = re.compile(re.escape(f"{stems[0]}.weight").replace(re.escape("{layer}"), r"(\d+)"))
         for number in [match for name in left if (match := first.fullmatch(name))]:
@@ -200,7 +198,7 @@ def _by_head(left: dict[str, Any], family: Family, declared: Gguf) -> Iterator[T
 
 
 def _fit(first: tuple[int, ...], others: tuple[int, ...]) -> bool:
-    """Whether both are of as many heads and columns."""
+    """Whether both have equally many heads and columns."""
     return (first[0], first[1]) == (others[0], others[2])
 
 

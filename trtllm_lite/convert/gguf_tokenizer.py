@@ -25,7 +25,7 @@ _TOKEN_STRINGS = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding"
 
 
 def read_tokenizer(metadata: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """The text of tokenizer.json, and the chat template with the token strings; None and {} if there is no tokenizer.
+    """Return the text of tokenizer.json, and the chat template with the token strings; None and {} without a tokenizer.
 
     Raises ConvertError for unknown kinds.
     """
@@ -80,14 +80,14 @@ def _byte_level_bpe(ggml: dict[str, Any]) -> Tokenizer:
 
 
 def _sentencepiece_bpe(ggml: dict[str, Any]) -> Tokenizer:
-    """A tokenizer of SentencePiece's BPE kind, described by llama.cpp's names."""
+    """A tokenizer of SentencePiece's BPE kind, described by llama.cpp's keys."""
     ggml.setdefault("add_bos_token", True)
     prefix = bool(ggml.get("add_space_prefix", True))
     return build_tokenizer(Vocabulary(ggml["tokens"], ggml["scores"], ggml["token_type"], add_dummy_prefix=prefix))
 
 
 def _unigram(ggml: dict[str, Any]) -> Tokenizer:
-    """A tokenizer of SentencePiece's Unigram kind, which T5 and XLM-R have; what a file leaves out is llama.cpp's."""
+    """A tokenizer of SentencePiece's Unigram kind, as in T5 and XLM-R; missing entries get llama.cpp's defaults."""
     ggml.setdefault("eos_token_id", 1)
     ggml.setdefault("add_eos_token", True)
     types = ggml["token_type"]
@@ -100,13 +100,13 @@ def _unigram(ggml: dict[str, Any]) -> Tokenizer:
             byte_fallback=BYTE in types,
             add_dummy_prefix=bool(ggml.get("add_space_prefix", False)),
             remove_extra_whitespaces=bool(ggml.get("remove_extra_whitespaces", False)),
-            charsmap=bytes(value & 0xFF for value in ggml.get("precompiled_charsmap", ())),  # some have signed bytes
+            charsmap=bytes(value & 0xFF for value in ggml.get("precompiled_charsmap", ())),  # some files: signed
         )
     )
 
 
 def _add_special_tokens(tokenizer: Tokenizer, ggml: dict[str, Any], mask: str | None) -> None:
-    """Add the tokens that are matched whole; a ``mask`` is found before others, which are spaces in ModernBERT."""
+    """Add the tokens that are matched whole; ``mask`` is matched first, as ModernBERT's takes the spaces before it."""
     typed = list(zip(ggml["tokens"], ggml.get("token_type", ()), strict=False))
     special = [
         AddedToken(token, normalized=False, special=True, lstrip=token == mask)
@@ -119,6 +119,6 @@ def _add_special_tokens(tokenizer: Tokenizer, ggml: dict[str, Any], mask: str | 
 
 
 def _around(ggml: dict[str, Any], key: str) -> str | None:
-    """BOS or EOS, if the model wants it around every text."""
+    """The BOS or EOS token, if the model wants it around every text."""
     number = ggml.get(f"{key}_token_id")
     return ggml["tokens"][number] if ggml.get(f"add_{key}_token") and number is not None else None

@@ -1,4 +1,4 @@
-"""What GLM-4's two generations have in common (arXiv 2406.12793; glm and glm4 in transformers).
+"""Makes the parts that GLM-4's two generations share (arXiv 2406.12793; glm and glm4 in transformers).
 
 RoPE rotates neighbouring elements of the first half of each head, queries, keys and values have biases, and gate and up
 are one tensor.
@@ -26,7 +26,7 @@ class GlmParts:
 
     @classmethod
     def read(cls, config: ConfigFields, names: dict[str, str] = NAMES) -> "GlmParts":
-        """Read the keys that both generations have."""
+        """Read the keys that both generations share."""
         usual = LlamaParts.read(config, names, epsilon=1.5625e-07, rope=RopeDefaults(part=0.5))
         return cls(usual, config.flag("attention_bias", True))
 

@@ -1,8 +1,8 @@
-"""What the Granite models have in common: Llama's parts with four constant factors.
+"""Makes the parts that the Granite models share: Llama's parts with four constant factors.
 
-They are on embeddings, on scores (instead of 1/sqrt(head_dim)), on what each block adds to the residual stream, and
-below the logits. The residual stream is held here divided by its factor: blocks then add to it as they are, because
-norms cancel a factor if their epsilon is divided by its square, and embeddings are multiplied anyway.
+The factors multiply embeddings, scores (in place of 1/sqrt(head_dim)) and the output of each block, and divide the
+logits. Here the residual stream is held divided by the blocks' factor, so that blocks add their output unscaled: norms
+cancel the factor if their epsilon is divided by its square, and embeddings are scaled anyway.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ GGUF_KEYS = {
 
 @dataclass(frozen=True)
 class GraniteParts:
-    """Makes what the factors change; all else ``parts`` make. With ``bias`` attention's projections have biases."""
+    """Makes the parts with factors; ``parts`` makes the others. ``bias`` is that of attention's projections."""
 
     parts: LlamaParts
     bias: bool
@@ -60,7 +60,7 @@ class GraniteParts:
 
 def _factor(config: ConfigFields, key: str) -> float:
     factor = config.number(key, 1.0)
-    if 1e-6 <= factor <= 1e6:  # so that float32 holds their quotients and squares
+    if 1e-6 <= factor <= 1e6:  # keeps quotients and squares within float32
         return factor
     config.problem(key, f"expected a factor from 1e-6 to 1e6, found {factor}")
     return 1.0

@@ -26,19 +26,18 @@ _MODELOPT = "hf_quant_config.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _GENERATION = "generation_config.json"
 _CONFIGS = ["config.json", _GENERATION, _MODELOPT]
-# Positions and types of tokens, which old versions of transformers saved; they follow from the config.
+# Buffers of positions and types of tokens, which old versions of transformers saved; they follow from the config.
 _INDEX_BUFFERS = re.compile(r"(.*\.)?embeddings\.(position_ids|token_type_ids)", re.DOTALL)
-_CARD = "README.md"  # says the licence
+_CARD = "README.md"  # names the licence
 _DOWNLOADS = ["*.safetensors", "*.safetensors.index.json", *_CONFIGS, *TOKENIZER_FILES, _CARD, *EMBEDDING_FILES]
-# The same weights once more, as those who trained the model have them.
+# Names of files that repeat the weights in their trainers' own format.
 _OTHER_FORMS = ["original/*", "metal/*", "consolidated*.safetensors"]
 
 
 def open_directory(path: Path, ignored: IgnoredKeys | None = None) -> Source:
-    """Open a model directory, but for the keys of its files that are ``ignored``.
+    """Open a model directory, without the ``ignored`` keys of its files.
 
-    Raises ConvertError if a file is missing, damaged or asks for what is not supported, or if weights are only there as
-    pickles.
+    Raises ConvertError if a file is missing or damaged or needs an unsupported feature, or if all weights are pickles.
     """
     _refuse_gguf(path)
     ignored = ignored or IgnoredKeys()
@@ -68,7 +67,7 @@ def open_directory(path: Path, ignored: IgnoredKeys | None = None) -> Source:
 
 
 def _refuse_gguf(path: Path) -> None:
-    """Raise ConvertError for a directory that has a model in GGUF files alone."""
+    """Raise ConvertError for a directory whose only weights are GGUF files."""
     files = sorted(file.name for file in path.glob("*.gguf"))
     if files and not (path / "config.json").is_file():
         raise ConvertError(
@@ -78,7 +77,7 @@ def _refuse_gguf(path: Path) -> None:
 
 
 def _add_settings(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """``config`` with the settings of quantization that older checkpoints of ModelOpt have in a file of their own."""
+    """Return ``config`` with the quantization settings that older checkpoints of ModelOpt have in a separate file."""
     settings = read_json(path / _MODELOPT).get("quantization")
     if config.get(SETTINGS) or settings is None:
         return config
@@ -113,7 +112,7 @@ def download(hub_id: str, revision: str | None = None) -> Path:
 
 
 def hub_origin(model: Path) -> tuple[str, str] | None:
-    """The hub id and the commit of a model in Hugging Face's cache; None for one that is elsewhere.
+    """The hub id and the commit of a model in Hugging Face's cache; None for a model elsewhere.
 
     https://huggingface.co/docs/huggingface_hub/guides/manage-cache says how the cache is laid out.
     """
@@ -124,7 +123,7 @@ def hub_origin(model: Path) -> tuple[str, str] | None:
 
 
 def _shards_of(path: Path, config: dict[str, Any]) -> list[Path]:
-    """The weight files. Raises ConvertError; where there are none, that the model is not supported comes first."""
+    """The weight files. Raises ConvertError; without weight files, an unsupported model is reported first."""
     try:
         return _find_shards(path)
     except ConvertError:
@@ -136,7 +135,7 @@ def _shards_of(path: Path, config: dict[str, Any]) -> list[Path]:
 
 
 def _find_shards(path: Path) -> list[Path]:
-    """The weight files: those that the index names, else model.safetensors, else the only *.safetensors file."""
+    """Find the weight files: those in the index, else model.safetensors, else the only *.safetensors file."""
     if (path / _INDEX).is_file():
         return _indexed_shards(path)
     if (path / "model.safetensors").is_file():

@@ -10,7 +10,7 @@ from trtllm_lite.vocabulary import MAX_JSON_BYTES
 
 
 def read_json(path: Path, required: bool = False) -> dict[str, Any]:
-    """A JSON object; {} if the file is absent and not ``required``. ConvertError if it is something else."""
+    """Return a JSON object; {} if the file is absent and not ``required``. Raises ConvertError for anything else."""
     if not path.is_file():
         if required:
             raise ConvertError(f"expected {path} in a Hugging Face model directory, found none: check --model_dir")

@@ -1,4 +1,4 @@
-"""Makes attention over latents (MLA) and the layers around it, of the keys and tensor names that DeepSeek uses."""
+"""Makes attention over latents (MLA) and the layers around it, from the keys and tensor names that DeepSeek uses."""
 
 import math
 from collections.abc import Mapping
@@ -29,12 +29,12 @@ LATENT_TENSOR_NAMES: Mapping[str, str] = {
     "shared_up_proj": f"{_LAYER}.mlp.shared_experts.up_proj",
     "shared_down_proj": f"{_LAYER}.mlp.shared_experts.down_proj",
 }
-_NORM_EPSILON = 1e-6  # of the norms within attention, whatever the config says of others
+_NORM_EPSILON = 1e-6  # epsilon of the norms within attention, whatever the config says of other norms
 
 
 @dataclass(frozen=True)
 class LatentParts(LlamaParts):
-    """Makes attention over latents; queries are made of ``query_rank`` numbers of a token, or straight if it is None.
+    """Makes attention over latents; queries are first projected to ``query_rank`` numbers per token unless it is None.
 
     ``rotates_pairs`` says whether RoPE rotates neighbours in the checkpoint.
     """
@@ -62,7 +62,7 @@ class LatentParts(LlamaParts):
         config.expect("num_key_value_heads", heads.num_heads)
         sizes = read_sizes(config, heads.rotary_dim)
         rope = read_rope(config, heads.rotary_dim, sizes.max_position_embeddings)
-        sizes = replace(sizes, num_key_value_heads=1, head_dim=heads.latent_dim)  # as the caches have them
+        sizes = replace(sizes, num_key_value_heads=1, head_dim=heads.latent_dim)  # the shape that caches have
         parts = sizes, Tensors(LATENT_TENSOR_NAMES), rms_norm(config), rope, read_activation(config)
         return cls(*parts, heads, config.nullable_integer("q_lora_rank", 1536), scale, rotates_pairs)
 
@@ -95,7 +95,7 @@ class LatentParts(LlamaParts):
         return LowRankLinear(down, _norm(tensors, "q_a_norm", self.query_rank), up)
 
     def _by_parts(self, tensors: Tensors, role: str, in_features: int) -> Linear:
-        """Queries with the plain parts of all heads before all parts that are rotated."""
+        """Return queries with the plain parts of all heads before all rotated parts."""
         heads = self.heads
         rows = heads.num_heads * (heads.plain_dim + heads.rotary_dim)
         parts = tensors.weight(role, rows, in_features).split_heads(heads.num_heads, heads.plain_dim, heads.rotary_dim)
@@ -110,7 +110,7 @@ def _norm(tensors: Tensors, role: str, size: int) -> Norm:
 
 
 def _temperature(config: ConfigFields) -> float:
-    """What YaRN multiplies queries and keys with each, by ``mscale_all_dim``; its values are checked later."""
+    """The factor of YaRN for queries and for keys, by ``mscale_all_dim``; its values are checked later."""
     fields = config.take("rope_parameters") or config.take("rope_scaling")
     factor, mscale = (fields.get(key, 0) if isinstance(fields, dict) else 0 for key in ("factor", "mscale_all_dim"))
     if not all(isinstance(value, int | float) and 0 < value < 1e6 for value in (factor, mscale)):

@@ -1,4 +1,4 @@
-"""The licence of a model, as its files say it."""
+"""Finds the licence of a model in its files."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from trtllm_lite.vocabulary import MAX_BYTES
 _CARD = "README.md"
 _MAX_CARD_BYTES = 1 << 16
 _KEY = "license"
-_OTHER = "other"  # the model has terms of its own, which the key license_name names
+_OTHER = "other"  # value for a model with terms of its own, which the key license_name names
 
 
 def find_licence(model: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""The config keys of Llama 4: which layers have experts, which see chunks, and how late queries are scaled."""
+"""Reads the config keys of Llama 4: which layers have experts, which see chunks, and how late queries are scaled."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.errors import shown
@@ -19,7 +19,7 @@ def read_sparse_layers(config: ConfigFields, layers: int) -> list[bool]:
 
 
 def read_chunks(config: ConfigFields, rotates: list[bool]) -> list[int]:
-    """For each layer the positions of a chunk, 0 where it sees all: as ``layer_types`` says, or layers with RoPE."""
+    """For each layer the tokens of a chunk, 0 if it sees all: by ``layer_types``, or chunks in layers with RoPE."""
     chunk, kinds = config.nullable_integer("attention_chunk_size", 8192) or 0, config.take("layer_types")
     if kinds is None:
         return [chunk if rotated else 0 for rotated in rotates]
@@ -30,9 +30,9 @@ def read_chunks(config: ConfigFields, rotates: list[bool]) -> list[int]:
 
 
 def read_temperature(config: ConfigFields) -> Temperature | None:
-    """What late queries of layers without RoPE are scaled by, if by anything."""
+    """The scale of late queries in layers without RoPE; None if they are not scaled."""
     temperature = Temperature(config.integer("floor_scale", 8192), config.number("attn_scale", 0.1))
     key = "attn_temperature_tuning"
-    if type(config.take(key)) is int:  # of transformers 4.51, which asks whether it is 0
+    if type(config.take(key)) is int:  # transformers 4.51 writes an integer, and tests whether it is 0
         return temperature if config.integer(key, minimum=0) else None
     return temperature if config.flag(key, True) else None

@@ -41,9 +41,9 @@ from trtllm_lite.vocabulary import AUTO, AUTO_16_BITS, FLOAT32, MAX_BYTES, PLAIN
 
 @dataclass(frozen=True)
 class MappedModel:
-    """A source whose every tensor has its place in ``network``; ``dtype`` is the storage type of matrices.
+    """A source with a place in ``network`` for every tensor; ``dtype`` is the storage type of matrices.
 
-    ``quantization`` says how those are stored that are not of this type, for people.
+    ``quantization`` describes, for people, how quantized matrices are stored.
     """
 
     source: Source
@@ -55,7 +55,7 @@ class MappedModel:
     quantization: str
 
     def bind(self, tensors: Mapping[str, ir.TensorProtocol]) -> ir.Model:
-        """The network with a tensor for every weight, and with a note of how it is quantized."""
+        """Return the network with a tensor for every weight, and with a note of how it is quantized."""
         model = self.network.bind(tensors, PRODUCER_PREFIX, __version__)
         if self.quantization:
             model.metadata_props[QFORMAT] = self.quantization
@@ -63,9 +63,10 @@ class MappedModel:
 
 
 def find_model(model_dir: str, revision: str | None = None) -> Path:
-    """The directory or GGUF file of a model; a model of the hub, if nothing of that name exists, is downloaded.
+    """Return the directory or GGUF file of a model; if nothing of that name exists, download the model from the hub.
 
-    ``revision`` is a commit, branch or tag of the hub's. Raises ConvertError, also for a revision of what is local.
+    ``revision`` is a commit, branch or tag of the hub. Raises ConvertError, also if a revision is given for a local
+    model.
     """
     path = Path(model_dir)
     if revision is not None and model_dir and path.exists():
@@ -91,7 +92,7 @@ def open_source(
     sha256: Mapping[str, str] | None = None,
     ignored: IgnoredKeys | None = None,
 ) -> Source:
-    """Open a Hugging Face directory, a GGUF file or, if nothing of that name exists, a model of the hub.
+    """Open a Hugging Face directory, a GGUF file or, if nothing of that name exists, a model from the hub.
 
     ``revision`` is a commit, branch or tag of the hub's, and ``sha256`` has checksums of files. ``ignored`` keys of
     files beside config.json and generation_config.json are not read. Raises ConvertError.
@@ -109,13 +110,13 @@ def _open_source(path: Path, ignored: IgnoredKeys) -> Source:
     with open_foreign(path, MAX_BYTES) as file:
         if file.read(4) != b"GGUF":
             raise ConvertError(f"expected {path} to be a directory or a GGUF file, found another kind of file")
-    from trtllm_lite.convert.gguf_file import open_gguf  # brings the package gguf, which no other source needs
+    from trtllm_lite.convert.gguf_file import open_gguf  # imports the package gguf, which no other source needs
 
     return open_gguf(path, ignored)
 
 
 def _refuse_own_output(path: Path) -> None:
-    """Raise ConvertError for a checkpoint or engine, whose config.json is not that of a model."""
+    """Raise ConvertError for a checkpoint or engine of this project, whose config.json is not that of a model."""
     own = {
         NETWORK_FILE: ("a checkpoint", "build --checkpoint_dir"),
         "rank0.engine": ("an engine", "generate --engine_dir"),
@@ -130,9 +131,9 @@ def _refuse_own_output(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Partners:
-    """Other models that a network is made with: the ``head`` that drafts for it, or the ``target`` of such a head.
+    """Models that a network is made with: the ``head`` that drafts for it, or the ``target`` of such a head.
 
-    Where a layer of the model drafts (MTP), both are the model itself.
+    For a model with its own drafting layer (MTP), both are the model itself.
     """
 
     head: Source | None = None
@@ -145,7 +146,7 @@ NO_PARTNERS = Partners()
 def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Partners = NO_PARTNERS) -> MappedModel:
     """Map ``source`` to a network; one ConvertError lists all problems of its config, or else of its tensors.
 
-    Matrices that the source has in blocks stay so, unless the network should ``dequantize`` them once and for all.
+    Matrices that the source stores in blocks stay in blocks, unless ``dequantize`` expands them during conversion.
     """
     architecture, family, model = read_model(source)
     chosen = _choose_dtype(source, family, dtype)
@@ -177,7 +178,7 @@ def map_model(source: Source, dtype: str, dequantize: bool = False, partners: Pa
 
 
 def _with_partners(source: Source, family: Family, model: Model, partners: Partners) -> tuple[Source, Model]:
-    """Raises ConvertError for partners of a model that has none."""
+    """Source and model with the tensors of ``partners``. Raises ConvertError for a model that has no partners."""
     if partners == NO_PARTNERS:
         return source, model
     return _with_drafts(source, family, _decoder(model, family), partners)
@@ -214,7 +215,7 @@ def _with_drafts(source: Source, family: Family, decoder: Decoder, partners: Par
 
 
 def read_model(source: Source) -> tuple[str, Family, Model]:
-    """Architecture, family and model, by the config alone; one ConvertError lists all problems of the config."""
+    """Return architecture, family and model, by the config alone; one ConvertError lists all problems of the config."""
     architecture, family = _find_family(source)
     return architecture, family, _read(source, family)
 
@@ -248,7 +249,7 @@ def _find_family(source: Source) -> tuple[str, Family]:
 
 
 def _architectures(source: Source) -> list[str]:
-    """Class names: ``architectures``, or if the config has none, the class for its ``model_type``."""
+    """Class names: ``architectures``, or if the config has none, the class of its ``model_type``."""
     architectures, model_type = source.config.get("architectures"), source.config.get("model_type")
     if not architectures and isinstance(model_type, str):
         family = find_model_type(model_type)
@@ -264,7 +265,8 @@ def _architectures(source: Source) -> list[str]:
 def _choose_dtype(source: Source, family: Family, dtype: str) -> str:
     """The storage type: ``auto`` means that of the source's matrices, or float32 if they have several types.
 
-    Routers of experts do not count, which are float32 in networks anyway. AUTO_16_BITS is bfloat16 instead of float32.
+    Routers of experts do not count, because they are float32 in every network. AUTO_16_BITS is bfloat16 instead of
+    float32.
     """
     if dtype in PLAIN_DTYPES:
         return dtype

@@ -35,7 +35,7 @@ class Mismatch:
 def compare(needed: Iterable[Weight], found: dict[str, TensorInfo], stored_names: StoredNames) -> Mismatch:
     """Every difference between the source tensors that ``needed`` are computed from and those ``found``.
 
-    They are named as they are stored; several that are stored as one are one difference.
+    Tensors are named as they are stored; several that are stored as one count as one difference.
     """
     wanted = {tensor.name: tensor.shape for weight in needed for tensor in weight.expression.sources()}
 
@@ -60,7 +60,7 @@ _FIRST_NUMBER = re.compile(r"(.*?\.)(\d{1,9})(\..*)", re.DOTALL)
 
 
 def fold(names: Iterable[str]) -> list[str]:
-    """Fold names that differ only in their last number, and then those that differ only in their first.
+    """Fold names that differ only in their last number, and then names that differ only in their first.
 
     ``layers.0.x, layers.1.x`` become ``layers.{0-1}.x``, and the experts of layers ``layers.{0-1}.experts.{0-7}.x``.
     """
@@ -68,7 +68,7 @@ def fold(names: Iterable[str]) -> list[str]:
 
 
 def _fold(names: Iterable[str], pattern: re.Pattern[str]) -> list[str]:
-    """Fold names that differ only in the number that ``pattern`` finds; the first of them has their place."""
+    """Fold names that differ only in the number that ``pattern`` finds, at the place of the first of them."""
     folded: dict[tuple[str, str], list[int]] = {}
     for name in names:
         match = pattern.match(name)

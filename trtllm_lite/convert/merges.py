@@ -1,4 +1,4 @@
-"""The merges of a BPE vocabulary that does not list them: every way to join two pieces into a third."""
+"""Finds the merges of a BPE vocabulary that does not list them: every way to join two pieces into a third."""
 
 from collections.abc import Collection, Iterator
 
@@ -18,7 +18,7 @@ def check_lengths(pieces: Collection[str]) -> None:
 
 
 def joins(pieces: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    """Each piece with the left and right part of every way to join it of two pieces, in the order of ``pieces``."""
+    """Yield each piece with the left and right part of every way to join it from two, in the order of ``pieces``."""
     for piece in pieces:
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]

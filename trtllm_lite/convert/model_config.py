@@ -1,4 +1,4 @@
-"""Makes the network of a config.json alone: a model's shape, for engines and plans that need no weights."""
+"""Makes a network from a config.json alone: a model's shape, for engines and plans that need no weights."""
 
 import json
 from dataclasses import dataclass, replace
@@ -23,17 +23,17 @@ from trtllm_lite.vocabulary import MAX_JSON_BYTES, PLAIN_DTYPES
 
 @dataclass(frozen=True)
 class WeightlessModel:
-    """``network`` has initializers that point into a file that does not exist."""
+    """A network without weights: the initializers of ``network`` point into a file that does not exist."""
 
     config: ModelConfig
     network: ir.Model
 
 
 def open_model_config(path: Path) -> WeightlessModel:
-    """The network that a Hugging Face ``config.json`` describes, in the type that it names (float32 if none).
+    """Make the network that a Hugging Face ``config.json`` describes, in the type that it names (float32 if none).
 
-    Experts are in MXFP4 where the config says so; other quantized models are of tensors that no config tells. Raises
-    ConvertError.
+    Experts are in MXFP4 if the config says so; other quantized models are refused, as their config does not give the
+    tensors. Raises ConvertError.
     """
     source = _source(Path(path))
     settings = source.config.get(SETTINGS)

@@ -1,4 +1,4 @@
-"""Makes mixtures of experts of the keys and tensor names that most families with experts use."""
+"""Makes mixtures of experts from the keys and tensor names that most families with experts use."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from trtllm_lite.network.moe import Experts, Moe, Router, Scoring, SharedExpert
 from trtllm_lite.network.several_matrices import RowsOfMatrices
 from trtllm_lite.network.weight_expression import Concat
 
-MAX_EXPERTS = 1 << 17  # of all layers; the largest models have some ten thousand
+MAX_EXPERTS = 1 << 17  # experts of all layers together; the largest models have some ten thousand
 
 _MLP = "model.layers.{layer}.mlp"
 MOE_TENSOR_NAMES: Mapping[str, str] = {
@@ -23,7 +23,7 @@ MOE_TENSOR_NAMES: Mapping[str, str] = {
     "expert_up_proj": f"{_MLP}.experts.{{expert}}.up_proj",
     "expert_down_proj": f"{_MLP}.experts.{{expert}}.down_proj",
 }
-# GGUF's metadata keys (without the architecture) of mixtures.
+# GGUF's metadata keys (without the architecture) of mixtures of experts.
 MOE_GGUF_KEYS: Mapping[str, str] = {
     "expert_count": "num_experts",
     "expert_used_count": "num_experts_per_tok",
@@ -34,9 +34,10 @@ MOE_GGUF_KEYS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class MoeParts:
-    """Makes the experts of a layer, whose inner features are ``intermediate_size``, and their router.
+    """Makes the experts of a layer, each with ``intermediate_size`` inner features, and their router.
 
-    ``scale`` is a factor of all shares; a router that ``is_corrected`` has corrections for the choice of experts.
+    ``scale`` is a factor of all shares; with ``is_corrected`` the router adds corrections to scores for the choice of
+    experts.
     """
 
     parts: LlamaParts
@@ -50,7 +51,7 @@ class MoeParts:
 
     @classmethod
     def read(cls, config: ConfigFields, parts: LlamaParts, intermediate_size: int, scoring: Scoring) -> "MoeParts":
-        """Read how many experts there are (``num_experts`` or ``num_local_experts``), and how many a token has."""
+        """Read the number of experts (``num_experts`` or ``num_local_experts``) and how many of them a token has."""
         layers = parts.sizes.num_hidden_layers
         key = "num_local_experts" if config.take("num_local_experts") is not None else "num_experts"
         config.rename({"num_local_experts": "num_experts"})
@@ -68,7 +69,7 @@ class MoeParts:
         return cls(parts, experts, top_k, intermediate_size, scoring)
 
     def moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
-        """The mixture of experts of one layer, each matrix of each expert a tensor of its own."""
+        """Make the mixture of experts of one layer; each matrix of each expert is a tensor of its own."""
         hidden, inner = self.parts.sizes.hidden_size, self.intermediate_size
         gate, up = (self.of_each(tensors, f"expert_{name}_proj", inner, hidden) for name in ("gate", "up"))
         down = self.of_each(tensors, "expert_down_proj", hidden, inner)
@@ -76,12 +77,12 @@ class MoeParts:
         return Moe(self._router(tensors), experts, shared)
 
     def scaled_moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
-        """As :meth:`moe`, for experts that multiply what they read with their shares."""
+        """Like :meth:`moe`, but each expert's input is multiplied by its share."""
         made = self.moe(tensors, shared)
         return replace(made, experts=replace(made.experts, scale_inputs=True))
 
     def fused_moe(self, tensors: Tensors, shared: SharedExpert | None = None) -> Moe:
-        """The mixture of experts of one layer of two tensors: gate and up of all experts, and down of all."""
+        """Make the mixture of experts of one layer from two tensors: gate and up of all experts, and their down."""
         hidden, inner, count = self.parts.sizes.hidden_size, self.intermediate_size, self.num_experts
         both = tensors.weight("experts_gate_up_proj", count, 2 * inner, hidden).split(inner, inner, axis=1)
         gate, up = map(RowsOfMatrices, both)
@@ -90,7 +91,7 @@ class MoeParts:
         return Moe(self._router(tensors), experts, shared)
 
     def transposed_moe(self, tensors: Tensors, shared: SharedExpert) -> Moe:
-        """As :meth:`fused_moe`, of matrices [in, out], for experts that multiply what they read with their shares."""
+        """Like :meth:`fused_moe`, from matrices [in, out]; each expert's input is multiplied by its share."""
         hidden, inner, count = self.parts.sizes.hidden_size, self.intermediate_size, self.num_experts
         both = tensors.plain("experts_gate_up_proj", count, hidden, 2 * inner).transpose().split(inner, inner, axis=1)
         gate, up = map(RowsOfMatrices, both)
@@ -104,11 +105,11 @@ class MoeParts:
         return Router(weight, self.top_k, self.scoring, correction, self.groups, self.scale)
 
     def of_each(self, tensors: Tensors, role: str, *shape: int) -> Concat:
-        """The rows of a matrix that each expert has as a tensor of its own."""
+        """The rows of a matrix that is stored in one tensor per expert."""
         return Concat(tuple(tensors.of_expert(number).weight(role, *shape) for number in range(self.num_experts)))
 
     def bias_of_each(self, tensors: Tensors, role: str, size: int) -> Concat:
-        """The biases of a projection that each expert has as a tensor of its own."""
+        """The biases of a projection that are stored in one tensor per expert."""
         return Concat(tuple(tensors.of_expert(number).bias(role, size) for number in range(self.num_experts)))
 
 
@@ -127,7 +128,7 @@ def qwen_sparse_layers(config: ConfigFields, layers: int) -> list[bool]:
 
 
 def expect_no_windows(config: ConfigFields, layers: int) -> None:
-    """Refuse sliding windows; without ``use_sliding_window`` the keys that describe them say nothing."""
+    """Refuse sliding windows; without ``use_sliding_window`` the keys that describe windows are ignored."""
     config.expect("use_sliding_window", False)
     config.expect("layer_types", ["full_attention"] * layers)
     for key in ("sliding_window", "max_window_layers"):
@@ -135,5 +136,5 @@ def expect_no_windows(config: ConfigFields, layers: int) -> None:
 
 
 def layer_block(experts: MoeParts, tensors: Tensors, sparse: bool, shared: SharedExpert | None = None) -> Block:
-    """The experts of a ``sparse`` layer, or the gated MLP of another one."""
+    """The experts of a ``sparse`` layer, or the gated MLP of any other layer."""
     return experts.moe(tensors, shared) if sparse else experts.parts.gated_mlp(tensors, experts.parts.activation)

@@ -1,6 +1,6 @@
-"""What OLMo 2 and 3 have in common (arXiv 2501.00656, section 3; https://github.com/allenai/OLMo-core).
+"""Makes the parts that OLMo 2 and 3 share (arXiv 2501.00656, section 3; https://github.com/allenai/OLMo-core).
 
-Norms stand behind each block and before none, and queries and keys are normalised, all heads together, before RoPE.
+A norm follows each block and none precedes it; queries and keys are normalised before RoPE, all heads together.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class OlmoParts(UsualParts):
-    """``bias`` says whether attention's four projections have biases."""
+    """The parts; ``bias`` says whether attention's four projections have biases."""
 
     activation: Activation
     bias: bool

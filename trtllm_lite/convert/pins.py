@@ -1,4 +1,4 @@
-"""Holds the files of a model against the checksums that a user gave for them."""
+"""Checks the files of a model against checksums that a user gave."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +13,8 @@ _DIGITS = frozenset("0123456789abcdef")
 def check_files(model: Path, sha256: Mapping[str, str]) -> None:
     """Raise ConvertError unless each file named in ``sha256`` has this SHA-256 (hexadecimal), and all weights have one.
 
-    ``model`` is a GGUF file, of which the others of the model are named too, or a directory whose files are named.
-    Without any checksums nothing is checked.
+    ``model`` is a directory, or a GGUF file, for which the other files of the model may be named too. Without checksums
+    nothing is checked.
     """
     if not sha256:
         return

@@ -1,4 +1,4 @@
-"""The config keys of rotary position embeddings, in the spellings of transformers 5 and of older versions."""
+"""Reads the config keys of rotary position embeddings, as spelled in transformers 5 and in older versions."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _NEUTRAL = frozenset({"finetuned"})
 
 
 def read_rope(config: ConfigFields, head_dim: int, max_positions: int, defaults: RopeDefaults = USUAL_ROPE) -> Rope:
-    """RoPE of a model: ``rope_parameters``, or else ``rope_theta`` and ``rope_scaling``."""
+    """RoPE of a model, from ``rope_parameters``, or else from ``rope_theta`` and ``rope_scaling``."""
     outside = config.take(ORIGINAL) is not None
     original = config.integer(ORIGINAL) if outside else defaults.original
     theta = config.number("rope_theta", defaults.theta)
@@ -24,7 +24,7 @@ def read_rope(config: ConfigFields, head_dim: int, max_positions: int, defaults:
 def read_ropes_by_layer_type(
     config: ConfigFields, head_dim: int, max_positions: int, thetas: dict[str, tuple[str, float]]
 ) -> dict[str, Rope]:
-    """RoPE of each kind of layer; ``thetas`` maps a kind to the key of its theta in old configs and the key's default.
+    """RoPE of each kind of layer; ``thetas`` maps a kind to the key of its theta in old configs and to its default.
 
     ``rope_parameters`` has an object for every kind; the ``rope_scaling`` of old configs concerns full attention alone.
     """
@@ -48,7 +48,7 @@ def _parameters(config: ConfigFields) -> tuple[str, dict[str, Any]]:
     """The object with the parameters and the key that it stands under; {} if there is none."""
     current, legacy = config.take("rope_parameters"), config.take("rope_scaling")
     if isinstance(legacy, dict) and set(legacy) <= {"type", "rope_type"} and set(legacy.values()) <= {"default"}:
-        legacy = None  # such a rope_scaling says that nothing is stretched
+        legacy = None  # this rope_scaling says that RoPE is not scaled
     if current and legacy and current != legacy:
         config.problem("rope_scaling", f"contradicts rope_parameters: {shown(legacy)} and {shown(current)}")
     name = "rope_parameters" if current or not legacy else "rope_scaling"
@@ -67,7 +67,7 @@ def _read(
     theta: float,
     part: tuple[float, bool] = (1.0, False),
 ) -> Rope:
-    """``part`` is the default of partial_rotary_factor, and whether it may differ from 1."""
+    """Read RoPE from ``raw``; ``part`` is the default of partial_rotary_factor, and whether it may differ from 1."""
     fields = ConfigFields(raw, f"{name}.", _NEUTRAL)
     theta, factor = fields.number("rope_theta", theta), fields.number("partial_rotary_factor", part[0])
     kind, old_kind = fields.take("rope_type"), fields.take("type")

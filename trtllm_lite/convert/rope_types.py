@@ -1,4 +1,4 @@
-"""The kinds of RoPE and the parameters that each of them has."""
+"""Reads the kinds of RoPE and the parameters of each."""
 
 import math
 from collections.abc import Callable
@@ -21,8 +21,8 @@ class RopeDefaults:
     """The defaults of a family for absent keys.
 
     ``original`` is the length of pretraining in tokens; None means max_position_embeddings. ``part`` is the share of
-    every head that is rotated; None: whole heads, and no config may say otherwise. ``others`` are keys among RoPE's
-    parameters that are none of RoPE's.
+    every head that is rotated; None means whole heads, which no config may change. ``others`` are keys of other meaning
+    among RoPE's parameters.
     """
 
     theta: float = 10000.0
@@ -36,14 +36,14 @@ USUAL_ROPE = RopeDefaults()
 
 @dataclass(frozen=True)
 class RopeSizes:
-    """``dim`` is the number of rotated elements of a head, ``original`` the length of pretraining in the config."""
+    """The sizes that RoPE needs: ``dim`` rotated elements of a head, ``original`` length of pretraining."""
 
     dim: int
     max_positions: int
     original: int | None
 
     def rotated(self, fields: ConfigFields, factor: float, partial: bool) -> "RopeSizes":
-        """The share of every head that is rotated, from its first element on; 1 unless ``partial``."""
+        """The share of every head that is rotated, counted from its first element; 1 unless ``partial``."""
         if not partial and factor != 1:
             fields.problem("partial_rotary_factor", f"expected 1.0, found {factor}, which is not supported")
             return self
@@ -76,7 +76,7 @@ def read_type(fields: ConfigFields, kind: Any, theta: float, sizes: RopeSizes) -
 
 
 def _try_to_read(reader: "_Reader", fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope | None:
-    """RoPE of the kind; None if an angle, or a number that it is computed from, is infinite or undefined."""
+    """RoPE of the kind; None if an angle, or a number on the way to it, is infinite or undefined."""
     try:
         with np.errstate(all="ignore"):
             result = reader(fields, theta, sizes)
@@ -96,7 +96,7 @@ def _linear(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
 
 
 def _dynamic(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
-    """Dynamic NTK changes theta only for sequences beyond max_position_embeddings, which the builder refuses."""
+    """Dynamic NTK, which changes theta only for sequences beyond max_position_embeddings; the builder refuses those."""
     fields.expect(ORIGINAL, sizes.max_positions)
     _required(fields, "factor")
     return _rope(rope.plain(theta, sizes.dim))
@@ -133,9 +133,9 @@ def _llama3(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
 
 
 def _yarn(fields: ConfigFields, theta: float, sizes: RopeSizes) -> Rope:
-    """YaRN; ``attn_factor`` multiplies its temperature as in the paper's code and in vLLM (transformers ignores it).
+    """YaRN, whose temperature ``attn_factor`` multiplies as in the paper's code and in vLLM (transformers ignores it).
 
-    DeepSeek-R1-0528-Qwen3-8B has one that makes the temperature 1.
+    With the factor of DeepSeek-R1-0528-Qwen3-8B the temperature is 1.
     """
     original = sizes.read_original(fields)
     factor = fields.number("factor", sizes.max_positions / original)

@@ -1,4 +1,4 @@
-"""Rounding between the storage types of weights."""
+"""Rounds between the storage types of weights."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""The safetensors container: a bounded reader over a memory map, and a streaming writer.
+"""Reads and writes the safetensors container: a bounded reader over a memory map, and a streaming writer.
 
 Format: 8 bytes little-endian header length, a JSON object {name: {dtype, shape, data_offsets}}, then the data
 (https://github.com/huggingface/safetensors). numpy alone is enough, so neither side needs torch.
@@ -32,7 +32,7 @@ _NAMES = {**{DTYPES[name].stored: name for name in _READABLE}, "BOOL": "uint8"}
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """``shape`` as Hugging Face has it, in elements of ``dtype``, a name of the vocabulary."""
+    """Type and shape of a tensor: ``shape`` as in Hugging Face, in elements of ``dtype``, a name of the vocabulary."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class SafetensorsFile:
     """Tensors of one file; ``read`` gives views of the map, so nothing is copied until it is used."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConvertError if the file is truncated, malformed, or holds types of no use for weights, or OSError."""
+        """Raises ConvertError for a file that is truncated, malformed or has types that weights cannot have."""
         self.path = path
         self.tensors: dict[str, TensorInfo] = {}
         self._offsets: dict[str, int] = {}
@@ -84,7 +84,7 @@ def _read_header(file: BinaryIO, path: Path, size: int) -> tuple[dict[str, Any],
 
 
 def _parse_entry(path: Path, name: str, entry: Any, data_bytes: int) -> tuple[TensorInfo, int]:
-    """One tensor's type and its offset from the start of the data."""
+    """Return one tensor's type and its offset from the start of the data."""
     try:
         code, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
@@ -112,7 +112,7 @@ def _damaged(path: Path, found: str) -> ConvertError:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where tensors will lie: ``offsets`` in bytes from the start of the file, ``order`` of the data, ``header``."""
+    """The place of each tensor: ``offsets`` in bytes from the start of the file, ``order`` of the data, ``header``."""
 
     header: bytes
     order: tuple[str, ...]
@@ -131,7 +131,7 @@ def plan_layout(tensors: dict[str, TensorInfo]) -> Layout:
         return info.num_bytes % ALIGNMENT != 0, -DTYPES[info.dtype].bits
 
     order = sorted(tensors, key=key)
-    # transformers refuses files that do not name a framework; the data are the same for all of them.
+    # transformers refuses files that do not name a framework; the data are the same for all frameworks.
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position = 0
     for name in order:

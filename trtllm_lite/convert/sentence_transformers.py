@@ -1,4 +1,4 @@
-"""What the files of sentence-transformers say of an encoder: which row stands for a text, and how long texts may be.
+"""Reads the files of sentence-transformers about an encoder: the pooling of a text, and the longest text.
 
 ``modules.json`` lists modules in order: the transformer, a pooling whose folder has a config.json, and perhaps a
 normalisation; ``sentence_bert_config.json`` has the transformer's settings, and ``config_sentence_transformers.json``
@@ -26,8 +26,8 @@ _POOLING_FILES = "*_Pooling/config.json"
 FILES = (MODULES_FILE, *(f"{table.name}.json" for table in (*TRANSFORMER_FILES, MODEL_FILE)), _POOLING_FILES)
 """Patterns of the files that are read."""
 _MODE = "pooling_mode"
-_MODES = {"mean": False, "cls": True}  # whether it takes the first row
-_OLD_MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}  # flags, before version 6
+_MODES = {"mean": False, "cls": True}  # whether the mode takes the first row
+_OLD_MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}  # flags of versions before 6
 _WITH_PROMPT = "include_prompt"
 _NEUTRAL = ("word_embedding_dimension", "embedding_dimension", _WITH_PROMPT)
 
@@ -36,7 +36,7 @@ _NEUTRAL = ("word_embedding_dimension", "embedding_dimension", _WITH_PROMPT)
 class EmbeddingFiles:
     """The content of the files in the model directory ``path``, by name, without the keys that are ignored.
 
-    They are read of every model, and held against each other by :func:`read_embeddings` for encoders alone.
+    They are read for every model; :func:`read_embeddings` checks them against each other for encoders only.
     """
 
     path: Path
@@ -52,13 +52,13 @@ class EmbeddingFiles:
 
 
 def _prefix(name: str) -> str:
-    """What stands before the keys of a file: of a pooling's config.json its folder."""
+    """The prefix of the keys of a file in messages; for a pooling's config.json it is the folder."""
     folder = Path(name).parent.name
     return folder or Path(name).stem
 
 
 def read_embeddings(files: EmbeddingFiles) -> Embeddings:
-    """What ``files`` say. Raises ConvertError for an unknown module, and settings that are not supported."""
+    """Interpret ``files``. Raises ConvertError for an unknown module and for unsupported settings."""
     path = files.path
     if not (path / MODULES_FILE).is_file():
         return Embeddings()
@@ -123,9 +123,9 @@ def _read_max_seq_length(files: EmbeddingFiles) -> int | None:
 
 
 def _read_prompt(files: EmbeddingFiles, in_pooling: Any) -> str:
-    """The prompt that sentence-transformers puts before a text for which no other is asked; "" for none.
+    """The prompt that sentence-transformers puts before a text if no other is requested; "" for none.
 
-    Raises ConvertError for one whose rows the pooling leaves out.
+    Raises ConvertError for a prompt whose rows the pooling leaves out.
     """
     path = files.path / f"{MODEL_FILE.name}.json"
     values = files.contents.get(path.name, {})

@@ -1,4 +1,4 @@
-"""Reads ``tokenizer.model``, the file that SentencePiece trains: a protocol buffer whose schema that package has."""
+"""Reads ``tokenizer.model``, the file that SentencePiece trains: a protocol buffer whose schema is in that package."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ _KINDS = ("UNIGRAM", "BPE")
 
 @dataclass(frozen=True)
 class SentencePieceFile:
-    """``bos``, ``eos`` and ``unknown`` are tokens, None if the model has none."""
+    """The content of a file; ``bos``, ``eos`` and ``unknown`` are tokens, None if the model has none."""
 
     vocabulary: Vocabulary
     bos: str | None
@@ -34,7 +34,7 @@ def read_sentencepiece(path: Path) -> SentencePieceFile:
         raise ConvertError(f"expected {path} to be a SentencePiece model, but: {error}: download it again") from error
     if not model.pieces:
         raise ConvertError(f"expected {path} to be a SentencePiece model, found one without pieces: download it again")
-    if not all(isinstance(piece.piece, str) for piece in model.pieces):  # protobuf gives other texts as bytes
+    if not all(isinstance(piece.piece, str) for piece in model.pieces):  # protobuf returns invalid UTF-8 as bytes
         raise ConvertError(f"expected the pieces of {path} to be UTF-8, found other bytes: download it again")
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     kind = trainer.ModelType.Name(trainer.model_type)

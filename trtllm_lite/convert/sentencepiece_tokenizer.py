@@ -1,4 +1,4 @@
-"""Builds a tokenizer of the tokenizers library from a SentencePiece vocabulary, which gives SentencePiece's own ids.
+"""Builds a tokenizer of the tokenizers library from a SentencePiece vocabulary; it gives the same ids as SentencePiece.
 
 SentencePiece (arXiv 1808.06226) spells spaces as U+2581 and knows two kinds of model: BPE, which joins the neighbours
 whose union scores best, and Unigram, which takes the likeliest segmentation.
@@ -71,7 +71,7 @@ def add_around(tokenizer: Tokenizer, bos: str | None, eos: str | None) -> None:
 
 
 def put_around(tokenizer: Tokenizer, start: list[str], end: list[str]) -> None:
-    """Put these tokens before and after every text, and no others."""
+    """Put these tokens before and after every text, and no other tokens."""
     tokenizer.post_processor = processors.TemplateProcessing(
         single=[*start, "$A", *end],
         pair=[*start, "$A", *end, *start, "$B:1", *end],
@@ -105,8 +105,8 @@ def _bpe(vocabulary: Vocabulary) -> models.BPE:
 def _unigram(vocabulary: Vocabulary) -> models.Unigram:
     """A Unigram model; tokens that SentencePiece does not find by likelihood get that of the unlikeliest piece.
 
-    A text that spells such a token, such as ``<0x41>``, is therefore tokenized as that token. No text spells an unused
-    piece: it gets a plain space in front, of which normalization leaves none.
+    A text that spells such a token, such as ``<0x41>``, is therefore tokenized as that token. An unused piece gets a
+    plain space in front, which normalisation removes from every text, so that no text spells it.
     """
     table = list(zip(vocabulary.pieces, vocabulary.scores, vocabulary.types, strict=True))
     lowest = min((score for _, score, kind in table if kind == NORMAL), default=0.0)
@@ -118,8 +118,8 @@ def _unigram(vocabulary: Vocabulary) -> models.Unigram:
 def _merges_from_scores(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     """Every way to join two pieces into a third, best score first, so that ordinary BPE joins as SentencePiece does.
 
-    Of several ways to make the same piece, a way whose right part can be the left part of another join comes first: of
-    two overlapping places, SentencePiece joins the left one.
+    Among several ways to make the same piece, a way whose right part can be the left part of another join comes first,
+    because SentencePiece joins the left one of two overlapping pairs.
     """
     table = zip(vocabulary.pieces, vocabulary.scores, vocabulary.types, strict=True)
     normal = {piece: score for piece, score, kind in table if kind == NORMAL}

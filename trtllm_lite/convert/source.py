@@ -1,4 +1,4 @@
-"""The interface of a source (Hugging Face directory, GGUF file) to the conversion."""
+"""Defines the interface of a source (Hugging Face directory, GGUF file) to the conversion."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,9 +22,9 @@ def _same_name(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """What an encoder's files say beside its config: which row stands for a text, and the longest text in tokens.
+    """Facts from an encoder's files beside its config: the pooling of a text, and the longest text in tokens.
 
-    ``max_seq_length`` is None where texts may have as many tokens as the encoder has positions. ``prompt`` comes before
+    ``max_seq_length`` is None if texts may have as many tokens as the encoder has positions. ``prompt`` comes before
     every text.
     """
 
@@ -40,14 +40,13 @@ class Source:
     ``description`` names the source in messages. ``config`` and ``generation`` have the keys of Hugging Face's
     config.json and generation_config.json; ``tensors`` maps Hugging Face's names to shapes and best storage types.
     ``read`` returns a tensor in whatever floating type the source has. ``tokenizer`` is the text of tokenizer.json,
-    None if the model has no tokenizer; ``tokenizer_config`` holds chat templates and token strings.
-    ``blocks`` are the matrices of which ``read`` also gives the parts, by the names of :func:`blocks.part_name`.
-    ``cache`` is how each layer rounds its keys and its values, empty where they stay as they are.
-    ``stored_names`` gives the names that the source's file has, or should have, for a tensor, for messages.
-    ``embeddings`` reads what concerns encoders alone; ``embeds`` says that the files are those of a model that embeds.
-    ``quantization`` says how a quantized model's layers are stored, for people.
-    ``is_text_part`` says that the model has other parts, which were left out.
-    ``ignored_config_keys`` are the keys that were taken out of what is read because the user said so.
+    None if the model has no tokenizer; ``tokenizer_config`` holds chat templates and token strings. ``blocks`` are the
+    matrices whose parts ``read`` also returns, by the names of :func:`blocks.part_name`. ``cache`` is how each layer
+    rounds its keys and its values, empty if they are not rounded. ``stored_names`` gives the names that the source's
+    file has, or should have, for a tensor, for messages. ``embeddings`` reads the facts about encoders; ``embeds`` is
+    true if the files are those of an embedding model. ``quantization`` describes, for people, how a quantized model's
+    layers are stored. ``is_text_part`` is true if other parts of the model were left out. ``ignored_config_keys`` are
+    the keys that were left unread at the user's request.
     """
 
     description: str
@@ -75,7 +74,7 @@ class Source:
         )
 
     def renamed(self, names: Mapping[str, str]) -> "Source":
-        """The source with the tensors of ``names`` alone, which maps new names to old ones."""
+        """Return the source with only the tensors of ``names``, which maps new names to old ones."""
         tensors = {name: self.tensors[old] for name, old in names.items()}
         blocks = {name: self.blocks[old] for name, old in names.items() if old in self.blocks}
         parts = {part_name(name, part): part_name(names[name], part) for name in blocks for part in PARTS}
@@ -84,7 +83,7 @@ class Source:
 
 
 def without_config_keys(source: Source, ignored: IgnoredKeys) -> Source:
-    """``source`` without these keys in its config and generation defaults. ConvertError for a key that nothing has."""
+    """``source`` without these keys in its config and generation defaults. ConvertError for a key that no file has."""
     config = ignored.without(source.config)
     generation = ignored.without(ignored.without(source.generation), GENERATION_CONFIG.name)
     ignored.check(source.description)

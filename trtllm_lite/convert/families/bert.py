@@ -1,7 +1,8 @@
 """BERT, MiniLM, BGE, E5 and other encoders for embeddings of the class BertModel (arXiv 1810.04805).
 
-Learned positions, a norm behind each block, biases everywhere. The pooler, a layer for training, is left out: what
-stands for a text is said by the files of sentence-transformers (:mod:`trtllm_lite.convert.sentence_transformers`).
+The models have learned positions, a norm after each block, and biases everywhere. The pooler, a layer for training, is
+left out: the pooling of a text is read from the files of sentence-transformers
+(:mod:`trtllm_lite.convert.sentence_transformers`).
 """
 
 from trtllm_lite.convert.config_fields import ConfigFields
@@ -9,7 +10,7 @@ from trtllm_lite.convert.encoder_parts import BERT_NAMES, BertParts
 from trtllm_lite.convert.family import Family, Gguf
 from trtllm_lite.network.encoder import Encoder
 
-# Keys of the first BERT's config, which many Chinese models have.
+# Keys of the first BERT's config, which many Chinese models have as well.
 _OF_POOLER = (
     "pooler_fc_size",
     "pooler_num_attention_heads",
@@ -20,7 +21,7 @@ _OF_POOLER = (
 
 
 def read_model(config: ConfigFields) -> Encoder:
-    """Read the config; all tokens are of the first type, that of a text alone."""
+    """Read the config; all tokens are of the first type, as in a single text."""
     parts = BertParts.read(config, BERT_NAMES)
     config.expect("directionality", "bidi")
     for key in _OF_POOLER:

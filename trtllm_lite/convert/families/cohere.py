@@ -1,7 +1,7 @@
 """Command R (https://huggingface.co/CohereForAI/c4ai-command-r-v01; Cohere in transformers).
 
-LayerNorm without bias, attention and MLP side by side (arXiv 2204.02311), logits scaled by a constant, and RoPE that
-rotates neighbouring elements: the rows of queries and keys are reordered to the usual form.
+The models have LayerNorm without bias, attention and MLP in parallel (arXiv 2204.02311), logits scaled by a constant,
+and RoPE that rotates neighbouring elements: the rows of queries and keys are reordered to the usual form.
 """
 
 from trtllm_lite.convert.config_fields import ConfigFields

@@ -1,6 +1,6 @@
 """DeepSeek-V3 and R1 (arXiv 2412.19437): V2 whose router scores by sigmoids, with corrections for the choice.
 
-The layers that predict further tokens (MTP), behind the others, are left out.
+The last layers, which predict further tokens (MTP), are left out.
 """
 
 from dataclasses import replace

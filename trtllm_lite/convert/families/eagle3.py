@@ -1,7 +1,7 @@
-"""Heads that draft from the features of a model (EAGLE-3, arXiv 2503.01840), in the layout of vLLM and SGLang.
+"""Heads that draft from the features of a model (EAGLE-3, arXiv 2503.01840), stored as vLLM and SGLang do.
 
-A checkpoint has one layer, ``midlayer``, an LM head over the tokens that it knows (``d2t`` says which these are), and
-``fc``, which the model that keeps the features needs (:mod:`trtllm_lite.convert.features`).
+A checkpoint has one layer, ``midlayer``, an LM head over some tokens (listed in ``d2t``), and ``fc``, which belongs to
+the network that computes the features (:mod:`trtllm_lite.convert.features`).
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ def read_model(config: ConfigFields) -> Decoder:
     config.expect("mlp_bias", False)
     config.expect("tie_word_embeddings", False)
     config.expect("target_hidden_size", sizes.hidden_size)
-    config.take(LAYER_SETTINGS)  # for the model that keeps the features
+    config.take(LAYER_SETTINGS)  # read by the network that computes the features
     rope = read_rope(config, sizes.head_dim, sizes.max_position_embeddings)
     parts = LlamaParts(sizes, Tensors(_NAMES), rms_norm(config), rope, read_activation(config))
     known = config.integer("draft_vocab_size", sizes.vocab_size, maximum=sizes.vocab_size)
@@ -68,7 +68,7 @@ def _layer(parts: LlamaParts, norm_before_residual: bool) -> FeatureLayer:
 
 
 def _head(tensors: Tensors, known: int, vocab_size: int, hidden: int) -> Head | HeadOfKnownTokens:
-    """The LM head, as one over the vocabulary of the model."""
+    """The LM head, expanded to the vocabulary of the model."""
     weight = tensors.weight("lm_head", known, hidden)
     if known == vocab_size:
         return Head(Linear(weight))

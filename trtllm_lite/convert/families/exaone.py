@@ -1,4 +1,4 @@
-"""EXAONE 3.0 and 3.5 (arXiv 2408.03541, 2412.04862): Llama under other names."""
+"""EXAONE 3.0 and 3.5 (arXiv 2408.03541, 2412.04862): Llama with other names."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, Gguf
@@ -22,7 +22,7 @@ NAMES = {
     "up_proj": "transformer.h.{layer}.mlp.c_fc_1",
     "down_proj": "transformer.h.{layer}.mlp.c_proj",
 }
-# The models' own names of keys, for which transformers has the usual ones.
+# Maps the models' own names of keys to the usual ones of transformers.
 KEYS = {
     "num_layers": "num_hidden_layers",
     "layer_norm_epsilon": "rms_norm_eps",
@@ -51,7 +51,7 @@ FAMILY = Family(
     ignored_tensors=(r"transformer\.(h\.\d+\.attn\.attention\.)?rotary(_emb)?\.inv_freq",),
     gguf=Gguf(
         "exaone",
-        keys={"attention.layer_norm_epsilon": "rms_norm_eps"},  # which newer converters write
+        keys={"attention.layer_norm_epsilon": "rms_norm_eps"},  # newer converters write this key
         optional_bias=True,
     ),
 )

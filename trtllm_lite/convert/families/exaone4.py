@@ -1,6 +1,6 @@
-"""EXAONE 4 (arXiv 2507.11407): RMS norms of query and key heads, and behind each block instead of before it.
+"""EXAONE 4 (arXiv 2507.11407): RMS norms of query and key heads, and a norm after each block instead of before it.
 
-Large models have sliding windows in most layers, and their other layers know no positions.
+Large models have sliding windows in most layers, and no position encoding in the others.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ NAMES = {name: tensor for name, tensor in TENSOR_NAMES.items() if name not in ("
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """Read the config; with a null ``sliding_window`` every layer sees all tokens, and knows their positions."""
+    """Read the config; with a null ``sliding_window`` every layer sees all tokens and has RoPE."""
     parts = LlamaParts.read(config, NAMES, epsilon=1e-5)
     sizes, window = parts.sizes, config.nullable_integer("sliding_window", 4096) or 0
     slides = _sliding_layers(config, sizes.num_hidden_layers, window)
@@ -42,7 +42,7 @@ def read_model(config: ConfigFields) -> Decoder:
 
 
 def _sliding_layers(config: ConfigFields, layers: int, window: int) -> list[bool]:
-    """Which layers have a window: those that ``layer_types`` names, or all but every ``sliding_window_pattern``-th."""
+    """Which layers have a window: those named by ``layer_types``, or all but every ``sliding_window_pattern``-th."""
     pattern = config.take("sliding_window_pattern")
     is_number = type(pattern) is int and pattern > 0
     slides = read_layer_types(config, [is_number and window > 0 and (n + 1) % pattern > 0 for n in range(layers)])
@@ -54,7 +54,7 @@ def _sliding_layers(config: ConfigFields, layers: int, window: int) -> list[bool
 
 
 def _gguf_layer_types(config: dict[str, Any]) -> dict[str, Any]:
-    """layer_types, for which GGUF files say of each layer whether it has a window, or all alike."""
+    """Return layer_types, from the GGUF file's flag for each layer, or one flag for all layers."""
     pattern, layers = config.get("sliding_window_pattern"), config.get("num_hidden_layers")
     if not isinstance(pattern, list):
         pattern = [bool(pattern)] * (layers if isinstance(layers, int) else 0)

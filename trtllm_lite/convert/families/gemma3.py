@@ -12,7 +12,7 @@ from trtllm_lite.network.attention import Attention
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 
-# For each kind of layer the key of theta in configs older than transformers 5, and the default if it is absent.
+# Maps each kind of layer to the key of theta in configs older than transformers 5, and to its default.
 THETAS = {"full_attention": ("rope_theta", 1e6), "sliding_attention": ("rope_local_base_freq", 1e4)}
 
 
@@ -41,7 +41,7 @@ def read_model(config: ConfigFields) -> Decoder:
 
 
 def gguf_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The RoPE of both kinds of layers: llama.cpp stores that of full attention; that of windows is never stretched."""
+    """The RoPE of both kinds of layers: llama.cpp stores that of full attention; that of windows is never scaled."""
     theta = config.get("rope_local_base_freq", THETAS["sliding_attention"][1])
     windowed = {"rope_type": "default", "rope_theta": theta}
     ropes = {"full_attention": config["rope_parameters"], "sliding_attention": windowed}
@@ -53,7 +53,7 @@ FAMILY = Family(
     architectures=("Gemma3ForCausalLM",),
     multimodal=Multimodal(
         architectures=("Gemma3ForConditionalGeneration",),
-        # configuration_gemma3.py of transformers, Gemma3TextConfig
+        # Source: configuration_gemma3.py of transformers, Gemma3TextConfig
         defaults={
             **{"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26},
             **{"num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072},

@@ -1,4 +1,4 @@
-"""GLM-4-0414 and GLM-Z1 (https://huggingface.co/zai-org/GLM-4-9B-0414): GLM-4 with a norm behind each block, too."""
+"""GLM-4-0414 and GLM-Z1 (https://huggingface.co/zai-org/GLM-4-9B-0414): GLM-4 with a norm after each block, too."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, Gguf

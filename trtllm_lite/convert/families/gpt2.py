@@ -1,6 +1,6 @@
 """GPT-2 ("Language Models are Unsupervised Multitask Learners", 2019; https://github.com/openai/gpt-2).
 
-LayerNorm before each block, learned positions, a plain MLP, biases everywhere, and matrices stored as
+The models have LayerNorm before each block, learned positions, a plain MLP, biases everywhere, and matrices stored as
 [in_features, out_features].
 """
 
@@ -29,7 +29,7 @@ NAMES = {
     "up_proj": "transformer.h.{layer}.mlp.c_fc",
     "down_proj": "transformer.h.{layer}.mlp.c_proj",
 }
-# These keys concern other heads than the language model's, or the order in which the same values are computed.
+# Keys that concern heads other than the language model's, or the order in which the same values are computed.
 _NO_MATHEMATICS = (
     *(f"summary_{key}" for key in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")),
     "reorder_and_upcast_attn",
@@ -70,7 +70,7 @@ def _read_sizes(config: ConfigFields) -> Sizes:
     hidden, heads, positions = config.integer("n_embd"), config.integer("n_head"), config.integer("n_positions")
     if hidden % heads:
         config.problem("n_embd", f"expected a multiple of n_head ({heads}), found {hidden}")
-    config.expect("n_ctx", positions)  # its old name
+    config.expect("n_ctx", positions)  # the old name of n_positions
     inner, layers = config.integer("n_inner", 4 * hidden), config.integer("n_layer", maximum=MAX_LAYERS)
     return Sizes(config.integer("vocab_size"), hidden, inner, layers, heads, heads, max(hidden // heads, 1), positions)
 
@@ -84,7 +84,7 @@ FAMILY = Family(
     architectures=("GPT2LMHeadModel",),
     read_model=read_model,
     tensor_names=NAMES,
-    ignored_tensors=(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)",),  # the causal mask, as old versions saved it
+    ignored_tensors=(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)",),  # the causal mask, saved by old versions
     optional_prefix="transformer.",
     gguf=Gguf(
         "gpt2",

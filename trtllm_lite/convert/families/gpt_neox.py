@@ -1,7 +1,7 @@
 """GPT-NeoX and Pythia (arXiv 2204.06745, 2304.01373; https://github.com/EleutherAI/gpt-neox).
 
-Attention and MLP stand side by side with a LayerNorm each, or one behind the other; RoPE rotates a part of each head,
-and the rows of queries, keys and values are fused head by head.
+Attention and MLP run in parallel, each with a LayerNorm, or one after the other; RoPE rotates a part of each head, and
+the rows of queries, keys and values are interleaved by head.
 """
 
 from dataclasses import replace
@@ -81,7 +81,7 @@ FAMILY = Family(
     architectures=("GPTNeoXForCausalLM",),
     read_model=read_model,
     tensor_names=NAMES,
-    # The causal mask and RoPE's frequencies, as old versions saved them.
+    # The causal mask and RoPE's frequencies, saved by old versions.
     ignored_tensors=(r"gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),
     gguf=Gguf(
         "gptneox",

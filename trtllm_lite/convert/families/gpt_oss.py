@@ -33,7 +33,7 @@ _GGUF_KEYS = {"attention.sliding_window": "sliding_window", "expert_feed_forward
 def read_model(config: ConfigFields) -> Decoder:
     """Read the config; the first layer has a window, and every other one, unless ``layer_types`` says otherwise."""
     config.rename({"experts_per_token": "num_experts_per_tok"})
-    config.take("initial_context_length")  # which the parameters of RoPE repeat
+    config.take("initial_context_length")  # the parameters of RoPE repeat it
     if not config.take("rope_parameters") and not config.take("rope_scaling"):
         config.problem("rope_scaling", "expected the parameters of YaRN, found none: pass the published config.json")
     for key, value in (("hidden_act", "silu"), ("swiglu_alpha", SWIGLU_ALPHA), ("swiglu_limit", SWIGLU_LIMIT)):
@@ -56,7 +56,7 @@ def read_model(config: ConfigFields) -> Decoder:
 
 
 def _experts(tensors: Tensors, mixture: MoeParts) -> Experts:
-    """Of all experts, matrices are [in, out]; the outputs of gate and up take turns."""
+    """The experts in Hugging Face's files: matrices are [in, out], and outputs alternate between gate and up."""
     count, hidden, inner = mixture.num_experts, mixture.parts.sizes.hidden_size, mixture.intermediate_size
     both = ColumnsOfMatrices(tensors.tensor("gate_up_proj", count, hidden, 2 * inner))
     biases = RowsOfMatrices(tensors.tensor("gate_up_bias", count, 2 * inner))
@@ -67,7 +67,7 @@ def _experts(tensors: Tensors, mixture: MoeParts) -> Experts:
 
 
 def _experts_apart(tensors: Tensors, mixture: MoeParts) -> Experts:
-    """As GGUF files have them: each matrix and bias of each expert, whose gate and up are two."""
+    """The experts of GGUF files: a matrix and a bias for each expert, with separate gate and up."""
     hidden, inner = mixture.parts.sizes.hidden_size, mixture.intermediate_size
     shapes = dict.fromkeys(("expert_gate_proj", "expert_up_proj"), (inner, hidden)) | {
         "expert_down_proj": (hidden, inner)
@@ -78,7 +78,7 @@ def _experts_apart(tensors: Tensors, mixture: MoeParts) -> Experts:
 
 
 def gguf_config(config: dict[str, Any]) -> dict[str, Any]:
-    """What llama.cpp leaves out."""
+    """The config entries that llama.cpp leaves out."""
     return {"experts_apart": True, "rope_parameters": {**config["rope_parameters"], "truncate": False}}
 
 

@@ -21,8 +21,8 @@ NAMES = {
     "experts_down_proj": f"{_MOE}.output_linear",
     "shared_gate_up_proj": f"{_SHARED}.input_linear",
     "shared_down_proj": f"{_SHARED}.output_linear",
-    **{f"expert_{name}_proj": f"{_MOE}.experts.{{expert}}.{name}_proj" for name in ("gate", "up", "down")},  # of GGUF
-    **{f"shared_{name}_proj": f"{_SHARED}.{name}_proj" for name in ("gate", "up")},  # of GGUF
+    **{f"expert_{name}_proj": f"{_MOE}.experts.{{expert}}.{name}_proj" for name in ("gate", "up", "down")},  # for GGUF
+    **{f"shared_{name}_proj": f"{_SHARED}.{name}_proj" for name in ("gate", "up")},  # for GGUF
 }
 
 
@@ -51,7 +51,7 @@ def read_model(config: ConfigFields) -> Decoder:
 
 
 def gguf_config(_: dict[str, Any]) -> dict[str, Any]:
-    """How llama.cpp stores experts: each matrix of each, also of gate and up, apart."""
+    """Entries for the form in which llama.cpp stores experts: each matrix apart, gate and up too."""
     return {"experts_apart": True}
 
 

@@ -1,7 +1,7 @@
-"""InternLM 2 and 2.5 (arXiv 2403.17297; https://huggingface.co/internlm/internlm2-7b): Llama under other names.
+"""InternLM 2 and 2.5 (arXiv 2403.17297; https://huggingface.co/internlm/internlm2-7b): Llama with other names.
 
-Queries, keys and values are one tensor, by groups: the query heads that share a key head, that head, its value head.
-llama.cpp takes them apart, and its files are read as Llama's.
+Queries, keys and values are one tensor, in groups: the query heads that share a key head, the key head, the value head.
+llama.cpp splits this tensor, so its files are read as Llama's.
 """
 
 from trtllm_lite.convert.config_fields import ConfigFields

@@ -9,9 +9,9 @@ from trtllm_lite.network.layers import Layer
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """Read the config: ``qkv_bias`` is of queries, keys and values, ``bias`` of all other linear layers.
+    """Read the config: ``qkv_bias`` is for queries, keys and values, ``bias`` for all other linear layers.
 
-    transformers writes them as ``attention_bias`` and ``mlp_bias``, and has no model where they differ.
+    transformers writes them as ``attention_bias`` and ``mlp_bias``, and has no model in which they differ.
     """
     parts = LlamaParts.read(config, epsilon=1e-5)
     qkv_bias = config.flag("qkv_bias", config.flag("attention_bias"))
@@ -24,5 +24,5 @@ def read_model(config: ConfigFields) -> Decoder:
     return parts.decoder(config, parts.layers(layer))
 
 
-# llama.cpp writes its models as llama's.
+# llama.cpp writes these models as llama models.
 FAMILY = Family(name="internlm3", architectures=("InternLM3ForCausalLM",), read_model=read_model)

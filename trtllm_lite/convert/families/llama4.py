@@ -1,7 +1,7 @@
 """Llama 4 Scout and Maverick, text only (https://ai.meta.com/blog/llama-4-multimodal-intelligence).
 
-A token has one expert, which reads the token times the sigmoid of its score, beside a shared one. Layers without RoPE
-see all tokens, the others those of their chunk; those without raise the temperature of attention for late positions.
+A token has one routed expert, which reads the token times the sigmoid of its score, and a shared one. Layers without
+RoPE see all tokens and scale queries at late positions; layers with RoPE see the tokens of a chunk.
 """
 
 from dataclasses import replace
@@ -30,13 +30,13 @@ NAMES = {
     "router": f"{_MLP}.router",
     "experts_gate_up_proj": f"{_MLP}.experts.gate_up_proj",
     "experts_down_proj": f"{_MLP}.experts.down_proj",
-    **{f"expert_{name}_proj": f"{_MLP}.experts.{{expert}}.{name}_proj" for name in ("gate", "up", "down")},  # of GGUF
+    **{f"expert_{name}_proj": f"{_MLP}.experts.{{expert}}.{name}_proj" for name in ("gate", "up", "down")},  # for GGUF
 }
-_NOT_NORMED_EXPERTS = 128  # of Maverick, by which llama.cpp, too, knows that heads are not normed
+_NOT_NORMED_EXPERTS = 128  # number of experts of Maverick, which tells llama.cpp too that heads are not normed
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """Read the config; ``intermediate_size_mlp`` is of layers without experts."""
+    """Read the config; layers without experts have ``intermediate_size_mlp`` inner features."""
     parts = LlamaParts.read(config, NAMES, head_dim=128, epsilon=1e-5, rope=RopeDefaults(theta=5e5))
     wide, dense_wide = parts.sizes.intermediate_size, config.integer("intermediate_size_mlp", 16384)
     layers, bias = parts.sizes.num_hidden_layers, config.flag("attention_bias")
@@ -48,7 +48,7 @@ def read_model(config: ConfigFields) -> Decoder:
 
     def attention(tensors: Tensors, number: int) -> Attention:
         rotated, window = rotates[number], windows[number]
-        # A norm without weights may as well come before RoPE, which keeps the lengths of heads.
+        # A norm without weights may be moved before RoPE, which keeps the lengths of heads.
         norm = RmsNorm(Ones((parts.sizes.head_dim,)), epsilon) if normed and rotated else None
         projections = parts.projections(tensors, bias, bias)
         if rotated:
@@ -67,7 +67,7 @@ def read_model(config: ConfigFields) -> Decoder:
 
 
 def gguf_config(config: dict[str, Any]) -> dict[str, Any]:
-    """What llama.cpp leaves out, and knows by the number of experts."""
+    """The config entries that llama.cpp leaves out and derives from the number of experts."""
     return {"experts_apart": True, "use_qk_norm": config.get("num_experts") != _NOT_NORMED_EXPERTS}
 
 
@@ -76,7 +76,7 @@ FAMILY = Family(
     architectures=("Llama4ForCausalLM",),
     multimodal=Multimodal(
         architectures=("Llama4ForConditionalGeneration",),
-        # configuration_llama4.py of transformers, Llama4TextConfig
+        # Source: configuration_llama4.py of transformers, Llama4TextConfig
         defaults={
             **{"vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192, "num_hidden_layers": 48},
             **{"num_attention_heads": 40, "num_key_value_heads": 8, "max_position_embeddings": 131072},

@@ -1,8 +1,8 @@
 """MiMo (arXiv 2505.07608): Qwen2, and a layer that predicts a further token (MTP) and drafts for the model.
 
-The layer is described in ``modeling_mimo.py`` of the published checkpoints. It is applied to what it said itself to
-guess several tokens, as vLLM does. (vLLM also takes zeros for the embedding of a text's second token; the published
-code does not, nor is it done here.)
+The layer is described in ``modeling_mimo.py`` of the published checkpoints. To draft several tokens it is applied to
+its own output, as in vLLM. (vLLM also replaces the embedding of a text's second token by zeros; the published code does
+not, nor does this one.)
 """
 
 from dataclasses import replace
@@ -29,14 +29,14 @@ _NAMES = {role: name.replace("model.layers.{layer}.", _LAYER) for role, name in 
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """Read the config; the layers that predict further tokens are no part of the model's own network."""
+    """Read the config; the layers that predict further tokens are not part of the model's own network."""
     config.integer(_NUM_LAYERS, 0, minimum=0)
     config.expect("attention_bias", True)
     return qwen2.read_model(config)
 
 
 def read_predictor(config: ConfigFields) -> Decoder:
-    """Read the config of the layer, which is the model's."""
+    """Read the config of the drafting layer, which is the model's."""
     found = config.take(_NUM_LAYERS) or 0
     if found != 1:
         config.problem(_NUM_LAYERS, f"expected 1, for one layer that predicts a further token (MTP), found {found}")

@@ -1,4 +1,4 @@
-"""Ministral 8B (https://mistral.ai/news/ministraux): Mistral, whose config says which layers have the window."""
+"""Ministral 8B (https://mistral.ai/news/ministraux): Mistral whose config lists the layers with a window."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.decoder_fields import read_layer_types
@@ -22,5 +22,5 @@ def read_model(config: ConfigFields) -> Decoder:
     return parts.decoder(config, parts.layers(layer))
 
 
-# llama.cpp has no such models: those that it writes as llama's have no windows.
+# llama.cpp has no such models: it writes them as llama models, which have no windows.
 FAMILY = Family(name="ministral", architectures=("MinistralForCausalLM",), read_model=read_model)

@@ -1,7 +1,7 @@
-"""Ministral 3, text only (https://huggingface.co/mistralai/Ministral-3-8B-Base-2512): Mistral, stretched with YaRN.
+"""Ministral 3, text only (https://huggingface.co/mistralai/Ministral-3-8B-Base-2512): Mistral with YaRN.
 
-Queries behind the length of pretraining are scaled by how often it has passed (arXiv 2501.19399), as
-modeling_ministral3.py of transformers computes it.
+Queries at positions beyond the length of pretraining are scaled by how many times the position exceeds it (arXiv
+2501.19399), as in modeling_ministral3.py of transformers.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ from trtllm_lite.network.layers import Layer
 
 _ROPE, _SCALE = "rope_parameters", "llama_4_scaling_beta"
 _GGUF_SCALE = "attention.temperature_scale"
-# max_position_embeddings is there once more.
+# Repeats max_position_embeddings.
 ROPE = RopeDefaults(others=frozenset({_SCALE, "max_position_embeddings"}))
 
 
@@ -36,7 +36,7 @@ def read_model(config: ConfigFields) -> Decoder:
 
 
 def _read_temperature(config: ConfigFields) -> Temperature | None:
-    """What queries behind the length of pretraining are scaled by; None for a factor of 0."""
+    """The scale of queries beyond the length of pretraining; None for a factor of 0."""
     given = config.take(_ROPE)
     fields = ConfigFields(given if isinstance(given, dict) else {}, f"{_ROPE}.")
     if fields.take(_SCALE) is None:
@@ -47,7 +47,7 @@ def _read_temperature(config: ConfigFields) -> Temperature | None:
 
 
 def _gguf_config(config: dict[str, Any]) -> dict[str, Any]:
-    """What files of Mistral 3 lack; they have ``mscale_all_dim`` as YaRN's multiplier, of an ``mscale`` of 1."""
+    """Entries that files of Mistral 3 lack; they have ``mscale_all_dim`` as YaRN's multiplier (``mscale`` 1)."""
     rope = dict(config["rope_parameters"])
     mscales = {"mscale": 1.0, "mscale_all_dim": rope.pop("log_multiplier")} if "log_multiplier" in rope else {}
     return {"rope_parameters": {**rope, **mscales, _SCALE: config.pop("temperature")}}
@@ -58,7 +58,7 @@ FAMILY = Family(
     architectures=("Ministral3ForCausalLM",),
     multimodal=Multimodal(
         architectures=("Mistral3ForConditionalGeneration",),
-        # configuration_ministral3.py of transformers, Ministral3Config
+        # Source: configuration_ministral3.py of transformers, Ministral3Config
         defaults={
             **{"vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 34},
             **{"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 262144},

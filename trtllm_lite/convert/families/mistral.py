@@ -1,4 +1,4 @@
-"""Mistral (arXiv 2310.06825): Llama with a sliding window in every layer, where the config has one."""
+"""Mistral (arXiv 2310.06825): Llama with a sliding window in every layer, if the config has one."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family, Gguf, Multimodal
@@ -7,7 +7,7 @@ from trtllm_lite.convert.usual_parts import LlamaParts
 from trtllm_lite.network.decoder import Decoder
 from trtllm_lite.network.layers import Layer
 
-# Of Mistral3ForConditionalGeneration, beside the text model's.
+# Keys of Mistral3ForConditionalGeneration, beside the text model's.
 OTHER_KEYS = (
     *("vision_config", "image_token_index", "vision_feature_layer", "spatial_merge_size"),
     *("projector_hidden_act", "multimodal_projector_bias"),
@@ -15,7 +15,7 @@ OTHER_KEYS = (
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """Read the config; a null ``sliding_window`` means full attention, an absent one the 4096 of Mistral 7B v0.1."""
+    """Read the config; a null ``sliding_window`` means full attention, an absent one 4096, as in Mistral 7B v0.1."""
     parts = LlamaParts.read(config)
     window = config.nullable_integer("sliding_window", 4096) or 0
 
@@ -31,7 +31,7 @@ FAMILY = Family(
     architectures=("MistralForCausalLM",),
     multimodal=Multimodal(
         architectures=("Mistral3ForConditionalGeneration",),
-        # configuration_mistral.py of transformers, MistralConfig
+        # Source: configuration_mistral.py of transformers, MistralConfig
         defaults={
             **{"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32},
             **{"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072},

@@ -1,7 +1,7 @@
 """ModernBERT, an encoder for embeddings such as gte-modernbert-base (arXiv 2412.13663): RoPE, gated MLPs, windows.
 
-Each layer begins its blocks with a norm, but for the first, whose attention reads the embedding's norm. What the
-models have for training and for classes (head, decoder, classifier) is left out.
+Each block begins with a norm, but for the first attention, which reads the norm of the embedding. Parts for training
+and classification (head, decoder, classifier) are left out.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ NAMES = {
     "final_norm": "model.final_norm",
 }
 _THETAS = {"full_attention": ("global_rope_theta", 160000.0), "sliding_attention": ("local_rope_theta", 10000.0)}
-# Of training, of other heads than that for embeddings, of kernels, and BERT's names of what is called otherwise here.
+# Keys of training, of heads for other tasks, of kernels, and BERT's names for keys that have other names here.
 _UNUSED = (
     *("tie_word_embeddings", "decoder_bias", "sparse_prediction", "sparse_pred_ignore_index", "embedding_dropout"),
     *("mlp_dropout", "classifier_pooling", "classifier_bias", "classifier_activation", "initializer_cutoff_factor"),
@@ -36,12 +36,12 @@ _UNUSED = (
 
 
 def read_model(config: ConfigFields) -> Encoder:
-    """Read the config; of every three layers two have a window, unless it says otherwise."""
+    """Read the config; two of every three layers have a window, unless the config says otherwise."""
     sizes = read_encoder_sizes(config)
     hidden, wide, count = sizes.hidden_size, sizes.intermediate_size, sizes.num_hidden_layers
     period = config.integer("global_attn_every_n_layers", 3)
     slides = read_layer_types(config, [number % period != 0 for number in range(count)])
-    window = config.integer("local_attention", 128, minimum=2) // 2  # on each side
+    window = config.integer("local_attention", 128, minimum=2) // 2  # tokens on each side
     if config.take("rope_scaling") is not None:
         config.problem("rope_scaling", "is not supported here: expected rope_parameters of each kind of layer")
     ropes = read_ropes_by_layer_type(config, sizes.head_dim, sizes.max_position_embeddings, _THETAS)
@@ -70,7 +70,7 @@ def read_model(config: ConfigFields) -> Encoder:
 
 
 def _gguf_config(config: dict[str, Any]) -> dict[str, Any]:
-    """New converters write ``norm_eps`` twice. Without a window llama.cpp has none, which no ModernBERT is like."""
+    """The config with ``norm_eps`` once, as new converters write it twice; a missing window becomes 0, an error."""
     return {
         **{"norm_eps": config.get("norm_eps", config.get("rms_norm_eps")), "rms_norm_eps": None},
         "local_attention": config.get("local_attention", 0),

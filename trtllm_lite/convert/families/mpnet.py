@@ -1,7 +1,7 @@
 """MPNet, an encoder for embeddings such as all-mpnet-base-v2 (arXiv 2004.09297): BERT with a bias by distance.
 
-All layers add the same numbers to scores, one for each head and bucket of distances (arXiv 1910.10683, section 2.1).
-The first two of the learned positions are never used.
+All layers add the same biases to scores, one for each head and bucket of distances (arXiv 1910.10683, section 2.1). The
+first two of the learned positions are never used.
 """
 
 import math
@@ -29,15 +29,15 @@ NAMES = {
     "down_proj": f"{_LAYER}output.dense",
     "mlp_norm": f"{_LAYER}output.LayerNorm",
 }
-_UNUSED_POSITIONS = 2  # the padding token's, which is 1, and the one before
+_UNUSED_POSITIONS = 2  # the position of the padding token, which is 1, and the one before
 _BUCKETS, _MOST_DISTANCE = 32, 128
 
 
 def bucket(distance: int) -> int:
-    """The bucket of a key so many tokens behind its query (negative: before it), as transformers rounds it.
+    """The bucket of a key that many tokens after its query (negative: before it), as transformers rounds it.
 
-    Half of the buckets are for keys behind, of each half the first are of one distance, and the others are wider and
-    wider, up to _MOST_DISTANCE.
+    Half of the buckets are for keys after the query. In each half the first buckets hold one distance each, and the
+    others grow wider up to _MOST_DISTANCE.
     """
     half, exact, far = _BUCKETS // 2, _BUCKETS // 4, abs(distance)
     if far >= exact:
@@ -47,7 +47,7 @@ def bucket(distance: int) -> int:
 
 
 def read_model(config: ConfigFields) -> Encoder:
-    """Read the config; whatever it says, the models have 32 buckets."""
+    """Read the config; the models have 32 buckets, whatever their config says."""
     parts = BertParts.read(config, NAMES).without_positions(config, _UNUSED_POSITIONS)
     config.expect("relative_attention_num_buckets", _BUCKETS)
     table = parts.tensors.weight("distance_bias", _BUCKETS, parts.sizes.num_attention_heads)

@@ -1,4 +1,4 @@
-"""OLMo 2 (arXiv 2501.00656): norms behind the blocks, and of all query heads and all key heads."""
+"""OLMo 2 (arXiv 2501.00656): norms after the blocks, and over all query heads and all key heads."""
 
 from trtllm_lite.convert.config_fields import ConfigFields
 from trtllm_lite.convert.family import Family
@@ -14,5 +14,5 @@ def read_model(config: ConfigFields) -> Decoder:
     return parts.decoder(config, parts.layers(lambda tensors, _: parts.layer(tensors, rope)))
 
 
-# llama.cpp has one architecture for OLMo 2 and 3, whose files the family olmo3 reads.
+# llama.cpp has one architecture for OLMo 2 and 3; the family olmo3 reads their files.
 FAMILY = Family(name="olmo2", architectures=("Olmo2ForCausalLM",), read_model=read_model, tensor_names=NAMES)

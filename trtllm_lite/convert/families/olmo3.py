@@ -1,6 +1,6 @@
 """OLMo 3 (https://huggingface.co/allenai/Olmo-3-1025-7B): OLMo 2, most of whose layers have a sliding window.
 
-RoPE is stretched in the layers that see all tokens, and plain in the others.
+RoPE is scaled in the layers that see all tokens, and plain in the others.
 """
 
 from typing import Any
@@ -18,10 +18,10 @@ THETAS = dict.fromkeys(("full_attention", "sliding_attention"), ("rope_theta", 5
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """Read the config; every fourth layer has no window unless ``layer_types`` says otherwise; null is no window."""
+    """Read the config; every fourth layer has no window unless ``layer_types`` says otherwise; null means no window."""
     parts = OlmoParts.read(config)
     ropes = read_ropes_by_layer_type(config, parts.sizes.head_dim, parts.sizes.max_position_embeddings, THETAS)
-    config.expect("partial_rotary_factor", 1.0)  # which GGUF files say
+    config.expect("partial_rotary_factor", 1.0)  # GGUF files have this key
     window = config.nullable_integer("sliding_window", 4096) or 0
     slides = read_layer_types(config, [(number + 1) % 4 != 0 for number in range(parts.sizes.num_hidden_layers)])
 
@@ -34,9 +34,9 @@ def read_model(config: ConfigFields) -> Decoder:
 
 
 def gguf_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The layers' kinds and the RoPE of both: llama.cpp stores that of full attention, which it does not stretch else.
+    """The kinds of layers and the RoPE of both: llama.cpp stores that of full attention; that of windows is unscaled.
 
-    Files of OLMo 2 have no windows, and the kinds of their layers are all alike.
+    Files of OLMo 2 have no windows, and a single kind of layer.
     """
     rope, slides = config["rope_parameters"], config.pop("slides", None)
     windowed = {"rope_type": "default", "rope_theta": config.pop("windowed_theta", rope["rope_theta"])}

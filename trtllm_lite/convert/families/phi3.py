@@ -1,7 +1,7 @@
 """Phi-3, Phi-3.5, Phi-4 and their mini models (arXiv 2404.14219, 2412.08905, 2503.01743): Llama with fused projections.
 
-Queries, keys and values are one tensor, gate and up another. Some models rotate only a part of each head, or stretch
-RoPE with LongRoPE.
+Queries, keys and values are one tensor, gate and up another. Some models rotate only a part of each head, or scale RoPE
+with LongRoPE.
 """
 
 from trtllm_lite.convert.config_fields import ConfigFields
@@ -25,7 +25,7 @@ def read_model(config: ConfigFields) -> Decoder:
     """Read the config; a null or absent ``sliding_window`` means full attention."""
     parts = LlamaParts.read(config, NAMES, epsilon=1e-5, rope=ROPE)
     window = config.integer("sliding_window", 0)
-    for key in ("interpolate_factor", "full_attn_mod"):  # Phi-4-mini has them, always as 1
+    for key in ("interpolate_factor", "full_attn_mod"):  # Phi-4-mini has these keys, always as 1
         config.expect(key, 1)
 
     def layer(tensors: Tensors, _: int) -> Layer:
@@ -54,6 +54,6 @@ FAMILY = Family(
             "rope.scaling.original_context_length": "original_max_position_embeddings",
             "attention.sliding_window": "sliding_window",
         },
-        config=lambda config: {"sliding_window": config["sliding_window"] or None},  # 0 is none
+        config=lambda config: {"sliding_window": config["sliding_window"] or None},  # 0 means none
     ),
 )

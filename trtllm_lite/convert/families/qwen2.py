@@ -10,7 +10,7 @@ from trtllm_lite.network.layers import Layer
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """Read the config; the biases are part of the architecture, for which there is no key."""
+    """Read the config; the biases are part of the architecture and have no key."""
     parts = LlamaParts.read(config)
     windows = qwen_windows(config, parts.sizes.num_hidden_layers)
 

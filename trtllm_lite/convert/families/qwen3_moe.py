@@ -40,6 +40,6 @@ FAMILY = Family(
     architectures=("Qwen3MoeForCausalLM",),
     read_model=read_model,
     tensor_names=MOE_TENSOR_NAMES,
-    # llama.cpp divides shares by their sum in all Qwen3 mixtures.
+    # llama.cpp divides shares by their sum in all Qwen3 mixtures of experts.
     gguf=Gguf("qwen3moe", keys=MOE_GGUF_KEYS, config=lambda _: {"norm_topk_prob": True}, has_experts=True),
 )

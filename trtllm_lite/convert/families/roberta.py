@@ -1,6 +1,6 @@
 """RoBERTa and XLM-R, encoders for embeddings such as bge-m3 and multilingual-e5 (arXiv 1907.11692, 1911.02116).
 
-They are BERT whose positions begin behind the padding token's number. There is one type of tokens.
+They are BERT models whose positions begin after the padding token's id, with a single token type.
 """
 
 from trtllm_lite.convert.config_fields import ConfigFields
@@ -12,7 +12,7 @@ NAMES = {role: f"roberta.{name}" for role, name in BERT_NAMES.items()}
 
 
 def read_model(config: ConfigFields) -> Encoder:
-    """Read the config, of which ``max_position_embeddings`` counts positions that no token has."""
+    """Read the config; its ``max_position_embeddings`` counts positions that no token has."""
     parts = BertParts.read(config, NAMES)
     parts = parts.without_positions(config, config.integer("pad_token_id", 1, minimum=0) + 1)
     config.expect("position_embedding_type", "absolute")

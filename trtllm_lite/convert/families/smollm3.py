@@ -15,7 +15,7 @@ ROPE = RopeDefaults(theta=2000000.0)
 
 
 def read_model(config: ConfigFields) -> Decoder:
-    """Read the config; with ``use_sliding_window`` the layers without RoPE have the window, or those that it names."""
+    """Read the config; with ``use_sliding_window`` the layers that it names, or those without RoPE, have the window."""
     parts = LlamaParts.read(config, rope=ROPE)
     attention_bias, mlp_bias = config.flag("attention_bias"), config.flag("mlp_bias")
     rotates = read_rotating_layers(config, parts.sizes.num_hidden_layers)
@@ -37,5 +37,5 @@ FAMILY = Family(
     name="smollm3",
     architectures=("SmolLM3ForCausalLM",),
     read_model=read_model,
-    gguf=Gguf("smollm3", interleaved_rope=True, optional_bias=True),  # with a layer in four without RoPE
+    gguf=Gguf("smollm3", interleaved_rope=True, optional_bias=True),  # every fourth layer has no RoPE
 )

@@ -1,6 +1,6 @@
-"""generation_config.json, and the keys of the same names in config.json of models without that file.
+"""The keys of generation_config.json, and of the same names in config.json of models without that file.
 
-Source: GenerationConfig of transformers. What is used becomes the defaults of requests (``generation_fields``) and the
+Source: GenerationConfig of transformers. Used keys become the defaults of requests (``generation_fields``) and the
 tokens that end a text.
 """
 

@@ -55,10 +55,10 @@ GGUF = KeyTable(
         "general.sampling.sequence": (),
     },
     patterns=(
-        r"GGUF\..*",  # of the package that reads the file, about its header
+        r"GGUF\..*",  # facts about the header, from the package that reads the file
         r"tokenizer\.chat_template\..+",
         r"general\.(source|base_model|dataset)\..*",
-        r"(quantize\.)?imatrix\..*",  # statistics with which blocks were chosen
-        r"(mradermacher|llamafile|unsloth)\..*",  # who quantized it and when
+        r"(quantize\.)?imatrix\..*",  # statistics by which blocks were chosen
+        r"(mradermacher|llamafile|unsloth)\..*",  # who quantized the file and when
     ),
 )

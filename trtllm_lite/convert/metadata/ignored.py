@@ -1,4 +1,4 @@
-"""Keys of a model's files that are left unread because the user said so (``--ignore_config_keys``)."""
+"""Holds the keys of a model's files that the user wants left unread (``--ignore_config_keys``)."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from trtllm_lite.errors import ConvertError
 
 
 class IgnoredKeys:
-    """The keys; it takes them out of what is read, and knows afterwards which of them no file had.
+    """A set of keys, removed from the values that are read; it records which of them no file had.
 
     A key of config.json or generation_config.json is written KEY, one of a nested object OBJECT.KEY, and one of another
     file FILE.KEY, without the .json; a GGUF file's keys are written as the file has them.
@@ -18,7 +18,7 @@ class IgnoredKeys:
         self._found: set[str] = set()
 
     def without(self, values: Mapping[str, Any], file: str = "") -> dict[str, Any]:
-        """``values`` without the keys that the user named, with the name of the ``file`` in front or, if "", bare."""
+        """``values`` without the keys that the user named, which begin with the ``file``'s name or, if "", are bare."""
         left = dict(values)
         prefix = f"{file}." if file else ""
         for key in self.keys:
@@ -29,7 +29,7 @@ class IgnoredKeys:
         return left
 
     def check(self, description: str) -> None:
-        """Raise ConvertError for keys that nothing of the model ``description`` had."""
+        """Raise ConvertError for keys that no file of the model ``description`` had."""
         absent = [key for key in self.keys if key not in self._found]
         if absent:
             raise ConvertError(
@@ -40,7 +40,7 @@ class IgnoredKeys:
 
 
 def _without(values: dict[str, Any], key: str) -> dict[str, Any]:
-    """``values`` without ``key``, or OBJECT.KEY; keys themselves may have dots."""
+    """Return ``values`` without ``key``, or OBJECT.KEY; keys themselves may have dots."""
     if key in values:
         return {name: value for name, value in values.items() if name != key}
     first, _, rest = key.partition(".")

@@ -1,4 +1,4 @@
-"""The keys of one file of a model: which are used, which change nothing, and an error for every other."""
+"""Classifies the keys of one file of a model: used, without effect, or an error."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ from trtllm_lite.errors import ConvertError
 class KeyTable:
     """The keys of the file ``name``, which messages and ``--ignore_config_keys`` put before a key: NAME.KEY.
 
-    ``used`` are keys that have a meaning here. ``changes_nothing`` maps reasons why others need not be read to the
-    latter, separated by spaces; ``only_as`` maps keys to the values with which they change nothing. ``patterns`` are
-    regular expressions of further keys that are used or change nothing. Null, false, 0 and empty values switch a
-    feature off, and change nothing either; so do keys that begin with an underscore.
+    ``used`` are keys that have a meaning here. ``changes_nothing`` maps a reason for ignoring keys to those keys,
+    separated by spaces; ``only_as`` maps keys to the values with which they change nothing. ``patterns`` are regular
+    expressions of further keys that are used or change nothing. Null, false, 0 and empty values switch a feature off,
+    and change nothing either; so do keys that begin with an underscore.
     """
 
     name: str
@@ -35,7 +35,7 @@ class KeyTable:
         return [key for keys in self.changes_nothing.values() for key in keys.split()]
 
     def problems(self, values: Mapping[str, Any]) -> list[str]:
-        """A sentence for every key of ``values`` that might change the results and is not used."""
+        """Yield a sentence for every unused key of ``values`` that might change the results."""
         matched = (key for key in values if any(re.fullmatch(pattern, key, re.DOTALL) for pattern in self.patterns))
         prefix = f"{self.name}." if self.name else ""
         fields = ConfigFields(dict(values), prefix, frozenset((*self.used, *self._harmless, *matched)))

@@ -1,7 +1,7 @@
-"""The files of sentence-transformers: sentence_bert_config.json, config_sentence_transformers.json and modules.json.
+"""The keys of sentence_bert_config.json, config_sentence_transformers.json and modules.json (sentence-transformers).
 
 Source: sentence_transformers/models/Transformer.py and SentenceTransformer.py, up to version 6. The keys of a pooling's
-config.json are all modes of pooling, of which ``sentence_transformers`` reads the one that is asked for.
+config.json are modes of pooling; ``sentence_transformers`` reads the one that is switched on.
 """
 
 from trtllm_lite.convert.metadata.key_table import KeyTable
@@ -17,7 +17,7 @@ TRANSFORMER_FILES = tuple(
     KeyTable(f"sentence_{kind}_config", _TRANSFORMER_USED, _TRANSFORMER_NOTHING, _TRANSFORMER_ONLY)
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-"""The settings of the transformer, under one of the names that the file has had: the first that is there counts."""
+"""The names that the file with the transformer's settings has had; the first file that exists counts."""
 
 MODEL_FILE = KeyTable(
     "config_sentence_transformers",

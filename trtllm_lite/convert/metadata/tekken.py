@@ -1,4 +1,4 @@
-"""tekken.json: the tokenizer of Mistral's models, one table for each kind of object in it.
+"""The keys of tekken.json, the tokenizer of Mistral's models: one table for each kind of object in it.
 
 Source: ``Tekkenizer.from_file`` of mistral-common. ``tekken_file`` reads what is used.
 """
@@ -19,7 +19,7 @@ TEKKEN_CONFIG = KeyTable(
     "tekken.config",
     used=("pattern", "default_vocab_size", "default_num_special_tokens"),
     changes_nothing={"how long the list is, which default_vocab_size cuts": "num_vocab_tokens"},
-    # Versions say how chats are written; the last is the newest that mistral-common 1.13 reads.
+    # Versions decide how chats are written; the last is the newest that mistral-common 1.13 reads.
     only_as={"version": ("v1", "v2", "v3", "v7", "v11", "v13", "v15")},
 )
 

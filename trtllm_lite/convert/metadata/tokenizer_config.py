@@ -1,4 +1,4 @@
-"""tokenizer_config.json, special_tokens_map.json and added_tokens.json: what they say beside the tokenizer itself.
+"""The keys of tokenizer_config.json, special_tokens_map.json and added_tokens.json, which add to the tokenizer itself.
 
 Source: PreTrainedTokenizerBase and the tokenizer classes of transformers. tokenizer.json has the vocabulary and how
 text is cut; ``tokenizer_settings`` and ``tokenizer_text`` apply what these files change of it.
@@ -8,13 +8,13 @@ from trtllm_lite.convert.metadata.key_table import KeyTable
 from trtllm_lite.vocabulary import PROMPT_SETTING
 
 TOKEN_KEYS = r"(?!add_)\w+_token"
-"""A token's string or object, by the name of its role: bos_token, image_token, …"""
+"""Keys of a token's string or object, by the name of its role: bos_token, image_token, …"""
 
 EXTRA_TOKENS = ("extra_special_tokens", "additional_special_tokens")
-"""Further special tokens: a list, or an object by role; the first of the keys that is there, the second is older."""
+"""Keys of further special tokens, as a list or an object by role; the first key that exists counts."""
 
 FLAGS = (
-    *("add_bos_token", "add_eos_token", "add_prefix_space", "legacy"),  # the last says where a space is put
+    *("add_bos_token", "add_eos_token", "add_prefix_space", "legacy"),  # ``legacy`` says where a space is put
     *("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
 )
 """Keys that are true or false."""
@@ -24,7 +24,7 @@ TOKENIZER_CONFIG = KeyTable(
     used=(
         *("added_tokens_decoder", *EXTRA_TOKENS, "model_specific_special_tokens"),
         *(*FLAGS, "chat_template"),
-        PROMPT_SETTING,  # of checkpoints of this project
+        PROMPT_SETTING,  # written by checkpoints of this project
     ),
     changes_nothing={
         "which class of transformers reads the files, whose code is not run here": (
@@ -65,8 +65,8 @@ TOKENIZER_CONFIG = KeyTable(
         "sp_model_kwargs": (),
         "fix_mistral_regex": (),
     },
-    patterns=(TOKEN_KEYS, r"\w+_ids?"),  # of tokens, which the vocabulary says
+    patterns=(TOKEN_KEYS, r"\w+_ids?"),  # keys of tokens' ids, which the vocabulary has as well
 )
 
 SPECIAL_TOKENS_MAP = KeyTable("special_tokens_map", used=EXTRA_TOKENS, patterns=(TOKEN_KEYS,))
-"""It is read only where tokenizer_config.json has no added_tokens_decoder, as in transformers."""
+"""The keys of added_tokens.json, which is read only without an added_tokens_decoder, as in transformers."""

@@ -1,8 +1,8 @@
-"""Sources whose linear layers are quantized, seen as sources with matrices in blocks: nothing is rounded.
+"""Presents sources with quantized linear layers as sources with matrices in blocks: nothing is rounded.
 
-A quantized layer has several tensors, whose names and layouts differ from method to method (a file for each). Behind
-:func:`as_blocks` it has one matrix ``weight`` as any layer, which may be read as the parts of its blocks, or expanded.
-Layers that a method leaves alone have a floating-point ``weight``, and are not touched.
+A quantized layer has several tensors, whose names and layouts differ from method to method (a file for each). After
+:func:`as_blocks` it has one matrix ``weight``, like any layer, which may be read as the parts of its blocks, or
+expanded. Layers that a method leaves in floating point stay as they are.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ from trtllm_lite.network.blocks import part_name
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 SETTINGS = "quantization_config"
-# By the quant_method of the settings.
+# Maps the quant_method of the settings to a method.
 METHODS: Mapping[str, Callable[[ConfigFields], Method]] = {
     "compressed-tensors": CompressedTensors,
     "modelopt": ModelOpt,
@@ -42,7 +42,7 @@ METHODS: Mapping[str, Callable[[ConfigFields], Method]] = {
 
 
 def as_blocks(source: Source) -> Source:
-    """``source`` with the matrices of its quantized layers in blocks; the same source if nothing is quantized.
+    """Return ``source`` with the matrices of its quantized layers in blocks; the same source if nothing is quantized.
 
     Raises ConvertError for an unknown method, and settings or layers that are not supported.
     """
@@ -76,7 +76,7 @@ def _read_method(settings: object) -> Method:
     if not isinstance(settings, dict):
         raise ConvertError(f"{SETTINGS} is {shown(settings)}: expected an object with the key quant_method")
     fields = ConfigFields(settings, f"{SETTINGS}.", frozenset())
-    fields.rename({"method": "quant_method"})  # GPTQModel has both
+    fields.rename({"method": "quant_method"})  # GPTQModel writes both
     name = fields.take("quant_method")
     if not isinstance(name, str) or name not in METHODS:
         found = "in a way without a name (quant_method)" if name is None else f"with {shown(name)}"
@@ -102,7 +102,7 @@ def _load(source: Source, layer: str, tensor: str) -> NDArray:
 
 
 def _read(source: Source, weights: Mapping[str, Matrix], name: str) -> NDArray:
-    """A tensor of the source, an expanded matrix, or a part of one by the name that :func:`part_name` makes."""
+    """Read a tensor of the source, an expanded matrix, or a part of a matrix by its name of :func:`part_name`."""
     tensor, _, part = name.rpartition("/")
     if tensor in weights and name == part_name(tensor, part):
         return weights[tensor].parts[part]()
@@ -110,6 +110,6 @@ def _read(source: Source, weights: Mapping[str, Matrix], name: str) -> NDArray:
 
 
 def _plain_dtype(tensors: Mapping[str, TensorInfo]) -> str:
-    """The type of all floating-point matrices, or float32 if there are several types."""
+    """The type of all floating-point matrices, or float32 if they have several types."""
     found = {info.dtype for info in tensors.values() if len(info.shape) == 2 and info.dtype in PLAIN_DTYPES}
     return found.pop() if len(found) == 1 else "float32"

@@ -13,7 +13,7 @@ _LAYOUTS = {"auto_round:auto_gptq": Gptq, "auto_round:auto_awq": Awq}
 
 
 def auto_round(fields: ConfigFields) -> Method:
-    """The method of the layout; layers with settings of their own must be left in floating point."""
+    """Return the method of the layout; layers with settings of their own have to be in floating point."""
     layout = fields.take("packing_format")
     if layout not in _LAYOUTS:
         fields.problem("packing_format", f"expected one of {', '.join(_LAYOUTS)}, found {shown(layout)}")

@@ -17,8 +17,8 @@ from trtllm_lite.convert.quantized.words import unpacked
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
 _BITS, _PER_WORD = 4, 8
-_PLACES = np.argsort([0, 2, 4, 6, 1, 3, 5, 7])  # where a word has each output feature
-# How the weights were found, and what the tensors say, too.
+_PLACES = np.argsort([0, 2, 4, 6, 1, 3, 5, 7])  # position of each output feature in a word
+# Settings that tell how the weights were found, or repeat what the tensors show.
 _NEUTRAL = """
     group_size zero_point sym modules_to_not_convert provider autoround_version data_type enable_quanted_input
     static_attention_granularity static_kv_granularity to_quant_block_names block_name_to_quantize backend do_fuse
@@ -30,7 +30,7 @@ class Awq(LinearMethod):
     """4 bits with zero points."""
 
     def __init__(self, fields: ConfigFields) -> None:
-        """Take the settings; what is not supported becomes a problem of ``fields``."""
+        """Take the settings; an unsupported value becomes a problem of ``fields``."""
         for key in (_NEUTRAL + GPTQMODEL_KEYS).split():
             fields.take(key)
         fields.rename({"format": "version", "checkpoint_format": "version"})  # GPTQModel's names
@@ -39,7 +39,7 @@ class Awq(LinearMethod):
         self.description = "awq, 4 bits"
 
     def matrix(self, layer: Layer) -> Matrix:
-        """As :meth:`LinearMethod.matrix`."""
+        """Implements :meth:`LinearMethod.matrix`."""
         in_features, packed = layer.find("qweight", ("int32",), 2).shape
         out_features = packed * _PER_WORD
         scales = layer.find("scales", PLAIN_DTYPES, 2)

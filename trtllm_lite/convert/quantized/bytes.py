@@ -1,4 +1,4 @@
-"""Matrices of a byte for each element, with one scale or with a scale for each row or tile."""
+"""Reads matrices with one byte for each element, and one scale in all or a scale for each row or tile."""
 
 from math import gcd
 
@@ -16,7 +16,7 @@ _FP8 = "float8_e4m3fn"
 def bytes_by_row(layer: Layer, dtype: str, rounding: Rounding | None = None) -> Matrix:
     """``weight`` [out, in] of ``dtype`` and ``weight_scale``, one number or [out] or [out, 1].
 
-    One number becomes the scale of each row, which changes no element.
+    A single number is repeated as the scale of each row, which changes no element.
     """
     rows, depth = layer.find("weight", (dtype,), 2).shape
     scale = layer.expect_shape("weight_scale", (), (1,), (rows,), (rows, 1), (1, 1))
@@ -33,10 +33,10 @@ def bytes_by_row(layer: Layer, dtype: str, rounding: Rounding | None = None) -> 
 
 
 def fp8_in_tiles(layer: Layer, scale: str, tile: tuple[int, int]) -> Matrix:
-    """``weight`` [out, in] of FP8 and a ``scale`` for each tile of so many rows and columns.
+    """Read ``weight`` [out, in] of FP8 and a ``scale`` for each tile of that many rows and columns.
 
-    Rows of a tile get its scale each. The last tiles may be smaller; where rows are several tiles and no whole ones,
-    blocks are as long as divides both.
+    Each row of a tile gets the tile's scale. The last tiles may be smaller; if the length of a row is not a multiple of
+    the tile's, blocks have the greatest length that divides both.
     """
     rows, depth = layer.find("weight", (_FP8,), 2).shape
     down, across = -(-rows // tile[0]), -(-depth // tile[1])

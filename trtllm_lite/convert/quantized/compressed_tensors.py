@@ -1,7 +1,7 @@
 """compressed-tensors (``quant_method: compressed-tensors``), as llm-compressor and others write it.
 
 https://github.com/vllm-project/compressed-tensors, src/compressed_tensors/config and quantization. The settings are
-groups of layers, each with the numbers of its weights and of the activations that they multiply.
+groups of layers, each with the number formats of its weights and activations.
 """
 
 import re
@@ -30,7 +30,7 @@ _BYTES = {"float": "float8_e4m3fn", "int": "int8"}
 
 @dataclass(frozen=True)
 class Numbers:
-    """How numbers are stored (a QuantizationArgs): for weights or for activations."""
+    """A number format (a QuantizationArgs) of weights or of activations."""
 
     kind: str
     num_bits: int
@@ -43,8 +43,8 @@ class Numbers:
     def read(cls, fields: ConfigFields) -> "Numbers":
         """Take all settings of one object."""
         for key in ("observer", "observer_kwargs", "scale_dtype", "zp_dtype", "group_size"):
-            fields.take(key)  # how scales were found, and what the shapes of tensors say, too
-        # Only group, or true, leaves columns of a group apart; tensors say so, too.
+            fields.take(key)  # settings that tell how scales were found, or repeat what the shapes of tensors show
+        # Only "group", or true, leaves columns of a group apart; the tensors show it as well.
         fields.expect("actorder", "weight", "static", "group", "dynamic", True, False)
         tile = fields.take("block_structure")
         if tile is not None and not is_tile(tile):
@@ -68,7 +68,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Group:
-    """The layers that ``targets`` name, and how their tensors are laid out."""
+    """A group of layers, which ``targets`` name, and the layout of their tensors."""
 
     targets: tuple[str, ...]
     layout: str
@@ -77,7 +77,7 @@ class Group:
 
     @property
     def leaves_activations(self) -> bool:
-        """Whether activations stay as they are although the source rounds them: in groups of a token."""
+        """Whether activations stay unquantized although the source quantizes them: in groups of a token."""
         return self.activations is not None and self.activations.strategy in ("group", "tensor_group")
 
     def has(self, layer: str) -> bool:
@@ -86,10 +86,10 @@ class Group:
 
 
 class CompressedTensors(LinearMethod):
-    """Layers by groups; the first that names a layer is its own, those by name before the class of all."""
+    """Layers by groups: the first group that names a layer counts, and names precede the class of all layers."""
 
     def __init__(self, fields: ConfigFields) -> None:
-        """Take the settings; what is not supported becomes a problem of ``fields``."""
+        """Take the settings; an unsupported value becomes a problem of ``fields``."""
         for key in ("ignore", "quantization_status", "global_compression_ratio", "version"):
             fields.take(key)  # ignored layers have no scales
         _expect_dense(fields)
@@ -104,7 +104,7 @@ class CompressedTensors(LinearMethod):
         self.description = f"compressed-tensors {', '.join(layouts) or layout}{weights_only}"
 
     def matrix(self, layer: Layer) -> Matrix:
-        """As :meth:`LinearMethod.matrix`."""
+        """Implements :meth:`LinearMethod.matrix`."""
         named = [group for group in self._groups if group.has(layer.name)]
         named += [group for group in self._groups if _ANY_LAYER in group.targets]
         if not named:
@@ -121,7 +121,7 @@ class CompressedTensors(LinearMethod):
 
 
 def _expect_dense(fields: ConfigFields) -> None:
-    """Record a problem if weights that are zero are left out of the tensors."""
+    """Record a problem if the tensors leave out weights that are zero."""
     sparsity = fields.take("sparsity_config")
     if sparsity and not (isinstance(sparsity, dict) and sparsity.get("format", "dense") == "dense"):
         found = sparsity.get("format") if isinstance(sparsity, dict) else sparsity
@@ -183,7 +183,7 @@ def _mxfp4(layer: Layer, group: Group) -> Matrix | None:
 
 
 def _bytes(layer: Layer, group: Group) -> Matrix | None:
-    """A byte for each element, and a scale for the matrix, for each row or for each tile."""
+    """Read a byte for each element, and a scale for the matrix, for each row or for each tile."""
     weights, activations = group.weights, group.activations
     if (weights.kind, weights.num_bits, weights.strategy) == ("float", 8, "block") and weights.tile is not None:
         return fp8_in_tiles(layer, "weight_scale", weights.tile)
@@ -202,7 +202,7 @@ def _bytes(layer: Layer, group: Group) -> Matrix | None:
 
 def _packed(layer: Layer, group: Group) -> Matrix | None:
     """``weight_packed`` int32 [out, in / n] of n = 32 / bits elements a word, zero points [out / n, groups]; both are
-    stored more than they are by half of the range."""
+    stored with an offset of half the range."""
     weights = group.weights
     usual = weights.kind == "int" and weights.num_bits in (4, 8) and weights.strategy in ("channel", "group")
     if not usual or group.activations is not None:

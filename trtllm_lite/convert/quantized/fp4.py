@@ -1,8 +1,8 @@
-"""Numbers of 4 bits with 2 bits of exponent and 1 of fraction (E2M1), in groups with scales of 8 bits.
+"""Reads 4-bit numbers with 2 bits of exponent and 1 of fraction (E2M1), in groups with 8-bit scales.
 
-MXFP4 has powers of two for 32 elements (OCP Microscaling Formats, version 1.0, section 5.2), NVFP4 has E4M3 numbers for
-16 elements, which a number for the whole matrix scales in turn, and which become float32 with it. Activations stay as
-they are.
+MXFP4 has a power of two for each 32 elements (OCP Microscaling Formats, version 1.0, section 5.2). NVFP4 has an E4M3
+scale for each 16 elements and a factor for the whole matrix; their products are stored in float32. Activations are not
+quantized.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def mxfp4(layer: Layer, elements: str) -> Matrix:
 
 
 def nvfp4(layer: Layer, elements: str, whole: str, divides: bool) -> Matrix:
-    """As :func:`mxfp4`, with ``weight_scale`` E4M3 [out, in / 16] times the number ``whole``, or divided by it."""
+    """Like :func:`mxfp4`, with ``weight_scale`` E4M3 [out, in / 16], multiplied or divided by the number ``whole``."""
     factor = np.float32(layer.number(whole))
 
     def scales() -> NDArray:

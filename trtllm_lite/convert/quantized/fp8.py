@@ -1,8 +1,8 @@
 """FP8 as transformers and DeepSeek store it (``quant_method: fp8``).
 
-With ``weight_block_size`` a matrix has a scale for each tile of so many rows and columns, ``weight_scale_inv``
+With ``weight_block_size`` a matrix has a scale for each tile of that many rows and columns, ``weight_scale_inv``
 (DeepSeek-V3, arXiv 2412.19437, section 3.3). That method also rounds activations, with a scale for each 128 elements of
-a token; here they stay as they are. Without tiles a matrix has one ``weight_scale``, and its activations have one
+a token; here they are not quantized. Without tiles a matrix has one ``weight_scale``, and its activations have one
 ``input_scale`` (``static``), or a scale for each token (``dynamic``); transformers (integrations/finegrained_fp8.py)
 has other names for both.
 """
@@ -19,8 +19,8 @@ from trtllm_lite.network.blocks import Rounding
 
 _FP8 = "float8_e4m3fn"
 _SCHEMES = ("static", "dynamic")
-_NAMES = {"weight_scale_inv": "weight_scale", "activation_scale": "input_scale"}  # of transformers
-# What the tensors say, too, and what concerns layers that no model here has.
+_NAMES = {"weight_scale_inv": "weight_scale", "activation_scale": "input_scale"}  # names in transformers
+# Settings that repeat what the tensors show, or concern layers that no supported model has.
 _NEUTRAL = ("modules_to_not_convert", "modules_to_convert", "ignored_layers", "scale_fmt", "expert_dtype", "dequantize")
 
 
@@ -28,7 +28,7 @@ class Fp8(LinearMethod):
     """One layout for all layers."""
 
     def __init__(self, fields: ConfigFields) -> None:
-        """Take the settings; what is not supported becomes a problem of ``fields``."""
+        """Take the settings; an unsupported value becomes a problem of ``fields``."""
         for key in _NEUTRAL:
             fields.take(key)
         fields.expect("fmt", "e4m3", "e4m3fn", _FP8)
@@ -44,7 +44,7 @@ class Fp8(LinearMethod):
         self.description = f"fp8{tiles}"
 
     def matrix(self, layer: Layer) -> Matrix:
-        """As :meth:`LinearMethod.matrix`."""
+        """Implements :meth:`LinearMethod.matrix`."""
         if self._tile is not None:
             return fp8_in_tiles(layer, "weight_scale_inv", self._tile)
         stored = {_NAMES.get(tensor, tensor): tensor for tensor in layer.tensors}
@@ -56,5 +56,5 @@ class Fp8(LinearMethod):
 
 
 def is_tile(value: object) -> bool:
-    """Whether ``value`` is the extents of a tile."""
+    """Whether ``value`` is the extents of a tile: two positive integers."""
     return isinstance(value, list) and len(value) == 2 and all(type(extent) is int and extent > 0 for extent in value)

@@ -1,8 +1,8 @@
 """GPTQ (arXiv 2210.17323) as AutoGPTQ, GPTQModel and AutoRound store it (``quant_method: gptq``).
 
 ``qweight`` int32 [in / n, out] holds n = 32 / bits elements of a column in each word, ``qzeros`` [groups, out / n] zero
-points, ``scales`` [groups, out]. Zero points are stored less 1, and count modulo 2^bits; ``checkpoint_format: gptq_v2``
-stores them as they are. ``g_idx`` [in] is the group of each input feature; without it groups are neighbours.
+points, ``scales`` [groups, out]. Stored zero points are 1 too small, modulo 2^bits; with ``checkpoint_format: gptq_v2``
+they are exact. ``g_idx`` [in] is the group of each input feature; without it groups are consecutive features.
 https://github.com/AutoGPTQ/AutoGPTQ, auto_gptq/nn_modules/qlinear/qlinear_cuda.py.
 """
 
@@ -16,14 +16,15 @@ from trtllm_lite.convert.quantized.method import LinearMethod
 from trtllm_lite.convert.quantized.words import WORD_BITS, unpacked
 from trtllm_lite.vocabulary import PLAIN_DTYPES
 
-# How GPTQModel found the weights, and with what means; what changes them (adapter, rotation) is not among these.
+# Settings of GPTQModel that tell how it found the weights; settings that change weights (adapter, rotation) are not
+# here.
 GPTQMODEL_KEYS = """
     pack_dtype pack_impl meta lm_head desc_act act_group_aware static_groups true_sequential damp_percent
     damp_auto_increment mse gptaq foem hessian fallback failsafe failsafe_with_rtn pre_filters weight_only
     gc_mode wait_for_submodule_finalizers auto_forward_data_parallel vram_strategy dense_vram_strategy
     dense_vram_strategy_devices moe_vram_strategy moe_vram_strategy_devices moe offload_to_disk offload_to_disk_path
 """
-# How the weights were found, and what the tensors say, too.
+# Settings that tell how the weights were found, or repeat what the tensors show.
 _NEUTRAL = """
     group_size provider autoround_version data_type enable_quanted_input static_attention_granularity
     static_kv_granularity model_name_or_path model_file_base_name dataset tokenizer use_cuda_fp16 model_seqlen
@@ -35,13 +36,13 @@ _NEUTRAL = """
 
 
 class Gptq(LinearMethod):
-    """Zero points of a ``sym`` checkpoint are all half of the range, so that networks need not store them."""
+    """The layers of a GPTQ checkpoint; with ``sym`` zero points are half of the range, and need not be stored."""
 
     def __init__(self, fields: ConfigFields) -> None:
-        """Take the settings; what is not supported becomes a problem of ``fields``."""
+        """Take the settings; an unsupported value becomes a problem of ``fields``."""
         for key in (_NEUTRAL + GPTQMODEL_KEYS).split():
             fields.take(key)
-        fields.rename({"format": "checkpoint_format"})  # GPTQModel has both
+        fields.rename({"format": "checkpoint_format"})  # GPTQModel writes both
         fields.expect("checkpoint_format", "gptq", "gptq_v2")
         overrides = fields.take("dynamic") or {}
         if not isinstance(overrides, dict) or not all(name.startswith("-:") for name in overrides):
@@ -52,7 +53,7 @@ class Gptq(LinearMethod):
         self.description = f"gptq, {self._bits} bits"
 
     def matrix(self, layer: Layer) -> Matrix:
-        """As :meth:`LinearMethod.matrix`."""
+        """Implements :meth:`LinearMethod.matrix`."""
         per_word = WORD_BITS // self._bits
         packed, out_features = layer.find("qweight", ("int32",), 2).shape
         in_features = packed * per_word
@@ -78,7 +79,7 @@ class Gptq(LinearMethod):
     def _elements(self, layer: Layer) -> NDArray[np.uint8]:
         half = 1 << (self._bits - 1)
         if self._symmetric:
-            # Zero points of symmetric weights can only be half of the range, whichever format stores them so.
+            # Zero points of symmetric weights can only be half of the range, in either checkpoint format.
             stored = unpacked(layer.load("qzeros"), self._bits)
             if not any((stored == zero).all() for zero in (half, half - 1)):
                 raise layer.error(

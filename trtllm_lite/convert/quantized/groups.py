@@ -30,7 +30,7 @@ class Groups:
     zeros: _Load | None
 
     def matrix(self, layer: Layer, *stored: str) -> Matrix:
-        """As it goes into the network. Raises ConvertError if rows are not whole groups."""
+        """Return the matrix in the form of the network. Raises ConvertError if rows are not whole groups."""
         if self.count == 0 or self.shape[1] % (self.count * self._repeats):
             raise layer.error(
                 f"rows of {self.shape[1]} weights are not {self.count} groups of one even length, which is not "
@@ -58,7 +58,7 @@ class Groups:
 
     @property
     def _repeats(self) -> int:
-        """2 where a row has an odd number of zero points of 4 bits, of which files have pairs: halves of groups do."""
+        """2 if a row has an odd number of 4-bit zero points, which are stored in pairs: groups are halved; else 1."""
         return 2 if self.zeros is not None and self.bits == 4 and self.count > 1 and self.count % 2 else 1
 
     def _repeated(self, load: _Load) -> _Load:

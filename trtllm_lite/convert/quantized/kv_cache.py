@@ -1,7 +1,7 @@
-"""Keys and values that a source's makers rounded: the scales, one for the keys of a layer and one for its values.
+"""Reads the scales of keys and values that a source's makers quantized: one for each layer's keys, one for its values.
 
-Such scales are tensors of their own beside the layers: ``…self_attn.k_scale``, or, of ModelOpt,
-``…self_attn.k_proj.k_scale``. A number of the cache times the scale is what attention reads.
+The scales are separate tensors: ``…self_attn.k_scale``, or ``…self_attn.k_proj.k_scale`` in ModelOpt. Attention reads
+each number of the cache times the scale.
 """
 
 import re
@@ -25,14 +25,14 @@ _NAMES = {"float8_e4m3fn": "FP8", "int8": "int8"}
 
 @dataclass(frozen=True)
 class KvCache:
-    """``dtype`` is that of keys and values, "" for one that no engine has with such scales; ``stated`` names it."""
+    """The type of quantized keys and values: ``dtype``, "" if unsupported, and ``stated``, the source's name of it."""
 
     dtype: str
     stated: str
 
     @classmethod
     def read(cls, fields: ConfigFields, *keys: str) -> "KvCache | None":
-        """What the settings ``keys`` say, of which a source has one; None if it has none."""
+        """Read the settings under ``keys``, of which a source has at most one; None if it has none."""
         given = [value for key in keys if (value := fields.take(key))]
         if not given:
             return None
@@ -51,10 +51,10 @@ def is_cache_scale(tensor: str) -> bool:
 
 
 def read_scales(source: Source, cache: KvCache | None) -> tuple[tuple[CacheRounding, ...], str]:
-    """How each layer of ``source`` rounds keys and values, and what a description of the source says about it.
+    """How each layer of ``source`` rounds keys and values, and a sentence about it for a description of the source.
 
-    There are none, and keys and values stay, if the source has no scales or such that engines do not have. Raises
-    ConvertError if some layers have them, or if one is not a positive number.
+    The result is empty, and keys and values are not rounded, if the source has no scales, or scales that engines do not
+    support. Raises ConvertError if some layers have them, or if one is not a positive number.
     """
     if cache is None:
         return (), ""

@@ -1,4 +1,4 @@
-"""A linear layer of a quantized source: its tensors as they are stored, and the matrix that they mean."""
+"""A linear layer of a quantized source: its tensors as stored, and the matrix that they stand for."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,18 +17,18 @@ _UNLIKE = "the checkpoint does not store what its quantization_config says"
 
 @dataclass(frozen=True)
 class Layer:
-    """``tensors`` by what follows the layer's name, such as ``weight_scale``; ``load`` reads one of them."""
+    """A layer's ``tensors`` by the rest of their name, such as ``weight_scale``; ``load`` reads one of them."""
 
     name: str
     tensors: Mapping[str, TensorInfo]
     load: Callable[[str], NDArray]
 
     def error(self, text: str) -> ConvertError:
-        """What is wrong with the layer."""
+        """The error with a description of the defect of the layer."""
         return ConvertError(f"{self.name}: {text}")
 
     def find(self, tensor: str, dtypes: tuple[str, ...], rank: int) -> TensorInfo:
-        """A tensor of one of the ``dtypes``. Raises ConvertError if there is none, or another."""
+        """Return a tensor of one of the ``dtypes``. Raises ConvertError if it is missing or of another type."""
         info = self.tensors.get(tensor)
         if info is None:
             raise self.error(f"expected a tensor {tensor} beside {', '.join(sorted(self.tensors))}: {_UNLIKE}")
@@ -40,7 +40,7 @@ class Layer:
         return info
 
     def expect(self, tensor: str, shape: tuple[int, ...], dtype: str | None = None) -> TensorInfo:
-        """A tensor of that shape, and of the ``dtype`` that is given. Raises ConvertError."""
+        """Return a tensor of that shape, and of ``dtype`` if it is given. Raises ConvertError."""
         info = self.tensors.get(tensor)
         if info is None or info.shape != shape:
             found = "none" if info is None else list(info.shape)
@@ -50,7 +50,7 @@ class Layer:
         return info
 
     def expect_shape(self, tensor: str, *shapes: tuple[int, ...], dtypes: tuple[str, ...] = PLAIN_DTYPES) -> TensorInfo:
-        """A tensor of floating-point numbers of one of the ``shapes``. Raises ConvertError."""
+        """Return a floating-point tensor of one of the ``shapes``. Raises ConvertError."""
         info = self.tensors.get(tensor)
         if info is None or info.shape not in shapes or info.dtype not in dtypes:
             found = "none" if info is None else f"{info.dtype} {list(info.shape)}"
@@ -59,7 +59,7 @@ class Layer:
         return info
 
     def number(self, tensor: str) -> float:
-        """The only element of a tensor, a positive float32. Raises ConvertError."""
+        """Return the only element of a tensor, a positive float32. Raises ConvertError."""
         self.expect_shape(tensor, (), (1,))
         value = float(self.load(tensor).reshape(()).astype(np.float32))
         if not 0 < value < np.inf:
@@ -69,10 +69,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Matrix:
-    """What a layer's tensors mean: a matrix [out, in] in ``blocks``, each of whose ``parts`` is made when asked for.
+    """The matrix [out, in] that a layer's tensors stand for, in ``blocks``; each of its ``parts`` is made when read.
 
-    Or several, [matrices, in, out], whose parts are those of their transposes (:func:`rows_and_depth`). ``stored`` are
-    the tensors that it is made of.
+    It may also be several matrices [matrices, in, out], whose parts are those of their transposes
+    (:func:`rows_and_depth`). ``stored`` are the tensors that it is made from.
     """
 
     shape: tuple[int, ...]
@@ -81,7 +81,7 @@ class Matrix:
     stored: tuple[str, ...]
 
     def expanded(self) -> NDArray[np.float32]:
-        """The matrix that multiplies activations as they come, each element rounded once, and once by its factor."""
+        """The dequantized matrix for the original activations; elements are rounded once, and again for a factor."""
         rows, depth = rows_and_depth(self.shape)
         scale = self.parts["weight_scale"]().astype(np.float32).reshape(rows, -1, 1)
         elements = self.parts["weight"]().astype(np.float32).reshape(*scale.shape[:2], -1)
@@ -96,10 +96,10 @@ class Matrix:
         return matrix if len(self.shape) == 2 else matrix.reshape(self.shape[0], -1, depth).swapaxes(1, 2)
 
     def with_groups(self, layer: Layer, tensor: str, count: int) -> "Matrix":
-        """The matrix whose columns have the ``count`` groups that ``tensor`` [in] says, if the layer has one.
+        """Return the matrix whose columns have the ``count`` groups listed in ``tensor`` [in], if the layer has one.
 
-        The columns of a group may lie apart (act-order). Then they are brought together, in the order in which
-        activations are brought, too. Raises ConvertError unless all groups have as many columns.
+        The columns of a group may lie apart (act-order). Then they are reordered by group, and activations are
+        reordered alike. Raises ConvertError unless all groups have as many columns.
         """
         if tensor not in layer.tensors:
             return self
@@ -116,7 +116,7 @@ class Matrix:
         return Matrix(self.shape, blocks, {**self.parts, **columns}, (*self.stored, tensor))
 
     def with_factors(self, layer: Layer, tensor: str) -> "Matrix":
-        """The matrix behind activations that are multiplied with ``tensor`` [in], if the layer has one."""
+        """Return the matrix for activations that are multiplied by ``tensor`` [in] first, if the layer has one."""
         if tensor not in layer.tensors:
             return self
         layer.expect_shape(tensor, self.shape[1:])
@@ -127,5 +127,5 @@ class Matrix:
 
 
 def static_rounding(layer: Layer, to: str) -> Rounding:
-    """Activations in ``to`` with the one scale that the source gives."""
+    """Return the rounding of activations to ``to`` with the single scale that the source gives."""
     return Rounding(to, layer.number("input_scale"))

@@ -1,19 +1,19 @@
-"""The interface of a quantization method: a file for each, which reads its settings and its layers."""
+"""Defines the interface of quantization methods: each has a file, which reads its settings and its layers."""
 
 from abc import ABC, abstractmethod
 
 from trtllm_lite.convert.quantized.kv_cache import KvCache
 from trtllm_lite.convert.quantized.layer import Layer, Matrix
 
-# A linear layer that has one of these is quantized.
+# A linear layer that has one of these tensors is quantized.
 _MARKS = ("weight_scale", "weight_packed", "qweight", "weight_scale_inv")
 UNQUANTIZED = "convert the unquantized model, or its GGUF file"
 
 
 class Method(ABC):
-    """How a source stores the linear layers that are quantized; ``description`` is for people and for records.
+    """A way in which sources store quantized linear layers; ``description`` is for people and for records.
 
-    ``kv_cache`` is what its makers rounded keys and values to, None if they did not.
+    ``kv_cache`` is the type to which its makers rounded keys and values, None if they did not.
     """
 
     description: str
@@ -21,9 +21,9 @@ class Method(ABC):
 
     @abstractmethod
     def matrices(self, layer: Layer) -> dict[str, Matrix]:
-        """What the layer's tensors mean, by the name of the tensor that an unquantized layer has there.
+        """Return the layer's matrices, by the name of the tensor that an unquantized layer has in their place.
 
-        Nothing, if the layer is not quantized. Raises ConvertError for what is not supported.
+        The result is empty if the layer is not quantized. Raises ConvertError for unsupported layers.
         """
 
 
@@ -32,8 +32,8 @@ class LinearMethod(Method):
 
     @abstractmethod
     def matrix(self, layer: Layer) -> Matrix:
-        """What the tensors of a quantized layer mean. Raises ConvertError for what is not supported."""
+        """Return the matrix of a quantized layer. Raises ConvertError for unsupported layers."""
 
     def matrices(self, layer: Layer) -> dict[str, Matrix]:
-        """As :meth:`Method.matrices`."""
+        """Implements :meth:`Method.matrices`."""
         return {"weight": self.matrix(layer)} if set(_MARKS) & set(layer.tensors) else {}

@@ -23,7 +23,7 @@ _FP8 = "float8_e4m3fn"
 
 
 def _int4_awq(layer: Layer) -> Matrix:
-    """``weight`` uint8 [out / 2, in]: two's complement, an even output feature in the low bits, an odd one above."""
+    """Read ``weight`` uint8 [out / 2, in]: two's complement, even output features in the low bits, odd ones above."""
     packed, in_features = layer.find("weight", ("uint8",), 2).shape
     scale = layer.find("weight_scale", PLAIN_DTYPES, 2)
     count = scale.shape[1]
@@ -54,7 +54,7 @@ _ALGORITHMS: Mapping[str, Callable[[Layer], Matrix]] = {
     "fp8_pb_wo": lambda layer: fp8_in_tiles(layer, "weight_scale", (128, 128)),
     "W8A16": lambda layer: bytes_by_row(layer, "int8"),
 }
-# They repeat what the algorithm and the tensors say.
+# Settings that repeat what the algorithm and the tensors show.
 _REPEATED = [
     "producer",
     "config_groups",
@@ -65,7 +65,7 @@ _REPEATED = [
     "pre_quant_scale",
 ]
 
-# Algorithms that also round activations, to which no device here multiplies 4 bits.
+# Algorithms that also quantize activations, for which no device here has a product with 4-bit weights.
 _WEIGHTS_ONLY = ("NVFP4", "mxfp4")
 
 
@@ -73,7 +73,7 @@ class ModelOpt(LinearMethod):
     """One algorithm for all layers."""
 
     def __init__(self, fields: ConfigFields) -> None:
-        """Take the settings; what is not supported becomes a problem of ``fields``."""
+        """Take the settings; an unsupported value becomes a problem of ``fields``."""
         for key in _REPEATED:
             fields.take(key)
         self._algorithm = str(fields.take("quant_algo"))
@@ -84,5 +84,5 @@ class ModelOpt(LinearMethod):
         self.description = f"modelopt {self._algorithm}{weights_only}"
 
     def matrix(self, layer: Layer) -> Matrix:
-        """As :meth:`LinearMethod.matrix`."""
+        """Implements :meth:`LinearMethod.matrix`."""
         return _ALGORITHMS[self._algorithm](layer)

@@ -1,6 +1,6 @@
-"""MXFP4 of mixtures of experts (``quant_method: mxfp4``), as gpt-oss comes: arXiv 2508.10925, section 2.1.
+"""MXFP4 mixtures of experts (``quant_method: mxfp4``), as in gpt-oss: arXiv 2508.10925, section 2.1.
 
-Of each projection of all experts, [experts, in, out] in Hugging Face's terms, there are ``…_blocks`` uint8 [experts,
+For each projection of all experts, [experts, in, out] in Hugging Face's terms, there are ``…_blocks`` uint8 [experts,
 out, in / 32, 16], two elements to a byte, the first in the low bits, and ``…_scales`` uint8 [experts, out, in / 32].
 """
 
@@ -24,7 +24,7 @@ _EXPERT_DIMS = 3  # [experts, in, out]
 
 
 class Mxfp4(Method):
-    """Whatever has blocks is quantized; the settings repeat what has none."""
+    """Tensors with blocks are quantized; the settings only repeat which layers have none."""
 
     description = "mxfp4, weights only"
 
@@ -34,13 +34,13 @@ class Mxfp4(Method):
             fields.take(key)
 
     def matrices(self, layer: Layer) -> dict[str, Matrix]:
-        """As :meth:`Method.matrices`."""
+        """Implements :meth:`Method.matrices`."""
         names = [tensor.removesuffix(_BLOCKS) for tensor in layer.tensors if tensor.endswith(_BLOCKS)]
         return {name: _matrix(layer, name) for name in names}
 
 
 def mxfp4_blocks(sources: Iterable[SourceTensor]) -> dict[str, Blocks]:
-    """The matrices of experts among a model's tensors, all of which such a source has in blocks."""
+    """The matrices of experts among a model's tensors; an MXFP4 source has all of them in blocks."""
     return {source.name: _blocks(2 * _BLOCK_BYTES) for source in sources if len(source.shape) == _EXPERT_DIMS}
 
 

@@ -1,4 +1,4 @@
-"""Elements of 4 and 8 bits in integers of 32, the first in the low bits."""
+"""Unpacks elements of 4 and 8 bits from 32-bit words, the first in the low bits."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ def unpacked(words: NDArray, bits: int) -> NDArray[np.uint8]:
 
 
 def in_pairs(stored: NDArray[np.uint8], axis: int) -> NDArray[np.uint8]:
-    """The unsigned elements of 4 bits of each byte one behind the other along ``axis``, that of the low bits first."""
+    """The unsigned 4-bit elements of each byte, one after the other along ``axis``, low bits first."""
     at = axis % stored.ndim
     pairs = np.stack([stored & 15, stored >> 4], at + 1)
     return pairs.reshape(*stored.shape[:at], 2 * stored.shape[at], *stored.shape[at + 1 :])
