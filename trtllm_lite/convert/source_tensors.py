@@ -1,4 +1,4 @@
-"""The tensors of a source by the role they play in the network."""
+"""Names the tensors of a source by the role they play in the network."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.weight_expression import SourceTensor
 
-# Names of tensors by role, without .weight and .bias, as in most Hugging Face decoders; {layer} stands for a number.
-# In mixtures of experts {expert} does, too (trtllm_lite.convert.moe_parts).
+# Names of tensors by role, without .weight and .bias, as in most Hugging Face decoders; {layer} stands for a number. In
+# mixtures of experts {expert} stands for an expert's number (trtllm_lite.convert.moe_parts).
 TENSOR_NAMES: Mapping[str, str] = {
     "embedding": "model.embed_tokens",
     "final_norm": "model.norm",
@@ -24,17 +24,17 @@ TENSOR_NAMES: Mapping[str, str] = {
     "up_proj": "model.layers.{layer}.mlp.up_proj",
     "down_proj": "model.layers.{layer}.mlp.down_proj",
 }
-# The roles of matrices that say how much experts count.
+# The roles of matrices that score experts.
 ROUTERS = ("router", "shared_expert_gate")
 
-# Which tokens of its model a head that drafts knows, and which tokens of the model are among these.
+# Lists in a drafting head: the tokens of the model that it knows, and for each of its own tokens the model's id.
 KNOWN_TOKENS, TOKEN_LISTS = "d2t", ("d2t", "t2d")
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """Source tensors of a family, whose ``names`` are like TENSOR_NAMES: outside of layers, of one ``layer``, or of one
-    ``expert`` of a layer."""
+    """The tensors of a source; ``names`` are like TENSOR_NAMES, for tensors outside layers, in a layer, or in an
+    expert."""
 
     names: Mapping[str, str]
     layer: int | None = None
@@ -49,7 +49,7 @@ class Tensors:
         return replace(self, expert=expert)
 
     def tensor(self, role: str, *shape: int) -> SourceTensor:
-        """The tensor of ``role`` that has its name, without .weight and .bias."""
+        """The tensor of ``role``, whose name has no .weight or .bias."""
         return SourceTensor(self._prefix(role), shape)
 
     def weight(self, role: str, *shape: int) -> SourceTensor:
@@ -61,7 +61,7 @@ class Tensors:
         return SourceTensor(f"{self._prefix(role)}.bias", shape)
 
     def plain(self, role: str, *shape: int) -> SourceTensor:
-        """The tensor whose name is that of ``role``, with nothing behind it."""
+        """The tensor whose name is that of ``role``, with no suffix."""
         return SourceTensor(self._prefix(role), shape)
 
     def linear(self, role: str, out_features: int, in_features: int, bias: bool = False) -> Linear:
@@ -71,7 +71,7 @@ class Tensors:
     def linears(
         self, role: str, count: int, out_features: int, in_features: int, bias: bool = False
     ) -> tuple[Linear, ...]:
-        """The ``count`` linear layers, of ``out_features`` each, that one tensor holds one behind the other."""
+        """The ``count`` linear layers, of ``out_features`` each, that one tensor holds one after the other."""
         parts = (out_features,) * count
         weights = self.weight(role, count * out_features, in_features).split(*parts)
         biases = self.bias(role, count * out_features).split(*parts) if bias else [None] * count

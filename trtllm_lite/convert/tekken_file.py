@@ -1,10 +1,10 @@
 """Reads Mistral's tekken.json: a byte-level BPE that lists its tokens by rank, and no merges.
 
 Source: ``Tekkenizer`` of mistral-common, which gives the file to tiktoken. A word that is a token is taken whole. In
-any other, the neighbours whose union has the lowest rank are joined first, from the left. A token comes about by the
-same joins wherever it stands, so its last two parts are always the same: of all ways to join tokens, listed in the
-order of ranks, no other is ever met, and they are merges that give the same ids. A token's number is its rank plus the
-number of special tokens.
+any other word, the neighbours whose union has the lowest rank are joined first, from the left. A token always results
+from the same joins, so its last two parts are always the same. Hence the list of all ways to join two tokens, in the
+order of ranks, works as merges: joins that tiktoken never makes are never reached, and the ids are the same. A token's
+number is its rank plus the number of special tokens.
 """
 
 import base64
@@ -24,9 +24,9 @@ from trtllm_lite.convert.metadata.tekken import TEKKEN, TEKKEN_CONFIG, TEKKEN_SP
 from trtllm_lite.errors import ConvertError, shown
 
 TEKKEN_FILE = f"{TEKKEN.name}.json"
-_BYTES = 256  # every single byte is a token, by its own rank
+_BYTES = 256  # every single byte is a token with a rank of its own
 _MAX_SPECIAL = 1 << 16  # published files have 1,000
-# Special tokens of files that list none, which files up to version v7 may do.
+# Special tokens of files that list none, as files up to version v7 may.
 _FIRST_SPECIAL = (
     *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
     *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]"),
@@ -34,9 +34,9 @@ _FIRST_SPECIAL = (
 )
 _UNLISTED_VERSIONS = ("v1", "v2", "v3", "v7")
 _ROLES = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
-# What the regular expressions of tiktoken and those of the tokenizers library mean alike, piece by piece.
+# Pieces of regular expressions that mean the same in tiktoken and in the tokenizers library.
 _CHARACTER = r"\\[rntsSdD]|\\[pP]\{\w+\}|\\[^\w\s]"
-_PLAIN = r"[^\\\[\]&~-]"  # what stands for itself between brackets
+_PLAIN = r"[^\\\[\]&~-]"  # a character that stands for itself between brackets
 _ATOM = rf"{_CHARACTER}|\[\^?+(?:{_CHARACTER}|{_PLAIN}(?:-{_PLAIN})?)++\]|\)|[^\\\[\](){{}}|*+?^$]"
 _ALIKE = re.compile(rf"(?:(?:{_ATOM})(?:[*+?][+?]?|\{{\d+(?:,\d*)?\}})?|\((?:\?(?:i?:|=|!))?|\|)++")
 _REMEDY = "download it again"
@@ -44,7 +44,7 @@ _REMEDY = "download it again"
 
 @dataclass(frozen=True)
 class TekkenFile:
-    """``pattern`` cuts texts into words; ``tokens`` are by rank, and ``special`` tokens by number."""
+    """The content of a file: ``pattern`` cuts texts into words; ``tokens`` are by rank, ``special`` ones by number."""
 
     pattern: str
     tokens: list[bytes]
@@ -70,7 +70,7 @@ class TekkenFile:
 
 
 def _spelling() -> dict[int, str]:
-    """The printable character by which GPT-2's tokenizers spell a byte: its own, or else one behind all bytes."""
+    """The printable character by which GPT-2's tokenizers spell a byte: its own, or else one after all bytes."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     own = [ord(character) for character in alphabet if ord(character) < _BYTES]
     others = [byte for byte in range(_BYTES) if byte not in own]
@@ -78,9 +78,9 @@ def _spelling() -> dict[int, str]:
 
 
 def read_tekken(path: Path, ignored: IgnoredKeys) -> TekkenFile:
-    """Read the file ``path``. Raises ConvertError if it is damaged or asks for what is not supported.
+    """Read the file ``path``. Raises ConvertError if it is damaged or needs an unsupported feature.
 
-    Values of other types raise what reading them raises.
+    Values of wrong types raise TypeError and the like.
     """
     content = ignored.without(read_json(path), TEKKEN.name)
     TEKKEN.check(path, content)
@@ -147,6 +147,6 @@ def _special(
 
 
 def _check_keys(path: Path, entries: list[dict[str, Any]], table: KeyTable, ignored: IgnoredKeys) -> None:
-    """Raise ConvertError for a key that is not known and that has a value in one of ``entries``."""
+    """Raise ConvertError for an unknown key that has a value in one of ``entries``."""
     values = {key: value for entry in entries for key, value in entry.items() if value}
     table.check(path, ignored.without(values, table.name))

@@ -1,4 +1,4 @@
-"""Multimodal sources seen as the model that reads and writes their text, without what sees."""
+"""Presents multimodal sources as their text model, without the parts for images."""
 
 import re
 from collections.abc import Collection
@@ -11,8 +11,7 @@ from trtllm_lite.errors import ConvertError, shown
 
 _TEXT_CONFIG = "text_config"
 _TIED = "tie_word_embeddings"
-# What transformers puts before the names of the text model's tensors, up to 4.51 and later, and what stands there where
-# it is saved alone.
+# Prefixes of the text model's tensor names, up to transformers 4.51 and later, and the prefix of the text model alone.
 _PREFIXES = {"language_model.": "", "model.language_model.": "model."}
 _OTHER_TENSORS = re.compile(r"(model\.)?(vision_model|vision_tower|multi_modal_projector)\..*", re.DOTALL)
 
@@ -20,8 +19,8 @@ _OTHER_TENSORS = re.compile(r"(model\.)?(vision_model|vision_tower|multi_modal_p
 def as_text_model(source: Source) -> Source:
     """The text model of a ``source`` that is multimodal; the same source if it is not, or of no known class.
 
-    What its config says outside of the text model's own, and of no other part, counts where that says nothing. Raises
-    ConvertError if the text model is of no known family.
+    Keys of the whole config that belong to no other part count if the text model's own config lacks them. Raises
+    ConvertError if the text model's family is unknown.
     """
     architectures = source.config.get("architectures")
     families = _holding(architectures if isinstance(architectures, list) else [])
@@ -42,7 +41,7 @@ def as_text_model(source: Source) -> Source:
     names, family = _names(source.tensors), families[found]
     config = _config(source.config, text, family)
     if source.config.get(_TIED, config.get(_TIED)) != config.get(_TIED) and names:
-        # Releases of transformers differ in which of the two counts, and write the head only where it is not tied.
+        # Releases of transformers differ in which of the two counts, and write the head only if it is not tied.
         config[_TIED] = f"{family.tensor_names['lm_head']}.weight" not in names
     return replace(source, config=config, is_text_part=True).renamed(names)
 
@@ -58,7 +57,7 @@ def _holding(architectures: list[Any]) -> dict[str, Family]:
 
 
 def _config(config: dict[str, Any], text: dict[str, Any], family: Family) -> dict[str, Any]:
-    """That of the text model, as if it were saved alone."""
+    """The config of the text model, as if it were saved alone."""
     assert family.multimodal is not None
     others = {_TEXT_CONFIG, *family.multimodal.other_keys}
     around = {key: value for key, value in config.items() if key not in others}
@@ -68,7 +67,8 @@ def _config(config: dict[str, Any], text: dict[str, Any], family: Family) -> dic
 def _names(tensors: Collection[str]) -> dict[str, str]:
     """The names of the text model's tensors, mapped to those of the ``tensors`` of the whole model.
 
-    Unknown tensors keep their names, and so does one whose name without the prefix is another's, for both to be seen.
+    Unknown tensors keep their names; so does a tensor whose name without the prefix is taken, so that both are
+    reported.
     """
     names: dict[str, str] = {}
     for name in tensors:

@@ -1,7 +1,7 @@
-"""The tokenizer of a Hugging Face directory: tokenizer.json, or else what one is made of, in other files.
+"""Reads the tokenizer of a Hugging Face directory: tokenizer.json, or else one made from other files.
 
-These are Mistral's tekken.json, SentencePiece's tokenizer.model, and vocab.json with merges.txt; the first of them that
-is there counts.
+The other files are Mistral's tekken.json, SentencePiece's tokenizer.model, and vocab.json with merges.txt; the first
+that exists counts.
 """
 
 import json
@@ -34,9 +34,9 @@ from trtllm_lite.vocabulary import MAX_TOKENIZER_BYTES, PROMPT_SETTING
 TOKENIZER_FILE = "tokenizer.json"
 SENTENCEPIECE_FILE = "tokenizer.model"
 MERGED_FILES = ("vocab.json", "merges.txt")
-# How classes of transformers with these files cut texts, by llama.cpp's names; each has a second class, …Fast.
+# Maps classes of transformers with these files to llama.cpp's pre-tokenizers; each has a second class, …Fast.
 _MERGED_CLASSES = {"GPT2Tokenizer": "gpt-2", "Qwen2Tokenizer": "qwen2"}
-# What other libraries read, each with what makes a tokenizer.json of it.
+# Files that other libraries read, each with the function that makes a tokenizer.json from it.
 _SAVE = "`AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)` of transformers"
 _OTHER_FILES = {
     "tiktoken.model": f"{_SAVE}, with the package tiktoken,",
@@ -51,15 +51,14 @@ FILES = (
 """Names and patterns of the files of a model directory that :func:`read_tokenizer` reads."""
 
 _REMEDY = "download it again"
-_MAX_TOKENS = 1 << 24  # no vocabulary has so many
+_MAX_TOKENS = 1 << 24  # no vocabulary has so many tokens
 
 
 def read_tokenizer(path: Path, ignored: IgnoredKeys | None = None) -> tuple[str | None, dict[str, Any]]:
     """The text of tokenizer.json, None if the model has no tokenizer, and its chat templates and token strings.
 
-    What the files beside it change of a tokenizer.json is in the text; it is the file's own where they change nothing.
-    Raises ConvertError if a file is damaged or asks for what is not supported, or a SentencePiece model cannot be
-    expressed.
+    The text includes changes that other files make to tokenizer.json; without changes it is the file's own. Raises
+    ConvertError if a file is damaged or needs an unsupported feature, or if a SentencePiece model cannot be expressed.
     """
     ignored = ignored or IgnoredKeys()
     settings = read_settings(path, ignored)
@@ -89,7 +88,7 @@ def read_tokenizer(path: Path, ignored: IgnoredKeys | None = None) -> tuple[str 
 
 
 def _refuse_others(path: Path) -> None:
-    """Raise ConvertError for a tokenizer in files that are not read here; without any the model has none."""
+    """Raise ConvertError for a tokenizer in unsupported files; without any tokenizer files nothing is wrong."""
     for name, maker in _OTHER_FILES.items():
         if (path / name).exists():
             raise ConvertError(
@@ -99,7 +98,7 @@ def _refuse_others(path: Path) -> None:
 
 
 def _from_tokenizer(path: Path, settings: TokenizerSettings) -> str:
-    """The text of the tokenizer.json ``path``, changed as ``settings`` say."""
+    """The text of the tokenizer.json ``path``, changed by ``settings``."""
     data = read_foreign(path, MAX_TOKENIZER_BYTES)
     with LibraryErrors(ConvertError, f"{path} is not a tokenizer", _REMEDY):
         text = data.decode()
@@ -108,7 +107,7 @@ def _from_tokenizer(path: Path, settings: TokenizerSettings) -> str:
 
 
 def _changed(tokenizer: Tokenizer, path: Path, settings: TokenizerSettings) -> str | None:
-    """The text of the tokenizer of ``path`` with what ``settings`` change; None if that is nothing."""
+    """The text of the tokenizer of ``path`` with the changes of ``settings``; None if they change nothing."""
     steps = (
         add_tokens(tokenizer, settings),
         set_text_flags(tokenizer, settings.raw),
@@ -121,7 +120,7 @@ def _changed(tokenizer: Tokenizer, path: Path, settings: TokenizerSettings) -> s
 
 
 def _from_merges(path: Path, settings: TokenizerSettings) -> str:
-    """The text of a byte-level BPE in the files of GPT-2's tokenizer, which cuts texts as its class says."""
+    """The text of a byte-level BPE in the files of GPT-2's tokenizer; the tokenizer class decides how texts are cut."""
     kind = settings.raw.get("tokenizer_class")
     cut = _MERGED_CLASSES.get(kind.removesuffix("Fast")) if isinstance(kind, str) else None
     if cut is None:
@@ -137,7 +136,7 @@ def _from_merges(path: Path, settings: TokenizerSettings) -> str:
 
 
 def _check_numbers(tokenizer: Tokenizer, path: Path) -> None:
-    """Raise ConvertError for a token's number so high that writing the tokenizer, number by number, takes gigabytes."""
+    """Raise ConvertError for a token id so high that writing the tokenizer, id by id, takes gigabytes."""
     highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
     if highest >= _MAX_TOKENS:
         raise ConvertError(f"{path} has a token of number {highest}, expected less than {_MAX_TOKENS}: {_REMEDY}")
@@ -154,7 +153,7 @@ def _from_sentencepiece(
 def _with_ends(
     tokenizer: Tokenizer, path: Path, settings: TokenizerSettings, strings: dict[str, str], flags: dict[str, Any]
 ) -> str:
-    """The text of ``tokenizer`` with the tokens that the directory adds and ``flags``, and BOS unless told otherwise.
+    """The text of ``tokenizer`` with the tokens that the directory adds and ``flags``, and by default a BOS.
 
     Every tokenizer class of transformers that reads SentencePiece's files for decoders, or Mistral's, puts BOS in front
     and no EOS at the end.

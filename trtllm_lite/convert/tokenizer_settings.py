@@ -1,4 +1,4 @@
-"""What the files beside a tokenizer say of it, and how that changes it: added and special tokens, and flags.
+"""Reads the files beside a tokenizer and applies their changes: added and special tokens, and flags.
 
 The order in which files count is that of ``PreTrainedTokenizerBase._from_pretrained`` of transformers, and tokens are
 added as its ``TokenizersBackend`` adds them. It leaves ``add_bos_token`` and ``add_eos_token`` unread beside a
@@ -36,11 +36,11 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """``raw`` has the keys of tokenizer_config.json and special_tokens_map.json.
+    """The settings of a tokenizer; ``raw`` has the keys of tokenizer_config.json and special_tokens_map.json.
 
-    ``named`` are special tokens by role (bos_token, …), ``extra`` those without one, ``added`` tokens by their number.
-    With ``is_declared`` these are those of tokenizer_config.json, which count before the tokenizer's own; others, of
-    added_tokens.json, do not. ``path`` is the model's directory.
+    ``named`` are special tokens by role (bos_token, …), ``extra`` special tokens without a role, ``added`` tokens by
+    their number. With ``is_declared`` the added tokens come from tokenizer_config.json and override the tokenizer's
+    own; without it they come from added_tokens.json and do not. ``path`` is the model's directory.
     """
 
     path: Path
@@ -57,7 +57,7 @@ class TokenizerSettings:
 
 
 def read_settings(path: Path, ignored: IgnoredKeys) -> TokenizerSettings:
-    """Read the files in the model directory ``path``. ConvertError for what is malformed or not supported."""
+    """Read the files in the model directory ``path``. Raises ConvertError for malformed or unsupported values."""
     raw = ignored.without(read_json(path / SETTINGS_FILE), TOKENIZER_CONFIG.name)
     TOKENIZER_CONFIG.check(path / SETTINGS_FILE, raw)
     _check_flags(path / SETTINGS_FILE, raw)
@@ -92,7 +92,7 @@ def _check_flags(file: Path, raw: dict[str, Any]) -> None:
 
 @contextmanager
 def _as_expected(path: Path, expected: str) -> Iterator[None]:
-    """Turn what values of other types raise into a ConvertError."""
+    """Turn exceptions that values of wrong types cause into a ConvertError."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -168,7 +168,7 @@ def put_ends(tokenizer: Tokenizer, settings: TokenizerSettings) -> bool:
 
 
 def _end(found: list[int], token: int | None, wanted: Any, *, first: bool) -> list[int]:
-    """``found``, the tokens before or behind a text, with or without ``token`` outermost."""
+    """Return ``found``, the tokens before or after a text, with or without ``token`` outermost."""
     outermost = found[:1] if first else found[-1:]
     if token is None or wanted is None or wanted == (outermost == [token]):
         return found

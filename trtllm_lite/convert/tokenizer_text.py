@@ -1,7 +1,7 @@
-"""How a tokenizer.json treats text before it is cut, changed as tokenizer_config.json says: spaces and lower case.
+"""Changes how a tokenizer.json treats text before cutting it, by tokenizer_config.json: spaces and lower case.
 
-Classes of transformers build their tokenizers anew with these settings: ``add_prefix_space`` (a space comes before a
-text, so that its first word is one of those within texts) and those of BERT's normalizer.
+Classes of transformers build their tokenizers anew with these settings: ``add_prefix_space`` (a space is put before a
+text, so that its first word is tokenized like later ones) and the settings of BERT's normalizer.
 """
 
 import json
@@ -20,14 +20,14 @@ _BERT = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-_ELSEWHERE = {"do_lower_case": "Lowercase", "strip_accents": "StripAccents"}  # steps that do the same
+_ELSEWHERE = {"do_lower_case": "Lowercase", "strip_accents": "StripAccents"}  # other steps with the same effect
 _PARTS = ("normalizers", "pretokenizers", "decoders")
 
 
 def set_text_flags(tokenizer: Tokenizer, raw: dict[str, Any]) -> bool:
-    """Change ``tokenizer`` as the flags of tokenizer_config.json in ``raw`` say; returns whether anything changed.
+    """Change ``tokenizer`` by the flags of tokenizer_config.json in ``raw``; returns whether anything changed.
 
-    Raises ConvertError for what this tokenizer cannot be told.
+    Raises ConvertError for a flag that this tokenizer cannot follow.
     """
     flags = {key: raw[key] for key in (_PREFIX, *_BERT) if raw.get(key) is not None}
     spaced = _PREFIX in flags and _set_prefix(tokenizer, flags[_PREFIX], bool(raw.get("legacy")))
@@ -88,7 +88,7 @@ def _set_scheme(tokenizer: Tokenizer, scheme: str) -> None:
 
 
 def _set_prepend(tokenizer: Tokenizer, wanted: bool) -> None:
-    """Let a normalizer put a space before texts, or take it away, and with it what strips it from decoded texts."""
+    """Let a normalizer put a space before texts, or not, and likewise strip it from decoded texts."""
     before, behind = _steps(_state(tokenizer.normalizer)), _steps(_state(tokenizer.decoder))
     kept = [step for step in before if step["type"] != "Prepend"]
     left = [step for step in behind if step["type"] != "Strip"]
@@ -104,12 +104,12 @@ _FIRST_SPACE = {"content": " ", "start": 1, "stop": 0}
 
 
 def _state(part: Any) -> dict[str, Any]:
-    """A part of a tokenizer as tokenizer.json has it; {} for none."""
+    """A part of a tokenizer in the form of tokenizer.json; {} if it is absent."""
     return {} if part is None else json.loads(part.__getstate__())
 
 
 def _steps(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """The steps of a part, those of nested sequences too."""
+    """The steps of a part, with the steps of nested sequences."""
     return list(_walk(state)) if state else []
 
 

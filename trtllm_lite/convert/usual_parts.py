@@ -1,4 +1,4 @@
-"""Makes the blocks that most decoder families share, of the keys and tensor names that most of them use.
+"""Makes the blocks that most decoder families share, from the keys and tensor names that most of them use.
 
 A family takes the blocks that fit and makes the others itself.
 """
@@ -28,7 +28,7 @@ MakeNorm = Callable[[Tensors, str, int], Norm]
 def rms_norm(config: ConfigFields, epsilon: float = 1e-6, stream_scale: float = 1.0) -> MakeNorm:
     """A function that makes RMSNorms with the config's ``rms_norm_eps``; ``epsilon`` is the family's default.
 
-    What they normalise is held divided by ``stream_scale`` s, which (x/s) / sqrt(mean((x/s)^2) + epsilon/s^2) cancels.
+    The norms' input is held divided by ``stream_scale`` s, which (x/s) / sqrt(mean((x/s)^2) + epsilon/s^2) cancels.
     """
     epsilon = config.number("rms_norm_eps", epsilon) / stream_scale**2
     return lambda tensors, role, size: RmsNorm(tensors.weight(role, size), epsilon)
@@ -50,7 +50,7 @@ class Projections(NamedTuple):
     output: Linear
 
     def rotating_halves(self, sizes: Sizes, rope: Rope) -> "Projections":
-        """Queries and keys reordered to the usual RoPE of halves, for models whose RoPE rotates neighbours."""
+        """Reorder queries and keys to RoPE of halves, for models whose RoPE rotates neighbouring elements."""
 
         def reordered(linear: Linear, heads: int) -> Linear:
             dim = 2 * len(rope.inv_freq)
@@ -87,7 +87,7 @@ class UsualParts:
         )
 
     def head_norm(self, tensors: Tensors, role: str) -> Norm:
-        """The norm of every query or key head (``role`` q_norm or k_norm) before RoPE."""
+        """The norm of every query head or key head (``role`` q_norm or k_norm) before RoPE."""
         return self.norm(tensors, role, self.sizes.head_dim)
 
     def gated_mlp(self, tensors: Tensors, activation: Activation, bias: bool = False) -> GatedMlp:
@@ -111,7 +111,7 @@ class UsualParts:
         )
 
     def post_norm_layer(self, tensors: Tensors, attention: Block, mlp: Block) -> SequentialLayer:
-        """A layer with a norm behind attention and a norm behind the MLP, before their results are added."""
+        """A layer with a norm after attention and a norm after the MLP, before their results are added."""
         hidden = self.sizes.hidden_size
         return SequentialLayer(
             Residual(None, attention, self.norm(tensors, "attention_post_norm", hidden)),
@@ -119,7 +119,7 @@ class UsualParts:
         )
 
     def sandwich_norm_layer(self, tensors: Tensors, attention: Block, mlp: Block) -> SequentialLayer:
-        """A layer with a norm before and a norm behind each block (arXiv 2105.13290, section 2.4)."""
+        """A layer with a norm before and a norm after each block (arXiv 2105.13290, section 2.4)."""
 
         def residual(name: str, block: Block) -> Residual:
             before, behind = (self.norm(tensors, f"{name}_{n}", self.sizes.hidden_size) for n in ("norm", "post_norm"))
@@ -169,7 +169,7 @@ class LlamaParts(UsualParts):
         return cls(sizes, Tensors(names), rms_norm(config, epsilon, stream_scale), rotation, read_activation(config))
 
     def mlp_of(self, tensors: Tensors, prefix: str, wide: int) -> GatedMlp:
-        """A gated MLP of ``wide`` inner features, of the roles that gate, up and down have behind ``prefix``."""
+        """A gated MLP of ``wide`` inner features; its roles are ``prefix`` followed by those of gate, up and down."""
         hidden = self.sizes.hidden_size
         gate, up = (tensors.linear(f"{prefix}{name}_proj", wide, hidden) for name in ("gate", "up"))
         return GatedMlp(gate, up, tensors.linear(f"{prefix}down_proj", hidden, wide), self.activation)

@@ -1,4 +1,4 @@
-"""Weights in fewer bits: the formats that there are, and schemes that put them into a network.
+"""Stores weights in fewer bits: the formats that exist, and schemes that apply them to a network.
 
-A quantized network is standard ONNX: a DequantizeLinear in front of each product, so that onnxruntime runs it, too.
+A quantized network is standard ONNX: a DequantizeLinear in front of each product, so that onnxruntime can run it.
 """

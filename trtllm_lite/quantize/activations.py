@@ -1,4 +1,4 @@
-"""Activations in eight bits: what a network says where a product reads quantized rows, and how it is recognised.
+"""Quantizes activations to 8 bits: how a network says that a product reads quantized rows, and how to recognise it.
 
 In a network both forms are QuantizeLinear and DequantizeLinear between the activations and the products that read them:
 with one constant scale for the whole tensor, which calibration finds, or with a scale for each token, which standard
@@ -23,8 +23,8 @@ from trtllm_lite.quantize.insertion import adder
 class QuantizedRows:
     """Rows of ``source`` rounded to the numbers of the dtype ``to``.
 
-    ``scale`` is the constant scale of all rows. Without one, a row's is its largest magnitude times ``scale_factor``,
-    and at least ``min_scale``.
+    ``scale`` is the constant scale of all rows. Without it, the scale of a row is its largest magnitude times
+    ``scale_factor``, and at least ``min_scale``.
     """
 
     source: ir.Value
@@ -41,14 +41,14 @@ def quantize_per_tensor(graph: ir.Graph, x: ir.Value, to: str, scale: float) -> 
 
 
 def quantize_per_token(graph: ir.Graph, x: ir.Value, to: str) -> ir.Value:
-    """As :func:`quantize_per_tensor`, with a scale for each token: its largest element becomes that of ``to``."""
+    """Like :func:`quantize_per_tensor`, with a scale for each token, whose largest element becomes that of ``to``."""
     features = None if x.shape is None else x.shape[-1]
     assert isinstance(features, int)
     return round_per_token(_adder(graph, x), partial(_constant, graph), x, to, features)
 
 
 def recognise(value: ir.Value | None) -> QuantizedRows | None:
-    """What makes ``value``, if the network rounds activations there in one of the two ways."""
+    """The rounding that makes ``value``, if the network rounds activations there in one of the two ways."""
     dequantize = made_by(value, "DequantizeLinear")
     quantize = None if dequantize is None else made_by(dequantize.inputs[0], "QuantizeLinear")
     if dequantize is None or quantize is None or quantize.inputs[0] is None or not _are_inverse(quantize, dequantize):
@@ -78,7 +78,7 @@ def _per_token(quantize: ir.Node, source: ir.Value, to: str) -> QuantizedRows | 
 
 
 def _are_inverse(quantize: ir.Node, dequantize: ir.Node) -> bool:
-    """Whether both have the same scale, axis and blocks, and a zero point of 0, or none."""
+    """Whether both have the same scale, axis and blocks, and a zero point that is 0 or absent."""
     if quantize.inputs[1] is not dequantize.inputs[1]:
         return False
     zero_points = [node.inputs[2] for node in (quantize, dequantize) if len(node.inputs) > 2]
@@ -101,11 +101,11 @@ def number(value: ir.Value | None) -> float | None:
 
 
 def _adder(graph: ir.Graph, x: ir.Value) -> AddOperator:
-    """Adds operators under the name of ``x``, in front of those that read it."""
+    """A function that adds operators under the name of ``x``, in front of its readers."""
     readers = {use.node for use in x.uses()}
     return adder(graph, next(node for node in graph if node in readers), str(x.name))
 
 
 def _constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
-    """The constant of that name, which means the same wherever it is used."""
+    """The constant of that name, which has the same value wherever it is used."""
     return graph.initializers.get(name) or add_initializer(graph, name, ir.tensor(array, name=name))

@@ -1,4 +1,4 @@
-"""Puts standard operators into a graph that there is, as :mod:`trtllm_lite.network.blocks` asks for them."""
+"""Inserts standard operators into an existing graph, through the interface of :mod:`trtllm_lite.network.blocks`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from trtllm_lite.network.blocks import AddOperator
 
 
 def adder(graph: ir.Graph, before: ir.Node, name: str) -> AddOperator:
-    """Adds operators under ``name``, in front of ``before``."""
+    """A function that adds operators under ``name``, in front of ``before``."""
 
     def add(
         op_type: str,

@@ -1,8 +1,8 @@
-"""Keys and values in eight bits: what a network says where its KV cache holds them so, and how that is recognised.
+"""Quantizes keys and values to 8 bits: how a network expresses this for its KV cache, and how it is recognised.
 
-What an attention appends to its caches (keys behind RoPE, and values) goes through QuantizeLinear and DequantizeLinear
-with one constant scale for keys and one for values. The network's caches hold what is left, so that a prompt read in
-parts gives the same as one read at once.
+Keys after RoPE and values pass through QuantizeLinear and DequantizeLinear, with one constant scale for keys and one
+for values, before an attention appends them to its caches. The caches hold the rounded numbers, so that chunked prefill
+gives the same results as prefill in one step.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,13 +20,13 @@ from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.calibration.statistics import Statistics
 from trtllm_lite.quantize.formats.format import made_by
 
-# Types as users name them, and their dtypes.
+# Maps types as users name them to dtypes.
 KV_CACHE_DTYPES = {"fp8": "float8_e4m3fn", "int8": "int8"}
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """Numbers of ``source`` are rounded to those of the dtype ``to``, times ``scale``."""
+    """A rounding of the numbers of ``source`` to those of the dtype ``to``, times ``scale``."""
 
     source: ir.Value
     to: str
@@ -50,13 +50,13 @@ class CachedAttention:
 
     @property
     def roundings(self) -> tuple[Rounding | None, Rounding | None]:
-        """How the network rounds new keys and values, where it does."""
+        """How the network rounds new keys and values; empty if it does not."""
         key, value = self.appended
         return recognise(key), recognise(value)
 
     @property
     def num_features(self) -> int:
-        """Elements of the keys of a token in all heads, of which values have as many."""
+        """Elements of a token's keys in all heads; values have as many."""
         shape = self.appended[0].shape
         assert shape is not None
         heads, head_dim = shape[1], shape[3]
@@ -66,7 +66,7 @@ class CachedAttention:
 
 
 def recognise(value: ir.Value) -> Rounding | None:
-    """How new keys or values become ``value``, if the network rounds them with one scale."""
+    """The rounding of new keys or values that makes ``value``, if the network rounds them with one scale."""
     rows = recognise_rows(value)
     scale = None if rows is None else number(rows.scale)
     return None if rows is None or scale is None else Rounding(rows.source, rows.to, scale)
@@ -84,14 +84,14 @@ def find_attentions(graph: ir.Graph) -> list[CachedAttention]:
 
 
 def kv_cache_dtype_of(graph: ir.Graph) -> str | None:
-    """The type, as users name it, that the network rounds keys and values to; None if it does not, at least not all."""
+    """The type, as users name it, to which the network rounds all keys and values; None if some are not rounded."""
     roundings = [rounding for attention in find_attentions(graph) for rounding in attention.roundings]
     found = {None if rounding is None else rounding.to for rounding in roundings}
     return next((name for name, dtype in KV_CACHE_DTYPES.items() if found == {dtype}), None)
 
 
 def with_plain_kv_cache(network: ir.Model) -> ir.Model:
-    """``network`` without the rounding of keys and values; itself if there is none."""
+    """``network`` without the rounding of keys and values; the same network if there is none."""
     if not any(rounding for attention in find_attentions(network.graph) for rounding in attention.roundings):
         return network
     plain = network.clone()
@@ -103,19 +103,19 @@ def with_plain_kv_cache(network: ir.Model) -> ir.Model:
 
 
 def keys_and_values(attentions: Sequence[CachedAttention]) -> dict[str, Observed]:
-    """What calibration looks at: for each attention rows of keys, then values, before they are rounded."""
+    """The inputs that calibration observes: for each attention rows of keys, then values, before rounding."""
     return {attention.name: Observed(2 * attention.num_features, (attention.name,)) for attention in attentions}
 
 
 def calibrated_scales(
     attention: CachedAttention, to: str, statistics: Statistics, value_factors: Callable[[], NDArray[np.float32]]
 ) -> tuple[float, float]:
-    """The largest magnitudes of keys and of values become the largest number of ``to``.
+    """The scales by which the largest magnitudes of keys and of values become the largest number of ``to``.
 
-    Values are those of the ``statistics``, divided by ``value_factors``, which schemes move into other matrices. Raises
-    BuildError if keys or values are zero throughout.
+    The statistics of values are divided by ``value_factors``, which schemes move into other matrices. Raises BuildError
+    if all keys or all values are zero.
     """
-    if statistics.abs_max.size == 1:  # made up
+    if statistics.abs_max.size == 1:  # the statistics are made up
         scale = float(statistics.abs_max[0]) / LARGEST[to]
         return scale, scale
     keys, values = np.split(statistics.abs_max, 2)
@@ -128,7 +128,7 @@ def calibrated_scales(
     return largest[0] / LARGEST[to], largest[1] / LARGEST[to]
 
 
-Scales = Callable[[CachedAttention], tuple[float, float]]  # of keys, and of values
+Scales = Callable[[CachedAttention], tuple[float, float]]  # scale of keys, and of values
 
 
 def round_kv_cache(graph: ir.Graph, attentions: Sequence[CachedAttention], to: str, scales: Scales) -> None:

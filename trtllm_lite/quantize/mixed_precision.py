@@ -1,7 +1,7 @@
-"""Chooses a scheme for each site of a network by what it costs alone, under a budget of bits for each weight.
+"""Chooses a scheme for each site of a network by its measured divergence, under a budget of bits per weight.
 
-Greedy: every site begins with the fewest bits. Then the step to more bits that takes away most divergence for each bit
-is made, as long as there is one that fits.
+The choice is greedy: every site begins with the fewest bits. Then the step to more bits that reduces divergence most
+per bit is taken, as long as one fits the budget.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,10 @@ from trtllm_lite.errors import BuildError
 
 @dataclass(frozen=True)
 class Candidate:
-    """One scheme for a site: the ``bits`` of all its weights with their scales, and the KL divergence in nats per
-    token of the network in which nothing else is quantized from the one in which nothing is.
+    """One scheme for a site: the ``bits`` of all its weights with their scales, and the ``divergence`` it causes.
+
+    The divergence is the KL divergence, in nats per token, of the network with only this site quantized from the
+    unquantized network.
     """
 
     qformat: str
@@ -23,7 +25,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Site:
-    """Products below ``path``, of ``num_weights`` elements; ``candidates`` are in the order they were asked for."""
+    """Products below ``path``, of ``num_weights`` elements; ``candidates`` are in the order of the request."""
 
     path: str
     num_weights: int
@@ -32,7 +34,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a site gets, and the reason, for people."""
+    """The scheme that a site gets, and the reason, for people."""
 
     site: Site
     candidate: Candidate
@@ -40,7 +42,7 @@ class Choice:
 
 
 def check_budget(sites: Sequence[Site], budget: float) -> None:
-    """Raise BuildError if the fewest bits of all sites are more than ``budget``; divergences need not be known."""
+    """Raise BuildError if the fewest bits of all sites exceed ``budget``; divergences need not be known."""
     fewest = sum(_smallest(site).bits for site in sites) / sum(site.num_weights for site in sites)
     if not budget >= fewest:
         raise BuildError(
@@ -50,7 +52,7 @@ def check_budget(sites: Sequence[Site], budget: float) -> None:
 
 
 def choose(sites: Sequence[Site], budget: float) -> list[Choice]:
-    """A candidate for each site, with at most ``budget`` bits for a weight, on average over all sites.
+    """A candidate for each site, with at most ``budget`` bits per weight on average over all sites.
 
     Raises BuildError as :func:`check_budget`.
     """
@@ -65,7 +67,7 @@ def choose(sites: Sequence[Site], budget: float) -> list[Choice]:
 
 
 def average_bits(choices: Sequence[Choice]) -> float:
-    """Bits for each weight."""
+    """The average bits per weight."""
     return sum(choice.candidate.bits for choice in choices) / sum(choice.site.num_weights for choice in choices)
 
 
@@ -77,7 +79,7 @@ def _smallest(site: Site) -> Candidate:
 
 
 def _steps(choice: Choice, left: float) -> list[_Step]:
-    """Steps to candidates of more bits, by at most ``left``, and less divergence."""
+    """Steps to candidates of more bits, by at most ``left``, that have less divergence."""
     now = choice.candidate
     return [
         (now, candidate, choice.site)

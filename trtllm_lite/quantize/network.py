@@ -1,4 +1,4 @@
-"""Quantizes the products and the KV cache of a network: which scheme each product gets, and what results."""
+"""Quantizes the products and the KV cache of a network: chooses the scheme of each product, and applies it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,13 +33,13 @@ _LEAST_SCALE, _MOST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.
 class Recipe:
     """``qformat`` is the scheme of all products; those whose path matches the pattern of an override get another.
 
-    Of several patterns that match, the last counts. The LM head stays as it is unless ``quantize_lm_head``, or an
-    override, says otherwise: its small errors hurt most. Embeddings are looked up, not multiplied, and stay, and so do
-    routers. Of experts all schemes round the weights alone.
-    ``group_size`` neighbouring weights of a row share a scale in schemes of 4 bits.
+    If several patterns match, the last counts. The LM head stays unquantized, because its errors hurt most, unless
+    ``quantize_lm_head`` or an override says otherwise. Embeddings, which are looked up and not multiplied, and routers
+    stay unquantized. In experts all schemes quantize only the weights. ``group_size`` neighbouring weights of a row
+    share a scale in schemes of 4 bits.
 
-    With a ``kv_cache_dtype`` (fp8 or int8) keys and values are rounded, with scales that calibration finds for each
-    layer, or, where it is given, with ``kv_cache_scale`` for all.
+    With a ``kv_cache_dtype`` (fp8 or int8) keys and values are quantized, with ``kv_cache_scale`` for all layers if it
+    is given, else with a scale per layer that calibration finds.
     """
 
     qformat: str = FULL_PRECISION
@@ -67,40 +67,40 @@ class Recipe:
 
     @property
     def schemes(self) -> list[Scheme]:
-        """The schemes that it names."""
+        """The schemes that the recipe names."""
         names = dict.fromkeys([self.qformat, *(qformat for _, qformat in self.overrides)])
         return [SCHEMES[name] for name in names if name != FULL_PRECISION]
 
     @property
     def needs(self) -> Needs:
-        """What calibration notes at most, whatever the network is."""
+        """The most that calibration has to gather for this recipe, whatever the network."""
         calibrates_cache = self.kv_cache_dtype is not None and self.kv_cache_scale is None
         cache = Needs.CHANNELS if calibrates_cache else Needs.NOTHING
         return max([cache, *(scheme.needs for scheme in self.schemes)])
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether products and caches stay as they are."""
+        """Whether products and caches stay unquantized."""
         return not self.changes_products and self.kv_cache_dtype is None
 
     def describe(self) -> str:
-        """The scheme, the others that some products get, and the KV cache's type."""
+        """Describe the scheme, the overriding schemes, and the KV cache's type."""
         cache = [] if self.kv_cache_dtype is None else [f"kv_cache_{self.kv_cache_dtype}"]
         return ",".join([self.qformats, *cache])
 
     @property
     def qformats(self) -> str:
-        """The scheme, and the others that some products get."""
+        """The names of the scheme and of the overriding schemes."""
         return ",".join(dict.fromkeys([self.qformat, *(qformat for _, qformat in self.overrides)]))
 
     def attentions(self, graph: ir.Graph) -> list[CachedAttention]:
-        """The attentions whose keys and values are to be rounded; none if they are already as the recipe says."""
+        """The attentions whose keys and values are to be quantized; none if they are quantized in this way already."""
         asked = self.kv_cache_dtype is not None
         is_done = self.kv_cache_scale is None and self.kv_cache_dtype == kv_cache_dtype_of(graph)
         return find_attentions(graph) if asked and not is_done else []
 
     def choose(self, products: list[Product], within: str = "") -> dict[Product, Scheme]:
-        """The scheme of each product that gets one; only of those below the path ``within``, if that is given.
+        """The scheme of each product that gets one, limited to products below the path ``within`` if it is given.
 
         Raises BuildError if a pattern matches nothing, or products that an engine merges get different schemes.
         """
@@ -145,7 +145,7 @@ def _check_scale(scale: float | None, kv_cache_dtype: str | None) -> None:
 
 
 def _check_merged(products: list[Product], names: dict[Product, str]) -> None:
-    """Products of one input in one block are one product of the engine."""
+    """Raise BuildError if products that an engine merges (one input, one block) get different schemes."""
     for group in by_input(products).values():
         blocks: dict[str, Product] = {}
         for product in group:
@@ -158,7 +158,7 @@ def _check_merged(products: list[Product], names: dict[Product, str]) -> None:
 
 
 def quantized_as(network: ir.Model) -> str:
-    """The qformat that the network was quantized with before, or ``full_prec``."""
+    """The qformat that the network was quantized with earlier, or ``full_prec``."""
     return network.metadata_props.get(QFORMAT, FULL_PRECISION)
 
 
@@ -172,7 +172,7 @@ def _check_fresh(network: ir.Model, recipe: Recipe) -> None:
 
 
 def inputs_to_observe(network: ir.Model, recipe: Recipe) -> tuple[dict[str, Observed], Needs]:
-    """What calibration looks at for ``recipe``, and what it notes of that. Raises BuildError."""
+    """The inputs that calibration observes for ``recipe``, and the statistics it gathers. Raises BuildError."""
     _check_fresh(network, recipe)
     needs, observed = Needs.NOTHING, dict[str, Observed]()
     if recipe.changes_products:
@@ -187,7 +187,7 @@ def inputs_to_observe(network: ir.Model, recipe: Recipe) -> tuple[dict[str, Obse
 
 
 def no_calibration(name: str) -> Statistics:
-    """Where there are no statistics. Raises BuildError."""
+    """The source of statistics if there was no calibration. Raises BuildError."""
     raise BuildError(
         f"{name} is to be quantized in a way that needs calibration: quantize the checkpoint with `trtllm-lite "
         "quantize`, and build what it writes"
@@ -197,11 +197,11 @@ def no_calibration(name: str) -> Statistics:
 def quantize_network(
     network: ir.Model, recipe: Recipe, statistics: Callable[[str], Statistics] = no_calibration, within: str = ""
 ) -> tuple[ir.Model, list[Decision]]:
-    """``network`` as ``recipe`` says, and what schemes decided; ``network`` itself stays as it is.
+    """Quantize ``network`` by ``recipe``, and report the decisions of schemes; ``network`` itself is left unchanged.
 
-    If the path ``within`` is given, only products below it are quantized. ``statistics`` are asked for by the names
-    of :func:`inputs_to_observe`, also when weights are evaluated. Raises BuildError if there is nothing to quantize, or
-    if the network is quantized already.
+    If the path ``within`` is given, only products below it are quantized. ``statistics`` is called with the names of
+    :func:`inputs_to_observe`, even later, when weights are evaluated. Raises BuildError if there is nothing to
+    quantize, or if the network is quantized already.
     """
     if recipe.changes_nothing:
         return network, []

@@ -1,4 +1,4 @@
-"""The matrix products of a network that can be quantized, and what they multiply."""
+"""Finds the matrix products of a network that can be quantized, and their inputs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ LM_HEAD = "lm_head"
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """x times the transpose of ``matrix`` [out, in], which is stored in floating point.
+    """A product of x and the transpose of ``matrix`` [out, in], which is stored in floating point.
 
-    ``node`` is the MatMul; its second operand is made of the float32 value ``weight``, which ``reader`` reads. If it is
-    ``of_experts``, the matrix has the rows of all experts of a mixture (network/moe.py).
+    ``node`` is the MatMul; its second operand is made from the float32 value ``weight``, which ``reader`` reads. With
+    ``of_experts`` the matrix has the rows of all experts of a mixture (network/moe.py).
     """
 
     node: ir.Node
@@ -33,7 +33,7 @@ class Product:
 
     @property
     def x(self) -> ir.Value:
-        """The activations."""
+        """The activations that it multiplies."""
         value = self.node.inputs[0]
         assert value is not None
         return value
@@ -65,7 +65,7 @@ def find_products(graph: ir.Graph) -> list[Product]:
 
 
 def _cut_by_expert(value: ir.Value | None) -> ir.Node | None:
-    """The Reshape that cuts a matrix into those of experts, [experts, out, in], of which ``value`` is made."""
+    """The Reshape that cuts a matrix into the matrices of experts, [experts, out, in], and leads to ``value``."""
     flat = made_by(value, "Reshape")
     transpose = None if flat is None else made_by(flat.inputs[0], "Transpose")
     by_expert = None if transpose is None else made_by(transpose.inputs[0], "Reshape")
@@ -76,12 +76,12 @@ def _cut_by_expert(value: ir.Value | None) -> ir.Node | None:
 
 
 def observed_input(group: Sequence[Product]) -> Observed:
-    """What calibration looks at for products that multiply the same activations."""
+    """The input that calibration observes for products that multiply the same activations."""
     return Observed(group[0].in_features, tuple(product.name for product in group))
 
 
 def by_input(products: Sequence[Product]) -> dict[str, list[Product]]:
-    """The products that multiply the same activations together, under the name of the first; those of experts apart."""
+    """Group products by the activations that they multiply, under the name of the first; experts stay apart."""
     groups: dict[tuple[ir.Value, bool], list[Product]] = {}
     for product in products:
         groups.setdefault((product.x, product.of_experts), []).append(product)

@@ -1,4 +1,4 @@
-"""Weights computed by several threads: numpy lets go of the interpreter while it computes."""
+"""Computes weights on several threads: numpy releases the interpreter's lock while it computes."""
 
 import os
 from collections import deque
@@ -15,22 +15,22 @@ from trtllm_lite.host_memory import available_host_memory
 from trtllm_lite.network.tensors import Computed, extents
 
 _T = TypeVar("_T")
-_PER_CORE = 3  # several tensors of a matrix are computed at once, and threads that wait for another's compute nothing
+_PER_CORE = 3  # several tensors of a matrix are computed together, and threads that wait for another's result are idle
 
 
 def num_workers(bytes_each: int, available: int) -> int:
-    """Threads that keep the cores of this process busy, or as many of them as there is memory for.
+    """The number of threads that keep this process's cores busy, or as many as there is memory for.
 
-    A busy core takes ``bytes_each`` of the ``available`` bytes. What is computed does not depend on the number.
+    A busy core takes ``bytes_each`` of the ``available`` bytes. Results do not depend on the number.
     """
     return _PER_CORE * max(1, min(len(os.sched_getaffinity(0)), available // max(bytes_each, 1)))
 
 
 def workers_of(graph: ir.Graph) -> int:
-    """Threads to compute those weights of ``graph`` that are :class:`Computed`."""
+    """The number of threads to compute the weights of ``graph`` that are :class:`Computed`."""
     tensors = (value.const_value for value in graph.initializers.values())
     shapes = [(1, *extents(tensor)) for tensor in tensors if isinstance(tensor, Computed)]
-    # A weight takes six float32 copies of itself at most, or three square float64 matrices as wide as it is (GPTQ).
+    # A weight takes at most six float32 copies of itself, or three square float64 matrices of its width (GPTQ).
     most = max((3 * 8 * shape[-1] * max(shape[-1], prod(shape[:-1])) for shape in shapes), default=0)
     return num_workers(most, available_host_memory())
 
@@ -38,8 +38,8 @@ def workers_of(graph: ir.Graph) -> int:
 def in_order(tasks: Iterable[Callable[[], _T]], workers: int) -> Iterator[_T]:
     """The results of ``tasks``, in their order; at most ``workers`` of them are computed or kept ahead.
 
-    Meanwhile numpy's BLAS has one thread for each of them: more would wait for each other, and the order of its sums
-    would depend on the machine.
+    Meanwhile numpy's BLAS has one thread per task: more threads would wait for each other, and the order of sums would
+    depend on the machine.
     """
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
         ahead = deque[Future[_T]]()
@@ -52,9 +52,9 @@ def in_order(tasks: Iterable[Callable[[], _T]], workers: int) -> Iterator[_T]:
 
 
 class Parts(Generic[_T]):
-    """What ``compute`` returns by name, computed when a thread asks for the first part; the others wait for it.
+    """The named results of ``compute``, computed when a thread takes the first part; other threads wait for it.
 
-    A part is kept until it is taken. One that is taken again is computed again.
+    A part is kept until it is taken. Taking it a second time computes it again.
     """
 
     def __init__(self, compute: Callable[[], Mapping[str, _T]]) -> None:
@@ -70,7 +70,7 @@ class Parts(Generic[_T]):
 
 
 class Once(Generic[_T]):
-    """What ``compute`` returns, computed by the first thread that asks, and kept; the others wait for it."""
+    """The result of ``compute``, computed by the first thread that needs it, and kept; other threads wait for it."""
 
     def __init__(self, compute: Callable[[], _T]) -> None:
         self._compute, self._lock = compute, Lock()

@@ -1,1 +1,1 @@
-"""Statistics of what products multiply, gathered while an engine reads a text."""
+"""Gathers statistics of the inputs of products while an engine reads a text."""

@@ -1,4 +1,4 @@
-"""Gathers statistics of what products multiply, as many of them in one pass over the text as fit a budget."""
+"""Gathers statistics of the inputs of products, as many of them in one pass over the text as fit a budget."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from trtllm_lite.quantize.calibration.statistics import Accumulator, Gram, ShownRows
 from trtllm_lite.quantize.calibration.store import StatisticsStore
 
-_MAX_SAMPLED = 256  # rows of each input
+_MAX_SAMPLED = 256  # rows sampled from each input
 
 Report = Callable[[str, int, int], None]
 
 
 class Observer(Protocol):
-    """An engine, on any device, that shows what its products multiply."""
+    """An engine, on any device, that shows the inputs of its products."""
 
     @property
     def budget(self) -> int:
@@ -26,15 +26,15 @@ class Observer(Protocol):
         """Run a sequence; yields the rows of each of the inputs ``names``, step by step."""
 
     def gram(self, name: str, features: int) -> Gram:
-        """A sum of the outer products of an input's rows, of none at first."""
+        """A sum, initially zero, of the outer products of an input's rows."""
 
     def gram_bytes(self, features: int) -> int:
-        """Memory of one."""
+        """Return the bytes of one such sum."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The inputs to observe, with their features; ``gram``: with the means of outer products."""
+    """The inputs to observe, with their features; ``gram`` adds the means of outer products."""
 
     features: Mapping[str, int]
     gram: bool
@@ -48,10 +48,10 @@ def calibrate(
     store: StatisticsStore,
     progress: Report,
 ) -> None:
-    """Put statistics of all wanted inputs into ``store``, but for those that are there already.
+    """Put statistics of all wanted inputs into ``store``, except those that it has already.
 
     Accumulators take at most the observer's budget, or the bytes of one input. The same sequences and seed give the
-    same statistics, whatever the budget is and wherever an earlier run ended. Raises BuildError.
+    same statistics, whatever the budget is and however often the run was interrupted. Raises BuildError.
     """
     sampled = _sampled(sum(map(len, sequences)), wanted.seed)
     passes = list(_passes(store.missing(list(wanted.features)), wanted, len(sampled), observer))
@@ -74,13 +74,13 @@ def _accumulator(name: str, wanted: Wanted, sampled: NDArray[np.int64], observer
 
 
 def _sampled(num_rows: int, seed: int) -> NDArray[np.int64]:
-    """The numbers of the rows to keep, ascending; the same rows of every input."""
+    """The numbers of the rows to keep, ascending; they are the same for every input."""
     size = min(num_rows, _MAX_SAMPLED)
     return np.sort(np.random.default_rng(seed).choice(num_rows, size, replace=False)).astype(np.int64)
 
 
 def _passes(names: Sequence[str], wanted: Wanted, num_sampled: int, observer: Observer) -> Iterator[list[str]]:
-    """``names``, in order, in groups whose accumulators fit the budget, or that are of one."""
+    """Split ``names``, in order, into groups whose accumulators fit the budget, or that have one input."""
     group: list[str] = []
     taken = 0
     for name in names:

@@ -1,4 +1,4 @@
-"""The texts that calibration reads, and the sequences of tokens that it takes of them."""
+"""Reads the texts for calibration, and draws sequences of tokens from them."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ _EXPECTED = 'expected a text in quotes, or an object with the key "text", on eac
 
 @dataclass(frozen=True)
 class CalibrationText:
-    """``dataset`` is a .txt file, or a .jsonl file of a text on each line (a string, or an object with a key "text").
+    """The texts for calibration and the sequences that are drawn from them.
 
     None is the text that comes with this package. At most ``size`` sequences of at most ``max_seq_length`` tokens are
     taken, drawn by ``seed``; None for ``size`` means up to 512.
@@ -57,11 +57,11 @@ class CalibrationText:
             raise ArgumentError(f"the calibration dataset {self.dataset} is empty: pass a file with text")
         if suffix == ".txt":
             return [content]
-        lines = enumerate(content.split("\n"), 1)  # other ends of lines may stand in a text
+        lines = enumerate(content.split("\n"), 1)  # a text may contain other line separators
         return [self._text_of(line, number) for number, line in lines if line.strip()]
 
     def sequences(self, encode: Callable[[str], Sequence[int]], prefix: Sequence[int]) -> list[NDArray[np.int32]]:
-        """The sequences, each behind ``prefix``; ``encode`` makes tokens of a text. Raises ArgumentError."""
+        """The sequences, each preceded by ``prefix``; ``encode`` turns a text into tokens. Raises ArgumentError."""
         if self.max_seq_length <= len(prefix):
             raise ArgumentError(
                 f"calib_max_seq_length is {self.max_seq_length}, and prompts begin with "

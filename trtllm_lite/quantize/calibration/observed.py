@@ -1,4 +1,4 @@
-"""What calibration looks at in a network."""
+"""Describes an input that calibration observes in a network."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Observed:
     """Rows of ``features`` numbers, found by the names of nodes of the network.
 
-    ``paths`` are of products that multiply the same rows, or the path of one attention, whose rows are the keys and the
+    ``paths`` are those of products with the same input, or the path of one attention, whose rows are the keys and the
     values that it appends to its caches.
     """
 

@@ -1,4 +1,4 @@
-"""What calibration notes of the activations that a product multiplies."""
+"""Gathers statistics of the activations that a product multiplies."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,10 +13,10 @@ Rows = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of all rows x of one input, of K features.
+    """Statistics of all rows x, of K features each, of one input.
 
-    ``abs_max`` and ``abs_mean``, float32[K], are those of |x|; ``sample``, float32[rows, K], some rows; ``gram``,
-    float32[K, K], the mean of the outer products x x^T, if it was asked for.
+    ``abs_max`` and ``abs_mean``, float32[K], are the maximum and the mean of |x|; ``sample``, float32[rows, K], holds
+    some rows; ``gram``, float32[K, K], is the mean of the outer products x x^T, if it was asked for.
     """
 
     abs_max: NDArray[np.float32]
@@ -25,11 +25,11 @@ class Statistics:
     gram: NDArray[np.float32] | None = None
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
-        """The arrays that there are, by name."""
+        """The arrays that are present, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def check_channels(self, layer: str, scheme: str) -> None:
-        """Raise BuildError if a channel is zero throughout, so that no factor can be found for it."""
+        """Raise BuildError if a channel is always zero, so that no factor can be found for it."""
         above = layer.rpartition(".")[0]
         dead = np.flatnonzero(self.abs_max == 0)
         if dead.size:
@@ -42,9 +42,9 @@ class Statistics:
 
 
 def placeholder(name: str) -> Statistics:
-    """Made-up statistics of any input, for engines without weights, and for those who only ask what a network takes.
+    """Made-up statistics of any input, for engines without weights, and to ask only which inputs a network has.
 
-    Its largest magnitude is one that normalised rows reach.
+    The largest magnitude is one that normalised rows reach.
     """
     del name
     largest = np.full(1, 28, np.float32)
@@ -52,7 +52,7 @@ def placeholder(name: str) -> Statistics:
 
 
 class ShownRows(Protocol):
-    """Rows [tokens, features] of one input that an engine shows until its next step, wherever they lie."""
+    """Rows [tokens, features] of one input that an engine shows until its next step, on whatever device they lie."""
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -68,16 +68,16 @@ class Gram(Protocol):
     """The sum of the outer products of rows, on the device that shows them."""
 
     def add(self, rows: ShownRows) -> None:
-        """Add those of ``rows``."""
+        """Add the outer products of ``rows``."""
 
     def mean(self, count: int) -> Rows:
         """float32 [features, features]: the sum over ``count``."""
 
 
 class Accumulator:
-    """Gathers :class:`Statistics` of rows as they come; sums of magnitudes are float64.
+    """Gathers :class:`Statistics` of rows, which come step by step; sums of magnitudes are float64.
 
-    ``sampled`` are the numbers of the rows to keep, ascending, counted from 0 over all that come.
+    ``sampled`` are the numbers of the rows to keep, ascending, counted from 0 over all rows.
     """
 
     def __init__(self, name: str, features: int, sampled: NDArray[np.int64], gram: Gram | None = None) -> None:
@@ -91,11 +91,11 @@ class Accumulator:
 
     @staticmethod
     def num_bytes(features: int, num_sampled: int) -> int:
-        """Memory of one accumulator, but for its gram matrix."""
+        """Bytes of one accumulator without its gram matrix."""
         return 12 * features + 4 * features * num_sampled
 
     def add(self, rows: ShownRows) -> None:
-        """Note ``rows``. Raises BuildError if they are not finite."""
+        """Add ``rows`` to the statistics. Raises BuildError if they are not finite."""
         largest, sums = rows.magnitudes()
         if not np.isfinite(largest).all():
             raise BuildError(
@@ -112,7 +112,7 @@ class Accumulator:
             self._gram.add(rows)
 
     def finish(self) -> Statistics:
-        """The statistics of all rows so far, of which there is at least one."""
+        """The statistics of all rows so far, at least one."""
         gram = None if self._gram is None else self._gram.mean(self._count)
         mean = (self._sum / self._count).astype(np.float32)
         return Statistics(self._max, mean, np.concatenate(self._sample), gram)

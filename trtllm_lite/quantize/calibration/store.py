@@ -1,4 +1,4 @@
-"""Statistics in a directory, a safetensors file for each input, so that an interrupted calibration goes on."""
+"""Stores statistics in a directory, a safetensors file for each input, so that calibration can be resumed."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ _KEY = re.compile(rb"[0-9a-f]{64}")
 
 
 class StatisticsStore:
-    """``directory`` has the statistics that belong to ``key``: a checkpoint, a text and how it is read."""
+    """A ``directory`` with the statistics that belong to ``key``: a checkpoint, a text and how it is read."""
 
     def __init__(self, directory: Path, key: str) -> None:
         """Raises ArgumentError if the directory is in use for another key, OutputError if it cannot be written."""
@@ -36,12 +36,12 @@ class StatisticsStore:
             )
 
     def _is_unused(self) -> bool:
-        """Whether there is nothing, or nothing but the key that a run wrote that failed before it had statistics."""
+        """Whether the directory is empty, or has only the key of a run that failed before it had statistics."""
         files = list(self._directory.iterdir())
         return not files or (files == [self._directory / _KEY_FILE] and bool(_KEY.fullmatch(files[0].read_bytes())))
 
     def missing(self, names: list[str]) -> list[str]:
-        """Those of ``names`` that have no statistics yet."""
+        """The names among ``names`` that have no statistics yet."""
         return [name for name in names if not self._path(name).is_file()]
 
     def write(self, name: str, statistics: Statistics) -> None:
@@ -55,7 +55,7 @@ class StatisticsStore:
             temporary.replace(path)
 
     def read(self, name: str) -> Statistics:
-        """The statistics of one input; its arrays are read from the file when they are used."""
+        """The statistics of one input; the arrays are read from the file when they are used."""
         file = SafetensorsFile(self._path(name))
         return Statistics(**{key: file.read(key) for key in file.tensors})
 

@@ -1,4 +1,4 @@
-"""How the matrix of a product may be stored: a file for each format."""
+"""Defines how the matrix of a product may be stored: a file for each format."""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,6 @@
-"""Matrices of several forms in one, so that an engine can join them: a GGUF file may mix its types within a layer.
+"""Brings matrices of several forms into one, so that an engine can join them: a GGUF file may mix types within a layer.
 
-Nothing is rounded. Integers become int8, whose blocks are as short as those of any; anything else becomes float32.
+Nothing is rounded. Integers become int8 with the shortest of all block sizes; any other mix becomes float32.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _INTEGERS = tuple(ONNX[name] for name in ("int8", "int4", "uint4"))
 
 
 def in_one_form(matrices: Sequence[StoredMatrix]) -> list[StoredMatrix]:
-    """``matrices`` with rows of one length in a form that they share; as they are if that is so already."""
+    """Return ``matrices``, whose rows have equal lengths, in one form; unchanged if they share one already."""
     if len({matrix.form for matrix in matrices}) == 1:
         return list(matrices)
     if any(matrix.tensor("weight").dtype not in _INTEGERS for matrix in matrices):
@@ -47,7 +47,7 @@ def _as_floats(matrix: StoredMatrix) -> StoredMatrix:
 
 
 def _as_int8(matrix: StoredMatrix, block: int, dtype: ir.DataType, with_offset: bool) -> StoredMatrix:
-    """``matrix`` with shorter blocks, and offsets of zero if it has none."""
+    """``matrix`` with shorter blocks, and with offsets of zero if it has none."""
     shape = (*matrix.shape[:-1], matrix.shape[-1] // block)
 
     def numbers(operand: str) -> ir.LazyTensor:

@@ -1,8 +1,8 @@
-"""Standard ONNX that means scale * element + offset: how it is written, and what of it is recognised.
+"""Writes and recognises standard ONNX for scale * element + offset.
 
 Recognised are DequantizeLinear with a scale for the matrix, for each row (axis 0) or for each block of a row (axis 1),
-with zero points or without, and an Add of an offset for each row or block behind it. Scales and offsets of 16 bits are
-widened by a Cast. The operands of a fused operator are made of these tensors when they are asked for.
+with zero points or without, and after it an Add of an offset for each row or block. A Cast converts 16-bit scales and
+offsets to float32. The operands of a fused operator are made from these tensors when they are read.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from trtllm_lite.quantize.formats.format import derived, initializer, made_by
 from trtllm_lite.quantize.insertion import adder
 
 _FLOAT = ir.DataType.FLOAT
-_UINT8_BIAS = 128  # uint8 is stored as int8, that much less
+_UINT8_BIAS = 128  # uint8 elements are stored as int8, reduced by this
 
 
 def dequantized(graph: ir.Graph, before: ir.Node, name: str, tensors: Mapping[str, ir.TensorProtocol]) -> ir.Value:
@@ -42,13 +42,13 @@ def dequantized(graph: ir.Graph, before: ir.Node, name: str, tensors: Mapping[st
 
 
 def recognise_dequantized(value: ir.Value | None) -> dict[str, ir.Value] | None:
-    """The operands of a fused operator whose weight is ``value``, a float32 matrix; None if it is made otherwise."""
+    """The operands of a fused operator whose weight is ``value``, a float32 matrix; None if it is not recognised."""
     found = _linear(value)
     return found if found is not None else _with_offset(value)
 
 
 def _linear(value: ir.Value | None) -> dict[str, ir.Value] | None:
-    """Operands of a DequantizeLinear."""
+    """The operands of a DequantizeLinear."""
     node = made_by(value, "DequantizeLinear")
     if node is None:
         return None
@@ -73,7 +73,7 @@ def _linear(value: ir.Value | None) -> dict[str, ir.Value] | None:
 
 
 def _with_offset(value: ir.Value | None) -> dict[str, ir.Value] | None:
-    """Operands of a DequantizeLinear without zero points and an Add behind it, between Reshapes if there are blocks."""
+    """The operands of a DequantizeLinear without zero points and an Add after it, perhaps between Reshapes."""
     outer = made_by(value, "Reshape")
     add = made_by(value if outer is None else outer.inputs[0], "Add")
     for parts, other in ((0, 1), (1, 0)) if add is not None else ():
@@ -106,7 +106,7 @@ def _shape(value: ir.Value) -> tuple[int, ...]:
 
 
 def _numbers(value: ir.Value | None) -> ir.Value | None:
-    """The initializer of scales or offsets of a plain type, behind a Cast to float32 or as float32."""
+    """The initializer of scales or offsets of a plain type, possibly cast to float32."""
     cast = made_by(value, "Cast")
     found = initializer(value if cast is None else cast.inputs[0])
     if value is None or value.dtype != _FLOAT or found is None or found.dtype not in PLAIN_ONNX:
@@ -115,7 +115,7 @@ def _numbers(value: ir.Value | None) -> ir.Value | None:
 
 
 def _in_blocks(node: ir.Node, scale: ir.Value, weight: ir.Value) -> ir.Value | None:
-    """``scale`` as [out, blocks], whichever way the DequantizeLinear applies it; None if that is another."""
+    """``scale`` as [out, blocks], whichever way the DequantizeLinear applies it; None for any other way."""
     axis, block = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
     (rows, depth), shape = _shape(weight), _shape(scale)
     if shape == () and not block:
@@ -131,14 +131,14 @@ def _reshaped(tensor: ir.TensorProtocol, shape: tuple[int, ...]) -> ir.TensorPro
 
 
 def _blocks_of(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
-    """The numbers of ``value`` as [out, blocks]."""
+    """The values of ``value`` as [out, blocks]."""
     assert value.const_value is not None
     assert prod(_shape(value)) == prod(shape)
     return derived(f"{value.name}.blocks", _reshaped(value.const_value, shape))
 
 
 def _repeated(scalar: ir.Value, rows: int, weight: str) -> ir.Value:
-    """The ``scalar`` that scales the whole of ``weight`` as the scale of each row."""
+    """The ``scalar`` scale of the whole of ``weight``, repeated as the scale of each row."""
     tensor = scalar.const_value
     assert tensor is not None
     shape = (rows, 1)

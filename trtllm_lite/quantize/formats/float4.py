@@ -7,7 +7,7 @@ from trtllm_lite.quantize.formats.scaled import Scaled
 
 
 class Float4(Scaled):
-    """weight float4_e2m1fn; 6 is the largest element of a block of a float matrix."""
+    """weight float4_e2m1fn; the elements of a float matrix's block are scaled to at most 6."""
 
     name = "float4"
     weight_dtypes = (ir.DataType.FLOAT4E2M1,)

@@ -10,14 +10,14 @@ from trtllm_lite.quantize.formats.scaled import Scaled
 
 
 class Float8(Scaled):
-    """weight float8_e4m3fn; 448 is the largest element of a block of a float matrix."""
+    """weight float8_e4m3fn; the elements of a float matrix's block are scaled to at most 448."""
 
     name = "float8"
     weight_dtypes = (ir.DataType.FLOAT8E4M3FN,)
     largest = 448
 
     def write(self, elements: np.ndarray, to: np.ndarray) -> None:
-        """As :meth:`Scaled.write`, four times as fast: by a table of all numbers of 16 bits.
+        """Implements :meth:`Scaled.write` by a table of all 16-bit numbers, four times as fast.
 
         The upper half of a float32, made odd where the lower half is not zero, lies between the same two FP8 numbers
         and on the same side of their middle: rounding to odd before rounding to the nearest is exact (Boldo and
@@ -31,6 +31,6 @@ class Float8(Scaled):
 def _of_upper_halves() -> np.ndarray:
     """uint8[65536]: the FP8 number nearest to the float32 with these upper 16 bits."""
     values = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
-    with np.errstate(invalid="ignore"):  # NaN is among them
+    with np.errstate(invalid="ignore"):  # some of them are NaN
         nearest: np.ndarray = values.astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
     return nearest

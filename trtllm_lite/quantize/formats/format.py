@@ -1,4 +1,4 @@
-"""The interface of a format; all other code handles stored matrices without looking into them."""
+"""Defines the interface of a format; all other code handles stored matrices without looking into them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +17,14 @@ Join = Callable[[Sequence[ir.TensorProtocol]], ir.TensorProtocol]
 class StoredMatrix:
     """A matrix [..., out, in] in one format: the initializers that fused operators take as operands of these names.
 
-    An operand that a format derived from the network's tensors is no initializer of a graph before :meth:`within`.
+    An operand that a format derives from the network's tensors becomes an initializer only in :meth:`within`.
     """
 
     format: "Format"
     operands: Mapping[str, ir.Value]
 
     def within(self, graph: ir.Graph) -> dict[str, ir.Value]:
-        """The operands as initializers of ``graph``; a derived one is added once, whoever reads it."""
+        """The operands as initializers of ``graph``; a derived one is added once for all readers."""
         for value in self.operands.values():
             if not value.is_initializer() and value.name not in graph.initializers:
                 graph.register_initializer(value)
@@ -32,25 +32,25 @@ class StoredMatrix:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents of the matrix that is meant."""
+        """The extents of the dequantized matrix."""
         return extents(self.tensor("weight"))
 
     @property
     def form(self) -> tuple[str, ...]:
-        """Equal for matrices that can be joined."""
+        """A key that is equal for matrices that can be joined."""
         tensors = {operand: self.tensor(operand) for operand in self.operands}
         kinds = (f"{operand} {tensor.dtype.name} {extents(tensor)[-1]}" for operand, tensor in tensors.items())
         return (self.format.name, *kinds)
 
     def tensor(self, operand: str) -> ir.TensorProtocol:
-        """What is stored as ``operand``; its data may be on disk still."""
+        """The tensor that is stored as ``operand``; its data may be on disk still."""
         tensor = self.operands[operand].const_value
         assert tensor is not None
         return tensor
 
 
 class Rows(Protocol):
-    """A matrix [out, in] whose rows are computed when a slice of them is asked for; an array is one, too."""
+    """A matrix [out, in] whose rows are computed when a slice of them is read; an array fits this interface."""
 
     def __len__(self) -> int: ...
 
@@ -60,7 +60,8 @@ class Rows(Protocol):
 class Format(ABC):
     """One way to store a matrix of float32 [out, in]; rows, one for each output feature, are stored independently.
 
-    ``operands`` are the tensors that it may take, ``weight`` and perhaps others; ``weight_dtypes`` tell it from others.
+    ``operands`` are the tensors that it may take, ``weight`` and perhaps others; ``weight_dtypes`` tell it from other
+    formats.
     """
 
     name: str
@@ -73,10 +74,10 @@ class Format(ABC):
 
     @abstractmethod
     def dequantize(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The float32 matrix [..., out, in] that ``tensors``, by operand, mean: the reference for all kernels."""
+        """The float32 matrix [..., out, in] that ``tensors``, by operand, stand for: the reference for all kernels."""
 
     def concatenate(self, graph: ir.Graph, path: str, matrices: Sequence[StoredMatrix]) -> StoredMatrix:
-        """The rows of ``matrices``, all of one form, below each other: a merged projection of q, k and v."""
+        """The rows of ``matrices``, all of one form, one after the other: a merged projection of q, k and v."""
         return self._joined(graph, path, concatenate, matrices)
 
     def stack(self, graph: ir.Graph, path: str, matrices: Sequence[StoredMatrix]) -> StoredMatrix:
@@ -99,7 +100,7 @@ class QuantizedFormat(Format):
 
     @abstractmethod
     def quantized(self, shape: Sequence[int], matrix: Callable[[], Rows]) -> dict[str, ir.TensorProtocol]:
-        """What :meth:`pack` makes of ``matrix`` of that shape, which is called when a result is asked for."""
+        """The result of :meth:`pack` for the return value of ``matrix``, of that shape, computed when it is read."""
 
     @abstractmethod
     def express(
@@ -117,7 +118,7 @@ def initializer(value: ir.Value | None) -> ir.Value | None:
 
 
 def derived(name: str, tensor: ir.TensorProtocol) -> ir.Value:
-    """An operand made of the network's tensors; equal names must mean equal content."""
+    """An operand derived from the network's tensors; equal names must mean equal content."""
     return ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(extents(tensor)), const_value=tensor)
 
 

@@ -1,4 +1,4 @@
-"""Integers of 4 bits; of a float matrix, -8 is not used, so that it and its negative are stored alike."""
+"""Integers of 4 bits; float matrices are stored without -8, so that a matrix and its negative are stored alike."""
 
 import numpy as np
 import onnx_ir as ir
@@ -8,7 +8,7 @@ from trtllm_lite.quantize.formats.scaled import Scaled
 
 
 class Int4(Scaled):
-    """weight int4, or uint4 where a network has it; 7 is the largest element of a block of a float matrix.
+    """weight int4, or uint4 if a network has it; the elements of a float matrix's block are scaled to at most 7.
 
     A scale takes as many bits as four elements do.
     """
@@ -20,5 +20,5 @@ class Int4(Scaled):
     granule = WORD
 
     def write(self, elements: np.ndarray, to: np.ndarray) -> None:
-        """As :meth:`Scaled.write`."""
+        """Implements :meth:`Scaled.write`."""
         to[...] = np.rint(elements)

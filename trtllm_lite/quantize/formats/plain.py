@@ -1,4 +1,4 @@
-"""Floating-point matrices as they are; the network widens 16-bit ones by a Cast."""
+"""Floating-point matrices, unquantized; the network casts 16-bit ones to float32."""
 
 from collections.abc import Mapping
 
@@ -10,14 +10,14 @@ from trtllm_lite.quantize.formats.format import Format, StoredMatrix, initialize
 
 
 class Plain(Format):
-    """float32, float16 or bfloat16."""
+    """The formats float32, float16 and bfloat16."""
 
     name = "plain"
     operands = ("weight",)
     weight_dtypes = PLAIN_ONNX
 
     def recognise(self, value: ir.Value | None) -> StoredMatrix | None:
-        """As :meth:`Format.recognise`: W, or Cast(W, float32)."""
+        """Implements :meth:`Format.recognise`: W, or Cast(W, float32)."""
         cast = made_by(value, "Cast")
         weight = initializer(value if cast is None else cast.inputs[0])
         if value is None or value.dtype != ir.DataType.FLOAT or weight is None:
@@ -26,5 +26,5 @@ class Plain(Format):
         return StoredMatrix(self, {"weight": weight}) if is_matrix else None
 
     def dequantize(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-        """As :meth:`Format.dequantize`."""
+        """Implements :meth:`Format.dequantize`."""
         return tensors["weight"].astype(np.float32)

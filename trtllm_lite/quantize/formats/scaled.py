@@ -1,4 +1,4 @@
-"""Elements of a few bits with a scale, perhaps an offset, for each block of a row: w = scale * element + offset."""
+"""Stores elements of a few bits with a scale, perhaps an offset, per block of a row: w = scale * element + offset."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from trtllm_lite.quantize.formats.dequantization import dequantized, recognise_d
 from trtllm_lite.quantize.formats.format import QuantizedFormat, Rows, StoredMatrix
 from trtllm_lite.quantize.threads import Parts
 
-_ELEMENTS_AT_ONCE = 1 << 18  # a float32 copy of so many stays in the caches
+_ELEMENTS_AT_ONCE = 1 << 18  # a float32 copy of that many elements stays in the CPU's caches
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Scaled(QuantizedFormat):
     """weight [..., out, in] of one of ``weight_dtypes``, weight_scale and maybe weight_offset [..., out, blocks].
 
     Scales and offsets are of a plain type. Float matrices are stored in blocks of ``block_size`` elements of a row (0:
-    a row is one block) with scales of ``scale_dtype`` and without offsets; ``largest`` is a block's largest element.
-    Blocks are a multiple of ``granule`` elements, which kernels read at once.
+    a row is one block) with scales of ``scale_dtype`` and without offsets; ``largest`` is the greatest element of a
+    block. Blocks are a multiple of ``granule`` elements, which kernels read at once.
     """
 
     operands = ("weight", "weight_scale", "weight_offset")
@@ -35,10 +35,10 @@ class Scaled(QuantizedFormat):
 
     def write(self, elements: np.ndarray, to: np.ndarray) -> None:
         """Write float32 ``elements`` of at most ``largest`` to ``to``, rounded to the nearest, halves to even."""
-        to[...] = elements  # ml_dtypes rounds so
+        to[...] = elements  # ml_dtypes rounds to nearest even
 
     def recognise(self, value: ir.Value | None) -> StoredMatrix | None:
-        """As :meth:`Format.recognise`: what :mod:`dequantization` recognises, if the weight has one of our types."""
+        """Implements :meth:`Format.recognise`: :mod:`dequantization` does, if the weight's type is supported."""
         operands = recognise_dequantized(value)
         if operands is None or operands["weight"].dtype not in self.weight_dtypes:
             return None
@@ -47,7 +47,7 @@ class Scaled(QuantizedFormat):
         return found if block % self.granule == 0 else None
 
     def pack(self, matrix: Rows) -> dict[str, np.ndarray]:
-        """As :meth:`QuantizedFormat.pack`. The scale of a block of zeros is 1."""
+        """Implements :meth:`QuantizedFormat.pack`. The scale of a block of zeros is 1."""
         depth = matrix[:1].shape[1]
         block = self.block_size or depth
         weight = np.empty((len(matrix), depth), self.weight_dtypes[0].numpy())
@@ -68,7 +68,7 @@ class Scaled(QuantizedFormat):
         self.write(blocks.reshape(weight.shape), weight)
 
     def quantized(self, shape: Sequence[int], matrix: Callable[[], Rows]) -> dict[str, ir.TensorProtocol]:
-        """As :meth:`QuantizedFormat.quantized`."""
+        """Implements :meth:`QuantizedFormat.quantized`."""
         rows, depth = shape
         packed = Parts(lambda: self.pack(matrix()))
         blocks = (rows, depth // (self.block_size or depth))
@@ -80,10 +80,10 @@ class Scaled(QuantizedFormat):
     def express(
         self, graph: ir.Graph, before: ir.Node, name: str, tensors: Mapping[str, ir.TensorProtocol]
     ) -> ir.Value:
-        """As :meth:`QuantizedFormat.express`."""
+        """Implements :meth:`QuantizedFormat.express`."""
         return dequantized(graph, before, name, tensors)
 
     def dequantize(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-        """As :meth:`Format.dequantize`; each element is rounded once to float32."""
+        """Implements :meth:`Format.dequantize`; each element is rounded once to float32."""
         wide = scaled(tensors["weight"], tensors["weight_scale"], tensors.get("weight_offset"))
         return wide.astype(np.float32)

@@ -1,1 +1,1 @@
-"""How the elements of a matrix are rounded to few bits: numpy alone, matrices [out, in], blocks along the columns."""
+"""Rounds the elements of a matrix to few bits, in numpy alone: matrices are [out, in], blocks run along the columns."""

@@ -1,4 +1,4 @@
-"""AWQ (arXiv 2306.00978): channels that multiply large activations are made larger before matrices are rounded."""
+"""AWQ (arXiv 2306.00978): channels with large activations are scaled up before matrices are rounded."""
 
 from collections.abc import Sequence
 
@@ -8,17 +8,17 @@ from numpy.typing import NDArray
 from trtllm_lite.quantize.rounding.grid import Blocks, Grid, Matrix, grid_of
 
 _EXPONENTS = np.arange(20, dtype=np.float32) / 20  # section 3.2: a grid search from 0 to 1
-_SEARCHED_ROWS = 512  # of each matrix at most
+_SEARCHED_ROWS = 512  # rows of each matrix that the search looks at, at most
 _SHRINKS = np.array([1 - step / 20 for step in range(10)], np.float32)
 
 
 def channel_factors(
     matrices: Sequence[Matrix], magnitude: NDArray[np.float32], sample: Matrix, blocks: Blocks, layer: str
 ) -> NDArray[np.float32]:
-    """Factors of the columns of ``matrices``, which multiply the same x: magnitude^a, for the best a (equation 5).
+    """Factors of the columns of ``matrices``, which have the same input x: magnitude^a, for the best a (equation 5).
 
-    ``magnitude`` is the mean of |x| of each channel; the best a has the least error of the products with the rows of
-    ``sample``, of which some rows of each matrix tell enough. All factors are 1 if no other is better.
+    ``magnitude`` is the mean of |x| of each channel; the best a gives the least error of products with the rows of
+    ``sample``, computed for some rows of each matrix. All factors are 1 if no other is better.
 
     Raises BuildError (block size).
     """
@@ -39,7 +39,7 @@ def channel_factors(
 
 
 def clipped(matrix: Matrix, sample: Matrix, blocks: Blocks, layer: str) -> Grid:
-    """The grid of ``matrix``, whose extremes are shrunk where the products of a block with ``sample`` gain by it.
+    """The grid of ``matrix``, with its extremes shrunk if that reduces the error of a block's products with ``sample``.
 
     Each row of a block is clipped by itself, as in the code of the paper. Raises BuildError (block size).
     """

@@ -1,26 +1,26 @@
-"""GPTQ (arXiv 2210.17323): columns are rounded one after the other, and those still to come make up for the error."""
+"""GPTQ (arXiv 2210.17323): columns are rounded one after the other, and later columns compensate for the error."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trtllm_lite.quantize.rounding.grid import Blocks, Grid, Matrix, grid_of
 
-_DAMPING = 0.01  # of the mean of the diagonal: section 3.3, step 3
-_COLUMNS = 128  # that make up for the errors of all columns before at once: section 3.3, step 2
+_DAMPING = 0.01  # share of the mean of the diagonal: section 3.3, step 3
+_COLUMNS = 128  # columns whose compensation for all earlier errors is computed at once: section 3.3, step 2
 
 
 def gptq(matrix: Matrix, gram: NDArray, blocks: Blocks, layer: str) -> tuple[Matrix, Grid]:
-    """Numbers [out, blocks, size] for ``matrix`` [out, in], and their grid, which is that of rounding to the nearest.
+    """Numbers [out, blocks, size] for ``matrix`` [out, in], and their grid, which is that of rounding to nearest.
 
-    ``gram`` [in, in] is the mean of x x^T over what the matrix multiplies. Columns come in the order of the magnitude
-    of what they multiply ("act-order" in the code of the paper). Column k is rounded after what the errors e of those
-    before make up for was added, sum of e_c R_ck / R_kk, which gives the numbers of the paper without an inverse (arXiv
-    2507.18553: Babai's nearest plane algorithm). Raises BuildError (block size).
+    ``gram`` [in, in] is the mean of x x^T over the matrix's inputs x. Columns are rounded in the order of the magnitude
+    of their inputs ("act-order" in the code of the paper). Before column k is rounded, the compensation for the errors
+    e of earlier columns, the sum of e_c R_ck / R_kk, is added, which gives the numbers of the paper without an inverse
+    (arXiv 2507.18553: Babai's nearest plane algorithm). Raises BuildError (block size).
     """
     split = blocks.split(matrix, layer)
     order = np.argsort(-np.diag(gram), kind="stable")
     factor, grid = _factor(gram, order), grid_of(split, blocks)
-    # A column of the matrix is a row here, which lies in one piece.
+    # A column of the matrix is a row here, so that it is contiguous.
     numbers, errors = np.empty(matrix.shape[::-1], np.float32), np.empty(matrix.shape[::-1])
     scales, zeros = np.ascontiguousarray(grid.scales.T), np.ascontiguousarray(grid.zeros.T)
     for first in range(0, len(order), _COLUMNS):

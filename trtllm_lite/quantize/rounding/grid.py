@@ -1,4 +1,4 @@
-"""The numbers that blocks of a matrix can be rounded to: a scale, and maybe a zero point, for each row of a block."""
+"""Describes the numbers that blocks of a matrix are rounded to: a scale, and maybe a zero point, per row of a block."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class Blocks:
     numbers: Numbers = INT4
 
     def split(self, matrix: Matrix, layer: str) -> Matrix:
-        """The matrix as [out, blocks, size]. Raises BuildError if its columns are no whole number of blocks."""
+        """The matrix as [out, blocks, size]. Raises BuildError if the columns are not a whole number of blocks."""
         out, columns = matrix.shape
         if columns % self.size:
             sizes = [size for size in (256, 128, 64, 32, 16) if columns % size == 0]
@@ -30,18 +30,18 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Grid:
-    """``scales`` and ``zeros``, both float32 [out, blocks]: the number q means (q - zero) * scale."""
+    """``scales`` and ``zeros``, both float32 [out, blocks]: the number q stands for (q - zero) * scale."""
 
     blocks: Blocks
     scales: NDArray[np.float32]
     zeros: NDArray[np.float32]
 
     def nearest(self, split: Matrix) -> Matrix:
-        """Numbers for elements [out, blocks, size], to the nearest, halves to even."""
+        """The nearest numbers for elements [out, blocks, size], halves to even."""
         return self.blocks.numbers.nearest(split / self.scales[..., None] + self.zeros[..., None])
 
     def meaning(self, numbers: Matrix) -> Matrix:
-        """What numbers [out, blocks, size] mean."""
+        """The elements that numbers [out, blocks, size] stand for."""
         return (numbers - self.zeros[..., None]) * self.scales[..., None]
 
     def round(self, split: Matrix) -> Matrix:
@@ -63,5 +63,5 @@ def grid_of(split: Matrix, blocks: Blocks, shrink: float | NDArray[np.float32] =
 
 
 def _positive(scales: NDArray, numbers: Numbers) -> NDArray[np.float32]:
-    """``scales`` as float32; those of blocks of zeros are 1."""
+    """``scales`` as float32; the scale of a block of zeros is 1."""
     return np.where(scales > 0, np.maximum(scales, numbers.least_scale), 1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The numbers that elements of a matrix can be, before they are multiplied with a scale."""
+"""Describes the numbers that elements of a matrix are rounded to, before they are multiplied by a scale."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from trtllm_lite.network.dtypes import NUMPY
 
-# The least scale that has float16's full precision.
+# The least scale that float16 holds with full precision.
 _LEAST_FLOAT16 = float(np.finfo(np.float16).tiny)
 
 
 @dataclass(frozen=True)
 class Numbers(ABC):
-    """Numbers from ``least`` to ``largest``, stored as ``dtype``; a scale of them is ``least_scale`` at least."""
+    """Numbers from ``least`` to ``largest``, stored as ``dtype``; their scales are at least ``least_scale``."""
 
     dtype: str
     least: float
@@ -23,7 +23,7 @@ class Numbers(ABC):
 
     @property
     def zero_points(self) -> bool:
-        """Whether they need a zero point: a number that means 0."""
+        """Whether the numbers need a zero point: a number that stands for 0."""
         return self.least == 0
 
     def nearest(self, scaled: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -49,7 +49,7 @@ class Floats(Numbers):
         return rounded
 
 
-# Scales of groups of 4-bit numbers are stored in 16 bits, those of rows of FP8 in 32.
+# Scales of groups of 4-bit numbers are stored in 16 bits, scales of FP8 rows in 32.
 INT4 = Integers("int4", -8, 7, _LEAST_FLOAT16)
 UINT4 = Integers("uint4", 0, 15, _LEAST_FLOAT16)
 FP8 = Floats("float8_e4m3fn", -448, 448)

@@ -1,4 +1,4 @@
-"""How a network is quantized: a file for each way to treat activations, and the table of all schemes."""
+"""Defines how a network is quantized: a file for each way to treat activations, and the table of all schemes."""
 
 from trtllm_lite.quantize.formats import Float8, Int8
 from trtllm_lite.quantize.rounding.numbers import FP8
@@ -10,9 +10,9 @@ from trtllm_lite.quantize.schemes.w4a8_awq import W4A8Awq
 from trtllm_lite.quantize.schemes.weight_only import WeightOnly
 from trtllm_lite.quantize.schemes.weights import Gptq, Nearest
 
-FULL_PRECISION = "full_prec"  # products as the checkpoint has them
+FULL_PRECISION = "full_prec"  # products stay as in the checkpoint
 _FP8, _FP8_GPTQ = Nearest(Float8()), Gptq(Float8(), FP8)
-# The names are TensorRT-LLM's where it has such a scheme.
+# Names are TensorRT-LLM's if it has the scheme.
 _ALL = (
     *(WeightOnly("int8_wo", Nearest(Int8())), WeightOnly("fp8_wo", _FP8), Int4WeightOnly(), Int4Awq(), Int4Gptq()),
     *(Fp8Rowwise("fp8_rowwise", _FP8), Fp8Rowwise("fp8_rowwise_gptq", _FP8_GPTQ)),

@@ -1,8 +1,8 @@
-"""Moves factors of channels between products and what makes their input; the network computes the same.
+"""Moves factors of channels from inputs of products into earlier layers; the network computes the same.
 
-A product's columns are multiplied with the factors, and what makes x divides by them: the weight and bias of a norm, or
-the rows of the projection that each channel comes from. Equation 3 of SmoothQuant (arXiv 2211.10438). Where several
-query heads share a head of values, channels that come from one row of its projection take one factor.
+A product's columns are multiplied by the factors, and the layer that makes x divides by them: in the weight and bias of
+a norm, or in the rows of the projection that each channel comes from (equation 3 of SmoothQuant, arXiv 2211.10438).
+Where several query heads share a head of values, channels that come from one row of its projection take one factor.
 """
 
 from collections.abc import Callable
@@ -21,15 +21,15 @@ _NORMS = ("RMSNormalization", "LayerNormalization")
 
 
 class NotFoldableError(Exception):
-    """Why the channels of an input cannot be scaled, in words."""
+    """The channels of an input cannot be scaled; the message says why."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What makes the channels of an input that ``products`` multiply.
+    """The layer that makes the channels of an input of ``products``.
 
-    Channel i comes from element ``owners[i]`` of it, and those of one owner have one factor. ``divide`` divides the
-    elements.
+    Channel i comes from element ``owners[i]`` of the layer's output, and channels of one owner share a factor.
+    ``divide`` divides the elements.
     """
 
     products: list[Product]
@@ -37,7 +37,7 @@ class Source:
     divide: Callable[[Factors], None]
 
     def shared(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
-        """For each channel the largest element of ``vector`` among the channels of its owner."""
+        """For each channel, the largest element of ``vector`` among the channels of its owner."""
         largest = np.full(int(np.max(self.owners)) + 1, -np.inf, vector.dtype)
         np.maximum.at(largest, self.owners, vector)
         found: NDArray[np.float32] = largest[self.owners]
@@ -45,7 +45,7 @@ class Source:
 
 
 def fold(work: Workpiece, source: Source, factors: Factors) -> None:
-    """Multiply the columns of all products that read an input, and divide it."""
+    """Multiply the columns of all products that read an input, and divide the input by the same factors."""
     _, first = np.unique(source.owners, return_index=True)
     source.divide(lambda: factors()[first])
     for product in source.products:
@@ -53,7 +53,7 @@ def fold(work: Workpiece, source: Source, factors: Factors) -> None:
 
 
 def source_of(work: Workpiece, x: ir.Value) -> Source:
-    """What makes ``x``, if factors of its channels can be moved there. Raises NotFoldableError."""
+    """The layer that makes ``x``, if factors of its channels can be moved there. Raises NotFoldableError."""
     products = work.readers(x)
     if products is None:
         raise NotFoldableError("something else reads its input, too")
@@ -83,7 +83,7 @@ def _norm(work: Workpiece, norm: ir.Node) -> Callable[[Factors], None]:
 
 
 def _division(work: Workpiece, found: tuple[Product, ir.Node | None]) -> Callable[[Factors], None]:
-    """Divides the rows of a product, and the elements of the bias behind it."""
+    """A function that divides the rows of a product, and the elements of the bias after it."""
     product, bias = found
 
     def divide(factors: Factors) -> None:
@@ -105,7 +105,7 @@ def _linear_factor(work: Workpiece, mul: ir.Node) -> tuple[Product, ir.Node | No
 
 
 def _values(work: Workpiece, merge: ir.Node) -> tuple[tuple[Product, ir.Node | None], NDArray[np.int64]]:
-    """The projection of the values whose means an attention makes, and the row that each channel comes from."""
+    """The projection of values that an attention averages, and the row that each channel comes from."""
     transpose = made_by(merge.inputs[0], "Transpose")
     attention = None if transpose is None else made_by(transpose.inputs[0], "Attention")
     cache = None if attention is None else made_by(without_sink(attention.inputs[2]), "TensorScatter")
@@ -123,9 +123,9 @@ def _values(work: Workpiece, merge: ir.Node) -> tuple[tuple[Product, ir.Node | N
 
 
 def value_factors(work: Workpiece, values: ir.Value) -> NDArray[np.float32]:
-    """What folding divided the elements of ``values`` [batch, kv_heads, seq, head_dim] by, in the order of heads.
+    """The factors by which folding divided ``values`` [batch, kv_heads, seq, head_dim], in the order of heads.
 
-    It is 1 where they do not come straight from a projection, into which nothing is folded.
+    It is 1 if the values do not come straight from a projection, as nothing is folded then.
     """
     heads = made_by(values, "Transpose")
     split = None if heads is None else made_by(heads.inputs[0], "Reshape")
@@ -134,7 +134,7 @@ def value_factors(work: Workpiece, values: ir.Value) -> NDArray[np.float32]:
 
 
 def _linear(work: Workpiece, value: ir.Value | None) -> tuple[Product, ir.Node | None] | None:
-    """The product, and the addition of a bias behind it, that make ``value`` for one reader alone."""
+    """The product, and the Add of a bias after it, that make ``value`` for a single reader."""
     if value is None or len(value.uses()) != 1 or value.is_graph_output():
         return None
     bias = made_by(value, "Add")

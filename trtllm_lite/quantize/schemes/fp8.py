@@ -1,7 +1,7 @@
 """FP8 (E4M3) for weights and activations: FP8 Formats for Deep Learning (arXiv 2209.05433).
 
 Weights have a scale for each output feature, which costs kernels nothing. Activations have one scale that calibration
-finds (:class:`Fp8`), or one for each token, which is found as they come (:class:`Fp8Rowwise`).
+finds (:class:`Fp8`), or one for each token, computed at run time (:class:`Fp8Rowwise`).
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ _FP8 = "float8_e4m3fn"
 
 
 class Fp8(Scheme):
-    """The largest magnitude that calibration saw becomes the largest number of FP8; what is larger is clipped."""
+    """The largest magnitude in calibration becomes the largest number of FP8; larger activations are clipped."""
 
     def __init__(self, name: str, weights: Weights) -> None:
         self.name, self.needs, self._weights = name, max(Needs.CHANNELS, weights.needs), weights
         self.experts = weights.format
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
-        """As :meth:`Scheme.quantize`."""
+        """Implements :meth:`Scheme.quantize`."""
         for product in products:
             largest = float(np.max(work.statistics(product).abs_max))
             self._weights.store(work, product)
@@ -40,7 +40,7 @@ class Fp8Rowwise(Scheme):
         self.experts = weights.format
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
-        """As :meth:`Scheme.quantize`."""
+        """Implements :meth:`Scheme.quantize`."""
         for product in products:
             self._weights.store(work, product)
             work.round_tokens(product, _FP8)

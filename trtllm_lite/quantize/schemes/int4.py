@@ -1,4 +1,4 @@
-"""Weights of 4 bits with a scale for each block of a row: rounded to the nearest, by AWQ or by GPTQ."""
+"""Weights of 4 bits with a scale for each block of a row: rounded to nearest, by AWQ or by GPTQ."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,19 +18,19 @@ from trtllm_lite.quantize.threads import Once
 
 
 class _InGroups(Scheme):
-    """Weights are in groups of as many as users say."""
+    """A scheme with weights in groups of a size that users choose."""
 
     experts = Int4()
     in_groups = True
 
 
 class Int4WeightOnly(_InGroups):
-    """Needs no calibration."""
+    """Rounding to nearest, which needs no calibration."""
 
     name = "int4_wo"
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
-        """As :meth:`Scheme.quantize`."""
+        """Implements :meth:`Scheme.quantize`."""
         for product in products:
             work.store(product, Int4(block_size=work.check_groups(product, self.name)))
 
@@ -42,21 +42,21 @@ class Int4Gptq(_InGroups):
     needs = Needs.GRAM
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
-        """As :meth:`Scheme.quantize`."""
+        """Implements :meth:`Scheme.quantize`."""
         for product in products:
             size = work.check_groups(product, self.name)
             Gptq(Int4(block_size=size), INT4, size).store(work, product)
 
 
 class Int4Awq(_InGroups):
-    """AWQ (arXiv 2306.00978), with zero points: channels are scaled where that can be folded, and blocks clipped."""
+    """AWQ (arXiv 2306.00978), with zero points: channels are scaled if factors can be folded, and blocks clipped."""
 
     name = "int4_awq"
     needs = Needs.CHANNELS
     folds = True
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
-        """As :meth:`Scheme.quantize`."""
+        """Implements :meth:`Scheme.quantize`."""
         blocks = Blocks(work.group_size, UINT4)
         for name, group in by_input(products).items():
             for product in group:

@@ -1,4 +1,4 @@
-"""SmoothQuant (arXiv 2211.10438): int8 weights and activations, the latter after moving their outliers into weights."""
+"""SmoothQuant (arXiv 2211.10438): int8 weights and activations, whose outliers are first moved into weights."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,10 +13,10 @@ from trtllm_lite.quantize.schemes.scheme import Needs, Scheme
 from trtllm_lite.quantize.schemes.workpiece import Factors, Workpiece
 from trtllm_lite.quantize.threads import Once
 
-# How much of the difference between channels goes to the weights (section 4.2): the best of these for each input.
+# Shares of the difference between channels that go to the weights (section 4.2); the best is chosen for each input.
 _ALPHAS = np.arange(10) / 10
 _MIN_FACTOR = np.float32(1e-5)
-_SEARCHED_ROWS = 4096  # of the matrices of an input at most, which tell enough of their errors
+_SEARCHED_ROWS = 4096  # rows that the search looks at, at most, of the matrices of an input
 _FORMAT = Int8()
 Shared = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
@@ -30,7 +30,7 @@ class Int8SmoothQuant(Scheme):
     folds = True
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
-        """As :meth:`Scheme.quantize`."""
+        """Implements :meth:`Scheme.quantize`."""
         for name, group in by_input(products).items():
             try:
                 source = source_of(work, group[0].x)
@@ -61,10 +61,10 @@ def smoothing_factors(
 ) -> NDArray[np.float32]:
     """magnitude^alpha / max|W|^(1-alpha) of each channel (equation 4), or 1 for all.
 
-    ``magnitudes`` are measures of how large the channels of x are. Equation 4 takes max|x|; where few tokens reach
-    that, the mean of |x| tells more about what a token's scale has to cover. Taken are the measure and the alpha that
-    lose least when rows of ``sample`` and of ``weight`` [out, in] are rounded and multiplied. Channels that must have
-    one factor have the maxima over all of them, which ``shared`` gives.
+    ``magnitudes`` are measures of the size of the channels of x. Equation 4 takes max|x|; if few tokens reach the
+    maximum, the mean of |x| describes better what a token's scale has to cover. The measure and the alpha with the
+    least error are chosen, by rounding and multiplying rows of ``sample`` and of ``weight`` [out, in]. Channels that
+    share a factor use the maximum over all of them, which ``shared`` computes.
     """
     w_max = np.maximum(shared(np.abs(weight).max(0)), _MIN_FACTOR)
     weight = weight[:: -(-len(weight) // _SEARCHED_ROWS)]

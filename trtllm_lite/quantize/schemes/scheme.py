@@ -1,4 +1,4 @@
-"""The interface of a scheme: what it needs to know of activations, and how it changes the products of a network."""
+"""Defines the interface of a scheme: what it needs to know of activations, and how it changes products of a network."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,19 +11,18 @@ from trtllm_lite.quantize.schemes.workpiece import Workpiece
 
 
 class Needs(IntEnum):
-    """What a scheme needs of calibration; each includes those before."""
+    """Statistics that a scheme needs of calibration; each value includes those before it."""
 
     NOTHING = 0
     CHANNELS = 1  # magnitudes of channels, and a sample of rows
-    GRAM = 2  # the mean of outer products, too
+    GRAM = 2  # and the mean of outer products
 
 
 class Scheme(ABC):
-    """One way to quantize products; ``in_groups``: with a scale for each group of as many weights as users say.
+    """One way to quantize products; ``in_groups``: with a scale for each group of weights, of a size that users choose.
 
-    ``folds``: it divides what products multiply, and their weights make up for that. What experts of mixtures multiply
-    stays as it is in all schemes, and nothing is calibrated for them: of their matrices every element is rounded to the
-    nearest that the format ``experts`` has.
+    ``folds``: it scales the inputs of products, and their weights inversely. Inputs of experts stay unquantized in all
+    schemes, and need no calibration: the elements of their matrices are rounded to nearest in the format ``experts``.
     """
 
     name: str
@@ -34,10 +33,10 @@ class Scheme(ABC):
 
     @abstractmethod
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
-        """Quantize ``products``, none of experts, of ``work``'s network. No weight is read before it is asked for."""
+        """Quantize ``products``, none of them experts, of ``work``'s network. Weights are read only when results are."""
 
     def quantize_experts(self, work: Workpiece, products: Sequence[Product]) -> None:
-        """Quantize ``products`` of experts of ``work``'s network. No weight is read before it is asked for."""
+        """Quantize ``products`` of experts in ``work``'s network. A weight is read only when a result is."""
         for product in products:
             size = work.check_groups(product, self.name) if self.in_groups else 0
             work.store(product, replace(self.experts, block_size=size))

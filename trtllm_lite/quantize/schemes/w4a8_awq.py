@@ -1,4 +1,4 @@
-"""Weights of 4 bits by AWQ, and activations in FP8 with a scale for each token, which is found as they come."""
+"""Weights of 4 bits by AWQ, and activations in FP8 with a scale for each token, computed at run time."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,12 @@ from trtllm_lite.quantize.schemes.workpiece import Workpiece
 
 
 class W4A8Awq(Int4Awq):
-    """AWQ's factors and clipping are those that suit activations that are not rounded."""
+    """AWQ's factors and clipping, which are chosen for unquantized activations, with activations in FP8."""
 
     name = "w4a8_awq"
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
-        """As :meth:`Scheme.quantize`."""
+        """Implements :meth:`Scheme.quantize`."""
         super().quantize(work, products)
         for product in products:
             work.round_tokens(product, "float8_e4m3fn")

@@ -1,4 +1,4 @@
-"""Weight-only quantization to bytes with a scale for each output feature."""
+"""Weight-only quantization to 8 bits with a scale for each output feature."""
 
 from collections.abc import Sequence
 
@@ -9,13 +9,13 @@ from trtllm_lite.quantize.schemes.workpiece import Workpiece
 
 
 class WeightOnly(Scheme):
-    """Activations stay as they are."""
+    """A scheme that leaves activations unquantized."""
 
     def __init__(self, name: str, weights: Weights) -> None:
         self.name, self.needs, self._weights = name, weights.needs, weights
         self.experts = weights.format
 
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
-        """As :meth:`Scheme.quantize`."""
+        """Implements :meth:`Scheme.quantize`."""
         for product in products:
             self._weights.store(work, product)

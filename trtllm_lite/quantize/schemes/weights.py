@@ -1,4 +1,4 @@
-"""How a scheme finds the elements of its matrices: each by itself, or together, by a solver."""
+"""Defines how a scheme finds the elements of its matrices: each on its own, or together, by a solver."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -22,33 +22,33 @@ Solution = tuple[Matrix, Grid]
 
 
 class Weights(ABC):
-    """Stores matrices in one ``format``; ``needs`` is what it needs of calibration."""
+    """Stores matrices in one ``format``; ``needs`` are the statistics it needs of calibration."""
 
     format: Scaled
     needs = Needs.NOTHING
 
     @abstractmethod
     def store(self, work: Workpiece, product: Product) -> None:
-        """Store the product's matrix, with all its factors. It is not read before the result is."""
+        """Store the product's matrix, with all its factors. The matrix is read only when the result is."""
 
 
 @dataclass(frozen=True)
 class Nearest(Weights):
-    """Every element is the nearest that the format has."""
+    """Rounds every element to the nearest of the format."""
 
     format: Scaled
 
     def store(self, work: Workpiece, product: Product) -> None:
-        """As :meth:`Weights.store`."""
+        """Implements :meth:`Weights.store`."""
         work.store(product, self.format)
 
 
 @dataclass(frozen=True)
 class Gptq(Weights):
-    """The errors of a row make up for each other (arXiv 2210.17323); ``numbers`` are the elements of the format.
+    """Lets the errors of a row compensate each other (arXiv 2210.17323); ``numbers`` are the elements of the format.
 
-    What a matrix multiplies is as the layers before it give it unquantized. A scale is for ``size`` elements of a row,
-    or, if that is 0, for a row.
+    Inputs of a matrix are those of the unquantized network. A scale serves ``size`` elements of a row, or the whole row
+    if ``size`` is 0.
     """
 
     format: Scaled
@@ -57,7 +57,7 @@ class Gptq(Weights):
     needs = Needs.GRAM
 
     def store(self, work: Workpiece, product: Product) -> None:
-        """As :meth:`Weights.store`."""
+        """Implements :meth:`Weights.store`."""
         blocks = Blocks(self.size or product.in_features, self.numbers)
 
         def solve() -> Solution:
@@ -71,7 +71,7 @@ class Gptq(Weights):
 def store_solution(
     work: Workpiece, product: Product, weights: QuantizedFormat, blocks: Blocks, solve: Callable[[], Solution]
 ) -> None:
-    """Keep what ``solve`` gives in the format ``weights``."""
+    """Store the result of ``solve`` in the format ``weights``."""
     rows, columns = product.matrix.shape
     numbers = blocks.numbers
 

@@ -1,4 +1,4 @@
-"""A network while schemes change it: factors of its matrices, their formats, and what they multiply."""
+"""Holds a network while schemes change it: factors of its matrices, their formats, and their inputs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from trtllm_lite.quantize.formats import QuantizedFormat
 from trtllm_lite.quantize.formats.format import Rows, initializer, made_by
 from trtllm_lite.quantize.products import Product, by_input, find_products
 
-# A positive float32 vector, computed when it is asked for.
+# A positive float32 vector, computed when it is read.
 Factors = Callable[[], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a scheme did at ``site``, a path in the model, for people; ``kind`` says what such sites are."""
+    """A scheme's decision at ``site``, a path in the model, for people; ``kind`` describes such sites."""
 
     site: str
     text: str
@@ -60,8 +60,8 @@ class Workpiece:
     """``graph`` is changed in place; ``statistics`` are those of an input, by the name that :func:`by_input` gives;
     ``group_size`` neighbouring weights of a row share a scale in schemes of 4 bits.
 
-    Factors of a matrix's rows and columns may still be added when its format is known: they are applied when the matrix
-    is asked for.
+    Factors of a matrix's rows and columns may be added even after its format is chosen: they are applied when the
+    matrix is read.
     """
 
     def __init__(self, graph: ir.Graph, statistics: Callable[[str], Statistics], group_size: int) -> None:
@@ -77,11 +77,11 @@ class Workpiece:
         self._rounded: dict[tuple[ir.Value, str], ir.Value] = {}
 
     def statistics(self, product: Product) -> Statistics:
-        """Those of the activations that the product multiplies, as the network was before any scaling."""
+        """Statistics of the product's input in the network before any scaling."""
         return self._statistics(self._inputs[product])
 
     def readers(self, x: ir.Value) -> list[Product] | None:
-        """The products that multiply ``x``, or None if something else reads it, too."""
+        """The products that multiply ``x``, or None if another operator reads it as well."""
         products = [product for product in self.products if product.x is x]
         nodes = {product.node for product in products}
         others = any(use.node not in nodes for use in x.uses())
@@ -101,7 +101,7 @@ class Workpiece:
         self._rows.setdefault(product, []).append(factors)
 
     def divide_vector(self, node: ir.Node, position: int, factors: Factors) -> None:
-        """Divide a constant vector that ``node`` reads, for this node alone."""
+        """Divide a constant vector that ``node`` reads, for this reader only."""
         value = initializer(node.inputs[position])
         assert value is not None
         tensor = value.const_value
@@ -115,17 +115,17 @@ class Workpiece:
         return self._matrix(product)[:]
 
     def columns(self, product: Product) -> NDArray[np.float32]:
-        """The product of all factors of the matrix's columns, by which what it multiplies was divided."""
+        """The product of all factors of the matrix's columns; its input was divided by them."""
         factors = [vector() for vector in self._columns.get(product, ())]
         return np.prod([np.ones(product.in_features, np.float32), *factors], axis=0, dtype=np.float32)
 
     def rows(self, product: Product) -> NDArray[np.float32]:
-        """The product of all factors that the matrix's rows, and so what it makes, were divided by."""
+        """The product of all factors by which the matrix's rows, and so its output, were divided."""
         factors = [vector() for vector in self._rows.get(product, ())]
         return np.prod([np.ones(product.matrix.shape[0], np.float32), *factors], axis=0, dtype=np.float32)
 
     def matrix_before(self, product: Product) -> NDArray[np.float32]:
-        """The float32 matrix [out, in] without the factors of its columns, from which those are found.
+        """The float32 matrix [out, in] without the factors of its columns, which are computed from it.
 
         Raises BuildError if it is not finite.
         """
@@ -147,7 +147,7 @@ class Workpiece:
         self._remove_unread(old)
 
     def check_groups(self, product: Product, scheme: str) -> int:
-        """The group size. Raises BuildError unless rows are whole groups of it, which whole words of 4 bits make."""
+        """The group size. Raises BuildError unless rows are whole groups, and groups whole words of 4-bit weights."""
         size, columns = self.group_size, product.in_features
         if size > 0 and size % WORD == 0 and columns % size == 0:
             return size
@@ -159,15 +159,15 @@ class Workpiece:
         )
 
     def round_tokens(self, product: Product, to: str) -> None:
-        """Round what the product multiplies to the dtype ``to``, with a scale for each token."""
+        """Round the product's input to the dtype ``to``, with a scale for each token."""
         self._round(product, f"{to} by token", lambda x: quantize_per_token(self.graph, x, to))
 
     def round_tensor(self, product: Product, to: str, scale: float) -> None:
-        """Round what the product multiplies to the dtype ``to``, with one scale."""
+        """Round the product's input to the dtype ``to``, with one scale."""
         self._round(product, f"{to} {scale}", lambda x: quantize_per_tensor(self.graph, x, to, scale))
 
     def decide(self, site: str, text: str, kind: str = "inputs") -> None:
-        """Note what was done, or could not be done, at ``site``."""
+        """Record what was done, or could not be done, at ``site``."""
         self.decisions.append(Decision(site, text, kind))
 
     def finish(self) -> None:
@@ -205,7 +205,7 @@ class Workpiece:
         self._remove_unread(old)
 
     def _remove_unread(self, value: ir.Value) -> None:
-        """Remove a widened matrix that nothing reads any longer, and a weight."""
+        """Remove a widened matrix or a weight that has no readers any more."""
         producer = value.producer()
         if producer is not None and not value.uses():
             (source,) = producer.inputs
