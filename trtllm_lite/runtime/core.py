@@ -1,4 +1,4 @@
-"""Imports the C++ extension when it is first needed; if it is missing, the error says what to do."""
+"""Imports the C++ extension when it is first needed; if it is missing, the error names the remedy."""
 
 import importlib
 from functools import cache

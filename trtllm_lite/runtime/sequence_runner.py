@@ -1,4 +1,4 @@
-"""Runs one sequence at a time through an engine, without an event loop, for those who want all that a step computes."""
+"""Runs one sequence at a time through an engine, without an event loop, and gives access to all outputs of a step."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class Part:
 class SequenceRunner:
     """The engine of ``engine_dir``, on its device, with a KV cache for one sequence.
 
-    ``max_len`` bounds the tokens of a sequence. ``num_threads``: of a CPU engine; None means one for each core. Raises
-    EngineError (no engine, or a damaged one), DeviceError, ArgumentError (``num_threads``), LimitError (``max_len``, or
-    too little memory).
+    ``max_len`` bounds the tokens of a sequence. ``num_threads`` are the threads of a CPU engine; None means one for
+    each core. Raises EngineError (no engine, or a damaged one), DeviceError, ArgumentError (``num_threads``),
+    LimitError (``max_len``, or too little memory).
     """
 
     def __init__(self, engine_dir: Path, max_len: int | None = None, num_threads: int | None = None) -> None:
@@ -52,7 +52,7 @@ class SequenceRunner:
                 "less, or build the engine with a larger --max_seq_len"
             )
         self.tokenizer = Tokenizer.from_dir(directory, self.manifest.files, native.crc32c)
-        self._plan = Plan.from_json(ranks[-1].plan)  # the last stage's, which has the results
+        self._plan = Plan.from_json(ranks[-1].plan)  # the plan of the last stage, which has the results
         self.max_logits = self._plan.symbols["num_logits"]
         """Rows of logits that a step computes at most."""
         check_num_threads(num_threads, on_gpu=self.manifest.target.kind != "cpu")
@@ -63,19 +63,19 @@ class SequenceRunner:
         """The ``_core.DeviceExecutor``."""
 
     def parts(self, num_tokens: int, most: int) -> list[Part]:
-        """The steps of a sequence of ``num_tokens``, of at most ``most`` tokens each."""
+        """Split a sequence of ``num_tokens`` into steps of at most ``most`` tokens each."""
         size = min(most, self.manifest.limits.max_num_tokens)
         return [Part(first, min(first + size, num_tokens)) for first in range(0, num_tokens, size)]
 
     def logits(self, token_ids: NDArray[np.int32], most: int) -> Iterator[NDArray[np.float32]]:
-        """float32[tokens, vocab_size] behind each token, in parts of at most ``most`` tokens. Raises LimitError."""
+        """float32[tokens, vocab_size] after each token, in parts of at most ``most`` tokens. Raises LimitError."""
         for part in self.parts(len(token_ids), min(most, self.max_logits)):
             wanted = np.arange(part.end - part.first, dtype=np.int32)
             logits: NDArray[np.float32] = core().step(*self._arguments(token_ids, part, wanted))
             yield logits
 
     def steps(self, token_ids: NDArray[np.int32], names: Sequence[str], most: int) -> Iterator[Part]:
-        """Run steps of at most ``most`` tokens, after each of which outputs ``names`` are there. Raises LimitError."""
+        """Run steps of at most ``most`` tokens; outputs ``names`` can be read after each. Raises LimitError."""
         needs_logits = any(self._tensor(name).shape[0] == "num_logits" for name in names)
         for part in self.parts(len(token_ids), min(most, self.max_logits) if needs_logits else most):
             wanted = np.arange(part.end - part.first if needs_logits else 0, dtype=np.int32)
@@ -83,7 +83,7 @@ class SequenceRunner:
             yield part
 
     def output(self, name: str, begin: int = 0, end: int | None = None) -> tuple[str, NDArray[np.uint8]]:
-        """The dtype of an output of the engine, and the bytes of rows of it after the last step. Raises LimitError."""
+        """The dtype of an output of the engine, and the bytes of its rows after the last step. Raises LimitError."""
         return self._tensor(name).dtype, self.executor.output(name, begin, end)
 
     def _tensor(self, name: str) -> PlanTensor:
@@ -98,7 +98,7 @@ class SequenceRunner:
 def _tables(cache: KvCache, max_len: int, max_num_tokens: int) -> NDArray[np.int32]:
     """Block tables [cache groups, blocks of ``max_len`` tokens] of the only sequence.
 
-    A windowed group takes its blocks in turns: what its window has left behind is written again.
+    A windowed group reuses its blocks in turns: blocks that the window has passed are overwritten.
     """
     indices, first, rows = np.arange(-(-max_len // cache.tokens_per_block)), 0, []
     for group in cache.groups:

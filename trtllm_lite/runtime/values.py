@@ -10,7 +10,7 @@ from trtllm_lite.errors import ArgumentError, LimitError, shown
 
 
 def is_list(value: Any) -> bool:
-    """Whether ``value`` is a list, tuple or array, which has a length and can be read twice, and no string."""
+    """Whether ``value`` is a list, tuple or array, but not a string: it has a length and can be read twice."""
     if isinstance(value, np.ndarray):
         return value.ndim > 0
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
@@ -22,7 +22,7 @@ def is_whole_number(value: Any) -> bool:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether ``text`` can be written as UTF-8: it cannot if it holds lone surrogates."""
+    """Whether ``text`` can be encoded as UTF-8, which lone surrogates prevent."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -31,7 +31,7 @@ def is_unicode(text: str) -> bool:
 
 
 def whole_number(name: str, value: Any, minimum: int, maximum: int) -> int:
-    """``value`` as an int. Raises ArgumentError if it is not a whole number of the range."""
+    """``value`` as an int. Raises ArgumentError unless it is a whole number in the range."""
     if not is_whole_number(value) or not minimum <= int(value) <= maximum:
         raise ArgumentError(f"{name} is {shown(value)}: expected a whole number from {minimum} to {maximum}")
     return int(value)
@@ -50,7 +50,7 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def check_text(name: str, value: Any, expected: str, kinds: Any) -> None:
-    """Raise ArgumentError unless ``value`` is of one of the ``kinds`` and, if not None, a text that has characters."""
+    """Raise ArgumentError unless ``value`` is None or a non-empty text, and of one of the ``kinds``."""
     if not isinstance(value, kinds) or (value is not None and not str(value)) or "\0" in str(value):
         raise ArgumentError(f"{name} is {shown(value)}: expected {expected}")
 
@@ -63,7 +63,7 @@ def check_list(name: str, value: Any, most: int, expected: str) -> None:
 
 
 def check_length(name: str, length: int, most: int, unit: str) -> None:
-    """Raise LimitError if ``name`` has more than ``most`` entries, characters or the like."""
+    """Raise LimitError if ``name`` has more than ``most`` entries, characters or other units."""
     if length > most:
         raise LimitError(f"{name} has {length:,} {unit}, which exceeds {most:,}: pass fewer")
 

@@ -1,4 +1,4 @@
-"""The arguments of ``LLM`` that builds call otherwise, and errors of builds that name what the caller wrote."""
+"""Maps arguments of ``LLM`` to the builder's names, and reports errors of builds under the caller's names."""
 
 import re
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ ARGUMENTS = {
     "tp_size": "tensor_parallel_size",
     "pp_size": "pipeline_parallel_size",
     "moe_ep_size": "moe_expert_parallel_size",
-    "max_draft_len": "num_speculative_tokens",  # of speculative_config
+    "max_draft_len": "num_speculative_tokens",  # a field of speculative_config
 }
 _NAME = re.compile(rf"(?:--)?\b({'|'.join(ARGUMENTS)})\b")
 
 
 @contextmanager
 def named_as_arguments() -> Iterator[None]:
-    """Raise BuildErrors of what runs inside with the names that ``LLM`` has for limits, instead of options' names."""
+    """Re-raise BuildErrors of the ``with`` block with ``LLM``'s names of limits in place of the command's options."""
     try:
         yield
     except BuildError as error:

@@ -1,4 +1,4 @@
-"""Dataclasses some of whose fields are computed when they are first looked at."""
+"""Dataclasses with fields that are computed when they are first read."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -6,19 +6,19 @@ from typing import Any, Self
 
 
 class ComputedLater:
-    """A base of frozen dataclasses that are made with what their costly fields are computed from.
+    """A base of frozen dataclasses with costly fields, which are made with the functions that compute these fields.
 
-    Fields of either kind are read, compared, replaced, made a dictionary, copied and pickled alike.
+    Both kinds of fields can be read, compared, replaced, copied, pickled and turned into a dictionary alike.
     """
 
     @classmethod
     def with_later(cls, later: Mapping[str, Callable[[], Any]], **now: Any) -> Self:
-        """An instance with the fields ``now``; the others are what the functions ``later`` return."""
+        """An instance with the fields ``now``; each other field is the result of its function in ``later``."""
         made = object.__new__(cls)
         made.__dict__.update(now, _later=later)
         return made
 
-    def __getattr__(self, name: str) -> Any:  # called for what is not in __dict__ yet
+    def __getattr__(self, name: str) -> Any:  # called for fields that are not in __dict__ yet
         later = self.__dict__.get("_later", {})
         if name not in later:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

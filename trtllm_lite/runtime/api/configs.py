@@ -1,4 +1,4 @@
-"""Configurations that callers give as objects or as dictionaries of their fields."""
+"""Reads configurations that callers give as objects or as dictionaries of their fields."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ _Config = TypeVar("_Config", KvCacheConfig, SchedulerConfig, SpeculativeConfig)
 
 
 def config_of(name: str, kind: type[_Config], value: Any) -> _Config:
-    """The ``kind`` that ``value`` is, or whose fields it holds as a dictionary; None stands for the defaults.
+    """The ``kind`` that ``value`` is, or whose fields the dictionary ``value`` holds; None stands for the defaults.
 
     Raises ArgumentError.
     """
@@ -24,7 +24,7 @@ def config_of(name: str, kind: type[_Config], value: Any) -> _Config:
 
 
 def speculation_of(value: Any) -> SpeculativeConfig | None:
-    """The configuration that ``value`` stands for, as in :func:`config_of`; None for None: nothing is guessed."""
+    """The configuration that ``value`` stands for, as in :func:`config_of`; None means no speculation."""
     if isinstance(value, Mapping) and "method" not in value:
         raise ArgumentError('speculative_config names no method: expected {"method": "ngram", ...}')
     return None if value is None else config_of("speculative_config", SpeculativeConfig, value)

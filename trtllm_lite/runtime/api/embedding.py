@@ -1,4 +1,4 @@
-"""Embeddings of texts, for ``LLM.embed``."""
+"""Computes embeddings of texts, for ``LLM.embed``."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from trtllm_lite.runtime.session.session import Session
 
 
 def embedder_of(model: Session | Embedder) -> Embedder:
-    """``model`` as an encoder. Raises ArgumentError for a decoder."""
+    """``model``, which has to be an encoder. Raises ArgumentError for a decoder."""
     if isinstance(model, Embedder):
         return model
     raise ArgumentError(
@@ -19,7 +19,7 @@ def embedder_of(model: Session | Embedder) -> Embedder:
 
 
 def embed_prompts(model: Embedder, prompts: Prompt | Sequence[Prompt]) -> list[float] | list[list[float]]:
-    """See ``LLM.embed``."""
+    """Implements ``LLM.embed``."""
     batch = [prompts] if is_token_ids(prompts) else prompts
     vocab_size, max_input_len = model.manifest.model.vocab_size, model.limits.max_input_len
     parsed = parse_prompts(batch, None, model.tokenizer, vocab_size, max_input_len)

@@ -1,4 +1,4 @@
-"""Compares what ``LLM`` was asked for with the engine that was given."""
+"""Checks the arguments of ``LLM`` against the engine that was given."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +24,7 @@ def check_engine(manifest: Manifest, target: str | None, dtype: str, flags: Mapp
 
 
 def check_divided(name: str, given: int | None, built: int) -> None:
-    """Raise ArgumentError if the engine was built for another number of devices."""
+    """Raise ArgumentError if the engine was built for another number of devices than ``given``."""
     if given is not None and given != built:
         raise ArgumentError(
             f"{name} is {shown(given)}, but this engine was built with {built}: leave it out, or build the engine again"
@@ -32,7 +32,7 @@ def check_divided(name: str, given: int | None, built: int) -> None:
 
 
 def check_lora(manifest: Manifest, max_lora_rank: int | None) -> None:
-    """Raise ArgumentError if the engine takes adapters of lower ranks than asked for."""
+    """Raise ArgumentError if the engine takes only adapters of lower ranks than ``max_lora_rank``."""
     lora = manifest.lora
     built = 0 if lora is None else lora.max_rank
     if max_lora_rank is not None and max_lora_rank > built:
@@ -43,7 +43,7 @@ def check_lora(manifest: Manifest, max_lora_rank: int | None) -> None:
 
 
 def check_ignored(manifest: Manifest, keys: Sequence[str]) -> None:
-    """Raise ArgumentError if the model was converted, before this call, with other keys ignored than ``keys``."""
+    """Raise ArgumentError if the model was converted with other ignored keys than ``keys``."""
     ignored = manifest.model.ignored_config_keys
     others = sorted(set(keys) - set(ignored))
     if others:

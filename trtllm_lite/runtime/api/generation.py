@@ -1,4 +1,4 @@
-"""Generation: a prompt that is being continued, once or several times."""
+"""Defines Generation: a prompt that is being continued, once or several times."""
 
 import asyncio
 import math
@@ -45,22 +45,22 @@ class Generation:
         if self._chooses and streaming:
             raise ArgumentError("best_of chooses when all have ended: leave streaming out, or best_of")
         if self._chooses and params.logprobs is None:
-            request = replace(request, params=replace(params, logprobs=0))  # needed to choose the best
+            request = replace(request, params=replace(params, logprobs=0))  # needed to find the best
         self.params = params
         self.prompt = prompt
         self.streaming = streaming
         self._num_truncated_tokens = num_truncated_tokens
         self._handles: list[RequestHandle] = session.submit_all(request.sequences(), notifier)
-        self._prompt_ids: list[int] = request.prompt_ids.tolist()  # of a prompt that was not too long
+        self._prompt_ids: list[int] = request.prompt_ids.tolist()  # the prompt after truncation
 
     @property
     def handles(self) -> Sequence[RequestHandle]:
-        """A handle for each sequence that is drawn, or one for a beam search."""
+        """A handle for each sampled sequence, or one handle for a beam search."""
         return self._handles
 
     @property
     def request_id(self) -> int:
-        """A number that no other request of the same LLM has."""
+        """A number that is unique among the requests of an LLM."""
         return self._handles[0].request_id
 
     @property
@@ -69,20 +69,20 @@ class Generation:
         return all(handle.ended for handle in self._handles)
 
     def cancel(self) -> None:
-        """End the generation within a step; its outputs keep what they have. An ended one stays as it is."""
+        """End the generation within a step; the outputs so far are kept. A generation that has ended stays as it is."""
         for handle in self._handles:
             handle.cancel()
 
     abort = cancel
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end, by an error or not; False if ``timeout`` seconds have passed before."""
+        """Wait for the end, whether or not it is an error; False after ``timeout`` seconds."""
         return self._handles[0].notifier.wait_until(lambda: self.finished, timeout)
 
     def result(self, timeout: float | None = None) -> RequestOutput:
         """Wait for the end.
 
-        Raises TimeoutError after ``timeout`` seconds (generation goes on), EngineError if something went wrong.
+        Raises TimeoutError after ``timeout`` seconds (generation goes on), EngineError if the request failed.
         """
         if not self.wait(timeout):
             raise TimeoutError(f"request {self.request_id} has not ended after {timeout} s")
@@ -92,7 +92,7 @@ class Generation:
         return output
 
     def outcome(self) -> RequestOutput:
-        """The output so far; an error is part of it, not raised."""
+        """The output so far; an error is stored in it and not raised."""
         outputs = self._outputs()
         for output in outputs:
             output.take_all()
@@ -155,5 +155,5 @@ class Generation:
 
 
 def _rank(completion: CompletionOutput) -> float:
-    """Sorts the likeliest continuation first, and one that has generated nothing, and so has no probability, last."""
+    """A sort key: the likeliest continuation first; one without tokens, and so without a probability, last."""
     return math.inf if completion.cumulative_logprob is None else -completion.cumulative_logprob

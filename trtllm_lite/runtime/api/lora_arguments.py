@@ -1,4 +1,4 @@
-"""lora_dir and lora_uids of TensorRT-LLM's ModelRunner."""
+"""Reads lora_dir and lora_uids, arguments of TensorRT-LLM's ModelRunner."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ _NO_ADAPTER = "-1"
 
 
 def loras_of(lora_dir: Any) -> tuple[LoRARequest, ...]:
-    """A request for the adapter of each directory, numbered from 1 on. Raises ArgumentError."""
+    """A LoRARequest for the adapter in each directory, numbered from 1. Raises ArgumentError."""
     if lora_dir is None:
         return ()
     paths = [lora_dir] if isinstance(lora_dir, str | Path) else lora_dir

@@ -27,7 +27,7 @@ from trtllm_lite.runtime.session.stats import Stats
 from trtllm_lite.runtime.text.words import Word
 from trtllm_lite.runtime.values import whole_number
 
-# An argument of these types is one value for all prompts, or a list with a value for each; None is the default.
+# An argument of these types is one value for all prompts, or a list with a value for each prompt; None is the default.
 Ints = int | Sequence[int | None] | NDArray[Any] | None
 Floats = float | Sequence[float | None] | NDArray[Any] | None
 WordLists = str | Sequence[Word] | Sequence[Sequence[Word] | None] | None
@@ -110,11 +110,11 @@ class ModelRunner:
         The first six of the other options tighten limits that the engine was built for. The following ones are fields
         of KvCacheConfig (``max_tokens_in_paged_kv_cache`` is its ``max_tokens``), SchedulerConfig and RunnerOptions;
         ``speculative_config`` is a SpeculativeConfig or a dictionary of its fields. Other arguments of TensorRT-LLM's
-        function are accepted with a value that asks for nothing.
+        function are accepted with their neutral values.
 
-        Raises EngineError (no engine there, damaged, of another version), DeviceError (no GPU, or one that it was not
-        built for), LimitError (an option above the engine's limit, too little memory), ArgumentError (an argument that
-        is unknown or not supported).
+        Raises EngineError (no engine there, damaged, of another version), DeviceError (no GPU, or a GPU that the engine
+        was not built for), LimitError (an option above the engine's limit, too little memory), ArgumentError (an
+        argument that is unknown or not supported).
         """
         reject_unsupported("ModelRunner.from_dir", others, calls.FROM_DIR, _names(cls.from_dir))
         options = RunnerOptions(
@@ -186,18 +186,18 @@ class ModelRunner:
 
         Prompts come as ``batch_input_ids``: a list of token-id lists (or arrays, or tensors), or of strings; or as
         ``texts``, strings only. One bare string is a batch of one. With ``chat=True`` a prompt is a user's message, or
-        a list of messages ({"role", "content"}), and goes through the model's chat template (of several the one named
-        ``chat_template``), as do ``tools`` and the names of ``chat_template_kwargs``.
+        a list of messages ({"role", "content"}), and goes through the model's chat template (the one named
+        ``chat_template``, if there are several), which also gets ``tools`` and ``chat_template_kwargs``.
 
         ``sampling_config``, a dictionary or object, gives values to sampling arguments that are not given themselves.
-        Other arguments of TensorRT-LLM's function are accepted with a value that asks for nothing.
+        Other arguments of TensorRT-LLM's function are accepted with their neutral values.
 
         ``output_context_logits`` (engines built with --gather_context_logits), ``output_generation_logits``,
         ``output_log_probs`` and ``output_cum_log_probs`` come with ``return_dict`` only.
 
-        Returns what the class describes; for one bare string its continuation. With ``streaming=True`` returns an
-        iterator of partial results, one for each step that generated something: arrays and dictionaries hold everything
-        so far, strings only what is new. Closing the iterator cancels the rest.
+        Returns the results that the class describes; for one bare string its continuation. With ``streaming=True``
+        returns an iterator of partial results, one for each step that generated something: arrays and dictionaries hold
+        everything so far, strings only what is new. Closing the iterator cancels the rest.
 
         Raises, before anything runs: LimitError (batch, prompt or output too long), ArgumentError (anything else).
         """
@@ -223,7 +223,7 @@ class ModelRunner:
         return self.session.stats()
 
     def expert_counts(self) -> list[ExpertCounts]:
-        """What the router of each layer with experts has chosen so far: see :class:`ExpertCounts`."""
+        """Counts of the experts that each router has chosen so far: see :class:`ExpertCounts`."""
         return self.session.expert_counts()
 
     def _parse_prompts(self, batch_input_ids: Any, texts: Any, chat: Chat | None) -> Prompts:
@@ -251,7 +251,7 @@ class ModelRunner:
 
 
 def _run(outputs: list[Output]) -> Iterator[None]:
-    """``steps``; closing the iterator before its end cancels the requests that still run."""
+    """Yield ``steps``; closing the iterator before its end cancels the requests that still run."""
     try:
         yield from steps(outputs)
     finally:
@@ -260,5 +260,5 @@ def _run(outputs: list[Output]) -> Iterator[None]:
 
 
 def _names(function: Callable[..., Any]) -> list[str]:
-    """The arguments of a function that has ``**others``."""
+    """The names of the arguments of a function that also takes ``**others``."""
     return [name for name in inspect.signature(function).parameters if name not in ("self", "others")]

@@ -1,4 +1,4 @@
-"""Collects what requests have produced so far, step by step."""
+"""Collects the output of requests so far, step by step."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
@@ -11,11 +11,11 @@ from trtllm_lite.runtime.session.request_handle import RequestHandle
 
 
 class Output:
-    """The sum of the responses of one request that were taken so far; of a beam search only hypothesis ``beam``.
+    """The responses of one request that were taken so far; for a beam search those of hypothesis ``beam``.
 
     The token ids hold all that was generated; the text, which is in ``pieces``, ends before an end id or a stop word.
-    ``score`` is that of the hypothesis. Lists only grow, and are exchanged as a whole for those of a hypothesis: who
-    keeps one and its length keeps what was there.
+    ``score`` is the score of the hypothesis. Lists only grow, or are replaced as a whole by those of a hypothesis: a
+    reference to a list and its length at one time identify the contents at that time.
     """
 
     def __init__(self, handle: RequestHandle, beam: int = 0) -> None:
@@ -34,7 +34,7 @@ class Output:
 
     @property
     def request(self) -> Request:
-        """The request that is answered."""
+        """The request that this output belongs to."""
         return self.handle.request
 
     @property
@@ -52,13 +52,13 @@ class Output:
         self.new_text, self.num_new_tokens = "", 0
 
     def advance(self) -> None:
-        """Take the next response, which must be ready. Raises EngineError if the request failed instead."""
+        """Take the next response, which has to be ready. Raises EngineError if the request failed instead."""
         if self._num_taken == len(self.handle.responses):
             self.handle.result()
         self._take(self.handle.responses[self._num_taken])
 
     def take_all(self) -> None:
-        """Take all responses that are there, as new ones."""
+        """Take all responses that are ready, as new ones."""
         for response in self.handle.responses[self._num_taken :]:
             self._take(response)
         self.new_text, self.num_new_tokens = self.text, len(self.token_ids)
@@ -88,20 +88,20 @@ class Output:
 
 
 def _cumulative(found: Hypothesis, length_penalty: float) -> float | None:
-    """The sum of log probabilities in a score: see SamplingParams. None if a penalty is so great that it is lost."""
+    """The sum of log probabilities in a score (see SamplingParams); None if a great penalty has made it unrecoverable."""
     with np.errstate(over="ignore", invalid="ignore"):
         total = found.score * np.float64(len(found.token_ids)) ** length_penalty
     return float(total) if np.isfinite(total) else None
 
 
 def outputs_of(handle: RequestHandle) -> list[Output]:
-    """The outputs of a request: one, or the ``n`` best of a beam search."""
+    """The outputs of a request: one, or the ``n`` best hypotheses of a beam search."""
     params = handle.request.params
     return [Output(handle, beam) for beam in range(params.n if params.use_beam_search else 1)]
 
 
 def steps(outputs: Sequence[Output]) -> Iterator[None]:
-    """Advance outputs whose handles share a notifier. Each step takes one response of every output that has one.
+    """Advance outputs whose handles share a notifier; each step takes one response of every output that has one.
 
     Raises EngineError if a request failed.
     """

@@ -1,4 +1,4 @@
-"""RequestOutput: the continuations of a prompt so far, as plain data that can be pickled, copied, made a dictionary."""
+"""Defines RequestOutput: the continuations of a prompt so far, as plain data that can be pickled and copied."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -28,14 +28,14 @@ class CompletionOutput(ComputedLater):
     """One continuation.
 
     ``token_ids`` hold all that was generated; ``text`` ends before the stop word or end token (see SamplingParams).
-    ``text_diff``, ``token_ids_diff`` and ``logprobs_diff`` are the parts that the previous output did not have: an
-    output of a stream takes time for these alone, and for the whole only when it is looked at. ``logprobs`` has for
-    each token {token id: Logprob} of that token and the likeliest ones, and is None unless asked for.
-    ``cumulative_logprob`` is the sum over the generated tokens; it is there if ``logprobs`` are, and of a beam search.
+    ``text_diff``, ``token_ids_diff`` and ``logprobs_diff`` are the parts that are new since the previous output: each
+    output of a stream costs time for these alone, and for the whole only when it is read. ``logprobs`` has, for each
+    token, {token id: Logprob} of that token and the likeliest ones, and is None unless requested.
+    ``cumulative_logprob`` is the sum over the generated tokens; it is set if ``logprobs`` is, and for a beam search.
     ``score`` is the score that a beam search ranked the continuation by. ``finish_reason`` is None while the
     continuation runs, then "stop", "length", "cancelled", "timeout" or "error"; ``stop_reason`` is the stop string or
-    the token (sequence) that stopped it, None for the model's end token. ``generation_logits`` is
-    float32[generated, vocab] if asked for.
+    the token (sequence) that stopped it, None for the model's end token. ``generation_logits`` is float32[generated,
+    vocab] if asked for.
     """
 
     index: int
@@ -52,7 +52,7 @@ class CompletionOutput(ComputedLater):
     score: float | None
 
     def __repr__(self) -> str:
-        """What people look for; ``dataclasses.asdict`` has everything."""
+        """The fields that people look for; ``dataclasses.asdict`` has everything."""
         tokens = counted(len(self.token_ids), "token")
         return f"<CompletionOutput {self.index}: {shown(self.text)}, {tokens}, finish_reason={self.finish_reason!r}>"
 
@@ -80,9 +80,9 @@ class RequestOutput(ComputedLater):
     """The continuations of a prompt so far; ``finished`` says whether they have ended.
 
     ``prompt`` is the prompt's text, None for token ids. ``prompt_logprobs`` has an entry for each token of the prompt,
-    None for the first; ``context_logits`` is float32[prompt_len, vocab]; both are None unless asked for. ``metrics``
-    has the times of the first continuation once it has ended. ``num_truncated_tokens`` is how many tokens were dropped
-    from the start of the prompt. ``error`` is the error that ended the request, if there was one.
+    None for the first; ``context_logits`` is float32[prompt_len, vocab]; both are None unless requested. ``metrics``
+    has the times of the first continuation after it has ended. ``num_truncated_tokens`` is how many tokens were dropped
+    from the start of the prompt. ``error`` is the error that ended the request, or None.
     """
 
     request_id: int
@@ -97,7 +97,7 @@ class RequestOutput(ComputedLater):
     error: TrtllmLiteError | None
 
     def __repr__(self) -> str:
-        """What people look for; ``dataclasses.asdict`` has everything."""
+        """The fields that people look for; ``dataclasses.asdict`` has everything."""
         parts = [f"prompt of {counted(len(self.prompt_token_ids), 'token')}: {shown(self.prompt)}", repr(self.outputs)]
         parts += ["finished" if self.finished else "unfinished", *([] if self.error is None else [repr(self.error)])]
         return f"<RequestOutput {self.request_id}: {', '.join(parts)}>"
@@ -152,13 +152,13 @@ def _all_logprobs(tokens: Sequence[int], rows: Sequence[Any]) -> list[dict[int, 
 
 
 def logprobs_of(token: int, row: Any) -> dict[int, Logprob]:
-    """The chosen token first, then the likeliest; ``row`` is a ``_core.sampling.RowLogprobs``."""
+    """Logprobs of the chosen token, then of the likeliest tokens; ``row`` is a ``_core.sampling.RowLogprobs``."""
     top = {other: Logprob(logprob, rank) for rank, (other, logprob) in enumerate(row.top, 1)}
     return {token: Logprob(row.logprob, row.rank)} | {other: entry for other, entry in top.items() if other != token}
 
 
 def prompt_logprobs_of(handle: RequestHandle, prompt_ids: list[int]) -> Callable[[], Any]:
-    """What computes the prompt's log probabilities, None unless asked for; it does not keep ``handle``."""
+    """A function that computes the prompt's log probabilities and keeps no ``handle``; None unless requested."""
     rows, wanted = handle.prompt_logprobs, handle.request.params.prompt_logprobs is not None
     num_rows = len(rows)
     return lambda: [None, *_all_logprobs(prompt_ids[1:], rows[:num_rows])] if wanted else None

@@ -1,4 +1,4 @@
-"""The forms in which ModelRunner hands its outputs to the user: arrays, texts, dictionaries."""
+"""Makes ModelRunner's results: arrays, texts, dictionaries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from trtllm_lite.errors import ArgumentError
 from trtllm_lite.runtime.api.outputs import Output
 from trtllm_lite.runtime.session.prompts import Prompts
 
-Rows = Sequence[Sequence[Output]]  # [prompt][sequence]
+Rows = Sequence[Sequence[Output]]  # by prompt and sequence
 
 
 @dataclass(frozen=True)
 class Extras:
-    """The further entries of the result dictionary that a call of ``ModelRunner.generate`` asks for (``output_*``)."""
+    """The optional entries of the result dictionary that ``output_*`` arguments of ``ModelRunner.generate`` request."""
 
     context_logits: bool
     generation_logits: bool
@@ -24,12 +24,12 @@ class Extras:
     cum_log_probs: bool
 
     def check(self, return_dict: bool) -> None:
-        """Raise ArgumentError if an entry is asked for where the result is no dictionary."""
+        """Raise ArgumentError if an entry is requested although the result is no dictionary."""
         if any(vars(self).values()) and not return_dict:
             raise ArgumentError("logits and log probabilities need return_dict=True: pass it, or leave output_* out")
 
     def params(self) -> dict[str, Any]:
-        """The fields of SamplingParams that make a request collect them."""
+        """The fields of SamplingParams that make a request collect the entries."""
         return {
             "return_context_logits": bool(self.context_logits),
             "return_generation_logits": bool(self.generation_logits),
@@ -47,7 +47,7 @@ class ResultForm:
     extras: Extras
 
     def result(self, outputs: Sequence[Output], *, partial: bool) -> Any:
-        """The result for ``outputs``, those of one prompt after the other; ``partial``: texts hold only what is new."""
+        """The result for ``outputs``, in the order of prompts; with ``partial`` texts hold only what is new."""
         count = len(outputs) // len(self.prompts.token_ids)
         rows = [outputs[start : start + count] for start in range(0, len(outputs), count)]
         if self.return_dict:
@@ -104,7 +104,7 @@ def log_probs(rows: Rows) -> list[list[NDArray[np.float32]]]:
 
 
 def texts_of(rows: Rows, *, partial: bool) -> list[Any]:
-    """The text of each prompt's output, or only what is new; lists of them where prompts have several outputs."""
+    """The text of each prompt's output, or only its new part; lists of texts if prompts have several outputs."""
     found = [[output.new_text if partial else output.text for output in row] for row in rows]
     return found if len(found[0]) > 1 else [row[0] for row in found]
 

@@ -1,1 +1,1 @@
-"""Adapters (LoRA) of requests: where they come from, and which are in memory."""
+"""Manages the adapters (LoRA) of requests: where they are read from, and which are in memory."""

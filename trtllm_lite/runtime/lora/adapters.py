@@ -1,4 +1,4 @@
-"""Which adapters are in memory, and which requests wait for theirs."""
+"""Keeps adapters in memory, and holds requests until their adapters are loaded."""
 
 import math
 import threading
@@ -17,13 +17,13 @@ from trtllm_lite.runtime.lora.request import LoRARequest
 from trtllm_lite.runtime.session.request import FinishReason, Request
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 
-MAX_WAITING = 1 << 12  # requests that wait for their adapters
+MAX_WAITING = 1 << 12  # requests that wait for their adapters, at most
 
 # Makes the native adapter of a request; runs on a thread of its own.
 Load = Callable[[LoRARequest], Any]
-# Puts a native adapter into a slot of the device's memory; runs on the same thread.
+# Puts a native adapter into a slot of the device's memory; runs on the loader's thread.
 Place = Callable[[Any, int], None]
-# Gives a request to the event loop: handle, adapter, seconds it has waited, what to call at its end.
+# Passes a request to the event loop: handle, adapter, seconds it has waited, function to call at its end.
 Start = Callable[[RequestHandle, Any, float, Callable[[], None]], None]
 
 
@@ -33,17 +33,16 @@ class _Waiting:
     request: Request
     lora: LoRARequest
     since: float
-    deadline: float  # infinity: none
+    deadline: float  # infinity if there is none
 
 
 class Adapters:
-    """Loads adapters when requests ask for them and drops those that were unused for longest.
+    """Loads adapters when requests need them and drops the least recently used.
 
-    At most ``max_loras`` adapters are in use by running requests, at most ``max_cpu_loras`` in memory; one in use is
-    never dropped. On a device with memory of its own, ``place`` puts an adapter into one of ``max_loras`` slots before
-    it is used; there, too, it takes the place of the one that was unused for longest. A request that waits for room
-    lets none that came later pass it; one whose adapter is being loaded or placed lets others pass. Any thread may call
-    the methods.
+    At most ``max_loras`` adapters are in use by running requests, at most ``max_cpu_loras`` in memory; an adapter in
+    use is never dropped. On a device with its own memory, ``place`` copies an adapter into one of ``max_loras`` slots
+    before it is used, in place of the least recently used. Later requests cannot overtake a request that waits for
+    room, but they overtake one whose adapter is being loaded or placed. Any thread may call the methods.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Adapters:
         self._timer: threading.Timer | None = None
 
     def submit(self, handle: RequestHandle, lora: LoRARequest) -> None:
-        """Start the request when its adapter is there; a failure is an error of the handle.
+        """Start the request when its adapter is loaded; a failure becomes an error of the handle.
 
         Raises ArgumentError if another adapter has the id, OverloadedError if too many requests wait.
         """
@@ -82,23 +81,23 @@ class Adapters:
             self._advance()
 
     def check(self, path: str, root: str | None = None) -> None:
-        """Read the files of an adapter, in ``root`` if that is given, without keeping it; any thread may.
+        """Read the files of an adapter, below ``root`` if it is given, without keeping it; any thread may call this.
 
         Raises EngineError or LimitError if the engine cannot run with it.
         """
         self._load(LoRARequest("unnamed", 1, path, root))
 
     def keep(self, lora: LoRARequest, adapter: Any) -> None:
-        """Take a native adapter that was made elsewhere, as if it had been loaded.
+        """Keep a native adapter that was made elsewhere, as if it had been loaded.
 
-        Raises ArgumentError if there are as many as fit in memory.
+        Raises ArgumentError if memory is full.
         """
         with self._lock:
             if not self._entries.add(Entry(lora, adapter)):
                 raise ArgumentError(f"there is no room in memory for {shown(lora.lora_name)}: raise max_cpu_loras")
 
     def withdraw(self, handle: RequestHandle) -> bool:
-        """Forget a request that waits; False if it does not."""
+        """Forget a waiting request; False if it does not wait."""
         with self._lock:
             kept = [waiting for waiting in self._waiting if waiting.handle() is not handle]
             found = len(kept) < len(self._waiting)
@@ -113,13 +112,13 @@ class Adapters:
             return tuple(entry.lora.lora_name for entry in self._entries if entry.adapter is not None)
 
     def in_use(self) -> tuple[list[str], list[str]]:
-        """Names of the adapters that requests run with, and of those that requests wait for, a name for each."""
+        """Names of the adapters of running and waiting requests, each once."""
         with self._lock:
             running = [entry.lora.lora_name for entry in self._entries if entry.num_running > 0]
             return running, [waiting.lora.lora_name for waiting in self._waiting]
 
     def close(self) -> None:
-        """Forget what waits, and load nothing any more."""
+        """Forget waiting requests, and load nothing any more."""
         self._end_all(EngineError("this model was shut down and takes no more requests: load it again"))
 
     def _end_all(self, error: TrtllmLiteError) -> None:
@@ -132,7 +131,7 @@ class Adapters:
             _fail(one, error)
 
     def _advance(self) -> None:
-        """Start what can start, in order of arrival, and load what is missing. The lock is held."""
+        """Start requests that can start, in order of arrival, and load missing adapters. The caller holds the lock."""
         blocked, wanted = False, set[int]()
         for waiting in list(self._waiting):
             handle = waiting.handle()
@@ -159,7 +158,7 @@ class Adapters:
         self._wait_for_deadlines()
 
     def _wait_for_deadlines(self) -> None:
-        """Look again when the first of the requests that still wait has waited for as long as it may."""
+        """Advance again when the first deadline of the waiting requests has passed."""
         if self._timer is not None:
             self._timer.cancel()
         seconds = min((waiting.deadline for waiting in self._waiting), default=math.inf) - time.monotonic()
@@ -173,7 +172,7 @@ class Adapters:
             self._advance()
 
     def _begin_loading(self, lora: LoRARequest, wanted: set[int]) -> bool:
-        """Load an adapter, in the place of one that neither runs nor is ``wanted``; False if there is no room."""
+        """Load an adapter, in place of one that is neither in use nor ``wanted``; False if there is no room."""
         entry = Entry(lora)
         if not self._entries.add(entry, wanted):
             return False
@@ -181,7 +180,7 @@ class Adapters:
         return True
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Do ``work`` on the loader's thread; nobody would hear of an error that it did not foresee."""
+        """Do ``work`` on the loader's thread; without this, nobody would hear of an unforeseen error."""
         try:
             work(*arguments)
         except Exception as error:  # noqa: BLE001 - every waiting request must get the error
@@ -232,11 +231,11 @@ class Adapters:
 
 
 def _tried(work: Callable[[], Any], what: str) -> tuple[Any, TrtllmLiteError | None]:
-    """What ``work`` returns, or the error that requests which wait for it get."""
+    """The result of ``work``, or the error for the requests that wait for it."""
     try:
         return work(), None
     except TrtllmLiteError as failure:
-        failure.__context__ = None  # nor the traceback: their frames would keep the engine
+        failure.__context__ = None  # the traceback goes as well: its frames would keep the engine
         return None, failure.with_traceback(None)
     except Exception as failure:  # noqa: BLE001 - the requests must end
         return None, EngineError(f"{what} the adapter failed: {one_line(repr(failure))}")

@@ -1,4 +1,4 @@
-"""Reads a file and takes its digest, on several threads and without the interpreter's lock."""
+"""Reads a file and computes its digest, on several threads and without the interpreter's lock."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file holds; ``digest`` is of the digests of its chunks."""
+    """The contents of a file; ``digest`` is computed from the digests of its chunks."""
 
     data: memoryview
     digest: bytes
@@ -26,7 +26,7 @@ class Contents:
 def read_contents(descriptor: int, size: int) -> Contents:
     """Read the ``size`` bytes of an open file. Raises EngineError if it has become shorter, or OSError.
 
-    They are copied: a mapped file that somebody truncates would end the process.
+    The bytes are copied, because truncating a mapped file would kill the process.
     """
     data = np.empty(size, np.uint8).data
 

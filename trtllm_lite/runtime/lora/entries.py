@@ -1,4 +1,4 @@
-"""The adapters in memory, of which some have a slot of the device's: which make room for others."""
+"""Keeps the list of adapters in memory, some with a slot on the device, and decides which make room for others."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from trtllm_lite.runtime.lora.request import LoRARequest
 
 @dataclass
 class Entry:
-    """An adapter that is loaded, or (``adapter`` is None) being loaded. Requests that run it: ``num_running``.
+    """A loaded adapter, or (``adapter`` is None) one that is being loaded; ``num_running`` requests run it.
 
-    ``slot`` is its place in the device's memory, if it has one; it is on the way there while it ``is_moving``.
+    ``slot`` is its place in the device's memory, if any; while ``is_moving``, it is being copied there.
     """
 
     lora: LoRARequest
@@ -22,19 +22,19 @@ class Entry:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether it must stay where it is."""
+        """Whether it has to stay where it is."""
         return self.num_running > 0 or self.is_moving
 
 
 class Entries:
     """At most ``max_cpu_loras`` entries, of which at most ``max_loras`` are in use.
 
-    One that is not in use makes room for another, the least recently used first. The caller holds a lock.
+    Entries that are not in use make room for others, the least recently used first. The caller holds a lock.
     """
 
     def __init__(self, max_loras: int, max_cpu_loras: int) -> None:
         self._max_loras, self._max_cpu_loras = max_loras, max_cpu_loras
-        self._by_id: dict[int, Entry] = {}  # the least recently used first
+        self._by_id: dict[int, Entry] = {}  # in order of use, the least recently used first
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -47,7 +47,7 @@ class Entries:
         return self._by_id.get(lora_id)
 
     def add(self, entry: Entry, wanted: Collection[int] = ()) -> bool:
-        """Add ``entry``, in the place of one whose id is not ``wanted`` if there is no other; False without room."""
+        """Add ``entry``, if necessary in place of one whose id is not ``wanted``; False if there is no room."""
         if len(self._by_id) >= self._max_cpu_loras:
             idle = (i for i, one in self._by_id.items() if one.adapter is not None and not one.is_in_use)
             unused = next((i for i in idle if i not in wanted), None)
@@ -62,16 +62,16 @@ class Entries:
         del self._by_id[lora.lora_int_id]
 
     def use(self, entry: Entry) -> None:
-        """Count one more request that runs it; it is the most recently used."""
+        """Count one more request that runs it; it becomes the most recently used."""
         entry.num_running += 1
         self._by_id[entry.lora.lora_int_id] = self._by_id.pop(entry.lora.lora_int_id)
 
     def may_use(self, entry: Entry) -> bool:
-        """Whether no more than ``max_loras`` are in use with ``entry``."""
+        """Whether at most ``max_loras`` are in use if ``entry`` is."""
         return entry.is_in_use or sum(one.is_in_use for one in self) < self._max_loras
 
     def take_slot(self, entry: Entry) -> int:
-        """Give an entry that may be used a free slot of the device, or that of another which is not in use."""
+        """Give an entry that may be used a free slot of the device, or the slot of an entry that is not in use."""
         taken = {one.slot: one for one in self if one.slot is not None}
         slot = next((slot for slot in range(self._max_loras) if slot not in taken), None)
         if slot is None:

@@ -25,11 +25,11 @@ MAX_WEIGHTS_BYTES = 1 << 34
 _KEY = re.compile(r"base_model\.model\.(?P<module>[\w.]{1,256})\.lora_(?P<which>[AB])\.weight")
 _AROUND = re.compile(r"^((model|language_model|transformer)\.)*")
 
-Matrix = NDArray[Any]  # float32, float16, or bfloat16 as uint16: as the file has it
+Matrix = NDArray[Any]  # float32, float16, or bfloat16 as uint16, as in the file
 
 
 class Pair(NamedTuple):
-    """A [rank, in] and B [out, rank] of a projection; what it adds is B @ A times ``scale``."""
+    """A [rank, in] and B [out, rank] of a projection, to which they add B @ A times ``scale``."""
 
     name: str
     a: Matrix
@@ -38,12 +38,12 @@ class Pair(NamedTuple):
 
 
 class Projections:
-    """The projections of an engine that adapters may change, by number, and the modules that they are parts of."""
+    """The projections of an engine that adapters may change, by number, and the modules that they belong to."""
 
     def __init__(self, rows: Sequence[ModuleRows], shapes: Sequence[tuple[int, int]], max_rank: int) -> None:
-        """``rows`` says what each is of a module's output, ``shapes`` its [in, out] extents.
+        """``rows`` maps each projection to rows of a module's output, ``shapes`` to its [in, out] extents.
 
-        Raises EngineError if they do not belong to each other.
+        Raises EngineError if the two do not match.
         """
         self.max_rank = max_rank
         self._modules: dict[str, list[Part]] = {}
@@ -75,30 +75,30 @@ class Projections:
 
 
 class Part(NamedTuple):
-    """A projection of so many inputs, whose outputs are ``rows`` of its module's."""
+    """A projection of ``in_features`` inputs, whose outputs are ``rows`` of its module's."""
 
     number: int
     num_in: int
     rows: NDArray[np.int64]
 
     def of(self, b: Matrix) -> Matrix:
-        """Its rows of B of the module, where they are not all of them."""
+        """The projection's rows of the module's B, unless it has all of them."""
         return b if np.array_equal(self.rows, np.arange(len(b))) else b[self.rows]
 
 
 @dataclass(frozen=True)
 class AdapterWeights:
-    """``pairs`` by number of projection; ``key`` is a digest of all."""
+    """The ``pairs`` by number of projection; ``key`` is a digest of all."""
 
     pairs: Mapping[int, Pair]
     key: bytes
 
 
 def read_adapter(directory: Path, projections: Projections, root: Path | None = None) -> AdapterWeights:
-    """Read the adapter in ``directory``, whose files must lie below ``root`` if that is given.
+    """Read the adapter in ``directory``, whose files have to lie below ``root`` if it is given.
 
     Raises EngineError for files that are absent, damaged, or of another model, LimitError for a rank above the
-    engine's. Elements that are not finite are found when the pairs are converted.
+    engine's. Infinite and NaN elements are found when the pairs are converted.
     """
     config = _read(directory, CONFIG_FILE, MAX_CONFIG_BYTES, root)
     weights = _read(directory, WEIGHTS_FILE, MAX_WEIGHTS_BYTES, root)
@@ -168,5 +168,5 @@ def _checked(
 
 
 def _place(module: str) -> str:
-    """The path of a module without what classes that hold the model put before it."""
+    """The path of a module without the prefixes of classes that wrap the model."""
     return _AROUND.sub("", module)

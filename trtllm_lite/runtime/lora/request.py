@@ -12,9 +12,9 @@ _MAX_ID = 2**31 - 1
 class LoRARequest:
     """An adapter in PEFT's format: ``lora_path`` is a local directory with adapter_model.safetensors.
 
-    ``lora_int_id`` tells adapters apart: requests of one id share what is loaded, and have the same name and path.
-    Where a ``lora_root`` is given, no link of the adapter may lead out of that directory. Raises ArgumentError for
-    values that make no sense.
+    ``lora_int_id`` identifies an adapter: requests with one id share the loaded adapter, and have to have the same name
+    and path. If ``lora_root`` is given, no link of the adapter may lead out of that directory. Raises ArgumentError for
+    invalid values.
     """
 
     lora_name: str

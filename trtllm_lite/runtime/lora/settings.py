@@ -1,4 +1,4 @@
-"""What adapter_config.json says of an adapter: ranks, scales, and what no engine applies."""
+"""Reads adapter_config.json of an adapter: ranks, scales, and settings that no engine applies."""
 
 import math
 import re
@@ -12,15 +12,15 @@ from trtllm_lite.errors import EngineError, shown
 MAX_CONFIG_BYTES = 1 << 20
 _MERGE = "merge the adapter into the model before `trtllm-lite convert`"
 _USED = ("peft_type", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora")
-# Keys that change nothing whatever they say: which modules the tensors are of is read from the tensors, and the others
-# concern training alone, or the order of axes in the model's own weights (fan_in_fan_out).
+# Keys that never change the result: the tensors show which modules they change, and the other keys concern training
+# alone, or the order of axes in the model's own weights (fan_in_fan_out).
 _WITHOUT_EFFECT = """
     task_type auto_mapping peft_version base_model_name_or_path revision inference_mode runtime_config
     target_modules exclude_modules layers_to_transform layers_pattern ensure_weight_tying fan_in_fan_out
     lora_dropout eva_config corda_config lora_ga_config loftq_config velora_config
     megatron_core qalora_group_size merge_weights
 """
-# Keys that change what an adapter computes, each with the values that ask for nothing.
+# Keys that change an adapter's computation, each with its neutral values.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "use_dora": (False,),
     "modules_to_save": (None, []),
@@ -38,13 +38,13 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "monteclora_config": (None,),
     "enable_lora": (None,),
 }
-# How A and B began, where the model's own weights stayed as they were (peft/tuners/lora/layer.py, update_layer).
+# Initialisations of A and B that leave the model's own weights unchanged (peft/tuners/lora/layer.py, update_layer).
 _INITIAL, _KEPT_WEIGHTS = "init_lora_weights", (True, False, "gaussian", "eva", "orthogonal", "mica")
 
 
 @dataclass(frozen=True)
 class AdapterSettings:
-    """Rank and alpha of all modules, or by a pattern that ends a module's path; rsLoRA divides by the root of r."""
+    """Rank and alpha of all modules, or by a pattern for the end of a path; rsLoRA divides alpha by sqrt(rank)."""
 
     rank: int
     alpha: float
@@ -57,13 +57,13 @@ class AdapterSettings:
         return int(_matched(self.rank_pattern, module, self.rank))
 
     def scale_of(self, module: str) -> float:
-        """What B @ A is multiplied with: alpha / r, of rsLoRA (arXiv 2312.03732) alpha / sqrt(r)."""
+        """The factor of B @ A: alpha / r, or alpha / sqrt(r) for rsLoRA (arXiv 2312.03732)."""
         rank, alpha = self.rank_of(module), _matched(self.alpha_pattern, module, self.alpha)
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
 
 def parse_settings(data: bytes) -> AdapterSettings:
-    """Read adapter_config.json. Raises EngineError for what is no LoRA, or more than that, and for unknown keys."""
+    """Read adapter_config.json. Raises EngineError for anything but plain LoRA, and for unknown keys."""
     config = parse_json(data, "adapter_config.json")
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         kind = config.get("peft_type") if isinstance(config, dict) else config
@@ -80,7 +80,7 @@ def parse_settings(data: bytes) -> AdapterSettings:
 
 
 def _check(name: str, value: Any) -> None:
-    """Raise EngineError for a key that no engine applies, or that nobody here knows."""
+    """Raise EngineError for a key that no engine applies, or for an unknown key."""
     if name == _INITIAL:
         if not _is_one_of(value, _KEPT_WEIGHTS):
             raise EngineError(
@@ -99,7 +99,7 @@ def _check(name: str, value: Any) -> None:
 
 
 def _is_one_of(value: Any, known: tuple[Any, ...]) -> bool:
-    """Whether ``value`` is one of ``known``, of its type: 1 is not True."""
+    """Whether ``value`` is one of ``known`` and of the same type: 1 is not True."""
     return any(type(value) is type(other) and value == other for other in known)
 
 
@@ -123,7 +123,7 @@ def _pattern(name: str, config: Mapping[str, Any]) -> dict[str, float]:
     if not isinstance(value, dict) or len(value) > 1 << 12:
         raise EngineError(f"adapter_config.json: {name} is {shown(value)}, expected an object of numbers")
     for key in value:
-        # PEFT takes keys for regular expressions; from a file these could take for ever.
+        # PEFT takes keys for regular expressions; those of a hostile file could take forever.
         if not re.fullmatch(r"\^?[\w.]{1,256}", key):
             raise EngineError(f"adapter_config.json: {name} has the key {shown(key)}, expected the path of a module")
     return {key: _number(name, number) for key, number in value.items()}

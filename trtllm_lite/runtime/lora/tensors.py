@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from trtllm_lite.engine.records import parse_json
 from trtllm_lite.errors import EngineError, shown
 
-MAX_HEADER_BYTES = 1 << 24  # of an adapter, which has some thousand tensors
+MAX_HEADER_BYTES = 1 << 24  # adapters have some thousand tensors
 MAX_EXTENT = 1 << 30
 _STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _REMEDY = "save the adapter again with PEFT's save_pretrained"
 
 
 def read_tensors(data: memoryview) -> dict[str, NDArray[Any]]:
-    """Views of all tensors of a file; those of bfloat16 are uint16. Raises EngineError for a damaged file."""
+    """Views of all tensors of a file; bfloat16 tensors are uint16. Raises EngineError for a damaged file."""
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(len(data) - 8, MAX_HEADER_BYTES):
         raise _damaged(f"a header of {length} bytes in a file of {len(data)}")

@@ -1,1 +1,1 @@
-"""The stages of an engine as actors of Ray, on one machine or several. This package needs the extra ``ray``."""
+"""Runs the stages of an engine as Ray actors, on one machine or several. This package needs the extra ``ray``."""

@@ -1,4 +1,4 @@
-"""Stages on GPUs as actors of Ray."""
+"""Runs stages on GPUs as Ray actors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from trtllm_lite.runtime.remote.engine_files import Digests
 from trtllm_lite.runtime.remote.gpu_stage import GpuStage
 from trtllm_lite.runtime.remote.processes import StageFailed
 
-_BESIDE = "beside"  # the threads of call_beside: who watches, and who asks
+_BESIDE = "beside"  # concurrency group of call_beside, with a thread to watch and a thread to ask
 _NUM_BESIDE = 2
 _REMEDY = (
     "add nodes with GPUs (those of the last stage, which computes in this process, are none of the cluster's), or "
@@ -23,7 +23,7 @@ class GpuActors:
     """Implements ``StageProcesses``."""
 
     def __init__(self, stages: Sequence[Digests]) -> None:
-        """``stages``: engine files of each stage but the last. Raises DeviceError if the cluster has too few GPUs."""
+        """Start an actor per stage; ``stages`` are engine files, without the last stage's. DeviceError: too few GPUs."""
         connect()
         takes = Takes("GPU", len(stages[0]), _REMEDY)
         arguments = [(digests,) for digests in stages]

@@ -14,19 +14,19 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from trtllm_lite.errors import DeviceError
 from trtllm_lite.printable import one_line
 
-PLACING_SECONDS = 30.0  # for the cluster to find what stages need
+PLACING_SECONDS = 30.0  # time for the cluster to find the resources that stages need
 
 
 def connect() -> None:
-    """Join Ray's cluster, or start one of this machine alone where there is none; it stays until the process ends."""
+    """Join Ray's cluster, or start one on this machine alone if there is none; it stays until the process ends."""
     if ray.is_initialized():
         return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here reports to nobody
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here sends no usage reports
     ray.init(log_to_driver=False, logging_level=logging.WARNING)
 
 
 def default_num_threads(num_stages: int) -> int:
-    """Threads of a stage: the CPUs of the smallest node, which as few stages share as may be."""
+    """Threads of a stage: the CPUs of the smallest node, divided by the fewest stages that must share a node."""
     nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
     nodes = [int(num_cpus) for num_cpus in nodes if num_cpus >= 1]
     stages_of_node = -(-num_stages // max(len(nodes), 1))
@@ -35,7 +35,7 @@ def default_num_threads(num_stages: int) -> int:
 
 @dataclass(frozen=True)
 class Takes:
-    """What each stage takes of its node, and what to do where there is too little: ``kind`` is CPU or GPU."""
+    """The resource ``kind``, CPU or GPU, and amount that each stage takes of its node, with a remedy if it is missing."""
 
     kind: str
     count: int
@@ -46,7 +46,7 @@ class Placement:
     """Actors of stages in one placement group; they are released together."""
 
     def __init__(self, stage: type, arguments: Sequence[tuple[Any, ...]], takes: Takes, **options: Any) -> None:
-        """An actor of ``stage`` for each of ``arguments``. Raises DeviceError if the cluster has too little."""
+        """Start an actor of ``stage`` for each of ``arguments``. Raises DeviceError if resources are missing."""
         self.group = placement_group([{takes.kind: takes.count}] * len(arguments), strategy="PACK")
         self.actors: list[Any] = []
         if not self.group.wait(PLACING_SECONDS):
@@ -62,7 +62,7 @@ class Placement:
             self.actors.append(made.options(scheduling_strategy=where).remote(*own))
 
     def release(self) -> None:
-        """End the actors, and give back what they had; releasing twice is fine."""
+        """End the actors, and release their resources; releasing twice is fine."""
         if not ray.is_initialized():
             return  # the actors ended with the connection
         for actor in self.actors:
@@ -71,14 +71,14 @@ class Placement:
         remove_placement_group(self.group)
 
     def node_of(self, stage: int) -> str:
-        """The address of the node that a stage was placed on, if Ray still knows it."""
+        """The address of the node where a stage was placed, if Ray still knows it."""
         bundles = ray.util.placement_group_table(self.group).get("bundles_to_node_id", {})
         names = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
         return str(names.get(bundles.get(stage), "unknown"))
 
 
 def reason_of(error: Exception) -> str:
-    """Why a call came to nothing, behind the name of its stage."""
+    """The reason why a call failed, to follow the name of its stage."""
     if isinstance(error, RayTaskError):
         return f"failed: {one_line(str(error.cause))}"
     if isinstance(error, RayActorError):

@@ -1,4 +1,4 @@
-"""A stage of an engine: what runs in an actor of Ray."""
+"""Defines a stage of an engine, which runs in a Ray actor."""
 
 import os
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.remote.engine_files import Digests, check_files
 
-# Blocks of the KV cache to be copied, from where and to where, before anything else is done.
+# Copies of KV cache blocks (source, destination) to make before anything else.
 Copies = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the driver must know of a stage that is ready."""
+    """Facts about a stage that the driver needs when the stage is ready."""
 
     pid: int
     block_bytes: int
@@ -25,12 +25,12 @@ class Facts:
 
 
 class Stage:
-    """The engines of a stage's ranks, in a process of their own. Calls come in the order of steps."""
+    """The engines of a stage's ranks, in a separate process. Calls come in the order of steps."""
 
     def __init__(self, digests: Digests, num_blocks: int, num_threads: int) -> None:
         """Load the engines of ``digests``.
 
-        Raises EngineError if a file is not there or another one, LimitError if there is too little memory.
+        Raises EngineError if a file is missing or differs, LimitError if there is too little memory.
         """
         check_files(digests)
         native = core()
@@ -40,13 +40,13 @@ class Stage:
         )
 
     def facts(self) -> Facts:
-        """The stage is ready."""
+        """The facts about this stage; a result also means that the stage is ready."""
         return Facts(os.getpid(), self._executor.block_bytes, self._executor.memory)
 
     def step(self, copies: Copies, request: Sequence[NDArray[np.int32]], received: Any = None) -> NDArray[Any]:
-        """What the stage makes of a step, and of what it has ``received`` from the one before it.
+        """Carry out a step on the values ``received`` from the previous stage.
 
-        That is what the next stage receives, or the logits.
+        The result is the input of the next stage, or the logits.
         """
         self._copy(copies)
         return self._step(self._executor, *request, np.empty(0, np.uint8) if received is None else received)
@@ -57,7 +57,7 @@ class Stage:
         return self._executor.save_block(block)
 
     def load_block(self, copies: Copies, block: int, data: NDArray[np.uint8]) -> None:
-        """The reverse of :meth:`save_block`."""
+        """Write a block that :meth:`save_block` returned."""
         self._copy(copies)
         self._executor.load_block(block, data)
 

@@ -1,4 +1,4 @@
-"""What the driver does with stages in actors: it begins steps, and waits for their logits."""
+"""Drives stages in actors: begins steps, and waits for their logits."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -17,25 +17,25 @@ from trtllm_lite.runtime.ray.stage import Facts, Stage
 from trtllm_lite.runtime.remote.engine_files import stages_of
 from trtllm_lite.runtime.remote.stages import StagesElsewhere
 
-STEP_SECONDS = 30.0  # for each stage of a step
+STEP_SECONDS = 30.0  # allowed for each stage of a step
 LOADING_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
 class _Step:
     number: int
-    made: Sequence[Any]  # references to what each stage makes of it
+    made: Sequence[Any]  # references to the result of each stage
 
 
 class Stages(StagesElsewhere):
     """The stages of an engine, as ``_core.RemoteStages`` drives them.
 
-    What a stage makes of a step goes from its node to the next stage's. A stage that fails, ends, or takes longer than
-    ``STEP_SECONDS`` fails all steps for good.
+    The result of a stage goes from its node directly to the node of the next stage. A stage that fails, ends, or takes
+    longer than ``STEP_SECONDS`` fails all steps for good.
     """
 
     def __init__(self, files: Sequence[Path], mapping: RankMapping, num_blocks: int, num_threads: int | None) -> None:
-        """``files``: the engines of all ranks, which must be the same on each node.
+        """Start the stages; ``files`` are the engines of all ranks, which have to be equal on all nodes.
 
         Raises DeviceError if the cluster has too few CPUs, or a stage does not load.
         """
@@ -47,7 +47,7 @@ class Stages(StagesElsewhere):
         super().__init__(mapping.pp_size, mapping.pp_size, self._placement.release)
         self._begun: deque[_Step] = deque()
         self._num_begun = 0
-        self._copies: list[tuple[int, int]] = []  # that come before the next step
+        self._copies: list[tuple[int, int]] = []  # copies to make before the next step
         facts = self._load()
         self.block_bytes = sum(self._block_bytes)
         names = ("weights", "kv_cache", "workspace")
@@ -55,7 +55,7 @@ class Stages(StagesElsewhere):
         self.pids = [stage.pid for stage in facts]
 
     def begin(self, *request: NDArray[np.int32]) -> None:
-        """Hand a step to the stages, one after the other; the arrays are those of ``_core.step_stage``."""
+        """Begin a step; the arrays are those of ``_core.step_stage``."""
         self._check()
         copies, self._copies = self._copies, []
         made: list[Any] = []
@@ -65,14 +65,14 @@ class Stages(StagesElsewhere):
         self._num_begun += 1
 
     def finish(self) -> NDArray[np.float32]:
-        """The logits of the oldest step that was begun. Raises DeviceError."""
+        """Return the logits of the oldest step that was begun. Raises DeviceError."""
         step = self._begun.popleft()
         self._check()
         logits: NDArray[np.float32] = self._get(step.made[-1:], step.made, f"step {step.number}", STEP_SECONDS)[0]
         return logits
 
     def copy_block(self, source: int, to: int) -> None:
-        """Copy a block of the KV cache, before the next step and after those that are begun."""
+        """Copy a block of the KV cache, before the next step and after the steps that have begun."""
         self._copies.append((source, to))
 
     def save_block(self, block: int, out: NDArray[np.uint8]) -> None:
@@ -81,7 +81,7 @@ class Stages(StagesElsewhere):
         np.concatenate(parts, out=out)
 
     def load_block(self, block: int, data: NDArray[np.uint8]) -> None:
-        """The reverse of :meth:`save_block`."""
+        """Read a block of the KV cache, stage by stage, from ``data``."""
         parts = np.split(data, np.cumsum(self._block_bytes)[:-1])
         self._call("load_block", [(block, part) for part in parts])
 
@@ -102,7 +102,7 @@ class Stages(StagesElsewhere):
         return self._get(refs, refs, method, STEP_SECONDS)
 
     def _get(self, wanted: Sequence[Any], made: Sequence[Any], what: str, seconds: float) -> list[Any]:
-        """The objects ``wanted``, of those that the stages have ``made``, each within so many seconds."""
+        """Get the objects ``wanted`` among the stages' results ``made``, within ``seconds`` each."""
         num_made = 0
         while len(ray.wait(list(wanted), num_returns=len(wanted), timeout=seconds)[0]) < len(wanted):
             num_before, num_made = num_made, _num_ready(made)
@@ -123,7 +123,7 @@ def _first_unready(refs: Sequence[Any]) -> int:
 
 
 def _first_failed(refs: Sequence[Any]) -> tuple[int, str]:
-    """Which stage failed first, and why; those behind it failed for want of its result."""
+    """The stage that failed first, and why; later stages failed because they had no input."""
     for stage, ref in enumerate(refs):
         try:
             ray.get(ref, timeout=1)

@@ -1,1 +1,1 @@
-"""Stages of engines in other processes, however these are reached (``runtime/ray`` is one way)."""
+"""Drives stages of engines in other processes, whichever way these are reached (``runtime/ray`` is one)."""

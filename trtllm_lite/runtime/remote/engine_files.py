@@ -1,4 +1,4 @@
-"""Whether the engine files of a node are those of another."""
+"""Checks that the engine files of one node equal those of another."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -10,19 +10,19 @@ from trtllm_lite.errors import EngineError
 from trtllm_lite.foreign_files import open_foreign
 from trtllm_lite.vocabulary import MAX_BYTES
 
-# The engine file of each rank of a stage, and its header_digest where the requests come from.
+# Maps the engine file of each rank of a stage to its header_digest on the node that takes requests.
 Digests = Mapping[Path, str]
 
 
 def header_digest(path: Path) -> str:
-    """The SHA-256 digest of an engine file's header, which has the checksums of all that follows."""
+    """The SHA-256 digest of an engine file's header, which has the checksums of all other parts."""
     with open_foreign(path, MAX_BYTES) as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         return hashlib.sha256(file.read(min(length, MAX_HEADER_BYTES))).hexdigest()
 
 
 def check_files(digests: Digests) -> None:
-    """Raise EngineError if a file of ``digests`` is another one here. One that is not here is for who opens it."""
+    """Raise EngineError if a file of ``digests`` differs here. Missing files are reported when they are opened."""
     for path, digest in digests.items():
         if path.is_file() and header_digest(path) != digest:
             raise EngineError(f"{path} is another engine here than where the requests come from: copy it again")

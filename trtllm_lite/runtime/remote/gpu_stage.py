@@ -1,4 +1,4 @@
-"""A stage of an engine for GPUs: what runs in a process of its own."""
+"""Defines a stage of an engine for GPUs, which runs in a process of its own."""
 
 import os
 import socket
@@ -20,20 +20,20 @@ Shape = tuple[int, int, int, int, bool]
 
 @dataclass(frozen=True)
 class Facts:
-    """What the last stage must know of one that is loaded."""
+    """Facts about a loaded stage that the last stage needs."""
 
     pid: int
     memory: dict[str, int]
 
 
 class GpuStage:
-    """The engines of a stage's ranks on the first GPUs that the process sees.
+    """The engines of a stage's ranks, on the first GPUs that the process sees.
 
-    Calls come in order from one thread, but for :meth:`watch` and :meth:`has_ended`, which others call meanwhile.
+    One thread makes the calls, in order; other threads call :meth:`watch` and :meth:`has_ended` meanwhile.
     """
 
     def __init__(self, digests: Digests) -> None:
-        """Nothing is loaded yet. Raises EngineError if a file is another one here."""
+        """Check the files without loading them. Raises EngineError if a file differs here."""
         check_files(digests)
         self._paths = list(digests)
         self._engines: list[Any] = []
@@ -62,15 +62,15 @@ class GpuStage:
         return Facts(os.getpid(), self._worker.memory)
 
     def connect(self, ids: Sequence[bytes]) -> None:
-        """Connect the ranks with those of other stages, which do the same meanwhile. Raises DeviceError."""
+        """Connect the ranks with those of other stages, which connect at the same time. Raises DeviceError."""
         self._worker.connect(self._engines[0], list(ids), library_directories())
 
     def capture(self, shape: Shape, inputs: NDArray[np.uint8]) -> None:
-        """Capture the graph of such a step. Raises LimitError, DeviceError."""
+        """Capture the graph of a step of that shape. Raises LimitError, DeviceError."""
         self._worker.capture(shape, inputs)
 
     def step(self, number: int, copies: NDArray[np.int32], shape: Shape, inputs: NDArray[np.uint8]) -> None:
-        """Put a step on the streams; if it fails, :meth:`watch` says so."""
+        """Put a step on the streams; :meth:`watch` reports a failure."""
         self._worker.step(number, copies, shape, inputs)
 
     def watch(self) -> None:
@@ -78,12 +78,12 @@ class GpuStage:
         self._worker.watch()
 
     def has_ended(self, number: int) -> bool:
-        """Whether the step of that number has ended."""
+        """Whether the step ``number`` has ended."""
         return bool(self._worker.has_ended(number))
 
 
 def named_gpus(devices: Sequence[int]) -> list[str]:
-    """Names of GPUs of this process, by their numbers, which no other GPU of any machine has."""
+    """Names of this process's GPUs, by number, that are unique among all machines."""
     machine = f"{socket.gethostname()} ({Path('/proc/sys/kernel/random/boot_id').read_text().strip()})"
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return [f"{visible[device] if device < len(visible) else device} of {machine}" for device in devices]

@@ -1,4 +1,4 @@
-"""What the process of the last stage does with the others, on whose GPUs steps begin."""
+"""Drives the other stages, on whose GPUs steps begin, from the process of the last stage."""
 
 import time
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ from trtllm_lite.runtime.remote.gpu_stage import Facts, Shape
 from trtllm_lite.runtime.remote.processes import StageFailed, StageProcesses
 from trtllm_lite.runtime.remote.stages import StagesElsewhere
 
-RANK_SECONDS = 30.0  # by which a rank may come to a collective after another; a step may take twice as long
+RANK_SECONDS = 30.0  # most time between the first and the last rank at a collective; a step may take twice as long
 LOADING_SECONDS = 1800.0
 CONNECTING_SECONDS = 120.0
-_ANSWERING_SECONDS = 5.0  # for a question that takes no time
+_ANSWERING_SECONDS = 5.0  # for a question that is answered at once
 
 
 class GpuStages(StagesElsewhere):
-    """The stages of an engine but the last, as ``_core.LastStage`` drives them.
+    """The stages of an engine except the last, as ``_core.LastStage`` drives them.
 
     A stage that fails, ends, or does not end a step in time fails all steps for good.
     """
 
     def __init__(self, processes: StageProcesses, mapping: RankMapping) -> None:
-        """``processes`` has all stages of the engine but the last."""
+        """``processes`` run all stages of the engine except the last."""
         super().__init__(mapping.pp_size, mapping.pp_size - 1, processes.close)
         self._num_ranks = mapping.num_ranks
         self._processes = processes
@@ -48,7 +48,7 @@ class GpuStages(StagesElsewhere):
         return [num_bytes for of_stage in free for num_bytes in of_stage]
 
     def check_apart(self, gpus: Sequence[str]) -> None:
-        """Raise DeviceError if a stage has one of ``gpus``, which are the last one's (see ``named_gpus``)."""
+        """Raise DeviceError if another stage has one of ``gpus``, the GPUs of the last stage (see ``named_gpus``)."""
         for stage, own in enumerate(self._results(self._call_all("gpus"), "loading", LOADING_SECONDS)):
             shared = sorted({*gpus} & {*own})
             if shared:
@@ -58,11 +58,11 @@ class GpuStages(StagesElsewhere):
                 )
 
     def load(self, num_blocks: int, num_host_blocks: int) -> None:
-        """Begin to load the engines."""
+        """Begin to load the engines in all stages."""
         self._loading = self._call_all("load", num_blocks, num_host_blocks, self.rank_seconds)
 
     def connect(self, last: Any, engine: Any) -> None:
-        """Wait until the engines are loaded, and connect them and the last stage. Raises DeviceError."""
+        """Wait until the engines are loaded, and connect all stages. Raises DeviceError."""
         facts: list[Facts] = self._results(self._loading, "loading", LOADING_SECONDS)
         self.memory = {name: sum(stage.memory[name] for stage in facts) for name in self.memory}
         self.pids = [stage.pid for stage in facts]
@@ -88,7 +88,7 @@ class GpuStages(StagesElsewhere):
         self._watches = [self._processes.call_beside(stage, "watch") for stage in range(self.num_stages - 1)]
 
     def step(self, number: int, copies: NDArray[np.int32], shape: Shape, inputs: NDArray[np.uint8]) -> None:
-        """Hand a step to the stages."""
+        """Pass a step to the stages."""
         self._check()
         self._call_all("step", number, copies, shape, inputs)
 
@@ -98,7 +98,7 @@ class GpuStages(StagesElsewhere):
         self._results(self._call_all("capture", shape, inputs), "capturing a step", LOADING_SECONDS)
 
     def check(self, step: int) -> None:
-        """Raise DeviceError if a stage has failed since."""
+        """Raise DeviceError if a stage has failed."""
         self._check()
         for stage, watch in enumerate(self._watches):
             if self._processes.is_done(watch):
@@ -106,7 +106,7 @@ class GpuStages(StagesElsewhere):
                 self._fail(stage, "has ended", f"step {step}")
 
     def check_ended(self, step: int) -> None:
-        """Raise DeviceError if a stage has not ended a step, for which the time is over."""
+        """Raise DeviceError if a stage has not ended a step in time."""
         self.check(step)
         asked = [self._processes.call_beside(stage, "has_ended", step) for stage in range(self.num_stages - 1)]
         for stage, call in enumerate(asked):
@@ -118,7 +118,7 @@ class GpuStages(StagesElsewhere):
                 self._fail(stage, f"is not done after {2 * self.rank_seconds:.0f} s", f"step {step}")
 
     def fail(self, why: str) -> None:
-        """No step can be carried out any more, since the last stage has failed."""
+        """Fail all further steps, because the last stage has failed."""
         if self.failure is None:
             self.failure = f"the last stage of {self.num_stages} failed: {one_line(why)}: load the engine again"
         self.close()
@@ -139,13 +139,13 @@ class GpuStages(StagesElsewhere):
 
 
 def _in_thread(function: Any) -> Future[None]:
-    """The future of what a thread runs that nobody waits for at the end of the process: it may wait for ever."""
+    """Run ``function`` in a daemon thread, as it may wait forever, and return its future."""
     future: Future[None] = Future()
 
     def run() -> None:
         try:
             future.set_result(function())
-        except BaseException as error:  # noqa: BLE001 (it is raised where the result is asked for)
+        except BaseException as error:  # noqa: BLE001 (the future raises it)
             future.set_exception(error)
 
     Thread(target=run, daemon=True).start()

@@ -1,29 +1,29 @@
-"""What reaches the processes of stages."""
+"""Defines the interface to the processes of stages."""
 
 from typing import Any, Protocol
 
 
 class StageFailed(Exception):  # noqa: N818 (it is a verdict, which the caller turns into one of our errors)
-    """A call failed in its stage, or the stage's process is gone; the text follows the stage's name."""
+    """A call failed in its stage, or the stage's process is gone; the text continues a sentence about the stage."""
 
 
 class StageProcesses(Protocol):
-    """Processes that have a :class:`GpuStage` each: stage 0 and those behind it, but the last."""
+    """Processes with a :class:`GpuStage` each: all stages but the last, from stage 0."""
 
     def call(self, stage: int, method: str, *arguments: Any) -> Any:
-        """Call a method of a stage, behind the calls before; arrays may change then. Returns a name for its result."""
+        """Call a method of a stage after earlier calls, and return a name for its result; arrays may change then."""
 
     def call_beside(self, stage: int, method: str, *arguments: Any) -> Any:
-        """The same without waiting for other calls, in a thread of its own."""
+        """Call a method in a thread of its own, without waiting for other calls."""
 
     def is_done(self, call: Any) -> bool:
-        """Whether :meth:`result` would return, or raise, at once."""
+        """Whether :meth:`result` would return or raise at once."""
 
     def result(self, call: Any, seconds: float) -> Any:
-        """What a call returned. Raises StageFailed, and TimeoutError after so many seconds."""
+        """The result of a call. Raises StageFailed, and TimeoutError after ``seconds``."""
 
     def node_of(self, stage: int) -> str:
-        """The node that a stage is on, for people."""
+        """The name of a stage's node, for people."""
 
     def close(self) -> None:
         """End all processes; closing twice is fine."""

@@ -1,4 +1,4 @@
-"""What stages in other processes have in common: one that fails ends all steps for good, and is named."""
+"""Shares the handling of failures among stages in other processes: a failed stage ends all steps, and is named."""
 
 import weakref
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from trtllm_lite.errors import DeviceError
 
 
 class StagesElsewhere:
-    """Stages of an engine in other processes, the first ones or all.
+    """Stages of an engine in other processes: the first ones or all.
 
-    ``nodes`` are where they are, for people; ``failure`` says why no step can run any more.
+    ``nodes`` are the names of their nodes, for people; ``failure`` is the reason why no step can run any more, or None.
     """
 
     def __init__(self, num_stages: int, num_elsewhere: int, release: Callable[[], None]) -> None:

@@ -18,7 +18,7 @@ from trtllm_lite.runtime.values import check_flag, check_positive, whole_number
 from trtllm_lite.vocabulary import MAX_DRAFT_LEN
 
 POLICIES = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION")
-_LONGEST_NGRAM = 16  # the C++ side refuses longer ones, too
+_LONGEST_NGRAM = 16  # the C++ side has the same limit
 _MOST_CACHED = 1 << 30
 _CHUNKING = (None, "FIRST_COME_FIRST_SERVED")
 
@@ -79,9 +79,9 @@ class KvCacheConfig:
 class SchedulerConfig:
     """The order in which requests are served.
 
-    ``capacity_scheduler_policy``: GUARANTEED_NO_EVICT admits a request once all blocks it can ever need are certain;
-    MAX_UTILIZATION admits more, and preempts the one that loses least if blocks run out. ``context_chunking_policy``:
-    FIRST_COME_FIRST_SERVED, the only one. Raises ArgumentError for anything else.
+    ``capacity_scheduler_policy``: GUARANTEED_NO_EVICT admits a request when all blocks it can ever need are reserved;
+    MAX_UTILIZATION admits more, and preempts the request that loses least if blocks run out.
+    ``context_chunking_policy``: FIRST_COME_FIRST_SERVED, the only one. Raises ArgumentError for anything else.
     """
 
     capacity_scheduler_policy: str = "GUARANTEED_NO_EVICT"
@@ -95,7 +95,7 @@ class SchedulerConfig:
 @takes_foreign_fields({})
 @dataclass(frozen=True, kw_only=True)
 class SpeculativeConfig:
-    """Guesses how texts go on, so that a step may come to several tokens of one; its names are vLLM's.
+    """Configures speculative decoding: draft tokens, so that a step may produce several tokens; the names are vLLM's.
 
     What is generated does not change: a guessed token is kept if it is the one that would have been sampled in its
     place. ``num_speculative_tokens``: how many tokens are guessed at most; the engine must have been built for as many
@@ -180,7 +180,7 @@ class SpeculativeConfig:
             )
 
 
-# The options of each method begin so.
+# Prefixes of the options of each method.
 _METHODS = {
     "ngram": "prompt_lookup_",
     "suffix": "suffix_decoding_",

@@ -1,4 +1,4 @@
-"""Makes the executor for an engine's target, and finds how much memory there is for its KV cache."""
+"""Makes the executor for an engine's target, and finds how much memory is free for its KV cache."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,9 +13,9 @@ from trtllm_lite.vocabulary import GPU_MEMORY_FRACTION
 
 
 def device_options(target: Target, options: RunnerOptions) -> RunnerOptions:
-    """``options`` with the defaults of a loaded engine: the KV cache leaves a tenth of the free memory to others.
+    """``options`` with the defaults of a loaded engine: the KV cache leaves a tenth of the free memory to other uses.
 
-    Raises ArgumentError for threads on a GPU.
+    Raises ArgumentError if threads are given for a GPU.
     """
     check_num_threads(options.num_threads, on_gpu=target.kind != "cpu")
     if options.device_ids is not None and target.kind != "cuda":
@@ -28,7 +28,7 @@ def device_options(target: Target, options: RunnerOptions) -> RunnerOptions:
 
 
 def check_num_threads(num_threads: int | None, *, on_gpu: bool) -> None:
-    """Raise ArgumentError if threads are given for an engine that has none: they compute on the CPU only."""
+    """Raise ArgumentError if threads are given for a GPU engine, which has none."""
     if on_gpu and num_threads is not None:
         raise ArgumentError("num_threads is given, and the engine runs on a GPU: leave it out, or pass the target cpu")
 
@@ -42,13 +42,13 @@ def available_memory(
     others: Sequence[Manifest] = (),
     elsewhere: Sequence[int] = (),
 ) -> int:
-    """Bytes of a rank's device that are free for the KV cache, beside weights and workspace of the engine, and of the
-    one that drafts for it, and beside so many adapters: on the device that has least.
+    """Bytes of a rank's device that are free for the KV cache; the least over all devices.
 
-    ``others`` are the manifests of the ranks but the first; ``elsewhere`` has the free bytes of the first ranks'
-    devices, if other processes have these.
+    Weights and workspace of the engine, of the engine ``draft`` and of ``num_loras`` adapters are subtracted.
+    ``others`` are the manifests of the ranks but the first; ``elsewhere`` has the free bytes of the devices of ranks in
+    other processes, which come first.
 
-    Raises DeviceError if the engine is for a GPU and there is none, LimitError if all that does not fit.
+    Raises DeviceError if the engine is for a GPU and there is none, LimitError if the memory does not suffice.
     """
     if manifest.target.kind == "cpu":
         return available_host_memory()
@@ -93,16 +93,16 @@ def make_executor(
 
     On GPUs, of the numbers ``device_ids`` or the first ones, it has ``num_loras`` slots for adapters.
 
-    The engine of a head that drafts reads what the executor ``features_of`` keeps.
+    The engine of a drafting head reads features that the executor ``features_of`` keeps.
 
-    Raises what ``_core.open_executor`` and, for engines of TensorRT, ``open_network`` raise.
+    Raises the errors of ``_core.open_executor`` and, for engines of TensorRT, of ``open_network``.
     """
     target = manifest.target
     directories = library_directories() if target.kind == "cuda" else []
     network = None
     if target.kind == "tensorrt":
         _check_arch(core.cuda_device()["arch"], target)
-        # Not before: other engines need none of these packages.
+        # imported only here, because other engines do not need these packages
         from trtllm_lite.runtime.tensorrt.network import open_network
 
         network = open_network(ranks[0], manifest, num_blocks)

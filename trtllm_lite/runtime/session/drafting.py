@@ -1,4 +1,4 @@
-"""Says to the event loop who drafts."""
+"""Tells the event loop who drafts."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from trtllm_lite.runtime.session.config import SpeculativeConfig
 
 
 def drafting_options(native: Any, config: SpeculativeConfig | None, limits: Limits) -> dict[str, Any]:
-    """The arguments of ``_core.EventLoop`` that say who drafts, but for the executor of a draft model.
+    """The arguments of ``_core.EventLoop`` about drafting, except the executor of a draft model.
 
-    Grammars draft what they leave no choice about in every engine that takes drafts, ``limits`` being the engine's own.
+    In every engine that takes drafts, grammars draft the tokens that they determine; ``limits`` are the engine's own.
     """
     if config is None:
         return {"max_draft_len": limits.max_draft_len}
@@ -22,9 +22,9 @@ def drafting_options(native: Any, config: SpeculativeConfig | None, limits: Limi
 
 
 def check_method(config: SpeculativeConfig, draft: Manifest) -> None:
-    """Raise ArgumentError if the engine that drafts is a head and another model was asked for, or the reverse.
+    """Raise ArgumentError if the draft engine is a head and a model was asked for, or the reverse.
 
-    Also for one that takes adapters, because drafts are made without.
+    It also raises for a draft engine that takes adapters, because drafting does not use them.
     """
     found, method = "a model of its own", "draft_model"
     if draft.borrows_features:

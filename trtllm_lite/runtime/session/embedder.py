@@ -1,4 +1,4 @@
-"""An engine of an encoder that is loaded and ready to embed: executor, limits, tokenizer. There is no event loop."""
+"""Defines a loaded engine of an encoder: executor, limits, tokenizer. There is no event loop."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.vocabulary import EMBEDDING
 
 _LIMITS = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens")
-# What LLM calls the options of generation that have another name there.
+# Maps options of generation to LLM's names for them.
 _NAMES = {
     "kv_cache": "kv_cache_config",
     "scheduler": "scheduler_config",
@@ -30,14 +30,14 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class EmbedderLimits:
-    """Texts of a step, tokens of a text, and tokens of a step."""
+    """Limits: texts per step, tokens per text, and tokens per step."""
 
     max_batch_size: int
     max_input_len: int
     max_num_tokens: int
 
     def fit(self, num_texts: int, num_tokens: int) -> bool:
-        """Whether a step takes so many texts and tokens."""
+        """Whether a step takes that many texts and tokens."""
         return num_texts <= self.max_batch_size and num_tokens <= self.max_num_tokens
 
 
@@ -56,7 +56,7 @@ class Embedder:
     _lock: Lock = field(default_factory=Lock)
 
     def embed(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
-        """float32[texts, embedding_size] of texts as token ids, as many at a time as the engine takes.
+        """float32[texts, embedding_size] for texts as token ids, as many at a time as the engine takes.
 
         Raises LimitError for a text that is too long, before anything runs; EngineError if a result is not finite, or
         after :meth:`close`.
@@ -70,7 +70,7 @@ class Embedder:
             self._check_length("the text" if len(texts) == 1 else f"text {row}", len(text))
 
     def fit_step(self, num_texts: int, num_tokens: int) -> bool:
-        """Whether a step takes so many texts and tokens and ends soon enough for whoever waits for another."""
+        """Whether a step takes that many texts and tokens, and is short enough for other requests that wait."""
         return self.limits.fit(num_texts, num_tokens) and num_tokens <= self.pace.max_prefill(0)
 
     def close(self) -> None:
@@ -100,10 +100,10 @@ class Embedder:
         yield batch
 
     def step(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
-        """:meth:`embed` of texts that fit into one step, and have been checked. Raises EngineError, DeviceError."""
+        """Compute :meth:`embed` for checked texts that fit into one step. Raises EngineError, DeviceError."""
         lengths = np.array([len(text) for text in texts], np.int32)
         nothing = np.zeros(0, np.int32)
-        # Block tables of no cache group, with the columns that the longest text would have.
+        # Block tables of zero cache groups, as wide as the longest text would need.
         columns = -(-int(np.max(lengths)) // self.manifest.kv_cache.tokens_per_block)
         tables = np.zeros((0, columns), np.int32)
         with self._lock:
@@ -123,7 +123,7 @@ class Embedder:
 
 
 def open_embedder(native: Any, directory: Path, ranks: Sequence[Any], options: RunnerOptions) -> Embedder:
-    """The encoder whose engines are ``ranks``. Raises ArgumentError for options of generation, LimitError."""
+    """Open the encoder with the engines ``ranks``. Raises ArgumentError for options of generation, LimitError."""
     usual, used = RunnerOptions(), {*_LIMITS, "num_threads"}
     given = [entry.name for entry in fields(options) if getattr(options, entry.name) != getattr(usual, entry.name)]
     manifest = Manifest.from_json(ranks[0].manifest)
@@ -134,7 +134,7 @@ def open_embedder(native: Any, directory: Path, ranks: Sequence[Any], options: R
     if unused:
         raise ArgumentError(f"{', '.join(unused)}: this engine is an encoder's, which generates nothing: leave it out")
     if on_gpu:
-        available_memory(native, manifest, device_ids=options.device_ids)  # refuses a device that has too little
+        available_memory(native, manifest, device_ids=options.device_ids)  # raises if the device has too little memory
     limits = {name: tightened(name, getattr(options, name), getattr(manifest.limits, name)) for name in _LIMITS}
     executing: dict[str, Any] = {"num_threads": options.num_threads or 0, "device_ids": options.device_ids}
     max_len = min(limits["max_input_len"], limits["max_seq_len"])

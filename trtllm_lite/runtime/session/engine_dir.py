@@ -10,14 +10,14 @@ from trtllm_lite.printable import one_line
 
 
 def open_ranks(native: Any, directory: Path) -> list[Any]:
-    """``_core.Engine`` of each rank."""
+    """Open a ``_core.Engine`` for each rank."""
     first = native.Engine(str(engine_path(directory, 0)))
     others = range(1, Manifest.from_json(first.manifest).mapping.num_ranks)
     return [first, *(native.Engine(str(engine_path(directory, rank))) for rank in others)]
 
 
 def engine_path(directory: Path, rank: int) -> Path:
-    """The engine file of ``rank``, or an EngineError that says what the directory is instead."""
+    """The path of the engine file of ``rank``; an EngineError says what the directory is instead."""
     path = directory / engine_file(rank)
     if path.is_file():
         return path
@@ -40,7 +40,7 @@ def engine_path(directory: Path, rank: int) -> Path:
 
 
 def check_adapters(manifest: Manifest) -> None:
-    """Raise EngineError for an engine of several ranks, or one that drafts, that takes adapters: no build makes any."""
+    """Raise EngineError for an engine with adapters that has several ranks or drafts: no build makes one."""
     problems = {
         f"it is one of {manifest.mapping.num_ranks} ranks (--tp_size, --pp_size)": manifest.mapping.num_ranks > 1,
         "it is a head or a layer that drafts": manifest.borrows_features,

@@ -1,4 +1,4 @@
-"""EventPump: the one thread that polls the event loop and hands every request its events."""
+"""Defines EventPump: the only thread that polls the event loop; it hands every request its events."""
 
 import threading
 import weakref
@@ -20,7 +20,7 @@ _POLL_SECONDS = 60.0
 
 
 def _nobody() -> None:
-    """Stands for a reference to a handle that is not there."""
+    """Stands in for a reference to a missing handle."""
 
 
 class EventPump:
@@ -39,14 +39,14 @@ class EventPump:
         self._handles: dict[int, weakref.ref[RequestHandle]] = {}
         self._on_end: dict[int, Callable[[], None]] = {}
         self._observed: dict[int, Request] = {}
-        """Requests that want to be told of their ends."""
+        """Requests with an ``on_end`` function to call at their ends."""
         self._failure: EngineError | None = None
         self._thread = threading.Thread(target=self._run, name="trtllm_lite events", daemon=True)
         self._thread.start()
 
     @property
     def failure(self) -> EngineError | None:
-        """Why nothing can be submitted any more, if the thread has failed."""
+        """The reason why nothing can be submitted any more, if the thread has failed."""
         return self._failure
 
     def submit(
@@ -56,14 +56,14 @@ class EventPump:
         waited: float = 0.0,
         on_end: Callable[[], None] | None = None,
     ) -> None:
-        """Queue the handle's request, which runs with ``adapter`` (``_core.Adapter``) and has ``waited`` for it.
+        """Queue the handle's request, which runs with ``adapter`` (``_core.Adapter``) after having ``waited`` for it.
 
-        The pump's thread calls ``on_end`` when the request has ended, whether anybody holds its handle or not.
-        Raises LimitError as ``EventLoop.submit``, EngineError if this thread failed or in a fork of the process.
+        The pump's thread calls ``on_end`` when the request has ended, whether or not its handle still exists. Raises
+        LimitError as ``EventLoop.submit``, EngineError if this thread failed or in a fork of the process.
         """
-        self._home.check()  # before the lock is taken: a fork's copy of it may stay locked for ever
+        self._home.check()  # checked before the lock is taken: in a fork the lock's copy may stay locked forever
         request, params, loop = handle.request, handle.request.params, self.loop
-        with self._lock:  # the thread hands out no event of the request before its handle is entered
+        with self._lock:  # the thread delivers no event of the request before its handle is registered
             if self._failure is not None:
                 raise self._failure
             handle.request_id = request_id = loop.submit(
@@ -88,18 +88,18 @@ class EventPump:
             self._handles[request_id] = weakref.ref(handle, lambda _: loop.cancel(request_id))
 
     def token_gaps(self) -> tuple[list[int], float]:
-        """How long requests waited for their next tokens: counts by bucket, and the seconds of all gaps together.
+        """Histogram of gaps between the tokens of requests: counts by bucket, and the sum of all gaps in seconds.
 
-        The buckets are those of TOKEN_GAP_BOUNDS, and one above. As in vLLM, a gap is the time between two deliveries
-        of a request, whatever the number of their tokens; the first delivery ends none.
+        The buckets are those of TOKEN_GAP_BOUNDS, and one above them. As in vLLM, a gap is the time between two
+        deliveries of a request, whatever the number of their tokens; the first delivery ends none.
         """
         counts, seconds = self._texts.gaps()
         return counts, seconds
 
     def close(self) -> None:
-        """End all requests as cancelled, and the thread."""
+        """Cancel all requests, and end the thread."""
         self.loop.shut_down(drain=False)
-        # The thread itself may drop the last handle, and so the session, whose end calls this.
+        # The thread itself may drop the last handle, and with it the session, whose end calls this.
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -112,12 +112,12 @@ class EventPump:
             self._fail(EngineError(f"the thread that delivers results failed ({reason}): open the engine again"))
 
     def _deliver(self, events: list[Any], ends: list[Any]) -> None:
-        """Hand out the events of one poll. Waiting threads and coroutines see all of them at once.
+        """Deliver the events of one poll. Waiting threads and coroutines see all of them at once.
 
-        What is done for each token counts: the interpreter's lock is held, but for what TextPump does.
+        Work per token is costly here, because the interpreter's lock is held, except in TextPump.
         """
         holder_of = self._handles.get
-        with self._lock:  # whoever has submitted one of these requests has entered its handle
+        with self._lock:  # so that a thread which has submitted one of these requests has registered its handle
             holders = [holder_of(event.request_id, _nobody)() for event in events]
             ending = [(holder_of(end.request_id, _nobody)(), end) for end in ends]
         if None in holders:
@@ -142,7 +142,7 @@ class EventPump:
                     notifier.notify(wake_ups, list(its_handles))
 
     def _cancel_unheld(self, holders: list[RequestHandle | None], events: list[Any], ends: list[Any]) -> None:
-        """Cancel the requests whose handles nobody holds, and that have not ended."""
+        """Cancel requests that have not ended and whose handles no longer exist."""
         ended = {end.request_id for end in ends}
         for handle, event in zip(holders, events, strict=True):
             if handle is None and event.request_id not in ended:
@@ -155,7 +155,7 @@ class EventPump:
         for handle, event, tokens, pieces in zip(handles, events, runs, texts, strict=True):
             try:
                 handle.stage(tokens, pieces, event if event.has_outputs else None)
-            except Exception as error:  # noqa: BLE001 - whatever it is, other requests are not concerned
+            except Exception as error:  # noqa: BLE001 - other requests are not concerned by any error here
                 _fail_alone(handle, one_line(repr(error)))
         for row in stopped:
             handles[row].stop()
@@ -165,18 +165,18 @@ class EventPump:
     def _end(self, handle: RequestHandle, end: Any) -> FinishReason | None:
         try:
             return handle.end(end)
-        except Exception as error:  # noqa: BLE001 - whatever it is, other requests are not concerned
+        except Exception as error:  # noqa: BLE001 - other requests are not concerned by any error here
             _fail_alone(handle, one_line(repr(error)))
             return None
 
     def _tell(self, request_id: int, reason: FinishReason | None, timings: Any) -> None:
-        """Say that a request has ended to whom it has told to."""
+        """Call the ``on_end`` function of a request, if it has one."""
         request = self._observed.pop(request_id, None)
         if request is not None and request.on_end is not None:
             request.on_end(request, reason, timings)
 
     def _forget(self, ends: list[Any]) -> None:
-        """Forget the requests that have ended, and say so to whom they have told to."""
+        """Forget the requests that have ended, and call their ``on_end`` functions."""
         if not ends:
             return
         with self._lock:
@@ -196,12 +196,12 @@ class EventPump:
             self._tell(request_id, None, core().RequestTimings())
         for handle in handles:
             handle.end_with(failure)
-        for on_end in ended:  # what waits for one of them fails, too
+        for on_end in ended:  # requests that wait for one of these ends fail as well
             on_end()
 
 
 def _last_of(events: list[Any], ends: list[Any]) -> list[int]:
-    """The numbers of the events that are the last of a request which an end token has ended."""
+    """The positions of events that are the last of a request ended by an end token."""
     by_token = {end.request_id for end in ends if end.reason.name == "END_ID"}
     if not by_token:
         return []

@@ -1,4 +1,4 @@
-"""What the routers of an engine's mixtures of experts have chosen."""
+"""Counts the choices of the routers of an engine's mixtures of experts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class ExpertCounts:
-    """What the router of one layer has chosen in so many ``steps``: sums over these.
+    """Counts of one layer's router, summed over ``steps`` steps.
 
     - ``choices`` int64 [experts]: rows that have chosen each expert
     - ``experts_read``: experts that some row of a step has chosen, of each of the groups of ranks that have some of the
@@ -24,7 +24,7 @@ class ExpertCounts:
     busiest_choices: int
 
     def since(self, before: "ExpertCounts") -> "ExpertCounts":
-        """What was counted after ``before``."""
+        """The counts made after ``before``."""
         read = (after - earlier for after, earlier in zip(self.experts_read, before.experts_read, strict=True))
         return ExpertCounts(
             self.choices - before.choices,
@@ -62,7 +62,7 @@ class Routing:
 
 
 def expert_counts(executor: Any) -> list[ExpertCounts]:
-    """Of each layer with experts that this process computes (see ``_core.DeviceExecutor.expert_counts``)."""
+    """Counts of each layer with experts that this process computes (see ``_core.DeviceExecutor.expert_counts``)."""
     return [
         ExpertCounts(
             np.array(found["choices"], np.int64),
@@ -75,12 +75,12 @@ def expert_counts(executor: Any) -> list[ExpertCounts]:
 
 
 def counted_since(after: Sequence[ExpertCounts], before: Sequence[ExpertCounts]) -> list[ExpertCounts]:
-    """What was counted between two times."""
+    """The counts made between two times."""
     return [now.since(then) for now, then in zip(after, before, strict=True)]
 
 
 def routing(counts: Sequence[ExpertCounts]) -> Routing | None:
-    """The mean over all layers and steps; None if nothing was routed."""
+    """The mean over all layers and steps; None if no rows were routed."""
     steps = sum(layer.steps for layer in counts)
     if not steps:
         return None

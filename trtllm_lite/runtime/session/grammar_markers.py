@@ -1,4 +1,4 @@
-"""Writes the markers of a grammar, of which some are special tokens of the model's tokenizer."""
+"""Writes the markers of a grammar, some of which are special tokens of the model's tokenizer."""
 
 import json
 import re
@@ -7,14 +7,14 @@ from collections.abc import Collection, Mapping
 from trtllm_lite.runtime.session.guided_decoding import GrammarSource, Marker
 
 FREE = "(?s:.*)"
-"""Any text, as a regular expression. Special tokens are no part of it."""
+"""Any text, as a regular expression; it contains no special tokens."""
 
 
 def with_markers(source: GrammarSource, special_ids: Mapping[str, int], end_ids: Collection[int]) -> str:
     """The text of a Lark grammar with the rules of its markers.
 
-    ``special_ids`` are the names and numbers of special tokens. Of a marker the text ends before one of ``end_ids``, as
-    an end token adds nothing to a text.
+    ``special_ids`` maps names of special tokens to their ids. The text of a marker ends before one of ``end_ids``,
+    because an end token adds nothing to a text.
     """
     return "\n".join([source.text, *(_rule(marker, special_ids, end_ids) for marker in source.markers)])
 
@@ -31,7 +31,7 @@ def _rule(marker: Marker, special_ids: Mapping[str, int], end_ids: Collection[in
 
 
 def _pieces(text: str, special_ids: Mapping[str, int], end_ids: Collection[int]) -> list[str | int]:
-    """Texts and numbers of special tokens, up to the first end token."""
+    """Texts and ids of special tokens, up to the first end token."""
     names = sorted((name for name in special_ids if name in text), key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
     pieces: list[str | int] = []

@@ -1,8 +1,8 @@
-"""The process that tries grammars: started when it is first needed, and again after one that had to end.
+"""Runs the process that tries grammars: started when it is first needed, and again after it had to be ended.
 
-A grammar comes with a request, so it is data to distrust, and the library that compiles it recurses as deeply, computes
-as long and takes as much memory as the grammar says. So it is first compiled, and a text is written under it, where
-nobody else's request runs: in a process of its own for each (``grammar_worker``), of bounded memory, time and stack.
+A grammar comes with a request, so it is untrusted, and the grammar decides how deeply the compiling library recurses,
+how long it computes and how much memory it takes. Therefore each grammar is first compiled, and a text is generated
+under it, in a process of its own (``grammar_worker``) with bounded memory, time and stack.
 """
 
 import json
@@ -25,13 +25,13 @@ from trtllm_lite.printable import one_line
 from trtllm_lite.runtime.session.grammar_texts import CompiledForm
 
 MAX_MEMORY_BYTES = 256 << 20
-"""A compiled grammar that takes more is refused: of 1 MB of schemas it takes about half as much."""
+"""A compiled grammar that takes more bytes is refused; 1 MB of schemas takes about half as much."""
 MAX_CPU_SECONDS = 2.0
-"""A grammar that computes longer is refused: 1,000 structural tags take a fifth of it."""
+"""A grammar that computes for more seconds is refused; 1,000 structural tags take a fifth of it."""
 MAX_WALL_SECONDS = 30.0
-"""A grammar that is not compiled by then, as on a machine that has much else to do, is refused."""
+"""A grammar that is not compiled within this many seconds, as on a busy machine, is refused."""
 MAX_AT_ONCE = 4
-"""Grammars that are compiled at once; others wait, up to ``MAX_WALL_SECONDS``."""
+"""Grammars that are compiled at the same time; others wait for up to ``MAX_WALL_SECONDS``."""
 _SPARE_SECONDS = 5.0  # beyond the time in which the process ends by itself
 _WORKER = Path(__file__).with_name("grammar_worker.py")
 
@@ -39,7 +39,8 @@ _WORKER = Path(__file__).with_name("grammar_worker.py")
 class GrammarProcess:
     """Tries the grammars of one engine. Threads share it.
 
-    ``arguments`` are those of ``_core.GrammarCompiler`` but for ``tokenize``, and ``guesses``, whether there is one.
+    ``arguments`` are those of ``_core.GrammarCompiler`` except ``tokenize``, and ``guesses``, whether ``tokenize`` is
+    given.
     """
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
@@ -49,12 +50,12 @@ class GrammarProcess:
         self._worker: _Worker | None = None
 
     def start(self) -> None:
-        """Start the process, if there is none; it gets ready meanwhile. Raises EngineError if Python does not start."""
+        """Start the process, unless it runs; it initialises in the background. Raises EngineError without Python."""
         self._ready_worker()
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Be one of those that compile at once. Raises OverloadedError if ``MAX_AT_ONCE`` others do for too long."""
+        """Take one of ``MAX_AT_ONCE`` places for compilations. Raises OverloadedError if none becomes free in time."""
         if not self._places.acquire(timeout=MAX_WALL_SECONDS):
             raise OverloadedError(
                 f"expected at most {MAX_AT_ONCE} grammars that compile at once, found more for {MAX_WALL_SECONDS:g} s; "
@@ -66,10 +67,10 @@ class GrammarProcess:
             self._places.release()
 
     def try_out(self, form: CompiledForm) -> int:
-        """The bytes of memory that a grammar takes once it is compiled.
+        """The bytes of memory that a compiled grammar takes.
 
-        Raises what ``compile`` does, LimitError for a grammar that needs more than it may have, and OverloadedError if
-        this machine has no time for it.
+        Raises the errors of ``compile``, LimitError for a grammar that exceeds its bounds, and OverloadedError if this
+        machine is too busy.
         """
         limits = {
             "memory_bytes": MAX_MEMORY_BYTES,
@@ -77,7 +78,8 @@ class GrammarProcess:
             "wall_seconds": MAX_WALL_SECONDS,
         }
         request = json.dumps({"grammar": asdict(form), **limits}).encode()
-        # A process that has ended meanwhile, as by somebody's signal, says nothing about the grammar.
+        # A process that ended meanwhile for other reasons, such as a signal from outside, says nothing about the
+        # grammar.
         answer = self._asked(request) or self._asked(request)
         if answer is None:
             raise EngineError(
@@ -85,7 +87,7 @@ class GrammarProcess:
             )
         if "error" in answer:
             raise getattr(errors, answer["error"])(answer["message"])
-        if answer.get("status") == -signal.SIGALRM:  # it did not get the time that it may compute
+        if answer.get("status") == -signal.SIGALRM:  # the process did not get its share of CPU time
             raise _too_busy(MAX_WALL_SECONDS)
         if "status" in answer:
             raise LimitError(f"expected a grammar {_why_it_ended(answer['status'])}; simplify it")
@@ -103,7 +105,7 @@ class GrammarProcess:
         return answer
 
     def _replace(self, worker: "_Worker") -> None:
-        """End ``worker``; the next grammar starts another."""
+        """End ``worker``; the next grammar starts a new one."""
         with self._lock:
             if self._worker is worker:
                 self._worker = None
@@ -111,13 +113,13 @@ class GrammarProcess:
 
     def _ready_worker(self) -> "_Worker":
         with self._lock:
-            if self._worker is None or self._worker.owner != os.getpid():  # a fork leaves it to the parent
+            if self._worker is None or self._worker.owner != os.getpid():  # a fork leaves the worker to the parent
                 self._worker = _Worker(self._arguments)
             return self._worker
 
 
 class _Worker:
-    """A process that tries grammars; conversations with it run side by side. It ends with this object."""
+    """A process that tries grammars, several at the same time. It ends with this object."""
 
     def __init__(self, arguments: bytes) -> None:
         self.owner = os.getpid()
@@ -128,7 +130,7 @@ class _Worker:
         self.stop = weakref.finalize(self, _stop, process, self._requests, self.owner)
 
     def ask(self, request: bytes) -> dict[str, Any] | None:
-        """The answer (see ``grammar_worker``); None if the process ended. Raises TimeoutError without any in time."""
+        """The answer (see ``grammar_worker``); None if the process ended. Raises TimeoutError without an answer."""
         ours, theirs = socket.socketpair()
         with ours:
             ours.settimeout(MAX_WALL_SECONDS + _SPARE_SECONDS)
@@ -147,7 +149,7 @@ class _Worker:
 
 
 def _stop(process: "subprocess.Popen[bytes]", requests: socket.socket, owner: int) -> None:
-    requests.close()  # then it ends what it has started, and itself
+    requests.close()  # the process then ends its children and itself
     if owner != os.getpid():
         return
     try:
@@ -162,7 +164,7 @@ def _start(arguments: bytes, requests: socket.socket) -> "subprocess.Popen[bytes
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "MALLOC_ARENA_MAX": "1",  # a thread's own arena would count as memory of the grammar
-        "OMP_NUM_THREADS": "1",  # it forks, and must have no threads
+        "OMP_NUM_THREADS": "1",  # the process forks, and must have no threads
     }
     with open(os.memfd_create("arguments"), "r+b") as file:
         file.write(arguments)
@@ -175,7 +177,7 @@ def _start(arguments: bytes, requests: socket.socket) -> "subprocess.Popen[bytes
                 stderr=subprocess.DEVNULL,
                 env=environment,
                 pass_fds=(file.fileno(),),
-                process_group=0,  # Ctrl-C in a terminal is not meant for it; a session of its own would not be nicer
+                process_group=0,  # no Ctrl-C from a terminal; in a new session niceness would have no effect
             )
         except (OSError, TypeError) as error:  # TypeError: a Python inside another program has no executable
             raise EngineError(
@@ -192,7 +194,7 @@ def _too_busy(seconds: float) -> OverloadedError:
 
 
 def _why_it_ended(status: int) -> str:
-    """What a grammar was expected to keep, by how the process that tried it ended."""
+    """The limit that a grammar exceeded, by the exit status of the process that tried it."""
     if status == -signal.SIGPROF:
         return f"that compiles within {MAX_CPU_SECONDS:g} s of computing, found one that takes longer"
     if status in (-signal.SIGSEGV, -signal.SIGBUS):

@@ -1,4 +1,4 @@
-"""What the compiler of grammars is given: checked, with bounds of our own, for what a client asks for."""
+"""Makes the text for the compiler of grammars from a client's request: checked, and with additional bounds."""
 
 import importlib
 import json
@@ -12,21 +12,21 @@ from trtllm_lite.runtime.session.grammar_markers import with_markers
 from trtllm_lite.runtime.session.guided_decoding import STRUCTURAL_TAG, GrammarSource
 
 MAX_SCHEMA_DEPTH = 100
-"""Most brackets that a JSON schema has inside each other; some thousands would overflow a stack."""
+"""Deepest nesting of brackets in a JSON schema; some thousands would overflow a stack."""
 MAX_STRUCTURES = 1024
-"""Most structures of structural tags: each takes about 20 of the 65,525 symbols of a grammar."""
+"""Most structures of structural tags; each takes about 20 of the 65,525 symbols of a grammar."""
 WHITE_SPACE = r"[ \t]{0,4}\r?\n[ \t]{0,80}|[ \t]{1,8}"
-"""White space that may stand between the tokens of JSON: a line break and an indentation, or some blanks.
+"""White space allowed between the tokens of JSON: a line break and an indentation, or some blanks.
 
 JSON allows any amount, and a model that has begun to write blanks can go on until its ``max_tokens``.
 """
 SCHEMA_OPTIONS = "x-guidance"
 """The key of llguidance's options, at the top of a schema."""
-# What llguidance enforces of ``format``; JSON Schema says of the others that they are annotations.
+# Values of ``format`` that llguidance enforces; JSON Schema calls all others annotations.
 KNOWN_FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown")
 )
-# The keywords of JSON Schema that hold schemas: one or a list, and by name.
+# Keywords of JSON Schema that hold schemas: one schema or a list, and schemas by name.
 _HOLD_SCHEMAS = frozenset(
     (
         *("items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"),
@@ -35,7 +35,7 @@ _HOLD_SCHEMAS = frozenset(
     )
 )
 _HOLD_NAMED_SCHEMAS = frozenset(("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"))
-# In llguidance's Lark: strings, comments and regular expressions; and behind them a schema, or the name of a token.
+# Parts of llguidance's Lark: strings, comments, regular expressions; then a schema, or the name of a token.
 _LITERAL = r'"(?:\\.|[^"\\\n])*"|(?://|#)[^\n]*|/(?:\\.|[^/\\\n])+/'
 _LITERALS = re.compile(_LITERAL)
 _LITERAL_OR_SCHEMA = re.compile(rf"{_LITERAL}|%json\s*")
@@ -52,9 +52,9 @@ class CompiledForm:
 
 
 def compiled_form(source: GrammarSource, special_ids: Mapping[str, int], end_ids: Collection[int]) -> CompiledForm:
-    """What the grammar of ``source`` is compiled of. For the numbers of tokens see ``with_markers``.
+    """The compiler's input for the grammar ``source``. For the ids of tokens see ``with_markers``.
 
-    Raises ArgumentError for what is no grammar, LimitError for one beyond the limits above.
+    Raises ArgumentError for an invalid grammar, LimitError for one beyond the limits above.
     """
     if source.kind == "json_schema":
         return CompiledForm(source.kind, _dumped(_bounded(_parsed(source.text))))
@@ -70,12 +70,12 @@ def compiled_form(source: GrammarSource, special_ids: Mapping[str, int], end_ids
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
-    except RecursionError as error:  # how deep is too deep depends on who calls
+    except RecursionError as error:  # the depth that overflows the stack depends on the caller
         raise LimitError(f"it has more than {MAX_SCHEMA_DEPTH} brackets inside each other: flatten it") from error
 
 
 def llguidance() -> Any:
-    """The library. Raises ArgumentError if it is not installed."""
+    """Import the library. Raises ArgumentError if it is not installed."""
     try:
         return importlib.import_module("llguidance")
     except ImportError as error:
@@ -85,7 +85,7 @@ def llguidance() -> Any:
 
 
 def _check_names_no_token(source: GrammarSource) -> None:
-    """Raise ArgumentError if a Lark grammar names tokens, as ``<|user|>`` or ``<[3]>``: a text has characters alone."""
+    """Raise ArgumentError if a Lark grammar names tokens, as in ``<|user|>`` or ``<[3]>``: texts are characters."""
     named = _named_token(source.text)
     if named is not None:
         raise ArgumentError(
@@ -95,13 +95,13 @@ def _check_names_no_token(source: GrammarSource) -> None:
 
 
 def _named_token(lark: str) -> str | None:
-    """The first token that a Lark grammar names."""
+    """The first token that a Lark grammar names, or None."""
     named = _TOKEN_NAME.search(_LITERALS.sub("", lark))
     return None if named is None else named[0]
 
 
 def _with_bounded_schemas(lark: str) -> str:
-    """``lark`` with bounds in the JSON schemas inside it."""
+    """``lark`` with bounds added to the JSON schemas inside it."""
     pieces, at = [], 0
     while match := _LITERAL_OR_SCHEMA.search(lark, at):
         pieces.append(lark[at : match.end()])
@@ -118,11 +118,11 @@ def _with_bounded_schemas(lark: str) -> str:
 
 
 def _dumped(schema: Any) -> str:
-    return json.dumps(schema, allow_nan=False)  # in ASCII, which also writes what is no Unicode
+    return json.dumps(schema, allow_nan=False)  # in ASCII, which can also write lone surrogates
 
 
 def _bounded(schema: Any) -> Any:
-    """``schema`` with bounded white space, and without formats that nobody enforces."""
+    """``schema`` with bounded white space, and without formats that are not enforced."""
     if not isinstance(schema, dict):
         return schema
     _check_depth(schema)
@@ -147,7 +147,7 @@ def _check_depth(schema: Any) -> None:
 
 
 def _schemas_of(schema: Any) -> Iterator[dict[str, Any]]:
-    """``schema`` and the schemas inside it, but for ``true`` and ``false``."""
+    """``schema`` and all schemas inside it, except ``true`` and ``false``."""
     if not isinstance(schema, dict):
         return
     yield schema
@@ -163,7 +163,7 @@ def _schemas_of(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def _lark_of_tags(tags: Mapping[str, Any]) -> str:
-    """The grammar of free text in which the structures of ``tags`` stand; see GuidedDecodingParams."""
+    """The grammar of free text that contains the structures of ``tags``; see GuidedDecodingParams."""
     triggers, structures = tags.get("triggers", []), tags.get("structures", [])
     if tags.get("type") != STRUCTURAL_TAG or not _are_texts(triggers) or not _are_structures(structures):
         raise ArgumentError(
@@ -180,7 +180,7 @@ def _lark_of_tags(tags: Mapping[str, Any]) -> str:
         if trigger is None:
             raise ArgumentError(f"the begin {shown(begin)} starts with no trigger: add one that it starts with")
         made.append(struct_tag(trigger=trigger, begin=begin, grammar=schema, end=end))
-    # A trigger in angle brackets would be taken for a special token's name otherwise.
+    # Otherwise a trigger in angle brackets would be taken for a special token's name.
     return str(struct_tag.to_grammar(made, assume_special=False))
 
 

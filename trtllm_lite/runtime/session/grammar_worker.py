@@ -1,13 +1,12 @@
-"""The program in which grammars are tried.
+"""Tries grammars, as a program of its own.
 
 ``grammar_process`` starts it as ``python grammar_worker.py FILE``: the descriptor of a file with the arguments of
 ``_core.GrammarCompiler`` as JSON, and whether grammars are to guess (``guesses``). Each byte of stdin, a Unix socket,
-brings another socket: a conversation, which begins with a trial as JSON: ``grammar``, the arguments of ``compile``, and
-what it may take: ``memory_bytes`` beyond what this program has, ``cpu_seconds`` and ``wall_seconds``. The grammar gets
-a process of its own, forked from this one, which has read the tokenizer: it may take more than that, or more stack
-than it has, and die. It answers by a line of JSON: ``bytes`` (that the compiled grammar takes), or ``error`` (the name
-of a class of ``trtllm_lite.errors``) and ``message``. When it has ended, this program writes ``status``, how it ended,
-and hangs up.
+carries another socket for one conversation. It begins with a trial as JSON: ``grammar``, the arguments of ``compile``,
+and its bounds: ``memory_bytes`` beyond this program's memory, ``cpu_seconds`` and ``wall_seconds``. The trial runs in a
+fork of this program, which has already read the tokenizer; if it exceeds its bounds or its stack, the fork dies. The
+fork answers with a line of JSON: ``bytes`` (the size of the compiled grammar), or ``error`` (the name of a class of
+``trtllm_lite.errors``) and ``message``. After its end this program writes its exit ``status``, and closes the socket.
 
 The program imports little of this package, so that it starts at once.
 """
@@ -26,12 +25,12 @@ from typing import Any
 from trtllm_lite import _core
 from trtllm_lite.errors import LimitError, TrtllmLiteError
 
-_NICENESS = 8  # what runs goes first
-_TRIED_TOKENS = 16  # of a random text; fuzzed grammars write more
+_NICENESS = 8  # other processes go first
+_TRIED_TOKENS = 16  # tokens of a random text; fuzzed grammars write more
 
 
 class _Children:
-    """The processes that try grammars now, and who waits for each."""
+    """The processes that try grammars now, each with the socket that waits for it."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, socket.socket] = {}
@@ -39,14 +38,14 @@ class _Children:
     def start(self, compiler: Any, waiting: socket.socket, requests: socket.socket) -> None:
         pid = os.fork()
         if pid == 0:
-            # Who talks to this program sees its end only when nobody else has its sockets.
+            # The other end of a socket sees its end only when no other process has it open.
             for other in (requests, *self._waiting.values()):
                 other.close()
             _try_and_exit(compiler, waiting)
         self._waiting[pid] = waiting
 
     def collect(self) -> None:
-        """Tell those who wait for processes that have ended."""
+        """Report processes that have ended on their sockets."""
         for pid in list(self._waiting):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -84,7 +83,7 @@ def main() -> None:
 
 
 def _make_compiler(arguments: Mapping[str, Any]) -> Any:
-    # How guesses are spelled is the tokenizer's, and no part of what is tried.
+    # The spelling of draft tokens depends on the tokenizer, and is not part of a trial.
     tokenize = _spell_nothing if arguments["guesses"] else None
     names = ("library", "tokenizer_json", "vocab_size", "end_ids")
     return _core.GrammarCompiler(**{name: arguments[name] for name in names}, tokenize=tokenize)
@@ -96,13 +95,13 @@ def _spell_nothing(piece: bytes) -> list[int]:
 
 
 def _next(requests: socket.socket) -> socket.socket | None:
-    """The next conversation; None if there are no more."""
+    """The next conversation; None after the last."""
     content, descriptors, _, _ = socket.recv_fds(requests, 1, 1)
     return socket.socket(fileno=descriptors[0]) if content else None
 
 
 def _signals_of_ends() -> socket.socket:
-    """Can be read whenever a child has ended."""
+    """A socket that becomes readable whenever a child has ended."""
     reads, writes = socket.socketpair()
     writes.setblocking(False)
     signal.set_wakeup_fd(writes.detach(), warn_on_full_buffer=False)
@@ -116,12 +115,12 @@ def _read_all(conversation: socket.socket) -> bytes:
 
 
 def _answer(conversation: socket.socket, answer: Mapping[str, Any]) -> None:
-    with suppress(OSError):  # nobody waits any more
+    with suppress(OSError):  # the other end may be closed
         conversation.sendall(json.dumps(answer).encode() + b"\n")
 
 
 def _try_and_exit(compiler: Any, conversation: socket.socket) -> None:
-    """In a process of its own: try the grammar, answer, and end the process."""
+    """In the fork: try the grammar, answer, and exit."""
     signal.set_wakeup_fd(-1)
     try:
         trial = json.loads(_read_all(conversation))
@@ -135,8 +134,8 @@ def _limit(trial: Mapping[str, Any]) -> None:
     with open("/proc/self/statm") as statm:
         limit = int(statm.read().split()[0]) * resource.getpagesize() + trial["memory_bytes"]
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    signal.setitimer(signal.ITIMER_PROF, trial["cpu_seconds"])  # then SIGPROF ends the process
-    signal.setitimer(signal.ITIMER_REAL, trial["wall_seconds"])  # or SIGALRM
+    signal.setitimer(signal.ITIMER_PROF, trial["cpu_seconds"])  # SIGPROF ends the process then
+    signal.setitimer(signal.ITIMER_REAL, trial["wall_seconds"])  # or SIGALRM does
 
 
 def _tried(compiler: Any, trial: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Grammars: compiles what guides the requests of one engine, by llguidance."""
+"""Compiles, by llguidance, the grammars that guide the requests of one engine."""
 
 import sys
 import threading
@@ -22,22 +22,23 @@ from trtllm_lite.runtime.session.reasoning import Thoughts
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 MAX_KEPT = 64
-"""Most compiled grammars that are kept for later requests."""
+"""Most compiled grammars that are kept."""
 MAX_KEPT_BYTES = 64 << 20
-"""Most memory that they take with their texts; the latest is kept in any case.
+"""Most bytes that kept grammars take with their texts; the latest grammar is always kept.
 
 With guesses a schema of 1 kB takes about 0.6 MiB, one of 90 kB 5 MiB, and 1,000 structural tags take 24 MiB. So
 ``MAX_KEPT`` of the usual ones fit, and hostile ones have filled it after some dozens: then memory grows no further.
 """
-MAX_THOUGHTS_KEPT = 8  # a model has one or two kinds of them
+MAX_THOUGHTS_KEPT = 8  # models have one or two kinds of thoughts
 
 
 class Grammars:
-    """Compiled grammars over the tokens of one engine, of which the latest are kept. Threads share it.
+    """Compiled grammars over the tokens of one engine; the latest ones are kept. Threads share it.
 
-    Making one takes a moment (the vocabulary is read into a tree), as the first compilation of a grammar does, so both
-    happen where requests are made and not in the event loop. Raises ArgumentError if llguidance is not installed or too
-    old, or the engine's model has no tokenizer or no end token; DeviceError if llguidance does not load.
+    Creating this object is slow (the vocabulary is read into a tree), and so is the first compilation of a grammar, so
+    both happen in the thread that makes requests and not in the event loop. Raises ArgumentError if llguidance is not
+    installed or too old, or the engine's model has no tokenizer or no end token; DeviceError if llguidance does not
+    load.
     """
 
     def __init__(self, manifest: Manifest, tokenizer: Tokenizer | None) -> None:
@@ -58,11 +59,11 @@ class Grammars:
         self._compiler = core().GrammarCompiler(**arguments, tokenize=tokenizer.spell if guesses else None)
         self._tokenizer, self._end_ids = tokenizer, list(end_ids)
         self._kept = _Kept()
-        # The cache refers to the compiler alone: with a reference to this object it would keep itself alive.
+        # The cache refers only to the compiler: a reference to this object would keep it alive in a cycle.
         self._tokens_of = lru_cache(maxsize=MAX_THOUGHTS_KEPT)(partial(_tokens_of, self._compiler))
 
     def of(self, guided: GuidedDecodingParams, prompt_ids: NDArray[np.int32]) -> Any:
-        """``_core.Grammar`` of what is generated behind a prompt, int32[prompt_len], by params that have a form.
+        """The ``_core.Grammar`` for the text generated after a prompt, int32[prompt_len], by params that have a form.
 
         Raises what :meth:`compile` does.
         """
@@ -74,10 +75,10 @@ class Grammars:
         return grammar if behind is None else grammar.behind(self._tokens_of(behind))
 
     def compile(self, source: GrammarSource) -> Any:
-        """``_core.Grammar`` of ``source``, which is kept.
+        """The ``_core.Grammar`` of ``source``, which is kept.
 
-        It is tried in a process that may die of it, and compiled here if it passes. Raises ArgumentError, with
-        llguidance's message, for what is no grammar or what it does not support; LimitError for what exceeds a limit of
+        The grammar is tried in another process, which may die, and compiled here if it passes. Raises ArgumentError,
+        with llguidance's message, for an invalid or unsupported grammar; LimitError for what exceeds a limit of
         ``grammar_texts``, of ``grammar_process`` or of the compiler; OverloadedError while too many others compile.
         """
         grammar = self._kept.get(source)
@@ -90,13 +91,13 @@ class Grammars:
             except (ArgumentError, LimitError, OverloadedError) as error:
                 raise type(error)(f"{source.field} of guided_decoding: {one_line(str(error))}") from error
             self._kept.put(source, grammar, num_bytes + sys.getsizeof(source.text))
-            # Compiling leaves several times as much as the grammar holds, and others made room for it.
+            # Compilation has freed several times the memory of the grammar; other grammars may have been dropped.
             core().return_free_memory()
         return grammar
 
 
 class _Kept:
-    """The latest grammars that were compiled or asked for. Threads share it."""
+    """The grammars that were compiled or asked for last. Threads share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -112,7 +113,7 @@ class _Kept:
             return self._grammars[source][0]
 
     def put(self, source: GrammarSource, grammar: Any, num_bytes: int) -> None:
-        """Keep a grammar that takes ``num_bytes`` of memory, in the place of those that were not used for longest."""
+        """Keep a grammar that takes ``num_bytes`` of memory, in place of the least recently used ones."""
         with self._lock:
             self._num_bytes += num_bytes - self._grammars.pop(source, (None, 0))[1]
             self._grammars[source] = grammar, num_bytes
@@ -125,5 +126,5 @@ def _tokens_of(compiler: Any, thoughts: Thoughts) -> Any:
 
 
 def _library_path() -> Path:
-    """The shared library in llguidance's wheel, which is its Python extension and also has a C interface."""
+    """The shared library in llguidance's wheel: its Python extension, which also has a C interface."""
     return Path(llguidance()._lib.__file__)

@@ -1,6 +1,6 @@
-"""GuidedDecodingParams: the form that a generated text must have."""
+"""Defines GuidedDecodingParams: the form that a generated text has to have."""
 
-import json as json_module  # a field has its name
+import json as json_module  # json is also the name of a field
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -13,7 +13,7 @@ from trtllm_lite.runtime.values import check_flag, check_list, is_unicode
 MAX_GRAMMAR_LENGTH = 1 << 20
 """Most characters of a grammar, or of a schema as JSON."""
 MAX_REGEX_LENGTH = 1 << 14
-"""Most characters of a regular expression: compiling it can take time and memory by the square of its length."""
+"""Most characters of a regular expression: compilation can take time and memory quadratic in its length."""
 STRUCTURAL_TAG = "structural_tag"
 _MAX_CHOICES = 1 << 14
 _MAX_MARKER_LENGTH = 256
@@ -23,9 +23,9 @@ _MAX_MARKER_LENGTH = 256
 class GrammarSource:
     """A grammar's text, and its kind: one of ``_core.GrammarCompiler``'s, or STRUCTURAL_TAG.
 
-    ``field`` is the one of GuidedDecodingParams that it came by. ``markers`` are what a Lark grammar's text names and
-    leaves open, as only the tokenizer tells which of it are special tokens; no request can bring any.
-    ``has_thoughts``: the grammar is of all the text, the thoughts in it, too.
+    ``field`` is the field of GuidedDecodingParams that it came from. ``markers`` are rules that a Lark grammar names
+    but does not define, because only the tokenizer tells which of them are special tokens; requests cannot contain any.
+    ``has_thoughts``: the grammar covers the whole text, including the thoughts in it.
     """
 
     field: str
@@ -37,9 +37,9 @@ class GrammarSource:
 
 @dataclass(frozen=True)
 class Marker:
-    """A rule of a grammar: ``text``, in which the names of special tokens stand for these.
+    """A rule of a grammar for ``text``, in which names of special tokens stand for these tokens.
 
-    ``is_behind_text``: the rule is any text, up to the first ``text`` and with it.
+    ``is_behind_text``: the rule is any text up to and including the first ``text``.
     """
 
     rule: str
@@ -123,7 +123,7 @@ class GuidedDecodingParams:
 
     @cached_property
     def thoughts(self) -> Thoughts | None:
-        """Where reasoning begins and ends; None if there is none."""
+        """The markers of the reasoning; None if there is none."""
         if self.reasoning_end_str is None:
             return None
         starts = () if self.reasoning_start_str is None else _texts("reasoning_start_str", self.reasoning_start_str)
@@ -133,7 +133,7 @@ class GuidedDecodingParams:
 
     @cached_property
     def source(self) -> GrammarSource | None:
-        """What is to be compiled; None without a form."""
+        """The grammar to compile; None without a form."""
         if self.json is not None:
             return GrammarSource("json", "json_schema", _schema(self.json))
         if self.json_object:
@@ -207,5 +207,5 @@ def _alternatives(texts: Any) -> str:
     check_list("choice of guided_decoding", texts, _MAX_CHOICES, "a list of strings")
     if not len(texts):
         raise ArgumentError("choice of guided_decoding is empty: expected one string at least")
-    # As one terminal the texts are a single automaton; alternatives of a rule would be tried one by one.
+    # As one terminal the texts form a single automaton; alternatives of a rule would be tried one by one.
     return "start: CHOICE\nCHOICE: " + " | ".join(_json("choice", _text("choice", text)) for text in texts)

@@ -1,4 +1,4 @@
-"""The limits of a loaded engine: those that it was built for, or tighter ones that are chosen when it is loaded."""
+"""Defines the limits of a loaded engine: those that it was built for, or tighter ones chosen at load time."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -36,11 +36,11 @@ class RunnerLimits:
     windows: tuple[int, ...] = (0,)
 
     def blocks_for(self, num_tokens: int) -> int:
-        """KV cache blocks that one sequence of ``num_tokens`` tokens takes at most."""
+        """Most KV cache blocks that one sequence of ``num_tokens`` tokens takes."""
         return self._geometry.most_blocks(num_tokens, num_tokens)
 
     def blocks_for_batch(self, batch_size: int, num_tokens: int) -> int:
-        """KV cache blocks that so many sequences of ``num_tokens`` tokens take at most, side by side."""
+        """Most KV cache blocks that ``batch_size`` sequences of ``num_tokens`` tokens take together."""
         return self._geometry.most_blocks_of_batch(batch_size, num_tokens)
 
     @property
@@ -58,12 +58,12 @@ class RunnerOptions:
     """How to run an engine: limits tighter than the engine's (None keeps the engine's), memory, order of service.
 
     ``enable_chunked_context``: prompts may be spread over several steps. Without it max_input_len may not exceed
-    max_num_tokens. ``speculation``: how to guess tokens ahead, if at all. ``num_threads``: threads of a CPU engine;
-    None means one for each core. ``max_loras``: adapters that running requests use at once (16 by default);
+    max_num_tokens. ``speculation``: how to draft tokens, if at all. ``num_threads``: threads of a CPU engine; None
+    means one for each core. ``max_loras``: adapters that running requests use at once (16 by default);
     ``max_cpu_loras``: adapters that are kept in memory (twice as many). ``device_ids``: the GPUs of an engine's ranks,
-    in their order; None means the first ones. ``distributed_executor_backend``: "ray" for stages in actors of Ray, None
-    for this process; of GPUs the last stage is here, whose ranks ``device_ids`` are for then.
-    Raises ArgumentError for a value that makes no sense.
+    in their order; None means the first ones. ``distributed_executor_backend``: "ray" for stages in Ray actors, None
+    for this process; on GPUs the last stage always runs in this process, and ``device_ids`` are for its ranks. Raises
+    ArgumentError for an invalid value.
     """
 
     max_batch_size: int | None = None
@@ -108,8 +108,8 @@ class RunnerOptions:
             )
 
 
-_NOTED_BYTES = 128  # more than the event loop keeps of a block besides its token ids (csrc/batching)
-_MAX_DEVICES = 1 << 10  # as _MAX_THREADS
+_NOTED_BYTES = 128  # bound of what the event loop keeps of a block besides its token ids (csrc/batching)
+_MAX_DEVICES = 1 << 10  # a bound for the same reason as _MAX_THREADS
 _MAX_THREADS = 1 << 16  # the C++ side refuses numbers that the machine cannot run
 LIMIT_NAMES = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_output_len", "max_beam_width")
 
@@ -123,10 +123,10 @@ def runner_limits(
 ) -> RunnerLimits:
     """The engine's limits, tightened by the options.
 
-    ``others`` are the manifests of its ranks but the first: on a CPU they have blocks in the same memory. An engine
-    that drafts for it, ``draft``, has as many blocks, in the same memory, too. ``available_bytes`` is the free memory
-    of the device, of which free_gpu_memory_fraction is a share. Raises LimitError for an option above the engine's
-    limit, ArgumentError for one that contradicts the engine.
+    ``others`` are the manifests of its ranks but the first: on a CPU their blocks are in the same memory. A draft
+    engine ``draft`` has as many blocks, in the same memory as well. ``available_bytes`` is the free memory of the
+    device, of which free_gpu_memory_fraction is a share. Raises LimitError for an option above the engine's limit,
+    ArgumentError for one that contradicts the engine.
     """
     built, cache = manifest.limits, manifest.kv_cache
     ceilings = {**vars(built), "max_output_len": built.max_seq_len, "max_beam_width": built.max_batch_size}
@@ -154,9 +154,9 @@ def runner_limits(
 
 
 def check_host_memory(limits: RunnerLimits, available_bytes: int) -> None:
-    """Raise LimitError if what the event loop notes of each block of the KV cache exceeds the host's free memory.
+    """Raise LimitError if the event loop's records of the KV cache's blocks exceed the host's free memory.
 
-    The content of the blocks is not counted: on a GPU it lies elsewhere, on a CPU it takes memory as it is written.
+    The blocks themselves are not counted: on a GPU they are elsewhere, on a CPU they take memory when they are written.
     """
     table_bytes = 4 * limits.max_batch_size * limits.blocks_for(limits.max_seq_len)
     needed = limits.num_blocks * (_NOTED_BYTES + 4 * limits.tokens_per_block) + table_bytes
@@ -170,7 +170,7 @@ def check_host_memory(limits: RunnerLimits, available_bytes: int) -> None:
 
 @contextmanager
 def memory_for(limits: RunnerLimits) -> Iterator[None]:
-    """Turn a MemoryError inside ``with`` into a LimitError that names the limits which the memory grows with."""
+    """Turn a MemoryError inside ``with`` into a LimitError that names the limits by which the memory grows."""
     try:
         yield
     except MemoryError as error:
@@ -188,7 +188,7 @@ def _host_cache_bytes(config: KvCacheConfig) -> int:
 
 
 def tightened(name: str, value: int | None, built: int) -> int:
-    """``value``, or the engine's limit ``built`` if it is None. Raises LimitError if it is above that."""
+    """``value``, or the engine's limit ``built`` if it is None. Raises LimitError if it exceeds ``built``."""
     if value is None:
         return built
     if value > built:
@@ -240,7 +240,7 @@ def _cache_blocks(cache: KvCache, block_bytes: int, demand: int, config: KvCache
     """KV cache blocks to reserve: ``demand`` for a full batch, or fewer if the engine or the config caps them."""
     caps = []
     if config.max_tokens is not None:
-        cap = config.max_tokens // cache.tokens_per_block * len(cache.groups)  # a token lies in a block of each group
+        cap = config.max_tokens // cache.tokens_per_block * len(cache.groups)  # every group has a block for each token
         caps.append((cap, f"the KV cache's max_tokens={config.max_tokens}", "raise it"))
     if config.max_gpu_total_bytes:
         cap = config.max_gpu_total_bytes // block_bytes

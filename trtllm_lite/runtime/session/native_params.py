@@ -21,7 +21,7 @@ def native_params(values: Mapping[str, Any]) -> Any:
 
 
 def set_param(native: Any, name: str, value: Any, expected: str) -> None:
-    """Set a C++ parameter. Raises ArgumentError if its type does not take ``value``; ``violations`` checks ranges."""
+    """Set a C++ parameter. Raises ArgumentError for a value of another type; ``violations`` checks ranges."""
     try:
         if isinstance(value, bool):
             raise TypeError

@@ -1,4 +1,4 @@
-"""Wakes threads and coroutines that wait for the same thing."""
+"""Wakes threads and coroutines that wait for the same event."""
 
 import asyncio
 import contextlib
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class WakeUps:
-    """Functions that are called when ``with`` ends, by one call for each asyncio loop that they run in."""
+    """Functions that are called at the end of ``with``, by one call for each asyncio loop that they run in."""
 
     def __init__(self) -> None:
         self._functions: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = defaultdict(list)
 
     def add(self, loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-        """Call ``function`` in the thread of ``loop``, too."""
+        """Call ``function`` in the thread of ``loop`` as well."""
         self._functions[loop].append(function)
 
     def __enter__(self) -> Self:
@@ -35,10 +35,11 @@ class WakeUps:
 
 
 class Notifier:
-    """A condition variable on which coroutines can wait, too.
+    """A condition variable on which coroutines can wait as well.
 
-    State that the conditions depend on is changed inside ``with notifier:``, followed by :meth:`notify`. In a fork of
-    the process no thread changes the state: waiting there for a condition that does not hold yet raises EngineError.
+    Changes of state on which conditions depend are made inside ``with notifier:``, followed by :meth:`notify`. In a
+    fork of the process no thread changes the state: waiting there for a condition that does not hold yet raises
+    EngineError.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ class Notifier:
             wake_ups.add(future.get_loop(), partial(_resolve, future))
 
     def wait_until(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Block this thread until ``ready``; False if ``timeout`` seconds have passed before."""
+        """Block this thread until ``ready``; False after ``timeout`` seconds."""
         if self._is_ready_in_fork(ready):
             return True
         with self._condition:
@@ -102,7 +103,7 @@ class Mailbox(Notifier):
         self._listen = listen
 
     def notify(self, wake_ups: WakeUps, handles: "Sequence[RequestHandle]") -> None:
-        """As :meth:`Notifier.notify`, and let ``listen`` be called with ``handles``."""
+        """Implements :meth:`Notifier.notify`, and has ``listen`` called with ``handles``."""
         super().notify(wake_ups, handles)
         wake_ups.add(self._loop, partial(self._listen, handles))
 

@@ -1,4 +1,4 @@
-"""Loads an engine: executor and event loop, or its stages elsewhere, in memory that is found to be enough."""
+"""Loads an engine: executor and event loop, or stages elsewhere, after checking that there is enough memory."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ NO_GENERATION = "is an encoder's engine, which embeds texts (`LLM.embed`) and ge
 
 
 def open_session(engine_dir: str | Path, rank: int, options: RunnerOptions) -> Session:
-    """:func:`open_model` of a decoder. Raises ArgumentError for an encoder."""
+    """Open a decoder by :func:`open_model`. Raises ArgumentError for an encoder."""
     model = open_model(engine_dir, rank, options, generates=True)
     assert isinstance(model, Session)
     return model
@@ -44,10 +44,10 @@ def open_model(
 ) -> Session | Embedder:
     """Load the engines of ``engine_dir``: map and check the files, reserve the KV cache, read the tokenizer.
 
-    ``rank`` is 0: whoever loads an engine runs all its ranks. ``generates``: the model must be a decoder. Raises
-    EngineError if the directory holds no engine or a broken one, DeviceError if the engine is for a GPU and there is
-    none that it can run on, LimitError if an option exceeds the engine's limits or the engine needs more memory than
-    there is, ArgumentError if an option makes no sense.
+    ``rank`` is 0, because one process runs all ranks. ``generates``: the model has to be a decoder. Raises EngineError
+    if the directory holds no engine or a broken one, DeviceError if the engine is for a GPU and there is none that it
+    can run on, LimitError if an option exceeds the engine's limits or the engine needs more memory than is free,
+    ArgumentError for an invalid option.
     """
     directory = Path(engine_dir)
     if isinstance(rank, bool) or not isinstance(rank, int) or rank != 0:
@@ -85,7 +85,7 @@ def _open(
     options: RunnerOptions,
     gpu_stages: Any = None,
 ) -> Session:
-    """A session of the engines ``ranks``, of which ``gpu_stages`` has others than the last stage's."""
+    """Make a session of the engines ``ranks``; ``gpu_stages`` runs the other stages, if there are any."""
     engine, manifest = ranks[0], manifests[0]
     draft_engine = _draft_engine(native, options.speculation)
     draft = None if draft_engine is None else Manifest.from_json(draft_engine.manifest)
@@ -143,7 +143,7 @@ def _open(
 
 
 def _draft_engine(native: Any, config: SpeculativeConfig | None) -> Any:
-    """``_core.Engine`` of the model that drafts, or None."""
+    """The ``_core.Engine`` of the draft model, or None."""
     if config is None or config.model is None:
         return None
     return native.Engine(str(engine_path(Path(config.model), rank=0)))
@@ -152,7 +152,7 @@ def _draft_engine(native: Any, config: SpeculativeConfig | None) -> Any:
 def _adapters(
     native: Any, engine: Any, manifest: Manifest, options: RunnerOptions, pump: EventPump, executor: Any
 ) -> Adapters | None:
-    """Who keeps the adapters of an engine that takes some. Raises ArgumentError for options that it does not read."""
+    """The adapters of an engine that takes some, else None. Raises ArgumentError for options that it does not read."""
     if manifest.lora is None:
         if options.max_loras is not None or options.max_cpu_loras is not None:
             raise ArgumentError(

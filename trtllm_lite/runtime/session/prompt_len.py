@@ -5,7 +5,7 @@ from trtllm_lite.runtime.session.limits import RunnerLimits
 
 
 def check_prompt_len(name: str, prompt_len: int, limits: RunnerLimits) -> None:
-    """Raise LimitError if a prompt, ``name`` in messages, is too long; nothing is ever cut."""
+    """Raise LimitError if a prompt, ``name`` in messages, is too long; prompts are never truncated here."""
     if prompt_len > limits.max_input_len:
         raise LimitError(
             f"{name} has {prompt_len} tokens, which exceeds max_input_len {limits.max_input_len}: shorten it, or build "
@@ -19,9 +19,9 @@ def check_prompt_len(name: str, prompt_len: int, limits: RunnerLimits) -> None:
 
 
 def output_len(name: str, prompt_len: int, wanted: int | None, limits: RunnerLimits) -> int:
-    """The tokens that the prompt ``name`` may generate: ``wanted``, or as many as fit if that is None.
+    """The tokens that the prompt ``name`` may generate: ``wanted``, or as many as fit if it is None.
 
-    Raises LimitError if ``wanted`` is more than fits: nothing is ever cut.
+    Raises LimitError if ``wanted`` is more than fits.
     """
     room = {
         "max_seq_len": (limits.max_seq_len - prompt_len, "build the engine with a larger --max_seq_len"),

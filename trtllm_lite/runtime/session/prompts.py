@@ -15,20 +15,20 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_flag, check_length, is_list, is_whole_number
 
 Prompt = str | Sequence[int] | NDArray[Any] | Mapping[str, Any] | Sequence[Message]
-"""Text, token ids, {"prompt": text} or {"prompt_token_ids": ids}; of a chat a user's message or a list of messages."""
+"""Forms of a prompt: text, token ids, {"prompt": text}, {"prompt_token_ids": ids}; in a chat, one or more messages."""
 
 MAX_PROMPT_IDS = 1 << 20
-"""Most token ids that a prompt may come with, more than any engine takes."""
-_ROOMY_TOKEN_CHARS = 32  # ordinary tokens of text have fewer characters
+"""Most token ids of a prompt, more than any engine takes."""
+_ROOMY_TOKEN_CHARS = 32  # characters of a long token; ordinary tokens have fewer
 _EXPECTED = "expected a list of prompts: token-id lists, strings, or (with chat=True) strings or lists of messages"
 _DICTIONARIES = ("prompt_token_ids", "prompt")
 
 
 @dataclass(frozen=True)
 class Chat:
-    """Prompts are conversations, of which a chat template of the model makes text: the one named ``template``.
+    """A request to treat prompts as conversations, which the model's chat template ``template`` turns into text.
 
-    None leaves the choice of the template to :meth:`ChatTemplate.render`, which gets ``tools`` and ``arguments``, too.
+    None leaves the choice of the template to :meth:`ChatTemplate.render`, which also gets ``tools`` and ``arguments``.
     """
 
     template: str | None = None
@@ -43,7 +43,7 @@ class Chat:
         tools: Sequence[Mapping[str, Any]] | None,
         arguments: Mapping[str, Any] | None,
     ) -> "Chat | None":
-        """None without ``chat``. Raises ArgumentError if one of the other arguments is given without it."""
+        """A Chat, or None without ``chat``. Raises ArgumentError if other arguments are given without ``chat``."""
         check_flag("chat", chat)
         if not chat and (template, tools, arguments) != (None, None, None):
             raise ArgumentError(
@@ -54,9 +54,9 @@ class Chat:
 
 @dataclass(frozen=True)
 class Prompts:
-    """``token_ids`` are int32[prompt_len] arrays; ``texts`` are the texts that they were made of, None for token ids.
+    """Prompts as ``token_ids``, int32[prompt_len] arrays; ``texts`` are their texts, None if given as token ids.
 
-    Prompts of text get text as results. ``single`` says that one bare prompt was given, which gets one bare result.
+    Prompts given as text get text as results. ``single``: one bare prompt was given, which gets one bare result.
     """
 
     token_ids: list[NDArray[np.int32]]
@@ -80,10 +80,10 @@ def parse_prompts(
 ) -> Prompts:
     """Token ids of ``value``: see ``ModelRunner.generate`` for its forms.
 
-    ``add_special_tokens``: the tokenizer puts around a text what belongs there; templates of chats do that themselves.
+    ``add_special_tokens``: the tokenizer adds special tokens around a text; chat templates write them themselves.
 
     Raises ArgumentError for another form, a token id outside the vocabulary, an empty prompt, or text for an engine
-    without a tokenizer; LimitError for text that can be no prompt of ``max_input_len`` tokens.
+    without a tokenizer; LimitError for a text that certainly has more than ``max_input_len`` tokens.
     """
     single = isinstance(value, str | Mapping) or (chat is not None and is_conversation(value))
     prompts = [value] if single else _as_list(value)
@@ -138,13 +138,13 @@ def _as_list(value: Any) -> list[Any]:
     try:
         if hasattr(value, "__getitem__") and not isinstance(value, bytes):
             return [value[row] for row in range(len(value))]
-    except TypeError:  # no length: an array of no dimension
+    except TypeError:  # no length: a scalar array
         pass
     raise ArgumentError(f"the prompts are {type(value).__name__}: {_EXPECTED}")
 
 
 def _unwrapped(prompt: Any) -> Any:
-    """The text or token ids in a prompt dictionary; any other prompt as it is."""
+    """The text or token ids of a prompt dictionary; any other prompt unchanged."""
     if not isinstance(prompt, Mapping):
         return prompt
     if "role" in prompt:
@@ -173,13 +173,13 @@ def _as_text(prompt: Any, chat: Chat | None, tokenizer: Tokenizer) -> str:
 
 
 def max_chars(tokenizer: Tokenizer, max_input_len: int) -> int:
-    """Characters that a text of ``max_input_len`` tokens has at most, or more."""
+    """An upper bound of the characters of a text of ``max_input_len`` tokens."""
     return max_input_len * max(tokenizer.max_token_chars, _ROOMY_TOKEN_CHARS)
 
 
 def check_chars(name: str, text: str, tokenizer: Tokenizer, max_input_len: int) -> None:
     """Raise LimitError for a text that is certainly too long, before it is tokenized: megabytes would take seconds."""
-    if len(text) <= max_input_len * _ROOMY_TOKEN_CHARS:  # which spares most prompts a search of the vocabulary
+    if len(text) <= max_input_len * _ROOMY_TOKEN_CHARS:  # saves a search of the vocabulary for most prompts
         return
     most = max_chars(tokenizer, max_input_len)
     if len(text) > most:
@@ -201,7 +201,7 @@ def _as_array(name: str, prompt: Any) -> NDArray[Any]:
 
 
 def checked_ids(name: str, ids: NDArray[Any], vocab_size: int) -> NDArray[np.int32]:
-    """A prompt as int32[prompt_len]. Raises ArgumentError for an empty one, or ids outside the vocabulary."""
+    """A prompt as int32[prompt_len]. Raises ArgumentError for an empty prompt, or ids outside the vocabulary."""
     if ids.ndim == 0:
         raise ArgumentError(f"{name} is the single value {shown(ids.item())}: {_EXPECTED}; did you mean [prompt]?")
     if ids.size == 0:

@@ -1,4 +1,4 @@
-"""Thoughts: what stands around what a model thinks before it answers."""
+"""Defines the markers around the thoughts of a model before its answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +15,9 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Thoughts:
-    """What begins thoughts, any of ``starts``, and what ends them: a text of each of ``ends``, one behind the other.
+    """Markers of thoughts: any of ``starts`` begins them; a text of each of ``ends``, one after the other, ends them.
 
-    Without ``starts`` a text thinks from its beginning on.
+    Without ``starts`` thoughts begin with the text.
     """
 
     starts: tuple[str, ...]
@@ -25,11 +25,11 @@ class Thoughts:
 
     @cached_property
     def native(self) -> Any:
-        """``_core.Thoughts``."""
+        """The ``_core.Thoughts`` of these markers."""
         return core().Thoughts(self.starts, self.ends)
 
     def are_likely(self, prompt: str, tokenizer: Tokenizer) -> bool:
-        """Whether a model may be taken to think so: a token is what begins thoughts, or the prompt speaks of it."""
+        """Whether a model probably thinks in this form: a token is a start marker, or the prompt contains one."""
         return any(
             start in prompt or len(tokenizer.encode(start, add_special_tokens=False)) == 1 for start in self.starts
         )
@@ -39,8 +39,8 @@ class Thoughts:
     ) -> "Thoughts | None":
         """The thoughts of a text that follows a prompt, int32[prompt_len]; None if the prompt has ended them.
 
-        They have no ``starts`` if the prompt has begun them, as chat templates do. What the prompt says of them stands
-        behind its last end token or other added token that is no part of a marker. Raises ArgumentError without a
+        They have no ``starts`` if the prompt has begun them, as some chat templates do. Only markers after the prompt's
+        last end token, or other added token that is not part of a marker, count. Raises ArgumentError without a
         tokenizer.
         """
         if tokenizer is None:
@@ -52,7 +52,7 @@ class Thoughts:
         return self if begin < 0 else replace(self, starts=())
 
     def _turn_begin(self, prompt_ids: NDArray[np.int32], tokenizer: Tokenizer, end_ids: Sequence[int]) -> int:
-        """Where the turn that the text goes on with begins in the prompt."""
+        """The position in the prompt where the turn begins that the text continues."""
         markers = [*self.starts, *(text for texts in self.ends for text in texts)]
         places = np.flatnonzero(np.isin(prompt_ids, [*tokenizer.added_tokens, *end_ids]))
         for place in places[::-1].tolist():

@@ -39,21 +39,22 @@ def check_remote(manifest: Manifest, options: RunnerOptions) -> None:
 
 
 def all_manifests(directory: Path, manifest: Manifest) -> list[Manifest]:
-    """The manifests of all ranks of an engine, given the first. Raises EngineError if a file is not there or broken.
+    """The manifests of all ranks of an engine, given the first. Raises EngineError if a file is missing or broken.
 
-    The weights are not read: each is checked where it computes.
+    Weights are not read: each process checks its own.
     """
-    from trtllm_lite.engine.reader import read_engine  # not before: it needs the C++ extension
+    from trtllm_lite.engine.reader import read_engine  # imported here, because it needs the C++ extension
 
     return [manifest, *(read_engine(directory / name).manifest for name in manifest.engine_files[1:])]
 
 
 def open_stages(directory: Path, manifest: Manifest, num_blocks: int, num_threads: int | None) -> Any:
-    """The stages of an engine for CPUs as actors of Ray, for ``_core.RemoteStages``.
+    """Run the stages of an engine for CPUs as Ray actors, for ``_core.RemoteStages``.
 
-    Raises ArgumentError if Ray is not installed, DeviceError if its cluster has too few CPUs, or a stage does not load.
+    Raises ArgumentError if Ray is not installed, DeviceError if its cluster has too few CPUs, or if a stage does not
+    load.
     """
-    try:  # other engines do not need it
+    try:  # other engines do not need Ray
         from trtllm_lite.runtime.ray.stages import Stages
     except ModuleNotFoundError as error:
         raise _needs(error) from error
@@ -61,17 +62,17 @@ def open_stages(directory: Path, manifest: Manifest, num_blocks: int, num_thread
 
 
 def start_gpu_stages(directory: Path, manifest: Manifest) -> GpuStages:
-    """The stages of an engine for GPUs but the last, in processes that have loaded nothing yet.
+    """Start processes for all stages but the last of an engine for GPUs; nothing is loaded yet.
 
-    Raises ArgumentError if Ray is not installed, DeviceError if NCCL is not or the cluster has too few GPUs.
+    Raises ArgumentError if Ray is not installed, DeviceError if NCCL is not installed or the cluster has too few GPUs.
     """
-    core().nccl_ids(0, library_directories())  # before anything is loaded: whether there is NCCL
+    core().nccl_ids(0, library_directories())  # raises without NCCL, before anything is loaded
     stages = stages_of(_files(directory, manifest), manifest.mapping)
     return GpuStages(processes_of(stages[:-1]), manifest.mapping)
 
 
 def processes_of(stages: Sequence[Digests]) -> StageProcesses:
-    """An actor of Ray for each of ``stages``."""
+    """Start a Ray actor for each of ``stages``."""
     try:
         from trtllm_lite.runtime.ray.gpu_actors import GpuActors
     except ModuleNotFoundError as error:
@@ -87,7 +88,7 @@ def open_last_stage(
     limits: RunnerLimits,
     device_ids: Sequence[int] | None,
 ) -> Any:
-    """A ``_core.LastStage`` on this process's GPUs, connected with the others, which load their engines meanwhile.
+    """Open a ``_core.LastStage`` on this process's GPUs, connected with the others, which load their engines meanwhile.
 
     Raises EngineError, DeviceError, LimitError.
     """

@@ -1,4 +1,4 @@
-"""Requests, which go into the event loop, and responses, which come out of it token by token."""
+"""Defines requests, which go into the event loop, and responses, which come out of it token by token."""
 
 import numbers
 import secrets
@@ -18,7 +18,7 @@ from trtllm_lite.runtime.values import is_unicode, whole_number
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended."""
+    """The reason why a sequence ended."""
 
     END_ID = "end_id"
     STOP_WORDS = "stop_words"
@@ -36,14 +36,14 @@ class FinishReason(StrEnum):
 class Request:
     """One sequence to generate, or one beam search.
 
-    ``prompt_ids`` is int32[prompt_len], not empty. Requests of the same prompt and seed draw different tokens if their
-    ``sequence_index`` differs. A greater ``priority`` (-100 to 100) is served earlier; after ``timeout`` seconds the
-    request ends with what it has. Only requests of equal ``cache_salt`` share KV cache content, and only if
-    they have the same adapter, ``lora_request``, or none.
+    ``prompt_ids`` is int32[prompt_len], not empty. Requests with the same prompt and seed sample different tokens if
+    their ``sequence_index`` differs. A greater ``priority`` (-100 to 100) is served earlier; after ``timeout`` seconds
+    the request ends with the tokens so far. Only requests of equal ``cache_salt`` share KV cache content, and only with
+    equal adapters (``lora_request``).
 
-    ``on_end`` is called once when a request that was submitted has ended, whether anybody holds its handle or not: with
+    ``on_end`` is called once when a request that was submitted has ended, whether or not its handle still exists, with
     the request, why it ended (None for an error), and its ``_core.RequestTimings``. Threads that deliver results call
-    it before anybody is told of the end; it must be quick, and raise nothing.
+    it before the end is visible elsewhere; it must be quick, and raise nothing.
 
     Raises ArgumentError for a priority, timeout or salt of the wrong type or out of its range.
     """
@@ -68,12 +68,12 @@ class Request:
             raise ArgumentError(f"lora_request is {shown(self.lora_request)}: expected a LoRARequest, or None")
 
     def tell_unstarted(self, reason: "FinishReason | None") -> None:
-        """Call ``on_end`` for a request that ends before the event loop has seen it."""
+        """Call ``on_end`` for a request that ends before it reaches the event loop."""
         if self.on_end is not None:
             self.on_end(self, reason, core().RequestTimings())
 
     def sequences(self) -> "list[Request]":
-        """A request for each sequence to draw, of which only the first reports on the prompt; one for a beam search."""
+        """A request for each sequence to sample, of which the first reports on the prompt; one for a beam search."""
         params = self.params
         if params.use_beam_search or params.num_sequences == 1:
             return [self]
@@ -85,12 +85,11 @@ class Request:
 
 
 class Response(NamedTuple):
-    """What one step added to a request. The last response of a request has a ``finish_reason``.
+    """The additions of one step to a request. The last response of a request has a ``finish_reason``.
 
-    ``token_id`` is None where a request ends without another token (cancelled, timed out). ``text`` is the text that
-    has become certain: a token may add none, or the text of several tokens. ``logprobs``
-    (``_core.sampling.RowLogprobs``) and ``generation_logits`` float32[vocab], from which the token was drawn, are there
-    if the request asked for them.
+    ``token_id`` is None if a request ends without another token (cancelled, timed out). ``text`` is the text that has
+    become final: a token may add none, or the text of several tokens. ``logprobs`` (``_core.sampling.RowLogprobs``) and
+    ``generation_logits`` float32[vocab], from which the token was drawn, are set if the request asked for them.
     """
 
     token_id: int | None

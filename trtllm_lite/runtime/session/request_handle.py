@@ -1,4 +1,4 @@
-"""RequestHandle: a request in the event loop, as its submitter sees it."""
+"""Defines RequestHandle: a request in the event loop, as its submitter sees it."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from copy import copy
@@ -22,7 +22,7 @@ FINISH_REASONS = {
     "CANCELLED": FinishReason.CANCELLED,
     "TIMED_OUT": FinishReason.TIMEOUT,
 }
-"""Why requests end, by the names of ``_core.FinishReason``; ERROR is none of them."""
+"""Maps names of ``_core.FinishReason`` to reasons; ERROR has none."""
 
 
 class RequestHandle:
@@ -49,17 +49,17 @@ class RequestHandle:
         self.notifier = notifier
         self.request_id = 0
         self.responses: list[Response] = []
-        """What has come so far; it only grows."""
+        """The responses so far; the list only grows."""
         self.context_logits: NDArray[np.float32] | None = None
-        """float32[prompt_len, vocab], complete from the first response on, if the request asked for it."""
+        """float32[prompt_len, vocab], complete when the first response arrives, if the request asked for it."""
         self.prompt_logprobs: list[Any] = []
         """``_core.sampling.RowLogprobs`` of the prompt's tokens from the second on, if the request asked for them."""
         self.timings: Any = None
-        """``_core.RequestTimings``, once the request has ended."""
+        """``_core.RequestTimings``, set when the request has ended."""
         self.error: TrtllmLiteError | None = None
-        """What ended the request if something went wrong."""
+        """The error that ended the request, or None."""
         self.hypotheses: list[Hypothesis] = []
-        """What a beam search has found, best first, once it has ended."""
+        """The hypotheses of a beam search, best first, set when it has ended."""
         self.text = new_text()
         """``_core.TextStream`` of the request, to which the event pump pushes its tokens."""
         self._new_text = new_text
@@ -82,7 +82,7 @@ class RequestHandle:
         return self.responses[-1].finish_reason if self.responses else None
 
     def stop_reason(self, last_token: int | None) -> str | int | tuple[int, ...] | None:
-        """The stop word, or token of ``stop_token_ids``, that stopped a sequence which ended with ``last_token``."""
+        """The stop word, or token of ``stop_token_ids``, that ended a sequence with ``last_token``."""
         if self._match is not None:
             return self._match
         return last_token if last_token in self.native.stop_token_ids else None
@@ -95,11 +95,11 @@ class RequestHandle:
             self._cancel(self.request_id)
 
     def may_wait(self, withdraw: "Callable[[RequestHandle], bool]") -> None:
-        """The request waits outside of the event loop; ``withdraw`` takes it back if it still does."""
+        """Note that the request waits outside the event loop; ``withdraw`` takes it back if it still waits."""
         self._withdraw = withdraw
 
     def end_unstarted(self, reason: str) -> None:
-        """End a request that the event loop never saw, for a ``_core.FinishReason`` of that name."""
+        """End a request that the event loop never saw, with the ``_core.FinishReason`` of that name."""
         native = core()
         end = SimpleNamespace(reason=native.FinishReason[reason], timings=native.RequestTimings())
         self._tell_unstarted(self.end(end))
@@ -108,7 +108,7 @@ class RequestHandle:
             self.notifier.notify(wake_ups, [self])
 
     def end_with(self, error: TrtllmLiteError) -> None:
-        """End the request with ``error``, and wake who waits for it."""
+        """End the request with ``error``, and wake all who wait for it."""
         self._tell_unstarted(None)
         with WakeUps() as wake_ups, self.notifier:
             self.fail(error)
@@ -122,11 +122,11 @@ class RequestHandle:
         if not self.notifier.wait_until(lambda: self.ended, timeout):
             raise TimeoutError(f"request {self.request_id} has not ended after {timeout} s")
         if self.error is not None:
-            raise copy(self.error)  # a traceback of what the handle keeps would keep the session
+            raise copy(self.error)  # a traceback in the kept error would keep the session alive
         return self.responses
 
     def has(self, position: int) -> bool:
-        """Whether response number ``position`` is there, or will never be."""
+        """Whether response number ``position`` has arrived, or never will."""
         return len(self.responses) > position or self.ended
 
     def __iter__(self) -> Iterator[Response]:
@@ -153,9 +153,9 @@ class RequestHandle:
     # them.
 
     def stage(self, token_ids: list[int], texts: list[str], outputs: Any | None) -> None:
-        """Take in tokens of this request with their texts, and the ``_core.TokenEvent`` that has outputs for them.
+        """Take tokens of this request with their texts, and the ``_core.TokenEvent`` that has their outputs.
 
-        There are less texts than tokens if a stop word has ended the text. What comes after an error is dropped.
+        There are fewer texts than tokens if a stop word has ended the text. Tokens after an error are dropped.
         """
         if self.error is not None:
             return
@@ -171,12 +171,12 @@ class RequestHandle:
         self.cancel()
 
     def untold(self) -> Request | None:
-        """The request, if it wants to be told of its end: whoever asks first does so."""
+        """The request, if its ``on_end`` has yet to be called; the first caller has to do so."""
         tells, self._tells_end = self._tells_end, False
         return self.request if tells else None
 
     def end(self, end: Any) -> FinishReason | None:
-        """Take in the end of this request (``_core.RequestEnd``); returns why it ended, None for an error."""
+        """Note the end of this request (``_core.RequestEnd``); returns why it ended, None for an error."""
         self._end = end
         if end.reason.name == "ERROR" or self.error is not None:
             return None
@@ -188,7 +188,7 @@ class RequestHandle:
         return reason
 
     def publish(self) -> None:
-        """Add what is staged to the responses; the caller holds the notifier. The last token waits for the end."""
+        """Add staged responses to the list; the caller holds the notifier. The last token waits for the end."""
         if self._end is None and self._match is not None:
             return
         self.responses += self._staged

@@ -1,4 +1,4 @@
-"""Session: takes requests to an engine that is loaded, and runs them together."""
+"""Defines Session: takes requests for a loaded engine, and runs them together."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -28,10 +28,9 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 class Session:
     """Takes requests, from any thread, and runs them together.
 
-    ``executor`` is a ``_core.DeviceExecutor``; ``pump`` delivers the events of the
-    ``_core.EventLoop`` over it; tests put stand-ins in their place. ``stages`` are the processes that compute, if it is
-    not this one. A session lives as long as something refers to it
-    or to the handle of one of its requests.
+    ``executor`` is a ``_core.DeviceExecutor``; ``pump`` delivers the events of the ``_core.EventLoop`` over it; tests
+    replace both by stand-ins. ``stages`` are the processes that compute, if this process does not. A session lives as
+    long as something refers to it or to the handle of one of its requests.
     """
 
     manifest: Manifest
@@ -47,7 +46,7 @@ class Session:
         self._close = weakref.finalize(self, _close, self.adapters, self.pump, self.stages)
 
     def check(self, request: Request, row: int | None = None) -> None:
-        """Raise what :meth:`submit` would raise but for a full queue; ``row`` is the prompt's number among several."""
+        """Raise the errors of :meth:`submit`, except for a full queue; ``row`` is the prompt's number among several."""
         self._native_params(request, row)
         self._grammar(request)
         self._new_text(request)
@@ -56,14 +55,14 @@ class Session:
     def submit(self, request: Request, notifier: Notifier | None = None) -> RequestHandle:
         """Queue a request; returns at once. Requests that are waited for together take the same ``notifier``.
 
-        A grammar that is not kept from earlier requests is compiled first, which takes milliseconds, of very large ones
-        seconds. Raises LimitError (prompt or output too long), ArgumentError (parameters that do not fit the model),
-        OverloadedError (too many requests outstanding: try again later), EngineError (the session is broken).
+        A grammar that is not kept from earlier requests is compiled first, which takes milliseconds, or seconds if it
+        is very large. Raises LimitError (prompt or output too long), ArgumentError (parameters that do not fit the
+        model), OverloadedError (too many requests outstanding: try again later), EngineError (the session is broken).
         """
         return self.submit_all([request], notifier)[0]
 
     def submit_all(self, requests: Sequence[Request], notifier: Notifier | None = None) -> list[RequestHandle]:
-        """:meth:`submit` several requests; if one raises, none of them runs."""
+        """Call :meth:`submit` for several requests; if one raises, none of them runs."""
         natives = [
             self._native_params(request, row if len(requests) > 1 else None) for row, request in enumerate(requests)
         ]
@@ -92,11 +91,11 @@ class Session:
         adapters.submit(handle, lora)
 
     def _adapters_of(self, request: Request) -> Adapters | None:
-        """The adapters of which a request wants one; None if it wants none."""
+        """The engine's adapters, if the request wants one; else None."""
         return None if request.lora_request is None else self.check_takes_adapters("lora_request")
 
     def check_takes_adapters(self, given: str) -> Adapters:
-        """Who keeps the engine's adapters. Raises ArgumentError, about the argument ``given``, if it takes none."""
+        """The engine's adapters. Raises ArgumentError, about the argument ``given``, if it takes none."""
         if self.adapters is None:
             raise ArgumentError(
                 f"{given} is given, and this engine takes no adapters: build it with --max_lora_rank, or give LLM "
@@ -119,14 +118,14 @@ class Session:
         return make_stats(self.pump.loop.stats(), self.pump.latencies, loaded)
 
     def expert_counts(self) -> list[ExpertCounts]:
-        """What the router of each layer with experts has chosen so far, of those that this process computes.
+        """Counts of the experts chosen by each router that this process computes.
 
         Steps go on meanwhile, so that some layers may have counted a step that others have not.
         """
         return expert_counts(self.executor)
 
     def close(self) -> None:
-        """Cancel what runs, and end the session's thread. Nothing can be submitted any more; closing twice is fine."""
+        """Cancel running requests, and end the session's thread. Nothing can be submitted then; closing twice is fine."""
         self._close()
 
     @cached_property
@@ -134,14 +133,14 @@ class Session:
         return Grammars(self.manifest, self.tokenizer)
 
     def _grammar(self, request: Request) -> Any:
-        """``_core.Grammar`` of a request, or None; compiled if it is not kept from an earlier request."""
+        """The ``_core.Grammar`` of a request, or None; compiled if it is not kept from an earlier request."""
         guided = request.params.guided_decoding
         if guided is None or guided.source is None:
             return None
         return self._grammars.of(guided, request.prompt_ids)
 
     def _thoughts(self, request: Request) -> Any:
-        """``_core.Thoughts``, behind which stop words count; None if they do everywhere."""
+        """The ``_core.Thoughts`` after which stop words count; None if they count everywhere."""
         guided = request.params.guided_decoding
         if guided is None or guided.thoughts is None or not request.params.stop_words:
             return None
@@ -150,7 +149,7 @@ class Session:
         return None if thoughts is None else thoughts.native
 
     def _native_params(self, request: Request, row: int | None = None) -> Any:
-        """``_core.sampling.SamplingParams`` of request number ``row``, checked against the limits."""
+        """The ``_core.sampling.SamplingParams`` of request number ``row``, checked against the limits."""
         params, prompt_len = request.params, len(request.prompt_ids)
         name = "the prompt" if row is None else f"prompt {row}"
         check_prompt_len(name, prompt_len, self.limits)
@@ -172,7 +171,7 @@ class Session:
         return params.to_native(self.manifest, self.tokenizer, max_tokens)
 
     def _new_text(self, request: Request) -> Callable[[], Any]:
-        """What makes a ``_core.TextStream`` for a request. Raises EngineError if the tokenizer can write no text."""
+        """A function that makes a ``_core.TextStream`` for a request. Raises EngineError if no text can be written."""
         params, tokenizer, thoughts = request.params, self.tokenizer, self._thoughts(request)
         has_text = tokenizer is not None and (params.detokenize or params.stop_words.texts or thoughts is not None)
         return partial(

@@ -1,4 +1,4 @@
-"""Counts and times of what a session has done so far."""
+"""Defines the counts and times of a session."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ TOKEN_GAP_BOUNDS = (
     0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 )
 # fmt: on
-"""Upper bounds, in seconds, of the buckets in which gaps between tokens are counted."""
+"""Upper bounds, in seconds, of the buckets of the histogram of gaps between tokens."""
 _RECENT = 100
-_ROW = 6  # requests, seconds of three kinds, seconds of decoding, tokens decoded
+_ROW = 6  # a row: requests, seconds of three kinds, seconds of decoding, tokens decoded
 
 
 @dataclass(frozen=True)
 class Latencies:
-    """Means over ``num_requests`` requests that generated something, in seconds; 0 if there were no such requests.
+    """Means over ``num_requests`` requests that generated something, in seconds; 0 if there were none.
 
     ``queue_seconds`` is from submission to admission, ``first_token_seconds`` from submission to the first token,
     ``total_seconds`` from submission to the end, ``seconds_per_token`` a mean over all tokens but the first ones.
@@ -35,7 +35,7 @@ class Latencies:
 
 @dataclass(frozen=True)
 class Speculation:
-    """Guessed tokens, ``num_drafts`` times: how many, and how many were kept, by place behind the known ones."""
+    """Draft tokens of ``num_drafts`` drafts: how many were proposed and how many accepted, by position in the draft."""
 
     num_drafts: int
     num_drafted: tuple[int, ...]
@@ -43,17 +43,17 @@ class Speculation:
 
     @property
     def acceptance(self) -> tuple[float, ...]:
-        """The share of the guessed tokens that were kept, by place; 0 where none was guessed."""
+        """The share of draft tokens that were accepted, by position; 0 for positions without any."""
         pairs = zip(self.num_accepted, self.num_drafted, strict=True)
         return tuple(accepted / max(drafted, 1) for accepted, drafted in pairs)
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens that a step with guesses came to, in the mean; 0 if there was none."""
+        """Mean number of tokens that a step with draft tokens produced; 0 if there was none."""
         return (sum(self.num_accepted) + self.num_drafts) / self.num_drafts if self.num_drafts else 0.0
 
     def since(self, before: "Speculation") -> "Speculation":
-        """What was counted after ``before``."""
+        """The counts made after ``before``."""
         drafted = zip(self.num_drafted, before.num_drafted, strict=True)
         accepted = zip(self.num_accepted, before.num_accepted, strict=True)
         return Speculation(
@@ -69,10 +69,10 @@ class Stats:
 
     ``prefix_hit_rate`` is the share of looked-up prompt tokens (``lookup_tokens``) that the KV cache held
     (``hit_tokens``). A preempted request is computed again (``num_recomputed_tokens`` in all) or was swapped to host
-    memory. ``num_steps`` steps took ``step_seconds``; in ``host_seconds`` of these the host did not wait for the
-    device. ``decode_host_times`` counts the steps that only decode by the seconds that the host needed for one, to 3%.
-    ``num_late_rows``: how often a request sat a step out because its grammar's mask was not ready. ``loaded_loras`` are
-    the names of the adapters in memory, the least recently used first.
+    memory. ``num_steps`` steps took ``step_seconds``; for ``host_seconds`` of them the host did not wait for the
+    device. ``decode_host_times`` is a histogram of decode-only steps by the host's seconds per step, with a resolution
+    of 3%. ``num_late_rows``: how often a request sat a step out because its grammar's mask was not ready.
+    ``loaded_loras`` are the names of the adapters in memory, the least recently used first.
     """
 
     num_running: int
@@ -108,7 +108,7 @@ class Phases(NamedTuple):
 
 
 def phases_of(timings: Any) -> Phases:
-    """The phases of a request that generated something, of its ``_core.RequestTimings``."""
+    """The phases of a request that generated something, from its ``_core.RequestTimings``."""
     return Phases(
         timings.first_token_seconds - timings.queue_seconds,
         timings.seconds_per_token * (timings.num_generated_tokens - 1),
@@ -116,7 +116,7 @@ def phases_of(timings: Any) -> Phases:
 
 
 class LatencyLog:
-    """Keeps count of ended requests. One thread adds, others read."""
+    """Keeps statistics of ended requests. One thread adds, others read."""
 
     def __init__(self) -> None:
         self._sums = np.zeros(_ROW)
@@ -141,7 +141,7 @@ class LatencyLog:
 
 
 def make_stats(counts: Mapping[str, Any], latencies: LatencyLog, loaded_loras: tuple[str, ...] = ()) -> Stats:
-    """The statistics in the dictionary that ``_core.EventLoop.stats`` returns."""
+    """The statistics made from the dictionary that ``_core.EventLoop.stats`` returns."""
     plain = {field.name: counts[field.name] for field in fields(Stats) if field.name in counts}
     return Stats(
         **plain,

@@ -1,4 +1,4 @@
-"""The memory of a GPU and a stream of copies, by CUDA's runtime (cuda-bindings)."""
+"""Manages memory of a GPU and a stream of copies, by CUDA's runtime (cuda-bindings)."""
 
 import ctypes
 import weakref
@@ -12,7 +12,7 @@ from trtllm_lite.errors import DeviceError, LimitError
 
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
 _NON_BLOCKING = 1  # cudaStreamNonBlocking
-_DEFAULT = 4  # cudaMemcpyDefault: the addresses say which way
+_DEFAULT = 4  # cudaMemcpyDefault: the direction follows from the addresses
 _PORTABLE = 1  # cudaHostAllocPortable
 
 
@@ -32,7 +32,7 @@ class Cuda:
         self._host: list[int] = []
         self._stream = self._call("cudaStreamCreateWithFlags", _NON_BLOCKING)
         release = weakref.finalize(self, _release, self._cuda, self._stream, self._device, self._host)
-        release.atexit = False  # the end of the process gives all back
+        release.atexit = False  # memory is freed when the process ends
 
     @property
     def stream(self) -> int:
@@ -40,7 +40,7 @@ class Cuda:
         return int(self._stream)
 
     def allocate(self, num_bytes: int, what: str) -> int:
-        """The address of device memory, aligned to 256 bytes at least. Raises LimitError that names ``what``."""
+        """The address of device memory, aligned to at least 256 bytes. Raises LimitError that names ``what``."""
         error, address = self._cuda.cudaMalloc(max(num_bytes, 1))
         if int(error) == _OUT_OF_MEMORY:
             raise LimitError(
@@ -52,7 +52,7 @@ class Cuda:
         return int(address)
 
     def allocate_host(self, shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
-        """An array in page-locked memory, which copies need not wait for. Raises DeviceError."""
+        """An array in page-locked memory, from which copies are asynchronous. Raises DeviceError."""
         num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
         address = int(self._call("cudaHostAlloc", num_bytes, _PORTABLE))
         self._host.append(address)
@@ -64,7 +64,7 @@ class Cuda:
         self._call("cudaMemcpyAsync", to, source, num_bytes, self._cuda.cudaMemcpyKind(_DEFAULT), self._stream)
 
     def wait(self) -> None:
-        """Wait for all that was queued. Raises DeviceError, also for what failed before."""
+        """Wait for all queued work. Raises DeviceError, also for earlier failures."""
         self._call("cudaStreamSynchronize", self._stream)
 
     def _call(self, function: str, *arguments: Any) -> Any:

@@ -12,7 +12,7 @@ _FAILURES = ("ERROR", "INTERNAL_ERROR")
 
 
 class Library:
-    """The package ``name``, ``tensorrt_rtx`` or ``tensorrt``, and what it has complained of lately."""
+    """The package ``name``, ``tensorrt_rtx`` or ``tensorrt``, and its latest error messages."""
 
     def __init__(self, name: str) -> None:
         """Raises DeviceError if the package is not installed."""
@@ -37,7 +37,7 @@ class Library:
         return engine
 
     def complaints(self) -> str:
-        """The last errors that the library has printed, in brackets, or nothing. They are told once."""
+        """The library's latest errors in brackets, or an empty text. Each is returned once."""
         lines = "; ".join(self._lines)
         self._lines.clear()
         return f" ({lines})" if lines else ""

@@ -1,4 +1,4 @@
-"""The network of an engine that TensorRT compiled, on its GPU: steps of context and of generation, and the KV cache."""
+"""Runs the network of an engine that TensorRT compiled, on its GPU: context and generation steps, and the KV cache."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,17 +17,17 @@ from trtllm_lite.vocabulary import COMPILED_INPUTS, LOGITS, LOGITS_INDICES, cach
 
 
 class TensorRtNetwork:
-    """What ``_core.open_executor`` calls a network: see ``_core.Network``.
+    """Implements the network of ``_core.open_executor``: see ``_core.Network``.
 
-    A cache is [rows, kv_heads, max_seq_len, head_dim] and is updated in place. Steps of context and of generation have
-    an execution context each, of one workspace; TensorRT for RTX captures those of generation as CUDA Graphs, TensorRT
-    itself launches them one by one.
+    A cache is [rows, kv_heads, max_seq_len, head_dim] and is updated in place. Context steps and generation steps have
+    an execution context each, and share a workspace; TensorRT for RTX captures generation steps as CUDA graphs,
+    TensorRT itself launches kernels one by one.
     """
 
     def __init__(self, image: Any, plan: Plan, manifest: Manifest, num_rows: int) -> None:
         """Load ``image``, the serialized network of ``plan``, with caches of ``num_rows`` rows.
 
-        Raises DeviceError (no GPU, or no TensorRT), EngineError (a network whose tensors are not as the manifest says),
+        Raises DeviceError (no GPU, or no TensorRT), EngineError (a network whose tensors differ from the manifest),
         LimitError (too little memory).
         """
         instructions = list(_instructions(plan))
@@ -65,7 +65,7 @@ class TensorRtNetwork:
         outputs: NDArray[np.int32],
         logits: NDArray[np.float32],
     ) -> None:
-        """Append tokens [rows, seq] to the sequences of cache rows from ``first_row`` on; see ``_core.Network``."""
+        """Append tokens [rows, seq] to the sequences in cache rows from ``first_row`` on; see ``_core.Network``."""
         steps = self._steps[int(generation)]
         positions = past_lens[:, None] + np.arange(token_ids.shape[1])
         inputs = dict(zip(COMPILED_INPUTS, (token_ids, positions, past_lens, logits_indices), strict=True))
@@ -95,13 +95,13 @@ class TensorRtNetwork:
         self._cuda.wait()
 
     def load_row(self, row: int, data: NDArray[np.uint8]) -> None:
-        """Copy what ``save_row`` gave to a row of all caches."""
+        """Copy the result of ``save_row`` to a row of all caches."""
         for host, device in self._pieces(row, data):
             self._cuda.copy(device, host, self._row_bytes)
         self._cuda.wait()
 
     def _pieces(self, row: int, block: NDArray[np.uint8]) -> Iterator[tuple[int, int]]:
-        """The address on the host and on the device of each cache's part of a block."""
+        """The addresses on the host and on the device of each cache's part of a block."""
         for number, cache in enumerate(self._caches.values()):
             yield block.ctypes.data + number * self._row_bytes, cache + row * self._row_bytes
 
@@ -111,7 +111,7 @@ class TensorRtNetwork:
         self._cuda.copy(self._places[name], host.ctypes.data, values.size * host.itemsize)
 
     def _bind(self, num_logits: int, vocab_size: int) -> None:
-        """Give the inputs and logits memory of their largest extents."""
+        """Give the inputs and logits memory for their largest extents."""
         sizes = {name: max(steps.most(name) for steps in self._steps) for name in COMPILED_INPUTS}
         self._host = {name: self._cuda.allocate_host((size,), np.int64) for name, size in sizes.items()}
         rows = max(sizes[LOGITS_INDICES], num_logits)
@@ -121,7 +121,7 @@ class TensorRtNetwork:
             steps.bind(self._places)
 
     def _share_workspace(self) -> int:
-        """Bytes of the workspace, which steps of both kinds take in turns."""
+        """Allocate the workspace that steps of both kinds share in turns; returns its bytes."""
         num_bytes = max(steps.workspace_bytes for steps in self._steps)
         address = self._cuda.allocate(num_bytes, "workspace")
         for steps in self._steps:
@@ -130,7 +130,7 @@ class TensorRtNetwork:
 
 
 def open_network(engine: Any, manifest: Manifest, num_rows: int) -> TensorRtNetwork:
-    """The network of ``engine``, a ``_core.Engine`` of TensorRT; raises what :class:`TensorRtNetwork` does."""
+    """Open the network of ``engine``, a ``_core.Engine`` of TensorRT; raises the errors of :class:`TensorRtNetwork`."""
     plan = Plan.from_json(engine.plan)
     key = next(_instructions(plan)).network
     return TensorRtNetwork(engine.network(key), plan, manifest, num_rows)
@@ -145,5 +145,5 @@ def _instructions(plan: Plan) -> Iterator[NetworkInstruction]:
 
 
 def _compiler(manifest: Manifest) -> str:
-    """The compiler that built the engine, as its tactics say."""
+    """The compiler that built the engine, as its tactics name it."""
     return next((tactic.choice for tactic in manifest.tactics if tactic.site == "all"), "another version")

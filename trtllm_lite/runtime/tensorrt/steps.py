@@ -1,4 +1,4 @@
-"""Steps of one kind: an execution context of TensorRT, bound to a profile and to memory."""
+"""Runs steps of one kind: an execution context of TensorRT, bound to a profile and to memory."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,28 +19,28 @@ class Steps:
         self._library = library
         config = engine.create_runtime_config()
         config.set_execution_context_allocation_strategy(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
-        if generation and hasattr(trt, "CudaGraphStrategy"):  # TensorRT for RTX alone has it
+        if generation and hasattr(trt, "CudaGraphStrategy"):  # only TensorRT for RTX has it
             config.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
         self.context = engine.create_execution_context(config)
         if self.context is None or not self.context.set_optimization_profile_async(profile, cuda.stream):
             raise DeviceError(f"{library.name} made no context for the engine{library.complaints()}")
-        self._cuda = cuda  # behind the context, which is given up before the memory that it uses
+        self._cuda = cuda  # declared after the context, which is released before the memory that it uses
         self.workspace_bytes = int(engine.get_device_memory_size_for_profile_v2(profile))
         self._bounds = {name: _profile_shapes(engine, name, profile) for name in COMPILED_INPUTS}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._places: dict[str, int] = {}
 
     def most(self, name: str) -> int:
-        """Elements of the input ``name`` at most."""
+        """The most elements of the input ``name``."""
         return int(np.prod(self._bounds[name][2]))
 
     def bind(self, places: dict[str, int]) -> None:
-        """Say where inputs and logits lie."""
+        """Bind inputs and logits to their addresses."""
         for name, address in places.items():
             self._expect(self.context.set_tensor_address(name, address), f"the address of {name}")
 
     def set_shapes(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """Set the shapes of inputs. Raises LimitError for one that the network was not compiled for."""
+        """Set the shapes of inputs. Raises LimitError for a shape that the network was not compiled for."""
         for name, shape in shapes.items():
             least, _, most = self._bounds[name]
             if not all(low <= found <= high for low, found, high in zip(least, shape, most, strict=True)):

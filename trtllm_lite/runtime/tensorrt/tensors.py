@@ -1,4 +1,4 @@
-"""Holds the tensors of a network that TensorRT compiled against the manifest, by which memory is allocated."""
+"""Checks the tensors of a network that TensorRT compiled against the manifest, by which memory is allocated."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,13 +8,13 @@ from trtllm_lite.errors import EngineError, shown
 from trtllm_lite.runtime.tensorrt.library import Library
 from trtllm_lite.vocabulary import COMPILED_INPUTS, LOGITS, cache_names, num_bytes
 
-_Shape = tuple[int | str, ...]  # a symbol for an extent that changes from step to step
-_CHANGES = -1  # TensorRT's number for such an extent, where it does not know the extent when it compiles
+_Shape = tuple[int | str, ...]  # a symbol stands for an extent that changes from step to step
+_CHANGES = -1  # TensorRT's number for an extent that is unknown at compile time
 _REMEDY = "build the engine again"
 
 
 def check_tensors(library: Library, engine: Any, manifest: Manifest, most: Mapping[str, int]) -> None:
-    """Raise EngineError unless ``engine`` has the tensors that ``manifest`` says, and updates its caches in place.
+    """Raise EngineError unless ``engine`` has the tensors of ``manifest``, and updates its caches in place.
 
     ``most`` are the largest extents that memory is allocated for: ``num_blocks`` (rows of caches) and ``num_logits``.
     """
@@ -56,7 +56,7 @@ def _tensors(manifest: Manifest) -> Iterator[tuple[str, str, _Shape]]:
     """The name, dtype and shape of each input and output."""
     cache = manifest.kv_cache
     for name, rank in COMPILED_INPUTS.items():
-        yield name, "int64", ("any",) * rank  # the profiles bound them
+        yield name, "int64", ("any",) * rank  # the profiles bound these extents
     yield LOGITS, "float32", ("num_logits", manifest.model.vocab_size)
     for names in cache_names(cache.num_layers):
         for name in (names.past, names.present):

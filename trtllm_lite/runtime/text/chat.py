@@ -1,4 +1,4 @@
-"""Chat templates turn a conversation into the prompt that a model was trained on."""
+"""Renders conversations by chat templates into the prompts that a model was trained on."""
 
 import math
 import re
@@ -19,7 +19,7 @@ _ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ChatTemplate:
-    """The chat templates of a model, by name, and the special tokens they may name (``bos_token``, ``eos_token``, …).
+    """The chat templates of a model, by name, and the special tokens that they may name (``bos_token``, …).
 
     The templates are rendered by :func:`render_template`, in a process of bounded memory, time and output.
     """
@@ -47,9 +47,9 @@ class ChatTemplate:
 
     @property
     def was_quick(self) -> bool:
-        """Whether the last rendering took at most 2 ms: the process runs that renders, and the template is a usual one.
+        """Whether the last rendering took at most 2 ms: the rendering process was running, the template ordinary.
 
-        Then a caller that must answer others meanwhile, such as the thread of an event loop, may render short messages.
+        Then even the thread of an event loop, which must not block for long, may render short messages.
         """
         return self._last_seconds <= _QUICK_SECONDS
 
@@ -65,14 +65,14 @@ class ChatTemplate:
         """The prompt for the assistant's answer to ``messages``.
 
         A message is {"role": …, "content": …}. The role is a word of letters, digits, _ and -. The content is a string,
-        or as in OpenAI's API a list of parts, which must be text ({"type": "text", "text": …}): a template that walks
-        over parts gets them as they are, others get lines of one text. ``tools`` are JSON schemas of
-        functions that the model may call. ``arguments`` are further names that the template may use, such as
+        or as in OpenAI's API a list of parts, which must be text ({"type": "text", "text": …}): a template that
+        iterates over parts gets them unchanged, others get one text with a line for each part. ``tools`` are JSON
+        schemas of functions that the model may call. ``arguments`` are further names that the template may use, such as
         ``enable_thinking`` (HF's and vLLM's chat_template_kwargs). ``template`` names one of several templates; without
         it "default" is taken, or with ``tools`` the one called "tool_use", if there is one.
 
         With ``continue_final_message`` the prompt ends where the text of the last message ends, which the answer goes
-        on with, as of transformers' ``apply_chat_template``: spaces at the end stay, unless the template drops them.
+        on with, as in transformers' ``apply_chat_template``: spaces at the end stay, unless the template drops them.
 
         Raises ArgumentError if something is malformed, the template refuses it, or its output is too long; EngineError
         if the template itself is not valid.
@@ -119,7 +119,7 @@ class ChatTemplate:
 
 
 def checked_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """``messages`` whose contents are texts, or lists of parts that are. Raises ArgumentError for others."""
+    """``messages`` whose contents are texts, or lists of text parts. Raises ArgumentError for others."""
     if not messages:
         raise ArgumentError("a conversation is empty: expected at least one message")
     return [_checked_message(message) for message in messages]
@@ -155,7 +155,7 @@ def _checked_part(part: Any) -> dict[str, Any]:
 
 
 def _marked(messages: list[dict[str, Any]], mark: str) -> str:
-    """Put a mark behind the text of the last message; returns the text without it."""
+    """Put a mark after the text of the last message; returns the text without it."""
     content = messages[-1].get("content")
     if isinstance(content, str):
         messages[-1] = {**messages[-1], "content": f"{content}{mark} "}
@@ -168,13 +168,13 @@ def _marked(messages: list[dict[str, Any]], mark: str) -> str:
 
 
 def _cut(prompt: str, text: str, mark: str) -> str:
-    """A prompt up to the mark that is behind ``text`` in it."""
+    """The prompt up to the mark that follows ``text`` in it."""
     place = prompt.rfind(mark)
     if place < 0 or text.strip() not in prompt:
         raise ArgumentError(
             "continue_final_message: the chat template changes the last message's content; leave it out"
         )
-    # A template that drops the space behind the mark would have dropped those before it.
+    # A template that drops the space after the mark would have dropped spaces before it.
     return prompt[:place] if prompt.startswith(f"{mark} ", place) else prompt[:place].rstrip()
 
 

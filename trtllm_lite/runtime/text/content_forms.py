@@ -1,7 +1,7 @@
-"""In which form a chat template takes the contents of messages: as texts, or as lists of parts that it walks over.
+"""Finds the form in which a chat template takes contents of messages: texts, or lists of parts.
 
-Hugging Face hands a template what the client sent, and templates of models that see walk over the parts themselves;
-some know nothing else. Each template is asked once for each role, by what it prints of a made-up conversation.
+Hugging Face hands a template what the client sent. Templates of vision models iterate over the parts themselves, and
+some accept nothing else. Each template is tested once for each role, by rendering a made-up conversation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from trtllm_lite.errors import ArgumentError
 
 Message = Mapping[str, Any]
 Render = Callable[[Sequence[Message]], str]
-_FIRST, _SECOND, _UNREAD = "oneqzx", "twoqzx", "restqzx"  # words that no template has
+_FIRST, _SECOND, _UNREAD = "oneqzx", "twoqzx", "restqzx"  # words that no template contains
 _PARTS = [{"type": "text", "text": text, "unread": _UNREAD} for text in (_FIRST, _SECOND)]
 _USER = {"role": "user", "content": "x"}
 _CALL = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}}
@@ -25,35 +25,35 @@ _BEFORE: dict[str, Sequence[Message]] = {
 }
 _BEHIND: dict[str, Sequence[Message]] = {role: () if role in ("user", "tool") else (_USER,) for role in _BEFORE}
 ROLES = frozenset(_BEFORE)
-"""The roles that a template is asked about; contents of others are texts."""
+"""The roles for which a template is tested; contents of other roles are texts."""
 
 
 @dataclass(frozen=True)
 class ContentForm:
-    """The form that a template, which ``render`` renders, takes contents of a role's messages in."""
+    """The form in which a template, rendered by ``render``, takes contents of a role's messages."""
 
     render: Render
     role: str
 
     @cached_property
     def walks_parts(self) -> bool:
-        """Whether the template prints the texts of all parts, and nothing else that they hold."""
+        """Whether the template prints the texts of all parts, and nothing else of them."""
         text = self._printed(_PARTS)
         return _FIRST in text and _SECOND in text and _UNREAD not in text
 
     @cached_property
     def takes_texts(self) -> bool:
-        """Whether a content that is a text is printed, or at least no parts are."""
+        """Whether the template prints a content that is a text, or at least prints no parts."""
         return _FIRST in self._printed(_FIRST) or not self.walks_parts
 
     def of(self, content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
-        """A content, a text or parts that are texts, in the form that the template takes; texts of parts are lines."""
+        """A content, a text or text parts, in the form that the template takes; as a text, parts become lines."""
         if isinstance(content, str):
             return content if self.takes_texts else [{"type": "text", "text": content}]
         return content if self.walks_parts else "\n".join(part["text"] for part in content)
 
     def _printed(self, content: Any) -> str:
-        """What the template prints of a conversation with this content; nothing if it refuses it."""
+        """The template's output for a conversation with this content; empty if it refuses the content."""
         if self.role not in ROLES:
             return ""
         try:

@@ -1,4 +1,4 @@
-"""Reads the decoder of a tokenizer.json: what makes text of tokens, as rules that the C++ side follows."""
+"""Reads the decoder of a tokenizer.json, which turns tokens into text, as rules for the C++ side."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ Replacement = tuple[str, str, str]
 
 @dataclass
 class DecoderRules:
-    """The arguments of ``_core.TokenBytes`` that say how tokens become text; csrc/text/token_bytes.h tells them."""
+    """The arguments of ``_core.TokenBytes`` that say how tokens become text; csrc/text/token_bytes.h describes them."""
 
     replacements: list[Replacement] = field(default_factory=list)
     bytes: Any = field(default_factory=lambda: core().ByteSpelling.NONE)
@@ -24,7 +24,7 @@ class DecoderRules:
 def decoder_rules(decoder: Mapping[str, Any] | None) -> DecoderRules:
     """The rules of a decoder; None stands for a tokenizer that has none, whose tokens are joined with spaces.
 
-    Raises EngineError for a decoder that these rules do not express.
+    Raises EngineError for a decoder that these rules cannot express.
     """
     if decoder is None:
         return DecoderRules(separator=" ")
@@ -54,12 +54,12 @@ def _spaces(step: Mapping[str, Any]) -> Replacement:
     return step["replacement"], " ", " " if step["prepend_scheme"] == "never" else ""
 
 
-# What changes each token by itself.
+# Steps that change each token by itself.
 _REPLACING = {"Replace": _replaced, "Metaspace": _spaces}
 
 
 def _read_rest(steps: Sequence[Mapping[str, Any]], rules: DecoderRules) -> None:
-    """Read the steps behind the replacements: what joins the tokens, and then a strip."""
+    """Read the steps after the replacements: the joining of tokens, and then a strip."""
     joined = False
     for step in steps:
         kind = step["type"]

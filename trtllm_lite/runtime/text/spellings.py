@@ -1,20 +1,20 @@
-"""Finds how a tokenizer can write a text: single tokens that hold it, and the sequences of tokens it would choose."""
+"""Finds how a tokenizer can write a text: single tokens that contain it, and the token sequences it would choose."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-# A token is decoded behind this text, since decoders strip the space of the first token.
+# Tokens are decoded after this text, since decoders strip the space of the first token.
 _FIRST = "\n"
-# A word may have other tokens after these texts than at the start of a text.
+# Texts after which a word may have other tokens than at the start of a text.
 _BEFORE = ("", " ", _FIRST)
 _SEPARATOR = "\0"
 
 
 @dataclass(frozen=True)
 class Spellings:
-    """``tokens`` are single tokens that hold the text; each of ``sequences`` spells it with several others."""
+    """``tokens`` are single tokens that contain the text; each of ``sequences`` spells it with several tokens."""
 
     tokens: frozenset[int]
     sequences: tuple[tuple[int, ...], ...]
@@ -58,7 +58,7 @@ class Speller:
         return found
 
     def _after(self, before: str, text: str) -> list[int]:
-        """The tokens of ``text`` behind ``before``; a space in between belongs to them, a line break does not."""
+        """The tokens of ``text`` after ``before``; they include a space in between, but not a line break."""
         ids = self._encode(before + text)
         if before != _FIRST:
             return ids

@@ -1,8 +1,8 @@
-"""The processes that render chat templates: started when they are first needed, and again after one that had to end.
+"""Runs the processes that render chat templates: started when they are first needed, and again after one was ended.
 
-A template comes with a model, so it is data to distrust. Jinja's sandbox keeps it from Python objects, but bounds
-neither memory nor time; a process bounds both, whatever the template does. Large requests have a process of their own,
-which computes when nothing else does: small ones do not wait for them.
+A template comes with a model, so it is untrusted. Jinja's sandbox keeps it from Python objects, but bounds neither
+memory nor time; a process bounds both. Large requests have a separate process of low priority, so that small ones do
+not wait for them.
 """
 
 import atexit
@@ -24,7 +24,7 @@ MAX_REQUEST_CHARS = 1 << 25  # bytes of the messages and the other names, as JSO
 _MEMORY_BYTES = 1 << 29
 _CPU_SECONDS = 2
 _PIPE_BYTES = 1 << 16
-_SMALL_CHARS = 1 << 17  # of a request that is rendered in some milliseconds
+_SMALL_CHARS = 1 << 17  # bytes of a request that is rendered in some milliseconds
 _LARGE_NICENESS = 10
 _WORKER = Path(__file__).with_name("template_worker.py")
 
@@ -32,8 +32,8 @@ _WORKER = Path(__file__).with_name("template_worker.py")
 def render_template(source: str, names: Mapping[str, Any]) -> str:
     """The text that the Jinja template ``source`` renders to, given ``names`` (JSON values).
 
-    Raises EngineError if ``source`` is no valid template, ArgumentError if it refuses the names, needs too much memory
-    or time, or renders to more than MAX_RENDERED_CHARS characters, LimitError if the names are too large.
+    Raises EngineError if ``source`` is not a valid template, ArgumentError if it refuses the names, needs too much
+    memory or time, or renders to more than MAX_RENDERED_CHARS characters, LimitError if the names are too large.
     """
     request = _as_json({"source": source, "names": names})
     if len(request) > MAX_REQUEST_CHARS:
@@ -70,14 +70,14 @@ class _TemplateProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, request: bytes) -> dict[str, str]:
-        """The answer to ``request`` (see ``template_worker``). Raises ArgumentError if the process ended over it."""
+        """The answer to ``request`` (see ``template_worker``). Raises ArgumentError if it ended the process."""
         with self._lock:
             if self._process is None or self._process.poll() is not None:
                 self._process = _start(self._niceness)
             process = self._process
             try:
                 answer = _exchange(process, request)
-            except BaseException:  # after half a request or answer nothing says where the next one starts
+            except BaseException:  # after half a request or answer, the start of the next one is unknown
                 self.stop()
                 raise
             if answer is None:
@@ -106,7 +106,7 @@ def _start(niceness: int) -> "subprocess.Popen[bytes]":
             stderr=subprocess.DEVNULL,
             env=environment,
             bufsize=0,  # a fork must not inherit half a request
-            process_group=0,  # Ctrl-C in a terminal is not meant for it; a session of its own would not be nicer
+            process_group=0,  # no Ctrl-C from a terminal; in a new session niceness would have no effect
         )
     except (OSError, TypeError) as error:  # TypeError: a Python inside another program has no executable
         raise EngineError(
@@ -116,7 +116,7 @@ def _start(niceness: int) -> "subprocess.Popen[bytes]":
 
 
 def _exchange(process: "subprocess.Popen[bytes]", request: bytes) -> Any:
-    """The answer to a request, or None if the process ended instead of answering."""
+    """The answer to a request, or None if the process ended before answering."""
     assert process.stdin is not None
     assert process.stdout is not None
     rest = memoryview(request + b"\n")
@@ -144,7 +144,7 @@ def _why_it_ended(status: int) -> str:
 
 
 def _forget_after_fork() -> None:
-    """Start afresh in a fork: the processes, and the locks that other threads may have held, belong to the parent."""
+    """Reset the state in a fork: the processes, and locks that other threads may have held, belong to the parent."""
     global _small, _large
     _small, _large = _TemplateProcess(0), _TemplateProcess(_LARGE_NICENESS)
 

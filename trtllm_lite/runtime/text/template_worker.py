@@ -1,10 +1,10 @@
-"""The program in which chat templates are rendered: it reads requests from stdin and writes answers to stdout.
+"""Renders chat templates as a program of its own: it reads requests from stdin and writes answers to stdout.
 
 ``template_process`` starts it as ``python template_worker.py MEMORY_BYTES CPU_SECONDS MAX_CHARS NICENESS``. Requests
-and answers are lines of JSON. A request has ``source`` (the template) and ``names`` (what it may use). An answer has
-``text``, or says why there is none: ``invalid`` (the template itself is wrong) or ``refused`` (it does not take these
-names). A template that computes too long ends the process; one that asks for too much memory gets a MemoryError or ends
-it too.
+and answers are lines of JSON. A request has ``source`` (the template) and ``names`` (its variables). An answer has
+``text``, or the reason why there is none: ``invalid`` (the template itself is wrong) or ``refused`` (it does not accept
+these names). A template that computes too long ends the process; one that needs too much memory gets a MemoryError or
+ends the process.
 
 The program imports nothing of this package, so that it starts at once.
 """
@@ -36,7 +36,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     for request in sys.stdin.buffer:
-        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # then SIGPROF ends the process
+        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # SIGPROF ends the process then
         answer = json.dumps(_answer(json.loads(request), max_chars)).encode()
         signal.setitimer(signal.ITIMER_PROF, 0)
         sys.stdout.buffer.write(answer + b"\n")
@@ -46,11 +46,11 @@ def main() -> None:
 def _answer(request: Mapping[str, Any], max_chars: int) -> dict[str, str]:
     try:
         template = _compiled(request["source"])
-    except Exception as error:  # noqa: BLE001 - compiling a hostile template raises anything
+    except Exception as error:  # noqa: BLE001 - compilation of a hostile template raises anything
         return {"invalid": _message(error)}
     try:
         return {"text": _printed(template, request["names"], max_chars)}
-    except Exception as error:  # noqa: BLE001 - so does rendering one
+    except Exception as error:  # noqa: BLE001 - so does its rendering
         return {"refused": _message(error)}
 
 
@@ -90,7 +90,7 @@ def _environment() -> jinja2.Environment:
 
 
 class _GenerationTag(jinja2.ext.Extension):
-    """``{% generation %}…{% endgeneration %}`` marks the assistant's words for training; here it is transparent."""
+    """``{% generation %}…{% endgeneration %}`` marks the assistant's words for training; here it has no effect."""
 
     tags = {"generation"}  # noqa: RUF012 - the attribute Jinja reads
 

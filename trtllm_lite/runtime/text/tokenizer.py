@@ -1,4 +1,4 @@
-"""The tokenizer that travels in the engine directory."""
+"""Defines the tokenizer that is stored in the engine directory."""
 
 import json
 import re
@@ -29,8 +29,8 @@ _DECODING = LibraryErrors(EngineError, "the tokenizer fails on its own tokens", 
 class Tokenizer:
     """Converts text to token ids and back, and chat messages to text.
 
-    ``settings`` is the content of tokenizer_config.json: special token strings, the chat template, and what an encoder
-    has in front of every text. Raises EngineError for settings of other kinds.
+    ``settings`` is the content of tokenizer_config.json: special token strings, the chat template, and an encoder's
+    prefix of every text. Raises EngineError for settings of other types.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, settings: dict[str, Any]) -> None:
@@ -44,16 +44,17 @@ class Tokenizer:
 
     @classmethod
     def from_dir(cls, directory: Path, checksums: dict[str, str], crc32c: Callable[[bytes], int]) -> "Tokenizer | None":
-        """Read the tokenizer files of an engine and hold them against the manifest's checksums (8 hex digits).
+        """Read the tokenizer files of an engine and check them against the manifest's checksums (8 hex digits).
 
-        None if the engine was built without a tokenizer. Raises EngineError if a file is missing or differs.
+        The result is None if the engine was built without a tokenizer. Raises EngineError if a file is missing or
+        differs.
         """
         contents = read_checked(directory, checksums, crc32c)
         return cls._parse(directory, contents) if TOKENIZER_FILE in contents else None
 
     @classmethod
     def from_files(cls, directory: Path) -> "Tokenizer":
-        """Read the tokenizer of a checkpoint or an engine, unchecked. Raises EngineError for a bad or no file."""
+        """Read the tokenizer of a checkpoint or an engine, unchecked. Raises EngineError for a bad or missing file."""
         paths = [directory / name for name in (TOKENIZER_FILE, SETTINGS_FILE) if (directory / name).exists()]
         if directory / TOKENIZER_FILE not in paths:
             raise EngineError(f"{directory} holds no {TOKENIZER_FILE}: pass a directory that does")
@@ -61,7 +62,7 @@ class Tokenizer:
 
     @classmethod
     def from_text(cls, text: str, settings: dict[str, Any]) -> "Tokenizer":
-        """The tokenizer of a tokenizer.json's text, which has been read before."""
+        """Make the tokenizer from the text of a tokenizer.json."""
         return cls(tokenizers.Tokenizer.from_str(text), settings)
 
     @classmethod
@@ -83,24 +84,24 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Tokens that it knows, added ones too; ids are below, unless some are left out."""
+        """The number of known tokens, added ones included; ids are below it, unless some numbers are unused."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
     @cached_property
     def max_token_chars(self) -> int:
-        """Characters of the longest token: a text of more than n times as many has more than n tokens."""
+        """Characters of the longest token: a text of more than n times as many characters has more than n tokens."""
         return max(map(len, self._backend.get_vocab(with_added_tokens=True)), default=1)
 
     @cached_property
     def added_tokens(self) -> dict[int, str]:
-        """Names of the tokens that are found in texts before any others, special ones or not, by id."""
+        """Names by id of the added tokens, special or not, which are found in texts before any other tokens."""
         return {number: token.content for number, token in self._backend.get_added_tokens_decoder().items()}
 
     @cached_property
     def token_bytes(self) -> Any:
-        """``_core.TokenBytes``: what each token adds to a text. It is made when the first text is asked for.
+        """The ``_core.TokenBytes`` that gives the text of each token, made when the first text is needed.
 
-        Raises EngineError if the tokenizer's decoder is none that is known.
+        Raises EngineError if the tokenizer's decoder is unknown.
         """
         added = self._backend.get_added_tokens_decoder()
         decoder = self._backend.decoder
@@ -112,7 +113,7 @@ class Tokenizer:
         )
 
     def special_token_in(self, text: str) -> str | None:
-        """The first special token that ``text`` spells, and that becomes the token wherever it stands in a prompt."""
+        """The first special token whose name is in ``text``, and which would become the token anywhere in a prompt."""
         found = None if self._special is None else self._special.search(text)
         return None if found is None else found.group()
 
@@ -124,7 +125,7 @@ class Tokenizer:
 
     @cached_property
     def speller(self) -> Speller:
-        """Finds spellings of texts. It is made when it is first needed: large vocabularies take a moment."""
+        """The finder of spellings of texts, made when it is first needed, as large vocabularies take a moment."""
         with _DECODING:
             return Speller(
                 self._backend.get_vocab_size(with_added_tokens=True),
@@ -139,7 +140,7 @@ class Tokenizer:
         return {token.content: number for number, token in added.items() if token.special}
 
     def json_with_special(self, token_ids: Sequence[int]) -> str:
-        """The text of a tokenizer.json in which ``token_ids`` are special tokens, whatever they were."""
+        """The text of a tokenizer.json in which the tokens ``token_ids`` are special."""
         content = json.loads(self._backend.to_str())
         others = [token for token in content["added_tokens"] if token["id"] not in token_ids]
         special = [
@@ -150,7 +151,7 @@ class Tokenizer:
         return json.dumps({**content, "added_tokens": [*others, *special]})
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of ``text``; ``add_special_tokens`` adds what the tokenizer puts around a prompt (often BOS).
+        """Token ids of ``text``; ``add_special_tokens`` adds the tokens around a prompt (often BOS).
 
         With that an encoder's default prompt comes first, as sentence-transformers has it.
 
@@ -160,7 +161,7 @@ class Tokenizer:
             raise ArgumentError("the prompt is not valid Unicode text: expected UTF-8, found other bytes; re-encode it")
         text = self._prompt + text if add_special_tokens else text
         with _ENCODING:
-            # Unlike the library's encode and decode, those of batches let other threads run meanwhile.
+            # The library's batch functions, unlike encode and decode, let other threads run meanwhile.
             (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return list(encoding.ids)
 
@@ -175,9 +176,9 @@ class Tokenizer:
         tokenize: bool = True,
         **arguments: Any,
     ) -> str | list[int]:
-        """The prompt of a conversation, as token ids or (``tokenize=False``) as text, as transformers has it.
+        """The prompt of a conversation, as token ids or (``tokenize=False``) as text, as in transformers.
 
-        ``chat_template`` is the name of one of the model's templates. Raises what :meth:`ChatTemplate.render` raises,
+        ``chat_template`` is the name of one of the model's templates. Raises the errors of :meth:`ChatTemplate.render`,
         and ArgumentError if the model has no template.
         """
         if self.chat_template is None:
@@ -192,7 +193,7 @@ class Tokenizer:
         return self.encode(text, add_special_tokens=False) if tokenize else text
 
     def spell(self, piece: bytes) -> list[int]:
-        """Token ids of a piece of text; none if it is not whole characters."""
+        """Token ids of a piece of text; empty if it is not whole characters."""
         try:
             return self.encode(piece.decode(), add_special_tokens=False)
         except UnicodeDecodeError:
@@ -203,7 +204,7 @@ class Tokenizer:
         return self._decode(token_ids, skip_special_tokens=True)
 
     def decode_all(self, token_ids: Sequence[int]) -> str:
-        """As :meth:`decode`, with the names of special tokens."""
+        """Like :meth:`decode`, but including the names of special tokens."""
         return self._decode(token_ids, skip_special_tokens=False)
 
     def _decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:

@@ -1,4 +1,4 @@
-"""Reads the tokenizer files of an engine, which may come from anywhere: known names, plain files of bounded size."""
+"""Reads the tokenizer files of an engine, which are untrusted: known names, plain files of bounded size."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ TOKENIZER_FILE, SETTINGS_FILE = TOKENIZER_FILES
 
 
 def read_checked(directory: Path, checksums: Mapping[str, str], crc32c: Callable[[bytes], int]) -> dict[str, bytes]:
-    """The files of a manifest, by name, each held against its checksum (8 hex digits).
+    """The files of a manifest, by name, each checked against its checksum (8 hex digits).
 
     Raises EngineError, before anything is read, for a name that no tokenizer file has, a file outside ``directory``, or
     one that is no plain file; then for a file that is too large or differs from its checksum.
@@ -26,9 +26,9 @@ def read_checked(directory: Path, checksums: Mapping[str, str], crc32c: Callable
 
 
 def read_plain(path: Path, *, inside: Path | None = None) -> bytes:
-    """The content of a tokenizer file, of the directory ``inside`` if one is given.
+    """The content of a tokenizer file, which has to be in the directory ``inside`` if it is given.
 
-    Raises EngineError if it is no plain file, larger than any of its kind, or elsewhere.
+    Raises EngineError if it is not a plain file, too large for its kind, or elsewhere.
     """
     try:
         return read_foreign(path, max_file_bytes(path.name), inside=inside)

@@ -32,7 +32,7 @@ class Words:
 
     @cached_property
     def matcher(self) -> Any:
-        """``_core.StopWords``, which finds the words in streams of tokens and text."""
+        """The ``_core.StopWords`` that finds the words in streams of tokens and text."""
         return core().StopWords(self.texts, self.sequences)
 
 
