@@ -1,4 +1,4 @@
-"""A line for each request."""
+"""Writes a line for each request."""
 
 import contextlib
 import queue
@@ -10,16 +10,15 @@ from trtllm_lite.printable import one_line
 from trtllm_lite.serve.http.messages import Request
 
 _LONGEST_PATH = 200
-_MAX_WAITING = 10_000  # lines
+_MAX_WAITING = 10_000  # lines that wait to be written, at most
 _CLOSING_SECONDS = 1.0
 
 
 class AccessLog:
-    """Writes when a request was answered: when, who, what, status, seconds, model, tokens of prompt and answer, id, and
-    a warning if there is one.
+    """Writes for each answered request: time, client, request, status, seconds, model, tokens, id, and a warning.
 
-    ``file`` None writes nothing. A thread writes, so that a file that takes nothing holds nobody up: lines that it does
-    not keep up with are dropped, and a later line says how many.
+    With ``file`` None nothing is written. A thread writes, so that a blocked file delays no request: lines that it
+    cannot keep up with are dropped, and a later line counts them.
     """
 
     def __init__(self, file: TextIO | None) -> None:
@@ -31,7 +30,7 @@ class AccessLog:
             self._thread.start()
 
     def write(self, request: Request, status: int) -> None:
-        """Note a request that has been answered, or whose client went away (status 499)."""
+        """Log a request that has been answered, or whose client went away (status 499)."""
         if self._file is None:
             return
         connection = request.connection
@@ -58,7 +57,7 @@ class AccessLog:
             self._num_dropped += 1
 
     def close(self) -> None:
-        """Write what waits, for a second at most; nothing is noted any more."""
+        """Write waiting lines, for a second at most; later requests are not logged."""
         if self._file is not None:
             self._file = None
             with contextlib.suppress(queue.Full):
@@ -76,7 +75,7 @@ class AccessLog:
         file = self._file
         assert file is not None
         while (line := self._lines.get()) is not None:
-            with contextlib.suppress(OSError, ValueError):  # a full disk, or nobody reads: the server goes on
+            with contextlib.suppress(OSError, ValueError):  # if the disk is full, or nobody reads, the server goes on
                 file.write(line)
                 if self._lines.empty():
                     file.flush()

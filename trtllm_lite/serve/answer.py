@@ -1,4 +1,4 @@
-"""Answer: follows the generation that answers a conversation, and sends what it gives, whole or as events."""
+"""Defines Answer: follows the generation that answers a conversation, and sends the result, whole or as events."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from trtllm_lite.serve.usage import usage_of
 
 @dataclass(frozen=True, eq=False)
 class Started:
-    """A request for the answer to a conversation, which is being generated."""
+    """A request for the answer to a conversation, while the answer is generated."""
 
     request: Request
     model: ServedModel
@@ -52,7 +52,7 @@ async def answer(
 
 
 def _is_quick(request: Request, model: ServedModel, body: ChatBody) -> bool:
-    """Whether the conversation is short, and nothing of it takes long to prepare."""
+    """Whether the conversation is short and quick to prepare."""
     template = model.required_tokenizer().chat_template
     is_short = len(request.body) <= MAX_QUICK_BYTES and body.n == 1 and not body.tools and body.is_quick
     return is_short and template is not None and template.was_quick
@@ -75,7 +75,7 @@ class Answer(ABC):
         self._writer = EventWriter(started.request)
 
     async def whole(self) -> Response:
-        """The response, when all choices have ended. Raises EngineError if one failed."""
+        """The response, when all choices have ended. Raises EngineError if a choice failed."""
         if self._conversation.one_call:
             await self._until_called()
         else:
@@ -101,13 +101,13 @@ class Answer(ABC):
             self._fail(api_error(error))
             return
         finally:
-            self._usage()  # for the access log, also where the client has gone away
+            self._usage()  # for the access log, even if the client has gone away
         self._note_empty()
         self._writer.write(self._last())
         self._writer.end()
 
     def _note_empty(self) -> None:
-        """Count the choices without an answer; what there is to warn of, the access log gets."""
+        """Count the choices without an answer, and put a warning into the access log."""
         for reader in self._readers:
             if reader.is_empty:
                 self._model.empty_answers[str(reader.finish_reason)] += 1
@@ -115,7 +115,7 @@ class Answer(ABC):
                 self._request.warning = reader.warning
 
     async def _until_called(self) -> None:
-        """Wait for the ends of all choices, and end each at its first call."""
+        """Wait for the ends of all choices, and end each at its first tool call."""
         readers = self._new_readers()
 
         def read(index: int, steps: Sequence[Step], handle: RequestHandle) -> None:
@@ -126,7 +126,7 @@ class Answer(ABC):
         await stream(self._model, [self._generation], read, self._request.connection)
 
     def _take_until_called(self, index: int, steps: Sequence[Step], handle: RequestHandle) -> None:
-        """Send what is new of a choice, which ends at its first call."""
+        """Send the new part of a choice, which ends at its first tool call."""
         if self._readers[index].finish_reason is None:
             self._take(index, steps, handle)
             if self._readers[index].finish_reason is not None:
@@ -139,22 +139,22 @@ class Answer(ABC):
 
     @abstractmethod
     def _content(self) -> dict[str, Any]:
-        """What the body of a whole answer says."""
+        """The body of a whole answer."""
 
     @abstractmethod
     def _take(self, index: int, steps: Sequence[Step], handle: RequestHandle) -> None:
-        """Send what is new of a choice."""
+        """Send the new part of a choice."""
 
     @abstractmethod
     def _last(self) -> bytes:
-        """The events that end a stream."""
+        """Send the events that end a stream."""
 
     def _fail(self, error: ApiError) -> None:
-        """End a stream that has begun with an error."""
+        """End a stream that has begun, with an error."""
         self._writer.fail(error)
 
     def _usage(self) -> dict[str, Any]:
-        """OpenAI's ``usage``, which the access log gets, too."""
+        """OpenAI's ``usage``, which the access log gets as well."""
         num_tokens = sum(reader.num_tokens for reader in self._readers)
         reasoning = sum(reader.num_reasoning_tokens for reader in self._readers) if self._tells_reasoning else None
         return usage_of(self._request, [self._generation], num_tokens, reasoning)

@@ -1,4 +1,4 @@
-"""Errors as clients get them: as OpenAI's API reports them, or in the form of another API (ErrorBody)."""
+"""Reports errors to clients: in the form of OpenAI's API, or of another API (ErrorBody)."""
 
 import re
 import sys
@@ -26,14 +26,14 @@ _TYPES = {
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _FIRST_WORDS = 3
 _TOO_LONG = re.compile(r"exceeds max_(input|seq)_len")
-_WORDS_OF_OPENAI = " (this model's maximum context length is exceeded)"  # by which LiteLLM knows the error
+_WORDS_OF_OPENAI = " (this model's maximum context length is exceeded)"  # words by which LiteLLM recognises the error
 
 
 class ApiError(Exception):
     """A request that gets an error instead of an answer.
 
-    ``param`` is the field of the request that is at fault, ``code`` a word that programs can tell errors apart by;
-    ``headers`` are further ones of the response.
+    ``param`` is the field of the request that is at fault, ``code`` a word for programs; ``headers`` are added to the
+    response.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ApiError(Exception):
 
 
 ErrorBody = Callable[[ApiError], dict[str, Any]]
-"""What the body of an error says."""
+"""Makes the body of a response from an error."""
 
 
 def openai_error(error: ApiError) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def openai_error(error: ApiError) -> dict[str, Any]:
 
 
 def api_error(error: Exception, fields: Collection[str] = ()) -> ApiError:
-    """The error that a client gets for any error; ``fields`` are those of the request, which messages begin with."""
+    """The client's error for any error; ``fields`` are the fields of the request, with which messages begin."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, OverloadedError):

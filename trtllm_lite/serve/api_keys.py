@@ -1,4 +1,4 @@
-"""The keys that clients must show."""
+"""Checks the keys of clients."""
 
 import hashlib
 import hmac
@@ -13,9 +13,9 @@ _BEARER = "bearer "
 
 
 class ApiKeys:
-    """Keys, of which requests show one as ``Authorization: Bearer KEY`` or, as Anthropic's clients do, ``x-api-key``.
+    """Keys that requests show as ``Authorization: Bearer KEY`` or, like Anthropic's clients, as ``x-api-key``.
 
-    Only digests are kept, and all of them are compared, so that the time says nothing about a key.
+    Only digests are kept, and all of them are compared, so that the time of a check reveals nothing about a key.
     """
 
     def __init__(self, keys: list[str]) -> None:
@@ -23,7 +23,7 @@ class ApiKeys:
 
     @classmethod
     def from_file(cls, option: str, path: Path) -> "ApiKeys":
-        """A key a line; empty lines and those that begin with # do not count. ``option`` names the file.
+        """Read a key per line; empty lines and lines that begin with # are skipped. ``option`` names the file.
 
         Raises ArgumentError.
         """
@@ -45,7 +45,7 @@ class ApiKeys:
         return cls(keys)
 
     def shown_in(self, headers: Mapping[str, str]) -> str | None:
-        """A name for the key that a request shows, which does not tell it; None if it shows none of these."""
+        """A name for the key that a request shows, which does not reveal the key; None if it shows none of these."""
         given = headers.get("authorization", "")
         key = given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else headers.get("x-api-key", "")
         digest = _digest(key)

@@ -1,4 +1,4 @@
-"""Application: finds the endpoint of each request, and turns errors into responses."""
+"""Defines Application: finds the endpoint of each request, and turns errors into responses."""
 
 import asyncio
 import secrets
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from trtllm_lite.serve.tracing import Traces
 
 _LONGEST_ID = 128
-_CLOSED_REQUEST = 499  # nginx's number for a client that went away
-_NO_BODY = 1 << 10  # bytes that a request may send along to an endpoint that takes no body
-_BYTES_PER_CHAR = 3  # of a prompt that is as long as may be: of UTF-8, escapes, and thoughts that templates leave out
-_BESIDE_PROMPT = 64 << 10  # bytes of a body beside its prompt
+_CLOSED_REQUEST = 499  # nginx's status for a client that went away
+_NO_BODY = 1 << 10  # bytes of a body that are accepted by an endpoint without a body
+_BYTES_PER_CHAR = 3  # of the longest prompt: includes UTF-8, escapes, and thoughts that templates leave out
+_BESIDE_PROMPT = 64 << 10  # bytes of a body besides its prompt
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the operator has decided.
+    """The operator's settings.
 
     - ``api_keys``: the keys of which requests must show one; None if they need none
     - ``admin_keys``: those that loading adapters takes, and which open everything else, too; None: it takes no others
@@ -76,7 +76,7 @@ class Application:
         self.settings = settings
         self.metrics = ServerMetrics(self.models)
         self.metrics_text: Callable[[], Awaitable[bytes]] = partial(asyncio.to_thread, self.metrics.text)
-        """What /metrics says; made in another thread, so that streams go on."""
+        """Makes the text of /metrics; runs in another thread, so that streams go on."""
         self.routes = routes
         self.is_draining = False
         self._by_name = {name: model for model in models for name in model.settings.names}
@@ -85,12 +85,12 @@ class Application:
             (model.max_prompt_chars for model in models), default=0
         )
         self.running: set[asyncio.Task[object]] = set()
-        """Tasks that answer requests for work."""
+        """The tasks that answer requests which need an engine."""
 
     def check_head(self, request: Request) -> Response | None:
-        """Look at a request before its body comes; the response that answers it already, or None.
+        """Check a request before its body arrives; returns the response if it can be answered already, or None.
 
-        The request gets its names, and the limit of its body.
+        The check sets the request's names, and the limit of its body.
         """
         given = request.headers.get("x-request-id", "")
         request.id = given if is_header_value(given, _LONGEST_ID) else secrets.token_hex(16)
@@ -110,9 +110,9 @@ class Application:
         return self._answered(request, response.status, response)
 
     async def handle(self, request: Request) -> Response | None:
-        """Answer a request that :meth:`check_head` has left; None if it was answered by events.
+        """Answer a request that passed :meth:`check_head`; None if it was answered by events.
 
-        Raises nothing but CancelledError.
+        Raises only CancelledError.
         """
         status, response = _CLOSED_REQUEST, None
         route = self._table.route(request)
@@ -120,7 +120,7 @@ class Application:
         try:
             response = await self._respond(route, request)
             status = 200 if response is None else response.status
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
+        except Exception as error:  # noqa: BLE001 - the client gets an answer for any error
             response = _failed(error, route.error_body)
             status = response.status
         finally:
@@ -128,7 +128,7 @@ class Application:
         return response
 
     def _answered(self, request: Request, status: int, response: Response | None) -> Response | None:
-        """Note that a request is answered; returns its response, with the headers that all of its answers have."""
+        """Note that a request is answered; returns its response, with the headers that all its answers have."""
         self.metrics.count_request(request.method, self._table.known_path(request.path), status)
         self.settings.access_log.write(request, status)
         if response is not None:
@@ -136,18 +136,18 @@ class Application:
         return response
 
     def decoder(self, request: Request, kind: type[Body]) -> Callable[[bytearray], Body]:
-        """What decodes the request's body; the answer's headers tell what it ignores."""
+        """The decoder of the request's body; the answer's headers will list the fields that it ignores."""
         ignored = Ignored(self.settings.ignore_unknown_fields, request.ignored)
         return partial(decode, kind=kind, ignored=ignored, max_prompt_bytes=self._max_prompt_bytes)
 
     def cut_off(self) -> None:
-        """End all answers that are being generated with an error."""
+        """End with an error all answers that are being generated."""
         for model in self.models:
             for interrupt in list(model.waiting):
                 interrupt(ApiError(503, "the server was shut down before the answer was whole", code="draining"))
 
     def too_large(self, size: str, most: int, request: Request) -> Response:
-        """The answer to a body of more bytes than the server takes of this request."""
+        """The response to a body of more bytes than the server accepts of this request."""
         limit, route = "of max_body_size", self._table.route(request)
         if most == request.max_body_bytes:
             limit = "that a prompt of max_input_len tokens can have" if route.has_one_prompt else "that are read here"
@@ -163,15 +163,15 @@ class Application:
             )
 
     def knows(self, name: str) -> bool:
-        """Whether a model or an adapter is called that."""
+        """Whether a model or an adapter has this name."""
         return name in self._by_name or any(model.adapter(name) for model in self.models)
 
     def served(
         self, request: Request, name: str, request_id: str | None = None
     ) -> tuple[ServedModel, LoRARequest | None]:
-        """The decoder called ``name``, or the model of the adapter called that, and the adapter.
+        """The decoder called ``name``, or the adapter called so and its model.
 
-        The arguments are those of :meth:`found`, which raises ApiError, as this does for an encoder.
+        The arguments are those of :meth:`found`, with its ApiErrors; ApiError is also raised for an encoder.
         """
         model, adapter = self.found(request, name, request_id)
         if not isinstance(model, ServedModel):
@@ -184,7 +184,7 @@ class Application:
         return model, adapter
 
     def encoder(self, request: Request, name: str) -> ServedEncoder:
-        """The same of an encoder; raises ApiError for a decoder."""
+        """The encoder called ``name``. Raises ApiError for a decoder."""
         model, _ = self.found(request, name)
         if not isinstance(model, ServedEncoder):
             raise ApiError(
@@ -198,10 +198,10 @@ class Application:
     def found(
         self, request: Request, name: str, request_id: str | None = None
     ) -> tuple[ServedEngine, LoRARequest | None]:
-        """The engine called ``name``, or the engine of the adapter called that, and the adapter.
+        """The engine called ``name``, or the adapter called so and its engine.
 
-        A request that names no model gets the only one. ``request_id`` is what a body calls the request, in place of
-        its header. Raises ApiError 404; 400 for a name that cannot stand in a header.
+        A request that names no model gets the only one. ``request_id`` is the name of the request in its body, which
+        replaces that of its header. Raises ApiError 404, or 400 for a name that cannot be in a header.
         """
         if request_id is not None:
             if not is_header_value(request_id, _LONGEST_ID):
@@ -237,7 +237,7 @@ class Application:
         )
 
     def _max_body_bytes(self, route: Route) -> int | None:
-        """The limit of bodies for a route, if that is less than the server's."""
+        """The limit of bodies for a route, if it is lower than the server's."""
         if route.body is None:
             return _NO_BODY
         if route.has_one_prompt:
@@ -268,7 +268,7 @@ class Application:
             self.running.discard(task)
 
     def _client(self, route: Route, request: Request) -> str:
-        """For whom a request is worked on: the holder of a key, or else an address. Raises ApiError 401 or 403."""
+        """The client that a request counts for: the holder of a key, or else an address. Raises ApiError 401 or 403."""
         settings = self.settings
         admin = None if settings.admin_keys is None else settings.admin_keys.shown_in(request.headers)
         user = None if settings.api_keys is None else settings.api_keys.shown_in(request.headers)
@@ -284,9 +284,9 @@ class Application:
 
 
 def error_about(error: Exception, names: Mapping[str, str]) -> ApiError:
-    """The error that a client gets whose fields have other ``names`` than those of the runtime.
+    """The client's error, for requests whose fields have other ``names`` than those of the runtime.
 
-    No caller may keep it: it would keep the request.
+    Callers must not keep it, as it would keep the request alive.
     """
     failure = api_error(error, FIELDS)
     failure.param = names.get(failure.param or "", failure.param)
@@ -294,7 +294,7 @@ def error_about(error: Exception, names: Mapping[str, str]) -> ApiError:
 
 
 def _failed(error: Exception, body: ErrorBody) -> Response:
-    """The response to a request that an error ended. No caller keeps the error, which would keep the request."""
+    """The response to a request that an error ended. No caller keeps the error, which would keep the request alive."""
     return api_error(error, FIELDS).response(body)
 
 
@@ -305,4 +305,4 @@ FIELDS = frozenset(
         *("chat_template_kwargs", "chat_template"),
     )
 )
-"""Names of fields that messages of the runtime begin with."""
+"""Names of fields with which messages of the runtime begin."""

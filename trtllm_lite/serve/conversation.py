@@ -1,4 +1,4 @@
-"""Makes a prompt of a conversation, and says how the answer to it is read."""
+"""Makes a prompt from a conversation, and chooses how the answer is parsed."""
 
 import json
 from collections import Counter
@@ -37,7 +37,7 @@ _MAX_TOP_LOGPROBS = 20
 
 @dataclass(frozen=True)
 class Conversation:
-    """A conversation whose answer can be generated: the prompt, and what the parser of an answer must know."""
+    """A conversation that is ready for generation: the prompt, and the settings of the answer's parser."""
 
     prompt: Prompt
     tools: Sequence[Tool]
@@ -62,12 +62,12 @@ class Conversation:
 
 
 def prepare(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> Conversation:
-    """Render, tokenize and check a conversation; it may take a while. Raises ApiError, ArgumentError, LimitError."""
+    """Render, tokenize and check a conversation, which may be slow. Raises ApiError, ArgumentError, LimitError."""
     tokenizer, session = model.required_tokenizer(), model.session
     _check(body)
     text = render(model, body)
     check_chars("the conversation", text, tokenizer, session.limits.max_input_len)
-    ids = tokenizer.encode(text, add_special_tokens=body.add_special_tokens)  # templates spell special tokens out
+    ids = tokenizer.encode(text, add_special_tokens=body.add_special_tokens)  # templates write special ones
     reasoning_parser = model.settings.reasoning_parser
     tools = [] if body.tool_choice == "none" else _tools_for_parser(body)
     tool_parser = _tool_parser(model) if tools else None
@@ -88,7 +88,7 @@ def prepare(model: ServedModel, adapter: LoRARequest | None, body: ChatBody) -> 
 
 
 def _check(body: ChatBody) -> None:
-    """Raise ApiError for fields that contradict each other, or ask for what there is not."""
+    """Raise ApiError for fields that contradict each other, or that ask for something that is missing."""
     check_num_messages("messages", len(body.messages))
     if body.tools is not None and len(body.tools) > MAX_TOOLS:
         raise _wrong("tools", f"tools has {len(body.tools)} entries, which exceeds {MAX_TOOLS}")
@@ -118,7 +118,7 @@ def _tools_for_parser(body: ChatBody) -> list[Tool]:
 
 
 def _tools_for_template(body: ChatBody, no_text: str | None) -> list[dict[str, Any]]:
-    """The tools without what they do not say, but with ``no_text``, unless it is None, as the description."""
+    """The tools without absent fields; a missing description becomes ``no_text`` unless that is None."""
     return [] if body.tools is None else [_without_nones(msgspec.to_builtins(tool), no_text) for tool in body.tools]
 
 
@@ -139,10 +139,10 @@ def _tool_parser(model: ServedModel) -> str:
 
 
 def render(model: ServedModel, body: ChatBody) -> str:
-    """The conversation as the model's chat template writes it.
+    """The text of the conversation by the model's chat template.
 
-    Contents beside calls and descriptions of tools may be missing, which some templates tell, and others cannot take:
-    these get empty texts.
+    Messages with calls may lack content, and tools a description. Some templates handle this; for the others empty
+    texts are filled in.
     """
     tokenizer = model.required_tokenizer()
     template = tokenizer.chat_template
@@ -181,7 +181,7 @@ def render(model: ServedModel, body: ChatBody) -> str:
 
 
 def _field_of_template(body: ChatBody, message: str) -> str:
-    """The field that a chat template's error is about."""
+    """The field of the request that a chat template's error is about."""
     for field in ("chat_template_kwargs", "continue_final_message"):
         if message.startswith(field):
             return field
@@ -191,10 +191,9 @@ def _field_of_template(body: ChatBody, message: str) -> str:
 def _for_template(message: dict[str, Any], no_text: str | None) -> dict[str, Any]:
     """A message as chat templates expect it: arguments of calls as objects, and "system" for OpenAI's "developer".
 
-    Calls without content have ``no_text`` as content. What the assistant refused to say are its words. Arguments that
-    are no object stay the text that they are: calls that were cut off, or went wrong elsewhere, are part of what was
-    said. Where there is a ``no_text``, as the template does not take what is not there, it may not take these either:
-    the text is then the value of an object.
+    Calls without content get ``no_text`` as content. A refusal counts as the assistant's text. Arguments that are not
+    an object, of calls that were cut off or malformed, stay text. If ``no_text`` is given because the template cannot
+    handle missing content, it may not handle such arguments either: the text then becomes the value of an object.
     """
     made = _with_thoughts(message)
     if made.get("role") == "developer":
@@ -209,7 +208,7 @@ def _for_template(message: dict[str, Any], no_text: str | None) -> dict[str, Any
         if made.get("content") is None:
             made["content"] = no_text
     elif "tool_calls" in made:
-        del made["tool_calls"]  # null, or none
+        del made["tool_calls"]  # null, or an empty list
     return made
 
 
@@ -219,10 +218,10 @@ def _text_of_refusal(part: Any) -> Any:
 
 
 def _with_thoughts(message: dict[str, Any]) -> dict[str, Any]:
-    """``message`` with its thoughts under each name that a template may have for them.
+    """``message`` with its thoughts under each name that a template may use for them.
 
-    They come as reasoning_content, or as vLLM's reasoning. gpt-oss's template has thinking, and refuses calls that have
-    thoughts and a content.
+    The input has them as reasoning_content, or as vLLM's reasoning. gpt-oss's template reads thinking, and refuses
+    calls with both thoughts and content.
     """
     thoughts = message.get("reasoning_content") or message.get("reasoning")
     if not isinstance(thoughts, str) or not thoughts:
@@ -252,7 +251,7 @@ def _arguments_for_template(text: str, needs_object: bool) -> Any:
 
 
 def _form(body: ChatBody, tools: Sequence[Tool], tool_parser: str | None) -> GuidedDecodingParams | None:
-    """What the answer must be, by response_format and the like, or by the tools that must be called."""
+    """The form of the answer, by response_format and similar fields, or by the tools that must be called."""
     form = body.form()
     if tool_parser is not None:
         guide = find_tool_parser(tool_parser).guide(
@@ -261,16 +260,17 @@ def _form(body: ChatBody, tools: Sequence[Tool], tool_parser: str | None) -> Gui
         is_forced = body.tool_choice == "required" or isinstance(body.tool_choice, NamedTool)
         if form is not None and guide is not None and not is_forced:
             raise _wrong("response_format", "response_format does not go with tools that are strict and may be called")
-        form = guide or form  # a call that must be made is no answer, whose form is asked for
+        form = guide or form  # a forced call replaces the answer, and with it the answer's form
     return form
 
 
 def _behind(
     thoughts: Thoughts | None, form: GuidedDecodingParams | None, body: ChatBody, tokenizer: Tokenizer, prompt: str
 ) -> GuidedDecodingParams | None:
-    """``form`` and the stop strings of ``body`` as those of the answer behind thoughts.
+    """``form`` and the stop strings of ``body``, applied to the answer after thoughts.
 
-    Where nothing speaks for thoughts, the form begins the text: a model that does not think would be led into them.
+    If nothing suggests that the model thinks, the form applies from the beginning: else a model that does not think
+    could be led into thoughts.
     """
     if thoughts is None or (form is None and not body.stop):
         return form

@@ -1,4 +1,4 @@
-"""Server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html."""
+"""Writes server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def event(content: Any) -> bytes:
 
 
 def named_event(content: dict[str, Any]) -> bytes:
-    """An event whose name is the ``type`` that its data has, too."""
+    """An event whose name is the ``type`` in its data."""
     return b"event: %b\n%b" % (content["type"].encode(), event(content))
 
 
@@ -33,7 +33,7 @@ class EventWriter:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the client has the response's head already."""
+        """Whether the client has received the response's head."""
         return self._stream is not None
 
     def write(self, events: bytes) -> None:
@@ -48,6 +48,6 @@ class EventWriter:
         self.end()
 
     def end(self) -> None:
-        """There are no more events."""
+        """End the response."""
         if self._stream is not None:
             self._stream.end()

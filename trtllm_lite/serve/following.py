@@ -11,19 +11,19 @@ from trtllm_lite.serve.http.messages import Exchange
 from trtllm_lite.serve.served_model import ServedModel
 
 OnNews = Callable[[int, list[Response], RequestHandle], None]
-"""Takes what is new of choice number i: the responses, and the handle, which has ended if these are its last."""
+"""Takes the new part of choice number i: the responses, and the handle, which has ended if these are its last."""
 
 
 async def until_ended(model: ServedModel, generations: Sequence[Generation]) -> None:
-    """Wait for the ends of all; if this coroutine is cancelled, so are they."""
+    """Wait for the ends of all generations; if this coroutine is cancelled, they are cancelled as well."""
     await _Following(model, generations, None, None).wait()
 
 
 async def stream(model: ServedModel, generations: Sequence[Generation], on_news: OnNews, connection: Exchange) -> None:
     """Call ``on_news`` whenever a choice has something new and the client reads what it is sent, until all have ended.
 
-    Choices are counted through the sequences of all generations. Raises the error that ended one of them, if there was
-    one, and what ``on_news`` raised; then, and if this coroutine is cancelled, the others are cancelled.
+    Choices are counted through the sequences of all generations. Raises the error that ended a generation, or the error
+    of ``on_news``; the other generations are cancelled then, and if this coroutine is cancelled.
     """
     await _Following(model, generations, on_news, connection).wait()
 
@@ -46,7 +46,7 @@ class _Following:
         self._ended: asyncio.Future[None] = model.loop.create_future()
 
     def interrupt(self, error: Exception) -> None:
-        """End with an error, whatever the generations do."""
+        """End with an error, even if generations still run."""
         if not self._ended.done():
             self._ended.set_exception(error)
 
@@ -81,15 +81,15 @@ class _Following:
         ended = handle.ended  # read before the responses: a request that has ended has all of them
         number, responses = self._numbers[handle], handle.responses
         first = self._num_taken[number]
-        news = responses[first:]  # one look: the pump's thread adds to them
+        news = responses[first:]  # read once, because the pump's thread adds to them
         if not news and not ended:
             return
         self._num_taken[number] = first + len(news)
         try:
             if ended and handle.error is not None:
-                raise copy(handle.error)  # a traceback of what the handle keeps would keep the session
+                raise copy(handle.error)  # a traceback in the kept error would keep the session alive
             on_news(number, news, handle)
-        except Exception as error:  # noqa: BLE001 - it ends this request, whatever it is
+        except Exception as error:  # noqa: BLE001 - any error ends this request only
             self._end(handle, error)
             return
         if ended:

@@ -1,4 +1,4 @@
-"""Log probabilities in the forms of OpenAI's two APIs."""
+"""Writes log probabilities in the forms of OpenAI's two APIs."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -8,13 +8,13 @@ from trtllm_lite.runtime.api.request_output import Logprob
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 Row = tuple[int, Mapping[int, Logprob] | None]
-"""A token, and the log probabilities of it and the likeliest ones, in this order; None for a prompt's first token."""
+"""A token, and the log probabilities of it and of the likeliest ones, in order; None for a prompt's first token."""
 _LEAST = -9999.0  # JSON has no infinity; the value is vLLM's
 _KEPT_TOKENS = 1 << 16
 
 
 class TokenTexts:
-    """What tokens are called in log probabilities: by their texts, or (``as_ids``) as ``token_id:N``."""
+    """Names tokens in log probabilities: by their texts, or (``as_ids``) as ``token_id:N``."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         if tokenizer is not None:
@@ -32,7 +32,7 @@ def _as_id(token: int) -> str:
 
 
 def chat_logprobs(rows: Sequence[Row], num_top: int, texts: TokenTexts, *, as_ids: bool) -> dict[str, Any]:
-    """``logprobs`` of a choice of a chat, whose likeliest ``num_top`` tokens are named at each place."""
+    """``logprobs`` of a choice of a chat, with the ``num_top`` likeliest tokens at each position."""
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
         name = texts.name(token, as_ids=as_ids)
@@ -49,7 +49,7 @@ def chat_logprobs(rows: Sequence[Row], num_top: int, texts: TokenTexts, *, as_id
 def completion_logprobs(
     rows: Sequence[Row], num_top: int, texts: TokenTexts, offset: int, *, as_ids: bool
 ) -> dict[str, Any]:
-    """``logprobs`` of a choice of a completion; ``offset`` is the place of its text in the whole text."""
+    """``logprobs`` of a choice of a completion; ``offset`` is the position of its text in the whole text."""
     names = [texts.name(token, as_ids=as_ids) for token, _ in rows]
     offsets = []
     for name in names:
@@ -64,13 +64,13 @@ def completion_logprobs(
 
 
 def _top(found: Mapping[int, Logprob], num_top: int, texts: TokenTexts, as_ids: bool) -> dict[str, float]:
-    # The chosen token is there even if it is none of the likeliest, as in OpenAI's API.
+    # The chosen token is listed even if it is not among the likeliest, as in OpenAI's API.
     kept = list(found.items())[: num_top + 1]
     return {texts.name(token, as_ids=as_ids): max(known.logprob, _LEAST) for token, known in kept}
 
 
 def prompt_rows(rows: Sequence[Any]) -> list[Any]:
-    """vLLM's ``prompt_logprobs``: for each token of the prompt, by token id."""
+    """vLLM's ``prompt_logprobs``: for each token of the prompt, logprobs by token id."""
     return [
         None
         if row is None

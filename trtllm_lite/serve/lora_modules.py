@@ -1,4 +1,4 @@
-"""``--lora_modules`` and ``--lora_root`` of ``serve``: which adapters belong to which engine."""
+"""Reads ``--lora_modules`` and ``--lora_root`` of ``serve``: which adapters belong to which engine."""
 
 import json
 from dataclasses import replace
@@ -21,7 +21,7 @@ class _Module(NamedTuple):
 def give_adapters(loaded: list[tuple[LLM, ModelSettings]], modules: tuple[str, ...], lora_root: Path | None) -> None:
     """Put the adapters into the settings of the engines that take them.
 
-    Raises ArgumentError for a directory that is none, or if it is not clear which engine an adapter belongs to.
+    Raises ArgumentError for a path that is no directory, or if it is unclear which engine an adapter belongs to.
     """
     takers = [row for row, (llm, _) in enumerate(loaded) if not llm.embeds and llm.session.adapters is not None]
     given = [name for name, value in (("lora_modules", modules), ("lora_root", lora_root)) if value]
@@ -56,7 +56,7 @@ def _engine_of(module: _Module, loaded: list[tuple[LLM, ModelSettings]], takers:
 
 
 def _parsed(module: str) -> _Module:
-    """``NAME=DIR``, or vLLM's JSON object."""
+    """Parse ``NAME=DIR``, or vLLM's JSON object."""
     if module.startswith("{"):
         try:
             found = json.loads(module)

@@ -1,7 +1,7 @@
 """Describes the server by OpenAPI 3.1: https://spec.openapis.org/oas/v3.1.1.html.
 
 Paths come from the routes, the fields of requests from the types that their bodies are decoded to, and summaries from
-the docstrings of endpoints, so that a new route needs no words here.
+the docstrings of endpoints, so that a new route needs no change here.
 """
 
 import inspect
@@ -54,7 +54,7 @@ _ERRORS: dict[ErrorBody, str] = {openai_error: "Error", anthropic_error: "Anthro
 
 
 def describe(routes: Mapping[str, Sequence[Route]], *, has_keys: bool) -> dict[str, Any]:
-    """The description of a server with these routes; ``has_keys`` says whether it asks for a key."""
+    """The description of a server with these routes; ``has_keys`` tells whether it asks for a key."""
     bodies = {route.body: None for found in routes.values() for route in found if route.body is not None}
     references, components = msgspec.json.schema_components(tuple(bodies), ref_template=_COMPONENTS)
     _add_dropped(components, bodies)
@@ -79,7 +79,7 @@ def describe(routes: Mapping[str, Sequence[Route]], *, has_keys: bool) -> dict[s
 
 
 def _add_dropped(components: dict[str, Any], bodies: Iterable[type]) -> None:
-    """Add what is taken and dropped: fields of the table, and tools of servers."""
+    """Add what is accepted and dropped: fields of the table, and tools that run on servers."""
     for struct in set[Any]().union(*map(structs_of, bodies)):
         schema = components[struct.__name__]
         for name, row in rows_of(struct).items():

@@ -1,4 +1,4 @@
-"""Opens the engines that a server serves, as the options of ``trtllm_lite/cli/server_options.py`` say."""
+"""Opens the engines of a server, by the options of ``trtllm_lite/cli/server_options.py``."""
 
 import re
 import sys
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from trtllm_lite.serve.tracing import Traces
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
-_AUTO, _NONE = "auto", "none"  # beside the names of parsers
+_AUTO, _NONE = "auto", "none"  # values besides the names of parsers
 
 Opened = list[tuple[LLM, ModelSettings]]
 
 
 def named(models: Sequence[str]) -> list[tuple[str, str]]:
-    """Names and paths of ``[NAME=]MODEL``. Raises ArgumentError if two have one name."""
+    """Names and paths of ``[NAME=]MODEL``. Raises ArgumentError if two have the same name."""
     pairs = []
     for model in models:
         name, equals, path = model.partition("=")
@@ -40,9 +40,9 @@ def named(models: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def settings_of(options: Mapping[str, Any], host: str | None) -> Settings:
-    """What the operator has decided, of a server at an address, or at those of another server if that is None.
+    """The operator's settings, for a server at ``host``, or behind another server if ``host`` is None.
 
-    Raises ArgumentError for files and addresses that are none.
+    Raises ArgumentError for missing files and invalid addresses.
     """
     api_keys, admin_keys = _keys("api_key_file", options), _keys("admin_key_file", options)
     return Settings(
@@ -61,7 +61,7 @@ def _keys(option: str, options: Mapping[str, Any]) -> ApiKeys | None:
 
 
 def _origins(options: Mapping[str, Any], *, is_local: bool, has_keys: bool) -> Origins:
-    """Pages of this machine may use a server that listens to it alone, and without keys no others may."""
+    """The allowed origins: pages of this machine may use a server that only it can reach; without keys no others."""
     for origin in options["allowed_origins"]:
         if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin):
             raise ArgumentError(
@@ -80,7 +80,7 @@ def _origins(options: Mapping[str, Any], *, is_local: bool, has_keys: bool) -> O
 
 @contextmanager
 def opened(models: Sequence[tuple[str, str]], settings: Settings, options: Mapping[str, Any]) -> Iterator[Opened]:
-    """The engines of named models, and how they are served, until the block ends."""
+    """Open the engines of named models, with their settings, until the block ends."""
     loaded: Opened = []
     try:
         for name, path in models:

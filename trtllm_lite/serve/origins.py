@@ -1,7 +1,7 @@
-"""Hosts and origins: which names the server answers to, and pages of which origins may use it (CORS).
+"""Checks hosts and origins: which names the server answers to, and pages of which origins may use it (CORS).
 
-A page of any site can have a browser ask a server on its user's machine. Without keys the name by which the server is
-asked, and the origin of the page, are all that tells such requests apart: see https://fetch.spec.whatwg.org/#http-cors-protocol
+A page of any site can have a browser ask a server on its user's machine. Without keys only the host name in the
+request, and the origin of the page, tell such requests apart: see https://fetch.spec.whatwg.org/#http-cors-protocol
 """
 
 import ipaddress
@@ -15,13 +15,13 @@ from trtllm_lite.serve.http.messages import TEXT, Request, Response
 
 _ANY = "*"
 _EXPOSED = "X-Request-Id, X-Ignored-Fields, Retry-After"
-_MAX_AGE = "600"  # seconds for which browsers need not ask again
-_LONGEST_LIST = 1024  # characters of the names of headers that a page may ask for
+_MAX_AGE = "600"  # seconds for which browsers may cache the answer
+_LONGEST_LIST = 1024  # characters of the list of headers that a page may ask for
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origins:
-    """What the operator lets in.
+    """The hosts and origins that the operator allows.
 
     - ``hosts``: names and addresses by which the server may be asked, beside those of this machine; None for all
     - ``origins``: those of pages that may use the server, as ``https://chat.example``, or ``*``
@@ -35,9 +35,9 @@ class Origins:
     refuses_others: bool = False
 
     def check(self, request: Request) -> None:
-        """Raise ApiError 403 for a request of a host or an origin that is not let in.
+        """Raise ApiError 403 for a request with a host or an origin that is not allowed.
 
-        Sets the headers by which browsers give the answer to the page. A request of old HTTP may name no host.
+        Sets the headers by which browsers pass the answer to the page. An HTTP/1.0 request may name no host.
         """
         if self.hosts is not None and request.host:
             name = host_name(request.host)
@@ -63,7 +63,7 @@ class Origins:
             raise _not_allowed(origin)
 
     def preflight(self, request: Request, methods: Collection[str]) -> Response | None:
-        """The answer to a browser that asks whether a page may send a request, or None if it does not ask that.
+        """The answer to a CORS preflight request, or None if the request is none.
 
         ``methods`` are those of the path. Raises ApiError 403.
         """
@@ -84,9 +84,9 @@ class Origins:
         return self.takes_local_pages and is_loopback(host_name(origin.partition("://")[2]))
 
 
-@lru_cache(maxsize=64)  # names are as long as heads may be
+@lru_cache(maxsize=64)  # names may be as long as heads
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address is this machine's alone."""
+    """Whether a name or an address stands for this machine alone."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -106,7 +106,7 @@ def host_name(host: str) -> str:
 
 
 def _is_own(origin: str, host: str) -> bool:
-    """Whether a page comes from the server that it asks."""
+    """Whether a page comes from the same server that it asks."""
     return bool(host) and origin.lower().partition("://")[2] == host.lower()
 
 

@@ -1,4 +1,4 @@
-"""Answers of APIs in which an answer is a list of parts: PartEncoder tells of them, PartAnswer sends what it tells."""
+"""Serves APIs whose answers are lists of parts: PartEncoder makes the events of parts, PartAnswer sends them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ ApiEvent = dict[str, Any]
 class Part:
     """A stretch of an answer of one kind; parts are numbered from 0.
 
-    ``call`` is there for calls, whose pieces are their arguments. ``is_whole``, once the part has ended: it was not cut
-    off, and if it is a call its arguments are a JSON object.
+    ``call`` is set for calls, whose pieces are their arguments. ``is_whole`` is set when the part ends: it was not cut
+    off, and if it is a call, its arguments are a JSON object.
     """
 
     kind: Literal["text", "reasoning", "call"]
@@ -39,36 +39,36 @@ class Part:
 
     @property
     def text(self) -> str:
-        """What has come of the part."""
+        """The text of the part so far."""
         return "".join(self.pieces)
 
 
 class PartEncoder(ABC):
-    """Turns a parser's events into an API's, which tell of parts: that one begins, its pieces, and its end."""
+    """Turns a parser's events into an API's events about parts: the beginning of a part, its pieces, and its end."""
 
     def __init__(self) -> None:
         self._part: Part | None = None
         self._num_parts = 0
 
     def take(self, events: Sequence[Event]) -> list[ApiEvent]:
-        """What the API's clients are told of the parser's next events."""
+        """The API's events for the parser's next events."""
         return [told for event in events for told in self._told(event)]
 
     def finish(self, *, is_whole: bool) -> list[ApiEvent]:
-        """What they are told at the text's end; it was cut off, or else ``is_whole``."""
+        """The API's events at the text's end, which was cut off unless ``is_whole``."""
         return self._end_part(is_whole=is_whole)
 
     @abstractmethod
     def _begin(self, part: Part) -> list[ApiEvent]:
-        """A part begins."""
+        """The events for the beginning of a part."""
 
     @abstractmethod
     def _piece(self, part: Part, text: str) -> ApiEvent:
-        """A part goes on."""
+        """The events for a piece of a part."""
 
     @abstractmethod
     def _end(self, part: Part) -> list[ApiEvent]:
-        """A part has ended."""
+        """The events for the end of a part."""
 
     def _told(self, event: Event) -> list[ApiEvent]:
         match event:
@@ -103,7 +103,7 @@ class PartEncoder(ABC):
         return ended + self._begin(self._part)
 
     def _end_part(self, *, is_whole: bool, ends_call: bool = False) -> list[ApiEvent]:
-        """The part ends, if there is one; calls are whole only if the parser has seen their ends."""
+        """End the current part, if there is one; a call is complete only if the parser has seen its end."""
         part, self._part = self._part, None
         if part is None:
             return []
@@ -112,7 +112,7 @@ class PartEncoder(ABC):
 
 
 class PartAnswer(Answer):
-    """An answer of parts, of which there is one for each request."""
+    """An answer of parts; each request has one answer."""
 
     def __init__(self, started: Started, encoder: PartEncoder) -> None:
         super().__init__(started)
@@ -121,7 +121,7 @@ class PartAnswer(Answer):
         (self._handle,) = self._generation.handles
 
     def _encode_all(self) -> None:
-        """Have the encoder take the whole answer. Raises EngineError if there is none."""
+        """Pass the whole answer to the encoder. Raises EngineError if there is no answer."""
         self._generation.result()
         self._encoder.take(without_faults(self._reader.read(self._handle.responses)))
         self._encoder.finish(is_whole=self._is_whole)
@@ -133,7 +133,7 @@ class PartAnswer(Answer):
 
     @property
     def _stop_word(self) -> str | None:
-        """The stop word that ended the answer."""
+        """The stop word that ended the answer, or None."""
         last = self._handle.responses[-1].token_id if self._handle.responses else None
         reason = self._handle.stop_reason(last)
         return reason if isinstance(reason, str) else None
@@ -147,9 +147,9 @@ class PartAnswer(Answer):
             self._writer.write(self._encoded(told))
 
     def _encoded(self, told: Sequence[ApiEvent]) -> bytes:
-        """Events as they are sent."""
+        """The bytes of events."""
         return b"".join([named_event(content) for content in told])
 
     @abstractmethod
     def _first(self) -> list[ApiEvent]:
-        """What the client is told before any part."""
+        """The events before any part."""

@@ -1,4 +1,4 @@
-"""The server as an application of Ray Serve, each of whose replicas holds one engine and answers as a server does.
+"""Runs the server as an application of Ray Serve; each replica holds one engine and answers requests as a server does.
 
     serve run trtllm_lite.serve.ray:app engine=/srv/engine num_replicas=2 api_key_file=/srv/keys.txt
 
@@ -26,16 +26,16 @@ from trtllm_lite.serve.ray_router import AnyNodeRouter
 from trtllm_lite.serve.run import application
 from trtllm_lite.serve.turns import Lanes
 
-_HEALTH_SECONDS = 2.0  # between looks at an engine; Ray Serve replaces a replica after three that find it broken
-_METRICS_SECONDS = 5.0  # for the metrics of other replicas
+_HEALTH_SECONDS = 2.0  # between checks of an engine; Ray Serve replaces a replica after three failed checks
+_METRICS_SECONDS = 5.0  # timeout for the metrics of other replicas
 
 
 def app(arguments: dict[str, Any]) -> serve.Application:
-    """The application of an engine, as ``serve run`` and Ray Serve's configuration files build it.
+    """The application of an engine, for ``serve run`` and for Ray Serve's configuration files.
 
-    ``arguments`` are ``engine``, the directory of an engine that is there on each node, ``num_replicas``, and the
-    options of the server by their names; those that may be given several times are lists. Raises ArgumentError for what
-    is missing, unknown, or not possible with several replicas.
+    ``arguments`` are ``engine``, the directory of an engine on each node, ``num_replicas``, and the options of the
+    server by name; options that may be given several times are lists. Raises ArgumentError for arguments that are
+    missing, unknown, or not possible with several replicas.
     """
     from trtllm_lite.cli.ray_serve import parsed
 
@@ -60,9 +60,9 @@ def app(arguments: dict[str, Any]) -> serve.Application:
 
 
 def resources(manifest: Manifest, options: Mapping[str, Any]) -> dict[str, float]:
-    """What the process of a replica takes of its node: a GPU for each rank, or the CPUs that it computes on.
+    """The resources that a replica's process takes of its node: a GPU for each rank, or the CPUs that it computes on.
 
-    Stages in actors of their own take theirs of any node, but the last one of GPUs, which computes in the replica.
+    Stages in actors take resources of any node, except for the last stage on GPUs, which computes in the replica.
     """
     is_remote = options["distributed_executor_backend"] == "ray"
     if manifest.target.kind != "cpu":
@@ -76,10 +76,10 @@ def resources(manifest: Manifest, options: Mapping[str, Any]) -> dict[str, float
 
 
 class Ingress(AsgiServer):
-    """What Ray Serve hands requests to. Its proxies add X-Request-Id, which the application's responses have, too."""
+    """The ASGI entry point of a replica. Ray Serve's proxies add X-Request-Id, which responses repeat."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """As ASGI asks for it."""
+        """Answer an ASGI call."""
 
         async def send_nameless(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -90,7 +90,7 @@ class Ingress(AsgiServer):
 
 
 class Replica:
-    """One engine, and the application that answers for it."""
+    """One engine, and the application that serves it."""
 
     def __init__(self, engine: tuple[str, str], options: Mapping[str, Any]) -> None:
         self._open = ExitStack()
@@ -102,7 +102,7 @@ class Replica:
         self._app.metrics_text = self._metrics_of_all
 
     def __serve_build_asgi_app__(self) -> Ingress:
-        """Ray Serve asks this once the engine is open."""
+        """Return the ASGI application; Ray Serve calls this when the engine is open."""
         return Ingress(self._app.handle, self._app.too_large, self._limits, self._app.check_head)
 
     def metrics(self) -> list[Metric]:
@@ -110,22 +110,22 @@ class Replica:
         return labelled(self._app.metrics, serve.get_replica_context().replica_id.unique_id)
 
     async def _metrics_of_all(self) -> bytes:
-        """What /metrics says, whichever replica is asked; one that does not answer is left out."""
+        """The metrics of all replicas, whichever of them is asked; a replica that does not answer is left out."""
         context = serve.get_replica_context()
         asked = serve.get_deployment_handle(context.deployment, context.app_name).broadcast("metrics")
         found = await asked.results_async(timeout_s=_METRICS_SECONDS, return_exceptions=True)
         return text_of_all(families for families in found if not isinstance(families, Exception))
 
     async def check_health(self) -> None:
-        """Raise ApiError if the engine is broken: Ray Serve asks this."""
+        """Raise ApiError if the engine is broken; Ray Serve calls this."""
         self._app.check_engines()
 
     def __del__(self) -> None:
-        """Close the engine: Ray Serve calls this when what ran has ended."""
+        """Close the engine; Ray Serve calls this when running requests have ended."""
         self._open.close()
 
 
-# The application itself refuses what is too much, by status 429, as soon as max_queue_size sequences wait.
+# The application itself refuses excess requests, by status 429, when max_queue_size sequences wait.
 _REPLICAS: serve.Deployment = serve.deployment(
     name="server",
     max_ongoing_requests=HttpLimits.max_connections,

@@ -1,4 +1,4 @@
-"""How Ray Serve's proxies choose a replica."""
+"""Chooses the replica of a request in Ray Serve's proxies."""
 
 import random
 
@@ -6,16 +6,16 @@ from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter, R
 
 
 class AnyNodeRouter(FIFOMixin, RequestRouter):
-    """Of two random replicas the one that answers fewer requests, wherever it is.
+    """Chooses, between two random replicas, the one with fewer requests, on any node.
 
-    Ray Serve's own router prefers the proxy's node as long as that takes requests, and a server takes many, which wait
-    for its engine: the other nodes would idle.
+    Ray Serve's own router prefers replicas on the proxy's node as long as they take requests. A server takes many
+    requests, which wait for its engine, so that other nodes would idle.
     """
 
     async def choose_replicas(
         self,
         candidate_replicas: list[RunningReplica],
-        pending_request: PendingRequest | None = None,  # noqa: ARG002 - as RequestRouter has it
+        pending_request: PendingRequest | None = None,  # noqa: ARG002 - the signature of RequestRouter
     ) -> list[list[RunningReplica]]:
-        """Two replicas, of which RequestRouter takes the one with the shorter queue."""
+        """Return two replicas, of which RequestRouter takes the one with the shorter queue."""
         return [random.sample(candidate_replicas, min(len(candidate_replicas), 2))]

@@ -1,4 +1,4 @@
-"""Reads what was generated for one choice, piece by piece: its text, as events, and how many tokens were what."""
+"""Reads the generated text of one choice, piece by piece, as events, and counts the tokens of each kind."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,9 @@ from trtllm_lite.serve.parsers.events import Content, Event, OutputParser, Reaso
 
 
 class ChoiceReader:
-    """Turns responses into events by ``parser``, or takes all text as content if that is None.
+    """Turns responses into events by ``parser``; without a parser all text is content.
 
-    With ``one_call`` the choice ends with its first tool call, whatever is generated behind it.
+    With ``one_call`` the choice ends with its first tool call, even if generation goes on.
     """
 
     def __init__(self, parser: OutputParser | None, *, one_call: bool = False) -> None:
@@ -18,9 +18,9 @@ class ChoiceReader:
         self.num_tokens = 0
         self.num_reasoning_tokens = 0
         self.finish_reason: str | None = None
-        """Why the choice ended, in OpenAI's words; "abort" and "timeout" beside them."""
+        """The finish reason in OpenAI's words, or "abort" or "timeout"; None while the choice runs."""
         self.has_answer = self._has_thoughts = False
-        """Whether there was any content, or a call; the same of thoughts."""
+        """Whether there was any content or call; and whether there were thoughts."""
 
     @property
     def is_empty(self) -> bool:
@@ -29,13 +29,13 @@ class ChoiceReader:
 
     @property
     def warning(self) -> str | None:
-        """Why an answer is missing that the client is likely to expect."""
+        """The reason why an expected answer is missing, or None."""
         if not self.is_empty or not self._has_thoughts or self.finish_reason != "length":
             return None
         return "the model's thoughts did not end, so that there is no answer: raise max_tokens"
 
     def read(self, responses: Sequence[Response]) -> list[Event]:
-        """The events of the next responses, until the choice has a finish reason; behind that there are none."""
+        """The events of the next responses, until the choice has a finish reason; later responses have none."""
         events: list[Event] = []
         for response in responses:
             if self.finish_reason is not None:
@@ -72,7 +72,7 @@ class ChoiceReader:
         return events + parser.finish(is_cut=finish_reason(response.finish_reason) != "stop")
 
     def _reason(self, reason: FinishReason) -> str:
-        """``tool_calls`` only for calls that are whole: what was cut off is no call (see vLLM's issue 53739)."""
+        """The finish reason; ``tool_calls`` only for complete calls, as in vLLM's issue 53739."""
         parser, word = self._parser, finish_reason(reason)
         if word == "stop" and parser is not None and parser.has_tool_calls and not parser.is_inside_tool_call:
             return "tool_calls"
@@ -80,10 +80,10 @@ class ChoiceReader:
 
 
 def finish_reason(reason: FinishReason) -> str:
-    """A finish reason in OpenAI's words; "abort" and "timeout" beside them."""
+    """A finish reason in OpenAI's words, or "abort" or "timeout"."""
     return as_openai(reason.word)
 
 
 def as_openai(word: str) -> str:
-    """What OpenAI's API, as vLLM extends it, calls a finish reason of a RequestOutput."""
+    """The word of OpenAI's API, as extended by vLLM, for a finish reason of a RequestOutput."""
     return "abort" if word == FinishReason.CANCELLED.word else word

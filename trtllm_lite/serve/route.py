@@ -1,4 +1,4 @@
-"""Routes: what is known of each endpoint, and how requests find theirs."""
+"""Defines routes: the properties of each endpoint, and how requests find their endpoints."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ Endpoint = Callable[["Application", Request], Awaitable[Response | None]]
 
 @dataclass(frozen=True)
 class Route:
-    """An endpoint, and the method that it is asked with.
+    """An endpoint, and the HTTP method of its requests.
 
-    ``is_open``: no key is needed. ``is_admin``: one of the operator's own is, if there are some. ``is_work``: it makes
-    the engine work, which it does not while the server drains. ``has_one_prompt``: its body is no longer than a prompt.
-    ``error_body``: what the body of an error says. ``body``: what the request's body is decoded to, None if it has
+    ``is_open``: no key is needed. ``is_admin``: one of the admin keys is needed, if there are any. ``is_work``: it uses
+    an engine, and is refused while the server drains. ``has_one_prompt``: its body is no longer than a prompt.
+    ``error_body``: makes the body of an error. ``body``: the type that the request's body is decoded to, None if it has
     none; ``answer``: the content type of an answer that is no stream. The endpoint's docstring is its summary in the
     server's description (``openapi.py``).
     """
@@ -37,14 +37,14 @@ class Route:
 
 
 class RouteTable:
-    """Routes by path; one that ends with / is for all paths that begin with it."""
+    """Routes by path; a path that ends with / matches all paths that begin with it."""
 
     def __init__(self, routes: Mapping[str, Sequence[Route]]) -> None:
         self._routes = {path: {route.method: route for route in found} for path, found in routes.items()}
         self._prefixes = [path for path in self._routes if path.endswith("/") and path != "/"]
 
     def known_path(self, path: str) -> str | None:
-        """The path of the table that a request's path belongs to."""
+        """The path of the table that matches a request's path."""
         if path in self._routes:
             return path
         return next((prefix for prefix in self._prefixes if path.startswith(prefix)), None)

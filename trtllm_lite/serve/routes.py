@@ -1,4 +1,4 @@
-"""Which endpoint answers where."""
+"""Lists the endpoints by path."""
 
 from collections.abc import Mapping, Sequence
 
@@ -44,7 +44,7 @@ ROUTES: Mapping[str, Sequence[Route]] = {
     "/version": [Route("GET", about.version, is_open=True)],
     "/load": [Route("GET", about.load)],
     "/metrics": [Route("GET", metrics.metrics, answer=TEXT, is_open=True)],
-    "/prometheus/metrics": [Route("GET", metrics.metrics, answer=TEXT, is_open=True)],  # where TensorRT-LLM has it
+    "/prometheus/metrics": [Route("GET", metrics.metrics, answer=TEXT, is_open=True)],  # TensorRT-LLM's path
     "/openapi.json": [Route("GET", about.openapi, is_open=True)],
     "/docs": [Route("GET", about.docs, answer=HTML, is_open=True)],
 }

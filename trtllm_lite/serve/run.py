@@ -1,4 +1,4 @@
-"""Runs the server: loads the engines, listens, and at a signal lets what runs end."""
+"""Runs the server: loads the engines, listens, and at a signal lets running requests end."""
 
 import asyncio
 import gc
@@ -22,16 +22,16 @@ from trtllm_lite.serve.served_engine import ModelSettings, ServedEngine
 from trtllm_lite.serve.served_model import ServedModel
 from trtllm_lite.serve.turns import Lanes
 
-_CUTTING_SECONDS = 1.0  # for what is being prepared to be submitted, and answered
-_LEAST_CLOSING_SECONDS = 1.0  # for clients to read the last answers
-_OTHER_FILES = 256  # beside connections
+_CUTTING_SECONDS = 1.0  # time for requests that are being submitted, and for their error answers
+_LEAST_CLOSING_SECONDS = 1.0  # time for clients to read the last answers
+_OTHER_FILES = 256  # besides connections
 _OBJECTS_BETWEEN_SEARCHES = 50_000
-_SWITCH_SECONDS = 5e-4  # after which a thread of Python gives way to another; by default it is ten times as long
+_SWITCH_SECONDS = 5e-4  # switch interval of Python's threads; the default is ten times as long
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """Where the server listens, and how it ends: ``drain_timeout`` are the seconds that requests may still run."""
+    """The address of the server, and how it ends: ``drain_timeout`` is in seconds, for running requests."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -40,7 +40,7 @@ class ServerOptions:
 
 
 def check_address(host: str, *, has_keys: bool, allow_no_key: bool) -> None:
-    """Raise ArgumentError if others than this machine could use the server without a key, and nobody asked for that."""
+    """Raise ArgumentError if other machines could use the server without a key, unless ``allow_no_key``."""
     if has_keys or allow_no_key or is_loopback(host):
         return
     raise ArgumentError(
@@ -55,9 +55,9 @@ def run(
     options: ServerOptions,
     on_listening: Callable[[str], None],
 ) -> None:
-    """Serve until SIGTERM or SIGINT has come and what runs has ended; a second signal ends that, too.
+    """Serve until SIGTERM or SIGINT has come and running requests have ended; a second signal cancels them.
 
-    ``on_listening`` is told the server's address. Raises OutputError if it cannot be listened at.
+    ``on_listening`` is called with the server's address. Raises OutputError if the address cannot be used.
     """
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -67,7 +67,7 @@ def run(
 
 
 def application(models: Sequence[tuple[LLM, ModelSettings]], settings: Settings, lanes: Lanes) -> Application:
-    """What answers requests in the running loop; they are prepared in ``lanes``."""
+    """The application for the running loop; requests are prepared in ``lanes``."""
     loop = asyncio.get_running_loop()
     served: list[ServedEngine] = []
     for llm, chosen in models:
@@ -111,14 +111,14 @@ async def _serve(
 
 
 def _allow_files(wanted: int) -> None:
-    """Raise the number of files that the process may have open, as far as the system lets it."""
+    """Raise the limit of open files of the process, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard) if hard >= 0 else wanted, hard))
 
 
 async def _drain(app: Application, ending: "_Ending", timeout: float) -> None:
-    """Wait for what runs, until the time is over or a second signal comes; then cancel it."""
+    """Wait for running requests, until the timeout or a second signal; then cancel them."""
     if not app.running:
         return
     print(f"ending: {len(app.running)} requests may run for {timeout:g} s more", file=sys.stderr, flush=True)
@@ -143,7 +143,7 @@ async def _all_ended(app: Application) -> None:
 
 
 class _Ending:
-    """The signals that end the server: ``asked`` at the first, ``hurried`` at the second."""
+    """The signals that end the server: ``asked`` is set by the first, ``hurried`` by the second."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.asked, self.hurried = asyncio.Event(), asyncio.Event()

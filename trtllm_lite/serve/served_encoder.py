@@ -1,4 +1,4 @@
-"""ServedEncoder: an encoder's engine of the server, whose steps take the texts of whatever requests there are."""
+"""Defines ServedEncoder: the engine of an encoder in the server; its steps combine texts of several requests."""
 
 import asyncio
 import heapq
@@ -20,7 +20,7 @@ Row = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class _Waiting:
-    """A text, and where its embedding is waited for."""
+    """A text, and the future of its embedding."""
 
     text: TokenIds
     row: "asyncio.Future[Row]"
@@ -28,31 +28,31 @@ class _Waiting:
 
 @dataclass(order=True)
 class _Turn:
-    """When it is a request's turn again, and its texts that wait."""
+    """The time of a request's next turn, and its waiting texts."""
 
     start: float
-    """Tokens that a request has had by then of which there was always a text."""
+    """The virtual time of the turn: tokens served to a request that has waited without a break."""
     number: int
-    """The request's, in order of arrival."""
+    """The number of the request, in order of arrival."""
     texts: deque[_Waiting] = field(compare=False)
 
 
 @dataclass(eq=False)
 class ServedEncoder(ServedEngine):
-    """An encoder's engine that texts of requests over HTTP are embedded by.
+    """The engine of an encoder that embeds texts of HTTP requests.
 
-    Requests have turns, of a text each, by the tokens that they have had (weighted fair queueing: Demers, Keshav and
-    Shenker, 1989). On a CPU a step takes about as long as a step may (``CPU_STEP_SECONDS``), or as a text does.
+    Requests take turns of one text each, in the order of the tokens that they have been served (weighted fair queueing:
+    Demers, Keshav and Shenker, 1989). On a CPU a step takes about ``CPU_STEP_SECONDS``, or longer if one text does.
     """
 
     num_texts: int = 0
-    """Texts that have been embedded, and tokens of these, and steps that it took."""
+    """The numbers of embedded texts, of their tokens, and of steps."""
     num_tokens: int = 0
     num_steps: int = 0
     _turns: list[_Turn] = field(default_factory=list)
-    """A heap."""
+    """A heap of turns."""
     _now: float = 0.0
-    """Where a request begins that comes now: tokens so far, each shared out among those that waited."""
+    """The virtual time at which a new request begins: tokens so far, each divided by the number of waiting requests."""
     _arrivals: Iterator[int] = field(default_factory=itertools.count)
     _num_running: int = 0
     _steps: "asyncio.Task[None] | None" = None
@@ -95,7 +95,7 @@ class ServedEncoder(ServedEngine):
         add_encoder(families, self)
 
     async def embed(self, texts: Sequence[TokenIds]) -> list[Row]:
-        """The embeddings of texts that the embedder has checked; if this coroutine is cancelled, they are not made.
+        """The embeddings of checked texts; they are not computed if this coroutine is cancelled.
 
         Raises EngineError or DeviceError if a step fails.
         """
@@ -117,13 +117,13 @@ class ServedEncoder(ServedEngine):
             self.waiting.discard(interrupt)
 
     async def _run_steps(self) -> None:
-        """Step until nothing waits."""
+        """Run steps until no text waits."""
         while batch := self._next_batch():
             await self._step(batch)
         self._steps = None
 
     def _next_batch(self) -> list[_Waiting]:
-        """The texts of the first turns that fit into a step, without those that nobody waits for any more."""
+        """The texts of the first turns that fit into a step, without texts that nobody waits for any more."""
         batch: list[_Waiting] = []
         num_tokens = 0
         while self._turns:
@@ -147,7 +147,7 @@ class ServedEncoder(ServedEngine):
         self._num_running = len(batch)
         try:
             rows = await asyncio.to_thread(self.embedder.step, texts)
-        except Exception as error:  # noqa: BLE001 - each request says what failed
+        except Exception as error:  # noqa: BLE001 - each request reports the error
             for one in batch:
                 if not one.row.done():
                     one.row.set_exception(error)

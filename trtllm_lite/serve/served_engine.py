@@ -1,4 +1,4 @@
-"""ServedEngine: what the server knows of each engine, whatever it makes."""
+"""Defines ServedEngine: the common part of the server's engines, decoders and encoders."""
 
 import asyncio
 import math
@@ -25,7 +25,7 @@ _LONGEST_RETRY = 60  # seconds
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """How a model is served.
+    """The settings of a served model.
 
     - ``names``: what requests call it; the first is its own name
     - ``tool_parser``, ``reasoning_parser``: names of parsers (see ``serve.parsers``); None for none
@@ -46,23 +46,23 @@ class ModelSettings:
 
 @dataclass(eq=False)
 class ServedEngine(ABC):
-    """An engine that requests over HTTP are run on.
+    """An engine that HTTP requests run on.
 
-    Its methods belong to the thread of ``loop``, but for those of the engine itself and what :meth:`prepare` runs in
-    another thread: rendering, tokenizing and compiling grammars may take time and must not hold up streams.
+    Its methods belong to the thread of ``loop``, except for the engine's own methods and work that :meth:`prepare` runs
+    in other threads: rendering, tokenizing and compiling grammars are slow and must not delay streams.
     """
 
     llm: LLM
     settings: ModelSettings
     loop: asyncio.AbstractEventLoop
     num_active: int = 0
-    """Sequences that are being worked on, or wait for it."""
+    """The number of running and waiting sequences."""
     num_rejected: Counter[str] = field(default_factory=lambda: Counter(queue_full=0, overloaded=0))
-    """Requests that got status 429, by what was full: the server's queue, or the runtime's."""
+    """The number of requests with status 429, by the queue that was full: the server's, or the runtime's."""
     waiting: set[Callable[[Exception], None]] = field(default_factory=set)
-    """What ends each answer that is waited for with an error."""
+    """Functions that end each awaited answer with an error."""
     adapters: dict[str, LoRARequest] = field(default_factory=dict)
-    """By the names that requests have for them; encoders take none."""
+    """Adapters by the names that requests have for them; encoders have none."""
 
     def __post_init__(self) -> None:
         self.tokenizer = self.llm.tokenizer
@@ -71,44 +71,44 @@ class ServedEngine(ABC):
     @property
     @abstractmethod
     def vocab_size(self) -> int:
-        """Token ids are below it."""
+        """The size of the vocabulary; token ids are below it."""
 
     @property
     @abstractmethod
     def max_model_len(self) -> int:
-        """Tokens of prompt and answer together at most."""
+        """Most tokens of prompt and answer together."""
 
     @property
     @abstractmethod
     def max_input_len(self) -> int:
-        """Tokens of a prompt at most."""
+        """Most tokens of a prompt."""
 
     @property
     def max_prompt_chars(self) -> int:
-        """Characters that a prompt has at most, or more; 0 without a tokenizer, as then no prompt is a text."""
+        """An upper bound of a prompt's characters; 0 without a tokenizer, because no prompt is a text then."""
         return 0 if self.tokenizer is None else max_chars(self.tokenizer, self.max_input_len)
 
     @property
     @abstractmethod
     def max_batch_size(self) -> int:
-        """Sequences of a step at most."""
+        """Most sequences of a step."""
 
     @property
     @abstractmethod
     def is_broken(self) -> bool:
-        """Whether the engine works no more."""
+        """Whether the engine has failed."""
 
     @abstractmethod
     def load(self) -> dict[str, float]:
-        """What the engine is working on."""
+        """The engine's current work."""
 
     @abstractmethod
     def add_metrics(self, families: Families) -> None:
-        """Add what there is to say of the engine."""
+        """Add the metrics of the engine."""
 
     @abstractmethod
     def _seconds_in_queue(self) -> float:
-        """When about a place in the queue should be free."""
+        """The estimated time until a place in the queue is free."""
 
     @property
     def name(self) -> str:
@@ -117,7 +117,7 @@ class ServedEngine(ABC):
 
     @property
     def capacity(self) -> int:
-        """Sequences that are taken in at a time: those of a batch, and those that may wait."""
+        """Most sequences that are accepted at a time: a batch, and the queue."""
         return self.max_batch_size + self.settings.max_queue_size
 
     def adapter(self, name: str) -> LoRARequest | None:
@@ -136,9 +136,9 @@ class ServedEngine(ABC):
 
     @contextmanager
     def admission(self, num_sequences: int) -> Iterator[None]:
-        """Take in a request of so many sequences until the block ends.
+        """Admit a request of ``num_sequences`` sequences until the block ends.
 
-        Raises ApiError 400 for more than the server ever takes in, 429 if too many are there now.
+        Raises ApiError 400 for more than the server ever accepts, 429 if it has too many now.
         """
         if num_sequences > self.capacity:
             raise ApiError(
@@ -163,10 +163,10 @@ class ServedEngine(ABC):
             self.num_active -= num_sequences
 
     async def prepare(self, work: Callable[[], Value], *, is_quick: bool = False) -> Value:
-        """The result of ``work``, which is part of the request that the current task answers.
+        """The result of ``work``, which prepares the request that the current task answers.
 
-        It runs in another thread in the turn of the request's client, or at once in this one if it ``is_quick``: if
-        handing over takes longer.
+        The work runs in another thread when it is the client's turn, or at once in this thread if it ``is_quick``:
+        quicker than handing it over.
         """
         try:
             return work() if is_quick else await TURN.get().prepare(work)
@@ -175,7 +175,7 @@ class ServedEngine(ABC):
             raise
 
     async def compile(self, work: Callable[[], Value]) -> Value:
-        """The result of ``work``, which compiles a grammar; other work does not wait for that."""
+        """The result of ``work``, which compiles a grammar; other work does not wait for it."""
         try:
             return await TURN.get().compile(work)
         except OverloadedError:

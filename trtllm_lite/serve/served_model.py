@@ -1,4 +1,4 @@
-"""ServedModel: a decoder's engine of the server, its adapters, and the requests that it works on."""
+"""Defines ServedModel: the engine of a decoder in the server, its adapters, and its requests."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Prompt:
-    """What an endpoint has made of a prompt: a request that can run, and the prompt's text if it came as one."""
+    """A prompt that an endpoint has prepared: a request that can run, and the prompt's text if it was given as text."""
 
     request: Request
     text: str | None = None
@@ -39,7 +39,7 @@ class Prompt:
 
 @dataclass(eq=False)
 class ServedModel(ServedEngine):
-    """A decoder's engine that requests over HTTP are run on."""
+    """The engine of a decoder that HTTP requests run on."""
 
     _listeners: dict[RequestHandle, Listener] = field(default_factory=dict)
 
@@ -48,16 +48,16 @@ class ServedModel(ServedEngine):
         self.session = self.llm.session
         self.counts = SequenceCounts(self.max_model_len)
         self.tool_parses = Counter(tool_call=0, no_tool_call=0) if self.settings.tool_parser else Counter[str]()
-        """Choices that were searched for tool calls, by what was found."""
+        """The number of choices that were searched for tool calls, by result."""
         self.empty_answers = Counter(stop=0, length=0)
-        """Choices of conversations without content and calls, by why they ended."""
+        """The number of choices of conversations without content and calls, by finish reason."""
         self.mailbox = Mailbox(self.loop, self._listen)
         self._last_adapter = 0
         for name, path in self.settings.adapters:
             self.check_adapter(path)
             self.add_adapter(name, path)
         self.loaded: set[str] = set()
-        """Names of the adapters that requests have loaded, and may unload."""
+        """Names of adapters that requests have loaded, and may unload."""
 
     @property
     def vocab_size(self) -> int:
@@ -101,9 +101,9 @@ class ServedModel(ServedEngine):
         fields: SamplingFields,
         adapter: LoRARequest | None,
     ) -> Prompt:
-        """The prompt of checked token ids, int32[prompt_len], to be served as the request's ``fields`` want it.
+        """A prompt from checked token ids, int32[prompt_len], with the service that the request's ``fields`` ask for.
 
-        Raises ApiError for a priority where the operator lets requests have none.
+        Raises ApiError for a priority if the operator does not allow priorities.
         """
         if fields.priority and not self.settings.takes_priorities:
             raise ApiError(
@@ -126,7 +126,7 @@ class ServedModel(ServedEngine):
         return Prompt(request, text, len(ids) - len(kept))
 
     def start(self, prompt: Prompt) -> Generation:
-        """Submit a prompt, from any thread. Raises what ``Session.submit`` does."""
+        """Submit a prompt, from any thread. Raises the errors of ``Session.submit``."""
         generation = Generation(
             self.session,
             prompt.request,
@@ -141,9 +141,9 @@ class ServedModel(ServedEngine):
     async def begin(
         self, make: Callable[[], tuple[Made, Sequence[Prompt]]], *, is_quick: bool = False
     ) -> tuple[Made, list[Generation]]:
-        """What ``make`` makes of a request, and the generations that continue its prompts.
+        """The result of ``make``, made from a request, and the generations that continue its prompts.
 
-        ``make`` runs as :meth:`prepare` says, and prompts that no grammar guides are submitted with it. Raises what
+        ``make`` runs as in :meth:`prepare`, and prompts without a grammar are submitted in the same thread. Raises what
         ``make`` and :meth:`start_all` do.
         """
 
@@ -158,7 +158,7 @@ class ServedModel(ServedEngine):
         return made, generations
 
     def start_all(self, prompts: Sequence[Prompt]) -> list[Generation]:
-        """:meth:`start` several prompts; if one is refused, none is left running."""
+        """Call :meth:`start` for several prompts; if one is refused, none is left running."""
         if len(prompts) > 1:
             for row, prompt in enumerate(prompts):
                 self.session.check(prompt.request, row)
@@ -178,19 +178,19 @@ class ServedModel(ServedEngine):
         listener(handle)
 
     def forget(self, handle: RequestHandle) -> None:
-        """Nobody listens to the handle any more."""
+        """Stop calling the listener of the handle."""
         self._listeners.pop(handle, None)
 
     def check_adapter(self, path: str, root: str | None = None) -> None:
-        """Read an adapter, whose files must be in ``root`` if that is given, from any thread.
+        """Read an adapter, whose files have to be in ``root`` if it is given, from any thread.
 
-        Raises ArgumentError if the engine takes no adapters, EngineError or LimitError if not this one.
+        Raises ArgumentError if the engine takes no adapters, EngineError or LimitError if it does not take this one.
         """
         self.session.check_takes_adapters("lora_name").check(path, root)
 
     def add_adapter(self, name: str, path: str, root: str | None = None) -> LoRARequest:
-        """Make an adapter known under a name that nothing has; its files are read when a request first names it."""
-        self._last_adapter += 1  # no number is given twice: requests may still run with an adapter that was removed
+        """Give an adapter an unused name; its files are read when a request first names it."""
+        self._last_adapter += 1  # numbers are not reused: requests may still run with an adapter that was removed
         self.adapters[name] = adapter = LoRARequest(name, self._last_adapter, path, root)
         return adapter
 
@@ -202,5 +202,5 @@ class ServedModel(ServedEngine):
                 listener(handle)
 
     def _seconds_in_queue(self) -> float:
-        """At the rate of the last hundred requests."""
+        """The estimated time, at the rate of the last hundred requests."""
         return self.session.stats().recent_latencies.total_seconds * self.settings.max_queue_size / self.max_batch_size

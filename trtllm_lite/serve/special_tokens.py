@@ -11,7 +11,7 @@ from trtllm_lite.serve.api_error import ApiError
 def check_texts(fields: Mapping[str, Any], tokenizer: Tokenizer) -> None:
     """Raise ApiError if a text of what a chat template gets, by field of the request, spells a special token.
 
-    Texts of parts count as one, too, since templates may print them side by side.
+    Joined texts of parts are checked as well, since templates may print them side by side.
     """
     for name, value in fields.items():
         for text in _texts(value):

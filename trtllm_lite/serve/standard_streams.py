@@ -1,4 +1,4 @@
-"""The standard streams of a server, which goes on when nobody reads or keeps what it says."""
+"""Protects the server from blocked or closed standard streams."""
 
 import io
 import os
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 _STANDARD = (0, 1, 2)
 _ERRORS = 2
-_SURE_BYTES = select.PIPE_BUF  # a pipe that is ready takes as many at once
+_SURE_BYTES = select.PIPE_BUF  # a pipe that is ready takes at least as many bytes without blocking
 
 
 def drop_what_stderr_does_not_take() -> None:
-    """Let nothing that is written to ``sys.stderr`` from now on fail or wait.
+    """Let no later write to ``sys.stderr`` fail or block.
 
-    What a full disk, a pipe that nobody reads, or a closed file does not take is dropped. Standard streams that are
-    closed become ``/dev/null``: otherwise the next file that is opened would take their place, and their text.
+    Text that a full disk, a blocked pipe, or a closed file does not take is dropped. Standard streams that are closed
+    become ``/dev/null``: otherwise the next file that is opened would take their place, and their text.
     """
     _open_closed()
     sys.stderr = io.TextIOWrapper(_Dropping(), encoding="utf-8", errors="backslashreplace", write_through=True)
@@ -29,13 +29,13 @@ def _open_closed() -> None:
         try:
             os.fstat(number)
         except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, and so this one
+            opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
             assert opened == number
             os.set_inheritable(opened, True)
 
 
 class _Dropping(io.RawIOBase):
-    """Writes to stderr what it takes at once."""
+    """A file that writes to stderr whatever it takes without blocking."""
 
     def writable(self) -> bool:
         return True

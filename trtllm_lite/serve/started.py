@@ -1,4 +1,4 @@
-"""Notes which generations were started for a request, for who looks at them at its end."""
+"""Records which generations were started for a request, for code that looks at them at its end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ _STARTED: ContextVar[list[Generation] | None] = ContextVar("started", default=No
 
 @contextmanager
 def noting_started() -> Iterator[list[Generation]]:
-    """The generations that are started inside ``with``, by this task and what it has done in threads."""
+    """The generations that are started inside ``with``, by this task and by threads that work for it."""
     started: list[Generation] = []
     token = _STARTED.set(started)
     try:
@@ -21,7 +21,7 @@ def noting_started() -> Iterator[list[Generation]]:
 
 
 def note_started(generation: Generation) -> None:
-    """A generation was started."""
+    """Record a generation that was started."""
     started = _STARTED.get()
     if started is not None:
         started.append(generation)

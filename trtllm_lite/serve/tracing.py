@@ -1,6 +1,6 @@
-"""Traces: a span of OpenTelemetry for each request for work, with the attributes that vLLM gives its spans.
+"""Makes traces: a span of OpenTelemetry for each request that uses an engine, with vLLM's attributes.
 
-This module is imported where spans are wanted: it needs the extra ``otel``.
+This module is imported only if tracing is on: it needs the extra ``otel``.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ _NAME = "llm_request"
 
 
 class Traces:
-    """Makes spans and gives them to ``processor``. A request's ``traceparent`` says which span its own is below.
+    """Makes spans and passes them to ``processor``. A request's ``traceparent`` names the parent of its span.
 
-    The SDK's variables hold: OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER and the like.
+    The SDK's environment variables apply: OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER and others.
     """
 
     def __init__(self, processor: SpanProcessor) -> None:
@@ -40,12 +40,12 @@ class Traces:
 
     @classmethod
     def to(cls, endpoint: str) -> "Traces":
-        """Traces that are sent, some at a time, to a collector's URL by OTLP over HTTP."""
+        """Traces that are sent in batches to a collector's URL by OTLP over HTTP."""
         return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
 
     @contextmanager
     def span(self, request: Request) -> Iterator[None]:
-        """A span of ``request``, which is answered inside ``with``."""
+        """The span of ``request``, which is answered inside ``with``."""
         parent = self._propagator.extract(request.headers)
         span = self._tracer.start_span(_NAME, parent, SpanKind.SERVER)
         with noting_started() as generations:
@@ -60,12 +60,12 @@ class Traces:
                 span.end()
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
         self._provider.shutdown()
 
 
 def _note_error(span: Span, error: BaseException) -> None:
-    """Say what went wrong; only what is no fault of the client is an error of the span."""
+    """Record an error; only errors that are not the client's fault mark the span as failed."""
     span.set_attribute("error.type", error.code or "error" if isinstance(error, ApiError) else type(error).__name__)
     is_clients = isinstance(error, ArgumentError | LimitError | OverloadedError | asyncio.CancelledError)
     if not is_clients and not (isinstance(error, ApiError) and error.status < 500):
@@ -73,7 +73,7 @@ def _note_error(span: Span, error: BaseException) -> None:
 
 
 def _note_failures(span: Span, generations: Sequence[Generation]) -> None:
-    """A stream that has begun ends with an error in its events, and raises none."""
+    """Record failures of a stream that has begun, which has them in its events and raises none."""
     for generation in generations:
         for handle in generation.handles:
             if handle.error is not None:
@@ -81,7 +81,7 @@ def _note_failures(span: Span, generations: Sequence[Generation]) -> None:
 
 
 def _attributes(request: Request, generations: Sequence[Generation]) -> dict[str, Any]:
-    """What a span says of its request. Latencies within the engine are those of the first sequence."""
+    """The attributes of a request's span. Latencies within the engine are those of the first sequence."""
     found: dict[str, Any] = {
         "gen_ai.request.id": request.id,
         "gen_ai.response.model": request.model,

@@ -1,4 +1,4 @@
-"""Turns: what prepares requests runs in a few threads, by turns of the clients whom it is for."""
+"""Prepares requests in a few threads, in turns between clients."""
 
 import asyncio
 import contextvars
@@ -15,15 +15,14 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 Value = TypeVar("Value")
 MAX_QUICK_BYTES = 1536
-"""A body of so many bytes has texts that are rendered and tokenized within a millisecond, mostly within a quarter of
-one: handing them to another thread takes as long."""
+"""Bytes of a body that is rendered and tokenized about as quickly as it is handed to another thread: within 1 ms."""
 _LARGE_BODY = 16 << 10  # bytes; a smaller body is rendered and tokenized in some milliseconds
-_NETWORK_BITS = 64  # of an IPv6 address: one client has all addresses of such a network
+_NETWORK_BITS = 64  # bits of the network in an IPv6 address: a client has all addresses of its network
 _CORES = os.cpu_count() or 1
 _SMALL_THREADS = min(max(_CORES, 2), 8)
 _LARGE_THREADS = min(max(_CORES // 2, 1), 4)
 _GRAMMAR_THREADS = 4
-_LEAST_SECONDS = 1e-3  # that a turn counts for before it is known how long it takes
+_LEAST_SECONDS = 1e-3  # time that a turn is charged before its duration is known
 
 
 class _Job(NamedTuple):
@@ -32,14 +31,15 @@ class _Job(NamedTuple):
 
 
 class Lane:
-    """Threads that work for clients in turn: next for the one for whom they have worked for the least time.
+    """Threads that work for clients in turn: next for the client that they have worked for least.
 
-    So a client that asks for little is served as soon as a thread is free, whatever others ask for. What waits takes no
-    thread. A client's time is a virtual one, as in start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): it
-    goes on by the seconds that its work takes, and a client that comes begins where the one that was served last is.
-    The methods belong to the thread of the running event loop.
+    A client with little work is therefore served as soon as a thread is free, whatever others ask for. Waiting work
+    takes no thread. Clients have virtual times, as in start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): a
+    client's time advances by the seconds of its work, and a new client begins at the time of the client that was served
+    last. The methods belong to the thread of the running event loop.
 
-    The threads are as urgent as all others: one that waited for a core with the interpreter's lock would hold up all.
+    The threads have normal priority: a thread of low priority that waited for a core while holding the interpreter's
+    lock would delay all others.
     """
 
     def __init__(self, name: str, num_threads: int, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -54,7 +54,7 @@ class Lane:
         self._time = 0.0
 
     async def run(self, client: str, work: Callable[[], Value]) -> Value:
-        """The result of ``work``, which a thread does in the client's turn; not at all if this is cancelled before."""
+        """The result of ``work``, which a thread does in the client's turn; cancelling this before prevents it."""
         result: asyncio.Future[Value] = asyncio.get_running_loop().create_future()
         if client not in self._waiting:
             self._waiting[client] = deque()
@@ -64,7 +64,7 @@ class Lane:
         return await result
 
     def close(self) -> None:
-        """Wait for what the threads do; they take no more."""
+        """Wait for running work; the threads start no more."""
         self._waiting.clear()
         self._threads.shutdown()
 
@@ -72,11 +72,11 @@ class Lane:
         heapq.heappush(self._turns, (at, next(self._count), client))
 
     def _start(self) -> None:
-        """Have free threads begin what is next."""
+        """Let free threads begin the next work."""
         while self._num_working < self._num_threads and self._turns:
             at, _, client = heapq.heappop(self._turns)
             used = self._times.get(client, 0.0)
-            if used > at:  # work of the client's has ended meanwhile
+            if used > at:  # other work of the client has ended meanwhile
                 self._queue(client, used)
                 continue
             jobs = self._waiting[client]
@@ -92,16 +92,16 @@ class Lane:
                 working.add_done_callback(partial(self._end, job.result, client, at))
 
     def _timed(self, work: Callable[[], Any]) -> "tuple[float, Any, BaseException | None]":
-        """Seconds that work takes, what it gives, and the error that it ends with."""
+        """The seconds that work takes, its result, and its error."""
         start = self._clock()
         try:
             value, error = work(), None
-        except BaseException as raised:  # noqa: BLE001 - it is raised where the result is waited for
+        except BaseException as raised:  # noqa: BLE001 - raised to whoever waits for the result
             value, error = None, raised
         return self._clock() - start, value, error
 
     def _end(self, result: "asyncio.Future[Any]", client: str, at: float, working: "asyncio.Future[Any]") -> None:
-        """A thread is free, whether or not anybody still waits for what it has done."""
+        """Note that a thread is free, whether or not anybody still waits for its result."""
         self._num_working -= 1
         seconds, value, error = working.result()
         self._times[client] = max(self._times.get(client, 0.0), at) + seconds
@@ -112,7 +112,7 @@ class Lane:
                 result.set_exception(error)
         self._start()
         if not self._turns and not self._num_working:
-            self._times.clear()  # nobody has waited for anybody
+            self._times.clear()  # no client waits, so all virtual times can be reset
             self._time = 0.0
 
 
@@ -138,7 +138,7 @@ class Lanes:
 
 
 class Turn(NamedTuple):
-    """Whose turn the work of a request waits for, and in which lanes."""
+    """The client in whose turn a request's work runs, and the lanes for it."""
 
     lanes: Lanes
     client: str
@@ -160,10 +160,10 @@ TURN: contextvars.ContextVar[Turn] = contextvars.ContextVar("TURN")
 
 @lru_cache(maxsize=4096)
 def network_of(address: str) -> str:
-    """A client's address, or of IPv6 the network that it may choose its addresses from."""
+    """A client's address, or the network of an IPv6 address, within which a client may choose addresses."""
     try:
         found = ipaddress.ip_address(address)
-    except ValueError:  # a socket of the file system
+    except ValueError:  # a Unix socket
         return address
     if found.version == 4 or found.ipv4_mapped is not None:
         return str(found)

@@ -1,4 +1,4 @@
-"""How many tokens a request took."""
+"""Counts the tokens of a request."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +10,9 @@ from trtllm_lite.serve.http.messages import Request
 def usage_of(
     request: Request, generations: Sequence[Generation], num_generated: int, num_reasoning: int | None = None
 ) -> dict[str, Any]:
-    """OpenAI's ``usage`` of a request, whose numbers the access log gets, too.
+    """OpenAI's ``usage`` of a request, whose numbers go to the access log as well.
 
-    ``num_reasoning`` of the ``num_generated`` tokens are reasoning, None if the model's reasoning is not told apart.
+    ``num_reasoning`` of the ``num_generated`` tokens are reasoning; None if reasoning is not separated.
     """
     num_prompt = sum(len(generation.handles[0].request.prompt_ids) for generation in generations)
     timings = [generation.handles[0].timings for generation in generations]

@@ -1,1 +1,1 @@
-"""The endpoints: each takes a request, and answers it with a response or with a stream of events."""
+"""Defines the endpoints: each takes a request, and answers it with a response or with a stream of events."""

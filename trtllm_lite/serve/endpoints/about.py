@@ -1,4 +1,4 @@
-"""What the server says about itself, for programs and for people."""
+"""Answers with information about the server, for programs and for people."""
 
 import time
 from functools import lru_cache

@@ -16,7 +16,7 @@ _LONGEST_NAME = 256
 
 
 class LoadBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """``model`` is the one that the adapter belongs to, if there are several."""
+    """The body of a request to load an adapter; ``model`` is the adapter's model, if the server has several."""
 
     lora_name: str
     lora_path: str
@@ -24,7 +24,7 @@ class LoadBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class UnloadBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """``lora_int_id`` is taken, and means nothing here."""
+    """The body of a request to unload an adapter; ``lora_int_id`` is accepted and ignored."""
 
     lora_name: str
     lora_int_id: int | None = None
@@ -98,11 +98,11 @@ def _root_of(app: Application) -> Path:
 
 
 def _checked_path(root: Path, given: str) -> Path:
-    """The directory of an adapter, which must lie below ``root``."""
+    """The directory of an adapter, which has to be below ``root``."""
     try:
         path = (root / given).resolve() if "\0" not in given else root
         is_adapter = path.is_relative_to(root.resolve()) and (path / "adapter_config.json").is_file()
-    except OSError:  # such as a name that no file system takes
+    except OSError:  # such as a name that file systems do not accept
         is_adapter = False
     if not is_adapter:
         raise ApiError(

@@ -32,7 +32,7 @@ async def chat_completions(app: Application, request: Request) -> Response | Non
 
 
 class ChatAnswer(Answer):
-    """The answer as OpenAI's chats have it."""
+    """An answer in the form of OpenAI's chat API."""
 
     def __init__(self, started: Started) -> None:
         super().__init__(started)
@@ -125,7 +125,7 @@ class ChatAnswer(Answer):
         return b"%b%b,%b]%b}\n\n" % (self._before[index], encode_json(delta), encode_json(rest)[1:], usage)
 
     def _extra(self, steps: Sequence[Step]) -> dict[str, Any]:
-        """What a chunk has beside its delta."""
+        """The fields of a chunk besides its delta."""
         extra: dict[str, Any] = {}
         tokens = [step for step in steps if step.token_id is not None]
         if self._body.logprobs:
@@ -162,7 +162,7 @@ class ChatAnswer(Answer):
 
 
 def _warnings(reader: ChoiceReader) -> dict[str, Any]:
-    """What a choice that has ended says beside OpenAI's fields."""
+    """The warnings of a choice that has ended, in a field besides OpenAI's."""
     return {} if reader.warning is None else {"warnings": [reader.warning]}
 
 

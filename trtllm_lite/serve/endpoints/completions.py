@@ -51,7 +51,7 @@ def _num_prompts(prompt: str | list[Any]) -> int:
 
 
 def _prepare(model: ServedModel, adapter: LoRARequest | None, body: CompletionBody) -> tuple[None, list[Prompt]]:
-    """Tokenize and check; it may take a while."""
+    """Tokenize and check the prompts, which may be slow."""
     session = model.session
     if body.use_beam_search and body.stream:
         raise _wrong("stream", "stream: a beam search gives its texts at its end; leave one of them out")
@@ -70,7 +70,7 @@ def _prepare(model: ServedModel, adapter: LoRARequest | None, body: CompletionBo
     if body.echo and body.logprobs is not None:
         prompt_logprobs = body.logprobs
     params = body.sampling_params(
-        # A token is drawn for a prompt that is only echoed, too, and not told of.
+        # A token is generated, and not reported, even for a prompt that is only echoed.
         max_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens or 1,
         draws=bool(session.manifest.model.generation.get("do_sample")),
         best_of=body.best_of,
@@ -101,7 +101,7 @@ class _Answer:
     # The whole answer.
 
     async def whole(self) -> Response:
-        """The response, when all choices have ended. Raises EngineError if one failed."""
+        """The response, when all choices have ended. Raises EngineError if a choice failed."""
         await until_ended(self._model, self._generations)
         if self._body.logprobs is None and self._body.prompt_logprobs is None:
             return self._response()
@@ -118,10 +118,10 @@ class _Answer:
         return Response(200, encode_json({**self._head, "choices": choices, "usage": usage}))
 
     def _num_drawn(self, outputs: Sequence[RequestOutput]) -> int:
-        """Tokens of all sequences, of which the best alone may be among the outputs."""
+        """The number of tokens of all sequences, of which only the best may be among the outputs."""
         if self._only_echoes:
             return 0
-        if self._body.use_beam_search:  # beams that were given up are not known
+        if self._body.use_beam_search:  # beams that were dropped are not known
             return sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
         handles = [handle for generation in self._generations for handle in generation.handles]
         return sum(step.token_id is not None for handle in handles for step in handle.responses)
@@ -175,13 +175,13 @@ class _Answer:
             self._writer.fail(api_error(error))
             return
         finally:
-            self._usage()  # for the access log, also where the client has gone away
+            self._usage()  # for the access log, even if the client has gone away
         last = event({**self._head, "choices": [], "usage": self._usage()}) if body.usage_at_end else b""
         self._writer.write(last + DONE)
         self._writer.end()
 
     def _take(self, number: int, steps: Sequence[Step], handle: RequestHandle) -> None:
-        """Send what is new of a choice."""
+        """Send the new part of a choice."""
         if self._only_echoes:
             if steps[-1].finish_reason is None:
                 return
@@ -209,7 +209,7 @@ class _Answer:
         self._writer.write(b"%b%b,%b]%b}\n\n" % (self._before[number], encode_json(text), rest, usage))
 
     def _extra(self, number: int, tokens: Sequence[Step], first: bool, handle: RequestHandle) -> dict[str, Any]:
-        """What a chunk has beside its text."""
+        """The fields of a chunk besides its text."""
         extra: dict[str, Any] = {"logprobs": None}
         body = self._body
         if body.logprobs is not None:

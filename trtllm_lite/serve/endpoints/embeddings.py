@@ -21,7 +21,7 @@ from trtllm_lite.serve.served_encoder import Row, ServedEncoder
 from trtllm_lite.serve.turns import MAX_QUICK_BYTES
 
 _MAX_QUICK_ELEMENTS = 1 << 12
-"""Of embeddings that are written within a millisecond."""
+"""Elements of embeddings that are written within a millisecond."""
 
 
 async def embeddings(app: Application, request: Request) -> Response:
@@ -46,7 +46,7 @@ async def embeddings(app: Application, request: Request) -> Response:
 
 
 def _check(body: EmbeddingBody, num_inputs: int, size: int) -> None:
-    """Raise ApiError 400."""
+    """Raise ApiError 400 for invalid fields."""
     EmbeddingBody.PROMPTS.check_count(num_inputs)
     if body.dimensions not in (None, size):
         message = f"dimensions is {body.dimensions}, and the model makes embeddings of {size} numbers: leave it out"
@@ -54,7 +54,7 @@ def _check(body: EmbeddingBody, num_inputs: int, size: int) -> None:
 
 
 def _tokenize(model: ServedEncoder, inputs: list[Any], body: EmbeddingBody) -> list[NDArray[np.int32]]:
-    """Checked token ids; it may take a while."""
+    """Return checked token ids, which may be slow."""
     parsed = parse_prompts(
         *(inputs, None, model.tokenizer, model.vocab_size, model.max_input_len),
         add_special_tokens=body.add_special_tokens,
@@ -68,7 +68,7 @@ def _response(
 ) -> Response:
     request.num_prompt_tokens = sum(map(len, texts))
     write = _as_base64 if body.encoding_format == "base64" else _as_numbers
-    # Each by itself: writing all at once would hold the interpreter's lock for long.
+    # Each embedding on its own: writing all at once would hold the interpreter's lock for long.
     data = [
         encode_json({"object": "embedding", "index": number, "embedding": write(row)})
         for number, row in enumerate(rows)

@@ -1,4 +1,4 @@
-"""BlockEncoder: the content blocks of a message, and the events that tell of them."""
+"""Defines BlockEncoder: the content blocks of a message, and the events that report them."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ _NO_INPUT = msgspec.Raw(b"{}")
 
 
 class BlockEncoder(PartEncoder):
-    """Makes of each part a content block: text, thinking, or the use of a tool.
+    """Turns each part into a content block: text, thinking, or the use of a tool.
 
-    A call that was cut off has no input that a whole message could give, so that its block is left out there; the
-    message's stop reason is then none of ``tool_use``. A stream has told of its beginning before.
+    A call that was cut off has no complete input, so a whole message leaves its block out, and its stop reason is not
+    ``tool_use``. A stream has already reported the beginning of the block.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.blocks: list[dict[str, Any]] = []
-        """The blocks that have ended, and are whole."""
+        """The blocks that have ended complete."""
 
     def _begin(self, part: Part) -> list[ApiEvent]:
         return [{"type": "content_block_start", "index": part.number, "content_block": _block(part, _NO_INPUT)}]

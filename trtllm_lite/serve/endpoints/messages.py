@@ -58,7 +58,7 @@ def _count_tokens(model: ServedModel, body: ChatBody) -> Response:
 
 
 class MessageAnswer(PartAnswer):
-    """The answer as Anthropic's message, or as the events of one."""
+    """The answer as a message of Anthropic's API, or as its events."""
 
     def __init__(self, started: Started) -> None:
         self._blocks = BlockEncoder()
@@ -93,14 +93,14 @@ class MessageAnswer(PartAnswer):
         }
 
     def _ending(self) -> dict[str, Any]:
-        """Why the answer ended; ``tool_use`` only if all calls are whole."""
+        """The stop reason; ``tool_use`` only if all calls are complete."""
         reason = self._reader.finish_reason or ""
         stop_word = self._stop_word if reason == "stop" else None
         stop_reason = "stop_sequence" if stop_word is not None else _STOP_REASONS.get(reason, reason)
         return {"stop_reason": stop_reason, "stop_sequence": stop_word, "usage": self._tokens()}
 
     def _tokens(self) -> dict[str, Any]:
-        """The numbers of tokens; those of the input that were cached, known at the end, are no ``input_tokens``."""
+        """The numbers of tokens; cached input tokens, known at the end, are not part of ``input_tokens``."""
         usage = self._usage()
         num_cached = usage["prompt_tokens_details"]["cached_tokens"]
         return {

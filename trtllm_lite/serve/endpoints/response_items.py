@@ -1,4 +1,4 @@
-"""ItemEncoder: the items of a response, and the events that tell of them."""
+"""Defines ItemEncoder: the items of a response, and the events that report them."""
 
 import secrets
 from typing import Any
@@ -9,7 +9,7 @@ _TEXT_EVENTS = {"text": "response.output_text", "reasoning": "response.reasoning
 
 
 class ItemEncoder(PartEncoder):
-    """Makes of each part an item of the response's output: a message, reasoning, or a function call."""
+    """Turns each part into an item of the response's output: a message, reasoning, or a function call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class ItemEncoder(PartEncoder):
         return [*self._content_done(part), done]
 
     def _content_done(self, part: Part) -> list[ApiEvent]:
-        """That what an item holds has come; a call that was cut off is never said to be done."""
+        """The events for the complete content of an item; a call that was cut off is never reported as done."""
         if part.kind == "call":
             told = {"type": "response.function_call_arguments.done", **self._place(part), "name": _name(part)}
             return [{**told, "arguments": part.text}] if part.is_whole else []

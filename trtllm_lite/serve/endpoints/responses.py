@@ -1,4 +1,4 @@
-"""/v1/responses: OpenAI's Responses API, of which nothing is stored."""
+"""/v1/responses: OpenAI's Responses API, without storage."""
 
 import time
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ async def stored_response(app: Application, request: Request) -> Response:  # no
 
 
 class ResponseAnswer(PartAnswer):
-    """The answer as a response object, or as the events of one; responses repeat what was ``asked``."""
+    """The answer as a response object, or as its events; responses repeat the fields of the request ``asked``."""
 
     def __init__(self, asked: ResponsesBody, started: Started) -> None:
         self._items = ItemEncoder()
@@ -87,7 +87,7 @@ class ResponseAnswer(PartAnswer):
 
 
 def _settings(asked: ResponsesBody) -> dict[str, Any]:
-    """What a response repeats of its request."""
+    """The fields of the request that a response repeats."""
     form = {"type": "text"} if asked.text is None or asked.text.format is None else asked.text.format
     return {
         **{name: getattr(asked, name) for name in _TAKEN_OVER},
@@ -106,11 +106,11 @@ def _settings(asked: ResponsesBody) -> dict[str, Any]:
 
 
 def _usage(usage: dict[str, Any]) -> dict[str, Any]:
-    """The numbers by the names that this API has for them."""
+    """The numbers of tokens by the names of this API."""
     reasoning = usage.get("completion_tokens_details", {}).get("reasoning_tokens", 0)
     return {
         "input_tokens": usage["prompt_tokens"],
-        "input_tokens_details": {**usage["prompt_tokens_details"], "cache_write_tokens": 0},  # writing costs nothing
+        "input_tokens_details": {**usage["prompt_tokens_details"], "cache_write_tokens": 0},  # writes cost nothing
         "output_tokens": usage["completion_tokens"],
         "output_tokens_details": {"reasoning_tokens": reasoning},
         "total_tokens": usage["total_tokens"],

@@ -18,7 +18,7 @@ from trtllm_lite.serve.served_model import ServedModel
 
 
 class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """``prompt``, or ``messages`` that go through the chat template."""
+    """The body of a request to tokenize: ``prompt``, or ``messages`` that go through the chat template."""
 
     model: str = ""
     prompt: str | None = None
@@ -33,7 +33,7 @@ class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The tokens of a text."""
+    """The body of a request to detokenize: the tokens of a text."""
 
     tokens: list[int]
     model: str = ""

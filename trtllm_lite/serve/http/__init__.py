@@ -1,4 +1,4 @@
-"""HTTP/1.1 over asyncio, as far as a server of models needs it; httptools parses. Knows nothing of models.
+"""HTTP/1.1 over asyncio, as far as a server of models needs it; httptools parses. It has no knowledge of models.
 
-What connections write in one turn of the loop is sent by one call (``outbox.py``); nothing else is done for each token.
+All writes of connections in one iteration of the loop are sent by one call (``outbox.py``), the only work per token.
 """

@@ -10,10 +10,10 @@ from trtllm_lite.serve.http.server import Handler, HeadCheck, TooLarge
 
 
 class AsgiServer:
-    """Answers what an ASGI server hands over, as :class:`HttpServer` answers what its own connections bring.
+    """Answers requests of an ASGI server, as :class:`HttpServer` answers those of its own connections.
 
-    The arguments are those of HttpServer. Of ``limits`` those of bodies hold; heads, connections and times are the ASGI
-    server's to bound.
+    The arguments are those of HttpServer. Only ``limits`` of bodies apply; the ASGI server has to bound heads,
+    connections and times.
     """
 
     def __init__(
@@ -27,16 +27,16 @@ class AsgiServer:
         self._too_large = too_large
         self._limits = limits
         self._check_head = check_head
-        self._held_bytes = 0  # of bodies that arrive, or whose requests run
+        self._held_bytes = 0  # bytes of bodies that arrive, or whose requests run
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """As ASGI asks for it; a client that goes away, and a server that cancels the call, end the request."""
+        """Answer an ASGI call; a client that goes away, and a server that cancels the call, end the request."""
         if scope["type"] == "lifespan":
             await _live(receive, send)
         elif scope["type"] == "http":
             await self._exchange(scope, receive, send)
         else:
-            await send({"type": "websocket.close"})  # before it was accepted: the client gets 403
+            await send({"type": "websocket.close"})  # closed before it was accepted, so the client gets 403
 
     async def _exchange(self, scope: Message, receive: Receive, send: Send) -> None:
         exchange = AsgiExchange(scope, send)
@@ -64,7 +64,7 @@ class AsgiServer:
             self._held_bytes -= request.held_bytes
 
     async def _receive(self, request: Request, receive: Receive) -> Response | None:
-        """Receive the body; returns the response that refuses it, if it goes beyond a limit.
+        """Receive the body; returns the response that refuses it if it exceeds a limit.
 
         Raises ConnectionResetError if the client goes away before the body is whole.
         """
@@ -91,7 +91,7 @@ class AsgiServer:
 
 
 def _path(scope: Message) -> str:
-    """The path as the client wrote it, below where the server has mounted the application."""
+    """The path as the client wrote it, relative to where the server has mounted the application."""
     raw = scope.get("raw_path")
     path = quote(scope["path"]) if raw is None else raw.decode("latin-1")
     mounted_at = quote(scope.get("root_path", ""))
@@ -99,7 +99,7 @@ def _path(scope: Message) -> str:
 
 
 async def _live(receive: Receive, send: Send) -> None:
-    """Acknowledge the server's beginning and end."""
+    """Acknowledge the start and the shutdown of the server."""
     for moment in ("startup", "shutdown"):
         await receive()
         await send({"type": f"lifespan.{moment}.complete"})

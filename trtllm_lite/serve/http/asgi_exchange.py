@@ -1,4 +1,4 @@
-"""One request that came by ASGI, and its answer."""
+"""Exchanges one request and its answer by ASGI."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -13,7 +13,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class AsgiExchange:
-    """What a request came by, and its answer goes by; see ``messages.Exchange``."""
+    """The connection of a request that came by ASGI; see ``messages.Exchange``."""
 
     def __init__(self, scope: Message, send: Send) -> None:
         loop = asyncio.get_running_loop()
@@ -32,7 +32,7 @@ class AsgiExchange:
 
     @property
     def paused(self) -> bool:
-        """Whether the client is so far behind in reading that nothing more should be written for now."""
+        """Whether the client is so far behind in reading that writes should pause."""
         return self._stream is not None and self._stream.is_full
 
     def seconds_since(self, instant: float) -> float:
@@ -40,13 +40,13 @@ class AsgiExchange:
         return self.now() - instant
 
     def open_stream(self, headers: Mapping[str, str]) -> "AsgiStream":
-        """Begin the answer with status 200 and server-sent events that come over time."""
+        """Begin the answer with status 200 and a stream of server-sent events."""
         self._stream = AsgiStream(self._send, _start(200, EVENTS, {**EVENT_HEADERS, **headers}), self._resume)
         self._stream.sending.add_done_callback(self._note_sent)
         return self._stream
 
     async def answer(self, handling: Awaitable[Response | None], receive: Receive) -> None:
-        """Send what ``handling`` answers, which is cancelled when the client goes away."""
+        """Send the answer of ``handling``, which is cancelled when the client goes away."""
         handled: asyncio.Future[Response | None] = asyncio.ensure_future(handling)
         watching = asyncio.create_task(self._watch(receive))
         try:
@@ -66,17 +66,17 @@ class AsgiExchange:
             self._lost.result()
 
     async def send(self, response: Response) -> None:
-        """Send a response that is there whole."""
+        """Send a complete response."""
         headers = {"content-length": str(len(response.body)), **response.headers}
         await self._send(_start(response.status, response.content_type, headers))
         await self._send({"type": "http.response.body", "body": response.body if self._with_body else b""})
 
     async def _until(self, future: asyncio.Future[Any]) -> None:
-        """Wait for what a future or task does, or until the client is lost."""
+        """Wait for a future or task, or until the client is lost."""
         await asyncio.wait([future, self._lost], return_when=asyncio.FIRST_COMPLETED)
 
     async def _watch(self, receive: Receive) -> None:
-        """Note when the client goes away."""
+        """Watch for the client going away."""
         while (await receive())["type"] != "http.disconnect":
             pass
         self._lose(None)
@@ -101,7 +101,7 @@ class AsgiExchange:
 
 
 class AsgiStream:
-    """A response of server-sent events. A task sends what has been written since it last did."""
+    """A response of server-sent events; a task sends whatever has been written since the last send."""
 
     def __init__(self, send: Send, start: Message, on_resume: Callable[[], None]) -> None:
         self._send = send
@@ -113,16 +113,16 @@ class AsgiStream:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits to be sent that nothing more should be written for now."""
+        """Whether so much waits to be sent that writes should pause."""
         return len(self._waiting) > HIGH_WATER
 
     def write(self, events: bytes) -> None:
-        """Send whole events, of which there is at least one."""
+        """Send whole events, at least one."""
         self._waiting += events
         self._news.set()
 
     def end(self) -> None:
-        """No more events."""
+        """End the stream."""
         self._has_ended = True
         self._news.set()
 

@@ -1,4 +1,4 @@
-"""One client's connection."""
+"""Handles one client's connection."""
 
 import asyncio
 import socket
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from trtllm_lite.serve.http.server import HttpServer
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_LARGE_BODY = 64 << 10  # bytes; one that is no larger takes one or two reads
-_NOBODY = ""  # for whom what is dropped is read
-_RESET_SECONDS = 0.2  # in which a client's system that is not far refuses what it is sent
+_LARGE_BODY = 64 << 10  # bytes; smaller bodies take one or two reads
+_NOBODY = ""  # stands for the client of bytes that are read to be dropped
+_RESET_SECONDS = 0.2  # time in which a nearby client's system refuses bytes for a closed connection
 _TCP_CLOSE = 7  # tcpi_state, the first byte of Linux's tcp_info, once the other end has reset the connection
 
 
 class _Waiting(NamedTuple):
-    """A request that waits for the answers to earlier ones; see :meth:`Connection.take`."""
+    """A request that waits for the answers to earlier requests; see :meth:`Connection.take`."""
 
     request: Request
     refusal: Response | None
@@ -32,10 +32,10 @@ class _Waiting(NamedTuple):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Has the server answer a client's requests one after the other, and hears when the client goes away.
+    """Has the server answer a client's requests one after the other, and detects that the client goes away.
 
-    A client may close its half of the connection and still read. One that has closed all of it looks the same, until
-    something is sent to it, which its system then refuses: so it is sent an interim response.
+    A client may close its half of the connection and still read. A client that has closed all of it looks the same
+    until its system refuses what is sent to it: so the server sends it an interim response.
     """
 
     def __init__(self, server: "HttpServer") -> None:
@@ -46,19 +46,19 @@ class Connection(asyncio.BufferedProtocol):
         self._outlet: Outlet = None  # type: ignore[assignment]
         self._waiting: deque[_Waiting] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._refusal: Response | None = None  # of what cannot be read, while earlier requests are answered
+        self._refusal: Response | None = None  # the answer to unreadable bytes, sent after earlier answers
         self._closed = False
         self._is_half_closed = False  # by the client
         self._has_begun_stream = False
         self.paused = False
-        """Whether the client is so far behind in reading that nothing more should be written for now."""
+        """Whether the client is so far behind in reading that writes should pause."""
         self.on_resume: Callable[[], None] | None = None
         """Called when the client has caught up."""
         self.deadline: float | None = None
-        """When the server gives up waiting for the client, by the loop's clock; None while it waits for nothing."""
+        """The time, by the loop's clock, when the server gives up waiting for the client; None if it does not wait."""
         self._discarded_bytes = 0
-        self._held_bytes = 0  # of bodies that arrive, or whose requests are not answered yet
-        self._unread_bytes = 0  # what the client had not read when its deadline was set
+        self._held_bytes = 0  # bytes of bodies that arrive, or whose requests are not answered yet
+        self._unread_bytes = 0  # bytes that the client had not read when its deadline was set
 
     @property
     def client(self) -> str:
@@ -79,7 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         """Seconds since an instant of the loop's clock."""
         return self._server.now() - instant
 
-    # What the transport calls.
+    # Methods that the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class has another base
@@ -93,13 +93,13 @@ class Connection(asyncio.BufferedProtocol):
         self.deadline = self._server.now() + self._limits.head_timeout
 
     def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002
-        return self._server.received  # one for all connections: what is received is parsed at once
+        return self._server.received  # one buffer for all connections: received bytes are parsed at once
 
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(memoryview(self._server.received)[:nbytes])
 
     def data_received(self, data: bytes | memoryview) -> None:
-        """Read what has come, of which nothing is kept but bodies of requests whose heads were accepted."""
+        """Read received bytes; only bodies of requests with accepted heads are kept."""
         if self._closed or self._refusal is not None:
             self._discard(len(data))
             self._server.reading_pace.note(self._transport, _NOBODY)
@@ -122,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_half_closed = True
         if self._closed or (self._task is None and not self._waiting):
             return False  # then the transport closes
-        if self._may_chunk and not self._has_begun_stream:  # old HTTP knows no interim responses
+        if self._may_chunk and not self._has_begun_stream:  # HTTP/1.0 has no interim responses
             self._outlet.write(_CONTINUE)
             self._server.loop.call_later(_RESET_SECONDS, self.abort_if_reset)
         return True
@@ -148,26 +148,26 @@ class Connection(asyncio.BufferedProtocol):
         if self.on_resume is not None:
             self.on_resume()
 
-    # What the reader calls.
+    # Methods that the request reader calls.
 
     @property
     def has_too_many_requests(self) -> bool:
-        """Whether more requests wait for earlier ones' answers than may."""
+        """Whether too many requests wait for the answers to earlier ones."""
         return len(self._waiting) > self._limits.max_pipelined
 
     def send_continue(self) -> None:
-        """Tell a client that asks that its body may come; clients go on without, too."""
-        if self._task is None:  # never into the midst of another answer
+        """Tell a client that asks for it that its body may come; other clients go on without."""
+        if self._task is None:  # never in the middle of another answer
             self._outlet.write(_CONTINUE)
 
     def hold(self, num_bytes: int, request: Request) -> None:
-        """So many more bytes are held for the body of a request of this connection."""
+        """Count ``num_bytes`` more as held for the body of a request of this connection."""
         request.held_bytes += num_bytes
         self._held_bytes += num_bytes
         self._server.held_bytes += num_bytes
 
     def take(self, request: Request, refusal: Response | None, *, keep_alive: bool, may_chunk: bool) -> None:
-        """Answer a request in its turn, by ``refusal`` if there is one."""
+        """Answer a request in its turn, with ``refusal`` if it is given."""
         self._waiting.append(_Waiting(request, refusal, keep_alive, may_chunk))
         if self._task is None:
             self._answer_next()
@@ -215,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outlet.write(head + response.body if with_body else head)
 
     def open_stream(self, headers: Mapping[str, str]) -> EventStream:
-        """Begin the answer to the current request with status 200 and server-sent events that come over time."""
+        """Begin the answer to the current request with status 200 and a stream of server-sent events."""
         if not self._may_chunk:
             self._keep_alive = False
         close = not self._keep_alive
@@ -224,14 +224,14 @@ class Connection(asyncio.BufferedProtocol):
         return EventStream(self, head, chunked=not close)
 
     def write(self, data: bytes) -> None:
-        """Send ``data`` as soon as may be; nothing happens if the client is gone."""
+        """Send ``data`` as soon as possible; if the client is gone, nothing happens."""
         if not self._closed:
             self._outlet.write(data)
 
-    # Ends.
+    # Deadlines and ends.
 
     def set_deadline(self) -> None:
-        """Begin to wait for what the client has to do next: read, send the rest of a request, or send another."""
+        """Begin to wait for the client's next step: to read, to send the rest of a request, or to send another."""
         limits = self._limits
         if self.paused or self._closed:
             seconds = limits.write_timeout
@@ -248,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unread_bytes = self._transport.get_write_buffer_size()
 
     def expire(self) -> None:
-        """The deadline has passed. A client that reads, however slowly, is waited for again."""
+        """Handle the deadline: wait again for a client that reads, however slowly, and give up on others."""
         if self.paused or self._closed:
             if self._transport.get_write_buffer_size() < self._unread_bytes:
                 self.set_deadline()
@@ -260,9 +260,9 @@ class Connection(asyncio.BufferedProtocol):
             self._close()
 
     def abort_if_reset(self) -> None:
-        """End the connection if its client, which had closed its half of it, has closed all of it.
+        """End the connection if a client that had closed its half has closed all of it.
 
-        The transport reads no more, and so does not notice.
+        The transport no longer reads, and so does not notice.
         """
         if self._is_half_closed and self._task is not None and not self._closed:
             info = self._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
@@ -275,14 +275,14 @@ class Connection(asyncio.BufferedProtocol):
             self._close()
 
     def abort(self) -> None:
-        """Close the connection at once, whatever goes on."""
+        """Close the connection at once, even during a request."""
         self._transport.abort()
 
     def _refuse(self, response: Response) -> None:
-        """Answer with an error what cannot be read any further, behind the answers under way, and close.
+        """Answer unreadable bytes with an error, after the current answers, and close.
 
-        What the client still sends is dropped until it has seen the answer: closing at once would make its system
-        throw the answer away (RFC 9112, section 9.6).
+        Bytes that the client still sends are dropped until it has seen the answer, because closing at once would make
+        its system discard the answer (RFC 9112, section 9.6).
         """
         self._stop_reading()
         if self._task is not None:
@@ -295,7 +295,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write_eof()
 
     def _stop_reading(self) -> None:
-        """Read no more, and keep nothing of the request that was arriving."""
+        """Stop reading, and drop the request that was arriving."""
         reader, self._reader = self._reader, None
         if reader is None:
             return
@@ -305,7 +305,7 @@ class Connection(asyncio.BufferedProtocol):
             reader.request.body.clear()
 
     def _discard(self, num_bytes: int) -> None:
-        """Drop what arrives behind a refusal, up to a bound."""
+        """Drop bytes that arrive after a refusal, up to a bound."""
         self._discarded_bytes += num_bytes
         if self._discarded_bytes > self._limits.max_body_bytes:
             self.abort()
@@ -313,11 +313,11 @@ class Connection(asyncio.BufferedProtocol):
     def _close(self) -> None:
         self._closed = True
         self._outlet.flush()
-        self.set_deadline()  # for what is still unread
+        self.set_deadline()  # for bytes that are still unread
         self._transport.close()
 
 
 def _closing(response: Response) -> bytes:
-    """The bytes of a response that is the last of its connection."""
+    """The bytes of the last response of a connection."""
     head = head_of(response.status, response.content_type, response.headers, len(response.body), close=True)
     return head + response.body

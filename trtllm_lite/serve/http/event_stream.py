@@ -1,4 +1,4 @@
-"""A response that comes over time."""
+"""Writes a response as a stream."""
 
 from typing import TYPE_CHECKING
 
@@ -9,13 +9,13 @@ _LAST_CHUNK = b"0\r\n\r\n"
 
 
 class EventStream:
-    """A response of server-sent events. Every write is a chunk, which is sent when the loop comes around."""
+    """A response of server-sent events. Every write is a chunk, which is sent in the next iteration of the loop."""
 
     __slots__ = ("_chunked", "_connection", "_head")
 
     def __init__(self, connection: "Connection", head: bytes, *, chunked: bool) -> None:
         self._connection = connection
-        self._head = head  # goes out with the first event
+        self._head = head  # sent with the first event
         self._chunked = chunked
 
     @property
@@ -24,14 +24,14 @@ class EventStream:
         return self._connection.paused
 
     def write(self, events: bytes) -> None:
-        """Send whole events, of which there is at least one."""
+        """Send whole events, at least one."""
         data = b"%x\r\n%b\r\n" % (len(events), events) if self._chunked else events
         if self._head:
             data, self._head = self._head + data, b""
         self._connection.write(data)
 
     def end(self) -> None:
-        """No more events."""
+        """End the stream."""
         if self._chunked or self._head:
             self._connection.write(self._head + (_LAST_CHUNK if self._chunked else b""))
             self._head = b""

@@ -1,15 +1,14 @@
-"""Bounds of what a client may send, and of the time it may take."""
+"""Bounds what a client may send, and the time it may take."""
 
 from dataclasses import dataclass
 
 HIGH_WATER = 64 << 10
-"""Beyond so many bytes that the client has not read a stream pauses: its next chunk then holds all that came meanwhile.
-"""
+"""Unread bytes of a client beyond which its stream pauses: the next chunk then holds all events since."""
 
 
 @dataclass(frozen=True)
 class HttpLimits:
-    """Bounds of one connection, and of all together.
+    """Bounds of one connection, and of all connections together.
 
     - ``max_head_bytes``, ``max_headers``: size of a request's line and headers, and their number
     - ``max_body_bytes``: size of a request's body

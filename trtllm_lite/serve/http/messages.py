@@ -1,4 +1,4 @@
-"""Requests and responses."""
+"""Defines requests and responses."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,30 +12,30 @@ TEXT = b"text/plain; charset=utf-8"
 HTML = b"text/html; charset=utf-8"
 EVENTS = b"text/event-stream; charset=utf-8"
 EVENT_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
-"""Headers of every stream, which keep proxies from holding events back."""
-_MOST_IGNORED, _LONGEST_IGNORED = 16, 64  # of the places that X-Ignored-Fields names, and characters of one
+"""Headers of every stream; they keep proxies from buffering events."""
+_MOST_IGNORED, _LONGEST_IGNORED = 16, 64  # places named by X-Ignored-Fields, and characters of a place, at most
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
 class EventSink(Protocol):
-    """Takes the events of a response that comes over time."""
+    """Takes the events of a response that is a stream."""
 
     def write(self, events: bytes) -> None:
-        """Send whole events, of which there is at least one."""
+        """Send whole events, at least one."""
 
     def end(self) -> None:
-        """No more events."""
+        """End the stream."""
 
 
 class Exchange(Protocol):
-    """What a request came by, and its answer goes by."""
+    """The connection of a request, by which its answer is sent."""
 
     on_resume: Callable[[], None] | None
     """Called when the client has caught up."""
 
     @property
     def paused(self) -> bool:
-        """Whether the client is so far behind in reading that nothing more should be written for now."""
+        """Whether the client is so far behind in reading that writes should pause."""
 
     @property
     def client(self) -> str:
@@ -45,7 +45,7 @@ class Exchange(Protocol):
         """Seconds since an instant of the loop's clock."""
 
     def open_stream(self, headers: Mapping[str, str]) -> EventSink:
-        """Begin the answer to the current request with status 200 and server-sent events that come over time."""
+        """Begin the answer to the current request with status 200 and a stream of server-sent events."""
 
 
 @dataclass(eq=False, slots=True)
@@ -70,7 +70,7 @@ class Request:
     body: bytearray
     connection: Exchange
     received: float
-    """When the request had arrived, by the loop's clock."""
+    """The time of the request's arrival, by the loop's clock."""
     host: str = ""
     max_body_bytes: int | None = None
     held_bytes: int = 0
@@ -82,7 +82,7 @@ class Request:
     num_generated_tokens: int = 0
     warning: str = ""
     ignored: list[str] = field(default_factory=list)
-    """Places in the body that ask for something, and were left out."""
+    """Fields of the body that ask for something and were ignored."""
 
     @property
     def answer_headers(self) -> dict[str, str]:
@@ -100,7 +100,7 @@ class Request:
 
 @dataclass(eq=False, slots=True)
 class Response:
-    """A response that is there whole. ``headers`` are further ones."""
+    """A complete response. ``headers`` are added to the usual ones."""
 
     status: int
     body: bytes
@@ -109,7 +109,7 @@ class Response:
 
 
 def head_of(status: int, content_type: bytes, headers: Mapping[str, str], length: int | None, *, close: bool) -> bytes:
-    """A response's status line and headers; without ``length`` the body comes in chunks, or (``close``) till the end.
+    """A response's status line and headers; without ``length`` the body is chunked, or (``close``) ends the connection.
 
     Values of ``headers`` must have been checked: see :func:`is_header_value`.
     """
@@ -126,32 +126,32 @@ def head_of(status: int, content_type: bytes, headers: Mapping[str, str], length
 
 
 def announced_bytes(headers: Mapping[str, str]) -> str:
-    """The size of a body as the head announces it, of which the first digits count: beyond 15 it is too large anyway.
+    """The size of a body as the head announces it, as digits; beyond 15 digits it is too large anyway.
 
-    "0" where nothing, or no number, is announced.
+    The result is "0" if no number is announced.
     """
     length = headers.get("content-length", "0")
     return length[:15] if length.isascii() and length.isdigit() else "0"
 
 
 def decodes_to_much(limits: HttpLimits) -> Response:
-    """The response to a body that is too large once it is decoded."""
+    """The response to a body that is too large after decoding."""
     most = limits.max_decoded_bytes
     message = f"the body's values may take more than {most} bytes of memory, the most that one body may: send less\n"
     return Response(413, message.encode(), TEXT)
 
 
 def bodies_are_held(limits: HttpLimits) -> Response:
-    """The response to a body that does not fit beside those of other requests."""
+    """The response to a body that does not fit into memory beside those of other requests."""
     busy = f"bodies that take {limits.max_held_bytes} bytes are being worked on already: come back later\n"
     return Response(503, busy.encode(), TEXT, {"Retry-After": "1"})
 
 
 def _in_header(text: str) -> str:
-    """A field's place as a header may have it: shortened, with a question mark for what is not visible ASCII."""
+    """A field's place in a form that fits a header: shortened, with question marks for all but visible ASCII."""
     return "".join(character if "!" <= character <= "~" else "?" for character in text[:_LONGEST_IGNORED])
 
 
 def is_header_value(value: str, longest: int) -> bool:
-    """Whether ``value`` may stand in a header: at most ``longest`` visible ASCII characters."""
+    """Whether ``value`` may be in a header: at most ``longest`` visible ASCII characters."""
     return 0 < len(value) <= longest and all("!" <= character <= "~" for character in value)

@@ -1,4 +1,4 @@
-"""Sends what many connections write at about the same time."""
+"""Sends together what many connections write at about the same time."""
 
 import asyncio
 
@@ -6,9 +6,9 @@ from trtllm_lite.runtime.core import core
 
 
 class Outbox:
-    """Gathers what is written in one turn of the loop, and sends it by one call without the interpreter's lock.
+    """Gathers the writes of one iteration of the loop, and sends them by one call without the interpreter's lock.
 
-    Sending to a client takes longer than all that Python does for a token; meanwhile other threads go on.
+    Sending to a client takes longer than Python's work for a token; meanwhile other threads can run.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -16,7 +16,7 @@ class Outbox:
         self._waiting: list[Outlet] = []
 
     def add(self, outlet: "Outlet") -> None:
-        """Send what ``outlet`` holds when the loop comes around."""
+        """Send the bytes of ``outlet`` in the next iteration of the loop."""
         if not self._waiting:
             self._loop.call_soon(self.flush)
         self._waiting.append(outlet)
@@ -34,8 +34,7 @@ class Outbox:
 
 
 class Outlet:
-    """What is written to one connection. What its socket does not take at once goes to the transport, which sends it
-    later and tells the connection when its client is behind."""
+    """The bytes to write to one connection; the transport sends those that the socket does not take at once."""
 
     __slots__ = ("_outbox", "_transport", "data", "socket")
 
@@ -46,22 +45,22 @@ class Outlet:
         self.data = b""
 
     def write(self, data: bytes) -> None:
-        """Send ``data`` when the loop comes around, behind what was written before."""
+        """Send ``data`` in the next iteration of the loop, after earlier writes."""
         if not self.data:
             self._outbox.add(self)
         self.data += data
 
     def flush(self) -> None:
-        """Leave nothing to the next turn of the loop."""
+        """Send all bytes now."""
         if self.data:
             self._outbox.flush()
 
     def is_ready(self) -> bool:
-        """Whether the socket may be sent to: it is open, and the transport holds nothing that comes before."""
+        """Whether bytes may be sent to the socket: it is open, and the transport holds no earlier bytes."""
         return not self._transport.is_closing() and not self._transport.get_write_buffer_size()
 
     def hand_over(self) -> None:
-        """Leave what was not sent to the transport, or to nobody if the connection is gone."""
+        """Leave unsent bytes to the transport, or drop them if the connection is gone."""
         data, self.data = self.data, b""
         if data and not self._transport.is_closing():
             self._transport.write(data)

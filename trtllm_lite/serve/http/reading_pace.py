@@ -1,4 +1,4 @@
-"""Reads large bodies in turn, so that small requests wait for few of their bytes."""
+"""Reads large bodies in turn, so that small requests wait for only a few of their bytes."""
 
 import asyncio
 from collections import deque
@@ -9,7 +9,7 @@ _READS_PER_TURN = 1
 
 
 class ReadingPace:
-    """Bounds how often all connections together read large bodies, or what is dropped behind a refusal.
+    """Bounds how often all connections together read large bodies, or bytes that are dropped after a refusal.
 
     A connection calls :meth:`note` after each such read, and may then be paused until its turn comes. Clients take
     turns, whatever the number of their connections.
@@ -17,12 +17,12 @@ class ReadingPace:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: dict[str, deque[asyncio.Transport]] = {}  # by client, in the order of their turns
+        self._waiting: dict[str, deque[asyncio.Transport]] = {}  # by client, in the order of turns
         self._num_left = _READS_PER_TURN
         self._is_counting = False
 
     def note(self, transport: asyncio.Transport, client: str) -> None:
-        """A connection of a client has read; if all have read enough for now, it waits for its turn."""
+        """Note that a client's connection has read; if the bound is reached, it waits for its turn."""
         if not self._is_counting:
             self._is_counting = True
             self._loop.call_later(_TURN_SECONDS, self._next_turn)

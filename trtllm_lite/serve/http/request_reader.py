@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class RequestError(Exception):
-    """What arrives is no request, or one that goes beyond a limit; ``response`` says why."""
+    """The bytes are no request, or a request that exceeds a limit; ``response`` is the answer."""
 
     def __init__(self, response: Response) -> None:
         super().__init__(response.body)
@@ -21,10 +21,10 @@ class RequestError(Exception):
 
 
 class RequestReader:
-    """Parses what a connection receives, and hands it requests that have arrived whole (``Connection.take``).
+    """Parses what a connection receives, and passes on requests that are complete (``Connection.take``).
 
-    Of a body nothing is kept before the server has looked at its head. Fields behind a body in chunks are dropped:
-    they must not replace those of the head (RFC 9110, section 6.5.1).
+    No body is kept before the server has checked the head. Trailer fields after a chunked body are dropped: they must
+    not replace fields of the head (RFC 9110, section 6.5.1).
     """
 
     def __init__(self, server: "HttpServer", connection: "Connection") -> None:
@@ -39,17 +39,17 @@ class RequestReader:
         self._url = b""
         self._headers: dict[str, str] = {}
         self.request: Request | None = None
-        """The one whose body arrives."""
+        """The request whose body arrives."""
         self._refusal: Response | None = None
         self._num_hosts = self._head_bytes = self._num_header_bytes = 0
         self._is_offer = False
         self.is_receiving = False
         """Whether a request has begun to arrive."""
         self.is_in_body = False
-        """Whether its head is there."""
+        """Whether the head of that request is complete."""
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Take the next bytes. Raises RequestError, behind which nothing can be read any more."""
+        """Take the next bytes. Raises RequestError, after which nothing can be read any more."""
         if not self.is_receiving:
             self.is_receiving = True
             self._connection.set_deadline()
@@ -57,22 +57,22 @@ class RequestReader:
         try:
             self._parse(data)
         except httptools.HttpParserError:
-            error, self._error = self._error, None  # kept, it would keep this object by its traceback
+            error, self._error = self._error, None  # if kept, its traceback would keep this object alive
             raise error or RequestError(Response(400, b"this is not HTTP/1.1\n", TEXT)) from None
-        if not self._has_read_one:  # else the end of another request is among these bytes
+        if not self._has_read_one:  # otherwise the end of another request is among these bytes
             self._head_bytes += len(data)
         if not self.is_in_body and self.is_receiving and self._head_bytes > self._limits.max_head_bytes:
             raise self._too_long_head()
 
     def close(self) -> None:
-        """Let go of the parser, which refers to this object: no search for cycles is needed to free either."""
+        """Release the parser, which refers to this object, so that both are freed without the cycle collector."""
         del self._parser
 
     def _parse(self, data: bytes | memoryview) -> None:
-        """Parse ``data``. Offers of another protocol, such as Java's clients make (h2c), are overlooked.
+        """Parse ``data``. Offers of another protocol, such as Java's clients make (h2c), are ignored.
 
-        The parser takes what follows an offer for the other protocol, though it is the request's body. So the request
-        is read anew, without its offer.
+        The parser would treat the bytes after such an offer as the other protocol, although they are the request's
+        body. So the request is parsed again without its offer.
         """
         while not self._connection.has_too_many_requests:
             try:
@@ -89,7 +89,7 @@ class RequestReader:
             else:
                 return
 
-    # What the parser calls.
+    # Methods that the parser calls.
 
     def on_message_begin(self) -> None:
         self._begin_message()
@@ -126,7 +126,7 @@ class RequestReader:
         self._refusal = self._server.check_head(request)
         announced = announced_bytes(self._headers)
         if self._refusal is not None and (announced != "0" or "transfer-encoding" in self._headers):
-            self._fail(RequestError(self._refusal))  # without a body it is the answer in its turn
+            self._fail(RequestError(self._refusal))  # without a body the refusal is the answer in its turn
         if int(announced) > self._max_body_bytes:
             self._fail_by_size(announced)
         self.is_in_body = True
@@ -162,7 +162,7 @@ class RequestReader:
         """The request, whose body is still to come. Raises HttpParserError for a target that is no URL."""
         url = httptools.parse_url(self._url)
         host = self._headers.get("host", "")
-        if url.host is not None:  # which then counts instead (RFC 9112, section 3.2.2)
+        if url.host is not None:  # the host of an absolute target replaces the header's (RFC 9112, section 3.2.2)
             host = url.host.decode("latin-1")
         return Request(
             method=self._parser.get_method().decode("latin-1"),
@@ -194,6 +194,6 @@ class RequestReader:
         self._fail(RequestError(Response(status, message.encode(), TEXT)))
 
     def _fail(self, error: RequestError) -> None:
-        """Have the parser stop: it raises an error of its own for any."""
+        """Make the parser stop: any exception of a callback ends it with an error of its own."""
         self._error = error
         raise error

@@ -1,4 +1,4 @@
-"""Listens, and keeps the connections."""
+"""Listens for connections, and keeps track of them."""
 
 import asyncio
 import socket
@@ -17,15 +17,15 @@ _PAUSE_SECONDS = 0.1
 _READ_BYTES = 64 << 10
 
 Handler = Callable[[Request], Awaitable[Response | None]]
-"""Answers a request, with a response or with events (``Connection.open_stream``); raises nothing but CancelledError."""
+"""Answers a request, with a response or with events (``Connection.open_stream``); raises only CancelledError."""
 HeadCheck = Callable[[Request], Response | None]
-"""Looks at each request when its head is there, before anything of its body is kept; a response answers the request."""
+"""Checks each request when its head is complete, before any of its body is kept; it may return a response."""
 TooLarge = Callable[[str, int, Request], Response]
-"""Makes the answer to a body that is too large, given its size and the limit."""
+"""Makes the answer to a body that is too large, from its size and the limit."""
 
 
 class HttpServer:
-    """Answers requests that ``check_head`` leaves with ``handler``, which is cancelled when its client goes away."""
+    """Answers requests that pass ``check_head`` by ``handler``, which is cancelled when the client goes away."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class HttpServer:
         self.outbox = Outbox(self.loop)
         self.reading_pace = ReadingPace(self.loop)
         self.is_closing = False
-        """Whether connections end with the answers that are under way."""
+        """Whether connections end after the current answers."""
         self.held_bytes = 0
-        """What all bodies take at worst that are arriving, or whose requests run."""
+        """An upper bound of the bytes of all bodies that arrive, or whose requests run."""
         self.received = bytearray(_READ_BYTES)
-        """What a connection has just received."""
+        """The buffer of bytes that a connection has just received."""
         self._connections: set[Connection] = set()
         self._all_closed = asyncio.Event()
         self._listeners: list[socket.socket] = []
@@ -66,24 +66,24 @@ class HttpServer:
 
     @property
     def num_connections(self) -> int:
-        """Open connections."""
+        """The number of open connections."""
         return len(self._connections)
 
     def admit(self, connection: Connection) -> bool:
-        """Take in a new connection, unless there are too many."""
+        """Add a new connection, unless there are too many."""
         if len(self._connections) >= self.limits.max_connections:
             return False
         self._connections.add(connection)
         return True
 
     def forget(self, connection: Connection) -> None:
-        """A connection is closed."""
+        """Remove a closed connection."""
         self._connections.discard(connection)
         if not self._connections:
             self._all_closed.set()
 
     async def close(self) -> None:
-        """Take no more connections; end those that are idle now, and the others with the answer under way."""
+        """Accept no more connections; end idle ones now, and others after the current answer."""
         self.is_closing = True
         while self._listeners:
             listener = self._listeners.pop()
@@ -102,13 +102,13 @@ class HttpServer:
             connection.abort()
 
     def _accept(self, listener: socket.socket) -> None:
-        """Take all connections that wait: uvloop's own server takes one each time around, too few under load."""
+        """Accept all waiting connections: uvloop's own server accepts one per iteration, too few under load."""
         for _ in range(_BACKLOG):
             try:
                 accepted, _ = listener.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # the client is gone already, or there are too many open files
+            except OSError as error:  # the client is gone already, or too many files are open
                 print(f"a connection could not be taken: {error}", file=sys.stderr, flush=True)
                 self.loop.remove_reader(listener)
                 self.loop.call_later(_PAUSE_SECONDS, self._accept_again, listener)
@@ -123,7 +123,7 @@ class HttpServer:
             self.loop.add_reader(listener, self._accept, listener)
 
     def _sweep(self) -> None:
-        """End connections whose clients were waited for too long."""
+        """End connections that have missed their deadlines."""
         now = self.now()
         for connection in list(self._connections):
             if connection.deadline is not None and connection.deadline < now:

@@ -1,4 +1,4 @@
-"""CountedParser: counts the texts that were searched for tool calls."""
+"""Defines CountedParser: counts the texts that were searched for tool calls."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ from trtllm_lite.serve.parsers import Event, OutputParser
 
 
 class CountedParser:
-    """An OutputParser that notes at the text's end in ``outcomes`` whether ``parser`` has found a call."""
+    """An OutputParser that records in ``outcomes``, at the end of the text, whether ``parser`` has found a call."""
 
     def __init__(self, parser: OutputParser, outcomes: Counter[str]) -> None:
         self._parser, self._outcomes = parser, outcomes

@@ -1,4 +1,4 @@
-"""The metrics of one encoder."""
+"""Collects the metrics of one encoder."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def add_encoder(families: Families, model: "ServedEncoder") -> None:
-    """Add what there is to say of an encoder."""
+    """Add the metrics of an encoder."""
     families.of(model.name)
     load = model.load()
     for name, text in (("running", "Texts of the step."), ("waiting", "Texts that wait.")):

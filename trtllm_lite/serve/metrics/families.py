@@ -1,4 +1,4 @@
-"""Families: the metrics of one scrape, each under vLLM's name and, where it has one, TensorRT-LLM's."""
+"""Defines Families: the metrics of one scrape, under the names of vLLM and, where it has one, of TensorRT-LLM."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,10 +15,10 @@ Buckets = tuple[list[tuple[str, float]], float]
 
 
 class Families:
-    """Collects the samples of models, of which :meth:`of` says whose the next ones are.
+    """Collects the samples of models; :meth:`of` names the model of the samples that follow.
 
-    Methods take vLLM's name without its prefix, and TensorRT-LLM's if there is one (``trtllm``); names of counters are
-    exposed with ``_total`` behind them.
+    Methods take vLLM's name without its prefix, and TensorRT-LLM's name if there is one (``trtllm``); names of counters
+    get the suffix ``_total``.
     """
 
     def __init__(self) -> None:
@@ -26,19 +26,19 @@ class Families:
         self._model = ""
 
     def of(self, model: str) -> None:
-        """What is added from now on is of this model."""
+        """Make ``model`` the model of all samples that follow."""
         self._model = model
 
     def __iter__(self) -> Iterator[Metric]:
         return iter(self._families.values())
 
     def gauge(self, name: str, text: str, value: float, *, trtllm: str = "", **labels: str) -> None:
-        """Add a number that goes up and down."""
+        """Add a number that can go up and down."""
         for family, values in self._both(GaugeMetricFamily, name, trtllm, text, labels):
             family.add_metric(values, value)
 
     def counter(self, name: str, text: str, value: float, *, trtllm: str = "", **labels: str) -> None:
-        """Add a number that grows."""
+        """Add a number that only grows."""
         for family, values in self._both(CounterMetricFamily, name, trtllm, text, labels):
             family.add_metric(values, value)
 
@@ -49,7 +49,7 @@ class Families:
             family.add_metric(values, buckets, total)
 
     def summary(self, name: str, text: str, count: int, total: float, *, trtllm: str = "") -> None:
-        """Add how many values there were, and their sum."""
+        """Add the number of values, and their sum."""
         for family, values in self._both(SummaryMetricFamily, name, trtllm, text, {}):
             family.add_metric(values, count, total)
 

@@ -1,4 +1,4 @@
-"""Histograms, and the bounds of their buckets: vLLM's, with further ones at the small end."""
+"""Defines histograms, and the bounds of their buckets: vLLM's, with further bounds at the small end."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def count_bounds(most: int) -> tuple[float, ...]:
 
 
 class Histogram:
-    """Counts values by bucket; the caller sees to it that one thread at a time does so."""
+    """Counts values by bucket; only one thread at a time may call it."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
@@ -40,12 +40,12 @@ class Histogram:
         self._sum += value
 
     def sample(self) -> tuple[list[tuple[str, float]], float]:
-        """Bounds with how many values are not above them, and the sum of all."""
+        """The bounds, each with the number of values up to it, and the sum of all values."""
         return cumulated(self._bounds, self._counts), self._sum
 
 
 def cumulated(bounds: tuple[float, ...], counts: Sequence[int]) -> list[tuple[str, float]]:
-    """Prometheus's buckets of the counts between ``bounds`` and of those above all."""
+    """Prometheus's cumulative buckets, from counts between ``bounds`` and above the last."""
     return [(name, float(count)) for name, count in zip(_names(bounds), accumulate(counts), strict=True)]
 
 

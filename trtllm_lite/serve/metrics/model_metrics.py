@@ -1,4 +1,4 @@
-"""The metrics of one model."""
+"""Collects the metrics of one model."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _TRTLLM_REASONS = {reason: reason.word for reason in FinishReason}
 
 
 def add_model(families: Families, model: "ServedModel") -> None:
-    """Add what there is to say of a model."""
+    """Add the metrics of a model."""
     families.of(model.name)
     session, stats = model.session, model.session.stats()
     _add_requests(families, session, stats)
@@ -102,7 +102,7 @@ def _add_steps(families: Families, session: Session, stats: Stats) -> None:
 
 
 def _add_experts(families: Families, counts: Sequence[ExpertCounts]) -> None:
-    """Sums over layers, of ranks that have some of the experts each; nothing of models without experts."""
+    """Add sums over layers, for ranks with some of the experts each; nothing for models without experts."""
     if not counts:
         return
     steps, busiest = (sum(getattr(layer, name) for layer in counts) for name in ("steps", "busiest_choices"))
@@ -152,7 +152,7 @@ def _add_ends(families: Families, counts: SequenceCounts) -> None:
     families.histogram("request_prompt_tokens", "Tokens of a prompt.", counts.prompt_tokens.sample())
     generated = counts.generation_tokens.sample()
     families.histogram("request_generation_tokens", "Tokens generated for a sequence.", generated)
-    # vLLM has here the longest of a request's sequences, which nearly always are one.
+    # vLLM exposes the longest of a request's sequences here; nearly every request has one sequence.
     families.histogram("request_max_num_generation_tokens", "Tokens generated for a sequence.", generated)
     families.histogram("request_params_n", "Sequences that a prompt asked for.", counts.n.sample())
     families.histogram("request_params_max_tokens", "max_tokens, where it was given.", counts.max_tokens.sample())
@@ -180,7 +180,7 @@ def _add_times(families: Families, counts: SequenceCounts) -> None:
 def _merged(
     counts: SequenceCounts, words: Mapping[FinishReason, str] | Mapping[FinishReason | None, str]
 ) -> dict[str, int]:
-    """Numbers of sequences by the words for their ends."""
+    """Numbers of sequences by the words for their finish reasons."""
     merged = dict.fromkeys(words.values(), 0)
     for reason, word in words.items():
         merged[word] += counts.reasons[reason]

@@ -1,4 +1,4 @@
-"""The metrics of several servers of the same engine, as one of them shows them."""
+"""Merges the metrics of several servers of the same engine."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def labelled(metrics: "ServerMetrics", replica: str) -> list[Metric]:
-    """What a server's /metrics says; its samples have one more label, ``replica``."""
+    """The text of a server's /metrics with an additional label, ``replica``, on each sample."""
     families = list(metrics.registry.collect())
     for family in families:
         family.samples = [sample._replace(labels={**sample.labels, "replica": replica}) for sample in family.samples]
@@ -20,14 +20,14 @@ def labelled(metrics: "ServerMetrics", replica: str) -> list[Metric]:
 
 
 def text_of_all(servers: Iterable[Iterable[Metric]]) -> bytes:
-    """What :func:`labelled` gives of several servers, in Prometheus's text format."""
+    """The merged results of :func:`labelled` for several servers, in Prometheus's text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Merged(servers))
     return generate_latest(registry)
 
 
 class _Merged(Collector):
-    """Families of equal names as one."""
+    """Merges families of equal names."""
 
     def __init__(self, servers: Iterable[Iterable[Metric]]) -> None:
         self._families: dict[str, Metric] = {}
@@ -39,9 +39,9 @@ class _Merged(Collector):
                     self._families[family.name] = family
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing, so that nothing is collected when this is registered."""
+        """Return nothing, so that nothing is collected at registration."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """See Prometheus's Collector."""
+        """Implement Prometheus's Collector."""
         return self._families.values()

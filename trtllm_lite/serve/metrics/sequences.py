@@ -1,4 +1,4 @@
-"""SequenceCounts: what the sequences of a model that have ended add up to."""
+"""Defines SequenceCounts: sums over the sequences of a model that have ended."""
 
 import threading
 from collections import Counter
@@ -16,13 +16,13 @@ from trtllm_lite.serve.metrics.histogram import (
 
 
 class SequenceCounts:
-    """Counts ended sequences, once each. Any thread may add, and read inside ``with``."""
+    """Counts ended sequences, each once. Any thread may add, and read inside ``with``."""
 
     def __init__(self, max_seq_len: int) -> None:
         self._lock = threading.Lock()
         lengths = count_bounds(max_seq_len)
         self.reasons: Counter[FinishReason | None] = Counter()
-        """Why sequences ended, None for errors."""
+        """Numbers of sequences by finish reason, None for errors."""
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
         self.prompt_tokens = Histogram(lengths)

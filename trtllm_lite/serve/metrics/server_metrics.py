@@ -1,4 +1,4 @@
-"""ServerMetrics: all that /metrics exposes."""
+"""Defines ServerMetrics: all metrics of /metrics."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,8 +17,11 @@ _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"
 
 
 class ServerMetrics(Collector):
-    """The metrics of ``models``, of the process, and of HTTP requests, whose name and labels are those of
-    prometheus-fastapi-instrumentator: ``status`` is 2xx and the like, ``handler`` a known route, or none."""
+    """The metrics of ``models``, of the process, and of HTTP requests.
+
+    HTTP metrics have the names and labels of prometheus-fastapi-instrumentator: ``status`` is 2xx and so on,
+    ``handler`` a known route, or none.
+    """
 
     def __init__(self, models: "Sequence[ServedEngine]") -> None:
         self._models = models
@@ -37,11 +40,11 @@ class ServerMetrics(Collector):
         return generate_latest(self.registry)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing, so that nothing is collected when this is registered."""
+        """Return nothing, so that nothing is collected at registration."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """See Prometheus's Collector."""
+        """Implement Prometheus's Collector."""
         families = Families()
         for model in self._models:
             model.add_metrics(families)

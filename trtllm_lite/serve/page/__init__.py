@@ -1,4 +1,4 @@
-"""The built-in page, on which people try prompts. It runs no script but its own, and asks nobody but the server."""
+"""Makes the built-in page, on which people try prompts. It runs only its own script, and contacts only the server."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def render_page() -> tuple[bytes, dict[str, str]]:
 
 
 def page_headers(style: str, script: str = "") -> dict[str, str]:
-    """The headers of a page that has this style and this script, and may fetch nothing but from its server."""
+    """The headers of a page with this style and this script, which may fetch only from its server."""
     scripts = f"script-src '{digest(script)}'; " if script else ""
     policy = (
         f"default-src 'none'; style-src '{digest(style)}'; {scripts}connect-src 'self'; "

@@ -1,4 +1,4 @@
-"""The page that shows what the server's OpenAPI description says, without a script and without a network."""
+"""Makes the page that shows the server's OpenAPI description, without a script and without a network."""
 
 from collections.abc import Iterator, Mapping
 from html import escape
@@ -52,7 +52,7 @@ def _fields(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
 
 
 def _resolved(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The object that a reference names, or the first of several forms."""
+    """The object that a reference names, or the first of several alternatives."""
     while "$ref" in schema or "anyOf" in schema:
         schema = schemas[_name(schema["$ref"])] if "$ref" in schema else schema["anyOf"][0]
     return schema

@@ -1,13 +1,13 @@
-"""ArgumentsWriter: lets the arguments of a call out as they arrive, and never what could not be closed."""
+"""Defines ArgumentsWriter: emits the arguments of a call as they arrive, but never a part that could not be closed."""
 
 from trtllm_lite.serve.parsers.json_scanner import JsonScanner
 
 
 class ArgumentsWriter:
-    """A JSON object that is written in pieces, of which the last may never come.
+    """A JSON object that is written in pieces, the last of which may never come.
 
-    What is let out becomes an object with ``closing`` behind it, at any time: it begins with the first value, and keys,
-    numbers and words are held back until their values begin, or end.
+    At any time the emitted text followed by ``closing`` is a JSON object: output begins with the first value, keys are
+    held back until their values begin, and numbers and words until they end.
     """
 
     def __init__(self) -> None:
@@ -21,11 +21,11 @@ class ArgumentsWriter:
 
     @property
     def closing(self) -> str:
-        """What makes an object of what was let out."""
+        """The text that completes the emitted text to an object."""
         return self._scanner.closing
 
     def add(self, text: str) -> str:
-        """Write the next piece: what is let out, of it and of what was held back."""
+        """Write the next piece; returns the text to emit, of it and of what was held back."""
         self._scanner.scan(text, 0)
         place = self._scanner.closable_at
         if place < 0:

@@ -1,4 +1,4 @@
-"""ComposedParser: thoughts first, and calls in what is left."""
+"""Defines ComposedParser: parses thoughts first, and then calls in the rest."""
 
 from trtllm_lite.serve.parsers.events import Content, Event, Reasoning
 from trtllm_lite.serve.parsers.reasoning import ReasoningParser
@@ -8,8 +8,9 @@ from trtllm_lite.serve.parsers.tool_parser import ToolParser
 class ComposedParser:
     """An OutputParser of a reasoning parser, a tool parser, both or neither.
 
-    Thoughts call nothing, but where they never end although the text did: models forget to say that they have thought
-    enough. The calls that ``in_thoughts`` finds in them, a tool parser of its own, are reported then, if all are whole.
+    Calls inside thoughts do not count, except if the text ended and the thoughts did not, because models forget to end
+    their thoughts. Then the calls that a second tool parser, ``in_thoughts``, finds in them are reported, if all are
+    complete.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the text of a model turns out to be: events, and the parser that gives them."""
+"""Defines the events of a model's text, and the interface of the parser that emits them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """A piece of what the model thought before it answered."""
+    """A piece of the model's thoughts before its answer."""
 
     text: str
 
@@ -30,7 +30,7 @@ class ToolCallBegin:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallArguments:
-    """A piece of a call's arguments. The pieces of a call that ends are, joined, a JSON object (see ToolCallFault)."""
+    """A piece of a call's arguments. The joined pieces of a call that ends are a JSON object (see ToolCallFault)."""
 
     index: int
     text: str
@@ -38,18 +38,18 @@ class ToolCallArguments:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallEnd:
-    """The arguments of a call are whole."""
+    """The arguments of a call are complete."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallFault:
-    """A call that has begun is none: it is malformed, or the text was cut off inside it.
+    """A call that had begun is malformed, or the text was cut off inside it.
 
-    ``text`` is how the model wrote it. The pieces of the arguments of a malformed one are, joined, a JSON object, which
-    was closed behind the last that could be understood. Those of one that was cut off are left open, so that nobody
-    takes them for whole.
+    ``text`` is the call as the model wrote it. The joined pieces of a malformed call's arguments are a JSON object,
+    closed after the last part that could be parsed. Those of a call that was cut off are left open, so that they cannot
+    be mistaken for complete arguments.
     """
 
     index: int
@@ -62,27 +62,27 @@ Event = Content | Reasoning | ToolCallBegin | ToolCallArguments | ToolCallEnd | 
 class OutputParser(Protocol):
     """Reads one text as it is generated.
 
-    The events of a text are the same however it is cut into pieces, but for where the texts of neighbouring events of
-    one kind are cut, and for the ids of calls, which are random. Nothing that is read raises.
+    The events of a text do not depend on how it is cut into pieces, except for the cuts between neighbouring events of
+    one kind, and for the ids of calls, which are random. No text makes a parser raise.
     """
 
     @property
     def has_tool_calls(self) -> bool:
-        """Whether at least one call has ended whole."""
+        """Whether at least one call has ended complete."""
 
     @property
     def is_inside_tool_call(self) -> bool:
         """Whether a call has begun and not ended: the text stops inside it, or it turned out to be malformed."""
 
     def push(self, text: str) -> list[Event]:
-        """The events of the text's next piece."""
+        """Return the events of the text's next piece."""
 
     def finish(self, *, is_cut: bool = False) -> list[Event]:
-        """The text has ended, by itself or ``is_cut`` off: the events of what was held back. It is the last call."""
+        """The events of text that was held back, when the text has ended, by itself or ``is_cut`` off."""
 
 
 def join_events(events: list[Event]) -> list[Event]:
-    """``events`` with the texts of neighbours of one kind, and of one call, joined."""
+    """``events`` with neighbouring texts of one kind, and of one call, joined."""
     joined: list[Event] = []
     texts: list[str] = []
     for event in events:
@@ -100,9 +100,9 @@ def join_events(events: list[Event]) -> list[Event]:
 
 
 def without_faults(events: Iterable[Event]) -> list[Event]:
-    """``events`` of a whole text, in which calls that are none are content, as the model wrote them."""
+    """``events`` of a whole text, with malformed calls turned into content, as the model wrote them."""
     kept: list[Event] = []
-    since = 0  # where the call that is open began
+    since = 0  # the position where the open call began
     for event in events:
         if isinstance(event, ToolCallBegin):
             since = len(kept)
@@ -118,7 +118,7 @@ def _index(event: Event) -> int | None:
 
 
 def _join_last(joined: list[Event], texts: list[str]) -> None:
-    """Give the last event the text of all ``texts``, which are then forgotten."""
+    """Give the last event the text of all ``texts``, and clear these."""
     if len(texts) > 1:
         last, text = joined[-1], "".join(texts)
         if isinstance(last, ToolCallArguments):

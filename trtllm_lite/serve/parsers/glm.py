@@ -1,4 +1,4 @@
-"""GlmParser: calls of GLM-4.5 to 4.7, in tags.
+"""Defines GlmParser: tool calls of GLM-4.5 to 4.7, in tags.
 
 A call is ``<tool_call>NAME``, for each argument ``<arg_key>KEY</arg_key>`` and ``<arg_value>VALUE</arg_value>``, and
 ``</tool_call>``; up to 4.6 on lines of their own. See the chat templates of https://huggingface.co/zai-org/GLM-4.5 and
@@ -22,7 +22,7 @@ _KEY, _KEY_END, _VALUE, _VALUE_END = "<arg_key>", "</arg_key>", "<arg_value>", "
 
 
 class GlmParser(TaggedCallParser):
-    """Calls whose keys and values stand in tags of their own."""
+    """Parses calls whose keys and values are in tags of their own."""
 
     needs_special_tokens: ClassVar[bool] = True
     _markers: ClassVar[tuple[str, ...]] = (_BEGIN,)
@@ -51,13 +51,13 @@ class GlmParser(TaggedCallParser):
 
     @classmethod
     def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
-        """See ToolParser. Arguments come in the schema's order, and strings hold no ``</arg_value>``."""
+        """Implements ToolParser. Arguments come in the schema's order, and strings hold no ``</arg_value>``."""
         more = "(SPACE begin call)*" if parallel else ""
         return guides.of_markers([f"start: begin call {more}", *_rules(tools)], _LITERALS)
 
     @classmethod
     def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
-        """See ToolParser."""
+        """Implements ToolParser."""
         return guides.of_markers(["start: (before_call call)* FREE", f"FREE: /{FREE}/", *_rules(tools)], _LITERALS)
 
 
@@ -83,7 +83,7 @@ def _rules(tools: Sequence[Tool]) -> Iterator[str]:
 
 
 def _value_rule(of: Property) -> str:
-    """A value and its closing tag."""
+    """The rule of a value and its closing tag."""
     texts = of.schema.get("enum")
     if of.is_text and isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
         return "(" + " | ".join(map(guides.quoted, texts)) + ") value_end"

@@ -1,4 +1,4 @@
-"""Guides: what makes a model's text call tools in its own form, with arguments of their schemas."""
+"""Writes grammars that make a model call tools in its own form, with arguments that follow their schemas."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from trtllm_lite.runtime.session.guided_decoding import GrammarSource, GuidedDec
 from trtllm_lite.serve.parsers.tools import NamedFunction, Tool, ToolChoice
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
-# Keywords of a schema by which an object may have other properties than those that it declares.
+# Keywords of a schema that allow an object other properties than those it declares.
 _SAY_MORE = frozenset(
     (
         *("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties"),
@@ -26,7 +26,7 @@ _SAY_MORE = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class MarkedForm(GuidedDecodingParams):
-    """A grammar, by ``grammar``, that leaves rules to the tokenizer, which knows special tokens.
+    """A grammar, ``grammar``, in which some rules are left to the tokenizer, which knows special tokens.
 
     See GrammarSource for the fields.
     """
@@ -36,13 +36,13 @@ class MarkedForm(GuidedDecodingParams):
 
     @cached_property
     def source(self) -> GrammarSource:
-        """What is to be compiled."""
+        """The source to compile."""
         assert self.grammar is not None
         return GrammarSource("grammar", "lark", self.grammar, self.markers, self.has_thoughts)
 
 
 class Slot(Enum):
-    """What a call has beside its literals: JSON_NAME is the function's name in quotes, and NUMBER any number."""
+    """A variable part of a call: JSON_NAME is the function's name in quotes, and NUMBER any number."""
 
     NAME = auto()
     JSON_NAME = auto()
@@ -52,11 +52,11 @@ class Slot(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class CallForm:
-    """How calls are written whose arguments are JSON. All texts may hold the names of special tokens.
+    """The form of calls whose arguments are JSON. All texts may contain names of special tokens.
 
-    ``marker`` is what no text has but before calls: before each if it is ``repeated``, or before all of them. A
-    ``call`` is literals and slots; calls have ``separator`` between them, before the marker if there is one, ``first``
-    before and ``end`` behind them.
+    ``marker`` is a text that occurs only before calls: before each call if it is ``repeated``, or else before the
+    first. A ``call`` consists of literals and slots; ``separator`` is between calls, before the marker if there is one,
+    ``first`` before all of them and ``end`` after them.
     """
 
     marker: str
@@ -67,11 +67,11 @@ class CallForm:
     end: str = ""
 
     def of(self, tools: Sequence[Tool], *, parallel: bool) -> MarkedForm:
-        """A text of calls, or if not ``parallel``, of one."""
+        """The grammar of a text of calls, or of one call if not ``parallel``."""
         return self._form("start: marker calls", tools, parallel=parallel)
 
     def in_text(self, tools: Sequence[Tool]) -> MarkedForm:
-        """Any text, which goes on with calls of ``tools`` behind the marker."""
+        """The grammar of any text that goes on with calls of ``tools`` after the marker."""
         return self._form(f"start: (before_calls calls)* FREE\nFREE: /{FREE}/", tools, parallel=not self.repeated)
 
     def _form(self, start: str, tools: Sequence[Tool], *, parallel: bool) -> MarkedForm:
@@ -94,14 +94,14 @@ class CallForm:
 
 
 def of_markers(lines: Sequence[str], markers: Sequence[Marker], *, has_thoughts: bool = False) -> MarkedForm:
-    """The grammar of ``lines``, with those of ``markers`` that it names."""
+    """The grammar of ``lines``, with those ``markers`` that it names."""
     text = "\n".join(lines)
     used = [marker for marker in markers if re.search(rf"\b{marker.rule}\b(?!:)", text)]
     return MarkedForm(grammar=text, markers=tuple(used), has_thoughts=has_thoughts)
 
 
 def required(tools: Sequence[Tool], tool_choice: ToolChoice) -> list[Tool] | None:
-    """The tools of which one must be called, as far as grammars enforce their parameters; None if none must be.
+    """The tools of which one must be called, with parameters as far as grammars enforce them; None if none must be.
 
     Raises ArgumentError if there is no such tool.
     """
@@ -121,13 +121,13 @@ def required(tools: Sequence[Tool], tool_choice: ToolChoice) -> list[Tool] | Non
 
 
 def _as_far_as_enforced(tool: Tool) -> Tool:
-    """The tool; unless it is strict, what no grammar enforces of its parameters (``uniqueItems``) is left out."""
+    """The tool; unless it is strict, without keywords that no grammar enforces (``uniqueItems``)."""
     if tool.strict:
         return tool
     leniently = {SCHEMA_OPTIONS: {"lenient": True}}
     parameters = {**tool.parameters, **leniently}
     properties = parameters.get("properties")
-    if isinstance(properties, Mapping):  # of which some parsers make schemas of their own
+    if isinstance(properties, Mapping):  # some parsers make schemas of their own from these
         parameters["properties"] = {
             name: {**schema, **leniently} if isinstance(schema, Mapping) else schema
             for name, schema in properties.items()
@@ -136,23 +136,23 @@ def _as_far_as_enforced(tool: Tool) -> Tool:
 
 
 def has_strict(tools: Sequence[Tool], tool_choice: ToolChoice) -> bool:
-    """Whether the model may call tools of which one is strict."""
+    """Whether the model may call a tool that is strict."""
     return tool_choice == "auto" and any(tool.strict for tool in tools)
 
 
 def as_strict_as(tool: Tool) -> Tool:
-    """The tool, of any arguments unless it is strict."""
+    """The tool, with any arguments allowed unless it is strict."""
     return tool if tool.strict else replace(tool, parameters=_ANY_OBJECT)
 
 
 def as_forced(tool: Tool) -> Tool:
-    """The tool as a call that must be made gives its arguments: those that it declares, on one line.
+    """The tool for a call that is forced: only declared arguments, on one line.
 
-    A model that must call a function, and would rather not, else writes arguments of its own, or white space, until its
-    tokens are used up. A schema that says something of other arguments allows what it says.
+    Otherwise a model that is forced to make an unlikely call invents arguments, or writes white space until its tokens
+    are used up. If a schema specifies additional arguments, these stay allowed.
     """
     schema, options = dict(tool.parameters), tool.parameters.get(SCHEMA_OPTIONS, {})
-    if isinstance(options, Mapping):  # else its compiler says what is wrong
+    if isinstance(options, Mapping):  # else the grammar's compiler reports the error
         schema[SCHEMA_OPTIONS] = {"whitespace_pattern": " ", **options}
     if "properties" in schema and _SAY_MORE.isdisjoint(schema):
         schema["additionalProperties"] = False
@@ -169,12 +169,11 @@ def of_rules(
     parallel: bool,
     unless_begins: str | None = None,
 ) -> GuidedDecodingParams:
-    """A text of calls with ``separator`` between them, or if not ``parallel``, of one, and ``end``.
+    """The grammar of calls with ``separator`` between them (one call if not ``parallel``), and ``end``.
 
-    ``rules`` has the rules ``call_0`` … of a call of each function, and of the first call, if it is written otherwise,
-    the rule that ``first`` names. With ``unless_begins``, a text that does not begin with this regular expression is
-    right as well. The first literal of the first call must then match it, as what is read literal by literal would be
-    taken for the beginning of such a text.
+    ``rules`` has a rule ``call_0`` … for a call of each function; ``first`` names the rule of the first call, if it is
+    written differently. With ``unless_begins``, a text that does not begin with this regular expression is valid as
+    well. The first literal of the first call must then match it, or its beginning would be taken for such a text.
     """
     more = f" ({quoted(separator)} call)*" if parallel else ""
     lines = [
@@ -189,7 +188,7 @@ def of_rules(
 
 
 def in_free_text(rules: Sequence[str], triggers: Sequence[str]) -> GuidedDecodingParams:
-    """Any text, which behind ``triggers[n]`` goes on by the rule ``tag_n`` of ``rules``."""
+    """The grammar of any text that goes on with the rule ``tag_n`` of ``rules`` after ``triggers[n]``."""
     tags = " | ".join(f"before_{number} tag_{number}" for number in range(len(triggers)))
     lines = [f"start: ({tags})* FREE", "FREE: /(?s:.*)/", *rules]
     lines += [f"before_{number}[lazy]: /(?s:.*)/ {quoted(trigger)}" for number, trigger in enumerate(triggers)]
@@ -197,12 +196,12 @@ def in_free_text(rules: Sequence[str], triggers: Sequence[str]) -> GuidedDecodin
 
 
 def quoted(text: str) -> str:
-    """``text`` as a grammar writes it."""
+    """``text`` as a literal of a grammar."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:
-    """What a grammar writes for JSON of ``schema``. Raises ArgumentError if JSON cannot express the schema."""
+    """The rule of a grammar for JSON of ``schema``. Raises ArgumentError if JSON cannot express the schema."""
     try:
         return f"%json {json.dumps(dict(schema), ensure_ascii=False, allow_nan=False)}"
     except (TypeError, ValueError, RecursionError) as error:

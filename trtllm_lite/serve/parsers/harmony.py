@@ -1,11 +1,11 @@
-"""HarmonyParser: thoughts, answers and calls of gpt-oss, in OpenAI's harmony format.
+"""Defines HarmonyParser: thoughts, answers and calls of gpt-oss, in OpenAI's harmony format.
 
-A text is messages: ``<|start|>assistant<|channel|>CHANNEL<|message|>`` … ``<|end|>``, of which the prompt has written
-the first ``<|start|>assistant``. The channel ``analysis`` is reasoning; ``final``, and ``commentary`` that is addressed
-to nobody, are content. A message to ``functions.NAME`` is a call, with arguments as JSON, whatever its channel; the
-address stands behind the role or the channel. A message to something else is a call too if a tool has that name, and
-reasoning if not: it is meant for a tool that the model believes to have. ``<|call|>`` and ``<|return|>`` end messages
-too, where the text has the model's end tokens.
+A text is messages: ``<|start|>assistant<|channel|>CHANNEL<|message|>`` … ``<|end|>``, the first ``<|start|>assistant``
+being part of the prompt. The channel ``analysis`` is reasoning; ``final``, and ``commentary`` without a recipient, are
+content. A message to ``functions.NAME`` is a call, with arguments as JSON, whatever its channel; the recipient follows
+the role or the channel. A message to any other recipient is a call if a tool has that name, and else reasoning: it is
+meant for a tool that the model believes to have. ``<|call|>`` and ``<|return|>`` also end messages, if the text has the
+model's end tokens.
 
 The package openai-harmony reads token ids, and needs a vocabulary that it downloads, so this reads text on its own; the
 tests hold it against the package, with the same vocabulary from another package.
@@ -27,14 +27,14 @@ from trtllm_lite.serve.parsers.tools import Tool
 _START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 THOUGHTS = Thoughts((_CHANNEL,), ((f"{_CHANNEL}final",), (_MESSAGE,)))
-"""All that stands before the text of an answer, whose channel may say behind its name that it is JSON."""
+"""Markers of thoughts: any text before the answer's, whose channel may have a note after its name that it is JSON."""
 _ADDRESS, _FUNCTIONS = " to=", "functions."
 _RECIPIENT = re.compile(r"\bto=(\S+)")
 _WORDS = r"[^<\r\n]"
 
 
 class HarmonyParser(ToolParser):
-    """Messages of gpt-oss: their thoughts, too. ``starts_inside``: the prompt ends with the head of a thought."""
+    """Parses messages of gpt-oss, including thoughts. ``starts_inside``: the prompt ends with the head of a thought."""
 
     needs_special_tokens: ClassVar[bool] = True
     _markers: ClassVar[tuple[str, ...]] = (_START, _CHANNEL)
@@ -53,7 +53,7 @@ class HarmonyParser(ToolParser):
             yield from self._try(self._message())
 
     def _first_message(self) -> Steps[None]:
-        """Read a message whose role stands in the prompt, if an address follows."""
+        """Read a message whose role is in the prompt, if a recipient follows."""
         before = yield from self._match(_ADDRESS)
         if before is None:
             self._let_go()
@@ -61,7 +61,7 @@ class HarmonyParser(ToolParser):
             yield from self._message(before)
 
     def _message(self, before: str = "") -> Steps[None]:
-        """Read a message of which ``before`` is read."""
+        """Read a message after ``before``, which has been read."""
         yield from self._match(_START)
         role = before + (yield from self._word(_WORDS))
         channel = ""
@@ -69,7 +69,7 @@ class HarmonyParser(ToolParser):
             words = yield from self._word(_WORDS)
             channel += f" {words}" if marker == _CHANNEL else ""  # names end at special tokens
         recipient = _RECIPIENT.search(f"{role} {channel}")
-        if role.split()[:1] not in ([], ["assistant"]) and not before:  # what somebody else says in the model's dream
+        if role.split()[:1] not in ([], ["assistant"]) and not before:  # the model imagines a message of somebody else
             recipient = None
         if recipient is not None and self._tools:
             yield from self._addressed(recipient[1])
@@ -87,11 +87,11 @@ class HarmonyParser(ToolParser):
         self._begin(name)
         yield from self._json(self._emit_arguments)
         self._end()
-        yield from self._text_until([*_ENDS, _START, _CHANNEL], ignore)  # what belongs to no argument
+        yield from self._text_until([*_ENDS, _START, _CHANNEL], ignore)  # text that does not belong to the arguments
         yield from self._match(*_ENDS)
 
     def _body(self, kind: type[Content] | type[Reasoning]) -> Steps[None]:
-        """All of a message is text of this kind."""
+        """Read the rest of a message as text of this kind."""
         self._let_go()
         self._kind = kind
         end = yield from self._text_until([*_ENDS, _START, _CHANNEL], self._emit_text)
@@ -101,13 +101,13 @@ class HarmonyParser(ToolParser):
 
     @classmethod
     def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
-        """See ToolParser. Thoughts and words to the user may come before the calls."""
+        """Implements ToolParser. Thoughts and words to the user may come before the calls."""
         more = "(end begin call)*" if parallel else ""
         return _guide(tools, [f"start: (silent end begin)* call {more}"])
 
     @classmethod
     def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
-        """See ToolParser."""
+        """Implements ToolParser."""
         return _guide(tools, ["start: ((silent | call) end begin)* (silent | final | call)"])
 
 
@@ -126,7 +126,7 @@ _MARKERS = [
 
 
 def _guide(tools: Sequence[Tool], start: Sequence[str]) -> GuidedDecodingParams:
-    """Messages that call nothing are ``silent``, or the ``final`` one; the last ends with the text."""
+    """The grammar in which messages without calls are ``silent`` or the ``final`` one; the last ends with the text."""
     lines = [
         *start,
         f"silent: (analysis | comment) /{FREE}/",

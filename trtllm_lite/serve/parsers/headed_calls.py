@@ -1,4 +1,4 @@
-"""Calls whose names stand before their arguments, between special tokens: DeepSeek's and Kimi's."""
+"""Parses calls whose names come before their arguments, between special tokens: DeepSeek's and Kimi's."""
 
 import re
 from abc import abstractmethod
@@ -15,7 +15,7 @@ _KIMI_ID = re.compile(r"(?:functions\.)?(.+?)(?::[0-9]+)?\s*")
 
 
 class HeadedCallsParser(FormedCallParser):
-    """A section of calls, each behind its own marker; the marks around the section may be missing."""
+    """Parses a section of calls, each after its own marker; the markers around the section may be missing."""
 
     needs_special_tokens: ClassVar[bool] = True
     _section_end: ClassVar[str]
@@ -44,7 +44,7 @@ class HeadedCallsParser(FormedCallParser):
         """Read a call up to its arguments: the function's name, and the call's id if it has one."""
 
     def _read_tail(self) -> Steps[None]:
-        """Read what stands between the arguments and the call's end."""
+        """Read the text between the arguments and the end of the call."""
         yield from ()
 
 
@@ -99,8 +99,8 @@ class DeepseekV31Parser(DeepseekV3Parser):
 class KimiK2Parser(HeadedCallsParser):
     """``functions.NAME:N<|tool_call_argument_begin|>`` and the arguments: Kimi K2.
 
-    Described by https://huggingface.co/moonshotai/Kimi-K2-Instruct/blob/main/docs/tool_call_guidance.md. What stands
-    before the arguments is the call's id, which the model wants to see again.
+    Described by https://huggingface.co/moonshotai/Kimi-K2-Instruct/blob/main/docs/tool_call_guidance.md. The text
+    before the arguments is the call's id, which the model expects to see again.
     """
 
     _markers: ClassVar[tuple[str, ...]] = ("<|tool_calls_section_begin|>", "<|tool_call_begin|>")

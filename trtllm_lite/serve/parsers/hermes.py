@@ -1,4 +1,4 @@
-"""HermesParser: calls of Hermes, Qwen2.5 and Qwen3.
+"""Defines HermesParser: tool calls of Hermes, Qwen2.5 and Qwen3.
 
 A call is ``<tool_call>``, a JSON object with ``name`` and ``arguments``, and ``</tool_call>``; a text can have several.
 The closing tag may be missing, as models sometimes end without it.
@@ -14,7 +14,7 @@ _BEGIN, _END = "<tool_call>", "</tool_call>"
 
 
 class HermesParser(FormedCallParser):
-    """Calls as JSON objects in ``<tool_call>`` tags."""
+    """Parses calls that are JSON objects in ``<tool_call>`` tags."""
 
     _markers: ClassVar[tuple[str, ...]] = (_BEGIN,)
     _ends: ClassVar[tuple[str, ...]] = (_END,)

@@ -1,4 +1,4 @@
-"""Calls that are JSON objects, or a list of them, between markers: Granite's, Phi-4-mini's, InternLM's and Cohere's."""
+"""Parses calls that are JSON objects, or a list, between markers: Granite's, Phi-4-mini's, InternLM's and Cohere's."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ _OBJECT = ('{"name": ', Slot.JSON_NAME, ', "arguments": ', Slot.ARGUMENTS, "}")
 
 
 class JsonCallsParser(FormedCallParser):
-    """Behind a marker stands a call as a JSON object, or a list of calls."""
+    """Parses a call as a JSON object, or a list of calls, after a marker."""
 
     needs_special_tokens: ClassVar[bool] = True
 

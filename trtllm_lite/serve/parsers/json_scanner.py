@@ -1,16 +1,16 @@
-"""JsonScanner: finds the end of a JSON value in a text that arrives in pieces."""
+"""Defines JsonScanner: finds the end of a JSON value in a text that arrives in pieces."""
 
 import json
 import re
 from collections.abc import Callable
 
 MAX_DEPTH = 64
-"""Most arrays and objects of a value that lie inside each other."""
+"""Deepest nesting of arrays and objects in a value."""
 _SPACE = re.compile(r"[ \t\n\r]*")
 _CHARACTERS = re.compile(r'[^"\\\x00-\x1f]*')
 _LITERALS = {"t": "true", "f": "false", "n": "null"}
 _WHOLE_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
-# For each state of a number, the state that a kind of character leads to; 0 stands for itself, 1 for 1 to 9.
+# For each state of a number, the next state by kind of character; 0 stands for itself, 1 for 1 to 9.
 _NUMBER = {
     "start": {"-": "minus", "0": "zero", "1": "whole"},
     "minus": {"0": "zero", "1": "whole"},
@@ -27,26 +27,26 @@ _NUMBER_KINDS = {**dict.fromkeys("123456789", "1"), "E": "e"}
 
 
 class JsonScanner:
-    """Reads one JSON value (RFC 8259), space before it included. A number ends where the character behind it is seen.
+    """Reads one JSON value (RFC 8259), with space before it. A number ends when the character after it is read.
 
-    ``is_done``: the value has ended. ``is_faulty``: what was read last begins no JSON value, or lies deeper than
-    MAX_DEPTH. ``closable_at``: the last place of the text that was scanned last, behind which ``closing`` makes a whole
-    value of all that was read; -1 if there is none, and brackets are none before something stands in them. It holds
-    nothing of the text, and reads each character once.
+    ``is_done``: the value has ended. ``is_faulty``: the last character cannot continue a JSON value, or nests deeper
+    than MAX_DEPTH. ``closable_at``: the last position in the last scanned text at which appending ``closing`` to all
+    text up to there makes a complete value; -1 if there is none (an opening bracket alone is none). The scanner keeps
+    no text, and reads each character once.
     """
 
     def __init__(self) -> None:
         self.is_done = self.is_faulty = False
         self.closable_at = -1
-        self._num_closable = 0  # brackets that are open there
+        self._num_closable = 0  # brackets that are open at the closable position
         self._brackets: list[str] = []
         self._state: _State = JsonScanner._value
-        self._rest = ""  # of a literal, or of an escape
+        self._rest = ""  # the rest of a literal, or of an escape
         self._number = "start"
-        self._is_key = False  # of the string that is read
+        self._is_key = False  # whether the current string is a key
 
     def scan(self, text: str, at: int) -> int:
-        """Read ``text`` from ``at``: where the value goes on, ends, or ceases to be one."""
+        """Read ``text`` from ``at``; returns where the value continues, ends, or turns out to be faulty."""
         self.closable_at = -1
         while at < len(text) and not self.is_done and not self.is_faulty:
             at = self._state(self, text, at)
@@ -56,17 +56,17 @@ class JsonScanner:
 
     @property
     def closing(self) -> str:
-        """What ends the string and the brackets that are open at the last place where the value can be closed."""
+        """The text that closes the string and the brackets that are open at the last closable position."""
         quote = '"' if self._state in _STRING and not self._is_key else ""
         return quote + "".join(
             "}" if bracket == "{" else "]" for bracket in reversed(self._brackets[: self._num_closable])
         )
 
     def mend(self, character: str) -> str | None:
-        """Read a faulty ``character`` on which leaves no doubt what its string means: what to write in its place.
+        """Continue after a faulty ``character`` in a string whose meaning is clear: returns the text for its place.
 
-        Characters that JSON wants escaped are escaped, and so is the backslash before what is no escape. None for other
-        faults.
+        Characters that JSON requires to be escaped are escaped, and so is a backslash that begins no escape. The result
+        is None for other faults.
         """
         if self._state not in (JsonScanner._string, JsonScanner._escape):
             return None
@@ -98,12 +98,12 @@ class JsonScanner:
         return at + 1
 
     def _string(self, text: str, at: int) -> int:
-        begin, at = at, _CHARACTERS.match(text, at).end()  # type: ignore[union-attr] # it matches nothing at least
+        begin, at = at, _CHARACTERS.match(text, at).end()  # type: ignore[union-attr] # it matches at least nothing
         if at == len(text):
             return at
         if text[at] == "\\":
             if at > begin:
-                return at  # a place where the string can be closed
+                return at  # the string can be closed here
             self._state = JsonScanner._escape
         elif text[at] != '"':
             return self._fault(at)
@@ -187,7 +187,7 @@ class JsonScanner:
     def _separator(self, text: str, at: int) -> int:
         begin, at = at, _space(text, at)
         if at == len(text) or at > begin:
-            return at  # a place where the value can be closed
+            return at  # the value can be closed here
         is_object = self._brackets[-1] == "{"
         if text[at] == ",":
             self._state = JsonScanner._key if is_object else JsonScanner._value
@@ -211,22 +211,22 @@ class JsonScanner:
 
 
 _State = Callable[[JsonScanner, str, int], int]
-# Where brackets, and a quote in a string, make a whole value of what was read.
+# States in which brackets, and a quote in a string, complete the value.
 _CLOSABLE = frozenset({JsonScanner._string, JsonScanner._separator})
 _STRING = frozenset({JsonScanner._string, JsonScanner._escape, JsonScanner._hexadecimal})
 
 
 def _space(text: str, at: int) -> int:
-    return _SPACE.match(text, at).end()  # type: ignore[union-attr] # it matches nothing at least
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr] # it matches at least nothing
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is one JSON value, with nothing but space around it."""
+    """Whether a text is exactly one JSON value, possibly with space around it."""
     scanner, text = JsonScanner(), f"{text} "
     end = scanner.scan(text, 0)
     return scanner.is_done and _space(text, end) == len(text)
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is one JSON number, and nothing else."""
+    """Whether a text is exactly one JSON number."""
     return _WHOLE_NUMBER.fullmatch(text) is not None

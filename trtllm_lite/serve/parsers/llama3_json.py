@@ -1,4 +1,4 @@
-"""Llama3JsonParser: calls of Llama 3.1 to 3.3.
+"""Defines Llama3JsonParser: tool calls of Llama 3.1 to 3.3.
 
 A text that calls is one JSON object with ``name`` and ``parameters``, or several with semicolons between them, at its
 very beginning or behind ``<|python_tag|>``. An object without both keys is content, since it may be the answer.
@@ -15,12 +15,12 @@ from trtllm_lite.serve.parsers.tool_parser import MarkedCallParser
 from trtllm_lite.serve.parsers.tools import Tool
 
 _TAG = "<|python_tag|>"
-# What a text that calls nothing does not begin with, so that no call escapes its schema by another spelling.
+# A text without calls does not begin with these, so that no call escapes its schema by another spelling.
 _CALL_BEGINS = r'\s*\{\s*"(name|type|parameters|arguments|function)"'
 
 
 class Llama3JsonParser(MarkedCallParser):
-    """Calls as JSON objects, at the beginning of the text or behind a special token."""
+    """Parses calls that are JSON objects, at the beginning of the text or after a special token."""
 
     needs_special_tokens: ClassVar[bool] = True
     _markers: ClassVar[tuple[str, ...]] = (_TAG,)
@@ -43,12 +43,12 @@ class Llama3JsonParser(MarkedCallParser):
 
     @classmethod
     def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
-        """See ToolParser. The calls are written without the special token, as the model does most of the time."""
+        """Implements ToolParser. The calls have no special token, as the model writes them most of the time."""
         return guides.of_rules(list(_rules(tools)), len(tools), separator="; ", parallel=parallel)
 
     @classmethod
     def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
-        """See ToolParser."""
+        """Implements ToolParser."""
         rules = list(_rules(tools))
         return guides.of_rules(rules, len(tools), separator="; ", parallel=True, unless_begins=_CALL_BEGINS)
 

@@ -1,8 +1,9 @@
-"""MistralParser: calls of Mistral's models, of all versions of their tokenizers.
+"""Defines MistralParser: tool calls of Mistral's models, of all versions of their tokenizers.
 
-Behind ``[TOOL_CALLS]`` stands a JSON array of objects with ``name`` and ``arguments``; since version 11 one call, as a
-name and a JSON object, with ``[CALL_ID]`` and an id, or ``[ARGS]``, or both between them, and further calls begin with
-``[TOOL_CALLS]`` again. All markers are special tokens. Ids have nine letters or digits, as Mistral's templates demand.
+``[TOOL_CALLS]`` is followed by a JSON array of objects with ``name`` and ``arguments``. Since version 11 it is followed
+by one call: a name and a JSON object, between them ``[CALL_ID]`` and an id, or ``[ARGS]``, or both; further calls begin
+with ``[TOOL_CALLS]`` again. All markers are special tokens. Ids have nine letters or digits, as Mistral's templates
+demand.
 """
 
 import json
@@ -71,13 +72,13 @@ class MistralParser(MarkedCallParser):
 
     @classmethod
     def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
-        """See ToolParser. The model chooses between an array and names, as its tokenizer's version has it."""
+        """Implements ToolParser. The model chooses between an array and names, as its tokenizer's version has it."""
         again = "(calls named)*" if parallel else ""
         return _guide(tools, [f"start: calls (array | named {again})"], parallel=parallel)
 
     @classmethod
     def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
-        """See ToolParser."""
+        """Implements ToolParser."""
         return _guide(tools, ["start: (before_calls (array | named))* FREE", f"FREE: /{FREE}/"], parallel=True)
 
 

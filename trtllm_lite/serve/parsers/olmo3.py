@@ -1,4 +1,4 @@
-"""Olmo3Parser: calls of OLMo 3, written as Python in a tag.
+"""Defines Olmo3Parser: tool calls of OLMo 3, written as Python in a tag.
 
 ``<function_calls>``, a call on each line, ``f(a=1, b="x")``, and ``</function_calls>``; see the chat template of
 https://huggingface.co/allenai/Olmo-3-7B-Instruct. Arguments are as ``PythonicParser`` reads them.
@@ -21,7 +21,7 @@ _MARKERS = [
 
 
 class Olmo3Parser(PythonicParser):
-    """Calls as lines of Python's, in a tag."""
+    """Parses calls that are lines of Python in a tag."""
 
     needs_special_tokens: ClassVar[bool] = True
     _markers: ClassVar[tuple[str, ...]] = (_BEGIN,)
@@ -48,13 +48,13 @@ class Olmo3Parser(PythonicParser):
 
     @classmethod
     def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
-        """See ToolParser. Arguments come in the schema's order, as JSON, which the parser reads as well."""
+        """Implements ToolParser. Arguments come in the schema's order, as JSON, which the parser reads as well."""
         more = '("\\n" call)*' if parallel else ""
         return _guide(tools, [f"start: begin call {more} end"])
 
     @classmethod
     def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
-        """See ToolParser."""
+        """Implements ToolParser."""
         return _guide(tools, ['start: (tag "\\n" call ("\\n" call)* end)* FREE', f"FREE: /{FREE}/"])
 
 

@@ -1,4 +1,4 @@
-"""Literals of Python as JSON, read without Python's parser."""
+"""Converts literals of Python to JSON, without Python's parser."""
 
 import json
 import math
@@ -19,11 +19,11 @@ _NUM_DIGITS = {"x": 2, "u": 4, "U": 8}
 class LiteralReader(TextReader):
     """Steps that read a literal: strings, numbers, True, False, None (or JSON's words for these), lists, dictionaries.
 
-    Keys are strings; at most MAX_DEPTH lists and dictionaries lie inside each other. A string may hold line ends.
+    Keys are strings; lists and dictionaries nest at most MAX_DEPTH deep. A string may contain line ends.
     """
 
     def _literal(self, emit: Callable[[str], None], depth: int = 0) -> Steps[None]:
-        """Give a literal's JSON to ``emit``, as it arrives. Raises Fault if there is none."""
+        """Give a literal's JSON to ``emit`` as it arrives. Raises Fault if the text is no literal."""
         first = yield from self._peek()
         if first in ("'", '"'):
             yield from self._string(emit)
@@ -71,7 +71,7 @@ class LiteralReader(TextReader):
                 emit(characters_of(taken))
             elif (yield from self._peek()) == "\\":
                 yield from self._escape(emit)
-            else:  # a quote of the other kind, or fewer than end the string
+            else:  # a quote of the other kind, or fewer quotes than end the string
                 yield from self._more_than_nothing(emit)
         emit('"')
 
@@ -93,7 +93,7 @@ class LiteralReader(TextReader):
             digits = yield from self._digits("[0-9a-fA-F]", _NUM_DIGITS[kind])
             if len(digits) < _NUM_DIGITS[kind] or int(digits, 16) > 0x10FFFF:
                 raise Fault
-            emit(json.dumps(chr(int(digits, 16)))[1:-1])  # escaped, as half a pair may be written so
+            emit(json.dumps(chr(int(digits, 16)))[1:-1])  # escaped, as half a surrogate pair may be written in this way
         else:
             emit(characters_of(_ESCAPES.get(kind, f"\\{kind}")))
 
@@ -105,7 +105,7 @@ class LiteralReader(TextReader):
 
 
 class _OneLiteral(LiteralReader):
-    """A text that is one literal. What is no part of it is content."""
+    """Reads a text that is one literal; anything else is content."""
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
@@ -131,7 +131,7 @@ def literal_as_json(text: str) -> str | None:
 
 
 def characters_of(text: str) -> str:
-    """``text`` as a JSON string has it between the quotes."""
+    """``text`` as it is written between the quotes of a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 

@@ -1,4 +1,4 @@
-"""PythonicParser: calls of Llama 4, and of Llama 3.2's small models, written as Python.
+"""Defines PythonicParser: tool calls of Llama 4, and of Llama 3.2's small models, written as Python.
 
 A text that calls is one list of calls, ``[f(a=1, b="x"), g()]``, from its first character on. Arguments have names, and
 are literals (``python_literal.py``); nothing is evaluated. They are reported as JSON.
@@ -19,7 +19,7 @@ _CALL_BEGINS = r"\s*\[\s*[A-Za-z_][A-Za-z0-9_.\-]*\s*\("
 
 
 class PythonicParser(ToolParser, LiteralReader):
-    """Calls as a list of Python's, at the beginning of the text."""
+    """Parses calls that are a list of Python's, at the beginning of the text."""
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._name, self._before, self._has_begun = "", "", False
@@ -67,7 +67,7 @@ class PythonicParser(ToolParser, LiteralReader):
         self._before = ", "
 
     def _emit(self, text: str) -> None:
-        """A piece of the arguments' JSON, behind what is to stand before it. With the first the call begins."""
+        """Emit a piece of the arguments' JSON, with text that must precede it. The first piece begins the call."""
         if not self._has_begun:
             self._begin(self._name)
             self._has_begun = True
@@ -82,12 +82,12 @@ class PythonicParser(ToolParser, LiteralReader):
 
     @classmethod
     def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
-        """See ToolParser. Arguments come in the schema's order, as JSON, which the parser reads as well."""
+        """Implements ToolParser. Arguments come in the schema's order, as JSON, which the parser reads as well."""
         return _guide(tools, parallel)
 
     @classmethod
     def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
-        """See ToolParser."""
+        """Implements ToolParser."""
         return _guide(tools, parallel=True, unless_begins=_CALL_BEGINS)
 
 
@@ -101,7 +101,7 @@ def _guide(tools: Sequence[Tool], parallel: bool, unless_begins: str | None = No
 
 
 def call_rules(tools: Sequence[Tool]) -> Iterator[str]:
-    """The rules ``call_0`` … of a call of each tool."""
+    """The rules ``call_0`` … for a call of each tool."""
     yield "value: %json {}"
     yield "NAME: /[A-Za-z_][A-Za-z0-9_]*/"
     for number, tool in enumerate(tools):
@@ -114,7 +114,7 @@ def _call_rule(number: int, tool: Tool, before: str) -> str:
 
 
 def _argument_rules(call: int, properties: Sequence[Property] | None) -> Iterator[str]:
-    """For each argument what follows if it is the first that is written, and what follows if it is not."""
+    """For each argument, what follows if it is the first that is written, and what follows if it is not."""
     if properties is None:
         yield f'first_{call}_0: (any_{call} (", " any_{call})*)?'
         yield f'any_{call}: NAME "=" value'

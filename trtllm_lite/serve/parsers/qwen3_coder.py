@@ -1,4 +1,4 @@
-"""Qwen3CoderParser: calls of Qwen3-Coder, in tags.
+"""Defines Qwen3CoderParser: tool calls of Qwen3-Coder, in tags.
 
 A call is ``<tool_call>``, ``<function=NAME>``, for each argument ``<parameter=KEY>``, its value on lines of its own and
 ``</parameter>``, then ``</function>`` and ``</tool_call>``. The tags around the function may be missing, as the model
@@ -24,7 +24,7 @@ _VALUE_END = f"\n{_PARAMETER_END}"
 
 
 class Qwen3CoderParser(TaggedCallParser):
-    """Calls in tags, whose arguments become JSON by the tools' schemas."""
+    """Parses calls in tags; their arguments become JSON by the tools' schemas."""
 
     _markers: ClassVar[tuple[str, ...]] = (_BEGIN, _FUNCTION)
     _ends: ClassVar[tuple[str, ...]] = (_END,)
@@ -47,7 +47,7 @@ class Qwen3CoderParser(TaggedCallParser):
         return key
 
     def _name(self) -> Steps[str]:
-        """A name, up to the end of its tag."""
+        """Read a name, up to the end of its tag."""
         name = yield from self._word(r"[^<>\r\n]")
         yield from self._expect(">")
         if not name.strip():
@@ -56,12 +56,12 @@ class Qwen3CoderParser(TaggedCallParser):
 
     @classmethod
     def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
-        """See ToolParser. Arguments come in the schema's order, and strings hold no ``</parameter>``."""
+        """Implements ToolParser. Arguments come in the schema's order, and strings hold no ``</parameter>``."""
         return guides.of_rules(list(_rules(tools)), len(tools), separator="\n", parallel=parallel)
 
     @classmethod
     def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
-        """See ToolParser."""
+        """Implements ToolParser."""
         functions = " | ".join(f"function_{number}" for number in range(len(tools)))
         rules = [*_rules(tools), f"tag_1: {functions}"]
         rules.append(f"tag_0: {guides.quoted(_AFTER_BEGIN)} tag_1 {guides.quoted(_BEFORE_END)}")
@@ -69,7 +69,7 @@ class Qwen3CoderParser(TaggedCallParser):
 
 
 def _rules(tools: Sequence[Tool]) -> Iterator[str]:
-    """For each tool its call, and what follows ``<function=`` in it."""
+    """For each tool, the rule of its call, and the rule of what follows ``<function=`` in it."""
     yield f"text[lazy]: /(?s:.*)/ {guides.quoted(_PARAMETER_END)}"
     yield f'any: {guides.quoted(_PARAMETER)} /[^<>\\r\\n]+/ ">\\n" text "\\n"'
     for number, tool in enumerate(tools):
@@ -85,7 +85,7 @@ def _rules(tools: Sequence[Tool]) -> Iterator[str]:
 
 
 def _value_rule(of: Property) -> str:
-    """A value and its closing tag."""
+    """The rule of a value and its closing tag."""
     texts = of.schema.get("enum")
     if of.is_text and isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
         return "(" + " | ".join(guides.quoted(f"{text}\n{_PARAMETER_END}") for text in texts) + ")"

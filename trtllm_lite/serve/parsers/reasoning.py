@@ -1,4 +1,4 @@
-"""ReasoningParser: parts what a model thinks from what it answers, by the markers around its thoughts."""
+"""Defines ReasoningParser: separates a model's thoughts from its answer, by the markers around thoughts."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ from trtllm_lite.serve.parsers.text_reader import Fault, Steps, TextReader
 
 @dataclass(frozen=True)
 class ReasoningMarkers:
-    """What thoughts begin and end with: one of several texts each, of which the first is the usual one.
+    """The markers that begin and end thoughts: several alternatives each, the first being the usual one.
 
-    ``are_special``: the markers are special tokens, whose names the text must have. ``around_answers``: what stands
-    around answers, and is no part of them.
+    ``are_special``: the markers are special tokens, whose names the text has to include. ``around_answers``: texts
+    around answers that are not part of them.
     """
 
     begins: tuple[str, ...]
@@ -22,7 +22,7 @@ class ReasoningMarkers:
 
     @property
     def thoughts(self) -> Thoughts:
-        """The same for the runtime."""
+        """The markers in the form of the runtime."""
         return Thoughts(self.begins, (self.ends,))
 
 
@@ -47,15 +47,15 @@ REASONING_MARKERS = {
     "olmo3": _THINK,
     "qwen3": _THINK,
 }
-"""The models' markers, by the names of vLLM's parsers. One line is all that another parser needs."""
+"""The models' markers, by the names of vLLM's parsers. A new parser needs one line here."""
 
 
 class ReasoningParser(TextReader):
-    """Gives thoughts as Reasoning, and all else as Content.
+    """Returns thoughts as Reasoning, and all other text as Content.
 
-    Thoughts stand at the text's beginning: behind their marker, or from the first character if ``starts_inside``, for
-    prompts that end with the marker (a text that repeats it is understood). Elsewhere a marker is content. Line ends
-    behind a marker belong to the form, and are dropped. Thoughts that do not end are all of the text.
+    Thoughts are at the beginning of the text: after their marker, or from the first character if ``starts_inside``, for
+    prompts that end with the marker (a text may repeat it). A marker elsewhere is content. Line ends after a marker are
+    dropped. Thoughts that do not end take up the whole text.
     """
 
     def __init__(self, markers: ReasoningMarkers, *, starts_inside: bool = False) -> None:
@@ -83,7 +83,7 @@ class ReasoningParser(TextReader):
         yield from self._rest()
 
     def _begins(self) -> Steps[bool]:
-        """Whether the text begins with thoughts; what was read of them is held."""
+        """Whether the text begins with thoughts; the text that was read meanwhile is held."""
         self._hold()
         try:
             yield from self._skip_space()

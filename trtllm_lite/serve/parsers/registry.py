@@ -1,4 +1,4 @@
-"""Parsers by the names that users know, which are vLLM's, and what a model's chat template says of them."""
+"""Finds parsers by the names that users know, which are vLLM's, and guesses them from a model's chat template."""
 
 from collections.abc import Iterable, Sequence
 
@@ -39,7 +39,7 @@ TOOL_PARSERS: dict[str, type[ToolParser]] = {
     "qwen3_coder": Qwen3CoderParser,
 }
 _HARMONY = ("openai", "openai_gptoss")
-"""One parser under two names, since its format is of thoughts, answers and calls at once."""
+"""One parser under two names, because its format covers thoughts, answers and calls together."""
 REASONING_PARSERS = tuple(sorted((*REASONING_MARKERS, _HARMONY[1])))
 
 _TOOL_MARKS = (
@@ -81,9 +81,9 @@ def make_parser(
 ) -> OutputParser:
     """A parser of one text.
 
-    ``tools`` are those of the request; without any nothing is called, and what looks like a call is content.
-    ``starts_inside``: the prompt ends inside the model's thoughts, as chat templates that open them make it end.
-    Raises ArgumentError for names of no parser.
+    ``tools`` are those of the request; without tools, text that looks like a call is content. ``starts_inside``: the
+    prompt ends inside the model's thoughts, as with chat templates that open them. Raises ArgumentError for unknown
+    names.
     """
     check_names(tool_parser, reasoning_parser)
     if tool_parser == _HARMONY[0] or reasoning_parser == _HARMONY[1]:
@@ -97,7 +97,7 @@ def make_parser(
 
 
 def needs_special_tokens(tool_parser: str | None, reasoning_parser: str | None) -> bool:
-    """Whether the text must have the names of special tokens. Raises ArgumentError for names of no parser."""
+    """Whether the text has to include the names of special tokens. Raises ArgumentError for unknown names."""
     check_names(tool_parser, reasoning_parser)
     if reasoning_parser == _HARMONY[1] or (reasoning_parser and REASONING_MARKERS[reasoning_parser].are_special):
         return True
@@ -105,7 +105,7 @@ def needs_special_tokens(tool_parser: str | None, reasoning_parser: str | None) 
 
 
 def thoughts_of(reasoning_parser: str | None) -> Thoughts | None:
-    """What stands around thoughts, if there is a parser of them. Raises ArgumentError for names of no parser."""
+    """The markers of thoughts, if there is a parser of them. Raises ArgumentError for unknown names."""
     check_names(None, reasoning_parser)
     if reasoning_parser is None:
         return None
@@ -119,9 +119,9 @@ def find_tool_parser(name: str) -> type[ToolParser]:
 
 
 def guess(chat_template: str | None) -> tuple[str | None, str | None]:
-    """The names of the tool parser and of the reasoning parser that a model's chat template speaks for.
+    """The names of the tool parser and of the reasoning parser that fit a model's chat template.
 
-    Each is that of the first row whose marks the template has, all of them; None if there is no such row.
+    Each is taken from the first row whose marks are all in the template; None if there is no such row.
     """
     return _first(_TOOL_MARKS, chat_template or ""), _first(_REASONING_MARKS, chat_template or "")
 
@@ -131,7 +131,7 @@ def _first(rows: Sequence[tuple[str | None, tuple[str, ...]]], template: str) ->
 
 
 def check_names(tool_parser: str | None, reasoning_parser: str | None) -> None:
-    """Raise ArgumentError for names of no parser, and for two that do not go together."""
+    """Raise ArgumentError for unknown names of parsers, and for two parsers that do not go together."""
     if tool_parser is not None:
         _check_name("tool_parser", tool_parser, TOOL_PARSERS)
     if reasoning_parser is not None:

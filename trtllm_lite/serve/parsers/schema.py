@@ -1,10 +1,10 @@
-"""What the JSON schema of a function's arguments says of each of them."""
+"""Reads types of arguments from the JSON schema of a function."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_MAX_DEPTH = 8  # of references and alternatives that are followed
+_MAX_DEPTH = 8  # of nested references and alternatives
 _DEFINITIONS = ("$defs", "definitions")
 _KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 _KINDS |= {list: "array", dict: "object"}
@@ -21,12 +21,12 @@ class Property:
 
     @property
     def is_text(self) -> bool:
-        """Whether every text is a value, as where nothing is known of it."""
+        """Whether every text is a value, as for an argument without a known type."""
         return self.kinds <= {"string"}
 
 
 def properties_of(parameters: Mapping[str, Any]) -> list[Property] | None:
-    """The arguments of a function, in their order; None if they may be any."""
+    """The arguments of a function, in their order; None if any are allowed."""
     properties = parameters.get("properties")
     if not isinstance(properties, Mapping):
         return [] if parameters.get("additionalProperties") is False else None
@@ -42,7 +42,7 @@ def properties_of(parameters: Mapping[str, Any]) -> list[Property] | None:
 
 
 def _kinds(schema: Any, root: Mapping[str, Any], seen: set[int], depth: int = 0) -> Iterator[str]:
-    """The types that values of a schema may have, as far as it says so. Schemas that were ``seen`` say nothing new."""
+    """The types that values of a schema may have, as far as they are known. Schemas in ``seen`` add nothing."""
     if not isinstance(schema, Mapping) or id(schema) in seen or depth > _MAX_DEPTH:
         return
     seen.add(id(schema))

@@ -1,15 +1,15 @@
-"""TaggedCallParser: what calls have in common whose arguments stand in tags, each a key and a value.
+"""Defines TaggedCallParser: the common part of parsers of calls whose arguments are keys and values in tags.
 
-Nothing in a value is escaped, so that one can hold all of the form's tags, as when the model writes about its own form.
-So a value ends only at a closing tag which the next argument or the call's end follows, with nothing but space between
-(of MAX_SPACE characters at most); all else belongs to the value. Models leave closing tags out as well: a value also
-ends, though not at its beginning, where an argument of the tool begins that was not given yet, and whose own value ends
-as values do (within MAX_AHEAD characters; what is longer is taken for one).
+Values are not escaped, so a value can contain all tags of the form, for example when the model writes about its own
+form. Therefore a value ends only at a closing tag that is followed by the next argument or the call's end, with at most
+MAX_SPACE characters of space between; any other closing tag belongs to the value. Models also leave closing tags out: a
+non-empty value also ends where an argument of the tool begins that was not given yet, and whose own value ends as
+values do (within MAX_AHEAD characters; a longer value is assumed to end).
 
-Values become JSON by the types that the tool's schema has for the argument. Where that can be a string, or there is no
-such argument, the value is one, and streamed as it arrives; the word ``null`` alone is no string where null is allowed.
-Of other types numbers, booleans in any spelling, JSON, and Python's lists and dictionaries are understood; a value that
-is none of these is a string after all, so that the client sees what the model wrote.
+Values become JSON by the types that the tool's schema has for the argument. If the type may be a string, or the
+argument is unknown, the value is a string, streamed as it arrives; only the word ``null`` becomes null if null is
+allowed. For other types numbers, booleans in any spelling, JSON, and Python's lists and dictionaries are recognised;
+any other value becomes a string, so that the client sees what the model wrote.
 """
 
 import re
@@ -25,9 +25,9 @@ from trtllm_lite.serve.parsers.tool_parser import MarkedCallParser
 from trtllm_lite.serve.parsers.tools import Tool
 
 MAX_SPACE = 64
-"""Most characters of space between a value's end and what follows it."""
+"""Most characters of space between the end of a value and what follows it."""
 MAX_AHEAD = 1024
-"""Most characters that are read ahead to tell whether an argument begins or a value goes on."""
+"""Most characters that are read ahead to tell whether an argument begins or a value continues."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -35,11 +35,11 @@ class TaggedCallParser(MarkedCallParser):
     """Reads arguments in tags, which become JSON by the tools' schemas."""
 
     _value_ends: ClassVar[tuple[str, ...]]
-    """What closes a value, the longest first; space that they have belongs to the form."""
+    """Texts that close a value, the longest first; space in them is dropped."""
     _following: ClassVar[tuple[str, ...]]
-    """What stands behind a value: the next argument's beginning, and what ends the call."""
+    """Texts that may follow a value: the next argument's beginning, and the end of the call."""
     _key: ClassVar[re.Pattern[str]]
-    """An argument's beginning up to its value, with its key as the group."""
+    """An argument's beginning up to its value; the group is its key."""
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._properties = {
@@ -53,10 +53,10 @@ class TaggedCallParser(MarkedCallParser):
 
     @abstractmethod
     def _argument_key(self) -> Steps[str]:
-        """Read an argument's key, behind the first of ``_following``, up to its value."""
+        """Read an argument's key, after the first of ``_following``, up to its value."""
 
     def _read_arguments(self, name: str) -> Steps[None]:
-        """Read the arguments of a call, which begins, up to where it ends. Raises Fault if it does not."""
+        """Read the arguments of a call that begins, up to its end. Raises Fault if it has no end."""
         properties = self._properties.get(name, {})
         self._open = set(properties)
         yield from self._skip_space()
@@ -77,13 +77,13 @@ class TaggedCallParser(MarkedCallParser):
         self._end()
 
     def _behind_value(self) -> Steps[str | None]:
-        """What follows a value; the call's end may be missing where the text ends by itself."""
+        """The marker that follows a value; the call's end may be missing if the text ends by itself."""
         if (yield from self._peek()) == "" and not self._is_cut:
             return None
         return (yield from self._expect(*self._following))
 
     def _value(self, of: Property | None) -> Steps[None]:
-        """Give a value's JSON out, and take the space behind it."""
+        """Emit a value's JSON, and take the space after it."""
         if of is None or of.is_text:
             self._emit_arguments('"')
             yield from self._value_text(lambda text: self._emit_arguments(characters_of(text)))
@@ -103,7 +103,7 @@ class TaggedCallParser(MarkedCallParser):
         self._emit_arguments(_as_json("".join(pieces), of.kinds))
 
     def _value_text(self, emit: Callable[[str], None]) -> Steps[None]:
-        """Give a value to ``emit``, and take what ends it. Raises Fault if nothing does."""
+        """Give a value to ``emit``, and take the tag that ends it. Raises Fault if none does."""
         num_read = 0
 
         def counted(text: str) -> None:
@@ -126,11 +126,11 @@ class TaggedCallParser(MarkedCallParser):
         raise Fault
 
     def _ends_value(self, ahead: int) -> Steps[bool]:
-        """Whether behind ``ahead`` characters something follows that makes a closing tag one. Takes nothing."""
+        """Whether a closing tag at ``ahead`` characters from here is confirmed by what follows. Takes nothing."""
         longest = max(map(len, self._following))
         while True:
             begin = self._at + ahead
-            end = _SPACE.match(self._text, begin).end()  # type: ignore[union-attr] # it matches nothing at least
+            end = _SPACE.match(self._text, begin).end()  # type: ignore[union-attr] # it matches at least nothing
             following = self._text[end : end + longest]
             if end - begin > MAX_SPACE or not any(_agree(following, tag) for tag in self._following):
                 return False
@@ -139,7 +139,7 @@ class TaggedCallParser(MarkedCallParser):
             yield
 
     def _begins_argument(self) -> Steps[bool]:
-        """Whether an argument begins here, so that the end of the one before is missing. Takes nothing."""
+        """Whether an argument begins here, which means that the end of the previous one is missing. Takes nothing."""
         end_tag = self._value_ends[-1]
         while True:
             ahead = self._text[self._at : self._at + MAX_AHEAD].lstrip("\r\n")
@@ -160,12 +160,12 @@ class TaggedCallParser(MarkedCallParser):
 
 
 def _agree(text: str, tag: str) -> bool:
-    """Whether one is the beginning of the other."""
+    """Whether one text is the beginning of the other."""
     return text.startswith(tag) or tag.startswith(text)
 
 
 def _as_json(text: str, kinds: frozenset[str]) -> str:
-    """The JSON that a value means which is of one of ``kinds``."""
+    """The JSON of a value that is of one of the types ``kinds``."""
     value, word = text.strip(), text.strip().lower()
     if "null" in kinds and word in ("null", "none"):
         return "null"

@@ -1,4 +1,4 @@
-"""TextReader: reads a text that arrives in pieces, by steps that wait where they need more of it."""
+"""Defines TextReader: reads a text that arrives in pieces, by steps that wait when they need more of it."""
 
 import json
 import re
@@ -11,39 +11,38 @@ from trtllm_lite.serve.parsers.events import Content, Event, Reasoning, join_eve
 from trtllm_lite.serve.parsers.json_scanner import JsonScanner
 
 MAX_HELD = 1 << 20
-"""Most characters that are held back until it is known what they are."""
+"""Most characters that are held back until their meaning is known."""
 MAX_NAME = 256
 """Most characters of a function's or a parameter's name, as they are written."""
 _Result = TypeVar("_Result")
 Steps = Generator[None, None, _Result]
-"""What reads a part of a text: it yields where it needs more, and returns what it found."""
+"""A generator that reads a part of a text: it yields when it needs more, and returns its result."""
 
 
 class Fault(Exception):  # noqa: N818 -- it never leaves a reader
-    """The text is not what was being read. It goes on, unread, at the place of the fault."""
+    """The text does not have the expected form. Reading goes on at the place of the fault."""
 
 
 class TextReader(ABC):
     """Gives the events of a text by ``_read``, which is written as if all of the text were there.
 
-    Steps take what they read. While text is held (``_hold``), what is taken is remembered, so that it can be given back
-    as content if it turns out to be none of the form; where more than MAX_HELD characters are, that is a fault too,
-    but inside a call, which is as long as the model makes it.
-    Only the part of the text that is not taken yet is kept, so that each character is looked at a bounded number of
-    times, in pieces of any size.
+    Steps take the text that they read. While text is held (``_hold``), taken text is remembered, so that it can be
+    returned as content if it does not have the form; more than MAX_HELD held characters are a fault as well, except
+    inside a call, whose length is not bounded. Only text that is not taken yet is kept, so that each character is read
+    a bounded number of times, in pieces of any size.
     """
 
     def __init__(self) -> None:
         self._text, self._at, self._has_ended, self._is_cut = "", 0, False, False
         self._events: list[Event] = []
-        self._kind: type[Content] | type[Reasoning] = Content  # of text that belongs to nothing else
+        self._kind: type[Content] | type[Reasoning] = Content  # the kind of text that belongs to no other event
         self._held: list[str] | None = None
         self._num_held, self._max_held = 0, MAX_HELD
         self._steps = self._read()
         next(self._steps)
 
     def push(self, text: str) -> list[Event]:
-        """The events of the text's next piece."""
+        """Return the events of the text's next piece."""
         if not text:
             return []
         self._text, self._at = self._text[self._at :] + text, 0
@@ -51,7 +50,7 @@ class TextReader(ABC):
         return self._made()
 
     def finish(self, *, is_cut: bool = False) -> list[Event]:
-        """The text has ended, by itself or ``is_cut`` off: the events of what was held back."""
+        """Return the events of held text, when the text has ended, by itself or ``is_cut`` off."""
         self._has_ended, self._is_cut = True, is_cut
         for _ in self._steps:
             raise AssertionError("a reader waits for more of a text that has ended")
@@ -63,34 +62,34 @@ class TextReader(ABC):
 
     @abstractmethod
     def _read(self) -> Steps[None]:
-        """Read all of the text, up to its end and not further. It waits at first, as there is no text yet."""
+        """Read the whole text, exactly up to its end. It waits at first, as there is no text yet."""
 
     def _emit_text(self, text: str) -> None:
-        """Text that belongs to nothing else."""
+        """Emit text that belongs to no other event."""
         if text:
             self._events.append(self._kind(text))
 
-    # What is held back.
+    # Held text.
 
     def _hold(self) -> None:
-        """From here on, remember what is taken."""
+        """Begin to remember the text that is taken."""
         self._held, self._num_held, self._max_held = [], 0, MAX_HELD
 
     def _let_go(self) -> None:
-        """What is held is understood: forget it."""
+        """Forget the held text, whose meaning is known."""
         self._held = None
 
     def _give_back(self) -> None:
-        """What is held, if anything is, belongs to nothing else."""
+        """Emit the held text, if any, as text that belongs to no other event."""
         self._emit_text(self._taken_back())
 
     def _taken_back(self) -> str:
-        """What is held, which is forgotten."""
+        """Return the held text, and forget it."""
         held, self._held = self._held, None
         return "".join(held or [])
 
     def _take(self, end: int) -> str:
-        """Take the text up to ``end``. Raises Fault where too much is held then, and takes as much as may be."""
+        """Take the text up to ``end``. If too much is held then, takes as much as fits and raises Fault."""
         allowed = end
         if self._held is not None:
             allowed = min(end, self._at + self._max_held - self._num_held)
@@ -110,7 +109,7 @@ class TextReader(ABC):
         yield
 
     def _peek(self) -> Steps[str]:
-        """The next character, which stays; nothing where the text has ended."""
+        """The next character, which is not taken; empty if the text has ended."""
         while self._at == len(self._text):
             if self._has_ended:
                 return ""
@@ -118,7 +117,7 @@ class TextReader(ABC):
         return self._text[self._at]
 
     def _skip(self, kind: str) -> Steps[None]:
-        """Take all characters of a kind, as a regular expression writes it."""
+        """Take all characters of a kind, given as a regular expression."""
         pattern = _run_of(kind)
         while True:
             self._take(pattern.match(self._text, self._at).end())  # type: ignore[union-attr]
@@ -130,7 +129,7 @@ class TextReader(ABC):
         yield from self._skip(r"[ \t\n\r]")
 
     def _match(self, *markers: str) -> Steps[str | None]:
-        """Take the first of ``markers`` that the text goes on with; None, and nothing taken, if it is none of them."""
+        """Take the first of ``markers`` that the text continues with; None, with nothing taken, if there is none."""
         longest = max(map(len, markers))
         while True:
             following = self._text[self._at : self._at + longest]
@@ -144,14 +143,14 @@ class TextReader(ABC):
             yield
 
     def _expect(self, *markers: str) -> Steps[str]:
-        """Take the marker that must follow. Raises Fault if none does."""
+        """Take the marker that has to follow. Raises Fault if it does not."""
         found = yield from self._match(*markers)
         if found is None:
             raise Fault
         return found
 
     def _word(self, kind: str) -> Steps[str]:
-        """Take all characters of a kind, as a regular expression writes it. Raises Fault beyond MAX_NAME of them."""
+        """Take all characters of a kind, given as a regular expression. Raises Fault after MAX_NAME characters."""
         pattern, taken = _run_of(kind), ""
         while True:
             end = pattern.match(self._text, self._at).end()  # type: ignore[union-attr]
@@ -164,9 +163,9 @@ class TextReader(ABC):
             yield
 
     def _text_until(self, markers: Sequence[str], emit: Callable[[str], None]) -> Steps[str | None]:
-        """Give the text before the first of ``markers`` to ``emit``; the marker, which stays, or None if there is none.
+        """Give the text before the first of ``markers`` to ``emit``; returns the marker, which is not taken, or None.
 
-        The end of what has arrived is kept while it may be a marker's beginning.
+        The end of the arrived text is kept while it may be the beginning of a marker.
         """
         whole, beginning, longest = _patterns(tuple(markers))
         while True:
@@ -184,7 +183,7 @@ class TextReader(ABC):
             yield
 
     def _rest(self, emit: Callable[[str], None] | None = None) -> Steps[None]:
-        """Give all that follows to ``emit``; it is content if that is None."""
+        """Give all text that follows to ``emit``; it is content if ``emit`` is None."""
         while True:
             (emit or self._emit_text)(self._take(len(self._text)))
             if self._has_ended:
@@ -192,9 +191,9 @@ class TextReader(ABC):
             yield
 
     def _json(self, emit: Callable[[str], None], limit: int | None = None) -> Steps[None]:
-        """Give a JSON value to ``emit``. Raises Fault if it is none, or has more than ``limit`` characters.
+        """Give a JSON value to ``emit``. Raises Fault for invalid JSON, or after more than ``limit`` characters.
 
-        What its strings have that JSON wants escaped is given escaped.
+        Characters in strings that JSON requires to be escaped are emitted escaped.
         """
         scanner, num_read = JsonScanner(), 0
         while True:
@@ -218,7 +217,7 @@ class TextReader(ABC):
                 yield from self._more()
 
     def _json_string(self) -> Steps[str]:
-        """The string that a JSON string of at most MAX_NAME characters means. Raises Fault if it is none."""
+        """The value of a JSON string of at most MAX_NAME characters. Raises Fault for anything else."""
         if (yield from self._peek()) != '"':
             raise Fault
         taken: list[str] = []
@@ -239,7 +238,7 @@ def _run_of(kind: str) -> re.Pattern[str]:
 
 @lru_cache
 def _patterns(markers: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str], int]:
-    """What finds a marker, what finds a marker's beginning at the end of a text, and its greatest length."""
+    """The pattern of a marker, that of a marker's beginning at the end of a text, and the length of the longest."""
     whole = "|".join(map(re.escape, markers))
     beginnings = {marker[:length] for marker in markers for length in range(1, len(marker))}
     longest_first = sorted(beginnings, key=len, reverse=True)

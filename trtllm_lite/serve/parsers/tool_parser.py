@@ -1,4 +1,4 @@
-"""ToolParser: what parsers of tool calls have in common."""
+"""Defines ToolParser: the common part of parsers of tool calls."""
 
 import secrets
 import sys
@@ -14,39 +14,38 @@ from trtllm_lite.serve.parsers.text_reader import Fault, Steps, TextReader
 from trtllm_lite.serve.parsers.tools import NamedFunction, Tool, ToolChoice
 
 MAX_CALLS = 128
-"""Most calls of a text; what follows them is content."""
+"""Most calls of a text; text after them is content."""
 
 
 class ToolParser(TextReader):
-    """Finds the tool calls of a text, in a model's own form; what is no call is content.
+    """Finds the tool calls of a text, in a model's own form; all other text is content.
 
-    A call begins (ToolCallBegin) when its name is known and the first of its arguments begins, or it has none; all
-    names are reported, those of no tool of the request too, as the client can tell the model of its mistake. What turns
-    out to be malformed before that is content, all of it. Of what turns out to be malformed later the arguments that
-    came are closed to a JSON object, and the rest of the call is dropped, up to its end or to the next one:
-    ToolCallFault has all of it. Where arguments are whole the call is, though what should follow them is missing. Space
-    behind a call belongs to the form, and is dropped.
+    A call begins (ToolCallBegin) when its name is known and its first argument begins, or it has none. Names of unknown
+    tools are reported as well, so that the client can tell the model of its mistake. A call that is malformed before it
+    begins is content. If a call is malformed later, its arguments so far are closed to a JSON object, and the rest is
+    dropped up to the call's end or the next call; ToolCallFault has the whole text. A call with complete arguments is
+    complete, even if its end is missing. Space after a call is dropped.
     """
 
     needs_special_tokens: ClassVar[bool] = False
-    """Whether the text must have the names of special tokens, which mark the calls."""
+    """Whether the text has to include the names of special tokens, which mark the calls."""
     _markers: ClassVar[tuple[str, ...]] = ()
-    """What calls begin with, anywhere in the text."""
+    """Texts that begin calls, anywhere in the text."""
     _ends: ClassVar[tuple[str, ...]] = ()
-    """What calls end with."""
+    """Texts that end calls."""
     _keys: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]] = (("name",), ("arguments", "parameters"))
     """The keys of names, and of arguments, in calls that are JSON objects."""
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._num_begun = self._num_ended = 0
-        self._arguments: ArgumentsWriter | None = None  # of the call that is read
-        self._head: tuple[str, str] | None = None  # its id and name, until it begins
+        self._arguments: ArgumentsWriter | None = None  # of the current call
+        self._head: tuple[str, str] | None = None  # id and name of the current call, until it begins
         super().__init__()
 
     @property
     def has_tool_calls(self) -> bool:
-        """Whether at least one call has ended whole."""
+        """Whether at least one call has ended complete."""
         return self._num_ended > 0
 
     @property
@@ -56,12 +55,12 @@ class ToolParser(TextReader):
 
     @classmethod
     def guide(cls, tools: Sequence[Tool], tool_choice: ToolChoice, *, parallel: bool) -> GuidedDecodingParams | None:
-        """The form of a text that calls ``tools`` as ``tool_choice`` says; None where any text is right.
+        """The form of a text that calls ``tools`` by ``tool_choice``; None if any text is valid.
 
-        Where a call is required the text is one call, or with ``parallel``, unless the function is named, at least one,
-        and nothing else; arguments are those that the function's schema declares. Where the model may choose, and a
-        tool is strict, arguments of strict tools follow their schemas wherever the text calls them. Raises
-        ArgumentError for a function that is none of ``tools``.
+        If a call is required, the text is exactly one call, or at least one with ``parallel`` and without a named
+        function; arguments are those that the function's schema declares. If the model may choose, and a tool is
+        strict, the arguments of strict tools follow their schemas wherever the text calls them. Raises ArgumentError
+        for a function that is not among ``tools``.
         """
         required = guides.required(tools, tool_choice)
         if required is not None:
@@ -74,23 +73,23 @@ class ToolParser(TextReader):
     @classmethod
     @abstractmethod
     def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
-        """The form of a text that is calls of some of ``tools``: one, or with ``parallel`` at least one."""
+        """The form of a text that consists of calls of ``tools``: one, or at least one with ``parallel``."""
 
     @classmethod
     @abstractmethod
     def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
-        """The form of any text in which calls are of ``tools``."""
+        """The form of any text in which all calls are of ``tools``."""
 
     @classmethod
     def has_markers(cls) -> bool:
-        """Whether something marks the beginnings of calls, wherever they stand in a text."""
+        """Whether markers show the beginnings of calls anywhere in a text."""
         return bool(cls._markers)
 
     def _new_id(self) -> str:
         return f"call_{secrets.token_hex(12)}"
 
     def _begin(self, name: str, call_id: str | None = None) -> None:
-        """A call begins with the first of its arguments. Raises Fault where there are MAX_CALLS."""
+        """Begin a call, with the first of its arguments. Raises Fault after MAX_CALLS calls."""
         if self._num_begun == MAX_CALLS:
             raise Fault
         self._arguments, self._head = ArgumentsWriter(), (call_id or self._new_id(), name)
@@ -117,7 +116,7 @@ class ToolParser(TextReader):
         return self._num_begun < MAX_CALLS
 
     def _try(self, call: Steps[None]) -> Steps[None]:
-        """Read what may be a call. Where it turns out to be none before it begins, what is held of it is content."""
+        """Read a possible call. If it turns out to be none before it begins, its held text becomes content."""
         self._hold()
         try:
             yield from call
@@ -129,13 +128,13 @@ class ToolParser(TextReader):
                 yield from self._end_malformed(self._arguments)
 
     def _end_malformed(self, arguments: ArgumentsWriter) -> Steps[None]:
-        """The call that has begun is not as it should be: it ends if its arguments are whole, and is none if not.
+        """Handle a fault in a call that has begun: it ends if its arguments are complete, else is a ToolCallFault.
 
-        One that was cut off is none in any case.
+        A call that was cut off is always a fault.
         """
         if arguments.is_whole and not self._is_cut:
             self._end()
-            yield from self._skip(r"[\]}\s]")  # brackets of the form, of which there are too few
+            yield from self._skip(r"[\]}\s]")  # missing brackets of the form
         else:
             if arguments.closing and not self._is_cut:
                 self._events.append(ToolCallArguments(self._num_begun - 1, arguments.closing))
@@ -151,7 +150,7 @@ class ToolParser(TextReader):
         yield from self._skip_space()
 
     def _read_end(self) -> Steps[None]:
-        """Read the space behind a call's brackets, of which there may be too many, and what ends the call."""
+        """Read space after a call's brackets, surplus brackets, and the text that ends the call."""
         yield from self._skip_space()
         self._hold()
         yield from self._skip(r"[\]}\s]")
@@ -162,10 +161,10 @@ class ToolParser(TextReader):
             self._give_back()
 
     def _call_object(self, *, needs_arguments: bool) -> Steps[None]:
-        """Read a call as a JSON object: a name, arguments (or parameters), which are an object, and anything else.
+        """Read a call as a JSON object: a name, arguments (or parameters), which are an object, and any other keys.
 
-        Of equal keys the first counts. Arguments before the name are held back until it is known. Without arguments it
-        is a call of a function that takes none, unless ``needs_arguments``.
+        The first of equal keys counts. Arguments before the name are held back until it is known. An object without
+        arguments calls a function that takes none, unless ``needs_arguments``.
         """
         yield from self._expect("{")
         name: str | None = None
@@ -216,25 +215,25 @@ class MarkedCallParser(ToolParser):
 
     @abstractmethod
     def _call(self) -> Steps[None]:
-        """Read a marker and its call, or several, and the space behind. Raises Fault where it is none."""
+        """Read a marker and its call, or several calls, and the space after. Raises Fault if it is no call."""
 
 
 class FormedCallParser(MarkedCallParser):
-    """Finds calls whose arguments are JSON, all of one form."""
+    """Finds calls whose arguments are JSON, all in one form."""
 
     _form: ClassVar[guides.CallForm]
 
     @classmethod
     def _form_of_calls(cls, tools: Sequence[Tool], *, parallel: bool) -> GuidedDecodingParams:
-        """See ToolParser."""
+        """Implements ToolParser."""
         return cls._form.of(tools, parallel=parallel)
 
     @classmethod
     def _form_with_calls(cls, tools: Sequence[Tool]) -> GuidedDecodingParams:
-        """See ToolParser."""
+        """Implements ToolParser."""
         return cls._form.in_text(tools)
 
 
 def ignore(text: str) -> None:
-    """Text of which nothing is wanted."""
+    """Drop text that is not needed."""
     del text

@@ -1,4 +1,4 @@
-"""Tools that a request gives, and which of them the model is to call."""
+"""Defines the tools of a request, and the choice among them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from typing import Any, Literal
 class Tool:
     """A function that the model may call.
 
-    ``parameters`` is the JSON schema of its arguments. ``strict``: arguments must follow it.
+    ``parameters`` is the JSON schema of its arguments. ``strict``: arguments have to follow it.
     """
 
     name: str
