@@ -69,4 +69,4 @@ TOKENIZER_CONFIG = KeyTable(
 )
 
 SPECIAL_TOKENS_MAP = KeyTable("special_tokens_map", used=EXTRA_TOKENS, patterns=(TOKEN_KEYS,))
-"""The keys of added_tokens.json, which is read only without an added_tokens_decoder, as in transformers."""
+"""The keys of a file that is read only if tokenizer_config.json has no added_tokens_decoder, as in transformers."""

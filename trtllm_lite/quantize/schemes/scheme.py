@@ -33,7 +33,7 @@ class Scheme(ABC):
 
     @abstractmethod
     def quantize(self, work: Workpiece, products: Sequence[Product]) -> None:
-        """Quantize ``products``, none of them experts, of ``work``'s network. Weights are read only when results are."""
+        """Quantize ``products``, none of them experts, of ``work``'s network. Weights are read when results are."""
 
     def quantize_experts(self, work: Workpiece, products: Sequence[Product]) -> None:
         """Quantize ``products`` of experts in ``work``'s network. A weight is read only when a result is."""

@@ -23,7 +23,7 @@ class GpuActors:
     """Implements ``StageProcesses``."""
 
     def __init__(self, stages: Sequence[Digests]) -> None:
-        """Start an actor per stage; ``stages`` are engine files, without the last stage's. DeviceError: too few GPUs."""
+        """``stages``: engine files of all stages but the last. Raises DeviceError if the cluster has too few GPUs."""
         connect()
         takes = Takes("GPU", len(stages[0]), _REMEDY)
         arguments = [(digests,) for digests in stages]

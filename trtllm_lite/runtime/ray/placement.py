@@ -35,7 +35,7 @@ def default_num_threads(num_stages: int) -> int:
 
 @dataclass(frozen=True)
 class Takes:
-    """The resource ``kind``, CPU or GPU, and amount that each stage takes of its node, with a remedy if it is missing."""
+    """The resource (``kind``: CPU or GPU) that each stage takes of its node, and the remedy if there is too little."""
 
     kind: str
     count: int
