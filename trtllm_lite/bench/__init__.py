@@ -1,1 +1,1 @@
-"""Measures engines: latency, throughput, memory, and how near they come to what the machine can do."""
+"""Measures engines: latency, throughput, memory, and how close they come to the limits of the machine."""

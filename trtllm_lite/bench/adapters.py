@@ -1,4 +1,4 @@
-"""Adapters of random numbers, for benchmarks: they are never written to a file."""
+"""Makes adapters of random numbers for benchmarks; they are never written to a file."""
 
 from pathlib import Path
 
@@ -12,11 +12,11 @@ from trtllm_lite.runtime.lora.peft import Pair
 from trtllm_lite.runtime.session.engine_dir import engine_path
 from trtllm_lite.runtime.session.session import Session
 
-_DEVIATION = 0.02  # of the elements, as the random weights of engines without weights have it
+_DEVIATION = 0.02  # of the elements, as for random weights of engines without weights
 
 
 def check_adapters(manifest: Manifest, workload: AdaptedWorkload) -> None:
-    """Raise ArgumentError if the engine takes no adapters, LimitError if none of the workload's rank."""
+    """Raise ArgumentError if the engine takes no adapters, LimitError if it takes none of the workload's rank."""
     lora = manifest.lora
     if lora is None:
         raise ArgumentError(
@@ -30,9 +30,9 @@ def check_adapters(manifest: Manifest, workload: AdaptedWorkload) -> None:
 
 
 def make_up_adapters(session: Session, engine_dir: str | Path, workload: AdaptedWorkload) -> None:
-    """Give ``session`` the adapters that the requests of ``workload`` ask for, of every projection.
+    """Give ``session`` the adapters that the requests of ``workload`` ask for, with matrices for every projection.
 
-    They differ in name alone: what a step costs depends on where their numbers lie, not on what they are.
+    They differ only in name: the cost of a step depends on where their numbers lie, not on the values.
     """
     adapters, native = session.check_takes_adapters("num_loras"), core()
     engine = native.Engine(str(engine_path(Path(engine_dir), rank=0)))

@@ -1,4 +1,4 @@
-"""When requests arrive: all at once, as a Poisson process, or in bursts."""
+"""Draws the times at which requests arrive: all at once, as a Poisson process, or in bursts."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ DEFAULT_BURSTINESS = 0.25
 
 
 def check_arrivals(arrival: str, request_rate: float | None, burstiness: float | None) -> None:
-    """Raise ArgumentError for an unknown process, or parameters that it lacks or does not have."""
+    """Raise ArgumentError for an unknown process, or for missing or superfluous parameters."""
     if arrival not in ARRIVALS:
         raise ArgumentError(f"arrival is {shown(arrival)}: expected {', '.join(ARRIVALS)}")
     if (arrival == "all") != (request_rate is None):

@@ -1,4 +1,4 @@
-"""Comparison with a baseline: the same benchmark, on the same machine, figure by figure within a tolerance."""
+"""Compares a report with a baseline: the same benchmark on the same machine, each figure within a tolerance."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from trtllm_lite.bench.metrics import METRICS, Better, flatten, judged_direction
 from trtllm_lite.errors import ArgumentError, shown
 
 DEFAULT_TOLERANCE = 0.05
-# Figures of two reports are compared only if these parts of the reports are equal, but for the entries in _IGNORED.
+# Figures of two reports are compared only if these parts of the reports are equal, except the entries in _IGNORED.
 # _REQUIRED adds the parts that a comparison prints or judges.
 _IDENTITY = ("benchmark", "engine", "shape", "runtime", "terms", "machine")
 _IGNORED = {"machine.system"}
@@ -19,7 +19,7 @@ _REQUIRED = {*_IDENTITY, "commit", "date", "figures"}
 
 
 class Verdict(StrEnum):
-    """What a comparison says about one number."""
+    """The verdict on one number."""
 
     REGRESSED = "REGRESSED"
     WITHIN = "within"
@@ -28,7 +28,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Change:
-    """One number of a report beside its baseline, and the verdict; ``relative`` is (now - baseline) / baseline."""
+    """A number of a report and of its baseline, and the verdict; ``relative`` is (now - baseline) / baseline."""
 
     name: str
     part: str
@@ -45,7 +45,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Allowed changes for the worse, as shares of the baseline: one for all, others by metric."""
+    """Allowed changes for the worse, as shares of the baseline: a default, and others by metric."""
 
     default: float = DEFAULT_TOLERANCE
     by_metric: Mapping[str, float] | None = None
@@ -96,9 +96,9 @@ def read_reports(path: str | Path) -> list[dict[str, Any]]:
 
 
 def find_baseline(report: Mapping[str, Any], baselines: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The one baseline of the same benchmark, engine, shape and machine as ``report``.
+    """The only baseline of the same benchmark, engine, shape and machine as ``report``.
 
-    Raises ArgumentError if there is none, naming what differs in the nearest, or more than one.
+    Raises ArgumentError if there are several, or none; then it names the differences of the nearest.
     """
     differences = [_differences(report, baseline) for baseline in baselines]
     same = [baseline for baseline, found in zip(baselines, differences, strict=True) if not found]
@@ -153,7 +153,7 @@ def _verdict(better: Better, old: float, now: float, tolerance: float) -> Verdic
 
 
 def _differences(report: Mapping[str, Any], baseline: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The entries of the two identities that differ: (value in the baseline, value in the report) by key."""
+    """The entries that differ between two identities: (value in the baseline, value in the report) by key."""
     now, old = _flat_identity(report), _flat_identity(baseline)
     keys = [key for key in {**old, **now} if key not in _IGNORED]
     return {key: (old.get(key), now.get(key)) for key in keys if old.get(key) != now.get(key)}

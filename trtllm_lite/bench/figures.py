@@ -18,13 +18,13 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class RequestRecord:
-    """What happened to one request; instants are in seconds from the start of the run.
+    """The record of one request; times are in seconds from the start of the run.
 
-    ``arrival_s``: when it was due; ``sent_s``: when it was submitted, later if the concurrency cap held it back;
-    ``token_times_s``: when each of its tokens arrived, at least one; or when each chunk of tokens did, and then
-    ``num_tokens`` says how many they were. Latencies count from ``sent_s``. ``queue_s``: from submission to the first
-    step that it was part of. ``first_step_s``: from submission to the end of the step that gave the first token, which
-    whoever waits may see later. What a client of a server cannot know is None.
+    ``arrival_s``: when it was due; ``sent_s``: when it was submitted, later if the concurrency cap delayed it;
+    ``token_times_s``: when each of its tokens arrived, at least one; or the arrivals of chunks, with ``num_tokens``
+    tokens in all. Latencies count from ``sent_s``. ``queue_s``: from submission to the first step that it was part of.
+    ``first_step_s``: from submission to the end of the step that gave the first token, which the client may see later.
+    Fields that a client of a server cannot know are None.
     """
 
     arrival_s: float
@@ -40,7 +40,7 @@ class RequestRecord:
 
     @property
     def output_len(self) -> int:
-        """Tokens that were generated."""
+        """The number of generated tokens."""
         return len(self.token_times_s) if self.num_tokens is None else self.num_tokens
 
     @property
@@ -80,7 +80,7 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 def serving_figures(records: Sequence[RequestRecord], seconds: float) -> dict[str, Any]:
     """Figures of a run of ``seconds``; latencies as :func:`summary`, rates per second.
 
-    A figure of something that is unknown of some requests is left out.
+    Figures of fields that are None in some requests are left out.
     """
     output_tokens = sum(record.output_len for record in records)
     prompt_tokens = sum(record.prompt_len for record in records)
@@ -101,7 +101,7 @@ def serving_figures(records: Sequence[RequestRecord], seconds: float) -> dict[st
 
 
 def priority_figures(records: Sequence[RequestRecord]) -> dict[str, dict[str, Any]]:
-    """Latencies of the requests of each priority, the greatest first; empty if all requests have the same priority."""
+    """Latencies of the requests of each priority, the highest first; empty if all requests have the same priority."""
     priorities = sorted({record.priority for record in records}, reverse=True)
     if len(priorities) == 1:
         return {}
@@ -129,7 +129,7 @@ def _counted(records: Sequence[RequestRecord], prompt_tokens: int) -> dict[str, 
 
 
 def _known(values: Sequence[Number | None]) -> list[Number] | None:
-    """All of ``values``, or None if one is unknown."""
+    """All of ``values``, or None if one of them is None."""
     known = [value for value in values if value is not None]
     return known if len(known) == len(values) else None
 
@@ -158,7 +158,7 @@ def parse_objectives(texts: Sequence[str]) -> dict[str, float]:
 def goodput_figures(
     records: Sequence[RequestRecord], seconds: float, objectives: Mapping[str, float]
 ) -> dict[str, float]:
-    """Share and rate of the requests that met every objective; empty without objectives.
+    """The share and rate of requests that met every objective; empty without objectives.
 
     An output of one token has no time per token, and so meets the objective ``tpot``.
     """
@@ -178,7 +178,7 @@ def _meets(record: RequestRecord, objectives: Mapping[str, float]) -> bool:
 
 
 def cost_figures(figures: Mapping[str, Any], price_per_hour: float | None) -> dict[str, float]:
-    """Price of a million tokens, in the currency of ``price_per_hour``, at the throughput of ``figures``."""
+    """The price of a million tokens, in the currency of ``price_per_hour``, at the throughput of ``figures``."""
     if price_per_hour is None:
         return {}
     return {

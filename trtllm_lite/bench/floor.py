@@ -1,4 +1,4 @@
-"""The least time that a device's memory and arithmetic allow: for a decode step, a first token, a whole workload."""
+"""Computes the least time that a device's memory and arithmetic allow for a decode step, a first token, a workload."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from trtllm_lite.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The highest rates that a device was measured to reach, each per second; None where a rate is not known.
+    """The highest measured rates of a device, each per second; None if a rate is unknown.
 
     ``bandwidth`` counts bytes read from the device's memory, ``flops`` operations of matrix products,
     ``host_bandwidth`` bytes copied from the host's memory.
@@ -44,15 +44,15 @@ class Ceilings:
 
 UNKNOWN = Ceilings()
 
-Stages: TypeAlias = Sequence[EngineFile]  # the first rank of each, in order; one of an engine that is no pipeline
+Stages: TypeAlias = Sequence[EngineFile]  # the first rank of each stage, in order; one entry without a pipeline
 
 
 @dataclass(frozen=True)
 class SharesRead:
-    """The shares of a rank's experts that steps were measured to read, in the mean of a layer.
+    """The measured shares of a rank's experts that steps read, as means over layers.
 
-    ``first``: steps of the first tokens; ``step``: those that follow. Where one is None, nothing was measured, and all
-    experts are taken to be equally likely.
+    ``first``: in steps of the first tokens; ``step``: in later steps. None means not measured; all experts are then
+    assumed to be equally likely.
     """
 
     first: float | None = None
@@ -71,9 +71,9 @@ def latency_floors(
     """How near the first tokens after ``first_s`` and a mean decode step of ``step_s`` seconds come to the ceilings.
 
     The floor of the first tokens is the time of the products and the attention of all prompts, or the time to read the
-    weights if that is longer. The stages of a pipeline are each a device: a token passes all of them, while each
-    computes for as many parts of the batch as there are stages. Without ceilings only the numbers of bytes are
-    reported, of a rank of each stage. Of mixtures the experts count that were read, as ``shares`` says.
+    weights if that is longer. Each stage of a pipeline is a device: a token passes all of them, and each computes for
+    as many parts of the batch as there are stages. Without ceilings only numbers of bytes are reported, for a rank of
+    each stage. In mixtures of experts the experts that were read count, by ``shares``.
     """
     rows = shape.batch_size / min(shape.batch_size, _num_devices(stages))
     weights = [weight_bytes_per_step(engine, rows, shares.step) for engine in stages]
@@ -94,10 +94,10 @@ def latency_floors(
 
 
 def pipeline_step(stages: Sequence[float], crossings: float, groups: int) -> float:
-    """Seconds between two tokens of a request, which pass ``stages`` of so many seconds one after the other.
+    """Seconds between two tokens of a request, which pass the ``stages``, each of so many seconds, one after the other.
 
-    On the way between them they are for ``crossings`` seconds. Each stage computes for ``groups`` of requests in turn,
-    so that the slowest may be what all wait for.
+    Transfers between stages take ``crossings`` seconds in all. Each stage computes for ``groups`` groups of requests in
+    turn, so that all may have to wait for the slowest.
     """
     return max(sum(stages) + crossings, groups * max(stages))
 
@@ -114,16 +114,16 @@ def _decode_floor(stages: Stages, shape: LatencyShape, ceilings: Ceilings, share
 
 
 def _prompts_floor(stages: Stages, shape: LatencyShape, flops: float) -> float:
-    """Seconds of all prompts, of which a step has one at least, or as much of one as ``max_num_tokens`` allows."""
+    """Seconds of all prompts; a step has at least one prompt, or as much of a prompt as ``max_num_tokens`` allows."""
     limit = stages[0].manifest.limits.max_num_tokens
     steps = max(shape.batch_size, -(-shape.batch_size * shape.input_len // limit))
     of_one = [_prompt_flops(engine, shape.input_len) for engine in stages]
     seconds = _of_devices(stages, [shape.batch_size * operations / flops for operations in of_one])
-    return max(seconds) + (sum(seconds) - max(seconds)) / steps  # the others have a step before it or behind
+    return max(seconds) + (sum(seconds) - max(seconds)) / steps  # the other stages work on an earlier or a later step
 
 
 def start_up_floor(engine: EngineFile, ceilings: Ceilings, seconds: float) -> dict[str, Any]:
-    """How near a start-up of ``seconds`` comes to the time that an engine's own weights take to the device."""
+    """How close a start-up of ``seconds`` comes to the time of copying an engine's weights to the device."""
     if ceilings.host_bandwidth is None or engine.manifest.stripped:
         return {}
     weights = sum(tensor.num_bytes for name, tensor in engine.tensors.items() if name.startswith("weights."))
@@ -139,11 +139,10 @@ def serving_floor(
     seconds: float,
     share_read: float | None = None,
 ) -> dict[str, Any]:
-    """How near ``requests``, served in ``seconds``, come to the sum of the floors of their prompts and decode steps.
+    """How close ``requests``, served in ``seconds``, come to the sum of the floors of their prompts and decode steps.
 
-    Of a pipeline, whose stages all compute as long as there are requests for them, the slowest counts. A decode step
-    reads ``share_read`` of a rank's experts, as all steps together were measured to do; None: see
-    :func:`weight_bytes_per_step`.
+    In a pipeline, whose stages all compute as long as there are requests, the slowest stage counts. A decode step reads
+    ``share_read`` of a rank's experts, the measured mean over all steps; for None see :func:`weight_bytes_per_step`.
     """
     if ceilings.bandwidth is None or ceilings.flops is None:
         return {}
@@ -168,7 +167,7 @@ def _num_devices(stages: Stages) -> int:
 
 
 def _of_devices(stages: Stages, seconds: Sequence[float]) -> list[float]:
-    """What takes each stage so many ``seconds``, by the device that computes it; on CPUs that is the same for all."""
+    """The ``seconds`` of each stage, summed up by the device that computes it; on CPUs all stages share one."""
     return list(seconds) if _num_devices(stages) > 1 else [sum(seconds)]
 
 
@@ -177,7 +176,7 @@ def _tp_size(engine: EngineFile) -> int:
 
 
 def _model_of(engine: EngineFile) -> ModelConfig:
-    """The model as far as the engine's stage computes it: with its layers alone, and logits in the last one."""
+    """The part of the model that the engine's stage computes: its layers only, with logits only in the last stage."""
     model, mapping = engine.manifest.model, engine.manifest.mapping
     if mapping.pp_size == 1:
         return model
@@ -186,14 +185,14 @@ def _model_of(engine: EngineFile) -> ModelConfig:
 
 
 def _received_bytes(engine: EngineFile) -> int:
-    """Bytes of a token that the engine's stage takes from the one before it."""
+    """Bytes per token that the engine's stage receives from the previous one."""
     plan = engine.plan
     rows = [plan.tensors[index] for index in plan.received.values()]
     return sum(tensor.max_bytes(plan.symbols) for tensor in rows) // plan.symbols["num_tokens"]
 
 
 def _products_floor(engine: EngineFile, rows: float, ceilings: Ceilings, share_read: float | None) -> float:
-    """Seconds of a decode step without attention: the time to read the weights, or of the products if longer."""
+    """Seconds of a decode step without attention: the time to read weights, or of the products if it is longer."""
     assert ceilings.bandwidth is not None
     reading = weight_bytes_per_step(engine, rows, share_read) / ceilings.bandwidth
     if ceilings.flops is None:
@@ -208,7 +207,7 @@ def _prompt_flops(engine: EngineFile, length: int) -> float:
 
 
 def _chosen_weights(engine: EngineFile) -> float:
-    """Elements of a rank's matrices that a row is multiplied with in mixtures, beyond those of the same dense layers.
+    """Elements of a rank's matrices that a row is multiplied by in mixtures, beyond those counted for dense layers.
 
     Routers and experts that all rows share are not counted.
     """
@@ -234,10 +233,10 @@ def _head_flops(model: ModelConfig) -> int:
 
 
 def weight_bytes_per_step(engine: EngineFile, rows: float = 1, share_read: float | None = None) -> int:
-    """Bytes of weights that a step of ``rows`` rows must read: all but the tables of which it looks up a few rows.
+    """Bytes of weights that a step of ``rows`` rows has to read: all except tables in which it looks up a few rows.
 
-    Of a rank's experts ``share_read`` count, as was measured; where nothing was, those that the rows are expected to
-    choose if all are equally likely. Real choices are skewed, and read less.
+    The measured share ``share_read`` of a rank's experts counts; without a measurement, the share that the rows are
+    expected to choose if all experts are equally likely. Real choices are skewed, and read less.
     """
     plan = engine.plan
     if isinstance(plan.programs[0].instructions[0], NetworkInstruction):

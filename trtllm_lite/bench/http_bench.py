@@ -1,4 +1,4 @@
-"""The measurement of ``bench serve``: a workload, sent to a server over HTTP."""
+"""Carries out the measurement of ``bench serve``: sends a workload to a server over HTTP."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,20 +20,20 @@ from trtllm_lite.bench.http_client.server import Server
 from trtllm_lite.bench.workload import PlannedRequest, Workload
 from trtllm_lite.errors import ArgumentError
 
-_OTHER_SEED = 1 << 32  # so that prompts to warm up are not those of another measurement
+_OTHER_SEED = 1 << 32  # makes prompts of the warm-up differ from those of any measurement
 _OF_TOKENS = ("time_to_first_token_s", "inter_token_latency_s", "time_per_output_token_s")
 
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """The longest sequence and prompt that a server takes, which bound the lengths of random requests."""
+    """The longest sequence and prompt that a server accepts, which bound the lengths of random requests."""
 
     max_seq_len: int
     max_input_len: int
 
     @property
     def cache_len(self) -> int:
-        """See ``workload.LengthLimits``."""
+        """Implements ``workload.LengthLimits``."""
         return self.max_seq_len
 
 
@@ -61,8 +61,8 @@ def measure_server(
     """Send ``workload`` to ``server`` from ``num_client_processes`` processes, after ``num_warmups`` other requests.
 
     Returns parts of a report: ``figures`` of the requests that succeeded, the failed ones counted; ``by_priority``;
-    ``errors``, each kind with its count and an example; ``client_cpu_shares`` of the processes. Without a request that
-    succeeded there is no other figure than their number.
+    ``errors``, each kind with its count and an example; ``client_cpu_shares`` of the processes. If no request
+    succeeded, the number of failures is the only figure.
     """
     if not asking.stream and {"ttft", "tpot"} & set(objectives):
         raise ArgumentError("goodput has objectives of single tokens, which only a stream shows: use stream, or e2el")
@@ -104,7 +104,7 @@ def _asked(server: Server, planned: Sequence[PlannedRequest], prompts: Prompts, 
 
 
 def _warm_up(server: Server, workload: Workload, prompts: Prompts, asking: Asking, count: int) -> list[Asked]:
-    """Requests of the same lengths, other prompts, all at once."""
+    """Send requests of the same lengths with other prompts, all at once."""
     if not count:
         return []
     other = replace(
@@ -148,7 +148,7 @@ def _figures(
 
 
 def _errors(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """The kinds of failures, the most frequent first, each with the message of the first of its requests."""
+    """The kinds of failures, the most frequent first, each with the message of its first request."""
     failures = [outcome.result for outcome in outcomes if isinstance(outcome.result, Failure)]
     examples = {failure.kind: failure.message for failure in reversed(failures)}
     counts = Counter(failure.kind for failure in failures)

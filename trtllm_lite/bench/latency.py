@@ -1,4 +1,4 @@
-"""Latency of whole batches: time to the first token, then time per token, against what memory bandwidth allows."""
+"""Measures latency of whole batches: time to first token, then time per token, relative to the memory's bandwidth."""
 
 import statistics
 import time
@@ -30,10 +30,10 @@ from trtllm_lite.runtime.session.experts import Routing, counted_since, routing
 
 
 class LatencyBench:
-    """An engine loaded once, on which any of ``shapes`` can be measured.
+    """A loaded engine on which any of ``shapes`` can be measured.
 
-    The KV cache is sized to the largest shape, so that all of it is used. If the ``ceilings`` have no bandwidth, that
-    of the host is measured for a CPU engine; an engine for GPUs then gets no floors.
+    The KV cache is sized to the largest shape, so that all of it is used. If ``ceilings`` has no bandwidth, the host's
+    is measured for a CPU engine; an engine for GPUs then gets no floors.
     """
 
     def __init__(
@@ -70,17 +70,17 @@ class LatencyBench:
 
     @property
     def vocab_size(self) -> int:
-        """Tokens of the model's vocabulary."""
+        """The number of tokens in the model's vocabulary."""
         return self._engine.manifest.model.vocab_size
 
     def measure(self, shape: LatencyShape, on_repeat: Callable[[int, int], None]) -> dict[str, Any]:
         """Figures by name, in seconds, tokens per second and bytes: medians over the repeats, after one warm-up run.
 
         The time per token is (time from when all sequences have their first token to the last token of all) /
-        (``output_len`` - 1), of one run: a difference of two runs could be less than nothing where other work slowed
-        one of them down. Peak memory is that of the whole process (CPU engines only): for the first shape since before
-        the engine was loaded, for every other shape since the one before it. The start-up ends with the first token of
-        the first shape.
+        (``output_len`` - 1), of one run: a difference of two runs could be negative if other work slowed one of them
+        down. Peak memory is that of the whole process (CPU engines only): for the first shape since before the engine
+        was loaded, for every other shape since the one before it. The start-up ends with the first token of the first
+        shape.
         """
         prompts = shape.prompts(self._engine.manifest.model.vocab_size)
         runs = []
@@ -140,7 +140,7 @@ class LatencyBench:
 
 
 def _routings(runs: Sequence[tuple[Run, Run]]) -> tuple[Routing | None, Routing | None]:
-    """Of the steps up to first tokens, and of the steps behind these, by pairs of runs of one token and of all."""
+    """The routing of steps up to first tokens, and of later steps, from pairs of runs of one token and of all."""
     firsts = [layer for first, _ in runs for layer in first.experts]
     behind = [layer for first, whole in runs for layer in counted_since(whole.experts, first.experts)]
     return routing(firsts), routing(behind)

@@ -1,4 +1,4 @@
-"""The shapes that ``bench latency`` measures."""
+"""Defines the shapes that ``bench latency`` measures."""
 
 from dataclasses import dataclass
 
@@ -36,7 +36,7 @@ class LatencyShape:
         return list(generator.integers(0, vocab_size, (self.batch_size, self.input_len), dtype=np.int32))
 
     def check_limits(self, limits: Limits) -> None:
-        """Raise LimitError for a batch, or sequences, beyond what the engine was built for."""
+        """Raise LimitError for a batch, or sequences, beyond the limits of the engine."""
         for name, value, limit in (
             ("input_len", self.input_len, "max_input_len"),
             ("batch_size", self.batch_size, "max_batch_size"),
@@ -48,7 +48,7 @@ class LatencyShape:
                 )
 
     def check_fits(self, limits: RunnerLimits) -> None:
-        """Raise LimitError unless the whole batch can run side by side."""
+        """Raise LimitError unless the KV cache holds the whole batch at once."""
         blocks = limits.blocks_for_batch(self.batch_size, self.seq_len)
         if blocks > limits.num_blocks:
             raise LimitError(

@@ -1,4 +1,4 @@
-"""Lengths of prompts and outputs: fixed, uniform, or with the long tail of real conversations."""
+"""Draws lengths of prompts and outputs: fixed, uniform, or with the long tail of real conversations."""
 
 import math
 from dataclasses import dataclass
@@ -35,23 +35,23 @@ class Lengths(Protocol):
 
 @dataclass(frozen=True)
 class Uniform:
-    """Every length from ``shortest`` to ``longest`` is as likely; both may be the same."""
+    """A uniform distribution from ``shortest`` to ``longest``, which may be equal."""
 
     shortest: int
     longest: int
 
     def draw(self, generator: np.random.Generator, at_most: int) -> int:
-        """See :class:`Lengths`."""
+        """Implements :class:`Lengths`."""
         assert self.longest <= at_most
         return int(generator.integers(self.shortest, self.longest + 1))
 
 
 @dataclass(frozen=True)
 class LogNormal:
-    """Lengths whose logarithms are normal, given by the median and the 95th percentile, cut at a bound.
+    """A log-normal distribution, given by the median and the 95th percentile, and truncated at a bound.
 
-    Lengths beyond the bound are never drawn; they are not drawn as the bound instead, so that the shape of the
-    distribution below the bound stays as it is.
+    Lengths beyond the bound are drawn again instead of being clipped, so that the shape of the distribution below the
+    bound is unchanged.
     """
 
     median: float
@@ -65,7 +65,7 @@ class LogNormal:
         return math.log(self.p95 / self.median) / _Z95
 
     def draw(self, generator: np.random.Generator, at_most: int) -> int:
-        """See :class:`Lengths`; the inverse of the distribution function, so that one draw takes one random number."""
+        """Implements :class:`Lengths` by inverting the distribution function: one draw takes one random number."""
         share_below = _STANDARD.cdf(math.log(at_most / self.median) / self.sigma)
         quantile = generator.uniform(0, share_below) or np.finfo(float).tiny
         length = math.ceil(self.median * math.exp(self.sigma * _STANDARD.inv_cdf(quantile)))
@@ -75,7 +75,7 @@ class LogNormal:
 def parse_lengths(name: str, text: str) -> Lengths:
     """The distribution that ``text`` describes, for the option ``name`` (input_len or output_len).
 
-    Raises ArgumentError for another form, lengths below 1, or a range that is upside down.
+    Raises ArgumentError for another form, lengths below 1, or a range whose bounds are swapped.
     """
     if text == "sharegpt":
         median, p95 = _SHAREGPT[name]

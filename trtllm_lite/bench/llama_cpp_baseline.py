@@ -1,7 +1,7 @@
-"""Measures llama.cpp on the same prompts, as the peer of ``bench latency --compare_llama_cpp``.
+"""Measures llama.cpp on the same prompts, for ``bench latency --compare_llama_cpp``.
 
-The package ``llama-cpp-python`` may be in another environment, whose Python runs this file as a script. So it needs the
-standard library, and numpy, which that package brings.
+The package ``llama-cpp-python`` may be in another environment, whose Python runs this file as a script. So this file
+needs only the standard library, and numpy, on which that package depends.
 """
 
 import json
@@ -24,8 +24,8 @@ def measure_llama_cpp(
 ) -> dict[str, Any]:
     """Figures of llama.cpp for the GGUF file ``model``, measured by the interpreter ``python`` in a new process.
 
-    ``num_threads`` None is one for each core.
-    Raises ArgumentError if that has no llama_cpp, or the process fails, or ``shape`` has several sequences.
+    ``num_threads`` None is one for each core. Raises ArgumentError if the interpreter has no llama_cpp, or the process
+    fails, or ``shape`` has several sequences.
     """
     from trtllm_lite.bench.machine import num_cores
     from trtllm_lite.errors import ArgumentError

@@ -1,4 +1,4 @@
-"""The machine a figure was measured on, its memory bandwidth, and this process's peak memory."""
+"""Describes the machine of a measurement, its memory bandwidth, and this process's peak memory."""
 
 import json
 import os
@@ -23,7 +23,8 @@ _PROBE_PASSES = 8
 def describe(target: str) -> dict[str, Any]:
     """The entries by which reports are compared: commit, date, versions, machine.
 
-    ``target`` is the kind of device that the engine is for; a GPU is named. Raises DeviceError if there is none then.
+    ``target`` is the kind of device that the engine is for; a GPU is named. Raises DeviceError if a GPU is needed and
+    missing.
     """
     described: dict[str, Any] = {
         "commit": commit(),
@@ -37,20 +38,21 @@ def describe(target: str) -> dict[str, Any]:
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def busy_cores() -> float:
-    """Cores that the machine has kept busy over the last minute. Figures measured beside other work are too low."""
+    """The number of cores that were busy over the last minute. Other work makes measured figures too low."""
     return os.getloadavg()[0]
 
 
 def read_bandwidth(num_threads: int, num_bytes: int) -> float:
-    """Bytes per second that ``num_threads`` threads together read the same ``num_bytes`` with, over and over.
+    """The rate, in bytes per second, at which ``num_threads`` threads together read the same ``num_bytes`` repeatedly.
 
-    The best of several passes and patterns counts. A cache of the machine may hold part of the bytes, as it may hold
-    part of the weights that every step reads: a floor for a step needs the rate for as many bytes as the step reads.
+    The best of several passes and patterns counts. The machine's caches may hold part of the bytes, just as they may
+    hold part of the weights that every step reads: the floor of a step needs the rate for as many bytes as the step
+    reads.
     """
     return float(core().best_read_rate(num_bytes, num_threads, _PROBE_PASSES))
 
@@ -69,13 +71,13 @@ def peak_memory() -> int:
 
 
 def commit() -> str | None:
-    """The commit that this package is of, with -dirty for local changes; None if nothing says it.
+    """The commit of this package, with -dirty for local changes; None if it is unknown.
 
-    It is that of the checkout that the package runs from, or the one that pip was told to install.
+    It is the commit of the checkout that the package runs from, or the one that pip installed.
     """
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():  # site-packages may lie within a checkout of something else
+    if not (root / ".git").exists():  # site-packages may be inside a checkout of another project
         return _installed_commit()
     try:
         found = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=10, check=True)
@@ -96,11 +98,12 @@ def _installed_commit() -> str | None:
 
 @cache
 def _gpu() -> tuple[str, str]:
-    """Name and driver version of the GPU that engines run on, which CUDA_VISIBLE_DEVICES chooses.
+    """The name and driver version of the GPU that engines run on, as selected by CUDA_VISIBLE_DEVICES.
 
-    A child process asks the driver: if this process started the driver now, the start-up measured later would be short.
+    A child process queries the driver: if this process initialised it now, the start-up measured later would be too
+    short.
     """
-    command = [sys.executable, "-P", "-m", __spec__.name]  # not what lies in the working directory
+    command = [sys.executable, "-P", "-m", __spec__.name]  # -P keeps modules of the working directory out
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     if asked.returncode:
         said = asked.stderr.strip().rpartition("\n")[2]

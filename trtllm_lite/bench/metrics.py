@@ -1,4 +1,4 @@
-"""Declares every figure that a report may hold: its name for people, its unit, and which way is better."""
+"""Declares every figure of reports: its name for people, its unit, and which direction is better."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from typing import Any
 from trtllm_lite.units import format_bytes
 from trtllm_lite.vocabulary import MAX_DRAFT_LEN
 
-# A comparison judges these parts of a distribution. It leaves out the 99th percentile: in a short run that is a single
+# Parts of a distribution that a comparison judges. The 99th percentile is left out: in a short run it is a single
 # request.
 JUDGED = ("p50", "p95")
 
 
 class Better(Enum):
-    """Which way a figure should go."""
+    """The direction in which a figure should go."""
 
     LOWER = "lower"
     HIGHER = "higher"
@@ -46,7 +46,7 @@ def _price(value: float) -> str:
 
 @dataclass(frozen=True)
 class Metric:
-    """``better`` is None for figures that describe a run and say nothing about its quality."""
+    """A figure; ``better`` is None for figures that describe a run and not its quality."""
 
     title: str
     text: Callable[[float], str]
@@ -54,7 +54,7 @@ class Metric:
 
 
 METRICS: Mapping[str, Metric] = {
-    # serving
+    # figures of serving
     "failed_requests": Metric("failed requests", _number, Better.LOWER),
     "time_to_first_token_s": Metric("time to first token", _seconds, Better.LOWER),
     "time_per_output_token_s": Metric("time per output token", _seconds, Better.LOWER),
@@ -86,12 +86,12 @@ METRICS: Mapping[str, Metric] = {
     "tokens_per_guessing_row": Metric("tokens of a row with guesses", _number),
     "host_s_per_step": Metric("host time per step", _seconds),
     "host_s_per_decode_step": Metric("host time per step that only decodes", _seconds),
-    # mixtures of experts, in the mean of a step and layer
+    # figures of mixtures of experts, means over steps and layers
     "experts_read": Metric("experts read", _number),
     "rank_rows": Metric("rows of a rank's experts", _number),
     "busiest_rank_rows": Metric("rows of the busiest rank's", _number),
     "rank_imbalance": Metric("busiest rank over the mean", _number),
-    # latency of one batch
+    # figures of the latency of one batch
     "prefill_tokens_per_s": Metric("prefill", _rate("tok/s"), Better.HIGHER),
     "decode_tokens_per_s": Metric("decode", _rate("tok/s"), Better.HIGHER),
     "floor_inter_token_latency_s": Metric("floor of a token", _seconds),
@@ -116,7 +116,7 @@ METRICS: Mapping[str, Metric] = {
 
 
 def flatten(figures: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
-    """Name, part and value of every number in ``figures``; the part is such as ``p95``, or empty for a plain figure."""
+    """Name, part and value of every number in ``figures``; a part is such as ``p95``, or empty for a plain figure."""
     for name, value in figures.items():
         if isinstance(value, Mapping):
             for part, number in value.items():
@@ -126,5 +126,5 @@ def flatten(figures: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
 
 
 def judged_direction(name: str, part: str) -> Better | None:
-    """Which way a number should go, or None if a comparison only shows it. Raises KeyError for an undeclared figure."""
+    """The direction in which a number should go, or None if it is not judged. KeyError for undeclared figures."""
     return METRICS[name].better if not part or part in JUDGED else None

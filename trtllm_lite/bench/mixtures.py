@@ -1,4 +1,4 @@
-"""The experts of an engine: how many of them the rows of a step choose, and so read; and of which ranks they are."""
+"""Computes how many experts the rows of a step choose, and so read, and on which ranks these are."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from trtllm_lite.runtime.session.experts import Routing
 
 @dataclass(frozen=True)
 class Mixture:
-    """A layer's experts: each row has ``top_k`` of ``num_experts``, of which a rank has ``inner`` features of each."""
+    """A layer's experts: each row chooses ``top_k`` of ``num_experts``; a rank has ``inner`` features of each."""
 
     num_experts: int
     top_k: int
@@ -24,7 +24,7 @@ class Mixture:
 
 
 def is_grouped(plan: Plan, instruction: Instruction) -> bool:
-    """Whether the matrices that an instruction multiplies with, and their scales and biases, are those of experts."""
+    """Whether the matrices of an instruction, and their scales and biases, are those of experts."""
     match instruction:
         case CallInstruction(op=op):
             return op in ("GroupedGatedLinear", "GroupedLinear")
@@ -34,7 +34,7 @@ def is_grouped(plan: Plan, instruction: Instruction) -> bool:
 
 
 def mixtures(engine: EngineFile) -> list[Mixture]:
-    """The mixtures of a step, by the rows [rows, top_k, inner] that their first products make."""
+    """The mixtures of a step, found by the rows [rows, top_k, inner] that their first products make."""
     plan, ranks = engine.plan, engine.manifest.mapping.moe_ep_size
     found = []
     for instruction in plan.programs[0].instructions:
@@ -60,7 +60,7 @@ def mixtures(engine: EngineFile) -> list[Mixture]:
 
 
 def routing_figures(routing: Routing | None, moe_ep_size: int) -> dict[str, float]:
-    """What was measured of routers, and, where ranks have some of the experts, how evenly rows choose ranks."""
+    """Figures of the measured routing, and, if ranks have some of the experts each, of how evenly rows choose ranks."""
     if routing is None:
         return {}
     if moe_ep_size == 1:

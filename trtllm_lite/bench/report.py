@@ -1,4 +1,4 @@
-"""The identity of a JSON report: where, with what, and what exactly was measured."""
+"""Makes the identity of a JSON report: where, with which software, and what exactly was measured."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -49,9 +49,9 @@ def identity(
 def server_identity(
     benchmark: str, model: str, shape: "DataclassInstance", asking: Mapping[str, Any], terms: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """As :func:`identity`, of a server that runs the model named ``model``; ``asking`` is how it is asked.
+    """Like :func:`identity`, for a server that runs the model named ``model``; ``asking`` is the form of requests.
 
-    The machine is the client's. Where the server is and what it runs is no part of it, so that servers are compared.
+    The machine is the client's. The server's address and software are not part of it, so that servers can be compared.
     """
     return _identity(benchmark, "cpu", {"model": model}, shape, asking, terms)
 

@@ -1,4 +1,4 @@
-"""Serves requests in real time: each is sent at its instant, and the arrival of every token is recorded."""
+"""Serves requests in real time: each is sent at its time, and the arrival of every token is recorded."""
 
 import statistics
 import time
@@ -19,20 +19,20 @@ from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.session.stats import Speculation, Stats
 
 _SAMPLE_SECONDS = 0.05
-_CERTAIN = 100.0  # a logit's bias beyond which no other token is likely
-OnFinished = Callable[[int, int], None]  # how many requests have finished, of how many
+_CERTAIN = 100.0  # a logit bias with which no other token is likely
+OnFinished = Callable[[int, int], None]  # number of requests that have finished, of how many
 
 
 @dataclass
 class Run:
-    """What happened to the requests, in their order; ``outputs`` are the generated token ids.
+    """The records of the requests, in their order; ``outputs`` are the generated token ids.
 
     ``seconds`` counts from the first submission to the last token. ``kv_use`` are samples, one every 50 ms, of the
     share of the KV cache's blocks that requests held. ``steps`` is the number of steps of the engine. Each took
     ``host_s_per_step`` seconds of the event loop's own time: a median of the means over 50 ms, so that one step in
     which hundreds of requests end together does not change it. A step that only decodes took
     ``host_s_per_decode_step``, the median of all of these (None if there was no such step). ``speculation`` counts the
-    guesses of the run, ``experts`` what routers have chosen in it, by layer.
+    draft tokens of the run, ``experts`` the choices of routers, by layer.
     """
 
     records: list[RequestRecord]
@@ -49,7 +49,8 @@ class Run:
     def seconds_behind_first_tokens(self) -> float:
         """Seconds from the step that gave the last of the first tokens to the last token of all.
 
-        The steps' own clock says when the former was, so that a thread that wakes up late does not shorten it.
+        The former time comes from the engine's own clock, so that a thread that wakes up late does not shorten the
+        result.
         """
         firsts = [record.sent_s + record.first_step_s for record in self.records if record.first_step_s is not None]
         return max(record.token_times_s[-1] for record in self.records) - max(firsts)
@@ -57,7 +58,7 @@ class Run:
 
 @dataclass
 class _Sent:
-    """A request under way and the times of its tokens, in seconds from the start of the run."""
+    """A running request and the times of its tokens, in seconds from the start of the run."""
 
     row: int
     handle: RequestHandle
@@ -78,19 +79,19 @@ def serve(
 ) -> Run:
     """Send ``requests`` (sorted by arrival), at most ``concurrency`` outstanding at a time, and wait for all.
 
-    Raises EngineError if one fails.
+    Raises EngineError if a request fails.
     """
     return _Client(session, requests, concurrency or len(requests), on_finished).run()
 
 
 def host_figure(runs: Sequence[Run]) -> dict[str, float]:
-    """The median of ``host_s_per_decode_step`` over the runs, by its name; empty if no step only decoded."""
+    """The median of ``host_s_per_decode_step`` over the runs, by its name; empty if no step was decode-only."""
     found = [run.host_s_per_decode_step for run in runs if run.host_s_per_decode_step is not None]
     return {"host_s_per_decode_step": statistics.median(found)} if found else {}
 
 
 class _Client:
-    """Sends and receives in one thread, which sleeps until a token or the next arrival."""
+    """Sends and receives in one thread, which sleeps until the next token or arrival."""
 
     def __init__(
         self, session: Session, requests: Sequence[PlannedRequest], concurrency: int, on_finished: OnFinished | None
@@ -109,7 +110,7 @@ class _Client:
         self._next_sample_s = 0.0
 
     def run(self) -> Run:
-        """See :func:`serve`."""
+        """Implements :func:`serve`."""
         before, chosen_before = self._session.stats(), self._session.expert_counts()
         self._begin = time.perf_counter()
         while self._unsent or self._running:
@@ -139,7 +140,7 @@ class _Client:
         return bool(self._unsent) and len(self._running) + num_sending < self._concurrency
 
     def _send_due(self) -> None:
-        """Submit what is due and allowed, all at once."""
+        """Submit all requests that are due and allowed."""
         now = self._now()
         rows: list[int] = []
         while self._may_send(len(rows)) and self._requests[self._unsent[0]].arrival_s <= now:
@@ -149,7 +150,7 @@ class _Client:
             self._running += [_Sent(row, handle, now) for row, handle in zip(rows, handles, strict=True)]
 
     def _receive(self) -> None:
-        """Wait for tokens, or until it is time for something else, and record what came."""
+        """Wait for tokens, or until the next arrival, and record what came."""
         until = self._next_sample_s
         if self._may_send():
             until = min(until, self._requests[self._unsent[0]].arrival_s)
@@ -199,7 +200,7 @@ class _Client:
 
 
 def _host_s_per_step(samples: Sequence[Stats]) -> float:
-    """Median, over the times between ``samples``, of the mean of a step; 0 if there was no step."""
+    """Median, over the intervals between ``samples``, of the mean time per step; 0 if there was no step."""
     means = [
         (after.host_seconds - before.host_seconds) / (after.num_steps - before.num_steps)
         for before, after in pairwise(samples)
@@ -209,7 +210,7 @@ def _host_s_per_step(samples: Sequence[Stats]) -> float:
 
 
 def median_between(before: Mapping[float, int], after: Mapping[float, int]) -> float | None:
-    """Median of the values that ``after`` counts, and ``before`` does not yet; None if there are none."""
+    """Median of the values counted in ``after`` but not yet in ``before``; None if there are none."""
     counts = {value: count - before.get(value, 0) for value, count in sorted(after.items())}
     left = (sum(counts.values()) + 1) // 2
     for value, count in counts.items():

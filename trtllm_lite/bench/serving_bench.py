@@ -1,4 +1,4 @@
-"""The measurement of ``bench throughput`` and ``bench serve-sim``: a workload, on an engine that is loaded for it."""
+"""Carries out ``bench throughput`` and ``bench serve-sim``: a workload on a freshly loaded engine."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -41,11 +41,10 @@ def measure_serving(
     ``tokenizer`` is a directory with another tokenizer.json than the engine's own, which engines without weights lack.
 
     Returns two parts of a report: ``figures`` by name, and ``by_priority`` with the latencies of each priority, if
-    there are several. ``objectives`` are in seconds by name (see ``figures.parse_objectives``). Where guesses are
-    ``synthetic``, which know what an earlier run generated, the workload runs once before it is measured, and each
-    request generates one token again and again. The adapters of an :class:`AdaptedWorkload` are in the device's memory
-    before anything is measured. Raises LimitError if a request of the workload exceeds a limit of the
-    engine, before any runs.
+    there are several. ``objectives`` are in seconds by name (see ``figures.parse_objectives``). If draft tokens are
+    ``synthetic``, which need the output of an earlier run, the workload runs once before it is measured, and each
+    request repeats one token. The adapters of an :class:`AdaptedWorkload` are in the device's memory before anything is
+    measured. Raises LimitError if a request of the workload exceeds a limit of the engine, before any runs.
     """
     slots: dict[str, Any] = {}
     if isinstance(workload, AdaptedWorkload):
@@ -57,7 +56,7 @@ def measure_serving(
     warming_up = _warm_up(min(len(requests), runner.limits.max_batch_size), runner.limits)
     if isinstance(workload, AdaptedWorkload):
         make_up_adapters(runner.session, engine_dir, workload)
-        times = -(-workload.num_loras // len(warming_up))  # so that each adapter is used
+        times = -(-workload.num_loras // len(warming_up))  # each adapter is used
         warming_up = in_turn(warming_up * times, workload.num_loras)
     serve(runner.session, warming_up)
     speculation = speculation_of(runtime.get("speculative_config"))
@@ -89,7 +88,7 @@ def _take_tokenizer(session: Session, workload: Workload, tokenizer: str | None)
 
 
 def _warm_up(batch_size: int, limits: RunnerLimits) -> list[PlannedRequest]:
-    """Run requests that end one after the other, so that batches of many sizes have done what a first use costs."""
+    """Run requests that end one after the other, so that batches of many sizes have paid their first-use costs."""
     longest = min(_WARM_UP_TOKENS, limits.max_output_len, limits.max_seq_len - 1, limits.cache_len - 1)
     lengths = [1 + row * longest // batch_size for row in range(batch_size)]
     return [PlannedRequest(0.0, np.zeros(1, np.int32), length, detokenize=False) for length in lengths]
@@ -108,7 +107,7 @@ def _engine_figures(run: Run) -> dict[str, Any]:
 
 
 def _speculation_figures(guessed: Speculation) -> dict[str, Any]:
-    """The share of guesses that were kept, by their place from 1, and tokens of rows that had some; empty without."""
+    """The share of accepted draft tokens by position from 1, and tokens per row with drafts; empty without any."""
     if not guessed.num_drafts:
         return {}
     places = enumerate(zip(guessed.acceptance, guessed.num_drafted, strict=True), 1)

@@ -1,7 +1,7 @@
-"""Measures transformers in float32 on the same prompts, as the baseline of ``bench latency --compare_transformers``.
+"""Measures transformers in float32 on the same prompts, for ``bench latency --compare_transformers``.
 
-This module runs in a process of its own (``python -m``), so that its memory and threads leave the engine's figures
-alone.
+This module runs in a process of its own (``python -m``), so that its memory and threads do not affect the engine's
+figures.
 """
 
 import json
@@ -20,7 +20,7 @@ _TIMEOUT_S = 3600
 
 
 def check_model(model: str) -> None:
-    """Raise ArgumentError if there is no GGUF file or directory ``model``."""
+    """Raise ArgumentError if the GGUF file or directory ``model`` does not exist."""
     if not Path(model).exists():
         raise ArgumentError(f"--compare_transformers {model} does not exist: give a GGUF file or a model directory")
 

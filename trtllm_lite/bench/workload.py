@@ -1,4 +1,4 @@
-"""Workloads, made from a seed without any data set: the lengths of requests, and when they arrive."""
+"""Makes workloads from a seed, without a data set: the lengths of requests, and when they arrive."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,24 +20,24 @@ class LengthLimits(Protocol):
 
     @property
     def max_input_len(self) -> int:
-        """Of the prompt."""
+        """The longest prompt."""
 
     @property
     def max_seq_len(self) -> int:
-        """Of both together."""
+        """The longest prompt and output together."""
 
     @property
     def cache_len(self) -> int:
-        """Of both together, in the KV cache."""
+        """The longest prompt and output together that the KV cache holds."""
 
 
 @dataclass(frozen=True)
 class PlannedRequest:
-    """``arrival_s`` is in seconds from the start; ``prompt_ids`` int32[prompt_len]; end ids are ignored, so that
-    exactly ``output_len`` tokens are generated: ``only_token`` alone, if it is given, else the likeliest, with text if
-    ``detokenize``. ``lora`` is the request's adapter.
+    """A request of a workload: ``prompt_ids`` int32[prompt_len] are sent ``arrival_s`` seconds after the start.
 
-    What is likeliest depends, with random weights, on rounding, and so on how many rows a step has.
+    Exactly ``output_len`` tokens are generated, because end ids are ignored: ``only_token`` alone if it is given, else
+    the likeliest; with text if ``detokenize``. ``lora`` is the request's adapter. With random weights the likeliest
+    token depends on rounding, and so on the number of rows in a step.
     """
 
     arrival_s: float
@@ -50,7 +50,7 @@ class PlannedRequest:
 
     @property
     def prompt_len(self) -> int:
-        """Tokens of the prompt."""
+        """The number of tokens of the prompt."""
         return len(self.prompt_ids)
 
 
@@ -61,7 +61,7 @@ class Workload:
     ``input_len`` and ``output_len``: see ``lengths.FORMS``. A share ``prefix_share`` of the prompts begins with the
     same ``prefix_len`` tokens, in front of ``input_len`` tokens of their own. ``priorities`` is one priority, or
     several with their weights (``0:9,50:1``). At most ``concurrency`` requests are outstanding: others wait unsent.
-    A token has come when its text has, with ``detokenize``; else when its id has.
+    With ``detokenize`` a token counts as received when its text is, else when its id is.
     """
 
     num_requests: int = 32
@@ -92,9 +92,9 @@ class Workload:
     def requests(self, vocab_size: int, limits: LengthLimits) -> list[PlannedRequest]:
         """The requests in order of arrival.
 
-        Arrivals, lengths, prefixes and priorities have random numbers of their own, so that changing one keeps the
-        others. ``limits`` bound distributions that have no upper end. Raises LimitError if a fixed or uniform length
-        can exceed them: nothing is cut.
+        Arrivals, lengths, prefixes and priorities have separate random numbers, so that a change of one keeps the
+        others. ``limits`` bound distributions without an upper end. Raises LimitError if a fixed or uniform length can
+        exceed them.
         """
         streams = np.random.default_rng(self.seed).spawn(5)
         arrivals = arrival_times(self.arrival, self.request_rate, self.burstiness, self.num_requests, streams[0])
@@ -116,7 +116,7 @@ class Workload:
         ]
 
     def _lengths(self, limits: LengthLimits, generator: np.random.Generator) -> list[tuple[int, int]]:
-        """Prompt tokens, without the prefix, and output tokens of each request; room for the prefix is left in all."""
+        """Prompt tokens, without the prefix, and output tokens of each request; all leave room for the prefix."""
         inputs, outputs = parse_lengths("input_len", self.input_len), parse_lengths("output_len", self.output_len)
         self._check_lengths(_least_room(inputs), _least_room(outputs), limits)
         seq_len = min(limits.max_seq_len, limits.cache_len)
@@ -128,7 +128,7 @@ class Workload:
         return lengths
 
     def _check_lengths(self, input_len: int, output_len: int, limits: LengthLimits) -> None:
-        """Raise LimitError if prompts and outputs of these lengths, which can be drawn, are beyond a limit."""
+        """Raise LimitError if prompts and outputs of these lengths can exceed a limit."""
         prompt = ({"prefix_len": self.prefix_len} if self.prefix_len else {}) | {"input_len": input_len}
         whole, cache_len = prompt | {"output_len": output_len}, limits.cache_len
         for lengths, name, most in (
@@ -155,7 +155,7 @@ class AdaptedWorkload(Workload):
                 raise ArgumentError(f"{name} is {getattr(self, name)}: expected at least 1")
 
     def requests(self, vocab_size: int, limits: LengthLimits) -> list[PlannedRequest]:
-        """As :meth:`Workload.requests`, each with its adapter."""
+        """Implements :meth:`Workload.requests`, each with its adapter."""
         return in_turn(super().requests(vocab_size, limits), self.num_loras)
 
 
@@ -165,17 +165,17 @@ def in_turn(requests: Sequence[PlannedRequest], num_loras: int) -> list[PlannedR
 
 
 def lora_of(number: int) -> LoRARequest:
-    """The made-up adapter of a number, which lies in no directory."""
+    """The made-up adapter of a number, which is in no directory."""
     return LoRARequest(f"made up {number}", number + 1, "made up")
 
 
 def _least_room(lengths: Lengths) -> int:
-    """Tokens to keep free for a draw: the longest length, or the shortest of a distribution without an upper end."""
+    """Tokens to keep free for a draw: the longest length, or the shortest if the distribution has no upper end."""
     return lengths.shortest if lengths.longest is None else lengths.longest
 
 
 def _check_sum(lengths: Mapping[str, int], most: int, limit: str, remedy: str) -> None:
-    """Raise LimitError if ``lengths``, by the names of their options, are more than ``most`` together."""
+    """Raise LimitError if ``lengths``, by the names of their options, exceed ``most`` together."""
     if (total := sum(lengths.values())) > most:
         takes, lower = ("takes", "it") if len(lengths) == 1 else ("take", "one of them")
         of_each = "" if len(lengths) == 1 else f" ({' + '.join(map(str, lengths.values()))})"

@@ -70,11 +70,11 @@ for command in (
 def main() -> None:
     """Entry point of the console script, whose process runs one command and ends.
 
-    A build makes objects by the hundred thousand, and hardly one that only a search for cycles would free. Searching as
-    often as Python does by default, and once more at the end, took a quarter of its time.
+    A build creates hundreds of thousands of objects, of which hardly any need the cycle collector. Running it as often
+    as Python does by default, and once more at the end, took a quarter of the time.
     """
     gc.set_threshold(_OBJECTS_BETWEEN_SEARCHES)
     try:
         cli()
     finally:
-        gc.freeze()  # the system takes the memory back faster than a search at exit
+        gc.freeze()  # the system frees the memory faster than a collection at exit

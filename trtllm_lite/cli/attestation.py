@@ -1,4 +1,4 @@
-"""What `build --provenance` says of a build: its options, the files that it read, and the versions that made it."""
+"""Describes a build for `build --provenance`: its options, the files that it read, and the versions of its software."""
 
 import platform
 from collections.abc import Iterable, Sequence
@@ -13,15 +13,15 @@ from trtllm_lite.gguf_parts import parts_of
 if TYPE_CHECKING:
     from trtllm_lite.engine.provenance import Material
 
-# Options that say where something is or is kept, and change nothing of the engine.
+# Options that name places, and change nothing in the engine.
 _PLACES = ("checkpoint_dir", "output_dir", "config", "provenance", "calib_dir", "num_threads")
 _FILES = ("input_timing_cache", "output_timing_cache", "calib_dataset", "model_config")
 
 
 def attest_build(directory: Path, source: Path | None) -> None:
-    """Write the SBOM and the provenance of the engine in ``directory``, built by the command that runs of ``source``.
+    """Write the SBOM and the provenance of the engine in ``directory``, built from ``source`` by the current command.
 
-    ``source`` is a model, or a checkpoint; None with a model config, which is an option.
+    ``source`` is a model or a checkpoint, and None for a build from a model config, which is an option.
     """
     from trtllm_lite.cli.packages import packages_of
     from trtllm_lite.convert.licence import find_licence
@@ -57,7 +57,7 @@ def _given() -> dict[str, Any]:
 
 
 def _parameters(given: dict[str, Any], source: Path | None) -> dict[str, dict[str, Any]]:
-    """The options and checks by section. Of files, which are materials, it has the names, and no places."""
+    """The options and checks by section. Files, which are materials, appear by name only, without places."""
     sections = {"build": {name: Path(value).name if name in _FILES else value for name, value in given.items()}}
     config = click.get_current_context().params["config"]
     if config is not None and config.checks:
@@ -65,13 +65,13 @@ def _parameters(given: dict[str, Any], source: Path | None) -> dict[str, dict[st
     if config is None or config.model is None or source is None:
         return sections
     model = dict(config.model)
-    if Path(model["model_dir"]).exists():  # it is no hub id
+    if Path(model["model_dir"]).exists():  # not a hub id
         model["model_dir"] = source.absolute().name
     return sections | {"model": model}
 
 
 def _origin(source: Path) -> "Material | None":
-    """The repository and the commit of the hub that a model was fetched from."""
+    """The repository and the commit of the hub that a model was downloaded from."""
     from packageurl import PackageURL
 
     from trtllm_lite.convert.hugging_face import hub_origin
@@ -87,13 +87,13 @@ def _origin(source: Path) -> "Material | None":
 
 
 def _data(given: dict[str, Any]) -> list[Path]:
-    """The files that the options name, and the build file."""
+    """The data files that options name, and the build file."""
     config = click.get_current_context().params["config"]
     return [*(Path(given[name]) for name in _FILES if given.get(name)), *([] if config is None else [config.path])]
 
 
 def _files(source: Path) -> Sequence[Path]:
-    """The files of a model or checkpoint; a model that was fetched has links to them."""
+    """The files of a model or checkpoint; a downloaded model has links to them."""
     return sorted(path for path in source.iterdir() if path.is_file()) if source.is_dir() else parts_of(source)
 
 

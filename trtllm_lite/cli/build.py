@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def _read_config(context: click.Context, _: click.Parameter, value: str | None) -> "BuildFile | None":
-    """The build file, whose options count where the command line has none."""
+    """Read the build file, whose options apply if the command line does not give them."""
     if value is None:
         return None
     from trtllm_lite.cli.build_file import read_build_file
@@ -143,7 +143,7 @@ def _build(
     provenance: bool,
     **limits: Any,
 ) -> None:
-    """Build from a checkpoint or a model config; ``read`` is the model or checkpoint that its provenance is to name."""
+    """Build from a checkpoint or a model config; ``read`` is the model or checkpoint that the provenance names."""
     from trtllm_lite.builder import build_engine, plan_memory
     from trtllm_lite.cli.attestation import attest_build
     from trtllm_lite.engine.contents import counted_expansions
@@ -167,7 +167,7 @@ def _build(
         if limits["strip_plan"]:
             source = uncalibrated(source, recipe)
         else:
-            if max_accuracy_loss is not None or is_calibrated(source, recipe):  # what would fail behind that fails now
+            if max_accuracy_loss is not None or is_calibrated(source, recipe):  # checks now what would fail later
                 plan_memory(uncalibrated(source, recipe), **_of_plan(limits))
             result = stack.enter_context(quantized(source, recipe, calibration, report))
             if max_accuracy_loss is not None:
@@ -203,7 +203,7 @@ def _of_plan(limits: dict[str, Any]) -> dict[str, Any]:
 
 
 def _next_step(manifest: "Manifest", output_dir: str) -> str:
-    """What to do with the engine: the command that runs it here, or where to take it."""
+    """The next step with the engine: the command that runs it here, or where to take it."""
     directory = shlex.quote(output_dir)
     if manifest.embedding_size:
         return f"in Python, LLM({output_dir!r}).embed(TEXTS)"
@@ -267,7 +267,7 @@ def plan(
     if device_memory is not None:
         of_any = {name: value for name, value in limits.items() if name != "tp_size"}
         least = least_tp_size(source, device_memory, **given, **of_any)
-        with suppress(BuildError):  # whatever does not fit is shown as it is
+        with suppress(BuildError):  # limits that do not fit are shown unchanged
             bounds = choose_limits(source, device_memory, **given, **limits)
     memory = plan_memory(source, **given, **{**limits, **bounds.given()})
     values = memory.to_dict() | ({} if device_memory is None else {"least_tp_size": least})
@@ -281,7 +281,7 @@ def plan(
 
 
 def _cache_in(memory: "MemoryPlan", bounds: "BuildLimits", device_memory: int) -> str:
-    """What KV cache GPUs of ``device_memory`` bytes hold beside the engine, in words; nothing of what does not fit."""
+    """The KV cache that fits beside the engine in GPUs of ``device_memory`` bytes, in words; empty if none fits."""
     from trtllm_lite.builder.fitting import cache_room
     from trtllm_lite.units import counted
 
@@ -294,7 +294,7 @@ def _cache_in(memory: "MemoryPlan", bounds: "BuildLimits", device_memory: int) -
 
 
 def _print_memory(memory: "MemoryPlan", bounds: "BuildLimits") -> None:
-    """Print tables of what a rank takes, of all stages, of what ranks send each other, and of the cache groups."""
+    """Print tables of a rank's memory, of all stages, of transfers between ranks, and of cache groups."""
     from trtllm_lite.cli.console import print_table
 
     values = memory.to_dict()
@@ -319,7 +319,7 @@ def _sizes(size: int) -> list[str]:
 
 
 def _meanings(memory: "MemoryPlan", bounds: "BuildLimits") -> dict[str, str]:
-    """What each part of the memory is for."""
+    """The purpose of each part of the memory."""
     from trtllm_lite.units import counted
     from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
 

@@ -1,4 +1,4 @@
-"""Build files: YAML that holds the options of `convert` and `build` under their names, so that both say the same."""
+"""Reads build files: YAML with the options of `convert` and `build` under their names."""
 
 import difflib
 import re
@@ -22,15 +22,15 @@ _MAX_BYTES = 1 << 20
 _OUTPUT = "output_dir"
 _NO_KEYS = ("help", "debug", "config")
 _FLAGS = {"true": True, "false": False}
-_REPRODUCIBLE, _ANSWERS = "reproducible", "answers"  # what scripts/engine_build_job.sh may check
+_REPRODUCIBLE, _ANSWERS = "reproducible", "answers"  # checks that scripts/engine_build_job.sh may carry out
 
 
 @dataclass(frozen=True)
 class BuildFile:
-    """The options that stand in ``path``: those of the section ``model``, if there is one, and of ``build``.
+    """The options in the file ``path``: those of the section ``model``, if there is one, and of ``build``.
 
-    Values are as click takes them from a default map; ``lines`` has the line of each option, counted from 1. ``checks``
-    is what the job that builds the engine is to check: whether it is ``reproducible``, and ``answers`` by prompt.
+    Values have the form of click's default map; ``lines`` has the line of each option, counted from 1. ``checks`` are
+    for the job that builds the engine: whether the build is ``reproducible``, and ``answers`` by prompt.
     """
 
     path: Path
@@ -40,16 +40,16 @@ class BuildFile:
     checks: Mapping[str, Any]
 
     def conversion(self) -> dict[str, Any]:
-        """The value of every option of `convert` but the output directory. There is a section ``model``."""
+        """The value of every option of `convert` except the output directory. A section ``model`` is required."""
         given = {**(self.model or {}), _OUTPUT: ""}
         values = convert.make_context(str(convert.name), [], default_map=given).params
         return {name: value for name, value in values.items() if name != _OUTPUT}
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Errors inside begin with the line of the option that they name, or else with the file alone.
+        """Prefix errors of the ``with`` block with the line of the option that they name, or else with the file.
 
-        An error that names an option which the command line has instead of the file is left as it is.
+        An error that names an option of the command line is not changed.
         """
         try:
             yield
@@ -117,7 +117,7 @@ class _Reader:
         return BuildFile(self.path, found.get("model"), options, self.lines, asked)
 
     def _checks(self, node: "yaml.Node", build: Mapping[str, Any]) -> dict[str, Any]:
-        """The section checks of a file whose section build is ``build``."""
+        """Read the section ``checks`` of a file whose section ``build`` is given."""
         import yaml
 
         names = f"{_REPRODUCIBLE} (true or false) and {_ANSWERS} (for each prompt a text)"
@@ -160,7 +160,7 @@ class _Reader:
         return values
 
     def _value(self, key: str, option: click.Option, node: "yaml.Node") -> Any:
-        """The value of an option as its text, or as texts of one that may be repeated."""
+        """The value of an option as its text, or as texts if it may be repeated."""
         import yaml
 
         if option.is_flag:

@@ -1,4 +1,4 @@
-"""The options that `build` and `plan` have in common, and what they are built of."""
+"""Defines the options that `build` and `plan` share, and reads the source of a build."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,9 +154,9 @@ build_options = together(
 
 
 def take_target(options: dict[str, Any]) -> None:
-    """Put what this machine is in place of the target auto, say which that is, and fit limits to its GPUs.
+    """Replace the target auto by the target of this machine, report it, and fit limits to its GPUs.
 
-    Raises click.UsageError if auto is one target of several, and what ``local_target`` raises.
+    Raises click.UsageError if auto is one target of several, and the errors of ``local_target``.
     """
     from trtllm_lite.builder.local_target import local_target
 
@@ -172,7 +172,7 @@ def take_target(options: dict[str, Any]) -> None:
 
 
 def source_of(checkpoint: "Path | Checkpoint | None", model_config: str | None) -> "Checkpoint":
-    """What is built or planned: a checkpoint, or the shape in a model's config.json. Raises click.UsageError."""
+    """The source of a build or plan: a checkpoint, or the shape in a model's config.json. Raises click.UsageError."""
     from trtllm_lite.builder import checkpoint_of_shape, open_checkpoint
 
     if (checkpoint is None) == (model_config is None):

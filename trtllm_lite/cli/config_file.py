@@ -1,4 +1,4 @@
-"""The option --config of servers: YAML that holds their other options under their names."""
+"""Reads the option --config of servers: YAML with their other options under their names."""
 
 import difflib
 import json
@@ -16,7 +16,7 @@ _NOT_THERE = ("config", "extra_llm_api_options", "debug", "help")
 
 
 def _take(ctx: click.Context, parameter: click.Parameter, path: str | None) -> None:
-    """Make what the file says the defaults of the command's options, which the command line has precedence over."""
+    """Make the values of the file the defaults of the command's options, so that the command line overrides them."""
     del parameter
     if path is None:
         return
@@ -62,7 +62,7 @@ def _read(path: Path) -> dict[Any, Any]:
 
 
 def _flat(given: Mapping[Any, Any]) -> dict[str, Any]:
-    """Values by name; what stands in TensorRT-LLM's configurations by ``CONFIGURATION.FIELD``. None is left out."""
+    """Values by name; fields of TensorRT-LLM's configurations become ``CONFIGURATION.FIELD``. None is left out."""
     sections = {name.partition(".")[0] for name in SERVE_FIELDS}
     result: dict[str, Any] = {}
     for key, value in given.items():
@@ -73,7 +73,7 @@ def _flat(given: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _as_typed(option: click.Option, key: str, value: Any) -> Any:
-    """A value as the command line would give it, so that its type checks it. Raises click.UsageError."""
+    """A value in the form of the command line, so that its type checks it. Raises click.UsageError."""
     if option.is_flag:
         if not isinstance(value, bool):
             raise click.UsageError(f"{key} is {shown(value)}: expected true or false")

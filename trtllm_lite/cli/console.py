@@ -1,4 +1,4 @@
-"""Prints tables for people. Commands import this module when they run: rich takes a while to import."""
+"""Prints tables for people. Commands import this module only when they run, because rich is slow to import."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     for row in rows:
         table.add_row(*(Text(one_line(cell)) for cell in row))
     console = Console()
-    if not console.is_terminal:  # lines of a file may be long
+    if not console.is_terminal:  # lines in a file may be long
         console = Console(width=_FILE_WIDTH)
     if title:
         console.print(Text(one_line(title), style="italic"))

@@ -1,4 +1,4 @@
-"""The classes of all commands: spelling of options, errors as one message, options that other engines have."""
+"""Defines the base classes of all commands: spelling of options, errors as one message, options of other engines."""
 
 import difflib
 import gc
@@ -17,9 +17,9 @@ from trtllm_lite.printable import printable
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-_NO_VALUE = ""  # of a replaced option that was given without a value
+_NO_VALUE = ""  # stands for a replaced option that was given without a value
 
-# Modules that come with an extra, by the name that import errors give.
+# Modules of extras, by the name in import errors.
 _BUILD = ("cyclonedx", "gguf", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "sentencepiece", "yaml")
 _EXTRAS = dict.fromkeys(_BUILD, "build") | dict.fromkeys(("dxf", "requests"), "oci")
 _EXTRAS |= dict.fromkeys(("httptools", "msgspec", "prometheus_client", "uvloop"), "serve")
@@ -34,7 +34,7 @@ _SETTINGS = {"token_normalize_func": _normalize, "help_option_names": ["-h", "--
 
 
 class Command(click.Command):
-    """A command whose options take _ and - alike, and which ends errors with one message instead of a traceback."""
+    """A command whose options may be spelled with _ or -, and whose errors are one message instead of a traceback."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["context_settings"] = {**_SETTINGS, **kwargs.get("context_settings", {})}
@@ -43,7 +43,7 @@ class Command(click.Command):
         self.params.append(click.Option(["--debug"], is_flag=True, expose_value=False, help=help_text, callback=_debug))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options; for an unknown one only options that --help lists are suggested."""
+        """Parse the options; for an unknown option only options that --help lists are suggested."""
         try:
             _refuse_repeated(self.make_parser(ctx).parse_args(list(args))[2], ctx)
             return super().parse_args(ctx, args)
@@ -70,14 +70,14 @@ class Command(click.Command):
                 traceback.print_exc()
             click.echo(f"Error: {printable(_message(error))}", err=True)
             code = 1
-        # Out here the error is gone, whose traceback kept the command's engines. What they hold in cycles is freed now:
-        # no search for cycles follows (see cli.main), and nanobind would list it as leaked.
+        # Here the error is gone, and with it the traceback that kept the command's engines alive. Cycles are collected
+        # now: later there is no collection (see cli.main), and nanobind would report leaks.
         gc.collect()
         raise click.exceptions.Exit(code)
 
 
 class Group(click.Group):
-    """A group of :class:`Command`, listed in the order in which they were added, which is that of the stages."""
+    """A group of :class:`Command`, listed in the order in which they were added, which is the order of the stages."""
 
     command_class = Command
 
@@ -93,7 +93,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the first of ``args`` names; for one of another engine the error says what replaces it."""
+        """The command that the first of ``args`` names; for one of another engine the error names the replacement."""
         foreign = COMMANDS.get(_normalize(args[0]))
         if foreign is not None and self.get_command(ctx, args[0]) is None:
             raise click.UsageError(f"No such command {shown(args[0])}: {foreign.remedy}", ctx)
@@ -101,7 +101,7 @@ class Group(click.Group):
 
 
 def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
-    """One decorator that adds ``options``, listed in this order by --help."""
+    """A decorator that adds ``options``, which --help lists in this order."""
 
     def decorate(function: Decorated) -> Decorated:
         for option in reversed(options):
@@ -112,7 +112,7 @@ def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated]
 
 
 def replaced_options(table: Mapping[str, Foreign]) -> Callable[[Decorated], Decorated]:
-    """A decorator: adds hidden options that accept the neutral values of ``table`` and explain every other value."""
+    """A decorator that adds hidden options, which accept the neutral values of ``table`` and explain others."""
 
     def decorate(function: Decorated) -> Decorated:
         for name, entry in table.items():
@@ -144,7 +144,7 @@ def _explain(name: str, entry: Foreign) -> Callable[..., None]:
 
 
 def _refuse_repeated(given: Sequence[click.Parameter], ctx: click.Context) -> None:
-    """Raise click.UsageError for an option that takes one value and is given two, of which one would be dropped."""
+    """Raise click.UsageError for an option that takes one value and is given twice, as one value would be dropped."""
     for parameter, count in Counter(given).items():
         takes_one = isinstance(parameter, click.Option) and not (parameter.multiple or parameter.is_flag)
         if takes_one and count > 1:
@@ -157,7 +157,7 @@ def _debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
 
 
 def _ended(word: str, end: KeyboardInterrupt) -> str:
-    """What happened, and the notes of those who know how a later run continues."""
+    """A description of what happened, with notes on how a later run continues."""
     return printable(": ".join([word, *getattr(end, "__notes__", [])]))
 
 

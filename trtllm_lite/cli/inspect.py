@@ -7,7 +7,7 @@ import click
 
 from trtllm_lite.cli.framework import Command
 
-RESULTS_DIFFER = 3  # 1 and 2 are errors
+RESULTS_DIFFER = 3  # exit code; 1 and 2 are errors
 
 
 @click.command(cls=Command, short_help="Describe a checkpoint or an engine, or compare two engines.")

@@ -1,4 +1,4 @@
-"""Lets Ctrl-C and SIGTERM end a command alike: files begun are removed, and one word says what happened."""
+"""Lets Ctrl-C and SIGTERM end a command alike: incomplete files are removed, and one word tells what happened."""
 
 import signal
 import threading

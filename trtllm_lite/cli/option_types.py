@@ -1,4 +1,4 @@
-"""Types of values that options of several commands have."""
+"""Defines types of values that options of several commands have."""
 
 import json
 from math import isfinite
@@ -13,7 +13,7 @@ COUNT_OR_ZERO = click.IntRange(min=0)
 
 
 def each_name(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """A callback: the names of an option that is given several times, or once as a JSON list, as vLLM has it."""
+    """A callback: the names of an option that is given several times, or once as a JSON list, as in vLLM."""
     names: list[str] = []
     for value in values:
         if not value.startswith("["):
@@ -30,12 +30,12 @@ def each_name(ctx: click.Context, param: click.Parameter, values: tuple[str, ...
 
 
 class Finite(click.FloatRange):
-    """A number in a range, and not infinite or NaN, which would pass comparisons."""
+    """A number in a range that is neither infinite nor NaN, which would pass comparisons."""
 
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """As click asks for it."""
+        """Implements click's interface."""
         number = float(super().convert(value, param, ctx))
         if not isfinite(number):
             self.fail(f"{number} is not a finite number.", param, ctx)
@@ -48,7 +48,7 @@ class JsonObject(click.ParamType):
     name = "JSON"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
-        """The dictionary, whose entries are not looked at."""
+        """Return the dictionary, without checks of its entries."""
         try:
             found = json.loads(value)
         except ValueError:
@@ -64,7 +64,7 @@ class NumBytes(click.ParamType):
     name = "BYTES"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number."""
+        """Return the number of bytes."""
         from trtllm_lite.units import parse_bytes
 
         try:

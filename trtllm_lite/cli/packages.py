@@ -1,4 +1,4 @@
-"""The packages whose code takes part in a build, for provenance and SBOM."""
+"""Lists the packages whose code takes part in a build, for provenance and SBOM."""
 
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, metadata
@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from trtllm_lite.engine.sbom import Package
 
 _ALWAYS = ("numpy", "onnx", "onnx-ir", "ml_dtypes", "tokenizers")
-_MAX_LICENCE = 100  # characters; some packages have the whole text there
+_MAX_LICENCE = 100  # characters; some packages have the whole licence text there
 
 
 def packages_of(files: Sequence[str], target: str) -> "Iterator[Package]":
-    """The packages that take part in building of the model's ``files`` for the kind of ``target``, by name.
+    """The packages that take part in building the model's ``files`` for the kind of ``target``, by name.
 
-    Raises BuildError for one that is not installed as a package, but for compilers, which may come otherwise.
+    Raises BuildError for code that is not installed as a package, except compilers, which may be installed in other
+    ways.
     """
     from trtllm_lite.engine.sbom import Package
 
@@ -41,7 +42,7 @@ def packages_of(files: Sequence[str], target: str) -> "Iterator[Package]":
 
 
 def _compiler(target: str) -> tuple[str, str] | None:
-    """The name and the version of what compiles for a kind of target, also of what the cache has; None for CPUs."""
+    """The name and the version of the compiler for a kind of target, even for results from its cache; None for CPUs."""
     if target == "cuda":
         from trtllm_lite.builder.nvrtc import compiler_version
 
@@ -63,7 +64,7 @@ def _metadata(name: str) -> "PackageMetadata | None":
 
 
 def _licence(package: "PackageMetadata") -> str | None:
-    """What a package says of its licence: https://packaging.python.org/en/latest/specifications/core-metadata/."""
+    """A package's statement of its licence: https://packaging.python.org/en/latest/specifications/core-metadata/."""
     said = [text for key in ("License-Expression", "License") for text in package.get_all(key, [])]
     said += [text.split(" :: ")[-1] for text in package.get_all("Classifier", []) if text.startswith("License :: ")]
     return next((text for text in said if 0 < len(text) <= _MAX_LICENCE), None)

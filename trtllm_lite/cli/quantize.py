@@ -1,4 +1,4 @@
-"""``trtllm-lite quantize``: a checkpoint whose products, or keys and values, are quantized."""
+"""``trtllm-lite quantize``: makes a checkpoint whose products, or keys and values, are quantized."""
 
 import time
 from typing import TYPE_CHECKING, Any

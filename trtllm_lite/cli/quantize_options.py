@@ -1,4 +1,4 @@
-"""The options of quantization and calibration, which `quantize` and `build` share."""
+"""Defines the options of quantization and calibration, which `quantize` and `build` share."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ DEVICES = ("cpu", "cuda")
 
 
 def recipe_options(function: Decorated) -> Decorated:
-    """A decorator: adds the options that say which products get which scheme, besides --qformat."""
+    """A decorator that adds the options for the schemes of products, except --qformat."""
     options: list[Callable[[Any], Any]] = [
         click.option(
             "--group_size",
@@ -52,7 +52,7 @@ def recipe_options(function: Decorated) -> Decorated:
 
 
 def calibration_options(function: Decorated) -> Decorated:
-    """A decorator: adds the options of calibration."""
+    """A decorator that adds the options of calibration."""
     options: list[Callable[[Any], Any]] = [
         click.option(
             "--calib_dataset",
@@ -79,7 +79,7 @@ def calibration_options(function: Decorated) -> Decorated:
 
 
 def take_recipe(qformat: str, options: dict[str, Any]) -> "Recipe":
-    """The recipe; takes its options out of ``options``, but for kv_cache_dtype. Raises click.UsageError, BuildError."""
+    """The recipe; removes its options from ``options``, except kv_cache_dtype. Raises click.UsageError, BuildError."""
     from trtllm_lite.quantize.network import Recipe
 
     overrides = []
@@ -100,7 +100,7 @@ def take_recipe(qformat: str, options: dict[str, Any]) -> "Recipe":
 
 
 def take_calibration(options: dict[str, Any], num_threads: int | None = None) -> "Calibration":
-    """How to calibrate; takes its options out of ``options``. Raises ArgumentError."""
+    """The settings of calibration; removes their options from ``options``. Raises ArgumentError."""
     from pathlib import Path
 
     from trtllm_lite.quantize.calibration.dataset import CalibrationText
@@ -112,7 +112,7 @@ def take_calibration(options: dict[str, Any], num_threads: int | None = None) ->
 
 
 def print_decisions(decisions: "Sequence[Decision]") -> None:
-    """Print what schemes decided: how many sites of their kind have it in common, and the first of them."""
+    """Print the decisions of schemes: how many sites of a kind share a decision, and the first of them."""
     of_kind = Counter(decision.kind for decision in decisions)
     for (kind, text), count in Counter((decision.kind, decision.text) for decision in decisions).items():
         first = next(decision.site for decision in decisions if (decision.kind, decision.text) == (kind, text))

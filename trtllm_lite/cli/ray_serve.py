@@ -1,4 +1,4 @@
-"""Arguments of the application of Ray Serve, which are read as the options of a command are."""
+"""Parses the arguments of the application of Ray Serve like the options of a command."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ _ENGINE = "engine"
 @click.option("--num_replicas", type=COUNT, default=1)
 @server_options
 def _ray_serve(**_: Any) -> None:
-    """No command that runs: Ray Serve's own does."""
+    """Define options only; the command that runs is Ray Serve's own."""
 
 
 def parsed(arguments: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:
@@ -37,7 +37,7 @@ def parsed(arguments: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:
 
 
 def _words(option: str, value: Any, flags: set[str]) -> Iterator[str]:
-    """An option as a command line spells it."""
+    """The words of an option on a command line."""
     if option in flags:
         if str(value).lower() not in ("true", "false"):
             raise ArgumentError(f"{option.removeprefix('--')} is {shown(value)}: expected true or false")

@@ -37,7 +37,7 @@ def serve(models: tuple[str, ...], host: str, port: int, **options: Any) -> None
     from trtllm_lite.serve.run import ServerOptions, check_address, run
     from trtllm_lite.serve.standard_streams import drop_what_stderr_does_not_take
 
-    settings = settings_of(options, host)  # whose access log waits for stderr, in a thread of its own
+    settings = settings_of(options, host)  # the access log waits for stderr in a thread of its own
     drop_what_stderr_does_not_take()
     check_address(host, has_keys=settings.api_keys is not None, allow_no_key=options["allow_no_api_key"])
     served = ServerOptions(

@@ -1,4 +1,4 @@
-"""The options of everything that serves engines over HTTP, wherever it listens."""
+"""Defines the options of everything that serves engines over HTTP."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -167,5 +167,5 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
 
 
 def server_options(function: Decorated) -> Decorated:
-    """A decorator: adds the options, which ``trtllm_lite.serve.opening`` reads."""
+    """A decorator that adds the options, which ``trtllm_lite.serve.opening`` reads."""
     return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), function)

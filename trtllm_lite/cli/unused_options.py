@@ -1,4 +1,4 @@
-"""Options of quantization and calibration that were given, and that nothing would read, are errors."""
+"""Refuses options of quantization and calibration that would have no effect."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def check_recipe_options(recipes: "Sequence[Recipe]") -> None:
-    """Raise click.UsageError if an option says how ``recipes`` quantize, and none of them does that."""
+    """Raise click.UsageError if an option configures a kind of quantization that none of ``recipes`` uses."""
     from trtllm_lite.quantize.schemes import FULL_PRECISION
 
     if not any(scheme.in_groups for recipe in recipes for scheme in recipe.schemes):
@@ -25,10 +25,10 @@ def check_recipe_options(recipes: "Sequence[Recipe]") -> None:
 def check_calibration_options(
     recipes: "Sequence[Recipe]", *, chooses: bool = False, measures: bool = False, strips: bool = False
 ) -> None:
-    """Raise click.UsageError if an option says how to calibrate or to measure, and neither is done.
+    """Raise click.UsageError if an option configures calibration or a measurement that does not take place.
 
-    ``chooses``: among ``recipes``, by what the calibration text shows. ``measures``: the loss of accuracy. ``strips``:
-    the engine has no weights, so that nothing of this is done.
+    ``chooses``: calibration chooses among ``recipes``. ``measures``: the loss of accuracy is measured. ``strips``: the
+    engine has no weights, so that none of this is done.
     """
     from trtllm_lite.quantize.schemes import Needs
 
@@ -53,7 +53,7 @@ def check_calibration_options(
 
 
 def _refuse(names: Sequence[str], reason: str, remedy: str) -> None:
-    """Raise click.UsageError if one of the options ``names`` stands on the command line."""
+    """Raise click.UsageError if one of the options ``names`` is given on the command line."""
     context = click.get_current_context()
     for name in names:
         if context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT):

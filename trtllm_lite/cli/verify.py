@@ -1,4 +1,4 @@
-"""``trtllm-lite verify``: holds an engine against its provenance, and that against a signature."""
+"""``trtllm-lite verify``: checks an engine against its provenance, and the provenance against a signature."""
 
 import json
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""When the tensors of an arena hold their values, as far as a plan tells it."""
+"""Computes when the tensors of an arena hold their values, as far as a plan tells."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
@@ -44,8 +44,8 @@ def _operands(instruction: Instruction) -> Iterator[int]:
 def arena_spans(plan: Plan, program: Program) -> list[Span]:
     """The spans of all tensors in the arena that ``program`` uses, by their first instruction.
 
-    A plan does not say which operands a kernel writes. A span therefore reaches from one use of a tensor to its last
-    one before another tensor takes some of its bytes; that of what a stage has received begins with the program.
+    A plan does not say which operands a kernel writes. A span therefore reaches from a use of a tensor to its last use
+    before another tensor takes some of its bytes; spans of tensors that a stage has received begin with the program.
     """
     ends = {
         index: tensor.offset + max(plan.max_bytes(tensor), 1)
@@ -54,7 +54,7 @@ def arena_spans(plan: Plan, program: Program) -> list[Span]:
     }
     spans: list[Span] = []
     open_spans = {index: Span(index, 0, 0) for index in plan.received.values()}
-    # Offset and tensor of each open span; their bytes do not overlap.
+    # Offset and tensor of each open span; the bytes of open spans do not overlap.
     places = sorted((plan.tensors[index].offset, index) for index in open_spans)
     for number, instruction in enumerate(program.instructions):
         for tensor in (index for index in touched(instruction) if index in ends):
@@ -71,7 +71,7 @@ def arena_spans(plan: Plan, program: Program) -> list[Span]:
 
 
 def _overlapping(places: list[tuple[int, int]], ends: dict[int, int], begin: int, end: int) -> list[tuple[int, int]]:
-    """Those of ``places`` that share bytes with the range from ``begin`` to ``end``."""
+    """The ``places`` that share bytes with the range from ``begin`` to ``end``."""
     first = bisect_left(places, (begin, -1))
     if first > 0 and ends[places[first - 1][1]] > begin:
         first -= 1

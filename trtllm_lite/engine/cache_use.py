@@ -1,4 +1,4 @@
-"""What a sequence of full length takes of the KV cache, by cache group, and what the windows of its layers save."""
+"""Computes the KV cache of a sequence of full length, by cache group, and the savings by windows of layers."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from trtllm_lite.units import counted, format_bytes
 
 @dataclass(frozen=True)
 class GroupUse:
-    """One cache group: ``num_blocks`` are those that a sequence of full length holds while it generates."""
+    """The use of one cache group: ``num_blocks`` are the blocks of a sequence of full length during generation."""
 
     name: str
     window: int
@@ -18,7 +18,7 @@ class GroupUse:
     num_bytes: int
 
     def describe(self) -> str:
-        """In words: window, layers, blocks, bytes."""
+        """A description: window, layers, blocks, bytes."""
         window = f"a window of {counted(self.window, 'token')}" if self.window else "no window"
         return (
             f"{counted(self.num_layers, 'layer')} with {window}: {counted(self.num_blocks, 'block')}, "
@@ -28,7 +28,7 @@ class GroupUse:
 
 @dataclass(frozen=True)
 class CacheUse:
-    """Of one sequence of ``max_seq_len`` tokens; ``full_bytes`` is what it would be if no layer had a window."""
+    """The use of one sequence of ``max_seq_len`` tokens; ``full_bytes`` is what it would be without windows."""
 
     max_seq_len: int
     groups: tuple[GroupUse, ...]
@@ -36,16 +36,16 @@ class CacheUse:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all groups."""
+        """The bytes of all groups."""
         return sum(group.num_bytes for group in self.groups)
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of a block, which are the same in all groups."""
+        """The bytes of a block, which are the same in all groups."""
         return self.groups[0].num_bytes // self.groups[0].num_blocks
 
     def describe(self) -> str:
-        """In words: the bytes of a sequence, and what the windows save of them."""
+        """A description: the bytes of a sequence, and how much of them windows save."""
         text = f"{format_bytes(self.num_bytes)} for a sequence of {counted(self.max_seq_len, 'token')}"
         if self.num_bytes < self.full_bytes:
             saved = 1 - self.num_bytes / self.full_bytes
@@ -54,7 +54,7 @@ class CacheUse:
 
 
 def cache_use(kv_cache: KvCache, max_seq_len: int) -> CacheUse:
-    """The use of a sequence of ``max_seq_len`` tokens, whose prompt has been computed; nothing of an encoder's."""
+    """The use of a sequence of ``max_seq_len`` tokens after its prompt; an encoder's is zero."""
     if not kv_cache.groups:
         return CacheUse(max_seq_len, (), 0)
 

@@ -1,4 +1,4 @@
-"""What an engine file holds, for people: weights by layer-independent name, kernels with their resources, workspace."""
+"""Lists the contents of an engine file for people: weights without layer numbers, kernels with resources, workspace."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from trtllm_lite.units import counted
 
 @dataclass(frozen=True)
 class FusionSummary:
-    """One pass: the number of its candidates, how many it fused, and site and reason of each that it did not fuse."""
+    """One pass: the number of its candidates, the number of fusions, and site and reason of each that was not fused."""
 
     pass_name: str
     fused: int
@@ -24,7 +24,7 @@ class FusionSummary:
 
 @dataclass(frozen=True)
 class WeightGroup:
-    """``count`` weights alike, in all layers: ``name`` has a star for the number of a layer; ``num_bytes`` of all."""
+    """``count`` weights, alike in all layers: ``name`` has a star for a layer's number, ``num_bytes`` is the sum."""
 
     name: str
     count: int
@@ -38,8 +38,8 @@ class WeightGroup:
 class KernelUse:
     """A compiled kernel for one architecture, and the instructions that launch it.
 
-    ``threads`` and ``shared_bytes`` are those of a block, ``cubin_bytes`` those of its code in the file, whose content
-    has the key ``cubin``.
+    ``threads`` and ``shared_bytes`` are per block; ``cubin_bytes`` is the size of the code in the file, whose key is
+    ``cubin``.
     """
 
     name: str
@@ -68,7 +68,7 @@ def summarize(fusions: Iterable[Fusion]) -> tuple[FusionSummary, ...]:
 
 
 def counted_expansions(expansions: Iterable[Tactic]) -> dict[str, str]:
-    """For each kind of expansion: the number of weights, and the reason."""
+    """The number of weights and the reason, for each kind of expansion."""
     counts = Counter((item.choice, item.reason) for item in expansions)
     return {choice: f"{counted(count, 'weight')}: {reason}" for (choice, reason), count in counts.items()}
 

@@ -1,4 +1,4 @@
-"""Compares two engines: what they were made of and what they execute, each fact with whether it can change results."""
+"""Compares two engines by facts about their origins and programs; each fact tells whether it can change results."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -19,7 +19,8 @@ from trtllm_lite.network.config import NETWORK_FILE
 class Difference:
     """One fact that differs: ``a`` and ``b`` are JSON values, None where the engine has no such fact.
 
-    A list has several facts of one name (kernels that share a function's name, say), but not those of both engines.
+    A list holds several facts of one name (such as kernels that share a function's name), without those common to both
+    engines.
     """
 
     section: str
@@ -31,7 +32,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``differences`` between the engines at the paths ``a`` and ``b``, section by section."""
+    """The ``differences`` between the engines at the paths ``a`` and ``b``, section by section."""
 
     a: str
     b: str
@@ -48,7 +49,7 @@ class Comparison:
         return plain | {"differences": list(plain["differences"]), "changes_results": self.changes_results}
 
     def render(self, console: Console) -> None:
-        """Print whether results can differ, and a table for each section, of its first differences."""
+        """Print whether results can differ, and a table for each section with its first differences."""
         print_comparison(self, console)
 
 

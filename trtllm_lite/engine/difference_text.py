@@ -1,4 +1,4 @@
-"""Prints what differs between two engines, for people: of long lists only what differs, of layers alike only one."""
+"""Prints the differences between two engines for people; layers that differ alike are listed once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from trtllm_lite.engine.difference import Comparison, Difference
 
 _ROWS_OF_A_SECTION = 8
-_FEW_PARTS = 3  # of a list in a cell, which is then shown whole
+_FEW_PARTS = 3  # a longer list is abbreviated in a cell
 
 
 def print_comparison(found: Comparison, console: Console) -> None:
-    """Print a table for each section, of its first differences, and last whether results can differ, and by what."""
+    """Print a table for each section with its first differences, and last whether results can differ, and why."""
     if not found.differences:
         _print_line(console, f"{found.a} and {found.b} do not differ")
         return
@@ -59,7 +59,7 @@ def _print_section(console: Console, section: str, differences: list[Difference]
 
 
 def _alike(differences: Iterable[Difference]) -> list[list[Difference]]:
-    """Differences of layers together: their names are the same but for the number of the layer."""
+    """Group differences whose names are the same except for the number of the layer."""
     rows: dict[tuple[str, bool, bool], list[Difference]] = {}
     for item in differences:
         rows.setdefault((pattern(item.name), item.a is None, item.b is None), []).append(item)
@@ -80,7 +80,7 @@ def _memory(size: Any) -> str:
 
 
 def _apart(parts: Sequence[str], others: Sequence[str]) -> str:
-    """The parts of a long list that ``others`` lack, with dots for those that both have."""
+    """The parts of a long list that ``others`` lack, with dots for common parts."""
     if max(len(parts), len(others)) <= _FEW_PARTS or parts == others:
         return ", ".join(parts)
     own = [part for part in parts if part not in others]
@@ -88,7 +88,7 @@ def _apart(parts: Sequence[str], others: Sequence[str]) -> str:
 
 
 def _short(value: Any) -> Any:
-    """A long list that the other engine has nothing against: its ends."""
+    """The first and last parts of a long list that the other engine lacks."""
     if not isinstance(value, str) or value.count(", ") < 2 * _FEW_PARTS:
         return value
     parts = value.split(", ")
@@ -96,7 +96,7 @@ def _short(value: Any) -> Any:
 
 
 def _cell(value: Any) -> str:
-    """A value; of a list of texts each on a line."""
+    """A value as text; each text of a list is on its own line."""
     if value is None:
         return "none"
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):

@@ -1,4 +1,4 @@
-"""What there is to compare of an engine: facts by section and name, each with whether it can change results."""
+"""Collects the facts about an engine to compare, by section and name, with whether each can change results."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -14,14 +14,14 @@ from trtllm_lite.engine.records import json_text, to_json
 from trtllm_lite.plugins.sample.records import EDIT, record
 from trtllm_lite.vocabulary import STEP_INPUTS, STORED_BYTES, num_bytes
 
-# The cache's capacity: it bounds how many sequences run at once, not what is computed for one.
+# Facts about the cache's capacity: it bounds how many sequences run at once, not what is computed for one.
 _CAPACITY_OF_CACHE = ("num_blocks", "bytes_per_block")
 _SAMPLING_SLOTS = "sampling_slots"
-_KEY_DIGITS = 16  # of a cubin's key, which are enough to tell two apart
+_KEY_DIGITS = 16  # digits of a cubin's key, enough to tell two apart
 
 
 class Fact(NamedTuple):
-    """``note`` explains ``value`` and has no part in results."""
+    """A fact; ``note`` explains ``value`` and does not change results."""
 
     section: str
     name: str
@@ -96,18 +96,18 @@ def _kernel_facts(engine: EngineFile) -> Iterator[Fact]:
     for program in engine.plan.programs:
         yield Fact("kernels", f"program {program.name} ({program.arch})", _instructions(engine, program), True)
     for name, entry in engine.tensors.items():
-        if name.startswith(NETWORK_PREFIX):  # with its weights; TensorRT numbers dimensions anew in each build
+        if name.startswith(NETWORK_PREFIX):  # includes its weights; TensorRT numbers dimensions anew in each build
             yield Fact("kernels", name, f"{entry.num_bytes:,} B, CRC-32C {engine.checksum(name)}", True)
 
 
 def _compiled(engine: EngineFile, kernel: CompiledKernel) -> str:
-    """A kernel by the content of its cubins and by its launch configuration."""
+    """A kernel, described by the content of its cubins and its launch configuration."""
     cubins = (f"{arch} CRC-32C {engine.checksum(CUBIN_PREFIX + key)}" for arch, key in kernel.cubins.items())
     return ", ".join((*cubins, f"{kernel.threads} threads", f"{kernel.shared_bytes} B shared"))
 
 
 def _instructions(engine: EngineFile, program: Program) -> str:
-    """Checksums of all instructions in order, and of those of each operator, so that one sees which of them differ."""
+    """Checksums of all instructions in order, and of the instructions of each operator, to locate differences."""
     by_name: dict[str, list[Any]] = {}
     resolved = [_resolved(engine, _named(engine.plan, instruction)) for instruction in program.instructions]
     for instruction, plain in zip(program.instructions, resolved, strict=True):
@@ -121,7 +121,7 @@ def _digest(data: Any) -> str:
 
 
 def _named(plan: Plan, instruction: Instruction) -> Any:
-    """An instruction as JSON, in which the room for edits is named where a kernel that samples gets it."""
+    """An instruction as JSON, in which a sampling kernel's argument for the room for edits is named."""
     plain = to_json(instruction)
     if "args" in plain and plan.outputs.get(_SAMPLING_SLOTS) in touched(instruction):
         room = {"int": _room_for_edits(plan)}
@@ -133,7 +133,7 @@ def _room_for_edits(plan: Plan) -> int | None:
     """The edits that a request's sampling record has room for (None on a CPU, whose sampler has no records).
 
     It follows max_seq_len. Requests with more edits are sampled on the host, where the same rounding draws the same
-    token: it is capacity, as that of the cache.
+    token: the room is a matter of capacity, like the cache's.
     """
     index = plan.outputs.get(_SAMPLING_SLOTS)
     words = None if index is None else plan.tensors[index].shape[-1]
@@ -143,7 +143,7 @@ def _room_for_edits(plan: Plan) -> int | None:
 def _resolved(engine: EngineFile, data: Any) -> Any:
     """Instructions as JSON, in which tensors and kernels are described instead of numbered.
 
-    Offsets in the arena have no part in it, as these depend on limits.
+    Offsets in the arena are left out, because they depend on limits.
     """
     plan = engine.plan
 
@@ -164,14 +164,14 @@ def _resolved(engine: EngineFile, data: Any) -> Any:
 
 
 def _described(tensor: PlanTensor) -> str:
-    """A tensor without its place. Step inputs and sampling records are the same whatever width limits give them."""
+    """A tensor without its place. Step inputs and sampling records are equal for all widths that limits give them."""
     if _is_step_input(tensor) or (tensor.kind, tensor.name) == ("state", _SAMPLING_SLOTS):
         return tensor.name
     return f"{tensor.name} {tensor.dtype} {json_text(tensor.shape)} {tensor.layout}"
 
 
 def _in_rows(tensor: PlanTensor, offset: Any) -> Any:
-    """An offset, as JSON; into a step input in rows if it is of whole rows, as these are as wide as limits want."""
+    """An offset, as JSON; in a step input it counts whole rows if possible, whose width depends on limits."""
     rest = tensor.shape[1:]
     if not _is_step_input(tensor) or not all(isinstance(extent, int) and extent > 0 for extent in rest):
         return offset

@@ -1,4 +1,4 @@
-"""Constants of the engine container: a safetensors file whose metadata carries versions and checksums.
+"""Defines constants of the engine container: a safetensors file whose metadata has versions and checksums.
 
 Every entry starts at a multiple of :data:`ALIGNMENT` from the data section, and the data section starts at a multiple
 of it in the file, so that a memory-mapped weight can be read with aligned vector loads.
@@ -15,12 +15,12 @@ def engine_file(rank: int) -> str:
     return f"rank{rank}.engine"
 
 
-# Of which an engine of one rank has the first alone.
+# An engine of one rank has only the first of these files.
 ENGINE_FILES = tuple(map(engine_file, range(MAX_TP_SIZE * MAX_PP_SIZE)))
-ENGINE_FILE = ENGINE_FILES[0]  # whose manifest is the directory's
+ENGINE_FILE = ENGINE_FILES[0]  # its manifest is that of the directory
 CONFIG_FILE = "config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
-# A tokenizer_config.json is mostly a chat template.
+# A tokenizer_config.json consists mostly of a chat template.
 _MAX_FILE_BYTES = dict.fromkeys(ENGINE_FILES, MAX_BYTES) | dict(
     zip(TOKENIZER_FILES, (MAX_TOKENIZER_BYTES, 1 << 24), strict=True)
 )
@@ -42,10 +42,10 @@ CHECKSUM_KEY = '"header_crc32c":"'
 
 
 def max_file_bytes(name: str) -> int:
-    """The most bytes that the file ``name`` of an engine may have. All but the engine itself are read whole."""
+    """The maximum size of the file ``name`` of an engine. All files except the engine itself are read whole."""
     return _MAX_FILE_BYTES.get(name, MAX_JSON_BYTES)
 
 
 def align(num_bytes: int, alignment: int = ALIGNMENT) -> int:
-    """The smallest multiple of ``alignment`` that is not below ``num_bytes``."""
+    """The smallest multiple of ``alignment`` that is at least ``num_bytes``."""
     return -(-num_bytes // alignment) * alignment

@@ -31,19 +31,19 @@ from trtllm_lite.errors import EngineError
 from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.vocabulary import FORMAT_VERSION, PLAN_VERSION
 
-# What has been tried of engines of TensorRT.
+# What has been tested of TensorRT engines.
 _UNVERIFIED = "execution has not been verified on RTX hardware"
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """``kind`` is ``engine`` or ``checkpoint``; ``memory`` and ``file_bytes`` are in bytes.
+    """A description of an engine or checkpoint (``kind``); ``memory`` and ``file_bytes`` are in bytes.
 
     ``operators`` counts the fused operators of a CPU engine and the standard operators of a checkpoint; ``programs``
     counts the instructions of each program of a GPU engine, by the kernel's name or ``matmul``. ``checksums`` are the
-    CRC-32C of files as the manifest says them; ``provenance`` is what the file beside the engine says, which is not
-    checked here. For a checkpoint ``limits``, ``expansions``, most of ``memory`` and all that has a default are empty,
-    ``gather_context_logits`` and ``cache_use`` are None, and ``fusions`` are those that a build would make.
+    CRC-32C of files in the manifest; ``provenance`` is the unchecked content of the file beside the engine. For a
+    checkpoint ``limits``, ``expansions``, most of ``memory`` and all fields with defaults are empty,
+    ``gather_context_logits`` and ``cache_use`` are None, and ``fusions`` are the fusions that a build would make.
     """
 
     kind: str
@@ -99,7 +99,7 @@ def inspect_path(path: Path) -> Inspection:
 
 
 def _qformat(qformat: str, weights: Sequence[WeightGroup]) -> str:
-    """How matrices are stored; and of the types of a GGUF file what they are in the engine, which joins matrices."""
+    """How matrices are stored; for types of a GGUF file, also their form in the engine, which joins matrices."""
     if not qformat.startswith("gguf "):
         return qformat
     dtypes = {group.dtype for group in weights if len(group.shape) > 1 and group.name.endswith("weight")}
@@ -141,7 +141,7 @@ def inspect_engine(path: Path) -> Inspection:
 
 
 def _inspect_checkpoint(path: Path) -> Inspection:
-    """Describe a checkpoint. This needs the build extra, which is therefore imported for checkpoints only."""
+    """Describe a checkpoint. This needs the build extra, which is therefore imported only here."""
     try:
         from trtllm_lite.builder.inspect import inspect_checkpoint
     except ImportError as error:
@@ -158,7 +158,7 @@ def _file_bytes(engine: EngineFile) -> dict[str, int]:
 
 
 def _versions(engine: EngineFile) -> dict[str, str]:
-    """Of what made the engine, of its format, and of the library that its products were measured with."""
+    """The versions of the engine's producer, of its format, and of the library that timed its products."""
     versions = {
         "engine made by": engine.manifest.producer,
         "checkpoint made by": engine.manifest.model.producer,
@@ -171,7 +171,7 @@ def _versions(engine: EngineFile) -> dict[str, str]:
 
 
 def _limits(manifest: Manifest) -> dict[str, int | str]:
-    """The limits, the highest rank of adapters if the engine takes some, and the devices if it is for several."""
+    """The limits, the highest rank of adapters if the engine takes some, and the devices if there are several."""
     adapters = {} if manifest.lora is None else {"max_lora_rank": manifest.lora.max_rank}
     return {**to_json(manifest.limits), **adapters, **manifest.divided}
 
@@ -189,13 +189,13 @@ def _target(engine: EngineFile) -> str:
 
 
 def _operators(plan: Plan) -> dict[str, int]:
-    """How often each operator is called, in engines that call operators."""
+    """The number of calls of each operator, in engines that call operators."""
     called = (i.op for program in plan.programs for i in program.instructions if isinstance(i, CallInstruction))
     return dict(Counter(called).most_common())
 
 
 def _programs(plan: Plan) -> dict[str, dict[str, int]]:
-    """Launches and products of each program, in engines that have compiled kernels."""
+    """The launches and products of each program, in engines with compiled kernels."""
     if plan.cuda is None:
         return {}
     several = len({program.arch for program in plan.programs}) > 1

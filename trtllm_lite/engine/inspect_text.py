@@ -1,4 +1,4 @@
-"""Prints an inspection in tables."""
+"""Prints an inspection as tables."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def print_inspection(found: Inspection, console: Console, *, kernels: bool) -> N
 
 
 def _weights_by_type(found: Inspection) -> dict[str, str]:
-    """The bytes of an engine's weights: where a checkpoint came with blocks, no scheme says that they are in these."""
+    """The bytes of an engine's weights by type, which the scheme does not tell if a checkpoint came with blocks."""
     sizes: Counter[str] = Counter()
     for group in found.weights:
         sizes[group.dtype] += group.num_bytes
@@ -52,7 +52,7 @@ def _weights_by_type(found: Inspection) -> dict[str, str]:
 
 
 def limits_of(found: Inspection) -> dict[str, Any]:
-    """The limits, whether logits of prompts can be had, and whether results depend on a request alone."""
+    """The limits, whether logits of prompts are available, and whether results depend on a request alone."""
     if found.gather_context_logits is None:
         return found.limits
     flags = {"gather_context_logits": found.gather_context_logits, "deterministic": found.deterministic}
@@ -75,7 +75,7 @@ def as_text(value: Any) -> str:
 
 
 def _print_table(console: Console, title: str, rows: Mapping[str, Any]) -> None:
-    """Print a table of texts from a file, as they are: neither as markup of rich nor as escapes of a terminal."""
+    """Print a table of texts from a file literally, without rich's markup or terminal escapes."""
     if not rows:
         return
     table = Table(title=Text(one_line(title)), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 2))

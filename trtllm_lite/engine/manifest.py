@@ -1,7 +1,7 @@
-"""The manifest of an engine: model, limits, cache geometry, memory, everything a runtime must know besides the plan.
+"""Defines the manifest of an engine: model, limits, cache geometry, memory, and all other facts beside the plan.
 
-As in ``plan.py`` the records are the schema. The C++ runtime skips fields that are ``python_only``: people and Python
-read those.
+As in ``plan.py`` the records are the schema. The C++ runtime skips fields that are ``python_only``, which people and
+Python read.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Target:
 class Limits:
     """Upper bounds that the plan was made for, in sequences and tokens.
 
-    ``max_draft_len``: guessed tokens that a sequence may bring to a step beside the one that follows what is known.
+    ``max_draft_len``: draft tokens that a sequence may have in a step, in addition to its next token.
     """
 
     max_batch_size: Count
@@ -47,7 +47,7 @@ class Limits:
 class CacheGroup:
     """Layers that share a block table, because their attention keeps the same positions.
 
-    ``window``: a query at position p attends positions > p - window, and blocks behind that are given back; 0 for none.
+    ``window``: a query at position p attends to positions > p - window, and earlier blocks are freed; 0 for none.
     ``layers`` are numbers of layers: the i-th one has place i of every block of the group.
     """
 
@@ -61,9 +61,9 @@ class KvCache:
     """Geometry of the paged cache.
 
     A block holds the keys and values of ``tokens_per_block`` tokens in the ``num_layers`` layers of one cache group (a
-    group may have fewer, or in a stage none: the other places lie idle), so that a block is as large in every group,
-    ``bytes_per_block``, and one pool of ``num_blocks`` serves all. An encoder, which caches nothing, has no groups, and
-    neither blocks nor layers in them.
+    group may have fewer, or none in a stage: the other places are idle). So a block has ``bytes_per_block`` bytes in
+    every group, and one pool of ``num_blocks`` serves all. An encoder, which caches nothing, has no groups and zero
+    blocks and layers.
     """
 
     tokens_per_block: Count
@@ -78,7 +78,7 @@ class KvCache:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes by kind. ``workspace`` is all but weights and KV cache; at run time each CPU thread adds its scratch."""
+    """Bytes by kind. ``workspace`` is everything but weights and KV cache; at run time each CPU thread adds scratch."""
 
     weights: int
     kv_cache: int
@@ -97,7 +97,7 @@ class Fusion:
 
 @dataclass(frozen=True)
 class Tactic:
-    """The chosen one of several ways to compute ``site``, and the reason."""
+    """The choice among several ways to compute ``site``, and its reason."""
 
     site: str
     choice: str
@@ -106,9 +106,9 @@ class Tactic:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What quantization cost on the text ``dataset``, where the build measured it (:mod:`trtllm_lite.evaluation`).
+    """The cost of quantization on the text ``dataset``, if the build measured it (:mod:`trtllm_lite.evaluation`).
 
-    ``num_tokens`` were predicted; the reference is the network before it was quantized; ``kl_divergence`` is in nats
+    ``num_tokens`` tokens were predicted; the reference is the network before quantization; ``kl_divergence`` is in nats
     per token, ``top1_agreement`` a share of the tokens.
     """
 
@@ -122,10 +122,10 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Lora:
-    """Which adapters an engine takes: up to ``max_rank``, of ``projections``, by their numbers in the plan.
+    """The adapters that an engine takes: up to ``max_rank``, for ``projections``, by their numbers in the plan.
 
-    A projection is said as adapters know it, by the module of the model and the rows of its output. Each adapter that
-    is in use takes ``slot_bytes`` of a GPU's memory.
+    A projection is described as in adapters, by the module of the model and the rows of its output. Each adapter in use
+    takes ``slot_bytes`` of a GPU's memory.
     """
 
     max_rank: int
@@ -135,10 +135,10 @@ class Lora:
 
 @dataclass(frozen=True)
 class RankMapping:
-    """Which part of a model an engine is.
+    """The part of a model that an engine computes.
 
-    Each of ``pp_size`` stages has some of the layers, which its ``tp_size`` ranks share out. Ranks are numbered stage
-    by stage. Of mixtures of experts each of ``moe_ep_size`` runs of ranks has some of the experts.
+    Each of ``pp_size`` stages has some of the layers, which are divided among its ``tp_size`` ranks. Ranks are numbered
+    stage by stage. In mixtures of experts each of ``moe_ep_size`` runs of ranks has some of the experts.
     """
 
     tp_size: Annotated[int, Range(1, MAX_TP_SIZE)] = 1
@@ -148,13 +148,13 @@ class RankMapping:
 
     @property
     def divided(self) -> dict[str, int]:
-        """The sizes of what several devices share, by name."""
+        """The sizes by which a model is divided among devices, by name."""
         sizes = {"tp_size": self.tp_size, "pp_size": self.pp_size, "moe_ep_size": self.moe_ep_size}
         return {name: size for name, size in sizes.items() if size > 1}
 
     @property
     def num_ranks(self) -> int:
-        """Ranks of all stages."""
+        """The number of ranks of all stages."""
         return self.tp_size * self.pp_size
 
     @property
@@ -183,20 +183,19 @@ ONE_RANK = RankMapping()
 
 @dataclass(frozen=True)
 class Manifest:
-    """``files`` maps each file beside the engine to the CRC-32C of its bytes in hexadecimal.
+    """The manifest; ``files`` maps each file beside the engine to the CRC-32C of its bytes in hexadecimal.
 
-    ``num_parameters`` counts the elements of the checkpoint's weights, each tensor once. ``qformat`` says how the
-    weights of linear layers are stored. The weights of a ``stripped`` engine are not in its file: the runtime makes
-    random ones, for benchmarks. ``expansions`` are weights that the engine has in 16 bits, because its kernels do not
-    read them as the checkpoint stores them. ``deterministic``: what a request gets depends on nothing but itself, bit
-    for bit. ``lora`` is there if requests may have adapters. ``allreduce_strategy``: the ranks of a GPU engine meet by
-    kernels that reach the others' memory (``AUTO``), or in the library NCCL.
+    ``num_parameters`` counts the elements of the checkpoint's weights, each tensor once. ``qformat`` is the format of
+    the weights of linear layers. The weights of a ``stripped`` engine are not in its file: the runtime makes random
+    ones, for benchmarks. ``expansions`` are weights that the engine has in 16 bits, because its kernels do not read
+    them as the checkpoint stores them. ``deterministic``: the results of a request depend on nothing but itself, bit
+    for bit. ``lora`` is set if requests may have adapters. ``allreduce_strategy``: the ranks of a GPU engine exchange
+    data by kernels that access peer memory (``AUTO``), or by the library NCCL.
 
-    ``feature_size``: what the KV cache keeps of each token besides keys and values, in elements, for a head that drafts
-    from it (EAGLE); 0 for nothing. An engine that is such a head ``borrows_features`` of the one that it drafts for.
+    ``feature_size``: elements of each token's features, which the KV cache keeps besides keys and values for a drafting
+    head (EAGLE); 0 for none. An engine that is such a head ``borrows_features`` of the engine that it drafts for.
 
-    ``embedding_size``: the engine is an encoder, whose steps make no logits but a row of so many elements for each
-    sequence; 0 for decoders.
+    ``embedding_size``: elements of the row that an encoder makes for each sequence, in place of logits; 0 for decoders.
     """
 
     producer: str = field(metadata=_PYTHON_ONLY)
@@ -224,13 +223,13 @@ class Manifest:
 
     @property
     def divided(self) -> dict[str, int | str]:
-        """What several devices share, by name, and how they meet if that was chosen."""
+        """The sizes by which a model is divided, by name, and the strategy of exchange if it was chosen."""
         is_chosen = self.allreduce_strategy != ALLREDUCE_STRATEGIES[0]
         return {**self.mapping.divided, **({"allreduce_strategy": self.allreduce_strategy} if is_chosen else {})}
 
     @property
     def engine_files(self) -> tuple[str, ...]:
-        """The engines of all ranks, which lie in one directory."""
+        """The engine files of all ranks, which are in one directory."""
         return tuple(map(engine_file, range(self.mapping.num_ranks)))
 
     def to_json(self, indent: int | None = None) -> str:

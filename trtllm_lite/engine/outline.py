@@ -1,4 +1,4 @@
-"""The programs of an engine for people: steps in order, with layers that repeat said once, and the arena they use."""
+"""Outlines programs of an engine for people: steps in order, repeated layers listed once, and the arena."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -22,11 +22,11 @@ from trtllm_lite.engine.repeated import Run, joined, pattern, runs, unfolded
 
 @dataclass(frozen=True)
 class Step:
-    """One instruction: what it runs (an operator, a kernel, or a product of the library) and on what.
+    """One instruction: the operator, kernel or library product that it runs, and its tensors.
 
-    Names of tensors have a star for the number of a layer; in the arena of a GPU's plan, tensors of one type and shape
-    at one place have the name of the first. ``settings`` are attributes and the like; one that is not
-    the same in all layers is ``differs by layer``.
+    Names of tensors have a star for the number of a layer; in the arena of a GPU's plan, tensors of the same type,
+    shape and place share the name of the first. ``settings`` are attributes and arguments; a setting that is not the
+    same in all layers is ``differs by layer``.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Steps that run ``repeats`` times, one time behind the other."""
+    """Steps that run ``repeats`` times, one time after the other."""
 
     repeats: int
     steps: tuple[Step, ...]
@@ -48,7 +48,7 @@ class Stretch:
 class ArenaBox:
     """A tensor that holds ``num_bytes`` of the arena from ``offset`` on, from step ``first`` to step ``last``.
 
-    Steps are numbered over all stretches, from 0; those of a stretch are those of its first time.
+    Steps are numbered over all stretches, from 0; steps of a stretch count only the first time.
     """
 
     tensor: str
@@ -90,7 +90,7 @@ def outline(plan: Plan, program: Program) -> Outline:
 
 
 def _is_layer(run: Run, steps: Sequence[Step]) -> bool:
-    """Whether ``run`` is a layer: it has weights. Two gathers in a row are no layers."""
+    """Whether ``run`` is a layer: it has weights. Two gathers in a row, for example, are not a layer."""
     return any(step.weights for step in steps[run.start : run.start + run.period])
 
 
@@ -134,10 +134,10 @@ def _number(extent: int | Extent) -> str:
 
 
 def _key(plan: Plan, instruction: Instruction, step: Step) -> tuple[Any, ...]:
-    """What steps of two layers have in common.
+    """The facts that steps of two layers have in common.
 
-    Floats, such as the scales of a layer's cache, have no part in it, nor tensors of the arena: the first layer reads
-    what the embedding wrote.
+    Floats, such as the scales of a layer's cache, are left out, and so are tensors of the arena, because the first
+    layer reads the output of the embedding.
     """
     settings = {name: value for name, value in step.settings.items() if not isinstance(value, float)}
     whole = settings | _whole_arguments(instruction)
@@ -147,7 +147,7 @@ def _key(plan: Plan, instruction: Instruction, step: Step) -> tuple[Any, ...]:
 
 
 def _whole_arguments(instruction: Instruction) -> dict[str, Any]:
-    """Integers that a kernel gets, such as the window of its layer."""
+    """Integer arguments of a kernel, such as the window of its layer."""
     if not isinstance(instruction, LaunchInstruction):
         return {}
     values = (argument.value for argument in instruction.args if isinstance(argument, IntArgument))
@@ -155,7 +155,7 @@ def _whole_arguments(instruction: Instruction) -> dict[str, Any]:
 
 
 def _merged(steps: Sequence[Step], run: Run) -> Iterator[Step]:
-    """The steps of the first time; settings that another time has otherwise are said to differ."""
+    """The steps of the first repeat; settings that differ in another repeat are marked."""
     for number in range(run.start, run.start + run.period):
         settings = dict(steps[number].settings)
         for other in steps[number : number + run.period * run.repeats : run.period]:
@@ -164,7 +164,7 @@ def _merged(steps: Sequence[Step], run: Run) -> Iterator[Step]:
 
 
 def _boxes(plan: Plan, program: Program, found: Sequence[Run]) -> Iterator[ArenaBox]:
-    shown = [run.start + number for run in found for number in range(run.period)]  # instructions, ascending
+    shown = [run.start + number for run in found for number in range(run.period)]  # numbers of instructions, ascending
     for span in arena_spans(plan, program):
         first, behind = bisect_left(shown, span.first), bisect_right(shown, span.last)
         if first < behind:

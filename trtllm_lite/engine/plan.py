@@ -1,8 +1,8 @@
-"""The program of an engine: instructions over tensors at static offsets, for CPUs and for NVIDIA GPUs.
+"""Defines the program of an engine: instructions over tensors at static offsets, for CPUs and for NVIDIA GPUs.
 
 The records below are the schema of the plan: ``records.py`` reads and checks the JSON in Python by them, and
-``csrc/generate_records.py`` writes the C++ structs, their reader and its bounds checks from them; so this module needs
-the standard library alone.
+``csrc/generate_records.py`` writes the C++ structs, their reader and its bounds checks from them; so this module
+imports only the standard library.
 
 Numbers that depend on a step (grids, row counts, offsets) are :class:`Extent`: expressions of symbols that the executor
 sets for each step. ``Plan.symbols`` bounds each symbol from above, and memory is sized by the bounds.
@@ -60,7 +60,7 @@ Number: TypeAlias = Annotated[int | Extent, Native("ExtentExpr", "read_extent")]
 
 @dataclass(frozen=True)
 class PlanTensor:
-    """One tensor. ``shape`` is logical, of integers and symbols; ``layout`` says how a weight's bytes lie.
+    """One tensor. ``shape`` is logical, of integers and symbols; ``layout`` is the layout of a weight's bytes.
 
     ``offset`` is in bytes from the start of the arena or the state, or, for a weight, from the start of the engine's
     data section, where the entry ``weights.<name>`` is. The executor places inputs and caches; their offset is 0.
@@ -131,12 +131,12 @@ class BoxedTensor:
 
 @dataclass(frozen=True)
 class TensorMapArgument:
-    """A tensor map: 128 bytes, aligned to 64, that the driver makes of a :class:`BoxedTensor` at load."""
+    """A tensor map: 128 bytes, aligned to 64, that the driver makes from a :class:`BoxedTensor` at load."""
 
     tensor_map: BoxedTensor
 
 
-# None: a null pointer.
+# None stands for a null pointer.
 LaunchArgument = TensorArgument | TensorMapArgument | IntArgument | FloatArgument | None
 
 
@@ -158,7 +158,7 @@ class LaunchInstruction:
 
 @dataclass(frozen=True)
 class TimedAlgorithm:
-    """A cuBLASLt algorithm, 64 bytes in hexadecimal, that was measured best for products of up to ``max_rows`` rows."""
+    """The cuBLASLt algorithm, 64 bytes in hexadecimal, that was fastest for products of up to ``max_rows`` rows."""
 
     max_rows: Count
     algo: Annotated[str, Hex(64)]
@@ -168,9 +168,9 @@ class TimedAlgorithm:
 class MatmulInstruction:
     """``matmul``: y[rows, out] = x[rows, in] @ weight[out, in].T [+ bias[out]] [+ residual[rows, out]], row-major.
 
-    x and weight are ``dtype``, all that is added and y ``out_dtype``, sums float32; y may be the residual. ``max_rows``
-    of the algorithms ascend; beyond the last, and without any, the executor asks cuBLASLt's heuristic when the engine
-    is loaded.
+    x and weight are ``dtype``; bias, residual and y are ``out_dtype``; sums are float32; y may be the residual.
+    ``max_rows`` of the algorithms ascend; beyond the last, and without any, the executor asks cuBLASLt's heuristic when
+    the engine is loaded.
     """
 
     kind: Literal["matmul"]
@@ -189,11 +189,10 @@ class MatmulInstruction:
 
 @dataclass(frozen=True)
 class CollectiveInstruction:
-    """``collective``: what all ranks compute together of x[rows, x_features], into y[rows, y_features] of every rank.
+    """``collective``: the ranks together compute y[rows, y_features], on every rank, from their x[rows, x_features].
 
-    ``all_reduce`` sums x of all ranks, on CPUs in their order. ``all_gather`` (on CPUs) puts their features side by
-    side, in their order, without those beyond y_features. ``all_gather_rows`` (on GPUs) puts their rows one behind the
-    other, in their order.
+    ``all_reduce`` sums x of all ranks, on CPUs in their order. ``all_gather`` (on CPUs) concatenates their features, in
+    the order of ranks, up to y_features. ``all_gather_rows`` (on GPUs) concatenates their rows, in the order of ranks.
     """
 
     kind: Literal["collective"]
@@ -208,7 +207,7 @@ class CollectiveInstruction:
 
 @dataclass(frozen=True)
 class NetworkInstruction:
-    """``network``: run the entry ``network.<network>``, an engine that ``library`` serialized, as its profile says.
+    """``network``: run the entry ``network.<network>``, an engine that ``library`` serialized, with the given profile.
 
     The engine names its inputs and outputs itself: those of a checkpoint's network, and ``logits_indices``.
     """
@@ -236,11 +235,11 @@ class CompiledKernel:
 class Program:
     """The instructions of a step on devices of architecture ``arch``: ``cpu``, or a GPU's such as ``sm_90a``.
 
-    That of a network of TensorRT is ``any``: the network knows its own.
+    The architecture of a TensorRT network is ``any``, because the network itself determines it.
 
     The program fits steps of at most ``max_tokens`` tokens. With ``decode_only`` it fits only steps whose sequences
-    each have one new token and one row of logits, in the same order. Steps of which a request has an adapter run
-    programs with ``adapters``, others those without.
+    each have one new token and one row of logits, in the same order. Steps in which a request has an adapter run
+    programs with ``adapters``, other steps programs without.
     """
 
     name: Name
@@ -253,10 +252,10 @@ class Program:
 
 @dataclass(frozen=True)
 class AdaptedProduct:
-    """Where the slots of adapters have their matrices for one product, whose parts have ``widths`` outputs.
+    """The matrices of adapter slots for one product, whose parts have ``widths`` outputs.
 
     ``a`` is [num_loras, parts * max_rank, in], ``b`` is [num_loras, outputs of all parts, max_rank]. ``ranks`` is
-    [num_loras, parts]: multiples of 8, 0 for a part that an adapter leaves alone.
+    [num_loras, parts]: multiples of 8, 0 for a part that an adapter does not change.
     """
 
     a: TensorIndex
@@ -267,7 +266,7 @@ class AdaptedProduct:
 
 @dataclass(frozen=True)
 class CudaSettings:
-    """The settings that only GPU engines have.
+    """The settings of GPU engines.
 
     Decode steps are padded to the next of ``decode_batches`` sequences. ``workspace_bytes`` is the workspace of
     cuBLASLt; ``cublaslt_version`` is the version with which the products' algorithms were measured (0 if none were).
@@ -287,16 +286,17 @@ class CudaSettings:
 
 @dataclass(frozen=True)
 class Plan:
-    """``programs`` are in order of preference; the plan of a CPU engine has one.
+    """A plan; ``programs`` are in order of preference; the plan of a CPU engine has one.
 
     ``outputs`` maps the name of a result to its tensor: ``logits``, and on GPUs ``tokens``, ``logprobs``,
-    ``sampling_slots`` and ``token_masks``, too: a program's instructions from the first on that reads ``token_masks``
-    draw tokens, and those before make logits. ``symbols`` has those that the plan uses.
+    ``sampling_slots`` and ``token_masks``, too: a program's instructions sample tokens from the first that reads
+    ``token_masks`` on; earlier instructions make logits. ``symbols`` has the symbols that the plan uses.
 
-    A stage of a pipeline that is not the last has no ``logits``: its outputs are what the next one has ``received``,
-    rows of all tokens by the same names, in the arena before the first instruction runs.
+    A stage of a pipeline that is not the last has no ``logits``: its outputs are the values that the next stage has
+    ``received``, rows of all tokens under the same names, in the arena before the first instruction runs.
 
-    ``tallies`` are where routers count what they choose, in the state, in order of layers (plugins/router/tally.cuh).
+    ``tallies`` are the tensors in the state in which routers count their choices, in order of layers
+    (plugins/router/tally.cuh).
     """
 
     symbols: Annotated[dict[str, int], Native("Extents", "read_bounds")]
@@ -311,7 +311,7 @@ class Plan:
     tallies: tuple[TensorIndex, ...] = ()
 
     def name_of(self, instruction: Instruction) -> str:
-        """What an instruction runs: an operator, a kernel, a ``product`` of the library, or the network of one."""
+        """What an instruction runs: an operator, a kernel, a ``product`` of the library, or a library's network."""
         if isinstance(instruction, LaunchInstruction):
             return self.kernels[instruction.kernel].name
         if isinstance(instruction, NetworkInstruction):
@@ -319,7 +319,7 @@ class Plan:
         return "product" if isinstance(instruction, MatmulInstruction) else instruction.op
 
     def max_bytes(self, tensor: PlanTensor) -> int:
-        """Bytes of ``tensor`` when every symbol is at its bound. Raises EngineError if there is no such number."""
+        """The bytes of ``tensor`` when every symbol is at its bound. Raises EngineError for a number out of range."""
         name = shown(tensor.name)
         try:
             size = tensor.max_bytes(self.symbols)

@@ -1,8 +1,8 @@
-"""Where an engine came from: an in-toto statement with SLSA's provenance (v1) in the engine's directory.
+"""Records where an engine came from: an in-toto statement with SLSA's provenance (v1) in the engine's directory.
 
-It has no time in it, and of files on the machine only names and digests, so that the same build gives the same bytes
-wherever it is made. https://slsa.dev/spec/v1.0/provenance and
-https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md describe the fields.
+The statement has no time, and only names and digests of files, so that the same build gives the same bytes on every
+machine. https://slsa.dev/spec/v1.0/provenance and https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
+describe the fields.
 """
 
 import json
@@ -31,7 +31,7 @@ REMEDY = "copy the engine again, or build it again with --provenance"
 class Material:
     """A file or a repository that went into an engine, or source code that made it.
 
-    ``digest`` has digests by algorithm, in hexadecimal; ``uri`` says where others find it, if they do.
+    ``digest`` has digests by algorithm, in hexadecimal; ``uri`` is its public address, if it has one.
     """
 
     name: str
@@ -39,14 +39,14 @@ class Material:
     uri: str | None = None
 
     def describe(self) -> dict[str, Any]:
-        """As a resource descriptor: https://github.com/in-toto/attestation/blob/main/spec/v1/resource_descriptor.md."""
+        """The resource descriptor: https://github.com/in-toto/attestation/blob/main/spec/v1/resource_descriptor.md."""
         described = {"name": self.name, "digest": dict(self.digest)}
         return described if self.uri is None else described | {"uri": self.uri}
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """What an engine's statement says: its files, the options of the build, what went in, and versions by package."""
+    """The content of an engine's statement: its files, the options of the build, materials, and versions by package."""
 
     files: Mapping[str, str]
     parameters: Mapping[str, Any]
@@ -55,7 +55,7 @@ class Provenance:
 
     @property
     def producer(self) -> str:
-        """What made the engine, for people."""
+        """The producer of the engine, for people."""
         return one_line(f"trtllm_lite {self.versions[_OWN_VERSION]}")
 
 
@@ -81,7 +81,7 @@ def write_provenance(
 
 
 def read_provenance(directory: Path) -> Provenance:
-    """The statement in ``directory``. Raises EngineError if there is none, or if it is of another kind."""
+    """The statement in ``directory``. Raises EngineError if there is none, or one of another kind."""
     path = directory / PROVENANCE_FILE
     statement = parse_json(read_statement(directory), str(path))
     try:
@@ -105,7 +105,7 @@ def read_provenance(directory: Path) -> Provenance:
 
 
 def described_files(directory: Path) -> dict[str, Path]:
-    """The files that the statement of ``directory`` is about, by name."""
+    """The files that the statement of ``directory`` describes, by name."""
     return {path.name: path for path in directory.iterdir() if path.name not in (PROVENANCE_FILE, SIGNATURE_FILE)}
 
 
@@ -119,7 +119,7 @@ def read_statement(directory: Path) -> bytes:
 
 
 def read_engine_file(path: Path) -> bytes:
-    """A file of an engine. Raises OSError."""
+    """Read a file of an engine. Raises OSError."""
     return read_foreign(path, max_file_bytes(path.name), inside=path.parent)
 
 
@@ -128,5 +128,5 @@ def _text(value: object) -> str | None:
 
 
 def _texts(entries: Mapping[str, Any]) -> dict[str, str]:
-    """The entries of an object. Raises AttributeError if it is none."""
+    """The entries of an object. Raises AttributeError if it is no object."""
     return {name: str(value) for name, value in entries.items()}

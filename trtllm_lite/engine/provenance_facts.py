@@ -1,4 +1,4 @@
-"""What the statements beside two engines say of how these were made, as facts to compare."""
+"""Compares the statements beside two engines as facts."""
 
 from collections.abc import Iterator
 
@@ -8,17 +8,17 @@ from trtllm_lite.engine.reader import EngineFile
 from trtllm_lite.units import counted
 
 _SECTION = "provenance"
-_CODE = "trtllm_lite"  # the material that is the code, not a file
+_CODE = "trtllm_lite"  # the material that is the code of this project, not a file
 
 
 def provenance_of(engine: EngineFile) -> Provenance | None:
-    """What the file beside an engine says; None if there is none. Raises EngineError if it is damaged."""
+    """The statement beside an engine; None if there is none. Raises EngineError if it is damaged."""
     directory = engine.path.parent
     return read_provenance(directory) if (directory / PROVENANCE_FILE).is_file() else None
 
 
 def provenance_facts(a: EngineFile, b: EngineFile) -> tuple[list[Fact], list[Fact]]:
-    """The facts of each engine; of a statement that the other engine lacks only that there is one."""
+    """The facts of each engine; if only one has a statement, its existence is the only fact."""
     of_a, of_b = provenance_of(a), provenance_of(b)
     if of_a is not None and of_b is not None:
         return list(_facts(of_a)), list(_facts(of_b))
@@ -32,7 +32,7 @@ def _summary(found: Provenance | None) -> list[Fact]:
 
 
 def _facts(found: Provenance) -> Iterator[Fact]:
-    """Options, sources and versions; the engine's own files are compared by what they hold."""
+    """Options, sources and versions; the engine's own files are compared by their content elsewhere."""
     for part, options in found.parameters.items():
         for name, value in (options if isinstance(options, dict) else {"": options}).items():
             yield Fact(_SECTION, f"option {part} {name}".rstrip(), value, False)

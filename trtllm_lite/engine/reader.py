@@ -51,9 +51,9 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class EngineFile:
-    """An engine file's own description; weights stay on disk.
+    """An engine file's description of itself; weights stay on disk.
 
-    ``checksums`` are what the file says of its entries: the CRC-32C of each, as eight hexadecimal digits.
+    ``checksums`` are the file's checksums of its entries: the CRC-32C of each, as eight hexadecimal digits.
     """
 
     path: Path
@@ -64,7 +64,7 @@ class EngineFile:
     plan: Plan
 
     def stored(self, entry: str) -> StoredTensor:
-        """An entry that the plan names. Raises EngineError if the file has none."""
+        """The file's entry that the plan names ``entry``. Raises EngineError if the file has none."""
         if entry not in self.tensors:
             raise EngineError(self._lacks("the entry", entry))
         return self.tensors[entry]
@@ -96,7 +96,7 @@ def find_engine(path: Path) -> Path:
 def read_engine(path: Path) -> EngineFile:
     """Read the header, manifest and plan of an engine directory or file.
 
-    Raises EngineError if the file is absent, truncated, no engine, of another version, or if one of the three is
+    Raises EngineError if the file is absent, truncated, not an engine, of another version, or if one of the three is
     damaged.
     """
     path = find_engine(path)
@@ -172,7 +172,7 @@ class _Checksums:
 
 
 def _check_tensors(path: Path, tensors: dict[str, StoredTensor], data_bytes: int) -> None:
-    """Entries must tile the data section exactly, and each must be as long as its shape says."""
+    """Check that entries tile the data section exactly, and that the length of each agrees with its shape."""
     end = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_offsets):
         item_bytes = STORED_BYTES.get(tensor.dtype)

@@ -1,7 +1,7 @@
 """Converts frozen dataclasses to JSON and back, strictly: a value that a field's annotation forbids is an EngineError.
 
-Annotations say more than types, as in ``Annotated[int, Range(0, 7)]``. The C++ reader is generated from the same
-annotations (``csrc/generate_records.py``). This module needs the standard library alone.
+Annotations may restrict types further, as in ``Annotated[int, Range(0, 7)]``. The C++ reader is generated from the same
+annotations (``csrc/generate_records.py``). This module imports only the standard library.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class IndexOf:
-    """A position in the root record's list ``name``, which is declared before whatever refers to it."""
+    """A position in the root record's list ``name``, which is declared before the fields that refer to it."""
 
     name: str
 
@@ -45,7 +45,7 @@ class Text:
     max_bytes: int
 
     def expected(self, value: str) -> str | None:
-        """As :meth:`Range.expected`."""
+        """Implements :meth:`Range.expected`."""
         return None if 1 <= len(value.encode()) <= self.max_bytes else f"1 to {self.max_bytes} bytes"
 
 
@@ -56,7 +56,7 @@ class Hex:
     num_bytes: int
 
     def expected(self, value: str) -> str | None:
-        """As :meth:`Range.expected`."""
+        """Implements :meth:`Range.expected`."""
         digits = 2 * self.num_bytes
         return None if re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", value) else f"{digits} hexadecimal digits"
 
@@ -69,13 +69,13 @@ class OneOf:
     names: tuple[str, ...]
 
     def expected(self, value: str) -> str | None:
-        """As :meth:`Range.expected`."""
+        """Implements :meth:`Range.expected`."""
         return None if value in self.names else " or ".join(self.names)
 
 
 @dataclasses.dataclass(frozen=True)
 class Native:
-    """The C++ type and reader of a field, where no rule of the generator gives them; Python ignores both."""
+    """The C++ type and reader of a field, if the generator has no rule for it; Python ignores both."""
 
     type: str
     reader: str
@@ -98,7 +98,7 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 
 def _shallow(record: Any) -> dict[str, Any]:
-    """The fields of a record by JSON key, as they are."""
+    """The fields of a record by JSON key, without conversion."""
     return {key: getattr(record, name) for key, name in _keys(record.__class__)}
 
 
@@ -128,7 +128,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def from_json(record: type[Record], data: Any, where: str) -> Record:
-    """Build ``record`` from parsed JSON; ``where`` starts the path that an EngineError names."""
+    """Build ``record`` from parsed JSON; an EngineError names a path that begins with ``where``."""
     return typing.cast(Record, _Decoder().decode_record(record, data, where))
 
 

@@ -1,4 +1,4 @@
-"""Finds what repeats, such as the layers of a network, so that a description says it once."""
+"""Finds repetitions, such as the layers of a network, so that a description lists them once."""
 
 import re
 from collections.abc import Hashable, Iterable, Sequence
@@ -9,7 +9,7 @@ _MAX_PERIOD = 64  # far above the instructions of a layer
 
 @dataclass(frozen=True)
 class Run:
-    """``period`` items from position ``start`` on, which are there ``repeats`` times, one behind the other."""
+    """``period`` items from position ``start`` on, which occur ``repeats`` times, one after the other."""
 
     start: int
     period: int
@@ -24,7 +24,8 @@ def pattern(name: str) -> str:
 def runs(keys: Sequence[Hashable]) -> list[Run]:
     """``keys`` as runs that follow each other; items that do not repeat are together in runs of one repeat.
 
-    Of several runs that begin at an item the one that covers most counts, and of these the one of the shortest period.
+    Among runs that begin at the same item, the one that covers most items counts, and among these the one with the
+    shortest period.
     """
     numbers: dict[Hashable, int] = {}
     ids = [numbers.setdefault(key, len(numbers)) for key in keys]
@@ -42,7 +43,7 @@ def unfolded(run: Run) -> Run:
 
 
 def joined(found: Iterable[Run]) -> list[Run]:
-    """``found``, in which neighbours of one repeat each are one run."""
+    """``found`` with neighbouring runs of one repeat joined."""
     together: list[Run] = []
     for run in found:
         if together and run.repeats == together[-1].repeats == 1:

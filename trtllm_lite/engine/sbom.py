@@ -1,7 +1,7 @@
-"""What went into an engine, as a software bill of materials in CycloneDX's form, beside the engine.
+"""Writes a software bill of materials of an engine, in CycloneDX's form, beside the engine.
 
-It has no time and no serial number in it, so that the same build gives the same bytes.
-https://cyclonedx.org/docs/1.6/json/ describes the fields.
+It has no time and no serial number, so that the same build gives the same bytes. https://cyclonedx.org/docs/1.6/json/
+describes the fields.
 """
 
 import json
@@ -26,7 +26,7 @@ _OWN_LICENCE = "Apache-2.0"
 
 @dataclass(frozen=True)
 class Package:
-    """A package whose code took part in a build; ``licence`` is None if it does not say."""
+    """A package whose code took part in a build; ``licence`` is None if the package does not state it."""
 
     name: str
     version: str
@@ -36,11 +36,10 @@ class Package:
 
 @dataclass(frozen=True)
 class Bill:
-    """What went into an engine.
+    """The parts of an engine.
 
-    ``code`` is trtllm_lite's own. ``origin`` is the repository of the hub that the model was fetched from, None for
-    another model; ``model`` are its files, whose ``licence`` is None if they do not say. ``data`` are other files, such
-    as a timing cache.
+    ``code`` is trtllm_lite's own. ``origin`` is the hub's repository of the model, None for a local model; ``model``
+    are its files; ``licence`` is None if they do not state it. ``data`` are other files, such as a timing cache.
     """
 
     code: Material
@@ -52,7 +51,7 @@ class Bill:
 
     @property
     def materials(self) -> list[Material]:
-        """All but the packages."""
+        """All parts except packages."""
         return [self.code, *([] if self.origin is None else [self.origin]), *self.model, *self.data]
 
 

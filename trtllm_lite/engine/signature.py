@@ -1,7 +1,7 @@
-"""Signatures of provenance: a DSSE envelope beside the statement, by a key in a PEM file.
+"""Signs provenance: a DSSE envelope beside the statement, made with a key in a PEM file.
 
 The envelope (https://github.com/secure-systems-lab/dsse/blob/master/envelope.md) holds the bytes of the statement and
-what in-toto calls such a payload, so that cosign and in-toto read it, too. Needs the extra ``sign``.
+in-toto's name for this type of payload, so that cosign and in-toto can read it. Needs the extra ``sign``.
 """
 
 import json
@@ -34,9 +34,9 @@ def signed(statement: bytes, key_file: Path) -> tuple[str, str]:
 
 
 def check_signature(statement: bytes, directory: Path, key_file: Path) -> str:
-    """The id of the public key in ``key_file``, by whose private key the ``statement`` of ``directory`` is signed.
+    """The id of the public key in ``key_file``, whose private key has signed the ``statement`` of ``directory``.
 
-    Raises ArgumentError for a file that holds no public key in PEM, EngineError if there is no such signature.
+    Raises ArgumentError for a file without a public key in PEM, EngineError if there is no such signature.
     """
     libraries = _libraries()
     key = _parsed(
@@ -75,7 +75,7 @@ def _parsed(key_file: Path, parse: Any, what: str) -> Any:
 
 
 class _Libraries:
-    """What the extra ``sign`` brings."""
+    """The libraries of the extra ``sign``."""
 
     def __init__(self) -> None:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key

@@ -1,4 +1,4 @@
-"""Holds engines against their provenance, and provenance against signatures; signs it."""
+"""Checks engines against their provenance, and provenance against signatures; signs provenance."""
 
 import json
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ from trtllm_lite.foreign_files import sha256_of
 
 @dataclass(frozen=True)
 class Trust:
-    """Who vouches for a statement: ``key_id`` is that of the key that was checked, None if none was.
+    """Who vouches for a statement: ``key_id`` is the id of the key that was checked, None if none was.
 
-    Without a checked key anybody may have written files and statement alike; ``is_signed``: there is a signature, good
+    Without a checked key anybody may have written both files and statement; ``is_signed``: there is a signature, valid
     or not.
     """
 
@@ -37,7 +37,7 @@ class Trust:
 
     @property
     def words(self) -> str:
-        """For people."""
+        """A description for people."""
         if self.key_id is not None:
             return f"signed by the key {self.key_id}"
         if self.is_signed:
@@ -54,7 +54,7 @@ def trust_in(directory: Path, key_file: Path | None) -> Trust:
 
 @dataclass(frozen=True)
 class CheckedEngine:
-    """An engine that was found sound; ``provenance`` is None if it has none, ``trust`` says who vouches for it."""
+    """An engine without defects; ``provenance`` is None if it has none, ``trust`` tells who vouches for it."""
 
     manifest: Manifest
     provenance: Provenance | None
@@ -62,10 +62,11 @@ class CheckedEngine:
 
 
 def check_engine(directory: Path, *, require_provenance: bool = False, key_file: Path | None = None) -> CheckedEngine:
-    """Hold an engine against its provenance, or, if it has none, against the checksums in the engine itself.
+    """Check an engine against its provenance, or, if it has none, against the checksums in the engine itself.
 
-    With ``require_provenance`` or ``key_file``, a public key, an engine without provenance is refused, and with the key
-    one whose provenance is not signed by it. Raises EngineError, ArgumentError for a file that is no such key.
+    With ``require_provenance`` or ``key_file``, a public key, an engine without provenance is refused; with the key,
+    also one whose provenance the key has not signed. Raises EngineError, ArgumentError for a file that is no public
+    key.
     """
     directory = Path(directory)
     if require_provenance or key_file is not None or (directory / PROVENANCE_FILE).exists():
@@ -74,15 +75,15 @@ def check_engine(directory: Path, *, require_provenance: bool = False, key_file:
         return CheckedEngine(manifest, provenance, trust_in(directory, key_file))
     manifest = _check_manifest(directory)
     for name in manifest.engine_files:
-        Engine(str(directory / name))  # the runtime's reader reads the weights, too
+        Engine(str(directory / name))  # the runtime's reader checks the weights as well
     return CheckedEngine(manifest, None, Trust())
 
 
 def verify_engine(directory: Path) -> Provenance:
-    """Hold every file of an engine against its provenance; returns that.
+    """Check every file of an engine against its provenance; returns the provenance.
 
     Raises EngineError that names all files that differ, are missing, or are not in the statement, or if the engine
-    cannot be read, or if its manifest is not that beside it.
+    cannot be read, or if its manifest differs from the file beside it.
     """
     directory = Path(directory)
     provenance = read_provenance(directory)
@@ -105,7 +106,7 @@ def verify_engine(directory: Path) -> Provenance:
 
 
 def _check_manifest(directory: Path) -> Manifest:
-    """The manifest of an engine. Raises EngineError if the files beside the engine are not those that it names."""
+    """The manifest of an engine. Raises EngineError if files beside the engine differ from those it names."""
     manifest = read_engine(directory / ENGINE_FILE).manifest
     try:
         if parse_json(read_engine_file(directory / CONFIG_FILE), CONFIG_FILE) != json.loads(manifest.to_json()):
@@ -123,7 +124,7 @@ def _check_manifest(directory: Path) -> Manifest:
 def sign_provenance(directory: Path, key_file: Path) -> str:
     """Sign the statement in ``directory`` by the private key of ``key_file``; returns the key's id.
 
-    Raises EngineError if the engine is not that of its statement, ArgumentError for a file that is no such key,
+    Raises EngineError if the engine differs from its statement, ArgumentError for a file that is no such key,
     OutputError if the signature cannot be written.
     """
     directory = Path(directory)

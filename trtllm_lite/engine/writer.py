@@ -1,8 +1,8 @@
 """Writes an engine file in one pass over its data.
 
-The header's size depends on names, shapes and the width of a checksum, not on their values, so that room for it is
-known before the first weight is read. Data is streamed behind it, one entry in memory at a time; the header is written
-last, when the checksums are known. A file whose writing was interrupted therefore never has a valid header.
+The header's size depends on names, shapes and the width of a checksum, not on their values, so that its size is known
+before the first weight is read. Data is streamed after it, one entry in memory at a time; the header is written last,
+when the checksums are known. A file whose writing was interrupted therefore never has a valid header.
 """
 
 import json
@@ -35,7 +35,7 @@ Bytes = bytes | memoryview
 class Weight:
     """A weight as stored: ``shape`` is physical, in items of the stored type of ``dtype``; ``load`` is called once.
 
-    ``computed``: what ``load`` returns is computed, not only read, so that other threads may call it ahead.
+    ``computed``: the result of ``load`` is computed, not only read, so that other threads may call it ahead.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Weight:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes in the file, without the padding behind it."""
+        """The bytes in the file, without the padding after them."""
         return prod(self.shape) * STORED_BYTES[DTYPES[self.dtype].stored]
 
 
@@ -71,7 +71,7 @@ def weight_offsets(sizes: Sequence[int], alignment: int = ALIGNMENT) -> list[int
 
 @dataclass(frozen=True)
 class EngineContent:
-    """What goes into an engine file; ``cubins`` and ``networks`` map keys to images."""
+    """The contents of an engine file; ``cubins`` and ``networks`` map keys to images."""
 
     weights: Sequence[Weight]
     plan: str
@@ -82,11 +82,11 @@ class EngineContent:
 
 
 def write_engines(engines: Mapping[Path, EngineContent], progress: Callable[[int, int], None] | None = None) -> None:
-    """Write engine files; weights lie at :func:`weight_offsets`, all others behind them.
+    """Write engine files; weights lie at :func:`weight_offsets`, all other entries after them.
 
     The weights of several files are loaded in turns, the first of each, then the second of each, and so on.
-    ``progress`` is called with (weights written, all weights). Raises OSError if a file cannot be written; what is at
-    its path then is not a valid engine.
+    ``progress`` is called with (weights written, all weights). Raises OSError if a file cannot be written; the file at
+    its path is then not a valid engine.
     """
     num_weights = sum(len(engine.weights) for engine in engines.values())
     files = [_write(path, engine) for path, engine in engines.items()]
@@ -124,7 +124,7 @@ def _write(path: Path, engine: EngineContent) -> Iterator[str]:
 
 
 def _lay_out(weights: Sequence[Weight], documents: Mapping[str, Bytes], alignment: int) -> list[_Entry]:
-    """The entries in file order. safetensors allows no gaps, so gaps are entries, too."""
+    """The entries in file order. safetensors allows no gaps, so gaps are entries of their own."""
     stored = [
         *(Weight(WEIGHT_PREFIX + weight.name, weight.dtype, weight.shape, weight.load) for weight in weights),
         *(_document(name, data) for name, data in documents.items()),

@@ -1,4 +1,4 @@
-"""What one response of OpenAI's protocol says of a request: when tokens came, and how many."""
+"""Reads from one response of OpenAI's protocol when tokens came, and how many."""
 
 import json
 from array import array
@@ -17,7 +17,7 @@ _QUOTED_BYTES = 300
 
 @dataclass(frozen=True)
 class Answer:
-    """``chunk_times_s``: when each chunk with tokens came, at least one; the numbers are what the server's usage says.
+    """The answer to a request; ``chunk_times_s``: when each chunk with tokens came; counts are from the server's usage.
 
     A response that is no stream is one chunk. ``num_cached_tokens`` is None if the server does not tell.
     """
@@ -29,7 +29,7 @@ class Answer:
 
 
 def read_answer(response: Response, streamed: bool) -> Answer:
-    """The answer in ``response`` to a request that asked for a stream, or not. Raises ServerError if it is none."""
+    """The answer in ``response``, to a request for a stream or not. Raises ServerError if it has none."""
     if response.status != 200:
         raise ServerError(_refusal(response), f"HTTP {response.status}")
     if streamed and response.events is None:
@@ -62,13 +62,13 @@ def _read_stream(events: EventStream) -> Answer:
 
 
 def _precedes_tokens(event: dict[str, Any]) -> bool:
-    """Whether a first event names the role of a chat's message alone, or has no choices."""
+    """Whether a first event has only the role of a chat's message, or no choices."""
     deltas = [_part(choice, "delta") for choice in _choices(event)]
     return all("role" in delta and not _says_something(delta) for delta in deltas)
 
 
 def _only_finishes(event: dict[str, Any]) -> bool:
-    """Whether an event says why the output ended, and has no text of it."""
+    """Whether an event has only the finish reason, and no text."""
     choices = _choices(event)
     silent = not any(choice.get("text") or _says_something(_part(choice, "delta")) for choice in choices)
     return silent and any(choice.get("finish_reason") for choice in choices)
@@ -89,7 +89,7 @@ def _part(entry: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _usage(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The usage that the last of ``events`` has which has one. Raises ServerError if none has."""
+    """The last usage in ``events``. Raises ServerError if there is none."""
     for event in reversed(events):
         usage = _part(event, "usage")
         if all(type(usage.get(name)) is int for name in ("prompt_tokens", "completion_tokens")):

@@ -1,4 +1,4 @@
-"""What to ask: the JSON bodies of completions and chat completions, for prompts of random tokens."""
+"""Makes request bodies: the JSON of completions and chat completions, for prompts of random tokens."""
 
 import json
 from collections.abc import Callable
@@ -14,9 +14,9 @@ Decode = Callable[[list[int]], str]
 
 @dataclass(frozen=True)
 class Asking:
-    """How requests are put: ``endpoint`` is one of ENDPOINTS; ``ignore_eos`` asks for outputs of exact lengths.
+    """The form of requests: ``endpoint`` is one of ENDPOINTS; ``ignore_eos`` asks for outputs of exact lengths.
 
-    The model's likeliest tokens are asked for (temperature 0). Raises ArgumentError for another endpoint.
+    Requests ask for the likeliest tokens (temperature 0). Raises ArgumentError for another endpoint.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""Asks one server, over as many connections as there are requests side by side."""
+"""Sends requests to one server, over as many connections as there are concurrent requests."""
 
 import asyncio
 import errno
@@ -12,18 +12,18 @@ _REFUSED = {errno.ECONNREFUSED: "connection refused", errno.EMFILE: "too many op
 
 
 class Client:
-    """Keeps connections that are free, the latest used first, and opens others as they are needed."""
+    """Keeps idle connections, the last used first, and opens others when they are needed."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._tls = server.tls_context()
         self._free: list[Connection] = []
-        self.peer: str | None = None  # the address that the last connection found
+        self.peer: str | None = None  # the address of the last connection
 
     async def ask(self, request: bytes) -> Response:
         """The response to ``request``, whatever its status. Raises ServerError if none comes.
 
-        A server may end a connection that is free just as a request is sent. That one is sent again, on a new one.
+        A server may close an idle connection just when a request is sent. The request is then sent again on a new one.
         """
         connection = self._take_free()
         if connection is not None:
@@ -35,7 +35,7 @@ class Client:
         return await self._ask(await self._connect(), request)
 
     def close(self) -> None:
-        """End all connections that are free."""
+        """Close all idle connections."""
         for connection in self._free:
             connection.close()
 

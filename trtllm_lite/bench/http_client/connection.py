@@ -9,7 +9,7 @@ from trtllm_lite.errors import ServerError
 
 
 class Connection(asyncio.Protocol):
-    """``ask`` sends a request and waits for its response; ``usable`` says whether another one can follow."""
+    """A connection; ``ask`` sends a request and waits for its response; ``usable`` tells whether another can follow."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -18,11 +18,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether the connection stands, and no request is under way."""
+        """Whether the connection is open and idle."""
         return self._transport is not None and not self._transport.is_closing() and self._waiting is None
 
     async def ask(self, request: bytes) -> Response:
-        """The response to ``request``, all of it. Raises ServerError if it does not come."""
+        """The complete response to ``request``. Raises ServerError if it does not come."""
         assert self._transport is not None
         self._response = Response()
         self._waiting = asyncio.get_running_loop().create_future()
@@ -33,18 +33,18 @@ class Connection(asyncio.Protocol):
             self._waiting = None
 
     def close(self) -> None:
-        """End the connection, whatever is under way."""
+        """Close the connection, even during a request."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See :class:`asyncio.Protocol`."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are of a class of their own
+        """Implements :class:`asyncio.Protocol`."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports have another base class
 
     def data_received(self, data: bytes) -> None:
-        """See :class:`asyncio.Protocol`. This runs for each chunk of each stream."""
+        """Implements :class:`asyncio.Protocol`. This runs for each chunk of each stream."""
         response = self._response
-        if response is None:  # nothing was asked
+        if response is None:  # bytes without a request
             self.close()
             return
         try:
@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
             self._succeed(response)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See :class:`asyncio.Protocol`."""
+        """Implements :class:`asyncio.Protocol`."""
         response, self._transport = self._response, None
         if response is None:
             return

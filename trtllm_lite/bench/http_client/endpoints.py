@@ -1,4 +1,4 @@
-"""The paths that requests are sent to."""
+"""Lists the paths that requests are sent to."""
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"

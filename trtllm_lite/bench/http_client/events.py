@@ -9,9 +9,9 @@ _EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
 
 
 class EventStream:
-    """When the events of one stream came, and what the first and the last few of them said.
+    """Records when the events of one stream came, and the data of the first and the last few.
 
-    Events between those are never looked into: a client that parsed each would be slower than the servers it measures.
+    Events in between are not parsed, because a client that parsed each would be slower than the servers it measures.
     Lines end with LF or CR LF. ``times_s`` has, for each event with data, the instant of the bytes that ended it.
     """
 
@@ -19,12 +19,12 @@ class EventStream:
         self.times_s = array("d")
         self._first: list[bytes] = []
         self._last: deque[bytes] = deque(maxlen=_NUM_LAST)
-        self._line = b""  # of which the end has not come yet
-        self._data: list[bytes] = []  # lines of the event that has not ended yet
-        self._plain = False  # whether the next piece can be a whole event that is only counted
+        self._line = b""  # the beginning of an incomplete line
+        self._data: list[bytes] = []  # lines of the incomplete event
+        self._plain = False  # whether the next piece may be a whole event that is only counted
 
     def take(self, piece: bytes, now: float) -> None:
-        """Count what ends within ``piece``, the next bytes of the body, which came at ``now``."""
+        """Count the events that end within ``piece``, the next bytes of the body, which came at ``now``."""
         if self._plain and piece[:5] == b"data:" and piece.endswith(_EVENT_ENDS) and piece.count(b"\n") == 2:
             self.times_s.append(now)
             self._last.append(piece)
@@ -32,7 +32,7 @@ class EventStream:
             self._take_lines(piece, now)
 
     def end(self, now: float) -> None:
-        """The body has ended; an event that lacks its blank line counts."""
+        """End the body; an event without its blank line counts."""
         self._take_lines(b"\n\n", now)
 
     @property

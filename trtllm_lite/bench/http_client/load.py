@@ -1,4 +1,4 @@
-"""Sends the requests of one process at their instants, and collects what became of them."""
+"""Sends the requests of one process at their times, and collects the outcomes."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -12,10 +12,10 @@ from trtllm_lite.errors import ServerError
 
 @dataclass(frozen=True)
 class Asked:
-    """A request that is ready to be sent: its bytes, ``arrival_s`` in seconds after the load begins, and its place.
+    """A request that is ready to be sent: its bytes, ``arrival_s`` in seconds after the load begins, and its ``row``.
 
-    ``output_len`` is how many tokens the server has to make; None if it may make fewer. ``stream`` is whether it is to
-    stream them.
+    ``output_len`` is the exact number of tokens expected; None if the server may make fewer. With ``stream`` the
+    response is a stream.
     """
 
     row: int
@@ -27,7 +27,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a request failed; those of one ``kind`` are counted together."""
+    """The reason why a request failed; failures of one ``kind`` are counted together."""
 
     kind: str
     message: str
@@ -35,7 +35,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the request of place ``row``. Instants are those of ``perf_counter``."""
+    """The outcome of the request in position ``row``. Times are those of ``perf_counter``."""
 
     row: int
     sent_s: float
@@ -51,8 +51,8 @@ async def run_load(
 ) -> list[Outcome]:
     """Send ``asked`` (sorted by arrival) from the instant ``begin`` on, at most ``concurrency`` outstanding at a time.
 
-    Latencies count from the instant at which a request may be sent; opening a connection, where none is free, is a
-    part of them. The outcomes are in the order in which the requests ended.
+    Latencies count from the time at which a request may be sent; they include the opening of a connection if none is
+    idle. The outcomes are in the order in which the requests ended.
     """
     places = asyncio.Semaphore(concurrency or len(asked) or 1)
     outcomes: list[Outcome] = []

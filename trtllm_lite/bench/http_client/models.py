@@ -1,4 +1,4 @@
-"""Asks a server what it serves: GET /v1/models."""
+"""Asks a server which models it serves: GET /v1/models."""
 
 import asyncio
 import json
@@ -17,8 +17,8 @@ _PATH = "/v1/models"
 class Served:
     """A model that ``server``, whose address is known, serves.
 
-    ``max_seq_len`` is as vLLM and SGLang tell it, and ``max_input_len`` as this project's server does; None for servers
-    that do not. ``software`` is their Server header.
+    ``max_seq_len`` is reported by vLLM and SGLang, and ``max_input_len`` by this project's server; None if the server
+    does not report it. ``software`` is their Server header.
     """
 
     server: Server
@@ -29,9 +29,9 @@ class Served:
 
 
 def find_model(server: Server, model: str | None) -> Served:
-    """The model named ``model`` of ``server``, the first that it lists without a name.
+    """The model named ``model`` of ``server``, or without a name the first that it lists.
 
-    A server that lists none is taken at the name's word. Raises ServerError if the server cannot be reached,
+    A server that lists none is assumed to have the named model. Raises ServerError if the server cannot be reached,
     ArgumentError if it does not list the model, or none and no name is given.
     """
     response, address = asyncio.run(_ask(server))

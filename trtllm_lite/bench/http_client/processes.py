@@ -1,4 +1,4 @@
-"""Spreads a load over processes, because what one Python process can receive is limited."""
+"""Spreads a load over processes, because one Python process can receive only so much."""
 
 import asyncio
 import multiprocessing
@@ -18,13 +18,13 @@ from trtllm_lite.bench.http_client.server import Server
 from trtllm_lite.errors import DeviceError, LimitError, ServerError
 
 _REPORT_SECONDS = 0.1
-_HEAD_START_S = 0.05  # from saying when to begin until then, so that every process has heard of it
-OnFinished = Callable[[int, int], None]  # how many requests have ended, of how many
+_HEAD_START_S = 0.05  # time between the announcement and the start, so that every process knows it
+OnFinished = Callable[[int, int], None]  # number of requests that have ended, of how many
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one process does: it warms up, and then sends ``asked``, at most ``concurrency`` outstanding at a time."""
+    """The task of one process: it warms up, and then sends ``asked``, at most ``concurrency`` outstanding at a time."""
 
     server: Server
     asked: Sequence[Asked]
@@ -34,9 +34,9 @@ class Share:
 
 @dataclass(frozen=True)
 class Load:
-    """What became of all requests, in their order, and the share of a core that each process took meanwhile.
+    """The outcomes of all requests, in their order, and the CPU share of each client process.
 
-    ``begin`` is the instant, of ``perf_counter``, from which arrivals count.
+    ``begin`` is the time, by ``perf_counter``, from which arrivals count.
     """
 
     outcomes: list[Outcome]
@@ -49,7 +49,7 @@ def deal(
 ) -> list[Share]:
     """Deal the requests to processes in turn, and ``concurrency`` as evenly as possible.
 
-    Raises LimitError if there are fewer requests, or places for them, than processes.
+    Raises LimitError if there are fewer requests, or a lower ``concurrency``, than processes.
     """
     for name, value in (("num_requests", len(asked)), ("concurrency", concurrency)):
         if value is not None and value < num_processes:
@@ -69,7 +69,7 @@ def deal(
 
 
 def run_processes(shares: Sequence[Share], on_finished: OnFinished | None = None) -> Load:
-    """Run a process for each share; all begin at the same instant. Clocks of processes are the same on one machine.
+    """Run a process for each share; all begin at the same time, as all processes of a machine have the same clock.
 
     Raises ServerError if a request to warm up fails, DeviceError if a process ends early.
     """
@@ -89,7 +89,7 @@ def run_processes(shares: Sequence[Share], on_finished: OnFinished | None = None
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """The fastest event loop that is installed: uvloop's (the extra serve has it), or Python's own."""
+    """The fastest installed event loop: uvloop's (from the extra serve), or Python's own."""
     if find_spec("uvloop") is None:
         return asyncio.new_event_loop()
     import uvloop
@@ -98,7 +98,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 class _started:  # noqa: N801 - used as a function in with
-    """A process with a share, which ends with the block; gives the parent's end of the pipe between the two."""
+    """A process with a share, which ends with the block; yields the parent's end of the pipe to it."""
 
     def __init__(self, share: Share) -> None:
         context = multiprocessing.get_context("spawn")
@@ -126,7 +126,7 @@ def _receive(end: Connection) -> Any:
 
 
 def _results(ends: Sequence[Connection], report: Callable[[int], object]) -> list[tuple[list[Outcome], float]]:
-    """What each process sends last; before that it sends how many of its requests have ended."""
+    """The final results of the processes, which before report the number of requests that have ended."""
     done = dict.fromkeys(ends, 0)
     results: dict[Connection, tuple[list[Outcome], float]] = {}
     while len(results) < len(ends):
@@ -142,8 +142,8 @@ def _results(ends: Sequence[Connection], report: Callable[[int], object]) -> lis
 
 
 def _work(share: Share, end: Connection) -> None:
-    """What a process of :func:`run_processes` does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it as well, and ends this process
+    """The main function of a process of :func:`run_processes`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets the signal as well, and ends this process
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_run_share(share, end))
 
@@ -162,13 +162,13 @@ async def _run_share(share: Share, end: Connection) -> None:
 
 
 class _Reporter:
-    """Tells the parent how many requests have ended, not more often than people can see."""
+    """Reports to the parent how many requests have ended, at most as often as people can see."""
 
     def __init__(self, end: Connection) -> None:
         self._end, self._done, self._next_s = end, 0, 0.0
 
     def finished(self) -> None:
-        """One more request has ended."""
+        """Count one more request that has ended."""
         self._done += 1
         if time.perf_counter() >= self._next_s:
             self._end.send(self._done)

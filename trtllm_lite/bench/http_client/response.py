@@ -1,4 +1,4 @@
-"""Takes the bytes of one HTTP/1.1 response apart as they come (RFC 9112)."""
+"""Parses the bytes of one HTTP/1.1 response as they arrive (RFC 9112)."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from trtllm_lite.errors import ServerError, shown
 
 _MAX_HEAD = 64 << 10
 _MAX_CHUNK_LINE = 1 << 10
-_MAX_BODY = 64 << 20  # of a body that is no stream, all of which is kept
+_MAX_BODY = 64 << 20  # of a body that is no stream, which is kept whole
 
 NO_RESPONSE = "connection closed without a response"
 
@@ -15,11 +15,11 @@ Take = Callable[[bytes, float], None]
 
 
 class Response:
-    """One response: ``take`` is given its bytes, cut anywhere, with the instant at which they came.
+    """One response: ``take`` gets its bytes, cut anywhere, with the time at which they came.
 
-    After the last of them ``done`` is true; ``status`` and ``headers`` (names in small letters) are known before.
-    A body of server-sent events is counted in ``events``, which is None for other bodies: those are kept in ``body``.
-    ``end_s`` is when the last byte came. ``reusable`` says whether the connection can carry another request.
+    After the last bytes ``done`` is true; ``status`` and ``headers`` (lower-case names) are known before. A body of
+    server-sent events is counted in ``events``, which is None for other bodies: those are kept in ``body``. ``end_s``
+    is the time of the last byte. ``reusable`` tells whether the connection can carry another request.
     """
 
     def __init__(self) -> None:
@@ -31,11 +31,11 @@ class Response:
         self.started = self.done = self.reusable = False
         self.take: Take = self._take_head
         self._sink: Take = self._keep
-        self._rest = b""  # of a head or of a line of the framing, of which the end has not come yet
-        self._left = 0  # bytes that the body, or a chunk with the line end behind it, still lacks
+        self._rest = b""  # an incomplete head or line of the framing
+        self._left = 0  # missing bytes of the body, or of a chunk and its line end
 
     def close(self, now: float) -> None:
-        """The connection has ended. Raises ServerError if the response has not."""
+        """Note the end of the connection. Raises ServerError if the response is incomplete."""
         if self.take == self._take_rest:
             self._finish(now)
         elif not self.done:
@@ -53,7 +53,7 @@ class Response:
             return
         self._rest = b""
         self._read_head(head)
-        if 100 <= self.status < 200:  # says that the response is still to come
+        if 100 <= self.status < 200:  # an interim response: the final one is still to come
             if body:
                 self.take(body, now)
             return
@@ -122,7 +122,7 @@ class Response:
                     self.take(data[begin:], now)
                     return
             stop = begin + self._left
-            end = stop - 2  # where the bytes of the chunk end, and its line end begins
+            end = stop - 2  # the end of the chunk, where its line end begins
             if stop <= size:
                 if data[stop - 1] != 10:
                     raise _malformed("a chunk that does not end where its size says")
@@ -136,7 +136,7 @@ class Response:
             begin = stop
 
     def _take_trailers(self, data: bytes, now: float) -> None:
-        """What follows the last chunk: fields, none of which is read, and a blank line."""
+        """Skip the trailer after the last chunk: fields and a blank line."""
         *lines, rest = (self._rest + data).split(b"\r\n")
         self._rest = b""
         if b"" in lines:
@@ -164,7 +164,7 @@ class Response:
 
 
 def _chunk_size(line: bytes) -> int:
-    """The size that a chunk's first line gives, which extensions may follow."""
+    """The size in a chunk's first line, which may have extensions after it."""
     try:
         size = int(line, 16)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Whom to ask: the address of a server, and the head of every request."""
+"""Describes a server: its address, and the head of every request."""
 
 import ssl
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _VERSION = "/v1"
 class Server:
     """A server that speaks OpenAI's protocol. ``prefix`` is the part of its paths in front of ``/v1``.
 
-    ``address`` is where ``host`` was found; without one it is looked up for each connection.
+    ``address`` is the resolved ``host``; without it each connection resolves it.
     """
 
     host: str
@@ -26,17 +26,17 @@ class Server:
 
     @property
     def name(self) -> str:
-        """The server as messages name it."""
+        """The server's name in messages."""
         return f"{'https' if self.tls else 'http'}://{self.authority}{self.prefix}"
 
     @property
     def authority(self) -> str:
-        """Host and port, as the Host header has them."""
+        """Host and port, in the form of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """What verifies the server's certificate; None for plain HTTP."""
+        """The TLS context that verifies the server's certificate; None for plain HTTP."""
         return ssl.create_default_context() if self.tls else None
 
     def request(self, method: str, path: str, body: bytes = b"") -> bytes:

@@ -16,7 +16,7 @@ from trtllm_lite.errors import shown
 if TYPE_CHECKING:
     from trtllm_lite.bench.latency_shape import LatencyShape
 
-# Each entry is printed as a table of its own, which fits into 80 columns.
+# Each entry is printed as a separate table, which fits into 80 columns.
 _POINT_METRICS = {
     "measured": ("time_to_first_token_s", "inter_token_latency_s", "prefill_tokens_per_s", "decode_tokens_per_s"),
     "floors": (
@@ -150,7 +150,7 @@ def latency(
 
 
 def _print_points(shapes: "Sequence[LatencyShape]", reports: Sequence[Report]) -> None:
-    """Print tables with a row for each shape; the last have the ratios to peers that were measured."""
+    """Print tables with a row for each shape; the last tables have the ratios to measured peers."""
     from trtllm_lite.bench.metrics import METRICS
     from trtllm_lite.cli.console import print_table
     from trtllm_lite.units import counted

@@ -1,4 +1,4 @@
-"""Options that several benchmarks share."""
+"""Defines the options that several benchmarks share."""
 
 from typing import TYPE_CHECKING
 
@@ -95,7 +95,7 @@ arrival_options = together(
     ),
 )
 
-# These options become arguments of ModelRunner.from_dir.
+# Options that become arguments of ModelRunner.from_dir.
 runtime_options = together(
     click.option("--max_batch_size", type=int, help="Requests that run side by side. [default: the engine's]"),
     click.option("--max_num_tokens", type=int, help="Tokens of one step. [default: the engine's]"),
@@ -134,7 +134,7 @@ runtime_options = together(
 def ceilings_of(
     memory_bandwidth: float | None, peak_tflops: float | None, host_bandwidth: float | None = None
 ) -> "Ceilings":
-    """The ceilings that the options give in GB/s and TFLOPS, in bytes and operations per second."""
+    """The ceilings that the options give in GB/s and TFLOPS, converted to bytes and operations per second."""
     from trtllm_lite.bench.floor import Ceilings
 
     return Ceilings(

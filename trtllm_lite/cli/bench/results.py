@@ -1,4 +1,4 @@
-"""Where the figures of a benchmark go: a JSON file, and a comparison with a baseline."""
+"""Writes the figures of a benchmark to a JSON file, and compares them with a baseline."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -45,14 +45,14 @@ class Results:
         self._expected: list[Mapping[str, Any]] = []
 
     def expect(self, identities: Sequence[Mapping[str, Any]]) -> None:
-        """Find the baseline of each measurement to come. Raises ArgumentError for a measurement that has none."""
+        """Find the baseline of each measurement to come. Raises ArgumentError if a measurement has none."""
         from trtllm_lite.bench.compare import find_baseline
 
         if self.compare:
             self._expected = [find_baseline(identity, self._baselines) for identity in identities]
 
     def write(self, reports: Sequence[Report]) -> None:
-        """Write the JSON file, if one is asked for."""
+        """Write the JSON file, if one is requested."""
         if self.json_path:
             _write(self.json_path, reports)
 
@@ -81,7 +81,7 @@ class Results:
 
 
 def warn_if_busy() -> float:
-    """Warn if other work on the machine will spoil the figures; returns the cores that were busy before."""
+    """Warn if other work on the machine will distort the figures; returns the number of busy cores."""
     from trtllm_lite.bench.machine import busy_cores, num_cores
 
     busy = busy_cores()

@@ -14,8 +14,8 @@ from trtllm_lite.cli.option_types import COUNT, COUNT_OR_ZERO
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.foreign_names.serving import BENCH_SERVE
 
-_SATURATED = 0.9  # of a core, from which on the client may be what limits
-_MOST_IDS = 1 << 31  # of int32
+_SATURATED = 0.9  # of a core; above it the client may be the bottleneck
+_MOST_IDS = 1 << 31  # ids are int32
 
 
 @click.command(cls=Command, short_help="Latencies and throughput of a server, over HTTP.")
@@ -104,7 +104,7 @@ def _identity(plan: ServerPlan) -> Report:
 
 
 def _measure(plan: ServerPlan) -> Report:
-    """The parts of a report that ``measure_server`` returns; progress is shown meanwhile."""
+    """Return the parts of a report that ``measure_server`` makes; progress is shown meanwhile."""
     from trtllm_lite.bench.http_bench import measure_server
     from trtllm_lite.progress import progress_bars
 
@@ -124,7 +124,7 @@ def _measure(plan: ServerPlan) -> Report:
 def _conclude(results: Results, report: Report, num_requests: int, *, allow_errors: bool) -> None:
     """Write the report, and judge it if it has figures. Raises ArgumentError for failed requests that are not allowed.
 
-    Without a request that succeeded there is nothing to allow.
+    If no request succeeded, failures are never allowed.
     """
     failed = report["figures"]["failed_requests"]
     if failed == num_requests or (failed and not allow_errors):

@@ -1,4 +1,4 @@
-"""What ``bench serve`` measures, as its options describe it."""
+"""Describes the measurement of ``bench serve``, from its options."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +18,10 @@ _UNBOUNDED = 1 << 31
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """What is measured: ``served`` is asked for ``workload``, with ``prompts``, as ``asking`` says.
+    """A measurement: ``workload``, with ``prompts``, is sent to ``served`` in the form of ``asking``.
 
-    ``sending`` is how many processes send, and how many requests first; ``objectives`` and ``price_per_hour`` are the
-    terms that figures are computed with.
+    ``sending`` is the number of processes, and of warm-up requests; ``objectives`` and ``price_per_hour`` are the terms
+    that figures are computed with.
     """
 
     served: "Served"
@@ -36,7 +36,7 @@ class ServerPlan:
 def plan_of(options: dict[str, Any]) -> ServerPlan:
     """The plan that the options describe; the server is asked for its model.
 
-    Raises ArgumentError for options that make no sense, ServerError if the server does not answer.
+    Raises ArgumentError for invalid options, ServerError if the server does not answer.
     """
     from trtllm_lite.bench.figures import parse_objectives
     from trtllm_lite.bench.http_client.bodies import Asking
@@ -77,7 +77,7 @@ def _prompts(
     vocab_size: int | None,
     max_seq_len: int | None,
 ) -> "Prompts":
-    """What prompts are made of. Raises ArgumentError if that needs a tokenizer or a size that is not given."""
+    """The source of prompts. Raises ArgumentError if it needs a tokenizer or a size that is not given."""
     from trtllm_lite.bench.http_bench import Prompts, ServerLimits
     from trtllm_lite.runtime.text.tokenizer import Tokenizer
 

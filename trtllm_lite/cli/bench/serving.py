@@ -70,7 +70,7 @@ def serve_sim(goodput: tuple[str, ...], **options: Any) -> None:
 
 
 def _workload(num_loras: int, lora_rank: int | None, skip_tokenizer_init: bool, **options: Any) -> "Workload":
-    """The requests; reports of those with adapters say which. Raises ArgumentError for a rank of no adapters."""
+    """The workload; reports mention adapters if there are some. Raises ArgumentError for a rank without adapters."""
     from trtllm_lite.bench.workload import AdaptedWorkload, Workload
 
     options["detokenize"] = not skip_tokenizer_init

@@ -1,4 +1,4 @@
-"""Figures as tables, with the names and units that ``bench.metrics`` declares."""
+"""Prints figures as tables, with the names and units that ``bench.metrics`` declares."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,7 @@
-"""An inspection as one HTML page, which needs nothing beside itself: no network, no fonts, no other files.
+"""Renders an inspection as one self-contained HTML page: no network, no fonts, no other files.
 
-Names in it come from engines, which are hostile: everything is escaped, and a content security policy lets the browser
-run only the page's own script and style, by their hashes, and load nothing.
+Names in it come from engines, which are untrusted: everything is escaped, and a content security policy lets the
+browser run only the page's own script and style, by their hashes, and load nothing.
 """
 
 from pathlib import Path
@@ -57,7 +57,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _visible(value: Any) -> Any:
-    """What an expression prints: characters that would not show, or would turn the text around, are escaped."""
+    """The text of an expression, in which invisible characters and those that reverse text are escaped."""
     return value if isinstance(value, Markup) else one_line(str(value))
 
 

@@ -1,4 +1,4 @@
-"""Geometry of the page's drawings, in units of an SVG: bars of memory, and maps of an arena over the steps."""
+"""Computes the geometry of the page's drawings in SVG units: bars of memory, and maps of an arena over the steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ NUM_COLORS = 8
 BAR_WIDTH = 1000.0
 
 _COLUMN = 40
-_LEFT = 74  # room for sizes
+_LEFT = 74  # room for labels of sizes
 _TOP = 34  # room for numbers of steps
 _HEIGHT = 240
-_LEAST = 2.5  # of a box's height, so that small tensors can be seen
+_LEAST = 2.5  # height of the smallest box, so that small tensors are visible
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def bar(parts: Mapping[str, int]) -> list[Segment]:
 
 @dataclass(frozen=True)
 class Box:
-    """A tensor's rectangle; ``number`` is that of its row in the table."""
+    """A tensor's rectangle; ``number`` is the number of its row in the table."""
 
     number: int
     tensor: ArenaBox
@@ -54,7 +54,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Column:
-    """A step, at the left end ``x``."""
+    """A step, whose column begins at ``x``."""
 
     number: int
     x: int
@@ -62,7 +62,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Band:
-    """The steps of a stretch, behind the boxes."""
+    """The steps of a stretch, drawn behind the boxes."""
 
     repeats: int
     x: int
@@ -79,7 +79,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class ArenaMap:
-    """Time goes from left to right, one column for each step; offsets go down."""
+    """A map of an arena: time goes from left to right, one column for each step; offsets go down."""
 
     width: int
     height: int

@@ -1,4 +1,4 @@
-"""Rows of the page's tables, made of an inspection."""
+"""Makes the rows of the page's tables from an inspection."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from trtllm_lite.engine.repeated import pattern
 
 @dataclass(frozen=True)
 class TacticRow:
-    """A tactic: what is computed, in which program, how it was chosen, and the time at the most rows measured."""
+    """A tactic: the site, the program, how it was chosen, and the time at the most rows measured."""
 
     operator: str
     program: str
@@ -22,7 +22,7 @@ class TacticRow:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Candidates alike, in ``count`` places, that a pass did not fuse for one reason."""
+    """Similar candidates, in ``count`` places, that a pass did not fuse for one reason."""
 
     site: str
     count: int
@@ -31,7 +31,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class FileRow:
-    """A file of the engine; a checksum that is not known is empty."""
+    """A file of the engine; an unknown checksum is empty."""
 
     name: str
     num_bytes: int
@@ -58,7 +58,7 @@ def _tactic_row(tactic: Tactic, programs: Mapping[str, str]) -> TacticRow:
 
 
 def refusals(not_fused: Mapping[str, str]) -> list[Refusal]:
-    """Sites of layers that were refused for one reason together, in the order of the first ones."""
+    """Sites that were refused for the same reason, grouped over layers, in the order of the first ones."""
     alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for site, reason in not_fused.items():
         alike.setdefault((pattern(site), pattern(reason)), []).append((site, reason))

@@ -10,7 +10,7 @@ _TIMING = re.compile(
 
 @dataclass(frozen=True)
 class Timing:
-    """Microseconds of the chosen way at a number of rows; ``others`` says what another way took."""
+    """Microseconds of the choice at a number of rows; ``others`` are the times of alternatives."""
 
     rows: int
     microseconds: float
@@ -19,7 +19,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Series:
-    """Timings taken together; ``lead`` says where: ``measured on NVIDIA H200``."""
+    """Timings taken together; ``lead`` tells on which device: ``measured on NVIDIA H200``."""
 
     lead: str
     timings: tuple[Timing, ...]
@@ -27,14 +27,14 @@ class Series:
 
 @dataclass(frozen=True)
 class Reason:
-    """The parts of a reason: ``words`` that are no timings, and timings."""
+    """The parts of a reason: ``words``, and timings."""
 
     words: str
     series: tuple[Series, ...]
 
 
 def read_reason(text: str) -> Reason:
-    """The parts of ``text``; what is not understood stays among the words, so that nothing is lost."""
+    """The parts of ``text``; text that is not recognised stays among the words."""
     words: list[str] = []
     leads: list[str] = []
     timings: list[list[Timing]] = []
