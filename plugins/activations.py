@@ -33,7 +33,7 @@ _SWIGLU_ALPHA, _SWIGLU_LIMIT = 1.702, 7.0
 
 
 def gated(name: str, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
-    """What the gating ``name`` makes of both, best in float64: activation(gate) * up, or swiglu_oai."""
+    """Combine both by the gating ``name``, preferably in float64: activation(gate) * up, or swiglu_oai."""
     if name != "swiglu_oai":
         return activate(name, gate) * up
     gate, up = np.minimum(gate, _SWIGLU_LIMIT), np.clip(up, -_SWIGLU_LIMIT, _SWIGLU_LIMIT)
@@ -41,5 +41,5 @@ def gated(name: str, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
 
 
 def activate(name: str, x: np.ndarray) -> np.ndarray:
-    """Apply the activation ``name`` to ``x``, which is best in float64."""
+    """Apply the activation ``name`` to ``x``, preferably in float64."""
     return ACTIVATIONS[name](x)

@@ -1,4 +1,4 @@
-"""Turns schema constraints into C++ expressions, for ``generate_cpp.py``. It needs the standard library alone."""
+"""Translates schema constraints into C++ expressions for ``generate_cpp.py``. Uses only the standard library."""
 
 import ast
 
@@ -19,7 +19,7 @@ OPERATORS = {
 
 
 def symbols_of(schema: Schema) -> list[str]:
-    """Symbols of shapes, then those that bound indices alone; their positions are their numbers in C++."""
+    """The symbols of shapes, then those that only bound indices; their positions are their numbers in C++."""
     extents = [extent for argument in schema.inputs + schema.outputs for extent in argument.shape]
     extents += [argument.below for argument in schema.inputs if argument.below is not None]
     return list(dict.fromkeys(extent for extent in extents if isinstance(extent, str)))

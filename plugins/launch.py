@@ -1,4 +1,4 @@
-"""The records by which ``plugins/<op>/cuda.py`` describes launches of device kernels: macros, memory, grid, arguments.
+"""The records in which ``plugins/<op>/cuda.py`` describes kernel launches: macros, memory, grid, arguments.
 
 This module needs the standard library alone.
 """
@@ -26,13 +26,13 @@ class Device:
 
     @property
     def compute_capability(self) -> int:
-        """90 of sm_90a."""
+        """The compute capability times 10, such as 90 for sm_90a."""
         return int(self.arch.removeprefix("sm_").rstrip("af"))
 
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """Memory on the device, row-major but for weights of another ``layout``. A buffer equals only itself.
+    """Memory on the device, row-major except for weights of another ``layout``. A buffer equals only itself.
 
     ``shape`` holds integers and symbols. ``kind``: ``arena`` (lives from its first to its last use in a program),
     ``weight``, ``cache``, ``input`` (set by each step) or ``state`` (zero at load, kept between steps).
@@ -47,7 +47,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Slice:
-    """``buffer`` from byte ``offset`` on."""
+    """A part of ``buffer`` that begins at byte ``offset``."""
 
     buffer: Buffer
     offset: Extent
@@ -119,7 +119,7 @@ class WeightBuffers:
 
     @property
     def numbers(self) -> tuple[Buffer | None, Buffer | None]:
-        """The arguments behind ``values`` of every kernel that reads a weight."""
+        """The arguments that follow ``values`` in every kernel that reads a weight."""
         return self.scale, self.offset
 
 
@@ -153,7 +153,7 @@ class Matmul:
 
 @dataclass(frozen=True)
 class Collective:
-    """What all ranks compute together in a library, of ``rows`` rows: ``op`` is that of CollectiveInstruction."""
+    """A collective of all ranks by a library, over ``rows`` rows; ``op`` is that of CollectiveInstruction."""
 
     op: str
     x: Buffer
@@ -161,7 +161,7 @@ class Collective:
     rows: Extent
 
 
-Command: TypeAlias = Launch | Matmul | Collective  # what a program is a list of
+Command: TypeAlias = Launch | Matmul | Collective  # an element of a program
 
 
 def features(buffer: Buffer) -> int:
@@ -170,7 +170,7 @@ def features(buffer: Buffer) -> int:
 
 
 def launch(kernel: Kernel, grid: tuple[Extent | int, ...], *arguments: Argument) -> Launch:
-    """A launch whose missing grid extents are 1."""
+    """Make a launch; missing grid extents become 1."""
     extents = [Extent(extent) if isinstance(extent, int) else extent for extent in (*grid, 1, 1)[:3]]
     return Launch(kernel, (extents[0], extents[1], extents[2]), arguments)
 
@@ -178,5 +178,5 @@ def launch(kernel: Kernel, grid: tuple[Extent | int, ...], *arguments: Argument)
 def kernel(
     source: str, name: str, threads: int, shared_bytes: int, defines: Mapping[str, int | str], reason: str = ""
 ) -> Kernel:
-    """A kernel whose macros are sorted, so that equal ones compare equal."""
+    """Make a kernel with sorted macros, so that equal kernels compare equal."""
     return Kernel(source, name, threads, shared_bytes, tuple(sorted(defines.items())), reason)

@@ -16,7 +16,7 @@ from . import spread
 
 PANEL_WIDTH = 64
 GATED_HALF = PANEL_WIDTH // 2
-WORD = 8  # elements of 4 bits in 32; panels of such types are made of words
+WORD = 8  # 4-bit elements in 32 bits; panels of 4-bit types consist of words
 MMA_K = 16
 _MMA_ORDER = np.arange(MMA_K).reshape(2, 4, 2).swapaxes(0, 1).reshape(-1)  # 0 1 8 9, 2 3 10 11, …
 _PAIR_ORDER = np.array([0, 2, 4, 6, 1, 3, 5, 7])
@@ -60,12 +60,12 @@ def packed_shape(logical_shape: Sequence[int], layout: str, dtype: DTypeLike = n
 
 
 def _as_bits(array: np.ndarray, in_words: bool) -> np.ndarray:
-    """The same memory as unsigned integers, which numpy copies fast; it copies types of ml_dtypes one by one."""
+    """View the memory as unsigned integers, because numpy copies types of ml_dtypes one by one."""
     return array.view("u4" if in_words else f"u{array.dtype.itemsize}")
 
 
 def _in_order(array: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Each run of ``len(order)`` elements of the last axis in that order."""
+    """Reorder each run of ``len(order)`` elements of the last axis."""
     runs = array.reshape(*array.shape[:-1], -1, len(order))
     return np.ascontiguousarray(runs[..., order].reshape(array.shape))
 
@@ -100,7 +100,7 @@ def pack(array: np.ndarray, layout: str) -> np.ndarray:
 
 
 def _pack_each(array: np.ndarray, layout: str, shape: Sequence[int]) -> np.ndarray:
-    """:func:`pack` of each expert's matrix, into memory that is taken once."""
+    """Apply :func:`pack` to each expert's matrix, with one allocation."""
     first = pack(array[0], layout)
     packed = np.empty(shape, first.dtype)
     packed[0] = first

@@ -13,7 +13,7 @@ _WORD_BYTES, _BYTE_CODES = 4, 256
 
 
 def _places_e4m3() -> list[list[int]]:
-    """Elements 0 and 1 lie under sign and exponent of a bfloat16; of 2 and 3, the bits that are left."""
+    """Elements 0 and 1 are where a bfloat16 has its sign and exponent; elements 2 and 3 have the remaining bits."""
     first = [[*range(4, 11), 15], [*range(20, 27), 31]]
     second = [[0, 1, 2, 3, 12, 13, 14, 11], [16, 17, 18, 19, 28, 29, 30, 27]]
     return first + second
@@ -30,7 +30,7 @@ LAYOUTS = tuple(_PLACES)
 
 
 def spread(words: np.ndarray, layout: str) -> np.ndarray:
-    """Words, which are little-endian bytes [..., 4n], with their bits where ``layout`` has them."""
+    """Move the bits of words, given as little-endian bytes [..., 4n], to their places in ``layout``."""
     return _moved(words, _tables(layout, inverse=False))
 
 
@@ -49,7 +49,7 @@ def _moved(words: np.ndarray, tables: Sequence[np.ndarray]) -> np.ndarray:
 
 @cache
 def _tables(layout: str, *, inverse: bool) -> tuple[np.ndarray, ...]:
-    """For each byte of a word, the bits that each value of it becomes."""
+    """For each byte of a word and each value of it, the resulting bits."""
     targets = [place for element in _PLACES[layout] for place in element]
     if inverse:
         targets = [int(bit) for bit in np.argsort(targets)]

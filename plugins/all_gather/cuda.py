@@ -1,4 +1,4 @@
-"""AllGather on GPUs that reach each other's memory, or in NCCL."""
+"""AllGather on GPUs, through each other's memory or by NCCL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _THREADS, _MEETING_THREADS = 512, 32
 
 
 def lower(op: Lowering) -> list[Command]:
-    """One launch, or where ``ranks`` is no operand one that puts side by side what NCCL has gathered rank by rank."""
+    """Launch one kernel. Without the operand ``ranks`` it follows NCCL, and puts the ranks' rows side by side."""
     x = op.rows("x")
     if not op.has("ranks"):
         return _by_library(op, x, op.result("y"))

@@ -1,4 +1,4 @@
-"""AllReduce on GPUs that reach each other's memory, or in NCCL."""
+"""AllReduce on GPUs, through each other's memory or by NCCL."""
 
 from __future__ import annotations
 

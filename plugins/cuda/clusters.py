@@ -1,4 +1,4 @@
-"""Clusters of blocks, which reach each other's shared memory."""
+"""Clusters of blocks, which access each other's shared memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RESIDENT = {1: 132, 2: 132, 4: 120, 8: 112}
 
 
 def resident_grid(cluster: int) -> Extent:
-    """As many blocks as a card holds at a time, in whole clusters."""
+    """The number of blocks that a GPU runs at a time, in whole clusters."""
     if cluster == 1:
         return symbol("num_sms")
     return Extent(0, (("num_sms", RESIDENT[cluster], RESIDENT[1] * cluster),) * cluster)

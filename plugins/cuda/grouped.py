@@ -1,4 +1,4 @@
-"""Specialises products with experts (cuda/chosen_experts.cuh): streamed ones of a few rows, and tiled ones of many."""
+"""Specialises products with experts (cuda/chosen_experts.cuh): GEMV kernels for few rows, tiled ones for many."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _IN_FLIGHT_BYTES, _IN_FLIGHT_BYTES_OF_PAIRS = 150 * 1024, 100 * 1024  # with one
 _STEP_BYTES = 128
 _GROUP_SIZES = (16, 32, 64, 128)
 _COLUMNS, _NUM_WIDTHS = (256, 192, 128, 96), 3  # rows of the weight in a tile, and how many widths are timed
-# Of products that are turned round (cuda/turned_linear.cuh): the most rows of a group, rows of the weight that a
-# warpgroup has, warps that fill the ring, and what a byte of x counts beside one of the weight, of one tile alone.
+# Swap-AB products (cuda/turned_linear.cuh): the most rows of a group, weight rows of a warpgroup, producer warps, and
+# the cost of a byte of x relative to a byte of the weight, for one tile.
 _MOST_TURNED_ROWS, _WARPGROUP_COLUMNS = 64, 64
 _TURNED_PRODUCERS, _X_WEIGHT = 2, 0.25
 
 
 @dataclass(frozen=True)
 class ExpertChoice:
-    """How many ``experts`` there are, and how many, ``top_k``, a row has.
+    """The number of ``experts``, and the number ``top_k`` that a row has.
 
-    ``local``: those of a rank, which ``moe_tp_size`` ranks share out.
+    ``local``: the experts of a rank; each of them is divided among ``moe_tp_size`` ranks.
     """
 
     experts: int
@@ -48,22 +48,22 @@ class ExpertChoice:
     moe_tp_size: int = 1
 
     def __str__(self) -> str:
-        """The choice in words, by which timings of products tell mixtures apart."""
+        """The choice in words, which identifies it in timings of products."""
         here = "" if self.local == self.experts else f", {self.local} of them here"
         return f"{self.top_k} of {self.experts} experts{here}"
 
     @property
     def scores(self) -> int:
-        """Columns of a row's scores: two for each expert, and as many as products of 8 columns have besides."""
+        """Columns of a row's scores: two for each expert, padded to a multiple of 8."""
         return -(-2 * self.experts // 8) * 8
 
     @property
     def defines(self) -> dict[str, int]:
-        """The macros of kernels that read lists of them."""
+        """The macros of kernels that read lists of chosen experts."""
         return {"TL_EXPERTS": self.experts, "TL_TOP_K": self.top_k}
 
     def chosen_bytes(self, rows: int) -> int:
-        """The shared memory that such a list takes."""
+        """Bytes of shared memory for a list of ChosenExpert."""
         return -(-4 * self.chosen_ints(rows) // 128) * 128
 
     def chosen_ints(self, rows: int) -> int:
@@ -71,7 +71,7 @@ class ExpertChoice:
         return HEADER + CHOSEN_INTS * min(self.local, rows * self.top_k)
 
     def group_rows(self, max_rows: int) -> int:
-        """The most rows of a group: about twice as many as an expert has in the mean, so that most have one group."""
+        """The most rows of a group: about twice an expert's average, so that most experts have one group."""
         mean = max_rows * self.top_k / self.experts
         return next((size for size in _GROUP_SIZES if size >= 2 * mean), _GROUP_SIZES[-1])
 
@@ -81,15 +81,15 @@ class ExpertChoice:
 
 
 def most_streamed_rows(form: WeightForm, device: Device) -> int:
-    """Up to how many rows products of a weight are streamed, and not sorted."""
+    """The most rows for which a product uses the GEMV kernel, without sorting the rows."""
     return _MOST_WIDENED_ROWS if form.is_widened_in_blocks and device.arch == TILED_ARCH else MOST_LISTED_ROWS
 
 
 def gated_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
-    """How GroupedGatedLinear streams its weight beside rows of x that stay; None if these are too many or too long.
+    """How GroupedGatedLinear streams its weight while x stays in shared memory; None if x does not fit.
 
-    Four bits that one team multiplies come in stages of two tiles: of 8 rows of gpt-oss-20b such a team takes an H200
-    57 us, and 78 of one tile (three teams take 53).
+    4-bit weights that one team multiplies come in stages of two tiles: for 8 rows of gpt-oss-20b, an H200 takes 57 us
+    with such a team, and 78 us with stages of one tile (53 us with three teams).
     """
     config, in_features = stream_config(shape[-1], form, tokens, device), shape[-1]
     if config is None or config.stream_x or tokens > most_streamed_rows(form, device):
@@ -104,15 +104,15 @@ def gated_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, d
 
 
 def _equal_stage(in_features: int, form: WeightForm, count: int) -> int:
-    """The depth of ``count`` stages of a row that are about equal, of whole blocks."""
+    """The depth of a stage if a row is divided into ``count`` about equal stages of whole blocks."""
     depth = form.depth if form.blocks is None else max(form.depth, form.blocks.size)
     return depth * ceil(in_features / (count * depth))
 
 
 def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device) -> StreamConfig | None:
-    """How GroupedLinear streams its weight, and rows of x with it: in stages of equal depth, as long as three fit.
+    """How GroupedLinear streams its weight and rows of x: in stages of equal depth, if three of them fit.
 
-    Blocks share out the weight's rows by eights. Of four bits up to two tiles have rows of x in common.
+    The weight's rows are divided among blocks in eights. With 4-bit weights, up to two tiles share rows of x.
     """
     *_, out_features, in_features = shape
     if form.x_bytes == 1 or in_features % form.depth or out_features % EIGHT:
@@ -134,24 +134,24 @@ def summed_stream_config(shape: tuple[int, ...], form: WeightForm, tokens: int, 
 
 
 def _stage_rows(eights: int, tiles: int) -> int:
-    """Rows of a stage of up to ``tiles``, so that blocks which share out ``eights`` of rows have stages alike."""
+    """Rows of a stage of up to ``tiles`` tiles, so that blocks, which divide ``eights``, have equal stages."""
     of_block = ceil(eights / min(eights, RESIDENT[1]))
     return EIGHT * ceil(of_block / ceil(of_block / (2 * tiles)))
 
 
 def stream_grid(tiles: int) -> tuple[Extent]:
-    """A block for each of at most ``tiles`` tiles, or as many as run at a time."""
+    """One block for each of at most ``tiles`` tiles, but no more than run at a time."""
     resident = resident_grid(1)
     return (Extent(tiles),) if tiles < 128 else (resident,)
 
 
 def row_grid(rows: Extent, features: int) -> tuple[Extent, int]:
-    """Blocks of ROW_THREADS threads for each row: several, so that a few rows are moved by many SMs."""
+    """Several blocks of ROW_THREADS threads for each row, so that many SMs move a few rows."""
     return rows, ceil(features / (8 * ROW_THREADS))
 
 
 def even_groups(groups: Buffer, rows: Extent, choice: ExpertChoice, group_rows: int) -> Launch:
-    """A list of ExpertRows as if ``rows`` had chosen experts evenly, by which products are timed."""
+    """A list of ExpertRows as if ``rows`` had chosen experts evenly, for timing products."""
     defines = {"TL_GROUP_ROWS": group_rows, "TL_LOCAL_EXPERTS": choice.local, "TL_THREADS": ROW_THREADS}
     specialised = kernel("grouped_linear/even_groups.cuh", "even_groups", ROW_THREADS, 0, defines | choice.defines)
     return launch(specialised, (1,), groups, rows)
@@ -160,7 +160,7 @@ def even_groups(groups: Buffer, rows: Extent, choice: ExpertChoice, group_rows: 
 def group_configs(weight: WeightBuffers, group_rows: int) -> tuple[TileConfig, ...]:
     """Tiles that may multiply ``weight`` [experts, ..., out, in] with groups of up to so many rows, best guess first.
 
-    That is the widest, or, turned round, what gives an SM the least work. All give a row the same bits.
+    The best guess is the widest tile or, for swap-AB, the one with the least work for an SM. All give a row equal bits.
     """
     form = form_of(weight)
     if _is_turned(form, group_rows):
@@ -173,12 +173,12 @@ def group_configs(weight: WeightBuffers, group_rows: int) -> tuple[TileConfig, .
 
 
 def _is_turned(form: WeightForm, group_rows: int) -> bool:
-    """Whether kernels are those of cuda/turned_linear.cuh: of few rows, with a weight that is widened."""
+    """Whether the kernels use swap-AB (cuda/turned_linear.cuh): for few rows, with a weight that is dequantized."""
     return form.is_widened_in_blocks and group_rows <= _MOST_TURNED_ROWS
 
 
 def _turned_work(weight: WeightBuffers, group_rows: int, columns: int) -> float:
-    """What an SM copies if all experts are chosen, in any unit."""
+    """The amount that an SM copies if all experts are chosen, in any unit."""
     experts, *parts, out_features, _ = (extent for extent in weight.values.shape if isinstance(extent, int))
     tiles = experts * ceil(prod(parts) * out_features / columns)
     x_bytes = _X_WEIGHT * group_rows * 16 / form_of(weight).weight_bits
@@ -187,7 +187,7 @@ def _turned_work(weight: WeightBuffers, group_rows: int, columns: int) -> float:
 
 @dataclass(frozen=True)
 class GroupTiling:
-    """A tiled product of rows that are sorted by expert, ``max_rows`` of them, in groups of ``group_rows``.
+    """A tiled product of ``max_rows`` rows that are sorted by expert, in groups of ``group_rows``.
 
     ``config`` is one of :func:`group_configs`.
     """
@@ -204,7 +204,7 @@ class GroupTiling:
 
     @property
     def tiling(self) -> Tiling:
-        """The tiles, whose rows are those of a group."""
+        """The tiling of the rows of a group."""
         return Tiling(self.dtype, self.device, self.config, self.group_rows)
 
     def kernel(self, op: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
@@ -230,12 +230,12 @@ class GroupTiling:
         )
 
     def grid(self) -> tuple[Extent]:
-        """As many blocks as run at a time: how many tiles there are, the card alone knows."""
+        """As many blocks as run at a time, because only the GPU knows the number of tiles."""
         return (resident_grid(1),)
 
 
 def choice_of(op: Lowering) -> ExpertChoice:
-    """The experts of an operator, which has their numbers and the ``ids`` of the chosen."""
+    """The experts of an operator, from its attributes and the shape of its ``ids``."""
     top_k = op.extents("ids")[-1]
     assert isinstance(top_k, int)
     return ExpertChoice(op.attribute("experts"), top_k, op.attribute("local_experts"), op.attribute("moe_tp_size"))

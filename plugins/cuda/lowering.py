@@ -1,45 +1,45 @@
 """The argument of ``lower(op)`` in ``plugins/<op>/cuda.py``: one operator of a program, with buffers as operands.
 
 ``lower`` returns the commands that compute the operator. Operands have the names of ``schema.toml``. Passes for GPUs
-add operands that the schemas do not know. Products have those of operations that their kernels do in a prologue or an
-epilogue:
+add operands that the schemas do not have. A product also has the operands of operators that its kernel computes in its
+prologue or epilogue:
 
 - ``x_norm``: the weight of an RMS norm of x; ``x_norm_epsilon`` is an attribute (Linear, GatedLinear, PagedAttention,
   Router, GroupedGatedLinear);
 - ``residual``: rows that are added to the result (Linear, GroupedLinear);
-- ``norm_weight``: the weight of an RMS norm of the result, ``y``, whose attributes the product has, too; the result
-  itself is ``sum`` (GroupedLinear);
-- PagedAttention has ``x``, ``weight`` and maybe ``bias`` instead of ``qkv`` where a kernel may compute these rows, too.
+- ``norm_weight``: the weight of an RMS norm of the result. ``y`` is then the norm, whose attributes the product has
+  too, and ``sum`` the result itself (GroupedLinear);
+- PagedAttention has ``x``, ``weight`` and maybe ``bias`` instead of ``qkv`` where its kernel may compute these rows.
 
 Router has outputs that GroupedGatedLinear and GroupedLinear read (``chosen_experts.cuh``): ``chosen`` in programs of a
-few rows, where GroupedGatedLinear multiplies with ``shares``; else ``places`` and ``groups``. It has the state
-``tally``, and in decode programs ``slots`` of CacheSlots, by which it knows rows of padding. Its weight is two terms of
-16 bits, its bias ``score_bias``. All have the attributes ``experts``, ``local_experts`` and ``moe_tp_size``; the Router
-of a rank that has some of the experts has the state ``ranks``.
+few rows, where GroupedGatedLinear multiplies by ``shares``; otherwise ``places`` and ``groups``. It has the state
+``tally`` and, in decode programs, the ``slots`` of CacheSlots, by which it recognises padding rows. Its weight is the
+sum of two 16-bit matrices, its bias is ``score_bias``. All three operators have the attributes ``experts``,
+``local_experts`` and ``moe_tp_size``; if a rank has only some of the experts, its Router has the state ``ranks``.
 
-Programs with adapters have LowRank before a product, which has its rows as ``added`` (Linear, GatedLinear), or as its
-``residual`` if LowRank has that of the product. LowRank has the step inputs ``adapter_rows`` and ``adapter_ends``.
+Programs with adapters have LowRank before a product. LowRank's result is the operand ``added`` of the product (Linear,
+GatedLinear), or its ``residual`` if LowRank takes over the product's residual. LowRank has the step inputs
+``adapter_rows`` and ``adapter_ends``.
 
-Rows of bytes have the attributes ``<operand>_type`` (a key of row_scales.ROW_TYPES) and ``<operand>_scale``. Where
-``<operand>_row_scales`` is 1, each row has a scale of its own and the former is the least; an operand
-``<operand>_scale`` holds these where they are in memory. Products with an attribute ``x_type`` read bytes, or,
-of at most 16 rows, 16-bit elements, which they round. An output ``y`` with ``y_type`` is rounded by the operator
-that makes it.
+Rows of bytes have the attributes ``<operand>_type`` (a key of row_scales.ROW_TYPES) and ``<operand>_scale``. If
+``<operand>_row_scales`` is 1, each row has its own scale, and the attribute is the least scale; if these scales are in
+memory, the operand ``<operand>_scale`` holds them. Products with an attribute ``x_type`` read bytes or, if there are at
+most 16 rows, 16-bit elements, which they quantize. An output ``y`` with ``y_type`` is quantized by its operator.
 
-Every program of a decoder begins with CacheSlots and ends with Sample (in a pipeline that of the last stage alone), of
-which others have operands:
+Every program of a decoder begins with CacheSlots and ends with Sample (in a pipeline, only in the last stage). Other
+operators have operands of these two:
 
-- Embedding has the step input ``token_slots`` and the state ``last_tokens``, where Sample leaves tokens: a token whose
-  slot is not negative is the one that the slot has there;
-- of several ranks, CacheSlots, Embedding, AllReduce and AllGather have the states ``ranks`` (``rank_table.cuh``) and
-  ``rank_flags``, AllReduce ``rank_inbox`` and ``rank_turns``, too (``rank_inbox.cuh``); it may have the ``residual``
-  and ``weight`` of the RmsNorm behind it, whose outputs it then makes; where ranks meet in NCCL, Embedding alone has
-  ``ranks``;
-- Linear may store its rows on other ranks (``peer_rows.cuh``): on those that add them up, if it and the AllReduce
-  behind it have the state ``rank_sums``; beside theirs on the first, if it has ``ranks`` alone, where the AllGather
-  behind it has ``in_place`` and waits for them;
-- PagedAttention, LatentAttention, PagedLoad and PagedStore have ``slots`` [cache groups, num_tokens] of CacheSlots,
-  where each token lies in the paged cache.
+- Embedding has the step input ``token_slots`` and the state ``last_tokens``, where Sample stores tokens: a token whose
+  slot is not negative is read from that slot of ``last_tokens``;
+- with several ranks, CacheSlots, Embedding, AllReduce and AllGather have the states ``ranks`` (``rank_table.cuh``) and
+  ``rank_flags``, and AllReduce also ``rank_inbox`` and ``rank_turns`` (``rank_inbox.cuh``). AllReduce may have the
+  ``residual`` and ``weight`` of the RmsNorm after it, whose outputs it then makes. If ranks communicate by NCCL, only
+  Embedding has ``ranks``;
+- Linear may store its rows on other ranks (``peer_rows.cuh``). If it and the AllReduce after it have the state
+  ``rank_sums``, it stores rows on the ranks that add them up. If it only has ``ranks``, it stores them on the first
+  rank next to those of the others, and the AllGather after it has ``in_place`` and waits for them;
+- PagedAttention, LatentAttention, PagedLoad and PagedStore have the ``slots`` [cache groups, num_tokens] of CacheSlots:
+  the place of each token in the paged cache.
 """
 
 from __future__ import annotations

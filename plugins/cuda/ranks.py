@@ -13,10 +13,10 @@ _INBOX_ROWS = 512  # total over all other ranks
 
 
 def inbox_rows(num_ranks: int) -> int:
-    """The rows that an inbox has room for, from each other rank.
+    """The number of rows from each other rank for which an inbox has room.
 
-    Steps of no more send rows, which takes as many times their bytes as there are other ranks; in larger ones, products
-    store them on the ranks that add them up, or ranks read them where they are, which costs two meetings. (Measured on
+    Steps with at most that many rows send them to every other rank. In larger steps, products store rows on the ranks
+    that add them up, or ranks read them in place, which costs two barriers but moves fewer bytes. (Measured on
     two H200s: 8.8 and 13.5 us for 256 rows of 4096 elements.)
     """
     return _INBOX_ROWS // (num_ranks - 1)

@@ -10,7 +10,7 @@ from .lowering import Lowering
 
 @dataclass(frozen=True)
 class RowNorm:
-    """Rows of a norm: y = norm(x), or total = x + residual and y = norm(total)."""
+    """A norm of rows: y = norm(x), or total = x + residual and y = norm(total)."""
 
     y: Buffer
     x: Buffer
@@ -19,14 +19,14 @@ class RowNorm:
 
     @classmethod
     def of(cls, op: Lowering) -> RowNorm:
-        """The operands of ``op``; a sum that nobody reads is scratch."""
+        """Take the operands of ``op``; a sum that no operator reads is scratch memory."""
         x, residual, total = op.rows("x"), op.optional_rows("residual"), None
         if residual is not None:
             total = op.new("sum") if op.has("sum") else Buffer(f"{op.name}.sum", op.dtype, op.extents("y"))
         return cls(op.new("y"), x, residual, total)
 
     def kernel(self, source: str, name: str, **more: int) -> Kernel:
-        """The kernel for these rows: each block holds one in registers, eight or more elements a thread."""
+        """The kernel for these rows. Each block holds a row in registers, with eight or more elements per thread."""
         hidden = features(self.y)
         vectors = 1 << (hidden // 8 - 1).bit_length()
         threads = min(512, max(32, vectors if vectors <= 128 else vectors // 2))

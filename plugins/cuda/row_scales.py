@@ -12,9 +12,9 @@ ROW_TYPES = {E4M3: 1, "int8": 2}  # values of RowType (cuda/byte_rows.cuh); 0 is
 
 @dataclass(frozen=True)
 class RowScales:
-    """Rows of ``dtype`` under one scale, ``value``; or, ``per_row``, that of each row's largest, at least ``value``.
+    """The scales of rows of ``dtype``: ``value`` for all or, if ``per_row``, by each row's maximum, at least ``value``.
 
-    ``buffer`` float32 [rows] is where the latter lie, once they are computed.
+    ``buffer`` float32 [rows] has the latter, once they are computed.
     """
 
     dtype: str

@@ -62,20 +62,20 @@ class SplitConfig:
         return row * self.stage_rows
 
     def cost(self, rows: int) -> float:
-        """Of a weight of ``rows``: those of the cluster that gets most."""
+        """The number of rows, of a weight with ``rows``, for the cluster that gets the most."""
         group, clusters = self.stage_rows, RESIDENT[self.splits] // self.splits
         busiest = -(-rows // (group * clusters)) * group
         return busiest * (1.0 if self.tiles_per_stage == 4 else _COST_OF_FEWER_TILES)
 
 
 def fixed_number_bytes(blocks: BlockNumbers, in_features: int, tokens: int) -> int:
-    """Bytes of the numbers of the blocks of x, where rows become whole numbers (cuda/fixed_rows.cuh)."""
+    """Bytes of the scales of the blocks of x, if rows become fixed-point numbers (cuda/fixed_rows.cuh)."""
     count = in_features // min(blocks.size, _FIXED_BLOCK) * (-(-tokens // 4) * 4)
     return count * 4 * (1 + blocks.offsets)
 
 
 def split_config(rows: int, in_features: int, form: WeightForm, tokens: int, device: Device) -> SplitConfig | None:
-    """The most parts of which copies are long enough, and tiles of which the busiest cluster gets few rows.
+    """The most splits for which copies are long enough, and the number of tiles that loads clusters most evenly.
 
     None where other kernels are as fast, or if nothing fits.
     """

@@ -1,4 +1,4 @@
-"""Specialises and launches products of at most 16 rows: streaming ones (cuda/stream_linear.cuh), and split ones."""
+"""Specialises and launches products of at most 16 rows: GEMV (cuda/stream_linear.cuh) and split-K."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from .split import (
 )
 from .weight_form import WeightForm
 
-_BARRIER_BYTES, _ZERO_BYTES = 16 * 16, 16  # of the stages; what is read past the last row
+_BARRIER_BYTES, _ZERO_BYTES = 16 * 16, 16  # barriers of the stages; zeros read past the last row
 _IN_FLIGHT_BYTES = 72 * 1024  # saturates an H200; more only lengthens the queues
-_MOST_FIXED_TOKENS = 4  # rows of x that become whole numbers (cuda/fixed_rows.cuh)
+_MOST_FIXED_TOKENS = 4  # the most rows of x that become fixed-point numbers (cuda/fixed_rows.cuh)
 _MANY_CONSUMER_WARPS = 12
-# Teams, and the warps of each, by bits of weights that are widened in blocks (measured on an H200).
+# (teams, warps of each) by bits of weights that are dequantized in blocks (measured on an H200).
 _TEAMS, _TEAM_WARPS = {8: 2, 4: 3}, {8: 4, 4: 5}
-_LEAST_STAGES_UNDER_WAY = 2  # besides one that each team reads
-_SHORT_COPY_BYTES = 1024  # less than a warp copies fast enough
-_MANY_BLOCKS = 120  # about what a card holds at a time
+_LEAST_STAGES_UNDER_WAY = 2  # in addition to the stage that each team reads
+_SHORT_COPY_BYTES = 1024  # a single warp copies shorter pieces too slowly
+_MANY_BLOCKS = 120  # about as many as a GPU runs at a time
 
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """Free choices of a streaming matrix product: a stage has ``stage_k`` elements of each of ``stage_rows`` rows.
+    """Free choices of a GEMV kernel: a stage has ``stage_k`` elements of each of ``stage_rows`` weight rows.
 
-    ``stage_rows``: of the weight, eights. ``stream_x``: the rows of x travel with the weights instead of staying in
-    shared memory. ``teams``: of the warps that multiply, which take turns at stages of whole rows.
+    ``stage_rows``: a multiple of 8. ``stream_x``: the rows of x are streamed with the weights instead of staying in
+    shared memory. ``teams``: the number of teams of consumer warps, which take turns at stages of whole rows.
     """
 
     stage_k: int
@@ -55,16 +55,16 @@ class StreamConfig:
 
     @property
     def consumer_warps(self) -> int:
-        """Warps that multiply."""
+        """The number of warps that multiply."""
         if self.teams > 1:
             return self.teams * _TEAM_WARPS[self.form.weight_bits]
         return _MANY_CONSUMER_WARPS if self.takes_long else CONSUMER_WARPS
 
     def in_teams(self, in_features: int, tokens: int, device: Device) -> StreamConfig:
-        """This configuration with several teams if weights are widened in blocks, and the ring has room; else with one.
+        """This configuration, with several teams if weights are dequantized in blocks and the ring has room, else one.
 
-        While one team ends a tile, others multiply: 8 rows of Qwen3-30B-A3B with FP8 experts take an H200 44.5 us
-        instead of 51.3. A stage is whole rows then, and the ring has several beside one of each team.
+        While one team finishes a tile, others multiply: an H200 takes 44.5 us instead of 51.3 us for 8 rows of
+        Qwen3-30B-A3B with FP8 experts. A stage then has whole rows, and the ring has more stages than teams.
         """
         one = replace(self, teams=1)
         if self.stream_x or not self.form.is_widened_in_blocks or in_features > self.stage_k:
@@ -75,7 +75,7 @@ class StreamConfig:
 
     @property
     def threads(self) -> int:
-        """Of a block, with the producing warps: those that share a stage, times turns (cuda/weight_ring.cuh)."""
+        """Threads of a block, with the producer warps: those sharing a stage, times turns (cuda/weight_ring.cuh)."""
         short = self.form.weight_bytes(self.stage_k) < _SHORT_COPY_BYTES
         sharers, turns = 2 if self.stream_x or short else 1, 2 if self.stream_x else 1
         return 32 * (self.consumer_warps + sharers * turns)
@@ -93,7 +93,7 @@ class StreamConfig:
         return shared_bytes - _BARRIER_BYTES - _ZERO_BYTES - scales - sums - x_bytes
 
     def stage_bytes(self, tokens: int) -> int:
-        """Bytes of a stage: weights, and x where it travels with them."""
+        """Bytes of a stage: weights, and x if it is streamed with them."""
         row = self.form.weight_bytes(self.stage_k) + self.form.number_bytes(self.stage_k) + 16
         weights = row * self.stage_rows
         return weights + (tokens * (self.stage_k * 2 + 16) if self.stream_x else 0)
@@ -102,7 +102,7 @@ class StreamConfig:
 def few_rows_config(
     shape: tuple[int, ...], form: WeightForm, tokens: int, device: Device
 ) -> StreamConfig | SplitConfig | None:
-    """How a product of at most ``tokens`` rows with a weight of ``shape`` [..., out, in] is computed.
+    """How to compute a product of at most ``tokens`` rows with a weight of ``shape`` [..., out, in].
 
     None if no way fits ``device``, or if the extents fit no tile.
     """
@@ -127,7 +127,7 @@ def stream_config(in_features: int, form: WeightForm, tokens: int, device: Devic
 
 
 def _candidates(device: Device, form: WeightForm) -> list[StreamConfig]:
-    """Copies of 2 KB, or else of 1; of half of that, too, where x is too large to stay in shared memory and travels."""
+    """Copies of 2 KB or 1 KB; also half of that if x does not fit in shared memory and is streamed."""
     stays = "x stays in shared memory"
     resident = [
         StreamConfig(copy * 8 // form.weight_bits, ROWS_PER_TILE, False, _IN_FLIGHT_BYTES, stays, form)
@@ -146,7 +146,7 @@ def _candidates(device: Device, form: WeightForm) -> list[StreamConfig]:
 class Streaming:
     """A product of at most ``tokens`` rows of ``dtype``, specialised by ``config``.
 
-    ``x_scales`` are those under which rows become bytes, where weights are multiplied with such.
+    ``x_scales``: the scales of the rows of x, if weights are multiplied by rows of bytes.
     """
 
     tokens: int
@@ -157,11 +157,11 @@ class Streaming:
 
     @property
     def x_scale(self) -> float:
-        """An argument of every such kernel: the scale of rows of bytes, or the least."""
+        """An argument of every GEMV kernel: the scale of rows of bytes, or the least scale."""
         return 0.0 if self.x_scales is None else self.x_scales.value
 
     def kernel(self, source: str, name: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
-        """The kernel for ``weight``; ``more`` are the macros besides those of every such product."""
+        """The kernel for ``weight``; ``more`` are macros in addition to those of every GEMV kernel."""
         out_features, in_features = weight.values.shape[-2:]
         assert isinstance(out_features, int)
         assert isinstance(in_features, int)
@@ -185,7 +185,7 @@ class Streaming:
         return kernel(source, name, self.config.threads, self.device.shared_bytes, defines, self.config.reason)
 
     def grid(self, weight: WeightBuffers) -> tuple[Extent]:
-        """One block per SM; fewer where there are fewer groups of 16-row tiles, each of which is a cluster's."""
+        """One block per SM, or fewer if there are fewer groups of 16-row tiles; each group belongs to a cluster."""
         rows = prod(extent for extent in weight.values.shape[:-1] if isinstance(extent, int))
         groups = -(-rows // self.config.stage_rows)
         blocks = groups * self.config.splits

@@ -31,15 +31,15 @@ _CLUSTERS = (
     *((1, 2, 4), (1, 1, 8)),
 )
 CUTS = tuple(sorted({splits for _, _, splits in _CLUSTERS}))
-# Fitted to 230 times of an H200, of which the best guesses reach 0.99 on average. What an SM reads in a cycle from the
-# L2 cache, and in all, with copies that others asked for; what it sends to them. Cycles of the shortest step, and of a
-# tile and an exchange of sums besides their bytes.
+# Fitted to 230 times of an H200; the best guesses reach 0.99 of the best on average. Bytes that an SM reads per
+# cycle from the L2 cache; in total, with copies that other SMs requested; and sends to them. Cycles of the shortest
+# step, and fixed cycles of a tile and of an exchange of sums.
 _L2_BYTES, _READ_BYTES, _EXCHANGE_BYTES = 44, 58, 20
 _STEP_CYCLES, _TILE_CYCLES, _EXCHANGE_CYCLES = 150, 2500, 1750
 # 4-bit elements that a warp dequantizes per cycle, and the fixed cycles of a step (fitted to 12 times of an H200).
 _WIDENED_ELEMENTS, _WIDENING_CYCLES = 2.43, 170
-# Up to here the start of a kernel counts as much as its work, and those that start beside the one before are faster: on
-# an H200 by 0.4 us on average of 17 products of this depth and more, besides what the kernels around them gain.
+# Up to this depth, the start of a kernel takes as long as its work, so kernels that start while the previous one runs
+# are faster: on an H200 by 0.4 us on average over 17 products of this depth and more, plus what their neighbours gain.
 _SHORT_CYCLES, _SHORT_DEPTH = 13_000, 2048
 _WHOLE_WAVES = 0.56  # the share of an SM's idle time that is lost: other SMs run at a higher clock meanwhile
 
@@ -48,9 +48,9 @@ _WHOLE_WAVES = 0.56  # the share of an SM's idle time that is lost: other SMs ru
 class TileConfig:
     """Free choices of a tiled matrix product: a tile is ``rows`` of x by ``columns`` rows of the weight.
 
-    Of a cluster's blocks, ``row_blocks`` tiles below each other share their weights, ``column_blocks`` tiles beside
-    each other share their rows of x, and ``splits`` such groups each take a part of the depth. ``is_short`` says that
-    libraries, which start when the kernel before has ended, are probably slower.
+    In a cluster, ``row_blocks`` tiles with the same columns share their weights, ``column_blocks`` tiles with the same
+    rows share their rows of x, and ``splits`` such groups each take a part of the depth. ``is_short``: libraries, which
+    start only after the previous kernel has ended, are probably slower.
     """
 
     rows: int
@@ -63,11 +63,11 @@ class TileConfig:
 
     @property
     def cluster(self) -> int:
-        """Blocks of a cluster."""
+        """The number of blocks in a cluster."""
         return self.row_blocks * self.column_blocks * self.splits
 
     def __str__(self) -> str:
-        """The choices without their reason; the same for equal ones in every version."""
+        """The choices without their reason; equal choices have equal texts in every version."""
         blocks = f"{self.row_blocks}x{self.column_blocks}x{self.splits}"
         return f"{self.rows}x{self.columns} tiles in clusters of {blocks}"
 
@@ -96,8 +96,8 @@ def tile_configs(
     """Candidates for at most ``max_rows`` rows, best guess first; none where the target or the extents fit no tile.
 
     ``out_features`` are those of y; a gated product has twice as many weight rows. ``chunk`` as in :class:`Tiling`.
-    With ``splits`` only such as cut the depth into so many parts: the cut alone says in which order a sum's products
-    are added, so that these give a row the same bits, whatever their tiles and however many rows there are.
+    With ``splits``, only candidates that split the depth into that many parts. The split alone determines the order in
+    which products are added, so that a row has the same bits for any tiles and any number of rows.
     """
     rows = (in_features * form.x_bytes, form.weight_bytes(in_features))
     if device.arch != TILED_ARCH or any(row % _ROW_ALIGNMENT for row in rows) or out_features % 8:
@@ -126,7 +126,7 @@ class _Problem:
 
     @property
     def row_bytes(self) -> int:
-        """Of a row of x."""
+        """Bytes of a row of x."""
         return self.in_features * self.form.x_bytes
 
     def box_rows(self, config: TileConfig) -> int:
@@ -161,9 +161,9 @@ class _Problem:
                     yield config
 
     def stages(self, config: TileConfig, device: Device) -> int:
-        """Stages of the ring: as many as there is room for, or as a block of those that have one tile has steps.
+        """The number of stages: as many as fit, but for blocks with one tile no more than it has steps.
 
-        Sums of those that split the depth find room where stages were.
+        The sums of blocks that split the depth use the memory of the stages.
         """
         room = (device.shared_bytes - self.raw_bytes(config.columns)) // _stage_bytes(config)
         if config.splits == 1:
@@ -189,7 +189,7 @@ class _Problem:
         )
 
     def blocks(self, config: TileConfig) -> int:
-        """Blocks with a tile each, in whole clusters."""
+        """The number of blocks if each has one tile, in whole clusters."""
         down = ceil(self.max_rows / (config.rows * config.row_blocks))
         across = ceil(self.out_features / (config.columns // self.parts * config.column_blocks))
         return down * across * config.cluster
@@ -199,7 +199,7 @@ class _Problem:
         return ceil(self.blocks(config) / RESIDENT[config.cluster])
 
     def cycles(self, config: TileConfig) -> float:
-        """A model's time of the tiles one after another; the weights' way from memory takes all about as long."""
+        """A model's cycles for the busiest SM's tiles, without reading weights from memory (about equal for all)."""
         products = config.rows * config.columns / 32
         x_rows = min(config.rows, self.max_rows)
         l2_bytes = (x_rows / config.column_blocks + config.columns / config.row_blocks) * _STEP_BYTES
@@ -228,8 +228,8 @@ class _Problem:
 class Tiling:
     """A tiled product of at most ``max_rows`` rows, specialised by ``config``; ``dtype`` is that of activations.
 
-    ``x_scales`` are those of the rows of x, where these are bytes. ``chunk``: features of which the first half and the
-    second, or those of a part of 16 or more that divides it, are for the same threads (RoPE turns them); 0: none are.
+    ``x_scales``: the scales of the rows of x, if these are bytes. ``chunk``: the first and the second half of this many
+    features, or of a divisor of at least 16, go to the same threads (RoPE rotates them together); 0: no such need.
     """
 
     dtype: str
@@ -252,7 +252,7 @@ class Tiling:
 
     @property
     def row_scales(self) -> Buffer | None:
-        """The scales of the rows of x, where each has its own."""
+        """The scales of the rows of x, if each has its own."""
         return None if self.x_scales is None else self.x_scales.buffer
 
     @property
@@ -261,7 +261,7 @@ class Tiling:
         return 0.0 if self.x_scales is None else self.x_scales.value
 
     def kernel(self, source: str, name: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
-        """The kernel for ``weight`` [..., out, in]; ``more`` are the macros besides those of every such product."""
+        """The kernel for ``weight`` [..., out, in]; ``more`` are macros in addition to those of every tiled product."""
         config, problem = self.config, self._problem(weight)
         shared_bytes = problem.shared_bytes(config, self.device)
         out_features, in_features = _extents(weight.values)[-2:]
@@ -286,7 +286,7 @@ class Tiling:
         return kernel(source, name, threads, shared_bytes, defines, config.reason)
 
     def grid(self, weight: WeightBuffers) -> tuple[Extent]:
-        """A block for each tile; as many as run at a time where tiles are more and a cluster may have several."""
+        """One block per tile, or as many as run at a time if there are more tiles and a cluster may have several."""
         problem = self._problem(weight)
         blocks, cluster = problem.blocks(self.config), self.config.cluster
         if self.config.splits > 1 or blocks <= RESIDENT[cluster]:

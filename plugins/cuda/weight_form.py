@@ -25,17 +25,17 @@ class BlockNumbers:
     offsets: bool
 
     def __str__(self) -> str:
-        """The numbers in words, by which timings of products tell weights apart."""
+        """The scales and offsets in words, which identify weights in timings of products."""
         return f"blocks of {self.size} with {self.dtype} scales" + " and offsets" * self.offsets
 
     @property
     def bytes_per_block(self) -> int:
-        """Bytes of the numbers of one block."""
+        """Bytes of the scale and offset of one block."""
         return DTYPES[self.dtype].bits // 8 * (1 + self.offsets)
 
     @property
     def defines(self) -> dict[str, int]:
-        """The macros of kernels that read them."""
+        """The macros of kernels that read the scales and offsets."""
         return {
             "TL_BLOCK": self.size,
             "TL_NUMBER_TYPE": _NUMBER_TYPES[self.dtype],
@@ -47,10 +47,10 @@ class BlockNumbers:
 class WeightForm:
     """What a kernel of TL_WEIGHT_FORM ``number`` multiplies: bits of an element of the weight, and bytes of one of x.
 
-    ``depth``: elements of a row that in_features is a multiple of. ``layout``: that of the weight. ``in_blocks``:
-    whether the blocks of a row have numbers, and ``blocks`` which. ``whole_rows``: whether a few rows of x are
-    multiplied as whole numbers (cuda/fixed_rows.cuh). ``largest_scale``: of a block; tiled kernels multiply it with a
-    power of two (cuda/small_floats.cuh).
+    ``depth``: in_features must be a multiple of it. ``layout``: the weight's layout. ``in_blocks``: whether rows have
+    blocks with scales, which ``blocks`` describes. ``whole_rows``: whether a few rows of x are multiplied as
+    fixed-point numbers (cuda/fixed_rows.cuh). ``largest_scale``: the largest scale of a block; tiled kernels multiply
+    it by a power of two (cuda/small_floats.cuh).
     """
 
     number: int
@@ -68,22 +68,22 @@ class WeightForm:
         return elements * self.weight_bits // 8
 
     def number_bytes(self, elements: int) -> int:
-        """Bytes of the numbers of neighbours of a row, which are whole blocks."""
+        """Bytes of the scales and offsets of ``count`` neighbouring elements of a row, which must be whole blocks."""
         return 0 if self.blocks is None else elements // self.blocks.size * self.blocks.bytes_per_block
 
     @property
     def is_widened_in_blocks(self) -> bool:
-        """Whether elements have blocks, and become 16 bits for steps of any size."""
+        """Whether elements are in blocks and are dequantized to 16 bits for steps of any size."""
         return self.in_blocks and not self.whole_rows
 
     @property
     def widened(self) -> bool:
-        """Whether tiled kernels make elements of x's type of it before they multiply."""
+        """Whether tiled kernels dequantize the weight to x's type before they multiply."""
         return self.weight_bits < 8 * self.x_bytes
 
     @property
     def defines(self) -> dict[str, int]:
-        """The macros that say so."""
+        """The macros that describe the form."""
         return {"TL_WEIGHT_FORM": self.number} | ({} if self.blocks is None else self.blocks.defines)
 
 
@@ -102,9 +102,8 @@ BLOCK_FORMS = {
     "float4_e2m1fn": WeightForm(7, 4, 2, 64, "spread_e2m1", in_blocks=True, largest_scale=2.0),
     "int8": WeightForm(8, 8, 2, 32, "mma_k16", in_blocks=True),
 }
-BYTE_PRODUCTS = tuple(
-    dtype for dtype, rows in _FORMS if rows is not None
-)  # types of weights that are multiplied by rows of bytes of the same type
+# Types of weights that are multiplied by rows of bytes of the same type.
+BYTE_PRODUCTS = tuple(dtype for dtype, rows in _FORMS if rows is not None)
 
 
 def weight_form(dtype: str, rows: str | None = None, blocks: BlockNumbers | None = None) -> WeightForm:

@@ -1,4 +1,4 @@
-"""GatedLinear on a GPU: streaming for a few rows; tiled, or activation and product behind a cuBLASLt product, above."""
+"""GatedLinear on a GPU: GEMV for a few rows; above, tiled, or a kernel after a cuBLASLt product."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tiled(
     added: Operand | None = None,
     y_scales: RowScales | None = None,
 ) -> Launch:
-    """As :func:`stream`, for many rows and without a norm and a bias. x is of the weight's type."""
+    """Like :func:`stream`, for many rows and without norm and bias. x has the weight's type."""
     flags = {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_Y_TYPE": row_type(y_scales)}
     flags["TL_ADDED"] = int(added is not None)
     kernel = how.kernel("gated_linear/tiled.cuh", "gated_linear_tiled", weight, flags)
@@ -72,7 +72,7 @@ def gate_mul(y: Buffer, both: Buffer, rows: Extent, *, activation: str) -> Launc
 
 
 def lower(op: Lowering) -> list[Command]:
-    """The streaming kernel, or what is fastest for many rows."""
+    """Launch the GEMV kernel, or the fastest choice for many rows."""
     how = op.streaming()
     if how is None:
         return op.product(op.new("y"))

@@ -10,7 +10,7 @@ from ..scaled_weight import scaled
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-    """As Linear's, of two matrices: weight [2, I, K], scale and offset [2, I, blocks], bias [2, I].
+    """Like Linear's reference, with two matrices: weight [2, I, K], scale and offset [2, I, blocks], bias [2, I].
 
     ``added`` is [rows, 2 * I], that of the gate first; y is [rows, I].
     """

@@ -11,7 +11,7 @@ _THREADS = 256
 
 
 def lower(op: Lowering) -> list[Command]:
-    """One launch: a thread for each element. Logits are float32, and other rows have 16 bits."""
+    """Launch one kernel with a thread for each element. Logits are float32; other rows are 16-bit."""
     x, y = op.rows("x"), op.result("y")
     defines: dict[str, int | str] = {
         "TL_FEATURES": features(x),

@@ -1,4 +1,4 @@
-"""GroupedGatedLinear on a GPU: streamed for a few rows; for many, sorted by expert, and tiled."""
+"""GroupedGatedLinear on a GPU: GEMV for a few rows; for many, tiled after sorting by expert."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def tiled(
     activation: str,
     bias: Buffer | None = None,
 ) -> Launch:
-    """y = activation(g) * u of rows that are sorted by expert."""
+    """y = activation(g) * u for rows that are sorted by expert."""
     flags = {"TL_ACTIVATION": ACTIVATION_FLAGS[activation], "TL_BIAS": int(bias is not None)}
     specialised = how.kernel("grouped_gated_linear", weight, flags)
     return launch(specialised, how.grid(), *how.maps(x, weight), y, *weight.numbers, bias, groups)
 
 
 def lower(op: Lowering) -> list[Command]:
-    """The streaming kernel, or the sort of rows and the tiled one."""
+    """Launch the GEMV kernel, or the sort of rows and the tiled kernel."""
     check_vectors(op)
     choice, x, y = choice_of(op), op.rows("x"), op.new("y")
     activation, input_shares = op.attribute("activation"), op.optional_rows("input_shares")

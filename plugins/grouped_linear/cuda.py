@@ -1,4 +1,4 @@
-"""GroupedLinear on a GPU: streamed for a few rows; for many, of rows that are sorted by expert, tiled and combined."""
+"""GroupedLinear on a GPU: GEMV for a few rows; for many, a tiled product of sorted rows, whose results are added."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_NORM_THREADS = 512
 
 @dataclass(frozen=True)
 class Bias:
-    """The bias [experts, out] of each expert, and what a sum over experts takes of it: ``ids`` and ``shares``."""
+    """The bias [experts, out] of each expert, and each row's ``ids`` and ``shares``, by which it is added."""
 
     values: Buffer
     ids: Buffer
@@ -48,14 +48,14 @@ def stream(
 def tiled(
     y: Buffer, x: Buffer, weight: WeightBuffers, groups: Buffer, how: GroupTiling, bias: Buffer | None = None
 ) -> Launch:
-    """y = x @ w.T [+ bias] of rows that are sorted by expert."""
+    """y = x @ w.T [+ bias] for rows that are sorted by expert."""
     specialised = how.kernel("grouped_linear", weight, {"TL_BIAS": int(bias is not None)})
     return launch(specialised, how.grid(), *how.maps(x, weight), y, *weight.numbers, bias, groups)
 
 
 @dataclass(frozen=True)
 class Results:
-    """What experts have made: ``rows`` that are sorted by expert, by the ``places`` of each row's slots.
+    """Results of experts: ``rows`` sorted by expert; ``places`` has their places for each slot of a row.
 
     They are multiplied with ``shares``, and a ``residual`` is added to their sum.
     """
@@ -67,18 +67,18 @@ class Results:
 
     @property
     def operands(self) -> tuple[Buffer | None, ...]:
-        """Arguments of the kernels that sum them up."""
+        """Arguments of the kernels that add up the results."""
         return self.rows, self.places, self.shares, self.residual
 
     def defines(self, choice: ExpertChoice) -> dict[str, int]:
-        """The macros of these kernels."""
+        """The macros of the kernels that add up the results."""
         flags = {"TL_RESIDUAL": int(self.residual is not None), "TL_SHARES": int(self.shares is not None)}
         return {**flags, "TL_FP16": DTYPE_FLAGS[self.rows.dtype], **choice.defines}
 
 
 @dataclass(frozen=True)
 class SumNorm:
-    """An RMS norm of a sum: ``y``, which is bytes with ``scales``."""
+    """An RMS norm of a sum. Its result ``y`` is bytes if there are ``scales``."""
 
     y: Buffer
     scales: RowScales | None
@@ -94,7 +94,7 @@ def combine(y: Buffer, results: Results, num_rows: Extent, choice: ExpertChoice)
 
 
 def combine_norm(total: Buffer, results: Results, num_rows: Extent, choice: ExpertChoice, norm: SumNorm) -> Launch:
-    """``total`` as :func:`combine` makes it, and its ``norm``."""
+    """Compute ``total`` like :func:`combine`, and its ``norm``."""
     threads = min(_MOST_NORM_THREADS, 32 * ceil(features(total) / (8 * 32)))
     scale, buffer = (0.0, None) if norm.scales is None else (norm.scales.value, norm.scales.buffer)
     defines = {"TL_HIDDEN": features(total), "TL_THREADS": threads, **results.defines(choice)}
@@ -105,7 +105,7 @@ def combine_norm(total: Buffer, results: Results, num_rows: Extent, choice: Expe
 
 
 def lower(op: Lowering) -> list[Command]:
-    """The streaming kernel, or the tiled one and the sum of what it makes."""
+    """Launch the GEMV kernel, or the tiled kernel and the sum of its results."""
     choice, x, y, residual = choice_of(op), op.rows("x"), op.new("y"), op.optional_rows("residual")
     if op.has("chosen"):
         how = op.streaming()

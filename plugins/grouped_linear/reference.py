@@ -11,7 +11,7 @@ from ..scaled_weight import scaled
 def reference(inputs: Sequence[Any], _attributes: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
     """``(x [rows, top_k, K], ids and shares [rows, top_k], weight [experts, N, K], …) -> (y [rows, N], no room)``."""
     x, ids, shares, weight, scale, bias, offset = inputs
-    own = (ids >= 0) & (ids < len(weight))  # those of others are other ranks'
+    own = (ids >= 0) & (ids < len(weight))  # other ids belong to other ranks
     found = np.where(own, ids, 0)
     results = np.einsum("rsk,rsnk->rsn", x.astype(np.float64), scaled(weight, scale, offset)[found])
     if bias is not None:

@@ -1,4 +1,4 @@
-"""LatentAttention on a GPU: queries absorb key_up and meet latents in the paged cache; value_up multiplies means."""
+"""LatentAttention on a GPU: queries absorb key_up and attend to cached latents; value_up multiplies the means."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .launches import ATTENDING_ARCH, LatentHeads, absorb, decode, make_values, 
 
 
 def lower(op: Lowering) -> list[Command]:
-    """What is new goes into the cache; then products around one launch for decode rows, and one for other rows."""
+    """Launch the writes to the cache, attention for decode rows and for other rows, and the products around them."""
     heads = _heads(op)
     problems = heads.problems()
     if op.device.arch != ATTENDING_ARCH:
         problems.append(f"the target is {op.device.arch}, expected {ATTENDING_ARCH}")
-    if op.max_draft_len:  # guesses are sequences of their own: what is old to one may be new in the step
+    if op.max_draft_len:  # draft tokens are sequences of their own: the past of one may be new in this step
         problems.append(f"max_draft_len is {op.max_draft_len}, expected 0")
     if problems:
         op.refuse(f"the GPU kernels do not attend to these latents: {'; '.join(problems)}: build for --target cpu")

@@ -1,4 +1,4 @@
-"""Launches of latent attention: what comes before it, attention of both kinds of rows, and what is made of its means.
+"""Launches of latent attention: absorption of queries, attention for both kinds of rows, and values from means.
 
 All are for one layer, whose absorbed queries are [tokens, heads, latent_dim + rotary_dim].
 """
@@ -14,10 +14,10 @@ from ..paged_attention.launches import Cache, of_rows, one_if
 ATTENDING_ARCH = "sm_90a"
 _PRODUCT_THREADS, _ATTEND_THREADS = 128, 384
 _STEP, _ITEM_ROWS, _STAGES = 64, 64, 2  # of attend.cuh
-_FEW_ROWS, _MANY_ROWS = 16, 64  # of a tile of a head's product
-_APPENDED_ROWS = 16  # of a block of absorb.cuh
-_MOST_WEIGHTS = 16 * 1024  # elements of a tile
-_SEQUENCE_BYTES, _TABLE_BYTES = 8, 36  # of a table: for each sequence, and besides
+_FEW_ROWS, _MANY_ROWS = 16, 64  # rows of a tile of a head's product
+_APPENDED_ROWS = 16  # rows that a block of absorb.cuh appends
+_MOST_WEIGHTS = 16 * 1024  # weight elements of a tile
+_SEQUENCE_BYTES, _TABLE_BYTES = 8, 36  # of a split table: for each sequence, and fixed
 _SEQS_STEP = 64  # engines for about as large batches share their kernels
 
 
@@ -40,12 +40,12 @@ class LatentHeads:
 
     @property
     def head_blocks(self) -> int:
-        """Parts of a token's heads, each of which makes rows of its own."""
+        """The number of parts into which a token's heads are divided; each part has rows of its own."""
         return -(-self.num_heads // _ITEM_ROWS)
 
     @property
     def block_heads(self) -> int:
-        """Heads of such a part."""
+        """The number of heads in a part."""
         return min(self.num_heads, _ITEM_ROWS)
 
     def defines(self) -> dict[str, int]:
@@ -60,12 +60,12 @@ class LatentHeads:
 
     @property
     def shared_bytes(self) -> int:
-        """The shared memory of attention without a table of sequences."""
+        """Bytes of shared memory for attention without a split table."""
         tiles = (_ITEM_ROWS + _STAGES * _STEP) * self.query_dim * 2 + _ITEM_ROWS * _STEP * 2
         return tiles + _ITEM_ROWS * 4 + _STAGES * 16
 
     def most_seqs(self, device: Device) -> int:
-        """Of how many sequences there is room for a table beside that."""
+        """The most sequences for which a split table also fits."""
         return (device.shared_bytes - self.shared_bytes - _TABLE_BYTES) // _SEQUENCE_BYTES
 
     def problems(self) -> list[str]:
@@ -92,9 +92,9 @@ def absorb(
     heads: LatentHeads,
     max_rows: int,
 ) -> Launch:
-    """Queries, whose plain parts are multiplied with ``key_up``; new latents and keys go into the ``cache``.
+    """Multiply the plain parts of queries by ``key_up``, and store new latents and keys in the ``cache``.
 
-    ``norm``: weight and epsilon of latents; ``tables``: those of RoPE.
+    ``norm``: weight and epsilon of the norm of latents; ``tables``: cosines and sines of RoPE.
     """
     row = heads.num_heads * (heads.plain_dim + heads.rotary_dim)
     extents = {"TL_IN": heads.plain_dim, "TL_OUT": heads.latent_dim, "TL_X_STRIDE": row, "TL_X_HEAD": heads.plain_dim}
@@ -108,7 +108,7 @@ def absorb(
 
 
 def make_values(y: Buffer, mean: Operand, value_up: Buffer, heads: LatentHeads, max_rows: int) -> Launch:
-    """Means of latents, each times its head's ``value_up``."""
+    """Multiply means of latents by their head's ``value_up``."""
     extents = {"TL_IN": heads.latent_dim, "TL_OUT": heads.value_dim}
     extents |= {"TL_X_STRIDE": heads.num_heads * heads.latent_dim, "TL_X_HEAD": heads.latent_dim}
     extents |= {"TL_Y_STRIDE": heads.num_heads * heads.value_dim, "TL_Y_HEAD": heads.value_dim}
@@ -128,17 +128,17 @@ class _HeadTiles:
 
     @property
     def rows(self) -> int:
-        """Rows of a tile."""
+        """The number of rows in a tile."""
         return _FEW_ROWS if self.max_rows <= _FEW_ROWS else _MANY_ROWS
 
     @property
     def columns(self) -> int:
-        """Columns of a tile."""
+        """The number of columns in a tile."""
         depth, width = self.extents["TL_IN"], self.extents["TL_OUT"]
         return next(size for size in (128, 64, 32, 16) if width % size == 0 and size * depth <= _MOST_WEIGHTS)
 
     def kernel(self, source: str, name: str, more: dict[str, int]) -> Kernel:
-        """The kernel ``name`` with the macros ``more``, too."""
+        """The kernel ``name`` with the additional macros ``more``."""
         depth, rows, columns = self.extents["TL_IN"], self.rows, self.columns
         weight_rows, run = (depth, columns) if self.inputs_first else (columns, depth)
         shared_bytes = weight_rows * (2 * run + 16) + rows * (2 * depth + 16)
@@ -148,7 +148,7 @@ class _HeadTiles:
         return kernel(f"latent_attention/{source}.cuh", name, _PRODUCT_THREADS, shared_bytes, defines)
 
     def grid(self, more_blocks: int) -> tuple[Extent | int, ...]:
-        """A block for each tile, and ``more_blocks`` for each tile of rows."""
+        """One block per tile, and ``more_blocks`` blocks per tile of rows."""
         tiles = self.heads.num_heads * self.extents["TL_OUT"] // self.columns
         return tiles + more_blocks, symbol("num_tokens", 1, self.rows)
 
@@ -173,9 +173,9 @@ def decode(
 def prefill(
     mean: Buffer, query: Buffer, cache: Cache, heads: LatentHeads, device: Device, scale: float, *, all_rows: bool
 ) -> Launch | None:
-    """Attention of the sequences behind the decode rows, or with ``all_rows`` of all; None if ``device`` is too small.
+    """Attention of the sequences after the decode rows, or with ``all_rows`` of all; None if ``device`` is too small.
 
-    A row's result does not depend on the rows beside it, bit for bit: a tile that a row does not see adds zero.
+    A row's result does not depend on other rows, bit for bit: a tile that a row does not see adds zero.
     """
     if heads.shared_bytes > device.shared_bytes:
         return None

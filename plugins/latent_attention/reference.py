@@ -1,4 +1,4 @@
-"""LatentAttention in numpy, one token at a time: keys and values are made of latents, as models are trained."""
+"""LatentAttention in numpy, one token at a time. Computes keys and values from latents, as in training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

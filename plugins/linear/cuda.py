@@ -1,4 +1,4 @@
-"""Linear on a GPU: the streaming kernel for a few rows, the tiled one (or a cuBLASLt product) above."""
+"""Linear on a GPU: GEMV for a few rows; above, the tiled kernel or a cuBLASLt product."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def tiled(
     bias: Buffer | None = None,
     residual: Operand | None = None,
 ) -> Launch:
-    """As :func:`stream`, for many rows and without a norm; a float32 y takes no residual. x is of the weight's type."""
+    """Like :func:`stream`, for many rows and without a norm; a float32 y takes no residual. x has the weight's type."""
     flags = {
         "TL_BIAS": int(bias is not None),
         "TL_RESIDUAL": int(residual is not None),
@@ -73,7 +73,7 @@ def tiled(
 
 
 def dequantize(to: Buffer, weight: WeightBuffers) -> Launch:
-    """``to`` [..., out, in] = the 16-bit elements that ``weight`` of int8 or 4 bits means."""
+    """Dequantize the int8 or 4-bit ``weight`` to 16-bit elements: ``to`` [..., out, in]."""
     in_features, form = weight.values.shape[-1], form_of(weight)
     assert isinstance(in_features, int)
     size = prod(extent for extent in weight.values.shape if isinstance(extent, int))
@@ -84,7 +84,7 @@ def dequantize(to: Buffer, weight: WeightBuffers) -> Launch:
 
 
 def lower(op: Lowering) -> list[Command]:
-    """The streaming kernel, or what is fastest for many rows."""
+    """Launch the GEMV kernel, or the fastest choice for many rows."""
     y, peers = _rows(op)
     how = op.streaming()
     if how is None:
@@ -97,7 +97,7 @@ def lower(op: Lowering) -> list[Command]:
 
 
 def _rows(op: Lowering) -> tuple[Buffer, PeerRows]:
-    """y, and which rank stores it."""
+    """The result y, and the rank that stores it."""
     if op.has("rank_sums"):
         sums = op.place("y", op.state("rank_sums"))
         return sums, on_owners(op.state("ranks"), sums)

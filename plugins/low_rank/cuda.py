@@ -13,12 +13,12 @@ from ..launch import DTYPE_FLAGS, Buffer, Command, Extent, Launch, features, ker
 
 _THREADS = 256
 _ENDS = ("first_end", "second_end", "third_end")
-# Of a part of the depth in steps of few rows: what the warps of a block of shrink.cuh have under way at once.
+# Depth of a split in steps of few rows: what the warps of a block of shrink.cuh have in flight at once.
 _SPLIT_DEPTH, _MOST_SPLITS = 1024, 16
-_ROWS_OF_ONE_SPLIT = 1024  # steps of so many rows have blocks enough without splits
-_ROWS_OF_A_BLOCK = 64  # a block does tiles of rows that lie further apart in steps of more
+_ROWS_OF_ONE_SPLIT = 1024  # steps of that many rows have enough blocks without splits
+_ROWS_OF_A_BLOCK = 64  # in larger steps, a block takes several tiles of rows
 _UNIT_COLUMNS, _MOST_UNITS = 32, 4
-_OUTPUTS_OF_A_UNIT = 4096  # products of so many have blocks enough of warps of one unit
+_OUTPUTS_OF_A_UNIT = 4096  # products of that many have enough blocks if each warp has one unit
 _VECTOR = 8  # 16-bit elements of one load or store
 _SLOTS = symbol("num_loras")
 
@@ -45,13 +45,13 @@ class AdapterMatrices:
 
     @property
     def columns(self) -> int:
-        """Sums of a row, over all parts."""
+        """The number of sums of a row, for all parts."""
         return len(self.widths) * self.max_rank
 
 
 @dataclass(frozen=True)
 class AdapterRows:
-    """The ``count`` rows of a step: ``rows`` lists them by the slots of their adapters, of which ``ends`` has the ends.
+    """The ``count`` rows of a step: ``rows`` lists them by adapter slot, and ``ends`` has the end of each slot's rows.
 
     Rows without an adapter come last.
     """
@@ -62,13 +62,13 @@ class AdapterRows:
 
     @property
     def blocks(self) -> Extent:
-        """Blocks that share the rows of a slot."""
+        """The number of blocks among which the rows of a slot are divided."""
         ((name, multiplier, divisor),) = self.count.terms
         return symbol(name, multiplier, divisor * _ROWS_OF_A_BLOCK)
 
 
 def num_splits(in_features: int, max_rows: int) -> int:
-    """Parts into which the depth is cut, so that steps of few rows keep many multiprocessors busy."""
+    """The number of splits of the depth, chosen so that steps of few rows keep many multiprocessors busy."""
     return max(1, min(in_features // _SPLIT_DEPTH, _MOST_SPLITS, _ROWS_OF_ONE_SPLIT // max_rows))
 
 
@@ -97,7 +97,7 @@ def expand(y: Buffer, projected: Buffer, slots: AdapterMatrices, rows: AdapterRo
 
 
 def lower(op: Lowering) -> list[Command]:
-    """Both kernels; ``y`` is 16 bits, and has the ``residual`` in it if there is one."""
+    """Launch both kernels. ``y`` is 16-bit and includes the ``residual`` if there is one."""
     x, y = op.rows("x"), op.new("y")
     ends = [0, *(op.attribute(name) for name in _ENDS[: op.attribute("num_parts")])]
     widths = tuple(end - begin for begin, end in pairwise(ends))

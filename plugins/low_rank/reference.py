@@ -10,7 +10,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 
 def reference(inputs: Sequence[Any], attributes: Mapping[str, int]) -> tuple[np.ndarray, ...]:
-    """``(x [rows, K], logits_indices) -> (y [rows, N], projected)`` of a step without adapters: zeros."""
+    """``(x [rows, K], logits_indices) -> (y [rows, N], projected)`` for a step without adapters: zeros."""
     x, _ = inputs
     widths = (attributes["third_end"], attributes["num_parts"] * attributes["max_rank"])
     y, projected = (np.zeros((len(x), width), np.float32) for width in widths)
@@ -20,7 +20,7 @@ def reference(inputs: Sequence[Any], attributes: Mapping[str, int]) -> tuple[np.
 def low_rank(
     x: np.ndarray, adapters: Sequence[Mapping[int, Pair] | None], first_part: int, widths: Sequence[int]
 ) -> np.ndarray:
-    """y [rows, sum(widths)], where ``adapters`` has for each row the pairs by number of projection, or None."""
+    """Compute y [rows, sum(widths)]. ``adapters`` has for each row its pairs by number of projection, or None."""
     rows = []
     for row, adapter in zip(x.astype(np.float64), adapters, strict=True):
         parts = []

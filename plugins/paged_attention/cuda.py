@@ -1,4 +1,4 @@
-"""PagedAttention on a GPU: queries, keys and values are turned, and go into the cache; then attention."""
+"""PagedAttention on a GPU: queries and keys are rotated, keys and values stored in the cache; then attention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .new_tokens import HeadNorm, NewTokens
 
 
 def lower(op: Lowering) -> list[Command]:
-    """The queries; then one launch for decode rows, and one for other rows where there may be some."""
+    """Launch the new tokens' part, then attention for decode rows and, if there may be any, for other rows."""
     num_kv_heads, head_dim = _token_shape(op)
     block = (num_kv_heads, op.tokens_per_block, head_dim)
     keys, values = (op.cache(name, *block) for name in ("key_cache", "value_cache"))
@@ -24,7 +24,7 @@ def lower(op: Lowering) -> list[Command]:
     places = (starts, past_lens, blocks, op.rows("slots"), op.attribute("cache_group"))
     cache = Cache(keys, values, *places, key_scale, value_scale)
     query = Buffer(f"{op.name}.query", heads.query_dtype, op.extents("y"))
-    tables = (op.optional_rows("cos"), op.optional_rows("sin"))  # of RoPE, which some networks do without
+    tables = (op.optional_rows("cos"), op.optional_rows("sin"))  # RoPE's tables, which some networks lack
     tokens = NewTokens(query, cache, tables, heads)
     first = _new_tokens(op, tokens)
     output = op.new("y")
@@ -38,7 +38,7 @@ def lower(op: Lowering) -> list[Command]:
 
 
 def _token_shape(op: Lowering) -> tuple[int, int]:
-    """Key/value heads, and the elements of one."""
+    """The number of key/value heads, and the number of elements of a head."""
     _, num_kv_heads, head_dim, _ = op.extents("key_cache")
     assert isinstance(num_kv_heads, int)
     assert isinstance(head_dim, int)
@@ -47,7 +47,7 @@ def _token_shape(op: Lowering) -> tuple[int, int]:
 
 def _heads(op: Lowering, cache_dtype: str) -> Heads:
     rotary_dim = 0
-    if op.has("cos"):  # RoPE turns two elements for each column of its table
+    if op.has("cos"):  # RoPE rotates two elements for each column of its table
         columns = op.extents("cos")[-1]
         assert isinstance(columns, int)
         rotary_dim = 2 * columns
@@ -56,7 +56,7 @@ def _heads(op: Lowering, cache_dtype: str) -> Heads:
 
 
 def _new_tokens(op: Lowering, tokens: NewTokens) -> list[Command]:
-    """Turned queries; keys and values go into the cache."""
+    """Compute rotated queries, and store keys and values in the cache."""
     if op.has("qkv"):
         stored = op.new("stored") if op.has("stored") else None
         return [tokens.computed(op.rows("qkv"), _head_norm(op), stored)]
@@ -94,7 +94,7 @@ def _decode(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores) -> 
 
 
 def _ordered(op: Lowering, output: Buffer, tokens: NewTokens, scores: Scores) -> Launch:
-    """One launch for all rows, whose tiles of keys begin at the same positions for each: see ``prefill``."""
+    """Use one launch for all rows, with tiles of keys at the same positions for each row: see ``prefill``."""
     begins_at_tiles = scores.window == 0 or (scores.chunked and scores.window % WIDEST_TILE == 0)
     if not begins_at_tiles and op.tokens_per_block != WIDEST_TILE:
         op.refuse(

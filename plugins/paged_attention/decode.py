@@ -6,7 +6,7 @@ from ..launch import Buffer, Device, Kernel, Launch, kernel, launch, symbol
 from .launches import Heads, Scores, one_if
 from .new_tokens import NewTokens
 
-_TILE_TOKENS, _MAX_STAGES = 32, 8  # of a warp's ring
+_TILE_TOKENS, _MAX_STAGES = 32, 8  # tokens of a stage, and the most stages, of a warp's ring
 _MODEST_SHARED_BYTES = 160 * 1024  # two stages of four warps at a head_dim of 128
 _MIN_MAX_SEQS = 256  # engines for smaller batches share their kernels
 
@@ -24,9 +24,9 @@ def decode(
 ) -> Launch | None:
     """Attention of the leading num_decode_seqs sequences, one new token each; None if ``device`` is too small.
 
-    ``max_sms`` bounds the blocks of its grid. With ``few_rows`` it leaves shared memory to the kernel behind it, which
-    may then start beside it. At most ``num_new_tokens`` of the sequences are tokens of one and the same, each behind
-    those before it.
+    ``max_sms`` bounds the blocks of the grid. With ``few_rows`` it leaves shared memory to the next kernel, which may
+    then start while it runs. Up to ``num_new_tokens`` of the sequences may be consecutive tokens (a new token and its
+    draft tokens) of the same one.
     """
     heads, cache = tokens.heads, tokens.cache
     bound = max(_MIN_MAX_SEQS, 1 << (max_seqs - 1).bit_length())
@@ -46,7 +46,7 @@ def decode(
 
 
 def _kernel(heads: Heads, defines: dict[str, int], device: Device, few_rows: bool) -> Kernel | None:
-    """The kernel with the widest block whose ring has two stages."""
+    """Choose the kernel with the most warps whose rings have at least two stages."""
     for warps in (4, 2, 1):
         modest = few_rows and warps == 4 and heads.group <= 4
         shared_bytes = min(device.shared_bytes, _MODEST_SHARED_BYTES) if modest else device.shared_bytes

@@ -1,4 +1,4 @@
-"""What launches of attention have in common, and the one for rows that do not decode."""
+"""Common parts of the launches of attention, and the launch for prefill rows."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ..launch import (
 
 _MAX_DIM_OF_128_ROWS = 128
 _PREFILL = "paged_attention_prefill"
-WIDEST_TILE = 128  # keys; those of every kernel divide it
-_MANY = 1 << 29  # above every number of sequences; the runtime takes no larger divisor
+WIDEST_TILE = 128  # keys; a multiple of every kernel's tile
+_MANY = 1 << 29  # more than any number of sequences; the runtime allows no larger divisor
 _WGMMA_ARCH, _WGMMA_DIMS = "sm_90a", (64, 80, 96, 128, 256)
 MAX_GROUP = 16  # query heads that share a key/value head
-# Scores are right to a cap * 2^-21 (score_scale.cuh): with this one to 2^-12, as float16 holds weights.
+# The error of scores is cap * 2^-21 (score_scale.cuh): with this cap 2^-12, the precision of weights in float16.
 _MAX_SOFTCAP = 512
-_BYTE_DIMS = (64, 96, 128, 256)  # over caches of bytes
+_BYTE_DIMS = (64, 96, 128, 256)  # supported head_dims with a cache of bytes
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Heads:
     tokens_per_block: int
     dtype: str
     cache_dtype: str
-    rotary_dim: int  # leading elements of a query or key head that RoPE turns; 0: no RoPE
-    y_scales: RowScales | None = None  # the scale under which results become bytes, if they do
+    rotary_dim: int  # leading elements of a query or key head that RoPE rotates; 0: no RoPE
+    y_scales: RowScales | None = None  # the scale of results that are quantized
 
     @property
     def group(self) -> int:
@@ -54,7 +54,7 @@ class Heads:
 
     @property
     def y_factor(self) -> float:
-        """What results are multiplied with before they become bytes."""
+        """The factor of results before they are quantized."""
         return 1.0 if self.y_scales is None else 1 / self.y_scales.value
 
     @property
@@ -69,15 +69,15 @@ class Heads:
 
     @property
     def query_dtype(self) -> str:
-        """The type that attention computes in."""
+        """The type in which attention computes."""
         return "float16" if self.cache_type else self.dtype
 
     def rope_defines(self) -> dict[str, int]:
-        """Macros of the kernels that rotate."""
+        """Macros of the kernels that apply RoPE."""
         return self._extents() | {"TL_FP16": DTYPE_FLAGS[self.dtype], "TL_ROTARY_DIM": self.rotary_dim}
 
     def defines(self) -> dict[str, int]:
-        """Macros of the kernels that attend."""
+        """Macros of the attention kernels."""
         flags = {"TL_FP16": DTYPE_FLAGS[self.query_dtype], "TL_Y_FP16": DTYPE_FLAGS[self.dtype]}
         return self._extents() | flags | {"TL_Y_TYPE": row_type(self.y_scales)}
 
@@ -112,10 +112,10 @@ class Heads:
 class Scores:
     """The steps from products of queries and keys to scores: ``scale``, the soft cap, the mask of ``window`` tokens.
 
-    A ``softcap`` of 0 means none, and so does a ``window`` of 0; one that is ``chunked`` does not move with the query.
-    ``scale`` includes that of stored keys; ``value_scale`` is that of stored values. Positions before
-    ``first_position`` are masked, too. ``sinks`` [heads] are scores of one more key, whose value is zero. Unless
-    ``floor_scale`` is 0, late queries are multiplied as ``schema.toml`` says.
+    A ``softcap`` or ``window`` of 0 means none; a ``chunked`` window does not move with the query. ``scale`` includes
+    the scale of stored keys; ``value_scale`` is that of stored values. Positions before ``first_position`` are masked
+    too. ``sinks`` [heads] are scores of an additional key with value zero. Unless ``floor_scale`` is 0, late queries
+    are multiplied by the temperature in ``schema.toml``.
     """
 
     scale: float
@@ -136,7 +136,7 @@ class Scores:
         return {**flags, "TL_FIRST_POSITION": self.first_position}
 
     def arguments(self) -> tuple[float, ...]:
-        """Arguments of those kernels, in order: the window, the scale of values, and the fields of ``ScoreScale``."""
+        """Arguments of these kernels, in order: the window, the scale of values, and the fields of ``ScoreScale``."""
         cap = (-2 / self.softcap, 2 * self.softcap * log2(e)) if self.softcap > 0 else ()
         temperature = (self.floor_scale, self.floor_offset, self.attn_scale) if self.floor_scale > 0 else ()
         return self.window, self.value_scale, self.scale * log2(e), *cap, *temperature
@@ -159,7 +159,7 @@ class Cache:
     block_tables: Buffer  # [sequences * cache groups, columns]
     slots: Buffer  # [cache groups, num_tokens]
     group: int
-    key_scale: float = 1.0  # what stored keys are multiplied with
+    key_scale: float = 1.0  # factor of stored keys
     value_scale: float = 1.0
 
     @property
@@ -176,24 +176,24 @@ class Cache:
 
     @property
     def factors(self) -> tuple[float, float]:
-        """What keys and values are multiplied with when they are stored."""
+        """The factors of keys and of values when they are stored."""
         return 1 / self.key_scale, 1 / self.value_scale
 
     @property
     def tables(self) -> Slice:
-        """The group's block table of the first sequence."""
+        """The block table of the first sequence in the layer's cache group."""
         return Slice(self.block_tables, symbol("max_blocks_per_seq", 4 * self.group) if self.group else Extent(0))
 
     @property
     def prefill_tables(self) -> Slice:
-        """The group's block table of the first sequence behind the decode rows."""
-        # Of the product of two symbols one is a number: the columns, which are the same in all steps.
+        """The block table, in the layer's cache group, of the first sequence after the decode rows."""
+        # One factor is a number: the columns are the same in all steps, so no product of two symbols is needed.
         skipped = symbol("num_decode_seqs", 4 * self.num_groups * features(self.block_tables))
         return Slice(self.block_tables, self.tables.offset + skipped)
 
     @property
     def token_slots(self) -> Slice:
-        """The group's slots."""
+        """The slots of tokens in the layer's cache group."""
         return Slice(self.slots, symbol("num_tokens", 4 * self.group) if self.group else Extent(0))
 
 
@@ -207,11 +207,11 @@ def prefill(
     scores: Scores,
     all_rows: bool = False,
 ) -> Launch | None:
-    """Attention of the sequences behind the decode rows, any number of tokens each; None if ``device`` is too small.
+    """Attention of the sequences after the decode rows, any number of tokens each; None if ``device`` is too small.
 
-    With ``all_rows`` it is of the decode rows, too. A row's result does not depend on the rows beside it, bit for bit:
-    tiles of keys begin at multiples of their length, and one that a row does not see adds zero to its sums. (With a
-    window they begin at multiples of a cache block, if that is shorter.)
+    With ``all_rows`` it includes the decode rows. A row's result does not depend on other rows, bit for bit: tiles of
+    keys begin at multiples of their length, and a tile that a row does not see adds zero to its sums. (With a window
+    they begin at multiples of a cache block, if that is shorter.)
     """
     uses_wgmma = device.arch == _WGMMA_ARCH and heads.head_dim in _WGMMA_DIMS
     if heads.cache_type and not uses_wgmma:
@@ -234,9 +234,9 @@ def prefill(
 def _wgmma_prefill(
     heads: Heads, scores: Scores, device: Device, all_rows: bool
 ) -> tuple[Kernel, tuple[Extent, ...], tuple[Buffer, ...]]:
-    """Queries padded to 128 bytes, stages of keys and values, bookkeeping; blocks take work until there is none."""
+    """The wgmma kernel, whose blocks take work items until there are none; its grid and additional operands."""
     step, queries = (128, 2) if heads.head_dim <= 128 else (64, 1)
-    # Five stages of two bytes an element, or four and two of one byte: as much.
+    # Five stages of two-byte elements, or four and two raw stages of one-byte elements, which take as much.
     stages = 5 * step * heads.head_dim * 2
     shared_bytes = queries * 128 * -(-heads.head_dim // 64) * 128 + stages + 320
     defines = heads.defines() | scores.defines() | {"TL_SHARED_BYTES": shared_bytes}
@@ -249,7 +249,7 @@ def _wgmma_prefill(
 def _mma_prefill(
     heads: Heads, scores: Scores, device: Device, all_rows: bool
 ) -> tuple[Kernel, tuple[Extent | int, ...], tuple[Buffer, ...]]:
-    """Two stages of 64 keys and values, or of 32 where shared memory is short."""
+    """The mma.sync kernel, with two stages of 64 keys and values, or of 32 if shared memory is short, and its grid."""
     rows, pitch = 128 if heads.head_dim <= _MAX_DIM_OF_128_ROWS else 64, heads.head_dim * 2 + 16
     shared_bytes = (rows + 4 * 64) * pitch
     if shared_bytes > device.shared_bytes:

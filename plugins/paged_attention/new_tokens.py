@@ -1,4 +1,4 @@
-"""Launches that turn a step's queries and keys and write its keys and values into the paged cache."""
+"""Launches that rotate a step's queries and keys and write its keys and values into the paged cache."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class HeadNorm:
 
 
 def rotates_in_products(rotary_dim: int) -> bool:
-    """Whether each thread of a product's epilogue can have both elements of the pairs that RoPE turns.
+    """Whether each thread of a product's epilogue can have both elements of the pairs that RoPE rotates.
 
-    Kernels for a few rows and for many take eight neighbours and those that these are turned with.
+    Kernels for a few rows and for many take eight neighbours and the elements with which they are rotated.
     """
     return rotary_dim % 16 == 0
 
@@ -34,7 +34,7 @@ def rotates_in_products(rotary_dim: int) -> bool:
 class NewTokens:
     """The heads of a step's tokens: queries go to ``query``, keys and values into ``cache``.
 
-    RoPE turns them as ``tables`` (cosines, sines) say, both of which are there, or none.
+    RoPE rotates them by ``tables`` (cosines, sines); either both are given or neither.
     """
 
     query: Buffer
@@ -44,7 +44,7 @@ class NewTokens:
 
     @property
     def chunk(self) -> int:
-        """Features of a head of which a tile is a multiple, or a part that divides them (see ``Tiling``)."""
+        """Features of a head: a tile is a multiple of them, or of a divisor (see ``Tiling``)."""
         return gcd(self.heads.head_dim, self.heads.rotary_dim)
 
     def streamed(
@@ -57,7 +57,7 @@ class NewTokens:
         norm: tuple[Buffer, float] | None = None,
         bias: Buffer | None = None,
     ) -> Launch:
-        """From a few rows: the product [rms_norm](x) @ weight.T [+ bias], with all else in its epilogue."""
+        """Launch for a few rows: the product [rms_norm](x) @ weight.T [+ bias], with the rest in its epilogue."""
         defines = self.heads.rope_defines() | {"TL_NORM": int(norm is not None), "TL_BIAS": int(bias is not None)}
         specialised = how.kernel("paged_attention/qkv.cuh", "qkv_linear", weight, defines)
         norm_weight, epsilon = norm or (None, 0.0)
@@ -68,7 +68,7 @@ class NewTokens:
     def tiled(
         self, x: Operand, weight: WeightBuffers, rows: Extent, how: Tiling, *, bias: Buffer | None = None
     ) -> Launch:
-        """As :meth:`streamed`, from many rows and without a norm; ``how`` has this ``chunk``."""
+        """Like :meth:`streamed`, for many rows and without a norm; ``how`` must have this ``chunk``."""
         defines = self.heads.rope_defines() | {"TL_BIAS": int(bias is not None)}
         specialised = how.kernel("paged_attention/qkv_tiled.cuh", "qkv_linear_tiled", weight, defines)
         operands = (*weight.numbers, how.row_scales, bias, *self.tables, self.cache.token_slots)
@@ -76,9 +76,9 @@ class NewTokens:
         return launch(specialised, how.grid(weight), *how.maps(x, weight), *self._targets, *operands, *numbers)
 
     def computed(self, qkv: Operand, norm: HeadNorm | None = None, stored: Buffer | None = None) -> Launch:
-        """From rows ``qkv`` of any number: optional head norms, RoPE and the cache write.
+        """Launch for any number of rows ``qkv``: optional head norms, RoPE and the write to the cache.
 
-        Keys and values go to ``stored``, too, if that is given.
+        If ``stored`` is given, keys and values are stored there too.
         """
         defines = self.heads.rope_defines() | {"TL_WARPS": _ROPE_WARPS, "TL_NORM": int(norm is not None)}
         defines["TL_STORED"] = int(stored is not None)

@@ -42,7 +42,7 @@ def _attend(
 
 
 def _stored(heads: np.ndarray, dtype: np.dtype, scale: float) -> np.ndarray:
-    """``heads`` as a cache of ``dtype`` has them; types of eight bits are rounded with the roundings of float32."""
+    """Round ``heads`` to the cache's ``dtype``; 8-bit types are rounded as float32 arithmetic does."""
     if dtype.name not in _LARGEST:
         return heads
     scaled = np.clip(heads.astype(np.float32) / np.float32(scale), *_LARGEST[dtype.name])
@@ -50,7 +50,7 @@ def _stored(heads: np.ndarray, dtype: np.dtype, scale: float) -> np.ndarray:
 
 
 def _read(cache: np.ndarray, scale: float) -> np.ndarray:
-    """What the elements of a cache mean."""
+    """Convert the elements of a cache to numbers."""
     if cache.dtype.name not in _LARGEST:
         return cache.astype(np.float64)
     return (cache.astype(np.float32) * np.float32(scale)).astype(np.float64)

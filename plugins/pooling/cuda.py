@@ -20,7 +20,7 @@ def pool(y: Buffer, x: Buffer, cu_seqlens: Buffer, *, takes_mean: bool, divides_
 
 
 def lower(op: Lowering) -> list[Command]:
-    """One launch."""
+    """Launch one kernel."""
     x, y = op.rows("x"), op.new("y", "float32")
     if features(x) > MAX_FEATURES:
         op.refuse(f"rows have {features(x)} elements, and the GPU kernel takes up to {MAX_FEATURES}")

@@ -10,7 +10,7 @@ _MAX_THREADS = 512
 
 
 def quantize(y: Buffer, x: Buffer, scales: RowScales, rows: Extent) -> Launch:
-    """y [rows, features] = x / ``scales``, which are computed here where each row has its own."""
+    """y [rows, features] = x / ``scales``. If each row has its own scale, it is computed too."""
     vectors = features(x) // 8
     threads = min(_MAX_THREADS, max(32, 1 << (vectors - 1).bit_length()))
     defines = {
@@ -25,7 +25,7 @@ def quantize(y: Buffer, x: Buffer, scales: RowScales, rows: Extent) -> Launch:
 
 
 def lower(op: Lowering) -> list[Command]:
-    """One launch."""
+    """Launch one kernel."""
     scales = op.scales("y")
     assert scales is not None
     return [quantize(op.new("y"), op.rows("x"), scales, op.num_rows("y"))]

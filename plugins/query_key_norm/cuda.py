@@ -7,7 +7,7 @@ from ..launch import DTYPE_FLAGS, Command, features, kernel, launch
 
 
 def lower(op: Lowering) -> list[Command]:
-    """One launch: a block for each row, two or more vectors of eight elements a thread where rows are long."""
+    """Launch one kernel: a block per row; threads have two or more vectors of eight elements if rows are long."""
     x, y = op.rows("x"), op.new("y")
     (queries,), (keys,) = op.extents("query_weight"), op.extents("key_weight")
     assert isinstance(queries, int)

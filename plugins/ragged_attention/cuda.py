@@ -1,4 +1,4 @@
-"""RaggedAttention on a GPU: rotated queries and keys where there is RoPE, then attention."""
+"""RaggedAttention on a GPU: RoPE of queries and keys if there is any, then attention."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .launches import Attention, attend, rotate
 
 
 def lower(op: Lowering) -> list[Command]:
-    """One launch, or two with RoPE."""
+    """Launch attention, after RoPE if there is any."""
     how = Attention(
         num_heads=op.attribute("num_heads"),
         head_dim=op.attribute("head_dim"),

@@ -1,4 +1,4 @@
-"""Launches of attention in both directions, and of the rotation before it."""
+"""Launches of bidirectional attention, and of RoPE before it."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from ..launch import DTYPE_FLAGS, Buffer, Device, Extent, Launch, Slice, kernel, launch, symbol
 
 _ROTATE_THREADS = 128
-_LONG = 1024  # tokens from which on most blocks of 128 queries are full
-_MAX_DIM_OF_TWO_TILES = 64  # those of more elements take more registers than there are
+_LONG = 1024  # from this number of tokens on, most blocks of 128 queries are full
+_MAX_DIM_OF_TWO_TILES = 64  # heads with more elements would need too many registers
 MAX_DIM = 256
 
 
 @dataclass(frozen=True)
 class Attention:
-    """What the kernels of a layer are specialised for."""
+    """The extents for which the kernels of a layer are specialised."""
 
     num_heads: int
     head_dim: int
     scale: float
     window: int
     num_distances: int  # columns of the bias; 0: there is none
-    half_dim: int  # pairs of a head that RoPE turns; 0: no RoPE
+    half_dim: int  # pairs of a head that RoPE rotates; 0: no RoPE
     dtype: str
 
     @property
     def features(self) -> int:
-        """Elements of a row of queries, of keys, or of values."""
+        """The number of elements in a row of queries, of keys, or of values."""
         return self.num_heads * self.head_dim
 
     def problems(self) -> list[str]:

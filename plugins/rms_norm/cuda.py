@@ -9,7 +9,7 @@ from ..launch import Buffer, Command, Extent, Launch, launch
 
 
 def rms_norm(rows: RowNorm, weight: Buffer, epsilon: float, scales: RowScales | None, count: Extent) -> Launch:
-    """total = x [+ residual]; y = total / sqrt(mean(total^2) + epsilon) * weight, which is bytes with ``scales``.
+    """total = x [+ residual]; y = total / sqrt(mean(total^2) + epsilon) * weight, quantized if there are ``scales``.
 
     ``total`` is written where there is a ``residual``, and only there.
     """
@@ -20,6 +20,6 @@ def rms_norm(rows: RowNorm, weight: Buffer, epsilon: float, scales: RowScales | 
 
 
 def lower(op: Lowering) -> list[Command]:
-    """One launch."""
+    """Launch one kernel."""
     rows, scales = RowNorm.of(op), op.scales("y")
     return [rms_norm(rows, op.vector("weight"), op.attribute("epsilon"), scales, op.num_rows("y"))]

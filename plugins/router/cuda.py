@@ -20,10 +20,10 @@ _SCORINGS = {
 }
 _MAX_GROUPS = 32
 _CHOOSING_THREADS = 256
-_CHOOSING_ROWS = _CHOOSING_THREADS // 32  # of a block
+_CHOOSING_ROWS = _CHOOSING_THREADS // 32  # rows of a block
 _SORT_BLOCKS = 8  # kSortBlocks of router/expert_sort.cuh
 _LEAST_SORT_WARPS, _MOST_SORT_WARPS = 4, 16  # of a block
-_MOST_SORTED_ROWS = 512  # of a step whose rows a cluster both chooses for and sorts
+_MOST_SORTED_ROWS = 512  # the most rows of a step for which one cluster both chooses and sorts
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Scoring:
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of at most ``max_rows`` rows, of which ``rows`` are there, and the choice that is made by them.
+    """The scores of ``rows`` rows, at most ``max_rows``, and the choice of experts by them.
 
     ``values`` are two terms of each expert's score. ``bias`` is added to scores, ``correction`` to what experts are
     chosen by. ``ranks`` is what a rank that has some of the experts knows of all. ``tally`` is where choices are
@@ -73,18 +73,18 @@ class Scores:
 
     @property
     def chosen_by(self) -> tuple[Argument, ...]:
-        """The last arguments of these kernels."""
+        """The last arguments of the kernels that choose."""
         added = (self.bias, self.correction, self.scoring.scale)
         return self.values, *added, self.ranks, *(self.padding or (None, 0)), self.rows
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        """The last arguments of those that count, too."""
+        """The last arguments of the kernels that choose and count."""
         return self.tally, *self.chosen_by
 
 
 def lower(op: Lowering) -> list[Command]:
-    """The product, and the choice."""
+    """Launch the product and the choice."""
     choice, scoring = choice_of(op), _scoring(op)
     if choice.experts > MAX_EXPERTS or choice.top_k > MAX_TOP_K or scoring.num_groups > _MAX_GROUPS:
         op.refuse(
@@ -118,14 +118,14 @@ def _product(op: Lowering, scores: Buffer) -> list[Command]:
 
 
 def choose(ids: Buffer, shares: Buffer, chosen: Buffer, scores: Scores) -> Launch:
-    """The experts of each of a few rows, by their numbers on this rank, and the list of those that are ``chosen``."""
+    """Choose the experts of each of a few rows, as indices on this rank, and list those that are ``chosen``."""
     defines = {"TL_ROWS": scores.max_rows, **scores.defines}
     specialised = kernel("router/choose.cuh", "choose_experts", 32 * scores.max_rows, 0, defines)
     return launch(specialised, (1,), ids, shares, chosen, *scores.arguments)
 
 
 def sort(ids: Buffer, places: Buffer, shares: Buffer, groups: Buffer, scores: Scores) -> list[Launch]:
-    """The experts of each row, and the order of rows by expert, which one cluster finds.
+    """Choose the experts of each row, and let one cluster sort the rows by expert.
 
     Of a large step the whole card chooses before, because a choice takes some hundred instructions a row.
     """
@@ -150,7 +150,7 @@ def _sort_chosen(places: Buffer, groups: Buffer, scores: Scores) -> Launch:
 
 
 def _sorting(source: str, name: str, warps: int, choices: int, scores: Scores) -> Kernel:
-    """A kernel whose blocks have so many warps, and keep so many choices beside counts (ExpertSort::kInts)."""
+    """A kernel whose blocks have this many warps, with shared memory for counts (ExpertSort::kInts) and choices."""
     defines = {"TL_THREADS": 32 * warps, "TL_GROUP_ROWS": scores.choice.group_rows(scores.max_rows)}
     shared_bytes = 4 * ((warps + 2) * scores.choice.experts + choices)
     return kernel(source, name, 32 * warps, shared_bytes, defines | scores.defines)

@@ -1,4 +1,4 @@
-"""Rowwise on a GPU: the program becomes an expression of C++ that the kernel is compiled with."""
+"""Rowwise on a GPU: the kernel is compiled with the program as a C++ expression."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FUNCTIONS: dict[str, _Term] = {
 
 
 def expression(program: str) -> str:
-    """``program`` over the macros of ``cuda.cuh``: ``"x0 c0 mul"`` is ``"(TL_X(0)*TL_C(0))"``."""
+    """``program`` as a C++ expression with the macros of ``cuda.cuh``: ``"x0 c0 mul"`` is ``"(TL_X(0)*TL_C(0))"``."""
     return evaluate(program, lambda word: f"TL_{word[0].upper()}({word[1:]})", _FUNCTIONS)
 
 
@@ -58,7 +58,7 @@ def rowwise(
 
 
 def lower(op: Lowering) -> list[Command]:
-    """One launch."""
+    """Launch one kernel."""
     rows = [op.rows(name) for name in _names("x", MAX_ROWS) if op.has(name)]
     vectors = [op.vector(name) for name in _names("v", MAX_VECTORS) if op.has(name)]
     constants = op.optional_vector("constants")

@@ -1,4 +1,4 @@
-"""Programs of Rowwise: the words of the postfix notation, and their evaluation. It needs the standard library alone."""
+"""Programs of Rowwise: the words of the postfix notation, and their evaluation. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ARITY = {
 MAX_ROWS = MAX_VECTORS = 4  # operands x0 .. x3 and v0 .. v3 of the schema
 MAX_CONSTANTS = 16
 MAX_STEPS = 64  # words of a program
-MAX_DEPTH = 8  # values that wait for an operation
+MAX_DEPTH = 8  # the most values on the stack
 
 
 def max_depth(words: Sequence[str]) -> int:
-    """The most values that wait at a time. Raises ValueError if ``words`` are not one expression."""
+    """The most values on the stack at a time. Raises ValueError if ``words`` are not one expression."""
     depth = most = 0
     for word in words:
         taken = ARITY.get(word, 0)
@@ -33,7 +33,7 @@ def max_depth(words: Sequence[str]) -> int:
 
 
 def evaluate(program: str, operand: Callable[[str], Value], functions: Mapping[str, Callable[..., Value]]) -> Value:
-    """The value of ``program``; ``operand`` gives that of x0, v0, c0 and so on, ``functions`` what operations do."""
+    """The value of ``program``. ``operand`` maps x0, v0, c0 and so on to values, ``functions`` names to operations."""
     words = program.split(" ")
     max_depth(words)
     stack: list[Value] = []

@@ -9,7 +9,7 @@ _THREADS = 256
 
 
 def lower(op: Lowering) -> list[Command]:
-    """One launch: a block for each row."""
+    """Launch one kernel with a block for each row."""
     x, values, y = op.rows("x"), op.rows("values"), op.new("y")
     defines = {"TL_IN": features(x), "TL_OUT": features(y), "TL_THREADS": _THREADS, "TL_FP16": DTYPE_FLAGS[x.dtype]}
     specialised = kernel("sigmoid_gate/cuda.cuh", "sigmoid_gate", _THREADS, 0, defines)
