@@ -1,4 +1,5 @@
 // Asynchronous copies, their barriers, and programmatic dependent launch.
+//
 // From sm_90 on, rows are copied by bulk copies (one instruction per row, no registers) that complete on an mbarrier.
 // On older devices the same interface uses 16-byte cp.async by the lanes of the producer warp, arriving on the same
 // mbarrier.

@@ -1,4 +1,5 @@
 // Which experts the rows of a step have chosen: lists that Router's kernels write for grouped products.
+//
 // Macros: TL_EXPERTS, TL_TOP_K (experts per row).
 #pragma once
 

@@ -1,4 +1,5 @@
 // What kernels of products of at most 16 rows have in common.
+//
 // An Op says what happens to a tile (see plugins/linear/cuda.cuh); a specialisation of WalkOf (cuda/weight_walk.cuh)
 // may replace its kTiles, first_row() and num_rows():
 //   kTiles                          number of 16-row tiles

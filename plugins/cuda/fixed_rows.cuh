@@ -1,4 +1,5 @@
 // Rows of x as fixed-point numbers: 16-bit integers with a scale for each block, for products with 4-bit weights.
+//
 // To dequantize a weight to 16 bits takes more instructions than an SM has time for while its memory delivers it; to
 // make it a signed byte takes less than half of one. So an element of x becomes high * 256 + low, two signed bytes,
 // which are two columns of an int8 product with exact sums. An element is rounded by at most 1/65278 of the largest of

@@ -1,4 +1,5 @@
 // 4-bit integer weights, dequantized exactly to the 16-bit type on their way into the tensor cores.
+//
 // They are stored in the layout pairs8 (plugins/README.md): pair i of a word of eight weights is weights 2i and 2i + 1,
 // in nibbles i and i + 4.
 #pragma once

@@ -23,6 +23,7 @@ __device__ __forceinline__ u32 subtract2(u32 a, u32 b) {
 }
 
 // Converts bytes 0 and 1 of `bytes` to the elements of `first`, bytes 2 and 3 to those of `second`.
+//
 // A byte combined with the right exponent is a number: in float16, 1024 + (byte + 128). bfloat16 has only seven
 // fraction bits: the byte's low seven bits make 128 + low, and its sign bit becomes the lowest exponent bit, which
 // selects 128 or 256.

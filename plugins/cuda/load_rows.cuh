@@ -153,6 +153,7 @@ __device__ __forceinline__ void warm(const float* weight) {
 // Stores row m of x for m < rows: x[m][i] or, with kNorm, x[m][i] / sqrt(mean(x[m]^2) + epsilon) * weight[i]. The sum
 // of squares and the products are float32, rounded once. `scratch` holds 2 * kConsumerWarps * kTokens floats. Ends with
 // a barrier of the consumer threads.
+//
 // A few rows are shared by all warps; many rows get a warp each, which needs no barrier. The loads are plain ones,
 // because bulk copies would queue behind those of the ring (measured on an H200: 0.9 us more per kernel at M = 1).
 template <int kIn, int kTokens, int kPitch, bool kNorm, RowType kRows, bool kFixed>

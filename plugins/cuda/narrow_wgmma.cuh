@@ -1,4 +1,5 @@
 // wgmma (sm_90a) with few columns: 64 weight rows in registers by tokens in shared memory (swap-AB).
+//
 // Fragments of A and of the accumulators have the layout of mma.sync, 16 rows for each warp of a warpgroup; B is
 // K-major, as in cuda/wgmma.cuh. An instruction takes 32 bytes of each row: 16 elements of 16 bits, or 32 bytes.
 #pragma once

@@ -1,4 +1,5 @@
 // The RMS norm of one row, held in the registers of its block: a thread handles eight elements (a vector) at a time.
+//
 // y = row / sqrt(mean(row^2) + epsilon) * weight. If TL_Y_TYPE is a type of bytes (RowType), y is rounded to 16 bits
 // and then quantized. `y_scale` is the scale of all rows or, with TL_ROW_SCALES, the least scale; each row's own scale
 // is then written to `row_scales`. Macros: TL_HIDDEN, TL_THREADS (a multiple of 32), TL_Y_TYPE, TL_ROW_SCALES (0 or 1).

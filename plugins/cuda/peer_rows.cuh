@@ -1,4 +1,5 @@
 // Where a product stores its rows: in this rank's memory or in that of other ranks, where the next operator reads them.
+//
 // TL_ROWS_ON selects the rank. 0: this rank; rows of TL_OUT elements. 1: row r goes to rank r % TL_RANKS, which adds up
 // the rows of all ranks, [TL_RANKS][TL_RANK_ROWS][TL_OUT] in its state. 2: the first rank of the stage; its arena has
 // rows of TL_ROW_FEATURES elements, in which each rank has its columns.

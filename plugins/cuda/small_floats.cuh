@@ -1,12 +1,15 @@
 // Weights in E4M3 and E2M1 (OCP 8-bit Floating Point and Microscaling Formats Specifications), dequantized exactly to
 // the 16-bit type on their way into the tensor cores.
+//
 // If the bits of such a number are placed in the sign, the lowest exponent bits and the highest fraction bits of a
 // 16-bit element, the element is the number times a power of two; this holds for subnormal numbers too. Layouts spread
 // the bits of a word so that one mask extracts a pair of elements (plugins/spread.py). Instructions for a pair of
 // bfloat16: 2.5 on average for E4M3 (1 and 4), 2.25 for E2M1 (1, 2, 2 and 4). float16 takes two more.
+//
 // GEMV kernels multiply these small elements as they are, and the sums by the missing factor. Tensor cores accept
 // subnormal numbers, but the sums would be subnormal too and lose bits: so rows of bfloat16 are multiplied by
 // 2^kRowsRaisedBy, which is exact. Tiled kernels multiply elements by their block's scale times that factor.
+//
 // Weights have no NaN: the builder refuses them.
 #pragma once
 

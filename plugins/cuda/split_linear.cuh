@@ -1,12 +1,15 @@
 // Split-K for up to 16 rows on sm_90a: y = x @ weight.T, where each of the TL_SPLITS blocks of a cluster takes a part
 // of the depth.
+//
 // x is as large as a block's share of the weights (16 rows of 4096 elements: 131 KB). So no block loads all of x into
 // its shared memory to normalize and quantize it: each does so with its part of the depth.
+//
 // A group is TL_STAGE_ROWS / 16 tiles of 16 weight rows (see few_rows.cuh). Two warpgroups multiply it by wgmma, taking
 // alternate stretches of the depth: weights of any form come from registers, one tile per warp; x comes from shared
 // memory, with its rows as columns. A warp sends its sums to the blocks that store the tokens and goes on with the next
 // group. It stores its block's results of a group after multiplying the next one, so that it never waits for sums in
 // transit. Sums are added in a fixed order: a row's result does not depend on the other rows.
+//
 // Two buffers of sums are enough: a block that sends a group's sums has stored those of the group before. For that it
 // had received sums from all blocks, each of which had by then read the sums of the group before that.
 #pragma once

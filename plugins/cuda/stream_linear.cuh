@@ -1,8 +1,10 @@
 // GEMV: y = x @ weight.T for at most 16 rows of x, as in decode. The weights are read once and everything else is
 // small.
+//
 // Bytes moved: the weights, once (N * K * 2, or N * K for 8-bit weights); x and y are negligible. Floor: those bytes
 // over the memory bandwidth. The FLOPs (2 * M * N * K) stay far below the tensor cores' rate, so M = 8 costs about as
 // much as M = 1.
+//
 // One block per SM streams tiles of 16 rows, or halves of tiles, of the row-major weights through a ring in shared
 // memory (weight_ring.cuh). Eight or more consumer warps (kConsumerWarps) take the pieces of a stage, 32 bytes of 16
 // rows, in turn through ldmatrix into mma.sync; the (zero-padded) rows of x are the 8-wide operand. At the end of a

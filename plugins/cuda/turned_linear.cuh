@@ -1,11 +1,14 @@
 // Swap-AB products of at most 64 rows with weights that are dequantized, y = op(x @ weight.T), on sm_90a: weight rows
 // are the rows of wgmma, 64 for each warpgroup, and come from registers; rows of x are its columns, in shared memory.
+//
 // Weights are copied to shared memory as stored, and read once by the warps that multiply them. Dequantizing them from
 // shared memory to shared memory (cuda/widen_weights.cuh) moves five times their bytes, which takes longer than reading
 // them from global memory and pays only if the result is multiplied by many rows of x.
+//
 // A stage is 128 bytes of each of TL_TILE_COLUMNS weight rows, as many elements of TL_X_BOX rows of x, and the scales
 // and offsets of the blocks. Two warps fill the ring, one with boxes and one with scales and offsets, which take about
 // as long. Each other warp has 16 rows; in a gated product, eight of each half.
+//
 // Launch: kTurnedThreads threads, TL_SHARED_BYTES of dynamic shared memory. Macros: see cuda/tiled_linear.cuh, whose
 // tiles these are.
 #pragma once

@@ -1,4 +1,5 @@
 // The storage formats of weights, and the scales and offsets of the blocks of their rows.
+//
 // Macros: TL_WEIGHT_FORM and, if rows have blocks, TL_BLOCK (elements of a block), TL_NUMBER_TYPE and TL_OFFSETS (0 or
 // 1).
 #pragma once

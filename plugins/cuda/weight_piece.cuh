@@ -18,6 +18,7 @@ struct NibbleBytes {
 };
 
 // A piece of 16 weight rows, 32 bytes of each, as this lane loads it, and its conversion for products.
+//
 // The elements of a row may be multiplied in any order that is the same for the weight and for x. For 4-bit integers,
 // lane q of each four takes elements 8q to 8q + 7 of 32, which are one word, in two products. Words of other types are
 // already in the order of the tensor cores.

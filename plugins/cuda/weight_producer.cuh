@@ -1,4 +1,5 @@
 // The producer warps, which fill a ring of weight stages (cuda/weight_ring.cuh).
+//
 // They issue one bulk copy per row and stage, without registers in between. One warp needs copies of 1 to 2 KB: at 512
 // bytes an H200 reaches 3.1 TB/s, at 1 KB 4.1, at 2 KB 4.2 (measured). For shorter copies, two warps issue half of them
 // each.
@@ -10,6 +11,7 @@
 namespace tl {
 
 // A producer warp. Several such warps may share a stage, and groups of them take turns at stages.
+//
 // The ring is deep, so that copies go on while the consumers do something else, but only kInFlight stages are in flight
 // at a time: every copy beyond what saturates the memory only lengthens the queues, in which everything else that a
 // block reads or writes (x, barriers, results) must wait.

@@ -1,7 +1,9 @@
 // Tensor cores through wgmma (sm_90a): a warpgroup multiplies 64 rows of A, in shared memory or registers, by B in
 // shared memory. PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate".
+//
 // Accumulators are float[N / 8][4], or int for int8. A lane of warp w of the group holds rows 16w + lane / 4 and + 8
 // and, of each 8 columns, 2 * (lane % 4) and + 1, as in mma.sync; the same holds for A fragments in registers.
+//
 // Matrices in shared memory are column blocks of 64 elements: rows of 128 bytes whose 16-byte pieces are swizzled by
 // the number of the row (swizzled()), in groups of 8 rows at addresses that are multiples of 1024.
 #pragma once

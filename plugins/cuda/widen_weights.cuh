@@ -1,6 +1,7 @@
 // Dequantizes 8-bit or 4-bit weights to tiles of 16-bit elements. One warp copies them as stored into a ring of raw
 // stages, with the scales and offsets of their blocks. Two groups of other warps take turns to make steps for wgmma of
 // them: while one waits for its stores, the other computes.
+//
 // A raw stage is 128 bytes of each of the tile's rows, the size that the copy engine and the memory need. It makes two
 // steps of 8-bit weights or four of 4-bit weights. Block scales are applied here, in the 16-bit type; the scales of
 // whole int8 rows are applied to the sums. An integer zero point is subtracted exactly.

@@ -1,6 +1,7 @@
 // Runs before latent attention. The plain parts of queries absorb key_up (head_tile.cuh), and their rotated parts are
 // stored after them. The latent of each token is normalized (RMS), its key is rotated, and both are stored in the
 // caches.
+//
 // Bytes: those of head_tile.cuh, and for each row 4 * (latent_dim + rotary_dim) and 4 * heads * rotary_dim (16 heads:
 // 6.4 KB). Floor: bytes / bandwidth. RoPE rotates pairs (i, i + rotary_dim / 2). Launch: as in head_tile.cuh, but with
 // grid (kTilesOfHeads + TL_ROWS / 16, rows / TL_ROWS rounded up): the last blocks of each row of the grid append 16

@@ -1,19 +1,24 @@
 // Attention of absorbed queries over latents in the paged cache, for sm_90a. The result of a row is the mean of the
 // latents that it sees, weighted by the softmax of its scores. The latents and keys of the new tokens are in the caches
 // already.
+//
 // Bytes: 2 * (latent_dim + rotary_dim) for each cached token, once per 64 rows (1,152: 64 sequences of 8192 tokens, 604
 // MB, 135 us at 4.47 TB/s). FLOPs: 2 * (2 * latent_dim + rotary_dim) for each pair of a row and a key, for 64 rows even
 // if there are fewer. With 16 heads a quarter of a tile's work is useful, and bytes are the floor; with 128 heads FLOPs
 // are: 64 such sequences take 146 GFLOP, 185 us at 789 TFLOPS.
+//
 // A block works through spans (spans.cuh). A producer warp loads tiles of 64 tokens (tiles.cuh); each latent serves for
 // scores and for sums. Two consumer warpgroups share 64 rows, each with half of the latent's columns. The first
 // computes scores and weights, which the second reads from shared memory. It issues the scores of the next tile before
 // its sums of the current one, so that the tensor cores work while it computes weights. (FlashMLA,
 // github.com/deepseek-ai/FlashMLA, divides work like this.)
+//
 // Lengths, block tables and cache entries of earlier steps are read before the previous kernel has finished, so they
 // must have been written before it began (see allow_next_kernel).
+//
 // Blocks that share an item write sums to `partials`. When all have done so, each combines its part of the rows, in
 // block order. Blocks wait for each other only at their end; all blocks of a launch must run at the same time.
+//
 // Launch: 384 threads, TL_SHARED_BYTES of dynamic shared memory. With TL_MAX_SEQS (the most sequences), for sequences
 // of one new token each: any grid of at most one wave; `partials` holds 2 * grid * kPartialFloats, `arrivals` num_seqs
 // * head blocks zeros, which the kernel leaves zero. Without it, for any sequences: grid (row blocks, head blocks),

@@ -1,4 +1,5 @@
 // Spans, the units of work of latent attention: tiles of keys that the rows of an item see.
+//
 // An item is up to 64 rows: all heads of kTokens consecutive tokens of a sequence, or kBlockHeads of the heads of one
 // token. Row r is token r / kBlockHeads, head r % kBlockHeads of the item. A tile is kStep keys.
 #pragma once

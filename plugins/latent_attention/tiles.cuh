@@ -1,4 +1,5 @@
 // The shared memory of latent attention, and the producer warp that loads tiles of the caches.
+//
 // Shared memory: queries in column blocks of 64 rows (cuda/wgmma.cuh) | stages: latents, then keys, as in the caches |
 // weights of a tile, 64 rows of 64 | a factor for each row | barriers.
 #pragma once

@@ -1,5 +1,6 @@
 // Dequantizes 8-bit or 4-bit weights to 16-bit elements, for products of many rows that are computed by a library
 // because no tiled kernel fits.
+//
 // Bytes: 3 * N * K, or 2.5 * N * K for 4-bit weights. Floor: those over the memory bandwidth. Launch: TL_THREADS
 // threads, sixteen bytes of the weight each. Macros: TL_IN (elements of a row, a multiple of the elements in sixteen
 // bytes), TL_THREADS, and those of cuda/weight_form.cuh. Weights are stored in the layouts of their forms, scales and

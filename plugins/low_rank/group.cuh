@@ -1,4 +1,5 @@
 // The rows of a step that have the same adapter, and what the kernels of LowRank have in common.
+//
 // `rows` lists the rows ordered by adapter slot, rows without an adapter last; `ends[slot]` is the end of a slot's rows
 // in the list. Rows are processed in tiles of 16, the rows of a tensor core product.
 #pragma once

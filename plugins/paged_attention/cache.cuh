@@ -1,9 +1,11 @@
 // The layout of a block of the paged cache, and how tokens are copied to shared memory.
+//
 // A KV head's tokens are in groups of eight, and a group is made of the 8x8 matrices that tensor cores read, so that
 // shared memory has the same layout as the cache and one bulk copy loads a whole page. If a token takes a multiple of
 // 128 bytes, a group is [128 bytes of a token][8 tokens], and the eight 16-byte pieces of each 128 bytes are swizzled
 // by the token's number: wgmma's 128-byte swizzle, its fastest operand. Otherwise a group is [piece of 16 bytes][8
 // tokens]. Neither layout has bank conflicts.
+//
 // TL_CACHE_TYPE is the RowType of elements (cuda/byte_rows.cuh): 16 bits, or bytes with one scale for all keys and one
 // for all values. With a cache of bytes, attention computes in float16, which holds E4M3 and int8 exactly, and queries
 // more precisely than bfloat16 does.

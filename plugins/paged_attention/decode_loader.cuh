@@ -1,4 +1,5 @@
 // Loads what decode attention needs into shared memory: rings of cached tokens, one for each warp.
+//
 // Macros: those of decode.cuh.
 #pragma once
 

@@ -1,4 +1,5 @@
 // Rows of a QKV product as heads: which elements RoPE rotates together, and where the heads of new tokens are stored.
+//
 // A row is query, key and value heads of TL_HEAD_DIM elements. RoPE (rotate-half) rotates the first TL_ROTARY_DIM
 // elements of queries and keys in pairs (i, i + TL_ROTARY_DIM / 2); the others stay. Macros: these, TL_HEADS,
 // TL_KV_HEADS, TL_PAGE (tokens per block of the cache), TL_CACHE_TYPE (see cache.cuh).

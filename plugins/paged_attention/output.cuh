@@ -1,5 +1,6 @@
 // Stores the results of attention: as 16-bit elements of the activations' type or, if TL_Y_TYPE is a type of bytes
 // (RowType), quantized with one scale.
+//
 // TL_Y_FP16 is the type of the activations, which may differ from the type of the products (TL_FP16).
 #pragma once
 

@@ -1,5 +1,6 @@
 // Converts products of queries and keys to exponents of two: applies the scale, a temperature of late queries if
 // TL_TEMPERATURE is 1 (arXiv 2501.19399), and a soft cap if TL_SOFTCAP is 1.
+//
 // A soft cap replaces a score s by cap * tanh(s / cap). As tanh(y) = 2 / (1 + e^-2y) - 1, and a softmax is invariant to
 // adding a constant to all scores, 2 * cap / (1 + e^(-2 s / cap)) does as well. ex2.approx is accurate to 2^-22 and
 // rcp.approx to 2^-23 of the result, sums to 2^-24, so that the error of the quotient is at most 2^-22 / 4 + 2^-24 +

@@ -1,4 +1,5 @@
 // How decode attention divides its work among one wave of blocks.
+//
 // A pair is a KV head of a sequence; pairs are numbered sequence by sequence. If there are enough pairs for all blocks
 // and none is much longer than the rest, pairs stay whole: a block's warps form up to four teams, which take pairs in
 // turn, so that the end of one pair delays no other. A block's teams begin with neighbouring pairs, heads of one

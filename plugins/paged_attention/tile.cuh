@@ -1,8 +1,10 @@
 // Attention of up to 16 query rows to 32 keys at a time by one warp: mma.sync with online softmax.
+//
 // Rows are the query heads that share a KV head. As they are few, they are the 8-wide operand, and keys (for scores) or
 // elements of a value (for the output) the 16-wide one (swap-AB): a product computes transposed scores [keys, rows] or
 // a transposed output [dim, rows]. A lane holds rows 2 * (lane % 4) and + 1 of every eight and, of each 16 keys or
 // elements, lane / 4 and + 8.
+//
 // In a cache of bytes, a register of ldmatrix has four elements instead of two, which are converted to float16. For
 // keys they are neighbours, so that a lane has elements 4 * (lane % 4) .. + 3 of every 16; queries are loaded to match.
 // For values they are two neighbours of two keys each: of each 16 elements a lane then holds 2 * (lane / 4) and + 1.

@@ -1,4 +1,5 @@
 // How one warp chooses the experts of a row, for any number of rows.
+//
 // Macros: those of router/scoring.cuh and router/local.cuh.
 #pragma once
 

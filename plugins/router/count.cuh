@@ -1,4 +1,5 @@
 // What a Router counts in its tally (router/tally.cuh), and which rows of a step it counts.
+//
 // Macros: those of router/local.cuh.
 #pragma once
 

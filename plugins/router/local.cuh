@@ -1,4 +1,5 @@
 // The experts that a rank has.
+//
 // Macros: TL_LOCAL_EXPERTS (experts of a rank: all, or a contiguous range), TL_MOE_TP (ranks among which each expert is
 // divided), and those of cuda/chosen_experts.cuh.
 #pragma once

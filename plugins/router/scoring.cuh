@@ -1,4 +1,5 @@
 // How experts are chosen by a router's scores, and the shares of the chosen experts.
+//
 // A score is the sum of two numbers, from the two terms of the router's weight, and of a bias if there is one. NaN
 // counts as the lowest score, so that every row has valid experts. Macros: TL_SCORES (numbers in a row: the first terms
 // of all experts, the second terms, maybe padding), TL_SCORING (Scoring), TL_BIAS and TL_CORRECTION (0 or 1),

@@ -18,6 +18,7 @@ struct StoredMatrix {
 
 // convert_rows and transpose_rows convert `count` rows from row `first` on, multiplied by `scale` in float32. They
 // write them to their place in the whole result, which begins at `to`, and return whether all elements read are finite.
+//
 // convert_rows keeps the order of elements. Both round to `dtype`, one of the same three types: to nearest, ties to
 // even; numbers too large for float16 become infinity.
 bool convert_rows(const StoredMatrix& from, std::int64_t first, std::int64_t count, float scale, DType dtype,

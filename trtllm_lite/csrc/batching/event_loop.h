@@ -27,6 +27,7 @@ struct EventLoopConfig {
 // So the end of a request is detected one step late, and its row in step n+1 is discarded. (A GPU knows stop tokens by
 // itself and skips attention for such a row: plugins/sample/slot.cuh.) In a pipeline of stages, further steps of other
 // requests are in flight, and n+1 means the next step of the requests in n.
+//
 // A failure of the executor ends the requests that caused it, never the loop.
 class EventLoop {
  public:

@@ -1,4 +1,5 @@
 // Finds full blocks of any sequence by the tokens that they hold.
+//
 // Entries of cache group 0 are found by content and form chains. Entries of other groups are companions of the entry of
 // group 0 for the same tokens, and are found through it.
 #pragma once

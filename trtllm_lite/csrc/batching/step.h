@@ -96,6 +96,7 @@ struct RequestRef {
 // A row of a step: tokens of one sequence. The last `num_drafts` of them are drafts. The device samples after the known
 // tokens and after each draft; a draft is accepted if it equals the token sampled in its place and all drafts before it
 // were accepted.
+//
 // A beam search first has a row for its prompt, then one for each beam. The rows of its beams are consecutive, best
 // beam first, and share `request_slot`.
 struct StepRow {

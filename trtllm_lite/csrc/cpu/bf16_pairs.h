@@ -1,4 +1,5 @@
 // Weights and activations as pairs of bfloat16, for instructions that multiply two neighbours at a time.
+//
 // A row of pairs holds, for each column, two elements of k: 2i and 2i+1 or, of the 8 elements in a word of 4-bit
 // elements, i and i+4, which are 16 bits apart in the word as in a pair. Rows of x are paired the same way.
 #pragma once

@@ -1,4 +1,5 @@
 // Products of rows with the weights of their chosen experts, for GroupedGatedLinear and GroupedLinear.
+//
 // Experts are computed one after the other: an expert's rows are gathered and multiplied as if there were no others.
 // Experts with a few rows are multiplied together (row_groups.h), with equal bits, so that a row's result does not
 // depend on what other rows have chosen. An expert without rows costs only the search for them.

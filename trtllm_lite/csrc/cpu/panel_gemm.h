@@ -1,4 +1,5 @@
 // The product of activations and a weight in panels (products.h) by vectors.
+//
 // Few rows are limited by memory: several panels are streamed side by side, once, and dequantized in registers. Many
 // rows are limited by arithmetic: all rows pass over a chunk of one panel while it is in the L1 cache. Between chunks,
 // partial sums are stored as float32, which changes no bit. Weights are dequantized without their scales:

@@ -1,4 +1,5 @@
 // The product of activations and a weight in panels by AMX tiles.
+//
 // x is stored in tiles, rounded once for all panels to bfloat16, or to fixed point whose halves bfloat16 holds exactly.
 // Weights are dequantized to bfloat16 a chunk of a panel at a time, which is exact for all stored types; all rows of a
 // task pass over the chunk. Each block of a weight with scales is padded to whole tiles and summed separately, and its
