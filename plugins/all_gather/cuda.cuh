@@ -1,9 +1,10 @@
-// AllGather: y[row] has the float32 features of all ranks side by side; what goes beyond the features of y is left out.
-// The kernel rows_are_there waits until the products before have stored them on the first rank (cuda/peer_rows.cuh).
+// AllGather: y[row] has the float32 features of all ranks side by side; features beyond those of y are left out. If
+// products have stored their rows on the first rank already (cuda/peer_rows.cuh), the kernel rows_are_there only waits
+// for them.
 //
-// Bytes over the link: 4 * elements of each other rank. Floor: two meetings, about 3 us, or bytes / bandwidth of the
-// link; one meeting where they are stored. Launch: a grid of at most TL_MEETING_BLOCKS, the same on all ranks; of one
-// block where rows are stored. `part`, the features of a rank, is a multiple of 4. Macros: TL_MEETING_BLOCKS.
+// Bytes over the link: 4 * elements of each other rank. Floor: two barriers, about 3 us, or bytes / bandwidth of the
+// link; one barrier if rows are stored already. Launch: a grid of at most TL_MEETING_BLOCKS, the same on all ranks; one
+// block if rows are stored already. `part`, the features of a rank, is a multiple of 4. Macros: TL_MEETING_BLOCKS.
 #include "cuda/ranks.cuh"
 
 namespace tl {

@@ -1,5 +1,5 @@
-// y[row] has the features of all ranks side by side, of which `x` has the float32 rows of one rank behind those of
-// another: [ranks, rows, part]. What goes beyond the features of y is left out.
+// Puts the features of all ranks side by side in y[row]; features beyond those of y are left out. `x` has the float32
+// rows of one rank after those of another: [ranks, rows, part].
 //
 // Bytes: 8 * elements of y. Floor: bytes / bandwidth. Launch: grid = rows x ranks. `part` is a multiple of 4.
 #include "cuda/async.cuh"

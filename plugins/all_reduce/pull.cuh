@@ -1,15 +1,15 @@
-// AllReduce of many rows: each rank reads those of all others in their memory, and adds them up in the order of the
-// ranks, in float32, so that all get the same bits. With TL_NORM, sum = that, rounded to 16 bits, + residual, and y =
-// the RMS norm of sum, as rms_norm computes it. With TL_OWNED a rank does so for the rows that it owns, every
-// TL_RANKS-th, and writes y into the memory of all others; sum, too, with TL_SUM_EVERYWHERE, else its owner alone has
-// it. With TL_STORED the product before has stored all parts of a row on its owner, in x [TL_RANKS][TL_RANK_ROWS]
-// (cuda/peer_rows.cuh), so that nothing is read over the link.
+// AllReduce of many rows: each rank reads the rows of all others in their memory and adds them up in float32, in the
+// order of ranks, so that all ranks get equal bits. With TL_NORM, sum = that result, rounded to 16 bits, + residual,
+// and y = the RMS norm of sum, as rms_norm computes it. With TL_OWNED, a rank only adds up the rows that it owns, every
+// TL_RANKS-th, and writes y (with TL_SUM_EVERYWHERE also sum) into the memory of all others. With TL_STORED, the
+// product before has stored all parts of a row on its owner, in x [TL_RANKS][TL_RANK_ROWS] (cuda/peer_rows.cuh), so
+// that nothing is read over the link.
 //
-// Bytes over the link: 2 * elements from each other rank; with TL_OWNED the N-th part of that (with TL_STORED the
-// product sends them, while it multiplies), and as many bytes of results to each. Floor: two meetings, about 3 us, or
-// bytes / bandwidth of the link (of two H200s 331 GB/s to read, 360 to write). Launch: a grid of at most
-// TL_MEETING_BLOCKS, the same on all ranks, TL_THREADS threads; a block takes a row at a time, and loads the next one
-// meanwhile. Macros: the above, TL_NORM (0 or 1), TL_MEETING_BLOCKS, TL_FP16, those of cuda/norm_row.cuh.
+// Bytes over the link: 2 * elements from each other rank; with TL_OWNED an N-th of that (with TL_STORED sent by the
+// product while it multiplies), and as many bytes of results to each rank. Floor: two barriers, about 3 us, or bytes /
+// bandwidth of the link (two H200s: 331 GB/s to read, 360 to write). Launch: a grid of at most TL_MEETING_BLOCKS, the
+// same on all ranks, TL_THREADS threads; a block takes a row at a time and prefetches the next one. Macros: the above,
+// TL_NORM (0 or 1), TL_MEETING_BLOCKS, TL_FP16, those of cuda/norm_row.cuh.
 #include "cuda/norm_row.cuh"
 #include "cuda/ranks.cuh"
 

@@ -1,25 +1,26 @@
 // Products of many rows, y = op(x @ weight.T), on sm_90a: tiles of TL_TILE_ROWS rows by TL_TILE_COLUMNS weight rows,
-// multiplied by wgmma out of a ring that one warp fills with boxes of the copy engine.
+// multiplied by wgmma from a ring that one producer warp fills by the copy engine.
 //
-// Tiles are cut so that they fill the SMs in whole waves: a multiple of 16 columns does, where libraries have powers of
-// two. A cluster lowers what its blocks read: TL_ROW_BLOCKS tiles below each other share their weights, and
-// TL_COLUMN_BLOCKS beside each other their rows of x; each block asks for its share, which lands in all of them. Of x
-// the first TL_X_BOXES of these ask for TL_X_BOX rows each: rows that no step has are not copied, because the copy
-// engine takes longer to fill them than to copy some (an H200 took 75 us instead of 62 for one row than for 64).
-// TL_SPLITS groups of such blocks each take a part of the depth, which allows tiles that much wider; their sums meet in
-// shared memory, in a fixed order. Tiles go round the clusters; a cluster that splits the depth has one tile.
+// Tile sizes are chosen so that tiles fill the SMs in whole waves: any multiple of 16 columns is possible, where
+// libraries have powers of two. Clusters reduce reads: TL_ROW_BLOCKS tiles with the same columns share their weights,
+// and TL_COLUMN_BLOCKS tiles with the same rows share their rows of x; each block requests its share, which is
+// multicast to all of them. For x, the first TL_X_BOXES of these blocks request TL_X_BOX rows each: rows that no step
+// has are not copied, because the copy engine takes longer to fill them with zeros than to copy rows (an H200 took 75
+// us for one row and 62 us for 64). TL_SPLITS groups of such blocks take a part of the depth each, which allows wider
+// tiles; their sums are added in shared memory in a fixed order. Clusters take tiles in turn; a cluster that splits the
+// depth has one tile.
 //
-// Weights are no other kernel's output: the first stages are asked for before the previous kernel has ended.
-// Rows of x past the last one may hold anything: they are multiplied and never stored.
+// Weights are not written by kernels, so the first stages are requested before the previous kernel has ended. Rows of x
+// past the last one are undefined: they are multiplied but never stored.
 //
-// TL_WEIGHT_FORM says what weights are (cuda/weight_form.cuh). Where both operands are bytes, a row of x has a scale,
-// and so has a feature. Sums of int8 are exact; of E4M3, tensor cores of Hopper keep about 14 bits (arXiv 2412.19437,
-// section 3.3.2), which is 2^-13 of the largest of them. Weights of int8 or four bits are widened on their way
-// (cuda/widen_weights.cuh).
+// TL_WEIGHT_FORM is the form of the weights (cuda/weight_form.cuh). If both operands are bytes, each row of x and each
+// feature has a scale. Sums of int8 are exact; for E4M3, tensor cores of Hopper keep about 14 bits (arXiv 2412.19437,
+// section 3.3.2), which is 2^-13 of the largest sum. int8 and 4-bit weights multiplied by 16-bit rows are dequantized
+// on their way (cuda/widen_weights.cuh).
 //
 // Launch: kTiledThreads threads, TL_SHARED_BYTES of dynamic shared memory, a multiple of kCluster blocks. Macros: the
 // above, TL_IN (with TL_SPLITS > 1 a multiple of that many steps), TL_OUT (of y, a multiple of 8), TL_RAW_STAGES
-// (stages of weights that are widened, else 0), TL_ROW_SCALES (with bytes: each row of x has its own scale).
+// (stages of weights to be dequantized, else 0), TL_ROW_SCALES (for bytes: each row of x has its own scale).
 #pragma once
 
 #include "cuda/tile_ring.cuh"

@@ -1,4 +1,4 @@
-// What a valid call of Embedding fulfils beyond its schema.
+// Checks of calls of Embedding beyond its schema.
 #pragma once
 
 #include "embedding_schema.h"

@@ -1,4 +1,4 @@
-// What a valid call of GatedLinear fulfils beyond its schema.
+// Checks of calls of GatedLinear beyond its schema.
 #pragma once
 
 #include "gated_linear_schema.h"

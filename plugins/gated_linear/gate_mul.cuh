@@ -1,10 +1,10 @@
-// activation(g) * u behind a product that computed both, for any number of tokens: y[t][i] = activation(x[t][i]) *
-// x[t][TL_OUT + i]. (For few tokens cuda.cuh does this in the product's epilogue.)
+// Computes activation(g) * u after a product that computed both, for any number of tokens: y[t][i] =
+// activation(x[t][i]) * x[t][TL_OUT + i]. (For a few tokens, cuda.cuh does this in the product's epilogue.)
 //
-// Bytes: 6 * TL_OUT a token. FLOPs: a few a byte. Floor: bytes / bandwidth (2048 tokens of 14336: 176 MB, 41 us at the
-// 4.26 TB/s of a copy). Launch: grid (tokens, ceil(TL_OUT / (16 * TL_THREADS))), TL_THREADS threads: a thread does 16
-// elements. Rows go backwards, a row's blocks side by side: what the product wrote last is still in the L2 cache.
-// Macros: TL_OUT, TL_THREADS, TL_ACTIVATION (cuda/activation.cuh).
+// Bytes: 6 * TL_OUT per token. FLOPs: a few per byte. Floor: bytes / bandwidth (2048 tokens of 14336: 176 MB, 41 us at
+// the 4.26 TB/s of a copy). Launch: grid (tokens, ceil(TL_OUT / (16 * TL_THREADS))), TL_THREADS threads: a thread has
+// 16 elements. Rows are processed backwards, with the blocks of a row side by side: what the product wrote last is
+// still in the L2 cache. Macros: TL_OUT, TL_THREADS, TL_ACTIVATION (cuda/activation.cuh).
 #include "cuda/activation.cuh"
 #include "cuda/async.cuh"
 

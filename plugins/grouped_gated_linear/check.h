@@ -1,4 +1,4 @@
-// What a valid call of GroupedGatedLinear fulfils beyond its schema.
+// Checks of calls of GroupedGatedLinear beyond its schema.
 #pragma once
 
 #include "grouped_gated_linear_schema.h"

@@ -1,12 +1,12 @@
 // GroupedGatedLinear for at most 16 rows: y[m, s] = share * activation(g) * u with g, u = [rms_norm](x[m]) @ w[0].T [+
-// b[0]], w[1].T [+ b[1]], where w and b are of the expert that row m has chosen in slot s, and share is its share. With
-// TL_SCALES_INPUTS both products are multiplied with the share, and the result is not.
+// b[0]], w[1].T [+ b[1]]. Here w and b belong to the expert that row m has chosen in slot s, and share is its share.
+// With TL_SCALES_INPUTS, both products are multiplied by the share instead of the result.
 //
-// The weights of every chosen expert are read once and multiplied with all rows, of whose results those are kept that
-// chose the expert. Bytes: 4*I*K for each chosen expert, half where they are bytes. Floor: bytes / bandwidth (8 experts
-// of I = 768, K = 2048: 50 MB, 11.3 us at 4.47 TB/s); the list of experts is known when the kernel before has ended, so
-// that no weights are asked for earlier. Launch and macros as in linear/cuda.cuh, and those of cuda/chosen_experts.cuh;
-// TL_OUT is the number of gated features I, TL_BIAS and TL_SCALES_INPUTS 0 or 1, TL_ACTIVATION as in
+// The weights of every chosen expert are read once and multiplied by all rows; the results of rows that did not choose
+// the expert are dropped. Bytes: 4*I*K for each chosen expert, half for 8-bit weights. Floor: bytes / bandwidth (8
+// experts of I = 768, K = 2048: 50 MB, 11.3 us at 4.47 TB/s). The previous kernel writes the list of experts, so
+// weights cannot be prefetched before its end. Launch and macros: see linear/cuda.cuh and cuda/chosen_experts.cuh;
+// TL_OUT is the number of gated features I, TL_BIAS and TL_SCALES_INPUTS are 0 or 1, TL_ACTIVATION is as in
 // cuda/activation.cuh.
 #include "cuda/activation.cuh"
 #include "cuda/chosen_experts.cuh"

@@ -1,9 +1,9 @@
-// Rows of x in the order of the experts that chose them, once for each of a row's experts [times its share].
+// Copies rows of x in the order of experts, once for each of a row's experts [times its share].
 //
-// Bytes: 2*K*(1 + top_k) a row. Floor: bytes / bandwidth, and latency: places come from the kernel before. The row does
-// not, and is read before that has ended. A thread has eight features. Launch: TL_THREADS threads, grid (rows, blocks
-// of a row). Macros: TL_IN (features, a multiple of 8), TL_THREADS, TL_SHARES (0 or 1), TL_FP16, and those of
-// cuda/chosen_experts.cuh.
+// Bytes: 2*K*(1 + top_k) per row. Floor: bytes / bandwidth, and latency: the previous kernel writes the places. It does
+// not write x, which is therefore read before its end. A thread has eight features. Launch: TL_THREADS threads, grid
+// (rows, blocks of a row). Macros: TL_IN (features, a multiple of 8), TL_THREADS, TL_SHARES (0 or 1), TL_FP16, and
+// those of cuda/chosen_experts.cuh.
 #include "cuda/async.cuh"
 #include "cuda/chosen_experts.cuh"
 

@@ -1,10 +1,10 @@
-// GroupedGatedLinear for many rows on sm_90a, of rows that are sorted by expert: y = activation(g) * u with g, u = x @
-// w[0].T [+ b[0]], w[1].T [+ b[1]], where w and b are of the row's expert.
+// GroupedGatedLinear for many rows on sm_90a, sorted by expert: y = activation(g) * u with g, u = x @ w[0].T [+ b[0]],
+// w[1].T [+ b[1]], where w and b belong to the row's expert.
 //
-// Bytes: 4*I*K for each chosen expert, 2*(K + I) a row. FLOPs: 4*I*K a row. Floor: bytes / bandwidth up to about 180
-// rows an expert (128 experts of I = 768, K = 2048: 805 MB, 180 us at 4.47 TB/s), FLOPs / rate from there on. Launch
-// and macros as in cuda/tiled_linear.cuh and cuda/chosen_experts.cuh; TL_ACTIVATION as in cuda/activation.cuh, TL_BIAS
-// (0 or 1).
+// Bytes: 4*I*K for each chosen expert, 2*(K + I) per row. FLOPs: 4*I*K per row. Floor: bytes / bandwidth up to about
+// 180 rows per expert (128 experts of I = 768, K = 2048: 805 MB, 180 us at 4.47 TB/s), FLOPs / rate above. Launch and
+// macros: see cuda/tiled_linear.cuh and cuda/chosen_experts.cuh; TL_ACTIVATION as in cuda/activation.cuh, TL_BIAS (0 or
+// 1).
 #define TL_Y_TYPE 0
 #define TL_ADDED 0
 #include "cuda/grouped_tiles.cuh"

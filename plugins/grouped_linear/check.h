@@ -1,4 +1,4 @@
-// What a valid call of GroupedLinear fulfils beyond its schema.
+// Checks of calls of GroupedLinear beyond its schema.
 #pragma once
 
 #include "grouped_linear_schema.h"

@@ -1,9 +1,10 @@
-// y[row] = the sum over slots of [share *] the sorted row that the row's expert of that slot has made [+
+// y[row] = the sum over the row's slots of [share *] the sorted row that the slot's expert has computed [+
 // residual[row]].
 //
-// Bytes: 2*N*(top_k + 1) a row. Floor: bytes / bandwidth, and latency. All but results is older than the kernel before,
-// and read before it has ended. Launch: TL_THREADS threads, of eight features each, grid (rows, blocks of a row).
-// Macros: TL_OUT (features, a multiple of 8), TL_THREADS, and those of grouped_linear/slot_sums.cuh.
+// Bytes: 2*N*(top_k + 1) per row. Floor: bytes / bandwidth, and latency. Only the experts' results come from the
+// previous kernel; all other inputs are read before its end. Launch: TL_THREADS threads with eight features each, grid
+// (rows, blocks of a row). Macros: TL_OUT (features, a multiple of 8), TL_THREADS, and those of
+// grouped_linear/slot_sums.cuh.
 #include "grouped_linear/slot_sums.cuh"
 
 extern "C" __global__ void __launch_bounds__(TL_THREADS)

@@ -1,9 +1,9 @@
-// total[row] = what grouped_linear/combine.cuh makes of it, and y = total / sqrt(mean(total^2) + epsilon) * weight, as
-// rms_norm/cuda.cuh makes it of `total` as stored.
+// total[row] as grouped_linear/combine.cuh computes it, and y = total / sqrt(mean(total^2) + epsilon) * weight, as
+// rms_norm/cuda.cuh computes it from the stored `total`.
 //
-// Bytes: 2*N*(top_k + 3) a row. Floor: bytes / bandwidth, and latency: one kernel less than the sum and the norm have.
-// All but results is older than the kernel before, and read before it has ended. One block a row, which stays in
-// registers. Launch: grid = rows, TL_THREADS threads. Macros: those of grouped_linear/slot_sums.cuh and
+// Bytes: 2*N*(top_k + 3) per row. Floor: bytes / bandwidth, and the latency of one kernel instead of two. Only the
+// experts' results come from the previous kernel; all other inputs are read before its end. One block per row, which
+// stays in registers. Launch: grid = rows, TL_THREADS threads. Macros: those of grouped_linear/slot_sums.cuh and
 // cuda/norm_row.cuh.
 #include "cuda/norm_row.cuh"
 #include "grouped_linear/slot_sums.cuh"

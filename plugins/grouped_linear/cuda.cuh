@@ -1,12 +1,12 @@
-// GroupedLinear for at most 16 rows: y[m] = the sum over s of x[m, s] @ w.T [+ share * b] [+ residual[m]], where w and
-// b are of the expert that row m has chosen in slot s, and share is its share, which x has in it.
+// GroupedLinear for at most 16 rows: y[m] = the sum over s of x[m, s] @ w.T [+ share * b] [+ residual[m]]. Here w and b
+// belong to the expert that row m has chosen in slot s, and share is its share, by which x[m, s] is multiplied already.
 //
-// Every chosen expert is a part of the sum, by rising numbers, whose rows of x travel with its weights; those of rows
-// that did not choose it are zeros, so that a row's sum is the same beside any other rows. The list of experts is older
-// than the kernel before (GroupedGatedLinear), so that weights are asked for before that has ended. Bytes: 2*N*K for
-// each chosen expert, half where they are bytes. Floor: bytes / bandwidth (8 experts of N = 2048, K = 768: 25 MB, 5.6
-// us at 4.47 TB/s). Launch and macros as in linear/cuda.cuh, and those of cuda/chosen_experts.cuh; TL_BIAS and
-// TL_RESIDUAL (0 or 1), TL_LIST_INTS (those of the list).
+// The sum has a part for every chosen expert, in increasing order. The expert's rows of x are streamed with its
+// weights; rows that did not choose it are zeros, so that a row's sum does not depend on the other rows. The list of
+// experts was written before the previous kernel (GroupedGatedLinear), so weights are prefetched before that kernel's
+// end. Bytes: 2*N*K for each chosen expert, half for 8-bit weights. Floor: bytes / bandwidth (8 experts of N = 2048, K
+// = 768: 25 MB, 5.6 us at 4.47 TB/s). Launch and macros: see linear/cuda.cuh and cuda/chosen_experts.cuh; TL_BIAS and
+// TL_RESIDUAL (0 or 1), TL_LIST_INTS (the size of the list).
 #include "cuda/chosen_experts.cuh"
 #include "cuda/stream_linear.cuh"
 

@@ -1,8 +1,9 @@
-// Linear of many rows on sm_90a that are sorted by expert: y = x @ w.T [+ b], where w and b are of the row's expert.
+// Linear for many rows on sm_90a that are sorted by expert: y = x @ w.T [+ b], where w and b belong to the row's
+// expert.
 //
-// Bytes: 2*N*K for each chosen expert, 2*(K + N) a row. FLOPs: 2*N*K a row. Floor: as of grouped_gated_linear/tiled.cuh
-// (128 experts of N = 2048, K = 768: 403 MB, 90 us at 4.47 TB/s). Launch and macros as in cuda/tiled_linear.cuh,
-// and cuda/chosen_experts.cuh; TL_BIAS (0 or 1).
+// Bytes: 2*N*K for each chosen expert, 2*(K + N) per row. FLOPs: 2*N*K per row. Floor: see
+// grouped_gated_linear/tiled.cuh (128 experts of N = 2048, K = 768: 403 MB, 90 us at 4.47 TB/s). Launch and macros: see
+// cuda/tiled_linear.cuh and cuda/chosen_experts.cuh; TL_BIAS (0 or 1).
 #define TL_RESIDUAL 0
 #define TL_FLOAT_OUT 0
 #define TL_ACTIVATION 0

@@ -1,13 +1,13 @@
-// Each head's part of a row times the head's own matrix: y[t, h] = x[t, h] @ w[h], where w[h] is [in, out], or, without
-// TL_INPUTS_FIRST, stored as [out, in]. So queries are absorbed (absorb.cuh), and values made of means of latents.
+// Multiplies each head's part of a row by the head's own matrix: y[t, h] = x[t, h] @ w[h], where w[h] is stored as [in,
+// out] with TL_INPUTS_FIRST, else as [out, in]. It absorbs queries (absorb.cuh), and makes values of means of latents.
 //
 // Bytes: 2 * in * out * heads, once for each TL_ROWS rows (DeepSeek-V2-Lite: 2.1 MB, 0.5 us at 4.47 TB/s; V3: 16.8 MB,
-// 3.8 us). FLOPs: 2 * in * out * heads a row (V3: 16.8 MFLOP; 2048 rows: 34 GFLOP, 70 us at the 500 TFLOPS of
-// mma.sync). A block has TL_COLUMNS columns of a head's matrix in shared memory, asked for before the kernel before has
-// ended, and TL_ROWS rows; its four warps share rows out, or columns where there are 16 rows. Launch: 128 threads,
-// kSharedBytes of dynamic shared memory, kTilesOfHeads blocks for each TL_ROWS rows. Macros: TL_HEADS, TL_IN, TL_OUT,
-// TL_X_STRIDE, TL_X_HEAD, TL_Y_STRIDE and TL_Y_HEAD (elements from a row or head to the next), TL_ROWS (16 or 64),
-// TL_COLUMNS (a multiple of 16 that divides TL_OUT), TL_INPUTS_FIRST (0 or 1), TL_SHARED_BYTES, TL_FP16.
+// 3.8 us). FLOPs: 2 * in * out * heads per row (V3: 16.8 MFLOP; 2048 rows: 34 GFLOP, 70 us at the 500 TFLOPS of
+// mma.sync). A block has TL_ROWS rows and, in shared memory, TL_COLUMNS columns of a head's matrix, which it loads
+// before the previous kernel has ended. Its four warps divide the rows or, if there are 16, the columns. Launch: 128
+// threads, kSharedBytes of dynamic shared memory, kTilesOfHeads blocks for each TL_ROWS rows. Macros: TL_HEADS, TL_IN,
+// TL_OUT, TL_X_STRIDE, TL_X_HEAD, TL_Y_STRIDE and TL_Y_HEAD (strides of rows and heads in elements), TL_ROWS (16 or
+// 64), TL_COLUMNS (a multiple of 16 that divides TL_OUT), TL_INPUTS_FIRST (0 or 1), TL_SHARED_BYTES, TL_FP16.
 #pragma once
 
 #include "cuda/async.cuh"

@@ -1,4 +1,4 @@
-// What a valid call of Linear fulfils beyond its schema.
+// Checks of calls of Linear beyond its schema.
 #pragma once
 
 #include "linear_schema.h"

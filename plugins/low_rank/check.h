@@ -1,4 +1,4 @@
-// What a valid call of LowRank fulfils beyond its schema: each row has a token.
+// Checks of calls of LowRank beyond its schema: each row has a token.
 #pragma once
 
 #include <span>

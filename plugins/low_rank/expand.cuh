@@ -1,16 +1,17 @@
-// The second half of LowRank: y[row] = [residual[row] +] b @ the row's sums of each part of a product, over the parts
-// of the depth that shrink.cuh left; rows without an adapter, and parts that it leaves alone, get the residual or 0.
+// The second half of LowRank: y[row] = [residual[row] +] b @ the row's sums for each part of a product, added up over
+// the splits of shrink.cuh. Rows without an adapter, and parts that the adapter does not change, get the residual or 0.
 //
-// Bytes: an adapter's b once, 2 * rank * out, and 2 to 4 * out a row. FLOPs: 2 * rank * out a row. Floor: bytes /
+// Bytes: an adapter's b once (2 * rank * out), and 2 to 4 * out per row. FLOPs: 2 * rank * out per row. Floor: bytes /
 // bandwidth (16 adapters of rank 16, 28672 outputs: 14.7 MB, 3.3 us at 4.47 TB/s). Launch: grid (blocks of columns,
-// slots + 1, ceil(rows / 64)), TL_THREADS threads; a warp does TL_UNITS times 32 columns. What it reads of b for the
-// first 16 of the rank is under way before it waits, as it depends on no other kernel, and stays for all rows.
+// slots + 1, ceil(rows / 64)), TL_THREADS threads; a warp has TL_UNITS times 32 columns. It loads b for the first 16
+// elements of the rank before it waits for the previous kernel, because b does not depend on it, and keeps them for all
+// rows.
 //
 // A lane has eight neighbouring columns of two rows in the fragments of four products, so that rows are read and
-// written 16 bytes at a time; in the rank, its four neighbouring sums take the places of k that the fragments have for
-// it, on both sides.
+// written 16 bytes at a time. Along the rank, a lane loads four neighbouring elements into the places of k that its
+// fragments have; as this is so on both sides, the product is unchanged.
 //
-// Macros: TL_PARTS, TL_OUT_0, TL_OUT_1, TL_OUT_2 (outputs of each part, 0: there is no such part), TL_MAX_RANK (a
+// Macros: TL_PARTS, TL_OUT_0, TL_OUT_1, TL_OUT_2 (outputs of each part; 0: there is no such part), TL_MAX_RANK (a
 // multiple of 8), TL_SPLITS, TL_UNITS, TL_RESIDUAL (0 or 1), TL_THREADS.
 #include "cuda/mma.cuh"
 #include "low_rank/group.cuh"

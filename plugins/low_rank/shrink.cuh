@@ -1,13 +1,13 @@
-// The first half of LowRank: projected[row][split][column] = the sums of x times the rows of a that the row's adapter
-// has for each part of a product, over one part of the depth. (expand.cuh adds up the splits.)
+// The first half of LowRank: projected[row][split][column] = the dot product of x with a row of the adapter's a, for
+// each part of a product, over one split of the depth. (expand.cuh adds up the splits.)
 //
-// Bytes: an adapter's a once, 2 * rank * in a part. FLOPs: 2 * rank * in a row and part. Floor: bytes / bandwidth (16
-// adapters of rank 16, three parts of 4096: 6.3 MB, 1.4 us at 4.47 TB/s). Launch: grid (TL_SPLITS * blocks of columns,
-// slots, ceil(rows / 64)), TL_THREADS threads, whose warps take turns at 32 features each. What a block reads of a is
-// under way before it waits: it depends on no other kernel.
+// Bytes: an adapter's a once, 2 * rank * in per part. FLOPs: 2 * rank * in per row and part. Floor: bytes / bandwidth
+// (16 adapters of rank 16, three parts of 4096: 6.3 MB, 1.4 us at 4.47 TB/s). Launch: grid (TL_SPLITS * blocks of
+// columns, slots, ceil(rows / 64)), TL_THREADS threads, whose warps take 32 features each in turn. A block loads a
+// before it waits for the previous kernel, because a does not depend on it.
 //
-// Both operands of a product of tensor cores come from memory 16 bytes at a time: the eight features that a lane loads
-// take the places of k that the fragments of two products have for it, in x as in a.
+// Both operands are loaded 16 bytes at a time: the eight features that a lane loads fill the places of k that it has in
+// the fragments of two products. As this is so for x and for a, the result is unchanged.
 //
 // Macros: TL_IN, TL_PARTS (of the product), TL_MAX_RANK (a multiple of 8), TL_SPLITS, TL_THREADS.
 #include "cuda/mma.cuh"

@@ -1,4 +1,5 @@
-// First phase of PagedAttention: per token, norm and rotate its heads, leave queries in y and append to the cache.
+// First phase of PagedAttention. For each token: normalize and rotate its heads, leave queries in y and append keys and
+// values to the cache.
 #pragma once
 
 #include <math.h>

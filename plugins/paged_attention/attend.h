@@ -1,10 +1,10 @@
 // Second phase of PagedAttention: a tile of query rows of one key/value head over a split of the sequence.
 //
-// Online softmax (arXiv 1805.02867) step by step within a split, then splits merged in order (as in Flash-Decoding).
-// Steps and splits start at absolute positions and a row's arithmetic sees only positions up to its own, so its bits
-// depend neither on how a prompt is cut into steps nor on what else is in the batch. A masked slot of a block takes
-// part as weight zero only where its value is that of a later token of the same tile; slots not written are not read
-// as values, and their scores are discarded before any arithmetic.
+// Within a split, online softmax (arXiv 1805.02867) goes step by step; then splits are merged in order (as in
+// Flash-Decoding). Steps and splits start at absolute positions, and a row's arithmetic uses only positions up to its
+// own, so its bits depend neither on how a prompt is cut into steps nor on the rest of the batch. A masked slot of a
+// block has weight zero in the sums only if its value is that of a later token of the same tile; slots not written are
+// not read as values, and their scores are discarded before any arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace tl::TL_ISA {
 
 constexpr std::int64_t kMaxTileQueries = 48;
-// Tokens of one step of the online softmax, rounded down to whole blocks: its cost per step is spread over them.
+// Tokens of one step of the online softmax, rounded down to whole blocks. The cost per step is spread over them.
 constexpr std::int64_t kStepTokens = 128;
 static_assert(kMaxTokensPerBlock <= kStepTokens);
 constexpr std::int64_t kSplitSteps = 4;
@@ -45,7 +45,7 @@ struct AttentionScratch {
   alignas(64) float split_sums[kMaxTileFloats];
   alignas(64) float merged_sums[kMaxTileFloats];
   alignas(64) float split_maxima[kMaxTileQueries], split_totals[kMaxTileQueries];
-  alignas(64) float block[kMaxTokensPerBlock * kMaxHeadDim];  // of a cache of 16 or 8 bits an element
+  alignas(64) float block[kMaxTokensPerBlock * kMaxHeadDim];  // for a cache of 16- or 8-bit elements
   alignas(64) float merged_maxima[kMaxTileQueries], merged_totals[kMaxTileQueries];
 
   SoftmaxState split() { return {split_maxima, split_totals, split_sums}; }
@@ -71,7 +71,7 @@ TL_INLINE float* y_of(const AttentionProblem& p, const QueryTile& tile, std::int
   return p.y + (token * p.num_heads + tile.kv_head * p.group + at % p.group) * p.head_dim;
 }
 
-// e^(x - reference), where a reference of -inf stands for an empty sum.
+// e^(x - reference); a reference of -inf means an empty sum.
 TL_INLINE float exp_difference(float x, float reference) {
   return reduce_max(exp(broadcast(x - (reference == kMinusInfinity ? 0.0f : reference))));
 }
@@ -84,7 +84,7 @@ inline void reset(const AttentionProblem& p, std::int64_t rows, const SoftmaxSta
   for (std::int64_t i = 0; i < rows * sums_stride(p); i += kLanes) store(state.sums + i, zero());
 }
 
-// The state of a tile that has seen no token: with sinks, it has seen these, whose values are zero.
+// The state of a tile that has seen no token. Sinks, if there are any, are included; their values are zero.
 inline void begin(const AttentionProblem& p, const QueryTile& tile, const SoftmaxState& state) {
   reset(p, tile.rows, state);
   for (std::int64_t r = 0; p.sinks && r < tile.rows; ++r) {
@@ -93,7 +93,7 @@ inline void begin(const AttentionProblem& p, const QueryTile& tile, const Softma
   }
 }
 
-// Queries were left rotated in y by append_token.
+// append_token has left rotated queries in y.
 inline void load_queries(const AttentionProblem& p, const QueryTile& tile, float* queries) {
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     const Vec scale = broadcast(p.scale_of(position_of(p, tile, r)));
@@ -105,7 +105,8 @@ inline void load_queries(const AttentionProblem& p, const QueryTile& tile, float
   }
 }
 
-// Turns one row's scores of a step into weights for columns first .. last-1 and zero elsewhere; rescales the state.
+// Converts one row's scores of a step to weights, which are zero outside columns first .. last-1, and rescales the
+// state.
 TL_INLINE void update_row(float* scores, std::int64_t columns, std::int64_t first, std::int64_t last, float* maximum,
                           float* total, float* sums, std::int64_t sums_size) {
   const Vec empty = broadcast(kMinusInfinity);
@@ -133,17 +134,17 @@ TL_INLINE void update_row(float* scores, std::int64_t columns, std::int64_t firs
   for (std::int64_t d = 0; d < sums_size; d += kLanes) store(sums + d, load(sums + d) * broadcast(factor));
 }
 
-// Scores s, already scaled, become cap * tanh(s / cap).
+// Replaces scores s, already scaled, by cap * tanh(s / cap).
 TL_INLINE void cap_scores(float* scores, std::int64_t columns, float cap) {
   for (std::int64_t c = 0; c < columns; c += kLanes) {
     store(scores + c, broadcast(cap) * tanh(load(scores + c) / broadcast(cap)));
   }
 }
 
-// A block of keys or values of a step; no cache stands for none.
+// A block of keys or values of a step; null if there is no cache.
 struct CacheBlock {
   const CacheTensor* cache;
-  std::int64_t first;  // element
+  std::int64_t first;  // index of its first element
 };
 
 TL_INLINE void prefetch_block(const AttentionProblem& p, const CacheBlock& block) {
@@ -153,7 +154,7 @@ TL_INLINE void prefetch_block(const AttentionProblem& p, const CacheBlock& block
   for (std::int64_t i = 0; i < bytes; i += kLineBytes) __builtin_prefetch(start + i);
 }
 
-// Blocks first .. last-1, one step; the sequence goes on to block end-1.
+// Attends to blocks first .. last-1 in one step. The sequence continues up to block end-1.
 inline void attend_step(const AttentionProblem& p, const QueryTile& tile, std::int64_t first, std::int64_t last,
                         std::int64_t end, AttentionScratch* scratch, const SoftmaxState& state) {
   const float* queries = scratch->queries;
@@ -190,7 +191,7 @@ inline void attend_step(const AttentionProblem& p, const QueryTile& tile, std::i
   }
 }
 
-// The state of `tile` over one split.
+// Computes the state of `tile` over one split.
 inline void attend_split(const AttentionProblem& p, const QueryTile& tile, std::int64_t split,
                          AttentionScratch* scratch, const SoftmaxState& state) {
   reset(p, tile.rows, state);
@@ -204,7 +205,7 @@ inline void attend_split(const AttentionProblem& p, const QueryTile& tile, std::
   }
 }
 
-// into = into and then split.
+// Merges the state `split` into `into`, which comes before it.
 inline void merge(const AttentionProblem& p, std::int64_t rows, const SoftmaxState& split, const SoftmaxState& into) {
   const std::int64_t stride = sums_stride(p);
   for (std::int64_t r = 0; r < rows; ++r) {

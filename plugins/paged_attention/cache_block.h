@@ -1,5 +1,5 @@
-// Blocks of the paged cache: float32 in memory, or elements of 16 or 8 bits that are narrowed when a token is appended
-// and widened, a block at a time, when it is read. Those of 8 bits are numbers of a scale.
+// Blocks of the paged cache: float32 in memory, or 16- or 8-bit elements, which are converted from float32 when a token
+// is appended and back, a block at a time, when it is read. 8-bit elements have a scale.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace tl::TL_ISA {
 
 TL_INLINE float narrow(float x, const float*) { return x; }
 
-// To the nearest, halves to even; a NaN stays one.
+// Rounds to nearest, ties to even; NaN stays NaN.
 TL_INLINE BFloat16 narrow(float x, const BFloat16*) {
   std::uint32_t bits;
   __builtin_memcpy(&bits, &x, sizeof(bits));
@@ -19,7 +19,7 @@ TL_INLINE BFloat16 narrow(float x, const BFloat16*) {
   return {static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 
-// To the nearest, halves to even; beyond 65,520 infinity; a NaN stays one.
+// Rounds to nearest, ties to even; infinity beyond 65,520; NaN stays NaN.
 TL_INLINE Float16 narrow(float x, const Float16*) {
   std::uint32_t bits;
   __builtin_memcpy(&bits, &x, sizeof(bits));
@@ -27,7 +27,7 @@ TL_INLINE Float16 narrow(float x, const Float16*) {
   bits &= 0x7fffffff;
   if (bits > 0x7f800000) return {static_cast<std::uint16_t>(sign | 0x7e00)};
   if (bits >= 0x477ff000) return {static_cast<std::uint16_t>(sign | 0x7c00)};
-  if (bits < 0x38800000) {  // below 2^-14: adding 2^-1 leaves multiples of 2^-24, those of the smallest numbers
+  if (bits < 0x38800000) {  // below 2^-14: adding 2^-1 rounds to multiples of 2^-24, the subnormal numbers
     float magnitude;
     __builtin_memcpy(&magnitude, &bits, sizeof(bits));
     magnitude += 0.5f;
@@ -37,7 +37,7 @@ TL_INLINE Float16 narrow(float x, const Float16*) {
   return {static_cast<std::uint16_t>(sign | (bits - 0x38000000 + 0xfff + (bits >> 13 & 1)) >> 13)};
 }
 
-// To the nearest, halves to even, and at most 448; a NaN stays one, which load() takes for 480.
+// Rounds to nearest, ties to even, and clamps to 448; NaN stays NaN, which load() reads as 480.
 TL_INLINE Float8E4m3 narrow(float x, const Float8E4m3*) {
   std::uint32_t bits;
   __builtin_memcpy(&bits, &x, sizeof(bits));
@@ -45,7 +45,7 @@ TL_INLINE Float8E4m3 narrow(float x, const Float8E4m3*) {
   bits &= 0x7fffffff;
   if (bits > 0x7f800000) return {static_cast<std::uint8_t>(sign | 0x7f)};
   if (bits >= 0x43e00000) return {static_cast<std::uint8_t>(sign | 0x7e)};
-  if (bits < 0x3c800000) {  // below 2^-6: adding 2^14 leaves multiples of 2^-9, those of the smallest numbers
+  if (bits < 0x3c800000) {  // below 2^-6: adding 2^14 rounds to multiples of 2^-9, the subnormal numbers
     float magnitude;
     __builtin_memcpy(&magnitude, &bits, sizeof(bits));
     magnitude += 0x1p14f;
@@ -55,17 +55,17 @@ TL_INLINE Float8E4m3 narrow(float x, const Float8E4m3*) {
   return {static_cast<std::uint8_t>(sign | (bits - 0x3c000000 + 0x7ffff + (bits >> 20 & 1)) >> 20)};
 }
 
-// To the nearest, halves to even, within -128 .. 127; a NaN becomes -128.
+// Rounds to nearest, ties to even, within -128 .. 127; NaN becomes -128.
 TL_INLINE std::int8_t narrow(float x, const std::int8_t*) {
   const float within = x < 127.0f ? (x > -128.0f ? x : -128.0f) : 127.0f;
   return static_cast<std::int8_t>((within + 0x1.8p23f) - 0x1.8p23f);
 }
 
-// Whether elements are numbers of a scale.
+// Whether elements have a scale.
 template <typename T>
 constexpr bool kHasScale = sizeof(T) == 1;
 
-// element(i) becomes element i * stride of the cache, `first` elements behind its start, for i < count.
+// Writes element(i) to element `first` + i * stride of the cache, for i < count.
 template <typename T>
 TL_INLINE void write_elements(const CacheTensor& cache, std::int64_t first, std::int64_t stride, const float* elements,
                               std::int64_t count) {
@@ -102,8 +102,8 @@ TL_INLINE const float* widen_block(const CacheTensor& cache, std::int64_t first,
   return to;
 }
 
-// The `count` floats of the block that starts `first` elements behind the cache's start: where they lie, or in `to`. A
-// block has a multiple of 16 elements.
+// Reads the block of `count` floats that starts at element `first` of the cache: returns its address in the cache, or
+// converts it into `to`. A block has a multiple of 16 elements.
 TL_INLINE const float* read_cache(const CacheTensor& cache, std::int64_t first, std::int64_t count, float* to) {
   switch (cache.dtype) {
     case DType::kBFloat16:

@@ -4,21 +4,21 @@
 // cached token, a few per byte. Floor: bytes / bandwidth (Llama-3.1-8B, 64 sequences of 2048: 537 MB, 120 us at 4.47
 // TB/s).
 //
-// One wave of blocks shares all pairs of a sequence and a KV head (split.cuh). A team of warps works through a pair;
-// each warp streams its own 32 of a chunk's tokens through a private ring of bulk copies, which runs on across chunks
-// and pairs; the new token's go from registers into the stage. A warp that is a team ends a pair alone; else the warps'
-// results meet in shared memory. A pair that several blocks share goes through `partials`; the last block to arrive
-// combines them in block order, so that results do not depend on timing.
+// One wave of blocks divides all pairs of a sequence and a KV head (split.cuh). A team of warps works on a pair. Each
+// warp streams its own 32 tokens of a chunk through a private ring of bulk copies, which continues across chunks and
+// pairs; the new token's key and value go from registers into the stage. A team of one warp finishes a pair alone;
+// otherwise the warps combine their results in shared memory. The blocks that share a pair write to `partials`; the
+// last one to finish combines the results in block order, so that they do not depend on timing.
 //
-// Lengths, block tables, slots and the cache but for tokens of the step are read before the previous kernel has
+// Lengths, block tables, slots, and the cache except for tokens of this step are read before the previous kernel has
 // finished, so they must have been written before it began (see allow_next_kernel).
 //
-// Launch: 32 * TL_WARPS threads, any grid of at most one wave and of TL_MAX_GRID blocks, `shared_bytes` of dynamic
-// shared memory: kOtherBytes and at least two stages a warp. `partials` holds 2 * grid * group * (head_dim + 2) floats,
-// `arrivals` num_seqs * kv_heads zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM,
-// TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SINKS (0 or 1), TL_NEW_TOKENS
-// (at most so many sequences of the step are tokens of one and the same, each behind those before it), and those of
-// cache.cuh, score_scale.cuh, seen_keys.cuh and output.cuh.
+// Launch: 32 * TL_WARPS threads, any grid of at most one wave and at most TL_MAX_GRID blocks, `shared_bytes` of dynamic
+// shared memory: kOtherBytes and at least two stages per warp. `partials` holds 2 * grid * group * (head_dim + 2)
+// floats, `arrivals` num_seqs * kv_heads zeros, which the kernel leaves zero. Macros: TL_HEADS, TL_KV_HEADS,
+// TL_HEAD_DIM, TL_PAGE (16 or a multiple of 32), TL_WARPS (1, 2 or 4), TL_MAX_SEQS, TL_MAX_GRID, TL_SINKS (0 or 1),
+// TL_NEW_TOKENS (the most sequences of the step that are consecutive tokens of the same one), and those of cache.cuh,
+// score_scale.cuh, seen_keys.cuh and output.cuh.
 #include "paged_attention/decode_loader.cuh"
 #include "paged_attention/output.cuh"
 

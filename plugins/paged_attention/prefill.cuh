@@ -1,17 +1,17 @@
 // Paged causal grouped-query attention of packed sequences of any number of new tokens, on tensor cores.
 //
 // The keys and values of the new tokens are in the cache already. FLOPs: 4 * heads * head_dim for each pair of a query
-// and a key it sees (Llama-3.1-8B, one prompt of 8192: 550 GFLOP a layer, 0.7 ms at 789 TFLOPS). Bytes: queries and
+// and a key it sees (Llama-3.1-8B, one prompt of 8192: 550 GFLOP per layer, 0.7 ms at 789 TFLOPS). Bytes: queries and
 // results once; keys and values once per block of queries, mostly from the L2 cache.
 //
 // A block takes kRows rows of one KV head: consecutive tokens times the query heads of the group, so that short
-// sequences fill rows too. Four warps hold 16 * kTiles rows each; keys and values come in steps of 64 tokens, or 32
-// where shared memory is short, through two cp.async stages. Blocks with most keys start first.
+// sequences fill rows too. Four warps hold 16 * kTiles rows each. Keys and values are loaded in steps of 64 tokens, or
+// 32 if shared memory is short, through two cp.async stages. Blocks with the most keys start first.
 //
 // Launch: 128 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), grid
-// (kv_heads, row blocks), where row blocks >= sum over sequences of ceil(new tokens / kTokens); blocks past that leave.
-// Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16, 32 or a multiple of 64), TL_SHARED_BYTES
-// (which decides the step), TL_SINKS (0 or 1), and those of score_scale.cuh, seen_keys.cuh and output.cuh.
+// (kv_heads, row blocks), where row blocks >= sum over sequences of ceil(new tokens / kTokens); surplus blocks exit.
+// Macros: TL_HEADS, TL_KV_HEADS, TL_HEAD_DIM, TL_PAGE (16, 32 or a multiple of 64), TL_SHARED_BYTES (which decides the
+// step), TL_SINKS (0 or 1), and those of score_scale.cuh, seen_keys.cuh and output.cuh.
 #include "cuda/attending_warp.cuh"
 #include "paged_attention/cache.cuh"
 #include "paged_attention/prefill_rows.cuh"

@@ -1,22 +1,23 @@
 // Paged causal grouped-query attention of packed sequences of any number of new tokens, for sm_90a: prefill.cuh with
-// wgmma, which that target's tensor cores need for more than half of their rate.
+// wgmma, without which that target's tensor cores reach only half of their rate.
 //
-// An item is 128 rows of one KV head (see Rows). One warp produces: it takes items, longest of a sequence first, from a
-// counter that all blocks share, and brings keys and values into rings by bulk copies. Two warpgroups of 64 rows
-// consume, in rounds that run on from item to item: each issues the scores of the next keys and the product of the last
-// weights with their values, and computes the next weights; they take turns in issuing, so that one computes weights
-// while the tensor cores work for the other. (FlashAttention-3, arXiv 2407.08608, sections 3.1 and 3.2.) So an item's
-// first scores run while the one before it ends, and its queries, keys and values arrive before that.
+// An item is 128 rows of one KV head (see Rows). A producer warp takes items, a sequence's longest first, from a
+// counter that all blocks share, and loads keys and values into rings by bulk copies. Two consumer warpgroups of 64
+// rows work in rounds that continue from item to item: in each, a warpgroup issues the scores of the next keys and the
+// product of the last weights with their values, and computes the next weights. They take turns to issue, so that one
+// computes weights while the tensor cores work for the other. (FlashAttention-3, arXiv 2407.08608, sections 3.1 and
+// 3.2.) So an item's first scores are computed while the previous item ends, and its queries, keys and values have been
+// loaded by then.
 //
-// The compiler puts the wait for a round's output ahead of most of the weights' arithmetic. Held behind it (by a branch
-// on their sum) that arithmetic overlaps with its own warpgroup's product too, but an H200 gains nothing: of 8192
-// tokens 1 % slower, of 64 times 128 as fast.
+// The compiler puts the wait for a round's output before most of the weights' arithmetic. If that arithmetic is forced
+// after the wait (by a branch on their sum), it also overlaps with its own warpgroup's product, but an H200 gains
+// nothing: 1 % slower for 8192 tokens, equally fast for 64 times 128.
 //
 // Launch: 384 threads, TL_SHARED_BYTES of dynamic shared memory (all that the kernel needs: see kSharedBytes), a
-// one-dimensional grid; one block an SM is best. `taken` is a zero, which the kernel leaves zero. Macros: TL_HEADS,
+// one-dimensional grid; one block per SM is best. `taken` is a zero, which the kernel leaves zero. Macros: TL_HEADS,
 // TL_KV_HEADS, TL_HEAD_DIM (64, 80, 96, 128, 256), TL_PAGE (a multiple of 16 that divides kStep or is a multiple of
-// it), TL_SHARED_BYTES, TL_SINKS (0 or 1), TL_CACHE_TYPE (see cache.cuh; three warps widen the bytes that the producer
-// brings), and those of score_scale.cuh, seen_keys.cuh and output.cuh.
+// it), TL_SHARED_BYTES, TL_SINKS (0 or 1), TL_CACHE_TYPE (see cache.cuh; for bytes, three warps convert what the
+// producer loads), and those of score_scale.cuh, seen_keys.cuh and output.cuh.
 #include "cuda/softmax.cuh"
 #include "paged_attention/prefill_producer.cuh"
 #include "paged_attention/prefill_widen.cuh"

@@ -1,4 +1,4 @@
-// The operands of one PagedAttention call under the names the kernel's parts use.
+// The operands of one PagedAttention call, under the names that the kernel's parts use.
 #pragma once
 
 #include <math.h>
@@ -14,7 +14,7 @@ namespace tl::TL_ISA {
 constexpr std::int64_t kMaxHeadDim = 256;
 constexpr std::int64_t kMaxTokensPerBlock = 128;
 
-// One of the two caches, and what its elements are multiplied with where their type has eight bits.
+// One of the two caches, and the scale of its elements if their type has eight bits.
 struct CacheTensor {
   void* data;
   DType dtype;
@@ -29,16 +29,16 @@ struct AttentionProblem {
   float* y;
   float* stored;  // [num_tokens][2 * num_kv_heads * head_dim], or null
   std::int64_t num_tokens, num_seqs;
-  std::int64_t table_stride;  // from one sequence's block table to the next one's
+  std::int64_t table_stride;  // distance between the block tables of consecutive sequences
   std::int64_t num_heads, num_kv_heads, head_dim, tokens_per_block;
-  std::int64_t half_dim;  // pairs of a head that are rotated; the elements behind them stay
+  std::int64_t half_dim;  // pairs of a head that are rotated; later elements stay
   std::int64_t group;     // query heads per key/value head
   std::int64_t window, chunked, floor_scale, floor_offset, first_position;
   float scale, attn_scale, softcap, norm_epsilon;
 
   std::int64_t new_tokens(std::int64_t seq) const { return cu_seqlens[seq + 1] - cu_seqlens[seq]; }
 
-  // The element at which a head's block of a sequence starts in either cache.
+  // The first element of a head's block of a sequence, in either cache.
   std::int64_t block_offset(std::int64_t seq, std::int64_t block, std::int64_t kv_head) const {
     const std::int64_t physical = block_tables[seq * table_stride + block];
     return (physical * num_kv_heads + kv_head) * head_dim * tokens_per_block;
@@ -50,7 +50,7 @@ struct AttentionProblem {
     return max(min(first_position, position), chunked ? position / window * window : moving);
   }
 
-  // What scores of the query at `position` are multiplied with.
+  // The factor of the scores of the query at `position`.
   float scale_of(std::int64_t position) const {
     if (floor_scale == 0) return scale;
     return scale * (1.0f + attn_scale * log1pf(static_cast<float>((position + floor_offset) / floor_scale)));

@@ -1,11 +1,11 @@
-// From the result of a QKV product of any number of tokens: optional RMS norm of each query and key head, RoPE
-// as in heads.cuh, queries packed for attention, keys and values into their slots of the paged cache. (Where it can be
-// done in the product's epilogue, qkv.cuh and qkv_tiled.cuh do it.)
+// Processes the result of a QKV product of any number of tokens: optional RMS norm of each query and key head, RoPE as
+// in heads.cuh, queries packed for attention, keys and values stored in their slots of the paged cache. (Where the
+// product's epilogue can do this, qkv.cuh and qkv_tiled.cuh do it.)
 //
-// Bytes: 4 * qkv_features a token. FLOPs: a few a byte. Floor: bytes / bandwidth (2048 tokens of 6144 features: 50 MB,
-// 11.8 us at the 4.26 TB/s of a copy). A warp does a head of a token; a lane holds both of a pair.
-// Launch: grid = tokens, 32 * TL_WARPS threads. Macros: those of heads.cuh, TL_WARPS, TL_NORM, TL_STORED (1: keys,
-// then values, go to `stored`, too, as rows of 16 bits).
+// Bytes: 4 * qkv_features per token. FLOPs: a few per byte. Floor: bytes / bandwidth (2048 tokens of 6144 features: 50
+// MB, 11.8 us at the 4.26 TB/s of a copy). A warp takes a head of a token; a lane holds both elements of a pair.
+// Launch: grid = tokens, 32 * TL_WARPS threads. Macros: those of heads.cuh, TL_WARPS, TL_NORM, TL_STORED (1: keys, then
+// values, are also stored in `stored`, as rows of 16 bits).
 #include "paged_attention/heads.cuh"
 
 namespace tl {

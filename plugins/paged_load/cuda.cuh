@@ -1,9 +1,9 @@
-// PagedLoad: y[t] is the row that a paged cache keeps of the position before that of token t; zeros at position 0.
-// Elements have 16 bits. slots[t] is where token t lies, block * TL_PAGE + offset: the row before it lies there too,
-// but for the first token of a block, whose sequence's block table is asked.
+// PagedLoad: y[t] is the cached row of the position before that of token t; zeros at position 0. Elements have 16 bits.
+// slots[t] is the place of token t, block * TL_PAGE + offset. The row before it is the previous place, except for the
+// first token of a block, for which the sequence's block table is read.
 //
-// Bytes: 4 * hidden a token. FLOPs: none. Floor: latency, about 2 us, for a few tokens; 67 MB, 15 us for 4096 tokens of
-// 4096. Launch: grid = tokens, up to hidden / 8 threads. Macros: TL_HIDDEN, TL_PAGE.
+// Bytes: 4 * hidden per token. FLOPs: none. Floor: latency, about 2 us, for a few tokens; 67 MB, 15 us for 4096 tokens
+// of 4096. Launch: grid = tokens, up to hidden / 8 threads. Macros: TL_HIDDEN, TL_PAGE.
 #include "cuda/async.cuh"
 #include "cuda/sequence_of.cuh"
 

@@ -1,4 +1,4 @@
-// What a valid call of Router fulfils beyond its schema: its groups divide the experts, and hold enough of them.
+// Checks of calls of Router beyond its schema: its groups divide the experts, and have enough of them.
 #pragma once
 
 #include <span>

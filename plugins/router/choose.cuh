@@ -1,8 +1,9 @@
-// The experts of each of at most 16 rows, and the list of those that some row has chosen (cuda/chosen_experts.cuh).
+// Chooses the experts of each of at most 16 rows, and lists the experts that some row has chosen
+// (cuda/chosen_experts.cuh).
 //
-// Bytes: 8 * experts a row. Floor: latency, about 2 us: it waits for the scores, and its list is waited for. One block,
-// a warp a row. Rows of padding choose nothing. Launch: 32 * TL_ROWS threads. Macros: TL_ROWS (most rows), and those of
-// router/scoring.cuh and router/local.cuh.
+// Bytes: 8 * experts per row. Floor: latency, about 2 us: it waits for the scores, and the next kernel for its list.
+// One block, with a warp for each row. Padding rows choose no experts. Launch: 32 * TL_ROWS threads. Macros: TL_ROWS
+// (the most rows), and those of router/scoring.cuh and router/local.cuh.
 #include "cuda/async.cuh"
 #include "router/chosen.cuh"
 #include "router/count.cuh"

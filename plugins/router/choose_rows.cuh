@@ -1,7 +1,7 @@
-// The experts of each row of a large step, which router/sort_chosen.cuh sorts next.
+// Chooses the experts of each row of a large step, which router/sort_chosen.cuh sorts next.
 //
-// Bytes: 8 * experts a row. Floor: bytes / bandwidth (8,192 rows of 128 experts: 8 MB, 2 us), and latency. A warp a
-// row. Launch: TL_THREADS threads, a block for every TL_THREADS / 32 rows. Macros: TL_THREADS, and those of
+// Bytes: 8 * experts per row. Floor: bytes / bandwidth (8,192 rows of 128 experts: 8 MB, 2 us), and latency. One warp
+// per row. Launch: TL_THREADS threads, a block for every TL_THREADS / 32 rows. Macros: TL_THREADS, and those of
 // router/scoring.cuh and router/local.cuh.
 #include "cuda/async.cuh"
 #include "router/choose_row.cuh"

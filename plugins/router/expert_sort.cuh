@@ -1,9 +1,10 @@
-// A stable sort of choices by expert, by a cluster: rows keep their order within an expert.
+// A stable sort of choices by expert, in one cluster: rows keep their order within an expert.
 //
-// Each block has neighbouring rows, and each of its warps neighbouring choices of theirs, which it counts by expert.
-// Blocks then read each other's counts; so each knows how many of an expert's choices come before its own, and how many
-// before the expert. Launch: a cluster of kSortBlocks blocks of TL_THREADS threads, ExpertSort::kInts integers of
-// dynamic shared memory. Macros: TL_THREADS, TL_GROUP_ROWS (the most rows of a group), and those of router/local.cuh.
+// Each block has neighbouring rows, and each of its warps has neighbouring choices of these rows, which it counts by
+// expert. Blocks then read each other's counts, so that each knows how many choices of an expert, and of all experts
+// before it, come before its own. Launch: a cluster of kSortBlocks blocks of TL_THREADS threads, ExpertSort::kInts
+// integers of dynamic shared memory. Macros: TL_THREADS, TL_GROUP_ROWS (the most rows of a group), and those of
+// router/local.cuh.
 #pragma once
 
 #include "cuda/cluster.cuh"

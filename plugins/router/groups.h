@@ -1,4 +1,4 @@
-// The most groups of experts that routers choose among.
+// The most groups of experts that a router may have.
 #pragma once
 
 #include <cstdint>

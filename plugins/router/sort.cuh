@@ -1,11 +1,10 @@
-// The experts of each row of a step of some hundred rows at most, and the order of rows by expert
+// Chooses the experts of each row of a step of at most some hundred rows, and sorts the rows by expert
 // (cuda/chosen_experts.cuh).
 //
-// Bytes: 8 * experts a row. Floor: latency, about 3 us: scores come from the kernel before, the choice takes top_k
-// steps of a warp, and the blocks meet once. One cluster: a warp a row, or several, one after another; its choices stay
-// in shared memory until they are sorted (router/expert_sort.cuh). Rows of padding choose nothing.
-// Launch and macros: as in router/expert_sort.cuh, with room for the choices of a block's rows behind what it says, and
-// those of router/scoring.cuh.
+// Bytes: 8 * experts per row. Floor: latency, about 3 us: it waits for the scores, the choice takes top_k steps of a
+// warp, and the blocks synchronize once. One cluster: a warp takes one row, or several in turn; its choices stay in
+// shared memory until they are sorted (router/expert_sort.cuh). Padding rows choose no experts. Launch and macros: see
+// router/expert_sort.cuh, with additional shared memory for the choices of a block's rows, and router/scoring.cuh.
 #include "cuda/async.cuh"
 #include "router/choose_row.cuh"
 #include "router/expert_sort.cuh"

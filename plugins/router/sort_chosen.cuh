@@ -1,6 +1,6 @@
-// The order of the rows of a large step by expert, of what router/choose_rows.cuh has chosen.
+// Sorts the rows of a large step by the experts that router/choose_rows.cuh has chosen.
 //
-// Bytes: 8 * top_k a row. Floor: latency. One cluster: router/expert_sort.cuh, which says how it is launched.
+// Bytes: 8 * top_k per row. Floor: latency. One cluster; router/expert_sort.cuh describes its launch.
 #include "cuda/async.cuh"
 #include "router/expert_sort.cuh"
 

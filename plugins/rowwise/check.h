@@ -1,4 +1,4 @@
-// What a valid call of Rowwise fulfils beyond its schema: the program is one expression over operands that are there.
+// Checks of calls of Rowwise beyond its schema: the program is one expression over operands that are present.
 #pragma once
 
 #include <span>

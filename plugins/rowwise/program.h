@@ -1,12 +1,12 @@
-// Programs of Rowwise as C++ sees them: words of the postfix notation, parsed into steps.
+// Programs of Rowwise in C++: words in postfix notation, parsed into steps.
 //
-// Internal linkage throughout: kernels are compiled for several instruction sets.
+// Everything has internal linkage, because kernels are compiled for several instruction sets.
 #pragma once
 
 namespace tl::rowwise {
 
 constexpr int kMaxSteps = 64;
-constexpr int kMaxDepth = 8;  // values that wait for an operation
+constexpr int kMaxDepth = 8;  // the most values on the stack
 
 enum class Operation {
   kRow,
@@ -28,13 +28,13 @@ enum class Operation {
   kReciprocal,
 };
 
-// `index` counts among the rows, vectors or constants.
+// `index`: number among the rows, vectors or constants.
 struct Step {
   Operation operation;
   int index;
 };
 
-// `problem` is null, or what is wrong with the text.
+// `problem`: what is wrong with the text; null if nothing is.
 struct Program {
   Step steps[kMaxSteps];
   int size = 0;
@@ -62,7 +62,7 @@ constexpr Word kWords[] = {
   return word[length] == 0;
 }
 
-// x, v or c and one or two digits: false if it is nothing of the kind.
+// Reads x, v or c followed by one or two digits. Returns false if the text is something else.
 [[maybe_unused]] static bool read_operand(const char* text, int length, Step* step) {
   if (length < 2 || length > 3) return false;
   step->index = 0;
@@ -74,7 +74,7 @@ constexpr Word kWords[] = {
   return text[0] == 'x' || text[0] == 'v' || text[0] == 'c';
 }
 
-// Reads one word; the number of values it takes, or -1 if there is no such word.
+// Reads one word. Returns the number of values it takes, or -1 if there is no such word.
 [[maybe_unused]] static int read_word(const char* text, int length, Step* step) {
   if (read_operand(text, length, step)) return 0;
   for (const Word& word : kWords) {
@@ -85,8 +85,8 @@ constexpr Word kWords[] = {
   return -1;
 }
 
-// `text` ends with a zero byte. A program without a problem is one expression: no operation lacks a value, at most
-// kMaxDepth values wait at a time, and one is left.
+// `text` is zero-terminated. A program without a problem is one expression: every operation has its values, at most
+// kMaxDepth values are on the stack at a time, and one is left.
 [[maybe_unused]] static Program parse(const char* text) {
   Program program;
   const auto fail = [&](const char* problem) {

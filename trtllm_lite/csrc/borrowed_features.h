@@ -1,4 +1,4 @@
-// Features: what an engine keeps of each token beside keys and values, for a head that drafts from them.
+// Features: values that an engine caches for each token besides keys and values, and that a draft head reads.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,11 @@
 
 namespace tl {
 
-// The type of their elements; the engine keeps or borrows some.
+// The type of the features' elements. The engine must keep or borrow features.
 DType feature_dtype(const Engine& engine);
 
-// Throws ArgumentError unless `from`, which may be null, keeps the features that `head` borrows, in as many blocks.
+// Throws ArgumentError unless `from`, which may be null, keeps the features that `head` borrows and has equally many
+// blocks.
 void check_lender(const Engine& head, std::int64_t num_blocks, const DeviceExecutor* from);
 
 }  // namespace tl

@@ -25,7 +25,7 @@ int num_cores_of_affinity() {
 }
 
 // A container limited to 2 CPUs on a machine of 64 sees all 64 in its affinity mask; 64 threads that wait for each
-// other on 2 CPUs' worth of time would crawl.
+// other with the time of 2 CPUs would be very slow.
 int num_cores_of_quota() {
   std::ifstream file("/sys/fs/cgroup/cpu.max");  // "max 100000" or "200000 100000": microseconds per period
   double quota = 0;

@@ -5,8 +5,8 @@
 
 namespace tl {
 
-// 0 becomes the number of cores this process may use (affinity mask and control-group quota, not the whole machine);
-// a negative or absurd number is an ArgumentError.
+// Resolves 0 to the number of cores that this process may use (by affinity mask and control-group quota, not the whole
+// machine). Throws ArgumentError for a negative or excessive number.
 int resolve_num_threads(std::int64_t num_threads);
 
 }  // namespace tl

@@ -15,7 +15,7 @@ namespace {
 
 constexpr char kRemedy[] = "; draft with another engine, or build it again";
 
-// `what` is a property that both engines must have alike.
+// `what`: a property that must be equal in both engines.
 void check_same(const char* what, const std::string& wanted, const std::string& found) {
   if (wanted == found) return;
   throw ArgumentError(std::string("draft model: expected the ") + what + " of the engine that it drafts for, " +
@@ -26,7 +26,7 @@ void check_same(const char* what, std::int64_t wanted, std::int64_t found) {
   check_same(what, std::to_string(wanted), std::to_string(found));
 }
 
-// A head that drafts from features (EAGLE-3) reads what the other engine keeps of each token.
+// A draft head (EAGLE-3) reads the features that the target engine keeps of each token.
 void check_features(const Engine& target, const Engine& head) {
   const Manifest &kept = target.manifest(), &borrowed = head.manifest();
   if (!borrowed.borrows_features) return;
@@ -59,8 +59,9 @@ void check_cache(const Manifest& target, const Manifest& own) {
   }
 }
 
-// Drafts need no log probabilities and no logits. Those that break a request's grammar are wrong, as others are, and
-// those of requests with adapters are of the model without.
+// The sampling parameters for drafts, which need no log probabilities and no logits. Drafts ignore the request's
+// grammar and adapter: those that break the grammar are rejected, and those of requests with adapters come from the
+// model without.
 std::shared_ptr<const SlotParams> drafting_params(const std::shared_ptr<const SlotParams>& of_request) {
   auto params = std::make_shared<RequestParams>(static_cast<const RequestParams&>(*of_request));
   params->sampling.logprobs.reset();
@@ -71,8 +72,8 @@ std::shared_ptr<const SlotParams> drafting_params(const std::shared_ptr<const Sl
   return params;
 }
 
-// The batch size for which steps are captured: a model computes two tokens of each sequence whose guesses were all
-// kept, in such a step if it was built for guesses.
+// The batch size up to which steps are captured. After all drafts of a sequence were accepted, the draft model computes
+// two of its tokens; if it was built for drafts, such steps decode two sequences instead of one.
 int captured_batch_size(const Manifest& own, int max_batch_size) {
   if (own.borrows_features || own.limits.max_draft_len == 0) return max_batch_size;
   const int num_rows = max_batch_size * ModelDrafter::most_at_once(0);

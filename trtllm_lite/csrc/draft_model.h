@@ -1,4 +1,4 @@
-// An engine that drafts for another one on the same device.
+// An engine that drafts for another engine on the same device.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace tl {
 
-// Throws ArgumentError for an engine that cannot draft for `target`, LimitError for one with lower limits than what is
-// run: so many sequences of up to `max_seq_len` tokens.
+// Throws ArgumentError for an engine that cannot draft for `target`, LimitError if its limits are too low for this
+// number of sequences of up to `max_seq_len` tokens.
 void check_draft_model(const Engine& target, const Engine& draft, int max_seq_len, int max_batch_size);
 
-// Makes the drafter of an event loop over `executor`, whose step executor has `num_slots` slots, and borrows `draft`
-// for it, whose engine check_draft_model() accepts and which has as many blocks.
+// Makes the drafter of an event loop over `executor`, whose step executor has `num_slots` slots. Borrows `draft`, whose
+// engine must have passed check_draft_model() and which must have as many blocks.
 std::shared_ptr<Drafter> draft_model(const DeviceExecutor& executor, DeviceExecutor& draft, int max_batch_size,
                                      std::int64_t num_host_blocks, int num_slots);
 

@@ -1,4 +1,4 @@
-// What the routers of an engine's mixtures of experts have chosen since it was loaded.
+// The choices of an engine's routers since it was loaded.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,22 @@
 
 namespace tl {
 
-// Of one router; sums over steps.
+// The counts of one router, summed over steps.
 struct ExpertCounts {
-  std::vector<std::int64_t> choices;       // of each expert: rows that have chosen it
-  std::vector<std::int64_t> experts_read;  // by ranks that have the same experts: those that some row has chosen
+  std::vector<std::int64_t> choices;       // by expert: rows that have chosen it
+  std::vector<std::int64_t> experts_read;  // by ranks with the same experts: experts that some row has chosen
   std::int64_t steps = 0;
-  std::int64_t busiest_choices = 0;  // of those ranks, of which each step has another, on which most choices fell
+  std::int64_t busiest_choices = 0;  // choices of the experts of the busiest ranks, which are found anew in each step
 };
 
-// What a rank has counted of its own experts, as it lies in a tensor of Plan::tallies (router/tally.cuh).
+// Reads a rank's counts of its own experts from a tensor of Plan::tallies (router/tally.cuh).
 ExpertCounts read_tally(std::span<const std::int64_t> tally);
 
-// The routers of a stage, by what each of its ranks has counted of them: ranks in order, of which every `moe_tp_size`
+// Combines the counts of a stage's ranks for each router. `ranks` are in order; every `moe_tp_size` consecutive ranks
 // have the same experts.
 std::vector<ExpertCounts> counts_of_ranks(std::span<const std::vector<ExpertCounts>> ranks, std::int64_t moe_tp_size);
 
-// The ranks of an engine that have the same experts.
+// The number of an engine's ranks that have the same experts.
 std::int64_t moe_tp_size(const Engine& engine);
 
 }  // namespace tl

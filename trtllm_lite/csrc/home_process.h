@@ -1,5 +1,5 @@
-// Threads and devices do not follow a process into its forks: what stands for them there must not be used, waited for
-// or destroyed.
+// Protects owners of threads and devices, which do not exist in a forked child process: there they must not be used,
+// waited for or destroyed.
 #pragma once
 
 #include <unistd.h>
@@ -15,7 +15,7 @@ namespace tl {
 class HomeProcess {
  public:
   bool is_this() const { return ::getpid() == id_; }
-  // Throws EngineError in a fork of the process.
+  // Throws EngineError in a forked child process.
   void check() const {
     if (is_this()) return;
     throw EngineError("this engine was opened in another process (" + std::to_string(id_) +
@@ -35,7 +35,7 @@ struct DestroyAtHome {
   HomeProcess home;
 };
 
-// A fork leaves the object as it is: the threads that it would wait for are not there, and its locks may never open.
+// In a forked child process the object is not destroyed: its threads do not exist, and its locks may never open.
 template <typename T>
 using HomeBound = std::unique_ptr<T, DestroyAtHome>;
 

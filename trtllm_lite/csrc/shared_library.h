@@ -6,10 +6,10 @@
 
 namespace tl {
 
-// Never closed: what it returned may be in use until the process ends.
+// The library is never closed, because what it returned may be in use until the process ends.
 class SharedLibrary {
  public:
-  // Opens the first of `names` (file names or paths) that there is. Throws DeviceError with each one's reason and
+  // Opens the first of `names` (file names or paths) that exists. Throws DeviceError with the reason for each name, and
   // `remedy`.
   static SharedLibrary open(const std::vector<std::string>& names, const std::string& remedy);
 

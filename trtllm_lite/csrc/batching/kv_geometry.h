@@ -1,9 +1,9 @@
-// Which blocks of the KV cache a sequence needs: plain arithmetic.
+// Computes which blocks of the KV cache a sequence needs.
 //
-// The layers of a model form cache groups. Layers of a group share their attention's window and a block table, and a
-// block is as large in every group, so that one pool serves all. A group without a window needs every block of a
-// sequence; one with a window needs those that the window of the oldest token still to be computed reaches. A model
-// that caches nothing (an encoder) has no groups, and its sequences need no blocks.
+// The layers of a model form cache groups. Layers of a group have the same attention window and share a block table.
+// Blocks are equally large in all groups, so that one pool serves all. A group without a window needs every block of a
+// sequence; one with a window needs the blocks within the window of the oldest token still to be computed. A model
+// without a cache (an encoder) has no groups, and its sequences need no blocks.
 #pragma once
 
 #include <algorithm>

@@ -64,21 +64,21 @@ struct SchedulerStats {
   DraftCounters drafts;
 };
 
-// One thread. Deterministic: the same calls give the same steps. Throws std::invalid_argument for a config that
-// contradicts itself or the cache.
+// The scheduler of one event loop, used by one thread. It is deterministic: the same calls give the same steps. Throws
+// std::invalid_argument for a config that contradicts itself or the cache.
 //
-// A step's rows are, in order of rank: one token for each request that decodes, and for each beam of one that searches;
-// then the same with drafts behind it, for requests of which something is guessed; then prefill chunks with what
-// remains of max_num_tokens, first of requests already running. Every running request has at least one token of the
-// budget to itself (max_batch_size <= max_num_tokens), so decode is never delayed by prefill and the first prefill
-// always advances. Where steps have a time, prefill chunks are as long as the time lets them be, and half of it goes to
-// short prompts first: they wait for no long one that came before. A beam search has at most one step in flight: what
-// it continues with is known when that has ended. So does a request with drafts: they are guessed behind its newest
-// token. Of another request that decodes, none of the last num_stages - 1 steps launched has a row; prefill chunks of
-// one prompt may follow each other from step to step.
+// The rows of a step, each kind in order of rank: one token for each request that decodes and for each beam of a beam
+// search; then one token with draft tokens for each request that drafts; then prefill chunks in what remains of
+// max_num_tokens, first for running requests. Every running request reserves at least one token of the budget
+// (max_batch_size <= max_num_tokens), so prefill never delays decode and the first prefill always advances. If steps
+// have a time limit, prefill chunks are as long as it allows, and half of the time goes to short prompts first, so that
+// they do not wait for earlier long ones. A beam search, or a request that drafts, has at most one step in flight,
+// because its next tokens depend on that step's results. Other requests that decode have no row in the last num_stages
+// - 1 launched steps; prefill chunks of one prompt may be in consecutive steps.
 //
-// A request whose row sat a step out has no more rows before a result says that its masks are there, unless nothing
-// else is to be done: each row costs the others time. (Where late rows are known before results, it has one at once.)
+// A request whose masks were late gets no more rows until a result says that its masks are ready, because late rows
+// cost the others time; if there is nothing else to do, it does get one. (If late rows are known before results, it
+// gets a row at once.)
 class Scheduler {
  public:
   // How long a token's masks may be late: as long as a grammar may take to compile.

@@ -11,13 +11,13 @@ namespace tl {
 
 // First come, first served, with priorities that age. A request's key is
 //     arrival number - priority * ageing_window,
-// fixed when it arrives: one level of priority is worth the head start of having arrived `ageing_window` submissions
-// earlier. Bound on waiting: of the requests that arrive after request r, the one numbered a' precedes r only if
-// a' - a < (p' - p) * window, so at most (kMaxPriority - p) * window of them ever do, whatever their number; those
-// that arrived before r are finitely many. Admission takes the queue in this order and lets nobody pass a head that
-// does not fit yet; preempted requests come back with the rank they had. So every request is served. (The
-// exceptions cost at most Scheduler::kMaxHolds admissions, of a request that is put off for a prefix being computed,
-// and `ageing_window`, of one that short prompts pass because the step has no time for it.)
+// fixed when it arrives: one level of priority is worth having arrived `ageing_window` submissions earlier. This bounds
+// waiting: of the requests that arrive after request r, the one numbered a' precedes r only if
+// a' - a < (p' - p) * window, so at most (kMaxPriority - p) * window of them ever do; and only finitely many arrived
+// before r. Admission follows this order and lets no request pass a head that does not fit yet; preempted requests
+// return with their old rank. So every request is served. (There are two exceptions: a request is postponed at most
+// Scheduler::kMaxHolds times for a prefix that is being computed, and at most `ageing_window` short prompts pass a
+// request for which the step has no time.)
 class WaitQueue {
  public:
   using Entry = std::pair<Rank, std::uint32_t>;  // index in the RequestTable

@@ -1,20 +1,21 @@
-// CudaStepExecutor makes a GPU a device of the event loop. Steps are queued on one stream: a launch copies the packed
+// CudaStepExecutor makes a GPU a device of the event loop. Steps are enqueued on one stream: a launch copies the packed
 // inputs, launches a graph (or the instructions one by one), and copies the sampled tokens back; wait() waits for that
-// copy's event. Tokens stay on the device between steps, so that step n+1 is queued while n runs.
+// copy's event. Tokens stay on the device between steps, so that step n+1 is enqueued while step n runs.
 //
-// A step with guided rows is queued in two parts: launch() puts the part on the stream that makes logits. The part that
-// draws tokens follows when the tokens of step n-1 are known (wait() for that step has read them), the texts have been
-// continued, and the masks made, while the device makes the logits. A row whose mask takes longer sits the step out.
+// A step with guided rows is enqueued in two parts. launch() enqueues the part that makes logits. While the device runs
+// it, wait() for step n-1 reads that step's tokens, the texts are continued, and the masks are made; then the part that
+// draws tokens is enqueued. A row whose masks are late draws no token in that step.
 //
-// Ranks are on GPUs and streams of their own. The first rank of the last stage draws the tokens, which those of the
-// first stage read in its memory, or get by NCCL at the end of a step; the others compute logits alone, or what the
-// next stage goes on with (stage_link.h). Where the other stages are in other processes (earlier_stages.h), all ranks
-// here are the last stage's. As long as steps of other requests are queued, all stages compute. The ranks of a stage
-// are put on their streams at once, by a thread each: the driver makes whoever launches wait when a stream has about a
-// thousand launches, and one that waits for another rank takes no more until that rank has come.
+// Ranks have their own GPUs and streams. The first rank of the last stage draws the tokens; the ranks of the first
+// stage read them in its memory, or receive them by NCCL at the end of a step. Other ranks only compute logits, or the
+// rows that the next stage continues with (stage_link.h). If the other stages run in other processes
+// (earlier_stages.h), all ranks here belong to the last stage. All stages compute at the same time as long as steps of
+// other requests are enqueued. The ranks of a stage are enqueued concurrently, by a thread each: the driver blocks a
+// launch on a stream that has about a thousand launches pending, and a stream that waits for another rank does not
+// drain until that rank has come.
 //
-// Rows that ask for more than the device's sampling kernel does (beams, logits, allowed tokens, …) are sampled on the
-// host from their logits; a step that follows them is launched when they have been.
+// Rows that need more than the device's sampling kernel can do (beams, logits, allowed tokens, …) are sampled on the
+// host from their logits; a step that follows them is launched afterwards.
 #pragma once
 
 #include <memory>
