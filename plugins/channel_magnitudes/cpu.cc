@@ -7,7 +7,7 @@
 namespace tl::TL_ISA {
 namespace {
 
-constexpr std::int64_t kColumns = 256;  // of a task
+constexpr std::int64_t kColumns = 256;  // columns per task
 constexpr std::uint32_t kMagnitude = 0x7fffffff;
 
 }  // namespace

@@ -8,7 +8,7 @@ constexpr int kMaxRanks = 16;
 // Addresses of the arenas and states of all ranks of a stage. The ranks share one plan, so a tensor has the same offset
 // on every rank. The last sampled tokens have the same offset in the states of all stages.
 struct RankTable {
-  unsigned long long rank, count;  // in the stage
+  unsigned long long rank, count;  // index of this rank in the stage, and number of ranks
   unsigned long long first;        // number of the stage's first rank among all ranks
   unsigned long long drawing;      // address of the state of the rank that draws tokens
   unsigned long long arenas[kMaxRanks], states[kMaxRanks];

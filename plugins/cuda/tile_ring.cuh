@@ -22,7 +22,7 @@ constexpr int kRawSteps = kRawK / kStepK, kWidenerGroups = 2;
 // 4-bit integers take the fewest instructions. For other types, as many warps dequantize as the registers allow.
 constexpr bool kManyWideners = kTileRows == 64 && has_blocks(kWeightForm) && !is_short_integer(kWeightForm);
 constexpr int kWideners = !kWidened ? 0 : kManyWideners ? 10 : 6;
-constexpr int kRunBlocks = kBlock == 0 ? 0 : max_of(1, kRawK / max_of(1, kBlock));  // in 8 rows of a raw stage
+constexpr int kRunBlocks = kBlock == 0 ? 0 : max_of(1, kRawK / max_of(1, kBlock));  // blocks of 8 rows in a raw stage
 constexpr int kConsumerWarps = kTileRows / 16, kConsumerThreads = kConsumerWarps * 32;
 constexpr int kOtherWarps = kWidened ? 2 + kWideners : 1;
 constexpr int kTiledThreads = kConsumerThreads + kOtherWarps * 32;

@@ -48,7 +48,7 @@ constexpr bool kScaledRows = kWeightForm == WeightForm::kInt8 || rows_of(kWeight
 enum class NumberType { kFloat32, kFloat16, kBFloat16 };  // the values of TL_NUMBER_TYPE
 constexpr NumberType kNumberType = static_cast<NumberType>(TL_NUMBER_TYPE);
 constexpr int kBlock = TL_BLOCK, kNumberBytes = kNumberType == NumberType::kFloat32 ? 4 : 2;
-constexpr int kBlockBytes = 8 * kNumberBytes;  // of one kind of number, for 8 rows
+constexpr int kBlockBytes = 8 * kNumberBytes;  // bytes of one kind of number for 8 rows of a block
 constexpr int kNumberKinds = kBlock == 0 ? 0 : 1 + TL_OFFSETS;
 static_assert(has_blocks(kWeightForm) == (kBlock != 0), "the form says whether blocks have numbers");
 

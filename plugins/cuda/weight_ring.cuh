@@ -32,7 +32,7 @@ struct Ring {
   static constexpr bool kFixed =
       is_short_integer(kForm) && !kStageX && kTokens_ <= kMostFixedTokens;  // whether x is as in fixed_rows.cuh
   static constexpr int kWeightBits = bits_of(kForm);
-  static constexpr int kItemBytes = kByteRows ? 1 : 2;  // of x
+  static constexpr int kItemBytes = kByteRows ? 1 : 2;  // bytes of an element of x
   static constexpr int kProductK = 32 / kItemBytes;     // elements of a row that a product of fragments takes
   static constexpr int kPieceK = 256 / kWeightBits;     // elements of a row that a load of a fragment takes: 32 bytes
   static constexpr bool kXTravels = kStageX;

@@ -12,7 +12,7 @@
 
 namespace tl {
 
-constexpr u32 kBlockRowBytes = 128;  // of a row in a column block
+constexpr u32 kBlockRowBytes = 128;  // bytes of a row in a column block
 
 // The offset of 16-byte piece `column` of row `row` in a matrix of `rows` rows.
 __device__ __forceinline__ u32 swizzled(int row, int column, int rows) {

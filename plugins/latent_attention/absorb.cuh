@@ -13,7 +13,7 @@
 namespace tl {
 
 constexpr int kHalfWords = kRotaryDim / 4, kLatentWords = kLatentDim / 2;  // words of two elements
-constexpr int kAppendedRows = 16;                                          // of a block
+constexpr int kAppendedRows = 16;                                          // rows that a block appends
 static_assert(kRotaryDim % 4 == 0 && kLatentWords % 32 == 0);
 
 // Rows of RoPE's tables.

@@ -86,7 +86,7 @@ struct Summing {
 // The first warpgroup: computes scores and weights, and the first half of the columns.
 struct Scoring {
   char* memory;
-  float scale;  // of products; includes log2(e)
+  float scale;  // factor of products; includes log2(e)
   Summing sums;
   bool has_sent = false;
   float scores[kStep / 8][4];

@@ -10,7 +10,7 @@
 namespace tl {
 
 constexpr int kHeads = TL_HEADS, kLatentDim = TL_LATENT_DIM, kRotaryDim = TL_ROTARY_DIM;
-constexpr int kQueryDim = kLatentDim + kRotaryDim;  // of an absorbed query
+constexpr int kQueryDim = kLatentDim + kRotaryDim;  // elements of an absorbed query
 using LatentLayout = CacheLayout<kLatentDim>;
 using KeyLayout = CacheLayout<kRotaryDim>;
 static_assert(LatentLayout::kSwizzled && KeyLayout::kSwizzled);

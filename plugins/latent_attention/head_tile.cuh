@@ -16,7 +16,7 @@ namespace tl {
 
 constexpr int kIn = TL_IN, kColumns = TL_COLUMNS, kRows = TL_ROWS, kThreads = 128;
 constexpr int kHeadTiles = TL_OUT / kColumns, kTilesOfHeads = TL_HEADS * kHeadTiles;
-constexpr int kColumnWarps = kRows == 16 ? 4 : 1, kTiles = ceil_div(kColumns / 16, kColumnWarps);  // of a warp
+constexpr int kColumnWarps = kRows == 16 ? 4 : 1, kTiles = ceil_div(kColumns / 16, kColumnWarps);  // tiles of a warp
 constexpr int kWeightRows = TL_INPUTS_FIRST ? kIn : kColumns, kWeightRun = TL_INPUTS_FIRST ? kColumns : kIn;
 constexpr u32 kWeightPitch = kWeightRun * 2 + 16, kPitch = kIn * 2 + 16;
 constexpr u32 kSharedBytes = kWeightRows * kWeightPitch + kRows * kPitch;

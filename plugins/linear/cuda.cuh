@@ -22,7 +22,7 @@ struct LinearOp {
   static_assert(!TL_ACTIVATION || !TL_RESIDUAL, "a residual would be added before the activation");
   const void* weight;
   BlockNumbers numbers;
-  const float* scale;  // of each feature
+  const float* scale;  // one for each feature
   PeerRows y;
   const float* bias;
   const u16* residual;

@@ -45,7 +45,7 @@ struct HeadChunk {
 struct HeadTarget {
   using Layout = CacheLayout<TL_HEAD_DIM>;
   void* to;
-  int token, tokens;  // of a group
+  int token, tokens;  // index in its group, and tokens of the group
   float factor;
   bool is_wide;  // a query in 16 bits, with a cache of bytes
 

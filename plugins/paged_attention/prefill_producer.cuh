@@ -20,7 +20,7 @@ constexpr int kAllStages = kStages[kKeys] + kStages[kValues], kRawStages = kByte
 constexpr int kWideningWarps = 3;  // in the producer's warpgroup
 constexpr int kColumns = kDim / 8, kColumnBlocks = ceil_div(kDim, 64);
 using Copy = TokenCopy<kDim, TL_PAGE, TL_KV_HEADS, kStep>;
-using Layout = CacheLayout<kDim, 2>;  // of tiles
+using Layout = CacheLayout<kDim, 2>;  // the layout of tiles
 constexpr u32 kTileBytes = kStep * Layout::kTokenBytes;
 constexpr u32 kQueryBytes = kColumnBlocks * 64 * kBlockRowBytes;
 constexpr int kQueries = kDim <= 128 ? 2 : 1;  // items whose queries fit

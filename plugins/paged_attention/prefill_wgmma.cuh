@@ -50,7 +50,7 @@ struct Consumer {
   float output[kDim / 8][4];
   u32 weights[kStep / 16][4];
   float correction[2];
-  float temperatures[2];  // of this lane's rows of the item being weighed
+  float temperatures[2];  // temperatures of this lane's rows of the item being weighed
   RowState rows;
 
   // Warpgroups take turns to issue products, by named barriers 2 and 3.

@@ -16,7 +16,7 @@ struct QkvOp {
   static constexpr int kTiles = (TL_HEADS + 2 * TL_KV_HEADS) * Chunk::kPerHead;
   const void* weight;
   BlockNumbers numbers;
-  const float* scale;  // of each feature
+  const float* scale;  // one for each feature
   const float* bias;
   HeadTargets targets;
   const float* cos;  // [tokens, rotary_dim / 2]

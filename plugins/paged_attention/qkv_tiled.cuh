@@ -97,7 +97,7 @@ struct TiledQkvOp {
     static_assert(kCount * 8 % kChunk == 0);
     constexpr int kPairs = kCount / 2, kTogether = kFragments <= 16 ? 4 : kFragments <= 24 ? 2 : 1;
     const TokenRow tokens[2] = {token_row(row, rows), token_row(row + 8, rows)};
-    HeadTarget to[2];  // of the chunk
+    HeadTarget to[2];  // the destinations of the chunk
     const int present = (columns - column) / 16, lane_element = threadIdx.x % 4 * 2;
 #pragma unroll
     for (int first = 0; first < kPairs; first += kTogether) {

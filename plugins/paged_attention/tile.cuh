@@ -38,7 +38,8 @@ template <int kDim>
 struct RowOctet {
   u32 query[kDim / 16][2] = {};
   float output[kDim / 16][4];
-  float maximum[2], sum[2];  // of scaled scores, at most kMaximumSlack too small; over this lane's keys only
+  float maximum[2], sum[2];  // maximum of scaled scores, at most kMaximumSlack too small; sum over this lane's keys
+                             // only
 
   __device__ __forceinline__ void reset() {
 #pragma unroll

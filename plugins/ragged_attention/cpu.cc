@@ -8,7 +8,7 @@
 namespace tl::TL_ISA {
 namespace {
 
-constexpr std::int64_t kMaxHeadDim = 256;  // of the schema
+constexpr std::int64_t kMaxHeadDim = 256;  // the schema's limit
 constexpr std::int64_t kTileQueries = 64;
 constexpr std::int64_t kChunkKeys = 64;
 constexpr std::int64_t kChunkVectors = kChunkKeys / kLanes;

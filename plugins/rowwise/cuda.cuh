@@ -9,7 +9,7 @@
 
 namespace tl {
 
-constexpr int kElements = 4;  // of a thread
+constexpr int kElements = 4;  // elements per thread
 
 template <bool kFloat>
 __device__ __forceinline__ float element(const void* rows, u64 at) {

@@ -13,8 +13,8 @@ namespace tl {
 // The price of drafts (draft tokens) in tokens: the number that steps would have generated in the same time. 0 means
 // free; 1 means that a draft costs as much as a row of its own.
 struct DraftPrices {
-  double per_draft = 0;  // of verifying a draft in its step
-  double per_place = 0;  // of proposing one more draft for each row, however many rows there are
+  double per_draft = 0;  // price of verifying a draft in its step
+  double per_place = 0;  // price of proposing one more draft for each row, however many rows there are
 
   // The price of each draft if `num_rows` rows have a draft in that place.
   double of_draft(double num_rows) const { return per_draft + per_place / num_rows; }

@@ -72,7 +72,7 @@ class EventLoop {
 
   // Only the loop's thread uses the following members.
   Scheduler scheduler_;
-  std::vector<StepBatch> batches_;  // one more than there are stages
+  std::vector<StepBatch> batches_;  // num_stages() + 1 of them
   std::size_t oldest_ = 0;          // index into batches_ of the next one whose results are due
   std::size_t in_flight_ = 0;       // batches launched but not completed
   std::size_t owed_ = 0;            // steps launched whose results the executor still owes: at most in_flight_

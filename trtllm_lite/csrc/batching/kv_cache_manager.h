@@ -41,10 +41,10 @@ struct PrefixHit {
   int num_blocks = 0;  // cached blocks of the prefix, from the first one on
   // For each cache group, the blocks that a sequence with this prefix needs. They end where the prefix ends.
   std::span<const std::vector<std::int32_t>> tables;
-  PrefixCache::EntryId last_entry = PrefixCache::kRoot;  // of group 0
+  PrefixCache::EntryId last_entry = PrefixCache::kRoot;  // the last entry of group 0
   int num_held = 0;                                      // blocks of all tables
-  int num_unreferenced = 0;    // those among them that nobody else holds, so that open() takes ready blocks
-  int num_shared = 0;          // those in windowed groups that other sequences hold
+  int num_unreferenced = 0;  // blocks among them that no other sequence holds: open() takes them from the ready blocks
+  int num_shared = 0;        // blocks of windowed groups among them that other sequences hold
   bool being_written = false;  // the step in preparation writes the next block, which can be shared from the following
                                // step on
 };
@@ -162,7 +162,7 @@ class KvCacheManager {
  private:
   friend class SequenceHandle;
   struct Table {
-    std::vector<std::int32_t> blocks;  // those before `first` have been released
+    std::vector<std::int32_t> blocks;  // entries before `first` have been released
     std::int32_t first = 0;
     std::int32_t first_change = 0;  // see take_first_change
     std::span<const std::int32_t> held() const { return std::span(blocks).subspan(static_cast<std::size_t>(first)); }
@@ -208,7 +208,7 @@ class KvCacheManager {
   BlockPool host_;
   PrefixCache prefixes_;
   std::vector<Sequence> sequences_;
-  std::vector<Table> tables_;  // of all sequences: by sequence, then by group
+  std::vector<Table> tables_;  // tables of all sequences: by sequence, then by group
   std::vector<std::uint32_t> unused_sequences_;
   std::vector<std::vector<std::int32_t>> hit_;  // storage of PrefixHit::tables
   std::vector<int> complete_from_;              // see find_prefix

@@ -56,7 +56,7 @@ class PrefixCache {
     EntryId parent = kRoot;
     std::uint64_t hash = 0;
     std::uint64_t written_by = 0;
-    std::int32_t next = kNoBlock;  // in the bucket
+    std::int32_t next = kNoBlock;  // next block in the bucket
     std::int32_t group = 0;        // if not 0, the entry is a companion of `parent` and has no tokens
     std::string salt;              // only for first blocks; later ones inherit it through `parent`
   };

@@ -37,7 +37,7 @@ struct RequestSpec {
   int num_beams = 0;
   // Whether this is an additional sequence of the same prompt (n, best_of). See Inbox.
   bool extra = false;
-  bool guided = false;  // by a grammar: its rows may be late (StepExecutor::late_rows)
+  bool guided = false;  // guided by a grammar: its rows may be late (StepExecutor::late_rows)
   int priority = 0;     // kMinPriority .. kMaxPriority; a greater one is served earlier
   // True to compute every prompt position, for prompt log probabilities or logits: the cache is not used.
   bool prompt_outputs = false;
@@ -54,7 +54,7 @@ struct RequestLimits {
   int max_input_len = 0;
   int max_seq_len = 0;  // prompt and generated tokens together
   int max_batch_size = 0;
-  int num_blocks = 0;  // of the KV cache
+  int num_blocks = 0;  // blocks of the KV cache
   KvGeometry geometry;
 };
 
@@ -74,7 +74,7 @@ struct RequestTimings {
   double seconds_per_token = 0;    // mean over the tokens after the first
   double total_seconds = 0;
   int num_prompt_tokens = 0;
-  int num_cached_tokens = 0;     // of the prompt, found in the cache at first admission
+  int num_cached_tokens = 0;     // tokens of the prompt that were cached at first admission
   int num_generated_tokens = 0;  // by each beam in a beam search
   int num_preemptions = 0;
 };
@@ -113,7 +113,7 @@ struct alignas(64) Request {
   DraftPace pace;
   DraftPace forced_pace{DraftPace::kNearlySure};
   bool brings_forced = false;  // whether its drafts in flight are forced by the grammar
-  int max_draft_len = 0;       // of a row
+  int max_draft_len = 0;       // the most drafts of a row
   int num_holds = 0;           // times admission was postponed while a shared prefix was being computed
   int num_passed = 0;          // short prompts admitted before it
   int num_preemptions = 0;
@@ -127,7 +127,7 @@ struct alignas(64) Request {
   static bool is_over(int rest, std::uint64_t step) {
     return rest == 0 || (rest > 0 && step % static_cast<std::uint64_t>(rest) == 0);
   }
-  int max_rows() const { return is_search() ? spec.num_beams : 1; }  // in a step
+  int max_rows() const { return is_search() ? spec.num_beams : 1; }  // the most rows in a step
   // Counts one token for each row in flight. (Tokens of beams are not in `tokens`.)
   int num_total() const { return static_cast<int>(tokens.size()) + num_pending; }
   int num_generated() const { return num_total() - num_prompt; }

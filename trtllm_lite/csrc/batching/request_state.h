@@ -29,7 +29,7 @@ struct Grant {
   Slot slot;
   KvSequence kv;
   std::optional<Promise> promise;    // empty: it may be preempted for lack of blocks
-  std::unique_ptr<BeamGroup> beams;  // of a beam search; on the heap, as few requests have one
+  std::unique_ptr<BeamGroup> beams;  // null unless it is a beam search; on the heap, as few requests have one
 };
 
 class Waiting {

@@ -40,7 +40,7 @@ struct SchedulerConfig {
   int ageing_window = 64;              // see WaitQueue
   double step_seconds = 0;             // time limit of a step with chunked prompts; 0: none
   int least_prefill = StepPace::kLeastPrefill;
-  int max_draft_len = 0;                  // of a row
+  int max_draft_len = 0;                  // the most drafts of a row
   std::shared_ptr<Drafter> drafter = {};  // null: no drafts
   bool paces_drafts = true;               // rows bring as many drafts as pay (draft_pace.h), not always the most
 };
@@ -59,7 +59,7 @@ struct SchedulerStats {
   KvCacheCounters kv;
   std::int64_t num_recompute_preemptions = 0, num_swap_preemptions = 0;
   std::int64_t num_recomputed_tokens = 0;  // scheduled again after a preemption
-  std::int64_t num_scheduled_tokens = 0;   // with drafts
+  std::int64_t num_scheduled_tokens = 0;   // includes drafts
   std::int64_t num_late_rows = 0;          // see StepExecutor::late_rows
   DraftCounters drafts;
 };
@@ -138,12 +138,12 @@ class Scheduler {
     int num_prefilling = std::numeric_limits<int>::max();
   };
 
-  // late_rows.cc
+  // Defined in late_rows.cc:
   void take_back(const StepRow& row, Clock::time_point now, EventBatch& events);
   void wake(std::span<const int> slots);
   bool wake_late();
 
-  // scheduler.cc
+  // Defined in scheduler.cc:
   void step_launched(std::uint64_t step);
   void step_ended(std::uint64_t step);
   int remaining(const Running& running) const;
@@ -162,18 +162,18 @@ class Scheduler {
   void remove(Index index, FinishReason reason, std::string message, Clock::time_point now, EventBatch& events);
   TokenChain chain(Request& request) const { return {request.tokens, request.hashes, request.spec.cache_salt}; }
 
-  // prefill.cc
+  // Defined in prefill.cc:
   int prefill_budget(const StepBatch& batch) const;
   void add_prefill_rows(Shares& shares, StepBatch& batch);
   void pass_short_prompts(Shares& shares, StepBatch& batch, Clock::time_point now, EventBatch& events);
   std::int64_t num_prefilling_tokens() const;
   int num_uncomputed(Index index) const;
 
-  // shares.cc
+  // Defined in shares.cc:
   Shares shares(std::uint64_t step) const;
   bool is_under_way(const Request& request, std::uint64_t step) const;
 
-  // admission.cc
+  // Defined in admission.cc:
   void admit(int num_most, StepBatch& batch, Clock::time_point now, EventBatch& events);
   Verdict try_admit(Index index, StepBatch& batch, Clock::time_point now, EventBatch& events);
   bool fits(const Request& request, int num_computed, const PrefixHit& hit) const;
@@ -182,7 +182,7 @@ class Scheduler {
   bool claim_slot(Index index, const Slot& slot, Clock::time_point now, EventBatch& events);
   bool head_needs_a_step_of_its_own() const;
 
-  // preemption.cc
+  // Defined in preemption.cc:
   bool make_room(StepBatch& batch);  // false: a request had to be preempted
   int num_missing_blocks(const Running& running) const;
   int num_blocks_about_to_return() const;
@@ -190,11 +190,11 @@ class Scheduler {
   void preempt_one(Victim victim, StepBatch& batch);
   void requeue(Index index);
 
-  // completion.cc
+  // Defined in completion.cc:
   void complete_row(const StepRow& row, RowResult& result, Clock::time_point now, EventBatch& events);
   void accept_tokens(Index index, RowResult& result, Clock::time_point now, EventBatch& events);
 
-  // drafts.cc
+  // Defined in drafts.cc:
   void wake_drafters(std::uint64_t step);
   void add_draft_rows(const Shares& shares, StepBatch& batch);
   bool ask_for_drafts(Index index, int most, StepBatch& batch);
@@ -209,11 +209,11 @@ class Scheduler {
   void pace(const StepRow& row, int num_kept);
   void observe_drafts(const StepBatch& batch, const StepResult& result);
 
-  // beam_steps.cc
+  // Defined in beam_steps.cc:
   void add_beam_rows(Index index, StepBatch& batch);
   void advance_search(Index index, RowResult& result, Clock::time_point now, EventBatch& events);
 
-  // scheduler_integrity.cc
+  // Defined in scheduler_integrity.cc:
   void check_promises() const;
   int num_claimed_by(const Running& running) const;
 
@@ -224,7 +224,7 @@ class Scheduler {
   PromiseBook promises_;
   RequestTable table_;  // declared after the pools that its states use
   WaitQueue waiting_;
-  std::vector<Index> running_;  // in order of rank
+  std::vector<Index> running_;  // ordered by rank
   int num_rows_ = 0;            // the most that running_ can have in one step
   std::set<std::pair<Clock::time_point, Index>> deadlines_;
   CostModel costs_;
@@ -232,7 +232,7 @@ class Scheduler {
   DraftCost draft_cost_;
   std::optional<double> draft_price_;  // for each draft of the step in completion
   std::vector<Index> drafting_;        // requests that draft in the step in preparation
-  std::vector<DraftTask> drafts_;      // of these
+  std::vector<DraftTask> drafts_;      // tasks of drafting_
   int num_drafters_ = 0;               // requests that ever draft
   const int num_stages_;
   std::uint64_t launched_ = 0, ended_ = 0;

@@ -124,7 +124,7 @@ struct StepBatch {
   std::vector<TableUpdate> table_updates;
   std::vector<StepRow> rows;  // may be empty when there are copies
   std::vector<std::int32_t> token_ids;
-  int num_decode_tokens = 0;  // of rows that decode; other rows are prefill
+  int num_decode_tokens = 0;  // tokens of rows that decode; other rows are prefill
   bool awaited = false;       // a request in it can only go on when the results are known
   double guess_seconds = 0;   // time taken to propose its drafts before its launch
 
@@ -148,7 +148,7 @@ struct StepBatch {
 
 // The result of a row. A beam search uses only the result of its first row.
 struct RowResult {
-  TokenRun tokens;              // of a sampled row, unless it is a beam search's or late
+  TokenRun tokens;              // empty for rows that are not sampled, are late, or belong to a beam search
   std::vector<BeamMove> moves;  // for a beam search's sampled rows: the beams of its next step; empty if it is over
   std::unique_ptr<RowOutputs> outputs;  // null unless the request asked for some
   std::string error;     // if not empty, this request alone fails (for example, its logits are not finite)

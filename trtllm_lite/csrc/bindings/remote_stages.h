@@ -42,7 +42,7 @@ class RemoteStages final : public LogitsExecutor {
   const std::int64_t num_blocks_;
   const std::size_t block_bytes_;
   MemoryUse memory_;
-  HomeBound<ThreadPool> pool_;  // of sampling
+  HomeBound<ThreadPool> pool_;  // the threads that sample
 };
 
 }  // namespace tl

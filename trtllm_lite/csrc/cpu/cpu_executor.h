@@ -98,17 +98,17 @@ class CpuExecutor final : public OneStageExecutor {
   std::vector<CacheTensor> cache_tensors_;  // without the borrowed one
   std::byte* features_;                     // null: the engine has no features
   StepInputs inputs_;
-  std::vector<Tensor> operands_;  // of all calls, in order
+  std::vector<Tensor> operands_;  // operands of all calls, in order
   std::vector<VaryingExtent> varying_extents_;
   std::deque<ResolvedCall> resolved_;
   std::vector<Call> calls_;
   const std::int64_t rank_;
   RankMeeting* meeting_;               // null if there is one rank
-  std::vector<CollectiveSite> sites_;  // of collectives, in order
+  std::vector<CollectiveSite> sites_;  // sites of the collectives, in order
   std::size_t num_met_ = 0;            // collectives so far in the current step
   std::vector<Rows> received_, made_;  // values from the previous stage, and values for the next
   std::vector<float> all_made_;
-  Extents extents_;  // of the last step
+  Extents extents_;  // extents of the last step
   std::mutex mutex_;
 };
 

@@ -47,7 +47,7 @@ class CpuGroup final : public OneStageExecutor {
     std::uint64_t num_steps = 0;  // steps begun
     bool stopping = false;
     StepRequest request;
-    const LogitsUse* use = nullptr;  // of rank 0
+    const LogitsUse* use = nullptr;  // used by rank 0
   };
   // Throws DeviceError if a rank does not come to a collective in time; all later steps then throw too.
   void compute(const StepRequest& request, const LogitsUse& use) override;

@@ -60,7 +60,7 @@ class CpuPipeline final : public LogitsExecutor {
     std::condition_variable changed;
     std::deque<Step> steps;
     bool stopping = false;
-    std::vector<std::thread> threads;  // of all stages but the last
+    std::vector<std::thread> threads;  // one for each stage but the last
   };
   void work(std::size_t stage);
   void pass(Step& step, std::size_t stage);

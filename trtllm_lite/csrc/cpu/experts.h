@@ -52,7 +52,7 @@ struct Experts {
  private:
   struct Few {
     RowGroups rows;
-    std::int32_t members[kMostGroups];  // those of rows
+    std::int32_t members[kMostGroups];  // members of the rows
   };
 
   std::int64_t depth() const { return packed.weight.shape[packed.weight.rank - 1]; }

@@ -8,8 +8,7 @@
 namespace tl::cuda {
 namespace {
 
-constexpr int kProposals = 8;  // algorithms asked for; the first that computes all numbers of rows with equal rounding
-                               // is taken
+constexpr int kProposals = 8;  // asked for; the first that computes every number of rows in a range is taken
 
 // One query of the heuristic serves all numbers of rows up to a multiple of a granularity that grows with them.
 std::int64_t round_up_rows(std::int64_t rows) {

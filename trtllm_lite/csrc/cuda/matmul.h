@@ -88,7 +88,7 @@ class Matmul {
   MatmulDescriptor descriptor_ = nullptr;
   // The matrices as the library sees them, column-major: y^T [out, rows] = (weight^T [in, out])^T @ x^T [in, rows].
   MatrixLayout weight_ = nullptr, x_ = nullptr, y_ = nullptr;
-  std::int64_t rows_ = 1;                               // of x_ and y_
+  std::int64_t rows_ = 1;                               // rows of x_ and y_
   std::map<std::int64_t, MatmulAlgorithm> algorithms_;  // keys: the largest number of rows that uses the algorithm,
                                                         // without gaps
 };

@@ -40,7 +40,7 @@ class RankWatchdog {
  private:
   struct Watched {
     const Device* device;
-    DevicePtr is_over;  // of the rank's table
+    DevicePtr is_over;  // address of is_over in the rank's table
     OwnedStream stream;
   };
 

@@ -29,7 +29,7 @@ class SlotRecords {
   // Enqueues copies of the records set since the last call. `staging` holds num_bytes() and must not change until the
   // device has made the copies.
   void enqueue(const PinnedBuffer& staging);
-  std::size_t num_bytes() const { return records_.size() * record_bytes_; }  // of all records
+  std::size_t num_bytes() const { return records_.size() * record_bytes_; }  // bytes of all records
 
  private:
   const std::vector<std::byte>& record(int slot) const { return records_[static_cast<std::size_t>(slot)]; }

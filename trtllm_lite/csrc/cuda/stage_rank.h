@@ -17,8 +17,8 @@ PinnedBuffer make_host_cache(const CudaExecutor& executor, std::int64_t num_bloc
 struct StageRank {
   CudaExecutor* executor;
   PinnedBuffer host_cache;  // for KV blocks of swapped-out requests
-  RowSource* from;          // from the stage before; null in the first stage
-  RowSink* to;              // to the next stage; null in the last stage
+  RowSource* from;          // rows from the stage before; null in the first stage
+  RowSink* to;              // rows to the next stage; null in the last stage
 
   // Enqueues copies of KV blocks. The rank's device must be current.
   void enqueue_copies(std::span<const CopyOrder> copies) const;

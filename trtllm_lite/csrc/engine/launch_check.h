@@ -16,7 +16,7 @@ void check_launches(const Plan& plan, const Manifest& manifest, const Container&
 struct ParameterSize {
   std::int64_t bytes, alignment;
 };
-constexpr std::int64_t kMaxParameterBytes = 4096;  // of a launch
+constexpr std::int64_t kMaxParameterBytes = 4096;  // parameters of a launch
 constexpr ParameterSize kPointerSize{8, 8}, kScalarSize{4, 4}, kTensorMapSize{128, 64};
 
 // The bytes of a launch's arguments as kernel parameters.

@@ -12,7 +12,7 @@ namespace tl {
 struct LowRankShape {
   std::int64_t in_features = 0;
   std::int64_t out_features = 0;
-  DType dtype = DType::kFloat32;  // of an adapter's matrices as steps read them
+  DType dtype = DType::kFloat32;  // type of an adapter's matrices as steps read them
   friend bool operator==(const LowRankShape&, const LowRankShape&) = default;
 };
 

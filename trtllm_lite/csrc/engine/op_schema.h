@@ -46,7 +46,7 @@ enum class AttributeKind : std::uint8_t { kInt, kFloat, kChoice, kText };
 struct AttributeSpec {
   std::string_view name;
   AttributeKind kind;
-  std::span<const std::string_view> choices;  // of kChoice
+  std::span<const std::string_view> choices;  // the choices of kChoice
 };
 
 // The kinds of text that a text attribute may hold.

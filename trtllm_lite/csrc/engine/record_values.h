@@ -59,7 +59,7 @@ using AttributeMap = std::map<std::string, std::variant<std::int64_t, double, st
 // Facts about a model that the runtime needs.
 struct ModelFacts {
   std::int64_t vocab_size = 0;
-  DType dtype = DType::kFloat32;  // of unquantized matrices; on CPUs the type of products
+  DType dtype = DType::kFloat32;  // type of unquantized matrices; on CPUs also that of products
 };
 
 // Readers of these types. They throw EngineError.

@@ -20,7 +20,7 @@ class TextLayout {
   struct Place {
     char last = '\0';     // the last byte that is not white space; NUL at the beginning
     std::string space;    // white space since then, up to kLongestGap + 1 bytes
-    int indentation = 0;  // of the line of `last`
+    int indentation = 0;  // indentation of the line of `last`
     bool operator==(const Place&) const = default;
   };
 

@@ -119,7 +119,7 @@ class ReasoningMatcher final : public GrammarMatcher {
   const std::shared_ptr<const ThoughtTokens> tokens_;
   const std::unique_ptr<GrammarMatcher> whole_;  // matcher of a text without thoughts, as long as it fits
   std::unique_ptr<GrammarMatcher> behind_;       // matcher of the answer after thoughts; made on demand
-  std::vector<Place> places_;                    // of the empty text, then after each token
+  std::vector<Place> places_;                    // the place of the empty text, then the place after each token
 };
 
 // There are no guesses within free text, nor while it is undecided whether the text thinks.

@@ -59,9 +59,9 @@ class NetworkExecutor final : public OneStageExecutor {
   const std::size_t num_logits_;  // the most rows of logits of a step
   const std::unique_ptr<float[]> logits_;
   std::vector<std::int32_t> lengths_;  // upper bounds of the tokens in each row of the caches
-  Extents extents_;                    // of the last step
+  Extents extents_;                    // extents of the last step
   std::vector<Part> parts_;
-  std::vector<std::int32_t> past_lens_, token_ids_, logits_indices_, outputs_;  // of a generation step
+  std::vector<std::int32_t> past_lens_, token_ids_, logits_indices_, outputs_;  // inputs of a generation step
   std::mutex mutex_;
 };
 

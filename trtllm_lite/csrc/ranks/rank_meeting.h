@@ -69,7 +69,7 @@ class RankMeeting {
   std::vector<RankOperands> operands_;
   std::vector<char> here_;   // ranks at the current meeting
   std::vector<char> ended_;  // the step
-  CollectiveSite site_;      // of the current meeting
+  CollectiveSite site_;      // site of the current meeting
   Clock::time_point since_;  // when the first rank came to it
   std::uint64_t num_meetings_ = 0;
   std::int64_t num_steps_ = 0;

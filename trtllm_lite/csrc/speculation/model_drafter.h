@@ -19,11 +19,11 @@
 namespace tl {
 
 struct ModelDrafterConfig {
-  int num_slots = 0;  // of the scheduler's executor
+  int num_slots = 0;  // slots of the scheduler's executor
   int num_blocks = 0, num_host_blocks = 0;
   int tokens_per_block = 0;
   double relative_cost = 0;  // see Drafter
-  int max_num_tokens = 0;    // of a step of the draft model; at least most_at_once() for each row
+  int max_num_tokens = 0;    // the most tokens in a step of the draft model; at least most_at_once() for each row
   // Returns the sampling parameters for a request's drafts: its own, without those that only concern its output.
   std::function<std::shared_ptr<const SlotParams>(const std::shared_ptr<const SlotParams>&)> params;
   std::function<double()> seconds;  // a clock
@@ -84,7 +84,7 @@ class ModelDrafter final : public Drafter {
 
   const ModelDrafterConfig config_;
   const std::unique_ptr<StepExecutor> executor_;
-  BlockTables tables_;                          // of the scheduler's slots
+  BlockTables tables_;                          // block tables of the scheduler's slots
   std::vector<std::int32_t> filled_, on_host_;  // by block: number of leading positions that are computed
   std::uint64_t mirrored_step_ = 0;  // the scheduler's step from which these numbers of copies and updates were taken
   std::size_t num_copies_ = 0, num_updates_ = 0;

@@ -45,7 +45,7 @@ class SuffixAutomaton {
   static constexpr std::int32_t kNone = -1;
   static constexpr std::size_t kLeastPlaces = 64;
   struct State {
-    std::int32_t length = 0;     // of its longest string
+    std::int32_t length = 0;     // length of its longest string
     std::int32_t link = 0;       // the state of the longest suffix that also occurs elsewhere
     std::int32_t first = kNone;  // index of its first transition
     std::int32_t count = 0;      // occurrences

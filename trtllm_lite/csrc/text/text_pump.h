@@ -23,7 +23,7 @@ struct TokenRunOf {
 
 // The results for all runs, in order.
 struct TextPieces {
-  std::string text;                                         // of all runs
+  std::string text;                                         // text of all runs
   std::vector<std::size_t> ends;                            // by token: end of its piece in `text`
   std::vector<std::size_t> num_pieces;                      // by run: less than its tokens if its text has stopped
   std::vector<std::size_t> stopped;                         // runs whose text was ended by a stop word

@@ -24,7 +24,7 @@ WordMatcher::WordMatcher(const std::vector<std::vector<Symbol>>& words) {
   for (State state = 0; state < nodes_.size(); ++state) {
     const std::uint32_t depth = nodes_[state].depth;
     auto [begin, end] = ranges[state];
-    while (begin < end && word(begin).size() == depth) ++begin;  // what ends here
+    while (begin < end && word(begin).size() == depth) ++begin;  // skips words that end here
     nodes_[state].first_child = static_cast<State>(nodes_.size());
     while (begin < end) {
       const Symbol symbol = word(begin)[depth];
