@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from trtllm_lite.builder import BuildLimits
 from trtllm_lite.builder.checkpoint import open_checkpoint
-from trtllm_lite.builder.cuda.products.contests import lower_contests
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, FORMAT_VERSION, KernelTiming, TimingCache
+from trtllm_lite.builder.cuda.products.tuning_tasks import lower_tuning_tasks
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.pipeline import run_passes
 from trtllm_lite.plugins.launch import Device
@@ -18,13 +18,13 @@ def tiles_first(graph: ir.Graph, dtype: str, limits: BuildLimits, device: Device
 
     ``graph`` holds fused operators only.
     """
-    _, contests = lower_contests(graph, dtype, limits, device, max_contestants=4)
+    _, tasks = lower_tuning_tasks(graph, dtype, limits, device, max_candidates=4)
     timings = []
-    for number, contest in enumerate(contests):
-        tiled = [kernel for kernel in contest.programs if kernel != CUBLASLT]
+    for number, task in enumerate(tasks):
+        tiled = [kernel for kernel in task.programs if kernel != CUBLASLT]
         fastest = tiled[number % len(tiled)]
-        times = {next(iter(contest.programs)): 2.0} | {fastest: 1.0}
-        timings += [KernelTiming(contest.product, contest.max_rows, kernel, time) for kernel, time in times.items()]
+        times = {next(iter(task.programs)): 2.0} | {fastest: 1.0}
+        timings += [KernelTiming(task.product, task.max_rows, kernel, time) for kernel, time in times.items()]
     return TimingCache(FORMAT_VERSION, "Test GPU", device.arch, 0, (), tuple(timings))
 
 

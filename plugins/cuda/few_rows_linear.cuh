@@ -3,9 +3,9 @@
 #pragma once
 
 #if TL_SPLITS > 1
-#include "cuda/split_linear.cuh"
+#include "cuda/split_k_linear.cuh"
 #else
-#include "cuda/stream_linear.cuh"
+#include "cuda/gemv_linear.cuh"
 #endif
 
 #if TL_SPLITS > 1

@@ -29,10 +29,10 @@ _IN_FLIGHT_BYTES, _IN_FLIGHT_BYTES_OF_PAIRS = 150 * 1024, 100 * 1024  # with one
 _STEP_BYTES = 128
 _GROUP_SIZES = (16, 32, 64, 128)
 _COLUMNS, _NUM_WIDTHS = (256, 192, 128, 96), 3  # rows of the weight in a tile, and how many widths are timed
-# Swap-AB products (cuda/turned_linear.cuh): the most rows of a group, weight rows of a warpgroup, producer warps, and
+# Swap-AB products (cuda/swap_ab_linear.cuh): the most rows of a group, weight rows of a warpgroup, producer warps, and
 # the cost of a byte of x relative to a byte of the weight, for one tile.
-_MOST_TURNED_ROWS, _WARPGROUP_COLUMNS = 64, 64
-_TURNED_PRODUCERS, _X_WEIGHT = 2, 0.25
+_MOST_SWAP_AB_ROWS, _WARPGROUP_COLUMNS = 64, 64
+_SWAP_AB_PRODUCERS, _X_WEIGHT = 2, 0.25
 
 
 @dataclass(frozen=True)
@@ -163,21 +163,21 @@ def group_configs(weight: WeightBuffers, group_rows: int) -> tuple[TileConfig, .
     The best guess is the widest tile or, for swap-AB, the one with the least work for an SM. All give a row equal bits.
     """
     form = form_of(weight)
-    if _is_turned(form, group_rows):
+    if _is_swap_ab(form, group_rows):
         widths = [columns for columns in _COLUMNS if columns % _WARPGROUP_COLUMNS == 0]
-        widths.sort(key=lambda columns: _turned_work(weight, group_rows, columns))
+        widths.sort(key=lambda columns: _swap_ab_work(weight, group_rows, columns))
     else:
         widths = [columns for columns in _COLUMNS if columns <= max_columns(form, group_rows)][:_NUM_WIDTHS]
     reason = f"groups of {group_rows} rows of an expert"
     return tuple(TileConfig(max(64, group_rows), columns, 1, 1, 1, reason) for columns in widths)
 
 
-def _is_turned(form: WeightForm, group_rows: int) -> bool:
-    """Whether the kernels use swap-AB (cuda/turned_linear.cuh): for few rows, with a weight that is dequantized."""
-    return form.is_widened_in_blocks and group_rows <= _MOST_TURNED_ROWS
+def _is_swap_ab(form: WeightForm, group_rows: int) -> bool:
+    """Whether the kernels use swap-AB (cuda/swap_ab_linear.cuh): for few rows, with a weight that is dequantized."""
+    return form.is_widened_in_blocks and group_rows <= _MOST_SWAP_AB_ROWS
 
 
-def _turned_work(weight: WeightBuffers, group_rows: int, columns: int) -> float:
+def _swap_ab_work(weight: WeightBuffers, group_rows: int, columns: int) -> float:
     """The amount that an SM copies if all experts are chosen, in any unit."""
     experts, *parts, out_features, _ = (extent for extent in weight.values.shape if isinstance(extent, int))
     tiles = experts * ceil(prod(parts) * out_features / columns)
@@ -209,12 +209,12 @@ class GroupTiling:
 
     def kernel(self, op: str, weight: WeightBuffers, more: dict[str, int]) -> Kernel:
         """The kernel of ``op`` for ``weight`` [experts, ..., out, in]; ``more`` are macros besides those of all."""
-        is_turned = _is_turned(form_of(weight), self.group_rows)
-        way = "turned" if is_turned else "tiled"
+        is_swap_ab = _is_swap_ab(form_of(weight), self.group_rows)
+        way = "swap_ab" if is_swap_ab else "tiled"
         tiled = self.tiling.kernel(f"{op}/{way}.cuh", f"{op}_{way}", weight, more | self.choice.defines)
-        if not is_turned:
+        if not is_swap_ab:
             return tiled
-        shared_bytes, threads = self.device.shared_bytes, 2 * self.config.columns + 32 * _TURNED_PRODUCERS
+        shared_bytes, threads = self.device.shared_bytes, 2 * self.config.columns + 32 * _SWAP_AB_PRODUCERS
         defines = {**dict(tiled.defines), "TL_SHARED_BYTES": shared_bytes}
         return kernel(tiled.source, tiled.name, threads, shared_bytes, defines, tiled.reason)
 

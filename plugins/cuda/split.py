@@ -1,4 +1,4 @@
-"""Split-K products of a few rows: the blocks of a cluster split the depth (cuda/split_linear.cuh)."""
+"""Split-K products of a few rows: the blocks of a cluster split the depth (cuda/split_k_linear.cuh)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 // The shared memory of a block in a split-K cluster, for weights, sums and its part of the rows of x; and how that part
-// is loaded (cuda/split_linear.cuh).
+// is loaded (cuda/split_k_linear.cuh).
 #pragma once
 
 #include "cuda/async.cuh"

@@ -1,4 +1,4 @@
-"""Specialises and launches products of at most 16 rows: GEMV (cuda/stream_linear.cuh) and split-K."""
+"""Specialises and launches products of at most 16 rows: GEMV (cuda/gemv_linear.cuh) and split-K."""
 
 from __future__ import annotations
 

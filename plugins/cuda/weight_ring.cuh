@@ -8,7 +8,7 @@ namespace tl {
 
 constexpr int kRowsPerTile = 16;
 constexpr int kMaxStages = 16, kMaxTokens = 16;
-constexpr int kTeams = TL_TEAMS;  // teams of consumer warps (cuda/stream_linear.cuh)
+constexpr int kTeams = TL_TEAMS;  // teams of consumer warps (cuda/gemv_linear.cuh)
 
 // The number of warps that share a stage of this depth, and the number of groups that take turns at stages
 // (StreamConfig in stream.py). A warp's fixed work for a stage takes half a microsecond, so short copies need several

@@ -10,7 +10,7 @@
 // cuda/activation.cuh.
 #include "cuda/activation.cuh"
 #include "cuda/chosen_experts.cuh"
-#include "cuda/stream_linear.cuh"
+#include "cuda/gemv_linear.cuh"
 
 namespace tl {
 

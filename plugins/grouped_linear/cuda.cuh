@@ -8,7 +8,7 @@
 // = 768: 25 MB, 5.6 us at 4.47 TB/s). Launch and macros: see linear/cuda.cuh and cuda/chosen_experts.cuh; TL_BIAS and
 // TL_RESIDUAL (0 or 1), TL_LIST_INTS (the size of the list).
 #include "cuda/chosen_experts.cuh"
-#include "cuda/stream_linear.cuh"
+#include "cuda/gemv_linear.cuh"
 
 namespace tl {
 

@@ -185,7 +185,7 @@ def test_a_rank_computes_its_own_experts(max_rows: int, rows: int, rank: int) ->
     check_experts(mixture, rows, torch.bfloat16, streamed=streamed, **biased, machine=Emulator(num_sms=3))
 
 
-# Of turned and of tiled products, every width comes up.
+# Of swap-AB and of tiled products, every width comes up.
 WIDTHS = [(FP8, 0), (MXFP4, 1), (BYTES, 2), (Form("int4", 64, "bfloat16"), 0), (Form("bfloat16"), 1)]
 
 

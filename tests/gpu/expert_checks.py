@@ -385,7 +385,7 @@ def _expected(
 
 
 def check_groups_alike(hidden: int, inner: int, form: Form, width: int, machine: Machine) -> None:
-    """A row gets the same bits in groups and tiles of any size, and whether products are turned round.
+    """A row gets the same bits in groups and tiles of any size, and whether operands are swapped.
 
     Groups of three sizes have tiles of three widths, of which groups of 16 rows have that of number ``width``.
     """

@@ -33,8 +33,8 @@ def test_what_was_measured_is_kept_and_used(tmp_path: Path, qformat: str) -> Non
     cache = load_timing_cache(tmp_path / "cache.json")
     of_library = {timing for timing in cache.kernels if timing.product.dtype == "bfloat16"}
     measured = {(timing.product, timing.rows) for timing in of_library}
-    contested = {(timing.product, timing.rows) for timing in cache.kernels if timing.kernel == CUBLASLT}
-    assert measured == contested  # it is in every contest of weights of 16 bits
+    tuned = {(timing.product, timing.rows) for timing in cache.kernels if timing.kernel == CUBLASLT}
+    assert measured == tuned  # it is in every task of weights of 16 bits
     assert {64, 128, 256, 512} <= {timing.rows for timing in set(cache.kernels) - of_library or of_library}
     assert all(timing.microseconds > 0 for timing in (*cache.kernels, *cache.products))
     assert all(timing.microseconds <= timing.heuristic_microseconds for timing in cache.products)
@@ -58,8 +58,8 @@ def test_tiles_of_experts_are_measured(tmp_path: Path, qformat: str) -> None:
     measured = {"output_timing_cache": tmp_path / "cache.json", "fast_build": True}
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", **limits, **how, **measured)
     cache = load_timing_cache(tmp_path / "cache.json")
-    contests = {(timing.product.gated, timing.rows) for timing in cache.kernels if timing.product.experts}
-    assert contests == {(gated, rows) for gated in (True, False) for rows in (64, 128, 256, 384, 512)}
+    tasks = {(timing.product.gated, timing.rows) for timing in cache.kernels if timing.product.experts}
+    assert tasks == {(gated, rows) for gated in (True, False) for rows in (64, 128, 256, 384, 512)}
     tactics = inspect_path(tmp_path / "engine").tactics
     of_experts = [tactic for tactic in tactics if tactic.site.startswith(("grouped_linear_", "grouped_gated_linear_"))]
     assert any(f"fastest on {cache.device}" in tactic.reason for tactic in of_experts)

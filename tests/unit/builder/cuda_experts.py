@@ -380,8 +380,8 @@ def grouped_linear_tiled(
         rows[...] = result
 
 
-KERNELS["grouped_gated_linear_turned"] = grouped_gated_linear_tiled
-KERNELS["grouped_linear_turned"] = grouped_linear_tiled
+KERNELS["grouped_gated_linear_swap_ab"] = grouped_gated_linear_tiled
+KERNELS["grouped_linear_swap_ab"] = grouped_linear_tiled
 
 
 def _tiles(

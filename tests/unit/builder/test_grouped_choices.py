@@ -38,7 +38,7 @@ def _cache(site: GroupedSite, times: Times) -> TimingCache:
 
 
 def _names(site: GroupedSite) -> list[str]:
-    return list(site.contestants(site.max_rows, H200))
+    return list(site.candidates(site.max_rows, H200))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def _names(site: GroupedSite) -> list[str]:
     [
         ("bfloat16", (64, [256, 192, 128]), (128, [256, 192, 128])),
         ("int4", (64, [256, 192, 128]), (128, [192, 128, 96])),
-        ("float4_e2m1fn", (64, [128, 192, 256]), (128, [192, 128, 96])),  # 96 tiles, turned round, on 132 SMs
+        ("float4_e2m1fn", (64, [128, 192, 256]), (128, [192, 128, 96])),  # 96 tiles, with operands swapped, on 132 SMs
     ],
 )
 def test_candidates_have_names_that_tell_tiles(
@@ -140,8 +140,8 @@ def test_the_kernel_has_the_tiles_that_were_chosen(dtype: str, bucket: Bucket, g
         macros = dict(launch.kernel.defines)
         assert name.startswith(f"{macros['TL_TILE_ROWS']}x{macros['TL_TILE_COLUMNS']} tiles")
         assert macros["TL_X_BOX"] == site.group_rows
-        is_turned = dtype != "bfloat16" and bucket == SMALL
-        assert launch.kernel.name.endswith("_turned" if is_turned else "_tiled")
+        is_swap_ab = dtype != "bfloat16" and bucket == SMALL
+        assert launch.kernel.name.endswith("_swap_ab" if is_swap_ab else "_tiled")
         assert launch.kernel.reason == choice.reason
         of_x, of_weight = (argument for argument in launch.arguments if isinstance(argument, TensorMap))
         assert of_x.box_rows == site.group_rows

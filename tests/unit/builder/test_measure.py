@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from trtllm_lite.builder.cuda.products import measure
-from trtllm_lite.builder.cuda.products.contests import Contest
-from trtllm_lite.builder.cuda.products.measure import FAST, THOROUGH, measure_algorithms, measure_contests
+from trtllm_lite.builder.cuda.products.measure import FAST, THOROUGH, measure_algorithms, measure_tuning_tasks
 from trtllm_lite.builder.cuda.products.timing_cache import (
     CUBLASLT,
     FORMAT_VERSION,
@@ -16,6 +15,7 @@ from trtllm_lite.builder.cuda.products.timing_cache import (
     ProductTiming,
     TimingCache,
 )
+from trtllm_lite.builder.cuda.products.tuning_tasks import TuningTask
 from trtllm_lite.errors import BuildError
 
 PRODUCT = Product("bfloat16", "bfloat16", "bfloat16", 64, 96, gated=False, residual=True, bias=False)
@@ -74,12 +74,12 @@ def test_what_was_known_of_the_card_is_kept(executor: _Executor) -> None:
 
 
 @pytest.mark.parametrize("first", [CUBLASLT, "a tile"])
-def test_contestants_are_timed_at_the_rows_of_their_contest(executor: _Executor, first: str) -> None:
-    contests = [
-        Contest(PRODUCT, above, most, 2, {first: f"{first} {most}", "slow": "slow", "other": f"other {most}"})
+def test_candidates_are_timed_at_the_rows_of_their_task(executor: _Executor, first: str) -> None:
+    tasks = [
+        TuningTask(PRODUCT, above, most, 2, {first: f"{first} {most}", "slow": "slow", "other": f"other {most}"})
         for above, most in ((0, 64), (128, 300))
     ]
-    timings = measure_contests(Path("rank0.engine"), contests, THOROUGH, lambda *_: None)
+    timings = measure_tuning_tasks(Path("rank0.engine"), tasks, THOROUGH, lambda *_: None)
     rows_of = {64: [64], 300: [192, 256]}
     asked = [(how["names"], how["num_tokens"], how["sustained"]) for how in executor.asked]
     assert asked == [

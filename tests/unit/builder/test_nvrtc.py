@@ -57,7 +57,7 @@ TILED = {
 }
 GROUPS = TILED | {"TL_ROW_BLOCKS": 1, "TL_TILE_COLUMNS": 128, "TL_WEIGHT_FORM": 0, "TL_ROW_SCALES": 0}
 BLOCKS = {"TL_BLOCK": 128, "TL_NUMBER_TYPE": 1, "TL_OFFSETS": 1}
-TURNED = GROUPS | BLOCKS | {"TL_WEIGHT_FORM": 8, "TL_X_BOX": 16, "TL_RAW_STAGES": 2, "TL_SHARED_BYTES": 227 * 1024}
+SWAP_AB = GROUPS | BLOCKS | {"TL_WEIGHT_FORM": 8, "TL_X_BOX": 16, "TL_RAW_STAGES": 2, "TL_SHARED_BYTES": 227 * 1024}
 SCORES = {"TL_SOFTCAP": 1, "TL_SINKS": 1, "TL_FIRST_POSITION": 1, "TL_CHUNKED": 1, "TL_TEMPERATURE": 1}
 GELU = {"TL_ACTIVATION": 2}
 EXPERTS = {"TL_EXPERTS": 128, "TL_TOP_K": 8}
@@ -127,7 +127,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "grouped_gated_linear/cuda.cuh": LINEAR | EXPERTS | GELU | {"TL_SCALES_INPUTS": 1},
     "grouped_gated_linear/sort_rows.cuh": EXPERTS | {"TL_IN": 2048, "TL_THREADS": 128, "TL_SHARES": 1},
     "grouped_gated_linear/tiled.cuh": GROUPS | EXPERTS | {"TL_BIAS": 1, "TL_ACTIVATION": 1},
-    "grouped_gated_linear/turned.cuh": TURNED | EXPERTS | {"TL_BIAS": 1, "TL_ACTIVATION": 4},
+    "grouped_gated_linear/swap_ab.cuh": SWAP_AB | EXPERTS | {"TL_BIAS": 1, "TL_ACTIVATION": 4},
     "grouped_linear/combine.cuh": EXPERTS | {"TL_OUT": 2048, "TL_THREADS": 128, "TL_RESIDUAL": 1, "TL_SHARES": 1},
     "grouped_linear/combine_norm.cuh": EXPERTS
     | NORM
@@ -135,7 +135,7 @@ KERNELS: dict[str, dict[str, int | str]] = {
     "grouped_linear/cuda.cuh": LINEAR | EXPERTS | {"TL_STREAM_X": 1, "TL_LIST_INTS": 68},
     "grouped_linear/even_groups.cuh": EXPERTS | {"TL_LOCAL_EXPERTS": 64, "TL_GROUP_ROWS": 32, "TL_THREADS": 128},
     "grouped_linear/tiled.cuh": GROUPS | EXPERTS | {"TL_BIAS": 0},
-    "grouped_linear/turned.cuh": TURNED | EXPERTS | {"TL_BIAS": 0},
+    "grouped_linear/swap_ab.cuh": SWAP_AB | EXPERTS | {"TL_BIAS": 0},
     "router/choose.cuh": CHOICE | {"TL_ROWS": 16},
     "router/choose_rows.cuh": CHOICE | {"TL_THREADS": 256},
     "router/sort.cuh": CHOICE | {"TL_THREADS": 256, "TL_GROUP_ROWS": 16},
@@ -156,9 +156,9 @@ KERNELS: dict[str, dict[str, int | str]] = {
 ONLY_FOR = {
     "gated_linear/tiled.cuh": "sm_90a",
     "grouped_gated_linear/tiled.cuh": "sm_90a",
-    "grouped_gated_linear/turned.cuh": "sm_90a",
+    "grouped_gated_linear/swap_ab.cuh": "sm_90a",
     "grouped_linear/tiled.cuh": "sm_90a",
-    "grouped_linear/turned.cuh": "sm_90a",
+    "grouped_linear/swap_ab.cuh": "sm_90a",
     "latent_attention/attend.cuh": "sm_90a",
     "linear/tiled.cuh": "sm_90a",
     "paged_attention/prefill_wgmma.cuh": "sm_90a",

@@ -134,7 +134,7 @@ def test_formats_and_experts_are_kept_apart(tmp_path: Path) -> None:
     assert found == [[timing] for timing in timings]
 
 
-def test_a_newer_contest_replaces_the_older_one() -> None:
+def test_a_newer_task_replaces_the_older_one() -> None:
     cache = CACHE.merged([], [KernelTiming(DOWN, 8, CUBLASLT, 5.0), KernelTiming(DOWN, 8, "gone", 4.0)])
     cache = cache.merged([], [KernelTiming(DOWN, 8, "a tile", 6.0), KernelTiming(DOWN, 64, CUBLASLT, 9.0)])
     found = [(timing.rows, timing.kernel) for timing in cache.kernel_timings(DOWN, range(1, 65))]

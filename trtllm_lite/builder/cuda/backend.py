@@ -11,10 +11,10 @@ import onnx_ir as ir
 from trtllm_lite import _core
 from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
 from trtllm_lite.builder.cuda.engine import cuda_memory, cuda_parts, parts_of
-from trtllm_lite.builder.cuda.products.contests import lower_contests
-from trtllm_lite.builder.cuda.products.measure import FAST, THOROUGH, measure_algorithms, measure_contests
+from trtllm_lite.builder.cuda.products.measure import FAST, THOROUGH, measure_algorithms, measure_tuning_tasks
 from trtllm_lite.builder.cuda.products.packaged import packaged_timings
 from trtllm_lite.builder.cuda.products.timing_cache import TimingCache, load_timing_cache, require_output
+from trtllm_lite.builder.cuda.products.tuning_tasks import lower_tuning_tasks
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.job import BuildJob, Fused, Tuning
 from trtllm_lite.builder.limits import BuildLimits
@@ -101,7 +101,7 @@ def _measure(job: BuildJob, known: TimingCache | None) -> TimingCache:
     effort = FAST if job.tuning.fast_build else THOROUGH
     (device,) = parse_targets(job.targets)
     dtype = job.checkpoint.config.dtype
-    lowered, contests = lower_contests(job.graph, dtype, job.limits, device, effort.max_contestants)
+    lowered, tasks = lower_tuning_tasks(job.graph, dtype, job.limits, device, effort.max_candidates)
 
     def make(directory: str, timings: TimingCache | None) -> Path:
         parts = parts_of(lowered, partial(job.report, "compile"), timings)
@@ -113,4 +113,4 @@ def _measure(job: BuildJob, known: TimingCache | None) -> TimingCache:
     with TemporaryDirectory() as directory:
         cache = measure_algorithms(make(directory, None), device.arch, job.limits.num_tokens, effort, known, progress)
     with TemporaryDirectory() as directory:
-        return cache.merged((), measure_contests(make(directory, cache), contests, effort, progress))
+        return cache.merged((), measure_tuning_tasks(make(directory, cache), tasks, effort, progress))

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NoReturn
 
 from trtllm_lite.builder.cuda.limits import STEP_BUCKETS, Bucket, measured_rows, size_class
-from trtllm_lite.builder.cuda.products.sites import Choice, Chooser, Contestants, Site
+from trtllm_lite.builder.cuda.products.sites import Candidates, Choice, Chooser, Site
 from trtllm_lite.builder.cuda.products.timing_cache import KernelTiming, TimingCache
 from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.cuda.tiles import CUTS
@@ -40,7 +40,7 @@ def chooser(bucket: Bucket, device: Device, timings: TimingCache | None, determi
 def _choose(bucket: Bucket, device: Device, timings: TimingCache | None, site: Site) -> Choice:
     if bucket.decode and site.in_library:  # a decode product that is not a GEMV is too large for any tile
         return Choice(None, "")
-    return _fastest(bucket, timings, site, site.contestants(size_class(bucket), device))
+    return _fastest(bucket, timings, site, site.candidates(size_class(bucket), device))
 
 
 def _choose_ordered(bucket: Bucket, device: Device, timings: TimingCache | None, site: Site) -> Choice:
@@ -52,9 +52,9 @@ def _choose_ordered(bucket: Bucket, device: Device, timings: TimingCache | None,
     """
     splits = _best_cut(device, timings, site)
     if bucket.decode:
-        best = _guess(site, site.contestants(bucket.max_tokens, device, splits))
+        best = _guess(site, site.candidates(bucket.max_tokens, device, splits))
     else:
-        best = _fastest(bucket, timings, site, site.contestants(size_class(bucket), device, splits))
+        best = _fastest(bucket, timings, site, site.candidates(size_class(bucket), device, splits))
     return Choice(best.config, f"its sums have {splits} parts in steps of every size; {best.reason}")
 
 
@@ -85,19 +85,19 @@ def _measured(bucket: Bucket, timings: TimingCache | None, site: Site) -> list[K
     return [] if timings is None else timings.kernel_timings(site.product, measured_rows(bucket))
 
 
-def _fastest(bucket: Bucket, timings: TimingCache | None, site: Site, contestants: Contestants) -> Choice:
-    """Return the fastest measured candidate of ``contestants``, or else the first. Raises BuildError without any."""
-    measured = [timing for timing in _measured(bucket, timings, site) if timing.kernel in contestants]
+def _fastest(bucket: Bucket, timings: TimingCache | None, site: Site, candidates: Candidates) -> Choice:
+    """Return the fastest measured candidate of ``candidates``, or else the first. Raises BuildError without any."""
+    measured = [timing for timing in _measured(bucket, timings, site) if timing.kernel in candidates]
     totals = _totals(measured)
     if not totals or timings is None:
-        return _guess(site, contestants)
+        return _guess(site, candidates)
     best = min(totals, key=lambda name: totals[name])
-    return Choice(contestants[best], f"fastest on {timings.device}: {_table(measured, best)}")
+    return Choice(candidates[best], f"fastest on {timings.device}: {_table(measured, best)}")
 
 
-def _guess(site: Site, contestants: Contestants) -> Choice:
-    """Return the first of ``contestants``. Raises BuildError if there is none."""
-    first, *others = contestants.values() or _refuse(site)
+def _guess(site: Site, candidates: Candidates) -> Choice:
+    """Return the first of ``candidates``. Raises BuildError if there is none."""
+    first, *others = candidates.values() or _refuse(site)
     if first is None:
         return Choice(None, "no tiled kernel was measured" if others else "")
     return Choice(first, f"the best guess: {first.reason}")

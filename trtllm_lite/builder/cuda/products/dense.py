@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
 from trtllm_lite.builder.cuda.operands import Bias
-from trtllm_lite.builder.cuda.products.sites import Choice, Contestants
+from trtllm_lite.builder.cuda.products.sites import Candidates, Choice
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT, Product
 from trtllm_lite.plugins.cuda.peer_rows import HERE, PeerRows
 from trtllm_lite.plugins.cuda.row_scales import RowScales
@@ -97,13 +97,13 @@ class DenseSite:
         y = Buffer(f"{self.y.name}.here", self._y_dtype, (x.shape[0], self.product.out_features))
         return replace(self, y=y, peers=HERE)
 
-    def contestants(self, max_rows: int, device: Device, splits: int | None = None) -> Contestants:
-        """Implements :meth:`Site.contestants`; the library does not promise how it cuts the depth.
+    def candidates(self, max_rows: int, device: Device, splits: int | None = None) -> Candidates:
+        """Implements :meth:`Site.candidates`; the library does not promise how it cuts the depth.
 
         cuBLASLt (None) comes first if it has the product, unless the product is short by the estimate for tiled
         kernels.
         """
-        tiled: Contestants = {str(one): one for one in self.tile_configs(max_rows, device, splits)}
+        tiled: Candidates = {str(one): one for one in self.tile_configs(max_rows, device, splits)}
         if not self.in_library or splits is not None:
             return tiled
         guess = next(iter(tiled.values()), None)

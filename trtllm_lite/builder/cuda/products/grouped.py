@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from trtllm_lite.builder.cuda.products.sites import Choice, Contestants
+from trtllm_lite.builder.cuda.products.sites import Candidates, Choice
 from trtllm_lite.builder.cuda.products.timing_cache import Product
 from trtllm_lite.plugins.cuda.grouped import ExpertChoice, GroupTiling, even_groups, group_configs
 from trtllm_lite.plugins.cuda.tiles import TileConfig
@@ -73,8 +73,8 @@ class GroupedSite:
         """The most rows of a group."""
         return self.experts.group_rows(self.max_rows)
 
-    def contestants(self, max_rows: int, device: Device, splits: int | None = None) -> Contestants:
-        """Implements :meth:`Site.contestants`."""
+    def candidates(self, max_rows: int, device: Device, splits: int | None = None) -> Candidates:
+        """Implements :meth:`Site.candidates`."""
         return {str(config): config for config in self.tile_configs(max_rows, device, splits)}
 
     def tile_configs(self, max_rows: int, device: Device, splits: int | None = None) -> tuple[TileConfig, ...]:

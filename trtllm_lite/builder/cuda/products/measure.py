@@ -8,8 +8,8 @@ from typing import Any
 
 from trtllm_lite import _core
 from trtllm_lite.builder.cuda.limits import LARGEST_STEP, STEP_BUCKETS
-from trtllm_lite.builder.cuda.products.contests import Contest
 from trtllm_lite.builder.cuda.products.timing_cache import FORMAT_VERSION, KernelTiming, ProductTiming, TimingCache
+from trtllm_lite.builder.cuda.products.tuning_tasks import TuningTask
 from trtllm_lite.engine.records import from_json
 from trtllm_lite.files import library_directories
 
@@ -24,15 +24,15 @@ class Effort:
     """The amount of measuring.
 
     ``rows``: numbers of rows for which cuBLASLt's algorithms are timed, ``max_algorithms`` of them at most; between two
-    of them, its cost is linear. ``contest_rows``: numbers of rows for which up to ``max_contestants`` tiled kernels are
+    of them, its cost is linear. ``tuned_rows``: numbers of rows for which up to ``max_candidates`` tiled kernels are
     timed against it. ``sustained``: large products are timed for as long as it takes a card to settle at its power
     limit.
     """
 
     rows: tuple[int, ...]
     max_algorithms: int
-    contest_rows: tuple[int, ...]
-    max_contestants: int
+    tuned_rows: tuple[int, ...]
+    max_candidates: int
     sustained: bool
 
 
@@ -40,15 +40,15 @@ class Effort:
 THOROUGH = Effort(
     rows=(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384),
     max_algorithms=24,
-    contest_rows=(64, 128, 192, 256, 384, 512, 1024, 2048, 8192),
-    max_contestants=6,
+    tuned_rows=(64, 128, 192, 256, 384, 512, 1024, 2048, 8192),
+    max_candidates=6,
     sustained=True,
 )
 FAST = Effort(
     rows=(8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192),
     max_algorithms=16,
-    contest_rows=(*STEP_BUCKETS, LARGEST_STEP),
-    max_contestants=2,
+    tuned_rows=(*STEP_BUCKETS, LARGEST_STEP),
+    max_candidates=2,
     sustained=False,
 )
 Progress = Callable[[int, int], None]
@@ -77,24 +77,19 @@ def measure_algorithms(
     return cache
 
 
-def measure_contests(
-    engine_file: Path, contests: Iterable[Contest], effort: Effort, progress: Progress
+def measure_tuning_tasks(
+    engine_file: Path, tasks: Iterable[TuningTask], effort: Effort, progress: Progress
 ) -> list[KernelTiming]:
     """Time the candidates of an engine that has a program for each. Raises DeviceError."""
     executor = _executor(engine_file)
-    rounds = [
-        (contest, rows)
-        for contest in contests
-        for rows in effort.contest_rows
-        if contest.above < rows <= contest.max_rows
-    ]
+    rounds = [(task, rows) for task in tasks for rows in effort.tuned_rows if task.above < rows <= task.max_rows]
     timings = []
-    for done, (contest, rows) in enumerate(rounds):
+    for done, (task, rows) in enumerate(rounds):
         progress(done, len(rounds))
-        times = executor.time_programs(list(contest.programs.values()), num_tokens=rows, **_arguments(effort, rows))
+        times = executor.time_programs(list(task.programs.values()), num_tokens=rows, **_arguments(effort, rows))
         timings += [
-            KernelTiming(contest.product, rows, kernel, round(time / contest.num_layers, 2))
-            for kernel, time in zip(contest.programs, times, strict=True)
+            KernelTiming(task.product, rows, kernel, round(time / task.num_layers, 2))
+            for kernel, time in zip(task.programs, times, strict=True)
             if time is not None
         ]
     progress(len(rounds), len(rounds))

@@ -8,7 +8,7 @@ from trtllm_lite.builder.cuda.products.timing_cache import Product
 from trtllm_lite.plugins.cuda.tiles import TileConfig
 from trtllm_lite.plugins.launch import Buffer, Command, Device, Extent, Operand
 
-Contestants: TypeAlias = dict[str, TileConfig | None]  # by their names in timings; None stands for cuBLASLt
+Candidates: TypeAlias = dict[str, TileConfig | None]  # by their names in timings; None stands for cuBLASLt
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Site(Protocol):
     def here(self) -> "Site":
         """The site as it is measured: without other ranks."""
 
-    def contestants(self, max_rows: int, device: Device, splits: int | None = None) -> Contestants:
+    def candidates(self, max_rows: int, device: Device, splits: int | None = None) -> Candidates:
         """Candidate kernels for steps of ``max_rows`` rows, by name; the first is the choice without measurements.
 
         With ``splits`` there are only kernels of that split-K factor, which all give a row the same bits, whatever

@@ -1,4 +1,4 @@
-"""Contests: what all contestants of a product read stays as it was made up."""
+"""Tuning tasks: what all candidates of a product read stays as it was made up."""
 
 from itertools import pairwise
 from math import prod
@@ -11,8 +11,8 @@ from tests.unit.quantize.made_up import made_up
 from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
 from trtllm_lite.builder.cuda.layout import buffers_of
 from trtllm_lite.builder.cuda.planning import Lowered, LoweredProgram
-from trtllm_lite.builder.cuda.products.contests import Contest, lower_contests
 from trtllm_lite.builder.cuda.products.timing_cache import CUBLASLT
+from trtllm_lite.builder.cuda.products.tuning_tasks import TuningTask, lower_tuning_tasks
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.pipeline import fuse_into_plugins, run_passes
@@ -27,11 +27,11 @@ Place = tuple[int, int]  # first byte of the arena, and one past the last
 
 
 @pytest.fixture(scope="module")
-def contests() -> tuple[Lowered, list[Contest]]:
+def tasks() -> tuple[Lowered, list[TuningTask]]:
     """Those of a network of two layers, for steps of two sizes."""
     model, _ = run_passes(network(cuda_shape(hidden=128, inter=192)))
     limits = BuildLimits(**{**LIMITS, "max_num_tokens": 100})
-    return lower_contests(model.graph, "bfloat16", limits, H200, max_contestants=3)
+    return lower_tuning_tasks(model.graph, "bfloat16", limits, H200, max_candidates=3)
 
 
 def _place(lowered: Lowered, buffer: Buffer) -> Place:
@@ -44,9 +44,9 @@ def _arena(program: LoweredProgram) -> list[Buffer]:
     return [buffer for buffer in dict.fromkeys(found) if buffer.kind == "arena"]
 
 
-def test_no_contestant_overwrites_what_any_of_them_reads(contests: tuple[Lowered, list[Contest]]) -> None:
-    lowered, found = contests
-    names = {name for contest in found for name in contest.programs.values()}
+def test_no_candidate_overwrites_what_any_of_them_reads(tasks: tuple[Lowered, list[TuningTask]]) -> None:
+    lowered, found = tasks
+    names = {name for task in found for name in task.programs.values()}
     programs = [program for program in lowered.programs if program.name in names]
     assert len(programs) == len(names) > 8
     products = [command for program in programs for command in program.commands if isinstance(command, Matmul)]
@@ -60,12 +60,12 @@ def test_no_contestant_overwrites_what_any_of_them_reads(contests: tuple[Lowered
             assert all(end <= first or last <= begin for first, last in places)
 
 
-def test_contestants_of_a_product_read_the_same(contests: tuple[Lowered, list[Contest]]) -> None:
-    lowered, found = contests
+def test_candidates_of_a_product_read_the_same(tasks: tuple[Lowered, list[TuningTask]]) -> None:
+    lowered, found = tasks
     by_name = {program.name: program for program in lowered.programs}
-    for contest in found:
-        first, *others = ([b for b in _arena(by_name[name]) if "given" in b.name] for name in contest.programs.values())
-        assert len(first) == 1 + contest.product.residual
+    for task in found:
+        first, *others = ([b for b in _arena(by_name[name]) if "given" in b.name] for name in task.programs.values())
+        assert len(first) == 1 + task.product.residual
         assert others
         assert all(set(other) == set(first) for other in others)
 
@@ -83,42 +83,42 @@ def test_contestants_of_a_product_read_the_same(contests: tuple[Lowered, list[Co
 def test_tiled_kernels_compete_for_quantized_weights(
     qformat: str, weight: str, rows: str, row_scales: bool, blocks: str
 ) -> None:
-    lowered, found = _quantized_contests(qformat)
-    of_bytes = {contest.product for contest in found if contest.product.dtype != "bfloat16"}
+    lowered, found = _quantized_tasks(qformat)
+    of_bytes = {task.product for task in found if task.product.dtype != "bfloat16"}
     assert len(of_bytes) == 4  # of attention and of the MLP
     for product in of_bytes:
         form = (product.dtype, product.x_dtype, product.row_scales, product.blocks)
         assert form == (weight, rows, row_scales, blocks)
     by_name = {program.name: program for program in lowered.programs}
-    for contest in found:
-        commands = [command for name in contest.programs.values() for command in by_name[name].commands]
+    for task in found:
+        commands = [command for name in task.programs.values() for command in by_name[name].commands]
         products = [command for command in commands if isinstance(command, Matmul)]
-        assert bool(products) == (contest.product not in of_bytes) == (CUBLASLT in contest.programs)
+        assert bool(products) == (task.product not in of_bytes) == (CUBLASLT in task.programs)
         assert {_buffer(product.weight).dtype for product in products} <= {"bfloat16"}
-        assert 1 < len(contest.programs) <= 4
+        assert 1 < len(task.programs) <= 4
 
 
 @pytest.mark.parametrize("qformat", ["fp8_rowwise", "int8_sq"])
-def test_contestants_read_rows_of_bytes_and_their_scales(qformat: str) -> None:
-    lowered, found = _quantized_contests(qformat)
+def test_candidates_read_rows_of_bytes_and_their_scales(qformat: str) -> None:
+    lowered, found = _quantized_tasks(qformat)
     by_name = {program.name: program for program in lowered.programs}
     given = {b: _place(lowered, b) for program in lowered.programs for b in _arena(program) if "given" in b.name}
     for first, second in pairwise(sorted(given.values())):
         assert first[1] <= second[0]
-    for contest in (contest for contest in found if contest.product.row_scales):
-        for name in contest.programs.values():
+    for task in (task for task in found if task.product.row_scales):
+        for name in task.programs.values():
             read = sorted(buffer.dtype for buffer in _arena(by_name[name]) if buffer in given)
-            residuals = ["bfloat16"] * contest.product.residual
-            assert read == sorted([contest.product.x_dtype, "float32", *residuals])
+            residuals = ["bfloat16"] * task.product.residual
+            assert read == sorted([task.product.x_dtype, "float32", *residuals])
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("qformat", [FULL_PRECISION, "fp8_rowwise"])
-def test_contestants_of_a_rank_need_no_other_rank(qformat: str, dtype: str) -> None:
+def test_candidates_of_a_rank_need_no_other_rank(qformat: str, dtype: str) -> None:
     """In large steps its products store rows on others, of which there are none where it is measured."""
-    lowered, found = _quantized_contests(qformat, dtype, tp_size=2, max_batch_size=64, max_num_tokens=2048)
-    assert {contest.product.out_dtype for contest in found} == {dtype, "float32"}  # logits are of float32
-    names = {name for contest in found for name in contest.programs.values()}
+    lowered, found = _quantized_tasks(qformat, dtype, tp_size=2, max_batch_size=64, max_num_tokens=2048)
+    assert {task.product.out_dtype for task in found} == {dtype, "float32"}  # logits are of float32
+    names = {name for task in found for name in task.programs.values()}
     first, *programs = lowered.programs
     assert {program.name for program in programs} == names
     assert {1, 2} == {macros["TL_ROWS_ON"] for macros in _macros(first) if "TL_ROWS_ON" in macros}
@@ -130,7 +130,7 @@ def test_contestants_of_a_rank_need_no_other_rank(qformat: str, dtype: str) -> N
             assert product.out_features == prod(parts)
 
 
-def _quantized_contests(qformat: str, dtype: str = "bfloat16", **limits: int) -> tuple[Lowered, list[Contest]]:
+def _quantized_tasks(qformat: str, dtype: str = "bfloat16", **limits: int) -> tuple[Lowered, list[TuningTask]]:
     """Those of the first rank."""
     shape = cuda_shape(hidden=128, inter=384, head_dim=64, vocab=128, tied=False, dtype=ONNX[dtype])
     source = network(shape)
@@ -138,7 +138,7 @@ def _quantized_contests(qformat: str, dtype: str = "bfloat16", **limits: int) ->
     bounds = BuildLimits(**{**LIMITS, **limits})
     fused = fuse_into_plugins(model, AUTO_DTYPE, bounds).graph
     graph = fused if bounds.tp_size == 1 else shard(fused, bounds.tp_size)[0]
-    return lower_contests(graph, dtype, bounds, H200, max_contestants=3)
+    return lower_tuning_tasks(graph, dtype, bounds, H200, max_candidates=3)
 
 
 def _macros(program: LoweredProgram) -> list[dict[str, int | str]]:

@@ -1,11 +1,11 @@
 // grouped_gated_linear/tiled.cuh by swap-AB, for groups of at most 64 rows and weights that are dequantized. Launch and
-// macros: see cuda/turned_linear.cuh.
+// macros: see cuda/swap_ab_linear.cuh.
 #include "cuda/activation.cuh"
-#include "cuda/turned_linear.cuh"
+#include "cuda/swap_ab_linear.cuh"
 
 namespace tl {
 
-struct TurnedGatedOp {
+struct SwapAbGatedOp {
   static constexpr int kParts = 2, kRun = kTileColumns / 2;
   u16* y;
   BlockNumbers numbers;
@@ -36,10 +36,10 @@ struct TurnedGatedOp {
 
 }  // namespace tl
 
-extern "C" __global__ void __launch_bounds__(tl::kTurnedThreads, 1)
-    grouped_gated_linear_turned(const __grid_constant__ tl::TensorMap x, const __grid_constant__ tl::TensorMap weight,
-                                tl::u16* y, const void* weight_scale, const void* weight_offset, const float* bias,
-                                const int* groups) {
-  const tl::TurnedGatedOp op{y, {weight_scale, weight_offset}, bias};
-  tl::turned_linear(x, weight, tl::Grouped<tl::TurnedGatedOp>(op, {groups}));
+extern "C" __global__ void __launch_bounds__(tl::kSwapAbThreads, 1)
+    grouped_gated_linear_swap_ab(const __grid_constant__ tl::TensorMap x, const __grid_constant__ tl::TensorMap weight,
+                                 tl::u16* y, const void* weight_scale, const void* weight_offset, const float* bias,
+                                 const int* groups) {
+  const tl::SwapAbGatedOp op{y, {weight_scale, weight_offset}, bias};
+  tl::swap_ab_linear(x, weight, tl::Grouped<tl::SwapAbGatedOp>(op, {groups}));
 }

@@ -21,7 +21,7 @@ _MAX_LAYERS = 8
 
 
 @dataclass(frozen=True)
-class Contest:
+class TuningTask:
     """An autotuning case: candidates for one kind of product, of more than ``above``, up to ``max_rows`` rows.
 
     ``programs`` maps each candidate to its program; first comes cuBLASLt, or else the expected best. Every program
@@ -52,13 +52,13 @@ class _Given:
         return self.buffers.setdefault(name, replace(buffer, name=name))
 
 
-def lower_contests(
-    graph: ir.Graph, dtype: str, limits: BuildLimits, device: Device, max_contestants: int
-) -> tuple[Lowered, list[Contest]]:
+def lower_tuning_tasks(
+    graph: ir.Graph, dtype: str, limits: BuildLimits, device: Device, max_candidates: int
+) -> tuple[Lowered, list[TuningTask]]:
     """Lowers one program that computes any step without measurements, and the autotuning programs. Raises BuildError.
 
     Each kind of product and step size with several candidates is measured: cuBLASLt (except for quantized weights and
-    experts) and up to ``max_contestants`` tiled kernels, expected best first. Rows are spread evenly over experts.
+    experts) and up to ``max_candidates`` tiled kernels, expected best first. Rows are spread evenly over experts.
     """
     operands = operands_of(graph, dtype, limits)
     sites: dict[Product, list[Site]] = defaultdict(list)
@@ -71,7 +71,7 @@ def lower_contests(
 
     ops = expand_weights(graph, dtype).ops
     programs = [LoweredProgram(device, mixed, lower(ops, operands, device, mixed, record))]
-    contests: list[Contest] = []
+    tasks: list[TuningTask] = []
     given = _Given()
     for number, (product, of_product) in enumerate(sites.items()):
         for above, size in zip((0, *STEP_BUCKETS), (*STEP_BUCKETS, LARGEST_STEP), strict=True):
@@ -80,15 +80,15 @@ def lower_contests(
                 continue
             alike = [site for site in of_product if site.rows == first.rows]
             layers = [site.given(given.buffer, size) for site in alike[:_MAX_LAYERS]]
-            contestants = list(layers[0].contestants(size, device).items())[: max_contestants + first.in_library]
-            if len(contestants) < 2:
+            candidates = list(layers[0].candidates(size, device).items())[: max_candidates + first.in_library]
+            if len(candidates) < 2:
                 continue
             names = {}
-            for name, config in contestants:
+            for name, config in candidates:
                 names[name] = f"product {number} of {size} by {name}"
                 commands = [command for site in layers for command in site.implement(Choice(config, ""), device)]
                 commands = [*layers[0].prepare(), *commands]
                 programs.append(LoweredProgram(device, Bucket(names[name], layers[0].max_rows), commands))
-            contests.append(Contest(product, above, layers[0].max_rows, len(layers), names))
+            tasks.append(TuningTask(product, above, layers[0].max_rows, len(layers), names))
     layout = lay_out(operands, [program.commands for program in programs], given.buffers.values())
-    return Lowered(operands, tuple(programs), layout), contests
+    return Lowered(operands, tuple(programs), layout), tasks

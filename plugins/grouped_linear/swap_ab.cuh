@@ -1,10 +1,10 @@
 // grouped_linear/tiled.cuh by swap-AB, for groups of at most 64 rows and weights that are dequantized. Launch and
-// macros: see cuda/turned_linear.cuh.
-#include "cuda/turned_linear.cuh"
+// macros: see cuda/swap_ab_linear.cuh.
+#include "cuda/swap_ab_linear.cuh"
 
 namespace tl {
 
-struct TurnedLinearOp {
+struct SwapAbLinearOp {
   static constexpr int kParts = 1, kRun = kTileColumns;
   u16* y;
   BlockNumbers numbers;
@@ -32,10 +32,10 @@ struct TurnedLinearOp {
 
 }  // namespace tl
 
-extern "C" __global__ void __launch_bounds__(tl::kTurnedThreads, 1)
-    grouped_linear_turned(const __grid_constant__ tl::TensorMap x, const __grid_constant__ tl::TensorMap weight,
-                          tl::u16* y, const void* weight_scale, const void* weight_offset, const float* bias,
-                          const int* groups) {
-  const tl::TurnedLinearOp op{y, {weight_scale, weight_offset}, bias};
-  tl::turned_linear(x, weight, tl::Grouped<tl::TurnedLinearOp>(op, {groups}));
+extern "C" __global__ void __launch_bounds__(tl::kSwapAbThreads, 1)
+    grouped_linear_swap_ab(const __grid_constant__ tl::TensorMap x, const __grid_constant__ tl::TensorMap weight,
+                           tl::u16* y, const void* weight_scale, const void* weight_offset, const float* bias,
+                           const int* groups) {
+  const tl::SwapAbLinearOp op{y, {weight_scale, weight_offset}, bias};
+  tl::swap_ab_linear(x, weight, tl::Grouped<tl::SwapAbLinearOp>(op, {groups}));
 }

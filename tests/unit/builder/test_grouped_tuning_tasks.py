@@ -1,4 +1,4 @@
-"""Contests of products with experts: all contestants multiply the same rows, which chose experts evenly."""
+"""Tuning tasks of products with experts: all candidates multiply the same rows, which chose experts evenly."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from tests.unit.quantize.made_up import made_up
 from trtllm_lite.builder.cache_dtype import AUTO_DTYPE
 from trtllm_lite.builder.cuda.layout import buffers_of
 from trtllm_lite.builder.cuda.planning import Lowered, LoweredProgram
-from trtllm_lite.builder.cuda.products.contests import Contest, lower_contests
 from trtllm_lite.builder.cuda.products.tactics import explain
+from trtllm_lite.builder.cuda.products.tuning_tasks import TuningTask, lower_tuning_tasks
 from trtllm_lite.builder.cuda.targets import parse_targets
 from trtllm_lite.builder.limits import BuildLimits
 from trtllm_lite.builder.pipeline import fuse_into_plugins
@@ -25,39 +25,39 @@ from trtllm_lite.quantize.network import quantize_network
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "vocab_size": 400}
 
 
-def _contests(directory: Path, qformat: str, **limits: int) -> tuple[Lowered, list[Contest]]:
+def _tasks(directory: Path, qformat: str, **limits: int) -> tuple[Lowered, list[TuningTask]]:
     """Those of the products with experts of a network's first rank."""
     model = network_of("qwen3_moe", directory, **EXPERTS)
     model = quantize_network(model, recipe(qformat), made_up(model))[0]
     bounds = BuildLimits(**{**LIMITS, "max_batch_size": 64, "max_num_tokens": 300, **limits})
     fused = fuse_into_plugins(model, AUTO_DTYPE, bounds).graph
     graph = fused if bounds.tp_size == 1 else shard(fused, bounds.tp_size, bounds.moe_ep_size)[0]
-    lowered, contests = lower_contests(graph, "bfloat16", bounds, H200, max_contestants=3)
-    return lowered, [contest for contest in contests if contest.product.experts]
+    lowered, tasks = lower_tuning_tasks(graph, "bfloat16", bounds, H200, max_candidates=3)
+    return lowered, [task for task in tasks if task.product.experts]
 
 
-def _programs(lowered: Lowered, contest: Contest) -> list[LoweredProgram]:
+def _programs(lowered: Lowered, task: TuningTask) -> list[LoweredProgram]:
     by_name = {program.name: program for program in lowered.programs}
-    return [by_name[name] for name in contest.programs.values()]
+    return [by_name[name] for name in task.programs.values()]
 
 
 def _launches(program: LoweredProgram) -> list[Launch]:
     return [command for command in program.commands if isinstance(command, Launch)]
 
 
-@pytest.mark.parametrize(("qformat", "turned"), [("full_prec", False), ("int4_wo", False), ("fp8_rowwise", True)])
-def test_contestants_multiply_the_same_rows(qformat: str, turned: bool, tmp_path: Path) -> None:
-    lowered, contests = _contests(tmp_path, qformat)
-    kinds = {(contest.product.gated, contest.product.out_features) for contest in contests}
+@pytest.mark.parametrize(("qformat", "swap_ab"), [("full_prec", False), ("int4_wo", False), ("fp8_rowwise", True)])
+def test_candidates_multiply_the_same_rows(qformat: str, swap_ab: bool, tmp_path: Path) -> None:
+    lowered, tasks = _tasks(tmp_path, qformat)
+    kinds = {(task.product.gated, task.product.out_features) for task in tasks}
     assert kinds == {(True, 64), (False, 64)}  # gate and up, and down
-    assert [contest.max_rows for contest in contests] == [64, 128, 256, 300] * 2
-    for contest in contests:
-        assert contest.product.experts == "2 of 8 experts"
-        assert contest.num_layers == 2  # the last of three has rows of logits alone
+    assert [task.max_rows for task in tasks] == [64, 128, 256, 300] * 2
+    for task in tasks:
+        assert task.product.experts == "2 of 8 experts"
+        assert task.num_layers == 2  # the last of three has rows of logits alone
         lists, widths, read = set(), [], []
-        for program in _programs(lowered, contest):
+        for program in _programs(lowered, task):
             first, again, *products = _launches(program)
-            assert len(products) == contest.num_layers
+            assert len(products) == task.num_layers
             assert first == again, "the list is not older than the kernel before the first product"
             assert first.kernel.name == "even_groups"
             lists.add(dict(first.kernel.defines)["TL_GROUP_ROWS"])
@@ -66,20 +66,20 @@ def test_contestants_multiply_the_same_rows(qformat: str, turned: bool, tmp_path
             read.append({b for command in products for b in buffers_of(command) if b.name.startswith("given")})
             assert {b.dtype for b in read[-1]} == {"bfloat16", "int32"}
             assert len(read[-1]) == 2
-            ways = {product.kernel.name.rpartition("_")[2] for product in products}
-            assert ways == {"turned" if turned and contest.max_rows <= 128 else "tiled"}
+            ways = {product.kernel.name.rpartition("linear_")[2] for product in products}
+            assert ways == {"swap_ab" if swap_ab and task.max_rows <= 128 else "tiled"}
         assert len(lists) == 1
         assert all(buffers == read[0] for buffers in read)
         assert len(set(map(frozenset, widths))) == len(widths) == 3
 
 
 def test_nobody_overwrites_the_list_of_groups(tmp_path: Path) -> None:
-    """Of each contest the interpreter runs a program, whose list is the same behind its products."""
-    lowered, contests = _contests(tmp_path, "full_prec", max_num_tokens=100)
+    """Of each task the interpreter runs a program, whose list is the same behind its products."""
+    lowered, tasks = _tasks(tmp_path, "full_prec", max_num_tokens=100)
     card, rows = CudaInterpreter(lowered), 90
-    for contest in contests:
-        *_, program = _programs(lowered, contest)
-        inputs = {"cu_seqlens": np.array([0, min(rows, contest.max_rows)], np.int32)}
+    for task in tasks:
+        *_, program = _programs(lowered, task)
+        inputs = {"cu_seqlens": np.array([0, min(rows, task.max_rows)], np.int32)}
         with np.errstate(invalid="ignore"):  # rows that are given are anything
             card.run(inputs, program.name, {})
         assert card.ran[0] == "even_groups"
@@ -90,14 +90,14 @@ def test_nobody_overwrites_the_list_of_groups(tmp_path: Path) -> None:
         assert listed[:, 0].tolist() == sorted(listed[:, 0])
         assert listed[0, 1] == 0
         np.testing.assert_array_equal(listed[1:, 1], listed[:-1, 2])
-        assert listed[-1, 2] == 2 * min(rows, contest.max_rows)
+        assert listed[-1, 2] == 2 * min(rows, task.max_rows)
 
 
 def test_a_rank_measures_its_own_experts(tmp_path: Path) -> None:
-    lowered, contests = _contests(tmp_path, "full_prec", tp_size=4, moe_ep_size=2)
-    assert {contest.product.experts for contest in contests} == {"2 of 8 experts, 4 of them here"}
-    for contest in contests:
-        for program in _programs(lowered, contest):
+    lowered, tasks = _tasks(tmp_path, "full_prec", tp_size=4, moe_ep_size=2)
+    assert {task.product.experts for task in tasks} == {"2 of 8 experts, 4 of them here"}
+    for task in tasks:
+        for program in _programs(lowered, task):
             first, _, *products = _launches(program)
             assert dict(first.kernel.defines)["TL_LOCAL_EXPERTS"] == 4
             assert {buffer.kind for product in products for buffer in buffers_of(product)} == {"arena", "weight"}
@@ -112,7 +112,7 @@ def test_programs_have_the_tiles_of_a_timing_cache(qformat: str, tmp_path: Path)
     for tiled in (False, True):
         lowered = lowered_model(model, "bfloat16", tiled=tiled, **limits)
         tactics = [tactic for tactic in explain(lowered, None) if tactic.site.startswith("grouped_")]
-        sorted_rows = [tactic for tactic in tactics if "_tiled" in tactic.site or "_turned" in tactic.site]
+        sorted_rows = [tactic for tactic in tactics if "_tiled" in tactic.site or "_swap_ab" in tactic.site]
         reason = "fastest on Test GPU: " if tiled else "the best guess: groups of "
         assert all(tactic.reason.startswith(reason) for tactic in sorted_rows), sorted_rows
         found[tiled] = {tactic.site: tactic.choice for tactic in sorted_rows}
