@@ -25,7 +25,7 @@ __all__ = [
     "SpeculativeConfig",
 ]
 
-# Where the names above come from. They are imported when they are first used, so that the command line starts at once.
+# Modules of the names above, which are imported when they are first used, so that the command line starts at once.
 _MODULES = {
     "LLM": "trtllm_lite.llm",
     "CompletionOutput": "trtllm_lite.runtime.api.request_output",

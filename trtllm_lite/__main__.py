@@ -1,4 +1,4 @@
-"""``python -m trtllm_lite`` is ``trtllm-lite``."""
+"""Makes ``python -m trtllm_lite`` the same as ``trtllm-lite``."""
 
 from trtllm_lite.cli import main
 

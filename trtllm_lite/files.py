@@ -1,4 +1,4 @@
-"""Output directories and files that appear whole or not at all.
+"""Writes output directories and files that appear whole or not at all.
 
 An output is written as a temporary sibling and renamed into place, so that a crash, a full disk or Ctrl-C never leaves
 half of it, and a reader never sees a mixture of old and new.
@@ -47,7 +47,7 @@ def library_directories() -> list[str]:
 
 
 def cache_directory(kind: str) -> Path:
-    """The directory of a kind of files that can be made again: ``$XDG_CACHE_HOME/trtllm_lite/<kind>``.
+    """The cache directory for a kind of reproducible files: ``$XDG_CACHE_HOME/trtllm_lite/<kind>``.
 
     Without the variable it is below ``~/.cache``.
 
@@ -120,7 +120,7 @@ def atomic_directory(path: Path, marker: str, optional: Collection[str] = ()) ->
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """As :func:`atomic_directory`, for an output with subdirectories, which replaces nothing.
+    """Like :func:`atomic_directory`, for an output with subdirectories, which never replaces anything.
 
     Raises OutputError also if there is a directory that is not empty.
     """
@@ -162,7 +162,7 @@ def require_replaceable(path: Path, marker: str) -> None:
 
 
 class _TriedError(Exception):
-    """Ends an output that was only tried."""
+    """Ends an output that was only tried, by an exception."""
 
 
 def require_space(directory: Path, num_bytes: int) -> None:
@@ -176,11 +176,11 @@ def require_space(directory: Path, num_bytes: int) -> None:
 
 
 def _resolve(path: Path) -> Path:
-    """``path`` without links, or an OutputError if no directory can have that name."""
+    """``path`` without links; OutputError if no directory can have that name."""
     try:
         resolved = Path(path).resolve()
         resolved.exists()
-    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL in it, a circle of links
+    except (OSError, ValueError, RuntimeError) as error:  # a path that is too long, has a NUL, or a circle of links
         reason = error.strerror if isinstance(error, OSError) else error
         raise OutputError(f"{shown(str(path))} cannot be an output directory ({reason}): choose another one") from error
     return resolved
@@ -280,7 +280,7 @@ def _remove_parents(created: list[Path]) -> None:
         try:
             parent.rmdir()
         except OSError:
-            return  # somebody else uses it by now
+            return  # another process uses it by now
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""Opens files that come from elsewhere: plain files, of bounded size, and where it matters inside their directory.
+"""Opens files of foreign origin: only plain files, of bounded size, and optionally only inside their directory.
 
 A model, an engine or an adapter that was downloaded can hold anything under the name of a file: a pipe, on which
-opening waits for ever, a device that never ends, a link to a file of the machine, or a name that no system takes. All
-such files are opened here. What is refused is an OSError whose ``strerror`` says why, so that callers word it like any
+opening waits for ever, a device that never ends, a link to a file of the machine, or an impossible name. All foreign
+files are opened here. A refusal is an OSError whose ``strerror`` gives the reason, so that callers report it like any
 other file that cannot be read.
 """
 
@@ -23,8 +23,8 @@ def open_foreign(path: Path, most_bytes: int, *, inside: Path | None = None) -> 
     the directory given. Raises OSError.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for a writer
-    except ValueError as error:  # a NUL
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # does not wait for a pipe's writer
+    except ValueError as error:  # the path contains a NUL
         raise OSError(errno.EINVAL, "its name is none of a file", str(path)) from error
     try:
         status = os.fstat(descriptor)
@@ -58,7 +58,7 @@ def sha256_of(path: Path, *, inside: Path | None = None) -> str:
 
 
 def is_plain_file(path: Path) -> bool:
-    """Whether there is a plain file of this name; False for names that no system takes."""
+    """Whether there is a plain file of this name; False for impossible names."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -66,8 +66,8 @@ def is_plain_file(path: Path) -> bool:
 
 
 def _place_of(descriptor: int, path: Path) -> Path:
-    """Where the file lies that was opened as ``path``, whatever has become of the links on the way."""
+    """The place of the file that was opened as ``path``, even if links on the way have changed since."""
     try:
         return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-    except OSError:  # other systems than Linux
+    except OSError:  # systems other than Linux
         return path.resolve()

@@ -1,4 +1,4 @@
-"""The files of a model in GGUF format, which llama.cpp's gguf-split makes several of."""
+"""Lists the files of a model in GGUF format, which llama.cpp's gguf-split splits into several."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
 def parts_of(path: Path) -> list[Path]:
-    """All files of the model of which ``path`` is one, as their names say; ``path`` alone if it is none of several.
+    """All files of the model to which ``path`` belongs, by their names; only ``path`` if it is not split.
 
     The first has the metadata. None needs to exist.
     """

@@ -1,4 +1,4 @@
-"""The memory of this machine, or of the container that this process runs in."""
+"""Measures the free memory of this machine, or of the container that this process runs in."""
 
 import os
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def available_host_memory(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> int:
-    """Bytes of host memory that can be taken without swapping, and without passing a limit of a control group.
+    """Bytes of host memory that can be allocated without swapping, and within the limits of control groups.
 
-    ``groups`` and ``own_groups`` are where Linux shows control groups, and which of them this process is in.
+    ``groups`` and ``own_groups`` are the paths where Linux lists control groups, and those of this process.
     """
     return min([_available_on_machine(), *_available_in_groups(groups, own_groups)])
 
@@ -27,10 +27,10 @@ def _available_on_machine() -> int:
 
 
 def _available_in_groups(groups: Path, own_groups: Path) -> Iterator[int]:
-    """Bytes that each control group around this process, of version 2 or 1, leaves room for."""
+    """Bytes that are left in each control group of this process, version 2 or 1."""
     try:
         lines = own_groups.read_text().splitlines()
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
@@ -42,10 +42,11 @@ def _available_in_groups(groups: Path, own_groups: Path) -> Iterator[int]:
 
 
 def _rooms(root: Path, path: str, limit_name: str, usage_name: str, reclaimable: str) -> Iterator[int]:
-    """What is left of the limits of a group and of those that it is in.
+    """The bytes that are left in a group and in those around it.
 
-    A container may see its own group at ``root`` while the kernel says where it is on the host: what is not there is
-    left out. Pages of files that were not used for a while count as free, as in MemAvailable: the kernel drops them.
+    A container may see its own group at ``root`` while the kernel reports its place on the host: missing paths are
+    skipped. Cached pages of files that were not used for a while count as free, as in MemAvailable, because the kernel
+    drops them.
     """
     inner = PurePosixPath(path.lstrip("/"))
     for group in dict.fromkeys((inner, *inner.parents)):

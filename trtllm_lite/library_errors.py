@@ -1,4 +1,4 @@
-"""Turns errors of libraries that raise nothing narrower than Exception into errors of this package."""
+"""Turns errors of libraries that raise plain Exceptions into errors of this package."""
 
 from types import TracebackType
 
@@ -9,7 +9,7 @@ from trtllm_lite.printable import one_line
 class LibraryErrors:
     """Inside ``with``, whatever the tokenizers library raises becomes ``kind``: "WHAT (the library's message): REMEDY".
 
-    Its panics come as an exception that is not even an Exception. Our own errors pass as they are.
+    Its panics are not even subclasses of Exception. Errors of this package pass unchanged.
     """
 
     def __init__(self, kind: type[TrtllmLiteError], what: str, remedy: str) -> None:

@@ -40,13 +40,13 @@ from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_text, per_request
 from trtllm_lite.wanted_engine import WantedEngine, open_tokenizer
 
-# One call of generate() queues at most this many sequences at a time; the event loop bounds those of all callers.
+# Most sequences that one call of generate() queues at a time; the event loop bounds those of all callers.
 _MAX_QUEUED = 512
 
 
 @dataclass(frozen=True)
 class _Prompt:
-    """A prompt ready to run."""
+    """A prompt that is ready to run."""
 
     request: Request
     text: str | None
@@ -312,7 +312,7 @@ class LLM:
     def _prompts(
         self, prompts: Any, params: Any, chat: Chat | None, priority: Any, timeout: Any, cache_salt: Any, lora: Any
     ) -> list[_Prompt]:
-        """The requests for prompts in any form; they are not checked against the engine's limits yet."""
+        """The requests for prompts in any form, not yet checked against the engine's limits."""
         batch = [prompts] if is_token_ids(prompts) else prompts
         vocab_size, max_input_len = self.session.manifest.model.vocab_size, self.session.limits.max_input_len
         parsed = parse_prompts(batch, chat, self.tokenizer, vocab_size, max_input_len)

@@ -1,4 +1,4 @@
-"""TensorRT-LLM's module of names that ``trtllm_lite`` has itself, so that imports from it work."""
+"""Repeats TensorRT-LLM's module of names that ``trtllm_lite`` has itself, so that imports from it work."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Elements of 4 bits: arrays of ml_dtypes hold one to a byte, files two, the first in the low bits."""
+"""Packs and unpacks elements of 4 bits: ml_dtypes has one per byte, files have two, the first in the low bits."""
 
 import ml_dtypes
 import numpy as np

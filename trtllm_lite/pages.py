@@ -1,4 +1,4 @@
-"""What the project's HTML pages have in common."""
+"""Shares styles among the project's HTML pages."""
 
 import hashlib
 from base64 import b64encode

@@ -1,14 +1,14 @@
-"""Text from files, made safe for a terminal."""
+"""Makes text from files safe for a terminal."""
 
 _LAYOUT = "\n\t"
 _MAX_LINE = 1000
 
 
 def printable(text: str) -> str:
-    """``text`` with every character escaped that a terminal would obey instead of print, but for line ends and tabs.
+    """``text`` with control characters escaped, which a terminal would obey, except line ends and tabs.
 
-    Names and messages in engines, checkpoints and models come from strangers: escape sequences in them could rewrite
-    what the screen shows.
+    Names and messages in engines, checkpoints and models are untrusted: escape sequences in them could rewrite what the
+    screen shows.
     """
     return "".join(
         character if character.isprintable() or character in _LAYOUT else _escaped(character) for character in text
@@ -16,7 +16,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """``text`` for a message or a cell of a table: line ends are escaped, too, and long text is cut."""
+    """``text`` for a message or a cell of a table: line ends are escaped as well, and long text is cut."""
     cut = text if len(text) <= _MAX_LINE else f"{text[: _MAX_LINE - 1]}…"
     return "".join(character if character.isprintable() else _escaped(character) for character in cut)
 

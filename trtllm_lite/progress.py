@@ -1,4 +1,4 @@
-"""Progress bars on stderr, in terminals and notebooks."""
+"""Shows progress bars on stderr, in terminals and notebooks."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -15,15 +15,15 @@ Report = Callable[[str, int, int], None]
 
 @contextmanager
 def progress_bars(wanted: bool = True) -> Iterator[Report]:
-    """Yields ``report(stage, done, total)``, which draws a bar for each stage, in a terminal or notebook."""
+    """Yield ``report(stage, done, total)``, which draws a bar for each stage in a terminal or notebook."""
     if not wanted or not (sys.stderr.isatty() or "ipykernel" in sys.modules):
-        yield lambda _stage, _done, _total: None  # without the time to import rich
+        yield lambda _stage, _done, _total: None  # saves the import of rich
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    # Without ipywidgets rich would warn in a notebook, again and again.
+    # Without ipywidgets rich would warn repeatedly in a notebook.
     watched = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not watched) as progress:

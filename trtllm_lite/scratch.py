@@ -1,4 +1,4 @@
-"""Directories for large files that nobody keeps, such as engines that calibrate or are compared."""
+"""Makes directories for large temporary files, such as engines for calibration or comparison."""
 
 import os
 import shutil
@@ -16,8 +16,9 @@ from trtllm_lite.temporaries import temporary_directory
 def scratch_directory(kind: str) -> Iterator[Path]:
     """Yield an empty directory for large files among the system's temporary ones, which is removed at the end.
 
-    What killed processes of this user left of the same ``kind`` is removed first. Raises OutputError if there is no
-    such place; where the body raises one about the directory, the error says that TMPDIR chooses the place.
+    Directories of the same ``kind`` that killed processes of this user left are removed first. Raises OutputError if
+    there is no temporary directory; an OutputError of the body about the directory mentions that TMPDIR chooses the
+    place.
     """
     place = Path(gettempdir()) / f"{PRODUCER_PREFIX}-{os.getuid()}-{kind}"
     remedy = "set TMPDIR to a directory with enough space for such files"

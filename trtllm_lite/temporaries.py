@@ -62,7 +62,7 @@ def sweep(parent: Path, name: str = "*") -> None:
 def _make(temporary: Path, path: Path) -> None:
     try:
         temporary.mkdir()
-    except FileNotFoundError as error:  # the parent exists, yet takes no new entries: /proc, /sys
+    except FileNotFoundError as error:  # the parent exists, but takes no new entries: /proc, /sys
         raise OutputError(
             f"cannot write {path}: {path.parent} takes no new directories: choose another output directory"
         ) from error
@@ -79,7 +79,7 @@ def _claim(directory: Path) -> int | None:
     except BlockingIOError:
         os.close(descriptor)
         return None
-    except OSError:  # this file system has no locks, so that nobody can sweep either
+    except OSError:  # the file system has no locks, so nobody can sweep either
         return descriptor
     with suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(descriptor), directory.stat()):

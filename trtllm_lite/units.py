@@ -7,7 +7,7 @@ _FACTORS = {**{f"{prefix}B": 1000 ** (power + 1) for power, prefix in enumerate(
 
 
 def format_bytes(num_bytes: float) -> str:
-    """``num_bytes`` in the largest unit that keeps it at 1 or more, with one digit behind the point: 1.5 GiB."""
+    """``num_bytes`` in the largest unit that keeps it at 1 or more, with one digit after the point: 1.5 GiB."""
     scaled, unit = float(num_bytes), _UNITS[0]
     for larger in _UNITS[1:]:
         # A size that rounds to 1 GiB is not written as 1024.0 MiB.
@@ -18,7 +18,7 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """``count`` with ``noun`` in its number: 1 token, 2 tokens."""
+    """``count`` with ``noun`` in the singular or plural: 1 token, 2 tokens."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 

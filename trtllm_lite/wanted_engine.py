@@ -1,4 +1,4 @@
-"""The engine that LLM's arguments ask for: checked, found or made, loaded, and held against what was asked for."""
+"""Finds or makes the engine that LLM's arguments ask for, loads it, and checks it against them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from trtllm_lite.vocabulary import AUTO, AUTO_16_BITS, CPU
 
 @dataclass(frozen=True, kw_only=True)
 class WantedEngine:
-    """Fields are arguments of LLM. Raises ArgumentError for values of the wrong types."""
+    """The arguments of LLM about the engine. Raises ArgumentError for values of the wrong types."""
 
     model: str | Path
     target: str | None
@@ -48,9 +48,9 @@ class WantedEngine:
             raise ArgumentError(f"ignore_config_keys is {shown(keys)}: expected a list of keys of the model's files")
 
     def open(self, options: RunnerOptions) -> tuple[Path, Session | Embedder]:
-        """The engine's directory, and the engine loaded: ``model`` itself, or an engine that is made of it once.
+        """The engine's directory, and the loaded engine: ``model`` itself, or an engine that is made from it once.
 
-        Raises ArgumentError if the engine is another than asked for, and what making and loading it raises.
+        Raises ArgumentError if the engine differs from the arguments, and the errors of making and loading it.
         """
         if _is_engine(Path(self.model)):
             directory, opened = Path(self.model), open_model(self.model, 0, options)
@@ -66,7 +66,7 @@ class WantedEngine:
         return directory, opened
 
     def _recipe(self, options: RunnerOptions, target: str, device_memory: int | None) -> Recipe:
-        """How the engine is made: for the limits that it is to run with."""
+        """How the engine is made, for the limits that it will run with."""
         speculation = options.speculation
         limits = {
             "max_batch_size": options.max_batch_size,
@@ -81,7 +81,7 @@ class WantedEngine:
         }
         dtype = AUTO_16_BITS if self.dtype == AUTO and target != CPU else self.dtype
         conversion = Conversion(dtype, tuple(sorted(set(self.ignore_config_keys))), self.dequantize)
-        flags = self._flags(self.deterministic and target != CPU)  # what runs on a CPU is, always
+        flags = self._flags(self.deterministic and target != CPU)  # CPU engines are always deterministic
         return Recipe(target, conversion, limits, options.kv_cache.tokens_per_block, flags, device_memory)
 
     def _flags(self, deterministic: bool) -> Mapping[str, bool]:
@@ -99,7 +99,7 @@ class WantedEngine:
 def open_tokenizer(directory: Path) -> Tokenizer:
     """The tokenizer of a model's or a checkpoint's directory, as conversions read it, or that of an engine.
 
-    Raises ConvertError for what is damaged or not supported, EngineError if there is no tokenizer, or no package that
+    Raises ConvertError for damaged or unsupported files, EngineError if there is no tokenizer, or no package that
     conversions need.
     """
     if _is_engine(directory):
@@ -120,5 +120,5 @@ def open_tokenizer(directory: Path) -> Tokenizer:
 def _is_engine(path: Path) -> bool:
     try:
         return (path / ENGINE_FILE).is_file()
-    except OSError:  # opening the path as a model will raise an error that says why
+    except OSError:  # opening the path as a model raises the error
         return False

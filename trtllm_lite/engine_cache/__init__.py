@@ -1,6 +1,6 @@
-"""The cache of engines that ``LLM`` makes of models, and of what it, or a build, makes on the way.
+"""The cache of engines that ``LLM`` makes from models, and of intermediate results of ``LLM`` and builds.
 
-That is checkpoints, and networks that TensorRT compiled.
+Intermediate results are checkpoints, and networks that TensorRT compiled.
 """
 
 from trtllm_lite.engine_cache.checkpoints import use_checkpoint

@@ -1,4 +1,4 @@
-"""The checkpoints of models, which stay in the cache for engines with other limits."""
+"""Caches the checkpoints of models, for engines with other limits."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ _UNCHECKED: Mapping[str, str] = MappingProxyType({})
 
 
 def checkpoint_path(source: Path, conversion: Conversion, sha256: Mapping[str, str] = _UNCHECKED) -> Path:
-    """Where the checkpoint of the model ``source`` is, once it is made. Raises ConvertError, OutputError."""
+    """The path of the checkpoint of the model ``source``, existing or not. Raises ConvertError, OutputError."""
     with reading_model(str(source)):
         key = checkpoint_key(source, conversion, sha256)
     return cache_directory(CHECKPOINTS) / key
@@ -35,13 +35,13 @@ def use_checkpoint(
     use: "Callable[[Checkpoint], _Result]",
     sha256: Mapping[str, str] = _UNCHECKED,
 ) -> _Result:
-    """``use`` of the checkpoint of ``source``, called ``model``, which is made if there is none or a damaged one.
+    """Call ``use`` with the checkpoint of ``source``, called ``model``; a missing or damaged checkpoint is made first.
 
-    ``sha256`` has the digests, by name, of files that were held against them: another file has another checkpoint. Of
-    other large files only the ends, the size and the date count.
+    ``sha256`` has the digests, by name, of files that were checked: another file has another checkpoint. Other large
+    files are identified by their ends, size and date only.
 
-    Nobody removes it meanwhile, and others that want it wait. Raises ConvertError, OutputError, and what ``use``
-    raises.
+    The checkpoint is locked meanwhile: nobody removes it, and other processes that need it wait. Raises ConvertError,
+    OutputError, and the errors of ``use``.
     """
     path = checkpoint_path(source, conversion, sha256)
     with locked(path, model):
@@ -64,7 +64,7 @@ def _opened(path: Path) -> "Checkpoint | None":
 
 
 def _made(source: Path, path: Path, conversion: Conversion, report: Report) -> "Checkpoint":
-    """The checkpoint of ``source``, which is written to ``path``."""
+    """Make the checkpoint of ``source`` at ``path``."""
     from trtllm_lite.builder import open_checkpoint
     from trtllm_lite.convert import convert_checkpoint
 

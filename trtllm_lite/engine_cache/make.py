@@ -1,4 +1,4 @@
-"""Opens the engine of a model, which is made if the cache has none."""
+"""Opens the engine of a model, and makes it if the cache has none."""
 
 import shutil
 import sys
@@ -28,13 +28,13 @@ _Opened = TypeVar("_Opened")
 def open_cached(
     model: str, recipe: Recipe, open_engine: Callable[[Path], _Opened], target: str
 ) -> tuple[Path, _Opened]:
-    """``open_engine`` of the engine made of ``model`` (a model or checkpoint), which is made if there is none.
+    """Call ``open_engine`` for the engine of ``model`` (a model or checkpoint), which is made if there is none.
 
-    Returns the engine's directory, too. ``target`` says in words what an engine is made for. An engine whose files are
-    damaged is made again. Of several processes that want the same engine the first makes it and the others wait. Making
-    one shows progress, and says on stderr what was made. An engine that is in the cache is only read.
+    Returns the engine's directory, too. ``target`` describes in words what an engine is made for. An engine with
+    damaged files is made again. If several processes need the same engine, the first makes it and the others wait.
+    Making an engine shows progress, and reports the engine on stderr. Engines in the cache are only read.
 
-    Raises ConvertError, BuildError, EngineError, what ``open_engine`` raises, and OutputError if the cache cannot be
+    Raises ConvertError, BuildError, EngineError, the errors of ``open_engine``, and OutputError if the cache cannot be
     written.
     """
     with _making(model):
@@ -56,9 +56,9 @@ def open_cached(
 
 
 def chosen_target(model: str, target: str | None) -> "LocalTarget":
-    """The target of an engine of ``model``; None and AUTO_TARGET are this machine.
+    """The target of an engine of ``model``; None and AUTO_TARGET stand for this machine.
 
-    Raises what ``local_target`` raises, and EngineError if no engine can be made.
+    Raises the errors of ``local_target``, and EngineError if no engine can be made.
     """
     with _making(model):
         from trtllm_lite.builder.local_target import LocalTarget, local_target
@@ -67,7 +67,7 @@ def chosen_target(model: str, target: str | None) -> "LocalTarget":
 
 @contextmanager
 def _making(model: str) -> Iterator[None]:
-    """Raise EngineError if a package is missing that engines are made with."""
+    """Raise EngineError if a package is missing that is needed to make engines."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -78,7 +78,7 @@ def _making(model: str) -> Iterator[None]:
 
 
 def _open_sound(entry: Path, open_engine: Callable[[Path], _Opened]) -> _Opened | None:
-    """``open_engine`` of ``entry``; None if the entry does not exist, or if its files are damaged."""
+    """Call ``open_engine`` for ``entry``; None if the entry does not exist, or if its files are damaged."""
     if not entry.is_dir():
         return None
     try:
@@ -90,7 +90,7 @@ def _open_sound(entry: Path, open_engine: Callable[[Path], _Opened]) -> _Opened 
 
 
 def _is_sound(entry: Path) -> bool:
-    """Whether the files of an engine are as they were written. Raises EngineError if the runtime cannot read any."""
+    """Whether the files of an engine are intact. Raises EngineError if the runtime cannot read one."""
     from trtllm_lite.engine.format import ENGINE_FILE, TOKENIZER_FILES
     from trtllm_lite.engine.manifest import Manifest
     from trtllm_lite.runtime.core import core

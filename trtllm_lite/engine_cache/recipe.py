@@ -1,4 +1,4 @@
-"""How an engine is made, and the cache's keys: digests of everything that an engine or checkpoint depends on."""
+"""Describes how an engine is made, and computes the cache's keys: digests of everything that an entry depends on."""
 
 import hashlib
 import os
@@ -12,8 +12,8 @@ from trtllm_lite.foreign_files import open_foreign
 from trtllm_lite.gguf_parts import parts_of
 from trtllm_lite.vocabulary import MAX_BYTES
 
-# The digest of a file of at most this many bytes covers all of them; that of a larger one its two ends and its date,
-# unless its own digest is known.
+# The digest of a file of at most this many bytes covers all of them; that of a larger file covers its two ends and its
+# date, unless its own digest is known.
 _WHOLE = 1 << 24
 _END = 1 << 16
 _PACKAGE = Path(__file__).parents[1]
@@ -21,7 +21,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Conversion:
-    """How a checkpoint is made of a model.
+    """How a checkpoint is made from a model.
 
     ``ignore_config_keys``, sorted, are left out of the model's config; with ``dequantize`` the blocks of a quantized
     model are expanded to ``dtype``.
@@ -36,7 +36,7 @@ class Conversion:
 class Recipe:
     """How an engine is made; None leaves a limit to the model, the builder's defaults and ``device_memory``.
 
-    ``device_memory`` is that of each GPU, in bytes, or None if limits are not fitted to it.
+    ``device_memory`` is the memory of each GPU in bytes, or None if limits are not fitted to it.
     """
 
     target: str
@@ -63,18 +63,18 @@ def engine_key(source: Path, recipe: Recipe) -> str:
 
 
 def checkpoint_key(source: Path, conversion: Conversion, sha256: Mapping[str, str]) -> str:
-    """The key of the checkpoint that is made of the model ``source``. Raises OSError.
+    """The key of the checkpoint made from the model ``source``. Raises OSError.
 
-    ``sha256`` has digests of files by name, in hexadecimal, that the files were held against.
+    ``sha256`` has digests by name, in hexadecimal, of files that were checked against them.
     """
     return _key(source, "checkpoint", conversion, sha256)
 
 
 def _key(source: Path, kind: str, how: Any, sha256: Mapping[str, str]) -> str:
-    """A digest of the model's files, what is made of it and how, and the code that does it."""
+    """A digest of the model's files, of the kind of result and its settings, and of the code that makes it."""
     digest = hashlib.sha256(repr((kind, how, code_digest())).encode())
     root = source if source.is_dir() else source.parent
-    # Folders of an encoder have a config of its pooling.
+    # An encoder's folders contain a config of its pooling.
     found = (*source.iterdir(), *source.glob("*/config.json")) if source.is_dir() else parts_of(source)
     for path in sorted(path for path in found if path.is_file()):
         name = path.relative_to(root).as_posix()
@@ -95,7 +95,7 @@ def _content(path: Path) -> bytes:
 
 @cache
 def code_digest() -> str:
-    """A digest of every file that the package and its plugins read, which may change while the version stays."""
+    """A digest of every file of the package and its plugins, as files may change while the version stays."""
     from trtllm_lite import plugins
 
     digest = hashlib.sha256()

@@ -1,8 +1,7 @@
-"""The entries of the cache: locked while they are made, listed, trimmed to a size, cleared.
+"""Manages the entries of the cache: locks them while they are made, lists them, trims them to a size, clears them.
 
-An entry is a directory. Beside it lies its lock file, which also holds the name of the model that the entry was made
-of. The date of the directory is that of the entry's last use. An entry may be removed while a process uses it: the
-process keeps the files that it has open.
+An entry is a directory, with a lock file beside it, which also holds the name of the model. The date of the directory
+is that of the entry's last use. An entry may be removed while a process uses it: the process keeps its open files.
 """
 
 import fcntl
@@ -28,7 +27,7 @@ _LOCK = ".lock"
 
 @dataclass(frozen=True)
 class Entry:
-    """``kind`` is one of KINDS, ``model`` names the entry's model, ``used`` is in seconds since 1970."""
+    """An entry; ``kind`` is one of KINDS, ``model`` the name of the model, ``used`` is in seconds since 1970."""
 
     path: Path
     kind: str
@@ -38,7 +37,7 @@ class Entry:
 
 
 def cache_limit() -> int:
-    """Bytes that entries of all kinds may take together: ``TRTLLM_LITE_CACHE_SIZE``, or 64 GiB.
+    """Most bytes that entries of all kinds take together: ``TRTLLM_LITE_CACHE_SIZE``, or 64 GiB.
 
     Raises ArgumentError if the variable is no size.
     """
@@ -50,7 +49,7 @@ def cache_limit() -> int:
 
 
 def list_cache() -> list[Entry]:
-    """All entries, in the order of their last use, the latest first."""
+    """All entries in the order of their last use, the latest first."""
     entries = [
         entry
         for kind in KINDS
@@ -61,7 +60,7 @@ def list_cache() -> list[Entry]:
 
 
 def trim(keep: Collection[Path]) -> None:
-    """Remove entries until the cache is within its limit, the longest unused first, but none of ``keep``."""
+    """Remove entries until the cache is within its limit, the least recently used first, but none of ``keep``."""
     for kind in KINDS:
         sweep(cache_directory(kind))
     limit, entries = cache_limit(), list_cache()
@@ -78,7 +77,7 @@ def trim(keep: Collection[Path]) -> None:
 
 
 def clear_cache() -> tuple[int, int]:
-    """Remove all entries but those being made; returns how many were removed, and their bytes. Raises OutputError."""
+    """Remove all entries except those being made; returns their number and bytes. Raises OutputError."""
     for kind in KINDS:
         sweep(cache_directory(kind))
     removed = [entry for entry in list_cache() if _remove(entry.path)]
@@ -86,18 +85,18 @@ def clear_cache() -> tuple[int, int]:
 
 
 def touch(entry: Path) -> None:
-    """Note that ``entry`` was used now, unless the cache is read-only."""
+    """Record the use of ``entry`` now, unless the cache is read-only."""
     with suppress(OSError):
         os.utime(entry)
 
 
 @contextmanager
 def locked(entry: Path, model: str) -> Iterator[None]:
-    """Hold the lock file of ``entry``, made of ``model``; a lock lasts no longer than this process."""
+    """Hold the lock of ``entry``, made from ``model``; the lock ends with this process at the latest."""
     while True:
         with _lock_file(entry) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _has_name(lock, entry):  # it was removed with its entry while this process waited for it
+            if not _has_name(lock, entry):  # the lock file was removed with its entry while this process waited for it
                 continue
             lock.truncate(0)
             lock.write(model)
@@ -142,7 +141,7 @@ def _describe(path: Path, kind: str) -> Entry | None:
 
 
 def _remove(path: Path) -> bool:
-    """Remove an entry and its lock file; False if a process is making it, or using it to make another."""
+    """Remove an entry and its lock file; False if a process is making it, or using it to make another entry."""
     with _lock_file(path) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""How well an engine predicts a text, alone and beside an engine that it should equal."""
+"""Measures how well an engine predicts a text, alone and beside a reference engine."""
 
 from trtllm_lite.evaluation.evaluate import Evaluation, evaluate
 

@@ -1,4 +1,4 @@
-"""Perplexity of a text, and the distance of an engine's predictions from those of a reference engine."""
+"""Computes the perplexity of a text, and the distance of an engine's predictions from those of a reference engine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,14 +16,15 @@ from trtllm_lite.evaluation.windows import encode, read_text, split
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 from trtllm_lite.runtime.values import check_positive
 
-_LOGITS_BYTES = 64 << 20  # of logits of one engine at a time
+_LOGITS_BYTES = 64 << 20  # logits of one engine that are held at a time
 
 Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class AgainstReference:
-    """``perplexity`` is the reference's; ``kl_divergence`` KL(reference || engine), in nats per token.
+    """The comparison with a reference; ``perplexity`` is its own, ``kl_divergence`` KL(reference || engine) in nats per
+    token.
 
     ``perplexity_increase`` is relative: 0.01 for 1%. ``top1_agreement``: the share of tokens for which both find the
     same token likeliest.
@@ -37,7 +38,7 @@ class AgainstReference:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """``num_tokens`` were predicted: in each of the windows, of ``window`` tokens, all but the first.
+    """The result: ``num_tokens`` were predicted, in each window of ``window`` tokens all but the first.
 
     ``dataset`` names the text.
     """
@@ -65,13 +66,13 @@ def evaluate(
 
     ``dataset`` is a text file; None means :func:`default_text`.
 
-    Windows are sequences of ``window`` tokens (None: as many as the engines take) that do not overlap; tokens behind
-    the last whole one are left out. Each begins with what the tokenizer puts before a prompt, and its first token is
-    not predicted. ``max_tokens`` of the text are read at most. Every engine can be evaluated; one that was built with
+    Windows are sequences of ``window`` tokens (None: as many as the engines take) that do not overlap; tokens after the
+    last whole window are left out. Each begins with what the tokenizer puts before a prompt, and its first token is not
+    predicted. ``max_tokens`` of the text are read at most. Every engine can be evaluated; one that was built with
     gather_context_logits takes fewer steps, because others compute max_batch_size rows of logits in a step.
 
-    Where several engines are compared with one reference, ``kept_logits`` is a directory in which the logits of the
-    reference are kept, so that they are computed once.
+    If several engines are compared with one reference, the directory ``kept_logits`` keeps the reference's logits, so
+    that they are computed only once.
 
     Raises ArgumentError (the text, or too little of it), EngineError (no tokenizer, or engines of different models),
     LimitError, DeviceError.
@@ -106,7 +107,7 @@ def _reference(
 
 
 def _add_window(sums: Sums, engine: SequenceRunner, others: list[SequenceRunner], row: NDArray[np.int32]) -> None:
-    """Add what the engines predict of one window. The logits behind its last token predict nothing."""
+    """Add the engines' predictions of one window. The logits after its last token predict nothing."""
     most = max(1, _LOGITS_BYTES // (4 * engine.manifest.model.vocab_size))
     for runner in (engine, *others):
         most = min(most, runner.max_logits, runner.manifest.limits.max_num_tokens)

@@ -1,4 +1,4 @@
-"""A reference that several engines are compared with computes its logits once."""
+"""Keeps the logits of a reference that several engines are compared with."""
 
 import hashlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from trtllm_lite.temporaries import temporary_name
 
 
 class KeptLogits(SequenceRunner):
-    """A runner that keeps the logits of each sequence in a file of ``directory``, and reads those that are there.
+    """A runner that keeps the logits of each sequence in a file of ``directory``, and reads existing files.
 
     A file takes 4 bytes for each token and each word of the vocabulary.
     """
@@ -22,7 +22,7 @@ class KeptLogits(SequenceRunner):
         self._directory = directory
 
     def logits(self, token_ids: NDArray[np.int32], most: int) -> Iterator[NDArray[np.float32]]:
-        """As :meth:`SequenceRunner.logits`."""
+        """Implements :meth:`SequenceRunner.logits`."""
         file = self._directory / f"{hashlib.sha256(token_ids.tobytes()).hexdigest()}.npy"
         if not file.is_file():
             self._keep(file, token_ids, most)

@@ -1,4 +1,4 @@
-"""A text as windows of tokens: each is a sequence of its own, and no token is in two."""
+"""Cuts a text into windows of tokens: each is a separate sequence, and no token is in two."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def read_text(path: Path) -> str:
 
 
 def encode(engine: SequenceRunner, text: str) -> tuple[list[int], list[int]]:
-    """What the tokenizer puts before every prompt (often BOS), and the tokens of ``text`` without it."""
+    """The tokens that the tokenizer puts before every prompt (often BOS), and the tokens of ``text`` without them."""
     tokenizer = engine.tokenizer
     if tokenizer is None:
         raise EngineError(f"{engine.directory} has no tokenizer to read a text with: convert a model that has one")
@@ -35,7 +35,7 @@ def encode(engine: SequenceRunner, text: str) -> tuple[list[int], list[int]]:
 def split(prefix: list[int], tokens: list[int], window: int, max_tokens: int | None) -> NDArray[np.int32]:
     """int32[windows, window]: whole windows, each ``prefix`` and the next tokens of the text.
 
-    Takes at most ``max_tokens`` of ``tokens``. Raises ArgumentError if that makes no whole window.
+    Takes at most ``max_tokens`` of ``tokens``. Raises ArgumentError if there is not even one whole window.
     """
     fresh, shortest = window - len(prefix), max(MIN_WINDOW, len(prefix) + 1)
     if window < shortest:

@@ -15,7 +15,7 @@ from trtllm_lite.network.sinks import Sinks
 
 @dataclass(frozen=True)
 class Heads:
-    """``num_heads`` query heads share ``num_kv_heads`` heads of keys and values (arXiv 2305.13245)."""
+    """Heads of attention: ``num_heads`` query heads share ``num_kv_heads`` key/value heads (arXiv 2305.13245)."""
 
     num_heads: int
     num_kv_heads: int
@@ -24,9 +24,9 @@ class Heads:
 
 @dataclass(frozen=True)
 class Temperature:
-    """The query at position p is multiplied with 1 + attn_scale * log(1 + floor((p + floor_offset) / floor_scale)).
+    """A scale of late queries: 1 + attn_scale * log(1 + floor((p + floor_offset) / floor_scale)) at position p.
 
-    For long sequences (arXiv 2501.19399). Llama 4 counts positions from 1, ``floor_offset``, and Ministral 3 from 0.
+    It serves long sequences (arXiv 2501.19399). Llama 4 counts positions from 1 (``floor_offset``), Ministral 3 from 0.
     """
 
     floor_scale: int
@@ -39,13 +39,13 @@ class Attention:
     """Grouped-query attention: output(softmax(cap(scale * query . key)) value) over the tokens so far.
 
     ``scale`` is 1/sqrt(head_dim) unless given (arXiv 1706.03762, section 3.2.1). ``rope`` rotates the first 2 *
-    len(inv_freq) elements of every query and key head, after ``query_norm`` and ``key_norm``. These are of each head,
-    or with ``norms_all_heads`` of all query heads, and of all key heads, together. ``window`` is in tokens: a query at
-    position p sees keys at positions > p - window; with 0 it sees all keys up to its own. Where it is ``chunked``,
-    sequences are cut into chunks of ``window`` positions, and a query sees the keys of its own. Queries from
-    ``first_position`` on see no key before it (there is one of the two at most). ``softcap`` bounds scores to softcap *
-    tanh(score / softcap); with 0 they are not bounded. Late queries are scaled by their ``temperature``. ``sinks`` give
-    each head one more key, whose value is zero.
+    len(inv_freq) elements of every query and key head, after ``query_norm`` and ``key_norm``. These norm each head on
+    its own, or with ``norms_all_heads`` all query heads together, and all key heads together. ``window`` is in tokens:
+    a query at position p sees keys at positions > p - window; with 0 it sees all keys up to its own. With ``chunked``,
+    sequences are cut into chunks of ``window`` positions, and a query sees the keys of its own chunk. Queries from
+    ``first_position`` on see no earlier key (this excludes a window). ``softcap`` bounds scores to softcap * tanh(score
+    / softcap); with 0 they are not bounded. Late queries are scaled by their ``temperature``. ``sinks`` give each head
+    one more key, whose value is zero.
     """
 
     query: Linear
@@ -73,7 +73,7 @@ class Attention:
         )
 
     def mix(self, context: DecoderContext, query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
-        """The same of the projections [batch, seq, heads * head_dim]."""
+        """Attend with projections [batch, seq, heads * head_dim], and project the result."""
         graph, heads = context.graph, self.heads
         context.open_cache(heads.num_kv_heads, heads.head_dim)
         query = self._split(graph, query, heads.num_heads, "q", self.query_norm)
@@ -87,7 +87,7 @@ class Attention:
         return self.output(graph, merged, "o_proj")
 
     def _split(self, graph: GraphBuilder, projected: ir.Value, heads: int, role: str, norm: Norm | None) -> ir.Value:
-        """The heads [batch, heads, seq, head_dim], normalised by the norm."""
+        """The heads [batch, heads, seq, head_dim], normalised by ``norm``."""
         if norm is not None and self.norms_all_heads:
             projected, norm = norm(graph, projected, f"{role}_norm"), None
         return split_heads(graph, projected, heads, self.heads.head_dim, role, norm)
@@ -123,7 +123,7 @@ def split_heads(
 
 
 def rotate_heads(context: NetworkContext, x: ir.Value, rope: Rope, head_dim: int, name: str) -> ir.Value:
-    """``x`` [batch, heads, seq, head_dim] with the first elements of each head rotated."""
+    """Return ``x`` [batch, heads, seq, head_dim] with the first elements of each head rotated."""
     rotary_dim = 2 * len(rope.inv_freq)
     attributes = {"rotary_embedding_dim": rotary_dim} if rotary_dim < head_dim else {}
     return context.graph.op("RotaryEmbedding", [x, *context.rotary_table(rope)], name, attributes)

@@ -1,9 +1,9 @@
-"""Matrices that a source stores in blocks, a scale for each block of a row, and the standard ONNX that they become.
+"""Describes matrices that a source stores in blocks, with a scale for each block of a row, and writes them as ONNX.
 
-A matrix [rows, depth] is scale * (element - zero point) + offset. Its parts are tensors of their own: ``weight`` [rows,
-depth], ``weight_scale`` [rows, blocks] ([rows] where a row is one block), perhaps ``weight_zero_point`` of the same
-shape, perhaps ``weight_offset`` [rows, blocks, 1]. ``input_factor`` [depth] is what activations are multiplied with
-before the matrix, ``input_order`` [depth] the features of activations in the order of the matrix's columns.
+A matrix [rows, depth] is scale * (element - zero point) + offset. Its parts are separate tensors: ``weight`` [rows,
+depth], ``weight_scale`` [rows, blocks] ([rows] if a row is one block), perhaps ``weight_zero_point`` of the same shape,
+perhaps ``weight_offset`` [rows, blocks, 1]. ``input_factor`` [depth] multiplies activations before the matrix,
+``input_order`` [depth] lists the features of activations in the order of the matrix's columns.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,14 +18,14 @@ from trtllm_lite.network.weight_expression import Read, SourceTensor, WeightExpr
 PARTS = ("weight", "weight_scale", "weight_zero_point", "weight_offset", "input_factor", "input_order")
 _FLOAT = ir.DataType.FLOAT
 
-# Adds an operator that makes float32: its type, its inputs, the end of its name, the shape of its output, attributes.
+# A function that adds an operator with a float32 result: type, inputs, end of the name, output shape, attributes.
 AddOperator = Callable[[str, Sequence[ir.Value], str, Sequence[int | ir.SymbolicDim], Mapping[str, int]], ir.Value]
 AddConstant = Callable[[str, NDArray], ir.Value]
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """Activations become numbers of the dtype ``to`` times ``scale``; None: times a scale for each token."""
+    """The rounding of activations to numbers of ``to`` times ``scale``, or, if it is None, times a scale per token."""
 
     to: str
     scale: float | None = None
@@ -33,11 +33,11 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Blocks:
-    """How a matrix is stored: the dtypes of its parts and the length of its blocks, which are parts of rows.
+    """The form of a stored matrix: the dtypes of its parts and the length of its blocks, which are parts of rows.
 
-    ``factors`` names the factors of the activations that it multiplies, "" for none: a digest, so that matrices with
-    equal factors share what is multiplied. ``order`` names the order of features in the same way. ``rounding`` is what
-    then becomes of activations; None: they stay.
+    ``factors`` identifies the factors of its input activations by a digest ("" for none), so that matrices with equal
+    factors share the scaled activations. ``order`` identifies the order of features in the same way. ``rounding`` is
+    then applied to activations; None leaves them unrounded.
     """
 
     dtype: str
@@ -51,12 +51,12 @@ class Blocks:
 
     @property
     def changes_input(self) -> bool:
-        """Whether the matrix multiplies something else than activations as they come."""
+        """Whether the matrix multiplies activations that were scaled, reordered or rounded."""
         return bool(self.factors or self.order or self.rounding is not None)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts of the matrix that there are."""
+        """The names of the parts of the matrix."""
         absent = {"weight_zero_point": not self.zero_points, "weight_offset": self.offset_dtype is None}
         return tuple(part for part in PARTS[:4] if not absent.get(part))
 
@@ -69,7 +69,7 @@ class Blocks:
         return Part(tensor, name, dict(zip(PARTS, shapes, strict=True))[name])
 
     def dtype_of(self, part: str) -> str:
-        """The dtype of a part that there is."""
+        """The dtype of a part of the matrix."""
         dtypes = (self.dtype, self.scale_dtype, self.dtype, self.offset_dtype, "float32", "int32")
         dtype = dict(zip(PARTS, dtypes, strict=True))[part]
         assert dtype is not None
@@ -86,7 +86,7 @@ class Part(WeightExpression):
 
     @property
     def name(self) -> str:
-        """The name of the weight that it is."""
+        """The name of the weight."""
         return f"{self.tensor.name.removesuffix('.weight')}.{self.part}"
 
     @property
@@ -101,9 +101,9 @@ class Part(WeightExpression):
 
 
 def rows_and_depth(extents: tuple[int, ...]) -> tuple[int, int]:
-    """Of a matrix [rows, depth] that is stored in blocks, or of several, [matrices, depth, columns].
+    """The rows and depth of a matrix [rows, depth] in blocks, or of several matrices, [matrices, depth, columns].
 
-    The latter are stored by columns (:class:`ColumnsOfMatrices`), those of one matrix behind those of the other.
+    The latter are stored by columns (:class:`ColumnsOfMatrices`), one matrix after the other.
     """
     if len(extents) == 2:
         return extents[0], extents[1]
@@ -112,7 +112,7 @@ def rows_and_depth(extents: tuple[int, ...]) -> tuple[int, int]:
 
 
 def part_name(tensor: str, part: str) -> str:
-    """The name by which a source is asked for a part of a tensor in blocks."""
+    """The name by which a part of a tensor in blocks is read."""
     return f"{tensor}/{part}"
 
 

@@ -1,4 +1,4 @@
-"""``config.json`` of a checkpoint, which tells later stages what they need besides the graph, whatever the family."""
+"""Defines ``config.json`` of a checkpoint: the facts besides the graph that later stages need, for all families."""
 
 import json
 from dataclasses import asdict, dataclass, field, fields
@@ -11,7 +11,7 @@ from trtllm_lite.vocabulary import MAX_JSON_BYTES
 
 FORMAT_VERSION = 2
 
-# What lies beside config.json.
+# Names of files beside config.json.
 NETWORK_FILE = "network.onnx"
 WEIGHTS_FILE = "weights.safetensors"
 
@@ -21,10 +21,9 @@ class ModelConfig:
     """Sizes in elements, ids in tokens.
 
     ``architecture`` is the source's Hugging Face class name, ``dtype`` the storage type of matrices; ``generation``
-    holds the source's sampling defaults (temperature, top_k, …); ``tokenizer`` says whether the checkpoint has a
-    tokenizer, or only takes and gives token ids; ``ignored_config_keys`` are keys of the source's config that were left
-    unread because the user said so. No field describes the computation, which is the graph's job, so that a new family
-    needs no new field.
+    holds the source's sampling defaults (temperature, top_k, …); ``tokenizer`` tells whether the checkpoint has a
+    tokenizer, or only works with token ids; ``ignored_config_keys`` are keys of the source's config that were left
+    unread at the user's request. The graph alone describes the computation, so that a new family needs no new field.
     """
 
     producer: str

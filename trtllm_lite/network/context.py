@@ -1,9 +1,9 @@
-"""The nodes that the layers of a network share: inputs of a step, rotary tables, and of decoders masks and KV caches.
+"""Makes the nodes that the layers of a network share: step inputs, rotary tables, and decoders' masks and KV caches.
 
 A cache is float32 [batch, kv_heads, max_seq, head_dim]; row b holds ``past_lens[b]`` tokens. TensorScatter writes new
-tokens behind them, and Attention with ``nonpad_kv_seqlen`` aligns its causal mask with the end. Short rows are padded
-at the right: the values of pad tokens are garbage that no real token attends to, and the next step overwrites them.
-Position ids are past_lens[b] + 0, 1, …, for pad tokens, too.
+tokens after them, and Attention with ``nonpad_kv_seqlen`` aligns its causal mask with the end. Short rows are padded at
+the right: the values of pad tokens are garbage that no real token attends to, and the next step overwrites them.
+Position ids are past_lens[b] + 0, 1, …, also for pad tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from trtllm_lite.network.blocks import Rounding
 from trtllm_lite.network.graph import GraphBuilder
 from trtllm_lite.network.rope import Rope
 
-# What becomes of the keys and of the values that a layer appends to its caches; each has one scale.
+# The rounding of keys and of values that a layer appends to its caches; each has one scale.
 CacheRounding = tuple[Rounding, Rounding]
 
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
@@ -32,7 +32,7 @@ class NetworkContext:
         self._tables: dict[Rope, tuple[ir.Value, ir.Value]] = {}
 
     def once(self, name: str, make: Callable[[], ir.Value]) -> ir.Value:
-        """What ``make`` returned for the first layer that asked for ``name``; its nodes depend on no layer."""
+        """The result of ``make`` for the first layer that asked for ``name``; its nodes do not depend on a layer."""
         if name not in self._made:
             with self.graph.shared():
                 self._made[name] = make()
@@ -68,11 +68,11 @@ class DecoderContext(NetworkContext):
     """Declares inputs and caches, and makes nodes that several layers need once, when the first layer asks for them."""
 
     def __init__(self, graph: GraphBuilder, cache: Sequence[CacheRounding] = ()) -> None:
-        """``cache`` has an entry for each attention, or none where keys and values stay as they are."""
+        """``cache`` has an entry for each attention, or is empty if keys and values are not rounded."""
         super().__init__(graph)
         self._cache = cache
         self.past_lens = declare("past_lens", _INT64, ("batch",))
-        self.features: ir.Value | None = None  # of the tokens before, in the network of a head that drafts
+        self.features: ir.Value | None = None  # features of previous tokens, in the network of a drafting head
         self.past: list[ir.Value] = []  # key 0, value 0, key 1, …
         self.present: list[ir.Value] = []
         self._masks: dict[tuple[int, bool], ir.Value] = {}
@@ -108,7 +108,7 @@ class DecoderContext(NetworkContext):
         return self.once("nonpad", make)
 
     def _inverse_frequencies(self, rope: Rope, name: str) -> ir.Value:
-        """Those of long texts where caches hold such; then only layers that have opened their cache may ask."""
+        """The frequencies for long texts if caches are that long; only layers that have opened their cache may ask."""
         graph, usual = self.graph, super()._inverse_frequencies(rope, name)
         if rope.long is None:
             return usual
@@ -122,8 +122,8 @@ class DecoderContext(NetworkContext):
     def window_mask(self, window: int, chunked: bool = False) -> ir.Value:
         """bool [batch, 1, seq, max_seq], true where a key slot lies inside the window: slot > position - window.
 
-        Of a ``chunked`` sequence, true where a slot lies in the chunk of the position, of ``window`` positions, or
-        behind it. Attention itself masks the keys after the query. Only layers that have a cache may ask for this mask.
+        With ``chunked``, true where a slot lies in the position's chunk of ``window`` positions, or after it. Attention
+        itself masks the keys after the query. Only layers that have a cache may ask for this mask.
         """
         key = window, chunked
         if key not in self._masks:
@@ -152,7 +152,7 @@ class DecoderContext(NetworkContext):
         return self.once(name, make)
 
     def expert_of_feature(self, experts: int, inner: int) -> ir.Value:
-        """int64 [experts * inner]: the expert of each inner feature, where those of all experts are side by side."""
+        """int64 [experts * inner]: the expert of each inner feature; the features of all experts are concatenated."""
         key, graph = (experts, inner), self.graph
         if key not in self._expert_of_feature:
             with graph.shared(), graph.scope(f"experts_{experts}_{inner}"):

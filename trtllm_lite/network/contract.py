@@ -1,15 +1,15 @@
-"""What a network of a checkpoint offers, and the builder relies on: standard operators, named nodes, these operands.
+"""Defines the contract of a checkpoint's network, on which the builder relies: standard operators, names, operands.
 
 Inputs: input_ids and position_ids int64 [batch, seq], past_lens int64 [batch], and per layer past_key.{i} and
 past_value.{i} float32 [batch, kv_heads, max_seq, head_dim]; keys and values differ in head_dim where attention is over
 latents (network/latent_attention.py). Outputs: logits float32 [batch, seq, vocab], then per layer present_key.{i} and
 present_value.{i} of the same shapes as the past ones.
 
-A network that keeps features for a head has the output features behind the logits; such a head has the input features
-behind past_lens and the output hidden behind the logits: float32 [batch, seq, hidden], see network/drafting.py.
+A network that keeps features for a head has the output features after the logits; such a head has the input features
+after past_lens and the output hidden after the logits: float32 [batch, seq, hidden], see network/drafting.py.
 
-An encoder has the input seq_lens int64 [batch] instead of past_lens, no caches, and the output sentence_embedding
-float32 [batch, hidden] alone, see network/encoder.py.
+An encoder has the input seq_lens int64 [batch] instead of past_lens, no caches, and only the output sentence_embedding
+float32 [batch, hidden], see network/encoder.py.
 """
 
 import onnx_ir as ir
@@ -31,7 +31,7 @@ _ANY_CACHE: tuple[int | str, ...] = ("batch", "kv_heads", "max_seq", "head_dim")
 
 
 def violations(graph: ir.Graph) -> list[str]:
-    """All that is wrong with ``graph``, as sentences without a subject."""
+    """The defects of ``graph``, as phrases that complete a sentence about it."""
     problems = []
     opset = graph.opset_imports.get("", 0)
     if opset < OPSET_VERSION:
@@ -57,7 +57,7 @@ def is_encoder(graph: ir.Graph) -> bool:
 
 
 def _expected_of_encoder(graph: ir.Graph) -> tuple[list[_Signature], list[_Signature]]:
-    """The same of an encoder."""
+    """The inputs and outputs of an encoder by the contract."""
     inputs: list[_Signature] = [(name, "INT64", ("batch", "seq")[:rank]) for name, rank in ENCODER_INPUTS.items()]
     found = _signature(graph.outputs[0])[2] if graph.outputs else ()
     return inputs, [(EMBEDDING, "FLOAT", ("batch", *found[1:2]))]
@@ -91,7 +91,7 @@ def _cache_like(value: ir.Value) -> tuple[int | str, ...]:
 
 
 def _rows_of_tokens(name: str, found: _Signature) -> _Signature:
-    """What the rows ``found`` should be: their extent is the network's affair."""
+    """The expected shape of the rows ``found``, whose extent the network may choose."""
     return name, "FLOAT", ("batch", "seq", *found[2][2:3])
 
 

@@ -40,9 +40,9 @@ class Sizes:
 class Decoder:
     """A decoder-only language model.
 
-    ``features`` are what it keeps of each token for a head that drafts. Such a head ``reads_features``, and leaves in
-    their place what is behind its last layer, or, where ``hidden_is_normed``, behind its final norm. The residual
-    stream times ``stream_scale`` is the one that the model was trained with.
+    ``features`` computes the features of each token for a drafting head. Such a head ``reads_features``, and replaces
+    them by the output of its last layer, or, with ``hidden_is_normed``, of its final norm. The residual stream is that
+    of training divided by ``stream_scale``.
     """
 
     sizes: Sizes
@@ -69,8 +69,8 @@ def build_network(
 ) -> Network:
     """The network of ``decoder`` with matrices stored as ``dtype`` and vectors as float32.
 
-    Matrices made of rows of source tensors that are ``blocks`` stay in these blocks. ``cache`` is how each layer rounds
-    the keys and values that it appends to its caches, empty where they stay as they are.
+    Matrices made of rows of source tensors in ``blocks`` stay in these blocks. ``cache`` is each layer's rounding of
+    the keys and values that it appends to its caches, empty if they are not rounded.
 
     Inputs and outputs are listed in :mod:`trtllm_lite.network.verifier`; the pattern of nodes that each block leaves is
     what the builder's passes recognise.
@@ -103,7 +103,7 @@ def build_network(
 def _rows_for_drafts(
     decoder: Decoder, context: DecoderContext, streams: list[ir.Value], normed: ir.Value
 ) -> list[ir.Value]:
-    """What the network makes of each token for drafts, besides logits: float32 [batch, seq, hidden]."""
+    """The network's output for drafting, besides logits: float32 [batch, seq, hidden]."""
     made = {}
     if decoder.features is not None:
         made[FEATURES] = decoder.features(context, streams, normed)

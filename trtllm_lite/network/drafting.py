@@ -1,9 +1,10 @@
-"""Heads that draft from what a model computes (EAGLE-3, arXiv 2503.01840), and what the model keeps for them.
+"""Builds heads that draft from a model's features (EAGLE-3, arXiv 2503.01840), and the features in the model.
 
-The published head takes, at position i, the model's features of token i and the embedding of token i + 1, and says
-which token follows that. Here both have the position of the later token: a head's network reads at position p the token
-p and the features of the token before it, so that what it stores belongs to the text up to p alone, as keys and values
-do. Rotary embeddings see distances, which are the same. Position 0 has a token and no feature, and nothing sees it.
+The published head takes, at position i, the model's features of token i and the embedding of token i + 1, and predicts
+the token after that. Here both have the position of the later token: at position p a head reads token p and the
+features of the token before it, so that its state depends only on the text up to p, like keys and values. Rotary
+embeddings depend on distances, which are the same. Position 0 has a token and no features, and no position attends to
+it.
 """
 
 from dataclasses import dataclass
@@ -18,19 +19,19 @@ from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.norms import Norm
 from trtllm_lite.network.weight_expression import Concat
 
-FIRST_POSITION = 1  # that has features
+FIRST_POSITION = 1  # the first position with features
 
 
 class MakesFeatures(Protocol):
-    """What a model keeps of each token."""
+    """Computes the features of each token."""
 
     def __call__(self, context: DecoderContext, streams: list[ir.Value], normed: ir.Value) -> ir.Value:
-        """float32 [batch, seq, hidden]; of the residual streams before each layer, or behind the final norm."""
+        """float32 [batch, seq, hidden], from the residual streams before each layer, or after the final norm."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """What a model keeps of each token: the sum over ``layers`` of linear(the residual stream before that layer).
+    """Computes the features of each token: the sum over ``layers`` of linear(the residual stream before that layer).
 
     ``layers`` are numbers of layers, each with its columns of the head's ``fc``.
     """
@@ -39,7 +40,7 @@ class Features:
     linears: tuple[Linear, ...]
 
     def __call__(self, context: DecoderContext, streams: list[ir.Value], normed: ir.Value) -> ir.Value:
-        """As :meth:`MakesFeatures.__call__`."""
+        """Implements :meth:`MakesFeatures.__call__`."""
         del normed
         graph = context.graph
         with graph.scope("features"):
@@ -55,7 +56,7 @@ class Features:
 
 @dataclass(frozen=True)
 class FeatureLayer:
-    """The layer of a head: attention of embeddings and features, then an MLP, around the features' residual stream.
+    """The layer of a drafting head: attention over embeddings and features, then an MLP, on the features' stream.
 
     The projections of ``attention`` are [out, 2 * hidden]: the first columns are for normalised embeddings, the others
     for normalised features. With ``norm_before_residual`` the residual stream begins with the normalised features.
@@ -68,7 +69,7 @@ class FeatureLayer:
     norm_before_residual: bool = False
 
     def __call__(self, context: DecoderContext, hidden: ir.Value) -> ir.Value:
-        """The residual stream behind the layer; ``hidden`` are embeddings."""
+        """The residual stream after the layer; ``hidden`` are embeddings."""
         graph, features = context.graph, context.features
         assert features is not None
         embedded = self.embedding_norm(graph, hidden, "embedding_norm")

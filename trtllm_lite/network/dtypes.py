@@ -1,4 +1,4 @@
-"""The dtypes of the vocabulary as onnx_ir and numpy have them."""
+"""Maps the dtypes of the vocabulary to onnx_ir and numpy."""
 
 import onnx_ir as ir
 

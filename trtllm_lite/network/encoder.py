@@ -1,4 +1,4 @@
-"""An encoder for embeddings: every token of a text sees all of it, and a row of the result stands for the text."""
+"""Builds encoders for embeddings: every token attends to the whole text, and one row is the result for a text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from trtllm_lite.vocabulary import EMBEDDING
 
 @dataclass(frozen=True)
 class EncoderEmbedding:
-    """norm(embedding(ids) + token_type): tokens of all one type have the row float32 [hidden], if there are types."""
+    """norm(embedding(ids) + token_type): all tokens have the same type, with the row float32 [hidden], or None."""
 
     tokens: Embedding
     norm: Norm
@@ -48,7 +48,7 @@ class Encoder:
 def build_encoder(encoder: Encoder, dtype: ir.DataType, blocks: Mapping[str, Blocks] | None = None) -> Network:
     """The network of ``encoder`` with matrices stored as ``dtype`` and vectors as float32.
 
-    Matrices made of rows of source tensors that are ``blocks`` stay in these blocks.
+    Matrices made of rows of source tensors in ``blocks`` stay in these blocks.
     """
     graph = GraphBuilder(dtype, blocks)
     context = EncoderContext(graph)

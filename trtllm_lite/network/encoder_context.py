@@ -1,7 +1,7 @@
-"""The nodes that the layers of an encoder share: inputs, and masks by distances between tokens.
+"""Makes the nodes that the layers of an encoder share: inputs, and masks by distances between tokens.
 
-Texts of a batch are padded at the right. ``seq_lens`` are their tokens: attention masks the keys behind them, and what
-is computed of pad tokens goes nowhere.
+Texts of a batch are padded at the right. ``seq_lens`` are their lengths: attention masks the keys after them, and
+results for pad tokens are not used.
 """
 
 import numpy as np
@@ -34,9 +34,9 @@ class EncoderContext(NetworkContext):
         return self.once("slots", make)
 
     def window_mask(self, window: int) -> ir.Value:
-        """bool [batch, 1, seq, seq], true where a key is at most ``window`` tokens before or behind its query.
+        """bool [batch, 1, seq, seq], true where a key is at most ``window`` tokens before or after its query.
 
-        A pad token counts as its text's last token, so that it sees a key, too.
+        A pad token counts as its text's last token, so that it attends to some key.
         """
         if window not in self._windows:
             slots = self.slots()
@@ -58,7 +58,7 @@ class EncoderContext(NetworkContext):
     def distance_bias(self, table: WeightExpression) -> ir.Value:
         """float32 [1, heads, seq, seq]: for each query and key the column of ``table`` for their distance.
 
-        ``table`` is [heads, 2 * D + 1]; column D + d is for keys that are d tokens behind their query. Distances beyond
+        ``table`` is [heads, 2 * D + 1]; column D + d is for keys that are d tokens after their query. Distances beyond
         D count as D.
         """
         if table not in self._biases:

@@ -1,4 +1,4 @@
-"""The layers of encoders: attention in both directions, and how it and the MLP add to the residual stream."""
+"""Builds the layers of encoders: attention in both directions, and its and the MLP's place on the residual stream."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,8 @@ from trtllm_lite.network.weight_expression import WeightExpression
 class EncoderAttention:
     """Multi-head attention in both directions: output(softmax(query . key / sqrt(head_dim) + bias) value).
 
-    ``rope`` rotates queries and keys. With a ``window`` queries see keys up to so many tokens before and behind them,
-    or else all. ``distance_bias`` [heads, 2 * D + 1] is added by the distance of query and key (see
+    ``rope`` rotates queries and keys. With a ``window`` queries see keys up to that many tokens before and after them,
+    else all keys. ``distance_bias`` [heads, 2 * D + 1] is added by the distance of query and key (see
     :meth:`EncoderContext.distance_bias`); there is a window or a bias, not both.
     """
 
@@ -53,7 +53,7 @@ class EncoderAttention:
 
 @dataclass(frozen=True)
 class PostNormLayer:
-    """Attention and then the MLP, each added to what it reads, with the norm behind (arXiv 1706.03762, section 3.1)."""
+    """Attention and then the MLP, each added to its input, followed by a norm (arXiv 1706.03762, section 3.1)."""
 
     attention: EncoderAttention
     attention_norm: Norm
@@ -73,7 +73,7 @@ class PostNormLayer:
 
 @dataclass(frozen=True)
 class PreNormLayer:
-    """Attention and then the MLP, each of what the norm before it makes; the first layer may lack the first norm."""
+    """Attention and then the MLP, each after a norm; the first layer may lack the first norm."""
 
     attention: EncoderAttention
     attention_norm: Norm | None

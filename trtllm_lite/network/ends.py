@@ -1,4 +1,4 @@
-"""The two ends of a decoder: from token ids to activations, and from activations to logits."""
+"""Builds the two ends of a decoder: from token ids to activations, and from activations to logits."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,8 @@ class Embedding:
     """table[ids] * scale + positions[position ids].
 
     ``table`` is [vocab, hidden]; ``positions`` is [max_positions, hidden], or None for models without learned
-    positions. With ``rounds_scale`` the scale is rounded to the type that matrices are stored in, for models that were
-    trained so.
+    positions. With ``rounds_scale`` the scale is rounded to the storage type of matrices, for models that were trained
+    in this way.
     """
 
     table: WeightExpression

@@ -1,4 +1,4 @@
-"""Routing within groups of experts: a token has experts of its best groups alone (arXiv 2405.04434, section 2.2.2)."""
+"""Routes within groups of experts: a token's experts are in its best groups (arXiv 2405.04434, section 2.2.2)."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from trtllm_lite.network.graph import GraphBuilder
 
 @dataclass(frozen=True)
 class ExpertGroups:
-    """``num_groups`` groups of consecutive experts, of which the ``top_groups`` with the largest scores are kept.
+    """A rule: of ``num_groups`` groups of consecutive experts the ``top_groups`` with the largest scores are kept.
 
     The score of a group is the sum of the scores of its ``num_best`` best experts.
     """
@@ -20,7 +20,7 @@ class ExpertGroups:
     num_best: int
 
     def __call__(self, graph: GraphBuilder, scores: ir.Value, num_experts: int) -> ir.Value:
-        """``scores`` [batch, seq, experts], minus infinity for experts of other groups."""
+        """``scores`` [batch, seq, experts] with minus infinity for experts of other groups."""
         size = num_experts // self.num_groups
         members = graph.split(scores, [size] * self.num_groups, "groups.members")
         count, axis = graph.constant(f"top_{self.num_best}", np.array([self.num_best])), self._last_axis(graph)

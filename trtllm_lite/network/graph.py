@@ -17,9 +17,9 @@ from trtllm_lite.network.source_rows import rows_of
 from trtllm_lite.network.weight_expression import SourceTensor, Transpose, WeightExpression
 
 OPSET_VERSION = 24
-IR_VERSION = 12  # the one that belongs to opset 24
-QFORMAT = "trtllm_lite.qformat"  # the property of a network that says how its products are quantized
-MODULES = "trtllm_lite.modules"  # the property that has the ModuleRows of linear layers by name, as JSON
+IR_VERSION = 12  # the IR version of opset 24
+QFORMAT = "trtllm_lite.qformat"  # the property of a network with the quantization of its products
+MODULES = "trtllm_lite.modules"  # the property with the ModuleRows of linear layers by name, as JSON
 
 Attribute = int | float | str | Sequence[int]
 
@@ -47,7 +47,7 @@ class GraphBuilder:
     """
 
     def __init__(self, dtype: ir.DataType, blocks: Mapping[str, Blocks] | None = None) -> None:
-        """``blocks`` says which source tensors are stored in blocks; matrices that are made of their rows stay so."""
+        """``blocks`` are the source tensors stored in blocks; matrices that are made of their rows stay in blocks."""
         self.dtype = dtype
         self._blocks = blocks or {}
         self._dequantized: dict[WeightExpression, ir.Value] = {}
@@ -81,7 +81,7 @@ class GraphBuilder:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Put nodes that are added inside before all layers and outside of their paths; they depend on no layer."""
+        """Put nodes that are added inside before all layers and outside their paths; they depend on no layer."""
         path, target = self._path, self._target
         self._path, self._target = [], self._shared
         yield
@@ -103,13 +103,13 @@ class GraphBuilder:
         return output
 
     def of_module(self, expression: WeightExpression, name: str) -> None:
-        """Note which outputs of a module of the source the product ``name`` makes, if its weight is rows of one."""
+        """Record which outputs of a module of the source the product ``name`` makes, if its weight is rows of one."""
         rows = rows_of(expression)
         if rows is not None:
             self.modules[".".join([*self._path, name])] = rows
 
     def split(self, x: ir.Value, extents: Sequence[int], name: str) -> list[ir.Value]:
-        """Consecutive parts of these extents along the last axis of ``x``."""
+        """Split the last axis of ``x`` into consecutive parts of these extents."""
         path = ".".join([*self._path, name])
         parts = [ir.Value(name=f"{path}.{number}") for number in range(len(extents))]
         sizes = self.constant(f"{path}.sizes", np.array(extents))
@@ -156,7 +156,7 @@ class GraphBuilder:
         return self.widened(self.op("Gather", [table, ids], name, {"axis": 0}), name)
 
     def input_of(self, expression: WeightExpression, x: ir.Value, name: str) -> ir.Value:
-        """``x`` as the product ``name`` multiplies it: times factors, reordered or rounded, if the source says so."""
+        """``x`` as the product ``name`` multiplies it: scaled, reordered or rounded, if the source requires it."""
         blocks = self._stored_as(expression)
         if blocks is None or not blocks.changes_input:
             return x
@@ -175,7 +175,7 @@ class GraphBuilder:
         return self._inputs[key]
 
     def rounded(self, x: ir.Value, rounding: Rounding, features: int, name: str) -> ir.Value:
-        """``x``, which has so many ``features``, rounded for what reads it by nodes under ``name``."""
+        """``x``, which has ``features`` features, rounded for its readers by nodes under ``name``."""
         if rounding.scale is None:
             return round_per_token(self._adder(name), self.constant, x, rounding.to, features)
         return round_per_tensor(self._adder(name), x, rounding.to, self.scalar(f"{name}.scale", rounding.scale))
@@ -183,8 +183,9 @@ class GraphBuilder:
     def matrix(self, expression: WeightExpression, name: str, *, plain_input: bool = False) -> ir.Value:
         """The weight of the node ``name`` as a float32 operand: cast right where it is used if stored narrower.
 
-        It is in blocks if the source says so. With ``plain_input`` activations are multiplied as they come: the matrix
-        is not in blocks then if these have factors or another order, and activations that the source rounds stay.
+        It is in blocks if the source has it in blocks. With ``plain_input`` activations are multiplied unchanged: the
+        matrix is not in blocks then if it needs scaled or reordered activations, and activations that the source rounds
+        are not rounded.
         """
         blocks = self._stored_as(expression, plain_input)
         if blocks is not None and not (plain_input and blocks.changes_input):
@@ -200,9 +201,9 @@ class GraphBuilder:
         return self.op("Cast", [value], f"{name}.cast", {"to": ir.DataType.FLOAT.value})
 
     def _stored_as(self, expression: WeightExpression, plain_input: bool = False) -> Blocks | None:
-        """The blocks of all source tensors, if the expression takes whole rows of them alone.
+        """The blocks of all source tensors, if the expression takes only whole rows of them.
 
-        With ``plain_input`` the source may round what these multiply, each in its own way.
+        With ``plain_input`` the source may round the inputs of these tensors in different ways.
         """
         found = {self._blocks.get(tensor.name) for tensor in expression.sources()}
         if plain_input and any(blocks is not None and blocks.rounding for blocks in found):
@@ -226,7 +227,7 @@ class GraphBuilder:
         return dequantize(self._adder(name), constant, parts, (rows, depth), depth // blocks.block_size)
 
     def _adder(self, name: str) -> AddOperator:
-        """Adds operators under ``name``; their shapes are inferred later."""
+        """A function that adds operators under ``name``; their shapes are inferred later."""
 
         def add(
             op_type: str,
@@ -264,8 +265,8 @@ def _part(blocks: Blocks, name: str, rows: SourceTensor | Transpose) -> WeightEx
 class Network:
     """A finished graph whose weights are still unbound: ``weights`` lists every tensor it needs.
 
-    If it ``leaves_inputs``, the experts of mixtures multiply activations as they are, which the source rounds.
-    ``modules`` says for linear layers, by the names of their products, what they are of the source's modules.
+    With ``leaves_inputs``, experts multiply unrounded activations, although the source rounds them. ``modules`` maps
+    the names of linear layers' products to their rows in the source's modules.
     """
 
     graph: ir.Graph
@@ -284,5 +285,5 @@ class Network:
 
 
 def note_modules(model: ir.Model, modules: Mapping[str, ModuleRows]) -> None:
-    """Write into ``model`` what its products of these names are of the source's modules."""
+    """Record in ``model`` which rows of the source's modules its products of these names are."""
     model.metadata_props[MODULES] = json.dumps({name: asdict(rows) for name, rows in modules.items()})

@@ -1,7 +1,7 @@
-"""The LM head of a head that drafts and knows only some tokens of its model (EAGLE-3): logits of the others are low.
+"""Builds the LM head of a drafting head that knows only some tokens of its model (EAGLE-3): other logits are low.
 
-A product makes logits of the known tokens, and behind them of some that are none; the logits of all tokens are then
-looked up among these, so that no weights are read for tokens that are never guessed.
+A product makes logits of the known tokens, followed by some padding rows; the logits of all tokens are then looked up
+among these, so that no weights are read for tokens that are never drafted.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ from trtllm_lite.network.context import DecoderContext
 from trtllm_lite.network.linear import Linear
 from trtllm_lite.network.weight_expression import Read, SourceTensor, WeightExpression
 
-_NEVER = -1e30  # the logit of a token that a head does not know: finite, as logits must be
-_MULTIPLE = 8  # of rows that kernels take
+_NEVER = -1e30  # the logit of a token that a head does not know: finite, as logits have to be
+_MULTIPLE = 8  # kernels take a multiple of so many rows
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class HeadOfKnownTokens:
 
     @property
     def linear(self) -> Linear:
-        """The product, with rows behind those of the known tokens."""
+        """The product, with padding rows after those of the known tokens."""
         known = self.offsets.shape[0]
         rows = (known // _MULTIPLE + 1) * _MULTIPLE
         return Linear(_WithRows(self.weight, rows), _Logits(known, rows))
@@ -48,7 +48,7 @@ class HeadOfKnownTokens:
 
 @dataclass(frozen=True)
 class _WithRows(WeightExpression):
-    """``operand`` with rows of zeros behind its own, ``rows`` in all."""
+    """``operand`` with rows of zeros appended, ``rows`` in all."""
 
     operand: WeightExpression
     rows: int
@@ -69,7 +69,7 @@ class _WithRows(WeightExpression):
 
 @dataclass(frozen=True)
 class _Logits(WeightExpression):
-    """float32 [rows]: what is added to logits: 0 for ``known`` ones, for those behind them what they never reach."""
+    """float32 [rows], added to logits: 0 for ``known`` tokens, and a very low value for padding rows."""
 
     known: int
     rows: int
@@ -88,7 +88,7 @@ class _Logits(WeightExpression):
 
 @dataclass(frozen=True)
 class _Places(WeightExpression):
-    """int32 [vocab]: the number of each token among the known ones, that behind them for one that is not known."""
+    """int32 [vocab]: the number of each token among the known ones; for an unknown token, that of a padding row."""
 
     offsets: SourceTensor
     vocab_size: int

@@ -1,4 +1,4 @@
-"""Causal self-attention whose keys and values are made of latents (MLA, arXiv 2405.04434, section 2.1)."""
+"""Builds causal self-attention whose keys and values are made of latents (MLA, arXiv 2405.04434, section 2.1)."""
 
 from dataclasses import dataclass
 
@@ -15,9 +15,9 @@ from trtllm_lite.network.weight_expression import WeightExpression
 
 @dataclass(frozen=True)
 class LatentHeads:
-    """Each of ``num_heads`` heads has queries and keys of ``plain_dim`` elements and ``rotary_dim`` that are rotated.
+    """Sizes of attention: each of ``num_heads`` heads has ``plain_dim`` plain and ``rotary_dim`` rotated elements.
 
-    ``latent_dim`` is the size of a token's latent, ``value_dim`` that of a head's value.
+    ``latent_dim`` is the size of a token's latent, ``value_dim`` the size of a head's value.
     """
 
     num_heads: int
@@ -43,9 +43,9 @@ class LowRankLinear:
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """Heads whose keys and values are key_up[h] @ latent and value_up[h] @ latent, and a rotated part of all keys.
+    """Attention whose keys and values are key_up[h] @ latent and value_up[h] @ latent, plus a rotated part of all keys.
 
-    ``query`` makes the plain parts of all heads, then those that are rotated; ``latent`` makes a token's latent, which
+    ``query`` makes the plain parts of all heads, then the rotated parts; ``latent`` makes a token's latent, which
     ``latent_norm`` normalises, then the rotated part of its key, which all heads share. ``key_up`` is [heads,
     plain_dim, latent_dim], ``value_up`` is [heads, value_dim, latent_dim]. The caches hold latents (as values) and
     rotated parts of keys (as keys), and not the keys and values of heads: queries are multiplied with key_up instead of
@@ -90,7 +90,7 @@ class LatentAttention:
         return self.output(graph, merged, "o_proj")
 
     def _split(self, graph: GraphBuilder, rows: ir.Value, heads: int, name: str) -> ir.Value:
-        """[batch, seq, heads * dim] as [batch, heads, seq, dim]."""
+        """Return [batch, seq, heads * dim] as [batch, heads, seq, dim]."""
         split = graph.constant(f"shape.{heads}_heads_of_any_size", np.array([0, 0, heads, -1]))
         by_head = graph.op("Reshape", [rows, split], name)
         return graph.op("Transpose", [by_head], f"{name}.transpose", {"perm": [0, 2, 1, 3]})

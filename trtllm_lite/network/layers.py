@@ -1,4 +1,4 @@
-"""Layers: how blocks read from the residual stream and add to it."""
+"""Builds layers: how blocks read from the residual stream and add to it."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,7 +20,7 @@ class Layer(Protocol):
     """One decoder layer."""
 
     def __call__(self, context: DecoderContext, hidden: ir.Value) -> ir.Value:
-        """The residual stream [batch, seq, hidden] behind the layer."""
+        """The residual stream [batch, seq, hidden] after the layer."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Residual:
     post_norm: Norm | None = None
 
     def __call__(self, context: DecoderContext, hidden: ir.Value, name: str) -> ir.Value:
-        """The residual stream behind the block, whose nodes are named ``name``."""
+        """The residual stream after the block, whose nodes are named ``name``."""
         graph = context.graph
         x = hidden if self.norm is None else self.norm(graph, hidden, f"{name}_norm")
         with graph.scope(name):
@@ -57,7 +57,7 @@ class SequentialLayer:
 class ParallelLayer:
     """hidden + attention(norm(hidden)) + mlp(norm(hidden)) (GPT-J, arXiv 2204.02311).
 
-    The MLP has ``mlp_norm`` instead where that is given (GPT-NeoX, arXiv 2204.06745, section 2.1).
+    If ``mlp_norm`` is given, the MLP uses it instead (GPT-NeoX, arXiv 2204.06745, section 2.1).
     """
 
     norm: Norm

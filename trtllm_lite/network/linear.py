@@ -1,4 +1,4 @@
-"""Linear layers."""
+"""Builds linear layers."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The feed-forward blocks of decoder layers and their activation functions."""
+"""Builds the feed-forward blocks of decoder layers and their activation functions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ _SWIGLU_BOUNDS = {"low": -SWIGLU_LIMIT, "high": SWIGLU_LIMIT}
 
 
 class Gating(Protocol):
-    """How the gate and the up projection of a gated MLP become one."""
+    """Combines the gate and the up projection of a gated MLP."""
 
     def gated(self, context: NetworkContext, gate: ir.Value, up: ir.Value) -> ir.Value:
         """Map two values of one shape to one."""

@@ -1,4 +1,4 @@
-"""What a family makes of a config: a decoder, or an encoder for embeddings."""
+"""Defines the result of reading a config: a decoder, or an encoder for embeddings."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Which outputs of a module of the source a linear layer of the network has, for adapters, which know modules alone."""
+"""Records which outputs of a source module a linear layer has, for adapters, which name modules only."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,8 +17,8 @@ Run: TypeAlias = tuple[int, int, int]  # first row, number of rows, step
 class ModuleRows:
     """Rows of the weight of ``module``, a path such as ``model.layers.0.self_attn.qkv_proj``, in the layer's order.
 
-    The ``runs``, one behind the other, come ``repeats`` times, each time ``period`` rows further on: where the rows of
-    heads are not together, the runs are of one head. Raises EngineError for numbers that are none of rows.
+    The sequence of ``runs`` is repeated ``repeats`` times, each time ``period`` rows further on: if the rows of heads
+    are interleaved, the runs are those of one head. Raises EngineError for invalid row numbers.
     """
 
     module: str
@@ -37,12 +37,12 @@ class ModuleRows:
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.repeats * sum(count for _, count, _ in self.runs)
 
     def numbers(self) -> "NDArray[np.int64]":
         """The numbers of the rows, int64 [num_rows]."""
-        import numpy as np  # the C++ build, which reads the manifest's records, has none
+        import numpy as np  # imported here, because the C++ build, which reads the manifest's records, has no numpy
 
         once = np.concatenate([first + step * np.arange(count) for first, count, step in self.runs])
         return (self.period * np.arange(self.repeats)[:, None] + once).reshape(-1)

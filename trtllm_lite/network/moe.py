@@ -1,9 +1,9 @@
-"""Mixtures of experts: a router chooses a few of many gated MLPs for each token (arXiv 2101.03961, 2401.04088).
+"""Builds mixtures of experts: a router chooses a few of many gated MLPs per token (arXiv 2101.03961, 2401.04088).
 
-In standard operators all experts are one gated MLP, whose inner features are those of all of them side by side: those
-of each expert are multiplied with the token's share of the expert, which is zero for all but the chosen ones. The
-builder replaces this by operators that compute the chosen experts alone. Where matrices of experts are stored in blocks
-they multiply activations as these come, whatever a source or a scheme rounds elsewhere.
+In standard operators all experts are one gated MLP with concatenated inner features: the features of each expert are
+multiplied by the token's share of the expert, which is zero unless the expert is chosen. The builder replaces this by
+operators that compute only the chosen experts. Matrices of experts in blocks multiply unrounded activations, whatever a
+source or a scheme rounds elsewhere.
 """
 
 from dataclasses import dataclass
@@ -18,21 +18,21 @@ from trtllm_lite.network.graph import GraphBuilder
 from trtllm_lite.network.mlp import GatedMlp, Gating
 from trtllm_lite.network.weight_expression import WeightExpression
 
-# How shares come from the router's scores: softmax or sigmoid of the scores of all experts, of which the largest are
-# kept, as they are or divided by their sum; or softmax or sigmoid of the largest scores alone.
+# How shares come from the router's scores: as softmax or sigmoid of the scores of all experts, the largest of which are
+# kept, unchanged or divided by their sum; or as softmax or sigmoid of the largest scores alone.
 Scoring = Literal[
     "softmax", "normalized_softmax", "softmax_of_chosen", "sigmoid", "normalized_sigmoid", "sigmoid_of_chosen"
 ]
-LEAST_TOTAL = 1e-20  # what is added to the sum of sigmoids, so that it is not 0
+LEAST_TOTAL = 1e-20  # added to the sum of sigmoids, so that it is not 0
 
 
 @dataclass(frozen=True)
 class Router:
     """Chooses ``top_k`` experts for each token; ``weight`` is [experts, hidden], stored and multiplied in float32.
 
-    A ``bias`` [experts] is added to the products. ``correction`` [experts] is added to what experts are chosen by, and
-    not to their shares (arXiv 2408.15664); ``groups`` say among which experts a token chooses; ``scale`` is a factor of
-    all shares. Of experts with equal scores the one of the lower number is chosen.
+    A ``bias`` [experts] is added to the products. ``correction`` [experts] is added to scores for the choice of
+    experts, but not to their shares (arXiv 2408.15664); ``groups`` restricts the choice; ``scale`` is a factor of all
+    shares. Among experts with equal scores the one with the lower number is chosen.
     """
 
     weight: WeightExpression
@@ -59,13 +59,13 @@ class Router:
             values = self._normalized(graph, values)
         if self.scale != 1:
             values = graph.op("Mul", [values, graph.scalar("scale", self.scale)], "scaled")
-        # x < x is false, also for numbers that are not finite: zeros for all experts.
+        # x < x is false, also for infinities and NaN: zeros for all experts.
         nowhere = graph.op("Less", [logits, logits], "nowhere")
         zeros = graph.op("Cast", [nowhere], "zeros", {"to": ir.DataType.FLOAT.value})
         return graph.op("ScatterElements", [zeros, chosen, values], "shares", {"axis": -1})
 
     def _choose(self, graph: GraphBuilder, scores: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """The scores of the chosen experts, and which these are."""
+        """The scores of the chosen experts, and the numbers of these."""
         chosen_by = scores
         if self.correction is not None:
             chosen_by = graph.op("Add", [scores, graph.vector(self.correction, "correction")], "corrected")
@@ -86,7 +86,7 @@ class Router:
 
 @dataclass(frozen=True)
 class Biases:
-    """Of the projections of all experts: ``gate`` and ``up`` [experts * inner], ``down`` [experts * hidden]."""
+    """Biases of the projections of all experts: ``gate`` and ``up`` [experts * inner], ``down`` [experts * hidden]."""
 
     gate: WeightExpression
     up: WeightExpression
@@ -97,9 +97,9 @@ class Biases:
 class Experts:
     """The sum of down(activation(gate(x)) * up(x)) * share over ``num_experts`` experts, or another ``activation``.
 
-    If they ``scale_inputs`` (Llama 4), x is multiplied with the share instead, and there are no biases.
-    Matrices hold the rows of all experts, those of one behind those of the other: ``gate`` and ``up`` are [experts *
-    inner, hidden], ``down`` is [experts * hidden, inner].
+    With ``scale_inputs`` (Llama 4), the share multiplies x instead, and there are no biases. Matrices hold the rows of
+    all experts, one expert after the other: ``gate`` and ``up`` are [experts * inner, hidden], ``down`` is [experts *
+    hidden, inner].
     """
 
     num_experts: int
@@ -117,7 +117,7 @@ class Experts:
         up = self._widen(graph, x, self.up, None if biases is None else biases.up, "up_proj")
         features = context.expert_of_feature(self.num_experts, self.down.shape[1])
         spread = graph.op("Gather", [shares, features], "spread", {"axis": -1})
-        if self.scale_inputs:  # behind products it is the same; what is not chosen becomes 0, and so does what it makes
+        if self.scale_inputs:  # an expert that is not chosen gets inputs of 0, and returns 0
             gate, up = graph.op("Mul", [gate, spread], "gate.scaled"), graph.op("Mul", [up, spread], "up.scaled")
         weighted = self.activation.gated(context, gate, up)
         if not self.scale_inputs:
@@ -133,7 +133,7 @@ class Experts:
     def _widen(
         self, graph: GraphBuilder, x: ir.Value, weight: WeightExpression, bias: WeightExpression | None, name: str
     ) -> ir.Value:
-        """The features of all experts side by side, [batch, seq, experts * inner]."""
+        """The inner features of all experts, concatenated: [batch, seq, experts * inner]."""
         product = graph.op("MatMul", [x, self._columns(graph, weight, name, (2, 0, 1))], name)
         if bias is None:
             return product
@@ -142,9 +142,9 @@ class Experts:
     def _columns(
         self, graph: GraphBuilder, weight: WeightExpression, name: str, perm: tuple[int, int, int]
     ) -> ir.Value:
-        """What multiplies rows: ``weight`` as [experts, rows, depth], its axes in the order ``perm``.
+        """The right operand of a product: ``weight`` as [experts, rows, depth] with axes in the order ``perm``.
 
-        Of the result [a, b, c], experts and their features become one axis.
+        Then experts and their features are merged into one axis.
         """
         experts, (rows, depth) = self.num_experts, weight.shape
         shape = (experts, rows // experts, depth)
@@ -176,7 +176,7 @@ class SharedExpert:
 
 @dataclass(frozen=True)
 class Moe:
-    """A mixture of experts, perhaps with a shared expert beside them."""
+    """A mixture of experts, perhaps with a shared expert."""
 
     router: Router
     experts: Experts

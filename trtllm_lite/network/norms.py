@@ -1,4 +1,4 @@
-"""Norms over the last axis of float32 activations."""
+"""Builds norms over the last axis of float32 activations."""
 
 from dataclasses import dataclass
 from typing import Protocol

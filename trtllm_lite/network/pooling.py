@@ -1,4 +1,4 @@
-"""What makes one row of the rows of a text."""
+"""Builds the pooling of a text's rows to one row."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ _FLOAT = ir.DataType.FLOAT
 
 @dataclass(frozen=True)
 class Pooling:
-    """Which row stands for a text: the mean over its tokens, or the ``first`` one; divided by its norm if wanted."""
+    """The pooling of a text: the mean over its tokens, or the ``first`` row; optionally divided by its norm."""
 
     first: bool = False
     normalize: bool = False
@@ -31,7 +31,7 @@ class Pooling:
         return graph.op("Gather", [hidden, graph.constant("zero", np.array(0))], "first", {"axis": 1})
 
     def _mean(self, context: EncoderContext, hidden: ir.Value) -> ir.Value:
-        """The sum is a product with a mask [batch, 1, seq] of zeros and ones."""
+        """The mean over tokens, as a product with a mask [batch, 1, seq] of zeros and ones."""
         graph = context.graph
         axes = graph.constant("axes.middle_and_last", np.array([1, 2]))
         lens = graph.op("Unsqueeze", [context.seq_lens, axes], "lens")

@@ -1,7 +1,7 @@
-"""A layer that predicts a further token (multi-token prediction, arXiv 2412.19437), of the model that it is part of.
+"""Builds a layer of a model that predicts a further token (multi-token prediction, arXiv 2412.19437).
 
-As the heads of :mod:`trtllm_lite.network.drafting` it reads at position p the token p and what the model, or the layer
-itself, computed of the token before: here the last state, behind the final norm.
+Like the heads of :mod:`trtllm_lite.network.drafting` it reads, at position p, token p and the features of the token
+before, from the model or from the layer itself: here the state after the final norm.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from trtllm_lite.network.norms import Norm
 
 @dataclass(frozen=True)
 class LastState:
-    """What a model keeps of each token: its state behind the final norm."""
+    """Computes the features of each token: its state after the final norm."""
 
     def __call__(self, context: DecoderContext, streams: list[ir.Value], normed: ir.Value) -> ir.Value:
         """float32 [batch, seq, hidden]."""
@@ -34,7 +34,7 @@ class PredictingLayer:
     layer: Layer
 
     def __call__(self, context: DecoderContext, hidden: ir.Value) -> ir.Value:
-        """The residual stream behind the layer; ``hidden`` are embeddings."""
+        """The residual stream after the layer; ``hidden`` are embeddings."""
         graph, states = context.graph, context.features
         assert states is not None
         weight = self.projection.weight

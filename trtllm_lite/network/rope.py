@@ -1,4 +1,4 @@
-"""Rotary position embeddings (arXiv 2104.09864): inverse frequencies of the plain and the stretched variants.
+"""Computes rotary position embeddings (arXiv 2104.09864): inverse frequencies of the plain and the scaled variants.
 
 Everything is computed in float32, in the order of operations that models are trained with: rounding the exponents to
 float32 shifts the frequencies by a few units in the last place, which long positions magnify.
@@ -15,7 +15,7 @@ Frequencies = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class LongFrequencies:
-    """The inverse frequencies of caches of more than ``original_length`` tokens, the length of pretraining."""
+    """The inverse frequencies for caches of more than ``original_length`` tokens, the length of pretraining."""
 
     original_length: int
     inv_freq: tuple[float, ...]
@@ -25,8 +25,8 @@ class LongFrequencies:
 class Rope:
     """Rotation of a head's pairs (i, i + dim/2) by the angle position * inv_freq[i], where dim = 2 * len(inv_freq).
 
-    ``inv_freq`` is in radians per token; elements of the head from dim on stay as they are. ``attention_factor``
-    multiplies cosines and sines. Long caches have the frequencies ``long`` instead, if these are given.
+    ``inv_freq`` is in radians per token; elements of the head from dim on are not rotated. ``attention_factor``
+    multiplies cosines and sines. Long caches use the frequencies ``long``, if they are given.
     """
 
     inv_freq: tuple[float, ...]
@@ -48,7 +48,7 @@ def linear(inv_freq: Frequencies, factor: float) -> Frequencies:
 def divided(inv_freq: Frequencies, factors: Frequencies) -> Frequencies:
     """Divide each frequency by its own factor, float32 [head_dim/2], as LongRoPE does (arXiv 2402.13753, equation 1).
 
-    GGUF files hold Llama 3.1's stretching as such factors, too.
+    GGUF files store Llama 3.1's scaling as such factors as well.
     """
     return inv_freq / factors
 
@@ -56,9 +56,9 @@ def divided(inv_freq: Frequencies, factors: Frequencies) -> Frequencies:
 def llama3(
     inv_freq: Frequencies, factor: float, low_freq_factor: float, high_freq_factor: float, original_length: int
 ) -> Frequencies:
-    """Llama 3.1's stretching: long wavelengths divided by ``factor``, short ones kept, a linear blend between.
+    """Llama 3.1's scaling: long wavelengths are divided by ``factor``, short ones kept, with a linear blend in between.
 
-    With equal factors (Llama 4 Scout) nothing is between.
+    With equal factors (Llama 4 Scout) there is no blend.
 
     Wavelengths are compared with ``original_length`` (the context the model was pretrained on, in tokens) divided by
     the two factors. Source: ``apply_scaling`` of Meta's llama-models reference code.
@@ -115,5 +115,5 @@ def yarn_attention_factor(factor: float, mscale: float | None = None, mscale_all
 
 
 def longrope_attention_factor(factor: float, original_length: int) -> float:
-    """sqrt(1 + ln(factor) / ln(original_length)), 1 for a model that is not stretched (arXiv 2404.14219, Phi-3)."""
+    """sqrt(1 + ln(factor) / ln(original_length)), or 1 for a model without scaling (arXiv 2404.14219, Phi-3)."""
     return math.sqrt(1 + math.log(factor) / math.log(original_length)) if factor > 1 else 1.0

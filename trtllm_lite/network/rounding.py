@@ -1,4 +1,4 @@
-"""Activations rounded to eight bits: the standard ONNX that says so, QuantizeLinear and DequantizeLinear.
+"""Rounds activations to 8 bits, as the standard ONNX operators QuantizeLinear and DequantizeLinear.
 
 There is one constant scale for the whole tensor, or a scale for each token, which standard operators compute from the
 token's largest magnitude.
@@ -15,21 +15,20 @@ from trtllm_lite.network.dtypes import ONNX
 
 # The largest number of each type that activations are rounded to.
 LARGEST = {"int8": 127.0, "float8_e4m3fn": 448.0}
-# The least scale of a token: far below that of any activations, and its inverse is a float32.
+# The least scale of a token: far below that of any activations, but its inverse is a finite float32.
 _MIN_SCALE = 1e-30
 
-# Gives the constant of a name, which means the same wherever it is used.
+# Makes the constant of a name, which has the same value wherever it is used.
 SharedConstant = Callable[[str, NDArray], ir.Value]
 
 
 def round_per_tensor(add: AddOperator, x: ir.Value, to: str, scale: ir.Value) -> ir.Value:
-    """``x`` rounded to ``to`` with the constant ``scale``, as the float32 value for products to read."""
+    """Round ``x`` to ``to`` with the constant ``scale``; returns the float32 value for products to read."""
     return _round(add, x, to, scale, {})
 
 
 def round_per_token(add: AddOperator, constant: SharedConstant, x: ir.Value, to: str, features: int) -> ir.Value:
-    """As :func:`round_per_tensor`, with a scale for each token of so many features: its largest becomes that of
-    ``to``."""
+    """Like :func:`round_per_tensor`, with a scale per token of ``features``: its largest becomes that of ``to``."""
     last_axis = constant("quantize.last_axis", np.array([-1], np.int64))
     factor = constant(f"quantize.{to}.factor", np.array(1 / LARGEST[to], np.float32))
     least = constant("quantize.min_scale", np.array(_MIN_SCALE, np.float32))

@@ -1,4 +1,4 @@
-"""Weight expressions over tensors that hold several matrices, such as those of the experts of a layer."""
+"""Defines weight expressions over tensors that hold several matrices, such as those of the experts of a layer."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from trtllm_lite.network.weight_expression import OfOne, Read, Replacement, Weig
 
 @dataclass(frozen=True)
 class RowsOfMatrices(OfOne):
-    """The rows of several matrices [matrices, rows, depth], or elements of vectors, those of each behind each other."""
+    """The rows of several matrices [matrices, rows, depth], or the elements of vectors, one matrix after the other."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -22,9 +22,9 @@ class RowsOfMatrices(OfOne):
 
 @dataclass(frozen=True)
 class ColumnsOfMatrices(OfOne):
-    """The columns of several matrices [matrices, depth, columns] as rows, those of each matrix behind each other.
+    """The columns of several matrices [matrices, depth, columns] as rows, one matrix after the other.
 
-    Sources that have such a tensor in blocks have it in this order.
+    Sources that store such a tensor in blocks use this order.
     """
 
     @property

@@ -1,7 +1,7 @@
-"""Attention sinks: one more key for each head, with a learned score and a value of zero (arXiv 2508.10925).
+"""Builds attention sinks: an additional key per head, with a learned score and a value of zero (arXiv 2508.10925).
 
-Every query sees it, so that a head may attend to nothing. In standard operators it is a token of zeros before the first
-of the caches, whose score is added by the mask.
+Every query sees it, so that a head may attend to nothing. In standard operators it is a token of zeros before the
+caches' first token, and the mask adds its score.
 """
 
 from dataclasses import dataclass
@@ -18,23 +18,23 @@ _TOKEN_PADS = [0, 0, 1, 0, 0, 0, 0, 0]
 
 @dataclass(frozen=True)
 class Sinks:
-    """``scores`` [num_heads], stored in float32."""
+    """The sinks' ``scores`` [num_heads], stored in float32."""
 
     scores: WeightExpression
 
     def before(self, graph: GraphBuilder, cache: ir.Value, what: str) -> ir.Value:
-        """``cache`` [batch, kv_heads, max_seq, head_dim] with a token of zeros before its first."""
+        """``cache`` [batch, kv_heads, max_seq, head_dim] with a token of zeros before its first token."""
         pads = graph.constant("sink.token_pads", np.array(_TOKEN_PADS))
         return graph.op("Pad", [cache, pads], f"sink.{what}")
 
     def total_lens(self, context: DecoderContext) -> ir.Value:
-        """int64 [batch]: the tokens of each row, and the one before them."""
+        """int64 [batch]: the tokens of each row, plus the token of zeros."""
         graph, lens = context.graph, context.total_lens()
         one = graph.constant("one", np.array(1))
         return context.once("sink.lens", lambda: graph.op("Add", [lens, one], "sink.lens"))
 
     def mask(self, context: DecoderContext, mask: ir.Value | None) -> ir.Value:
-        """What is added to scores, float32 [batch or 1, num_heads, seq, 1 + max_seq]: the sinks, and ``mask`` if given.
+        """The addend of scores, float32 [batch or 1, num_heads, seq, 1 + max_seq]: the sinks, and ``mask`` if given.
 
         ``mask`` is bool [batch, 1, seq, max_seq]. Only layers that have opened their cache may ask.
         """
@@ -51,7 +51,7 @@ class Sinks:
 
 
 def without_sink(value: ir.Value | None) -> ir.Value | None:
-    """The cache behind the token of zeros of ``value``, or ``value`` itself if it has none."""
+    """The cache without the token of zeros in ``value``, or ``value`` itself if it has none."""
     node = None if value is None else value.producer()
     if node is None or node.op_type != "Pad" or len(node.inputs) > 2 or node.attributes:
         return value
@@ -60,7 +60,7 @@ def without_sink(value: ir.Value | None) -> ir.Value | None:
 
 
 def _pads(context: DecoderContext) -> ir.Value:
-    """int64 [8]: the pads by which [1, heads, 1, 1] becomes [1, heads, 1, 1 + max_seq]."""
+    """int64 [8]: the pads that turn [1, heads, 1, 1] into [1, heads, 1, 1 + max_seq]."""
     graph = context.graph
 
     def make() -> ir.Value:
@@ -71,7 +71,7 @@ def _pads(context: DecoderContext) -> ir.Value:
 
 
 def _extents(context: DecoderContext) -> ir.Value:
-    """int64 [2]: seq and 1, with which [1, heads, 1, slots] is expanded."""
+    """int64 [2]: seq and 1, the extents to which [1, heads, 1, slots] is expanded."""
     graph = context.graph
 
     def make() -> ir.Value:

@@ -1,4 +1,4 @@
-"""Finds which rows of one source tensor a weight is."""
+"""Finds which rows of one source tensor make up a weight."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from trtllm_lite.network.weight_expression import Read, SourceTensor, Transpose,
 
 @dataclass(frozen=True)
 class _Numbers(WeightExpression):
-    """0, 1, … in the place of the rows of a tensor."""
+    """The numbers 0, 1, … in place of the rows of a tensor."""
 
     count: int
 
@@ -29,7 +29,7 @@ class _Numbers(WeightExpression):
 
 
 def rows_of(expression: WeightExpression) -> ModuleRows | None:
-    """The rows that ``expression`` takes of the weight of one module, or None if it is anything else."""
+    """The rows that ``expression`` takes from the weight of one module, or None if it is anything else."""
     names = {tensor.name for tensor in expression.sources()}
     numbered = expression.by_rows(_numbered)
     if len(names) != 1 or numbered is None:
@@ -46,7 +46,7 @@ def _nothing(name: str) -> NDArray:
 
 
 def _compact(rows: NDArray) -> tuple[tuple[Run, ...], int, int]:
-    """The fewest runs that make ``rows``, how often they come, and how many rows further on each time."""
+    """The fewest runs that make up ``rows``, how often they repeat, and the distance in rows between repeats."""
     best: tuple[tuple[Run, ...], int, int] = (_runs(rows), 1, 0)
     if len(best[0]) == 1:
         return best
@@ -59,7 +59,7 @@ def _compact(rows: NDArray) -> tuple[tuple[Run, ...], int, int]:
 
 
 def _runs(rows: NDArray) -> tuple[Run, ...]:
-    """``rows`` as runs, each as long as can be."""
+    """``rows`` as runs that are as long as possible."""
     steps = np.diff(rows)
     changes = np.append(np.flatnonzero(np.diff(steps)) + 1, len(steps))
     runs, at = [], 0

@@ -1,6 +1,6 @@
-"""Tensors that are computed when they are asked for, and the operations on them.
+"""Defines tensors that are computed when they are read, and operations on them.
 
-Each evaluation reads its sources again and nothing is cached, so that a build holds one weight at a time.
+Each evaluation reads its sources again, without a cache, so that a build holds one weight at a time.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from trtllm_lite.nibbles import unpaired
 
 
 class Computed(ir.LazyTensor):
-    """A tensor whose evaluation is mostly arithmetic, which is worth a thread; that of others is mostly reading."""
+    """A tensor whose evaluation is mostly arithmetic, and so worth a thread; other tensors are mostly read."""
 
 
 class Stored(ir.LazyTensor):
-    """A tensor whose bytes, little-endian and row-major, lie at byte ``offset`` of the file ``path``."""
+    """A tensor whose bytes, little-endian and row-major, are at byte ``offset`` of the file ``path``."""
 
     def __init__(
         self, load: Callable[[], ir.TensorProtocol], dtype: ir.DataType, shape: Sequence[int], path: Path, offset: int
@@ -31,14 +31,14 @@ class Stored(ir.LazyTensor):
 def lazy(
     load: Callable[[], np.ndarray], dtype: ir.DataType, shape: Sequence[int], of: Sequence[ir.TensorProtocol] = ()
 ) -> ir.LazyTensor:
-    """What ``load`` makes of the tensors ``of``, an array of that type and shape; computed if one of them is."""
+    """A tensor that ``load`` makes from the tensors ``of``, with that type and shape; Computed if one of them is."""
     if any(isinstance(tensor, Computed) for tensor in of):
         return computed(load, dtype, shape)
     return ir.LazyTensor(lambda: ir.Tensor(load(), dtype=dtype), dtype=dtype, shape=ir.Shape(shape))
 
 
 def computed(load: Callable[[], np.ndarray], dtype: ir.DataType, shape: Sequence[int]) -> Computed:
-    """As :func:`lazy`, where ``load`` computes much."""
+    """Like :func:`lazy`, for a ``load`` with much arithmetic."""
     return Computed(lambda: ir.Tensor(load(), dtype=dtype), dtype=dtype, shape=ir.Shape(shape))
 
 
@@ -61,7 +61,7 @@ def stored(path: Path, offset: int, dtype: ir.DataType, shape: Sequence[int]) ->
 
 
 def absent(name: str, dtype: ir.DataType, shape: Sequence[int]) -> ir.LazyTensor:
-    """A tensor of a model that has a shape and no weights."""
+    """A tensor of a model without weights: it has only a shape."""
 
     def load() -> np.ndarray:
         raise EngineError(f"a model config has no weights, {name} was asked for: pass a checkpoint or --strip_plan")
@@ -90,7 +90,7 @@ def stack(tensors: Sequence[ir.TensorProtocol], axis: int = 0) -> ir.LazyTensor:
 
 
 def take(tensor: ir.TensorProtocol, axis: int, ranges: Sequence[tuple[int, int]]) -> ir.LazyTensor:
-    """The elements ``ranges`` (from, to) of ``tensor`` along ``axis``, one behind the other; zeros behind its end."""
+    """The elements ``ranges`` (from, to) of ``tensor`` along ``axis``, concatenated; zeros beyond its end."""
     shape = list(extents(tensor))
     end, length = shape[axis], sum(stop - start for start, stop in ranges)
     shape[axis] = length
@@ -114,7 +114,7 @@ def zeros(shape: Sequence[int]) -> ir.LazyTensor:
 
 
 def add_initializer(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-    """Register ``tensor`` under ``name``, which must be free."""
+    """Register ``tensor`` under ``name``, which has to be unused."""
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(extents(tensor)), const_value=tensor)
     graph.register_initializer(value)
     return value

@@ -27,7 +27,7 @@ _REMEDY = "convert the model again with `trtllm-lite convert`"
 
 
 def load_network(checkpoint_dir: Path) -> ir.Model:
-    """The network of a checkpoint, all of its shapes inferred; its weights stay on disk until they are evaluated.
+    """Load the network of a checkpoint and infer all shapes; weights stay on disk until they are evaluated.
 
     Raises EngineError if it is damaged, hostile, or violates the contract of :mod:`~trtllm_lite.network.contract`;
     OSError if it cannot be read.
@@ -49,7 +49,7 @@ def load_network(checkpoint_dir: Path) -> ir.Model:
 
 @contextmanager
 def _malformed_is_error(network: Path) -> Iterator[None]:
-    """Turn what onnx and onnx_ir raise about a malformed file into an EngineError."""
+    """Turn errors of onnx and onnx_ir about a malformed file into an EngineError."""
     try:
         yield
     except (
@@ -94,7 +94,7 @@ def _check_tensors(network: Path, graph: onnx.GraphProto) -> None:
 
 
 def _check_model(network: Path, model: ir.Model) -> None:
-    # protobuf gives strings that are not UTF-8 as bytes.
+    # protobuf returns strings that are not UTF-8 as bytes.
     if not all(isinstance(name, str) for name in _names(model.graph)):
         raise EngineError(f"{network} has names that are not UTF-8: {_REMEDY}")
     for node in model.graph.all_nodes():

@@ -26,16 +26,16 @@ class WeightExpression(ABC):
 
     @abstractmethod
     def sources(self) -> Iterator["SourceTensor"]:
-        """Every source tensor that the result needs; a tensor that is used twice may come twice."""
+        """Every source tensor that the result needs; a tensor that is used twice may occur twice."""
 
     @abstractmethod
     def evaluate(self, read: Read) -> NDArray:
-        """The result, in the floating type of its sources or in float32; if possible a view of what ``read`` gives."""
+        """The result, in the floating type of its sources or in float32; if possible a view of ``read``'s result."""
 
     def by_rows(self, replacement: "Replacement") -> "WeightExpression | None":
-        """The expression over other tensors of as many rows, or None if it takes anything but whole rows of them.
+        """The same expression over other tensors with equally many rows, or None unless it takes only whole rows.
 
-        ``replacement`` gives one for a source tensor, or for one whose axes are swapped; None if it has none.
+        ``replacement`` returns the replacement of a source tensor, or of its transpose; None if there is none.
         """
         del replacement
         return None
@@ -50,7 +50,7 @@ class WeightExpression(ABC):
         return tuple(Slice(self, start, start + extent, axis) for start, extent in zip(starts, extents, strict=True))
 
     def split_heads(self, heads: int, *extents: int) -> tuple["RowsOfHeads", ...]:
-        """Rows of every head: ``extents`` rows are the query, the key and the value of each of ``heads``, say."""
+        """The rows of every head, split: ``extents`` rows may be the query, key and value of each of ``heads``."""
         starts = [sum(extents[:number]) for number in range(len(extents))]
         return tuple(RowsOfHeads(self, heads, start, start + n) for start, n in zip(starts, extents, strict=True))
 
@@ -65,7 +65,7 @@ class WeightExpression(ABC):
 
 @dataclass(frozen=True)
 class SourceTensor(WeightExpression):
-    """A tensor as the source stores it, under the name that the family gives it."""
+    """A tensor as the source stores it, under the family's name."""
 
     name: str
     extents: tuple[int, ...]
@@ -104,7 +104,7 @@ class Ones(WeightExpression):
 
 @dataclass(frozen=True)
 class OfOne(WeightExpression):
-    """An expression of one operand, whose shape it has unless the subclass says otherwise."""
+    """An expression with one operand, whose shape it has unless the subclass says otherwise."""
 
     operand: WeightExpression
 
@@ -118,7 +118,7 @@ class OfOne(WeightExpression):
 
 @dataclass(frozen=True)
 class _OfSeveral(WeightExpression):
-    """An expression of several operands."""
+    """An expression with several operands."""
 
     operands: tuple[WeightExpression, ...]
 
@@ -129,7 +129,7 @@ class _OfSeveral(WeightExpression):
 
 @dataclass(frozen=True)
 class Slice(OfOne):
-    """A range of one axis; only that range is read of a memory-mapped source."""
+    """A range of one axis; from a memory-mapped source only that range is read."""
 
     start: int
     stop: int
@@ -150,7 +150,7 @@ class Slice(OfOne):
 
 @dataclass(frozen=True)
 class RowsOfHeads(OfOne):
-    """A range of the rows of each head, where every head has equally many rows, one behind the other."""
+    """A range of the rows of each head; all heads have equally many rows, one head after the other."""
 
     heads: int
     start: int
@@ -186,7 +186,7 @@ class Row(OfOne):
 
 @dataclass(frozen=True)
 class Columns(OfOne):
-    """The columns of these numbers, of which one may come several times."""
+    """The columns with these numbers, which may repeat."""
 
     numbers: tuple[int, ...]
 
@@ -200,7 +200,7 @@ class Columns(OfOne):
 
 @dataclass(frozen=True)
 class Transpose(OfOne):
-    """The last two axes swapped."""
+    """The operand with the last two axes swapped."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -216,7 +216,7 @@ class Transpose(OfOne):
 
 @dataclass(frozen=True)
 class Affine(OfOne):
-    """scale * operand + offset in float32, whatever the operand's type, as norms of models that store w - 1 need."""
+    """scale * operand + offset in float32, for operands of any type; norms of models that store w - 1 need it."""
 
     scale: float = 1.0
     offset: float = 0.0
@@ -227,7 +227,7 @@ class Affine(OfOne):
 
 @dataclass(frozen=True)
 class Concat(_OfSeveral):
-    """Operands one behind the other along ``axis``."""
+    """Operands concatenated along ``axis``."""
 
     axis: int = 0
 
@@ -257,7 +257,7 @@ class Concat(_OfSeveral):
 
 @dataclass(frozen=True)
 class ByHead(OfOne):
-    """The rows of each of ``heads`` as a matrix of its own: [heads, rows / heads, columns]."""
+    """The rows of each of ``heads`` as a separate matrix: [heads, rows / heads, columns]."""
 
     heads: int
 
@@ -289,7 +289,7 @@ def halves_from_pairs(rows: NDArray, heads: int, rotary_dim: int | None = None) 
     """Within each head, rows 2i and 2i+1 of the first ``rotary_dim`` (None: of all) go to i and i + rotary_dim/2.
 
     A model whose RoPE rotates neighbours (2i, 2i+1) becomes one that rotates (i, i + rotary_dim/2): with the rows of
-    queries and keys reordered alike, their products stay what they are. ``rows`` is [heads * head_dim, …].
+    queries and keys reordered alike, their products do not change. ``rows`` is [heads * head_dim, …].
     """
     by_head = rows.reshape(heads, -1, *rows.shape[1:])
     rotated, rest = by_head[:, :rotary_dim], by_head[:, by_head.shape[1] if rotary_dim is None else rotary_dim :]

@@ -1,4 +1,4 @@
-"""Engines in OCI registries, as artifacts beside container images: pushed, pulled, held against their digests."""
+"""Stores engines in OCI registries, as artifacts beside container images: pushed, pulled, checked by digest."""
 
 from trtllm_lite.registry.pull import Pulled, pull_engine
 from trtllm_lite.registry.push import push_engine

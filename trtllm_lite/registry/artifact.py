@@ -1,7 +1,7 @@
-"""An engine as an OCI artifact: an image manifest whose layers are the engine's files.
+"""Describes an engine as an OCI artifact: an image manifest whose layers are the engine's files.
 
 https://github.com/opencontainers/image-spec/blob/main/manifest.md describes the manifest. The engine's config.json is
-its configuration, and a layer, too, so that any tool that pulls artifacts gets a whole engine.
+both the configuration and a layer, so that any tool that pulls artifacts gets a whole engine.
 """
 
 import re
@@ -20,7 +20,7 @@ from trtllm_lite.vocabulary import MAX_BYTES
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 ARTIFACT_TYPE = "application/vnd.trtllm-lite.engine.v1"
 CONFIG_TYPE = "application/vnd.trtllm-lite.engine.config.v1+json"
-# The files of an engine, and what each is.
+# Maps the files of an engine to their media types.
 LAYER_TYPES = {
     CONFIG_FILE: CONFIG_TYPE,
     **dict.fromkeys(ENGINE_FILES, "application/vnd.trtllm-lite.engine.rank.v1"),
@@ -45,7 +45,7 @@ class Sha256:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A blob of the registry: what it is, its digest, its bytes."""
+    """A blob of the registry: its media type, its digest, its size."""
 
     media_type: str = field(metadata={"key": "mediaType"})
     digest: Annotated[str, Sha256()]
@@ -54,7 +54,7 @@ class Descriptor:
 
     @property
     def title(self) -> str:
-        """The name of the file that the blob is."""
+        """The name of the blob's file."""
         return self.annotations.get(TITLE, "")
 
 
@@ -70,12 +70,12 @@ class Artifact:
     annotations: dict[str, str]
 
     def to_json(self) -> str:
-        """The bytes by whose digest an artifact is known, which are ASCII."""
+        """The bytes of the manifest, which are ASCII; the artifact's digest is theirs."""
         return json_text(self)
 
 
 def artifact_of(layers: tuple[Descriptor, ...], engine: Manifest) -> Artifact:
-    """The artifact of an engine's files, of which config.json is one."""
+    """The artifact of an engine's files, which include config.json."""
     config = next(layer for layer in layers if layer.title == CONFIG_FILE)
     target = ", ".join(engine.target.archs) or engine.target.kind
     about = f"{engine.model.architecture} ({engine.qformat}) for {target}, {engine.producer}"
@@ -83,7 +83,7 @@ def artifact_of(layers: tuple[Descriptor, ...], engine: Manifest) -> Artifact:
 
 
 def read_artifact(data: bytes, name: str) -> Artifact:
-    """Check the manifest that a registry has under ``name``; every layer is then one file of an engine, and each once.
+    """Check the manifest that a registry has under ``name``: every layer is one file of an engine, each once.
 
     Raises EngineError.
     """

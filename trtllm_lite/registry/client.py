@@ -1,6 +1,7 @@
-"""Requests to a registry by the package ``python-dxf``, whose errors become ours.
+"""Sends requests to a registry by the package ``python-dxf``, and turns its errors into this package's.
 
-It sends and receives blobs piece by piece, holds what it receives against its digest, and answers both kinds of login.
+It sends and receives blobs piece by piece, checks received bytes against their digest, and supports both kinds of
+login.
 """
 
 import json
@@ -22,7 +23,7 @@ _HUB = {"docker.io": "registry-1.docker.io"}
 _TIMEOUT = 300.0  # seconds without a byte; a registry may hash a large blob before it answers
 _PIECE = 1 << 20
 _MAX_PROBLEM_BYTES = 1 << 16
-_MAX_TOKEN_BYTES = 1 << 20  # of the answer with a token, which has some thousand
+_MAX_TOKEN_BYTES = 1 << 20  # of the answer with a token, which has some thousand bytes
 
 
 class Registry:
@@ -35,7 +36,7 @@ class Registry:
         self._client = _Client(host, reference.name, auth=self._log_in, insecure=insecure, timeout=_TIMEOUT)
 
     def manifest(self) -> bytes:
-        """The manifest that the reference selects. Raises EngineError if it is too large to be one."""
+        """The manifest that the reference selects. Raises EngineError if it is too large for one."""
         with self._errors():
             data = self._client.manifest(self.reference.selector)
         if len(data) > MAX_MANIFEST_BYTES:
@@ -46,7 +47,7 @@ class Registry:
         return data
 
     def put_manifest(self, text: str) -> None:
-        """Give the manifest ``text`` the reference's tag."""
+        """Store the manifest ``text`` under the reference's tag."""
         with self._errors():
             self._client.set_manifest(self.reference.tag, text)
 
@@ -56,7 +57,7 @@ class Registry:
             return str(self._client.push_blob(path, progress=lambda _digest, piece, _size: sent(len(piece))))
 
     def pull(self, blob: Descriptor) -> Iterator[bytes]:
-        """A blob in pieces. Raises EngineError, at the latest after the last one, if it is not what ``blob`` says."""
+        """Yield a blob in pieces. Raises EngineError, at the latest after the last one, if it differs from ``blob``."""
         with self._errors(blob):
             num_bytes = 0
             for piece in cast(Iterable[bytes], self._client.pull_blob(blob.digest, chunk_size=_PIECE)):
@@ -77,7 +78,7 @@ class Registry:
 
     @contextmanager
     def _errors(self, blob: Descriptor | None = None) -> Iterator[None]:
-        """Errors of the library inside become ours; ``blob`` is what is received."""
+        """Turn errors of the library into this package's; ``blob`` is being received."""
         host, name = self.reference.host, self.reference.name
         try:
             yield
@@ -111,15 +112,15 @@ class Registry:
 
 
 class _Session(requests.Session):
-    """A session that shows a registry nothing but what the request has, and no login of ~/.netrc.
+    """A session that sends a registry only what the request has, and no login of ~/.netrc.
 
-    Proxies and certificates of the environment count. What is not streamed, the answer with a token, is read up to
+    Proxies and certificates of the environment apply. The answer with a token, which is not streamed, is read up to
     _MAX_TOKEN_BYTES.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.auth = lambda request: request  # without one, requests looks into ~/.netrc
+        self.auth = lambda request: request  # without an auth, requests looks into ~/.netrc
 
     def get(self, url: str | bytes, **kwargs: Any) -> requests.Response:
         """The answer to a GET request. Raises ValueError if it is too large for one that is not streamed."""
@@ -129,17 +130,17 @@ class _Session(requests.Session):
                 data = _first_bytes(response, _MAX_TOKEN_BYTES + 1)
             if len(data) > _MAX_TOKEN_BYTES:
                 raise ValueError(f"a token of more than {_MAX_TOKEN_BYTES:,} bytes")
-            response._content = data  # requests would put it there, however much it is
+            response._content = data  # requests would store it there without a bound
         return response
 
     def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
-        """Take the login of a registry out of a request that goes to where the registry redirects to."""
+        """Remove a registry's login from a request that follows a redirect to another host."""
         if self.should_strip_auth(str(response.request.url), str(prepared_request.url)):
             prepared_request.headers.pop("Authorization", None)
 
 
 class _Client(DXF):
-    """DXF which reads no more of an answer than is wanted."""
+    """A DXF client that reads no more of an answer than is needed."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -155,7 +156,7 @@ class _Client(DXF):
 
 
 def _first_bytes(response: requests.Response, count: int) -> bytes:
-    """The first ``count`` bytes of an answer that is streamed, or all if there are fewer."""
+    """The first ``count`` bytes of a streamed answer, or all if there are fewer."""
     data = b""
     for piece in response.iter_content(_PIECE):
         data += piece

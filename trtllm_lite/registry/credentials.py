@@ -1,6 +1,6 @@
-"""User names and passwords of registries, from where ``docker login`` and ``podman login --compat-auth-file`` put them.
+"""Finds user names and passwords of registries that ``docker login`` or ``podman login --compat-auth-file`` stored.
 
-``$DOCKER_CONFIG/config.json``, or ``~/.docker/config.json``, holds passwords, or names the program that does:
+``$DOCKER_CONFIG/config.json``, or ``~/.docker/config.json``, holds passwords, or names a program that does:
 https://docs.docker.com/reference/cli/docker/login/#credential-stores
 """
 
@@ -19,7 +19,7 @@ _OAUTH_USER = "<token>"
 
 
 def find_credentials(host: str) -> tuple[str, str] | None:
-    """The user name and the password for a registry; None if nobody logged in. Raises RegistryError."""
+    """The user name and the password for a registry; None without a login. Raises RegistryError."""
     path = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
     try:
         config = json.loads(path.read_bytes())
@@ -35,7 +35,7 @@ def find_credentials(host: str) -> tuple[str, str] | None:
 
 
 def _stored(entry: dict[str, Any], host: str) -> tuple[str, str] | None:
-    """What an entry of ``auths`` holds. Raises ValueError, TypeError."""
+    """The login in an entry of ``auths``. Raises ValueError, TypeError."""
     if entry.get("identitytoken"):
         raise _no_oauth(host)
     if not entry.get("auth"):
@@ -47,7 +47,7 @@ def _stored(entry: dict[str, Any], host: str) -> tuple[str, str] | None:
 
 
 def _ask(helper: str, key: str) -> tuple[str, str] | None:
-    """What docker's credential helper has for ``key``: https://github.com/docker/docker-credential-helpers."""
+    """The login of docker's credential helper for ``key``: https://github.com/docker/docker-credential-helpers."""
     command = [f"docker-credential-{helper}", "get"]
     try:
         found = subprocess.run(command, input=key, capture_output=True, text=True, check=False)

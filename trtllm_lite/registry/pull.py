@@ -16,7 +16,7 @@ from trtllm_lite.registry.reference import Reference
 
 @dataclass(frozen=True)
 class Pulled:
-    """What was pulled: the digest of the artifact, the bytes of its files, and the engine as it was checked."""
+    """The result of a pull: the digest of the artifact, the bytes of its files, and the checked engine."""
 
     digest: str
     num_bytes: int
@@ -34,10 +34,10 @@ def pull_engine(
 ) -> Pulled:
     """Pull ``reference`` into ``output_dir``, which appears whole and checked, or not at all.
 
-    Every file is held against the digest that the artifact gives for it, and the artifact against that of the
-    reference, if it has one; then the engine is checked, by ``check_engine`` with the last arguments.
+    Every file is checked against its digest in the artifact, and the artifact against the reference's digest, if it has
+    one; then the engine is checked, by ``check_engine`` with the last arguments.
 
-    Raises EngineError (not an engine, or not what the digests say), RegistryError, OutputError.
+    Raises EngineError (not an engine, or a wrong digest), RegistryError, OutputError.
     """
     require_replaceable(output_dir, CONFIG_FILE)
     registry = Registry(reference, plain_http)

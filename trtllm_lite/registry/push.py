@@ -15,8 +15,8 @@ from trtllm_lite.registry.reference import Reference
 def push_engine(directory: Path, reference: Reference, report: Report, plain_http: bool = False) -> str:
     """Push the engine in ``directory`` as ``reference``; returns the digest by which it can be pulled.
 
-    The engine is checked first, against its provenance if there is one. What the registry has already is not sent
-    again. ``plain_http`` is for registries that do not speak https; those on this machine never do.
+    The engine is checked first, against its provenance if there is one. Blobs that the registry already has are not
+    sent again. ``plain_http`` is for registries that do not speak https; those on this machine never do.
 
     Raises EngineError (not a sound engine, or other files beside it), ArgumentError, RegistryError.
     """

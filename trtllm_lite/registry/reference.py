@@ -1,4 +1,4 @@
-"""Names of artifacts in registries: ``HOST[:PORT]/NAME[:TAG][@sha256:DIGEST]``.
+"""Parses names of artifacts in registries: ``HOST[:PORT]/NAME[:TAG][@sha256:DIGEST]``.
 
 The grammar of names and tags is that of the OCI distribution specification, "Pulling manifests":
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pulling-manifests
@@ -23,7 +23,7 @@ _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclass(frozen=True)
 class Reference:
-    """An artifact ``name`` of the registry ``host`` (with its port, if it has one), by tag, or by digest, which counts.
+    """An artifact ``name`` of the registry ``host`` (with its port, if any), by tag, or by digest, which counts first.
 
     ``digest`` is ``sha256:`` and 64 hexadecimal digits.
     """
@@ -40,7 +40,7 @@ class Reference:
 
     @property
     def selector(self) -> str:
-        """What the registry is asked for: the digest if there is one, or the tag."""
+        """The digest if there is one, or else the tag."""
         return self.digest or self.tag
 
     def pinned(self, digest: str) -> str:

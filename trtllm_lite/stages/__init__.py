@@ -1,1 +1,1 @@
-"""Stages that build an engine and run it: calibration of a checkpoint, and the proof of what quantization costs."""
+"""Carries out stages that build an engine and run it: calibration, and the accuracy cost of quantization."""

@@ -1,4 +1,4 @@
-"""The proof of a quantized network: built beside the one that it was made of, both read a text."""
+"""Measures the accuracy of a quantized network: it and the network that it was made from both read a text."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +25,8 @@ _MAX_NAMED = 5
 def measure_accuracy(quantization: Quantization, report: Report) -> Accuracy:
     """Perplexity of the quantized network and of its source on the default text, and the divergence of the two.
 
-    Both compute on the device of the calibration, whatever the engine is for that is to be built. Raises BuildError if
-    that device does not compute the network.
+    Both compute on the device of the calibration, whatever the target of the build. Raises BuildError if that device
+    does not compute the network.
     """
     with _reference_engine(quantization, report) as (directory, engine):
         result = _compare(quantization.checkpoint, quantization.device, directory, engine, _MAX_TOKENS, report)
@@ -57,7 +57,7 @@ def check_accuracy(accuracy: Accuracy, limit: float, quantization: Quantization,
 
 
 def _advice(quantization: Quantization, report: Report) -> str:
-    """What to change; where products are quantized, the layers whose products hurt most."""
+    """The remedy; if products are quantized, it names the layers whose products hurt most."""
     if not quantization.recipe.changes_products:
         return "Only keys and values are quantized: choose another kv_cache_dtype"
     hurt = _sensitivities(quantization, report)
@@ -83,14 +83,14 @@ def _sensitivities(quantization: Quantization, report: Report) -> list[tuple[str
 
 
 def _layers(quantization: Quantization) -> list[str]:
-    """Paths of the decoder's layers, and of products outside of them, in which something is quantized."""
+    """Paths of the decoder's layers, and of products outside them, in which something is quantized."""
     products = quantization.recipe.choose(find_products(quantization.source.model.graph))
     return list(dict.fromkeys(".".join(product.name.split(".")[:2]) for product in products))
 
 
 @contextmanager
 def _reference_engine(quantization: Quantization, report: Report) -> Iterator[tuple[Path, Path]]:
-    """A directory for engines, and the engine of what was quantized in it."""
+    """A directory for engines, with the engine of the unquantized source in it."""
     with scratch_directory("accuracy") as directory:
         engine = directory / "reference"
         build_to_evaluate(quantization.source, quantization.device, engine, _WINDOW, report)
@@ -114,7 +114,7 @@ def _compare(
 
 
 def build_to_evaluate(checkpoint: Checkpoint, device: Device, directory: Path, window: int, report: Report) -> None:
-    """Build an engine for ``device`` that reads windows of ``window`` tokens, or of as many as the model takes.
+    """Build an engine for ``device`` with windows of ``window`` tokens, or as many as the model takes.
 
     Raises BuildError for encoders, which predict no tokens.
     """

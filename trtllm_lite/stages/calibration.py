@@ -1,4 +1,4 @@
-"""Calibration on our own engine: builds one with observers, and lets it read the text."""
+"""Calibrates on this project's own engine: builds one with observers, and lets it read the text."""
 
 import hashlib
 import shutil
@@ -26,15 +26,15 @@ from trtllm_lite.scratch import scratch_directory
 from trtllm_lite.stages.device import Device, check_device, target_of
 from trtllm_lite.stages.observer import MAX_STEP_TOKENS, engine_observer
 
-# Bytes of all that a step shows, where elements take at most four.
+# Bytes of all observed outputs of a step, with at most four bytes per element.
 _ROWS_BYTES = {"cpu": 256 << 20, "cuda": 16 << 30}
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How to calibrate. ``directory`` keeps statistics, so that an interrupted run goes on; None keeps none.
+    """How to calibrate. ``directory`` keeps statistics, so that an interrupted run can resume; None keeps none.
 
-    ``device`` is what the model runs on: ``cpu``, with ``num_threads`` threads, or ``cuda``, the GPU of this machine.
+    ``device`` runs the model: ``cpu``, with ``num_threads`` threads, or ``cuda``, the GPU of this machine.
     """
 
     text: CalibrationText = field(default_factory=CalibrationText)
@@ -55,7 +55,7 @@ def statistics_of(
     gram: bool,
     report: Report,
 ) -> Iterator[StatisticsStore]:
-    """Statistics of ``inputs``, what products of the checkpoint's network multiply or attentions store, by name.
+    """Statistics of ``inputs``, the inputs of products or of caches of attentions in the checkpoint's network, by name.
 
     Raises BuildError, ArgumentError (the text), OutputError, EngineError (a model without weights or tokenizer).
     """
@@ -103,7 +103,7 @@ def _build(
     num_features: int,
     report: Report,
 ) -> None:
-    """Build the engine with observers, whose steps are so long that what they show of each layer fits in memory."""
+    """Build the engine with observers; its steps are as long as memory for the observed rows of each layer allows."""
     length, positions = calibration.text.max_seq_length, checkpoint.config.max_position_embeddings
     most = _ROWS_BYTES[calibration.device] // (4 * num_features)
     if length > positions:
@@ -133,7 +133,7 @@ def _directory(calibration: Calibration) -> Iterator[Path]:
 
 @contextmanager
 def resumable(calibration: Calibration) -> Iterator[None]:
-    """Let an interrupt within the body carry a note, the first of its kind, that says how a later run continues."""
+    """Let an interrupt within the body carry a note, the first of its kind, on how a later run resumes."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -147,7 +147,7 @@ def resumable(calibration: Calibration) -> Iterator[None]:
 
 
 def calibration_key(checkpoint: Path, calibration: Calibration, how: str) -> str:
-    """Differs for another checkpoint, other texts, and other ways to read them, the last of which is ``how``."""
+    """A key that differs for another checkpoint, other texts, and other ways to read them, which ``how`` describes."""
     digest, text = hashlib.sha256(), calibration.text
     for file in sorted(checkpoint.iterdir()):
         digest.update(f"{file.name}:{sha256_of(file)}\n".encode())

@@ -1,4 +1,4 @@
-"""The device of this machine on which a stage runs the engines that it builds for itself."""
+"""Chooses the device of this machine on which a stage runs the engines that it builds for itself."""
 
 from typing import Literal, get_args
 
@@ -10,13 +10,13 @@ DEVICES: tuple[str, ...] = get_args(Device)
 
 
 def check_device(device: str) -> None:
-    """Raise ArgumentError unless ``device`` is the name of one."""
+    """Raise ArgumentError unless ``device`` is the name of a device."""
     if device not in DEVICES:
         raise ArgumentError(f"device is {shown(device)}: expected {' or '.join(DEVICES)}")
 
 
 def target_of(device: Device) -> str:
-    """The target of engines for it: that of the first GPU for ``cuda``. Raises DeviceError if there is none."""
+    """The target of engines for the device: for ``cuda`` the first GPU's. Raises DeviceError if there is none."""
     if device == "cpu":
         return device
     try:

@@ -1,4 +1,4 @@
-"""The stage that finds a scheme for each site of a network: quantizes one at a time, and measures what that costs."""
+"""Finds a scheme for each site of a network: quantizes one at a time, and measures the divergence."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ def choose_formats(
 
     A site is the attention or the MLP of a layer, or the LM head if ``base`` quantizes that. The divergence of each
     format is measured over the first 2,048 tokens of the calibration text, on its device. With a directory for
-    calibration an interrupted run goes on. Raises BuildError (formats, budget), and as :func:`statistics_of`.
+    calibration an interrupted run can resume. Raises BuildError (formats, budget), and as :func:`statistics_of`.
     """
     if base.changes_products:
         raise BuildError(
@@ -58,7 +58,7 @@ def choose_formats(
 
 
 def note_of(choices: Sequence[Choice]) -> dict[str, str]:
-    """A property of a network that records what was measured, what was chosen, and why, as JSON."""
+    """A property of a network with the measurements, the choices and the reasons, as JSON."""
     table = [
         {
             "site": choice.site.path,
@@ -75,7 +75,7 @@ def note_of(choices: Sequence[Choice]) -> dict[str, str]:
 def _statistics(
     checkpoint: Checkpoint, recipes: Iterable[Recipe], calibration: Calibration, report: Report
 ) -> Iterator[Callable[[str], Statistics]]:
-    """Statistics that do for all recipes."""
+    """Statistics that suffice for all recipes."""
     observed, needs = dict[str, Observed](), Needs.NOTHING
     for recipe in recipes:
         inputs, wanted = inputs_to_observe(checkpoint.model, recipe)
@@ -88,7 +88,7 @@ def _statistics(
 
 
 def _sites(checkpoint: Checkpoint, recipes: Mapping[str, Recipe]) -> Iterator[Site]:
-    """What there is to choose for, without the divergences of candidates."""
+    """The sites and their candidates, without divergences."""
     chosen = next(iter(recipes.values())).choose(find_products(checkpoint.model.graph))
     products: dict[str, list[Product]] = {}
     for product in chosen:
@@ -158,7 +158,7 @@ class _Comparison:
 
 
 class _Measured:
-    """Divergences that are known; kept in the calibration's directory, if it has one."""
+    """Known divergences; kept in the calibration's directory, if it has one."""
 
     def __init__(self, calibration: Calibration, checkpoint: Checkpoint, group_size: int) -> None:
         assert checkpoint.path is not None
@@ -172,7 +172,7 @@ class _Measured:
         self._known = known if known.get("key") == key else {"key": key}
 
     def get(self, name: str, measure: Callable[[], float]) -> float:
-        """The divergence called ``name``, measured if it is not known."""
+        """The divergence called ``name``, which is measured if it is unknown."""
         if name not in self._known:
             self._known[name] = measure()
             if self._file is not None:
@@ -183,7 +183,7 @@ class _Measured:
 
 
 def known_divergences(file: Path) -> dict[str, str | float]:
-    """What an earlier run wrote to ``file``; nothing if there is none. Raises ArgumentError if it is damaged."""
+    """The divergences that an earlier run wrote to ``file``; empty without one. ArgumentError if it is damaged."""
     if not file.is_file():
         return {}
     try:
@@ -196,7 +196,7 @@ def known_divergences(file: Path) -> dict[str, str | float]:
 
 
 def _num_bits(network: ir.Model) -> int:
-    """Of all weights."""
+    """Bits of all weights."""
     tensors = (value.const_value for value in network.graph.initializers.values())
     return sum(_bits(tensor) for tensor in tensors if isinstance(tensor, ir.LazyTensor | ir.ExternalTensor))
 

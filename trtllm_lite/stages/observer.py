@@ -1,4 +1,4 @@
-"""An engine with observers, as calibration sees it: rows that a step shows, and sums of their outer products."""
+"""Adapts an engine with observers to calibration: observed rows of a step, and sums of their outer products."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,17 +14,17 @@ from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.sequence_runner import SequenceRunner
 
 MAX_STEP_TOKENS = 512
-_HOST_BYTES = 2 << 30  # of accumulators
-_DEVICE_FRACTION = 0.8  # of a card's free memory
+_HOST_BYTES = 2 << 30  # memory of accumulators
+_DEVICE_FRACTION = 0.8  # share of a card's free memory
 
 
 def engine_observer(runner: SequenceRunner) -> Observer:
-    """The engine of ``runner``, which :func:`build_engine` made with ``observed``."""
+    """The observer for the engine of ``runner``, which :func:`build_engine` made with ``observed``."""
     return CpuObserver(runner) if runner.manifest.target.kind == "cpu" else CudaObserver(runner)
 
 
 class StepRows:
-    """The rows of one input that the last step of ``runner`` shows, as :class:`ShownRows`."""
+    """The observed rows of one input in the last step of ``runner``, as :class:`ShownRows`."""
 
     def __init__(self, runner: SequenceRunner, name: str, size: int) -> None:
         self._runner, self._name, self._size = runner, name, size
@@ -33,11 +33,11 @@ class StepRows:
         return self._size
 
     def magnitudes(self) -> Rows:
-        """As :meth:`ShownRows.magnitudes`."""
+        """Implements :meth:`ShownRows.magnitudes`."""
         return self._read(f"{MAGNITUDES}{self._name}")
 
     def take(self, begin: int, end: int) -> Rows:
-        """As :meth:`ShownRows.take`."""
+        """Implements :meth:`ShownRows.take`."""
         return self._read(f"{ROWS}{self._name}", begin, end)
 
     def _read(self, output: str, begin: int = 0, end: int | None = None) -> Rows:
@@ -46,13 +46,13 @@ class StepRows:
 
 
 class _EngineObserver:
-    """What observers of all devices do alike."""
+    """The common part of observers of all devices."""
 
     def __init__(self, runner: SequenceRunner) -> None:
         self._runner = runner
 
     def rows(self, tokens: NDArray[np.int32], names: Sequence[str]) -> Iterator[Mapping[str, ShownRows]]:
-        """As :meth:`Observer.rows`."""
+        """Implements :meth:`Observer.rows`."""
         for part in self._runner.steps(tokens, [f"{ROWS}{name}" for name in names], MAX_STEP_TOKENS):
             yield {name: StepRows(self._runner, name, part.end - part.first) for name in names}
 
@@ -63,12 +63,12 @@ class CpuObserver(_EngineObserver):
     budget = _HOST_BYTES
 
     def gram(self, name: str, features: int) -> Gram:
-        """As :meth:`Observer.gram`."""
+        """Implements :meth:`Observer.gram`."""
         del name
         return HostGram(features)
 
     def gram_bytes(self, features: int) -> int:
-        """The float64 sum, and one product."""
+        """Bytes of the float64 sum, and of one product."""
         return 12 * features**2
 
 
@@ -80,12 +80,12 @@ class CudaObserver(_EngineObserver):
         self.budget = int(_DEVICE_FRACTION * core().cuda_device_memory()["free"])
 
     def gram(self, name: str, features: int) -> Gram:
-        """As :meth:`Observer.gram`."""
+        """Implements :meth:`Observer.gram`."""
         del features
         return DeviceGram(core().GramMatrix(self._runner.executor, f"{ROWS}{name}"))
 
     def gram_bytes(self, features: int) -> int:
-        """The float32 sum."""
+        """Bytes of the float32 sum."""
         return 4 * features**2
 
 
@@ -96,12 +96,12 @@ class HostGram:
         self._sum = np.zeros((features, features))
 
     def add(self, rows: ShownRows) -> None:
-        """As :meth:`Gram.add`."""
+        """Implements :meth:`Gram.add`."""
         x = rows.take(0, len(rows))
         self._sum += x.T @ x
 
     def mean(self, count: int) -> Rows:
-        """As :meth:`Gram.mean`."""
+        """Implements :meth:`Gram.mean`."""
         return (self._sum / count).astype(np.float32)
 
 
@@ -112,12 +112,12 @@ class DeviceGram:
         self._matrix = matrix
 
     def add(self, rows: ShownRows) -> None:
-        """As :meth:`Gram.add`; ``rows`` are those of the last step, which the matrix finds by itself."""
+        """Implements :meth:`Gram.add`; ``rows`` are those of the last step, which the matrix finds by itself."""
         del rows
         self._matrix.add()
 
     def mean(self, count: int) -> Rows:
-        """As :meth:`Gram.mean`."""
+        """Implements :meth:`Gram.mean`."""
         values: Rows = self._matrix.values()
         values /= np.float32(count)
         return values

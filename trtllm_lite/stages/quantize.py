@@ -1,4 +1,4 @@
-"""The stage that quantizes a checkpoint: calibrates where a scheme needs it, and writes or hands on what results."""
+"""Quantizes a checkpoint: calibrates if a scheme needs it, and writes the result or passes it on."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -30,10 +30,10 @@ from trtllm_lite.stages.device import Device
 
 @dataclass(frozen=True)
 class Quantization:
-    """``checkpoint`` quantized by ``recipe``, of weights that are computed when they are read.
+    """The ``checkpoint`` quantized by ``recipe``, with weights that are computed when they are read.
 
-    ``decisions`` are those of the schemes; ``source`` is the checkpoint before; ``device`` is where it was calibrated,
-    and where its loss can be measured.
+    ``decisions`` are those of the schemes; ``source`` is the unquantized checkpoint; ``device`` is the device of
+    calibration, on which its loss can be measured.
     """
 
     source: Checkpoint
@@ -44,7 +44,7 @@ class Quantization:
     device: Device
 
     def of_layer(self, path: str) -> Checkpoint:
-        """``source`` with nothing quantized but the products below ``path``. Raises BuildError if there are none."""
+        """The ``source`` with only the products below ``path`` quantized. Raises BuildError if there are none."""
         network, _ = quantize_network(self.source.model, self.recipe, self.statistics, path)
         return replace(self.source, model=network)
 
@@ -53,10 +53,10 @@ class Quantization:
 def quantized(
     checkpoint: Checkpoint, recipe: Recipe, calibration: Calibration, report: Report
 ) -> Iterator[Quantization]:
-    """``checkpoint`` quantized by ``recipe``, calibrated where a scheme needs it.
+    """Quantize ``checkpoint`` by ``recipe``, after calibration if a scheme needs it.
 
-    The statistics that weights are computed from are there while the context lasts. Raises BuildError, ArgumentError
-    (the calibration text), EngineError, OutputError.
+    The statistics from which weights are computed exist while the context lasts. Raises BuildError, ArgumentError (the
+    calibration text), EngineError, OutputError.
     """
     inputs, needs = inputs_to_observe(checkpoint.model, recipe)
     if is_encoder(checkpoint.model.graph):
@@ -64,7 +64,7 @@ def quantized(
     with ExitStack() as stack:
         statistics: Callable[[str], Statistics] = no_calibration
         if needs > Needs.NOTHING:
-            uncalibrated(checkpoint, recipe)  # raises what is wrong before calibration takes its time
+            uncalibrated(checkpoint, recipe)  # raises errors before the calibration, which takes long
             gram = needs == Needs.GRAM
             statistics = stack.enter_context(statistics_of(checkpoint, inputs, calibration, gram, report)).read
         network, decisions = quantize_network(checkpoint.model, recipe, statistics)
@@ -73,7 +73,7 @@ def quantized(
 
 
 def _check_encoder(recipe: Recipe, needs: Needs) -> None:
-    """Raise BuildError for what encoders lack: a KV cache, and the logits of all tokens, which calibration reads."""
+    """Raise BuildError for features that encoders lack: a KV cache, and the logits of all tokens, for calibration."""
     if recipe.kv_cache_dtype is not None:
         raise BuildError(f"kv_cache_dtype is {recipe.kv_cache_dtype}: encoders have no KV cache; leave it out")
     if needs > Needs.NOTHING:
@@ -85,7 +85,7 @@ def _check_encoder(recipe: Recipe, needs: Needs) -> None:
 
 @contextmanager
 def written(quantization: Quantization, report: Report) -> Iterator[Quantization]:
-    """``quantization`` with its weights in a temporary directory, computed once however often they are read."""
+    """Write the weights of ``quantization`` to a temporary directory, so that they are computed only once."""
     with scratch_directory("quantized") as directory:
         _write(quantization.checkpoint, directory, report)
         yield replace(quantization, checkpoint=open_checkpoint(directory))
@@ -97,13 +97,13 @@ def is_calibrated(checkpoint: Checkpoint, recipe: Recipe) -> bool:
 
 
 def uncalibrated(checkpoint: Checkpoint, recipe: Recipe) -> Checkpoint:
-    """``checkpoint`` quantized by ``recipe``, where no weight is read: what calibration would find is made up."""
+    """Quantize ``checkpoint`` by ``recipe`` with made-up statistics, if no weight is read."""
     network, _ = quantize_network(checkpoint.model, recipe, placeholder)
     return replace(checkpoint, model=network)
 
 
 def decisions_of(checkpoint: Checkpoint, recipe: Recipe) -> list[Decision]:
-    """What schemes decide for ``checkpoint``, whatever calibration finds. Raises BuildError."""
+    """The schemes' decisions for ``checkpoint``, independent of calibration. Raises BuildError."""
     return quantize_network(checkpoint.model, recipe, placeholder)[1]
 
 
@@ -117,8 +117,8 @@ def quantize_checkpoint(
 ) -> list[Decision]:
     """Write the checkpoint quantized by ``recipe`` to ``output_dir``, which appears whole or not at all.
 
-    It is a checkpoint as any other: a standard ONNX network with QuantizeLinear and DequantizeLinear, and weights.
-    ``notes`` become properties of the network's metadata. Returns what schemes decided. Raises as :func:`quantized`.
+    The result is an ordinary checkpoint: a standard ONNX network with QuantizeLinear and DequantizeLinear, and weights.
+    ``notes`` become properties of the network's metadata. Returns the schemes' decisions. Raises as :func:`quantized`.
     """
     checkpoint = open_checkpoint(checkpoint_dir)
     if recipe.changes_nothing:
@@ -140,7 +140,7 @@ def quantize_checkpoint(
 
 
 def _write(checkpoint: Checkpoint, directory: Path, report: Report) -> None:
-    """The files of a checkpoint whose weights are computed, from now on read from there."""
+    """Write the files of a checkpoint whose weights are computed; they are read from the files afterwards."""
     if checkpoint.path is None:
         raise EngineError("a model config has no weights to quantize: pass a checkpoint")
     _write_network(checkpoint.model, directory, report)
@@ -149,7 +149,7 @@ def _write(checkpoint: Checkpoint, directory: Path, report: Report) -> None:
 
 
 def _write_network(network: ir.Model, directory: Path, report: Report) -> None:
-    """network.onnx, and weights.safetensors with all tensors that are computed when they are asked for."""
+    """Write network.onnx, and weights.safetensors with all tensors that are computed when they are read."""
     lazy = {name: value for name, value in network.graph.initializers.items() if _is_weight(value)}
     tensors = {name: value.const_value for name, value in lazy.items() if value.const_value is not None}
     infos = {name: TensorInfo(DTYPE_NAMES[tensor.dtype], extents(tensor)) for name, tensor in tensors.items()}
@@ -158,7 +158,7 @@ def _write_network(network: ir.Model, directory: Path, report: Report) -> None:
     computed = enumerate(in_order((tensors[name].numpy for name in layout.order), workers_of(network.graph)), 1)
 
     def values(name: str):  # type: ignore[no-untyped-def]
-        del name  # tensors are asked for in the order of the layout
+        del name  # tensors are requested in the order of the layout
         done, array = next(computed)
         report("quantize", done, len(tensors))
         return array

@@ -1,4 +1,4 @@
-"""The ``config.pbtxt`` of each model in a Triton repository.
+"""Makes the ``config.pbtxt`` of each model in a Triton repository.
 
 Their fields are described at https://github.com/triton-inference-server/common/blob/main/protobuf/model_config.proto.
 """
@@ -20,7 +20,7 @@ PREPROCESSING, TENSORRT_LLM, POSTPROCESSING, ENSEMBLE = "preprocessing", "tensor
 
 @dataclass(frozen=True)
 class _Step:
-    """A model of the ensemble, and what its tensors are called there: those of the steps between begin with _."""
+    """A model of the ensemble, and the ensemble's names of its tensors: internal ones begin with _."""
 
     model: str
     inputs: Mapping[Tensor, str]
@@ -28,13 +28,13 @@ class _Step:
 
 
 def preprocessing(tokenizer_dir: str) -> Message:
-    """Of the model that turns text into token ids."""
+    """The configuration of the model that turns text into token ids."""
     outputs = (tensors.INPUT_ID, tensors.REQUEST_INPUT_LEN)
     return _python(PREPROCESSING, Target("cpu"), (tensors.QUERY,), outputs, {"tokenizer_dir": tokenizer_dir})
 
 
 def tensorrt_llm(engine_dir: str, target: Target) -> Message:
-    """Of the model that runs the engine, on what it was built for."""
+    """The configuration of the model that runs the engine, on the target of the engine."""
     options = [option.inner_tensor for option in tensors.OPTIONS]
     inputs = (tensors.INPUT_IDS, tensors.INPUT_LENGTHS, *options, tensors.STOP_WORD_IDS, tensors.BAD_WORD_IDS)
     outputs = (*tensors.OUTPUTS, tensors.PROMPT_IDS, tensors.GENERATED_TEXT)
@@ -45,13 +45,13 @@ def tensorrt_llm(engine_dir: str, target: Target) -> Message:
 
 
 def postprocessing(tokenizer_dir: str) -> Message:
-    """Of the model that puts an answer's text together."""
+    """The configuration of the model that assembles an answer's text."""
     inputs, outputs = (tensors.POST_PROMPT, tensors.POST_TEXT), (tensors.OUTPUT,)
     return _python(POSTPROCESSING, Target("cpu"), inputs, outputs, {"tokenizer_dir": tokenizer_dir})
 
 
 def ensemble() -> Message:
-    """Of the model that takes text and gives text, through the other three.
+    """The configuration of the model from text to text, through the other three.
 
     Triton wants all inputs of a step to come from the same responses: postprocessing cannot read the request itself.
     """
@@ -97,7 +97,7 @@ def _python(
     """The configuration of a model of the Python backend, in one process."""
     if target.kind == "cpu":
         group: Message = {"count": 1, "kind": Enum("KIND_CPU")}
-    else:  # without a list of GPUs there would be an instance on each
+    else:  # without a list of GPUs there would be an instance on each GPU
         group = {"count": 1, "kind": Enum("KIND_GPU"), "gpus": (0,)}
     return {
         "name": name,

@@ -1,4 +1,4 @@
-"""How the model ``tensorrt_llm`` runs its engine: parameters of its ``config.pbtxt``, all of which may be absent."""
+"""Reads how the model ``tensorrt_llm`` runs its engine: optional parameters of its ``config.pbtxt``."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ SETTINGS = (
     "batch_scheduler_policy",
     "num_threads",
 )
-"""The names are those of Triton's TensorRT-LLM backend, but for num_threads, which CPU engines compute with."""
+"""The names are those of Triton's TensorRT-LLM backend, except num_threads, for CPU engines."""
 
 _FLAGS = {"true": True, "false": False}
 
@@ -23,8 +23,8 @@ _FLAGS = {"true": True, "false": False}
 def open_engine(parameters: Parameters) -> LLM:
     """The engine that ``engine_dir`` names.
 
-    Raises EngineError if there is no engine, ArgumentError for a parameter of another form, and what :class:`LLM`
-    raises.
+    Raises EngineError if there is no engine, ArgumentError for a parameter of another form, and the errors of
+    :class:`LLM`.
     """
     kv_cache = {
         "free_gpu_memory_fraction": _number(parameters, "kv_cache_free_gpu_mem_fraction"),
@@ -39,7 +39,7 @@ def open_engine(parameters: Parameters) -> LLM:
         "num_threads": whole_number_of(parameters, "num_threads"),
     }
     directory = parameters.path("engine_dir")
-    engine_path(directory, rank=0)  # LLM would take a model, too
+    engine_path(directory, rank=0)  # raises for a model, which LLM would accept
     return LLM(directory, **_given(settings))
 
 

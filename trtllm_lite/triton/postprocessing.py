@@ -1,7 +1,7 @@
-"""The model ``postprocessing``: puts the text of an answer together.
+"""The model ``postprocessing``: assembles the text of an answer.
 
-What was generated is text already. Its token ids become text where they are generated, because that takes more than the
-ids of a step: spaces depend on what came before, a character may take several steps, and text ends before a stop word.
+Its input is text already. Token ids become text where they are generated, because this takes more than the ids of a
+step: spaces depend on earlier tokens, a character may take several steps, and text ends before a stop word.
 """
 
 from typing import ClassVar
@@ -14,7 +14,7 @@ from trtllm_lite.triton.text_model import TextModel
 
 
 class TritonPythonModel(TextModel):
-    """What Triton's Python backend calls."""
+    """The model that Triton's Python backend calls."""
 
     _inputs: ClassVar[tuple[Tensor, ...]] = (POST_PROMPT, POST_TEXT)
 

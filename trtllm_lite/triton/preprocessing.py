@@ -10,7 +10,7 @@ from trtllm_lite.triton.text_model import TextModel
 
 
 class TritonPythonModel(TextModel):
-    """What Triton's Python backend calls."""
+    """The model that Triton's Python backend calls."""
 
     _inputs: ClassVar[tuple[Tensor, ...]] = (QUERY,)
 

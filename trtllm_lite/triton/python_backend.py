@@ -1,4 +1,4 @@
-"""What the models share of Triton's Python backend: reading tensors, answering, errors, paths."""
+"""Shares code for Triton's Python backend among the models: reading tensors, answering, errors, paths."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from trtllm_lite.triton.requests import Arrays
 
 
 class Parameters:
-    """The parameters of a model's ``config.pbtxt``, and where its files are.
+    """The parameters of a model's ``config.pbtxt``, and the place of its files.
 
     ``args`` is what Triton hands to ``initialize``. Raises ArgumentError for a parameter that is not among ``known``.
     """
@@ -34,7 +34,7 @@ class Parameters:
         return self._values.get(name) or None
 
     def path(self, name: str) -> Path:
-        """The path that a parameter names, from the model's directory on. Raises ArgumentError if it is absent."""
+        """The path that a parameter names, relative to the model's directory. Raises ArgumentError if it is absent."""
         value = self.text(name)
         if value is None:
             raise ArgumentError(f"config.pbtxt has no parameter {name}: write the repository again")
@@ -43,7 +43,7 @@ class Parameters:
 
 @contextmanager
 def initializing() -> Iterator[None]:
-    """Turn our errors into those that Triton shows as the reason why a model is not loaded."""
+    """Turn errors of this package into those that Triton shows as the reason why a model is not loaded."""
     try:
         yield
     except TrtllmLiteError as error:
@@ -57,13 +57,13 @@ def arrays_of(request: Any, names: tuple[str, ...]) -> Arrays:
 
 
 def response_of(request: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
-    """A response of those outputs that the request wants."""
+    """A response with those outputs that the request wants."""
     wanted = request.requested_output_names()
     return pb_utils.InferenceResponse([pb_utils.Tensor(name, arrays[name]) for name in arrays if name in wanted])
 
 
 def error_response(error: Exception) -> Any:
-    """A response that says what was wrong, whose code says whose fault it was."""
+    """A response that describes an error; its code tells whose fault it was."""
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(_message(error), _code(error)))
 
 

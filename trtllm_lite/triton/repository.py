@@ -1,4 +1,4 @@
-"""Writes a model repository for Triton Inference Server, of an engine."""
+"""Writes a model repository of an engine for Triton Inference Server."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ from trtllm_lite.files import new_directory, require_space
 from trtllm_lite.triton import configs
 from trtllm_lite.triton.text_proto import Message, text_of
 
-_VERSION = "1"  # a model's files are in a directory of this name
+_VERSION = "1"  # name of the directory with a model's files
 _ENGINE, _TOKENIZER = f"{_VERSION}/engine", f"{_VERSION}/tokenizer"
 
 
@@ -62,7 +62,7 @@ def write_repository(engine_dir: Path, output_dir: Path, path_on_server: str | N
 
 
 def _write_model(directory: Path, config: Message) -> None:
-    """A model's directory: its configuration, and a version of it, which is empty for an ensemble."""
+    """Write a model's directory: its configuration, and a version, which is empty for an ensemble."""
     version = directory / _VERSION
     version.mkdir(parents=True)
     (directory / "config.pbtxt").write_text(text_of(config), "ascii")

@@ -1,4 +1,4 @@
-"""Reads what a Triton request says."""
+"""Reads Triton requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from trtllm_lite.triton.tensors import BAD_WORD_IDS, INPUT_IDS, INPUT_LENGTHS, O
 Arrays = Mapping[str, NDArray[Any]]
 """The input tensors of a request by name; those that it left out are absent. Strings are bytes."""
 
-# Names of SamplingParams for those of the model tensorrt_llm, where these mean the same.
+# Maps names of the model tensorrt_llm to those of SamplingParams with the same meaning.
 _SAMPLING = {
     "request_output_len": "max_tokens",
     "min_length": "min_tokens",
@@ -54,7 +54,7 @@ class ParsedRequest:
 
 
 def parse_request(arrays: Arrays) -> ParsedRequest:
-    """What the inputs of ``tensorrt_llm`` ask for.
+    """The request that the inputs of ``tensorrt_llm`` ask for.
 
     As in TensorRT-LLM the likeliest tokens are taken unless top_k or top_p is given; a top_p of 0, which its clients
     send by default, counts as not given, and so do empty words.
@@ -120,16 +120,16 @@ def _prompt_ids(arrays: Arrays) -> list[int]:
 
 
 def _several(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of SamplingParams for several sequences: a search of ``beam_width`` beams, or draws."""
+    """The fields of SamplingParams for several sequences: a search of ``beam_width`` beams, or samples."""
     num_beams = whole_number("beam_width", values.get("beam_width", 1), 1, MAX_SEQUENCES)
     n = whole_number("num_return_sequences", values.get("num_return_sequences", num_beams), 1, MAX_SEQUENCES)
     return {"n": n, "use_beam_search": True, "best_of": num_beams} if num_beams > 1 else {"n": n}
 
 
 def _sequences(name: str, arrays: Arrays) -> list[list[int]]:
-    """Words as token ids: ids in the first row, in the second the place behind each word, then -1.
+    """Words as token ids; the first row has ids, the second the end of each word, then -1.
 
-    Raises ArgumentError for places that do not rise, or lie outside.
+    Raises ArgumentError for ends that do not ascend, or lie outside.
     """
     if name not in arrays:
         return []

@@ -11,9 +11,9 @@ from trtllm_lite.triton.requests import ParsedRequest
 
 
 def response_arrays(request: ParsedRequest, output: RequestOutput) -> dict[str, NDArray[Any]]:
-    """The outputs by name, of all sequences: what is new if the request is streaming, else all.
+    """The outputs by name, of all sequences: only their new part if the request is streaming, else all.
 
-    Sequences differ in their lengths, which ``sequence_length`` says; token ids are padded with the request's pad_id,
+    The lengths of sequences, which differ, are in ``sequence_length``; token ids are padded with the request's pad_id,
     and log probabilities and logits with 0. The first extent of every array is 1.
     """
     sequences, streaming = output.outputs, request.streaming

@@ -1,7 +1,7 @@
 """The model ``tensorrt_llm``: runs the engine.
 
-Each request of Triton's becomes one of ours as soon as it comes, and all of them share the engine's batch; Triton's own
-batching has no part in it. Responses are sent by one thread, from an asyncio loop.
+Each request of Triton becomes a request of the runtime at once, and all of them share the engine's batch; Triton's own
+batching is not used. Responses are sent by one thread, from an asyncio loop.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _DEFAULT_CHECK_PERIOD_MS = 100
 
 
 class TritonPythonModel:
-    """What Triton's Python backend calls."""
+    """The model that Triton's Python backend calls."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load the engine and start the thread that answers."""
@@ -39,7 +39,7 @@ class TritonPythonModel:
             parameters = Parameters(args, ("engine_dir", "cancellation_check_period_ms", *SETTINGS))
             period = whole_number_of(parameters, "cancellation_check_period_ms") or _DEFAULT_CHECK_PERIOD_MS
             self._llm = open_engine(parameters)
-        self._running: dict[Generation, Any] = {}  # with the sender of its responses
+        self._running: dict[Generation, Any] = {}  # maps to the sender of responses
         self._ends = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="responses", daemon=True)
@@ -93,7 +93,7 @@ class TritonPythonModel:
             self.cancel_abandoned()
 
     def cancel_abandoned(self) -> None:
-        """Cancel what the clients have cancelled."""
+        """Cancel requests that clients have cancelled."""
         for generation, sender in list(self._running.items()):
             if sender.is_cancelled():
                 generation.cancel()

@@ -1,4 +1,4 @@
-"""The inputs and outputs of the models in a Triton repository: what requests may say, and what comes back.
+"""Declares the inputs and outputs of the models in a Triton repository.
 
 The names are those of Triton's TensorRT-LLM backend. Its ensemble and its model ``tensorrt_llm`` call some things by
 two names, as ``top_k`` and ``runtime_top_k``.
@@ -11,7 +11,7 @@ ANY = -1  # an extent of any size
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output. ``dtype`` is Triton's name; ``dims`` are the extents behind the first, which is always 1."""
+    """An input or output. ``dtype`` is Triton's name; ``dims`` are the extents after the first, which is always 1."""
 
     name: str
     dtype: str
@@ -21,7 +21,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Option:
-    """An optional input of the ensemble that goes to ``tensorrt_llm``, there with the name ``inner``."""
+    """An optional input of the ensemble, which is passed to ``tensorrt_llm`` under the name ``inner``."""
 
     name: str
     dtype: str
@@ -72,18 +72,17 @@ OPTIONS = (
 
 PROMPT = Tensor("text_input", "STRING")
 
-# Words as token ids, for those who talk to tensorrt_llm itself: token ids in the first row, in the second where each
-# word ends, then -1.
+# Words as token ids, for clients of tensorrt_llm itself: token ids in the first row, in the second the end of each
+# word, then -1.
 STOP_WORD_IDS = Tensor("stop_words_list", "INT32", (2, ANY), optional=True)
 BAD_WORD_IDS = Tensor("bad_words_list", "INT32", (2, ANY), optional=True)
 
 INPUT_IDS = Tensor("input_ids", "INT32", (ANY,))
 INPUT_LENGTHS = Tensor("input_lengths", "INT32")
 
-# What a response holds of each of its sequences. Of logits and log probabilities there are no elements unless they are
-# asked for.
+# The outputs of each sequence in a response. Logits and log probabilities are empty unless they are requested.
 OUTPUT_IDS = Tensor("output_ids", "INT32", (ANY, ANY))
-PROMPT_IDS = Tensor("prompt_ids", "INT32", (ANY,))  # the part of output_ids that is the prompt, or none
+PROMPT_IDS = Tensor("prompt_ids", "INT32", (ANY,))  # the prompt's part of output_ids, or empty
 GENERATED_TEXT = Tensor("generated_text", "STRING", (ANY,))
 OUTPUTS = (
     OUTPUT_IDS,

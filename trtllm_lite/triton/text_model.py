@@ -1,4 +1,4 @@
-"""TextModel: what the models before and behind the engine have in common, which turn text into token ids and back."""
+"""Defines TextModel: the common part of the models before and after the engine, which convert text and token ids."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class TextModel(ABC):
             self._tokenizer = Tokenizer.from_files(Parameters(args, ("tokenizer_dir",)).path("tokenizer_dir"))
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """The response to each request, or what was wrong with it."""
+        """The response to each request, or its error."""
         return [self._response(request) for request in requests]
 
     def _response(self, request: Any) -> Any:
@@ -33,4 +33,4 @@ class TextModel(ABC):
 
     @abstractmethod
     def _answer(self, arrays: Arrays) -> Arrays:
-        """The outputs of a request, by name, of its inputs."""
+        """The outputs of a request, by name, made from its inputs."""

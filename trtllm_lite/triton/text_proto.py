@@ -1,4 +1,4 @@
-"""Writes messages in protobuf's text format, which Triton's ``config.pbtxt`` files are of.
+"""Writes messages in protobuf's text format, the format of Triton's ``config.pbtxt``.
 
 https://protobuf.dev/reference/protobuf/textformat-spec/
 """
