@@ -1,11 +1,11 @@
-"""The documents' table of what quantization costs, from reports of ``trtllm-lite eval --json``."""
+"""Makes the documents' table of the accuracy cost of quantization, from reports of ``trtllm-lite eval --json``."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 FULL = "bf16"
-# What is quantized, by the name of its report, and the increase of perplexity that the project aims at.
+# Maps the name of a report to what it quantizes, and to the increase of perplexity that the project aims at.
 ROWS = {
     FULL: ("nothing", ""),
     "int8_wo": ("`int8_wo`", "1%"),

@@ -4,8 +4,8 @@ A server that only writes runs on one core, the client on another:
 
   python scripts/bench_http_client.py --streams 64 --chunks 20000
 
-Chunks that come while the client is busy are received together, which is cheaper, so that the second figure says how
-many the client received at once in the mean. --burst writes so many to a stream at once.
+Chunks that come while the client is busy are received together, which is cheaper, so the second figure is the mean
+number of chunks that the client received at once. --burst writes that many to a stream at once.
 """
 
 import argparse
@@ -31,13 +31,13 @@ def framed(content: bytes) -> bytes:
 
 
 def event(**fields: object) -> bytes:
-    """An event as servers of OpenAI's protocol send it, in a chunk of its own."""
+    """An event as servers of OpenAI's protocol send it, as one chunk."""
     common = {"id": "cmpl-0123456789abcdef", "object": "text_completion", "created": 1700000000, "model": "m"}
     return framed(b"data: " + json.dumps({**common, **fields}).encode() + b"\n\n")
 
 
 def serve(listener: socket.socket, options: argparse.Namespace) -> None:
-    """Answer so many requests with streams, written in turn."""
+    """Answer the requests with streams, written in turn."""
     os.sched_setaffinity(0, {options.server_core})
     streams = [listener.accept()[0] for _ in range(options.streams)]
     for stream in streams:

@@ -1,4 +1,4 @@
-"""Times the CPU kernels on the shapes of known models, each call on operands that are not in the caches.
+"""Times the CPU kernels on the shapes of known models; each call gets operands that are not in the caches.
 
     python scripts/bench_kernels.py --num_threads 2 --dtype bfloat16 --op Linear --rows 1 128
 
@@ -24,7 +24,7 @@ from trtllm_lite.bench.machine import read_bandwidth
 from trtllm_lite.plugins.packing import packed_shape
 
 WEIGHT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-# With a float16 scale for each block, and an offset where elements have no sign.
+# Weight types with a float16 scale for each block, and an offset if elements have no sign.
 BLOCK_DTYPES = {"int8": np.int8, "int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4}
 BLOCK = 32
 SWEEP_BYTES = 64 << 20
@@ -73,23 +73,23 @@ class Case:
     attributes: dict[str, float]
     layouts: list[str]
     flops: float
-    weight_dtype: str = ""  # tells types of equal bits apart
-    share: float = 1.0  # of the weights that are read
+    weight_dtype: str = ""  # tells types of equal width apart
+    share: float = 1.0  # share of the weights that are read
 
     @property
     def bytes(self) -> float:
-        """Bytes of all operands, each counted once, and of the caches that PagedAttention reads."""
+        """Bytes of all operands, each counted once, and of the cache blocks that PagedAttention reads."""
         distinct = {id(array): array for array in (*self.inputs, *self.outputs) if array is not None}
         return self.share * sum(array.nbytes for array in distinct.values())
 
 
 def activations(*shape: int) -> np.ndarray:
-    """Random operands of about 1."""
+    """Random operands with magnitudes of about 1."""
     return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
 def weight(shape: Sequence[int], layout: str, dtype: str) -> list[np.ndarray | None]:
-    """A packed weight and its scale, room for a bias and scales of rows, its offset, and room for what is added."""
+    """A packed weight and its scale, room for a bias and scales of rows, its offset, and room for addends."""
     if dtype in WEIGHT_DTYPES:
         packed = np.full(packed_shape(shape, layout), 0.01, WEIGHT_DTYPES[dtype])
         return [packed.view(np.uint16) if dtype == "bfloat16" else packed, *[None] * 5]
@@ -124,7 +124,7 @@ def linear_cases(model: Model, rows: int, dtype: str) -> Iterator[Case]:
 
 
 def mixture_cases(mixture: Mixture, rows: int, dtype: str) -> Iterator[Case]:
-    """Both products of the experts that rows have chosen, each some of them; rows are small beside weights."""
+    """Both products of the experts that rows have chosen; rows are small beside weights."""
     hidden, inner, experts, top_k = mixture.hidden, mixture.inner, mixture.experts, mixture.top_k
     rng = np.random.default_rng(0)
     ids = np.array([rng.permutation(experts)[:top_k] for _ in range(rows)], np.int32)
@@ -220,7 +220,7 @@ def _dtype_name(array: np.ndarray | None, weight_dtype: str) -> str:
 
 
 def seconds_per_call(case: Case, options: argparse.Namespace) -> float:
-    """Seconds of a call: the chosen percentile over all calls."""
+    """Seconds of a call: the given percentile over all calls."""
     samples = _testing.time_kernel(
         case.op,
         case.inputs,

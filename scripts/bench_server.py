@@ -1,4 +1,4 @@
-"""Measures the server by itself: an engine that computes nothing gives each stream a token every --step_ms.
+"""Measures the server alone, with an engine that computes nothing and gives each stream a token every --step_ms.
 
     python scripts/bench_server.py --engine_dir ENGINE [--num_streams 256] [--output_len 512] [--step_ms 8]
 
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def measure(address: str, pid: int, arguments: argparse.Namespace) -> None:
-    """Print what ``bench serve`` finds, and how busy the server was."""
+    """Print the results of ``bench serve``, and how busy the server was."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.json"
         command = ["taskset", "-c", arguments.client_cores, sys.executable, "-m", "trtllm_lite", "bench", "serve"]
@@ -86,7 +86,7 @@ def measure(address: str, pid: int, arguments: argparse.Namespace) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has taken."""
+    """Processor time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -97,13 +97,13 @@ def resident_mb(pid: int) -> float:
 
 
 def compute_nothing(step_ms: float) -> None:
-    """Give engines that are opened from now on steps that compute nothing, of so many milliseconds."""
+    """Give engines that are opened from now on steps of ``step_ms`` milliseconds that compute nothing."""
 
     def paced_executor(_: Any, ranks: Any, __: Any, *, num_blocks: int, **___: Any) -> Any:
         return _testing.PacedExecutor(ranks[0], num_blocks=num_blocks, step_seconds=step_ms / 1000)
 
     opening.make_executor = paced_executor
-    opening.available_memory = lambda *_: _ANY_BYTES  # its KV cache takes none
+    opening.available_memory = lambda *_: _ANY_BYTES  # its KV cache takes no memory
 
 
 def serve(arguments: argparse.Namespace) -> None:

@@ -1,13 +1,12 @@
-"""Holds what a model writes under JSON schemas against an independent validator.
+"""Checks texts that a model writes under JSON schemas by an independent validator.
 
     pip install ".[guided]" jsonschema
     python scripts/check_guided.py --engine_dir ENGINE --schema_dir jsonschemabench/data --json report.json
 
-Says how long it takes, too, until the first mask of a new schema is there, which submitting a request waits for.
-Schemas are files that end in .json, anywhere below the directory, in an order that --seed decides; JSONSchemaBench
-(github.com/guidance-ai/jsonschemabench) has many. Of the texts that end by themselves none may be invalid: if one is,
-it is printed, and the exit status is 1. Texts that end at --max_tokens are counted, and schemas that are refused
-listed.
+It also reports the time until the first mask of a new schema, for which the submission of a request waits. Schemas are
+files that end in .json, anywhere below the directory, in an order that --seed decides; JSONSchemaBench
+(github.com/guidance-ai/jsonschemabench) has many. A text that ends by itself must be valid: if one is not, it is
+printed, and the exit status is 1. Texts that end at --max_tokens are counted, and schemas that are refused listed.
 """
 
 import argparse
@@ -29,13 +28,13 @@ from trtllm_lite.errors import TrtllmLiteError
 from trtllm_lite.printable import printable
 from trtllm_lite.runtime.session.request import Request
 
-GOAL = 20.0  # milliseconds to the first mask, of 99 schemas of 100
-PROMPT = np.zeros(1, np.int32)  # of requests that are only checked, which compiles their schemas
+GOAL = 20.0  # milliseconds to the first mask, for 99% of the schemas
+PROMPT = np.zeros(1, np.int32)  # of requests that only compile their schemas
 
 
 @dataclass
 class Findings:
-    """What was generated, and what is wrong with it; texts, messages and refusals by the schema's path."""
+    """The generated texts and their defects; texts, messages and refusals by the schema's path."""
 
     num_schemas: int = 0
     first_masks: list[float] = field(default_factory=list)  # milliseconds from a schema to its first mask
@@ -46,7 +45,7 @@ class Findings:
 
 
 def read_schemas(directory: Path, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The schemas below ``directory`` and their paths there; files that hold something else are passed over."""
+    """The schemas below ``directory`` and their paths there; other files are skipped."""
     paths = sorted(directory.rglob("*.json"))
     random.Random(seed).shuffle(paths)
     for path in paths:
@@ -59,7 +58,7 @@ def read_schemas(directory: Path, seed: int) -> Iterator[tuple[str, dict[str, An
 
 
 def accepted(llm: LLM, options: argparse.Namespace, findings: Findings) -> dict[str, dict[str, Any]]:
-    """The first ``options.num_schemas`` schemas that are not refused, by path; notes those that are."""
+    """The first ``options.num_schemas`` schemas that are not refused, by path; records the refused ones."""
     found: dict[str, dict[str, Any]] = {}
     compile_schema(llm, {"type": "null"})  # the library reads the vocabulary once
     for path, schema in read_schemas(options.schema_dir, options.seed):
@@ -83,7 +82,7 @@ def compile_schema(llm: LLM, schema: dict[str, Any]) -> None:
 
 
 def wishes(schemas: Mapping[str, dict[str, Any]], seed: int, max_tokens: int) -> list[SamplingParams]:
-    """Sampling at temperature 1 under each schema, with seeds from ``seed`` on."""
+    """SamplingParams at temperature 1 for each schema, with seeds from ``seed`` on."""
     return [
         SamplingParams(
             temperature=1.0, seed=seed + row, max_tokens=max_tokens, guided_decoding=GuidedDecodingParams(json=schema)
@@ -93,7 +92,7 @@ def wishes(schemas: Mapping[str, dict[str, Any]], seed: int, max_tokens: int) ->
 
 
 def check(path: str, schema: dict[str, Any], output: RequestOutput, findings: Findings) -> None:
-    """Note how an output ended, and what is wrong with it."""
+    """Record how an output ended, and its defects."""
     if output.error:
         findings.failed.append((path, str(output.error)))
         return
@@ -108,7 +107,7 @@ def check(path: str, schema: dict[str, Any], output: RequestOutput, findings: Fi
 
 
 def main() -> None:
-    """Generate, validate, print, and write what was found if asked to."""
+    """Generate, validate, print, and write the findings if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine_dir", required=True)
     parser.add_argument("--schema_dir", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""Runs an engine in Triton Inference Server and holds its answers against those of LLM: check_triton.py ENGINE.
+"""Runs an engine in Triton Inference Server and compares its answers with those of LLM: check_triton.py ENGINE.
 
 The server is that of the package nvidia-pytriton; check_triton.sh installs it.
 """
@@ -34,7 +34,7 @@ MAX_TOKENS = 24
 
 @contextmanager
 def server(repository: Path, log: Path) -> Iterator[None]:
-    """A server of the repository, until ``with`` ends."""
+    """Run a server of the repository until ``with`` ends."""
     home = Path(pytriton.__file__).parent / "tritonserver"
     backend = log.parent / "backends" / "python"
     backend.mkdir(parents=True)
@@ -51,7 +51,7 @@ def server(repository: Path, log: Path) -> Iterator[None]:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR")),
     }
-    with log.open("w") as output:  # Python in the server imports from its folder first: not from this checkout
+    with log.open("w") as output:  # keeps Python in the server from importing from this checkout
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=log.parent)
     try:
         while not ready():
@@ -82,7 +82,7 @@ def generate(**fields: Any) -> dict[str, Any]:
 
 
 class Stream:
-    """A request to a model over gRPC, whose responses come one after the other."""
+    """A request to a model over gRPC, with a stream of responses."""
 
     def __init__(self, model: str, **fields: Any) -> None:
         self._client = triton.InferenceServerClient(f"localhost:{GRPC}")
@@ -93,7 +93,7 @@ class Stream:
 
     @staticmethod
     def _input(name: str, value: Any) -> Any:
-        """Shaped as clients of Triton's TensorRT-LLM backend do it: the first extent is 1."""
+        """An input in the shape that clients of Triton's TensorRT-LLM backend use: the first extent is 1."""
         dtype, kind = TYPES[type(value[0] if isinstance(value, list) else value)]
         array = np.array([value] if isinstance(value, list) else [[value]], dtype)
         tensor = triton.InferInput(name, list(array.shape), kind)

@@ -1,7 +1,7 @@
-"""Holds wheels against their limits: ``check_wheel.py WHEEL…``.
+"""Checks wheels against their limits: ``check_wheel.py WHEEL…``.
 
-Each may have MAX_BYTES, and metadata of MAX_METADATA_BYTES, is for MANYLINUX, and for all Pythons from 3.12 on or for
-3.11; it holds the timing caches of ``configs/timing_caches``, and no sources or tests in C++.
+A wheel has at most MAX_BYTES, and metadata of at most MAX_METADATA_BYTES. It is for MANYLINUX, and for all Pythons from
+3.12 on or for 3.11; it contains the timing caches of ``configs/timing_caches``, and no C++ sources or tests.
 """
 
 import re
@@ -19,7 +19,7 @@ TIMING_CACHES = Path(__file__).parents[1] / "configs" / "timing_caches"
 
 
 def problems(wheel: Path) -> list[str]:
-    """What is wrong with a wheel, a sentence each."""
+    """A sentence for each defect of a wheel."""
     found = []
     if not TAGS.search(wheel.name):
         found.append(f"its tags are not cp312-abi3 or cp311-cp311 for {MANYLINUX} of x86_64 or aarch64")

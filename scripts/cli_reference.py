@@ -1,4 +1,4 @@
-"""The reference of the command line, from the commands themselves."""
+"""Writes the reference of the command line from the commands themselves."""
 
 import inspect
 import re
@@ -39,7 +39,7 @@ def _place(argument: click.Argument) -> str:
 
 
 def _text(command: click.Command) -> str:
-    """The help of a command: click's paragraphs that are not wrapped (behind \\b) become blocks of text."""
+    """The help of a command; paragraphs that click does not wrap (after \\b) become blocks of text."""
     parts = []
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         lines = paragraph.split("\n")
@@ -54,7 +54,7 @@ def _names(option: click.Option) -> str:
 
 
 def _values(option: click.Option) -> str:
-    """What the option takes, and its default or that it must be given."""
+    """The values of the option, and its default or that it is required."""
     parts = []
     if not option.is_flag:
         choices = option.type.choices if isinstance(option.type, click.Choice) else _metavar(option).split("|")
@@ -83,5 +83,5 @@ def _range(kind: click.IntRange | click.FloatRange) -> str:
 
 
 def _options_as_code(text: str) -> str:
-    """Text of a help, in which options stand in backticks."""
+    """Text of a help with options in backticks."""
     return re.sub(r"(?<![`\w-])(--[a-z][a-z_]*)", r"`\1`", text)

@@ -1,4 +1,4 @@
-"""The table of AllReduce between two GPUs, and the lines fitted to it, by which the model knows a link."""
+"""Makes the table of AllReduce between two GPUs, and fits the lines by which the model describes a link."""
 
 import json
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Link:
-    """What ranks send each other, and how long that takes: ``push`` for few rows, ``stored`` with two meetings."""
+    """The time of transfers between ranks: ``push`` for few rows, ``stored`` with two barriers."""
 
     push: Fit
     stored: Fit
@@ -52,8 +52,8 @@ class Link:
     def all_reduce(self, rows: float, hidden: int, ranks: int) -> float:
         """Seconds of an AllReduce with residual and norm of ``rows`` rows; few are pushed to each other rank.
 
-        Of more, products have stored the parts on the rank that adds them up, which writes the norm of its share of the
-        rows to all others.
+        For more rows, products have stored the parts on the rank that adds them up, and this rank writes the norm of
+        its share of the rows to all others.
         """
         if ranks == 1:
             return 0.0
@@ -65,7 +65,7 @@ class Link:
     def all_gather(self, rows: float, vocab: int, ranks: int, head: float) -> float:
         """Seconds until one rank has the logits of the others, beyond the ``head`` seconds of the LM head.
 
-        It stores them there while it multiplies; one meeting is behind it.
+        The head stores them there while it multiplies; a barrier follows.
         """
         if ranks == 1:
             return 0.0
@@ -74,7 +74,7 @@ class Link:
 
 
 def fit_link(path: Path) -> Link:
-    """The least squares of relative errors. Stored rows are many for each block, which hides the time of one."""
+    """Fit by least squares of relative errors. With stored rows each block has many, which hides the time of one."""
     times = json.loads(path.read_text())[ENGINE]["times"]
     ranks = json.loads(path.read_text())[ENGINE]["ranks"]
     push, stored = _fit(times, "push", per_feature=True), _fit(times, "stored", per_feature=False)
@@ -124,7 +124,7 @@ def collectives_table(path: Path) -> str:
 
 
 def _bounds(link: Link, hidden: int) -> str:
-    """From how many rows on storing rows is faster than a push between several ranks."""
+    """The number of rows from which on storing rows is faster than a push between several ranks."""
     texts, row_bytes = [], ACTIVATION_BYTES * hidden
     later = link.stored.time(hidden, 0) - link.push.time(hidden, 0)
     for ranks in (4, 8, 16):

@@ -1,8 +1,8 @@
 """Compares the matrices of a quantized checkpoint, as `convert` reads them, with those of the method's own package.
 
 The package's matrices are a safetensors file of tensors named as in the checkpoint (…q_proj.weight), in any floating
-type. The values of `convert` are rounded to that type once, as a package does that multiplies in it. Such files are
-made in the package's own environment:
+type. The values of `convert` are rounded to that type once, as in packages that multiply in it. These files are made in
+the package's own environment:
 
 - compressed-tensors: `AutoModelForCausalLM.from_pretrained(DIR, quantization_config=CompressedTensorsConfig(
   run_compressed=False))` of transformers, and its state_dict; of act-order, which release 0.19 has left behind,

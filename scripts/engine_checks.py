@@ -1,8 +1,8 @@
-"""The checks that a build file asks of its job: ``engine_checks.py reproducible|answers ENGINE``, with provenance.
+"""Carries out the checks of a build file: ``engine_checks.py reproducible|answers ENGINE``, with provenance.
 
-``reproducible`` prints whether the engine is to be built again (true, unless the file says false). ``answers``
-generates from each prompt of the file, by $TRTLLM_LITE, and ends with an error unless the text has what the file says.
-It needs the standard library alone.
+``reproducible`` prints whether the engine should be built a second time (true, unless the file says false). ``answers``
+generates from each prompt of the file, by $TRTLLM_LITE, and fails unless the text contains the expected answer. It
+needs only the standard library.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Carry out the command line."""
     what, engine = sys.argv[1], Path(sys.argv[2])
     statement = json.loads((engine / "provenance.json").read_text())
     checks = statement["predicate"]["buildDefinition"]["externalParameters"].get("checks", {})

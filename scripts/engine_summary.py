@@ -1,7 +1,7 @@
-"""Prints what a build job made as Markdown: ``engine_summary.py ENGINE``, of an engine with provenance and SBOM.
+"""Prints the result of a build job as Markdown: ``engine_summary.py ENGINE``, for an engine with provenance and SBOM.
 
-It reads the files beside the engine, and ENGINE.json, which `trtllm-lite inspect --json` wrote. It needs the standard
-library alone.
+It reads the files beside the engine, and ENGINE.json, which `trtllm-lite inspect --json` wrote. It needs only the
+standard library.
 """
 
 import json
@@ -39,14 +39,14 @@ def main() -> None:
 
 
 def _bytes(statement: Any) -> str:
-    """What the second build showed, unless the build file wants none."""
+    """The result of the second build, unless the build file disables it."""
     checks = statement["predicate"]["buildDefinition"]["externalParameters"].get("checks", {})
     again = checks.get("reproducible", True)
     return "the same when it was built again with empty caches" if again else "not built again (reproducible: false)"
 
 
 def _accuracy(measured: dict[str, Any] | None, statement: Any) -> dict[str, str]:
-    """What the proof of accuracy measured, which the manifest records."""
+    """The measured accuracy, which the manifest records."""
     if measured is None:
         return {"accuracy": "not measured, because the build file has no max_accuracy_loss"}
     perplexity, reference = measured["perplexity"], measured["reference_perplexity"]
@@ -60,14 +60,14 @@ def _accuracy(measured: dict[str, Any] | None, statement: Any) -> dict[str, str]
 
 
 def _licences(components: list[Any]) -> set[str]:
-    """The licences that the SBOM has for the model's weights."""
+    """The licences of the model's weights in the SBOM."""
     weights = [item for item in components if item["type"] == "machine-learning-model"]
     entries = [entry for item in weights for entry in item.get("licenses", [])]
     return {entry.get("expression") or entry["license"].get("id") or entry["license"]["name"] for entry in entries}
 
 
 def _cell(text: object) -> str:
-    """Text of a cell: nothing of it is taken as Markdown or HTML."""
+    """Text of a cell, escaped so that none of it is Markdown or HTML."""
     plain = "".join(character if character.isprintable() else " " for character in str(text))
     return "".join(f"&#{ord(character)};" if character in "|<>&`*[]\\!" else character for character in plain)
 

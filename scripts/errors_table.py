@@ -1,4 +1,4 @@
-"""The table of errors, from trtllm_lite/errors.py."""
+"""Makes the table of errors from trtllm_lite/errors.py."""
 
 import inspect
 

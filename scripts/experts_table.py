@@ -1,6 +1,4 @@
-"""The documents' tables of mixtures of experts, from such reports as ``measure_experts.sh`` makes, on GPUs, or
-``measure_cpu_experts.sh``, on CPUs.
-"""
+"""Makes the documents' tables of mixtures of experts, from reports of ``measure_experts.sh`` or its CPU variant."""
 
 import json
 from pathlib import Path
@@ -15,12 +13,12 @@ MODELS = {
     "MixtralForCausalLM": "Mixtral 8x7B",
     "GraniteMoeForCausalLM": "Granite 3.0 1B-A400M",
 }
-LEAST_OUTPUT_LEN = 16  # of reports of the time per token, and not of the first one
+LEAST_OUTPUT_LEN = 16  # reports with fewer tokens measure the time to the first token
 _SPEEDS = ("prefill_tokens_per_s", "decode_tokens_per_s")
 
 
 def record_experts(path: Path, directory: Path, commit: str | None) -> None:
-    """Store the reports of ``directory``, instead of those that were known.
+    """Store the reports of ``directory``, in place of earlier ones.
 
     A report that does not know its commit gets ``commit``.
     """
@@ -31,7 +29,7 @@ def record_experts(path: Path, directory: Path, commit: str | None) -> None:
 
 
 def experts_table(path: Path) -> str:
-    """The Markdown of one baseline file; floors are of the experts that were read, where a report has their number."""
+    """The Markdown of one baseline file; floors count the experts that were read, if a report has their number."""
     reports = json.loads(path.read_text())
     of_latency = [report for report in reports if report["benchmark"] == "latency"]
     if not of_latency[0]["machine"].get("gpu"):
@@ -83,7 +81,7 @@ def _latency_row(report: Report) -> list[str]:
     if shape["output_len"] < LEAST_OUTPUT_LEN:
         time, floor = figures["time_to_first_token_s"], figures["floor_time_to_first_token_s"]
         title = f"{_model(report)}, first token, prompt of {shape['input_len']:,}"
-        read = ""  # what is counted are the steps behind it
+        read = ""  # the counts are of the steps after the first token
     else:
         time, floor = figures["inter_token_latency_s"], figures["floor_inter_token_latency_s"]
         title, read = f"{_model(report)}, time per token, batch {shape['batch_size']}", _read(figures)
@@ -95,7 +93,7 @@ def _commit(report: Report) -> str:
 
 
 def _read(figures: dict[str, float]) -> str:
-    """Experts of a layer that a decode step has read, and how unevenly ranks have their rows, if they were counted."""
+    """The experts of a layer that a decode step has read, and the imbalance of ranks, if they were counted."""
     if "experts_read" not in figures:
         return "not counted"
     uneven = f", busiest rank {figures['rank_imbalance']:.2f}x" if "rank_imbalance" in figures else ""

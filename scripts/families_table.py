@@ -1,4 +1,4 @@
-"""The table of model families, made of the families themselves and of the shapes in ``configs/models``."""
+"""Makes the table of model families from the families themselves and the shapes in ``configs/models``."""
 
 import importlib
 import json
@@ -16,7 +16,7 @@ from trtllm_lite.convert.text_model import as_text_model
 
 SHAPES = Path(__file__).resolve().parents[1] / "configs" / "models"
 COLUMNS = ("family", "`architectures`", "GGUF", "published shapes that tests map", "computes the same as, on weights")
-# What a family's logits are compared with, where that is not transformers with random weights alone.
+# References for a family's logits, if they are more than transformers with random weights.
 RANDOM = "transformers, random"
 COMPARED = {
     "bert": f"{RANDOM}, and all-MiniLM-L6-v2",
@@ -31,7 +31,7 @@ COMPARED = {
 
 
 def families_table() -> str:
-    """A row for each family: a family that is added needs no line here."""
+    """A row for each family; a new family needs no change here."""
     shapes = _shapes()
     rows = []
     for module in pkgutil.iter_modules(package.__path__):
@@ -46,12 +46,12 @@ def families_table() -> str:
 
 
 def _title(docstring: str) -> str:
-    """What a family's file says that it is, up to where it is described."""
+    """The name of a family in its file's docstring, up to its description."""
     return docstring.partition(" (")[0].partition(":")[0]
 
 
 def _shapes() -> dict[str, list[str]]:
-    """Names of the shapes of each architecture, and of multimodal ones those of their text models."""
+    """The names of the shapes of each architecture; multimodal architectures have those of their text models."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted(SHAPES.glob("*.json")):
         source = Source(path.name, json.loads(path.read_text()), {}, {}, np.zeros, None, {})

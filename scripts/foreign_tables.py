@@ -1,4 +1,4 @@
-"""Tables of the names that other engines have, and what each of them is here, from trtllm_lite/foreign_names."""
+"""Makes tables of the names of other engines and their meaning here, from trtllm_lite/foreign_names."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from variant_tables import markdown
 from trtllm_lite.foreign_names import calls, commands, imports, serving
 from trtllm_lite.foreign_names.entry import Foreign
 
-# By the name of the part of a page.
+# Tables by the name of the part of a page.
 FOREIGN: Mapping[str, Mapping[str, Foreign]] = {
     "commands": commands.COMMANDS,
     "convert": commands.CONVERT,
@@ -25,7 +25,7 @@ FOREIGN: Mapping[str, Mapping[str, Foreign]] = {
 
 
 def foreign_table(name: str) -> str:
-    """A row for each name: what it becomes, or what to do instead."""
+    """A row for each name: its replacement, or the remedy."""
     prefix = "--" if name in ("convert", "build", "generate", "serve", "bench") else ""
     rows = [[f"`{prefix}{word}`", _meaning(entry), _accepted(entry)] for word, entry in sorted(FOREIGN[name].items())]
     return markdown(("name", "here", "accepted"), rows) + "\n"
@@ -37,7 +37,7 @@ def _meaning(entry: Foreign) -> str:
 
 
 def _accepted(entry: Foreign) -> str:
-    """Which values are taken."""
+    """The accepted values."""
     if entry.becomes:
         return "yes"
     if entry.harmless:

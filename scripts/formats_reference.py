@@ -1,4 +1,4 @@
-"""The reference of dtypes, formats of weights and schemes of quantization, from the tables of the code."""
+"""Writes the reference of dtypes, weight formats and schemes of quantization from the tables of the code."""
 
 import importlib
 from types import SimpleNamespace
@@ -49,7 +49,7 @@ def checkpoints_table() -> str:
 
 
 def gguf_table() -> str:
-    """A row for each type of GGUF's whose blocks are kept."""
+    """A row for each type of GGUF whose blocks are kept."""
     rows = []
     for found in GGMLQuantizationType:
         kind = kind_of(SimpleNamespace(tensor_type=found, shape=(1, 1)))

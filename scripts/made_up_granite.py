@@ -1,7 +1,7 @@
 """Writes a GGUF file with random weights in the shape of Granite 3.0 1B-A400M, as llama.cpp's converter writes them.
 
-python scripts/made_up_granite.py TYPE FILE, where TYPE is Q4_0 or Q8_0. What weights mean does not matter to who
-measures speed, but they are small, so that nothing overflows. The tokenizer knows bytes alone.
+python scripts/made_up_granite.py TYPE FILE, where TYPE is Q4_0 or Q8_0. The weights are for measurements of speed, and
+small enough that nothing overflows. The tokenizer has only single bytes.
 """
 
 import argparse
@@ -14,19 +14,19 @@ import numpy as np
 from tokenizers.pre_tokenizers import ByteLevel
 
 SHAPE = Path(__file__).resolve().parents[1] / "configs" / "models" / "granite-3.0-1b-a400m.json"
-BLOCK, BYTES = 32, {"Q4_0": 18, "Q8_0": 34}  # elements of a block, and bytes: a float16 scale, then the elements
-SCALES = {"Q4_0": 5e-3, "Q8_0": 3e-4}  # by which elements are about 0.02
+BLOCK, BYTES = 32, {"Q4_0": 18, "Q8_0": 34}  # elements of a block; bytes of a block: a float16 scale, then the elements
+SCALES = {"Q4_0": 5e-3, "Q8_0": 3e-4}  # scales that make elements about 0.02
 
 
 def blocks(kind: str, rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Random elements of a matrix or several, as the bytes of their rows."""
+    """Random elements of one or several matrices, as the bytes of their rows."""
     data = rng.integers(0, 256, (prod(shape) // BLOCK, BYTES[kind]), dtype=np.uint8)
     data[:, :2] = np.array([SCALES[kind]], np.float16).view(np.uint8)
     return data.reshape(*shape[:-1], shape[-1] // BLOCK * BYTES[kind])
 
 
 def write_fields(writer: gguf.GGUFWriter, config: dict[str, int | float]) -> None:
-    """Everything but tensors."""
+    """Write all fields except tensors."""
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -59,7 +59,7 @@ def write_fields(writer: gguf.GGUFWriter, config: dict[str, int | float]) -> Non
 
 
 def write_tensors(writer: gguf.GGUFWriter, config: dict[str, int], kind: str) -> None:
-    """The embedding, and the layers."""
+    """Write the embedding and the layers."""
     rng = np.random.default_rng(0)
     hidden, inner, experts = config["hidden_size"], config["intermediate_size"], config["num_local_experts"]
     shared = config["num_key_value_heads"] * hidden // config["num_attention_heads"]

@@ -1,9 +1,9 @@
-"""Measures what in-flight batching brings on a CPU engine of SmolLM2, and that it changes no token.
+"""Measures the gain of in-flight batching on a CPU engine of SmolLM2, and checks that it changes no token.
 
     trtllm-lite build --checkpoint_dir CKPT --output_dir ENGINE --max_batch_size 64 --max_input_len 1024
     python scripts/measure_batching.py --engine_dir ENGINE --json batching.json
 
-The variants take turns, and the best round of each counts: other guests of the machine come and go, and only slow it.
+The variants take turns, and the best round of each counts, because other load on the machine only slows it.
 """
 
 import argparse
@@ -30,7 +30,7 @@ BATCHING_GOAL, PREFIX_GOAL, QUARTER_GOAL = 3.0, 5.0, 0.8
 
 @dataclass(frozen=True)
 class Finding:
-    """The ratio of the first of ``figures`` to the second, and what it should be at least."""
+    """The ratio of the first of ``figures`` to the second, and the least value it should have."""
 
     name: str
     figures: dict[str, float]
@@ -51,7 +51,7 @@ class Finding:
 
 
 def open_engine(engine_dir: str, **options: Any) -> Session:
-    """A session on the engine, its weights already read once."""
+    """A session on the engine, whose weights have been read once."""
     session = ModelRunner.from_dir(engine_dir, **options).session
     serve(session, make(Workload(num_requests=1, input_len="1", output_len="2"), session))
     return session
@@ -114,7 +114,7 @@ def _finding(name: str, figures: Mapping[str, float], first: str, second: str, g
 
 
 def _demand(requests: Sequence[PlannedRequest], session: Session) -> int:
-    """Tokens in the KV cache blocks that the requests need side by side; a request's last token is never stored."""
+    """Tokens in the KV cache blocks that the requests need at the same time; a request's last token is never stored."""
     limits = session.limits
     blocks = sum(limits.blocks_for(request.prompt_len + request.output_len - 1) for request in requests)
     return blocks * limits.tokens_per_block

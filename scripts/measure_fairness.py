@@ -1,11 +1,11 @@
-"""Measures how long a one-token chat takes beside clients that send what is slowest to prepare.
+"""Measures the time of a one-token chat while other clients send requests that are slow to prepare.
 
     python scripts/measure_fairness.py ENGINE [--encoder ENCODER]
 
-A server of ENGINE is started, and each kind of slow request is sent by CLIENTS clients, each with a key of its own and
-one request after the other, while another client sends one chat after the other. The lone times are measured before
-each kind, so that other guests of the machine slow both. The exit code is 1 if the median beside some kind is more than
-GATE times the lone one. Kinds whose work is the engine's own ("prompts", "embeddings") wait for steps, too. ENCODER is
+A server of ENGINE is started, and each kind of slow request is sent by CLIENTS clients, each with its own key and one
+request at a time, while another client sends chats one at a time. The times without load are measured before each kind,
+so that other load on the machine slows both. The exit code is 1 if the median beside some kind is more than GATE times
+the median without load. Kinds whose work is the engine's own ("prompts", "embeddings") wait for steps, too. ENCODER is
 an engine, or a model, that makes embeddings; without it these are left out.
 """
 
@@ -30,18 +30,18 @@ from trtllm_lite.cli.console import print_table
 
 CLIENTS = 16
 GATE = 2.0
-NICENESS = 19  # of the clients, which would be other machines
-PAUSE_SECONDS = 0.05  # before a client whose request was refused sends the next
-SECONDS_TO_FILL = 1.5  # until all slow clients wait
+NICENESS = 19  # of the clients, which in practice are other machines
+PAUSE_SECONDS = 0.05  # pause of a client after a refused request
+SECONDS_TO_FILL = 1.5  # time until all slow clients wait
 CHAT = {"messages": [{"role": "user", "content": "Say one word."}], "max_tokens": 1, "temperature": 0}
 MADE_UP = "abcdefghijklmnopqrstuvwxyz"
-NUMBER = "900000000000"  # in a body, in whose place each request has a number of its own
+NUMBER = "900000000000"  # placeholder in a body, replaced by a different number in each request
 
 Body = dict[str, Any]
 
 
 def regex() -> tuple[str, Body]:
-    """A regular expression of many optional alternatives, another one each time."""
+    """A regular expression of many optional alternatives, different each time."""
     return "/v1/completions", {"prompt": "a", "max_tokens": 1, "guided_regex": f"x{NUMBER}" + "(a|b)?" * 2200}
 
 
@@ -60,7 +60,7 @@ def schema() -> tuple[str, Body]:
 
 
 def template() -> tuple[str, Body]:
-    """A conversation with as large arguments for its template as a small engine's server takes: a quarter megabyte."""
+    """A conversation with the largest template arguments that a small engine's server takes: a quarter megabyte."""
     arguments = json.dumps({f"key{place}": [place, f"{NUMBER:0>40}"] for place in range(3200)})
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
     messages = [*CHAT["messages"], {"role": "assistant", "tool_calls": [call]}]  # type: ignore[misc]
@@ -73,7 +73,7 @@ def huge() -> tuple[str, Body]:
 
 
 def prompt() -> tuple[str, Body]:
-    """A text that is as long as may be tokenized, and has more tokens than a prompt may."""
+    """A text that is as long as may be tokenized, but has too many tokens for a prompt."""
     return "/v1/completions", {"prompt": f"{NUMBER} " + "a b " * 8000, "max_tokens": 1}
 
 
@@ -102,21 +102,21 @@ class Client:
         self._connection = http.client.HTTPConnection(self._place, timeout=120)
 
     def post(self, path: str, body: bytes) -> int:
-        """The status of the answer."""
+        """The status of the answer to a POST request."""
         try:
             self._connection.request("POST", path, body, self._headers)
             answer = self._connection.getresponse()
             answer.read()
-        except (OSError, http.client.HTTPException):  # an answer to a body that was not read ends the connection
+        except (OSError, http.client.HTTPException):  # the server closes the connection if it refuses a body unread
             self._connection.close()
             return 0
         return answer.status
 
 
 def send_for_ever(address: str, number: int, make: Callable[[], tuple[str, Body]], counts: Any) -> None:
-    """Send slow requests, one after the other; ``counts`` are those answered by 200, and by others.
+    """Send slow requests one at a time; ``counts`` are the answers with status 200, and others.
 
-    Their bodies are there before: what takes the cores of this machine is then the server's work.
+    Their bodies are made beforehand, so that only the server's work takes the cores of this machine.
     """
     os.nice(NICENESS)
     client = Client(address, f"slow{number}")
@@ -132,7 +132,7 @@ def send_for_ever(address: str, number: int, make: Callable[[], tuple[str, Body]
 
 @contextmanager
 def beside(address: str, make: Callable[[], tuple[str, Body]]) -> Iterator[Any]:
-    """Slow clients, until the block ends."""
+    """Run slow clients until the block ends."""
     counts = multiprocessing.Array("q", 2)
     processes = [
         multiprocessing.Process(target=send_for_ever, args=(address, number, make, counts), daemon=True)
@@ -150,7 +150,7 @@ def beside(address: str, make: Callable[[], tuple[str, Body]]) -> Iterator[Any]:
 
 
 def chat_times(address: str, count: int) -> list[float]:
-    """Seconds of chats, one after the other."""
+    """Seconds of chats, sent one at a time."""
     client, found = Client(address, "innocent"), []
     body = json.dumps({"model": "decoder", **CHAT}).encode()
     for _ in range(count):
@@ -164,7 +164,7 @@ def chat_times(address: str, count: int) -> list[float]:
 
 @contextmanager
 def serving(engine: Path, encoder: Path | None) -> Iterator[str]:
-    """The address of a server of both, which knows all clients' keys."""
+    """The address of a server of both, which accepts all clients' keys."""
     with tempfile.TemporaryDirectory() as directory:
         keys = Path(directory, "keys")
         keys.write_text("\n".join(["innocent", *(f"slow{number}" for number in range(CLIENTS))]))
@@ -205,7 +205,7 @@ def main() -> None:
         for name in arguments.kinds:
             if name not in kinds:
                 continue
-            time.sleep(SECONDS_TO_FILL)  # in which what earlier clients asked for ends
+            time.sleep(SECONDS_TO_FILL)  # time for requests of earlier clients to end
             lone = chat_times(address, arguments.count)
             with beside(address, kinds[name]) as counts:
                 found = chat_times(address, arguments.count)

@@ -1,9 +1,9 @@
-"""Measures how much later the first token comes over HTTP than in process, of chats and of prompts of token ids.
+"""Measures how much later the first token comes over HTTP than in process, for chats and for token ids.
 
     python scripts/measure_first_token.py ENGINE [--num_requests 1000]
 
 The engine lends its limits and its tokenizer; its steps compute nothing and take 0.05 ms. Requests over HTTP and in
-process alternate, one at a time, over a connection that stays. The exit code is 1 if the median of either kind is more
+process alternate, one at a time, over a persistent connection. The exit code is 1 if the median of either kind is more
 than GATE_MS later over HTTP.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench_server import compute_nothing  # the other script of this folder
+from bench_server import compute_nothing  # another script of this folder
 
 from trtllm_lite import LLM, SamplingParams
 from trtllm_lite.cli.console import print_table
@@ -35,7 +35,7 @@ BODIES = {
 
 
 def main() -> None:
-    """Start a server in a process of its own, and measure it beside an LLM in this one."""
+    """Start a server in a separate process, and measure it beside an LLM in this one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine_dir")
     parser.add_argument("--num_requests", type=int, default=1000, help="of each kind")
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def measure(host: str, port: int, arguments: argparse.Namespace) -> list[str]:
-    """Print medians of milliseconds; returns the kinds that miss the gate."""
+    """Print medians in milliseconds; returns the kinds that miss the gate."""
     compute_nothing(STEP_MS)
     rows, missed = [], []
     with socket.create_connection((host, port)) as connection, LLM(arguments.engine_dir) as llm:
@@ -79,7 +79,7 @@ def http_request(path: str, body: bytes) -> bytes:
 
 
 def over_http(connection: socket.socket, request: bytes) -> float:
-    """Milliseconds until the first event of the answer; the rest is read, too."""
+    """Milliseconds until the first event of the answer, which is then read to its end."""
     start = time.perf_counter()
     connection.sendall(request)
     answer = bytearray()
@@ -92,7 +92,7 @@ def over_http(connection: socket.socket, request: bytes) -> float:
 
 
 def in_process(llm: LLM, kind: str) -> float:
-    """Milliseconds until the first token of the same request, made and sent here."""
+    """Milliseconds until the first token of the same request, made and sent in this process."""
     start = time.perf_counter()
     params = SamplingParams(max_tokens=MAX_TOKENS)
     prompt = IDS if kind == "token ids" else MESSAGES

@@ -1,12 +1,12 @@
-"""Measures what guessing tokens ahead brings on texts that repeat themselves, and costs on texts that do not.
+"""Measures the gain of draft tokens on texts that repeat themselves, and their cost on texts that do not.
 
     trtllm-lite build --checkpoint_dir CKPT --output_dir ENGINE --max_draft_len 8
     python scripts/measure_guesses.py --engine_dir ENGINE --json guesses.json
     python scripts/measure_guesses.py --engine_dir ENGINE --draft_engine_dir SMALLER --json guesses.json
 
-The variants take turns on the same requests, so that other guests of a machine, who come and go, slow all of them.
-Each turn has a cache_salt of its own, so that no earlier turn tells what comes. Tokens behind the first one count, in
-the time behind it; the ratio is that of the medians. On CPUs guesses change no token; that is checked.
+The variants take turns on the same requests, so that other load on the machine slows all of them. Each turn has its own
+cache_salt, so that it learns nothing from earlier turns. Tokens after the first count, over the time after it; the
+ratio is that of the medians. On CPUs draft tokens must not change the output, which is checked.
 """
 
 import argparse
@@ -29,7 +29,7 @@ CPU = "cpu"
 
 
 def requests(kind: str, max_tokens: int) -> tuple[Sequence[list[dict[str, str]]], list[SamplingParams]]:
-    """The chats of a kind of text, and how each is answered."""
+    """The chats of a kind of text, and the form of their answers."""
     texts, temperature = (QUOTES, 0.0) if kind == "quotes" else (OPEN_ENDS, 1.3)
     chats = [[{"role": "user", "content": text}] for text in texts]
     params = [
@@ -40,7 +40,7 @@ def requests(kind: str, max_tokens: int) -> tuple[Sequence[list[dict[str, str]]]
 
 
 def run(llm: LLM, kind: str, salt: str, options: argparse.Namespace) -> tuple[float, list[list[int]]]:
-    """Tokens per second that a request gets, ``batch_size`` of them at a time, and the tokens."""
+    """Tokens per second of a request, with ``batch_size`` at a time, and the tokens."""
     chats, params = requests(kind, options.max_tokens)
     tokens: list[list[int]] = []
     seconds = 0.0
@@ -67,7 +67,7 @@ def configs(options: argparse.Namespace) -> dict[str, dict[str, Any] | None]:
 
 
 def measure(llms: Mapping[str, LLM], kind: str, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Tokens per second of each variant in each round. Raises SystemExit if guesses changed a token on a CPU."""
+    """Tokens per second of each variant in each round. Raises SystemExit if draft tokens changed a token on a CPU."""
     rates: dict[str, list[float]] = {name: [] for name in llms}
     for turn in range(options.rounds + 1):
         expected: list[list[int]] | None = None
@@ -76,7 +76,7 @@ def measure(llms: Mapping[str, LLM], kind: str, options: argparse.Namespace) -> 
             expected = expected or tokens
             if llm.session.manifest.target.kind == CPU and tokens != expected:
                 raise SystemExit(f"{name}: {kind} came to other tokens than {PLAIN}")
-            if turn > 0:  # the first one reads the weights
+            if turn > 0:  # the first round reads the weights
                 rates[name].append(rate)
     return rates
 

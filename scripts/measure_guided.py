@@ -1,19 +1,19 @@
-"""Measures what grammars cost a full batch: requests with another JSON schema each, against the same without.
+"""Measures the cost of grammars in a full batch: requests with a different JSON schema each, against none.
 
     pip install ".[guided]"
     python scripts/measure_guided.py --engine_dir ENGINE --json guided.json
 
-The two variants take turns, with schemas that were never compiled before, and the best round of each counts: other
-guests of a machine come and go, and only slow it. The time is that from the first submission to the last token; with
---compiled the schemas are compiled before, and only the steps are compared. `scripts/measure_gpu.sh OUT guided` makes
+The two variants take turns, with schemas that were never compiled before, and the best round of each counts, because
+other load on the machine only slows it. The time is from the first submission to the last token; with --compiled the
+schemas are compiled beforehand, and only the steps are compared. `scripts/measure_gpu.sh OUT guided` makes
 an engine of random weights for a GPU and measures it.
 
     trtllm-lite build --checkpoint_dir CKPT --output_dir DRAFTING --max_draft_len 8
     python scripts/measure_guided.py --engine_dir ENGINE --drafting_engine_dir DRAFTING --json drafts.json
 
-measures instead what it gains that grammars draft what they leave no choice about: records of several required
-properties, half of them greedy, with an engine of the same model that takes drafts and one that does not, in turns.
-Both must write the same. The last line is the report as JSON.
+measures instead the gain of drafting the tokens that a grammar determines: records of several required properties, half
+of them greedy, on two engines of the same model, with drafts and without, in turns. Both must write the same. The last
+line is the report as JSON.
 """
 
 import argparse
@@ -94,7 +94,7 @@ PROMPT = "<|im_start|>user\nWrite an example of a {name} as JSON.<|im_end|>\n<|i
 
 
 def record(**properties: Any) -> dict[str, Any]:
-    """The schema of an object that has all of these properties and no others."""
+    """The schema of an object that has exactly these properties."""
     required = list(properties)
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
@@ -120,15 +120,15 @@ RECORDS = {
 
 
 def measure_drafts(plain: Path, drafting: Path, batch_size: int, rounds: int) -> dict[str, Any]:
-    """Tokens per second of each round without drafts and with, the ratio of each, and what became of the drafts.
+    """Tokens per second of each round without drafts and with, the ratio of each, and the counts of drafts.
 
-    Raises SystemExit if the engines do not write the same.
+    Raises SystemExit if the outputs of the engines differ.
     """
     wishes = [(PROMPT.format(name=name), GuidedDecodingParams(json=schema)) for name, schema in RECORDS.items()] * 2
     rates: dict[str, list[float]] = {"without drafts": [], "with drafts": []}
     limits = {"max_batch_size": batch_size}
     with LLM(plain, **limits) as plain_engine, LLM(drafting, **limits) as with_drafts:
-        for turn in range(rounds + 1):  # the first compiles the grammars
+        for turn in range(rounds + 1):  # the first round compiles the grammars
             params = [
                 SamplingParams(max_tokens=160, temperature=row // len(RECORDS) * 0.8, seed=turn, guided_decoding=form)
                 for row, (_, form) in enumerate(wishes)
@@ -152,7 +152,7 @@ def measure_drafts(plain: Path, drafting: Path, batch_size: int, rounds: int) ->
 
 
 def report_drafts(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure what drafts of grammars gain, and print it."""
+    """Measure the gain of drafts by grammars, and print it."""
     found = [
         measure_drafts(options.engine_dir, options.drafting_engine_dir, batch_size, options.rounds)
         for batch_size in (1, 4)
@@ -171,7 +171,7 @@ def report_drafts(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def report_grammars(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure what grammars cost a full batch, and print it."""
+    """Measure the cost of grammars in a full batch, and print it."""
     with LLM(options.engine_dir) as llm:
         rates = measure(llm, options.num_requests, options.max_tokens, options.rounds, options.compiled)
         machine = describe(llm.session.manifest.target.kind)

@@ -1,11 +1,11 @@
-"""Measures what a token costs in the thread that hands out tokens and texts, beside the engine.
+"""Measures the cost of a token in the thread that delivers tokens and texts, beside the engine.
 
     python scripts/measure_text_out.py --engine_dir ENGINE [--num_streams 256] [--stop_strings 64]
 
-All requests run together, each with a notifier of its own or, with --shared, one for all as a server has it. What
-counts is the processor time of the thread, which other guests of a machine do not change much, of the best round; it
-bounds the time in which the thread holds the interpreter's lock from above. The engine may be any whose batches are as
-large: its own threads are not measured.
+All requests run together, each with its own notifier or, with --shared, with one for all as in a server. The figure is
+the processor time of the thread in the best round, which other load hardly changes; it is an upper bound of the time in
+which the thread holds the interpreter's lock. Any engine with such large batches will do: its own threads are not
+measured.
 """
 
 import argparse
@@ -25,7 +25,7 @@ PROMPT_LEN = 8
 
 
 def main() -> None:
-    """Print microseconds for each token."""
+    """Print microseconds per token."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine_dir", type=Path, required=True)
     parser.add_argument("--num_streams", type=int, default=256)
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def round_seconds(session: Session, arguments: argparse.Namespace) -> float:
-    """Seconds for each token in which the pump's thread ran."""
+    """The seconds of the pump's thread per token."""
     stop = ["the " * 63 + f"{row:04d}" for row in range(arguments.stop_strings)]
     params = SamplingParams(max_tokens=arguments.num_tokens, ignore_eos=True, temperature=1.0, stop=stop or None)
     prompts = np.random.default_rng(1).integers(3, 1000, (arguments.num_streams, PROMPT_LEN)).astype(np.int32)

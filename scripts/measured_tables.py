@@ -1,4 +1,4 @@
-"""Tables of the documents on single devices, from reports of ``trtllm-lite bench latency`` and ``throughput``."""
+"""Makes the documents' tables on single devices, from reports of ``trtllm-lite bench latency`` and ``throughput``."""
 
 import json
 from pathlib import Path
@@ -34,21 +34,21 @@ def record(name: str, reports: list[Path], commit: str | None) -> None:
 
 
 def subject(report: dict[str, Any]) -> str:
-    """The part of a report that says what it measures."""
+    """The part of a report that identifies the measurement."""
     engine = report["engine"]
     parts = (report["benchmark"], engine["hidden_size"], weights(report), engine["stripped"], report["shape"])
     return json.dumps((*parts, *quantized(report), *variant(report)), sort_keys=True)
 
 
 def weights(report: dict[str, Any]) -> str:
-    """The dtype of matrices, or how they are quantized."""
+    """The dtype of matrices, or their quantization."""
     engine = report["engine"]
     qformat = engine.get("qformat", PLAIN)
     return str(engine["dtype"] if qformat == PLAIN else qformat)
 
 
 def quantized(report: dict[str, Any]) -> tuple[str, ...]:
-    """How weights and activations, and the KV cache, are quantized; empty if they are not."""
+    """The quantization of weights, activations and the KV cache; empty if there is none."""
     engine = report["engine"]
     qformat, cache = engine.get("qformat", PLAIN), engine.get("kv_cache_dtype", engine["dtype"])
     return () if (qformat, cache) == (PLAIN, engine["dtype"]) else (qformat, cache)
@@ -99,9 +99,9 @@ def table(path: Path) -> str:
     )
 
 
-# Fewer generated tokens measure the first one only.
+# Reports with fewer generated tokens measure the first token only.
 LEAST_OUTPUT_LEN = 64
-OTHER_SHAPES = {2048: "1B", 8192: "70B"}  # than 8B, by hidden size
+OTHER_SHAPES = {2048: "1B", 8192: "70B"}  # models other than 8B, by hidden size
 GPU_COLUMNS = ("measured", "floor", "reached", "vLLM 0.26 on an H200")
 PUBLISHED = "TensorRT-LLM 1.0, published"
 GUESSES = (
@@ -115,7 +115,7 @@ DETERMINISTIC = "What `--deterministic` costs in the same shape:"
 def gpu_table(path: Path) -> str:
     """The Markdown of one GPU's baseline file, with the peers' figures of ``peers-<same name>`` for its shapes.
 
-    Titles of figures that a peer published have no number of requests, which was the peer's own.
+    Titles of figures that a peer published omit the number of requests, which the peer chose.
     """
     everything = json.loads(path.read_text())
     peers = json.loads((path.parent / f"peers-{path.name}").read_text())
@@ -159,7 +159,7 @@ def gpu_table(path: Path) -> str:
 
 
 def rows_of(form: tuple[str, ...], reports: list[dict[str, Any]], peers: dict[str, Any]) -> str:
-    """The Markdown of the reports of engines that are quantized alike."""
+    """The Markdown of the reports of engines with the same quantization."""
     name = ", ".join(("bfloat16",) if not form else (form[0], f"KV cache {form[1]}"))
     measured, published = peers["/".join(("figures", *form))], peers.get("/".join(("published", *form)))
     rows = sorted((gpu_row(report, measured, published) for report in reports), key=place_of_row)
@@ -177,7 +177,7 @@ def place_of_row(cells: list[str]) -> tuple[int, int]:
 
 
 def gpu_row(report: dict[str, Any], peers: dict[str, float], published: dict[str, float] | None) -> list[str]:
-    """The line of one report: what was measured, its floor, the fraction reached, the peers' figures, the commit."""
+    """The line of one report: the measurement, its floor, the fraction reached, the peers' figures, the commit."""
     figures, shape = report["figures"], report["shape"]
     unit, digits, scale = "ms", 2, 1e3
     if report["benchmark"] == "throughput":

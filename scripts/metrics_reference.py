@@ -1,4 +1,4 @@
-"""The reference of /metrics, from what the server exposes of a model that has everything."""
+"""Writes the reference of /metrics, from the server's output for a model with all features."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ COMMON = ("model_name", "engine", "engine_type")  # labels of all metrics of mod
 
 
 def metrics_reference() -> str:
-    """What the package says of its names, and a row for each metric."""
+    """The package's remarks on its names, and a row for each metric."""
     server = ServerMetrics([SimpleNamespace(add_metrics=_add_all)])
     server.count_request("POST", "/v1/completions", 200)
     rows = []
@@ -34,7 +34,7 @@ def metrics_reference() -> str:
 
 
 def _add_all(families: Families) -> None:
-    """The metrics of a decoder with adapters, guesses and experts, and of an encoder."""
+    """Add the metrics of a decoder with adapters, draft tokens and experts, and of an encoder."""
     add_model(families, _model())  # type: ignore[arg-type]
     rejected = Counter(queue_full=0)
     load = {"num_requests_running": 0, "num_requests_waiting": 0}

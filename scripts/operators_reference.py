@@ -1,4 +1,4 @@
-"""The reference of the fused operators, from the schemas of plugins/."""
+"""Writes the reference of the fused operators from the schemas of plugins/."""
 
 from plain_text import cell, escaped
 from variant_tables import markdown
@@ -7,7 +7,7 @@ from trtllm_lite.plugins.schema import Argument, Schema, all_schemas
 
 
 def operators_reference() -> str:
-    """A section for each operator: what it computes, inputs, outputs, attributes, constraints."""
+    """A section for each operator: its formula, inputs, outputs, attributes, constraints."""
     return "\n".join(_section(schema) for schema in sorted(all_schemas().values(), key=lambda schema: schema.name))
 
 
@@ -44,7 +44,7 @@ def _row(argument: Argument, kind: str) -> list[str]:
 
 
 def _storage(argument: Argument) -> str:
-    """How the operand is stored, where it is no row-major tensor of its own."""
+    """The storage of an operand, unless it is a row-major tensor of its own."""
     if argument.alias:
         return f"updates `{argument.alias}` in place"
     layouts = [layout for layout in argument.layouts if layout != "row_major"]

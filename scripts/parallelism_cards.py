@@ -1,4 +1,4 @@
-"""GPUs by their vendor's figures, and what a kind of them is taken to reach: the H200's measured share of its own."""
+"""Describes GPUs by their vendors' figures, and assumes that they reach the measured shares of the H200."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -31,25 +31,25 @@ CARDS = (
     H200,
     Card("B200", 180e9, 8e12, 2250e12, 900e9, "NVIDIA DGX B200 datasheet, an eighth of its eight cards"),
 )
-# Of a card's own adapter to other machines: 400 Gb/s (NVIDIA ConnectX-7 datasheet).
+# The speed of a card's network adapter: 400 Gb/s (NVIDIA ConnectX-7 datasheet).
 NETWORK = 50e9
 
 
 def machine_of(card: Card, measured: Machine) -> Machine:
-    """Cards that reach the same shares of their figures as the H200 that was ``measured``; latencies are its own."""
+    """Cards that reach the same shares of their figures as the ``measured`` H200; latencies are the H200's."""
     bandwidth, flops = measured.bandwidth * card.bandwidth / H200.bandwidth, measured.flops * card.flops / H200.flops
     return replace(measured, bandwidth=bandwidth, flops=flops, link=measured.link.scaled(card.link / H200.link))
 
 
 @cache
 def machines() -> dict[str, Machine]:
-    """All cards as the model knows them, by name."""
+    """All cards in the form of the model, by name."""
     measured = fit_machine()
     return {card.name: machine_of(card, measured) for card in CARDS}
 
 
 def models_and_cards() -> Iterator[tuple[str, ModelConfig, Card]]:
-    """What the page has tables of: each model, with its name, on each card."""
+    """The combinations in the page's tables: each model, with its name, on each card."""
     for name, preset in MODELS.items():
         for card in CARDS:
             yield name, model_of(preset), card

@@ -1,4 +1,4 @@
-"""Fits the model of several GPUs to measurements on one, and holds it against those on others."""
+"""Fits the model of several GPUs to measurements on one, and checks it against measurements on several."""
 
 import json
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ ROOT = Path(__file__).resolve().parents[1]
 BASELINES = ROOT / "configs" / "baselines"
 RANKS, LINK, ONE_CARD = (BASELINES / f"{kind}nvidia-h200.json" for kind in ("ranks-", "collectives-", ""))
 MODELS = {name: f"llama-3.1-{name.lower()}" for name in ("8B", "70B", "405B")}
-MEASURED = "8B"  # what engines of several ranks were measured of
+MEASURED = "8B"  # the model whose engines of several ranks were measured
 FULL = "full_prec"
-OTHERS = {"1B": ("llama-3.2-1b", FULL), "70B": (MODELS["70B"], "fp8")}  # measured on one card
-LEAST_OUTPUT_LEN = 64  # fewer generated tokens measure the first one
+OTHERS = {"1B": ("llama-3.2-1b", FULL), "70B": (MODELS["70B"], "fp8")}  # models measured on one card
+LEAST_OUTPUT_LEN = 64  # reports with fewer generated tokens measure the first token
 
 
 @cache
@@ -38,12 +38,12 @@ def measured_model() -> ModelConfig:
 
 
 def rank_reports() -> dict[int, dict[str, list[Report]]]:
-    """The reports by number of ranks and kind, as ``measure_ranks.sh`` makes them."""
+    """The reports by number of ranks and kind, in the form of ``measure_ranks.sh``."""
     return {int(ranks): kinds for ranks, kinds in json.loads(RANKS.read_text()).items()}
 
 
 def fit_machine() -> Machine:
-    """The card that was measured, from the reports of one of it, and the link between two."""
+    """The measured card, from the reports of one card, and the link between two."""
     one = rank_reports()[1]
     (first,) = one["first"]
     bandwidth, flops = first["terms"]["memory_bandwidth"] * 1e9, first["terms"]["peak_tflops"] * 1e12
@@ -52,7 +52,7 @@ def fit_machine() -> Machine:
 
 
 def _fit_kernels(reports: list[Report]) -> Kernels:
-    """The least squares of relative errors of step times, beyond their floors."""
+    """Fit step times beyond their floors, by least squares of relative errors."""
     model = measured_model()
     seconds = np.array([report["figures"]["inter_token_latency_s"] for report in reports])
     floors = np.array([report["figures"]["floor_inter_token_latency_s"] for report in reports])
@@ -78,7 +78,7 @@ def workload_time(model: ModelConfig, machine: Machine, report: Report, tp_size:
 
 @dataclass(frozen=True)
 class Check:
-    """A figure that was measured, in seconds or tokens per second, and what the model says."""
+    """A measured figure, in seconds or tokens per second, and the model's value."""
 
     title: str
     cards: str
@@ -118,7 +118,7 @@ def _of_ranks(machine: Machine, ranks: int, kinds: dict[str, list[Report]]) -> I
 
 
 def _other_shapes(machine: Machine) -> Iterator[Check]:
-    """Engines of other models on one card, of which the floor is the report's and the time of kernels the model's."""
+    """Engines of other models on one card, with the report's floor and the model's time of kernels."""
     for report in json.loads(ONE_CARD.read_text()):
         engine, shape, figures = report["engine"], report["shape"], report["figures"]
         if report["benchmark"] != "latency" or variant(report) or shape["output_len"] < LEAST_OUTPUT_LEN:

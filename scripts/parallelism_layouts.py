@@ -1,4 +1,4 @@
-"""The tables of docs/design/parallelism.md on the ways to arrange as many cards."""
+"""Makes the tables of docs/design/parallelism.md on the ways to arrange a given number of cards."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from variant_tables import markdown
 from trtllm_lite.network.config import ModelConfig
 
 RANKS = (1, 2, 4, 8, 16)
-CONTEXT = 2048  # tokens that a request of the tables has
+CONTEXT = 2048  # tokens of a request in the tables
 NUM_CARDS = 8
 LOADS = (1, 8, 128, 512, 2048)
 LAYOUTS = (*(Layout(size, 1, NUM_CARDS // size) for size in (1, 2, 4, 8)), Layout(4, 2), Layout(1, 8))
@@ -48,7 +48,7 @@ def _rate(requests: int, seconds: float, best: float) -> str:
 
 
 def choices_table() -> str:
-    """The least cards, and the best layout of eight, by model, card and load."""
+    """The least number of cards, and the best layout of eight, by model, card and load."""
     rows = []
     for name, model, card in models_and_cards():
         cells = []
@@ -66,10 +66,10 @@ def machines_table() -> str:
     """Sixteen cards as two machines of eight, in several layouts, beside sixteen on one NVLink."""
     rows, near, staged, apart = [], Layout(16), Layout(8, 2), Layout(8, 1, 2)
     for name, model, card in models_and_cards():
-        if name == MEASURED:  # it never needs so many
+        if name == MEASURED:  # this model never needs so many
             continue
         machine = machines()[card.name]
-        # Of its 15 others a rank has 8 in the other machine.
+        # A rank has 15 others, 8 of them in the other machine.
         across = replace(machine, link=machine.link.scaled(NETWORK * 15 / 8 / machine.link.push.bytes_per_s))
         for requests in (1, 128):
             options = [(near, machine, None), (near, across, None), (staged, machine, NETWORK), (apart, machine, None)]

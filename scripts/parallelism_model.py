@@ -1,4 +1,4 @@
-"""What a decode step and a prompt cost on several GPUs: the formulas of docs/design/parallelism.md."""
+"""Computes the cost of a decode step and of a prompt on several GPUs, by the formulas of docs/design/parallelism.md."""
 
 from dataclasses import astuple, dataclass
 
@@ -8,15 +8,16 @@ from trtllm_lite.bench.floor import pipeline_step, prompt_flops
 from trtllm_lite.network.config import ModelConfig
 
 WEIGHT_BYTES, CACHE_BYTES, NORM_BYTES = 2, 2, 4
-STEP_TOKENS = 8192  # of prompts in a step: max_num_tokens of the engines that were measured
-USABLE = 0.95  # of a card's memory is for weights and KV cache, the rest for the workspace
+STEP_TOKENS = 8192  # tokens of a prefill step: max_num_tokens of the measured engines
+USABLE = 0.95  # share of a card's memory for weights and KV cache; the rest is workspace
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """What kernels take beyond the bytes and operations of products and attention, in seconds.
+    """Times of kernels beyond the bytes and operations of products and attention, in seconds.
 
-    ``per_layer`` whatever a layer's size; ``per_value`` for each element of the rows of a layer, which ranks share.
+    ``per_layer`` is independent of a layer's size; ``per_value`` is per element of the rows of a layer, which are
+    divided among ranks.
     """
 
     per_layer: float
@@ -28,7 +29,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Machine:
-    """Cards of one kind: bytes and operations per second that they reach; of the latter, prompts ``prompt_share``."""
+    """Cards of one kind: bytes and operations per second that they reach; prompts reach a share, ``prompt_share``."""
 
     bandwidth: float
     flops: float
@@ -39,7 +40,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Layout:
-    """``replicas`` of an engine of ``pp_size`` stages of ``tp_size`` ranks."""
+    """A layout: ``replicas`` of an engine with ``pp_size`` stages of ``tp_size`` ranks."""
 
     tp_size: int = 1
     pp_size: int = 1
@@ -53,7 +54,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of the parts of a decode step, of all stages together."""
+    """Seconds of the parts of a decode step, summed over all stages."""
 
     weights: float
     cache: float
@@ -67,7 +68,7 @@ class Step:
 
 
 def own_kv_heads(model: ModelConfig, tp_size: int) -> int:
-    """Key/value heads of a rank; where there are fewer than ranks, several ranks have the same one."""
+    """Key/value heads of a rank; if there are fewer heads than ranks, several ranks have the same head."""
     return max(model.num_key_value_heads // tp_size, 1)
 
 
@@ -77,7 +78,7 @@ def table_bytes(model: ModelConfig, tp_size: int) -> float:
 
 
 def step_bytes(model: ModelConfig, tp_size: int) -> float:
-    """Bytes of weights that a rank reads in a step: all but the embedding."""
+    """Bytes of weights that a rank reads in a step: all except the embedding."""
     heads = 2 * model.num_attention_heads / tp_size + 2 * own_kv_heads(model, tp_size)
     matrices = model.hidden_size * (heads * model.head_dim + 3 * model.intermediate_size / tp_size)
     norms = NORM_BYTES * (2 * model.num_hidden_layers + 1) * model.hidden_size
@@ -85,12 +86,12 @@ def step_bytes(model: ModelConfig, tp_size: int) -> float:
 
 
 def cache_bytes(model: ModelConfig, tp_size: int) -> int:
-    """Bytes of keys and values that a rank has of a token."""
+    """Bytes of keys and values of a token on a rank."""
     return CACHE_BYTES * 2 * model.num_hidden_layers * own_kv_heads(model, tp_size) * model.head_dim
 
 
 def decode_step(model: ModelConfig, machine: Machine, rows: float, context: float, tp_size: int = 1) -> Step:
-    """A step that generates a token for each of ``rows`` requests of ``context`` tokens."""
+    """A step that generates a token for each of ``rows`` requests with ``context`` tokens."""
     products = rows * prompt_flops(model, 1, tp_size) / machine.flops
     return Step(
         weights=max(step_bytes(model, tp_size) / machine.bandwidth, products),
@@ -102,7 +103,7 @@ def decode_step(model: ModelConfig, machine: Machine, rows: float, context: floa
 
 
 def num_all_reduces(model: ModelConfig) -> int:
-    """The AllReduces of a step: two of a layer, and that of the embedding."""
+    """The number of AllReduces of a step: two per layer, and one for the embedding."""
     return 2 * model.num_hidden_layers + 1
 
 
@@ -112,7 +113,7 @@ def all_reduces(model: ModelConfig, machine: Machine, rows: float, tp_size: int)
 
 
 def all_gather(model: ModelConfig, machine: Machine, rows: float, tp_size: int) -> float:
-    """Seconds until the rank that draws tokens has all logits, beyond those of the LM head."""
+    """Seconds until the sampling rank has all logits, beyond those of the LM head."""
     head = table_bytes(model, tp_size) / machine.bandwidth
     return machine.link.all_gather(rows, model.vocab_size, tp_size, head)
 
@@ -135,8 +136,8 @@ def token_time(
 ) -> float:
     """Seconds between the tokens of each of ``requests`` requests.
 
-    The stages of a pipeline are even, each with another group of the requests. A token passes all of them, and crosses
-    ``pp_size - 1`` boundaries, which is a push, or takes its bytes over a ``network`` of so many bytes per second.
+    The stages of a pipeline are equal, each with another group of the requests. A token passes all of them, and crosses
+    ``pp_size - 1`` boundaries, by a push, or over a ``network`` of that many bytes per second.
     """
     rows = max(requests / layout.replicas / layout.pp_size, 1.0)
     step = decode_step(model, machine, rows, context, layout.tp_size)
@@ -147,7 +148,7 @@ def token_time(
 
 
 def fits(model: ModelConfig, memory: float, layout: Layout, requests: int, context: float) -> bool:
-    """Whether each card, of ``memory`` bytes, holds its weights and its part of the KV cache of all requests."""
+    """Whether each card, of ``memory`` bytes, has room for its weights and its part of the KV cache of all requests."""
     held = requests / layout.replicas * context * cache_bytes(model, layout.tp_size)
     held += step_bytes(model, layout.tp_size)
     return held / layout.pp_size + table_bytes(model, layout.tp_size) <= USABLE * memory

@@ -1,4 +1,4 @@
-"""The tables of docs/design/parallelism.md, from measurements in configs/baselines and the formulas of the model."""
+"""Makes the tables of docs/design/parallelism.md, from configs/baselines and the formulas of the model."""
 
 from collectives_table import collectives_table
 from parallelism_cards import CARDS, H200, Card, machines, models_and_cards
@@ -27,7 +27,7 @@ def sections() -> dict[str, str]:
 
 
 def cards_table() -> str:
-    """What the vendor says of each card, and what the model takes it to reach."""
+    """The vendor's figures of each card, and the figures that the model assumes."""
     rows = []
     for card in CARDS:
         machine = machines()[card.name]
@@ -41,7 +41,7 @@ def cards_table() -> str:
 
 
 def growth_table() -> str:
-    """The parts of a decode step by number of ranks, on the card that was measured."""
+    """The parts of a decode step by number of ranks, on the measured card."""
     model, machine, rows = measured_model(), machines()[H200.name], []
     measured = {
         (ranks, report["shape"]["batch_size"]): report["figures"]["inter_token_latency_s"]

@@ -1,4 +1,4 @@
-"""The README's table of this project beside others, from reports and the peers' figures in configs/baselines."""
+"""Makes the README's table of this project beside others, from reports and the peers' figures in configs/baselines."""
 
 import json
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from variant_tables import markdown, variant
 
 TITLES = ("", "trtllm_lite", "TensorRT-LLM 1.0, published", "vLLM 0.26", "llama.cpp")
 NONE = "–"  # not measured
-# Titles of rows, and those of the peers' figures: milliseconds, or tokens per second.
+# Titles of rows, with the peers' titles: milliseconds, or tokens per second.
 LATENCIES = {1: "time per token, batch 1", 256: "time per token, batch 256"}
-# Tokens of a prompt and of its answer, and how many requests were queued at once.
+# Tokens of a prompt and of its answer, and the number of requests that were queued at once.
 LOADS = ((128, 128, 2048), (128, 2048, 512), (1000, 1000, 512), (2048, 128, 512))
 
 
 def peers_table() -> str:
-    """A row for each figure that some peer has, and what was measured on which machine; the best of a row is bold."""
+    """A row for each figure that some peer has, with the machine of the measurement; the best of a row is bold."""
     gpu, cpu = _load("nvidia-h200"), _load("cpu-xeon-amx-2-cores")
     peers, server = _load("peers-nvidia-h200"), _load("server-nvidia-h200")
     served = _load("peers-server-nvidia-h200")["figures"]["1B, 256 streams"]
@@ -38,7 +38,7 @@ def _load(name: str) -> Any:
 
 
 def _rates(title: str, *figures: float | None) -> list[str]:
-    """A row of tokens per second, of which the most is the best; None was not measured."""
+    """A row of tokens per second, of which the highest is the best; None was not measured."""
     return _row(title, [None if x is None else f"{x:,.0f} tok/s" for x in figures], figures.index(_most(figures)))
 
 
@@ -51,7 +51,7 @@ def _row(title: str, texts: Sequence[str | None], best: int) -> list[str]:
 
 
 def _form(report: dict[str, Any]) -> tuple[str, ...]:
-    """How an 8B engine of the bare shape is quantized; other engines have no form that is asked for."""
+    """The quantization of an 8B engine without variants; None for other engines."""
     engine = report["engine"]
     if engine["hidden_size"] != 4096 or not engine["stripped"] or variant(report):
         return ("other",)
@@ -78,7 +78,7 @@ def _throughput(
     published: dict[str, float],
     load: tuple[int, int, int],
 ) -> list[str]:
-    """The row of one load; what was published of it is of another number of requests."""
+    """The row of one load; published figures are for another number of requests."""
     (found,) = (
         report
         for report in reports
@@ -92,7 +92,7 @@ def _throughput(
 
 
 def _on_cpu(reports: list[dict[str, Any]], way: str) -> list[str]:
-    """SmolLM2 from the same GGUF file."""
+    """A row of SmolLM2 from the same GGUF file."""
     (found,) = (
         report
         for report in reports

@@ -1,10 +1,10 @@
-"""Text of help and docstrings as Markdown, in which only backticks are markup."""
+"""Escapes text of help and docstrings for Markdown, in which only backticks are markup."""
 
 _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "*_<>["})
 
 
 def escaped(text: str) -> str:
-    """``text``, of which what stands in backticks stays code, and nothing else is markup by chance."""
+    """``text`` in which code in backticks stays code, and all other markup is escaped."""
     parts = text.split("`")
     return "`".join(part if place % 2 else part.translate(_MARKS) for place, part in enumerate(parts))
 

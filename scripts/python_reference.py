@@ -1,4 +1,4 @@
-"""The reference of the Python API, from signatures and docstrings."""
+"""Writes the reference of the Python API from signatures and docstrings."""
 
 import ast
 import importlib
@@ -12,7 +12,7 @@ from plain_text import escaped
 
 import trtllm_lite
 
-# What users import beside ``trtllm_lite.__all__``, and what the methods of these classes return.
+# Names that users import besides ``trtllm_lite.__all__``, and classes that their methods return.
 MODULES = {
     "trtllm_lite": trtllm_lite.__all__,
     "trtllm_lite.runtime": ("ModelRunner",),
@@ -25,7 +25,7 @@ MODULES = {
     "trtllm_lite.evaluation": ("Evaluation", "evaluate"),
     "trtllm_lite.errors": ("TrtllmLiteError",),
 }
-# What other modules read of these classes, and what users have no need of.
+# Members that only other modules of the project use.
 _INTERNAL = ("handles", "params", "session", "embedder", "since")
 _FIELDS_ALONE = ("SamplingParams", "GuidedDecodingParams", "BuildLimits")
 
@@ -62,7 +62,7 @@ def _function(value: Any) -> FunctionType | None:
 
 
 def _signature(found: Any, name: str) -> str:
-    """The call as the source spells it, an argument a line where it is long."""
+    """The call as in the source; a long one has an argument per line."""
     node = _definition(found)
     if isinstance(node, ast.ClassDef):
         methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
@@ -79,7 +79,7 @@ def _definition(found: Any) -> Any:
 
 
 def _fields(found: type) -> Iterator[str]:
-    """The fields of a dataclass, of which those of the C++ side have no annotation in Python."""
+    """The fields of a dataclass; those of the C++ side have no annotation in Python."""
     for declared in reversed([one for one in found.__mro__ if one.__module__.startswith("trtllm_lite.")]):
         for node in _definition(declared).body:
             if isinstance(node, ast.AnnAssign):
@@ -87,7 +87,7 @@ def _fields(found: type) -> Iterator[str]:
 
 
 def _plain(node: ast.AnnAssign) -> ast.AnnAssign:
-    """A field without what its type is ``Annotated`` with."""
+    """A field with its bare type in place of an ``Annotated`` one."""
     kind = node.annotation
     if isinstance(kind, ast.Subscript) and ast.unparse(kind.value) == "Annotated" and isinstance(kind.slice, ast.Tuple):
         node.annotation = kind.slice.elts[0]
@@ -95,7 +95,7 @@ def _plain(node: ast.AnnAssign) -> ast.AnnAssign:
 
 
 def _arguments(given: ast.arguments) -> list[str]:
-    """Arguments without ``self``; those by name alone stand behind a star."""
+    """Arguments without ``self``; keyword-only ones follow a star."""
     places = [*given.posonlyargs, *given.args]
     defaults = [None] * (len(places) - len(given.defaults)) + list(given.defaults)
     texts = [_argument(*pair) for pair in zip(places, defaults, strict=True) if pair[0].arg not in ("self", "cls")]

@@ -1,8 +1,8 @@
 """Writes a Hugging Face model of random weights: ``random_model.py SHAPE DIRECTORY [CHECKPOINT]``.
 
-SHAPE is one of configs/models, of a class of transformers that generates text. The model has the tokenizer and the end
-tokens of a converted CHECKPOINT, or a tokenizer of numbers alone. The script needs torch and transformers, and uses a
-GPU where there is one.
+SHAPE is one of configs/models, for a class of transformers that generates text. The model has the tokenizer and the end
+tokens of a converted CHECKPOINT, or a tokenizer of numbers. The script needs torch and transformers, and uses a GPU if
+there is one.
 """
 
 import json

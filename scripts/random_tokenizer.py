@@ -1,7 +1,7 @@
 """Writes a tokenizer of made-up words: ``random_tokenizer.py SHAPE DIRECTORY``, for a model of random weights.
 
-SHAPE is one of configs/models. The words are bytes and letters as byte-level BPE has them, of the lengths that English
-text has, so that making text of random tokens takes as long as of real ones.
+SHAPE is one of configs/models. The words are bytes and letters in the form of byte-level BPE, with the lengths of
+English text, so that decoding random tokens takes as long as decoding real ones.
 """
 
 import json
@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-SPACE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"  # how byte-level BPE writes it
+SPACE = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"  # a space in byte-level BPE
 MEAN_LETTERS = 4.5
 
 
 def words(count: int) -> list[str]:
-    """``count`` different words: first the 256 bytes, then letters, some of them behind a space."""
+    """``count`` different words: first the 256 bytes, then letters, some of them after a space."""
     found = dict.fromkeys(sorted(pre_tokenizers.ByteLevel.alphabet()))
     random = np.random.default_rng(0)
     letters = np.array(list(string.ascii_lowercase))

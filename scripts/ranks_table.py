@@ -1,4 +1,4 @@
-"""The documents' table of engines of one rank and of several, from reports of ``measure_ranks.sh``."""
+"""Makes the documents' table of engines of one rank and of several, from reports of ``measure_ranks.sh``."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from variant_tables import markdown
 
 Report = dict[str, Any]
 KINDS = ("latency", "first", "throughput")
-SIZES = {4096: "8B", 8192: "70B"}  # of Llama 3.1, by hidden size
+SIZES = {4096: "8B", 8192: "70B"}  # sizes of Llama 3.1, by hidden size
 
 
 def record_ranks(path: Path, directory: Path, commit: str | None) -> None:
@@ -36,7 +36,7 @@ def record_shapes(path: Path, directory: Path, commit: str | None) -> None:
 
 
 def shapes_table(path: Path, bandwidth: float) -> str:
-    """The Markdown of reports of ``record_shapes``; ``bandwidth`` in GB/s makes floors of bytes."""
+    """The Markdown of reports of ``record_shapes``; floors follow from bytes and ``bandwidth`` in GB/s."""
     rows = []
     for report in _of_benchmark(path, "latency"):
         engine, figures = report["engine"], report["figures"]
@@ -50,7 +50,7 @@ def shapes_table(path: Path, bandwidth: float) -> str:
 
 
 def cards_table(path: Path) -> str:
-    """The Markdown of throughput in ``path``: of one model, by cards, with what each card does of that of one alone."""
+    """The Markdown of throughput in ``path``: one model by number of cards, and per card relative to one alone."""
     reports = sorted(_of_benchmark(path, "throughput"), key=_num_cards)
     if not reports:
         return ""
@@ -102,7 +102,7 @@ def ranks_table(path: Path) -> str:
 
 
 def _commits(reports: dict[str, list[Report]]) -> str:
-    """The commit of the sources that were measured, or those of each kind of report."""
+    """The commit of the measured sources, or one for each kind of report."""
     commits = {kind: str(of_kind[0]["commit"])[:10] for kind, of_kind in reports.items()}
     if len(set(commits.values())) == 1:
         return commits["throughput"]
@@ -142,7 +142,7 @@ def _text(figures: dict[str, tuple[float, float, str]], title: str, which: int =
 def _cells(
     one: dict[str, tuple[float, float, str]], other: dict[str, tuple[float, float, str]], title: str
 ) -> list[str]:
-    """Figure, how often as fast as that of one rank, floor, and the share of it that is reached."""
+    """Figure, speed-up over one rank, floor, and the share of the floor that is reached."""
     value, floor, unit = other[title]
     faster = one[title][0] / value if unit == "ms" else value / one[title][0]
     reached = floor / value if unit == "ms" else value / floor

@@ -1,4 +1,4 @@
-"""The documents' table of what engines give through HTTP and without it, from reports of benchmarks."""
+"""Makes the documents' table of engines' results through HTTP and without it, from reports of benchmarks."""
 
 import json
 from pathlib import Path
@@ -54,7 +54,7 @@ def _rows(shape: str, reports: dict[str, Report], peers: dict[str, float]) -> li
         return [f"{shape}, {title}", *texts[:2], change, texts[2], str(reports["http"]["commit"])[:10]]
 
     def pair(name: str) -> tuple[float, float]:
-        """Milliseconds at the median of one stream."""
+        """Median milliseconds of one stream."""
         http, alone = (reports[kind]["figures"][name]["p50"] * 1e3 for kind in ("http-1", "alone-1"))
         return http, alone
 

@@ -1,4 +1,4 @@
-"""Texts that speculation is measured on: some that repeat what stands before, and some that give guesses nothing.
+"""Texts for measurements of speculation: some repeat earlier text, and some are hard to predict.
 
 Written for this project.
 """
@@ -58,7 +58,7 @@ _NEWS = (
     "said that the bridge had carried twice the load for which it was built, and that waiting any longer was dangerous."
 )
 
-# Prompts of a chat whose answers repeat most of a text.
+# Chat prompts whose answers repeat most of a text.
 QUOTES = tuple(
     f"{task}\n\n{text}"
     for task, text in (
@@ -75,7 +75,7 @@ QUOTES = tuple(
     )
 )
 
-# Prompts whose answers, sampled at a high temperature, hardly repeat anything.
+# Chat prompts whose answers, sampled at a high temperature, repeat hardly anything.
 OPEN_ENDS = (
     "Write a poem in which no word appears twice.",
     "Make up forty names for planets, each of another sound.",

@@ -1,11 +1,11 @@
 """Writes the generated parts of README.md and of docs/.
 
-``documents.py`` says what is generated. ``--record NAME REPORT…`` stores reports in configs/baselines first. A
+``documents.py`` lists the generated parts. ``--record NAME REPORT…`` stores reports in configs/baselines first. A
 baseline file is a list of reports that ``trtllm-lite bench … --json`` wrote on one machine; ``--compare`` takes it.
-Those of accuracy (``--record_accuracy NAME REPORT…``) are of ``trtllm-lite eval … --json``, those of the server
-(``--record_server NAME DIRECTORY``) of ``measure_server.sh``, those of several ranks (``--record_ranks NAME
-DIRECTORY``) of ``measure_ranks.sh``, those of mixtures (``--record_experts NAME DIRECTORY``) of
-``measure_experts.sh`` or ``measure_cpu_experts.sh``, those of collectives (``--record_collectives NAME FILE…``) of
+Reports of accuracy (``--record_accuracy NAME REPORT…``) come from ``trtllm-lite eval … --json``, reports of the server
+(``--record_server NAME DIRECTORY``) from ``measure_server.sh``, of several ranks (``--record_ranks NAME DIRECTORY``)
+from ``measure_ranks.sh``, of mixtures of experts (``--record_experts NAME DIRECTORY``) from ``measure_experts.sh`` or
+``measure_cpu_experts.sh``, and of collectives (``--record_collectives NAME FILE…``) from
 ``tests.gpu.bench_collectives``.
 """
 
@@ -22,7 +22,7 @@ from server_table import record_server
 
 
 def main() -> None:
-    """Record if asked to, then write what is generated."""
+    """Record reports if asked to, then write the generated parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", metavar="NAME")
     parser.add_argument("--record_accuracy", metavar="NAME")

@@ -1,4 +1,4 @@
-"""Writes configs/deploy/kubernetes.yaml: what the chart of configs/deploy/helm gives with its default values."""
+"""Writes configs/deploy/kubernetes.yaml: the output of the chart in configs/deploy/helm with its default values."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Tables of engines on GPUs that guess, take adapters or are deterministic, from reports of benchmarks."""
+"""Makes tables of GPU engines with draft tokens, with adapters, or deterministic, from reports of benchmarks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ Report = dict[str, Any]
 
 
 def variant(report: Report) -> tuple[str, ...]:
-    """What a GPU's report measures beside models, shapes and quantization; empty for plain engines."""
+    """The variant that a GPU's report measures, besides models, shapes and quantization; empty for plain engines."""
     engine, runtime = report["engine"], report["runtime"]
     if engine.get("deterministic"):
         return ("deterministic",)
@@ -19,7 +19,7 @@ def variant(report: Report) -> tuple[str, ...]:
 
 
 def guesses_table(reports: list[Report]) -> str:
-    """The Markdown of throughput with guesses (fixed numbers of them, and as many as pay) beside that without."""
+    """The Markdown of throughput with draft tokens (fixed numbers of them, and adaptive), beside that without."""
     rates: dict[int, dict[str, float]] = {}
     for report in reports:
         rates.setdefault(report["runtime"]["max_batch_size"], {})[_kind(report)] = _rate(report)
@@ -35,7 +35,7 @@ def guesses_table(reports: list[Report]) -> str:
 
 
 def adapters_table(reports: list[Report], plain: list[Report]) -> str:
-    """The Markdown of throughput with adapters, beside that of the ``plain`` report of such a shape."""
+    """The Markdown of throughput with adapters, beside that of the ``plain`` report of the same shape."""
     shape = reports[0]["shape"]
     lengths = ("input_len", "output_len", "num_requests")
     (base,) = (

@@ -1,4 +1,4 @@
-"""Prints what an engine goes on with greedily, as JSON: `greedy_tokens.py ENGINE`. Imports the runtime alone."""
+"""Prints an engine's greedy continuation as JSON: `greedy_tokens.py ENGINE`. It imports only the runtime."""
 
 import json
 import platform
