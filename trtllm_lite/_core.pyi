@@ -46,7 +46,7 @@ def resolve_num_threads(num_threads: int = 0) -> int:
 def best_read_rate(bytes: int, num_threads: int, passes: int) -> float:
     """Bytes per second at which ``num_threads`` threads together read the same ``bytes`` over and over.
 
-    The best of ``passes`` passes of several patterns. Raises LimitError if there is no such memory.
+    The best of ``passes`` passes of several patterns counts. Raises LimitError if there is too little memory.
     """
 
 class HomeProcess:
@@ -58,7 +58,7 @@ class HomeProcess:
         """Raises EngineError in a fork of the process."""
 
 class KvGeometry:
-    """Which blocks of the KV cache sequences need: ``windows`` has that of each cache group, 0 for none.
+    """The blocks of the KV cache that sequences need: ``windows`` has the window of each cache group, 0 for none.
 
     A step computes at most ``max_step_tokens`` of a sequence.
     """
@@ -67,15 +67,15 @@ class KvGeometry:
     def most_blocks(self, num_remaining: int, max_length: int) -> int:
         """The most that a sequence holds at once with ``num_remaining`` known tokens still to be computed."""
     def most_blocks_of_batch(self, batch_size: int, max_length: int) -> int:
-        """The same of a batch, of whose prompts one at a time is computed."""
+        """The same for a batch in which one prompt at a time is computed."""
     def longest_sequence(self, num_blocks: int) -> int:
         """Tokens of the longest sequence that so many blocks hold."""
 
 class Engine:
     """An engine file, mapped read-only and checked from the first byte to the last.
 
-    Structure, versions, all checksums, and the plan against the operators' schemas: what is accepted is safe to
-    execute, whoever wrote it.
+    The checks cover structure, versions, all checksums, and the plan against the operators' schemas: an accepted file
+    is safe to execute, whoever wrote it.
     """
 
     def __init__(self, path: str) -> None:
@@ -101,7 +101,7 @@ class Engine:
         """The entry ``network.<key>``: read-only, where it is mapped. Raises EngineError if there is none."""
 
 class Network(Protocol):
-    """What runs the network of an engine that another library compiled, as Python provides it.
+    """Interface of the network of an engine that another library compiled; Python provides it.
 
     Each sequence has a row of the caches. An exception becomes a LimitError if it is one, else a DeviceError.
     """
@@ -122,7 +122,7 @@ class Network(Protocol):
         """Append ``token_ids`` [rows, seq] to the sequences of cache rows from ``first_row`` on.
 
         ``rows`` is 1, or with ``generation`` ``seq`` is. The caches hold ``past_lens`` [rows] tokens already.
-        ``logits_indices``, one at least, are numbers of the flat token_ids; the logits behind them go to the rows
+        ``logits_indices``, one at least, are positions in the flat token_ids; the logits after them go to the rows
         ``outputs`` of ``logits`` [any, vocab_size], unless ``outputs`` is empty.
         """
     def copy_row(self, source: int, to: int) -> None:
@@ -147,13 +147,13 @@ class DeviceExecutor:
         """
 
     def expert_counts(self) -> list[dict[str, Any]]:
-        """What each router has chosen since the engine was loaded: the fields of session.experts.ExpertCounts.
+        """Counts of each router's choices since the engine was loaded: the fields of session.experts.ExpertCounts.
 
-        Those of layers that other processes compute are not there. Steps go on meanwhile.
+        Layers that other processes compute are left out. Steps go on meanwhile.
         """
 
     def output(self, name: str, begin: int = 0, end: int | None = None) -> NDArray[np.uint8]:
-        """Rows ``begin`` to ``end`` of what the last step computed as the output ``name`` of the plan, as bytes.
+        """Rows ``begin`` to ``end`` of the output ``name`` of the plan in the last step, as bytes.
 
         Raises ArgumentError if the plan has no such output, LimitError if the step had fewer rows. Takes turns with
         steps.
@@ -173,10 +173,10 @@ def open_executor(
 ) -> DeviceExecutor:
     """Load the engines of all ranks; the options are those of CpuExecutor, CudaExecutor and NetworkExecutor.
 
-    Each ignores what concerns the others. The engine of a head that drafts reads what ``features_of`` keeps; on a GPU
-    there are ``num_loras`` slots for adapters. ``devices`` are the numbers of the ranks' GPUs. A rank that comes to a
-    collective ``rank_timeout`` seconds after another ends the step with DeviceError. Raises ArgumentError without the
-    network that a NetworkExecutor needs, or without fitting features.
+    Each ignores the options of the others. The engine of a drafting head reads features that ``features_of`` keeps; on
+    a GPU there are ``num_loras`` slots for adapters. ``devices`` are the numbers of the ranks' GPUs. A rank that comes
+    to a collective ``rank_timeout`` seconds after another ends the step with DeviceError. Raises ArgumentError without
+    the network that a NetworkExecutor needs, or without fitting features.
     """
 
 def open_stage(
@@ -191,7 +191,7 @@ def open_stage(
     devices: Sequence[int] = ...,
     rank_timeout: float = ...,
 ) -> DeviceExecutor:
-    """As ``open_executor``, of the ranks of one stage of a pipeline, whose steps ``step_stage`` runs."""
+    """Like ``open_executor``, for the ranks of one stage of a pipeline, whose steps ``step_stage`` runs."""
 
 class LogitsExecutor(DeviceExecutor):
     """An executor whose logits come to the host: of a CPU, a network, or RemoteStages."""
@@ -210,16 +210,16 @@ class LogitsExecutor(DeviceExecutor):
         """The reverse of ``save_block``."""
 
 class CpuGroup(LogitsExecutor):
-    """The ranks of an engine for CPUs, each on threads of its own. Made by ``open_executor``."""
+    """The ranks of an engine for CPUs, each on its own threads. Made by ``open_executor``."""
 
 class CpuPipeline(LogitsExecutor):
-    """The stages of an engine for CPUs, each on threads of its own. Made by ``open_executor``."""
+    """The stages of an engine for CPUs, each on its own threads. Made by ``open_executor``."""
 
 class Stages(Protocol):
-    """The stages of an engine in other processes, as Python provides them.
+    """Interface of the stages of an engine in other processes; Python provides it.
 
-    An exception becomes a LimitError if it is one, else a DeviceError. Copies of blocks come after the steps that were
-    begun before them, and before the others.
+    An exception becomes a LimitError if it is one, else a DeviceError. Copies of blocks come after the steps that have
+    begun before them, and before later steps.
     """
 
     num_stages: int
@@ -230,7 +230,7 @@ class Stages(Protocol):
     """Reserved bytes of all stages: ``weights``, ``kv_cache``, ``workspace``."""
 
     def begin(self, *request: NDArray[np.int32]) -> None:
-        """Hand a step to the stages: the arrays of ``step``, which are gone when this returns."""
+        """Begin a step in the stages: the arguments are the arrays of ``step``, which are gone when this returns."""
     def finish(self) -> NDArray[np.float32]:
         """The logits [L, vocab_size] of the oldest step that was begun. Another thread may begin steps meanwhile."""
     def copy_block(self, source: int, to: int) -> None:
@@ -244,10 +244,10 @@ class RemoteStages(LogitsExecutor):
     """An engine whose stages compute in other processes."""
 
     def __init__(self, engine: Engine, stages: Stages) -> None:
-        """``engine`` is that of rank 0, which says what all stages have in common."""
+        """``engine`` is the engine of rank 0, from which all common facts of the stages are read."""
 
 class EarlierStages(Protocol):
-    """The stages of an engine for GPUs but the last, in other processes, as Python provides them.
+    """Interface of all stages but the last of an engine for GPUs, in other processes; Python provides it.
 
     All but ``fail`` raise once a stage has failed; an exception becomes a LimitError if it is one, else a DeviceError.
     """
@@ -262,11 +262,11 @@ class EarlierStages(Protocol):
     def capture(self, shape: tuple[int, int, int, int, bool], inputs: NDArray[np.uint8]) -> None:
         """Have all stages capture a graph, and wait for it: see ``StageWorker.capture``."""
     def check(self, step: int) -> None:
-        """Raise if a stage has failed since; ``step`` is what is waited for."""
+        """Raise if a stage has failed; ``step`` is the step that is waited for."""
     def check_ended(self, step: int) -> None:
-        """Raise if a stage has not ended that step."""
+        """Raise if a stage has not ended that step in time."""
     def fail(self, why: str) -> None:
-        """The last stage has failed: end the processes."""
+        """Note that the last stage has failed, and end the processes."""
 
 class LastStage(DeviceExecutor):
     """The last stage of an engine for GPUs, whose other stages compute in other processes."""
@@ -281,15 +281,15 @@ class LastStage(DeviceExecutor):
         library_directories: list[str],
         rank_timeout: float,
     ) -> None:
-        """``ranks`` are the stage's. Raises as ``open_executor`` does."""
+        """``ranks`` are the engines of the stage. Raises the errors of ``open_executor``."""
     def connect(self, engine: Engine, ids: Sequence[bytes], library_directories: list[str]) -> None:
-        """Connect with the others, which do the same meanwhile; it waits for them.
+        """Connect with the other stages, which connect at the same time; it waits for them.
 
         ``ids`` are of ``nccl_ids``, one for each rank of all stages. Raises DeviceError.
         """
 
 class StageWorker:
-    """Another stage of such an engine, in a process of its own.
+    """A stage but the last of an engine for GPUs, in a process of its own.
 
     One thread calls ``connect``, ``capture`` and ``step``; others may call ``watch``, ``has_ended`` and ``close``.
     """
@@ -304,20 +304,20 @@ class StageWorker:
         library_directories: list[str],
         rank_timeout: float,
     ) -> None:
-        """``ranks`` are the stage's. Raises as ``open_executor`` does."""
+        """``ranks`` are the engines of the stage. Raises the errors of ``open_executor``."""
 
     @property
     def memory(self) -> dict[str, int]:
         """Reserved bytes: ``weights``, ``kv_cache``, ``workspace``."""
 
     def connect(self, engine: Engine, ids: Sequence[bytes], library_directories: list[str]) -> None:
-        """As ``LastStage.connect``."""
+        """The counterpart of ``LastStage.connect``."""
     def capture(self, shape: tuple[int, int, int, int, bool], inputs: NDArray[np.uint8]) -> None:
         """Capture the graph of a decode-only step, before the first step. Raises LimitError, DeviceError."""
     def step(
         self, number: int, copies: NDArray[np.int32], shape: tuple[int, int, int, int, bool], inputs: NDArray[np.uint8]
     ) -> None:
-        """Put a step on the streams of the GPUs. If that fails, ``watch`` tells.
+        """Put a step on the streams of the GPUs; ``watch`` reports a failure.
 
         ``copies`` has a row for each KV block that is copied first: how, from where, to where. ``shape`` is num_tokens,
         num_seqs, num_decode_seqs, num_logits, and whether the step is decode-only; ``inputs`` are packed for it.
@@ -327,10 +327,10 @@ class StageWorker:
     def has_ended(self, number: int) -> bool:
         """Whether the step of that number, or a later one, has ended."""
     def close(self) -> None:
-        """Carry out nothing more."""
+        """Reject all further steps."""
 
 def nccl_ids(count: int, library_directories: list[str]) -> list[bytes]:
-    """What ranks of several processes find each other by. Raises DeviceError if there is no NCCL."""
+    """Ids by which ranks of several processes find each other. Raises DeviceError without NCCL."""
 
 class NetworkExecutor(LogitsExecutor):
     """An engine whose plan is a network, which has a KV block for each sequence."""
@@ -351,9 +351,10 @@ class CudaExecutor(DeviceExecutor):
         features_of: CudaExecutor | None = None,
         num_loras: int = 0,
     ) -> None:
-        """``num_blocks`` 0: the cache size of the manifest; ``library_directories``: where cuBLASLt may lie, too.
+        """``num_blocks`` 0: the cache size of the manifest; ``library_directories``: further places to look for
+        cuBLASLt.
 
-        The engine of a head that drafts reads what ``features_of`` keeps. ``num_loras``: slots for adapters.
+        The engine of a drafting head reads features that ``features_of`` keeps. ``num_loras``: slots for adapters.
 
         Raises DeviceError (no such GPU, no driver, no cuBLASLt), EngineError (built for another GPU or cuBLASLt),
         LimitError (not enough memory).
@@ -366,10 +367,9 @@ class CudaExecutor(DeviceExecutor):
 
         It computes any number of rows from that of a step of ``above`` tokens up to its own; where none does, there are
         entries for parts of these rows. None for products that have no more rows than in a step of ``above`` tokens.
-        ``sustained``: as fast as they are when nothing else runs for a while, so at the card's power limit.
-        The keys of an entry: dtype, out_dtype, out_features, in_features, gated, residual, bias; rows, algo
-        (hexadecimal), microseconds, heuristic_microseconds (of what cuBLASLt proposes first). Raises LimitError,
-        DeviceError.
+        ``sustained``: timed after running alone for a while, so at the card's power limit. The keys of an entry: dtype,
+        out_dtype, out_features, in_features, gated, residual, bias; rows, algo (hexadecimal), microseconds,
+        heuristic_microseconds (of what cuBLASLt proposes first). Raises LimitError, DeviceError.
         """
 
     def time_programs(
@@ -383,17 +383,17 @@ class CudaExecutor(DeviceExecutor):
 
     @property
     def cublaslt_version(self) -> int:
-        """The version of cuBLASLt, as cublasLtGetVersion gives it."""
+        """The version of cuBLASLt, in the form of cublasLtGetVersion."""
 
     @property
     def device_name(self) -> str:
-        """The name of the GPU that the driver gives."""
+        """The driver's name of the GPU."""
 
 class GramMatrix:
     """The sum of the outer products of rows that steps leave as an output, float32 on the GPU; zero at first."""
 
     def __init__(self, executor: DeviceExecutor, name: str) -> None:
-        """Of the output ``name`` of a CudaExecutor, rows of 16 bits.
+        """Sum up the output ``name`` of a CudaExecutor, rows of 16 bits.
 
         Raises ArgumentError (no such output), DeviceError (no cuBLASLt), LimitError (too little memory).
         """
@@ -429,7 +429,7 @@ class CpuExecutor(LogitsExecutor):
     def __init__(self, engine: Engine, *, num_threads: int = 0, num_blocks: int = 0, isa: str = "auto") -> None:
         """``num_threads`` 0: every core this process may use; ``num_blocks`` 0: the cache size of the manifest.
 
-        Raises ArgumentError or LimitError for options that make no sense or do not fit in memory, EngineError if this
+        Raises ArgumentError or LimitError for options that are invalid or do not fit in memory, EngineError if this
         build lacks a kernel.
         """
 
@@ -451,10 +451,10 @@ def step(
 ) -> NDArray[np.float32]:
     """Run all new tokens of a batch through the model, without an event loop; the GIL is released.
 
-    ``token_ids`` [T]: the new tokens of all sequences, one sequence after the other; ``seq_lens`` [S]: how many
-    each has, at least 1, T in all; ``past_lens`` [S]: how many the cache holds already; ``block_tables``
-    [S, columns]: cache blocks of each sequence, entries past its length are ignored; ``logits_indices`` [L]: rows
-    of ``token_ids`` whose logits are wanted. Returns logits [L, vocab_size] in memory of their own.
+    ``token_ids`` [T]: the new tokens of all sequences, one sequence after the other; ``seq_lens`` [S]: the number of
+    new tokens of each, at least 1, T in all; ``past_lens`` [S]: the number of tokens in the cache; ``block_tables`` [S,
+    columns]: cache blocks of each sequence, entries past its length are ignored; ``logits_indices`` [L]: rows of
+    ``token_ids`` whose logits are wanted. Returns logits [L, vocab_size] in memory of their own.
 
     On a GPU, of a sequence whose logits are wanted, those from the first wanted row on count towards the limit.
     Threads may share an executor: steps take turns. Raises LimitError before anything is computed if a size or value
@@ -470,7 +470,7 @@ def step_stage(
     logits_indices: NDArray[np.int32],
     received: NDArray[np.uint8],
 ) -> NDArray[np.uint8] | NDArray[np.float32]:
-    """As ``step``, by one stage of a pipeline, of ``open_stage``, which has ``received`` what the one before returned.
+    """Like ``step``, for one stage of a pipeline from ``open_stage``; ``received`` is the result of the stage before.
 
     The first stage receives no bytes. Returns the bytes for the next stage, or the last one's logits.
     """
@@ -483,19 +483,19 @@ def compute(
     block_tables: NDArray[np.int32],
     logits_indices: NDArray[np.int32],
 ) -> None:
-    """As ``step``, but all that is computed stays on the device, for :meth:`DeviceExecutor.output`."""
+    """Like ``step``, but all results stay on the device, for :meth:`DeviceExecutor.output`."""
 
 CPU_STEP_SECONDS: float
-"""Seconds that a step on a CPU may take: whoever comes meanwhile waits for its end."""
+"""Seconds that a step on a CPU should take at most: whoever comes meanwhile waits for its end."""
 
 class StepPace:
-    """How many tokens a step takes that is to end within ``seconds`` (0: any time), from the times of those before."""
+    """Estimates how many tokens a step of ``seconds`` (0: any time) can take, from the times of earlier steps."""
 
     def __init__(self, seconds: float) -> None: ...
     def max_prefill(self, num_decode_tokens: int) -> int:
-        """Tokens of a step that computes texts beside so many others."""
+        """Tokens that a step may prefill beside ``num_decode_tokens`` decode tokens."""
     def observe(self, num_tokens: int, seconds: float) -> None:
-        """Note how long a step took."""
+        """Record the duration of a step."""
 
 MAX_PRIORITY: int
 """Priorities of requests are from -MAX_PRIORITY to MAX_PRIORITY."""
@@ -504,7 +504,7 @@ MAX_STOP_WORD_LENGTH: int
 """Bounds of the stop sequences of a request, and of the tokens of one; Python bounds stop strings likewise."""
 
 class FinishReason(Enum):
-    """Why a request ended."""
+    """The reason why a request ended."""
 
     END_ID = ...
     STOP_SEQUENCE = ...
@@ -514,7 +514,7 @@ class FinishReason(Enum):
     ERROR = ...
 
 class RequestTimings:
-    """Seconds are from submission, ``seconds_per_token`` a mean over the tokens after the first."""
+    """Times in seconds from submission; ``seconds_per_token`` is a mean over the tokens after the first."""
 
     queue_seconds: float
     first_token_seconds: float
@@ -526,9 +526,9 @@ class RequestTimings:
     num_preemptions: int
 
 class TokenEvent:
-    """What a step came to for a request: ``tokens``, the first of them number ``index`` of the request's, and outputs.
+    """A step's result for a request: ``tokens``, the first being number ``index`` of the request, and outputs.
 
-    Without ``has_outputs`` there is nothing but tokens.
+    Without ``has_outputs`` there are only tokens.
     """
 
     request_id: int
@@ -540,14 +540,14 @@ class TokenEvent:
     generation_logits: NDArray[np.float32] | None
     """[tokens, vocab_size]: the logits that the tokens were sampled from."""
     logprobs: list[sampling.RowLogprobs]
-    """Log probabilities of each token, or none."""
+    """Log probabilities by token; empty if they were not requested."""
     prompt_logprobs: list[sampling.RowLogprobs]
     """Log probabilities of prompt tokens, in order, from the second token on."""
     hypotheses: list[tuple[list[int], float]]
-    """The sequences that a beam search found, best first: generated tokens and score. Empty but in its last event."""
+    """The sequences that a beam search found, best first: generated tokens and score. Set only in its last event."""
 
 class RequestEnd:
-    """The last event of every request. ``message`` says what went wrong if the reason is ERROR."""
+    """The last event of every request. ``message`` describes the error if the reason is ERROR."""
 
     request_id: int
     reason: FinishReason
@@ -572,13 +572,13 @@ class Grammar:
     """A compiled grammar, which any number of requests may share."""
 
     def behind(self, tokens: ThoughtTokens) -> Grammar:
-        """The same grammar, of texts that may think first (reasoning.h); ``tokens`` are of the same compiler."""
+        """The same grammar, for texts that may think first (reasoning.h); ``tokens`` come from the same compiler."""
 
 class ThoughtTokens:
-    """How the tokens of one model write thoughts, for any number of grammars."""
+    """The tokens with which one model writes thoughts, for any number of grammars."""
 
 def return_free_memory() -> None:
-    """Give what was freed in this process back to the system (heap.h). The GIL is released."""
+    """Return freed memory of this process to the system (heap.h). The GIL is released."""
 
 class GrammarCompiler:
     """Compiles grammars over the tokens of one model, by llguidance."""
@@ -594,7 +594,7 @@ class GrammarCompiler:
     ) -> None:
         """``library`` is the path of llguidance's shared library; ``end_ids`` are one at least.
 
-        ``tokenize`` spells what is guessed of texts under these grammars, none if it cannot; None: nobody guesses.
+        ``tokenize`` returns the tokens of a text that a grammar drafts, none if it cannot; None: grammars do not draft.
         Event loops call it from their own threads.
 
         Raises ArgumentError for another version of it than known, or a tokenizer that it cannot read; DeviceError if it
@@ -604,10 +604,10 @@ class GrammarCompiler:
     def compile(self, kind: str, text: str, *, names_tokens: bool = False) -> Grammar:
         """``kind`` is json_schema, regex, lark or llguidance. The GIL is released.
 
-        Nothing is guessed of texts in which the grammar ``names_tokens``, as ``<[3]>``.
+        A grammar that ``names_tokens``, such as ``<[3]>``, drafts nothing.
 
-        Raises ArgumentError for what llguidance refuses, LimitError for what exceeds its limits. The process may end
-        over a text that ``try_out`` has not passed.
+        Raises ArgumentError for a grammar that llguidance refuses, LimitError for one that exceeds its limits. A text
+        that has not passed ``try_out`` may end the process.
         """
 
     def try_out(self, kind: str, text: str, *, num_tokens: int, names_tokens: bool = False) -> int:
@@ -617,28 +617,28 @@ class GrammarCompiler:
         """
 
     def tokens_of(self, thoughts: Thoughts) -> ThoughtTokens:
-        """How the model's tokens write thoughts; it takes a moment. The GIL is released."""
+        """The tokens with which the model writes thoughts; finding them takes a moment. The GIL is released."""
 
 class NgramSizes:
-    """Tokens that an n-gram has at least and at most (ngram_drafter.h)."""
+    """The least and the greatest number of tokens of an n-gram (ngram_drafter.h)."""
 
     def __init__(self, min: int, max: int) -> None: ...
 
 class SuffixOptions:
-    """How much is guessed of earlier text, and of how many requests it is kept (suffix_drafter.h)."""
+    """How many tokens are drafted from earlier text, and of how many requests it is kept (suffix_drafter.h)."""
 
     def __init__(self, max_cached_requests: int, max_spec_factor: float, min_token_prob: float) -> None: ...
 
 class SyntheticOptions:
-    """The odds that so many drafts of a row are kept, by their number from 1 (synthetic_drafter.h)."""
+    """The probabilities that a draft token is accepted, by its position from 1 (synthetic_drafter.h)."""
 
     def __init__(self, acceptance_rates: Sequence[float]) -> None: ...
 
 def check_draft_model(target: Engine, draft: Engine, *, max_seq_len: int, max_batch_size: int) -> None:
-    """Raise ArgumentError if ``draft`` cannot draft for ``target``, LimitError if its limits are below what is run."""
+    """Raise ArgumentError if ``draft`` cannot draft for ``target``, LimitError if its limits are lower than needed."""
 
 class EventLoop:
-    """In-flight batching over an executor, on threads of its own. Any thread may submit and cancel; one polls.
+    """Schedules in-flight batching over an executor, on its own threads. Any thread may submit and cancel; one polls.
 
     Steps of other callers of the executor take turns with the loop's, but would overwrite its KV cache.
     """
@@ -665,9 +665,9 @@ class EventLoop:
         ``enable_block_reuse``: requests share the blocks of equal prefixes. ``enable_chunked_context``: a prompt may be
         spread over several steps; without it ``max_input_len`` must not exceed ``max_num_tokens``.
 
-        A row brings up to ``max_draft_len`` guesses, which come from the request's grammar, else from ``drafting`` or
-        from ``draft_model``, another executor on the same device, which nothing else may use. ``paces_drafts``: only as
-        many as pay are tried.
+        A row has up to ``max_draft_len`` draft tokens, from the request's grammar, else from ``drafting`` or
+        ``draft_model``, another executor on the same device, which nothing else may use. ``paces_drafts``: only as many
+        are drafted as save time.
 
         Raises LimitError for a limit beyond the engine's, ArgumentError for a ``draft_model`` that cannot draft for it.
         """
@@ -696,7 +696,7 @@ class EventLoop:
         an end token ends them.
 
         ``timeout`` is in seconds; requests of a greater ``priority`` (up to MAX_PRIORITY) are served earlier; only
-        requests of equal ``cache_salt`` share blocks. Requests of one seed draw different numbers if their
+        requests of equal ``cache_salt`` share blocks. Requests with one seed get different random numbers if their
         ``sequence_index`` differs. Raises LimitError if it exceeds a limit, OverloadedError if too many are outstanding
         (of those whose ``sequence_index`` is not 0 half as many may be), EngineError if the engine's file has been
         written to or in a fork of the process. Wrong sampling parameters end the request with an error.
@@ -720,14 +720,14 @@ class EventLoop:
         """Accept no more requests; let the others run to their end, or cancel them. Returns at once."""
 
 class ByteSpelling(Enum):
-    """How the tokens of a vocabulary spell bytes: token_bytes.h."""
+    """How the tokens of a vocabulary spell bytes: see token_bytes.h."""
 
     NONE = ...
     ALPHABET = ...
     FALLBACK = ...
 
 class TokenBytes:
-    """What each token of a tokenizer adds to a text. Any number of streams may share it."""
+    """The text that each token of a tokenizer adds. Any number of streams may share it."""
 
     def __init__(
         self,
@@ -741,7 +741,7 @@ class TokenBytes:
         stripped: str,
         max_stripped: int,
     ) -> None:
-        """Names of ``added_tokens`` go before those of ``vocabulary``. token_bytes.h says what the keywords mean.
+        """Names of ``added_tokens`` go before those of ``vocabulary``. token_bytes.h explains the keywords.
 
         Raises EngineError for ids above 2**24 - 1, or texts of more than a gigabyte.
         """
@@ -752,12 +752,12 @@ class StopWords:
     def __init__(self, texts: Sequence[str], sequences: Sequence[Sequence[int]]) -> None: ...
 
 class Thoughts:
-    """Where the thoughts of texts end and their answers begin (thoughts.h)."""
+    """Markers of the end of thoughts, after which answers begin (thoughts.h)."""
 
     def __init__(self, starts: Sequence[str], ends: Sequence[Sequence[str]]) -> None:
-        """Any of ``starts`` begins thoughts; without any, texts think from their beginning on.
+        """Any of ``starts`` begins thoughts; without any, thoughts begin with the text.
 
-        They end behind one text of each of ``ends``, one behind the other.
+        They end after one text of each of ``ends``, one after the other.
         """
 
 class TextStream:
@@ -784,7 +784,7 @@ class TextStream:
         """
 
     def finish(self) -> str:
-        """The text still held back, when generation ended inside a possible stop word or an incomplete character."""
+        """The text that was held back when generation ended inside a possible stop word or an incomplete character."""
 
     def text_of(self, tokens: Sequence[int], *, ends: bool) -> str:
         """The text of tokens up to the end of the stream; ``ends``: the last of them itself ends it."""
@@ -810,9 +810,9 @@ class TextPump:
         """
 
     def gaps(self) -> tuple[list[int], float]:
-        """Gaps between deliveries: how many by bucket, of which the last is above all bounds, and their sum in seconds.
+        """Histogram of gaps between deliveries: counts by bucket, the last above all bounds, and their sum in seconds.
 
-        A delivery is what one call of :meth:`push` brings to a stream, if any tokens; a stream's first ends no gap.
+        A delivery is a call of :meth:`push` with tokens for a stream; the first delivery of a stream ends no gap.
         """
 
 class sampling:  # noqa: N801 - a module of the extension, which one stub file can only show as a class
@@ -825,7 +825,7 @@ class sampling:  # noqa: N801 - a module of the extension, which one stub file c
     """Bounds of the lists of SamplingParams, and of the tokens of a bad word."""
 
     class SamplingParams:
-        """The sampling parameters of a request; sampling_params.h says what the fields mean."""
+        """The sampling parameters of a request; sampling_params.h explains the fields."""
 
         seed: int
         max_tokens: int
@@ -862,7 +862,7 @@ class sampling:  # noqa: N801 - a module of the extension, which one stub file c
             """The most likely tokens, best first."""
 
     class EarlyStopping(Enum):
-        """When a search with enough finished sequences ends: beam_search.h."""
+        """The rule by which a search with enough finished sequences ends: see beam_search.h."""
 
         FALSE = ...
         TRUE = ...

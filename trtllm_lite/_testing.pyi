@@ -22,7 +22,7 @@ from trtllm_lite._core import (
 )
 
 class PacedExecutor(DeviceExecutor):
-    """Computes nothing: each step takes ``step_seconds``, and each row that samples comes to a random token."""
+    """Computes nothing: each step takes ``step_seconds``, and each sampling row gets a random token."""
 
     def __init__(self, engine: Engine, *, num_blocks: int, step_seconds: float) -> None: ...
 
@@ -30,7 +30,7 @@ def supported_isas() -> list[str]:
     """Instruction sets that this build has kernels for and this machine can execute, best first."""
 
 def read_block(executor: CudaExecutor, block: int) -> NDArray[np.uint8]:
-    """What a block of the KV cache holds: the manifest's ``bytes_per_block`` bytes.
+    """The contents of a block of the KV cache: the manifest's ``bytes_per_block`` bytes.
 
     For each layer in turn its keys (rotated), then its values: [num_kv_heads, tokens_per_block, head_dim] of the
     cache's dtype, row-major. Raises LimitError if there is no such block.
@@ -45,13 +45,13 @@ def time_step(
     repeats: int = 5,
     adapters: Sequence[Adapter] = (),
 ) -> list[tuple[str, float]]:
-    """Name and seconds of each instruction that a step has of ``num_rows`` sequences, ``num_tokens`` new ones each.
+    """Name and seconds of each instruction in a step of ``num_rows`` sequences with ``num_tokens`` new tokens each.
 
     The sequences have ``adapters``, which are in their slots, in turn.
     """
 
 def adapter_matrices(adapter: Adapter) -> list[tuple[NDArray, NDArray] | None]:
-    """Copies of what an adapter holds of each projection: nothing, or A and B with the scale in B.
+    """Copies of an adapter's matrices for each projection: nothing, or A and B with the scale in B.
 
     For CPUs that is float32 A [rank, in] and B transposed [rank, out], for GPUs A [rank, in] and B [out, rank] of 16
     bits as uint16.
@@ -73,8 +73,8 @@ def run_kernel(
 
     ``layouts`` and ``dtypes`` are per input; bfloat16 arrays come as uint16. A packed weight's logical extent is taken
     from the other operands, or else its padding counts. Values of int32 inputs are not checked. ``product_dtype`` is
-    what activations may be rounded to before they are multiplied: ``float32``, which changes nothing, or ``bfloat16``.
-    ``adapters`` has for each token A and B transposed of each projection, or nothing.
+    the type to which activations may be rounded before they are multiplied: ``float32``, which changes nothing, or
+    ``bfloat16``. ``adapters`` has for each token A and B transposed of each projection, or nothing.
     """
 
 def time_kernel(
@@ -96,8 +96,8 @@ def time_kernel(
 class KvCacheBookkeeping:
     """The paged KV cache's bookkeeping alone, for tests: csrc/batching/kv_cache_manager.h states its contract.
 
-    Sequences are known by number. Every write and every swap is a step, in flight until :meth:`end_step`. A copy is
-    (kind, source block, target block), kind being ``device_to_device``, ``device_to_host`` or ``host_to_device``. A
+    Sequences are identified by number. Every write and every swap is a step, in flight until :meth:`end_step`. A copy
+    is (kind, source block, target block), kind being ``device_to_device``, ``device_to_host`` or ``host_to_device``. A
     number that is not open, or a sequence in the wrong memory, is a ValueError or a RuntimeError.
     """
 
@@ -105,13 +105,13 @@ class KvCacheBookkeeping:
         self, *, num_blocks: int, num_host_blocks: int, tokens_per_block: int, enable_block_reuse: bool
     ) -> None: ...
     def open(self, tokens: Sequence[int], salt: str) -> int:
-        """A sequence of known tokens, of which cached ones (``length``) count as written."""
+        """Open a sequence of known tokens; cached ones (``length``) count as written."""
 
     def fork(self, sequence: int) -> int:
-        """A second sequence of the same content."""
+        """Open a second sequence with the same content."""
 
     def append(self, sequence: int, tokens: Sequence[int]) -> None:
-        """More known tokens."""
+        """Add known tokens."""
 
     def write(self, sequence: int, num_tokens: int) -> list[tuple[str, int, int]] | None:
         """Makes room for the next known tokens; returns the copies to carry out first. None: blocks are missing."""
@@ -120,23 +120,23 @@ class KvCacheBookkeeping:
         """Moves a sequence to the host; None: blocks are missing there."""
 
     def swap_in(self, sequence: int) -> list[tuple[str, int, int]] | None:
-        """Moves it back; None: blocks are missing."""
+        """Moves a sequence back to the device; None: blocks are missing."""
 
     def close(self, sequence: int) -> None: ...
     def forget(self, sequence: int) -> None:
-        """No later sequence shares this one's blocks."""
+        """Keep later sequences from sharing this one's blocks."""
 
     def end_step(self) -> None:
-        """The oldest step in flight, if there is one, has ended."""
+        """End the oldest step in flight, if there is one."""
 
     def blocks(self, sequence: int) -> list[int]:
-        """Of the memory that the sequence is in."""
+        """The sequence's blocks, in the memory that the sequence is in."""
 
     def length(self, sequence: int) -> int:
-        """Tokens written."""
+        """The number of written tokens."""
 
     def refcount(self, block: int) -> int:
-        """Sequences that hold a device block."""
+        """The number of sequences that hold a device block."""
 
     @property
     def num_ready(self) -> int:
@@ -144,7 +144,7 @@ class KvCacheBookkeeping:
 
     @property
     def num_host_ready(self) -> int:
-        """The same of host blocks."""
+        """The same for host blocks."""
 
     @property
     def evicted_blocks(self) -> int:
@@ -161,7 +161,7 @@ class SampledToken:
     logprobs: sampling.RowLogprobs | None
 
 class Sampler:
-    """Slots of sequences, and the draw of their next tokens."""
+    """Slots of sequences, and the sampling of their next tokens."""
 
     def __init__(self, num_slots: int, vocab_size: int) -> None: ...
     def set_slot(
@@ -181,7 +181,9 @@ class Sampler:
     def prompt_logprobs(
         self, logits: NDArray[np.float32], next_tokens: Sequence[int], num_top: int
     ) -> list[sampling.RowLogprobs]:
-        """Of prompt tokens: ``logits`` [len(next_tokens), vocab_size] are those of the positions before them."""
+        """Log probabilities of prompt tokens; ``logits`` [len(next_tokens), vocab_size] are those of the positions
+        before.
+        """
 
 class BeamSearch:
     """One search, driven by hand."""
@@ -205,7 +207,7 @@ def philox4x32_10(counter: Sequence[int], key: Sequence[int]) -> list[int]:
     """Four random words."""
 
 def token_uniform(seed: int, token_index: int, sequence_index: int = 0) -> float:
-    """The number in [0, 1) that a sequence's token is drawn with."""
+    """The number in [0, 1) that decides a sequence's token."""
 
 def processed(
     params: sampling.SamplingParams,
@@ -224,7 +226,7 @@ def finish_reason(
     generated: Sequence[int],
     stop_sequences: Sequence[Sequence[int]] = (),
 ) -> FinishReason | None:
-    """Why the event loop ends a request with the newest of its ``generated`` tokens, if it does."""
+    """The reason why the event loop ends a request with the newest ``generated`` token, or None."""
 
 class GrammarMatcher:
     """A text that grows under a grammar. GrammarError of the C++ side becomes a RuntimeError."""
@@ -236,19 +238,19 @@ class GrammarMatcher:
         """Append tokens."""
 
     def num_allowed(self, tokens: Sequence[int]) -> int:
-        """How many of ``tokens``, of which none is an end token, may come next one behind the other."""
+        """The number of leading ``tokens``, none of them an end token, that may follow one after the other."""
 
     def roll_back(self, count: int) -> None:
-        """Take the last ones back."""
+        """Remove the last ``count`` tokens."""
 
 class GrammarGuesser:
-    """What may come next of a text under a grammar. GrammarError of the C++ side becomes a RuntimeError."""
+    """Drafts the continuation of a text under a grammar. GrammarError of the C++ side becomes a RuntimeError."""
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Append tokens."""
 
     def guess(self, most: int) -> list[int]:
-        """Up to ``most`` tokens that come next where there is one way to go on."""
+        """Up to ``most`` tokens that the grammar determines."""
 
     def num_allowed(self, tokens: Sequence[int]) -> int:
         """How many of ``tokens`` may come next."""
@@ -260,7 +262,7 @@ def start_grammar(grammar: Grammar) -> GrammarMatcher:
     """A matcher of the empty text."""
 
 def stalling_pipeline(ranks: Sequence[Engine], *, rank: int, collective: int, timeout: float) -> CpuPipeline:
-    """Two stages, of which the second one is as ``stalling_group`` makes it."""
+    """Two stages, the second of which is made like those of ``stalling_group``."""
 
 def stalling_group(ranks: Sequence[Engine], *, rank: int, collective: int, timeout: float) -> CpuGroup:
     """The ranks of a CPU engine with a thread each; ``rank`` never comes to ``collective`` of a step.

@@ -168,7 +168,7 @@ class LLM:
 
     @property
     def session(self) -> Session:
-        """What runs requests. Raises ArgumentError if the engine is an encoder's."""
+        """The session that runs requests. Raises ArgumentError if the engine is an encoder's."""
         if isinstance(self._model, Embedder):
             raise ArgumentError(f"{self.engine_dir} {NO_GENERATION}")
         return self._model
@@ -180,7 +180,7 @@ class LLM:
 
     @property
     def embedder(self) -> Embedder:
-        """What embeds texts. Raises ArgumentError if the engine is a decoder's."""
+        """The embedder of texts. Raises ArgumentError if the engine is a decoder's."""
         return embedder_of(self._model)
 
     def generate(
@@ -280,7 +280,7 @@ class LLM:
         return self.session.stats()
 
     def expert_counts(self) -> list[ExpertCounts]:
-        """What the router of each layer with experts has chosen so far: see :class:`ExpertCounts`."""
+        """Counts of the experts that each router has chosen so far: see :class:`ExpertCounts`."""
         return self.session.expert_counts()
 
     def save(self, engine_dir: str | Path) -> None:

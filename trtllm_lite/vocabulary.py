@@ -26,12 +26,12 @@ CPU = "cpu"  # the target, its kind, and the arch of its program
 AUTO, AUTO_16_BITS = "auto", "auto_16_bits"  # a model's own type of matrices, and bfloat16 instead of float32
 AUTO_TARGET = "auto"  # the GPUs of this machine, or its CPU
 GPU_MEMORY_FRACTION = 0.9  # of free memory, which the KV cache takes beside weights and workspace
-MAX_DRAFT_LEN = 8  # guessed tokens that a sequence brings to a step
+MAX_DRAFT_LEN = 8  # draft tokens of a sequence in a step
 DEFAULT_MAX_LORAS, MAX_LORAS = 16, 256  # adapters in use at once, which a GPU has in its memory
 MAX_RANK = 4
-MAX_TP_SIZE = 16  # ranks, of an engine each, that share out every layer
-MAX_PP_SIZE = 16  # stages, of so many ranks each, that have some of the layers each
-# How the ranks of a GPU engine meet: by kernels that reach the others' memory, or in NCCL.
+MAX_TP_SIZE = 16  # ranks, each with an engine of its own, among which every layer is divided
+MAX_PP_SIZE = 16  # stages, each with as many ranks, that have some of the layers each
+# How the ranks of a GPU engine exchange data: by kernels that access peer memory, or by NCCL.
 ALLREDUCE_STRATEGIES = ("AUTO", "NCCL")
 MAX_JSON_BYTES = 1 << 26  # bound of a manifest or plan, far above the size of any engine's, and of a model's JSON files
 MAX_TOKENIZER_BYTES = 1 << 27  # several times the largest tokenizer files known
@@ -162,23 +162,24 @@ STEP_INPUTS = (
 
 # The inputs of a checkpoint's network besides its caches, all int64, with their ranks: see network/contract.py.
 NETWORK_INPUTS = {"input_ids": 2, "position_ids": 2, "past_lens": 1}
-# Those of an encoder's, which has no caches: SEQ_LENS are the tokens of each text, behind which a row is padded. It
-# makes EMBEDDING, a row of each text, see network/contract.py.
+# The inputs of an encoder's network, which has no caches: SEQ_LENS are the lengths of texts, after which rows are
+# padded. The output is EMBEDDING, a row for each text, see network/contract.py.
 SEQ_LENS, EMBEDDING = "seq_lens", "sentence_embedding"
 ENCODER_INPUTS = {"input_ids": 2, "position_ids": 2, SEQ_LENS: 1}
-# A network may make FEATURES, a row of each token that a head drafts from. The head reads those of the token before as
-# its input of that name, and makes HIDDEN, which stand for the features of tokens that are guesses.
+# Names of features: a network may make FEATURES, a row of each token from which a head drafts. The head reads the
+# features of the previous token as its input of that name, and makes HIDDEN, which replace the features of draft
+# tokens.
 FEATURES, HIDDEN = "features", "hidden"
-# The key of a checkpoint's and an engine's tokenizer_config.json for what comes before every text of an encoder.
+# The key of a checkpoint's and an engine's tokenizer_config.json for the prefix of every text of an encoder.
 PROMPT_SETTING = "embedding_prompt"
 LOGITS_INDICES, LOGITS = "logits_indices", "logits"
-# The inputs of a network that TensorRT compiled, besides its caches: it computes chosen rows of LOGITS alone.
+# The inputs of a network that TensorRT compiled, besides its caches: it computes only chosen rows of LOGITS.
 COMPILED_INPUTS = {**NETWORK_INPUTS, LOGITS_INDICES: 1}
 
 
 @dataclass(frozen=True)
 class CacheNames:
-    """What the keys, or the values, of one layer are called: in a plan, and as input and output of a network."""
+    """Names of the keys, or the values, of one layer: in a plan, and as input and output of a network."""
 
     plan: str
     past: str
@@ -194,7 +195,7 @@ def cache_names(num_layers: int) -> Iterator[CacheNames]:
 
 @dataclass(frozen=True)
 class DefaultLimits:
-    """The limits that engines of a backend get where none are given.
+    """The limits that engines of a backend get if none are given.
 
     ``max_seq_len`` None is the longest that the model takes. ``max_tokens_of_batch`` bounds the tokens of a full batch
     of sequences of full length; ``max_batch_size`` is lowered to that.

@@ -34,7 +34,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Converted:
-    """What was written: ``config`` as in config.json, and a description of how matrices are quantized, if they are.
+    """The written checkpoint: ``config`` as in config.json, and a description of quantized matrices, or an empty one.
 
     ``is_text_part`` is true if other parts of the source were left out.
     """

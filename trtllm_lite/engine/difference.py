@@ -68,7 +68,7 @@ def compare_paths(a: Path, b: Path) -> Comparison:
 
 
 def compare_engines(a: EngineFile, b: EngineFile) -> tuple[Difference, ...]:
-    """What differs between two engines, in the order of the sections below. Only descriptions are compared, not files.
+    """The differences of two engines, in the order of the sections below. Only descriptions are compared, not files.
 
     These sections change results (tokens or logits):
 

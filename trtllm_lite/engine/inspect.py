@@ -31,7 +31,7 @@ from trtllm_lite.errors import EngineError
 from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.vocabulary import FORMAT_VERSION, PLAN_VERSION
 
-# What has been tested of TensorRT engines.
+# A note on what has been tested for TensorRT engines.
 _UNVERIFIED = "execution has not been verified on RTX hardware"
 
 

@@ -20,7 +20,7 @@ _Amount: TypeAlias = Annotated[int, Range(0, MAX_EXTENT - 1)]
 
 @dataclass(frozen=True)
 class Target:
-    """What the engine runs on: ``kind`` is ``cpu``, ``cuda`` (this project's kernels) or ``tensorrt``.
+    """The device that an engine runs on: ``kind`` is ``cpu``, ``cuda`` (this project's kernels) or ``tensorrt``.
 
     ``archs`` are the architectures that its kernels are compiled for (``sm_90a``; none for the CPU).
     """

@@ -311,7 +311,7 @@ class Plan:
     tallies: tuple[TensorIndex, ...] = ()
 
     def name_of(self, instruction: Instruction) -> str:
-        """What an instruction runs: an operator, a kernel, a ``product`` of the library, or a library's network."""
+        """The name of what an instruction runs: an operator, a kernel, a library's ``product``, or its network."""
         if isinstance(instruction, LaunchInstruction):
             return self.kernels[instruction.kernel].name
         if isinstance(instruction, NetworkInstruction):

@@ -1,7 +1,7 @@
-"""Reads the arguments of calls that other engines have and this runtime does not, as tables say.
+"""Reads arguments of calls that other engines have and this runtime does not, by tables.
 
-An argument with a value that asks for nothing (``device_ids=None``) is accepted, so that old calls keep working. Any
-other value is an error that says what replaces the argument. An argument that neither has is an error, too.
+An argument with a neutral value (``device_ids=None``) is accepted, so that existing calls work. Any other value is an
+error that names the replacement of the argument. An argument that no engine has is an error as well.
 """
 
 import difflib
@@ -19,10 +19,11 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def takes_foreign_names(function: str, table: Mapping[str, Foreign]) -> Callable[[Decorated], Decorated]:
-    """A decorator: lets the method that messages call ``function`` be given the arguments of ``table``, too.
+    """A decorator: lets the method that messages call ``function`` take the arguments of ``table`` as well.
 
-    What has a meaning here is passed on by its own name. What changes nothing is dropped, with a warning unless the
-    value asks for nothing. Raises ArgumentError for all else that the method does not take.
+    Arguments with a meaning here are passed on under this project's names. Arguments that change nothing are dropped,
+    with a warning unless the value is neutral. Raises ArgumentError for all other arguments that the method does not
+    take.
     """
 
     def decorate(method: Decorated) -> Decorated:
@@ -41,7 +42,7 @@ def takes_foreign_names(function: str, table: Mapping[str, Foreign]) -> Callable
 
 
 def takes_foreign_fields(table: Mapping[str, Foreign]) -> Callable[[type[Made]], type[Made]]:
-    """A decorator of a class: :func:`takes_foreign_names` for what it is made with."""
+    """A decorator of a class: applies :func:`takes_foreign_names` to its constructor."""
 
     def decorate(made: type[Made]) -> type[Made]:
         made.__init__ = takes_foreign_names(made.__name__, table)(made.__init__)  # type: ignore[method-assign]
@@ -53,7 +54,7 @@ def takes_foreign_fields(table: Mapping[str, Foreign]) -> Callable[[type[Made]],
 def _own_names(
     function: str, given: Mapping[str, Any], table: Mapping[str, Foreign], supported: list[str]
 ) -> dict[str, Any]:
-    """``given`` with the arguments that foreign names stand for. Raises ArgumentError."""
+    """Replace foreign names in ``given`` by the arguments that they stand for. Raises ArgumentError."""
     result = {name: value for name, value in given.items() if name in supported}
     for name, value in given.items():
         if name in supported:
@@ -71,7 +72,7 @@ def _own_names(
 
 
 def _give(function: str, arguments: dict[str, Any], name: str, own: str, value: Any) -> None:
-    """Put ``value`` where it belongs. Raises ArgumentError if that is given already."""
+    """Put ``value`` into its argument. Raises ArgumentError if the argument is given already."""
     argument, _, field = own.partition(".")
     before = arguments.get(argument)
     if not field and before is None:
@@ -85,7 +86,7 @@ def _give(function: str, arguments: dict[str, Any], name: str, own: str, value: 
 def reject_unsupported(
     function: str, given: Mapping[str, Any], table: Mapping[str, Foreign], supported: Iterable[str]
 ) -> None:
-    """Raise ArgumentError for the first of ``given`` that is unknown, or unsupported with a value that asks for it."""
+    """Raise ArgumentError for the first of ``given`` that is unknown, or unsupported and not neutral."""
     for name, value in given.items():
         entry = table.get(name)
         if entry is None:
@@ -95,7 +96,7 @@ def reject_unsupported(
 
 
 def _is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:
-    """Whether ``value`` asks for nothing; a list does if each of its items does."""
+    """Whether ``value`` is neutral; a list is if each of its items is."""
     if value is None or value is False:
         return True
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Arguments of other engines: of TensorRT-LLM's ModelRunner, and of the classes of its LLM API and of vLLM's."""
+"""Lists arguments of other engines: of TensorRT-LLM's ModelRunner, and of the classes of its LLM API and of vLLM's."""
 
 from collections.abc import Mapping
 

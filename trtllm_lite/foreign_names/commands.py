@@ -1,4 +1,4 @@
-"""Options and commands of other engines.
+"""Lists options and commands of other engines.
 
 The options are those of TensorRT-LLM's convert_checkpoint.py, quantize.py, trtllm-build and run.py.
 """

@@ -1,4 +1,4 @@
-"""What is known of one name that other engines have."""
+"""Describes one name of other engines."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Foreign:
-    """A name that other engines have and that nothing here is called by.
+    """A name of other engines that nothing here has.
 
-    A value among ``neutral`` asks for what happens anyway and is accepted. Every other value is an error that ends with
-    ``remedy``; if the name is ``harmless`` (the result is the same without it), the value is accepted with a note.
-    ``becomes`` is the argument that takes the value instead, or ``ARGUMENT.FIELD`` of a configuration.
+    A value among ``neutral`` changes nothing and is accepted. Every other value is an error that ends with ``remedy``;
+    if the name is ``harmless`` (the result is the same without it), the value is accepted with a note. ``becomes`` is
+    the argument that takes the value instead, or ``ARGUMENT.FIELD`` of a configuration.
     """
 
     remedy: str
@@ -28,5 +28,5 @@ def same(
 
 
 def merge(tables: Iterable[Mapping[str, Foreign]]) -> dict[str, Foreign]:
-    """All entries of ``tables``, of which later ones come before earlier ones of the same name."""
+    """All entries of ``tables``; later tables override earlier ones."""
     return {name: entry for table in tables for name, entry in table.items()}

@@ -1,6 +1,7 @@
-"""Classes that TensorRT-LLM and vLLM export and that are nothing of their own here.
+"""Makes classes that TensorRT-LLM and vLLM export and that have no counterpart here.
 
-Programs import what they use at most in one of several cases. So the import works, and the first use says what to do.
+Programs often import classes that they use only in some cases. So the import works, and the first use raises the
+remedy.
 """
 
 from typing import Any, NoReturn
@@ -53,7 +54,7 @@ class _Foreign(type):
 
 
 def foreign_class(module: str, name: str) -> type:
-    """A class that stands for one of another engine in ``module``. Raises AttributeError for names that none has."""
+    """A class that stands for one of another engine in ``module``. Raises AttributeError for unknown names."""
     entry: Foreign | None = CLASSES.get(name)
     if entry is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")

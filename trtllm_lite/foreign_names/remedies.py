@@ -1,4 +1,4 @@
-"""The sentences that several names share."""
+"""Lists the sentences that several names share."""
 
 GUESSES = (
     "engines of `trtllm-lite build --max_draft_len` take guessed tokens, and `trtllm-lite serve --speculative_config`, "

@@ -1,4 +1,4 @@
-"""Options of other engines' servers and their benchmarks: of trtllm-serve, `vllm serve` and `vllm bench serve`."""
+"""Lists options of other engines' servers and benchmarks: trtllm-serve, `vllm serve` and `vllm bench serve`."""
 
 from trtllm_lite.foreign_names import remedies
 from trtllm_lite.foreign_names.commands import DIVIDED, EVERYWHERE, OFF, ON, STANDARD
@@ -108,7 +108,7 @@ SERVE = merge(
     ]
 )
 
-# Where the fields of TensorRT-LLM's configurations in a file of --extra_llm_api_options go.
+# Destinations of the fields of TensorRT-LLM's configurations in a file of --extra_llm_api_options.
 SERVE_FIELDS = {
     "kv_cache_config.free_gpu_memory_fraction": "kv_cache_free_gpu_memory_fraction",
     "kv_cache_config.max_tokens": "max_tokens_in_paged_kv_cache",

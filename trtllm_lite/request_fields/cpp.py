@@ -1,4 +1,4 @@
-"""The C++ that follows from the numbers of the schema: for the host, and for kernels of GPUs."""
+"""Generates C++ from the numbers of the schema: for the host, and for kernels of GPUs."""
 
 from trtllm_lite.request_fields.draws import NUMBERS
 from trtllm_lite.request_fields.field import Number
@@ -19,7 +19,7 @@ def numbers_header() -> str:
 
 
 def rules_header() -> str:
-    """``sampling/number_rules.h``: what values each number may have."""
+    """Make ``sampling/number_rules.h``: the values that each number may have."""
     visits = "".join(f"  visit(&SamplingNumbers::{name}, {_rule(name, number)});\n" for name, number in NUMBERS.items())
     return (
         f'{_HEADER}#include <optional>\n\n#include "sample/numbers.cuh"\n\nnamespace tl {{\n\n'

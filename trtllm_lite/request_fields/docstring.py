@@ -1,4 +1,4 @@
-"""Puts what the schema says of fields into the docstring of a class that has them."""
+"""Puts the schema's texts about fields into the docstring of a class that has them."""
 
 import inspect
 import textwrap

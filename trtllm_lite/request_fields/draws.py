@@ -192,4 +192,4 @@ class Draws:
 NUMBERS: Mapping[str, Number] = numbers_of(Draws)
 """The numbers that samplers of both devices know, in the order of C++'s struct and of the record of a GPU's slot."""
 DRAWS = tuple(name for name, number in NUMBERS.items() if number.draws)
-"""Those of them of which any asks for a draw."""
+"""The numbers that make a request sample when they are given."""

@@ -1,4 +1,4 @@
-"""What the schema says of a field of a request."""
+"""Defines how the schema describes a field of a request."""
 
 import typing
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 WHOLE, TOKENS = "a whole number", "a list of token ids"
-"""What messages about values of another type say was expected."""
+"""The expected values, in messages about values of another type."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Number(Field):
     value with which it changes nothing; -1 means the same if ``minus_one_is_off``. With ``or_zero`` it may be 0, too,
     which is what lies between 0 and ``low``.
 
-    ``draws``: a request that gives such a number draws its tokens, and takes others of these from the model's defaults;
-    ``draws_in_runner``: so does one of ModelRunner, which is greedy without them. ``cuts``: it leaves tokens out of a
-    draw, after the ``cuts`` that are declared before it, so that a beam search must go without.
+    ``draws``: a request that gives such a number samples its tokens, and takes the other such numbers from the model's
+    defaults; ``draws_in_runner``: the same for ModelRunner, which is greedy without them. ``cuts``: it removes tokens
+    from the distribution, after the ``cuts`` that are declared before it, so that beam search excludes it.
     """
 
     whole: bool = False
@@ -103,5 +103,5 @@ def fields_of(declared: type) -> dict[str, Field]:
 
 
 def numbers_of(declared: type) -> dict[str, Number]:
-    """Those of them that are numbers of both devices."""
+    """The fields that are numbers of both devices."""
     return {name: field for name, field in fields_of(declared).items() if isinstance(field, Number)}

@@ -55,7 +55,7 @@ _GROUPED_CONFIGS: Mapping[str, Callable[..., StreamConfig | SplitConfig | None]]
 
 @dataclass(frozen=True)
 class ProgramKind:
-    """What a program is made for: a device, the steps of a bucket, and the limits of the engine."""
+    """The purpose of a program: a device, the steps of a bucket, and the limits of the engine."""
 
     device: Device
     bucket: Bucket

@@ -158,7 +158,7 @@ void* run_thread(void* given) {
 
 extern "C" {
 
-// By this name worker.py sees that the heap is used.
+// worker.py looks for this name to see that the heap is in use.
 EXPORTED extern const int steady_heap = 1;
 
 EXPORTED void* malloc(size_t bytes) { return allocate(bytes, kAlignment); }

@@ -17,7 +17,7 @@ constexpr std::uint32_t kFirstOther = 0x100;
 constexpr std::uint32_t kNumCharacters = kFirstOther + 68;
 constexpr std::int16_t kNone = -1;
 
-// By character: its byte, or kNone.
+// The byte of each character, or kNone.
 constexpr std::array<std::int16_t, kNumCharacters> kBytes = [] {
   std::array<std::int16_t, kNumCharacters> bytes{};
   bytes.fill(kNone);

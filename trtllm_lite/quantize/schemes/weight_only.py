@@ -9,7 +9,7 @@ from trtllm_lite.quantize.schemes.workpiece import Workpiece
 
 
 class WeightOnly(Scheme):
-    """A scheme that leaves activations unquantized."""
+    """Activations stay unquantized."""
 
     def __init__(self, name: str, weights: Weights) -> None:
         self.name, self.needs, self._weights = name, weights.needs, weights

@@ -120,7 +120,7 @@ def _answer(conversation: socket.socket, answer: Mapping[str, Any]) -> None:
 
 
 def _try_and_exit(compiler: Any, conversation: socket.socket) -> None:
-    """In the fork: try the grammar, answer, and exit."""
+    """Try the grammar, answer, and exit, all in the fork."""
     signal.set_wakeup_fd(-1)
     try:
         trial = json.loads(_read_all(conversation))

@@ -26,7 +26,7 @@ FINISH_REASONS = {
 
 
 class RequestHandle:
-    """What ``Session.submit`` returns; iterating over it, with ``for`` or ``async for``, gives each :class:`Response`.
+    """The result of ``Session.submit``; iterating over it, with ``for`` or ``async for``, gives each :class:`Response`.
 
     The request is cancelled when nothing refers to its handle any more. Handles that are waited for together share a
     ``notifier``.

@@ -153,9 +153,9 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of ``text``; ``add_special_tokens`` adds the tokens around a prompt (often BOS).
 
-        With that an encoder's default prompt comes first, as sentence-transformers has it.
+        With ``add_special_tokens`` an encoder's default prompt comes first, as in sentence-transformers.
 
-        Raises ArgumentError if ``text`` holds lone surrogates: bytes that were not UTF-8 where they came from.
+        Raises ArgumentError if ``text`` holds lone surrogates, which stand for bytes that were not valid UTF-8.
         """
         if not is_unicode(text):
             raise ArgumentError("the prompt is not valid Unicode text: expected UTF-8, found other bytes; re-encode it")

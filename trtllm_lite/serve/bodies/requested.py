@@ -12,13 +12,13 @@ REQUESTED: dict[str, tuple[str, Http]] = {
     for name, field in fields_of(RequestFields).items()
     if field.http is not None
 }
-"""By the names of SamplingParams: what each field is called in bodies, and what it is there."""
+"""Maps names of SamplingParams to each field's name in bodies, and its declaration there."""
 OTHER_NAMES = {
     REQUESTED[name][0] if name in REQUESTED else name: field.aliases
     for name, field in fields_of(RequestFields).items()
     if field.aliases
 }
-"""What other engines call fields, by what they are called in bodies."""
+"""Maps names of fields in bodies to their names in other engines."""
 
 
 def struct_of(name: str, base: type[msgspec.Struct] = msgspec.Struct, *, of_messages: bool = False) -> type:

@@ -1,4 +1,4 @@
-"""Makes the text of /metrics, in Prometheus's format, under the names of vLLM and of TensorRT-LLM.
+"""Metrics of the server at /metrics, in Prometheus's format, under the names of vLLM and of TensorRT-LLM.
 
 Nothing is counted for each token in Python: the runtime counts steps, tokens and the gaps between tokens, and each
 sequence is counted once, when it has ended. With ``n`` or several prompts a request over HTTP is several sequences.
