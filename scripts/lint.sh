@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Formatting, lint and types, by the tools of requirements/lint.txt; `lint.sh --fix` repairs what can be repaired. Types
-# of other packages are those that test.sh has installed into .venv.
+# Formatting, lint and types, by the tools of requirements/lint.txt, and the first words of comments; `lint.sh --fix`
+# repairs what can be repaired. Types of other packages are those that test.sh has installed into .venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=.venv/bin
@@ -16,4 +16,5 @@ fi
 "$bin/ruff" check --quiet .
 "$bin/ruff" format --quiet --check .
 "$bin/clang-format" --dry-run -Werror "${cpp[@]}"
+"$bin/python" scripts/check_words.py trtllm_lite scripts
 "$bin/mypy"

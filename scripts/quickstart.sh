@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a fresh clone to a streamed answer: installs into .venv, fetches SmolLM2, converts, builds, generates.
+# Goes from a fresh clone to a streamed answer: installs into .venv, fetches SmolLM2, converts, builds, generates.
 # A wheel of this version is installed where dist/ has one (scripts/build_wheels.sh); else, or with --from_source, this
 # checkout is compiled. A second run reuses what is there.
 set -euo pipefail
