@@ -1,6 +1,6 @@
 // One warp finds the best experts of a row and their shares: lane i of 32 has experts i, i + 32, and so on.
 //
-// Of equal experts or groups, the one with the lower number is better. Macros: those of router/scoring.cuh.
+// Among equal experts or groups, the one with the lower number is better. Macros: those of router/scoring.cuh.
 #pragma once
 
 #include "router/scoring.cuh"

@@ -97,7 +97,7 @@ __device__ __forceinline__ void fill_bins(const Row& row, const Range& range, Bi
   cluster_sync();
 }
 
-// Of `count` tokens that tie at `key`, those of lowest id whose weights make up for `missing`.
+// Among `count` tokens that tie at `key`, those of lowest id whose weights make up for `missing`.
 __device__ __forceinline__ Border among_ties(const Row& row, u32 key, u64 count, u64 weight, u64 missing) {
   const u64 each = weight / count, needed = (missing + each - 1) / each;
   if (needed >= count) return {key};
