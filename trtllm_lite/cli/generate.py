@@ -121,7 +121,7 @@ def _only(engine: str | None, engine_dir: str | None) -> str:
 
 
 def _form(**fields: Any) -> "GuidedDecodingParams | None":
-    """What the answer must be; None if nothing of ``fields`` is given."""
+    """The restriction of the answer; None if ``fields`` gives none."""
     from trtllm_lite.runtime.session.guided_decoding import GuidedDecodingParams
 
     return GuidedDecodingParams(**fields) if any(value is not None for value in fields.values()) else None

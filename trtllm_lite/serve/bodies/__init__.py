@@ -1,7 +1,7 @@
-"""What requests hold: their fields, with types and bounds, checked when a body is decoded.
+"""Defines the bodies of requests: their fields, with types and bounds, checked when a body is decoded.
 
-A field that is neither listed nor in the table of ``fields`` is an error, as in OpenAI's API, so that no wish is
-dropped without a word.
+A field that is neither listed nor in the table of ``fields`` is an error, as in OpenAI's API, so that no field is
+dropped silently.
 """
 
 import sys
@@ -23,11 +23,11 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 Made = TypeVar("Made")
 MAX_MESSAGES = 4096
 """Most messages of a conversation."""
-_LARGE_BODY = 64 << 10  # bytes; what is made of less takes a millisecond at most
+_LARGE_BODY = 64 << 10  # bytes; smaller bodies are prepared within a millisecond
 
 
 async def read(body: bytearray, make: Callable[[bytearray], Made]) -> Made:
-    """What ``make`` makes of a request's body; of a large one in its client's turn, so that streams go on meanwhile."""
+    """The result of ``make`` for a request's body; large bodies wait for their client's turn, so that streams go on."""
     return make(body) if len(body) <= _LARGE_BODY else await TURN.get().prepare(partial(make, body))
 
 

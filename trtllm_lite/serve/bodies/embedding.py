@@ -8,9 +8,9 @@ from trtllm_lite.serve.bodies.prompts import PromptField
 
 
 class EmbeddingBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """``input``: a text, token ids, or a list of either; ``dimensions``: the size that the embeddings have, if given.
+    """``input``: a text, token ids, or a list of either; ``dimensions``: the expected size of the embeddings, if given.
 
-    ``encoding_format``: numbers, or base64 of float32, little-endian. ``user`` is taken, and means nothing here.
+    ``encoding_format``: numbers, or base64 of float32, little-endian. ``user`` is accepted and ignored.
     """
 
     PROMPTS: ClassVar = PromptField("input", "texts", 2048)  # OpenAI's bound

@@ -64,7 +64,7 @@ _NO_SERVER_TOOLS = "the server has no tools of its own: send functions as tools"
 _INCLUDED = (
     # Clients ask for encrypted reasoning where responses are not stored. Here reasoning is given in plain text.
     "reasoning.encrypted_content",
-    # What only the tools of OpenAI's servers give.
+    # Fields that only the tools of OpenAI's servers use.
     *("web_search_call.action.sources", "web_search_call.results", "file_search_call.results"),
     *("code_interpreter_call.outputs", "computer_call_output.output.image_url", "message.input_image.image_url"),
 )
@@ -95,7 +95,7 @@ ROWS = (
     Row(_PROMPT, "mcp_servers", ([],), _NO_SERVER_TOOLS),
     Row(_MESSAGES, "container", (), _NO_SERVER_TOOLS),
     Row(("FunctionTool", "ToolOptions"), "allowed_callers", ("direct",), _NO_SERVER_TOOLS, is_list=True),
-    # Fields that are called otherwise.
+    # Fields that have other names here.
     Row(_CHAT, "functions", ([],), "send functions as tools"),
     Row(_CHAT, "function_call", ("none", "auto"), "send tools, and tool_choice"),
     *(
@@ -107,7 +107,7 @@ ROWS = (
     Row(_RESPONSES, "max_tokens", (), "it is called max_output_tokens here"),
     Row(_RESPONSES, "response_format", ({"type": "text"},), "it is called text.format here"),
     Row(_PROMPT, "output_format", (), "it is called output_config.format here"),
-    # What answers do not have.
+    # Parts that answers do not have.
     Row(_ALL, "spaces_between_special_tokens", (True,), "no spaces are put between special tokens; leave it out"),
     Row(_CHAT, "best_of", (1,), "chats give all that they draw: send n"),
     Row(_CHAT, "echo", (False,), "chats are not echoed; leave it out"),

@@ -22,7 +22,7 @@ class History:
         self._turn: Message | None = None
 
     def say(self, role: str, texts: Sequence[str]) -> None:
-        """Someone other than the assistant said something; "developer" is OpenAI's newer name of "system"."""
+        """Add a message of someone other than the assistant; "developer" is OpenAI's newer name of "system"."""
         self._turn = None
         role = "system" if role == "developer" else role
         if role == "system" and self.messages and self.messages[-1]["role"] == "system":
@@ -31,25 +31,25 @@ class History:
             self.messages.append({"role": role, "content": "\n".join(texts)})
 
     def answer(self, texts: Sequence[str]) -> None:
-        """The assistant said something."""
+        """Add text of the assistant."""
         turn = self._open_turn()
-        if "tool_calls" in turn:  # what is said behind calls is a turn of its own
+        if "tool_calls" in turn:  # text after calls begins a new turn
             self._turn = None
             turn = self._open_turn()
         _add_lines(turn, texts)
 
     def think(self, text: str) -> None:
-        """The assistant thought something."""
+        """Add a thought of the assistant."""
         turn = self._open_turn()
         turn["reasoning_content"] = turn.get("reasoning_content", "") + text
 
     def call(self, call_id: str, name: str, arguments: dict[str, Any] | str) -> None:
-        """The assistant called a function, with an object, or with a text that is none."""
+        """Add a call by the assistant, with an object, or with a text that is no object."""
         function = {"name": name, "arguments": arguments}
         self._open_turn().setdefault("tool_calls", []).append({"id": call_id, "type": "function", "function": function})
 
     def return_value(self, call_id: str, texts: Sequence[str]) -> None:
-        """A call gave something."""
+        """Add the result of a call."""
         self._turn = None
         self.messages.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)})
 

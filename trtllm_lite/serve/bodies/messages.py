@@ -30,7 +30,7 @@ class ToolOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ToolSelection(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which tool to call: ``any`` is one of them, ``tool`` the one of a name."""
+    """The choice of a tool: ``any`` requires some tool, ``tool`` the one with the given name."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -45,7 +45,7 @@ class JsonFormat(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class OutputOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What form the text has, and how much to think about it."""
+    """The form of the text, and how much to think about it."""
 
     effort: str | None = None
     format: JsonFormat | None = None
@@ -119,7 +119,7 @@ def _prompt(body: PromptFields) -> dict[str, Any]:
 
 
 def _template_arguments(thinking: Thinking | None) -> dict[str, Any] | None:
-    """What templates are told of thinking; whether an adaptive model thinks is left to them."""
+    """The arguments about thinking for templates; whether an adaptive model thinks is left to the template."""
     if thinking is None or thinking.type == "adaptive":
         return None
     return {"enable_thinking": thinking.type == "enabled"}

@@ -17,7 +17,7 @@ class ReasoningOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
 
 
 class TextOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What form the text has: ``format`` is OpenAI's text, json_object or json_schema."""
+    """The form of the text: ``format`` is OpenAI's text, json_object or json_schema."""
 
     format: dict[str, Any] | None = None
 

@@ -24,7 +24,7 @@ _FORMS = (
     *("response_format", "structured_outputs"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
 )
-"""Fields that say what the text must be."""
+"""Names of fields that restrict the text."""
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -131,7 +131,7 @@ class SamplingFields(_Requested, forbid_unknown_fields=True, kw_only=True):
         return next((name for name in _FORMS if getattr(self, name) is not None), "tools")
 
     def form(self) -> GuidedDecodingParams | None:
-        """What the text must be, by whichever of the fields that say so."""
+        """The restriction of the text, from whichever field gives one."""
         asked: dict[str, Any] = {
             "json": self.guided_json,
             "regex": self.guided_regex,
@@ -155,7 +155,7 @@ _ADAPTED: Mapping[str, Callable[[Any], Any]] = {
     "truncate_prompt_tokens": lambda count: None if count == -1 else count,
     "logit_bias": _by_token_id,
 }
-"""What becomes of values of which clients of HTTP write some in another way."""
+"""Converts values that some HTTP clients write in another form."""
 
 
 def _checked(values: dict[str, Any]) -> SamplingParams:
@@ -183,7 +183,7 @@ class _JsonSchema(msgspec.Struct, kw_only=True):
 
 
 def _response_format(value: dict[str, Any] | None) -> dict[str, Any]:
-    """What OpenAI's response_format asks for, as fields of GuidedDecodingParams."""
+    """OpenAI's response_format, as fields of GuidedDecodingParams."""
     kind = None if value is None else value.get("type")
     if value is None or kind == "text":
         return {}
