@@ -14,7 +14,7 @@ from cli_reference import cli_reference
 from errors_table import errors_table
 from experts_table import experts_table
 from families_table import families_table
-from foreign_tables import FOREIGN, foreign_table
+from foreign_tables import FOREIGN, foreign_table, part_of
 from formats_reference import checkpoints_table, dtypes_table, gguf_table, schemes_table
 from measured_tables import BASELINES, gpu_table, table
 from metrics_reference import metrics_reference
@@ -70,6 +70,6 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "ranks": partial(_measured, "ranks-*.json", ranks_table),
     "experts": partial(_measured, "experts-*.json", experts_table),
     "accuracy": partial(_measured, "accuracy-*.json", accuracy_table),
-    **{f"foreign-{name}": partial(foreign_table, name) for name in FOREIGN},
+    **{part_of(place): partial(foreign_table, place) for place in FOREIGN},
     **{name: partial(lambda of: sections()[of], name) for name in sections()},
 }

@@ -1,43 +1,52 @@
 """Makes tables of the names of other engines and their meaning here, from trtllm_lite/foreign_names."""
 
+import re
 from collections.abc import Mapping
 
 from variant_tables import markdown
 
-from trtllm_lite.foreign_names import calls, commands, imports, serving
-from trtllm_lite.foreign_names.entry import Foreign
+from trtllm_lite.foreign_names.entry import SPREAD, Foreign
+from trtllm_lite.foreign_names.llama_cpp import LLAMA_SERVER
+from trtllm_lite.foreign_names.table import OPTIONS, TABLE
 
-# Tables by the name of the part of a page.
+_ON_COMMAND_LINES = {*OPTIONS, "llama-server"}
+_REPEATED = ("plan", "DraftTargetDecodingConfig", "MTPDecodingConfig", "EagleDecodingConfig", "Eagle3DecodingConfig")
+"""Places whose names are those of another: of `build`, and of NGramDecodingConfig."""
 FOREIGN: Mapping[str, Mapping[str, Foreign]] = {
-    "commands": commands.COMMANDS,
-    "convert": commands.CONVERT,
-    "build": commands.BUILD,
-    "generate": commands.GENERATE,
-    "serve": serving.SERVE,
-    "bench": serving.BENCH_SERVE,
-    "llm": calls.LLM,
-    "sampling": calls.SAMPLING_PARAMS,
-    "cache": calls.KV_CACHE_CONFIG,
-    "from-dir": calls.FROM_DIR,
-    "runner": calls.GENERATE,
-    "classes": imports.CLASSES,
+    **{place: table for place, table in TABLE.items() if place not in _REPEATED},
+    "serve": {name: entry for name, entry in OPTIONS["serve"].items() if entry is not LLAMA_SERVER.get(name)},
 }
+"""The tables of the pages: llama.cpp's options of `serve` have one of their own."""
 
 
-def foreign_table(name: str) -> str:
-    """A row for each name: its replacement, or the remedy."""
-    prefix = "--" if name in ("convert", "build", "generate", "serve", "bench") else ""
-    rows = [[f"`{prefix}{word}`", _meaning(entry), _accepted(entry)] for word, entry in sorted(FOREIGN[name].items())]
-    return markdown(("name", "here", "accepted"), rows) + "\n"
+def part_of(place: str) -> str:
+    """The name of the part of a page that has the names of ``place``."""
+    return "foreign-" + re.sub("[^a-z]+", "-", place.lower())
 
 
-def _meaning(entry: Foreign) -> str:
-    text = f"`{entry.becomes}`" if entry.becomes else entry.remedy
+def foreign_table(place: str) -> str:
+    """A row for the names of ``place`` that mean the same: what they become, or what to do instead."""
+    is_option = place in _ON_COMMAND_LINES
+    rows: dict[tuple[str, str], list[str]] = {}
+    for name, entry in sorted(FOREIGN[place].items(), key=lambda item: item[0].lstrip("-")):
+        rows.setdefault((_meaning(entry, is_option), _accepted(entry)), []).append(f"`{_spelled(name, is_option)}`")
+    return markdown(("name", "here", "accepted"), [[", ".join(names), *row] for row, names in rows.items()]) + "\n"
+
+
+def _spelled(name: str, is_option: bool) -> str:
+    return f"--{name}" if is_option and not name.startswith("-") else name
+
+
+def _meaning(entry: Foreign, is_option: bool) -> str:
+    becomes = entry.becomes not in (None, SPREAD) and _spelled(str(entry.becomes), is_option)
+    text = f"`{becomes}`" if becomes else entry.remedy
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def _accepted(entry: Foreign) -> str:
-    """The accepted values."""
+    """Which values are taken."""
+    if entry.values:
+        return ", ".join(f"`{value}`" for value in entry.values)
     if entry.becomes:
         return "yes"
     if entry.harmless:

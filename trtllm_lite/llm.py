@@ -68,6 +68,9 @@ class LLM:
       float32 (see ``trtllm-lite convert``)
     - ``dequantize``: expand the blocks of a GGUF file to ``dtype``, which makes larger and, at batch 1, slower
       engines
+    - ``qformat``: quantize the matrices of a model that is stored plain, in a way that needs no calibration: "int8_wo",
+      "int4_wo" (``group_size`` weights share a scale, 128 by default), "fp8_wo" or "fp8_rowwise"
+      (`trtllm-lite quantize` has the others); a given engine must be quantized so
     - ``max_batch_size``, ``max_input_len``, ``max_seq_len``, ``max_num_tokens``: limits of the engine that is built,
       by default those of ``trtllm-lite build`` (prompts and answers as long as the model and the GPU's memory allow);
       an engine's own may be tightened
@@ -115,6 +118,8 @@ class LLM:
         max_num_tokens: int | None = None,
         ignore_config_keys: Sequence[str] = (),
         dequantize: bool = False,
+        qformat: str | None = None,
+        group_size: int | None = None,
         gather_context_logits: bool = False,
         deterministic: bool = False,
         num_threads: int | None = None,
@@ -133,6 +138,8 @@ class LLM:
             dtype=dtype,
             ignore_config_keys=ignore_config_keys,
             dequantize=dequantize,
+            qformat=qformat,
+            group_size=group_size,
             gather_context_logits=gather_context_logits,
             deterministic=deterministic,
             max_lora_rank=max_lora_rank,

@@ -10,14 +10,14 @@ from trtllm_lite.engine.manifest import Manifest
 from trtllm_lite.engine_cache import Conversion, Recipe, chosen_target, open_cached
 from trtllm_lite.errors import ArgumentError, EngineError, shown
 from trtllm_lite.runtime.api.build_names import named_as_arguments
-from trtllm_lite.runtime.api.engine_checks import check_divided, check_engine, check_ignored, check_lora
+from trtllm_lite.runtime.api.engine_checks import check_divided, check_engine, check_ignored, check_lora, check_qformat
 from trtllm_lite.runtime.session.device import check_num_threads
 from trtllm_lite.runtime.session.embedder import Embedder
 from trtllm_lite.runtime.session.limits import RunnerOptions
 from trtllm_lite.runtime.session.opening import open_model
 from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
-from trtllm_lite.runtime.values import check_flag, check_text
+from trtllm_lite.runtime.values import check_flag, check_positive, check_text
 from trtllm_lite.vocabulary import AUTO, AUTO_16_BITS, CPU
 
 
@@ -30,6 +30,8 @@ class WantedEngine:
     dtype: str
     ignore_config_keys: Sequence[str]
     dequantize: bool
+    qformat: str | None
+    group_size: int | None
     gather_context_logits: bool
     deterministic: bool
     max_lora_rank: int | None
@@ -43,6 +45,8 @@ class WantedEngine:
         check_text("model", self.model, "a directory, a GGUF file or a hub id such as org/model", str | Path)
         check_text("target", self.target, "auto, cpu or GPU architectures such as sm_90", str | None)
         check_text("dtype", self.dtype, "auto, float32, float16 or bfloat16", str)
+        check_text("qformat", self.qformat, "a way to quantize, such as int8_wo", str | None)
+        check_positive("group_size", self.group_size)
         keys: Any = self.ignore_config_keys
         if isinstance(keys, str) or not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
             raise ArgumentError(f"ignore_config_keys is {shown(keys)}: expected a list of keys of the model's files")
@@ -82,12 +86,15 @@ class WantedEngine:
         dtype = AUTO_16_BITS if self.dtype == AUTO and target != CPU else self.dtype
         conversion = Conversion(dtype, tuple(sorted(set(self.ignore_config_keys))), self.dequantize)
         flags = self._flags(self.deterministic and target != CPU)  # CPU engines are always deterministic
-        return Recipe(target, conversion, limits, options.kv_cache.tokens_per_block, flags, device_memory)
+        quantization = {"qformat": self.qformat, "group_size": self.group_size}
+        given = {name: value for name, value in quantization.items() if value is not None}
+        return Recipe(target, conversion, limits, options.kv_cache.tokens_per_block, flags, device_memory, given)
 
     def _flags(self, deterministic: bool) -> Mapping[str, bool]:
         return {"gather_context_logits": self.gather_context_logits, "deterministic": deterministic}
 
     def _check(self, manifest: Manifest) -> None:
+        check_qformat(manifest, self.qformat)
         check_engine(manifest, self.target, self.dtype, self._flags(self.deterministic))
         check_ignored(manifest, self.ignore_config_keys)
         check_lora(manifest, self.max_lora_rank)

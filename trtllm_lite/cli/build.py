@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtllm_lite.cli.build_options import build_options, source_of, take_target
-from trtllm_lite.cli.framework import Command, replaced_options
+from trtllm_lite.cli.foreign_options import foreign_options
+from trtllm_lite.cli.framework import Command
 from trtllm_lite.cli.option_types import Finite
 from trtllm_lite.cli.quantize_options import (
     calibration_options,
@@ -82,7 +83,7 @@ def _read_config(context: click.Context, _: click.Parameter, value: str | None) 
     metavar="PERCENT",
     help="Measure the perplexity that quantization costs, and build nothing if it rises by more.",
 )
-@replaced_options(BUILD)
+@foreign_options(BUILD)
 def build(config: "BuildFile | None", checkpoint_dir: Path | None, **options: Any) -> None:
     """Compile a checkpoint into an engine.
 
@@ -231,7 +232,7 @@ def _has_gpu() -> bool:
 @click.option("--num_threads", type=int, help="CPU threads at run time; each has scratch memory. [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @recipe_options
-@replaced_options(PLAN)
+@foreign_options(PLAN)
 def plan(
     checkpoint_dir: Path | None,
     model_config: str | None,

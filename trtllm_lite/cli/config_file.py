@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from trtllm_lite.cli.foreign_options import options_by_name
 from trtllm_lite.errors import shown
 from trtllm_lite.foreign_names.serving import SERVE_FIELDS
 
@@ -20,8 +21,7 @@ def _take(ctx: click.Context, parameter: click.Parameter, path: str | None) -> N
     del parameter
     if path is None:
         return
-    named = {name.removeprefix("--"): param for param in ctx.command.params for name in param.opts}
-    options = {name: param for name, param in named.items() if isinstance(param, click.Option)}
+    options = {name.removeprefix("--"): option for name, option in options_by_name(ctx.command)}
     defaults: dict[str, Any] = {}
     for key, value in _flat(_read(Path(path))).items():
         option = options.get(SERVE_FIELDS.get(key, key))
@@ -36,7 +36,7 @@ def _take(ctx: click.Context, parameter: click.Parameter, path: str | None) -> N
 
 
 config_option = click.option(
-    *("--config", "--extra_llm_api_options"),
+    "--config",
     metavar="FILE",
     is_eager=True,
     expose_value=False,

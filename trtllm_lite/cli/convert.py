@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from trtllm_lite.cli.framework import Command, replaced_options
+from trtllm_lite.cli.foreign_options import foreign_options
+from trtllm_lite.cli.framework import Command
 from trtllm_lite.foreign_names.commands import CONVERT
 from trtllm_lite.units import counted
 from trtllm_lite.vocabulary import AUTO, AUTO_16_BITS, PLAIN_DTYPES
@@ -78,7 +79,7 @@ def take_conversion(options: Mapping[str, Any]) -> dict[str, Any]:
     help="For an EAGLE-3 head, the model that it drafts for: its embedding is taken if the head has none. For a model "
     "of which a layer drafts (MTP), the model again: the checkpoint is of this layer.",
 )
-@replaced_options(CONVERT)
+@foreign_options(CONVERT)
 def convert(
     model_dir: str, output_dir: str, draft_model_dir: str | None, target_model_dir: str | None, **how: Any
 ) -> None:

@@ -1,10 +1,9 @@
-"""Defines the base classes of all commands: spelling of options, errors as one message, options of other engines."""
+"""Defines the base classes of all commands: spelling of options, and errors as one message."""
 
 import difflib
 import gc
 import traceback
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -12,12 +11,9 @@ import click
 from trtllm_lite.cli.interrupts import INTERRUPTED, TERMINATED, Terminated, terminating
 from trtllm_lite.errors import TrtllmLiteError, shown
 from trtllm_lite.foreign_names.commands import COMMANDS
-from trtllm_lite.foreign_names.entry import Foreign
 from trtllm_lite.printable import printable
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-_NO_VALUE = ""  # stands for a replaced option that was given without a value
 
 # Modules of extras, by the name in import errors.
 _BUILD = ("cyclonedx", "gguf", "huggingface_hub", "ml_dtypes", "onnx", "onnx_ir", "sentencepiece", "yaml")
@@ -111,44 +107,21 @@ def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated]
     return decorate
 
 
-def replaced_options(table: Mapping[str, Foreign]) -> Callable[[Decorated], Decorated]:
-    """A decorator that adds hidden options, which accept the neutral values of ``table`` and explain others."""
-
-    def decorate(function: Decorated) -> Decorated:
-        for name, entry in table.items():
-            option = click.option(
-                f"--{name}",
-                hidden=True,
-                expose_value=False,
-                is_flag=False,
-                flag_value=_NO_VALUE,
-                callback=_explain(name, entry),
-            )
-            function = option(function)
-        return function
-
-    return decorate
-
-
-def _explain(name: str, entry: Foreign) -> Callable[..., None]:
-    def callback(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-        del parameter
-        if value is None or str(value).lower() in entry.neutral:
-            return
-        given = f"--{name} {value}".strip()
-        if not entry.harmless:
-            raise click.UsageError(f"{given}: {entry.remedy}", ctx)
-        click.echo(f"Note: {given} changes nothing: {entry.remedy}", err=True)
-
-    return callback
-
-
 def _refuse_repeated(given: Sequence[click.Parameter], ctx: click.Context) -> None:
-    """Raise click.UsageError for an option that takes one value and is given twice, as one value would be dropped."""
-    for parameter, count in Counter(given).items():
-        takes_one = isinstance(parameter, click.Option) and not (parameter.multiple or parameter.is_flag)
-        if takes_one and count > 1:
-            raise click.UsageError(f"{parameter.opts[0]} is given {count} times, and takes one value: keep one", ctx)
+    """Raise click.UsageError for an option that takes one value and is given two, of which one would be dropped.
+
+    Two names of one option, of which another engine has one, count as the same.
+    """
+    names: dict[str | None, list[str]] = {}
+    for parameter in given:
+        if isinstance(parameter, click.Option) and not (parameter.multiple or parameter.is_flag):
+            names.setdefault(parameter.name, []).append(parameter.opts[0])
+    for first, *others in names.values():
+        if others:
+            what = f"{first} is given {len(others) + 1} times, and takes one value"
+            if set(others) != {first}:
+                what = f"{first} and {others[0]} are names of one option, which takes one value"
+            raise click.UsageError(f"{what}: keep one", ctx)
 
 
 def _debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

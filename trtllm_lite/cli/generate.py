@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from trtllm_lite.cli.framework import Command, replaced_options
+from trtllm_lite.cli.foreign_options import foreign_options
+from trtllm_lite.cli.framework import Command
 from trtllm_lite.foreign_names.commands import GENERATE
 from trtllm_lite.request_fields.field import fields_of
 from trtllm_lite.request_fields.fields import RequestFields
@@ -45,7 +46,7 @@ def _request_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--lora_dir", metavar="DIR", help="Adapter that PEFT wrote; engines of --max_lora_rank take them.")
 @click.option("--num_threads", type=int, help="Threads that compute on the CPU. [default: all cores]")
-@replaced_options(GENERATE)
+@foreign_options(GENERATE)
 def generate(
     engine: str | None,
     engine_dir: str | None,

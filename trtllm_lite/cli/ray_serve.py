@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from trtllm_lite.cli.foreign_options import options_by_name
 from trtllm_lite.cli.option_types import COUNT
 from trtllm_lite.cli.server_options import server_options
 from trtllm_lite.errors import ArgumentError, shown
@@ -27,7 +28,7 @@ def parsed(arguments: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:
     engine = given.pop(_ENGINE, None)
     if not isinstance(engine, str):
         raise ArgumentError(f"engine is {shown(engine)}: expected the directory of an engine")
-    flags = {name for param in _ray_serve.params if getattr(param, "is_flag", False) for name in param.opts}
+    flags = {name for name, option in options_by_name(_ray_serve) if option.is_flag}
     words = [word for name, value in given.items() for word in _words(f"--{name}", value, flags)]
     try:
         options = _ray_serve.make_context("app", [*words, "--", engine]).params

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from trtllm_lite.cli.foreign_options import check_variables
 from trtllm_lite.cli.framework import Command
 from trtllm_lite.cli.server_options import server_options
 from trtllm_lite.serve.http.limits import HttpLimits
@@ -37,6 +38,7 @@ def serve(models: tuple[str, ...], host: str, port: int, **options: Any) -> None
     from trtllm_lite.serve.run import ServerOptions, check_address, run
     from trtllm_lite.serve.standard_streams import drop_what_stderr_does_not_take
 
+    check_variables(has_keys=options["api_key_file"] is not None)
     settings = settings_of(options, host)  # the access log waits for stderr in a thread of its own
     drop_what_stderr_does_not_take()
     check_address(host, has_keys=settings.api_keys is not None, allow_no_key=options["allow_no_api_key"])

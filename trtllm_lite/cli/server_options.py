@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from trtllm_lite.cli.config_file import config_option
-from trtllm_lite.cli.framework import replaced_options
+from trtllm_lite.cli.foreign_options import foreign_options
 from trtllm_lite.cli.option_types import COUNT, COUNT_OR_ZERO, Finite, JsonObject, each_name
 from trtllm_lite.foreign_names.serving import SERVE
 from trtllm_lite.serve.http.limits import HttpLimits
@@ -29,18 +29,18 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         "--dtype", default="auto", show_default=True, help="Type of the matrices, of models that are no engine."
     ),
     click.option(
-        *("--max_batch_size", "--max_num_seqs"),
+        "--max_batch_size",
         type=COUNT,
         help="Sequences that run side by side. [default: the engine's]",
     ),
     click.option("--max_input_len", type=COUNT, help="Tokens of a prompt at most. [default: the engine's]"),
     click.option(
-        *("--max_seq_len", "--max_model_len"),
+        "--max_seq_len",
         type=COUNT,
         help="Tokens of prompt and answer at most. [default: the engine's]",
     ),
     click.option(
-        *("--max_num_tokens", "--max_num_batched_tokens"),
+        "--max_num_tokens",
         type=COUNT,
         help="Tokens of one step. [default: the engine's]",
     ),
@@ -59,7 +59,7 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         "--capacity_scheduler_policy", default="GUARANTEED_NO_EVICT", show_default=True, help="Or MAX_UTILIZATION."
     ),
     click.option(
-        *("--no_kv_cache_block_reuse", "--no_enable_prefix_caching"),
+        "--no_kv_cache_block_reuse",
         is_flag=True,
         help="Do not share the cache blocks of equal prefixes.",
     ),
@@ -81,17 +81,17 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     click.option("--tool_call_parser", default="auto", show_default=True, help="Form of tool calls: hermes, …, none."),
     click.option("--reasoning_parser", default="auto", show_default=True, help="Form of reasoning: qwen3, …, none."),
     click.option(
-        *("--tensor_parallel_size", "--tp_size"),
+        "--tensor_parallel_size",
         type=COUNT,
         help="Devices that share out every layer, of models that are no engine. [default: 1]",
     ),
     click.option(
-        *("--pipeline_parallel_size", "--pp_size"),
+        "--pipeline_parallel_size",
         type=COUNT,
         help="Stages that have some of the layers each, of models that are no engine. [default: 1]",
     ),
     click.option(
-        *("--moe_expert_parallel_size", "--ep_size"),
+        "--moe_expert_parallel_size",
         type=COUNT,
         help="Runs of these devices that have some of the experts each, of models that are no engine. [default: 1]",
     ),
@@ -115,7 +115,7 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         help="Bytes of a request's body at most.",
     ),
     click.option(
-        *("--drain_timeout", "--shutdown_timeout"),
+        "--drain_timeout",
         type=Finite(min=0),
         default=30.0,
         show_default=True,
@@ -162,7 +162,7 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     click.option("--no_access_log", is_flag=True, help="Do not write a line for each request."),
     click.option("--otlp_traces_endpoint", metavar="URL", help="Send a span for each request to this collector."),
     config_option,
-    replaced_options(SERVE),
+    foreign_options(SERVE),
 )
 
 

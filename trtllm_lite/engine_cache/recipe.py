@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,8 @@ class Conversion:
 class Recipe:
     """How an engine is made; None leaves a limit to the model, the builder's defaults and ``device_memory``.
 
-    ``device_memory`` is the memory of each GPU in bytes, or None if limits are not fitted to it.
+    ``device_memory`` is that of each GPU, in bytes, or None if limits are not fitted to it. ``quantization`` holds the
+    arguments ``qformat`` and ``group_size`` of ``build_engine``, if they are given.
     """
 
     target: str
@@ -45,6 +46,7 @@ class Recipe:
     tokens_per_block: int | None
     flags: Mapping[str, bool]
     device_memory: int | None = None
+    quantization: Mapping[str, str | int] = field(default_factory=dict)
 
     def build_arguments(self) -> dict[str, Any]:
         """Arguments of ``build_engine``."""
@@ -52,6 +54,7 @@ class Recipe:
             **self.limits,
             "tokens_per_block": self.tokens_per_block,
             **self.flags,
+            **self.quantization,
             "target": self.target,
             "device_memory": self.device_memory,
         }

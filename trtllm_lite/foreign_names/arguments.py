@@ -12,7 +12,7 @@ from inspect import signature
 from typing import Any, TypeVar, cast
 
 from trtllm_lite.errors import ArgumentError, shown
-from trtllm_lite.foreign_names.entry import Foreign
+from trtllm_lite.foreign_names.entry import SPREAD, Foreign
 
 Made = TypeVar("Made")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -34,7 +34,7 @@ def takes_foreign_names(function: str, table: Mapping[str, Foreign]) -> Callable
         def call(*arguments: Any, **given: Any) -> Any:
             if given.keys() <= own.keys():
                 return method(*arguments, **given)
-            return method(*arguments, **_own_names(function, given, table, list(own)))
+            return method(*arguments, **own_arguments(function, given, table, list(own)))
 
         return cast(Decorated, call)
 
@@ -51,10 +51,13 @@ def takes_foreign_fields(table: Mapping[str, Foreign]) -> Callable[[type[Made]],
     return decorate
 
 
-def _own_names(
+def own_arguments(
     function: str, given: Mapping[str, Any], table: Mapping[str, Foreign], supported: list[str]
 ) -> dict[str, Any]:
-    """Replace foreign names in ``given`` by the arguments that they stand for. Raises ArgumentError."""
+    """``given`` with the arguments of ``function`` that foreign names stand for; ``supported`` are all that it has.
+
+    Raises ArgumentError.
+    """
     result = {name: value for name, value in given.items() if name in supported}
     for name, value in given.items():
         if name in supported:
@@ -62,13 +65,24 @@ def _own_names(
         entry = table.get(name)
         if entry is None or not (entry.harmless or entry.becomes):
             reject_unsupported(function, {name: value}, table, supported)
-        elif entry.becomes and value is not None and value not in entry.neutral:
-            _give(function, result, name, entry.becomes, value)
+        elif entry.becomes and not (value is None or entry.is_neutral(value)):
+            for own, own_value in _becomes(function, name, entry, value).items():
+                _give(function, result, name, own, own_value)
             if entry.harmless:
                 warnings.warn(f"{function}: {name}={shown(value)}: {entry.remedy}", stacklevel=3)
-        elif not entry.becomes and not _is_neutral(value, entry.neutral):
+        elif not entry.becomes and not entry.asks_for_nothing(value):
             warnings.warn(f"{function}: {name}={shown(value)} changes nothing: {entry.remedy}", stacklevel=3)
     return result
+
+
+def _becomes(function: str, name: str, entry: Foreign, value: Any) -> Mapping[str, Any]:
+    """What ``value`` becomes, by names of arguments. Raises ArgumentError."""
+    if entry.becomes != SPREAD and (not entry.values or str(value) in entry.values):
+        return {str(entry.becomes): entry.values.get(str(value), value)}
+    if not hasattr(value, "arguments"):
+        raise ArgumentError(f"{function} does not take {name}={shown(value)}: {entry.remedy}")
+    arguments: Mapping[str, Any] = value.arguments()
+    return arguments
 
 
 def _give(function: str, arguments: dict[str, Any], name: str, own: str, value: Any) -> None:
@@ -91,19 +105,8 @@ def reject_unsupported(
         entry = table.get(name)
         if entry is None:
             raise ArgumentError(_unknown(function, name, list(supported)))
-        if not _is_neutral(value, entry.neutral):
-            raise ArgumentError(f"{function}: {name}={shown(value)} is not supported: {entry.remedy}")
-
-
-def _is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:
-    """Whether ``value`` is neutral; a list is if each of its items is."""
-    if value is None or value is False:
-        return True
-    if isinstance(value, list | tuple):
-        return all(_is_neutral(item, neutral) for item in value)
-    if isinstance(value, dict | set | str) and not value:
-        return True
-    return type(value) in (int, float, bool, str) and value in neutral
+        if not entry.asks_for_nothing(value):
+            raise ArgumentError(f"{function} does not take {name}={shown(value)}: {entry.remedy}")
 
 
 def _unknown(function: str, name: str, known: list[str]) -> str:

@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 
 from trtllm_lite.foreign_names import remedies
-from trtllm_lite.foreign_names.entry import Foreign, merge, same
+from trtllm_lite.foreign_names.commands import BUILD
+from trtllm_lite.foreign_names.engine import ENGINE
+from trtllm_lite.foreign_names.entry import SPREAD, Foreign, merge, same
+from trtllm_lite.foreign_names.quantization import VLLM
 from trtllm_lite.request_fields.field import fields_of
 from trtllm_lite.request_fields.fields import RequestFields
 
 _LORA = "adapters are directories that PEFT wrote: pass them as lora_dir"
-_DIVIDED = (
-    "engines are divided among devices by tensor_parallel_size, moe_expert_parallel_size and pipeline_parallel_size, "
-    "and in no other way yet; leave it out"
-)
 _CALLBACKS = "callbacks on logits are not supported; logit_bias and allowed_token_ids of SamplingParams are"
 _PROMPT_TUNING = "prompt tuning is not supported; leave it out"
 _LOADER = "weights are read from the engine file only; leave it out"
@@ -36,7 +35,7 @@ FROM_DIR: Mapping[str, Foreign] = merge(
         same("debug_mode debug_tensor_names", "there is no debug mode; `trtllm-lite inspect` shows an engine"),
         same("is_enc_dec cross_kv_cache_fraction mm_embedding_offloading", remedies.TEXT_ONLY),
         same("logits_processor_map", _CALLBACKS),
-        same("is_orchestrator_mode", _DIVIDED),
+        same("is_orchestrator_mode", remedies.DIVIDED),
         same("gather_generation_logits", "always available: generate(output_generation_logits=True)", (True,)),
         same("use_runtime_defaults", "an engine's defaults are always used; leave it out", (True,)),
         same("use_gpu_direct_storage", _LOADER),
@@ -68,62 +67,11 @@ _SHARE = (
 _CACHE = "it is a field of kv_cache_config here"
 _BOTH = "it is another name of an argument here"
 _ADAPTERS = "max_lora_rank=… makes an engine that takes adapters; leave it out"
-_STATS = "LLM.get_stats() and RequestOutput.metrics are always there"
 _BUILT = "what LLM builds it builds in seconds, and keeps; leave it out"
 _SERVED = "it is an option of `trtllm-lite serve`"
-_DEFAULTS = "a model's own defaults are part of its engine; SamplingParams says otherwise for a call"
-_LLM_OF_BOTH = merge(
+LLM: Mapping[str, Foreign] = merge(
     [
-        same("trust_remote_code", remedies.NO_CODE),
-        same("quantization quant_config calib_config", remedies.QUANTIZE),
-        same("guided_decoding_backend", "llguidance compiles grammars; leave it out", ("llguidance", "auto")),
-        same("enable_lora", _ADAPTERS, (True,)),
-        same("skip_tokenizer_init", "the tokenizer loads in milliseconds; leave it out"),
-        same("tokenizer_mode load_format", "there is one way; leave it out", ("auto",)),
-        same("revision tokenizer_revision", "download that revision, and pass its directory as the model"),
-        same("reasoning_parser", _SERVED),
-    ]
-)
-_LLM_OF_TENSORRT_LLM = merge(
-    [
-        same("context_parallel_size gpus_per_node", _DIVIDED, (1,)),
-        same(
-            "moe_tensor_parallel_size",
-            "it is tensor_parallel_size / moe_expert_parallel_size: pass these instead",
-            (1, -1),
-        ),
-        same("moe_cluster_parallel_size", _DIVIDED, (1, -1)),
-        same("enable_attention_dp enable_lm_head_tp_in_adp attention_dp_config cp_config", _DIVIDED),
-        same("orchestrator_type", 'one process is enough; distributed_executor_backend="ray" spreads stages'),
-        same(
-            "allreduce_strategy", "an engine's own counts: build it with --allreduce_strategy, and pass it", ("AUTO",)
-        ),
-        same("cuda_graph_config attn_backend torch_compile_config sampler_type", remedies.KERNELS, ("auto",)),
-        same("moe_config extended_runtime_perf_knob_config enable_min_latency", remedies.KERNELS),
-        same("enable_autotuner disable_overlap_scheduler", remedies.KERNELS, (True,)),
-        same("backend", "there is one runtime; leave it out", ("tensorrt", "pytorch")),
-        same("lora_config peft_cache_config", "pass max_lora_rank, max_loras and max_cpu_loras themselves"),
-        same("build_config", "pass its limits as arguments: max_batch_size, max_input_len, max_seq_len, ..."),
-        same("fast_build enable_build_cache", _BUILT, (True,)),
-        same("max_beam_width", "a search may have up to max_batch_size beams; leave it out", (1,)),
-        same("gather_generation_logits", "always available; leave it out", (True,)),
-        same("enable_iter_perf_stats enable_iter_req_stats return_perf_metrics print_iter_log", _STATS, harmless=True),
-        same("iter_stats_max_iterations request_stats_max_iterations", _STATS, harmless=True),
-        same("enable_tqdm", "generate(use_tqdm=…) shows progress", harmless=True),
-        same("num_postprocess_workers", "one process is enough here", (0,), harmless=True),
-        same("stream_interval", "every token is there as it comes", (1,), harmless=True),
-        same("garbage_collection_gen0_threshold workspace", "nothing here needs it", harmless=True),
-        same("normalize_log_probs", "length_penalty of SamplingParams does that for beams"),
-        same("batched_logits_processor", _CALLBACKS),
-        same("fail_fast_on_attention_window_too_large", "limits are always errors at once", (True,), harmless=True),
-        same("decoding_config", "pass speculative_config"),
-        same("enable_prompt_adapter max_prompt_adapter_token", _PROMPT_TUNING, (0,)),
-        same("checkpoint_format checkpoint_loader", _LOADER, ("HF",)),
-        same("cache_transceiver_config", "prompts and answers are computed by one engine; leave it out"),
-    ]
-)
-_LLM_OF_VLLM = merge(
-    [
+        ENGINE,
         same("max_model_len", _BOTH, becomes="max_seq_len"),
         same("max_num_seqs", _BOTH, becomes="max_batch_size"),
         same("max_num_batched_tokens", _BOTH, becomes="max_num_tokens"),
@@ -133,30 +81,30 @@ _LLM_OF_VLLM = merge(
         same("kv_cache_dtype", _CACHE, ("auto",), becomes="kv_cache_config.dtype"),
         same("block_size", _CACHE, becomes="kv_cache_config.tokens_per_block"),
         same("num_gpu_blocks_override", "use kv_cache_config=KvCacheConfig(max_tokens=...)"),
+        same("swap_space", remedies.OFFLOADING, (0, 4)),
+        {"quantization": Foreign(remedies.QUANTIZE, becomes="qformat", values=VLLM)},
+        same("quant_config", "pass a QuantConfig", becomes=SPREAD),
+        same("build_config", "pass a BuildConfig", becomes=SPREAD),
+        same("calib_config", remedies.CALIBRATE),
+        same("enable_lora", _ADAPTERS, (True,)),
+        same("lora_config peft_cache_config", "pass max_lora_rank, max_loras and max_cpu_loras themselves"),
+        same("fast_build enable_build_cache", _BUILT, (True,)),
+        same("backend", "there is one runtime; leave it out", ("tensorrt", "pytorch")),
         same("device", 'use target, such as "cpu" or "sm_90"', ("auto",)),
-        same("seed", "use SamplingParams(seed=...)", (0,)),
-        same("enforce_eager", "engines are compiled ahead, and run as they are", harmless=True),
-        same("disable_custom_all_reduce compilation_config max_seq_len_to_capture", remedies.KERNELS, harmless=True),
-        same("swap_space", "host_cache_size of kv_cache_config is the memory for preempted requests", (0, 4)),
-        same("cpu_offload_gb", "weights are always on the device; leave it out", (0,)),
-        same("disable_log_stats", "there is no log; get_stats() tells", (True,), harmless=True),
-        same("max_logprobs", "SamplingParams bounds logprobs itself", harmless=True),
-        same("download_dir", "set the variable HF_HOME"),
-        same("hf_token", "set the variable HF_TOKEN"),
-        same("hf_overrides", "change the model's config.json, or pass ignore_config_keys"),
-        same("task runner", "an encoder's engine embeds, a decoder's generates", ("generate", "auto")),
-        same("convert model_impl", "the model's config.json says what it is; leave it out", ("auto",)),
-        same("generation_config", _DEFAULTS, ("auto",)),
-        same("override_generation_config logits_processor_pattern", _DEFAULTS),
-        same("logits_processors", _CALLBACKS),
-        same("limit_mm_per_prompt mm_processor_kwargs allowed_local_media_path", remedies.TEXT_ONLY, harmless=True),
-        same("data_parallel_size", _DIVIDED, (1,)),
-        same("served_model_name tool_call_parser chat_template", _SERVED),
-        same("async_scheduling disable_async_output_proc", "steps always overlap", harmless=True),
+        same(
+            "embedding_parallel_mode", "embeddings are shared out by rows of the vocabulary", ("sharding_along_vocab",)
+        ),
+        same("gather_generation_logits", "always available; leave it out", (True,)),
+        same("enable_tqdm", "generate(use_tqdm=…) shows progress", harmless=True),
+        same("normalize_log_probs", "length_penalty of SamplingParams does that for beams"),
+        same("batched_logits_processor", _CALLBACKS),
+        same("decoding_config", "pass speculative_config"),
+        same("enable_prompt_adapter max_prompt_adapter_token", _PROMPT_TUNING, (0,)),
+        same("served_model_name tool_call_parser chat_template reasoning_parser", _SERVED),
+        same("otlp_traces_endpoint", _SERVED),
+        same("scheduling_policy", "generate(priority=…) orders requests; leave it out", ("fcfs", "priority")),
     ]
 )
-
-LLM: Mapping[str, Foreign] = merge([_LLM_OF_TENSORRT_LLM, _LLM_OF_VLLM, _LLM_OF_BOTH])
 
 _TABLE = "blocks that were used last are kept longest; leave it out"
 SAMPLING_PARAMS: Mapping[str, Foreign] = merge(
@@ -182,15 +130,30 @@ SAMPLING_PARAMS: Mapping[str, Foreign] = merge(
         same("lookahead_config", remedies.MEDUSA),
         same("add_special_tokens", "prompts as token ids are taken as they are, and texts get them", (True,)),
         same("spaces_between_special_tokens", "texts are what the tokenizer makes of all tokens", (True,)),
-        same("structured_outputs", "use guided_decoding=GuidedDecodingParams(...)"),
+        same("structured_outputs", _BOTH, becomes="guided_decoding"),
         same("output_kind", "generate_async(streaming=...) chooses, and outputs have the new part, too", (0,)),
         same("extra_args logprob_token_ids", "there is nothing that takes it; leave it out"),
         same("flat_logprobs", "logprobs are a list of dictionaries; leave it out"),
+        same("logprobs_mode", "there is one kind of log probabilities; leave it out", ("raw",)),
+        same(
+            "prompt_logprob_token_ids prompt_logprob_start",
+            "prompt_logprobs are those of all tokens of the prompt",
+            (0,),
+        ),
+        same("stream_interval", "every token is there as it comes", (1,), harmless=True),
+        same("skip_clone", "parameters are never changed", harmless=True),
+        same("thinking_token_budget", "use max_tokens, which counts thoughts, too"),
+        same("repetition_detection", "use frequency_penalty"),
+        same("routed_experts_prompt_start", "LLM.expert_counts() tells what routers chose", (0,)),
+        same("trace_decode_token_ids", "use allowed_token_ids"),
         same("skip_reading_prefix_cache", "give requests a cache_salt of their own"),
     ]
 )
 KV_CACHE_CONFIG: Mapping[str, Foreign] = merge(
     [
+        same("max_attention_window", remedies.WINDOWS),
+        same("sink_token_length", remedies.SINKS, (0,)),
+        same("event_buffer_max_size", "KV cache events are not recorded; LLM.get_stats() tells what is cached", (0,)),
         same("secondary_offload_min_priority", _TABLE),
         same("cross_kv_cache_fraction", remedies.TEXT_ONLY),
         same("enable_partial_reuse copy_on_partial_reuse", "whole blocks are shared; leave it out", harmless=True),
@@ -198,6 +161,26 @@ KV_CACHE_CONFIG: Mapping[str, Foreign] = merge(
         same("mamba_ssm_cache_dtype", "state space models are not supported; leave it out", ("auto",)),
         same("attention_dp_events_gather_period_ms", "KV cache events are not recorded", (5,), harmless=True),
         same("max_util_for_resume", "a preempted request goes on once its blocks are free", harmless=True),
+        same("use_kv_cache_manager_v2", "there is one manager of blocks", ("auto",), harmless=True),
         same("onboard_blocks", "preempted requests always get their blocks back", (True,)),
+    ]
+)
+BUILD_CONFIG: Mapping[str, Foreign] = merge(
+    [
+        {name: entry for name, entry in BUILD.items() if name != "gather_context_logits"},
+        same("max_draft_len", "pass speculative_config to LLM, whose num_speculative_tokens it is", (0,)),
+        same("max_encoder_input_len", remedies.TEXT_ONLY, (0, 1024)),
+        same("input_timing_cache output_timing_cache", "use `trtllm-lite build`", ("model.cache",)),
+        same("speculative_decoding_mode", remedies.GUESSES, ("none", "speculativedecodingmode.none", 1)),
+        same("lora_config", "pass max_lora_rank to LLM"),
+    ]
+)
+QUANT_CONFIG: Mapping[str, Foreign] = merge(
+    [
+        same("kv_cache_quant_algo", remedies.CACHE_SCALES),
+        same("exclude_modules", "use --quantize_override of `trtllm-lite quantize`"),
+        same("smoothquant_val clamp_val", "every scheme finds its own; leave it out", (0.5,)),
+        same("has_zero_point pre_quant_scale use_meta_recipe", "every scheme has its own scales; leave it out"),
+        same("activated_sparsity mamba_ssm_stochastic_rounding", "there is none; leave it out"),
     ]
 )

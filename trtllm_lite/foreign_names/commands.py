@@ -16,7 +16,7 @@ OFF = ("disable", "false", "0", "no", "off", "none")
 
 DIVIDED = (
     "engines are divided among devices by --tp_size, --moe_ep_size and --pp_size of `trtllm-lite build`, and in no "
-    "other way yet"
+    "other way"
 )
 _ANY_NUMBER = "a checkpoint is the same for any number of GPUs: use --tp_size and --pp_size of `trtllm-lite build`"
 _SHARDED = "`trtllm-lite build --tp_size` shares embeddings out by rows of the vocabulary"
@@ -84,7 +84,9 @@ CONVERT = merge(
 
 _BUILT_IN = "the fused operators are built in"
 _FUSED = "engines fuse what they can; `trtllm-lite inspect` says what"
-STANDARD = "every engine does this"
+_PROFILES = "engines have no profiles; every size of step is as fast"
+_PROFILES = "engines have no profiles; every size of step is as fast"
+_STANDARD = "every engine does this"
 _BUILD = merge(
     [
         EVERYWHERE,
@@ -95,9 +97,9 @@ _BUILD = merge(
         same("max_output_len", "the output may fill what the prompt leaves of --max_seq_len; set that instead"),
         same("max_encoder_input_len max_prompt_embedding_table_size max_multimodal_len", remedies.TEXT_ONLY, ("0",)),
         same("kv_cache_type", "the KV cache is always paged; leave it out", ("paged",)),
-        same("paged_kv_cache remove_input_padding use_inflight_batching", STANDARD, ON, harmless=True),
-        same("context_fmha enable_context_fmha use_paged_context_fmha reduce_fusion", STANDARD, ON, harmless=True),
-        same("use_fused_mlp enable_xqa use_custom_all_reduce strongly_typed", STANDARD, ON, harmless=True),
+        same("paged_kv_cache remove_input_padding use_inflight_batching", _STANDARD, ON, harmless=True),
+        same("context_fmha enable_context_fmha use_paged_context_fmha reduce_fusion", _STANDARD, ON, harmless=True),
+        same("use_fused_mlp enable_xqa use_custom_all_reduce strongly_typed", _STANDARD, ON, harmless=True),
         same("context_fmha_fp32_acc bert_context_fmha_fp32_acc", "sums are always float32", ON, harmless=True),
         same("gpt_attention_plugin bert_attention_plugin gemm_plugin", _BUILT_IN, _ON_IN_ANY_DTYPE, harmless=True),
         same("use_gpt_attention_plugin use_gemm_plugin use_rmsnorm_plugin", _BUILT_IN, harmless=True),
@@ -115,7 +117,7 @@ _BUILD = merge(
         same("lora_plugin", _LORA, OFF),
         same("dora_plugin", "DoRA is not supported; merge the adapter into the model before converting it", OFF),
         same("lora_dir lora_ckpt_source lora_target_modules", _LORA),
-        same("multiple_profiles", "engines have no profiles; every size of step is as fast", harmless=True),
+        same("multiple_profiles", _PROFILES, harmless=True),
         same("streamingllm paged_state", "engines have no such variants; leave it out", (*OFF, "auto")),
         same("speculative_decoding_mode", remedies.GUESSES, ("none",)),
         same("weight_streaming weight_sparsity", "weights are stored and read as they are; leave it out", OFF),
@@ -129,6 +131,15 @@ _BUILD = merge(
             harmless=True,
         ),
         same("gather_all_token_logits", "use --gather_context_logits", OFF),
+        same(
+            "opt_batch_size force_num_profiles",
+            _PROFILES,
+            harmless=True,
+        ),
+        same("use_refit", "weights are stored once, and a build takes seconds; leave it out", OFF),
+        same("use_mrope", remedies.TEXT_ONLY, OFF),
+        same("plugin_config auto_parallel_config", _BUILT_IN, harmless=True),
+        same("lora_config", _LORA),
         same("build_config", "pass --checkpoint_dir and the limits as flags"),
         same("model_dir", "use --checkpoint_dir, with a directory that `trtllm-lite convert` made of the model"),
     ]
@@ -138,6 +149,7 @@ _PREDICTS = "`plan` writes nothing and predicts the memory"
 BUILD = merge(
     [
         _BUILD,
+        same("use_strip_plan", "use --strip_plan", OFF),
         same("dry_run", "use `trtllm-lite plan` with the same flags", OFF),
         same("monitor_memory", "use `trtllm-lite plan`, which predicts the memory", OFF),
     ]
@@ -148,7 +160,11 @@ PLAN = merge(
         _BUILD,
         same("dry_run monitor_memory", _PREDICTS, ON, harmless=True),
         same(f"{_CALIBRATION} calib_seed calib_dir max_accuracy_loss", _PREDICTS, harmless=True),
-        same("output_dir strip_plan input_timing_cache output_timing_cache fast_build", _PREDICTS, harmless=True),
+        same(
+            "output_dir strip_plan use_strip_plan input_timing_cache output_timing_cache fast_build",
+            _PREDICTS,
+            harmless=True,
+        ),
     ]
 )
 

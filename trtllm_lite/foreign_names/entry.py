@@ -1,23 +1,53 @@
 """Describes one name of other engines."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+SPREAD = "*"
 
 
 @dataclass(frozen=True)
 class Foreign:
     """A name of other engines that nothing here has.
 
-    A value among ``neutral`` changes nothing and is accepted. Every other value is an error that ends with ``remedy``;
-    if the name is ``harmless`` (the result is the same without it), the value is accepted with a note. ``becomes`` is
-    the argument that takes the value instead, or ``ARGUMENT.FIELD`` of a configuration.
+    A value among ``neutral`` asks for what happens anyway and is accepted. Every other value is an error that ends with
+    ``remedy``; if the name is ``harmless`` (the result is the same without it), the value is accepted with a note.
+
+    ``becomes`` is the argument or option that takes the value instead, or ``ARGUMENT.FIELD`` of a configuration.
+    SPREAD stands for the arguments that the value, a configuration, has itself (its method ``arguments``). Of
+    ``values``, where there are any, each becomes another, and no others are taken.
     """
 
     remedy: str
     neutral: tuple[Any, ...] = ()
     harmless: bool = False
     becomes: str | None = None
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    def asks_for_nothing(self, value: Any) -> bool:
+        """Whether ``value``, from a call or as a command line writes it, asks for what happens anyway.
+
+        So do None, False and what is empty; a list does if each of its items does.
+        """
+        if value is None or value is False:
+            return True
+        if isinstance(value, list | tuple):
+            return all(self.asks_for_nothing(item) for item in value)
+        return (isinstance(value, dict | set | str) and not value) or self.is_neutral(value)
+
+    def is_neutral(self, value: Any) -> bool:
+        """Whether ``value`` is among ``neutral``, whose 1 is "1" and 1.0, too."""
+        return isinstance(value, str | int | float) and _plain(value) in map(_plain, self.neutral)
+
+
+def _plain(value: str | float) -> str:
+    """``value`` so that 0, 0.0 and "0" are equal, and True and "true"."""
+    text = str(value).lower()
+    try:
+        return f"{float(text):g}"
+    except ValueError:
+        return text
 
 
 def same(

@@ -20,3 +20,14 @@ SINKS = "attention sinks that are no part of a model are not supported; leave it
 WINDOWS = "attention windows are part of the model and travel in the engine; leave it out"
 BEAMS = "beams are ranked by their probability alone; leave it out"
 KERNELS = "engines choose this themselves; leave it out"
+DIVIDED = (
+    "engines are divided among devices by tensor_parallel_size, moe_expert_parallel_size and pipeline_parallel_size, "
+    "and in no other way; leave it out"
+)
+EXPERTS = "it is tensor_parallel_size / moe_expert_parallel_size: pass these instead"
+CACHE_SCALES = "`trtllm-lite quantize --kv_cache_dtype` finds the scales of a KV cache; leave it out"
+OFFLOADING = "host_cache_size is the host memory, in bytes, for requests that MAX_UTILIZATION preempts"
+GRAMMARS = "llguidance compiles grammars, as requests ask for them; leave it out"
+CALIBRATE = "`trtllm-lite quantize` calibrates, with --calib_dataset, --calib_size and --calib_max_seq_length"
+EXACT = "a guess is kept if it is the token that would have been sampled in its place; leave it out"
+PACED = "as many tokens are guessed as are worth their time: see enable_adaptive_verification"

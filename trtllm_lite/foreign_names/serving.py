@@ -1,8 +1,10 @@
 """Lists options of other engines' servers and benchmarks: trtllm-serve, `vllm serve` and `vllm bench serve`."""
 
 from trtllm_lite.foreign_names import remedies
-from trtllm_lite.foreign_names.commands import DIVIDED, EVERYWHERE, OFF, ON, STANDARD
+from trtllm_lite.foreign_names.commands import EVERYWHERE, OFF, ON
+from trtllm_lite.foreign_names.engine import ENGINE
 from trtllm_lite.foreign_names.entry import merge, same
+from trtllm_lite.foreign_names.llama_cpp import LLAMA_SERVER
 
 _ALL_FIGURES = "every latency is reported, with its mean and percentiles"
 BENCH_SERVE = merge(
@@ -34,77 +36,72 @@ BENCH_SERVE = merge(
     ]
 )
 
-_TASKS = "an encoder's engine embeds, a decoder's generates"
-_OWN_DEFAULTS = "a model's own defaults are part of its engine, and requests may say otherwise"
-_GRAMMARS = "llguidance compiles grammars, as requests ask for them; leave it out"
-_ADAPTERS = "adapters need no such room"
 _TLS = "the server speaks HTTP alone: let a proxy in front of it do TLS"
+_BOTH = "it is another name of an option here"
+_PROMPTS = "prompts and answers are never logged"
+_ALWAYS = "the server always does this"
+_ONE_SERVER = "one process is enough here"
 SERVE = merge(
     [
+        LLAMA_SERVER,
         EVERYWHERE,
-        same("data_parallel_size", DIVIDED, ("1",)),
+        ENGINE,
+        same("max_num_seqs", _BOTH, becomes="max_batch_size"),
+        same("max_model_len", _BOTH, becomes="max_seq_len"),
+        same("max_num_batched_tokens", _BOTH, becomes="max_num_tokens"),
+        same("no_enable_prefix_caching", _BOTH, becomes="no_kv_cache_block_reuse"),
+        same("tp_size -tp", _BOTH, becomes="tensor_parallel_size"),
+        same("pp_size -pp", _BOTH, becomes="pipeline_parallel_size"),
+        same("ep_size", _BOTH, becomes="moe_expert_parallel_size"),
+        same("shutdown_timeout", _BOTH, becomes="drain_timeout"),
+        same("extra_llm_api_options", _BOTH, becomes="config"),
+        same("tool_parser", _BOTH, becomes="tool_call_parser"),
+        same("model", "give the model, or its directory, without an option"),
         same("gpu_memory_utilization", "use --kv_cache_free_gpu_memory_fraction, a share of what weights leave free"),
-        same("kv_cache_memory_bytes", "use --max_tokens_in_paged_kv_cache"),
-        same("seed", "a request's seed is its own field; leave it out", ("0",)),
-        same("revision", "give the directory of the revision that is to be served"),
-        same("max_log_len disable_log_requests", "prompts are never logged", harmless=True),
-        same("stream_interval", "every token is sent as it comes; slow readers get larger chunks", ("1",)),
+        same("kv_cache_memory_bytes num_gpu_blocks_override", "use --max_tokens_in_paged_kv_cache"),
+        same("swap_space", "use --host_cache_size, in bytes, with --capacity_scheduler_policy", ("0", "4")),
+        same("max_log_len disable_log_requests", _PROMPTS, harmless=True),
+        same("enable_log_requests enable_log_outputs enable_log_deltas", _PROMPTS, OFF),
         same("api_key", "keys on a command line are seen by all users of a machine: use --api_key_file"),
-        same("backend", "there is one runtime; leave it out", ("tensorrt",)),
-        same("max_beam_width", "a search may have up to --max_batch_size beams", ("1",), harmless=True),
+        same("hf_token", "set the variable HF_TOKEN: tokens on a command line are seen by all users of a machine"),
+        same("backend", "there is one runtime; leave it out", ("tensorrt", "pytorch")),
         same("enable_auto_tool_choice", "tools are always taken where their form is known", harmless=True),
+        same("exclude_tools_when_tool_choice_none", "send no tools that are not to be in the prompt", OFF),
+        same("tool_server", "the server runs no tools of its own; leave it out"),
         same("enable_prefix_caching", "prefixes are shared; --no_kv_cache_block_reuse switches that off", ON),
         same("enable_chunked_prefill enable_chunked_context", "prompts are spread over steps", ON, harmless=True),
+        same("no_enable_chunked_prefill no_async_scheduling", "prompts are always spread over steps", harmless=True),
         same("enable_lora", "adapters are taken by engines that are built with --max_lora_rank", harmless=True),
-        same("trust_remote_code", remedies.NO_CODE, OFF),
-        same("ssl_keyfile ssl_certfile ssl_ca_certs", _TLS),
-        same("uvicorn_log_level disable_uvicorn_access_log", "use --no_access_log"),
+        same("ssl_keyfile ssl_certfile ssl_ca_certs ssl_ciphers", _TLS),
+        same("enable_ssl_refresh ssl_cert_reqs", _TLS, ("0", *OFF)),
+        same("uvicorn_log_level disable_uvicorn_access_log disable_access_log_for_endpoints", "use --no_access_log"),
         same("allowed_methods allowed_headers", "pages of --allowed_origins may use all methods and headers"),
-        same("num_postprocess_workers api_server_count", "one process is enough here", ("1", "0"), harmless=True),
+        same("allow_credentials", "keys come in a header, never in cookies; leave it out", OFF),
         same("quantization", "build an engine with `trtllm-lite build --qformat`, and serve that"),
         same("kv_cache_dtype", "build an engine with `trtllm-lite build --kv_cache_dtype`, and serve that", ("auto",)),
-        same("enforce_eager", STANDARD, OFF, harmless=True),
-        same("chat_template", "the model's own is taken; convert the model again with another tokenizer_config.json"),
-        same("root_path", "let the proxy in front of the server remove the path"),
-        same("disable_log_stats", "figures are at /metrics alone", harmless=True),
-        same("enable_log_requests enable_log_outputs", "prompts and answers are never logged", OFF),
-        same("generation_config", _OWN_DEFAULTS, ("auto",)),
-        same("override_generation_config", _OWN_DEFAULTS, ("{}",)),
-        same("max_logprobs", "requests are bounded by OpenAI's limits", harmless=True),
         same("block_size", "build an engine with `trtllm-lite build --tokens_per_block`, and serve that"),
-        same("download_dir", "set the variable HF_HOME"),
-        same("hf_token", "set the variable HF_TOKEN: tokens on a command line are seen by all users of a machine"),
-        same("load_format tokenizer_mode config_format model_impl", "there is one way; leave it out", ("auto", "hf")),
-        same("swap_space", "use --host_cache_size, in bytes, with --capacity_scheduler_policy", ("0", "4")),
-        same("cpu_offload_gb", "weights are always on the device; leave it out", ("0", "0.0")),
-        same(
-            "task runner", "an encoder's engine embeds, a decoder's generates", ("auto", "generate", "embed", "pooling")
-        ),
-        same("convert", "an encoder's engine embeds, a decoder's generates", ("auto", "none")),
-        same("async_scheduling disable_async_output_proc", "steps always overlap", harmless=True),
-        same("limit_mm_per_prompt mm_processor_kwargs", remedies.TEXT_ONLY, ("{}",)),
-        same("allowed_local_media_path allowed_media_domains interleave_mm_strings", remedies.TEXT_ONLY),
-        same("compilation_config cuda_graph_sizes max_seq_len_to_capture", remedies.KERNELS, harmless=True),
-        same("disable_custom_all_reduce disable_cascade_attn attention_backend", remedies.KERNELS, harmless=True),
+        same("chat_template", "the model's own is taken; convert the model again with another tokenizer_config.json"),
+        same("default_chat_template_kwargs", "requests have chat_template_kwargs", ("{}",)),
+        same("trust_request_chat_template", "requests name templates of the model alone; leave it out", OFF),
+        same("chat_template_content_format", "the template itself shows which form it takes", ("auto",), harmless=True),
+        same("response_role", "answers are the assistant's", ("assistant",)),
+        same("root_path", "let the proxy in front of the server remove the path"),
         same("uds", "let a proxy listen there, and send requests to --host and --port"),
         same("enable_reasoning", "--reasoning_parser alone says that", harmless=True),
-        same("structured_outputs_config guided_decoding_backend", _GRAMMARS, ("{}", "auto", "guidance")),
-        same("hf_overrides", "change the model's config.json", ("{}",)),
-        same("tokenizer_revision code_revision", "give the directory of the revision as --tokenizer"),
-        same("hf_config_path", "give the model's directory"),
-        same("num_gpu_blocks_override", "use --max_tokens_in_paged_kv_cache"),
         same("device", "use --target cpu, or --target sm_90", ("auto",)),
-        same("max_lora_extra_vocab_size fully_sharded_loras lora_dtype", _ADAPTERS, harmless=True),
-        same("response_role", "answers are the assistant's", ("assistant",)),
-        same("chat_template_content_format", "the template itself shows which form it takes", ("auto",), harmless=True),
-        same("tool_parser_plugin logits_processors middleware", "code of others is never run; leave it out"),
         same("enable_server_load_tracking", "load is at /load", harmless=True),
-        same("enable_prompt_tokens_details", "usage always tells how many tokens were cached", harmless=True),
-        same("disable_frontend_multiprocessing", "one process is enough here", harmless=True),
-        same("node_rank nnodes data_parallel_rank", "--distributed_executor_backend ray spreads stages", ("0", "1")),
-        same("calculate_kv_scales", "`trtllm-lite build --kv_cache_dtype fp8` finds the scales", OFF),
-        same("kv_transfer_config kv_events_config", "prompts and answers are computed by one engine; leave it out"),
+        same("enable_per_request_metrics", "figures are at /metrics alone", OFF),
+        same("enable_prompt_tokens_details", _ALWAYS, harmless=True),
+        same("enable_request_id_headers enable_offline_docs", _ALWAYS, harmless=True),
+        same("enable_force_include_usage", "requests ask for it with stream_options; leave it out", OFF),
+        same("enable_tokenizer_info_endpoint", "/tokenize and /detokenize are always there", OFF),
+        same("return_tokens_as_token_ids", "tokens are named by their texts and bytes; leave it out", OFF),
+        same("disable_fastapi_docs log_error_stack", "leave it out", OFF),
+        same("tokens_only headless", "the server takes texts, too; leave it out", OFF),
+        same("disable_frontend_multiprocessing", _ONE_SERVER, harmless=True),
+        same("h11_max_incomplete_event_size h11_max_header_count", "use --max_body_size", harmless=True),
         same("log_config_file", "the access log is lines on stderr; --no_access_log leaves it out"),
+        same("metadata_server_config_file server_role", "prompts and answers are computed by one engine; leave it out"),
     ]
 )
 

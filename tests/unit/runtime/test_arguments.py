@@ -10,7 +10,7 @@ from tests.unit.runtime.doubles import fake_runner
 from trtllm_lite import LLM
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.foreign_names import arguments, calls
-from trtllm_lite.foreign_names.entry import Foreign
+from trtllm_lite.foreign_names.entry import SPREAD, Foreign
 from trtllm_lite.runtime import ModelRunner
 from trtllm_lite.runtime.session.config import KvCacheConfig
 from trtllm_lite.runtime.session.sampling_params import SamplingParams
@@ -94,7 +94,7 @@ def test_what_becomes_of_a_name_is_an_argument() -> None:
     parameters = inspect.signature(LLM.__init__).parameters
     for entry in calls.LLM.values():
         argument, _, field = (entry.becomes or "dtype").partition(".")
-        assert argument in parameters
+        assert argument in (*parameters, SPREAD)
         assert not field or field in {own.name for own in fields(KvCacheConfig)}
 
 
@@ -102,7 +102,7 @@ def test_configurations_and_parameters_take_foreign_names() -> None:
     params = SamplingParams(max_new_tokens=7, bad_words=["a"], random_seed=3, no_repeat_ngram_size=0)
     assert params == SamplingParams(max_tokens=7, bad=["a"], seed=3)
     assert KvCacheConfig(onboard_blocks=True, cross_kv_cache_fraction=None) == KvCacheConfig()
-    with pytest.raises(ArgumentError, match=r"SamplingParams: embedding_bias=.* is not supported: use logit_bias"):
+    with pytest.raises(ArgumentError, match=r"SamplingParams does not take embedding_bias=.*: use logit_bias"):
         SamplingParams(embedding_bias=[1.0])
     with pytest.raises(ArgumentError, match=r"KvCacheConfig has no argument 'max_token': did you mean max_tokens"):
         KvCacheConfig(max_token=3)

@@ -17,8 +17,8 @@ from .doubles import fake_manifest
         ({"free_gpu_memory_fraction": 1.5}, "free_gpu_memory_fraction is 1.5"),
         ({"max_gpu_total_bytes": -1}, "max_gpu_total_bytes is -1"),
         ({"host_cache_size": 0.5}, "host_cache_size is 0.5"),
-        ({"max_attention_window": [4096]}, "attention windows travel in the engine"),
-        ({"sink_token_length": 4}, "attention sinks are not supported"),
+        ({"max_attention_window": [4096]}, "attention windows are part of the model"),
+        ({"sink_token_length": 4}, "attention sinks that are no part"),
         ({"event_buffer_max_size": 10}, "get_stats"),
     ],
 )

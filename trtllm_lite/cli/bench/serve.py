@@ -9,7 +9,8 @@ from trtllm_lite.bench.http_client.endpoints import COMPLETIONS, ENDPOINTS
 from trtllm_lite.cli.bench.options import arrival_options, result_options, seed_option, workload_options
 from trtllm_lite.cli.bench.results import Report, Results, warn_if_busy
 from trtllm_lite.cli.bench.server_plan import ServerPlan, plan_of
-from trtllm_lite.cli.framework import Command, replaced_options
+from trtllm_lite.cli.foreign_options import foreign_options
+from trtllm_lite.cli.framework import Command
 from trtllm_lite.cli.option_types import COUNT, COUNT_OR_ZERO
 from trtllm_lite.errors import ArgumentError
 from trtllm_lite.foreign_names.serving import BENCH_SERVE
@@ -61,7 +62,7 @@ _MOST_IDS = 1 << 31  # ids are int32
 )
 @click.option("--allow_errors", is_flag=True, help="End with exit code 0 even if requests failed.")
 @result_options
-@replaced_options(BENCH_SERVE)
+@foreign_options(BENCH_SERVE)
 def serve(allow_errors: bool, **options: Any) -> None:
     """Latencies and throughput of a server that speaks OpenAI's protocol, over HTTP.
 

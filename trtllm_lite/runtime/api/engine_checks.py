@@ -23,6 +23,15 @@ def check_engine(manifest: Manifest, target: str | None, dtype: str, flags: Mapp
             raise ArgumentError(f"this engine was built without {name}: build it again with it, or leave it out")
 
 
+def check_qformat(manifest: Manifest, qformat: str | None) -> None:
+    """Raise ArgumentError if the engine's matrices are not quantized as ``qformat`` says; None takes any."""
+    if qformat not in (None, manifest.qformat):
+        raise ArgumentError(
+            f"qformat is {shown(qformat)}, but this engine's matrices are {manifest.qformat}: leave it out, or build "
+            "the engine again"
+        )
+
+
 def check_divided(name: str, given: int | None, built: int) -> None:
     """Raise ArgumentError if the engine was built for another number of devices than ``given``."""
     if given is not None and given != built:

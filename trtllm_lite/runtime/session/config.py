@@ -7,6 +7,7 @@ import math
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,22 @@ from trtllm_lite.foreign_names.arguments import takes_foreign_fields
 from trtllm_lite.runtime.values import check_flag, check_positive, whole_number
 from trtllm_lite.vocabulary import MAX_DRAFT_LEN
 
-POLICIES = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION")
+
+class CapacitySchedulerPolicy(StrEnum):
+    """When a request is admitted; SchedulerConfig says what each means."""
+
+    GUARANTEED_NO_EVICT = "GUARANTEED_NO_EVICT"
+    MAX_UTILIZATION = "MAX_UTILIZATION"
+
+
+class ContextChunkingPolicy(StrEnum):
+    """How prompts are spread over steps."""
+
+    FIRST_COME_FIRST_SERVED = "FIRST_COME_FIRST_SERVED"
+
+
 _LONGEST_NGRAM = 16  # the C++ side has the same limit
 _MOST_CACHED = 1 << 30
-_CHUNKING = (None, "FIRST_COME_FIRST_SERVED")
 
 
 @takes_foreign_fields(calls.KV_CACHE_CONFIG)
@@ -36,7 +49,7 @@ class KvCacheConfig:
     until their room is needed. ``host_cache_size``: bytes of host memory for requests that MAX_UTILIZATION preempts,
     the only policy it may be given with.
     ``tokens_per_block`` and ``dtype`` are properties of an engine: they say how to build it, and must agree with an
-    engine that exists; None and "auto" leave them open. The other fields are TensorRT-LLM's, and are accepted with the
+    engine that exists; None and "auto" leave them open. Other fields of TensorRT-LLM's class are accepted with the
     value that asks for nothing.
 
     Raises ArgumentError for a value that makes no sense.
@@ -49,9 +62,6 @@ class KvCacheConfig:
     host_cache_size: int | None = None
     tokens_per_block: int | None = None
     dtype: str = "auto"
-    max_attention_window: None = None
-    sink_token_length: None = None
-    event_buffer_max_size: int = 0
 
     def __post_init__(self) -> None:
         check_flag("enable_block_reuse", self.enable_block_reuse)
@@ -63,14 +73,6 @@ class KvCacheConfig:
         if fraction is not None and not (_is_number(fraction) and 0 < fraction <= 1):
             raise ArgumentError(
                 f"free_gpu_memory_fraction is {shown(fraction)}: expected a number above 0 and at most 1"
-            )
-        if self.max_attention_window is not None:
-            raise ArgumentError("max_attention_window: attention windows travel in the engine; leave it out")
-        if self.sink_token_length:
-            raise ArgumentError("sink_token_length: attention sinks are not supported; leave it out")
-        if self.event_buffer_max_size:
-            raise ArgumentError(
-                "event_buffer_max_size: KV cache events are not recorded; leave it out, or use get_stats()"
             )
 
 
@@ -88,8 +90,8 @@ class SchedulerConfig:
     context_chunking_policy: str | None = None
 
     def __post_init__(self) -> None:
-        _check_choice("capacity_scheduler_policy", self.capacity_scheduler_policy, POLICIES)
-        _check_choice("context_chunking_policy", self.context_chunking_policy, _CHUNKING)
+        _check_choice("capacity_scheduler_policy", self.capacity_scheduler_policy, tuple(CapacitySchedulerPolicy))
+        _check_choice("context_chunking_policy", self.context_chunking_policy, (None, *ContextChunkingPolicy))
 
 
 @takes_foreign_fields({})
