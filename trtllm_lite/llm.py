@@ -68,9 +68,9 @@ class LLM:
       float32 (see ``trtllm-lite convert``)
     - ``dequantize``: expand the blocks of a GGUF file to ``dtype``, which makes larger and, at batch 1, slower
       engines
-    - ``qformat``: quantize the matrices of a model that is stored plain, in a way that needs no calibration: "int8_wo",
-      "int4_wo" (``group_size`` weights share a scale, 128 by default), "fp8_wo" or "fp8_rowwise"
-      (`trtllm-lite quantize` has the others); a given engine must be quantized so
+    - ``qformat``: how the matrices of a model that is stored plain are quantized, as in `trtllm-lite build`: "int8_wo",
+      "int4_wo" (``group_size`` weights share a scale, 128 by default), "fp8", …; what needs calibration gets it of a
+      text that comes with the package, and so does a KV cache of 8 bits. A given engine must be quantized so
     - ``max_batch_size``, ``max_input_len``, ``max_seq_len``, ``max_num_tokens``: limits of the engine that is built,
       by default those of ``trtllm-lite build`` (prompts and answers as long as the model and the GPU's memory allow);
       an engine's own may be tightened

@@ -212,3 +212,5 @@ ON_CPU = DefaultLimits(max_batch_size=8, max_num_tokens=2048)
 ON_GPU = DefaultLimits(max_batch_size=256, max_num_tokens=8192)
 # TensorRT sets memory aside for the longest sequences.
 BY_TENSORRT = DefaultLimits(max_batch_size=8, max_num_tokens=2048, max_seq_len=2048)
+# Types of a KV cache whose keys and values are rounded with scales, and how tensors of theirs are called.
+KV_CACHE_DTYPES = {"fp8": "float8_e4m3fn", "int8": "int8"}

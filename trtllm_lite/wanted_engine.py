@@ -18,7 +18,7 @@ from trtllm_lite.runtime.session.opening import open_model
 from trtllm_lite.runtime.session.session import Session
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 from trtllm_lite.runtime.values import check_flag, check_positive, check_text
-from trtllm_lite.vocabulary import AUTO, AUTO_16_BITS, CPU
+from trtllm_lite.vocabulary import AUTO, AUTO_16_BITS, CPU, KV_CACHE_DTYPES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +86,13 @@ class WantedEngine:
         dtype = AUTO_16_BITS if self.dtype == AUTO and target != CPU else self.dtype
         conversion = Conversion(dtype, tuple(sorted(set(self.ignore_config_keys))), self.dequantize)
         flags = self._flags(self.deterministic and target != CPU)  # CPU engines are always deterministic
-        quantization = {"qformat": self.qformat, "group_size": self.group_size}
+        cache = options.kv_cache
+        rounded = cache.dtype if cache.dtype in KV_CACHE_DTYPES else None
+        quantization = {"qformat": self.qformat, "group_size": self.group_size, "kv_cache_dtype": rounded}
         given = {name: value for name, value in quantization.items() if value is not None}
-        return Recipe(target, conversion, limits, options.kv_cache.tokens_per_block, flags, device_memory, given)
+        return Recipe(
+            target, conversion, limits, cache.tokens_per_block, flags, device_memory, given, kv_cache_dtype=cache.dtype
+        )
 
     def _flags(self, deterministic: bool) -> Mapping[str, bool]:
         return {"gather_context_logits": self.gather_context_logits, "deterministic": deterministic}

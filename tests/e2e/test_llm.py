@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor
 from tests.e2e.llm import GREEDY, LIMITS, random_prompts
 from tests.tolerances import assert_close
 from tests.unit.runtime.doubles import fake_session
-from trtllm_lite import LLM, KvCacheConfig, SamplingParams
+from trtllm_lite import LLM, BuildConfig, KvCacheConfig, QuantAlgo, QuantConfig, SamplingParams
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.engine.manifest import Target
 from trtllm_lite.errors import ArgumentError, BuildError, ConvertError, LimitError
@@ -142,6 +142,26 @@ def test_checkpoints_and_engines_run_as_they_are(model_dir: Path, llm: LLM, tmp_
         assert loaded.generate([5, 6, 7], GREEDY).outputs[0].token_ids == expected
         with pytest.raises(LimitError, match="max_seq_len"):
             loaded.generate([5] * 60, GREEDY)
+
+
+def test_models_are_quantized_as_configurations_of_other_engines_say(model_dir: Path) -> None:
+    build = BuildConfig(max_batch_size=1, max_seq_len=48)
+    algorithms = {"quant_algo": QuantAlgo.W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN, "kv_cache_quant_algo": "FP8"}
+    with LLM(model_dir, quant_config=QuantConfig(**algorithms), build_config=build) as quantized:
+        manifest = quantized.session.manifest
+        assert (manifest.qformat, manifest.kv_cache.dtype) == ("int8_sq", "float8_e4m3fn")
+        assert (manifest.limits.max_batch_size, manifest.limits.max_seq_len) == (1, 48)
+        engine_dir = quantized.engine_dir
+    with LLM(model_dir, qformat="int8_sq", kv_cache_dtype="fp8", max_num_seqs=1, max_model_len=48) as same:
+        assert same.engine_dir == engine_dir
+    with LLM(engine_dir, qformat="int8_sq", kv_cache_dtype="fp8") as given:
+        assert len(given.generate([5, 6, 7], GREEDY).outputs[0].token_ids) == 12
+    with pytest.raises(ArgumentError, match="qformat is 'int8_wo', but this engine's matrices are int8_sq"):
+        LLM(engine_dir, quant_config=QuantConfig(quant_algo="W8A16"))
+    with pytest.raises(ArgumentError, match="quant_algo is 'NVFP4': expected one of NO_QUANT, W8A16"):
+        LLM(model_dir, quant_config=QuantConfig(quant_algo=QuantAlgo.NVFP4))
+    with pytest.raises(ArgumentError, match="max_batch_size here, and max_batch_size is given, too"):
+        LLM(model_dir, build_config=build, max_batch_size=2)
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,11 @@ from trtllm_lite.files import atomic_directory, require_space
 from trtllm_lite.foreign_files import read_foreign
 from trtllm_lite.network.contract import is_encoder
 from trtllm_lite.quantize.calibration.statistics import Statistics, placeholder
-from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES, with_plain_kv_cache
+from trtllm_lite.quantize.kv_cache import with_plain_kv_cache
 from trtllm_lite.quantize.network import GROUP_SIZE, Recipe, no_calibration, quantize_network, quantized_as
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 from trtllm_lite.quantize.threads import in_order, workers_of
-from trtllm_lite.vocabulary import CPU, MAX_TP_SIZE, PLAIN_DTYPES
+from trtllm_lite.vocabulary import CPU, KV_CACHE_DTYPES, MAX_TP_SIZE, PLAIN_DTYPES
 
 
 def build_engine(

@@ -7,14 +7,13 @@ import click
 
 from trtllm_lite.cli.framework import together
 from trtllm_lite.cli.option_types import NumBytes
-from trtllm_lite.cli.quantize_options import EIGHT_BIT_CACHES, QFORMAT_HELP, QFORMAT_TYPE
+from trtllm_lite.cli.quantize_options import CACHE_DTYPE_TYPE, QFORMAT_HELP, QFORMAT_TYPE
 from trtllm_lite.vocabulary import (
     ALLREDUCE_STRATEGIES,
     AUTO_TARGET,
     BY_TENSORRT,
     ON_CPU,
     ON_GPU,
-    PLAIN_DTYPES,
 )
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ _format_options = together(
     ),
     click.option(
         "--kv_cache_dtype",
-        type=click.Choice(["auto", *PLAIN_DTYPES, *EIGHT_BIT_CACHES]),
+        type=CACHE_DTYPE_TYPE,
         default="auto",
         show_default=True,
         help="Type of the KV cache. fp8 and int8 (CPUs, sm_90) have scales, which calibration finds. "

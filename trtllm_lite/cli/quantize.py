@@ -8,7 +8,6 @@ import click
 from trtllm_lite.cli.framework import Command
 from trtllm_lite.cli.option_types import Finite
 from trtllm_lite.cli.quantize_options import (
-    EIGHT_BIT_CACHES,
     QFORMAT_HELP,
     QFORMAT_TYPE,
     calibration_options,
@@ -18,6 +17,7 @@ from trtllm_lite.cli.quantize_options import (
     take_recipe,
 )
 from trtllm_lite.cli.unused_options import check_calibration_options, check_recipe_options
+from trtllm_lite.vocabulary import KV_CACHE_DTYPES
 
 if TYPE_CHECKING:
     from trtllm_lite.quantize.mixed_precision import Choice
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--kv_cache_dtype",
-    type=click.Choice(EIGHT_BIT_CACHES),
+    type=click.Choice(KV_CACHE_DTYPES),
     help="Round keys and values to 8 bits, with scales for each layer that calibration finds. [default: leave them]",
 )
 @click.option(

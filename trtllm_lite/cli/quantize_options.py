@@ -8,6 +8,7 @@ import click
 
 from trtllm_lite.cli.framework import Decorated, together
 from trtllm_lite.cli.option_types import Finite
+from trtllm_lite.vocabulary import KV_CACHE_DTYPES, PLAIN_DTYPES
 
 if TYPE_CHECKING:
     from trtllm_lite.quantize.network import Recipe
@@ -18,8 +19,8 @@ QFORMATS = (
     *("full_prec", "int8_wo", "fp8_wo", "int4_wo", "int4_awq", "int4_gptq"),
     *("fp8_rowwise", "fp8_rowwise_gptq", "fp8", "fp8_gptq", "int8_sq", "w4a8_awq"),
 )
-EIGHT_BIT_CACHES = ("fp8", "int8")
 QFORMAT_TYPE = click.Choice(QFORMATS)
+CACHE_DTYPE_TYPE = click.Choice(["auto", *PLAIN_DTYPES, *KV_CACHE_DTYPES])
 QFORMAT_HELP = f"How products are quantized: {', '.join(QFORMATS)}; docs/quantize.md describes each."
 _CALIBRATION = ("calib_dataset", "calib_size", "calib_max_seq_length", "calib_seed", "calib_dir", "device")
 DEVICES = ("cpu", "cuda")
@@ -94,7 +95,7 @@ def take_recipe(qformat: str, options: dict[str, Any]) -> "Recipe":
         options.pop("quantize_lm_head"),
         tuple(overrides),
         options.pop("group_size"),
-        cache if cache in EIGHT_BIT_CACHES else None,
+        cache if cache in KV_CACHE_DTYPES else None,
         scale,
     )
 

@@ -9,6 +9,7 @@ import click
 from trtllm_lite.cli.config_file import config_option
 from trtllm_lite.cli.foreign_options import foreign_options
 from trtllm_lite.cli.option_types import COUNT, COUNT_OR_ZERO, Finite, JsonObject, each_name
+from trtllm_lite.cli.quantize_options import CACHE_DTYPE_TYPE, QFORMAT_TYPE
 from trtllm_lite.foreign_names.serving import SERVE
 from trtllm_lite.serve.http.limits import HttpLimits
 from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
@@ -27,6 +28,22 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     ),
     click.option(
         "--dtype", default="auto", show_default=True, help="Type of the matrices, of models that are no engine."
+    ),
+    click.option(
+        "--qformat",
+        type=QFORMAT_TYPE,
+        metavar="QFORMAT",
+        help="How matrices are quantized, as `build --qformat` does, of models that are no engine.",
+    ),
+    click.option(
+        "--kv_cache_dtype",
+        type=CACHE_DTYPE_TYPE,
+        default="auto",
+        show_default=True,
+        help="Type of the KV cache, as `build --kv_cache_dtype` has it, of models that are no engine.",
+    ),
+    click.option(
+        "--tokens_per_block", type=COUNT, help="Tokens of a block of the KV cache, of models that are no engine."
     ),
     click.option(
         "--max_batch_size",

@@ -16,7 +16,7 @@ from trtllm_lite.files import cache_directory, reading_model
 from trtllm_lite.network.config import NETWORK_FILE
 from trtllm_lite.progress import Report, progress_bars
 from trtllm_lite.units import format_bytes
-from trtllm_lite.vocabulary import AUTO_TARGET
+from trtllm_lite.vocabulary import AUTO_TARGET, CPU
 
 if TYPE_CHECKING:
     from trtllm_lite.builder import Checkpoint
@@ -129,6 +129,16 @@ def _make(source: Path, model: str, recipe: Recipe, entry: Path, target: str) ->
 
 
 def _build(checkpoint: "Path | Checkpoint", recipe: Recipe, entry: Path, report: Report) -> None:
-    from trtllm_lite.builder import build_engine
+    """Build the engine, of the checkpoint quantized as the recipe says, with the text that comes with the package."""
+    from trtllm_lite.builder import build_engine, open_checkpoint
+    from trtllm_lite.quantize.calibration.dataset import CalibrationText
+    from trtllm_lite.quantize.network import Recipe as Quantized
+    from trtllm_lite.stages.calibration import Calibration
+    from trtllm_lite.stages.quantize import quantized
 
-    build_engine(checkpoint, entry, progress=report, **recipe.build_arguments())
+    source = open_checkpoint(checkpoint) if isinstance(checkpoint, Path) else checkpoint
+    length = min(CalibrationText.max_seq_length, source.config.max_position_embeddings)
+    text = CalibrationText(max_seq_length=length)
+    calibration = Calibration(text, device="cpu" if recipe.target == CPU else "cuda")
+    with quantized(source, Quantized(**recipe.quantization), calibration, report) as result:
+        build_engine(result.checkpoint, entry, progress=report, **recipe.build_arguments())

@@ -37,7 +37,7 @@ class Recipe:
     """How an engine is made; None leaves a limit to the model, the builder's defaults and ``device_memory``.
 
     ``device_memory`` is that of each GPU, in bytes, or None if limits are not fitted to it. ``quantization`` holds the
-    arguments ``qformat`` and ``group_size`` of ``build_engine``, if they are given.
+    fields of :class:`trtllm_lite.quantize.network.Recipe` that are given; ``kv_cache_dtype`` is the cache's type.
     """
 
     target: str
@@ -46,7 +46,8 @@ class Recipe:
     tokens_per_block: int | None
     flags: Mapping[str, bool]
     device_memory: int | None = None
-    quantization: Mapping[str, str | int] = field(default_factory=dict)
+    quantization: Mapping[str, Any] = field(default_factory=dict)
+    kv_cache_dtype: str = "auto"
 
     def build_arguments(self) -> dict[str, Any]:
         """Arguments of ``build_engine``."""
@@ -54,7 +55,7 @@ class Recipe:
             **self.limits,
             "tokens_per_block": self.tokens_per_block,
             **self.flags,
-            **self.quantization,
+            "kv_cache_dtype": self.kv_cache_dtype,
             "target": self.target,
             "device_memory": self.device_memory,
         }

@@ -177,7 +177,6 @@ BUILD_CONFIG: Mapping[str, Foreign] = merge(
 )
 QUANT_CONFIG: Mapping[str, Foreign] = merge(
     [
-        same("kv_cache_quant_algo", remedies.CACHE_SCALES),
         same("exclude_modules", "use --quantize_override of `trtllm-lite quantize`"),
         same("smoothquant_val clamp_val", "every scheme finds its own; leave it out", (0.5,)),
         same("has_zero_point pre_quant_scale use_meta_recipe", "every scheme has its own scales; leave it out"),

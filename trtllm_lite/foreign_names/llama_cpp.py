@@ -8,7 +8,7 @@ from trtllm_lite.foreign_names.entry import Foreign, merge, same
 _BOTH = "it is another name of an option here"
 _MODEL = "give the model's file, directory or hub id without an option"
 _CONTEXT = "use --max_seq_len, which is of one sequence, where llama.cpp's is of all slots together"
-_CACHE_TYPE = "build an engine with `trtllm-lite build --kv_cache_dtype`, and serve that"
+_CACHE_TYPE = "use --kv_cache_dtype int8 or fp8"
 _PLACES = "all layers are on the devices of --target and --tensor_parallel_size; leave it out"
 _THREADS = "--num_threads says how many threads compute, and the system where; leave it out"
 _ROPE = "the model's own RoPE counts; change its file, and leave it out"

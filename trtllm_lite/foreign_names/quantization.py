@@ -46,5 +46,7 @@ QUANT_ALGOS: Mapping[str, str] = {
     QuantAlgo.W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN: "int8_sq",
 }
 """Those of them that quantize a model here."""
+CACHE_ALGOS: Mapping[str, str] = {QuantAlgo.FP8: "fp8", QuantAlgo.INT8: "int8"}
+"""Those that a KV cache may have."""
 VLLM: Mapping[str, str] = {"fp8": "fp8_rowwise"}
 """vLLM's, of what it does to models that are stored plain."""

@@ -9,8 +9,8 @@ MEDUSA = (
     "suffix, draft_model, eagle3 and mtp instead"
 )
 QUANTIZE = (
-    "quantize with `trtllm-lite build --qformat`, and give that engine; a model that is stored quantized is converted "
-    "as it is"
+    "qformat quantizes a model that is stored plain, as `trtllm-lite build --qformat` does; a model that is stored "
+    "quantized is converted as it is"
 )
 SCHEMES = "`trtllm-lite quantize --help` lists the schemes; choose one with --qformat"
 QUANTIZED_CHECKPOINT = "`trtllm-lite convert` takes the directory of a model that is stored quantized, as it is"

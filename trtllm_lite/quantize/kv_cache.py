@@ -19,9 +19,7 @@ from trtllm_lite.quantize.activations import recognise as recognise_rows
 from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.calibration.statistics import Statistics
 from trtllm_lite.quantize.formats.format import made_by
-
-# Maps types as users name them to dtypes.
-KV_CACHE_DTYPES = {"fp8": "float8_e4m3fn", "int8": "int8"}
+from trtllm_lite.vocabulary import KV_CACHE_DTYPES
 
 
 @dataclass(frozen=True)

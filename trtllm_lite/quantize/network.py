@@ -12,7 +12,6 @@ from trtllm_lite.network.graph import QFORMAT
 from trtllm_lite.quantize.calibration.observed import Observed
 from trtllm_lite.quantize.calibration.statistics import Statistics
 from trtllm_lite.quantize.kv_cache import (
-    KV_CACHE_DTYPES,
     CachedAttention,
     calibrated_scales,
     find_attentions,
@@ -24,6 +23,7 @@ from trtllm_lite.quantize.products import LM_HEAD, Product, by_input, find_produ
 from trtllm_lite.quantize.schemes import FULL_PRECISION, SCHEMES, Needs, Scheme
 from trtllm_lite.quantize.schemes.folding import value_factors
 from trtllm_lite.quantize.schemes.workpiece import Decision, Workpiece
+from trtllm_lite.vocabulary import KV_CACHE_DTYPES
 
 GROUP_SIZE = 128
 _LEAST_SCALE, _MOST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)

@@ -99,9 +99,18 @@ def _open(name: str, path: str, is_one_of_several: bool, options: Mapping[str, A
     if names and is_one_of_several:
         raise ArgumentError("served_model_name is for one model, and there are several: write NAME=MODEL")
     same = (
-        *("tokenizer", "target", "dtype", "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens"),
-        *("speculative_config", "deterministic", "gather_context_logits", "max_lora_rank", "max_loras"),
-        *("max_cpu_loras", "num_threads", "tensor_parallel_size", "pipeline_parallel_size"),
+        *(
+            "tokenizer",
+            "target",
+            "dtype",
+            "qformat",
+            "max_batch_size",
+            "max_input_len",
+            "max_seq_len",
+            "max_num_tokens",
+        ),
+        *("max_num_tokens", "speculative_config", "deterministic", "gather_context_logits", "max_lora_rank"),
+        *("max_loras", "max_cpu_loras", "num_threads", "tensor_parallel_size", "pipeline_parallel_size"),
         *("moe_expert_parallel_size", "distributed_executor_backend"),
     )
     llm = LLM(
@@ -112,6 +121,8 @@ def _open(name: str, path: str, is_one_of_several: bool, options: Mapping[str, A
             free_gpu_memory_fraction=options["kv_cache_free_gpu_memory_fraction"],
             max_tokens=options["max_tokens_in_paged_kv_cache"],
             host_cache_size=options["host_cache_size"],
+            tokens_per_block=options["tokens_per_block"],
+            dtype=options["kv_cache_dtype"],
         ),
         scheduler_config=SchedulerConfig(capacity_scheduler_policy=options["capacity_scheduler_policy"]),
     )

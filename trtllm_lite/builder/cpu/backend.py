@@ -16,8 +16,7 @@ from trtllm_lite.builder.pipeline import fuse_into_plugins
 from trtllm_lite.engine.manifest import Target
 from trtllm_lite.errors import BuildError, shown
 from trtllm_lite.network.config import ModelConfig
-from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
-from trtllm_lite.vocabulary import ALIGNMENT, CPU, FLOAT32, ON_CPU, PLAIN_DTYPES
+from trtllm_lite.vocabulary import ALIGNMENT, CPU, FLOAT32, KV_CACHE_DTYPES, ON_CPU, PLAIN_DTYPES
 
 
 class CpuBackend:

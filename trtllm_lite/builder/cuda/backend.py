@@ -25,8 +25,7 @@ from trtllm_lite.engine.format import ENGINE_FILE
 from trtllm_lite.engine.writer import write_engine
 from trtllm_lite.errors import BuildError, DeviceError, shown
 from trtllm_lite.network.config import ModelConfig
-from trtllm_lite.quantize.kv_cache import KV_CACHE_DTYPES
-from trtllm_lite.vocabulary import ON_GPU
+from trtllm_lite.vocabulary import KV_CACHE_DTYPES, ON_GPU
 
 
 class CudaBackend:

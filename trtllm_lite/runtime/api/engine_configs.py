@@ -1,12 +1,13 @@
 """BuildConfig and QuantConfig, by which TensorRT-LLM's programs tell ``LLM`` how to make an engine."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from trtllm_lite.errors import ArgumentError, shown
 from trtllm_lite.foreign_names import calls
 from trtllm_lite.foreign_names.arguments import takes_foreign_fields
-from trtllm_lite.foreign_names.quantization import QUANT_ALGOS
+from trtllm_lite.foreign_names.quantization import CACHE_ALGOS, QUANT_ALGOS
 
 
 @takes_foreign_fields(calls.BUILD_CONFIG)
@@ -35,23 +36,30 @@ class BuildConfig:
 class QuantConfig:
     """How ``LLM(quant_config=…)`` quantizes the matrices of a model that is stored plain.
 
-    ``quant_algo`` is a QuantAlgo, or its name: W8A16, W4A16 and FP8_PER_CHANNEL_PER_TOKEN need no calibration, and the
-    others are what `trtllm-lite quantize` does. ``group_size`` neighbouring weights of a row share a scale in W4A16.
+    ``quant_algo`` is a QuantAlgo, or its name, of those that have a qformat in ``LLM``; FP8 is "fp8", and W4A16_AWQ
+    "int4_awq". ``kv_cache_quant_algo`` is FP8 or INT8. ``group_size`` neighbouring weights of a row share a scale where
+    weights have 4 bits.
 
     Raises ArgumentError for a value that makes no sense.
     """
 
     quant_algo: str | None = None
+    kv_cache_quant_algo: str | None = None
     group_size: int | None = None
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of ``LLM`` that are given. Raises ArgumentError for what no engine here is quantized by."""
-        if self.quant_algo is None:
-            return {}
-        qformat = QUANT_ALGOS.get(str(self.quant_algo))
-        if qformat is None:
-            known = ", ".join(QUANT_ALGOS)
-            raise ArgumentError(
-                f"quant_algo is {shown(str(self.quant_algo))}: expected one of {known}, or a model that is stored so"
-            )
-        return {"qformat": qformat} | ({} if self.group_size is None else {"group_size": self.group_size})
+        given = {
+            "qformat": _own("quant_algo", self.quant_algo, QUANT_ALGOS),
+            "kv_cache_config.dtype": _own("kv_cache_quant_algo", self.kv_cache_quant_algo, CACHE_ALGOS),
+            "group_size": self.group_size,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def _own(name: str, value: str | None, known: Mapping[str, str]) -> str | None:
+    if value is None or str(value) in known:
+        return known.get(str(value))
+    raise ArgumentError(
+        f"{name} is {shown(str(value))}: expected one of {', '.join(known)}, or a model that is stored so"
+    )

@@ -11,7 +11,7 @@ from trtllm_lite.errors import ArgumentError, LimitError, shown
 from trtllm_lite.runtime.core import core
 from trtllm_lite.runtime.session.config import KvCacheConfig, SchedulerConfig, SpeculativeConfig
 from trtllm_lite.runtime.values import check_flag, check_positive, whole_number
-from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS
+from trtllm_lite.vocabulary import DEFAULT_MAX_LORAS, KV_CACHE_DTYPES
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def _check_geometry(cache: KvCache, config: KvCacheConfig) -> None:
             f"tokens_per_block is {config.tokens_per_block}, but this engine was built for {cache.tokens_per_block}: "
             "leave it out, or build the engine again with it"
         )
-    if config.dtype not in ("auto", cache.dtype):
+    if KV_CACHE_DTYPES.get(config.dtype, config.dtype) not in ("auto", cache.dtype):
         raise ArgumentError(
             f"the KV cache's dtype is {shown(config.dtype)}, but this engine was built for {cache.dtype}: leave it out"
         )
