@@ -11,12 +11,12 @@ from trtllm_lite.foreign_names.table import OPTIONS, TABLE
 
 _ON_COMMAND_LINES = {*OPTIONS, "llama-server"}
 _REPEATED = ("plan", "DraftTargetDecodingConfig", "MTPDecodingConfig", "EagleDecodingConfig", "Eagle3DecodingConfig")
-"""Places whose names are those of another: of `build`, and of NGramDecodingConfig."""
+"""Places that have the same names as `build` or NGramDecodingConfig."""
 FOREIGN: Mapping[str, Mapping[str, Foreign]] = {
     **{place: table for place, table in TABLE.items() if place not in _REPEATED},
     "serve": {name: entry for name, entry in OPTIONS["serve"].items() if entry is not LLAMA_SERVER.get(name)},
 }
-"""The tables of the pages: llama.cpp's options of `serve` have one of their own."""
+"""Tables of the pages, by place; llama.cpp's options of `serve` have a table of their own."""
 
 
 def part_of(place: str) -> str:
@@ -25,7 +25,7 @@ def part_of(place: str) -> str:
 
 
 def foreign_table(place: str) -> str:
-    """A row for the names of ``place`` that mean the same: what they become, or what to do instead."""
+    """A row for the names of ``place`` with the same meaning: their replacement, or the remedy."""
     is_option = place in _ON_COMMAND_LINES
     rows: dict[tuple[str, str], list[str]] = {}
     for name, entry in sorted(FOREIGN[place].items(), key=lambda item: item[0].lstrip("-")):
@@ -44,7 +44,7 @@ def _meaning(entry: Foreign, is_option: bool) -> str:
 
 
 def _accepted(entry: Foreign) -> str:
-    """Which values are taken."""
+    """The accepted values."""
     if entry.values:
         return ", ".join(f"`{value}`" for value in entry.values)
     if entry.becomes:

@@ -1,4 +1,4 @@
-"""Hidden options that other engines have: some are names of a command's own, and the others say what to do instead."""
+"""Adds hidden options of other engines: some are other names of a command's options, the rest print their remedies."""
 
 import copy
 import os
@@ -29,7 +29,7 @@ class Renamed(click.Option):
         return found
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """As click asks for it: lets the parser take this name as it takes the option's own."""
+        """Let the parser take this name as it takes the option's own."""
         other = copy.copy(self.own(ctx.command))
         other.opts, other.secondary_opts = self.opts, []
         other.add_to_parser(parser, ctx)
@@ -46,8 +46,8 @@ def options_by_name(command: click.Command) -> Iterator[tuple[str, click.Option]
 def foreign_options(table: Mapping[str, Foreign]) -> Callable[[Decorated], Decorated]:
     """A decorator: adds the names of ``table`` as hidden options.
 
-    Those that become an option of the command are other names of it. The others accept their neutral values and explain
-    every other one.
+    Names that become an option of the command are other names of this option. The others accept their neutral values
+    and explain every other value.
     """
 
     def decorate(function: Decorated) -> Decorated:
@@ -59,15 +59,14 @@ def foreign_options(table: Mapping[str, Foreign]) -> Callable[[Decorated], Decor
 
 
 def spelled(name: str) -> str:
-    """A name of a table as a command line has it: those of one dash have it in the table."""
+    """A name of a table in the form of the command line; names with one dash have it in the table."""
     return name if name.startswith("-") else f"--{name}"
 
 
 def check_variables(*, has_keys: bool) -> None:
-    """Say of the environment variables of other engines that are set what they are here, without their values.
+    """Print a note for each environment variable of other engines that is set, without its value.
 
-    Raises click.UsageError for keys without which another engine answers no request, if the server ``has_keys`` of no
-    other kind.
+    Raises click.UsageError for variables with API keys, unless the server ``has_keys``.
     """
     for name, entry in VARIABLES.items():
         if not os.environ.get(name):

@@ -129,7 +129,7 @@ def _make(source: Path, model: str, recipe: Recipe, entry: Path, target: str) ->
 
 
 def _build(checkpoint: "Path | Checkpoint", recipe: Recipe, entry: Path, report: Report) -> None:
-    """Build the engine, of the checkpoint quantized as the recipe says, with the text that comes with the package."""
+    """Quantize the checkpoint by the recipe, calibrated on the text of the package, and build the engine."""
     from trtllm_lite.builder import build_engine, open_checkpoint
     from trtllm_lite.quantize.calibration.dataset import CalibrationText
     from trtllm_lite.quantize.network import Recipe as Quantized

@@ -1,6 +1,7 @@
-"""Maps names that users of other engines type to their meaning here: one table for each place to type them.
+"""Maps names that users of other engines type to their meaning here: ``table`` has them by the place to type them.
 
-``entry`` describes a name, ``remedies`` are the sentences that several names share, ``commands`` and ``serving`` have
-names of options and commands, ``calls`` names of arguments, and ``imports`` names of classes. The command line reads
-the options in ``trtllm_lite/cli/framework.py``; ``arguments`` reads those of calls.
+``entry`` describes a name, ``remedies`` are the sentences that several names share. ``engine`` has names that are both
+arguments and options of servers, ``commands``, ``serving`` and ``llama_cpp`` names of options and commands, ``calls``
+names of arguments, ``classes`` names of classes, and ``environment`` those of variables. The command line reads the
+options in ``trtllm_lite/cli/foreign_options.py``; ``arguments`` reads those of calls.
 """

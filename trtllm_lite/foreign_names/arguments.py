@@ -54,9 +54,9 @@ def takes_foreign_fields(table: Mapping[str, Foreign]) -> Callable[[type[Made]],
 def own_arguments(
     function: str, given: Mapping[str, Any], table: Mapping[str, Foreign], supported: list[str]
 ) -> dict[str, Any]:
-    """``given`` with the arguments of ``function`` that foreign names stand for; ``supported`` are all that it has.
+    """Replace foreign names in ``given`` by the arguments that they stand for. Raises ArgumentError.
 
-    Raises ArgumentError.
+    ``supported`` are the arguments of ``function``.
     """
     result = {name: value for name, value in given.items() if name in supported}
     for name, value in given.items():
@@ -76,7 +76,7 @@ def own_arguments(
 
 
 def _becomes(function: str, name: str, entry: Foreign, value: Any) -> Mapping[str, Any]:
-    """What ``value`` becomes, by names of arguments. Raises ArgumentError."""
+    """The arguments, by name, that ``value`` stands for. Raises ArgumentError."""
     if entry.becomes != SPREAD and (not entry.values or str(value) in entry.values):
         return {str(entry.becomes): entry.values.get(str(value), value)}
     if not hasattr(value, "arguments"):

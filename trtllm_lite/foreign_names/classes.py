@@ -1,7 +1,8 @@
-"""Classes that TensorRT-LLM and vLLM export and that are nothing of their own here.
+"""Makes classes that TensorRT-LLM and vLLM export and that this package has under other names, or not at all.
 
-Those of MADE make an object of a class here. Of those of CLASSES that are harmless an object changes nothing. Programs
-import the others often without need: the import works, and the first use says what to do.
+A class of MADE makes an object of a class of this package. An object of a harmless class of CLASSES changes nothing.
+Programs often import the other classes and use them only in some cases. So the import works, and the first use raises
+the remedy.
 """
 
 from collections.abc import Mapping
@@ -96,7 +97,7 @@ CLASSES: Mapping[str, Foreign] = merge(
 
 
 class _Foreign(type):
-    """The type of classes without meaning here: an error on each use, unless an object of them changes nothing."""
+    """The type of classes without counterpart here: each use raises an error unless the class is harmless."""
 
     def __call__(cls, *arguments: Any, **given: Any) -> Any:
         if not CLASSES[cls.__name__].harmless:
@@ -128,7 +129,7 @@ class _Maker(type):
 
 
 def foreign_class(module: str, name: str) -> type:
-    """A class that stands for one of another engine in ``module``. Raises AttributeError for names that none has."""
+    """A class that stands for one of another engine in ``module``. Raises AttributeError for unknown names."""
     if name in MADE:
         doc = f"Makes a :class:`{MADE[name].own}`, by TensorRT-LLM's or vLLM's names."
         return _Maker(name, (), {"__doc__": doc, "__module__": module})

@@ -1,4 +1,4 @@
-"""Arguments of other engines themselves: of TensorRT-LLM's and vLLM's ``LLM``, and options of their servers, too."""
+"""Lists arguments of TensorRT-LLM's and vLLM's ``LLM`` that are options of their servers as well."""
 
 from collections.abc import Mapping
 

@@ -11,12 +11,12 @@ SPREAD = "*"
 class Foreign:
     """A name of other engines that nothing here has.
 
-    A value among ``neutral`` asks for what happens anyway and is accepted. Every other value is an error that ends with
-    ``remedy``; if the name is ``harmless`` (the result is the same without it), the value is accepted with a note.
+    A value among ``neutral`` changes nothing and is accepted. Every other value is an error that ends with ``remedy``;
+    if the name is ``harmless`` (the result is the same without it), the value is accepted with a note.
 
-    ``becomes`` is the argument or option that takes the value instead, or ``ARGUMENT.FIELD`` of a configuration.
-    SPREAD stands for the arguments that the value, a configuration, has itself (its method ``arguments``). Of
-    ``values``, where there are any, each becomes another, and no others are taken.
+    ``becomes`` is the argument or option that takes the value instead, or ``ARGUMENT.FIELD`` of a configuration. SPREAD
+    means that the value is a configuration whose method ``arguments`` returns the arguments. ``values``, if not empty,
+    maps the accepted values to the values here.
     """
 
     remedy: str
@@ -26,9 +26,9 @@ class Foreign:
     values: Mapping[str, str] = field(default_factory=dict)
 
     def asks_for_nothing(self, value: Any) -> bool:
-        """Whether ``value``, from a call or as a command line writes it, asks for what happens anyway.
+        """Whether ``value``, from a call or a command line, changes nothing.
 
-        So do None, False and what is empty; a list does if each of its items does.
+        None, False and empty values change nothing; a list changes nothing if none of its items does.
         """
         if value is None or value is False:
             return True

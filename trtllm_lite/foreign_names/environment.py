@@ -1,4 +1,4 @@
-"""Environment variables of other engines, which ``trtllm-lite serve`` looks for when it starts."""
+"""Lists environment variables of other engines, which ``trtllm-lite serve`` looks for when it starts."""
 
 from collections.abc import Mapping
 

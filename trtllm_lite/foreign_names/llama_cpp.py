@@ -1,4 +1,4 @@
-"""Options of llama.cpp's server, of which names of one dash keep it."""
+"""Lists options of llama.cpp's server. Names with one dash have it in the table."""
 
 from collections.abc import Mapping
 

@@ -1,11 +1,11 @@
-"""Names of other engines for ways to quantize, and the qformat that each of them is here."""
+"""Maps names of other engines for quantization schemes to the qformats here."""
 
 from collections.abc import Mapping
 from enum import StrEnum
 
 
 class QuantAlgo(StrEnum):
-    """TensorRT-LLM's names of ways to quantize; QuantConfig says which of them there are here."""
+    """TensorRT-LLM's names of quantization schemes; QuantConfig says which of them there are here."""
 
     NO_QUANT = "NO_QUANT"
     W8A16 = "W8A16"
@@ -45,8 +45,8 @@ QUANT_ALGOS: Mapping[str, str] = {
     QuantAlgo.FP8_PER_CHANNEL_PER_TOKEN: "fp8_rowwise",
     QuantAlgo.W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN: "int8_sq",
 }
-"""Those of them that quantize a model here."""
+"""Maps the schemes that quantize a model here to their qformats."""
 CACHE_ALGOS: Mapping[str, str] = {QuantAlgo.FP8: "fp8", QuantAlgo.INT8: "int8"}
-"""Those that a KV cache may have."""
+"""Maps the schemes of KV caches to their types."""
 VLLM: Mapping[str, str] = {"fp8": "fp8_rowwise"}
-"""vLLM's, of what it does to models that are stored plain."""
+"""Maps vLLM's names of schemes for models that are stored in full precision."""

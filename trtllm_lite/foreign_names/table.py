@@ -1,4 +1,4 @@
-"""The one table of other engines' names, by the place where they are typed; the migration pages are made of it."""
+"""Holds all names of other engines, by the place to type them; the migration pages are generated from them."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""BuildConfig and QuantConfig, by which TensorRT-LLM's programs tell ``LLM`` how to make an engine."""
+"""Defines BuildConfig and QuantConfig, with which TensorRT-LLM's programs tell ``LLM`` how to make an engine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

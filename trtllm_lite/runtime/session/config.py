@@ -20,7 +20,7 @@ from trtllm_lite.vocabulary import MAX_DRAFT_LEN
 
 
 class CapacitySchedulerPolicy(StrEnum):
-    """When a request is admitted; SchedulerConfig says what each means."""
+    """When a request is admitted; SchedulerConfig describes each policy."""
 
     GUARANTEED_NO_EVICT = "GUARANTEED_NO_EVICT"
     MAX_UTILIZATION = "MAX_UTILIZATION"
