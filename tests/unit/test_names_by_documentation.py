@@ -1,12 +1,13 @@
 """The arguments that other engines document are taken, or say what to do instead.
 
-The lists are in the order of these pages:
+The lists follow these sources, of main branches in 2025 and 2026 (at the commit, where one is named):
 
-- TensorRT-LLM 1.2: https://nvidia.github.io/TensorRT-LLM/llm-api/reference.html (``tensorrt_llm/llmapi/llm_args.py``,
-  ``tensorrt_llm/sampling_params.py``), and BuildConfig of ``tensorrt_llm/builder.py``
-- vLLM 0.11: https://docs.vllm.ai/en/stable/api/vllm/ (``vllm/entrypoints/llm.py``, ``vllm/sampling_params.py``) and
-  https://docs.vllm.ai/en/stable/cli/serve.html (``vllm/entrypoints/openai/cli_args.py``, ``vllm/engine/arg_utils.py``)
-- llama.cpp b9000: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+- TensorRT-LLM: BaseLlmArgs, TrtLlmArgs and TorchLlmArgs of ``tensorrt_llm/llmapi/llm_args.py``, BuildConfig of
+  ``tensorrt_llm/builder.py``, and ``tensorrt_llm/sampling_params.py`` at 000a01de66f0
+- vLLM: ``vllm/entrypoints/llm.py`` at 0012cf691b7e, ``vllm/sampling_params.py`` at 00388f6573cc,
+  ``vllm/entrypoints/openai/cli_args.py`` at 005223338608, and EngineArgs of ``vllm/engine/arg_utils.py``, with names of
+  releases since 0.8.5 (https://docs.vllm.ai/en/v0.8.5/serving/engine_args.html)
+- llama.cpp: ``tools/server/README.md`` at 00dc8057ab28, with names that its older versions had
 """
 
 import inspect
