@@ -41,6 +41,8 @@ ROUTES: Mapping[str, Sequence[Route]] = {
         Route("POST", about.health, answer=TEXT, is_open=True),
     ],
     "/ready": [Route("GET", about.ready, answer=TEXT, is_open=True)],
+    "/readyz": [Route("GET", about.ready, answer=TEXT, is_open=True)],  # as Kubernetes' own servers call it
+    "/livez": [Route("GET", about.live, answer=TEXT, is_open=True)],
     "/version": [Route("GET", about.version, is_open=True)],
     "/load": [Route("GET", about.load)],
     "/metrics": [Route("GET", metrics.metrics, answer=TEXT, is_open=True)],

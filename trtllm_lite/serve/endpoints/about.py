@@ -50,6 +50,11 @@ async def health(app: Application, request: Request) -> Response:  # noqa: ARG00
     return Response(200, b"", TEXT)
 
 
+async def live(app: Application, request: Request) -> Response:  # noqa: ARG001
+    """200 while the process answers at all, whatever its engines do."""
+    return Response(200, b"", TEXT)
+
+
 async def ready(app: Application, request: Request) -> Response:
     """200 while every engine works; 503 once one is broken, and while the server shuts down."""
     if app.is_draining:
