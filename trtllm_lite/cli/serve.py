@@ -34,13 +34,13 @@ def serve(models: tuple[str, ...], host: str, port: int, **options: Any) -> None
       trtllm-lite serve engine --host 0.0.0.0 --api_key_file keys.txt
       trtllm-lite serve small=engine-1b large=engine-8b --port 9000
     """
-    from trtllm_lite.serve.opening import named, opened, settings_of
+    from trtllm_lite.serve.opening import logs_json, named, opened, settings_of
     from trtllm_lite.serve.run import ServerOptions, check_address, run
     from trtllm_lite.serve.standard_streams import drop_what_stderr_does_not_take
 
     check_variables(has_keys=options["api_key_file"] is not None)
     settings = settings_of(options, host)  # the access log waits for stderr in a thread of its own
-    drop_what_stderr_does_not_take()
+    drop_what_stderr_does_not_take(as_json=logs_json(options))
     check_address(host, has_keys=settings.api_keys is not None, allow_no_key=options["allow_no_api_key"])
     served = ServerOptions(
         host=host,

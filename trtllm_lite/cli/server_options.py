@@ -177,6 +177,13 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         help="fcfs: requests that give a priority are refused. priority: those with a greater one come first.",
     ),
     click.option("--no_access_log", is_flag=True, help="Do not write a line for each request."),
+    click.option(
+        "--log_format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Form of the lines on stderr, of requests and messages; json: an object on each.",
+    ),
     click.option("--otlp_traces_endpoint", metavar="URL", help="Send a span for each request to this collector."),
     config_option,
     foreign_options(SERVE),

@@ -3,11 +3,10 @@
 import contextlib
 import queue
 import threading
-import time
-from typing import TextIO
+from typing import Any, TextIO
 
-from trtllm_lite.printable import one_line
 from trtllm_lite.serve.http.messages import Request
+from trtllm_lite.serve.log_lines import json_line, now, text_line
 
 _LONGEST_PATH = 200
 _MAX_WAITING = 10_000  # lines that wait to be written, at most
@@ -17,12 +16,13 @@ _CLOSING_SECONDS = 1.0
 class AccessLog:
     """Writes for each answered request: time, client, request, status, seconds, model, tokens, id, and a warning.
 
-    With ``file`` None nothing is written. A thread writes, so that a blocked file delays no request: lines that it
-    cannot keep up with are dropped, and a later line counts them.
+    A line is text, or with ``as_json`` a JSON object; with ``file`` None nothing is written. A thread writes, so that a
+    blocked file delays no request: lines that it cannot keep up with are dropped, and a later line counts them.
     """
 
-    def __init__(self, file: TextIO | None) -> None:
+    def __init__(self, file: TextIO | None, *, as_json: bool = False) -> None:
         self._file = file
+        self._as_json = as_json
         self._lines: queue.Queue[str | None] = queue.Queue(_MAX_WAITING)
         self._num_dropped = 0
         self._thread = threading.Thread(target=self._write_lines, name="trtllm_lite access log", daemon=True)
@@ -33,27 +33,12 @@ class AccessLog:
         """Log a request that has been answered, or whose client went away (status 499)."""
         if self._file is None:
             return
-        connection = request.connection
-        fields = [
-            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            connection.client,
-            f'"{request.method} {one_line(request.path[:_LONGEST_PATH])}"',
-            str(status),
-            f"{connection.seconds_since(request.received):.3f}s",
-        ]
-        if request.model:
-            fields += [f"model={one_line(request.model)}"]
-            fields += [
-                f"prompt_tokens={request.num_prompt_tokens}",
-                f"completion_tokens={request.num_generated_tokens}",
-            ]
-        fields.append(f"request_id={request.id}")
-        if request.warning:
-            fields.append(f'warning="{request.warning}"')
         if self._num_dropped and not self._lines.full():
-            self._put(f"{self._num_dropped} lines of the access log were dropped\n")
+            note = f"{self._num_dropped} lines of the access log were dropped"
+            self._put(json_line({"time": now(), "message": note}) if self._as_json else f"{note}\n")
             self._num_dropped = 0
-        if not self._put(" ".join(fields) + "\n"):
+        fields = _fields(request, status)
+        if not self._put(json_line(fields) if self._as_json else text_line(fields)):
             self._num_dropped += 1
 
     def close(self) -> None:
@@ -79,3 +64,24 @@ class AccessLog:
                 file.write(line)
                 if self._lines.empty():
                     file.flush()
+
+
+def _fields(request: Request, status: int) -> dict[str, Any]:
+    """What a line says of a request, by name."""
+    connection = request.connection
+    fields: dict[str, Any] = {
+        "time": now(),
+        "client": connection.client,
+        "method": request.method,
+        "path": request.path[:_LONGEST_PATH],
+        "status": status,
+        "seconds": round(connection.seconds_since(request.received), 3),
+    }
+    if request.model:
+        fields["model"] = request.model
+        fields["prompt_tokens"] = request.num_prompt_tokens
+        fields["completion_tokens"] = request.num_generated_tokens
+    fields["request_id"] = request.id
+    if request.warning:
+        fields["warning"] = request.warning
+    return fields

@@ -51,9 +51,14 @@ def settings_of(options: Mapping[str, Any], host: str | None) -> Settings:
         origins=_origins(options, is_local=host is not None and is_loopback(host), has_keys=api_keys is not None),
         lora_root=None if options["lora_root"] is None else Path(options["lora_root"]),
         ignore_unknown_fields=options["ignore_unknown_fields"],
-        access_log=AccessLog(None if options["no_access_log"] else sys.stderr),
+        access_log=AccessLog(None if options["no_access_log"] else sys.stderr, as_json=logs_json(options)),
         traces=_traces(options["otlp_traces_endpoint"]),
     )
+
+
+def logs_json(options: Mapping[str, Any]) -> bool:
+    """Whether the log has a JSON object on each line."""
+    return bool(options["log_format"] == "json")
 
 
 def _keys(option: str, options: Mapping[str, Any]) -> ApiKeys | None:

@@ -6,6 +6,8 @@ import select
 import sys
 from typing import TYPE_CHECKING
 
+from trtllm_lite.serve.log_lines import MessagesAsJson
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
@@ -14,14 +16,15 @@ _ERRORS = 2
 _SURE_BYTES = select.PIPE_BUF  # a pipe that is ready takes at least as many bytes without blocking
 
 
-def drop_what_stderr_does_not_take() -> None:
-    """Let no later write to ``sys.stderr`` fail or block.
+def drop_what_stderr_does_not_take(*, as_json: bool = False) -> None:
+    """Let no later write to ``sys.stderr`` fail or block, and with ``as_json`` make each line a JSON object.
 
     Text that a full disk, a blocked pipe, or a closed file does not take is dropped. Standard streams that are closed
     become ``/dev/null``: otherwise the next file that is opened would take their place, and their text.
     """
     _open_closed()
-    sys.stderr = io.TextIOWrapper(_Dropping(), encoding="utf-8", errors="backslashreplace", write_through=True)
+    raw = MessagesAsJson(_Dropping()) if as_json else _Dropping()
+    sys.stderr = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
 
 
 def _open_closed() -> None:

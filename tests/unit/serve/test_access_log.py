@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import threading
 
 from tests.unit.serve.served import ask
@@ -24,6 +25,23 @@ def test_an_answered_request_is_noted():
     ]
     assert '"GET /nowhere\\n" 404' in second
     assert len(second.partition("request_id=")[2]) == 32
+
+
+def test_json_has_the_fields_of_the_text():
+    log = io.StringIO()
+
+    async def talk(server):
+        await server.complete([3, 4, 5], max_tokens=2, headers={"x-request-id": "mine"})
+        await server.ask("GET", '/no"where')
+
+    ask(talk, access_log=AccessLog(log, as_json=True))
+    first, second = map(json.loads, log.getvalue().splitlines())
+    assert first.pop("time").endswith("Z")
+    assert first == {
+        **{"client": "192.0.2.1", "method": "POST", "path": "/v1/completions", "status": 200, "seconds": 2.0},
+        **{"model": "tiny", "prompt_tokens": 3, "completion_tokens": 2, "request_id": "mine"},
+    }
+    assert (second["path"], second["status"], "model" in second) == ('/no"where', 404, False)
 
 
 def test_a_client_that_went_away_is_noted_as_499():

@@ -1,5 +1,6 @@
 """A process goes on, whatever becomes of its standard streams."""
 
+import json
 import os
 import subprocess
 import sys
@@ -42,3 +43,19 @@ def test_a_pipe_that_is_full_or_broken_holds_up_nothing(is_read):
 def test_what_stderr_takes_is_all_there():
     ended = subprocess.run([sys.executable, "-c", PROGRAM.replace("100_000", "100")], capture_output=True, check=False)
     assert ended.stderr.decode() == ("x" * 100 + "\ny") * 5
+
+
+def test_json_has_an_object_for_each_line():
+    program = PROGRAM.replace("take()", "take(as_json=True)").replace("100_000", "100")
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    objects = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert [entry["message"] for entry in objects] == ["x" * 100, *["y" + "x" * 100] * 4]
+    assert all(entry["time"].endswith("Z") for entry in objects)
+
+
+def test_the_error_that_ends_a_server_is_an_object():
+    command = [sys.executable, "-m", "trtllm_lite", "serve", "/no/such \u00e9ngine", "--log_format", "json"]
+    ended = subprocess.run(command, capture_output=True, check=False)
+    (entry,) = map(json.loads, ended.stderr.splitlines())
+    assert ended.returncode == 1
+    assert "/no/such \u00e9ngine" in entry["message"]
