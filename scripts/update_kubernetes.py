@@ -22,7 +22,7 @@ def manifest() -> str:
     """The file's text."""
     with helm_python.Chart.load(CHART) as chart:
         rendered = chart.render(name=chart.name)
-    return _HEADER + "---\n".join(rendered[name] for name in sorted(rendered))
+    return _HEADER + "---\n".join(rendered[name] for name in sorted(rendered) if rendered[name].strip())
 
 
 if __name__ == "__main__":

@@ -125,9 +125,12 @@ def test_files_are_what_reads_them_takes(block: Block, tmp_path: Path) -> None:
         called = yaml.safe_load((ROOT / ".github" / "workflows" / "engine-build.yml").read_text())
         (job,) = found["jobs"].values()
         assert job["with"].keys() <= called[True]["workflow_call"]["inputs"].keys()  # YAML 1.1 reads "on" as true
-    elif "replicas" in found:
-        defaults = yaml.safe_load((CHART / "values.yaml").read_text())
-        jsonschema.validate(defaults | found, json.loads((CHART / "values.schema.json").read_text()))
+    elif "rules" in found:
+        exposed = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+        assert all(f"`{rule['seriesQuery'].partition('{')[0]}`" in exposed for rule in found["rules"]["custom"])
+    elif found.keys() <= (defaults := yaml.safe_load((CHART / "values.yaml").read_text())).keys():
+        merged = {key: defaults[key] | value if isinstance(value, dict) else value for key, value in found.items()}
+        jsonschema.validate(defaults | merged, json.loads((CHART / "values.schema.json").read_text()))
     else:
         serve.make_context("serve", ["engine", "--config", str(path)])
 

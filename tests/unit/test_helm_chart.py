@@ -10,21 +10,31 @@ import yaml
 
 from tests.unit.test_kubernetes import VERSION
 from trtllm_lite import __version__
+from trtllm_lite.serve.routes import ROUTES
 
 helm = pytest.importorskip("helm_python", reason="needs Helm's library")
 
 ROOT = Path(__file__).parents[2]
+METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text()
 CHART = ROOT / "configs" / "deploy" / "helm" / "trtllm-lite"
 
 
-def rendered(**values: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The Deployment and the Service that the chart gives with these values, in a release called llm."""
+def resources(**values: Any) -> dict[str, dict[str, Any]]:
+    """What the chart gives with these values, in a release called llm, by kind."""
     with helm.Chart.load(CHART) as chart:
-        found = chart.render(values, name="llm")
-    deployment, service = (yaml.safe_load(found[name]) for name in sorted(found))
-    for resource in (deployment, service):
-        kubernetes_validate.validate(resource, VERSION, strict=True)
-    return deployment, service
+        found = [yaml.safe_load(text) for text in chart.render(values, name="llm").values()]
+    by_kind = {resource["kind"]: resource for resource in found if resource is not None}
+    for kind, resource in by_kind.items():
+        if kind != "ServiceMonitor":  # of Prometheus' operator, whose schema is not Kubernetes'
+            kubernetes_validate.validate(resource, VERSION, strict=True)
+    return by_kind
+
+
+def rendered(**values: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The Deployment and the Service that the chart gives with these values."""
+    found = resources(**values)
+    assert found.keys() == {"Deployment", "Service"}
+    return found["Deployment"], found["Service"]
 
 
 def server(deployment: dict[str, Any]) -> dict[str, Any]:
@@ -69,9 +79,57 @@ def test_an_engine_for_cpus_takes_no_gpu() -> None:
     assert "limits" not in server(deployment)["resources"]
 
 
+def test_an_autoscaler_counts_what_waits_at_each_server() -> None:
+    found = resources(autoscaling={"enabled": True, "minReplicas": 2, "maxReplicas": 9, "waitingPerServer": 5})
+    autoscaler, deployment = found["HorizontalPodAutoscaler"]["spec"], found["Deployment"]
+    target = {key: deployment[key] for key in ("apiVersion", "kind")} | {"name": deployment["metadata"]["name"]}
+    assert autoscaler["scaleTargetRef"] == target
+    assert (autoscaler["minReplicas"], autoscaler["maxReplicas"]) == (2, 9)
+    (metric,) = autoscaler["metrics"]
+    assert metric["pods"]["target"] == {"type": "AverageValue", "averageValue": "5"}
+    assert f"`{metric['pods']['metric']['name']}`" in METRICS
+    assert "replicas" not in deployment["spec"]  # an upgrade would set it back
+
+
+def test_a_monitor_finds_the_metrics_once() -> None:
+    found = resources(serviceMonitor={"enabled": True, "labels": {"release": "prometheus"}})
+    monitor, service = found["ServiceMonitor"], found["Service"]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["path"] in ROUTES
+    assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert "annotations" not in found["Deployment"]["spec"]["template"]["metadata"]
+
+
+def test_a_budget_and_a_policy_are_of_the_pods() -> None:
+    collector = {"to": [{"podSelector": {"matchLabels": {"app": "otel"}}}], "ports": [{"port": 4318}]}
+    found = resources(
+        disruptionBudget={"enabled": True, "maxUnavailable": 2}, networkPolicy={"enabled": True, "egress": [collector]}
+    )
+    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
+    budget, policy = found["PodDisruptionBudget"]["spec"], found["NetworkPolicy"]["spec"]
+    assert budget["maxUnavailable"] == 2
+    assert budget["selector"]["matchLabels"].items() <= labels
+    assert policy["podSelector"]["matchLabels"].items() <= labels
+    (rule,) = policy["ingress"]
+    assert [port["port"] for port in rule["ports"]] == [port["name"] for port in server(found["Deployment"])["ports"]]
+    assert rule["from"] == [{"podSelector": {}}]
+    assert policy["egress"] == [collector]
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+
+
 @pytest.mark.parametrize(
     ("values", "named"),
-    [({"gpu": 2}, "'gpu' not allowed"), ({"gpus": -1}, "gpus"), ({"options": ["max_queue_size=9"]}, "options")],
+    [
+        ({"gpu": 2}, "'gpu' not allowed"),
+        ({"gpus": -1}, "gpus"),
+        ({"options": ["max_queue_size=9"]}, "options"),
+        ({"autoscaling": {"minReplicas": 0}}, "minReplicas"),
+        ({"networkPolicy": {"clients": []}}, "clients"),  # would let everybody in
+        ({"serviceMonitor": {"interval": "often"}}, "interval"),
+        ({"disruptionBudget": {"minAvailable": 1}}, "'minAvailable' not allowed"),
+    ],
 )
 def test_values_that_mean_nothing_are_refused(values: dict[str, Any], named: str) -> None:
     with pytest.raises(helm.HelmValuesError, match=named):
