@@ -20,6 +20,13 @@ _OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     click.option(
         "--served_model_name", multiple=True, help="What requests call the model; may be given several times."
     ),
+    click.option(
+        "--model_weights",
+        multiple=True,
+        metavar="NAME=MODEL:WEIGHT,…",
+        help="A name that several models share, and by which weights they get its requests, such as chat=v1:90,v2:10; "
+        "may be given several times.",
+    ),
     click.option("--tokenizer", metavar="DIR", help="Directory with another tokenizer.json than the model's own."),
     click.option(
         "--target",

@@ -14,7 +14,7 @@ _CLOSING_SECONDS = 1.0
 
 
 class AccessLog:
-    """Writes for each answered request: time, client, request, status, seconds, model, tokens, id, and a warning.
+    """Writes for each answered request: time, client, request, status, seconds, model, its version, tokens, id, warning.
 
     A line is text, or with ``as_json`` a JSON object; with ``file`` None nothing is written. A thread writes, so that a
     blocked file delays no request: lines that it cannot keep up with are dropped, and a later line counts them.
@@ -79,6 +79,8 @@ def _fields(request: Request, status: int) -> dict[str, Any]:
     }
     if request.model:
         fields["model"] = request.model
+        if request.version:
+            fields["version"] = request.version
         fields["prompt_tokens"] = request.num_prompt_tokens
         fields["completion_tokens"] = request.num_generated_tokens
     fields["request_id"] = request.id

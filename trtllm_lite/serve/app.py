@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 from trtllm_lite.errors import shown
@@ -20,6 +21,7 @@ from trtllm_lite.serve.bodies import Body, decode
 from trtllm_lite.serve.bodies.leniency import Ignored
 from trtllm_lite.serve.http.messages import Request, Response, is_header_value
 from trtllm_lite.serve.metrics.server_metrics import ServerMetrics
+from trtllm_lite.serve.model_names import ModelNames
 from trtllm_lite.serve.origins import Origins
 from trtllm_lite.serve.route import Route, RouteTable
 from trtllm_lite.serve.served_encoder import ServedEncoder
@@ -79,7 +81,7 @@ class Application:
         """Makes the text of /metrics; runs in another thread, so that streams go on."""
         self.routes = routes
         self.is_draining = False
-        self._by_name = {name: model for model in models for name in model.settings.names}
+        self.names = ModelNames(models, Random())
         self._table = RouteTable(routes)
         self._max_prompt_bytes = _BESIDE_PROMPT + _BYTES_PER_CHAR * max(
             (model.max_prompt_chars for model in models), default=0
@@ -162,10 +164,6 @@ class Application:
                 503, f"the engine of {shown(broken.name)} has failed: restart the server", code="engine_dead"
             )
 
-    def knows(self, name: str) -> bool:
-        """Whether a model or an adapter has this name."""
-        return name in self._by_name or any(model.adapter(name) for model in self.models)
-
     def served(
         self, request: Request, name: str, request_id: str | None = None
     ) -> tuple[ServedModel, LoRARequest | None]:
@@ -198,7 +196,7 @@ class Application:
     def found(
         self, request: Request, name: str, request_id: str | None = None
     ) -> tuple[ServedEngine, LoRARequest | None]:
-        """The engine called ``name``, or the adapter called so and its engine.
+        """The engine called ``name``, or the adapter called so and its engine; see :meth:`ModelNames.find`.
 
         A request that names no model gets the only one. ``request_id`` is the name of the request in its body, which
         replaces that of its header. Raises ApiError 404, or 400 for a name that cannot be in a header.
@@ -212,29 +210,12 @@ class Application:
                     code="invalid_value",
                 )
             request.id = request_id
-        model, adapter = self._find(name)
-        request.model = name or model.name
+        name = name or self.names.default()
+        model, adapter = self.names.find(name)
+        request.model = name
+        if name in self.names.shared:
+            request.version = model.name
         return model, adapter
-
-    def _find(self, name: str) -> tuple[ServedEngine, LoRARequest | None]:
-        if not name and len(self.models) == 1:
-            return self.models[0], None
-        if name in self._by_name:
-            return self._by_name[name], None
-        for model in self.models:
-            adapter = model.adapter(name)
-            if adapter is not None:
-                return model, adapter
-        known = ", ".join(shown(model.name) for model in self.models)
-        if not name:
-            missing = f"model is missing: expected {known}, or an adapter"
-            raise ApiError(400, missing, param="model", code="missing_required_parameter")
-        raise ApiError(
-            404,
-            f"there is no model {shown(name)}: expected {known}, or an adapter",
-            param="model",
-            code="model_not_found",
-        )
 
     def _max_body_bytes(self, route: Route) -> int | None:
         """The limit of bodies for a route, if it is lower than the server's."""

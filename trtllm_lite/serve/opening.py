@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from trtllm_lite.serve.access_log import AccessLog
 from trtllm_lite.serve.api_keys import ApiKeys
 from trtllm_lite.serve.app import Settings
 from trtllm_lite.serve.lora_modules import give_adapters
+from trtllm_lite.serve.model_weights import check_kinds, shares_of
 from trtllm_lite.serve.origins import Origins, host_name, is_loopback
 from trtllm_lite.serve.parsers import check_names, guess
 from trtllm_lite.serve.served_engine import ModelSettings
@@ -86,10 +88,13 @@ def _origins(options: Mapping[str, Any], *, is_local: bool, has_keys: bool) -> O
 @contextmanager
 def opened(models: Sequence[tuple[str, str]], settings: Settings, options: Mapping[str, Any]) -> Iterator[Opened]:
     """Open the engines of named models, with their settings, until the block ends."""
+    shares = shares_of(options["model_weights"], [name for name, _ in models])
     loaded: Opened = []
     try:
         for name, path in models:
-            loaded.append(_open(name, path, len(models) > 1, options))
+            llm, chosen = _open(name, path, len(models) > 1, options)
+            loaded.append((llm, replace(chosen, shares=shares.get(name, {}))))
+        check_kinds(loaded)
         give_adapters(loaded, options["lora_modules"], settings.lora_root)
         yield loaded
     finally:

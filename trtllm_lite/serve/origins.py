@@ -14,7 +14,7 @@ from trtllm_lite.serve.api_error import ApiError
 from trtllm_lite.serve.http.messages import TEXT, Request, Response
 
 _ANY = "*"
-_EXPOSED = "X-Request-Id, X-Ignored-Fields, Retry-After"
+_EXPOSED = "X-Request-Id, X-Ignored-Fields, X-Model-Version, Retry-After"
 _MAX_AGE = "600"  # seconds for which browsers may cache the answer
 _LONGEST_LIST = 1024  # characters of the list of headers that a page may ask for
 

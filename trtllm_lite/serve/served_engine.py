@@ -4,7 +4,7 @@ import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -28,6 +28,7 @@ class ModelSettings:
     """The settings of a served model.
 
     - ``names``: what requests call it; the first is its own name
+    - ``shares``: names that it shares with other models, and its weight among those
     - ``tool_parser``, ``reasoning_parser``: names of parsers (see ``serve.parsers``); None for none
     - ``refuses_special_tokens``: whether a chat whose texts spell special tokens is an error
     - ``max_queue_size``: sequences that may wait for a place in the batch; a request beyond them gets status 429
@@ -36,6 +37,7 @@ class ModelSettings:
     """
 
     names: tuple[str, ...]
+    shares: Mapping[str, int] = field(default_factory=dict)
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     refuses_special_tokens: bool = False

@@ -84,7 +84,7 @@ def _attributes(request: Request, generations: Sequence[Generation]) -> dict[str
     """The attributes of a request's span. Latencies within the engine are those of the first sequence."""
     found: dict[str, Any] = {
         "gen_ai.request.id": request.id,
-        "gen_ai.response.model": request.model,
+        "gen_ai.response.model": request.version or request.model,
         "gen_ai.latency.e2e": request.connection.seconds_since(request.received),
     }
     if not generations:

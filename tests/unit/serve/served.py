@@ -1,7 +1,7 @@
 """A server over a fake session, which is asked without a network."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,14 +19,22 @@ from trtllm_lite.serve.turns import Lanes
 
 
 class Asker:
-    """Asks an Application whose only model, ``tiny``, runs on a FakeEventLoop."""
+    """Asks an Application whose model, ``tiny``, runs on a FakeEventLoop, and so do ``others``."""
 
-    def __init__(self, lanes: Lanes, model: dict[str, Any], settings: dict[str, Any]) -> None:
-        llm = SimpleNamespace(session=fake_session(), tokenizer=None)
-        chosen = ModelSettings(names=("tiny",), **model)
-        self.model = ServedModel(llm, chosen, asyncio.get_running_loop())
+    def __init__(
+        self, lanes: Lanes, model: dict[str, Any], others: Sequence[dict[str, Any]], settings: dict[str, Any]
+    ) -> None:
+        self.models = [
+            ServedModel(
+                SimpleNamespace(session=fake_session(), tokenizer=None),
+                ModelSettings(**chosen),
+                asyncio.get_running_loop(),
+            )
+            for chosen in ({"names": ("tiny",), **model}, *others)
+        ]
+        self.model = self.models[0]
         self.loop = self.model.session.pump.loop
-        self.app = Application([self.model], ROUTES, Settings(**{"access_log": AccessLog(None), **settings}), lanes)
+        self.app = Application(self.models, ROUTES, Settings(**{"access_log": AccessLog(None), **settings}), lanes)
         self.events = bytearray()
         """What was sent in streams."""
         stream = SimpleNamespace(write=self.events.extend, end=lambda: None)
@@ -73,16 +81,22 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
     return found
 
 
-def ask(talk: Callable[[Asker], Awaitable[Any]], model: dict[str, Any] | None = None, **settings: Any) -> Any:
-    """Run ``talk`` with a server of these settings."""
+def ask(
+    talk: Callable[[Asker], Awaitable[Any]],
+    model: dict[str, Any] | None = None,
+    others: Sequence[dict[str, Any]] = (),
+    **settings: Any,
+) -> Any:
+    """Run ``talk`` with a server of these settings, and of those of ``model`` and of further ones, ``others``."""
 
     async def run() -> Any:
         with Lanes() as lanes:
-            asker = Asker(lanes, model or {}, settings)
+            asker = Asker(lanes, model or {}, others, settings)
             try:
                 return await talk(asker)
             finally:
-                asker.model.session.close()
+                for served in asker.models:
+                    served.session.close()
                 asker.app.settings.access_log.close()
 
     return asyncio.run(run())

@@ -1,6 +1,7 @@
 """Answers with information about the server, for programs and for people."""
 
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
@@ -18,12 +19,13 @@ from trtllm_lite.serve.served_engine import ServedEngine
 
 _MODEL_PATH = "/v1/models/"
 _PAGE = render_page()
-_STARTED = int(time.time())
+_COMMON = {"object": "model", "created": int(time.time()), "owned_by": "trtllm_lite"}
 
 
 async def models(app: Application, request: Request) -> Response:
     """All models and their adapters, or one."""
-    entries = [entry for model in app.models for entry in _entries(model)]
+    entries = [_shared(name, list(versions)) for name, versions in app.names.shared.items()]
+    entries += [entry for model in app.models for entry in _entries(model)]
     if not request.path.startswith(_MODEL_PATH):
         return Response(200, encode_json({"object": "list", "data": entries}))
     name = unquote(request.path[len(_MODEL_PATH) :])
@@ -35,13 +37,18 @@ async def models(app: Application, request: Request) -> Response:
 
 def _entries(model: ServedEngine) -> list[dict[str, Any]]:
     lengths = {"max_model_len": model.max_model_len, "max_input_len": model.max_input_len}
-    common = {"object": "model", "created": _STARTED, "owned_by": "trtllm_lite"}
-    own = [{"id": name, **common, "root": model.name, "parent": None, **lengths} for name in model.settings.names]
+    own = [{"id": name, **_COMMON, "root": model.name, "parent": None, **lengths} for name in model.settings.names]
     adapters = [
-        {"id": name, **common, "root": adapter.lora_path, "parent": model.name}
+        {"id": name, **_COMMON, "root": adapter.lora_path, "parent": model.name}
         for name, adapter in model.adapters.items()
     ]
     return own + adapters
+
+
+def _shared(name: str, versions: Sequence[ServedEngine]) -> dict[str, Any]:
+    """The entry of a name that models share: what each of them takes."""
+    lengths = {key: min(getattr(model, key) for model in versions) for key in ("max_model_len", "max_input_len")}
+    return {"id": name, **_COMMON, "root": name, "parent": None, **lengths}
 
 
 async def health(app: Application, request: Request) -> Response:  # noqa: ARG001

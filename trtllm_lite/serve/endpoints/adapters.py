@@ -34,6 +34,13 @@ async def load_lora_adapter(app: Application, request: Request) -> Response:
     """Give an adapter of the directory ``--lora_root`` a name, by which requests run with it."""
     body = app.decoder(request, LoadBody)(request.body)
     model, _ = app.served(request, body.model)
+    if request.version:
+        raise ApiError(
+            400,
+            f"{shown(request.model)} is shared by several models: name the one that is to have the adapter",
+            param="model",
+            code="shared_name",
+        )
     root = _root_of(app)
     path = _checked_path(root, body.lora_path)
     if not 0 < len(body.lora_name) <= _LONGEST_NAME:
@@ -69,7 +76,7 @@ async def unload_lora_adapter(app: Application, request: Request) -> Response:
 
 
 def _check_room(app: Application, model: ServedModel, name: str) -> None:
-    if app.knows(name):
+    if name in app.names:
         raise ApiError(400, f"{shown(name)} is a model or an adapter already", param="lora_name", code="name_taken")
     if len(model.loaded) >= _MAX_LOADED:
         raise ApiError(

@@ -60,6 +60,7 @@ class Request:
     - ``client``: for whom the request is worked on
     - ``origin_headers``: what the response tells browsers of pages of other origins
     - ``id``: what the client called the request (``X-Request-Id``), or a name made for it; the response has it, too
+    - ``version``: the model that was drawn for the request, if several share the name ``model``
     - ``model``, the numbers of tokens and ``warning`` are for the access log: endpoints write what they know of
     """
 
@@ -78,6 +79,7 @@ class Request:
     origin_headers: dict[str, str] = field(default_factory=dict)
     id: str = ""
     model: str = ""
+    version: str = ""
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
     warning: str = ""
@@ -88,6 +90,8 @@ class Request:
     def answer_headers(self) -> dict[str, str]:
         """Headers that every answer to the request has, whole or as events."""
         headers = {**self.origin_headers, "X-Request-Id": self.id}
+        if self.version:
+            headers["X-Model-Version"] = self.version
         if self.ignored:
             headers["X-Ignored-Fields"] = ", ".join([*map(_in_header, self.ignored[:_MOST_IGNORED]), *self._others])
         return headers

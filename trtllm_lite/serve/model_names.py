@@ -1,0 +1,65 @@
+"""ModelNames: which engine, and which adapter of it, a name in a request stands for."""
+
+from collections.abc import Sequence
+from random import Random
+
+from trtllm_lite.errors import shown
+from trtllm_lite.runtime.lora.request import LoRARequest
+from trtllm_lite.serve.api_error import ApiError
+from trtllm_lite.serve.served_engine import ServedEngine
+
+
+class ModelNames:
+    """The names of ``models``: their own, those that several share by weight, and those of their adapters.
+
+    ``random`` draws who gets a request for a shared name.
+    """
+
+    def __init__(self, models: Sequence[ServedEngine], random: Random) -> None:
+        self._models = models
+        self._random = random
+        self._own = {name: model for model in models for name in model.settings.names}
+        self.shared: dict[str, dict[ServedEngine, int]] = {}
+        """Who shares a name, with their weights."""
+        for model in models:
+            for name, weight in model.settings.shares.items():
+                self.shared.setdefault(name, {})[model] = weight
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a model or an adapter is called that."""
+        return name in self._own or name in self.shared or any(model.adapter(name) for model in self._models)
+
+    def default(self) -> str:
+        """The name that a request means which gives none. Raises ApiError 400 if it could be several."""
+        if len(self._models) == 1:
+            return self._models[0].name
+        if len(self.shared) == 1:
+            ((name, versions),) = self.shared.items()
+            if len(versions) == len(self._models):
+                return name
+        message = f"model is missing: expected {self._known()}, or an adapter"
+        raise ApiError(400, message, param="model", code="missing_required_parameter")
+
+    def find(self, name: str) -> tuple[ServedEngine, LoRARequest | None]:
+        """The engine called ``name``, or one that shares it, or the engine of the adapter called that, and the adapter.
+
+        Raises ApiError 404.
+        """
+        if name in self._own:
+            return self._own[name], None
+        if name in self.shared:
+            versions = self.shared[name]
+            return self._random.choices(list(versions), list(versions.values()))[0], None
+        for model in self._models:
+            adapter = model.adapter(name)
+            if adapter is not None:
+                return model, adapter
+        raise ApiError(
+            404,
+            f"there is no model {shown(name)}: expected {self._known()}, or an adapter",
+            param="model",
+            code="model_not_found",
+        )
+
+    def _known(self) -> str:
+        return ", ".join(map(shown, (*self.shared, *(model.name for model in self._models))))
