@@ -1,9 +1,13 @@
 """The description of a server's routes."""
 
+import gc
+import weakref
 from typing import Any
 
 import msgspec
+import pytest
 
+from tests.unit.serve.served import Asker, ask
 from trtllm_lite.serve.app import Application
 from trtllm_lite.serve.http.messages import TEXT, Request, Response
 from trtllm_lite.serve.openapi import describe
@@ -68,6 +72,17 @@ def test_the_page_shows_every_operation_and_its_fields() -> None:
     assert "<code>stream</code><td>boolean<td>" in text
     assert "<script" not in text
     assert "script-src" not in headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
+def test_a_server_that_has_described_itself_is_freed_at_its_end(path: str) -> None:
+    async def talk(server: Asker) -> weakref.ref[Application]:
+        assert (await server.ask("GET", path)).status == 200
+        return weakref.ref(server.app)
+
+    app = ask(talk)
+    gc.collect()
+    assert app() is None
 
 
 def test_the_page_of_all_routes_names_all_fields() -> None:

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
+from weakref import WeakKeyDictionary
 
 from trtllm_lite import __version__
 from trtllm_lite.errors import shown
@@ -19,6 +19,7 @@ from trtllm_lite.serve.served_engine import ServedEngine
 
 _MODEL_PATH = "/v1/models/"
 _PAGE = render_page()
+_DESCRIPTIONS: WeakKeyDictionary[Application, dict[str, Any]] = WeakKeyDictionary()  # engines end with their server
 _COMMON = {"object": "model", "created": int(time.time()), "owned_by": "trtllm_lite"}
 
 
@@ -88,20 +89,16 @@ async def page(app: Application, request: Request) -> Response:  # noqa: ARG001
 
 async def openapi(app: Application, request: Request) -> Response:  # noqa: ARG001
     """This description of the server, by OpenAPI 3.1."""
-    return Response(200, _description(app))
+    return Response(200, encode_json(_description(app)))
 
 
 async def docs(app: Application, request: Request) -> Response:  # noqa: ARG001
     """The page that shows this description to people."""
-    content, headers = _docs(app)
+    content, headers = render_docs(_description(app))
     return Response(200, content, HTML, dict(headers))
 
 
-@lru_cache(maxsize=1)
-def _docs(app: Application) -> tuple[bytes, dict[str, str]]:
-    return render_docs(describe(app.routes, has_keys=app.settings.api_keys is not None))
-
-
-@lru_cache(maxsize=1)
-def _description(app: Application) -> bytes:
-    return encode_json(describe(app.routes, has_keys=app.settings.api_keys is not None))
+def _description(app: Application) -> dict[str, Any]:
+    if app not in _DESCRIPTIONS:
+        _DESCRIPTIONS[app] = describe(app.routes, has_keys=app.settings.api_keys is not None)
+    return _DESCRIPTIONS[app]
