@@ -1,6 +1,7 @@
 """The description of a server's routes."""
 
 import gc
+import re
 import weakref
 from typing import Any
 
@@ -67,9 +68,10 @@ def test_the_page_shows_every_operation_and_its_fields() -> None:
     routes = {"/a<b>/": [Route("POST", _endpoint, _Body), Route("GET", _endpoint)]}
     page, headers = render_docs(describe(routes, has_keys=False))
     text = page.decode()
-    assert [text.count(f"<code>{method} /a&lt;b&gt;/{{name}}</code>") for method in ("POST", "GET")] == [1, 1]
+    for method in ("POST", "GET"):
+        assert text.count(f"<code>{method} /a&lt;b&gt;/{{name}}</code></h2>") == 1
     assert "<code>words</code> (required)<td>array of string<td>" in text
-    assert "<code>stream</code><td>boolean<td>" in text
+    assert "<code>stream</code><td>boolean<td><code>false</code>" in text
     assert "<script" not in text
     assert "script-src" not in headers["Content-Security-Policy"]
 
@@ -83,6 +85,15 @@ def test_a_server_that_has_described_itself_is_freed_at_its_end(path: str) -> No
     app = ask(talk)
     gc.collect()
     assert app() is None
+
+
+def test_links_of_the_page_lead_somewhere() -> None:
+    text = render_docs(describe(ROUTES, has_keys=True))[0].decode()
+    links, names = re.findall(r'href="#([^"]+)"', text), re.findall(r'id="([^"]+)"', text)
+    assert len(names) == len(set(names)) > 30
+    assert set(links) <= set(names)
+    assert re.search(r"<code>temperature</code><td>number or null, from 0 to \d+<td>", text)
+    assert not re.findall(r'(?:href|src)="(?!#|\./|openapi\.json|data:)', text)  # nothing of a network
 
 
 def test_the_page_of_all_routes_names_all_fields() -> None:
