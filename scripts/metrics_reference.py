@@ -22,7 +22,7 @@ COMMON = ("model_name", "engine", "engine_type")  # labels of all metrics of mod
 def metrics_reference() -> str:
     """The package's remarks on its names, and a row for each metric."""
     server = ServerMetrics([SimpleNamespace(add_metrics=_add_all)])
-    server.count_request("POST", "/v1/completions", 200)
+    server.count_request("POST", "/v1/completions", 200, 0.1)
     rows = []
     for family in server.collect():
         labels = sorted({label for sample in family.samples for label in sample.labels} - {*COMMON, "le"})

@@ -14,7 +14,7 @@ _CLOSING_SECONDS = 1.0
 
 
 class AccessLog:
-    """Writes for each answered request: time, client, request, status, seconds, model, its version, tokens, id, warning.
+    """Writes for each answered request: time, client, request, status, seconds, model and version, tokens, id, warning.
 
     A line is text, or with ``as_json`` a JSON object; with ``file`` None nothing is written. A thread writes, so that a
     blocked file delays no request: lines that it cannot keep up with are dropped, and a later line counts them.

@@ -131,7 +131,8 @@ class Application:
 
     def _answered(self, request: Request, status: int, response: Response | None) -> Response | None:
         """Note that a request is answered; returns its response, with the headers that all its answers have."""
-        self.metrics.count_request(request.method, self._table.known_path(request.path), status)
+        seconds = request.connection.seconds_since(request.received)
+        self.metrics.count_request(request.method, self._table.known_path(request.path), status, seconds)
         self.settings.access_log.write(request, status)
         if response is not None:
             response.headers |= request.answer_headers

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ def error(path: str, headers: dict[str, str], body: bytes = b"{}", *, is_drainin
     with Lanes() as lanes:
         app = Application([], ROUTES, Settings(api_keys=ApiKeys(["k"]), access_log=AccessLog(None)), lanes)
         app.is_draining = is_draining
-        connection: Any = None
+        connection: Any = SimpleNamespace(client="192.0.2.1", seconds_since=lambda _: 0.0)
         request = Request("POST", path, "", headers, bytearray(body), connection, 0.0)
         response = app.check_head(request) or asyncio.run(app.handle(request))
     assert response is not None

@@ -16,12 +16,17 @@ What differs from vLLM:
 
 Of vLLM's names these are left out, because there is nothing that they could say:
 
-- ``engine_sleep_state``: engines do not sleep
-- ``external_prefix_cache_*``, ``prompt_tokens_by_source``, ``prompt_tokens_cached_by_source``: there is one cache
+- ``external_prefix_cache_*``, ``num_requests_kv_fetch_by_stage``, ``nixl_*``, ``kv_offload_*`` and
+  ``simple_kv_offload_*``: there is one cache, which takes no blocks from elsewhere
+- ``sleep_mode_*``, ``rl_weight_update_*``: engines do not sleep, and their weights do not change
 - ``mm_cache_*``: prompts are text; ``corrupted_requests``: sampling raises an error where logits are no numbers
-- ``request_num_preemptions``, ``request_prefill_kv_computed_tokens``: the sums that dashboards show are there
+- ``request_num_preemptions``: the sum that dashboards show is there
 - ``kv_block_*``: the ages of blocks are not kept
 - ``estimated_*_per_gpu_total``: estimates that were never measured
+
+In vLLM's dashboards (``examples/observability`` of its repository) these panels and lines stay empty: those of names
+that are left out, which mostly need options of vLLM; those of adapters and speculation in servers without them; and
+percentiles of ``iteration_tokens_total``, beside which its mean is shown.
 
 Names of this server's own, with TensorRT-LLM's prefix, say how routers of mixtures of experts choose:
 ``trtllm_moe_routed_steps`` (a step counts once in each layer), ``trtllm_moe_experts_read`` and

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 def add_encoder(families: Families, model: "ServedEncoder") -> None:
     """Add the metrics of an encoder."""
     families.of(model.name)
+    families.awake()
     load = model.load()
     for name, text in (("running", "Texts of the step."), ("waiting", "Texts that wait.")):
         found = load[f"num_requests_{name}"]

@@ -53,6 +53,11 @@ class Families:
         for family, values in self._both(SummaryMetricFamily, name, trtllm, text, {}):
             family.add_metric(values, count, total)
 
+    def awake(self) -> None:
+        """Add that the engine of the model does not sleep, without which vLLM's dashboards call it down."""
+        for state, value in (("awake", 1), ("weights_offloaded", 0), ("discard_all", 0)):
+            self.gauge("engine_sleep_state", "1 for awake: engines never sleep.", value, sleep_state=state)
+
     def _both(
         self, kind: Any, name: str, trtllm: str, text: str, labels: Mapping[str, str]
     ) -> Iterator[tuple[Any, list[str]]]:

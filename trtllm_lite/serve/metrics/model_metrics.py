@@ -25,6 +25,7 @@ _TRTLLM_REASONS = {reason: reason.word for reason in FinishReason}
 def add_model(families: Families, model: "ServedModel") -> None:
     """Add the metrics of a model."""
     families.of(model.name)
+    families.awake()
     session, stats = model.session, model.session.stats()
     _add_requests(families, session, stats)
     _add_cache(families, session, stats)
@@ -149,6 +150,14 @@ def _add_ends(families: Families, counts: SequenceCounts) -> None:
         counts.num_cached_tokens,
         trtllm="prompt_cached_tokens",
     )
+    cached, computed = counts.num_cached_tokens, counts.num_prompt_tokens - counts.num_cached_tokens
+    sources = {"local_compute": computed, "local_cache_hit": cached, "external_kv_transfer": 0}
+    for source, count in sources.items():
+        families.counter("prompt_tokens_by_source", "Tokens of prompts, by where they came from.", count, source=source)
+    text = "Tokens of prompts that a KV cache held, by where it is."
+    families.counter("prompt_tokens_cached_by_source", text, cached, source="device")
+    text = "Tokens of a prompt that the KV cache did not hold."
+    families.histogram("request_prefill_kv_computed_tokens", text, counts.computed_tokens.sample())
     families.histogram("request_prompt_tokens", "Tokens of a prompt.", counts.prompt_tokens.sample())
     generated = counts.generation_tokens.sample()
     families.histogram("request_generation_tokens", "Tokens generated for a sequence.", generated)

@@ -26,6 +26,7 @@ class SequenceCounts:
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
         self.prompt_tokens = Histogram(lengths)
+        self.computed_tokens = Histogram(lengths)
         self.generation_tokens = Histogram(lengths)
         self.n = Histogram(N_BOUNDS)
         self.max_tokens = Histogram(lengths)
@@ -59,6 +60,7 @@ class SequenceCounts:
     def _add_times(self, timings: Any) -> None:
         self.num_prompt_tokens += timings.num_prompt_tokens
         self.num_cached_tokens += timings.num_cached_tokens
+        self.computed_tokens.observe(timings.num_prompt_tokens - timings.num_cached_tokens)
         phases = phases_of(timings)
         if timings.num_generated_tokens > 1:
             self.per_token.observe(timings.seconds_per_token)
