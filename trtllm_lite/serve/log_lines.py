@@ -1,4 +1,4 @@
-"""Lines of the server's log, as text for people or as JSON objects for programs."""
+"""Makes the lines of the server's log: text for people, or JSON objects for programs."""
 
 import io
 import json
@@ -21,7 +21,7 @@ def now() -> str:
 
 
 def text_line(fields: Mapping[str, Any]) -> str:
-    """An answered request for people: what leads a line stands without its name, and the rest as NAME=VALUE."""
+    """A line for people about an answered request: first the values of ``_LEADING``, then the rest as NAME=VALUE."""
     named = dict(fields)
     when, who, method, path, status, seconds = (named.pop(name) for name in _LEADING)
     words = [when, who, f'"{method} {one_line(path)}"', str(status), f"{seconds:.3f}s"]

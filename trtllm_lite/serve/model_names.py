@@ -1,4 +1,4 @@
-"""ModelNames: which engine, and which adapter of it, a name in a request stands for."""
+"""Defines ModelNames: finds the engine, and its adapter, that a name in a request stands for."""
 
 from collections.abc import Sequence
 from random import Random
@@ -10,9 +10,9 @@ from trtllm_lite.serve.served_engine import ServedEngine
 
 
 class ModelNames:
-    """The names of ``models``: their own, those that several share by weight, and those of their adapters.
+    """Finds models by their own names, by names that several share, and by those of their adapters.
 
-    ``random`` draws who gets a request for a shared name.
+    ``random`` draws the model that gets a request for a shared name.
     """
 
     def __init__(self, models: Sequence[ServedEngine], random: Random) -> None:
@@ -20,7 +20,7 @@ class ModelNames:
         self._random = random
         self._own = {name: model for model in models for name in model.settings.names}
         self.shared: dict[str, dict[ServedEngine, int]] = {}
-        """Who shares a name, with their weights."""
+        """The models that share a name, with their weights."""
         for model in models:
             for name, weight in model.settings.shares.items():
                 self.shared.setdefault(name, {})[model] = weight
@@ -30,7 +30,7 @@ class ModelNames:
         return name in self._own or name in self.shared or any(model.adapter(name) for model in self._models)
 
     def default(self) -> str:
-        """The name that a request means which gives none. Raises ApiError 400 if it could be several."""
+        """The name for requests that give none. Raises ApiError 400 if it could be several."""
         if len(self._models) == 1:
             return self._models[0].name
         if len(self.shared) == 1:
@@ -41,7 +41,7 @@ class ModelNames:
         raise ApiError(400, message, param="model", code="missing_required_parameter")
 
     def find(self, name: str) -> tuple[ServedEngine, LoRARequest | None]:
-        """The engine called ``name``, or one that shares it, or the engine of the adapter called that, and the adapter.
+        """The engine called ``name``, or one that shares the name, or the adapter called so and its engine.
 
         Raises ApiError 404.
         """

@@ -1,4 +1,4 @@
-"""``--model_weights`` of ``serve``: names that several models share, each with a part of the requests."""
+"""Reads ``--model_weights`` of ``serve``: names that several models share, each with a part of the requests."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ _FORM = "NAME=MODEL:WEIGHT,MODEL:WEIGHT, such as chat=v1:90,v2:10"
 
 
 def shares_of(given: Sequence[str], models: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
-    """The weights of each of ``models`` by the names that it shares. Raises ArgumentError for what is no such text."""
+    """The weights of each of ``models`` by the names that it shares. Raises ArgumentError for texts of another form."""
     shares: dict[str, dict[str, int]] = defaultdict(dict)
     shared: set[str] = set()
     for text in given:
@@ -50,5 +50,5 @@ def _parsed(text: str) -> tuple[str, dict[str, int]]:
             raise ArgumentError(f"model_weights is {shown(text)}: expected {_FORM}")
         weights[model] = int(weight)
     if not any(weights.values()):
-        raise ArgumentError(f"model_weights is {shown(text)}, where nobody gets requests: give one a weight above 0")
+        raise ArgumentError(f"model_weights is {shown(text)}, where no model gets requests: give one a weight above 0")
     return name, weights

@@ -54,7 +54,7 @@ class Families:
             family.add_metric(values, count, total)
 
     def awake(self) -> None:
-        """Add that the engine of the model does not sleep, without which vLLM's dashboards call it down."""
+        """Add that the engine is awake: vLLM's dashboards show a model without this metric as down."""
         for state, value in (("awake", 1), ("weights_offloaded", 0), ("discard_all", 0)):
             self.gauge("engine_sleep_state", "1 for awake: engines never sleep.", value, sleep_state=state)
 

@@ -62,7 +62,7 @@ def _sections(description: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _objects(description: Mapping[str, Any]) -> Iterator[str]:
-    """What fields link to."""
+    """The sections of the objects that fields link to."""
     schemas = description["components"]["schemas"]
     linked = "".join(_fields(schema) for schema in schemas.values())
     for name, schema in schemas.items():
