@@ -6,7 +6,7 @@
 namespace emulated {
 namespace {
 
-// Whether that completes the barrier.
+// Returns whether this arrival completes the barrier.
 bool arrive_at(NamedBarrier& barrier, u32 threads) {
   if (!barrier.arrived.empty() && barrier.threads != threads) {
     fail("a barrier of %u threads, at which others arrived for %u", threads, barrier.threads);

@@ -27,7 +27,7 @@ class EmulationError(Exception):
 
 @cache
 def _folder() -> Path:
-    """Where objects are kept, by their content; other users cannot write there."""
+    """The folder in which objects are kept under a hash of their content; other users cannot write there."""
     folder = Path(tempfile.gettempdir()) / f"trtllm_lite_emulated_{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
@@ -59,7 +59,9 @@ def _headers() -> str:
 
 @cache
 def _generated() -> Path:
-    """A folder of the headers that no file holds, by their content: what is preprocessed names it."""
+    """A folder of headers that exist only in memory, named by a hash of their content, which preprocessed sources
+    include.
+    """
     texts = "\0".join(text() for text in HEADERS.values())
     folder = _folder() / f"headers-{hashlib.sha256(texts.encode()).hexdigest()[:32]}"
     if not folder.is_dir():
@@ -72,7 +74,7 @@ def _generated() -> Path:
 
 @cache
 def _runtime() -> Path:
-    """The machine, of which there is one, whatever kernels it runs."""
+    """The object code of the emulated machine, which is the same for all kernels."""
 
     def compiled(name: str) -> Path:
         source = _HERE / f"{name}.cc"
@@ -84,13 +86,13 @@ def _runtime() -> Path:
 
 @cache
 def machine_library() -> ctypes.CDLL:
-    """What has ``emulated_run`` of machine.h."""
+    """The library that has ``emulated_run`` of machine.h."""
     return ctypes.CDLL(str(_runtime()))
 
 
 @cache
 def _ptx() -> Path:
-    """What ``-include`` finds as compiled already: parsing ptx.h takes longer than compiling most kernels."""
+    """A precompiled ptx.h for ``-include``: parsing the header takes longer than compiling most kernels."""
     compiled = _built("ptx.h.gch", _headers(), _COMPILER, *_FLAGS, "-x", "c++-header", _HERE / "ptx.h")
     return compiled.with_suffix("")
 

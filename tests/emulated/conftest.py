@@ -1,4 +1,4 @@
-"""Random inputs that are the same in every run: CI tells of a change in the code, not of luck."""
+"""Makes random inputs the same in every run, so that a failure in CI is caused by a change of the code."""
 
 import zlib
 

@@ -5,7 +5,7 @@
 namespace emulated {
 namespace {
 
-// Pieces of 16 bytes, which are whole in the matrix or missing.
+// Copies pieces of 16 bytes, each of which is either wholly in the matrix or wholly outside of it.
 void land_box(const BulkCopy& copy, char* target) {
   const Matrix& matrix = *copy.matrix;
   for (u32 piece = 0; piece < copy.bytes / 16; ++piece) {
@@ -45,7 +45,7 @@ void land_any() {
   const BulkCopy copy = machine->copies[at];
   machine->copies[at] = machine->copies.back();
   machine->copies.pop_back();
-  here = &copy.block->warps[0].lanes[0];  // whom a failure names
+  here = &copy.block->warps[0].lanes[0];  // the thread that a failure names
   land(copy);
 }
 
@@ -65,7 +65,7 @@ void copy_bulk(u32 target, const void* source, u32 bytes, u32 barrier) {
 }
 
 void store_async(u32 target, const void* values, u32 bytes, u32 barrier) {
-  Block& block = block_of(my_block(), target);  // of which target and barrier are addresses from here on
+  Block& block = block_of(my_block(), target);  // the block that the addresses of target and barrier now refer to
   if (&block != &block_of(my_block(), barrier)) fail("st.async to 0x%x and a barrier of another block", target);
   if (target % bytes != 0) fail("st.async of %u bytes to 0x%x", bytes, target);
   mbarrier_at(block, barrier, "st.async");

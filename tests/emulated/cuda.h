@@ -1,8 +1,9 @@
-// What kernels use of CUDA C++, for the host's compiler.
+// The part of CUDA C++ that kernels use, for the host's compiler.
 #pragma once
 
 #include <version>
-// Kernels call no special functions (Bessel's, Riemann's), which take libstdc++ longer to read than all else.
+// Kernels call no special mathematical functions (Bessel's, Riemann's), whose header in libstdc++ takes longer to read
+// than all others.
 #undef _GLIBCXX_USE_STD_SPEC_FUNCS
 
 #include <bit>
@@ -83,7 +84,7 @@ inline unsigned long long __cvta_generic_to_global(const void* pointer) {
 }
 inline unsigned long long __cvta_generic_to_shared(const void* pointer) { return emulated::shared_address(pointer); }
 
-// Blocks run one instruction at a time, so any access is atomic; but others may come before.
+// Blocks run one instruction at a time, so every access is atomic; other threads may run before it.
 template <class T>
 T atomicAdd(T* target, std::type_identity_t<T> value) {
   emulated::pause();
@@ -115,7 +116,7 @@ struct Exchange {
   unsigned source;
 };
 
-// Lane i gets lane sources' value; `Source` maps a lane and its argument to the lane it reads.
+// Gives lane i the value of the lane that it reads; `Source` maps a lane and its argument to that lane.
 template <class T, class Source>
 T exchange(const char* what, unsigned mask, T value, unsigned argument, const Source&) {
   if (mask != kAllLanes) fail("%s of lanes 0x%x: only whole warps are supported", what, mask);
@@ -182,7 +183,7 @@ inline unsigned __reduce_min_sync(unsigned mask, unsigned value) {
   const auto smaller = [](unsigned a, unsigned b) { return a < b ? a : b; };
   return emulated::reduce("redux.min", mask, value, smaller);
 }
-// The lanes that have the same value.
+// Returns the mask of the lanes that have the same value.
 inline unsigned __match_any_sync(unsigned mask, int value) {
   if (mask != emulated::kAllLanes) emulated::fail("match.any of lanes 0x%x: only whole warps are supported", mask);
   struct Match {

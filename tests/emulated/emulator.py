@@ -40,7 +40,7 @@ class _Launch(ctypes.Structure):
 
 @dataclass(frozen=True)
 class EmulatedLaunch:
-    """A launch of a kernel, and what its ``structure`` points to."""
+    """A launch of a kernel, with the memory that its ``structure`` points to."""
 
     name: str
     structure: _Launch
@@ -48,7 +48,7 @@ class EmulatedLaunch:
 
 
 class Emulator:
-    """A :class:`tests.gpu.device.Machine`. Its ``num_sms`` blocks run at the same time; so should they on a GPU."""
+    """A :class:`tests.gpu.device.Machine` that runs ``num_sms`` blocks at the same time, as a GPU should."""
 
     device = "cpu"
 
@@ -67,11 +67,11 @@ class Emulator:
         return _Matrix(tensor.data_ptr(), rows, columns, tensor.itemsize, box[0])
 
     def launch(self, launch: EmulatedLaunch) -> None:
-        """Run it, to its end."""
+        """Run the launch to its end."""
         self.run([[launch]])
 
     def run(self, streams: Sequence[Sequence[EmulatedLaunch]]) -> None:
-        """Run streams side by side, the launches of each in order; every run has another seed, which errors tell."""
+        """Run streams side by side, the launches of each in order; every run has a new seed, which errors name."""
         launches = []
         for number, stream in enumerate(streams):
             for launch in stream:
@@ -87,7 +87,7 @@ class Emulator:
 
 
 class _Matrix(ctypes.Structure):
-    """``Matrix`` of machine.h, with as many bytes as the driver's."""
+    """``Matrix`` of machine.h, padded to the size of the driver's tensor map."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -100,7 +100,7 @@ class _Matrix(ctypes.Structure):
 
 
 class EmulatedKernel:
-    """As :class:`tests.gpu.device.Kernel`."""
+    """The emulator's :class:`tests.gpu.device.Kernel`."""
 
     def __init__(
         self, machine: Emulator, source: str, name: str, threads: int, shared_bytes: int, defines: dict[str, int | str]

@@ -41,7 +41,7 @@ namespace {
 
 constexpr std::array kLaunchPaces = {1.0, 0.5, 0.1}, kWarpPaces = {1.0, 1.0, 0.2};
 
-// Launches beside others, and their warps, have different paces, so that some are far ahead.
+// When launches run side by side, each launch and each of its warps has a pace of its own, so that some get far ahead.
 double pace_beside(double pace, const std::array<double, 3>& factors) {
   return machine->streams.size() == 1 ? pace : pace * factors[machine->pick(factors.size())];
 }
@@ -91,7 +91,7 @@ void start_cluster(Stream& stream) {
   }
 }
 
-// Starts the blocks that there is room for. Returns false when all launches of the stream have ended.
+// Starts as many blocks as there is room for. Returns false when all launches of the stream have ended.
 bool advance(Stream& stream) {
   while (stream.current < stream.launches.size()) {
     const Launch& launch = *stream.launches[stream.current];
@@ -118,7 +118,7 @@ void run_streams() {
   }
 }
 
-// Returns the number of threads that are there at the same time, at most.
+// Returns the largest number of threads that can run at the same time.
 std::size_t take_launches(const Launch* launches, u32 count) {
   std::vector<std::size_t> threads;
   for (const Launch* launch = launches; launch < launches + count; ++launch) {

@@ -21,14 +21,14 @@ void unpack(u32 word, float* two) {
   two[1] = to_float<kHalf>(static_cast<u16>(word >> 16));
 }
 
-// A fragment of a 16x16 matrix, of which each lane holds four words.
+// Writes a lane's four words of a fragment of a 16x16 matrix.
 template <bool kHalf, int kDepth>
 void put_a(float (&matrix)[16][kDepth], int lane, const u32 (&words)[4]) {
   for (int i = 0; i < 4; ++i) unpack<kHalf>(words[i], &matrix[lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8]);
 }
 
-// A matrix descriptor of wgmma. `k` numbers the 16 elements that are multiplied, `other` the operand's rows of A or
-// columns of B. Strides as in "Strides" of "Asynchronous Warpgroup Level Matrix Shared Memory Layout".
+// A matrix descriptor of wgmma. `k` numbers the 16 elements along the depth, `other` the rows of A or the columns of B.
+// Strides as in "Strides" of "Asynchronous Warpgroup Level Matrix Shared Memory Layout".
 struct Descriptor {
   u32 start, leading, stride;
   bool swizzled, transposed;
@@ -45,7 +45,7 @@ struct Descriptor {
     }
   }
   u32 address(int k, int other) const {
-    // Of a submatrix of 8 rows: `row` chooses the row, `column` the element in it.
+    // In submatrices of 8 rows, `row` is the row and `column` the element in it.
     const int row = transposed ? k % 8 : other % 8;
     if (!swizzled) {
       const int column = transposed ? other % 8 : k % 8;
@@ -57,7 +57,7 @@ struct Descriptor {
   }
 };
 
-constexpr int kRowBytes = 32;  // of A, and of the columns of B, that an instruction multiplies
+constexpr int kRowBytes = 32;  // bytes of each row of A and each column of B that one instruction multiplies
 
 template <Element kElement>
 struct Numbers {
@@ -73,7 +73,7 @@ struct Numbers {
   }
 };
 
-// Rows of A or columns of B from `first` on, `count` of them; 16 bytes lie side by side.
+// Reads `count` rows of A or columns of B, beginning with `first`; their 16-byte pieces lie side by side.
 template <Element kElement>
 void load(const Descriptor& matrix, int first, int count, float (*to)[kRowBytes]) {
   using Number = Numbers<kElement>;
@@ -128,7 +128,7 @@ void run(const Wgmma& product) {
       const float before = product.d[lane * per_lane + i];
       float sum = kElement == Element::kInt8 ? 0.0f : before;
       for (int k = 0; k < Number::kCount; ++k) sum += a[row][k] * b[n][k];
-      // The sum of 32 products of int8 is a number of float32.
+      // A sum of 32 products of int8 is exact in float32.
       const int whole = std::bit_cast<int>(before) + static_cast<int>(kElement == Element::kInt8 ? sum : 0.0f);
       *product.lanes[lane].d[i] = kElement == Element::kInt8 ? std::bit_cast<float>(whole) : sum;
     }

@@ -5,14 +5,14 @@
 
 namespace emulated {
 
-// Conversions of 16-bit elements; to them, with rounding to nearest even.
+// Conversions of 16-bit elements from and to float32, the latter with rounding to nearest even.
 template <bool kHalf>
 float to_float(u16 bits);
 template <bool kHalf>
 u16 from_float(float value);
 float from_e4m3(u16 bits);
 
-// What wgmma multiplies. Sums of kInt8 are of type int, the others' of float.
+// Types of elements that wgmma multiplies. Accumulators are int for kInt8 and float for the others.
 enum class Element { kBFloat16, kHalf, kE4m3, kInt8 };
 
 struct MmaOperands {
@@ -25,7 +25,7 @@ struct LoadOperands {
   u32 address;
 };
 
-// What a warp does; lanes[i] points to the operands of lane i.
+// Operations of a whole warp; lanes[i] points to the operands of lane i.
 template <bool kHalf>
 void multiply_m16n8k16(void* const* lanes);
 template <int kMatrices, bool kTransposed>
@@ -36,10 +36,10 @@ struct MatrixWord {
   u32 from, to;
 };
 
-// One warp's 16 rows of wgmma: d[16, N] = a * b [+ d] of 32 bytes of each row. A is in registers, or in shared memory
-// at a descriptor.
+// One warp's 16 rows of wgmma: d[16, N] = a * b [+ d], over 32 bytes of each row of A and each column of B. A is in
+// registers, or in shared memory at a descriptor.
 struct WgmmaOperands {
-  float* const* d;  // N / 2 accumulators, which are integers for those of int8
+  float* const* d;  // N / 2 accumulators, integers if the elements are int8
   u32 a[4];
   u64 a_matrix, b_matrix;
   bool in_registers, accumulate, a_transposed, b_transposed;

@@ -1,6 +1,6 @@
-// The PTX instructions that kernels use, as functions: ptx.py turns asm statements into calls of them. A name is the
-// instruction's with every dot and colon an underscore; operands come in PTX's order, {...} as a group, [...] as an
-// address.
+// The PTX instructions that kernels use, as functions: ptx.py turns asm statements into calls of them. A function has
+// the instruction's name with every dot and colon replaced by an underscore; operands come in PTX's order, {...} as a
+// group, [...] as an address.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace emulated::ptx {
 
-// An operand of an asm statement that is written, as a register of its constraint.
+// An output operand of an asm statement, as a register of its constraint's type.
 template <class Register, class T>
 Register& written(T& operand) {
   static_assert(sizeof(Register) == sizeof(T));
@@ -31,7 +31,7 @@ void together(const char* what, Operands& mine, void (*act)(void* const*)) {
   meet(what, &mine, act);
 }
 
-// Lanes that an instruction wants to be together, though each acts alone.
+// Checks that all lanes of the warp execute an instruction together, although each lane acts alone.
 inline void all_lanes(const char* what) { ballot(what, kAllLanes, false); }
 
 // ---- registers
@@ -80,7 +80,7 @@ inline void prmt_b32(u32& to, u32 low, u32 high, u32 selector) {
   }
   to = picked;
 }
-// Two elements, each rounded once.
+// Converts two elements, each rounded once.
 template <bool kHalf, class Function>
 u32 for_each_half(const Function& function) {
   const u32 low = from_float<kHalf>(function(0)), high = from_float<kHalf>(function(16));
@@ -103,9 +103,9 @@ inline void fma_rn_bf16x2(u32& to, u32 a, u32 b, u32 c) { to = multiply_add<fals
 inline void ex2_approx_ftz_f32(float& to, float x) { to = std::exp2(x); }
 inline void rcp_approx_ftz_f32(float& to, float x) { to = 1.0f / x; }
 inline u32 cluster_ctarank() { return rank_in_cluster(); }
-inline u64 globaltimer() { return turns_so_far(); }  // a nanosecond each
+inline u64 globaltimer() { return turns_so_far(); }  // one nanosecond per turn
 
-// ---- what changes nothing here
+// ---- instructions without an effect here
 
 inline void griddepcontrol_wait() {}
 inline void griddepcontrol_launch_dependents() {}
@@ -127,7 +127,7 @@ inline void barrier_cluster_arrive_release_aligned() { cluster_arrive(); }
 inline void barrier_cluster_wait_acquire_aligned() { cluster_wait(); }
 inline void mbarrier_init_shared_cta_b64(u32 address, u32 arrivals) { mbarrier_init(address, arrivals); }
 inline void mbarrier_arrive_shared_cta_b64(u64&, u32 address) { mbarrier_arrive(address, 0); }
-inline u64 unused;  // what the operand _ of an instruction becomes
+inline u64 unused;  // stands for the operand _ of an instruction
 inline void mbarrier_arrive_shared_cluster_b64(u64&, u32 address) { mbarrier_arrive(address, 0); }
 inline void mbarrier_arrive_expect_tx_shared_cta_b64(u64&, u32 address, u32 bytes) { mbarrier_arrive(address, bytes); }
 inline void mbarrier_try_wait_parity_shared_cta_b64(bool& done, u32 address, u32 parity) {
@@ -179,7 +179,7 @@ inline void ld_shared_u16(u16& to, u32 address) { std::memcpy(&to, shared(addres
 inline void ld_shared_cluster_u32(u32& to, u32 address) { std::memcpy(&to, shared(address, 4, "ld.shared"), 4); }
 inline void ld_shared_cluster_u64(u64& to, u32 address) { std::memcpy(&to, shared(address, 8, "ld.shared"), 8); }
 
-// ---- memory of all GPUs
+// ---- memory that several GPUs access
 
 inline void* global(u64 address) { return reinterpret_cast<void*>(address); }
 inline void st_relaxed_sys_global_v4_u32(u64 address, Group<4, const u32> from) {
@@ -272,8 +272,8 @@ inline void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(Group<4, float> d,
   mma<true>(d, a, b, c);
 }
 
-// Two products of 16-bit elements, as tensor cores of Hopper do it: of the low two bytes of each register, and of the
-// high.
+// Two products of 16-bit elements, as Hopper's tensor cores compute it: one with the low two bytes of each register,
+// one with the high two.
 inline void mma_sync_aligned_m16n8k32_row_col_f32_e4m3_e4m3_f32(Group<4, float> d, Group<4, const u32> a,
                                                                 Group<2, const u32> b, Group<4, float> c) {
   for (int shift = 0; shift < 32; shift += 16) {
@@ -284,7 +284,7 @@ inline void mma_sync_aligned_m16n8k32_row_col_f32_e4m3_e4m3_f32(Group<4, float> 
   }
 }
 
-// Integers of eight bits are elements of float16, and the sums of 32 products are numbers of float32.
+// Integers of eight bits are converted to float16; a sum of 32 of their products is exact in float32.
 inline u32 widen_int8x2(u32 bytes) {
   const auto element = [](u32 byte) { return static_cast<u32>(from_float<true>(static_cast<signed char>(byte))); };
   return element(bytes >> 8 & 0xff) << 16 | element(bytes & 0xff);
@@ -329,7 +329,7 @@ template <int kColumns, class... Operands>
 void wgmma_mma_async_sync_aligned_m64k16_f32_f16_f16(Operands... operands) {
   wgmma_of<Element::kHalf, kColumns>(operands...);
 }
-// A is in registers, or at a descriptor; bytes lie along K in both operands.
+// A is in registers or at a descriptor; the bytes of both operands are contiguous along K.
 template <int kColumns>
 void wgmma_mma_async_sync_aligned_m64k32_f32_e4m3_e4m3(Group<kColumns / 2, float> d, Group<4, const u32> a, u64 b,
                                                        bool accumulate, int scale_a, int scale_b) {
@@ -340,7 +340,7 @@ void wgmma_mma_async_sync_aligned_m64k32_f32_e4m3_e4m3(Group<kColumns / 2, float
                                                        int scale_a, int scale_b) {
   wgmma_of<Element::kE4m3, kColumns>(d, a, b, accumulate, scale_a, scale_b, false, false);
 }
-// Sums of integers are integers in registers of float32.
+// Integer accumulators are kept in the same registers as float32.
 template <std::size_t kCount>
 Group<kCount, float> registers_of(const Group<kCount, u32>& integers) {
   Group<kCount, float> registers;
@@ -375,7 +375,7 @@ T* dynamic_shared(std::size_t alignment) {
   return reinterpret_cast<T*>(dynamic_shared_begin());
 }
 
-// `arguments`: a pointer to each.
+// Calls a kernel; `arguments` has a pointer to each argument.
 template <class... Parameters>
 void call(void (*kernel)(Parameters...), void* const* arguments) {
   [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {

@@ -29,7 +29,7 @@ def translate(preprocessed: str) -> str:
 
 
 def _walk(text: str, start: int = 0) -> Iterator[tuple[int, str, int]]:
-    """Position, character and bracket depth (inside of it, for brackets) of ``text`` outside of strings."""
+    """Yield position, character and bracket depth (a bracket counts as inside) of ``text``, outside of strings."""
     depth, at = 0, start
     while at < len(text):
         if text[at] == '"':
@@ -49,7 +49,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Parts between separators outside of brackets and strings, without blanks around them."""
+    """The stripped parts between separators that are outside of brackets and strings."""
     cuts = [at for at, char, depth in _walk(text) if char == separator and depth == 0]
     edges = zip([-1, *cuts], [*cuts, len(text)], strict=True)
     return [text[begin + 1 : end].strip() for begin, end in edges]
@@ -72,8 +72,8 @@ def _statement(asm: str) -> str:
             lines.append(f"const auto _{number} = {value};")
         else:
             kind = _type(constraint)
-            lines.append(f"const {kind} _{number} = ({kind}){value};")  # value may be a pointer
-    # One line, so that the compiler's messages keep their line numbers.
+            lines.append(f"const {kind} _{number} = ({kind}){value};")  # the value may be a pointer
+    # The statement stays on one line, so that the compiler's messages keep their line numbers.
     return "{ " + " ".join(lines + _body(ptx)) + " }"
 
 
@@ -85,7 +85,7 @@ def _type(constraint: str) -> str:
 
 
 def _body(ptx: str) -> list[str]:
-    """Scopes, labels, declarations and instructions, in order."""
+    """Translate scopes, labels, declarations and instructions, in order."""
     lines, at = [], 0
     while at < len(ptx):
         rest = ptx[at:]

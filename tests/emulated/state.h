@@ -1,4 +1,4 @@
-// What the parts of the machine share: threads, warps, blocks and their state.
+// State shared by the parts of the machine: threads, warps, blocks.
 #pragma once
 
 #include <setjmp.h>
@@ -15,11 +15,11 @@
 
 namespace emulated {
 
-constexpr u32 kSharedBase = 1024;  // where a block's shared memory begins in its address space
-constexpr u32 kRankShift = 24;     // an address above these bits names a block of the cluster: its rank + 1
-constexpr u32 kGuardBytes = 4096;  // behind what the launch asks for; then come variables of the kernel's own
+constexpr u32 kSharedBase = 1024;  // address at which a block's shared memory begins
+constexpr u32 kRankShift = 24;     // the bits above hold the rank + 1 of another block of the cluster
+constexpr u32 kGuardBytes = 4096;  // after the dynamic shared memory; the kernel's own variables follow
 constexpr u32 kStaticBytes = 48 * 1024;
-constexpr int kPoison = 0xff;  // NaN in every type
+constexpr int kPoison = 0xff;  // a byte that makes NaN in every type
 constexpr u64 kBarrierMark = 0x6d62617272696572;
 constexpr std::size_t kStackBytes = 128 * 1024;
 constexpr int kNamedBarriers = 16;
@@ -39,7 +39,7 @@ struct Fiber : Place {
   bool started = false;
   Warp* warp;
   int lane;
-  const char* waits_at;  // an instruction or a kind of barrier, with its number
+  const char* waits_at;  // name of an instruction, or kind and number of a barrier
   u32 number;
   std::vector<ThreadCopy> copies;
   u32 copy_group = 0;
@@ -53,7 +53,7 @@ struct Work {
 struct Warp {
   Block* block;
   int index;
-  double pace;  // how likely it goes on at its turn
+  double pace;  // the probability that it runs at its turn
   std::vector<Fiber> lanes;
   bool queued = false;
   const char* meeting = nullptr;
@@ -70,14 +70,14 @@ struct NamedBarrier {
 
 struct MBarrier {
   u32 arrivals = 0, missing = 0, phase = 0;
-  long long bytes = 0;  // expected and not yet landed
+  long long bytes = 0;  // bytes expected that have not landed yet
   std::vector<Fiber*> waiting;
 };
 
 struct BulkCopy {
   Block* block;
   u32 target, bytes, barrier;
-  const void* source;  // null: a box of `matrix`, or `sent`
+  const void* source;  // null: the source is a box of `matrix`, or `sent`
   std::array<char, 16> sent;
   const Matrix* matrix = nullptr;
   int row = 0, column = 0;
@@ -91,9 +91,9 @@ struct Cluster {
 // The launches of one GPU.
 struct Stream {
   std::vector<const Launch*> launches;
-  std::size_t current = 0;  // of the launches
-  u64 started = 0;          // blocks of the current launch
-  u32 running = 0;          // of them
+  std::size_t current = 0;  // index of the current launch
+  u64 started = 0;          // blocks of the current launch that have started
+  u32 running = 0;          // blocks of the current launch that have not ended
   double pace = 1.0;        // of the current launch
 };
 
@@ -104,25 +104,25 @@ struct Block {
   u32 rank;
   std::shared_ptr<Cluster> cluster;
   std::unique_ptr<char[]> storage;
-  char* memory;  // aligned
+  char* memory;  // aligned address within `storage`
   std::vector<Warp> warps;
   NamedBarrier barriers[kNamedBarriers];
   std::map<u32, MBarrier> mbarriers;
   int running = 0;
 };
 
-struct Failure {};  // of what the scheduler itself does; its message is machine->error
+struct Failure {};  // thrown for a failure of the scheduler itself; its message is machine->error
 
 struct Machine {
   std::vector<Stream> streams;
   std::mt19937_64 random;
   u64 turns = 0;
-  double eagerness;    // how likely something under way gets done at a step
-  bool looks = false;  // whether a thread waits by looking again, so that copies must not wait until none is ready
+  double eagerness;    // probability that an operation under way gets done at a step
+  bool looks = false;  // whether a thread polls, so that copies may not wait until no thread is ready
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<Warp*> ready;
   std::vector<BulkCopy> copies;
-  std::map<const void*, u32> statics;  // where the kernels' own shared variables lie, behind each other
+  std::map<const void*, u32> statics;  // addresses of the kernels' own shared variables, one after the other
   u32 statics_end = 0;
   char* stacks;
   std::vector<char*> free_stacks;
@@ -135,27 +135,27 @@ struct Machine {
   std::size_t pick(std::size_t count) { return random() % count; }
 };
 
-extern Machine* machine;  // of the launch that is under way
+extern Machine* machine;  // the machine of the launch that is under way
 
 inline Fiber& me() { return *static_cast<Fiber*>(here); }
 inline Block& my_block() { return *me().warp->block; }
 
 // messages.cc
 std::string text(const char* format, ...) __attribute__((format(printf, 1, 2)));
-std::string deadlock();  // who waits for what
+std::string deadlock();  // describes which threads wait for what
 
 // launches.cc
 void end_block(Block& block);
 
-// scheduler.cc. One warp goes on, each of its lanes up to where it waits; a thread that waits goes on when another has
-// woken it.
+// scheduler.cc. Lets one warp run: each of its lanes continues until it has to wait, and until another thread wakes it.
 void step();
 void queue(Warp& warp);
 void wait(const char* at, u32 number = 0);
 void wake(Fiber& fiber);
 void wake(std::vector<Fiber*>& fibers);
 
-// memory.cc. The block that an address of shared memory is in, seen from `from`; the address becomes one of that block.
+// memory.cc. Returns the block that an address of shared memory refers to, seen from `from`, and makes the address one
+// of that block.
 Block& block_of(Block& from, u32& address);
 char* checked(Block& from, u32 address, u32 bytes, const char* what);
 
@@ -164,7 +164,7 @@ MBarrier& mbarrier_at(Block& from, u32 address, const char* what);
 void end_phase_if_complete(MBarrier& barrier);
 
 // copies.cc
-void land_any();                        // one of the bulk copies under way
-void finish_work(Warp& warp, u32 end);  // of the groups before `end`
+void land_any();                        // completes one of the bulk copies under way
+void finish_work(Warp& warp, u32 end);  // completes the groups before `end`
 
 }  // namespace emulated

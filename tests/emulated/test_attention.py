@@ -26,15 +26,15 @@ LENGTHS = {
     "ragged": [1, 700, 3, 17, 64, 1, 129],
     "alike": [70 + 7 * i % 50 for i in range(13)],  # pairs stay whole, a team of warps each
 }
-# past and new tokens of each sequence
+# The batches, by name: past and new tokens of each sequence.
 BATCHES = {
     "one token": [(0, 1)],
     "odd sizes": [(0, 3), (0, 17), (0, 97)],
     "chunks": [(1, 31), (31, 1), (32, 33), (63, 65), (160, 40)],
     "mixed with decoding": [(300, 1), (0, 70), (77, 1), (128, 40), (1, 1)],
 }
-SEEDS = (0, 2)  # a check takes two
-# Gemma 2's, in the type that sees small errors; and one that bends every score.
+SEEDS = (0, 2)  # a check takes two seeds
+# Gemma 2's cap in float16, which shows small errors, and a cap that changes every score.
 CAPS = [(50.0, torch.float16), (2.0, torch.bfloat16)]
 TEMPERATURE = (5, 1, 0.7)  # floor_scale, floor_offset and attn_scale
 
@@ -57,7 +57,7 @@ def test_decode_heads(heads: int, kv_heads: int, head_dim: int, page: int, dtype
 
 @pytest.mark.parametrize("scales", [RowScales("int8", 2**-6), RowScales("float8_e4m3fn", 2**-7)], ids=str)
 def test_results_in_bytes(scales: RowScales) -> None:
-    """Of pairs that one warp does, and of pairs whose parts meet."""
+    """One warp computes whole pairs in one case; in the other, pairs are split and their parts combined."""
     shape, how = attention_shape(4, 2, 64, 32), {"y_scales": scales, "machine": Emulator()}
     for lengths in (LENGTHS["alike"], LENGTHS["ragged"]):
         check_decode(shape, lengths, torch.bfloat16, **how)
@@ -67,7 +67,7 @@ def test_results_in_bytes(scales: RowScales) -> None:
 
 @pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
 def test_caches_of_bytes(cache_dtype: torch.dtype) -> None:
-    """Of heads whose bytes are swizzled and of those that are not, with results of either type of activations."""
+    """One head size has swizzled bytes and the other has not; results have either type of activations."""
     for head_dim, dtype, lengths in ((128, torch.bfloat16, "ragged"), (96, torch.float16, "alike")):
         shape, how = attention_shape(4, 2, head_dim, 32), {"cache_dtype": cache_dtype, "machine": Emulator()}
         check_decode(shape, LENGTHS[lengths], dtype, **how)
@@ -83,7 +83,7 @@ def test_writing_caches_of_bytes(cache_dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("seed", [0, 4, 6])
 def test_decode_of_one_pair_by_many_blocks(seed: int) -> None:
-    """More than a narrow head has sums: what combines their results must not run into the barriers of the next pair."""
+    """More blocks share a pair than a narrow head has sums: combining must not disturb barriers of the next pair."""
     shape, machine = attention_shape(4, 1, 16, 32), Emulator(num_sms=26, seed=seed)
     check_decode(shape, [1000, 200], torch.float16, machine=machine, warps=1)
 
@@ -108,7 +108,7 @@ def test_decode_sinks(heads: int, kv_heads: int, window: int, softcap: float, le
 
 
 def test_decode_sinks_of_one_pair_by_many_blocks() -> None:
-    """One block alone adds the sink."""
+    """Only one of the blocks adds the sink."""
     how = {"sinks": True, "machine": Emulator(num_sms=26)}
     check_decode(attention_shape(4, 1, 16, 32), [1000, 200], torch.float16, warps=1, **how)
     check_decode(attention_shape(4, 1, 64, 32), [1000, 200], torch.bfloat16, cache_dtype=torch.int8, **how)
@@ -125,7 +125,7 @@ def test_decode_from_a_later_position_on(first_position: int, window: int) -> No
 
 @pytest.mark.parametrize("window", [0, 24, 64])
 def test_decode_of_chunks_at_temperatures(window: int) -> None:
-    """Sequences end in their first chunk, with one, and behind it; of pairs that stay whole and of others."""
+    """Sequences end in their first chunk, at its end, or after it; some pairs are whole and others are split."""
     how = {"chunked": True, "temperature": TEMPERATURE, "machine": Emulator()}
     for lengths in (LENGTHS["edges of blocks"], LENGTHS["ragged"], [*LENGTHS["alike"], 24, 25, 48]):
         check_decode(attention_shape(4, 2, 64, 32), lengths, torch.float16, window, **how)
@@ -135,13 +135,13 @@ def test_decode_of_chunks_at_temperatures(window: int) -> None:
 
 
 def test_decode_of_sequences_of_guesses() -> None:
-    """A step that has nine tokens of each sequence copies the last ones late."""
+    """Steps with nine draft tokens per sequence copy the last of them late."""
     for lengths in (LENGTHS["ragged"], LENGTHS["alike"], [126, 127, 128, 129, 130]):
         check_decode(attention_shape(4, 2, 64, 32), lengths, torch.bfloat16, num_new_tokens=9, machine=Emulator())
 
 
 def test_decode_by_single_copies() -> None:
-    """As before sm_90, by cp.async."""
+    """GPUs before sm_90 copy by cp.async."""
     machine = Emulator("sm_80")
     check_decode(attention_shape(8, 2, 128, 16), LENGTHS["edges of blocks"], torch.bfloat16, machine=machine)
 
@@ -173,7 +173,7 @@ def test_prefill_heads(heads: int, kv_heads: int, head_dim: int, wgmma: bool) ->
 
 @pytest.mark.parametrize("head_dim", [112, 176, 240])
 def test_prefill_in_short_steps(head_dim: int) -> None:
-    """Where shared memory is short; the pieces of a step are not always a multiple of the threads."""
+    """Shared memory is small; the pieces of a step are not always a multiple of the threads."""
     shape, batch = attention_shape(2, 1, head_dim, 16), BATCHES["mixed with decoding"]
     check_prefill(shape, batch, torch.float16, wgmma=False, mma_step=32, machine=Emulator("sm_80"))
 
@@ -197,7 +197,7 @@ def test_prefill_from_a_later_position_on(window: int, first_position: int, wgmm
 @pytest.mark.parametrize("wgmma", [True, False], ids=["wgmma", "mma"])
 @pytest.mark.parametrize("window", [0, 24, 64, 160])
 def test_prefill_of_chunks_at_temperatures(window: int, wgmma: bool) -> None:
-    """Of 160 positions, a block of rows has some that see none of the keys of its first tile."""
+    """With 160 positions, some rows of a block see none of the keys of its first tile."""
     how = {"chunked": True, "temperature": TEMPERATURE, "wgmma": wgmma, "machine": Emulator()}
     for batch in (BATCHES["chunks"], BATCHES["mixed with decoding"]):
         check_prefill(attention_shape(4, 2, 64, 32), batch, torch.float16, window, **how)
@@ -258,7 +258,7 @@ def test_qkv_linear(heads: int, kv_heads: int, head_dim: int, tokens: int, rows:
 @pytest.mark.parametrize(("window", "page"), [(0, 32), (70, 128)])
 @pytest.mark.parametrize("wgmma", [False, True])
 def test_rows_get_the_same_bits_in_any_company(wgmma: bool, window: int, page: int) -> None:
-    """Deterministic engines walk all rows so: their tiles begin at multiples of their length."""
+    """Deterministic engines walk all rows in the same order: tiles begin at multiples of their length."""
     shape = attention_shape(4, 2, 64, page)
     check_rows_alone(shape, 150, 20, torch.bfloat16, window, wgmma=wgmma, machine=Emulator())
     if not window:

@@ -1,4 +1,4 @@
-"""What ranks compute together, without a GPU: ranks run ahead of others, whose words come one by one."""
+"""Collectives without a GPU: some ranks run ahead of others, and words arrive one by one."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from trtllm_lite.plugins.cuda.tiles import TileConfig
 WAYS = [PUSH, PULL, OWNED, STORED]
 # Ranks wait for 20 million turns of the emulator, far more than any test takes.
 SMALL: dict[str, Any] = {"threads": 64, "blocks": 3, "timeout": 2e-2}
-MAX_ROWS = 7  # of which a card pushes three at a time
+MAX_ROWS = 7  # a card pushes three rows at a time
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_normed_rows_of_bytes(count: int, hidden: int, dtype: torch.dtype, y_sca
 
 @pytest.mark.parametrize(("count", "part", "features"), [(2, 12, 24), (3, 400, 1197), (8, 4, 27)])
 def test_all_gather(count: int, part: int, features: int) -> None:
-    """Of all features, of an odd number of them that take threads several rounds, and of none of the last rank's."""
+    """Ranks gather all features, an odd number that takes threads several rounds, or none of the last rank's."""
     check_all_gather(AllGather(EmulatedCards(count), part, features, MAX_ROWS, **SMALL | {"threads": 32}), 12)
 
 
@@ -60,7 +60,7 @@ def test_all_gather(count: int, part: int, features: int) -> None:
 def test_products_store_rows_on_other_ranks(count: int, dtype: torch.dtype, tiles: TileConfig | None) -> None:
     capacity = 8 if tiles is None else 64
     check_stored_on_owners(EmulatedCards(count), Shape(104, 256, capacity, tiles, dtype), capacity - 3)
-    for leaves in (0, 7):  # rows begin where pairs do, or not
+    for leaves in (0, 7):  # whether rows begin at an even element
         check_stored_logits(EmulatedCards(count), Shape(104, 256, capacity, tiles, dtype), capacity - 3, leaves)
 
 

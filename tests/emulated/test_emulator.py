@@ -1,4 +1,4 @@
-"""The emulator finds what it is there for: races, deadlocks, and what the hardware leaves undefined."""
+"""The emulator finds what it was made to find: races, deadlocks, and behaviour that the hardware leaves undefined."""
 
 import itertools
 from pathlib import Path
@@ -23,7 +23,7 @@ def _kernel(mistake: str, machine: Emulator) -> EmulatedKernel:
 
 
 def _run(mistake: str, seed: int) -> bool:
-    """Whether the result is right."""
+    """Run the kernel; returns whether the result is right."""
     x = torch.arange(TILES * WORDS, dtype=torch.int32)
     y = torch.full_like(x, -1)
     _kernel(mistake, Emulator(seed=seed))(y, x, grid=1)
@@ -36,7 +36,7 @@ def test_no_mistake() -> None:
 
 @pytest.mark.parametrize("mistake", ["no wait", "early release"])
 def test_races_show(mistake: str) -> None:
-    """Not under every schedule, but under many."""
+    """A race shows under many schedules, but not under every one."""
     wrong = 0
     for seed in range(SEEDS):
         try:
@@ -63,7 +63,7 @@ def test_errors_name_the_cause(mistake: str, message: str) -> None:
 
 
 def test_launches_of_a_card_run_in_order() -> None:
-    """Each adds 1 to what the one before has left."""
+    """Each launch adds 1 to the result of the launch before."""
     cards = EmulatedCards(2)
     found = torch.zeros(2, 9, TILES * WORDS, dtype=torch.int32)
     for number in (0, 1):

@@ -1,4 +1,4 @@
-"""Attention in both directions and pooling without a GPU: tails, masks, biases, rows that are not there."""
+"""Bidirectional attention and pooling without a GPU: tails, masks, biases, rows of padding."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def test_heads(heads: int, head_dim: int, dtype: torch.dtype, arch: str) -> None
 
 @pytest.mark.parametrize(("head_dim", "is_long"), [(64, True), (128, True), (80, False), (256, True)])
 def test_long_texts_and_short_steps(head_dim: int, is_long: bool) -> None:
-    """Steps of 32 keys, where shared memory is short, and blocks of 128 queries, of which warps may be empty."""
+    """Steps have 32 keys where shared memory is small; blocks have 128 queries, so that some warps have none."""
     how = {"is_long": is_long, "shared_bytes": 300 * (head_dim * 2 + 16), "machine": Emulator(seed=3)}
     check_ragged_attention([150, 20, 128], 2, head_dim, torch.float16, **how)
 
@@ -47,7 +47,7 @@ def test_biases(most_distance: int, window: int) -> None:
 
 @pytest.mark.parametrize(("head_dim", "half_dim"), [(32, 16), (64, 8)])
 def test_rope(head_dim: int, half_dim: int) -> None:
-    """Of all of a head, and of its first elements."""
+    """RoPE rotates whole heads, or their first elements only."""
     check_ragged_attention([40, 70], 3, head_dim, torch.float16, half_dim=half_dim, machine=Emulator())
 
 

@@ -1,4 +1,4 @@
-"""Routers and products with experts, without a GPU."""
+"""Routers and expert products, without a GPU."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def test_threads_that_have_several_experts_sort() -> None:
     check_router(Mixture(300, 7, 0, 0, 24, "softmax_of_chosen"), 21, streamed=False, machine=Emulator())
 
 
-# As those of DeepSeek-V2 (the best expert of a group) and V3 (the two best), of Llama 4, and others.
+# Routers like those of DeepSeek-V2 (groups ranked by their best expert), V3 (by their two best), Llama 4, and others.
 ROUTERS = {
     "deepseek_v2": Mixture(40, 5, 0, 0, 4, "softmax", groups=(8, 3, 1), scale=1.5),
     "deepseek_v3": Mixture(64, 8, 0, 0, 4, "normalized_sigmoid", groups=(4, 2, 2), scale=2.5),
@@ -56,7 +56,7 @@ ROUTERS = {
 }
 
 
-# Choices by sums of several scores are corrected by odd numbers, so that no two sums are equal but for rounding.
+# Biases are odd numbers where choices go by sums of several scores, so that only rounding can make two sums equal.
 CORRECTED = [(name, True) for name in ROUTERS]
 AS_THEY_ARE = [(name, False) for name, mixture in ROUTERS.items() if mixture.groups[2] == 1]
 
@@ -94,7 +94,7 @@ def test_streamed(dtype: torch.dtype, max_rows: int, rows: int) -> None:
 
 @pytest.mark.parametrize(("streamed", "max_rows", "rows"), [(True, 4, 3), (True, 16, 16), (False, 64, 37)])
 def test_biases(streamed: bool, max_rows: int, rows: int) -> None:
-    """Of scores, and of experts, whose gates and up projections are bounded."""
+    """Biases of router scores and of experts; gate and up projections are clamped."""
     router, machine = Mixture(40, 5, 0, 0, max_rows, "softmax_of_chosen"), Emulator(num_sms=3)
     check_router(router, rows, streamed=streamed, biased=True, machine=machine)
     mixture, how = Mixture(8, 3, 128, 80, max_rows), {"residual": max_rows != 16, "norm": max_rows == 4}
@@ -112,7 +112,7 @@ def test_shares_of_inputs(max_rows: int, rows: int) -> None:
 
 @pytest.mark.parametrize(("max_rows", "rows"), [(16, 16), (64, 33), (160, 160)])
 def test_tiled(max_rows: int, rows: int) -> None:
-    """Groups of experts have fewer rows than a tile, and some experts several groups."""
+    """Groups of rows are smaller than a tile, and some experts have several groups."""
     mixture = Mixture(8, 2, 128, 80, max_rows, "softmax")
     machine = Emulator(num_sms=3)
     check_experts(mixture, rows, torch.bfloat16, streamed=False, residual=rows == 33, machine=machine)
@@ -120,7 +120,7 @@ def test_tiled(max_rows: int, rows: int) -> None:
 
 @pytest.mark.parametrize(("hidden", "dtype"), [(72, torch.float16), (2880, torch.bfloat16), (4200, torch.bfloat16)])
 def test_sums_are_normed(hidden: int, dtype: torch.dtype) -> None:
-    """Rows of fewer vectors than threads, of one a thread, and of more."""
+    """A row has fewer vectors than the block has threads, as many, or more."""
     mixture, is_long = Mixture(8, 3, hidden, 0, 4), hidden > 4096
     check_summed_norm(mixture, 3, dtype, residual=not is_long, shares=hidden != 72, machine=Emulator())
 
@@ -140,7 +140,7 @@ def test_streamed_in_four_bits(form: Form, max_rows: int, rows: int) -> None:
 
 @pytest.mark.parametrize(("hidden", "form"), [(1152, FP8), (2176, MXFP4), (4224, MXFP4)], ids=str)
 def test_blocks_share_out_sums_by_eights(hidden: int, form: Form) -> None:
-    """A stage of sums has 16, 24 or 32 rows of the weight; few blocks have many stages, of which the last has fewer."""
+    """A stage has 16, 24 or 32 rows of the weight; a few blocks have many stages each, the last of which is smaller."""
     mixture, machine = Mixture(4, 2, hidden, 128, 4), Emulator(num_sms=3)
     check_experts(mixture, 3, torch.bfloat16, streamed=True, residual=True, form=form, machine=machine)
 
@@ -149,7 +149,7 @@ def test_blocks_share_out_sums_by_eights(hidden: int, form: Form) -> None:
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize(("max_rows", "rows"), [(64, 33), (400, 300)])
 def test_tiled_in_four_bits(form: Form, max_rows: int, rows: int) -> None:
-    """Of more rows tiles are of fewer columns, because weights are widened for more of them."""
+    """Tiles for more rows have fewer columns, because more rows share each dequantized weight."""
     mixture, machine = Mixture(4, 2, 256, 128, max_rows, "softmax"), Emulator(num_sms=3)
     check_experts(mixture, rows, torch.float16, streamed=False, form=form, machine=machine)
 
@@ -163,7 +163,7 @@ def test_tiled_in_four_bits(form: Form, max_rows: int, rows: int) -> None:
     ids=str,
 )
 def test_blocks_that_are_widened(form: Form, max_rows: int, rows: int) -> None:
-    """The last row is NaN, and none beside it."""
+    """The last row is NaN, and must not spread to the rows beside it."""
     mixture, streamed = Mixture(6, 3, 128, 64, max_rows), max_rows <= 8
     how = {"norm": max_rows == 4, "form": form, "device": Device("sm_90a", 96 * 1024), "machine": Emulator(num_sms=3)}
     check_experts(mixture, rows, torch.bfloat16, streamed=streamed, **how)
@@ -178,14 +178,14 @@ def test_a_rank_sorts_choices_of_its_own_experts(rank: int) -> None:
 @pytest.mark.parametrize(("max_rows", "rows"), [(16, 9), (64, 37)])
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_rank_computes_its_own_experts(max_rows: int, rows: int, rank: int) -> None:
-    """Some rows have none of them, and few have all."""
+    """Some rows have chosen none of the rank's experts, and a few rows have chosen only those."""
     mixture, streamed = Mixture(8, 2, 128, 64, max_rows, "softmax", of_rank=2, rank=rank), max_rows <= 16
     check_router(mixture, rows, streamed=streamed, machine=Emulator())
     biased = {"biased": True, "residual": True, "device": SMALL}
     check_experts(mixture, rows, torch.bfloat16, streamed=streamed, **biased, machine=Emulator(num_sms=3))
 
 
-# Of swap-AB and of tiled products, every width comes up.
+# The cases cover every tile width of the swap-AB and the tiled products.
 WIDTHS = [(FP8, 0), (MXFP4, 1), (BYTES, 2), (Form("int4", 64, "bfloat16"), 0), (Form("bfloat16"), 1)]
 
 
@@ -200,8 +200,8 @@ def test_rows_get_the_same_bits_in_groups_and_tiles_of_any_size(form: Form, widt
     [
         (ExpertChoice(128, 8, 128), 64, 64),
         (ExpertChoice(300, 3, 300), 512, 501),  # more experts than threads
-        (ExpertChoice(32, 4, 8), 8192, 1000),  # several groups each, of an eighth of the experts
-        (ExpertChoice(64, 2, 16), 16, 7),  # some are chosen by nobody
+        (ExpertChoice(32, 4, 8), 8192, 1000),  # experts in several groups, of which a rank has an eighth
+        (ExpertChoice(64, 2, 16), 16, 7),  # some experts are chosen by no row
     ],
 )
 def test_rows_choose_evenly(choice: ExpertChoice, max_rows: int, rows: int) -> None:

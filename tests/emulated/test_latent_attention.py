@@ -15,13 +15,13 @@ ODD = [(0, 1), (200, 1), (63, 1)]
     [(4, 16, torch.bfloat16), (16, 64, torch.float16), (96, 128, torch.bfloat16), (128, 32, torch.bfloat16)],
 )
 def test_one_token_of_each_sequence(heads: int, page: int, dtype: torch.dtype) -> None:
-    """Three blocks share the tiles of sequences of all lengths, so that some items are parted."""
+    """Three blocks share the tiles of sequences of all lengths, so that some items are split."""
     layer = Layer(heads, page=page, **SMALL)
     check_latents(layer, ODD, dtype, split=True, machine=Emulator(num_sms=3))
 
 
 def test_many_blocks_share_a_sequence() -> None:
-    """Of 40 blocks more than there are lanes of a warp; each has a tile of 64 tokens."""
+    """There are 40 blocks, more than a warp has lanes; each has a tile of 64 tokens."""
     layer = Layer(4, page=64, **SMALL)
     check_latents(layer, [(40 * 64 - 5, 1)], torch.bfloat16, split=True, machine=Emulator(num_sms=40))
 
@@ -35,7 +35,7 @@ def test_tokens_of_any_number(heads: int, page: int, dtype: torch.dtype) -> None
 
 
 def test_extents_of_deepseek() -> None:
-    """Those of V2-Lite, with two cache blocks of tokens."""
+    """The extents are those of DeepSeek-V2-Lite; tokens fill two cache blocks."""
     check_latents(Layer(16), [(40, 1), (3, 1)], torch.bfloat16, split=True, machine=Emulator(num_sms=2))
 
 

@@ -1,4 +1,4 @@
-"""The kernels of adapters, without a GPU: ranks, parts, rows with and without an adapter."""
+"""LoRA kernels without a GPU: ranks, parts, rows with and without an adapter."""
 
 import pytest
 import torch

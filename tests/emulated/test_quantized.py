@@ -49,7 +49,7 @@ def test_streamed(form: Form, tokens: int, rows: int) -> None:
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize(("form", "teams"), [(FORMS[-3], 2), (FORMS[-2], 3)], ids=str)
 def test_teams_go_round_a_short_ring(form: Form, teams: int, gated: bool, seed: int) -> None:
-    """A team is ahead of another, in a ring with a stage for each and one under way."""
+    """Each team has one stage of the ring and one is being filled, so that a team can be ahead of another."""
     config, tokens = replace(config_of(form, 128, 1), teams=teams, in_flight_bytes=1 << 20), 2
     full = Device("sm_90a", 64 * 1024)
     other = full.shared_bytes - config.ring_bytes(128, tokens, full.shared_bytes)
@@ -94,7 +94,7 @@ def test_blocks_of_a_cluster_may_share_rows(form: Form, splits: int, tiles: int,
 
 @pytest.mark.parametrize("form", [Form("float16"), Form("int8"), FORMS[2]], ids=str)
 def test_blocks_of_a_cluster_may_share_gated_rows(form: Form) -> None:
-    """A part of the depth is no whole stage."""
+    """Each block's share of the depth is not a whole number of stages."""
     config = SplitConfig(256, 4, 2, 32 * 1024, "", weight_form_of(form))
     how = {"config": config, "device": Device("sm_90a", 96 * 1024), "machine": Emulator(num_sms=2), "blocks": 2}
     check_streamed(form, 72, 768, 8, 5, torch.float16, gated=True, norm=True, **how)

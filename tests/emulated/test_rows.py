@@ -1,4 +1,4 @@
-"""Kernels that touch each row once, without a GPU: sizes, tails, operands that are there or not."""
+"""Row-wise kernels without a GPU: sizes, tails, optional operands."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def test_gather_columns(features: int) -> None:
 
 @pytest.mark.parametrize(("ranks", "part", "features"), [(2, 64, 128), (3, 1100, 3297), (4, 4, 10)])
 def test_side_by_side(ranks: int, part: int, features: int) -> None:
-    """Of all features, of an odd number, and of none of the last rank's."""
+    """Ranks contribute all features, an odd number, or none in the case of the last rank."""
     check_side_by_side(3, ranks, part, features, Emulator())
 
 
@@ -98,7 +98,7 @@ def test_every_operation_of_rowwise(word: str) -> None:
 
 
 def test_rowwise_of_every_kind_of_operand() -> None:
-    """Rows of 16 bits and of float32, a vector, constants; features that fill no vector."""
+    """Operands are rows of 16 bits and of float32, a vector, and constants; the features do not fill whole vectors."""
     x, logits = torch.randn(3, 301).to(torch.bfloat16), torch.randn(3, 301)
     vector, constants = torch.randn(301), torch.tensor([2.5, 0.5])
     expected = 2.5 * torch.tanh((x.double() * vector.double() + logits.double()) / 0.5)

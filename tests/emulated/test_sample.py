@@ -1,4 +1,4 @@
-"""Sampling without a GPU: a cluster of blocks does a row, or (sm_80) the last block to arrive."""
+"""Sampling without a GPU: a cluster of blocks computes a row, or on sm_80 the last block to arrive does."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_draws(arch: str, vocab: int) -> None:
 def test_ties_at_the_borders() -> None:
     ways = ways_of(2 * len(WAYS))
     logits = torch.randint(-4, 5, (len(ways), 1000)).float()
-    logits[::2] = 1.25  # all alike
+    logits[::2] = 1.25  # all of them are equal
     assert draw_all(logits, ways, 2, 2, Emulator("sm_90a")) == [
         draw(row, way) for row, way in zip(logits, ways, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Products of many rows without a GPU: boxes that blocks share, widened weights, epilogues."""
+"""Tiled products without a GPU: multicast boxes, dequantized weights, epilogues."""
 
 import pytest
 import torch
@@ -54,7 +54,7 @@ def test_rows_that_no_step_has_are_not_copied(rows: int, capacity: int) -> None:
 
 @pytest.mark.parametrize("config", [TileConfig(64, 32, 1, 2, 4, ""), TileConfig(128, 80, 1, 1, 8, "")], ids=str)
 def test_clusters_of_eight(config: TileConfig) -> None:
-    """Blocks of the widest cut have few steps each, or none of the columns."""
+    """Blocks of the widest split have few steps each, or no columns at all."""
     how = {"residual": True, "machine": Emulator(num_sms=16)}
     quantized_checks.check_tiled(Form("bfloat16"), config, 104, 512, 37, config.rows, torch.bfloat16, **how)
 
@@ -69,11 +69,11 @@ def test_gated_rows_of_adapters_are_added_before_the_activation(form: Form) -> N
 @pytest.mark.parametrize(
     ("config", "heads", "kv_heads", "head_dim", "rows"),
     [
-        (TileConfig(64, 48, 1, 1, 1, ""), 3, 1, 128, 37),  # chunks of 16, of which heads are no multiple of a tile's
+        (TileConfig(64, 48, 1, 1, 1, ""), 3, 1, 128, 37),  # chunks of 16, of which heads are not a multiple
         (TileConfig(64, 112, 1, 2, 2, ""), 6, 1, 64, 64),  # slices of different size
-        (TileConfig(128, 256, 2, 1, 1, ""), 4, 2, 128, 145),  # whole heads, each block asking for a half
+        (TileConfig(128, 256, 2, 1, 1, ""), 4, 2, 128, 145),  # whole heads, of which each block asks for a half
         (TileConfig(64, 192, 1, 1, 1, ""), 3, 1, 128, 40),
-        (TileConfig(64, 96, 1, 1, 4, ""), 4, 2, 64, 1),  # of four slices, the last has nothing
+        (TileConfig(64, 96, 1, 1, 4, ""), 4, 2, 64, 1),  # the last of four slices is empty
     ],
     ids=str,
 )

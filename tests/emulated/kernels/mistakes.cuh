@@ -1,4 +1,4 @@
-// A pipeline of one stage with a mistake, if TL_MISTAKE names one: what the emulator must find.
+// A pipeline of one stage with the mistake that TL_MISTAKE names, if any: the emulator must find it.
 //
 // A warp copies kTiles tiles of 32 words to shared memory, another adds 1 to each word. Launch: 64 threads, a block.
 #include "cuda/async.cuh"
