@@ -59,9 +59,7 @@ def _headers() -> str:
 
 @cache
 def _generated() -> Path:
-    """A folder of headers that exist only in memory, named by a hash of their content, which preprocessed sources
-    include.
-    """
+    """A folder of generated headers, named by a hash of their content; preprocessed sources name the folder."""
     texts = "\0".join(text() for text in HEADERS.values())
     folder = _folder() / f"headers-{hashlib.sha256(texts.encode()).hexdigest()[:32]}"
     if not folder.is_dir():

@@ -77,8 +77,7 @@ bool mbarrier_wait(u32 address, u32 parity);  // returns when the phase of that 
 
 // Asynchronous bulk copies and stores, which complete on an mbarrier.
 void copy_bulk(u32 target, const void* source, u32 bytes, u32 barrier);
-void store_async(u32 target, const void* values, u32 bytes,
-                 u32 barrier);  // at most 16 bytes, to a block in the cluster
+void store_async(u32 target, const void* values, u32 bytes, u32 barrier);  // at most 16 bytes, to a cluster's block
 // A matrix for the copy engine, in place of the driver's tensor map; it is read in boxes with rows of 128 bytes.
 struct Matrix {
   const char* data;

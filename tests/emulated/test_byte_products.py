@@ -35,7 +35,7 @@ def test_streamed(kind: torch.dtype, tokens: int, rows: int, static: float | Non
 def test_blocks_of_a_cluster_may_share_rows(
     kind: torch.dtype, splits: int, tiles: int, tokens: int, rows: int, norm: bool, static: float | None
 ) -> None:
-    """All blocks of a cluster get the same scale for a row's largest element; the cluster has several groups of tiles."""
+    """All blocks of a cluster get one scale for a row's largest element; the cluster has several groups of tiles."""
     config = SplitConfig(128, tiles, splits, 32 * 1024, "", weight_form(NAMES[kind], NAMES[kind]))
     machine = Emulator(num_sms=splits, seed=tokens + rows)
     how = {"config": config, "device": Device("sm_90a", 96 * 1024), "machine": machine, "blocks": splits}

@@ -1,4 +1,4 @@
-// The decode path allocates nothing once its buffers have grown, and costs the host little.
+// The decode path allocates nothing once its buffers have grown, and takes little time on the host.
 #include <atomic>
 #include <cstdlib>
 
@@ -6,7 +6,7 @@
 #include "check.h"
 #include "null_executor.h"
 
-// The sanitizers' allocator calls the functions at each allocation and each release.
+// The sanitizers' allocator calls these functions at each allocation and each release.
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*allocated)(const volatile void*, std::size_t),
                                                          void (*released)(const volatile void*));
 
@@ -49,12 +49,12 @@ struct Decoding {
   tl::EventBatch events;
 };
 
-// 1000 steps cross every block boundary many times. What remains is the executor's and the pools' own queues.
+// The 1000 steps cross every block boundary many times. Only the queues of the executor and the pools still allocate.
 TEST(decoding_allocates_nothing) {
   CHECK(__sanitizer_install_malloc_and_free_hooks([](const volatile void*, std::size_t) { ++num_allocations; },
                                                   [](const volatile void*) {}) > 0);
   Decoding decoding;
-  CHECK(num_allocations > kRunning);  // they are counted
+  CHECK(num_allocations > kRunning);  // allocations are counted
   const long before = num_allocations;
   for (int i = 0; i < 1000; ++i) decoding.step();
   CHECK(num_allocations - before <= 1000 / 64 + 1);  // the null executor's deque: a chunk per 64 steps

@@ -1,4 +1,4 @@
-// Beam searches in the scheduler: what they share, what is promised to them, how they meet other requests and faults.
+// Beam searches in the scheduler: shared blocks, promised blocks, other requests beside them, and faults.
 #include <set>
 
 #include "check.h"
@@ -40,8 +40,8 @@ TEST(beams_share_the_prompt_and_copy_only_what_they_write) {
   driver.run();
   driver.check_all_returned();
   CHECK(num_rows == std::vector<int>({1, 4, 4}));
-  // Two full blocks for all; one with the prompt's last two tokens, of which every beam has a copy from its first token
-  // on, and a beam that forks copies its parent's.
+  // All beams share two full blocks. The block with the prompt's last two tokens is copied for every beam when it
+  // generates its first token, and a beam that forks copies its parent's block.
   CHECK(num_used == std::vector<int>({3, 3 + 4, 3 + 4}));
   CHECK(num_copies >= 4 && num_copies <= 4 + 3);
   CHECK(driver.heard.at(id).found.size() == 4);
@@ -66,17 +66,17 @@ TEST(a_search_has_one_step_in_flight_and_others_two) {
   CHECK(num_beams == std::vector<int>({1, 0, 3, 0, 3, 0, 3, 0, 3, 0, 3, 0, 3, 0, 3, 0, 0}));
 }
 
-// The first in rank is never preempted, and neither is a search: the one without a promise waits.
+// The request of highest rank is never preempted, and neither is a search: the request without a promise waits.
 TEST(a_request_that_could_only_grow_at_the_cost_of_a_search_waits) {
   Driver driver(scheduler_config(CapacityPolicy::kMaxUtilization, 4, 64, 64),
                 {.num_blocks = 20, .tokens_per_block = 4});
-  const tl::RequestId growing = driver.submit(spec_of(Tokens(4, 1), 56));        // comes to 15 blocks
-  const tl::RequestId search = driver.submit(full_search(Tokens(4, 2), 24, 2));  // comes to 13
+  const tl::RequestId growing = driver.submit(spec_of(Tokens(4, 1), 56));        // grows to 15 blocks
+  const tl::RequestId search = driver.submit(full_search(Tokens(4, 2), 24, 2));  // grows to 13 blocks
   driver.run();
   driver.check_all_returned();
   CHECK(driver.end_order == std::vector<tl::RequestId>({search, growing}));
   for (const tl::RequestId id : {growing, search}) CHECK(driver.heard.at(id).end->timings.num_preemptions == 0);
-  CHECK(driver.num_steps > 56 + 10);  // it did wait
+  CHECK(driver.num_steps > 56 + 10);  // the request did wait
 }
 
 TEST(a_search_waits_until_all_its_beams_have_slots_and_blocks) {

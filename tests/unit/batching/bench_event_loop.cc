@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
   const int num_running = argc > 1 ? std::atoi(argv[1]) : 256;
   const int prompt = argc > 2 ? std::atoi(argv[2]) : 512;
   const int num_steps = argc > 3 ? std::atoi(argv[3]) : 10000;
-  const int generated = 512 * num_steps / num_running;  // nobody ends while the clock runs
+  const int generated = 512 * num_steps / num_running;  // no request ends while the clock runs
   tl::EventLoop loop(config(num_running, prompt, generated), std::make_unique<tl::NullExecutor>(num_running + 32));
   for (int i = 0; i < num_running; ++i) loop.submit(request(i, prompt, generated));
 

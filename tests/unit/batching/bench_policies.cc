@@ -1,5 +1,5 @@
-// What both capacity policies make of requests that all are there at once, on a modelled H200 with a Llama-3.1-8B
-// shape. From the repository root:
+// Simulates both capacity policies on requests that all arrive at once, on a modelled H200 with a Llama-3.1-8B shape.
+// From the repository root:
 //   g++ -std=c++20 -O2 -I trtllm_lite/csrc -I tests/unit/batching -o bench_policies
 //     tests/unit/batching/bench_policies.cc $(ls trtllm_lite/csrc/batching/*.cc | grep -v bench_)
 //   bench_policies NUM_REQUESTS INPUT_LEN OUTPUT_LEN NUM_BLOCKS NUM_HOST_BLOCKS MAX_BATCH_SIZE MAX_NUM_TOKENS

@@ -1,4 +1,4 @@
-// Times SuffixDrafter, which runs on the event loop's thread: nanoseconds per token taken in, and per draft.
+// Times SuffixDrafter, which runs on the event loop's thread: nanoseconds per token added, and per draft.
 //   bench_suffix [tokens=20000] [alphabet=2000]
 #include <chrono>
 #include <cstdio>
@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
   const int num_tokens = argc > 1 ? std::atoi(argv[1]) : 20000, alphabet = argc > 2 ? std::atoi(argv[2]) : 2000;
   std::mt19937_64 random(1);
   std::vector<std::int32_t> text;
-  while (std::ssize(text) < num_tokens) {  // quotes of 30 tokens, and new ones between
+  while (std::ssize(text) < num_tokens) {  // repeats quotes of 30 tokens with new tokens between them
     const std::size_t at = random() % (text.size() + 1);
     for (std::size_t i = at; i < std::min(at + 30, text.size()); ++i) text.push_back(text[i]);
     for (int i = 0; i < 10; ++i) text.push_back(static_cast<std::int32_t>(random() % static_cast<unsigned>(alphabet)));

@@ -1,4 +1,4 @@
-// The whole test framework: named tests, and checks that abort with their place so that sanitizers print a stack.
+// The whole test framework: named tests, and checks that abort where they fail, so that sanitizers print a stack.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ inline std::vector<Test>& all_tests() {
     }                                                                             \
   } while (false)
 
-// The message of the exception of type E that `call` throws.
+// Returns the message of the exception of type E that `call` throws.
 #define CHECK_THROWS(E, call, part)                                                              \
   do {                                                                                           \
     bool thrown = false;                                                                         \
@@ -44,16 +44,17 @@ inline std::vector<Test>& all_tests() {
     CHECK(thrown && #E);                                                                         \
   } while (false)
 
-// How many of a test's random rounds to run, and whether one of its numbered cases is due: a quarter, unless the
-// environment asks for all.
+// Return how many of a test's random rounds to run, and whether a numbered case runs: a quarter, unless the environment
+// asks for all.
 inline bool runs_all_rounds() { return std::getenv("TRTLLM_LITE_ALL_ROUNDS") != nullptr; }
 inline std::uint64_t rounds(std::uint64_t all) { return runs_all_rounds() ? all : (all + 3) / 4; }
 inline bool is_due(int number) { return runs_all_rounds() || number % 4 == number / 4 % 4; }
 
-// Whether a test counted more than `all` in all of its rounds, or about a quarter of that in a quarter of them.
+// Returns whether a test counted more than `all` if all of its rounds ran, or about a quarter of that in a quarter of
+// them.
 inline bool reaches(std::uint64_t count, std::uint64_t all) { return count > (runs_all_rounds() ? all : all / 4 - 1); }
 
-// Runs the test of the name that is given, which only one may have; or all.
+// Runs the one test with the given name, or all tests.
 inline int run_tests(int argc, char** argv) {
   std::size_t num_run = 0;
   for (const Test& test : all_tests()) {

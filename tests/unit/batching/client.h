@@ -1,4 +1,4 @@
-// A consumer of an event loop that checks what it hears.
+// A consumer of an event loop that checks the events it receives.
 #pragma once
 
 #include <map>
@@ -41,7 +41,7 @@ class Client {
   }
 
   std::map<tl::RequestId, Tokens> tokens;
-  std::map<tl::RequestId, std::vector<Tokens>> found;  // by beam searches
+  std::map<tl::RequestId, std::vector<Tokens>> found;  // results of beam searches
   std::map<tl::RequestId, tl::RequestEnd> ends;
 
  private:

@@ -1,8 +1,9 @@
-// Random submissions, cancellations and timeouts from several threads against the event loop over the CPU executor:
-// every request ends exactly once, with the tokens it has alone, and every block comes back. With stages, too.
+// Random submissions, cancellations and timeouts from several threads against the event loop over the CPU executor,
+// with one stage and with several: every request ends exactly once, with the tokens it has alone, and every block comes
+// back.
 //   cpu_loop_stress ENGINE NUM_REQUESTS POISON
-// POISON is a token whose embedding is NaN, and which nobody generates: a request whose prompt has it must end with an
-// error, and no other.
+// POISON is a token whose embedding is NaN and which no request generates: a request with it in its prompt must end
+// with an error, and all other requests without one.
 #include <cstdlib>
 #include <mutex>
 #include <random>
@@ -37,7 +38,8 @@ struct Task {
 
 bool ran_to_its_end(FinishReason reason) { return reason == FinishReason::kEndId || reason == FinishReason::kLength; }
 
-// Greedy or drawn, with penalties, logprobs or beams; many begin alike, some have the poison.
+// Makes requests that are greedy or sampled, with penalties, logprobs or beams; many share a beginning, some have the
+// poison.
 tl::RequestSpec random_spec(std::mt19937_64& random, int poison) {
   const auto draw = [&](int n) { return static_cast<int>(random() % static_cast<std::uint64_t>(n)); };
   auto params = std::make_shared<tl::RequestParams>();
@@ -79,7 +81,7 @@ tl::EventLoopConfig config_for(const tl::CpuExecutor& executor, int num_host_blo
           .max_requests = 200};
 }
 
-// An event loop over an executor of its own, of one stage or several.
+// An event loop over an executor of one stage or several.
 struct Service {
   Service(const tl::Engine& engine, int num_blocks, int num_host_blocks, int num_stages = 1)
       : executor(engine, 2, num_blocks, "portable"),
@@ -88,7 +90,7 @@ struct Service {
         loop(config, std::make_unique<tl::HostStepExecutor>(
                          num_stages == 1 ? static_cast<tl::LogitsExecutor&>(executor) : staged, num_host_blocks)) {}
 
-  // Waits for events; false when the loop is closed.
+  // Waits for events; returns false when the loop is closed.
   bool hear() {
     const tl::PollStatus status = loop.poll(events, std::chrono::seconds(60));
     CHECK(status != tl::PollStatus::kTimeout);
@@ -155,7 +157,7 @@ void submit_randomly(tl::EventLoop& loop, const std::vector<Task>& tasks, Submit
       const std::lock_guard lock(submitted.mutex);
       submitted.tasks[mine.back()] = &task;
     } catch (const tl::OverloadedError&) {
-      std::this_thread::yield();  // full: the consumer is behind
+      std::this_thread::yield();  // the queue is full: the consumer lags
     }
     if (draw(8) == 0 && !mine.empty()) loop.cancel(mine[mine.size() - 1 - draw(std::min<int>(mine.size(), 20))]);
     if (draw(50) == 0) (void)loop.stats();
@@ -171,7 +173,7 @@ void check(const Outcome& outcome, const Task& task) {
   CHECK(outcome.hypotheses.size() == task.alone.hypotheses.size());
   for (std::size_t i = 0; i < outcome.hypotheses.size(); ++i) {
     CHECK(outcome.hypotheses[i].tokens == task.alone.hypotheses[i].tokens);
-    CHECK(outcome.hypotheses[i].score == task.alone.hypotheses[i].score);  // to the last bit
+    CHECK(outcome.hypotheses[i].score == task.alone.hypotheses[i].score);  // equal to the last bit
   }
 }
 
@@ -179,7 +181,7 @@ void check_coverage(const tl::LoopStats& stats, int num_requests, int num_host_b
   const tl::SchedulerStats& s = stats.scheduler;
   CHECK(s.num_running == 0 && s.num_waiting == 0 && s.num_used_blocks == 0);
   CHECK(s.num_free_host_blocks == num_host_blocks && stats.num_failed_steps == 0);
-  // The run reaches what it is about.
+  // The run reaches the cases that it is meant to test.
   for (const auto reason : {FinishReason::kEndId, FinishReason::kLength, FinishReason::kCancelled,
                             FinishReason::kTimedOut, FinishReason::kError}) {
     CHECK(stats.num_ended[static_cast<std::size_t>(reason)] >= num_requests / 100);
@@ -192,7 +194,7 @@ void check_coverage(const tl::LoopStats& stats, int num_requests, int num_host_b
 
 void stress(const tl::Engine& engine, const std::vector<Task>& tasks, int num_requests, int num_host_blocks,
             int num_stages) {
-  constexpr int kBlocks = 10;  // under half of the demand
+  constexpr int kBlocks = 10;  // less than half of the demand
   Service service(engine, kBlocks, num_host_blocks, num_stages);
   Submitted submitted;
   std::vector<std::thread> threads;
@@ -218,7 +220,7 @@ int main(int argc, char** argv) {
   const tl::Engine engine(argv[1]);
   const int num_requests = std::atoi(argv[2]);
   const std::vector<Task> tasks = make_tasks(engine, std::atoi(argv[3]));
-  stress(engine, tasks, num_requests / 3, 4, 1);                     // preempted requests swap
-  stress(engine, tasks, num_requests / 3, 0, 1);                     // they are computed again
-  stress(engine, tasks, num_requests - num_requests / 3 * 2, 4, 3);  // steps pass through stages
+  stress(engine, tasks, num_requests / 3, 4, 1);                     // preempted requests are swapped
+  stress(engine, tasks, num_requests / 3, 0, 1);                     // preempted requests are recomputed
+  stress(engine, tasks, num_requests - num_requests / 3 * 2, 4, 3);  // steps pass through three stages
 }

@@ -1,5 +1,5 @@
-// How many drafts rows bring, on a device whose step times are modelled: never slower, and faster where drafts are
-// right.
+// How many draft tokens rows take, on a device with modelled step times: drafting never slows a batch down, and speeds
+// it up where drafts are right.
 #include "batching/draft_pace.h"
 
 #include <cmath>
@@ -12,7 +12,7 @@
 
 namespace {
 
-// Guesses as many tokens as it may; the device says which are right.
+// Drafts as many tokens as it may; the device decides which are right.
 class EagerDrafter : public tl::SequenceDrafter {
  public:
   void draft(std::span<const std::int32_t>, int most, tl::TokenRun& out) override {
@@ -20,11 +20,11 @@ class EagerDrafter : public tl::SequenceDrafter {
   }
 };
 
-// Takes milliseconds for each place of a draft, and for each token that came while it was not asked.
+// Takes milliseconds for each draft token, and for each token that came while the drafter was not asked.
 class SlowDrafter : public tl::Drafter {
  public:
   double per_place = 0, per_token = 0, share = 0;
-  double* clock = nullptr;  // of the simulation, in seconds
+  double* clock = nullptr;  // simulated time in seconds
 
   std::unique_ptr<tl::DraftState> start(const tl::Request&) override { return std::make_unique<Known>(); }
   double relative_cost() const override { return share; }
@@ -59,15 +59,15 @@ class SlowDrafter : public tl::Drafter {
   };
 };
 
-// A batch of requests that all run from the beginning.
+// A batch of requests that all run from the start.
 struct FullBatch {
   int batch;
   StepTimes times;
-  std::function<double(int)> keeps;  // how likely a draft for a request is right
+  std::function<double(int)> keeps;  // probability that a draft token of a request is right
 
-  double share = 0;  // of the device's times that guessing takes
+  double share = 0;  // time of drafting relative to the device's step time
 
-  // Tokens per second while all requests run.
+  // Returns tokens per second while all requests run.
   double rate(bool drafts) const {
     constexpr int kPrompt = 128, kGenerated = 384;
     const std::vector<SimulatedRequest> requests(static_cast<std::size_t>(batch), {kPrompt, kGenerated, kGenerated});
@@ -92,7 +92,8 @@ struct FullBatch {
   double gain() const { return rate(true) / rate(false); }
 };
 
-// A GPU whose steps read weights for long, and processors on which a token more takes a fifth, or all, of a row's time.
+// Step times of a GPU, where reading weights takes most of a step, and of processors on which one more token adds a
+// fifth, or all, of a row's time.
 const StepTimes kGpu, kCpu{.base = 40, .per_token = 10}, kSlow{.base = 1, .per_token = 50};
 
 TEST(drafts_are_never_slower) {
@@ -125,7 +126,7 @@ TEST(drafts_that_take_time_are_never_slower) {
   }
 }
 
-// A place costs the same for one row and for all, so rows have to bring drafts together.
+// A draft position costs the same for one row and for all rows, so rows have to draft together.
 TEST(drafts_that_take_time_pay_in_batches) {
   const auto gain = [](int batch, double kept, double share) {
     return FullBatch{batch, kGpu, [=](int) { return kept; }, share}.gain();
@@ -140,7 +141,7 @@ TEST(drafts_that_are_right_pay) {
   CHECK(gain(1, 1) > 7);
 }
 
-// Of requests side by side each has the drafts that it is worth.
+// Each of several requests in a batch gets as many draft tokens as pay for it.
 TEST(requests_are_paced_by_themselves) {
   const double gain = FullBatch{16, kGpu, [](int request) { return request % 2 ? 0.9 : 0.0; }}.gain();
   const double all = FullBatch{16, kGpu, [](int) { return 0.9; }}.gain();
@@ -148,7 +149,7 @@ TEST(requests_are_paced_by_themselves) {
   CHECK(none < 1.01 && all > 2.5 && gain > 0.98);
 }
 
-// Knows four tokens of each `period` of a request; what it guesses elsewhere is always wrong.
+// Knows four tokens of each `period` of a request; its drafts elsewhere are always wrong.
 class ForcingDrafter : public tl::Drafter {
  public:
   ForcingDrafter(bool guesses, std::size_t period) : guesses_(guesses), period_(period) {}
@@ -176,7 +177,7 @@ class ForcingDrafter : public tl::Drafter {
   void launched(const tl::StepBatch&) override {}
   void end(tl::DraftState&, std::span<const std::int32_t>) override {}
 
-  std::map<int, bool> right;  // whether a request's drafts are, by its prompt's first token
+  std::map<int, bool> right;  // whether a request's drafts are right, by its prompt's first token
 
  private:
   int num_known(const tl::Request& request) const {
@@ -201,7 +202,7 @@ double forcing_rate(const StepTimes& times, bool forces, bool guesses, std::size
   return simulation.tokens_per_second;
 }
 
-// A request whose guesses are bad rests from them, and not from what has to come.
+// A request with bad drafts pauses drafting, but not where a grammar forces the next tokens.
 TEST(what_has_to_come_pays_whatever_becomes_of_guesses) {
   for (const StepTimes& times : {kGpu, kCpu}) {
     const double none = forcing_rate(times, false, false, 8);
@@ -220,8 +221,8 @@ TEST(what_never_comes_is_never_slower) {
   }
 }
 
-// A machine that becomes slower and steps of more rows do not count as drafts do, and one step that was held up counts
-// for little.
+// A machine that becomes slower, and steps with more rows, do not count as the cost of drafts; a single delayed step
+// counts for little.
 TEST(the_cost_of_a_draft_is_told_from_steps_that_follow_each_other) {
   tl::DraftCost cost;
   const auto step = [](int i, int rows, int drafts) {
@@ -241,7 +242,7 @@ TEST(the_cost_of_a_draft_is_told_from_steps_that_follow_each_other) {
   CHECK(std::abs(cost.prices().per_place - 3e-5 * rate) < 0.6e-5 * rate);
 }
 
-// Catching up is paid for by a two-hundredth of the time of steps, and by drafts that were right.
+// Catching up is paid for by a two-hundredth of the time of steps, and by draft tokens that were right.
 TEST(catching_up_takes_no_more_than_a_share_and_what_drafts_saved) {
   const auto seconds_earned = [](int num_drafts, int num_kept) {
     tl::DraftCost cost;
@@ -256,7 +257,7 @@ TEST(catching_up_takes_no_more_than_a_share_and_what_drafts_saved) {
   CHECK(seconds_earned(4, 4) > 80);
 }
 
-// Rows that all fail generate nothing, which is no step to learn from.
+// A step whose rows all fail generates nothing, and teaches nothing.
 TEST(steps_without_tokens_are_passed_over) {
   tl::DraftCost cost;
   cost.observe({1, 0, 0, 0, 1, 0});

@@ -10,7 +10,7 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-// The end of the latest earlier occurrence of the last tokens, of as many as possible; 0 if there is none.
+// Returns the end of the latest earlier occurrence of the longest possible suffix; 0 if there is none.
 std::size_t match(const Tokens& tokens, const tl::NgramSizes& sizes) {
   for (int size = sizes.max; size >= sizes.min; --size) {
     for (auto end = std::ssize(tokens) - 1; end >= size; --end) {
@@ -51,7 +51,7 @@ TEST(drafts_what_followed_the_last_tokens_before) {
   CHECK(num_drafts > 1000 && num_empty > 200);
 }
 
-// A long prompt is taken in over several calls, of which all but the last draft nothing.
+// A long prompt is added in several calls, of which only the last returns a draft.
 TEST(long_prompts_are_taken_in_piece_by_piece) {
   Tokens tokens(3000);
   std::mt19937_64 random(1);

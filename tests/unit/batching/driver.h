@@ -1,4 +1,4 @@
-// A scheduler and a fake device driven step by step, as the event loop does it, with every invariant checked.
+// A scheduler and a fake device, driven step by step like the event loop does, with every invariant checked.
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@ inline tl::RequestSpec spec_of(Tokens prompt, int max_new_tokens, std::uint64_t 
   return spec;
 }
 
-// The same, of a request whose rows may be late.
+// The spec of a request whose rows may be late.
 inline tl::RequestSpec guided(tl::RequestSpec spec) {
   auto params = std::make_shared<FakeParams>(dynamic_cast<const FakeParams&>(*spec.params));
   params->guided = spec.guided = true;
@@ -45,7 +45,7 @@ inline tl::RequestSpec search_of(Tokens prompt, int max_new_tokens, int num_beam
   return spec;
 }
 
-// What the consumer heard of one request, and what it must have heard.
+// The events that the consumer received for one request, and what they must be.
 struct Heard {
   tl::RequestSpec spec;
   Tokens tokens;
@@ -65,7 +65,7 @@ struct Heard {
     if (!taken.found.empty()) CHECK(found.empty());
     if (!taken.found.empty()) found = std::move(taken.found);
   }
-  // Every token so far is right and none is missing; a request that ran to its end has all.
+  // Checks that every token so far is right and none is missing; a request that ran to its end has all of them.
   void check() const {
     if (spec.num_beams > 0) {
       CHECK(tokens.empty() && found.empty() != ran_to_its_end());
@@ -102,8 +102,8 @@ class Driver {
     hear();
   }
 
-  // Prepares and launches a step, then waits for the oldest one if the pipe is full. False when there is nothing left
-  // to do.
+  // Prepares and launches a step, then waits for the oldest step if the pipeline is full. Returns false when there is
+  // nothing left to do.
   bool step() {
     now += std::chrono::milliseconds(1);
     tl::StepBatch& batch = in_flight(in_flight_);
@@ -128,14 +128,14 @@ class Driver {
     for (int idle = 0; !scheduler.empty() || in_flight_ > 0; idle = step() ? 0 : idle + 1) CHECK(idle < 2);
   }
 
-  // As the event loop does after an error of its own.
+  // Fails all requests, like the event loop does after an internal error.
   void reset() {
     for (; in_flight_ > 0; --in_flight_) executor.wait(result_);
     scheduler.reset("internal error", now, events_);
     check();
   }
 
-  // Everything is over: all blocks and slots are back.
+  // Checks, after the end of all requests, that all blocks and slots are free.
   void check_all_returned() {
     CHECK(scheduler.empty() && in_flight_ == 0);
     const tl::SchedulerStats stats = scheduler.stats();

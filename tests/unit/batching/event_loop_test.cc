@@ -1,4 +1,4 @@
-// EventLoop: order in flight, limits, cancel and timeout in every state, failures, shutdown.
+// EventLoop: order of steps in flight, limits, cancellation and timeout in every state, failures, shutdown.
 #include <atomic>
 #include <cmath>
 #include <condition_variable>
@@ -13,7 +13,7 @@ namespace {
 using tl::FinishReason;
 using tl::RequestId;
 
-// Holds the device at its next wait until opened.
+// Holds the device at its next wait until the gate opens.
 class Gate {
  public:
   void pass() {
@@ -53,7 +53,7 @@ struct Service {
   RequestId submit(Tokens prompt, int max_new_tokens = 8) {
     return loop.submit(spec_of(std::move(prompt), max_new_tokens));
   }
-  // Submits all before the device takes its second step.
+  // Submits all requests before the device takes its second step.
   std::vector<RequestId> submit_together(const std::vector<Tokens>& prompts, int max_new_tokens) {
     gate.close();
     std::vector<RequestId> ids;
@@ -107,7 +107,7 @@ TEST(the_row_after_an_end_id_is_discarded) {
   CHECK(service.loop.stats().num_steps == 8 && service.loop.stats().num_generated_tokens == 7);
 }
 
-// Drafts change when tokens come, not which: the loop waits for steps whose requests draft, and only for those.
+// Drafts change when tokens come, but not the tokens: the loop waits only for steps whose requests draft.
 TEST(drafts_change_no_token) {
   tl::EventLoopConfig config = loop_config();
   config.scheduler.max_draft_len = 5;
@@ -119,7 +119,7 @@ TEST(drafts_change_no_token) {
     executor.on_wait = [&](const tl::StepBatch&) { log.push_back('W'); };
   });
   std::map<RequestId, Heard> heard;
-  for (std::uint64_t seed = 1; seed < 3; ++seed) {  // which draft
+  for (std::uint64_t seed = 1; seed < 3; ++seed) {  // one drafter per seed
     tl::RequestSpec spec = spec_of({4, 5, 6}, 40, seed);
     const RequestId id = service.loop.submit(spec);
     service.client.wait_for(id);
@@ -230,7 +230,7 @@ TEST(an_executor_that_searches_on_is_stopped) {
   service.check_all_returned();
 }
 
-// The launch of a step fails while the one before it, whose results then make the scheduler throw, is in flight.
+// The launch of a step fails while the step before it is in flight, whose results then make the scheduler throw.
 TEST(a_launch_that_fails_beside_an_error_of_the_loop_is_not_waited_for) {
   for (const std::uint64_t failing : {2, 3, 4, 5, 6, 7}) {
     std::atomic<bool> faulty = true;
@@ -266,7 +266,7 @@ TEST(cancel_in_every_state) {
   service.gate.open();
   for (const RequestId id : {running, queued, in_mailbox}) {
     CHECK(service.client.wait_for(id).reason == FinishReason::kCancelled);
-    CHECK(!service.loop.cancel(id));  // ended and polled
+    CHECK(!service.loop.cancel(id));  // the request has ended and its end was polled
   }
   CHECK(service.client.wait_for(other).reason == FinishReason::kLength);
   CHECK(service.client.tokens[other] == reference({2}, 0, 50));
@@ -290,7 +290,7 @@ TEST(timeouts_end_waiting_and_running_requests) {
     executor.on_wait = [](const tl::StepBatch&) { std::this_thread::sleep_for(std::chrono::milliseconds(10)); };
   });
   tl::RequestSpec spec = spec_of({1, 2}, 90);
-  spec.timeout = std::chrono::milliseconds(400);  // 40 of its 90 tokens; the first, however busy the machine is
+  spec.timeout = std::chrono::milliseconds(400);  // 40 of its 90 tokens, and always the first one
   const RequestId running = service.loop.submit(spec);
   const RequestId waiting = service.loop.submit(spec);
   spec.timeout = tl::Clock::duration::max();
@@ -357,7 +357,7 @@ TEST(a_failed_step_that_names_a_slot_ends_that_request_only) {
 TEST(two_failures_in_flight) {
   Service service(loop_config(), [](FakeExecutor& executor) {
     executor.on_launch = fault(3, tl::StepError("launch"));
-    executor.on_wait = fault(2, 17);  // not even a std::exception
+    executor.on_wait = fault(2, 17);  // throws something other than a std::exception
   });
   const RequestId id = service.submit({1}, 40);
   CHECK(service.client.wait_for(id).message == "the executor threw an exception of unknown type");
@@ -388,7 +388,7 @@ TEST(shutdown_in_every_state) {
     std::vector<RequestId> ids;
     for (int i = 0; i < 6; ++i) ids.push_back(service.submit({i}, 30));
     service.gate.wait_for_device();
-    ids.push_back(service.submit({6}, 30));  // still in the mailbox
+    ids.push_back(service.submit({6}, 30));  // a request that is still in the mailbox
     service.loop.shut_down(drain ? tl::Shutdown::kDrain : tl::Shutdown::kCancel);
     service.gate.open();
     service.client.wait_until_closed();
@@ -397,7 +397,7 @@ TEST(shutdown_in_every_state) {
     }
     CHECK(service.loop.stats().scheduler.num_used_blocks == 0);
   }
-  Service dropped;  // destroyed with requests in every stage and nobody polling
+  Service dropped;  // the service is destroyed with requests in every stage and nobody polling
   for (int i = 0; i < 20; ++i) dropped.submit({i}, 50);
 }
 
@@ -421,7 +421,7 @@ TEST(stats_and_timings) {
     decode_host_seconds += seconds * count;
     num_decode_steps += count;
   });
-  CHECK(1.04 * stats.host_seconds > decode_host_seconds && decode_host_seconds > 0);  // known to 3%
+  CHECK(1.04 * stats.host_seconds > decode_host_seconds && decode_host_seconds > 0);  // host time is measured to 3%
   CHECK(0 < num_decode_steps && num_decode_steps < stats.num_steps);
   CHECK(stats.scheduler.kv.lookup_tokens >= 200);
 }

@@ -1,6 +1,6 @@
-// A device whose KV blocks hold token ids. What it samples is a function of the whole history it reads through the
-// block tables, so any wrong sharing, copy, eviction, swap or order shows as a wrong token; most show earlier, as a
-// CHECK.
+// A device whose KV blocks hold token ids. Each sampled token is a function of the whole history that the device reads
+// through the block tables, so any wrong sharing, copy, eviction, swap or order shows as a wrong token; most errors
+// show earlier, as a failed CHECK.
 #pragma once
 
 #include <deque>
@@ -20,12 +20,12 @@ struct FakeShape {
   int num_blocks = 64;
   int num_host_blocks = 0;
   int tokens_per_block = 4;
-  std::vector<int> windows{0};  // of each cache group
+  std::vector<int> windows{0};  // one per cache group
   int num_stages = 1;
 };
 
-// A step is carried out as late as the contract allows: when its results are waited for, after the next one's launch.
-// With several stages no row is late, unless that shows with the results alone.
+// A step is executed as late as the contract allows: when its results are awaited, after the launch of the next step.
+// With several stages no row is late, unless only the results tell which rows are late.
 class FakeExecutor : public tl::StepExecutor {
  public:
   explicit FakeExecutor(const FakeShape& shape)
@@ -38,15 +38,15 @@ class FakeExecutor : public tl::StepExecutor {
     for (auto& tables : launch_tables_) tables.resize(shape.windows.size());
   }
 
-  // Faults; any may throw. `row_error` may also return a message for one row.
+  // Hooks that inject faults; any may throw. `row_error` may also return an error message for one row.
   std::function<void(const tl::StepBatch&)> on_launch = [](const tl::StepBatch&) {};
   std::function<void(const tl::StepBatch&)> on_wait = [](const tl::StepBatch&) {};
   std::function<std::string(const tl::StepRow&)> row_error = [](const tl::StepRow&) { return std::string(); };
   std::function<void(int, const tl::SlotParams*)> on_set_slot = [](int, const tl::SlotParams*) {};
-  // Whether a row that a grammar guides sits its step out.
+  // Returns whether a row with a grammar skips its step.
   std::function<bool(const tl::StepRow&)> is_late = [](const tl::StepRow&) { return false; };
   bool late_with_results = false;
-  // Whether the masks of a row that was late are there, after each step.
+  // Whether the masks of a late row are ready, after each step.
   std::function<bool(int)> is_woken = [](int) { return true; };
   double seconds_per_token = 0, seconds_per_copy = 0;
 
@@ -80,7 +80,7 @@ class FakeExecutor : public tl::StepExecutor {
   void wait(tl::StepResult& result) override {
     CHECK(!flights_.empty());
     const tl::StepBatch& batch = *flights_.front().batch;
-    CHECK(digest(batch) == flights_.front().digest);  // the batch stayed as it was launched
+    CHECK(digest(batch) == flights_.front().digest);  // the batch must not have changed since its launch
     if (late_with_results) choose_late(flights_.front());
     const std::vector<std::size_t> late = std::move(flights_.front().late);
     flights_.pop_front();
@@ -88,7 +88,7 @@ class FakeExecutor : public tl::StepExecutor {
       --num_broken_;
       throw tl::StepError("the step before it failed");
     }
-    num_broken_ = flights_.size();  // if this one throws, nothing the next one reads is there
+    num_broken_ = flights_.size();  // if this step throws, nothing that the next step reads is valid
     on_wait(batch);
     num_broken_ = 0;
     for (const tl::CopyOrder& copy : batch.copies) execute(copy);
@@ -117,15 +117,15 @@ class FakeExecutor : public tl::StepExecutor {
   bool says_late_with_results() const override { return late_with_results; }
 
  private:
-  using Tables = std::vector<std::vector<std::int32_t>>;  // by cache group
+  using Tables = std::vector<std::vector<std::int32_t>>;  // one per cache group
   struct SlotState {
     std::shared_ptr<const FakeParams> params;
-    std::vector<std::int32_t> tokens;  // what the history must be: as the host said, and as sampled here
+    std::vector<std::int32_t> tokens;  // the expected history: tokens from the host and tokens sampled here
     int num_prompt = 0;
-    std::vector<Tokens> beams;  // of a search, once its prompt is computed: as `tokens`
+    std::vector<Tokens> beams;  // histories of a search's beams, once its prompt is computed
     Tables tables;
   };
-  // By block: the slot whose row uses it; kCopy if only a copy does; kShared if rows of several slots do.
+  // State by block: the slot whose row uses it; kCopy if only a copy uses it; kShared if rows of several slots use it.
   static constexpr int kCopy = -1, kShared = -2;
   struct Touched {
     std::map<int, int> device, written;
@@ -135,7 +135,7 @@ class FakeExecutor : public tl::StepExecutor {
     const tl::StepBatch* batch;
     std::uint64_t digest;
     Touched touched;
-    std::vector<std::size_t> late;  // chosen when the flight before is over
+    std::vector<std::size_t> late;  // rows chosen as late when the previous step has finished
   };
 
   void choose_late(Flight& flight) {
@@ -147,7 +147,7 @@ class FakeExecutor : public tl::StepExecutor {
     }
   }
 
-  // The first position that the row's tokens attend to in a group.
+  // Returns the first position that the row's tokens attend to in a group.
   int first_visible(const tl::StepRow& row, std::size_t group) const {
     return shape_.windows[group] > 0 ? std::max(row.past_len - shape_.windows[group] + 1, 0) : 0;
   }
@@ -158,7 +158,7 @@ class FakeExecutor : public tl::StepExecutor {
     table[update.index] = update.block;
   }
 
-  // Follows the block tables as they will be when the batch runs.
+  // Returns the blocks that the batch reads and writes, by the block tables as they will be when it runs.
   Touched touched_by(const tl::StepBatch& batch) {
     Touched touched;
     for (const tl::CopyOrder& copy : batch.copies) {
@@ -181,13 +181,13 @@ class FakeExecutor : public tl::StepExecutor {
         }
       }
     }
-    // Rows of a step run side by side: what one writes, no other may read.
+    // Rows of a step run in parallel: no row may read what another row writes.
     for (const auto& [block, slot] : touched.written) CHECK(slot == kCopy || touched.device[block] == slot);
     launch_touched_ = touched;
     return touched;
   }
 
-  // A row comes behind the step that samples what it continues by as many steps as there are stages.
+  // A row must come at least as many steps after the step that samples its input token as there are stages.
   void check_sampled_before(const tl::StepRow& row) const {
     for (std::size_t i = 0; i < flights_.size(); ++i) {
       if (static_cast<int>(flights_.size() - i) >= shape_.num_stages) continue;
@@ -195,7 +195,7 @@ class FakeExecutor : public tl::StepExecutor {
     }
   }
 
-  // Blocks still used by a step in flight are not given to anybody else.
+  // Blocks that a step in flight still uses are not given to any other sequence.
   void check_no_conflict(const Flight& flight, const tl::StepBatch& batch) const {
     for (const auto& [block, slot] : launch_touched_.written) {
       const auto used = flight.touched.device.find(block);
@@ -217,14 +217,14 @@ class FakeExecutor : public tl::StepExecutor {
     std::copy(src.begin(), src.end(), dst.begin());
   }
 
-  // Which beam a row is, or 0.
+  // Returns which beam a row computes, or 0.
   static std::size_t beam_of(const tl::StepBatch& batch, std::size_t index) {
     std::size_t first = index;
     while (first > 0 && batch.rows[first - 1].request_slot == batch.rows[index].request_slot) --first;
     return index - first;
   }
 
-  // What the row's sequence must be.
+  // Returns the tokens that the row's sequence must consist of.
   const Tokens& tokens_of(const tl::StepBatch& batch, std::size_t index) const {
     const SlotState& request = slots_[batch.rows[index].request_slot];
     return request.beams.empty() ? request.tokens : request.beams.at(beam_of(batch, index));

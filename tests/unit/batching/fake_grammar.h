@@ -1,11 +1,11 @@
-// Grammars over the texts of the fake device.
+// Grammars over the token sequences of the fake device.
 #pragma once
 
 #include "grammar/grammar.h"
 #include "random_load.h"
 
-// Every fourth text is at a place where `kRun` tokens have to come: those that the fake device will sample. Multiples
-// of five that it will not sample are forbidden.
+// At every fourth position `kRun` tokens are forced: those that the fake device will sample. Elsewhere, multiples of
+// five that it will not sample are forbidden.
 constexpr int kRun = 3;
 
 class FakeGuesser : public tl::GrammarGuesser {
@@ -53,7 +53,7 @@ class FakeGrammar : public tl::Grammar {
   std::uint64_t seed_;
 };
 
-// Three requests of four have a grammar.
+// Three of four requests have a grammar.
 inline std::shared_ptr<const tl::Grammar> grammar_of(const tl::Request& request) {
   auto grammar = std::make_shared<FakeGrammar>(request);
   return grammar->seed() % 4 == 0 ? nullptr : grammar;

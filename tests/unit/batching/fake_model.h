@@ -1,4 +1,4 @@
-// What the fake device computes: a token, or the next beams, as a function of all tokens before.
+// The function that the fake device computes: a token, or the next beams, from all tokens before.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ struct FakeParams : tl::SlotParams {
   bool prompt_outputs = false;
   bool guided = false;
   int num_beams = 0;
-  int max_new_tokens = 0;  // of a search
-  int errs_on = 0;         // another token than the seed's comes out where that is a multiple of it; 0: never
+  int max_new_tokens = 0;  // max_new_tokens of a beam search
+  int errs_on = 0;         // at multiples of this, a token other than the seed's is sampled; 0: never
 };
 
 struct FakeOutputs : tl::RowOutputs {
   std::vector<int> positions;
-  std::vector<Tokens> found;  // by a search: prompt and generated tokens of each beam
+  std::vector<Tokens> found;  // results of a search: prompt and generated tokens of each beam
 };
 
 constexpr int kVocab = 1000;
@@ -35,14 +35,14 @@ inline std::int32_t next_token(std::uint64_t seed, std::span<const std::int32_t>
   return static_cast<std::int32_t>((hash >> 33) % kVocab);
 }
 
-// What a request must generate, whatever else happens.
+// Returns the tokens that a request must generate, whatever else happens.
 inline Tokens reference(Tokens prompt, std::uint64_t seed, int num_tokens) {
   const std::size_t num_prompt = prompt.size();
   for (int i = 0; i < num_tokens; ++i) prompt.push_back(next_token(seed, prompt));
   return {prompt.begin() + static_cast<std::ptrdiff_t>(num_prompt), prompt.end()};
 }
 
-// Guesses as many tokens as it likes, of which as many as it likes are right.
+// Drafts a random number of tokens, of which a random number are right.
 class FakeDrafter : public tl::SequenceDrafter {
  public:
   explicit FakeDrafter(std::uint64_t seed) : seed_(seed), random_(seed) {}
@@ -61,7 +61,7 @@ class FakeDrafter : public tl::SequenceDrafter {
   std::mt19937_64 random_;
 };
 
-// Drafts for two requests of three.
+// Drafts for two of three requests.
 inline std::shared_ptr<tl::Drafter> fake_drafter() {
   return std::make_shared<tl::SequenceDrafters>([](const tl::Request& request) -> std::unique_ptr<FakeDrafter> {
     const auto* params = dynamic_cast<const FakeParams*>(request.spec.params.get());
@@ -70,7 +70,7 @@ inline std::shared_ptr<tl::Drafter> fake_drafter() {
   });
 }
 
-// Beams of any parents, mostly as many as allowed; none at the limit, or now and then before.
+// Returns beams that continue random parents, mostly as many as allowed; none at the limit, or at random before it.
 inline std::vector<tl::BeamMove> fake_moves(const FakeParams& params, const std::vector<Tokens>& beams,
                                             int num_generated) {
   const int mood = next_token(params.seed + 77, beams[0]);
@@ -94,7 +94,7 @@ inline std::vector<Tokens> moved(const std::vector<Tokens>& beams, std::span<con
   return next;
 }
 
-// What a search must find.
+// Returns the beams that a search must find.
 inline std::vector<Tokens> reference_search(const Tokens& prompt, const FakeParams& params) {
   std::vector<Tokens> beams{prompt};
   for (int num_generated = 0;; ++num_generated) {

@@ -34,7 +34,7 @@ void run_grammars(std::uint64_t seed, tl::SchedulerConfig config, const tl::KvMa
   for (const std::int64_t count : stats.drafts.num_drafted) totals.rejected += count;
 }
 
-// Under prefix reuse, forks, beams, swaps, preemption, cancellation and failed steps; every request has its own tokens.
+// Every request gets its own tokens under prefix reuse, forks, beams, swaps, preemption, cancellation and failed steps.
 TEST(grammars_draft_beside_others) {
   Totals totals;
   for (std::uint64_t seed = 0; seed < rounds(60); ++seed) {
@@ -65,7 +65,7 @@ TEST(what_has_to_come_is_kept_and_requests_without_grammar_have_no_drafts) {
   CHECK(num_drafted[kRun - 1] > 5 && num_drafted[kRun] == 0);
 }
 
-// Drafts of another drafter end at the first that the grammar forbids.
+// Drafts of another drafter end at the first token that the grammar forbids.
 TEST(forbidden_drafts_are_cut) {
   class Fives : public tl::SequenceDrafter {
    public:

@@ -19,7 +19,7 @@ using Tokens = std::vector<std::int32_t>;
 
 constexpr int kMostDrafts = 3;
 
-// Sequences over fake memory: every block's content is known, every sequence knows what it must read.
+// Sequences over fake memory: the content of every block is known, as are the tokens that every sequence must read.
 class Model {
  public:
   Model(std::uint64_t seed, tl::KvManagerConfig config)
@@ -76,11 +76,11 @@ class Model {
  private:
   struct Live {
     std::variant<KvSequence, tl::HostSequence> handle;
-    Tokens tokens;  // known; those below length() are written
+    Tokens tokens;  // known tokens; those before length() are in the cache
     std::vector<std::uint64_t> hashes;
     std::string salt;
-    Tokens drafts = {};  // that a step in flight writes behind them
-    int farthest = 0;    // end of what was ever written
+    Tokens drafts = {};  // draft tokens that a step in flight writes after them
+    int farthest = 0;    // end of the positions that were ever written
     bool may_be_late = false;
     tl::TokenChain chain() { return {tokens, hashes, salt}; }
   };
@@ -143,7 +143,8 @@ class Model {
     cache_.leave_behind(*kv, launched_);
   }
 
-  // Some drafts turn out to be right, and the others are taken back: a late row's all, and the token before them.
+  // Some draft tokens turn out to be right, and the others are rolled back; for a late row all of them and the token
+  // before are.
   void settle(Live& live) {
     const bool is_late = std::exchange(live.may_be_late, false) && draw(2) == 0;
     const auto num_kept = is_late ? 0 : draw(std::ssize(live.drafts) + 1);
@@ -192,13 +193,13 @@ class Model {
     }
   }
 
-  // Blocks that were not in the table before are used by no step in flight.
+  // Checks that no step in flight uses blocks that were not in the table before.
   void check_fresh(const Tokens& before, const Tokens& blocks) const {
     for (const std::int32_t block : blocks) {
       if (std::ranges::find(before, block) == before.end()) CHECK(last_use_[block] <= ended_);
     }
   }
-  // The step that reads and writes the sequence starts; two at most are in flight.
+  // Starts a step that reads and writes the sequence; at most two steps are in flight.
   void launch(const KvSequence& kv) {
     if (launched_ - ended_ == 2) cache_.step_ended(++ended_);
     cache_.step_launched(++launched_);
@@ -209,7 +210,7 @@ class Model {
   void for_each_group(Fn&& call) const {
     for (int group = 0; group < cache_.geometry().num_groups(); ++group) call(group);
   }
-  // Blocks of all groups.
+  // Returns the blocks of all groups.
   Tokens held(const KvSequence& kv) const {
     Tokens blocks;
     for_each_group([&](int group) {
@@ -248,11 +249,11 @@ class Model {
   std::uint64_t launched_ = 0, ended_ = 0;
 };
 
-// A cache with one step at a time, for tests of single promises.
+// A cache with one step at a time, for tests of single guarantees.
 struct Simple {
   explicit Simple(tl::KvManagerConfig config) : cache(config) {}
 
-  // A written and committed sequence.
+  // Returns a sequence whose tokens are written and committed.
   KvSequence sequence(Tokens tokens, const std::string& salt = "") {
     std::vector<std::uint64_t> hashes;
     const tl::TokenChain chain{tokens, hashes, salt};
@@ -293,10 +294,11 @@ TEST(random_operations_keep_every_invariant) {
     hit_tokens += model.counters().hit_tokens;
     evicted += model.counters().evicted_blocks;
   }
-  CHECK(hit_tokens > 2000 && evicted > 100);  // the test reaches what it is about
+  CHECK(hit_tokens > 2000 && evicted > 100);  // the test reaches the cases it is meant to test
 }
 
-// Windows of less than a block and of several, one longer than any sequence, one group of each kind and several.
+// Cache groups: windows shorter than a block, of several blocks, or longer than any sequence; one group of each kind,
+// and several together.
 TEST(random_operations_on_several_cache_groups) {
   const std::vector<std::vector<int>> windows{{0, 5}, {0, 1, 9}, {0, 0, 4, 4, 4}, {7}, {12, 3}, {0, 1000}};
   std::int64_t hit_tokens = 0, evicted = 0;
@@ -319,7 +321,7 @@ TEST(random_operations_on_several_cache_groups) {
 TEST(a_windowed_group_keeps_what_its_window_reaches) {
   Simple simple({.num_blocks = 40, .tokens_per_block = 4, .windows = {0, 6}});
   const KvSequence kv = simple.sequence(iota(21));
-  CHECK(simple.cache.num_held_blocks(kv) == 6 + 2);  // of the windowed group positions 16 to 20: blocks 4 and 5
+  CHECK(simple.cache.num_held_blocks(kv) == 6 + 2);  // the windowed group holds positions 16 to 20: blocks 4 and 5
   CHECK(simple.cache.first_block(kv, 1) == 4);
   CHECK(simple.cache.num_used_blocks(kv) == 8 && simple.cache.num_claimed() == 8);
 }
@@ -330,7 +332,7 @@ TEST(a_prefix_ends_where_a_window_is_still_there) {
     const KvSequence kv = simple.sequence(iota(21));
   }
   CHECK(simple.hits(iota(21)) == 5 && simple.hits(iota(13)) == 3);
-  // The blocks left behind first are evicted first: 0 to 3 of the windowed group.
+  // Blocks that fell out of the window first are evicted first: 0 to 3 of the windowed group.
   {
     const KvSequence other = simple.sequence(iota(25, 100));
   }
@@ -367,7 +369,7 @@ TEST(tenants_do_not_share) {
 TEST(equal_hashes_of_different_content_do_not_share) {
   Simple simple({.num_blocks = 16, .tokens_per_block = 4});
   Tokens first = iota(9), second = iota(9, 100), third = iota(9);
-  third[6] = 99;  // same first block, another second one
+  third[6] = 99;  // same first block, different second block
   std::vector<std::uint64_t> forged{42, 42};
   const tl::TokenChain chain{first, forged, "tenant"};
   KvSequence kv = simple.cache.open(chain, {}, 9);
@@ -392,9 +394,9 @@ TEST(equal_blocks_behind_different_prefixes_do_not_share) {
     simple.cache.commit(kv, chain, 0);
   }
   Tokens crossed = iota(9);
-  std::copy(two.begin() + 4, two.end(), crossed.begin() + 4);  // one's first block, two's second
+  std::copy(two.begin() + 4, two.end(), crossed.begin() + 4);  // the first block of `one`, the second block of `two`
   CHECK(simple.cache.find_prefix({crossed, forged, ""}, 9).num_blocks == 1);
-  Tokens shifted(one.begin() + 4, one.end());  // one's second block as a first
+  Tokens shifted(one.begin() + 4, one.end());  // the second block of `one` as a first block
   CHECK(simple.cache.find_prefix({shifted, forged, ""}, 5).num_blocks == 0);
 }
 
@@ -408,10 +410,10 @@ TEST(eviction_takes_least_recently_used_leaves_first) {
   }
   CHECK(simple.hits(iota(7)) == 3 && simple.hits(iota(7, 50)) == 3);
   const KvSequence one = simple.sequence(iota(2, 90));
-  CHECK(simple.hits(iota(7)) == 2 && simple.hits(iota(7, 50)) == 3);  // its last block, not its first
+  CHECK(simple.hits(iota(7)) == 2 && simple.hits(iota(7, 50)) == 3);  // the last block was evicted, not the first
   {
     const KvSequence again = simple.sequence(iota(5));
-  }  // two blocks used again, one more evicted
+  }  // two blocks are used again, one more is evicted
   const KvSequence two = simple.sequence(iota(2, 80));
   CHECK(simple.hits(iota(5)) >= 1 && simple.hits(iota(7, 50)) == 2);
 }
@@ -426,7 +428,7 @@ TEST(a_fork_copies_only_the_block_it_writes) {
   CHECK(simple.copies[0].src == simple.cache.blocks(kv)[1] && simple.copies[0].dst == simple.cache.blocks(fork)[1]);
   CHECK(simple.cache.blocks(kv)[0] == simple.cache.blocks(fork)[0]);
   CHECK(simple.cache.take_first_change(fork, 0) == 1);
-  CHECK(simple.cache.reserve(kv, 7, simple.copies) && simple.copies.size() == 1);  // alone with its block by now
+  CHECK(simple.cache.reserve(kv, 7, simple.copies) && simple.copies.size() == 1);  // its block is not shared now
   simple.cache.check_integrity();
 }
 

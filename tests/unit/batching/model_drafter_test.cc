@@ -6,7 +6,7 @@
 
 namespace {
 
-// What the drafter of a scheduler was made with, and what it does.
+// The arguments that the scheduler's drafter was made with, and counts of its work.
 struct Draft {
   Draft(const tl::SchedulerConfig& config, const tl::KvManagerConfig& cache, int num_slots, int errs_on,
         int max_kept = 0) {
@@ -17,7 +17,7 @@ struct Draft {
     executor = made.get();
     executor->on_launch = [this, max_kept](const tl::StepBatch& batch) {
       num_tokens += std::ssize(batch.token_ids);
-      // A GPU would store what a head computes of a token alone, in place of the features that it is to read.
+      // A row of one token without a sample would make a GPU overwrite the features that the head is still to read.
       for (const tl::StepRow& row : batch.rows) CHECK(max_kept == 0 || row.sample || row.num_tokens > 1);
     };
     const auto params = [errs_on](const std::shared_ptr<const tl::SlotParams>& of_request) {
@@ -40,7 +40,7 @@ struct Draft {
 
   FakeExecutor* executor;
   std::shared_ptr<tl::ModelDrafter> drafter;
-  std::int64_t num_tokens = 0;  // computed
+  std::int64_t num_tokens = 0;  // number of tokens computed
   double now = 0;
 };
 
@@ -97,7 +97,8 @@ void run_draft_model(std::uint64_t seed, tl::SchedulerConfig config, const tl::K
   for (const std::int64_t count : stats.drafts.num_drafted) totals.rejected += count;
 }
 
-// Under prefix reuse, forks, beams, swaps, preemption, cancellation, failed steps, and beside drafts of grammars.
+// Drafts stay right under prefix reuse, forks, beams, swaps, preemption, cancellation, failed steps, and next to
+// grammar drafts.
 TEST(the_draft_models_blocks_hold_the_sequences) {
   Totals totals;
   for (std::uint64_t seed = 0; seed < rounds(60); ++seed) {
@@ -117,11 +118,12 @@ TEST(a_model_that_agrees_has_all_its_drafts_kept) {
   for (std::uint64_t seed = 1; seed < 4; ++seed) drafted.driver.submit(spec_of({1, 2, 3, 4, 5}, 50, seed));
   drafted.driver.run();
   const auto [num_rows, num_drafted, num_accepted] = drafted.counters();
-  CHECK(num_rows == 30 && num_drafted == num_accepted);  // 49 tokens behind the first come five at a time, at last four
+  CHECK(num_rows == 30 && num_drafted == num_accepted);  // 49 tokens after the first: fives, then four
   for (const auto& [id, request] : drafted.driver.heard) CHECK(request.tokens.size() == 50);
 }
 
-// What was computed of a guess is not what a head that reads features computes of the token, if it is kept.
+// A head that reads features computes an accepted draft token anew, because the features were not known when it
+// drafted.
 TEST(drafts_that_are_kept_are_computed_again_from_features) {
   const auto computed = [](int max_kept) {
     Drafted drafted(usual(), kCache, 0, max_kept);
@@ -130,12 +132,12 @@ TEST(drafts_that_are_kept_are_computed_again_from_features) {
     CHECK(drafted.counters().num_rows == 10);
     return drafted.draft.num_tokens;
   };
-  // Nine rows of four drafts and one of three. Without features each draft but the last one of a row is computed once;
-  // with them, each that is kept once more.
+  // Nine rows take four draft tokens and one takes three. Without features each draft token but a row's last is
+  // computed once; with features, each accepted one is computed once more.
   CHECK(computed(4) - computed(0) == 9 * 3);
 }
 
-// Two rows of a step may not compute a block that their sequences share, and one that is computed is used by both.
+// Two rows of a step may not compute a block that their sequences share; once computed, both use it.
 TEST(a_prompt_that_sequences_share_is_computed_once) {
   tl::KvManagerConfig cache = kCache;
   cache.enable_block_reuse = true;

@@ -1,4 +1,4 @@
-// An executor that computes nothing: what remains is the cost of the host.
+// An executor that computes nothing, so that only the host's work takes time.
 #pragma once
 
 #include <deque>

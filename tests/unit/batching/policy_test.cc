@@ -1,4 +1,4 @@
-// What the capacity policies make of little memory, on a device whose step times are modelled.
+// The capacity policies when memory is scarce, on a device with modelled step times.
 #include <algorithm>
 #include <random>
 
@@ -18,13 +18,14 @@ tl::KvManagerConfig cache_of(int num_blocks, int num_host_blocks) {
           .enable_block_reuse = false};
 }
 
-// Blocks that one request comes to hold.
+// Returns the number of blocks that one request grows to.
 int demand(const SimulatedRequest& request) {
   return (request.num_prompt + request.num_generated - 2) / kTokensPerBlock + 1;
 }
 
-// Requests of equal length that start together need most at their ends. Those that do not fit are preempted, none of
-// them twice, and run on when the others have ended: not, as a second wave, from their first token.
+// Requests of equal length that start together need most memory at their ends. Requests that do not fit are preempted,
+// none of them twice, and continue when others have ended, instead of starting again from their first token as a second
+// wave.
 TEST(a_burst_that_does_not_fit_at_its_end_preempts_the_fewest) {
   const SimulatedRequest request{.num_prompt = 128, .max_new_tokens = 1024, .num_generated = 1024};
   constexpr int kRequests = 64, kFitting = 55;
@@ -42,8 +43,8 @@ TEST(a_burst_that_does_not_fit_at_its_end_preempts_the_fewest) {
   }
 }
 
-// Over random lengths, some of them less than asked for: while anybody waits the memory is full, which costs few
-// preemptions, and nobody is served before those that came earlier.
+// With random lengths, some shorter than requested: memory is full while any request waits, at the cost of few
+// preemptions, and no request overtakes an earlier one.
 TEST(max_utilization_uses_the_memory) {
   for (std::uint64_t seed = 0; seed < rounds(12); ++seed) {
     std::mt19937_64 random(seed);

@@ -12,7 +12,7 @@ inline tl::SchedulerConfig scheduler_config(tl::CapacityPolicy policy, int batch
   return {.policy = policy, .max_batch_size = batch, .max_num_tokens = tokens, .max_seq_len = length};
 }
 
-// Random prompts that often begin alike, random lengths, priorities and beams.
+// Makes requests with random prompts that often begin alike, and random lengths, priorities and beams.
 struct Load {
   explicit Load(std::uint64_t seed, int max_beams = 0, int num_blocks = 0, tl::KvGeometry geometry = {4, {0}, 1 << 30})
       : random(seed), max_beams(max_beams), num_blocks(num_blocks), geometry(std::move(geometry)) {
@@ -41,7 +41,7 @@ struct Load {
     return spec;
   }
 
-  // One sequence, or as many beams as the cache can ever hold.
+  // Returns 1, or a number of beams that the cache can hold.
   tl::RequestSpec task(const Tokens& prompt) {
     const int num_tokens = 1 + draw(28);
     int num_beams = max_beams > 0 && draw(6) == 0 ? 1 + draw(max_beams) : 0;
@@ -62,7 +62,7 @@ inline void check_prompt_positions(const Heard& request) {
   if (!request.spec.prompt_outputs || !request.ran_to_its_end()) return;
   Tokens all(request.spec.prompt.size());
   std::iota(all.begin(), all.end(), 0);
-  CHECK(request.prompt_positions == all);  // each once, in order, whatever was preempted or failed
+  CHECK(request.prompt_positions == all);  // each position once, in order, in spite of preemptions and failures
 }
 
 struct Totals {
@@ -94,7 +94,7 @@ inline void run_random_load(std::uint64_t seed, tl::SchedulerConfig config, tl::
     if (load.draw(3) > 0) driver.submit(load.request());
     if (load.draw(12) == 0)
       driver.end(1 + load.draw(static_cast<int>(driver.heard.size()) + 1), tl::FinishReason::kCancelled);
-    if (load.draw(30) == 0) {  // a step fails and names one of its rows, or none
+    if (load.draw(30) == 0) {  // a step fails and blames one of its rows, or none
       const bool attributable = load.draw(4) > 0;
       driver.executor.on_wait = [attributable](const tl::StepBatch& batch) {
         std::vector<int> slots;

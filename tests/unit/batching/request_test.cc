@@ -1,4 +1,4 @@
-// Request: when what it has generated ends it.
+// Request: which generated tokens end it.
 #include "batching/request.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ std::string text_of(const Tokens& tokens) {
   return text;
 }
 
-// The rule, said in other words: the text ends in a stop sequence, of one token or of several.
+// An independent statement of the rule: the text ends in a stop sequence of one or more tokens.
 std::optional<FinishReason> expected(const tl::RequestSpec& spec, const Tokens& generated) {
   const std::string text = text_of(generated);
   if (std::ssize(generated) >= spec.min_new_tokens) {
@@ -35,7 +35,7 @@ std::optional<FinishReason> expected(const tl::RequestSpec& spec, const Tokens& 
 
 struct Draw {
   int operator()(int n) { return static_cast<int>(random() % static_cast<std::uint64_t>(n)); }
-  // A few, of which some differ by a multiple of 64.
+  // A few tokens, some of which differ by a multiple of 64.
   std::int32_t token() { return (*this)(3) + 64 * (*this)(3) + 126 * (*this)(2); }
   Tokens tokens(int n) {
     Tokens tokens(static_cast<std::size_t>(n));

@@ -12,7 +12,7 @@ namespace {
 using tl::CapacityPolicy;
 using tl::FinishReason;
 
-// Transitions that do not exist do not compile; states cannot be copied, so nothing is owned twice.
+// Invalid state transitions do not compile; states cannot be copied, so nothing is owned twice.
 static_assert(!std::is_copy_constructible_v<tl::Running> && !std::is_copy_constructible_v<tl::Swapped>);
 static_assert(!std::is_constructible_v<tl::Running, std::unique_ptr<tl::Request>, tl::Grant>);
 template <typename State>
@@ -74,7 +74,7 @@ TEST(random_load_of_stages) {
   CHECK(reaches(totals.found, 20) && reaches(totals.accepted, 200) && reaches(totals.rejected, 200));
 }
 
-// Each stage has a step as long as there are requests for all.
+// Every stage has a step while there are enough requests for all stages.
 TEST(steps_fill_the_stages) {
   for (const int num_stages : {1, 2, 3, 4}) {
     for (const int num_requests : {1, num_stages, num_stages + 1, 4 * num_stages - 1}) {
@@ -85,7 +85,7 @@ TEST(steps_fill_the_stages) {
       int fewest = num_stages, most_rows = 0;
       driver.executor.on_wait = [&](const tl::StepBatch& batch) {
         if (driver.num_steps < 3 * num_stages || driver.num_steps > 40 * num_stages) return;
-        fewest = std::min(fewest, driver.executor.num_in_flight() + 1);  // this one is taken out
+        fewest = std::min(fewest, driver.executor.num_in_flight() + 1);  // plus the step that was just taken out
         most_rows = std::max(most_rows, static_cast<int>(batch.rows.size()));
       };
       driver.run();
@@ -106,10 +106,10 @@ TEST(chunks_of_a_prompt_fill_the_stages) {
   CHECK(most == 5 && driver.num_steps == 8);
 }
 
-// Cache groups: the fake device checks every position that a window reaches, and overwrites what is given back.
+// Cache groups: the fake device checks every position that a window reaches, and overwrites blocks that are given back.
 const std::vector<std::vector<int>> kGroups{{0, 6}, {0, 9, 9, 9}, {13}, {0, 1}, {0, 0, 5}, {17, 3}};
 
-// What the longest sequence takes.
+// Number of blocks that the longest sequence takes.
 int blocks_of_one(const std::vector<int>& windows, const tl::SchedulerConfig& config) {
   return tl::KvGeometry(4, windows, config.max_num_tokens).most_blocks(79, 79);
 }
@@ -146,7 +146,7 @@ TEST(random_load_guaranteed_no_evict_of_cache_groups) {
   CHECK(reaches(totals.hit_tokens, 250) && reaches(totals.found, 25));
 }
 
-// One at a time, so that the order of service is the order of ends.
+// Requests run one at a time, so that they end in the order of service.
 std::vector<tl::RequestId> order_of_service(const std::vector<int>& priorities, int window) {
   auto config = scheduler_config(CapacityPolicy::kGuaranteedNoEvict, 1, 8, 16);
   config.ageing_window = window;
@@ -178,8 +178,8 @@ TEST(later_arrivals_overtake_only_within_the_ageing_bound) {
   }
 }
 
-// Whatever the policy, the pressure on the cache and the searches among them: each request is admitted after at most so
-// many later ones as the ageing of priorities allows. (Of equal rank nobody is: the bound of the highest is 0.)
+// Under any policy, cache pressure and mix of searches: at most so many later requests are admitted before a request as
+// the ageing of priorities allows. (The bound is 0 for the highest rank: no request of equal rank overtakes.)
 TEST(every_request_is_admitted_within_its_bound) {
   std::int64_t num_overtaken = 0;
   for (int seed = 0; seed < static_cast<int>(rounds(24)); ++seed) {
@@ -188,7 +188,7 @@ TEST(every_request_is_admitted_within_its_bound) {
                                    2 + seed % 5, 16, 64);
     config.ageing_window = 1 + seed % 6;
     Driver driver(config, {.num_blocks = 24, .num_host_blocks = seed % 3 * 4, .tokens_per_block = 4});
-    std::vector<std::uint64_t> admitted;  // a request's seed is its number
+    std::vector<std::uint64_t> admitted;  // a request's seed is its index
     driver.executor.on_set_slot = [&](int, const tl::SlotParams* params) {
       const std::uint64_t number = dynamic_cast<const FakeParams*>(params)->seed;
       if (std::ranges::find(admitted, number) == admitted.end()) admitted.push_back(number);
@@ -229,7 +229,7 @@ TEST(an_endless_stream_of_urgent_requests_starves_nobody) {
     if (driver.scheduler.stats().num_waiting < 4) driver.submit(urgent), ++num_urgent;
   }
   CHECK(driver.heard.at(id).end->reason == FinishReason::kLength);
-  CHECK(num_urgent <= 8 * 5 + 10);  // the bound, and those behind it in the queue and beside it in the batch
+  CHECK(num_urgent <= 8 * 5 + 10);  // the bound, plus requests behind it in the queue and beside it in the batch
 }
 
 TEST(decode_is_never_starved_and_prefill_always_advances) {
@@ -237,7 +237,7 @@ TEST(decode_is_never_starved_and_prefill_always_advances) {
   constexpr int kBudget = 12, kGenerated = 10;
   Driver driver(scheduler_config(CapacityPolicy::kGuaranteedNoEvict, 8, kBudget, 80),
                 {.num_blocks = 200, .tokens_per_block = 4});
-  std::map<std::uint32_t, int> decoding;  // requests whose prompt is done -> tokens they are still to sample
+  std::map<std::uint32_t, int> decoding;  // requests whose prompt is computed -> number of tokens still to sample
   std::int64_t full_steps = 0;
   driver.on_step = [&](const tl::StepBatch& batch) {
     CHECK(std::ssize(batch.token_ids) <= kBudget);
@@ -246,11 +246,11 @@ TEST(decode_is_never_starved_and_prefill_always_advances) {
     for (const tl::StepRow& row : batch.rows) {
       rows[row.request.index] = row.num_tokens;
       const bool decode = decoding.contains(row.request.index);
-      CHECK(!decode || (num_prefilling == 0 && row.num_tokens == 1));  // decode rows first
+      CHECK(!decode || (num_prefilling == 0 && row.num_tokens == 1));  // decode rows come first
       num_prefilling += row.num_tokens > 1;
     }
     for (const auto& [index, left] : decoding) CHECK(rows.contains(index));
-    // A prompt that is cut has taken all that was left of the budget, and at least one token.
+    // A prompt that is cut takes the rest of the token budget, and at least one token.
     for (const tl::StepRow& row : batch.rows) {
       if (!row.sample) CHECK(std::ssize(batch.token_ids) == kBudget);
       full_steps += !row.sample;
@@ -298,7 +298,7 @@ TEST(equal_prompts_are_computed_once) {
     for (const tl::StepRow& row : batch.rows) prompt_tokens += row.num_generated == 0 ? row.num_tokens : 0;
   };
   driver.run();
-  CHECK(prompt_tokens == 41 + 7);  // the others compute the last token alone
+  CHECK(prompt_tokens == 41 + 7);  // the other requests compute only the last token
   for (const auto& [id, request] : driver.heard) CHECK(request.tokens == request.expected());
 }
 
@@ -311,7 +311,7 @@ TEST(a_later_turn_reuses_prompt_and_reply) {
   for (const std::int32_t token : driver.heard.at(first).tokens) turn.push_back(token);
   const tl::RequestId second = driver.submit(spec_of(turn, 2));
   driver.run();
-  CHECK(driver.heard.at(second).end->timings.num_cached_tokens == 24);  // of 25; the last one's block is not full
+  CHECK(driver.heard.at(second).end->timings.num_cached_tokens == 24);  // of 25; the last block is not full
 }
 
 TEST(preemption_takes_the_one_that_loses_least_and_never_the_first) {
@@ -338,7 +338,7 @@ TEST(swap_or_recompute_follows_the_measured_cost) {
     driver.check_all_returned();
     const tl::SchedulerStats stats = driver.scheduler.stats();
     if (copies_are_cheap) CHECK(stats.num_swap_preemptions > 0 && stats.num_recompute_preemptions == 0);
-    // One swap teaches that copies are dear here.
+    // One swap teaches the scheduler that copies are expensive on this device.
     if (!copies_are_cheap) CHECK(stats.num_swap_preemptions <= 3 && stats.num_recompute_preemptions > 0);
   }
 }
@@ -370,7 +370,7 @@ TEST(one_bad_row_ends_one_request) {
   CHECK(driver.heard.at(bad).end->reason == FinishReason::kError);
   CHECK(driver.heard.at(bad).end->message == "logits are not finite");
   for (const tl::RequestId id : {good, also_good}) CHECK(driver.heard.at(id).end->reason == FinishReason::kLength);
-  // What the failed request computed is not offered to others.
+  // Blocks that the failed request computed are not offered to other requests.
   Tokens prompt{3, 4};
   for (const std::int32_t token : driver.heard.at(bad).tokens) prompt.push_back(token);
   driver.executor.row_error = [](const tl::StepRow&) { return std::string(); };
@@ -379,7 +379,7 @@ TEST(one_bad_row_ends_one_request) {
   CHECK(driver.heard.at(again).end->timings.num_cached_tokens == 0);
 }
 
-// The step that fails a request is in flight when the request is preempted: its blocks stay behind, shareable.
+// The step that fails a request is in flight when the request is preempted: its blocks are left for reuse.
 TEST(what_a_failed_step_wrote_is_forgotten_after_a_preemption) {
   for (const int num_host_blocks : {0, 40}) {
     Driver driver(scheduler_config(CapacityPolicy::kMaxUtilization, 3, 64, 64),
@@ -396,7 +396,9 @@ TEST(what_a_failed_step_wrote_is_forgotten_after_a_preemption) {
       const tl::SchedulerStats stats = driver.scheduler.stats();
       preempted = stats.num_recompute_preemptions + stats.num_swap_preemptions > 0;
     };
-    driver.executor.on_set_slot = [&](int slot, const tl::SlotParams*) { bad_slot = slot; };  // the last one is its own
+    driver.executor.on_set_slot = [&](int slot, const tl::SlotParams*) {
+      bad_slot = slot;
+    };  // the last call is its own
     driver.executor.row_error = [&](const tl::StepRow& row) {
       return preempted && row.slot == bad_slot ? std::string("NaN") : std::string();
     };
@@ -457,7 +459,7 @@ TEST(end_ids_stop_sequences_and_min_tokens) {
   const auto end_id = submit([&](auto& s) { s.end_ids = {all[4], 999999}; });
   const auto stop = submit([&](auto& s) { s.stop_sequences = {{7, 7}, {all[2], all[3]}}; });
   const auto late = submit([&](auto& s) { s.end_ids = {all[4]}, s.min_new_tokens = 6; });
-  const auto prompt_tail = submit([&](auto& s) { s.stop_sequences = {{3, all[0]}}; });  // only generated tokens count
+  const auto prompt_tail = submit([&](auto& s) { s.stop_sequences = {{3, all[0]}}; });  // the prompt does not count
   driver.run();
   CHECK(driver.heard.at(end_id).end->reason == FinishReason::kEndId && driver.heard.at(end_id).tokens.size() == 5);
   CHECK(driver.heard.at(stop).end->reason == FinishReason::kStopSequence && driver.heard.at(stop).tokens.size() == 4);

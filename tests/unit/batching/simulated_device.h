@@ -1,4 +1,4 @@
-// A device of which only the step times are modelled, and the scheduler driven on it in virtual time.
+// A device with modelled step times, and the scheduler driven on it in virtual time.
 #pragma once
 
 #include <algorithm>
@@ -16,12 +16,12 @@
 // measured throughput within 2 %.
 struct StepTimes {
   double base = 3.3;        // reading the weights
-  double per_token = 0.02;  // matrix products, and all that goes row by row
+  double per_token = 0.02;  // matrix products and other work per row
   double decode_base = 0.3;
   double per_decode_row = 0.0011;
   double per_cached_token = 31.5e-6;  // read by a decode row
-  double per_prefill_pair = 1e-6;     // a prompt's token and one that it attends to
-  double per_copied_block = 0.1;      // one way
+  double per_prefill_pair = 1e-6;     // a prompt token and a position that it attends to
+  double per_copied_block = 0.1;      // in one direction
 
   double copying(const tl::StepBatch& batch) const {
     return per_copied_block * static_cast<double>(batch.copies.size());
@@ -65,8 +65,8 @@ class SimulatedDevice : public tl::StepExecutor {
     result.copy_seconds = flight.copy_seconds;
   }
 
-  double seconds = 0;                                          // that its steps took
-  std::function<double(int)> keeps = [](int) { return 0.0; };  // how likely a draft for a request is right
+  double seconds = 0;                                          // total time of its steps
+  std::function<double(int)> keeps = [](int) { return 0.0; };  // probability that a draft token of a request is right
 
  private:
   struct Flight {
@@ -75,7 +75,7 @@ class SimulatedDevice : public tl::StepExecutor {
   };
   int num_slots_;
   StepTimes times_;
-  std::vector<int> request_of_;  // by slot: the first token of its prompt
+  std::vector<int> request_of_;  // the first token of the prompt, by slot
   std::mt19937_64 random_{1};
   std::uniform_real_distribution<double> uniform_;
   std::array<Flight, 2> flights_;
@@ -84,10 +84,10 @@ class SimulatedDevice : public tl::StepExecutor {
 
 struct SimulatedRequest {
   int num_prompt, max_new_tokens;
-  int num_generated;  // it ends after so many, at most max_new_tokens
+  int num_generated;  // number of tokens after which it ends, at most max_new_tokens
 };
 
-// All requests are there from the start.
+// Runs requests that are all there from the start.
 class Simulation {
  public:
   Simulation(const tl::SchedulerConfig& config, const tl::KvManagerConfig& cache,
@@ -112,15 +112,15 @@ class Simulation {
 
   double seconds() const { return device_.seconds; }
   SimulatedDevice& device() { return device_; }
-  double tokens_per_second = 0;  // while all requests ran: since each had a token, until the first ended
+  double tokens_per_second = 0;  // while all requests ran: after each had its first token, until the first ended
   tl::SchedulerStats stats() const { return scheduler_.stats(); }
   std::int64_t num_preemptions() const { return stats().num_recompute_preemptions + stats().num_swap_preemptions; }
-  // Share of the blocks in use, in the mean over the steps while requests waited.
+  // Mean share of blocks in use over the steps in which requests waited.
   double memory_use() const { return sum_of_use_ / std::max(num_full_steps_, 1); }
 
-  std::vector<tl::RequestId> first_tokens;  // whose, in their order
+  std::vector<tl::RequestId> first_tokens;  // requests in the order of their first tokens
   int num_steps = 0;
-  int most_preemptions = 0;  // of one request
+  int most_preemptions = 0;  // most preemptions of a single request
 
  private:
   bool launch() {

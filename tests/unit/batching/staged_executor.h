@@ -63,7 +63,7 @@ class StagedExecutor final : public tl::LogitsExecutor {
  private:
   struct Step {
     tl::StepRequest request;
-    std::unique_ptr<float[]> logits;  // once it is computed
+    std::unique_ptr<float[]> logits;  // set once the step is computed
   };
 
   tl::CpuExecutor& idle() {
@@ -92,7 +92,7 @@ class StagedExecutor final : public tl::LogitsExecutor {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Step> begun_;
-  std::size_t num_computed_ = 0;  // of begun_, the first
+  std::size_t num_computed_ = 0;  // number of leading steps of begun_ that are computed
   bool stopping_ = false;
   std::thread thread_;
 };

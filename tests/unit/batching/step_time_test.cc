@@ -1,4 +1,4 @@
-// Steps that have a time: prompts are cut to it, short ones pass long ones, and late rows do not take it.
+// Limits on the step time: prompts are cut to it, short prompts pass long ones, and late rows are not charged for.
 #include <algorithm>
 #include <map>
 
@@ -21,7 +21,7 @@ tl::SchedulerConfig timed_config(int batch, int length) {
   return config;
 }
 
-// A driver whose device takes its time, and has taken it often enough that the scheduler knows.
+// A driver whose device takes time, and has run long enough that the scheduler knows how much.
 struct Timed {
   explicit Timed(const tl::SchedulerConfig& config) : driver(config, {.num_blocks = 1000, .tokens_per_block = 4}) {
     driver.executor.seconds_per_token = kSecondsPerToken;
@@ -43,7 +43,7 @@ TEST(a_step_takes_its_time_at_most) {
   int num_full = 0;
   timed.driver.on_step = [&](const tl::StepBatch& batch) {
     const int most = std::max(kTokensOfStep - batch.num_decode_tokens, kLeastPrefill) + batch.num_decode_tokens;
-    CHECK(std::ssize(batch.token_ids) <= most + 1);  // the measured time is nearly that of the device
+    CHECK(std::ssize(batch.token_ids) <= most + 1);  // the measured time is close to the device's
     const bool is_full = std::ssize(batch.token_ids) >= most - 1;
     CHECK(batch.awaited || !is_full || batch.only_decodes() || batch.rows.back().sample);
     num_full += is_full;
@@ -76,7 +76,7 @@ TEST(a_short_prompt_waits_for_no_long_one) {
   timed.driver.check_all_returned();
 }
 
-// However many short ones come, and in the time that they leave.
+// A long prompt proceeds in the time that short ones leave, however many short ones come.
 TEST(short_prompts_starve_no_long_one) {
   tl::SchedulerConfig config = timed_config(4, 400);
   config.ageing_window = 5;
@@ -119,7 +119,7 @@ void check_late_rows_are_few(bool with_results) {
   driver.executor.is_woken = [](int) { return true; };
   for (int i = 0; i < 60; ++i) driver.step();
   CHECK(driver.heard.at(late).end && !driver.heard.at(third).end);
-  driver.run();  // and checks the tokens
+  driver.run();  // run() also checks the tokens
   CHECK(driver.heard.at(late).end->reason == FinishReason::kLength);
   driver.check_all_returned();
 }
@@ -134,7 +134,7 @@ void check_late_request_ends(bool with_results) {
   const tl::RequestId late = driver.submit(guided(spec_of({2, 7, 1}, 20, 5)));
   const auto begin = driver.now;
   while (!driver.heard.at(late).end) {
-    driver.step();  // alone, it tries again in every step
+    driver.step();  // a request alone tries again in every step
     driver.now += std::chrono::milliseconds(500);
   }
   const tl::RequestEnd& end = *driver.heard.at(late).end;
@@ -148,7 +148,7 @@ void check_late_request_ends(bool with_results) {
 TEST(a_request_that_stays_late_ends_with_an_error) { check_late_request_ends(false); }
 TEST(a_request_that_results_call_late_for_long_ends_with_an_error) { check_late_request_ends(true); }
 
-// Being late now and then is no reason to end.
+// A request that is late now and then must not end.
 TEST(a_request_that_goes_on_may_be_late_again) {
   Driver driver(scheduler_config(CapacityPolicy::kGuaranteedNoEvict, 8, 40, 300),
                 {.num_blocks = 600, .tokens_per_block = 4});

@@ -25,7 +25,7 @@ void submit_randomly(tl::EventLoop& loop, Submitted& submitted, std::uint64_t se
   std::vector<tl::RequestId> mine;
   while (std::ssize(mine) < num_requests) {
     Heard request;
-    Tokens prompt(draw(12), draw(3));  // several begin alike
+    Tokens prompt(draw(12), draw(3));  // several prompts begin alike
     for (const std::int32_t token : random_tokens(random, 1 + draw(20))) prompt.push_back(token);
     const int num_tokens = 1 + draw(30);
     const int num_beams = draw(10) ? 0 : 1 + draw(3);
@@ -35,13 +35,13 @@ void submit_randomly(tl::EventLoop& loop, Submitted& submitted, std::uint64_t se
     request.spec.priority = draw(3) - 1;
     if (draw(8) == 0) request.spec.timeout = std::chrono::microseconds(1 + draw(5000));
     try {
-      // Under the lock, so that the consumer never hears of a request before it is listed.
+      // The lock keeps the consumer from receiving events of a request before the request is listed.
       const std::lock_guard lock(submitted.mutex);
       mine.push_back(loop.submit(request.spec));
       submitted.requests[mine.back()] = std::move(request);
     } catch (const tl::OverloadedError&) {
-      std::this_thread::yield();       // full: the consumer is behind
-    } catch (const tl::LimitError&) {  // the cache does not hold as many beams
+      std::this_thread::yield();       // the queue is full: the consumer lags
+    } catch (const tl::LimitError&) {  // the cache cannot hold that many beams
     }
     if (draw(5) == 0 && !mine.empty()) loop.cancel(mine[mine.size() - 1 - draw(std::min<int>(mine.size(), 20))]);
     if (draw(50) == 0) (void)loop.stats();
@@ -62,7 +62,7 @@ void inject_faults(FakeExecutor& executor) {
 
 void run_random_requests(int num_requests, int num_stages) {
   tl::EventLoopConfig config = loop_config(8, 26);
-  config.cache.num_host_blocks = 6;  // some preempted requests swap, others do not fit
+  config.cache.num_host_blocks = 6;  // some preempted requests are swapped, others do not fit
   config.max_requests = 200;
   auto [executor, borrowed] = executor_for(config, num_stages);
   borrowed->seconds_per_token = 1e-3;
@@ -96,7 +96,8 @@ void run_random_requests(int num_requests, int num_stages) {
   CHECK(s.num_free_host_blocks == config.cache.num_host_blocks);
   for (const auto reason : {tl::FinishReason::kLength, tl::FinishReason::kCancelled, tl::FinishReason::kTimedOut,
                             tl::FinishReason::kError}) {
-    CHECK(reaches(stats.num_ended[static_cast<std::size_t>(reason)], 20));  // the test reaches what it is about
+    CHECK(reaches(stats.num_ended[static_cast<std::size_t>(reason)],
+                  20));  // the cases do occur
   }
   CHECK(reaches(num_found, 100));
   CHECK(reaches(stats.scheduler.num_late_rows, 100));

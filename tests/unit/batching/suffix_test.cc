@@ -16,7 +16,7 @@ Tokens random_text(std::mt19937_64& random, int num_tokens, int alphabet) {
   Tokens text;
   while (std::ssize(text) < num_tokens) {
     const auto at = static_cast<std::ptrdiff_t>(random() % (text.size() + 1));
-    if (random() % 8 == 0) {  // a quote
+    if (random() % 8 == 0) {  // appends a quote
       const Tokens quote(text.begin() + at, text.begin() + std::min<std::ptrdiff_t>(at + 12, std::ssize(text)));
       text.insert(text.end(), quote.begin(), quote.end());
     }
@@ -25,13 +25,13 @@ Tokens random_text(std::mt19937_64& random, int num_tokens, int alphabet) {
   return text;
 }
 
-// Whether `wanted` ends at `end` of the text.
+// Returns whether `wanted` occurs in the text, ending at `end`.
 bool ends_at(const Tokens& wanted, const Tokens& text, std::ptrdiff_t end) {
   return end >= std::ssize(wanted) && std::equal(wanted.begin(), wanted.end(), text.begin() + end - std::ssize(wanted));
 }
 
-// The longest suffix of `tokens` that ends somewhere in `texts`; in its own text, which is the only one, before the
-// end.
+// Returns the longest suffix of `tokens` that ends somewhere in `texts`; if it is searched in its own text, it must end
+// earlier.
 Tokens longest(const Tokens& tokens, const Texts& texts) {
   for (std::ptrdiff_t first = 0; first < std::ssize(tokens); ++first) {
     const Tokens wanted(tokens.begin() + first, tokens.end());
@@ -45,7 +45,7 @@ Tokens longest(const Tokens& tokens, const Texts& texts) {
   return {};
 }
 
-// What followed `match` most often, and the share of that; `match` is shortened until something did.
+// Returns the most frequent continuation of `match`, and its share; `match` is shortened until it has one.
 std::optional<std::pair<std::int32_t, double>> continuation(Tokens& match, const Texts& texts) {
   for (; !match.empty(); match.erase(match.begin())) {
     std::map<std::int32_t, int> counts;
@@ -102,7 +102,7 @@ TEST(drafts_what_followed_the_longest_repeated_string_most_often) {
   CHECK(num_drafts > 1000 && num_empty > 100);
 }
 
-// Of a request's own text and earlier outputs of its salt the one with the longer match counts.
+// Of a request's own text and earlier outputs with its salt, the longer match counts.
 TEST(drafts_from_earlier_outputs) {
   int num_from_outputs = 0;
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
@@ -130,7 +130,7 @@ TEST(drafts_from_earlier_outputs) {
   CHECK(num_from_outputs > 100);
 }
 
-// What one tenant's requests generated shows in no other tenant's drafts.
+// Tokens that one tenant's requests generated appear in no other tenant's drafts.
 TEST(requests_of_another_salt_never_influence_each_other) {
   const auto outputs = std::make_shared<tl::OutputsBySalt>(100);
   const Tokens secret{5, 6, 7, 8, 9, 10};
@@ -144,7 +144,7 @@ TEST(requests_of_another_salt_never_influence_each_other) {
   CHECK(drafted(same, {5, 6, 7}) == Tokens({8, 9, 10}));
 }
 
-// A request that goes on while automata are replaced finds what they hold.
+// A request that continues while automata are replaced still finds their texts.
 TEST(outputs_are_forgotten_by_halves) {
   const auto outputs = std::make_shared<tl::OutputsBySalt>(8);
   tl::SuffixDrafter running({}, outputs, "");
@@ -177,7 +177,7 @@ TEST(memory_is_bounded) {
   CHECK(outputs.of("mine") != kept);
 }
 
-// A text of one token over and over, or of a few, takes no longer than another, and is continued.
+// A text that repeats one token, or a few, takes as long as any other, and its repetition is continued.
 TEST(texts_that_repeat_themselves_are_continued) {
   for (const int period : {1, 2, 7}) {
     tl::SuffixDrafter drafter({}, nullptr, "");

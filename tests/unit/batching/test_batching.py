@@ -1,5 +1,6 @@
-"""Runs the C++ tests of csrc/batching: under the address and undefined-behaviour sanitizers, the multi-threaded ones
-under the thread sanitizer, too.
+"""Runs the C++ tests of csrc/batching under sanitizers.
+
+All run under the address and undefined-behaviour sanitizers, the multi-threaded ones also under the thread sanitizer.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from tests.unit.sanitized import Sanitized, names_of_tests
 
 HERE = Path(__file__).parent
 SOURCES = sorted(HERE.glob("*_test.cc"))
-# Where several threads run, the thread sanitizer watches, too.
+# Tests with several threads, which also run under the thread sanitizer.
 MULTI_THREADED = [path for path in SOURCES if path.stem in {"event_loop_test", "stress_test"}]
 TESTS = {"asan": SOURCES, "tsan": MULTI_THREADED}
 

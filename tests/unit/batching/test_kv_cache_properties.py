@@ -16,14 +16,14 @@ from tests.rounds import rounds
 from trtllm_lite._testing import KvCacheBookkeeping
 
 Copies = list[tuple[str, int, int]] | None
-# Few tokens, so that sequences begin alike by chance.
+# A small vocabulary makes sequences begin alike by chance.
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=14)
 STEPS_IN_FLIGHT = 2
 
 
 @dataclass
 class Sequence:
-    """What the model knows of one."""
+    """The model's state of one sequence."""
 
     number: int
     salt: str
@@ -33,7 +33,7 @@ class Sequence:
 
 
 class KvCacheMachine(RuleBasedStateMachine):
-    """One manager, its memory, and the sequences in it."""
+    """A manager, its memory, and the sequences in it."""
 
     sequences = Bundle("sequences")
 
@@ -56,7 +56,7 @@ class KvCacheMachine(RuleBasedStateMachine):
             "host": [[None] * tokens_per_block for _ in range(num_host_blocks)],
         }
         self.live: dict[int, Sequence] = {}
-        # Per step in flight: the device blocks that it touches.
+        # The device blocks that each step in flight uses.
         self.in_flight: list[set[int]] = []
 
     # ---- operations
@@ -156,7 +156,7 @@ class KvCacheMachine(RuleBasedStateMachine):
             self.end_step()
 
     def check_new_blocks(self, blocks: set[int]) -> None:
-        """Blocks just handed out are used by no step in flight."""
+        """Check that no step in flight uses blocks that were just handed out."""
         for touched in self.in_flight:
             assert not blocks & touched, "a block is handed out that a step in flight still uses"
 
@@ -195,7 +195,7 @@ class KvCacheMachine(RuleBasedStateMachine):
                 assert salts.setdefault(block, sequence.salt) == sequence.salt
 
     def teardown(self) -> None:
-        """Nothing leaks: with all sequences closed and all steps ended, every block can be handed out."""
+        """Check that nothing leaks: with all sequences closed and all steps ended, every block can be handed out."""
         if not hasattr(self, "cache"):
             return
         for number in self.live:

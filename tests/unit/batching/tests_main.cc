@@ -1,4 +1,4 @@
-// The program of all *_test.cc files, which runs the test that it is given the name of.
+// The program of all *_test.cc files, which runs the test named on its command line.
 #include "check.h"
 
 TEST_MAIN
