@@ -30,7 +30,7 @@ def _cache(macros: Macros, pointer: Pointer) -> np.ndarray:
 
 
 def _stored(macros: Macros, rows: np.ndarray, factor: float) -> np.ndarray:
-    """What the cache keeps of rows."""
+    """Rows rounded as the cache stores them."""
     kind = macros["TL_CACHE_TYPE"]
     return _in_bytes(kind, rows, factor) if kind else rows
 
@@ -158,7 +158,7 @@ def rope_cache(
 
 
 def _exponents(macros: Macros, products: np.ndarray, scale: float, cap: tuple[float, ...]) -> np.ndarray:
-    """Exponents of 2 from products of queries and keys, up to what all have in common; ``cap``: rate and height."""
+    """Exponents of 2 from products of queries and keys, up to an offset that all share; ``cap``: rate and height."""
     if not macros["TL_SOFTCAP"]:
         assert not cap
         return products * scale
@@ -168,7 +168,7 @@ def _exponents(macros: Macros, products: np.ndarray, scale: float, cap: tuple[fl
 
 @dataclass(frozen=True)
 class _Scores:
-    """The numbers at the end of the arguments: what makes scores of products."""
+    """The numbers at the end of the arguments, from which scores are computed."""
 
     window: int
     value_scale: float
@@ -178,7 +178,7 @@ class _Scores:
 
     @classmethod
     def taken(cls, macros: Macros, numbers: tuple[Any, ...]) -> tuple["_Scores", tuple[Any, ...]]:
-        """The leading ``numbers``, and those behind them."""
+        """The first ``numbers``, and those after them."""
         window, value_scale, scale, *more = numbers
         cap, tuned = 2 * macros["TL_SOFTCAP"], 3 * macros["TL_TEMPERATURE"]
         own = cls(window, value_scale, scale, tuple(more[:cap]), tuple(more[cap : cap + tuned]))
@@ -231,7 +231,7 @@ def _tables(pointer: Pointer, num_seqs: int, stride: int) -> list[np.ndarray]:
 
 
 def _put(macros: Macros, output: Pointer, found: np.ndarray, factor: float, first: int = 0) -> None:
-    """Results [rows, heads, dim] from row ``first`` on, as 16 bits of the activations' type or the bytes of these."""
+    """Store results [rows, heads, dim] from row ``first`` on, in 16 bits of the activations' type or in bytes."""
     rows, kind = found.astype(half_type({"TL_FP16": macros["TL_Y_FP16"]})), macros["TL_Y_TYPE"]
     if kind:
         rows = _in_bytes(kind, rows.astype(np.float64), factor)
@@ -302,7 +302,7 @@ def paged_attention_prefill(
     ends = at(cu_seqlens, np.int32, num_seqs + 1)
     rows = 64 if dim > 128 else 128
     blocks = sum(-(-int(length) // (rows // (heads // kv_heads))) for length in np.diff(ends))
-    # The first kernel has a block for each piece of work; the blocks of the second take work until there is none.
+    # The first kernel has a block per work item; the blocks of the second take items until none are left.
     assert grid == (NUM_SMS, 1, 1) or (grid[0] == kv_heads and grid[1] >= blocks), "some rows have no block"
     tables, past = _tables(block_tables, num_seqs, max_blocks), at(past_lens, np.int32, num_seqs)
     shape = (int(ends[-1]), heads, dim)

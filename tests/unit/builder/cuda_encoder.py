@@ -8,7 +8,7 @@ from trtllm_lite.plugins.ragged_attention.reference import reference as attend
 
 
 def _rows_of_heads(macros: Macros, pointer: Pointer, rows: int, stride: int) -> np.ndarray:
-    """float64 [rows, heads * head_dim] of rows that are ``stride`` elements apart; the last one may end early."""
+    """float64 [rows, heads * head_dim] from rows that are ``stride`` elements apart; the last row may end early."""
     half, width = half_type(macros), macros["TL_HEADS"] * macros["TL_HEAD_DIM"]
     flat = at(pointer, half, (rows - 1) * stride + width).astype(np.float64)
     return np.stack([flat[row * stride : row * stride + width] for row in range(rows)])

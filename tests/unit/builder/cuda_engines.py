@@ -22,7 +22,7 @@ from trtllm_lite.engine.reader import EngineFile, read_engine
 from trtllm_lite.quantize.network import Recipe, quantize_network
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 
-CACHE_SCALE = 0.03125  # of keys and of values that are bytes
+CACHE_SCALE = 0.03125  # scale of keys and of values that are stored as bytes
 LIMITS = {"max_batch_size": 3, "max_input_len": 16, "max_seq_len": 48, "tokens_per_block": 32}
 
 
@@ -85,12 +85,12 @@ CUDA_VARIANTS = {
 
 
 def recipe(qformat: str, cache: str | None = None) -> Recipe:
-    """What is done to the networks of tests, whose rows are short."""
+    """The quantization recipe of test networks, whose rows are short."""
     return Recipe(qformat, group_size=32, kv_cache_dtype=cache, kv_cache_scale=None if cache is None else CACHE_SCALE)
 
 
 def quantized(shape: Shape, qformat: str, cache: str | None = None) -> ir.Model:
-    """The network with made-up statistics, if its scheme asks for some."""
+    """The quantized network, with made-up statistics if its scheme needs some."""
     model = network(shape)
     return quantize_network(model, recipe(qformat, cache), made_up(model))[0]
 
@@ -109,7 +109,7 @@ def lowered(
 
 
 def lowered_model(model: ir.Model, dtype: str, targets: str = "sm_90", tiled: bool = False, **limits: int) -> Lowered:
-    """As :func:`lowered`, of any network whose activations are ``dtype``."""
+    """:func:`lowered` for any network whose activations are ``dtype``."""
     devices, bounds = parse_targets(targets.split(",")), BuildLimits(**{**LIMITS, **limits})
     fused = fuse_into_plugins(model, AUTO_DTYPE, bounds)
     bounds = replace(bounds, cache_groups=fused.cache_groups)

@@ -19,7 +19,7 @@ from trtllm_lite.plugins.router.reference import reference
 from trtllm_lite.plugins.schema import all_schemas
 
 _LEAST = np.float32(-3.402823e38)
-Added = tuple[Pointer | None, Pointer | None]  # to scores, and to what experts are chosen by
+Added = tuple[Pointer | None, Pointer | None]  # terms added to scores, and to the numbers that experts are chosen by
 Weight = tuple[Pointer, Pointer | None, Pointer | None]  # elements, and the scales and offsets of their blocks
 _HEADER = 4
 _SORT_BLOCKS = 8
@@ -37,7 +37,7 @@ def _choose(
     padding: tuple[Pointer | None, int],
     rows: int,
 ) -> np.ndarray:
-    """Ids [rows, top_k], of both terms of scores, -1 in rows of padding; ids and shares are the ``outputs``."""
+    """Chosen ids [rows, top_k], -1 in rows of padding; writes ids and shares to the ``outputs``."""
     experts = macros["TL_EXPERTS"]
     terms = at(scores, np.float32, rows, macros["TL_SCORES"])[:, : 2 * experts]
     given = (macros["TL_BIAS"], macros["TL_CORRECTION"])
@@ -124,7 +124,7 @@ def _sort(macros: Macros, found: np.ndarray, places: Pointer, groups: Pointer) -
 
 
 def _list_groups(groups: Pointer, sizes: np.ndarray, most: int) -> None:
-    """List rows of experts that have so many each, in groups of ``most``."""
+    """List the rows of experts in groups of at most ``most``."""
     begins = np.concatenate([[0], np.cumsum(sizes)])
     records = [
         (expert, row, min(row + most, begins[expert + 1]), 0)
@@ -387,7 +387,7 @@ KERNELS["grouped_linear_swap_ab"] = grouped_linear_tiled
 def _tiles(
     macros: Macros, x: Pointer, weight: Weight, bias: Pointer | None, y: Pointer, groups: Pointer, parts: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Of each group, its rows of y, and what its rows of x are when multiplied with its expert's matrices."""
+    """For each group, its rows of y, and the products of its rows of x with its expert's matrices."""
     half, found = half_type(macros), _listed(groups, _GROUP)
     weights, last = _of_experts(macros, weight, parts * macros["TL_OUT"]), int(found["end"].max())
     source = at(x, half, last, macros["TL_IN"]).astype(np.float64)

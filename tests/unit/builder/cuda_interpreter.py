@@ -50,12 +50,12 @@ class CudaInterpreter:
         self.ran: list[str] = []
 
     def step(self, inputs: dict[str, np.ndarray], program: str) -> np.ndarray:
-        """Run one program; returns the logits. ``inputs`` are the step inputs by name, those not given are zeros."""
+        """Run one program; returns the logits. ``inputs`` has step inputs by name; missing ones are zeros."""
         self.run(inputs, program, {})
         return self.output("logits")
 
     def run(self, inputs: dict[str, np.ndarray], program: str, received: dict[str, np.ndarray]) -> None:
-        """Run one program of a stage that has received rows by these names."""
+        """Run one program of a stage that has received rows from other stages, given by name."""
         self.ran, self.symbols = [], self._symbols(inputs)
         self.inputs = {
             tensor.name: np.ascontiguousarray(inputs[tensor.name]).reshape(-1).view(np.uint8)
@@ -72,11 +72,11 @@ class CudaInterpreter:
             self._run(instruction)
 
     def tokens(self) -> np.ndarray:
-        """What the last step sampled."""
+        """The tokens that the last step sampled."""
         return self.output("tokens")
 
     def output(self, name: str) -> np.ndarray:
-        """What the last step left as an output of the plan."""
+        """An output of the plan, as the last step left it."""
         tensor = self.plan.tensors[self.plan.outputs[name]]
         shape = [self.symbols[extent] if isinstance(extent, str) else extent for extent in tensor.shape]
         return at(self.memory[tensor.kind][tensor.offset :], _TYPES[tensor.dtype], *shape).copy()
@@ -86,8 +86,8 @@ class CudaInterpreter:
 
     def _symbols(self, inputs: dict[str, np.ndarray]) -> dict[str, int]:
         lens = np.diff(inputs["cu_seqlens"])
-        decode = int(np.cumprod(lens == 1).sum())  # the rows of one token that lead
-        of_cache = ("num_blocks", "max_blocks_per_seq")  # which encoders do without
+        decode = int(np.cumprod(lens == 1).sum())  # number of leading rows with one token
+        of_cache = ("num_blocks", "max_blocks_per_seq")  # symbols that encoders have no values for
         return {
             "num_tokens": int(lens.sum()),
             "num_seqs": len(lens),
@@ -152,12 +152,12 @@ class CudaInterpreter:
 
 
 def launches(program: Program) -> list[LaunchInstruction]:
-    """The launches of a program."""
+    """The kernel launches of a program."""
     return [instruction for instruction in program.instructions if isinstance(instruction, LaunchInstruction)]
 
 
 def _weights(lowered: Lowered) -> np.ndarray:
-    """The data section of the engine file as far as the weights go."""
+    """The data section of the engine file up to the end of the weights."""
     ends, layout = [], lowered.layout
     for buffer, weight in lowered.operands.weights.items():
         offset = layout.tensors[layout.index[buffer]].offset

@@ -24,8 +24,8 @@ Macros = Mapping[str, Any]
 Grid = tuple[int, int, int]
 
 NUM_SMS = 132
-ROW_TYPES = {2: 1, 5: 2}  # of rows, by TL_WEIGHT_FORM
-# The types and layouts of weights in blocks, by TL_WEIGHT_FORM.
+ROW_TYPES = {2: 1, 5: 2}  # by TL_WEIGHT_FORM: the type of rows that are bytes
+# The types and layouts of block-quantized weights, by TL_WEIGHT_FORM.
 BLOCK_FORMS = {
     3: (ml_dtypes.int4, "pairs8"),
     4: (ml_dtypes.uint4, "pairs8"),
@@ -59,7 +59,7 @@ def normalised(x: np.ndarray, weight: Pointer, epsilon: float) -> np.ndarray:
 
 
 def matrix(macros: Macros, weight: Pointer, scale: Pointer | None, offset: Pointer | None, rows: int) -> np.ndarray:
-    """The weight [rows, in] of a product in float64, whatever TL_WEIGHT_FORM says that it is stored as."""
+    """The weight [rows, in] of a product in float64, dequantized according to TL_WEIGHT_FORM."""
     features, form = macros["TL_IN"], macros["TL_WEIGHT_FORM"]
     if form == 0:
         return at(weight, half_type(macros), rows, features).astype(np.float64)
@@ -98,7 +98,7 @@ def product(
     x_scale: float,
     parts: int = 1,
 ) -> np.ndarray:
-    """x @ weight.T of a streaming kernel, float64 [rows, parts * out]."""
+    """x @ weight.T of a GEMV kernel, float64 [rows, parts * out]."""
     assert rows <= macros["TL_TOKENS"]
     half, features = half_type(macros), macros["TL_IN"]
     transposed = matrix(macros, weight, weight_scale, weight_offset, parts * macros["TL_OUT"]).T
@@ -113,7 +113,7 @@ def product(
 
 
 def rounded(kind: int, rows: np.ndarray, scale: float, per_row: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes of the row type ``kind``, under one scale or that of each row's largest element, and float32 scales."""
+    """Rows as bytes of the row type ``kind``, under one scale or by each row's largest element; float32 scales."""
     scales = np.full(len(rows), scale, np.float32)
     if per_row:
         scales = np.maximum(np.abs(rows).max(-1) / (448 if kind == 1 else 127), scale).astype(np.float32)
@@ -137,7 +137,7 @@ def quantize_rows(macros: Macros, grid: Grid, y: Pointer, y_scale: Pointer | Non
 
 
 def store_rounded(macros: Macros, rows: np.ndarray, y: Pointer, y_scale: Pointer | None, scale: float) -> None:
-    """Rows as bytes, and their scales where each has its own."""
+    """Store rows as bytes, and their scales if each row has one."""
     kind = macros["TL_Y_TYPE"]
     at(y, BYTE_TYPES[kind], *rows.shape)[...], scales = rounded(kind, rows, scale, bool(macros["TL_ROW_SCALES"]))
     if macros["TL_ROW_SCALES"]:
@@ -293,7 +293,7 @@ def position_embedding(
 
 @kernel
 def rowwise(macros: Macros, grid: Grid, y: Pointer, *operands: Pointer | None) -> None:
-    """The expression of TL_EXPRESSION in numpy's words."""
+    """The expression of TL_EXPRESSION, translated to numpy."""
     half, shape = half_type(macros), (grid[0], macros["TL_FEATURES"])
     assert grid[1] * 4 * macros["TL_THREADS"] >= shape[1]
     rows, vectors, constants = operands[:4], operands[4:8], operands[8]
@@ -322,7 +322,7 @@ def activated(macros: Macros, x: np.ndarray) -> np.ndarray:
 
 
 def gated_sums(macros: Macros, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
-    """What a gated product's epilogue makes of its sums."""
+    """The result of a gated product's epilogue."""
     names = {number: name for name, number in ACTIVATION_FLAGS.items()}
     return gated(names[macros["TL_ACTIVATION"]], gate, up)
 
@@ -506,7 +506,7 @@ def paged_load(
     blocks = len(cache) // (2 * page * hidden)
     at(slots, np.int32, rows)
     inputs = (at(position_ids, np.int32, rows), at(cu_seqlens, np.int32, num_seqs + 1))
-    bits = at(cache, np.uint16, blocks, page, hidden)  # whole numbers, which float32 holds
+    bits = at(cache, np.uint16, blocks, page, hidden)  # whole numbers, which float32 represents exactly
     (found,) = load_rows((bits, *inputs, at(block_tables, np.int32, num_seqs, max_blocks)), {})
     at(y, np.uint16, rows, hidden)[...] = found
 

@@ -1,4 +1,4 @@
-"""What the kernels of adapters do, and how an executor fills the slots of adapters."""
+"""LoRA kernels in numpy, and the way an executor fills the slots of adapters."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -13,7 +13,7 @@ _BLOCK_ROWS, _TILE_ROWS = 64, 16
 
 
 def _groups(num_slots: int, num_rows: int, rows: Pointer, ends: Pointer) -> Iterator[tuple[int, np.ndarray]]:
-    """Each slot with the rows that have it; the last is of no slot."""
+    """Each slot with the rows that use it; the last group has the rows without a slot."""
     order = at(rows, np.int32, num_rows)
     assert sorted(order) == list(range(num_rows))
     bounds = [0, *at(ends, np.int32, num_slots), num_rows]
@@ -34,7 +34,7 @@ def low_rank_shrink(
     num_slots: int,
     num_rows: int,
 ) -> None:
-    """The sums of a row are in its first split, the others are zeros."""
+    """The first split holds a row's sums, the others hold zeros."""
     parts, rank, size = macros["TL_PARTS"], macros["TL_MAX_RANK"], macros["TL_IN"]
     tile = 16 if rank % 16 == 0 else 8
     assert grid == (macros["TL_SPLITS"] * parts * rank // tile, num_slots, -(-num_rows // _BLOCK_ROWS))
@@ -83,7 +83,7 @@ def low_rank_expand(
 def fill_slot(
     plan: Plan, memory: Mapping[int, np.ndarray], slot: int, pairs: Mapping[int, Pair], half: type, num_slots: int
 ) -> None:
-    """Write an adapter's a [rank, in] and b [rank, out] by number of projection, as the executor does."""
+    """Write an adapter's a [rank, in] and b [rank, out], by number of projection, like the executor does."""
     assert plan.cuda is not None
     number = 0
     for product in plan.cuda.adapted:
@@ -112,7 +112,7 @@ def _extents(shape: Sequence[int | str]) -> tuple[int, ...]:
 
 
 def row_lists(adapters: Sequence[int], num_slots: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows by slot, those without an adapter (-1) last, and where the rows of each slot end."""
+    """Rows sorted by slot, those without an adapter (-1) last, and the end of each slot's rows."""
     keys = np.array([slot if slot >= 0 else num_slots for slot in adapters])
     ends = np.searchsorted(np.sort(keys), np.arange(num_slots), side="right")
     return np.argsort(keys, kind="stable").astype(np.int32), ends.astype(np.int32)

@@ -1,4 +1,7 @@
-"""What kernels read before they wait for the kernel before them: that must have been written by then.
+"""Checks operands that kernels read before they wait for the previous kernel: they must have been written by then.
+
+A kernel starts when all kernels before it run; a kernel that allows the next one to start only after its own wait
+(``allow_next_kernel`` of ``cuda/async.cuh``) guarantees that all kernels before it have ended.
 
 A kernel starts when all kernels before it run, and those that allow it after their own wait (``allow_next_kernel`` of
 ``cuda/async.cuh``) promise that all before them have ended.
@@ -9,19 +12,20 @@ from collections.abc import Sequence
 from trtllm_lite.builder.cuda.planning import Lowered
 from trtllm_lite.plugins.launch import Argument, Command, Launch, Slice, TensorMap
 
-# Kernels that allow the next one before their own wait, as that comment lists them.
+# Kernels that allow the next one to start before their own wait, as the comment in async.cuh lists them.
 ALLOW_AT_ONCE = {
     *("rms_norm", "sort_rows", "combine", "combine_norm"),
     *("low_rank_shrink", "low_rank_expand"),
 }
-# Arguments besides weights that a kernel reads early.
+# Indices of the arguments, besides weights, that a kernel reads early.
 EARLY = {"sort_rows": (1,), "combine": (2, 3, 4), "combine_norm": (4, 5, 6)}
-# How many of a kernel's first arguments it may write: of others one, behind the maps of what they read.
+# How many of its first arguments a kernel may write: one if it is not listed, which follows the tensor maps of its
+# operands.
 WRITTEN = {"rms_norm": 3, "combine_norm": 3, "sort_by_expert": 5, "choose_rows": 3, "sort_chosen": 2}
 
 
 def check_early_reads(lowered: Lowered) -> int:
-    """Assert it for every program, and say how many kernels read early."""
+    """Check early reads in every program; returns how many kernels read early."""
     count = 0
     for program in lowered.programs:
         for at, command in enumerate(program.commands):
@@ -36,7 +40,7 @@ def check_early_reads(lowered: Lowered) -> int:
 
 
 def _first_running(commands: Sequence[Command], at: int) -> int:
-    """The first kernel that may run when that number ``at`` starts."""
+    """The first kernel that may still run when kernel number ``at`` starts."""
     before = at - 1
     while isinstance(command := commands[before], Launch) and command.kernel.name in ALLOW_AT_ONCE:
         before -= 1

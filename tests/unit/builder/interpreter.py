@@ -1,4 +1,4 @@
-"""Executes graphs that mix standard ONNX operators, by onnx.reference, with ours, by the plugins' references."""
+"""Executes graphs that mix standard ONNX operators, run by onnx.reference, and ours, run by the plugins' references."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -27,7 +27,7 @@ def _operator(schema: Schema) -> type[OpRun]:
 
 
 class GatherElements(OpRun):
-    """That of onnx.reference takes no negative axes of three dimensions."""
+    """GatherElements for three dimensions and a negative axis, which that of onnx.reference does not support."""
 
     op_domain = ""
 
@@ -39,7 +39,7 @@ _evaluators: WeakKeyDictionary[ir.Model, ReferenceEvaluator] = WeakKeyDictionary
 
 
 def _evaluator(model: ir.Model) -> ReferenceEvaluator:
-    """The evaluator of ``model``, which stays as it is from its first run on: making one takes longer than a step."""
+    """The evaluator of ``model``, which must not change after its first run: making one takes longer than a step."""
     if model not in _evaluators:
         operators = [_operator(schema) for schema in network_schemas().values()]
         _evaluators[model] = ReferenceEvaluator(ir.to_proto(model), new_ops=[*operators, GatherElements])

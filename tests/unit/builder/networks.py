@@ -15,13 +15,13 @@ FLOAT, INT64, INT32 = ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.INT32
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes and variations; odd on purpose."""
+    """Sizes and variations of a network; sizes are odd on purpose."""
 
     layers: int = 2
     heads: int = 6
     kv_heads: int = 2
     head_dim: int = 10
-    value_dim: int | None = None  # of values in the cache; None: head_dim
+    value_dim: int | None = None  # size of values in the cache; None: head_dim
     hidden: int = 36
     inter: int = 50
     vocab: int = 71
@@ -32,7 +32,7 @@ class Shape:
     qkv_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
-    norms_all_heads: bool = False  # of queries, and of keys, together
+    norms_all_heads: bool = False  # one norm over all queries, and one over all keys
     pre_norms: bool = True
     tied: bool = True
     attention_factor: float = 1.0
@@ -40,16 +40,16 @@ class Shape:
     norm_bias: bool = False
     learned_positions: bool = False
     original_length: int = 0  # LongRoPE: the length up to which caches have the usual frequencies
-    rotary_dim: int | None = None  # None: whole heads; 0: no RoPE
-    mlp: str = "swish"  # of a gated MLP, or "plain": Linear -> Gelu -> Linear
-    linear_bias: bool = False  # of attention's output, plain MLPs and the head
+    rotary_dim: int | None = None  # None: RoPE of whole heads; 0: no RoPE
+    mlp: str = "swish"  # activation of a gated MLP, or "plain": Linear -> Gelu -> Linear
+    linear_bias: bool = False  # biases of attention's output, plain MLPs and the head
     post_norms: bool = False
     parallel: bool = False
-    two_norms: bool = False  # of parallel blocks
+    two_norms: bool = False  # parallel blocks with a norm for each branch
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
-    thetas: tuple[float, ...] = (100.0,)  # a layer takes the next one in turn
+    thetas: tuple[float, ...] = (100.0,)  # RoPE bases, which the layers take in turn
     act_order: bool = False  # query, key, value and down projections read features in another order
     dtype: ir.DataType = FLOAT
     seed: int = 0

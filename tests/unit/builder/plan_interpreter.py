@@ -1,4 +1,4 @@
-"""Executes an engine file from its plan: numpy references over one real arena, as the runtime lays it out."""
+"""Executes an engine file by its plan: numpy references over one real arena, laid out like the runtime does."""
 
 import json
 from importlib import import_module
@@ -16,7 +16,7 @@ _POISON = 0xFF  # a float32 of these bytes is NaN
 
 
 class PlanInterpreter:
-    """One engine with its arena and caches; weights are read from the offsets that the plan gives."""
+    """One engine with its arena and caches; weights are read from the plan's offsets."""
 
     def __init__(self, path: Path, num_blocks: int) -> None:
         engine = read_engine(path)
@@ -85,7 +85,7 @@ class PlanInterpreter:
 
 
 def calls(plan: Plan) -> list[CallInstruction]:
-    """The calls of a CPU plan's one program."""
+    """The calls of a CPU plan's single program."""
     (program,) = plan.programs
     return [call for call in program.instructions if isinstance(call, CallInstruction)]
 

@@ -19,8 +19,8 @@ class Sequences:
     num_seqs: int
     seed: int = 0
     tokens_per_block: int = 4
-    num_blocks: int = 21  # some more than the sequences need
-    num_groups: int = 1  # tables of each sequence
+    num_blocks: int = 21  # more than the sequences need
+    num_groups: int = 1  # one block table per sequence and group
     caches: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -38,13 +38,13 @@ class Sequences:
                 "key_cache": (self.num_blocks, s.kv_heads, s.head_dim, self.tokens_per_block),
                 "value_cache": (self.num_blocks, s.kv_heads, self.tokens_per_block, s.head_dim),
             }
-            # The old content of a slot must never matter; a NaN there would spoil even masked values.
+            # The old content of a slot must never matter; a NaN there would spoil masked values, too.
             self.caches |= {f"{name}.{layer}": np.full(size, 1e3, np.float32) for name, size in shapes.items()}
 
     def step(self, models: list[ir.Model], lens: list[int], feeds: Feeds | None = None) -> list[np.ndarray]:
-        """Append ``lens[b]`` random tokens to every sequence; each model's logits of the last token of each.
+        """Append ``lens[b]`` random tokens to each sequence; returns each model's logits of every last token.
 
-        The first model advances the state of the contiguous caches, the last one that of the paged caches.
+        The first model advances the contiguous caches, the last model the paged caches.
         """
         feeds = (feeds or self.feeds(lens)) | self.caches
         logits = []
@@ -80,7 +80,7 @@ class Sequences:
         }
 
     def _last_rows(self, logits: np.ndarray, lens: list[int]) -> np.ndarray:
-        """One row per sequence, from [batch, seq, vocab], packed [num_tokens, vocab], or gathered rows."""
+        """The last row of each sequence, from [batch, seq, vocab], packed [num_tokens, vocab], or gathered rows."""
         if logits.ndim == 3:
             return logits[np.arange(len(lens)), np.array(lens) - 1]
         return logits if len(logits) == len(lens) else logits[np.cumsum(lens) - 1]

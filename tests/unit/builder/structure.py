@@ -1,4 +1,4 @@
-"""Helpers to run a part of the pipeline and to look at the graph that results."""
+"""Helpers to run a part of the pipeline and to inspect the resulting graph."""
 
 from collections import Counter
 
@@ -18,7 +18,7 @@ def run_until(name: str, source: str | Shape | ir.Model = "llama") -> tuple[ir.M
 
 
 def operators(model: ir.Model) -> Counter[str]:
-    """How often each operator occurs."""
+    """The number of nodes by operator."""
     return Counter(node.op_type for node in model.graph)
 
 
@@ -35,14 +35,14 @@ def find_value(model: ir.Model, name: str) -> ir.Value:
 
 
 def set_input(model: ir.Model, node: str, index: int, value: str | ir.Value) -> ir.Model:
-    """``model`` after one input of a node was rewired; shapes are inferred again."""
+    """``model`` with one input of a node rewired; shapes are inferred again."""
     source = find_value(model, value) if isinstance(value, str) else value
     find(model, node).replace_input_with(index, source)
     return with_shapes(model)
 
 
 def set_attribute(model: ir.Model, node: str, **attributes: int | float) -> ir.Model:
-    """``model`` after attributes of a node were set."""
+    """``model`` with attributes of a node set."""
     for key, value in attributes.items():
         find(model, node).attributes[key] = ir.convenience.convert_attribute(key, value)
     return with_shapes(model)

@@ -31,10 +31,10 @@ def test_a_sum_that_nobody_reads_is_not_an_output() -> None:
 
 
 def test_two_norms_of_one_sum_share_it() -> None:
-    """As in parallel-attention models: the second norm finds the sum made already."""
+    """In parallel-attention models, two norms read one sum: the second norm reuses the sum of the first."""
     model = set_input(network("llama"), "layers.1.input_norm", 0, "layers.0.attention.add_out")
     result, decisions = run_until("add_norm", model)
-    # The rewiring leaves one add of layer 0 without a norm behind it.
+    # The rewiring leaves one add of layer 0 without a norm after it.
     assert operators(result)["Add"] == 1
     assert find(result, "layers.1.input_norm").inputs[0] is find(result, "layers.0.post_norm").outputs[1]
     reason = "the norm reads RmsNorm layers.0.post_norm, there is no residual add before it"

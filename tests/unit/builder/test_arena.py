@@ -39,7 +39,7 @@ def test_storage_is_reused_once_a_tensor_is_dead() -> None:
 
 
 def test_the_tightest_gap_is_taken() -> None:
-    # Two gaps open at step 2: one of 1024 bytes, one of 256; the last tensor fits the small one.
+    # Two gaps open at step 2, of 1024 bytes and of 256; the last tensor fits into the small one.
     placed = [Lifetime(2048, 0, 3), Lifetime(1024, 0, 1), Lifetime(512, 0, 3), Lifetime(256, 0, 1), Lifetime(128, 0, 3)]
     offsets, arena_bytes = assign_offsets([*placed, Lifetime(64, 2, 3)])
     assert offsets == [0, 2048, 3072, 3584, 3840, 3584]

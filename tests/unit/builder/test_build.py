@@ -56,7 +56,7 @@ def test_an_engine_directory_is_complete(tmp_path: Path) -> None:
 
 
 def test_the_same_inputs_give_the_same_bytes_anywhere(tmp_path: Path) -> None:
-    """Other paths, other hash seeds, other processes, a checkpoint read elsewhere, an output that existed."""
+    """Builds differ in paths, hash seeds and processes; one reads a copied checkpoint, one replaces an output."""
     checkpoint = save_checkpoint(tmp_path / "checkpoint", "qwen2")
     build_engine(checkpoint, tmp_path / "engine", **LIMITS)
     expected = _contents(tmp_path / "engine")
@@ -84,7 +84,7 @@ def test_progress_counts_weights(tmp_path: Path) -> None:
 def test_memory_stays_at_a_few_times_the_largest_weight(
     qformat: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One thread computes weights ahead, and others are read one at a time."""
+    """One thread computes weights ahead of the writer, and other weights are read one at a time."""
     monkeypatch.setattr(threads, "num_workers", lambda *_: 1)
     shape = Shape(hidden=128, inter=512, layers=6, windows=(0,) * 6)
     checkpoint = save_checkpoint(tmp_path / "checkpoint", shape)
@@ -102,7 +102,7 @@ def test_memory_stays_at_a_few_times_the_largest_weight(
 
 
 def test_weights_are_computed_ahead_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other threads than the one that writes compute quantized weights, and read no other weight."""
+    """Threads other than the writer's compute quantized weights, and read no other weight."""
     computed, read = list[tuple[int, ...]](), set[int]()
     pack, fromfile = Int8.pack, np.fromfile
 

@@ -72,7 +72,7 @@ def _identities(proto: onnx.ModelProto) -> None:
 
 
 def _doubling_functions(proto: onnx.ModelProto) -> None:
-    """Thirty functions, each of which calls the one before twice."""
+    """Thirty functions, each of which calls the previous one twice."""
     imports = [onnx.helper.make_opsetid("", 24), onnx.helper.make_opsetid("local", 1)]
     for number in range(30):
         kind, domain = (f"f{number - 1}", "local") if number else ("Identity", "")
@@ -159,7 +159,7 @@ def test_a_file_instead_of_a_directory(tmp_path: Path) -> None:
 
 
 def test_mutated_networks_build_or_fail_cleanly(tmp_path: Path) -> None:
-    """Bit flips, insertions, deletions and moved pieces: never anything but our own errors."""
+    """Flip, insert, delete and move bytes: only our own errors may be raised."""
     checkpoint = save_checkpoint(tmp_path / "checkpoint", "mistral")
     original = (checkpoint / "network.onnx").read_bytes()
     random = Random(0)

@@ -1,4 +1,4 @@
-"""A product is computed by the fastest way that was measured for a size of step, or else that is expected to be."""
+"""A product uses the kernel that was measured to be fastest for a step size, or else the best by estimate."""
 
 from dataclasses import replace
 from itertools import product
@@ -22,7 +22,7 @@ from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
 (A100,) = parse_targets(["sm_80"])
 SMALL = Bucket("step_64", 64)
 LARGE = Bucket("step_512", 512, above=256)
-FIRST, SECOND = "first", "second"  # of the tiled kernels for a size of step
+FIRST, SECOND = "first", "second"  # names of the tiled kernels for a step size
 
 
 def _site(gated: bool, bucket: Bucket, out: int = 256, depth: int = 128) -> DenseSite:
@@ -36,7 +36,7 @@ GATED, PLAIN = _site(True, SMALL), _site(False, SMALL)
 
 
 def _quantized(qformat: str) -> DenseSite:
-    """The product of which the weight is stored otherwise, and maybe the rows."""
+    """The product with a quantized weight, and with quantized rows if given."""
     bytes_of = {"fp8": E4M3, "fp8_rowwise": E4M3, "int8_sq": "int8"}
     rows = bytes_of.get(qformat)
     dtype, *sizes = (rows,) if rows is not None else qformat.split()
@@ -54,7 +54,7 @@ FORMATS = ("fp8", "fp8_rowwise", "int8_sq", "int8", *IN_BLOCKS)
 
 
 def _cache(site: Site, times: dict[int, dict[str, float]], size: int, arch: str = "sm_90a") -> TimingCache:
-    """``times`` by rows and kernel."""
+    """A timing cache of ``times`` by rows and kernel."""
     configs = site.tile_configs(size, H200)
     names = {FIRST: str(configs[0]), SECOND: str(configs[1])}
     timings = [
@@ -96,12 +96,12 @@ def test_all_sizes_of_the_bucket_count() -> None:
     times = {384: {CUBLASLT: 10.0, FIRST: 14.0, SECOND: 11.0}, 512: {CUBLASLT: 20.0, FIRST: 15.0, SECOND: 16.0}}
     site = _site(True, LARGE)
     assert _chosen(chooser(LARGE, H200, _cache(site, times, 512))(site), site, 512) == SECOND
-    times[256] = times[64] = {CUBLASLT: 1.0, FIRST: 9.0, SECOND: 9.0}  # of other buckets
+    times[256] = times[64] = {CUBLASLT: 1.0, FIRST: 9.0, SECOND: 9.0}  # step sizes in other buckets
     assert _chosen(chooser(LARGE, H200, _cache(site, times, 512))(site), site, 512) == SECOND
 
 
 def test_kernels_that_were_not_near_the_fastest_have_lost() -> None:
-    """They were not timed to the end (time_candidates.h)."""
+    """Kernels that are clearly slower than the fastest are not timed to the end (time_candidates.h)."""
     times = {384: {CUBLASLT: 10.0, FIRST: 9.0}, 512: {CUBLASLT: 20.0, SECOND: 15.0}}
     site = _site(True, LARGE)
     assert _chosen(chooser(LARGE, H200, _cache(site, times, 512))(site), site, 512) == CUBLASLT
@@ -119,7 +119,7 @@ def test_without_measurements_it_is_cublaslt() -> None:
         assert chooser(SMALL, H200, timings)(site) == Choice(None, "no tiled kernel was measured")
 
 
-# Of a mixture of experts: its scores, and a product of attention.
+# Products of a mixture of experts: router scores, and a product of attention.
 @pytest.mark.parametrize(("out", "depth"), [(256, 2048), (2048, 4096)])
 def test_without_measurements_short_products_are_tiled(out: int, depth: int) -> None:
     site = _site(False, SMALL, out, depth)
@@ -160,7 +160,7 @@ def test_cublaslt_stores_no_rows_on_other_ranks() -> None:
 
 
 def _cut_times(site: Site, times: dict[int, dict[int, float]]) -> TimingCache:
-    """``times`` by rows, which are those of a size of step, and by the parts that the depth is cut into."""
+    """A timing cache of ``times`` by rows, which stand for step sizes, and by split-K."""
     timings = [
         KernelTiming(site.product, rows, str(site.tile_configs(rows, H200, cut)[0]), time)
         for rows, of_rows in times.items()
@@ -173,10 +173,10 @@ def _cut_times(site: Site, times: dict[int, dict[int, float]]) -> TimingCache:
 @pytest.mark.parametrize(
     ("times", "best"),
     [
-        ({64: {2: 10.4, 4: 10.0}, 256: {2: 20.0, 4: 30.0}}, 2),  # what is lost with few rows is won with many
+        ({64: {2: 10.4, 4: 10.0}, 256: {2: 20.0, 4: 30.0}}, 2),  # the gain with many rows is larger
         ({32: {2: 8.0}, 64: {2: 13.0, 4: 10.0}, 256: {2: 20.0, 4: 22.0}}, 4),
-        ({64: {2: 10.4, 4: 10.0}, 128: {4: 12.0}}, 4),  # of the other it is not known
-        ({64: {2: 10.0, 4: 10.4}, 1024: {4: 100.0}}, 2),  # no such steps generate
+        ({64: {2: 10.4, 4: 10.0}, 128: {4: 12.0}}, 4),  # the other split has no timing
+        ({64: {2: 10.0, 4: 10.4}, 1024: {4: 100.0}}, 2),  # no step of generation has that many rows
     ],
 )
 def test_the_depth_is_cut_as_is_best_for_steps_that_generate(

@@ -1,4 +1,4 @@
-"""Kernels compile several at a time: the longest begin first, and results come in the order of the plan."""
+"""Several kernels compile at a time: the slowest begin first, and results come in the order of the plan."""
 
 from dataclasses import replace
 

@@ -45,7 +45,7 @@ MODEL_CONFIG = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _common_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels are compiled for the first engine that has them."""
+    """A cache shared by all tests, so that each kernel is compiled once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -61,7 +61,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> EngineFile:
 @pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo"])
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 def test_engines_of_quantized_weights_are_written(qformat: str, target: str, tmp_path: Path) -> None:
-    """The runtime reads back what a build writes."""
+    """The runtime can read the engine that a build writes."""
     save_checkpoint(tmp_path / "checkpoint", cuda_shape(inter=128))
     how = {**LIMITS, "max_batch_size": 1, "qformat": qformat, "group_size": 32, "target": target}
     assert build_engine(tmp_path / "checkpoint", tmp_path / "engine", **how).qformat == qformat
@@ -89,7 +89,7 @@ def test_every_cubin_is_in_the_file(engine: EngineFile) -> None:
     ],
 )
 def test_the_runtime_reads_it(variant: str, how: dict[str, Any], tmp_path: Path) -> None:
-    """Its reader is C++ and checks every number."""
+    """The runtime's reader, in C++, checks every number."""
     engine = save_cuda_engine(tmp_path, CUDA_VARIANTS[variant], **how)
     assert Engine(str(engine.path)).plan == engine.plan.to_json()
     assert engine.manifest.kv_cache.dtype == how.get("kv_cache_dtype", "bfloat16")
@@ -113,7 +113,7 @@ def test_the_manifest_names_target_and_cache(engine: EngineFile) -> None:
 def test_the_same_inputs_give_the_same_bytes(
     engine: EngineFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a cold cache in one build and a warm one in another."""
+    """One build has a cold kernel cache, the other a warm one."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
     for name in ("cold", "warm"):
         build_engine(engine.path.parents[1] / "checkpoint", tmp_path / name, **LIMITS, target="sm_90")
@@ -122,7 +122,7 @@ def test_the_same_inputs_give_the_same_bytes(
 
 def test_lower_limits_compile_nothing_again() -> None:
     def sources(**limits: int) -> set[tuple[Any, ...]]:
-        """What tells one compilation from another."""
+        """Sources and options of a compilation, which identify it."""
         kernels = lowered(cuda_shape(vocab=2000), **limits).kernels()
         return {(kernel.source, kernel.defines, arch) for kernel, arch in kernels}
 
@@ -133,7 +133,7 @@ def test_lower_limits_compile_nothing_again() -> None:
 
 
 def test_another_max_seq_len_changes_no_results(tmp_path: Path) -> None:
-    """Block tables become narrower, and there is room for fewer edits of logits."""
+    """Only the width of block tables and the room for logit edits change."""
     engine = save_cuda_engine(tmp_path, cuda_shape(vocab=2000))
     build_engine(tmp_path / "checkpoint", tmp_path / "shorter", **{**LIMITS, "max_seq_len": 32}, target="sm_90")
     comparison = compare_paths(engine.path, tmp_path / "shorter")
@@ -145,7 +145,7 @@ def test_another_max_seq_len_changes_no_results(tmp_path: Path) -> None:
 def test_memory_is_predicted_without_compiling(engine: EngineFile) -> None:
     memory = plan_memory(engine.path.parents[1] / "checkpoint", **LIMITS, target="sm_90")
     assert memory.to_manifest() == engine.manifest.memory
-    assert memory.kv_cache == 7 * engine.manifest.kv_cache.bytes_per_block  # one block is for padding
+    assert memory.kv_cache == 7 * engine.manifest.kv_cache.bytes_per_block  # one block is padding
     assert memory.arena == engine.plan.arena_bytes
     assert memory.scratch == engine.plan.cuda.workspace_bytes + engine.plan.state_bytes
 

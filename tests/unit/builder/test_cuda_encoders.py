@@ -1,4 +1,4 @@
-"""GPU programs of encoders: which kernels they have, and that they compute what transformers computes."""
+"""GPU programs of encoders: which kernels they use, and that they compute what transformers computes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_programs_compute_what_transformers_does(family: str, dtype: str, tmp_pa
 
 @pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo"])
 def test_quantized_weights(qformat: str, tmp_path: Path) -> None:
-    """Of one program, on a target that widens them in kernels and on one that does so before."""
+    """One target dequantizes weights in kernels, the other before."""
     save_tiny_model("bert", tmp_path / "model", **{**SHAPE, "intermediate_size": 128})
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype="bfloat16")
     rows = []
@@ -104,7 +104,7 @@ def test_matrices_of_32_bits_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["mpnet", "modernbert"])
 def test_engines_are_read_back(family: str, tmp_path: Path) -> None:
-    """Compiled for several architectures; the runtime checks the plan, and the memory is what the planner says."""
+    """An engine for several architectures is read by the runtime, and takes the memory that the planner predicts."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="the cuda extra is not installed")
     save_tiny_model(family, tmp_path / "model", **SHAPE)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", dtype="bfloat16")

@@ -1,4 +1,4 @@
-"""GPU programs of mixtures of experts: what they compute, and of which kernels they are."""
+"""GPU programs of mixtures of experts: what they compute, and which kernels they use."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,9 +29,9 @@ from trtllm_lite.plugins.cuda.weight_form import BlockNumbers, WeightForm, weigh
 from trtllm_lite.plugins.launch import Device, Launch
 from trtllm_lite.quantize.network import quantize_network
 
-# Extents that GPU kernels take.
+# Extents that GPU kernels accept.
 EXTENTS: dict[str, int] = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
-_LATENTS: dict[str, Any] = {  # as few as kernels attend to
+_LATENTS: dict[str, Any] = {  # the smallest latents that kernels support
     **{"num_key_value_heads": 4, "kv_lora_rank": 128, "qk_nope_head_dim": 16, "qk_rope_head_dim": 64},
     **{"v_head_dim": 16, "moe_intermediate_size": 48},
 }
@@ -41,12 +41,12 @@ SHAPES: dict[str, dict[str, Any]] = {
     "mixtral": {"head_dim": 16},
     "olmoe": {},
     "qwen2_moe": {"moe_intermediate_size": 48, "shared_expert_intermediate_size": 80},
-    "qwen3_moe": {"moe_intermediate_size": 48, "head_dim": 16},  # of 9 experts
+    "qwen3_moe": {"moe_intermediate_size": 48, "head_dim": 16},  # with 9 experts
     "granitemoe": {"shared_intermediate_size": 80, "num_local_experts": 5},
     "gpt_oss": {"head_dim": 16},
     "llama4": {"head_dim": 16, "intermediate_size": 48, "intermediate_size_mlp": 80},
 }
-# Of models in which no choice of an expert is so close that rounding changes it.
+# With these seeds no choice of an expert is so close that rounding changes it.
 SEED, SEEDS = 9, {"gpt_oss": 10, "deepseek_v2": 4, "deepseek_v3": 11}
 CACHE = Shape(layers=3, kv_heads=2, head_dim=16, vocab=VOCAB_SIZE, max_seq=48)
 _OF_LATENTS = replace(CACHE, kv_heads=1, head_dim=64, value_dim=128)
@@ -80,7 +80,7 @@ def test_programs_compute_the_networks_logits(family: str, dtype: str, tmp_path:
 
 @pytest.mark.parametrize("chunk", [8, 24])
 def test_programs_see_chunks_at_temperatures(chunk: int, tmp_path: Path) -> None:
-    """Of Llama 4, without experts: steps begin in a chunk and end in another, and decode in the first or a later."""
+    """Llama 4 without experts: steps begin in one chunk and end in another, and decode in the first or a later one."""
     late = {"floor_scale": 5, "attn_scale": 0.7, "moe_layers": []}
     model = network_of("llama4", tmp_path, attention_chunk_size=chunk, **late)
     card = CudaInterpreter(lowered_model(model, "bfloat16"))
@@ -90,7 +90,7 @@ def test_programs_see_chunks_at_temperatures(chunk: int, tmp_path: Path) -> None
 
 
 def test_programs_raise_temperatures_of_positions_from_0(tmp_path: Path) -> None:
-    """Of Ministral 3, which is no mixture, from its 9th position on, and more from the 17th on."""
+    """Ministral 3, which has no experts, raises the temperature from its 9th position on, and again from the 17th."""
     model = network_of("ministral3", tmp_path, head_dim=16)
     card = CudaInterpreter(lowered_model(model, "bfloat16"))
     state = sequences_of(CACHE, card)
@@ -99,7 +99,7 @@ def test_programs_raise_temperatures_of_positions_from_0(tmp_path: Path) -> None
 
 
 def test_chunks_of_whole_tiles_are_deterministic_in_blocks_of_any_size(tmp_path: Path) -> None:
-    """Tiles of keys begin with chunks; chunks of other sizes are refused as windows are."""
+    """Tiles of keys begin at the start of a chunk; other chunk sizes are refused, like windows."""
     network = network_of("llama4", tmp_path / "whole", attention_chunk_size=128, vocab_size=400)
     lowered = lowered_model(network, "bfloat16", deterministic=True)
     assert "paged_attention_prefill" in _kernels(lowered, "mixed")
@@ -158,7 +158,7 @@ def test_sums_are_normed_and_rounded_for_products_of_bytes(tmp_path: Path) -> No
 
 
 def test_a_few_rows_take_no_more_than_four_kernels(tmp_path: Path) -> None:
-    """Norms are in prologues, and the residual stream in the epilogue of the last product."""
+    """Norms are in prologues, and the residual is added in the epilogue of the last product."""
     lowered = lowered_model(network_of("qwen3_moe", tmp_path, vocab_size=400), "bfloat16")
     kernels = _kernels(lowered, "decode_4")
     layer = ["linear", "choose_experts", "grouped_gated_linear", "grouped_linear"]
@@ -178,7 +178,7 @@ def test_the_order_of_sums_is_one_in_deterministic_engines(tmp_path: Path) -> No
 
 
 def test_ranks_list_their_own_experts(tmp_path: Path) -> None:
-    """Which these are the kernels ask the rank, so that all ranks have one plan."""
+    """Kernels ask the rank for its experts, so that all ranks share one plan."""
     network_of("mixtral", tmp_path, num_local_experts=8)
     sizes = {"tp_size": 4, "moe_ep_size": 2, **LIMITS}
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", target="sm_90", strip_plan=True, **sizes)
@@ -203,7 +203,7 @@ def test_guesses_over_latents_are_refused(tmp_path: Path) -> None:
 
 
 def test_batches_of_too_many_sequences_over_latents_are_refused(tmp_path: Path) -> None:
-    """Latents of 512 elements leave little of the shared memory."""
+    """Latents of 512 elements leave little shared memory for anything else."""
     limits = {"max_batch_size": 384, "max_num_tokens": 384}
     network = network_of("deepseek_v2", tmp_path, kv_lora_rank=512)
     message = r"room for 343 sequences, not for 384: lower max_batch_size to 320"
@@ -212,7 +212,7 @@ def test_batches_of_too_many_sequences_over_latents_are_refused(tmp_path: Path) 
 
 
 def test_deterministic_engines_attend_to_latents_in_one_order(tmp_path: Path) -> None:
-    """By no kernel whose blocks share a sequence."""
+    """No kernel is used whose blocks share a sequence."""
     lowered = lowered_model(network_of("deepseek_v2", tmp_path, vocab_size=400), "bfloat16", deterministic=True)
     for program in lowered.programs:
         launches = [command for command in program.commands if isinstance(command, Launch)]
@@ -242,7 +242,7 @@ def test_features_of_no_whole_vectors_are_refused(tmp_path: Path) -> None:
 
 
 def test_rows_of_padding_choose_no_experts_and_count_nowhere(tmp_path: Path) -> None:
-    """Each program counts in the same places, and the other rows come out as without padding."""
+    """Each program counts choices at the same addresses, and padding does not change the other rows."""
     model = network_of("qwen3_moe", tmp_path)
     alone, padded = (CudaInterpreter(lowered_model(model, "bfloat16")) for _ in range(2))
     layers, experts, top_k = 3, 9, 4
@@ -291,10 +291,10 @@ def test_stages_of_sums_have_what_a_block_has(features: int, rows: int) -> None:
     [
         (MXFP4, 2880, 8, 3, 15, 16),
         (MXFP4, 4096, 1, 3, 15, 16),
-        (MXFP4, 4096, 8, 1, 12, 16),  # whose ring is too short for teams, and for two tiles in a stage
-        (MXFP4, 7168, 1, 1, 12, 32),  # two stages a row
+        (MXFP4, 4096, 8, 1, 12, 16),  # the ring is too short for teams, and for two tiles in a stage
+        (MXFP4, 7168, 1, 1, 12, 32),  # two stages per row
         (FP8, 2048, 8, 2, 8, 16),
-        (FP8, 2112, 1, 1, 8, 16),  # two stages a row
+        (FP8, 2112, 1, 1, 8, 16),  # two stages per row
         (weight_form("bfloat16"), 1024, 1, 1, 8, 16),
     ],
 )

@@ -1,4 +1,4 @@
-"""GPU programs of networks that differ from Llama: what runs where, and what is refused."""
+"""GPU programs of networks that differ from Llama: the kernels that they use, and what is refused."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_layer_norms_are_kernels_of_their_own() -> None:
     kernels = _kernels(cuda_plan(CUDA_VARIANTS["plain"]), 0)
     assert kernels.count("layer_norm") == 5
     assert kernels.count("position_embedding") == 1
-    assert "rowwise" not in kernels  # streaming products have their activation in the epilogue
+    assert "rowwise" not in kernels  # GEMV kernels apply their activation in the epilogue
     assert "rope_cache" not in kernels
 
 
@@ -46,7 +46,7 @@ def test_a_network_without_rope_has_slots_and_no_table() -> None:
 
 
 def test_weights_that_no_kernel_reads_are_expanded() -> None:
-    """Rows of FP8 that are no whole blocks are, and nothing that is read as it is."""
+    """FP8 rows that are not whole blocks are expanded; weights that kernels can read as stored are not."""
     (reason,) = {item.reason for item in lowered(cuda_shape(inter=80), qformat="fp8_wo").expansions}
     assert reason.startswith("GPU kernels multiply 16-bit rows by")
     for qformat in ("fp8_wo", "int8_wo"):
@@ -55,7 +55,7 @@ def test_weights_that_no_kernel_reads_are_expanded() -> None:
 
 @pytest.mark.parametrize("tokens", [20, 70, 160])
 def test_small_int8_products_are_tiled_or_dequantized(tokens: int) -> None:
-    """Whether tiles fit is asked for the steps that tiles are chosen for, whatever the limits of the engine."""
+    """Tiles must fit the step sizes that they are chosen for, whatever the limits of the engine."""
     lowered(cuda_shape(), qformat="int8_wo", max_batch_size=20, max_num_tokens=tokens, max_seq_len=128)
 
 
@@ -73,7 +73,7 @@ def test_a_table_of_too_few_positions_is_refused() -> None:
 
 @pytest.mark.parametrize("qformat", ["fp8", "int8_sq"])
 def test_rows_of_bytes_are_tiled_where_they_are_not_streamed(qformat: str) -> None:
-    """Queries, keys and values, too, together with their rotation."""
+    """This includes the product of queries, keys and values, with its rotation."""
     programs = lowered(cuda_shape(), qformat=qformat, max_batch_size=24).programs
     kernels = {
         program.name: {command.kernel.name for command in program.commands if isinstance(command, Launch)}

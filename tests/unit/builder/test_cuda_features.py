@@ -1,4 +1,4 @@
-"""GPU plans of a model and of the head that drafts for it, executed from their bytes over one cache of features."""
+"""GPU plans of a model and of its draft head, executed from their bytes over one cache of features."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,11 +24,11 @@ from trtllm_lite.vocabulary import FEATURES
 
 PAGE, COLUMNS = 16, 4
 LIMITS = BuildLimits(max_batch_size=3, max_input_len=40, max_seq_len=PAGE * COLUMNS, tokens_per_block=PAGE)
-TABLE = np.array([[5, 0, 7, 2]], np.int32)  # of one sequence
+TABLE = np.array([[5, 0, 7, 2]], np.int32)  # block table of one sequence
 
 
 class Card:
-    """A checkpoint as a GPU engine; with a ``lender``, over that one's features."""
+    """A checkpoint as a GPU engine, which reads the features of ``lender`` if one is given."""
 
     def __init__(self, checkpoint: Path, target: str, lender: "Card | None" = None) -> None:
         opened = open_checkpoint(checkpoint)
@@ -59,15 +59,15 @@ class Card:
         return self.machine.step({**inputs, "block_tables": TABLE}, program)
 
     def features(self, count: int) -> np.ndarray:
-        """float32 [count, hidden]: what is kept of the sequence."""
+        """The sequence's cached features, float32 [count, hidden]."""
         shape = self.machine.plan.tensors[self.index].shape
         kept = self.machine.caches[self.index].view("u2").reshape(-1, *shape[1:])
         bits = kept[TABLE[0]].reshape(-1, shape[-1])[:count].astype(np.uint32)
-        return (bits << 16).view(np.float32)  # of bfloat16
+        return (bits << 16).view(np.float32)  # from bfloat16
 
 
 def save_models(method: str, root: Path) -> TorchHead | TorchPredictor:
-    """Convert a model to ``of_model`` and its head, or its layer that drafts, to ``of_head``."""
+    """Convert a model to ``of_model``, and its head or draft layer to ``of_head``."""
     reference: TorchHead | TorchPredictor
     if method == "mtp":
         reference, head = save_tiny_mimo(root / "model", FOR_GPU, torch.bfloat16), "model"
@@ -88,7 +88,7 @@ def test_a_head_reads_what_its_model_keeps(method: str, target: str, tmp_path: P
     head = Card(tmp_path / "of_head", target, lender=kept)
     tokens = np.random.default_rng(0).integers(3, VOCAB_SIZE, 37).tolist()
     kept.step(tokens[:21], 0, 1)
-    kept.step(tokens[21:36], 21, 1)  # the newest token is not computed when a head guesses what follows it
+    kept.step(tokens[21:36], 21, 1)  # the newest token is not computed when a head drafts its successor
     kept.step(tokens[36:], 36, 1, "decode_1")
     features, follow = reference.features(tokens), tokens[1:]
     assert_close(kept.features(37), features.numpy(), "bfloat16", FEATURES, GPU_TOLERANCES)

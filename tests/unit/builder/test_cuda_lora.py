@@ -1,4 +1,4 @@
-"""Programs for steps with adapters compute what networks with merged weights do; others are as if there were none."""
+"""Programs for steps with adapters compute what networks with merged weights do; other programs are unchanged."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,13 +23,13 @@ from trtllm_lite.quantize.schemes import FULL_PRECISION
 
 MAX_RANK = 16
 ADAPTED = ["llama", "float16", "qwen2", "qwen3", "mlp_bias", "phi3", "gemma2", "cohere", "olmo2", "plain"]
-SLOTS = [3, 7]  # of two adapters
+SLOTS = [3, 7]  # slots of the two adapters
 STEPS = (([31, 1, 4], "lora_mixed"), ([1, 1, 1], "lora_decode_4"), ([1, 6, 2], "lora_mixed"))
-CHOICES = ([0, -1, 1], [1, 0, -1], [-1, -1, 0])  # of each sequence, by turns
+CHOICES = ([0, -1, 1], [1, 0, -1], [-1, -1, 0])  # adapters of the sequences, one row per run
 
 
 def _adapter(model: ir.Model, seed: int) -> dict[str, Pair]:
-    """Random matrices for most projections, of ranks up to the highest."""
+    """Random matrices for most projections, with ranks up to the highest."""
     random, found = np.random.default_rng(seed), {}
     for number, node in enumerate(nodes_of(model.graph, "MatMul")):
         one = projections_of(model).get(str(node.name))
@@ -43,7 +43,7 @@ def _adapter(model: ir.Model, seed: int) -> dict[str, Pair]:
 
 
 def _merged(model: ir.Model, adapter: Mapping[str, Pair]) -> ir.Model:
-    """The network whose projections have the adapter's products in their weights."""
+    """The network with the adapter's product merged into the weights of its projections."""
     model = model.clone()
     for node in list(nodes_of(model.graph, "MatMul")):
         if str(node.name) not in adapter:
@@ -67,7 +67,7 @@ def _check(shape: Shape, qformat: str = FULL_PRECISION, target: str = "sm_90", t
     for slot, adapter in zip(SLOTS, adapters, strict=True):
         pairs = {numbers[name]: pair for name, pair in adapter.items()}
         fill_slot(card.plan, card.adapters, slot, pairs, half, card.num_loras)
-    # A sequence keeps its adapter: each choice is a run of its own.
+    # A sequence keeps its adapter, so each row of choices is a separate run.
     table = BYTE_TOLERANCES if qformat in ("fp8_rowwise", "fp8") else ROUNDED_TOLERANCES
     networks = [model, *(_merged(model, adapter) for adapter in adapters)]
     for choice in CHOICES:
@@ -84,7 +84,7 @@ def _check(shape: Shape, qformat: str = FULL_PRECISION, target: str = "sm_90", t
 
 
 def _lists(choice: list[int], lens: list[int], num_slots: int) -> dict[str, np.ndarray]:
-    """The step inputs of adapters, of tokens and of rows of logits (one a sequence)."""
+    """The adapters' step inputs, for tokens and for rows of logits (one per sequence)."""
     slots = [SLOTS[which] if which >= 0 else -1 for which in choice]
     tokens, token_ends = row_lists(np.repeat(slots, lens).tolist(), num_slots)
     logits, logit_ends = row_lists(slots, num_slots)
@@ -117,7 +117,7 @@ def _ran(plan: Plan, program: Program) -> list[str]:
 
 
 def _work(command: Command) -> tuple[object, ...]:
-    """What a command does, but for where its operands lie."""
+    """The part of a command that does not depend on the addresses of its operands."""
     if isinstance(command, Launch):
         return command.kernel, command.grid
     return command.rows, command.out_features, command.in_features, command.residual is None, command.bias is None

@@ -66,7 +66,7 @@ def test_programs_compute_the_networks_logits(variant: str, tiled: bool) -> None
 
 
 def test_programs_have_the_frequencies_of_long_caches() -> None:
-    """Of LongRoPE, where the network's caches and the engine's sequences are longer than pretraining."""
+    """LongRoPE, where the network's caches and the engine's sequences are longer than the pretraining length."""
     shape = cuda_shape(original_length=32)
     card = CudaInterpreter(lowered(shape))
     state, model = sequences_of(shape, card), quantized(shape, FULL_PRECISION)
@@ -76,7 +76,7 @@ def test_programs_have_the_frequencies_of_long_caches() -> None:
 
 @pytest.mark.parametrize("variant", ["llama", "gemma2", "cohere", "gpt_neox", "olmo2", "plain"])
 def test_stages_compute_what_the_network_does(variant: str) -> None:
-    """Each hands its rows on in 16 bits."""
+    """Each stage sends its rows on in 16 bits."""
     shape = CUDA_VARIANTS[variant]
     first, last = map(CudaInterpreter, lowered_stages(shape, pp_size=2))
     state, model = sequences_of(shape, last), quantized(shape, FULL_PRECISION)
@@ -94,7 +94,7 @@ def test_stages_compute_what_the_network_does(variant: str) -> None:
 @pytest.mark.parametrize("qformat", ["int8_wo", "int4_wo", "fp8_wo"])
 @pytest.mark.parametrize("variant", OF_EACH_PART)
 def test_programs_compute_what_the_quantized_network_does(variant: str, qformat: str, target: str, kernel: str) -> None:
-    """Steps of many rows widen weights in tiled kernels, where the target has these."""
+    """Tiled kernels dequantize weights in steps with many rows, on targets that have such kernels."""
     shape = replace(CUDA_VARIANTS[variant], inter=128)
     card = CudaInterpreter(lowered(shape, target, qformat=qformat))
     state, model = sequences_of(shape, card), quantized(shape, qformat)
@@ -114,7 +114,7 @@ def test_programs_with_expanded_weights_compute_what_the_quantized_network_does(
 @pytest.mark.parametrize("qformat", ["fp8", "fp8_rowwise", "int8_sq"])
 @pytest.mark.parametrize("variant", OF_EACH_PART)
 def test_programs_of_bytes_compute_what_the_quantized_network_does(variant: str, qformat: str) -> None:
-    """Where 16 bits turn a rounding to a byte, logits differ: only most of what they say is compared."""
+    """Rounding to 16 bits can change a rounding to a byte, and so the logits; only their largest part is compared."""
     shape = CUDA_VARIANTS[variant]
     card = CudaInterpreter(lowered(shape, qformat=qformat))
     state, model = sequences_of(shape, card), quantized(shape, qformat)
@@ -133,11 +133,11 @@ def test_programs_with_caches_of_bytes_compute_what_the_quantized_network_does(c
 
 
 def test_a_padded_decode_step_computes_the_same() -> None:
-    """Captured steps are padded with rows that read and write a block that no sequence has."""
+    """Captured steps are padded with rows that read and write a block that belongs to no sequence."""
     shape = CUDA_VARIANTS["llama"]
     card, alone = CudaInterpreter(lowered(shape)), CudaInterpreter(lowered(shape))
     state = sequences_of(shape, card)
-    state.block_tables %= 5  # block 5 is the padding's; sequences share others, which no numbers below depend on
+    state.block_tables %= 5  # block 5 is for padding; sequences share the others, on which no numbers below depend
     inputs = _step_inputs(state.feeds([1, 1, 1]), 3)
     padding = {name: np.zeros(1, np.int32) for name in ("token_ids", "position_ids", "past_lens")}
     absent = ("token_slots", "sample_slots", "sample_drafts", "sample_masks")

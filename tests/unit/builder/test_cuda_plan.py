@@ -74,7 +74,7 @@ def test_the_executor_finds_what_it_reads_and_writes_at_one_place_for_all_progra
         assert {*plan.outputs.values(), names.index("last_tokens")} <= _touched(program.instructions[-1])
     largest = cuda_plan(cuda_shape(vocab=50_000))
     slots = largest.tensors[largest.outputs["sampling_slots"]]
-    assert slots.shape == ("num_slots", 24 + 4 * (48 + 1024))  # a sequence's tokens, and what it may be given besides
+    assert slots.shape == ("num_slots", 24 + 4 * (48 + 1024))  # a sequence's tokens, and its optional sampling data
 
 
 def test_head_norms_keep_rope_out_of_the_product() -> None:
@@ -83,7 +83,7 @@ def test_head_norms_keep_rope_out_of_the_product() -> None:
 
 
 def test_attention_knows_of_sequences_of_guesses() -> None:
-    """They attend to what the sequences of the guesses before them store in the same step."""
+    """Draft tokens are sequences that attend to what the sequences before them store in the same step."""
     kernels = [kernel for kernel, _ in lowered(max_draft_len=2).kernels() if kernel.name == "paged_attention_decode"]
     assert {dict(kernel.defines)["TL_NEW_TOKENS"] for kernel in kernels} == {3}
 
@@ -147,10 +147,10 @@ def test_every_size_of_step_has_its_program(num_tokens: int) -> None:
     sizes = [program.max_tokens for program in plan.programs if not program.decode_only]
     assert sizes == sorted(sizes)
     assert sizes[-1] == num_tokens
-    assert {64, 128, 256, 512} & set(range(num_tokens)) <= set(sizes)  # products are computed otherwise in each
+    assert {64, 128, 256, 512} & set(range(num_tokens)) <= set(sizes)  # each range of sizes uses other kernels
     for program in plan.programs:
         rows = {argument.tensor_map.rows for argument in _maps(program) if _is_arena(plan, argument)}
-        # The last layer's products after attention are of the rows that are sampled from, at most 80.
+        # In the last layer, products after attention compute only rows that are sampled from, at most 80.
         assert rows == (set() if program.decode_only else {program.max_tokens, min(program.max_tokens, 80)})
 
 
@@ -198,7 +198,7 @@ def test_memory_has_room_for_a_padded_batch() -> None:
 @pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("variant", CUDA_VARIANTS)
 def test_operands_do_not_overlap(variant: str, tiled: bool) -> None:
-    """Those of one instruction; that values survive until their last use shows in their numbers."""
+    """Operands of an instruction lie apart; test_cuda_numerics.py shows that values survive until their last use."""
     plan = cuda_plan(CUDA_VARIANTS[variant], tiled=tiled)
     ranges = {
         index: range(tensor.offset, tensor.offset + tensor.max_bytes(plan.symbols))
@@ -247,7 +247,7 @@ def test_every_head_size_fits_every_target(target: str, head_dim: int) -> None:
 
 
 def test_limits_leave_the_kernels_alone() -> None:
-    """Another batch size, other lengths: the same kernels, so that nothing is compiled again."""
+    """Another batch size and other lengths use the same kernels, so that nothing is compiled again."""
     small = lowered(max_batch_size=8, max_seq_len=48, max_num_tokens=64).kernels().keys()
     large = lowered(max_batch_size=200, max_seq_len=48, max_num_tokens=300).kernels().keys()
     assert small < large

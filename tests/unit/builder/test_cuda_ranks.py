@@ -1,4 +1,4 @@
-"""The programs of ranks: one of a stage is lowered, and the others have its plan; products store rows for others."""
+"""Programs of ranks: the first rank of a stage is lowered, the others share its plan; products store rows remotely."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -38,7 +38,7 @@ def _lowered(graph: ir.Graph, limits: BuildLimits = BOUNDS, target: str = "sm_90
 
 
 def _check(model: ir.Model) -> Lowered:
-    """Returns what the first rank was lowered to."""
+    """Check the plans of all ranks; returns the lowered program of the first."""
     first, second = _ranks(model)
     lowered, expected = _lowered(first), _lowered(second)
     found = weights_of(_ranks(model)[1], lowered)
@@ -76,9 +76,10 @@ def _launches(lowered: Lowered, program: str, kernel: str, macro: str) -> list[o
 
 def test_rows_of_large_steps_are_stored_on_their_owners() -> None:
     lowered = _lowered(_ranks(quantized(cuda_shape(tied=False), "full_prec"))[0], LARGE)
-    stored = [ON_OWNERS] * 2 + [ON_OWNERS] * 2 + [ON_FIRST_RANK]  # of two layers, and the logits
+    stored = [ON_OWNERS] * 2 + [ON_OWNERS] * 2 + [ON_FIRST_RANK]  # the products of two layers, and the logits
     assert [where for where in _launches(lowered, "mixed", "linear_tiled", "TL_ROWS_ON") if where != HERE] == stored
-    # The embedding is read where it is. Sums are read by their owners, but before the last layer: it gathers some rows.
+    # The embedding is read locally. The owners of rows read the sums, except before the last layer, which gathers some
+    # rows.
     assert _launches(lowered, "mixed", "all_reduce_pull", "TL_STORED") == [0, 1, 1, 1, 1]
     assert _launches(lowered, "mixed", "all_reduce_pull", "TL_OWNED") == [0, 1, 1, 1, 1]
     assert _launches(lowered, "mixed", "all_reduce_pull", "TL_SUM_EVERYWHERE") == [0, 0, 1, 0, 0]
@@ -93,7 +94,7 @@ def test_rows_of_few_tokens_are_sent_by_all_reduce() -> None:
 
 
 def test_other_targets_read_rows_where_they_are() -> None:
-    """Their products of many rows are cuBLASLt's, which store rows here."""
+    """Their products with many rows use cuBLASLt, which stores rows locally."""
     model = quantized(cuda_shape(tied=False), "full_prec")
     lowered = _lowered(_ranks(model)[0], LARGE, "sm_80")
     assert _launches(lowered, "mixed", "all_reduce_pull", "TL_STORED") == [0] * 5

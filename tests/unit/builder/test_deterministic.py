@@ -1,4 +1,4 @@
-"""Deterministic GPU engines add in the same order in every program, or are refused."""
+"""Deterministic GPU engines add in the same order in every program, or the build refuses."""
 
 from collections import defaultdict
 from typing import Any
@@ -15,12 +15,12 @@ from trtllm_lite.errors import BuildError
 from trtllm_lite.plugins.launch import Launch
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 
-# Wide enough for products of small steps to cut their depth, and for more than one program of many tokens.
+# The network is wide enough for split-K in small steps, and for several programs with many tokens.
 WIDE: dict[str, Any] = {"hidden": 512, "inter": 1024, "head_dim": 64, "heads": 8, "kv_heads": 2, "max_seq": 1024}
 STEPS: dict[str, Any] = {"max_batch_size": 20, "max_input_len": 700, "max_seq_len": 1024, "max_num_tokens": 700}
-# Windows take other cache blocks, and a gated product of many rows no bias.
+# Windows use other cache blocks, and gated products with many rows do not support biases.
 SUPPORTED = {name for name, shape in CUDA_VARIANTS.items() if not any(shape.windows)} - {"mlp_bias"}
-# Kernels that compute each row by itself, with macros that do not say how many rows there are.
+# Kernels that compute each row by itself, with macros that do not depend on the number of rows.
 ROW_KERNELS = {
     "cache_slots", "channel_magnitudes", "embedding", "gather_columns", "gather_rows", "gate_mul", "layer_norm",
     "position_embedding", "quantize_rows", "query_key_norm", "rms_norm", "rope_cache", "rotary_table", "rowwise",
@@ -28,7 +28,7 @@ ROW_KERNELS = {
 
 
 def orders(programs: Lowered) -> dict[str, set[tuple[object, ...]]]:
-    """For every product, attention and sampling: the orders in which programs add. Other kernels work row by row."""
+    """The orders in which programs add, for every product, attention and sampling. Other kernels work row by row."""
     found: dict[str, set[tuple[object, ...]]] = defaultdict(set)
     for program in programs.programs:
         for command in program.commands:
@@ -56,7 +56,7 @@ def test_programs_add_in_one_order(qformat: str, tiled: bool) -> None:
 
 
 def test_products_of_small_steps_say_the_order() -> None:
-    """Some cut their depth, which fills a card with few rows."""
+    """Some products use split-K, which fills a card in steps with few rows."""
     shape = cuda_shape(**WIDE | {"hidden": 2048, "inter": 4096})
     found = orders(lowered(shape, **STEPS, deterministic=True))
     assert {(1,), (4,)} <= {order for name, of in found.items() if "_tiled" in name for order in of}

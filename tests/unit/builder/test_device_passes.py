@@ -1,4 +1,4 @@
-"""The passes for GPUs leave the right operators of a network, with the right operands."""
+"""The passes for GPUs produce the right operators with the right operands."""
 
 import pytest
 
@@ -79,7 +79,7 @@ def test_the_drawn_tokens_are_where_the_next_step_finds_them(bucket: Bucket) -> 
         assert reader.inputs["last_tokens"] is last.inputs["last_tokens"]
         assert reader.inputs["token_slots"] is embedding.inputs["token_slots"]
     assert Links([last]).storage(last.outputs["last_tokens_out"]) is last.inputs["last_tokens"]
-    assert last.attributes == {"max_edits": 72}  # the vocabulary is smaller than what a sequence may count
+    assert last.attributes == {"max_edits": 72}  # limited by the size of the vocabulary
     assert dims(last.inputs["sampling_slots"]) == ("num_slots", 24 + 4 * 72)
     assert dims(last.inputs["token_masks"]) == ("num_seqs", 3)
 
@@ -91,7 +91,7 @@ def test_steps_of_many_rows_keep_norms_and_gather() -> None:
 
 
 def test_every_value_is_made_before_it_is_read() -> None:
-    """A product that takes a residual moves behind whatever makes that residual."""
+    """A product that adds a residual is placed after the operator that makes the residual."""
     for bucket in (DECODE, MIXED):
         for changes in ({}, {"parallel": True, "layer_norm": True}, {"post_norms": True, "mlp": "gelu_tanh"}):
             ops = _ops(bucket, **changes)

@@ -1,4 +1,4 @@
-"""The passes of encoders: what they leave of the standard network, and why they leave other networks alone."""
+"""The passes of encoders: how they change the standard network, and why they do not change other networks."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from trtllm_lite.engine.manifest import Fusion
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BERT with a mean over tokens that is normalised."""
+    """A BERT with normalised mean pooling."""
     directory = tmp_path_factory.mktemp("bert")
     save_tiny_model("bert", directory / "model")
     write_pooling(directory / "model")
@@ -29,7 +29,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def network(checkpoint: Path) -> ir.Model:
-    """Its network, which a test may change."""
+    """The network of the checkpoint, which a test may change."""
     return open_checkpoint(checkpoint).model
 
 

@@ -1,4 +1,4 @@
-"""Weights that GPU kernels do not read as they are stored become what their checkpoint means, in 16 bits."""
+"""Weights in formats that GPU kernels cannot read are expanded to 16 bits, with the values of the checkpoint."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def test_matrices_are_those_of_the_checkpoint(tmp_path: Path) -> None:
 
 
 def test_experts_of_odd_rows_are_those_of_the_checkpoint(tmp_path: Path) -> None:
-    """Kernels read rows of a multiple of 64 numbers of 4 bits."""
+    """Kernels read 4-bit rows whose length is a multiple of 64."""
     sizes = {"hidden_size": 96, "intermediate_size": 96}
     meant = write_mxfp4_experts(tiny_model("gpt_oss", **sizes), tmp_path / "model")
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
@@ -91,7 +91,7 @@ def test_a_scale_for_each_row_becomes_one_for_each_block() -> None:
     ],
 )
 def test_numbers_that_kernels_do_not_know_are_errors(name: str, value: float, message: str) -> None:
-    """They are found when weights are written."""
+    """The error is raised when weights are written."""
     model = quantized(cuda_shape(), "fp8_wo")
     found = model.graph.initializers[f"model.layers.0.self_attn.q_proj.weight.{name}"]
     tensor = found.const_value

@@ -1,4 +1,4 @@
-"""Where features of tokens are stored, and where a head that drafts reads them."""
+"""Where a model stores the features of tokens, and where a draft head reads them."""
 
 import json
 from dataclasses import replace
@@ -34,7 +34,7 @@ def head(tmp_path: Path) -> ir.Model:
 
 @pytest.fixture
 def model(tmp_path: Path) -> ir.Model:
-    """A Llama that makes features."""
+    """A Llama that stores features."""
     config = tiny_config("llama", num_hidden_layers=NUM_LAYERS).to_dict()
     (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["LlamaForCausalLM"]}))
     made = open_model_config(tmp_path / "config.json")
@@ -69,7 +69,7 @@ def test_a_head_reads_features_and_stores_those_of_rows_with_logits(head: ir.Mod
     assert find(fused, "layers.0.attention.attention").attributes["first_position"].value == 1
     assert [str(value.name) for value in fused.graph.outputs][:2] == ["logits", "features_out"]
     assert (feature_size(fused.graph), borrows_features(fused.graph)) == (HIDDEN, True)
-    # The MLP runs on the rows whose logits are wanted.
+    # The MLP computes only rows whose logits are wanted.
     assert dims(find(fused, "layers.0.mlp.down_proj").outputs[0]) == ("num_logits", HIDDEN)
 
 

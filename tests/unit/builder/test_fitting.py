@@ -1,4 +1,4 @@
-"""Limits that were not given shrink until a sequence of full length fits into a card; what was given stays."""
+"""Limits that the user did not give shrink until a sequence of full length fits into a card; given limits stay."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def _memory(checkpoint: Path, **limits: Any) -> MemoryPlan:
 
 
 def _card(memory: MemoryPlan, cache: int) -> int:
-    """The memory of a card that has room for so many bytes of KV cache."""
+    """The memory of a card that has room for a KV cache of so many bytes."""
     wanted = memory.weights + memory.workspace + cache
     return next(size for size in range(int(wanted / GPU_MEMORY_FRACTION), 1 << 40) if cache_room(memory, size) >= cache)
 
@@ -47,7 +47,7 @@ def test_a_card_with_room_changes_nothing(checkpoint: Path) -> None:
 def test_steps_shrink_before_sequences(checkpoint: Path) -> None:
     memory = _memory(checkpoint)
     chosen = _chosen(checkpoint, _card(memory, memory.cache_use.num_bytes) - 1)
-    assert (chosen.max_batch_size, chosen.num_tokens) == (128, 4096)  # halves of the defaults
+    assert (chosen.max_batch_size, chosen.num_tokens) == (128, 4096)  # half of the defaults
     assert chosen.max_seq_len == 64
 
 

@@ -36,7 +36,7 @@ def test_what_reads_one_order_is_still_merged() -> None:
 
 
 def test_another_gather_stays() -> None:
-    """Its indices have a type that the operator does not take."""
+    """The operator does not accept the type of this gather's indices."""
     model = network("act_order")
     value = find_value(model, f"{ORDER}.order")
     value.const_value, value.dtype = ir.tensor(np.arange(VARIANTS["llama"].inter)), ir.DataType.INT64
@@ -46,7 +46,7 @@ def test_another_gather_stays() -> None:
 
 @pytest.mark.parametrize("wrong", [-1, CUDA_VARIANTS["act_order"].inter])
 def test_indices_of_no_feature_are_refused_when_a_gpu_engine_is_written(wrong: int) -> None:
-    """On a card nobody would notice; engines for CPUs are refused when they are loaded."""
+    """A GPU would not detect a bad index; for CPUs, the check is made when an engine is loaded."""
     model = network(CUDA_VARIANTS["act_order"])
     order = find_value(model, f"{ORDER}.order")
     indices = np.arange(CUDA_VARIANTS["act_order"].inter, dtype=np.int32)

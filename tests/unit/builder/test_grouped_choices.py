@@ -1,4 +1,4 @@
-"""Products with experts have the tiles that were measured to be fastest, or else the best guess."""
+"""Products with experts use the tiles that were measured to be fastest, or else those estimated to be."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,11 +14,11 @@ from trtllm_lite.plugins.cuda.grouped import ExpertChoice
 from trtllm_lite.plugins.launch import Buffer, Launch, TensorMap, WeightBuffers, symbol
 
 (H200,) = parse_targets(["sm_90"])
-EXPERTS = ExpertChoice(16, 2, 16)  # 64 rows are 8 an expert in the mean, and 512 are 64
+EXPERTS = ExpertChoice(16, 2, 16)  # 64 rows give each expert 8 in the mean, 512 rows give it 64
 SMALL, LARGE, DECODE = Bucket("step_64", 64), Bucket("step_512", 512, above=384), Bucket("decode_16", 16, decode=True)
 BLOCKS = {"float8_e4m3fn": ("float32", 128), "float4_e2m1fn": ("bfloat16", 32), "int8": ("float16", 32)}
 FORMS = ("bfloat16", "int4", *BLOCKS)
-Times = Mapping[int, Mapping[str, float]]  # by rows and kernel
+Times = Mapping[int, Mapping[str, float]]  # microseconds by rows and kernel
 
 
 def _site(dtype: str, bucket: Bucket, gated: bool = True, experts: ExpertChoice = EXPERTS) -> GroupedSite:
@@ -46,13 +46,13 @@ def _names(site: GroupedSite) -> list[str]:
     [
         ("bfloat16", (64, [256, 192, 128]), (128, [256, 192, 128])),
         ("int4", (64, [256, 192, 128]), (128, [192, 128, 96])),
-        ("float4_e2m1fn", (64, [128, 192, 256]), (128, [192, 128, 96])),  # 96 tiles, with operands swapped, on 132 SMs
+        ("float4_e2m1fn", (64, [128, 192, 256]), (128, [192, 128, 96])),  # 96 tiles on 132 SMs, by swap-AB
     ],
 )
 def test_candidates_have_names_that_tell_tiles(
     dtype: str, small: tuple[int, list[int]], large: tuple[int, list[int]]
 ) -> None:
-    """The best guess is the first."""
+    """The first candidate is the best by estimate."""
     for bucket, (rows, widths) in ((SMALL, small), (LARGE, large)):
         names = [f"{rows}x{width} tiles in clusters of 1x1x1" for width in widths]
         assert _names(_site(dtype, bucket)) == names
@@ -84,7 +84,7 @@ def test_without_measurements_it_is_the_best_guess(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", FORMS)
 def test_tiles_have_the_rows_of_groups_in_steps_beyond_what_is_measured(dtype: str) -> None:
-    """Where experts are many, groups of such a step may have more rows than those of the largest that is measured."""
+    """With many experts, groups of a larger step may have more rows than the groups of the largest measured step."""
     bucket, experts = Bucket("mixed", 2 * LARGEST_STEP), ExpertChoice(256, 1, 256)
     assert experts.group_rows(bucket.max_tokens) > experts.group_rows(LARGEST_STEP)
     site = _site(dtype, bucket, experts=experts)
@@ -114,7 +114,7 @@ def test_timings_are_of_one_kind_of_product(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", FORMS)
 def test_deterministic_programs_may_differ_in_widths(dtype: str) -> None:
-    """No tile cuts the depth: the order of a row's sum is the same (tests/emulated/test_experts.py compares bits)."""
+    """Tiles do not split the depth, so a row's sums have one order (tests/emulated/test_experts.py compares bits)."""
     sizes = (*STEP_BUCKETS, LARGEST_STEP)
     times: Times = {size: {_names(_site(dtype, Bucket("", size)))[i % 3]: 1.0} for i, size in enumerate(sizes)}
     widths = set()

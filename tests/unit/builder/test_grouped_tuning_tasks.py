@@ -1,4 +1,4 @@
-"""Tuning tasks of products with experts: all candidates multiply the same rows, which chose experts evenly."""
+"""Autotuning of products with experts: all candidates multiply the same rows, distributed evenly over experts."""
 
 from pathlib import Path
 

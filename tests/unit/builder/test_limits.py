@@ -79,7 +79,7 @@ def test_defaults_shrink_to_what_fits() -> None:
         (8192, ON_GPU, (256, 8192, 8192, 8192)),
         (16, ON_GPU, (256, 16, 16, 4096)),
         (8192, BY_TENSORRT, (8, 2048, 2048, 2048)),
-        (1 << 24, ON_GPU, (2, 1 << 24, 1 << 24, 8192)),  # a full batch of more would be larger than any card
+        (1 << 24, ON_GPU, (2, 1 << 24, 1 << 24, 8192)),  # more would be larger than any card
         (1 << 26, ON_GPU, (1, 1 << 26, 1 << 26, 8192)),
     ],
 )

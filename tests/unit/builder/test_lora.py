@@ -1,4 +1,4 @@
-"""Where adapters join a network: beside every projection, and nothing changes without them."""
+"""Where adapters are added to a network: beside every projection; nothing changes without them."""
 
 from pathlib import Path
 
@@ -153,6 +153,6 @@ def test_engines_for_gpus_say_what_their_slots_take(tmp_path: Path) -> None:
     lora, plan = engine.manifest.lora, engine.plan
     assert lora is not None
     slots = [tensor for tensor in plan.tensors if tensor.kind == "adapter"]
-    assert len(slots) == 3 * 4 * 2  # matrices and ranks of four products of two layers
+    assert len(slots) == 3 * 4 * 2  # matrices and ranks of four products in two layers
     assert lora.slot_bytes * DEFAULT_MAX_LORAS == sum(tensor.max_bytes(plan.symbols) for tensor in slots)
     assert _core.adapter_shapes(_core.Engine(str(tmp_path / "engine" / "rank0.engine")))[0] == 8

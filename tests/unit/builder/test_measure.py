@@ -1,4 +1,4 @@
-"""A build asks a GPU, here a double, for the right measurements, and makes the right timings of the answers."""
+"""A build asks a GPU, here a fake one, for the right measurements, and makes the right timings of the answers."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +23,7 @@ HERE = TimingCache(FORMAT_VERSION, "Test GPU", "sm_90a", 130100, (), ())
 
 
 class _Executor:
-    """Finds that a product of any number of rows takes as many microseconds."""
+    """Reports fixed microseconds for a product, for any number of rows."""
 
     device_name, cublaslt_version = HERE.device, HERE.cublaslt_version
 
@@ -42,7 +42,7 @@ class _Executor:
 
 @pytest.fixture
 def executor(monkeypatch: pytest.MonkeyPatch) -> _Executor:
-    """The one that measures."""
+    """The executor that measures."""
     double = _Executor()
     monkeypatch.setattr(measure, "_executor", lambda _: double)
     return double
@@ -85,7 +85,7 @@ def test_candidates_are_timed_at_the_rows_of_their_task(executor: _Executor, fir
     assert asked == [
         ([f"{first} {most}", "slow", f"other {most}"], rows, rows >= 256) for most in rows_of for rows in rows_of[most]
     ]
-    expected = {(rows, name): rows / 2 for rows in (64, 192, 256) for name in (first, "other")}  # of one layer
+    expected = {(rows, name): rows / 2 for rows in (64, 192, 256) for name in (first, "other")}  # products of one layer
     assert {(timing.rows, timing.kernel): timing.microseconds for timing in timings} == expected
     assert {timing.product for timing in timings} == {PRODUCT}
 

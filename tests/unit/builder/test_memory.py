@@ -28,7 +28,7 @@ def test_bytes_of_the_cache(tmp_path: Path) -> None:
 
 
 def test_windows_save_blocks(tmp_path: Path) -> None:
-    """Of three layers two have a window, and lie in two groups, as blocks have one place."""
+    """Two of three layers have a window and lie in two groups, because a block has room for one layer."""
     shape = Shape(layers=3, windows=(5, 0, 5))
     limits = {**LIMITS, "max_seq_len": 40, "tokens_per_block": 16}
     plan = plan_memory(save_checkpoint(tmp_path / "checkpoint", shape), **limits)
@@ -39,7 +39,7 @@ def test_windows_save_blocks(tmp_path: Path) -> None:
     ]
     block = 2 * 2 * 10 * 16 * 4
     assert (plan.cache_use.num_bytes, plan.cache_use.full_bytes) == (7 * block, 9 * block)
-    steady, prompt = 7, 9  # a sequence whose prompt is being computed in one step needs all of it
+    steady, prompt = 7, 9  # blocks of a sequence in decoding, and while its prompt is computed in one step
     assert plan.kv_cache == (2 * steady + prompt) * block
     assert plan.cache_use.describe() == "17.5 KiB for a sequence of 40 tokens, 22% less than 22.5 KiB without windows"
 

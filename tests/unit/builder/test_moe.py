@@ -1,4 +1,4 @@
-"""The passes moe and sigmoid_gate: what they leave of a mixture of experts, and what they leave alone."""
+"""The passes moe and sigmoid_gate: how they change a mixture of experts, and what they do not change."""
 
 from collections import Counter
 from pathlib import Path
@@ -19,7 +19,7 @@ from trtllm_lite.network.verifier import load_network
 from trtllm_lite.plugins.schema import DOMAIN
 
 UNTIL = PIPELINE[: [graph_pass.name for graph_pass in PIPELINE].index("sigmoid_gate") + 1]
-# The layers with experts of tiny models that have others, too.
+# The layers with experts in tiny models that also have layers without.
 SPARSE = {"qwen2_moe": [0, 2], "llama4": [0, 2], "deepseek_v2": [1, 2], "deepseek_v3": [1, 2]}
 STANDARD = ("TopK", "ScatterElements", "Softmax", "Range", "Sigmoid")
 
@@ -39,7 +39,7 @@ def test_nothing_is_left_of_a_mixture(family: str, tmp_path: Path) -> None:
     for op_type in ("Router", "GroupedGatedLinear", "GroupedLinear"):
         assert found[op_type] == layers
     assert found["SigmoidGate"] == (layers if family == "qwen2_moe" else 0)
-    windows = {"Range": 1} if family in ("gpt_oss", "llama4") else {}  # whose mask is fused later
+    windows = {"Range": 1} if family in ("gpt_oss", "llama4") else {}  # the mask of windows is fused by a later pass
     assert {op_type: found[op_type] for op_type in STANDARD if found[op_type]} == windows
     sites = [fusion.site for fusion in fusions if fusion.pass_name == "moe" and fusion.fused]
     assert sites == [f"layers.{layer}.mlp" for layer in sparse]
@@ -62,7 +62,7 @@ def test_operands_keep_shapes_and_storage(normalized: bool, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("scoring", ["softmax", "normalized_softmax", "softmax_of_chosen"])
 def test_each_pass_keeps_logits(scoring: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A mixture whose shares are softmax of the chosen scores is that whose shares are divided by their sum.
+    # Softmax over the chosen scores equals softmax over all scores, divided by the sum of the chosen ones.
     monkeypatch.setattr(qwen2_moe, "qwen_scoring", lambda config: (config.flag("norm_topk_prob"), scoring)[1])
     original = _network("qwen2_moe", tmp_path, norm_topk_prob=scoring != "softmax")
     routers = nodes_of(run_passes(original, UNTIL)[0].graph, "Router", DOMAIN)

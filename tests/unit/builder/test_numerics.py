@@ -12,7 +12,7 @@ from trtllm_lite.builder.pipeline import run_passes
 
 PREFILL, DECODE, MIXED = [7, 1, 4], [1, 1, 1], [1, 6, 2]
 STEPS = (PREFILL, DECODE, MIXED, DECODE)
-# float32 sums in another order; logits are of order 1
+# for float32 sums in another order; logits are of order 1
 TOLERANCE = 2e-5
 
 
@@ -28,7 +28,7 @@ def test_all_passes_keep_logits_and_caches(variant: str) -> None:
 
 
 def _check_caches(state: Sequences) -> None:
-    """The paged caches hold, at the blocks of the tables, what the contiguous ones hold."""
+    """Check that the paged caches hold, in the blocks of the tables, the content of the contiguous caches."""
     for layer in range(state.shape.layers):
         for sequence, length in enumerate(state.past_lens):
             blocks = state.block_tables[sequence]
@@ -53,7 +53,7 @@ def test_each_pass_keeps_logits(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", ["mistral", "softcap"])
 def test_the_reference_agrees_with_onnxruntime(variant: str) -> None:
-    """The yardstick of this file is sound: onnxruntime gives the same logits for the standard network."""
+    """The reference of this file is right: onnxruntime gives the same logits for the standard network."""
     model = network(variant)
     state = Sequences(VARIANTS[variant], num_seqs=3)
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())

@@ -1,4 +1,4 @@
-"""Kernels compile on a machine without a GPU, and the cache knows exactly when they must be compiled again."""
+"""Kernels compile on a machine without a GPU, and again only when something that they depend on changes."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -173,7 +173,7 @@ INNER = "#pragma once\n__device__ float inner(int n) { return n + 1.0f; }\n"
 
 
 class Project:
-    """A kernel that includes a header that includes another, and a cache of its own; counts its compilations."""
+    """A kernel that includes a header that includes another, and a kernel cache; counts compilations."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.cache, self.compiled = root / "src", root / "cache", 0
@@ -184,7 +184,7 @@ class Project:
         real = nvrtc._compile
 
         def counting(compiler: object, source: Path, *arguments: Any) -> bytes:
-            self.compiled += source.is_relative_to(root)  # others may compile in threads meanwhile
+            self.compiled += source.is_relative_to(root)  # other threads may compile meanwhile
             return real(compiler, source, *arguments)
 
         monkeypatch.setattr(nvrtc, "_compile", counting)
@@ -204,7 +204,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 @pytest.fixture(scope="module")
 def cubins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Future[Cubin]]]:
-    """Every kernel for every target, compiled several at a time: NVRTC runs without Python's lock."""
+    """The cubins of every kernel for every target, compiled several at a time: NVRTC releases the GIL."""
     root, cache = Path(__file__).parents[3] / "plugins", tmp_path_factory.mktemp("cubins")
 
     def compiled(source: str, arch: str) -> Cubin:
@@ -241,7 +241,7 @@ def test_every_kernel_compiles_for_its_targets(
     ],
 )
 def test_products_whose_depth_is_split_compile(source: str, form: WeightForm, tmp_path: Path) -> None:
-    """And leave the ring as many bytes as the builder thinks."""
+    """The kernels leave as many bytes for the ring as the builder assumes."""
     root, device = Path(__file__).parents[3] / "plugins", Device("sm_90a", 227 * 1024)
     config = few_rows_config((4096, 4096), form, 16, device)
     assert isinstance(config, SplitConfig)
@@ -257,7 +257,7 @@ def test_products_whose_depth_is_split_compile(source: str, form: WeightForm, tm
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float4_e2m1fn", "int8"])
 @pytest.mark.parametrize(("in_features", "shared_bytes"), [(4096, 99 * 1024), (1024, 227 * 1024)])
 def test_products_of_blocks_compile(dtype: str, arch: str, in_features: int, shared_bytes: int, tmp_path: Path) -> None:
-    """For targets before sm_89, too, which convert no FP8. Several teams multiply short rows."""
+    """This includes targets before sm_89, which do not convert FP8, and several teams for short rows."""
     root, device = Path(__file__).parents[3] / "plugins", Device(arch, shared_bytes)
     form = weight_form(dtype, blocks=BlockNumbers(32, "bfloat16", offsets=False))
     config = few_rows_config((4096, in_features), form, 4, device)
@@ -283,7 +283,7 @@ def test_same_input_comes_from_the_cache_and_is_the_same(project: Project) -> No
     assert project.compiled == 1
     assert [entry.name for entry in project.cache.iterdir()] == [f"{first.key}.cubin"]
     (project.cache / f"{first.key}.cubin").unlink()
-    assert project.compile() == first  # byte for byte, compiled anew
+    assert project.compile() == first  # equal byte for byte after a new compilation
 
 
 @pytest.mark.parametrize(

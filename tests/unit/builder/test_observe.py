@@ -1,4 +1,4 @@
-"""Observers in engines for GPUs: what they show is what the standard network multiplies and stores."""
+"""Observers in GPU engines show the operands of products and the stored keys and values of the standard network."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ LENS = [9, 1, 4]
 
 
 def observing(shape: Shape) -> Lowered:
-    """The programs of an engine that shows what all products multiply, and what all attentions store."""
+    """The programs of an engine that observes the inputs of all products, and the keys and values of all attentions."""
     source = network(shape)
     inputs = {name: observed_input(group) for name, group in by_input(find_products(source.graph)).items()}
     inputs |= keys_and_values(find_attentions(source.graph))
@@ -39,7 +39,7 @@ def observing(shape: Shape) -> Lowered:
 
 
 def multiplied_and_stored(shape: Shape, state: Sequences, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Rows of the standard network, packed, by the names that observers give them."""
+    """Packed rows of the standard network, by the names that observers give them."""
     source = network(shape)
     products = {name: group[0].x for name, group in by_input(find_products(source.graph)).items()}
     attentions = {attention.name: attention.appended for attention in find_attentions(source.graph)}
@@ -50,7 +50,7 @@ def multiplied_and_stored(shape: Shape, state: Sequences, feeds: dict[str, np.nd
 
     def packed(value: ir.Value) -> np.ndarray:
         found = outputs[str(value.name)]
-        found = found.transpose(0, 2, 1, 3) if found.ndim == 4 else found  # heads come before positions
+        found = found.transpose(0, 2, 1, 3) if found.ndim == 4 else found  # positions before heads
         return found.reshape(np.prod(found.shape[:2]), -1)[feeds["packed_rows"]]
 
     stored = {name: np.concatenate([packed(value) for value in pair], axis=1) for name, pair in attentions.items()}

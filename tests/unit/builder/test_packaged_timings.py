@@ -1,4 +1,4 @@
-"""The timing caches of the package count wherever architecture and version of cuBLASLt are those that they were of."""
+"""The package's timing caches are used for the architecture and version of cuBLASLt that were measured."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_algorithms_are_of_one_version(directory: Path, monkeypatch: pytest.Monk
 def test_builds_take_them_by_themselves(
     tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, version: int | None
 ) -> None:
-    """With cuBLASLt of this version the engine has its algorithms, and without it any version runs the engine."""
+    """Built with that version of cuBLASLt, an engine has its algorithms; built without it, it runs with any version."""
     _machine(monkeypatch, version=version)
     monkeypatch.setattr(backend, "packaged_timings", lambda devices: packaged_timings(devices, directory))
     checkpoint = save_checkpoint(tmp_path / "checkpoint", cuda_shape())

@@ -15,7 +15,7 @@ def test_every_pass_has_its_own_name_and_decisions_follow_the_order_of_passes() 
     assert len(set(names)) == len(names) == 19
     _, fusions = run_passes(network("qwen3"))
     seen = list(dict.fromkeys(fusion.pass_name for fusion in fusions))
-    # These find no candidates in this network.
+    # These passes find no candidates in this network.
     others = ("remove_padding", "position_embedding", "gather_columns", "linear_activation", "quantize_rows", "rowwise")
     others += ("features", "query_key_norm", "moe", "sigmoid_gate", "latent_attention")
     assert seen == [name for name in names if name not in others]

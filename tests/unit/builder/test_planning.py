@@ -83,7 +83,7 @@ def test_logits_of_every_token_need_room() -> None:
 
 
 def test_what_is_live_together_does_not_overlap() -> None:
-    """Checked from the finished plan, independently of how lifetimes were computed."""
+    """Overlaps are looked for in the finished plan, independently of how lifetimes were computed."""
     plan = _plan("qwen3")
     written: dict[int, int] = {}
     ranges = {

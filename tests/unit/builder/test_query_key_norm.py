@@ -1,4 +1,4 @@
-"""Norms of all query heads and of all key heads become one operator between the merged product and attention."""
+"""Norms of all query heads and of all key heads become one operator, between the merged product and attention."""
 
 import pytest
 

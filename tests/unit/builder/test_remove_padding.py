@@ -40,7 +40,7 @@ def test_only_attention_sees_sequences() -> None:
 def test_one_unpack_per_value_and_one_pack_per_layer() -> None:
     before = operators(network("llama"))
     after = operators(run_until("remove_padding")[0])
-    # q, k, v of two layers; cos, sin, and the ids whose shape gives the length of the step; two packs
+    # q, k, v of two layers; cos, sin, and the ids whose shape is the length of the step; two pack operators
     assert after["Gather"] - before["Gather"] == 6 + 3 + 2
     assert after["Flatten"] == 2
 

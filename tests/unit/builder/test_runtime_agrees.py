@@ -1,4 +1,4 @@
-"""The C++ runtime runs engines of the builder: the same logits as the network, in the memory that was predicted."""
+"""The C++ runtime runs the builder's engines: with the network's logits, in the memory that was predicted."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How a network is split into stages: what is where, what crosses, and how evenly."""
+"""How a network is split into stages: the layers of each, the values sent between them, and their balance."""
 
 from collections import Counter
 from dataclasses import replace
@@ -25,7 +25,7 @@ def fused(shape: Shape) -> Fused:
 
 
 def products(graph: ir.Graph) -> Counter[str]:
-    """The operators with weights, but norms, of which a stage may repeat one."""
+    """The operators with weights except norms, which several stages may compute."""
     with_weights = (node for node in graph if any(weight_tensor(value) is not None for value in node.inputs))
     return Counter(
         str(node.name) for node in with_weights if node.op_type not in ("RmsNorm", "LayerNorm", "RotaryTable")
@@ -70,7 +70,7 @@ def test_the_largest_stage_is_as_small_as_can_be() -> None:
     costs = [sum(map(decode_bytes, stage.graph)) for stage in stages]
     layer = sum(decode_bytes(node) for node in whole.graph if str(node.name).startswith("layers.0."))
     head = next(decode_bytes(node) for node in whole.graph if node.name == "lm_head")
-    assert head > 4 * layer  # a split by layers alone would be uneven
+    assert head > 4 * layer  # so that stages of equally many layers would be unbalanced
     total = sum(map(decode_bytes, whole.graph))
     assert max(costs) <= max(total / 2 + layer, total - 7 * layer + layer)
     assert max(costs) <= head + 2 * layer

@@ -1,4 +1,4 @@
-"""Configurations of products of a few rows: that they satisfy what the kernels assert, and where rows of x lie."""
+"""Configurations of GEMV kernels: they satisfy what the kernels assert, and place rows of x in the right memory."""
 
 import pytest
 from hypothesis import given
@@ -69,13 +69,13 @@ def test_rows_are_shared_stay_or_travel(
 
 
 def test_the_busiest_cluster_decides_how_many_tiles() -> None:
-    """Of 30 clusters, 64 groups of four tiles need three rounds, 86 of three as many, but of fewer rows."""
+    """30 clusters need three rounds for 64 groups of four tiles or for 86 of three; groups of three have fewer rows."""
     few, many = (few_rows_config((rows, 4096), FP8, 16, H200) for rows in (4096, 28672))
     assert (few and few.tiles_per_stage, many and many.tiles_per_stage) == (3, 4)
 
 
 def test_clusters_are_whole() -> None:
-    """Of 132 SMs, clusters of four take 120."""
+    """Clusters of four use 120 of 132 SMs."""
     config = few_rows_config((4096, 14336), FP8, 16, H200)
     assert config is not None
     assert config.splits == 4

@@ -10,7 +10,7 @@ from trtllm_lite.errors import BuildError
 
 
 def check(targets: Any) -> None:
-    """What a build does first."""
+    """The first check of a build: whether it supports the target."""
     backend, names = backend_of(targets)
     backend.check(names, False, Tuning())
 

@@ -1,4 +1,4 @@
-"""Candidates for tiled matrix products: which exist, that they cover the problem, and what they are launched with."""
+"""Candidates for tiled matrix products: which exist, that they cover the problem, and how they are launched."""
 
 from math import ceil
 
@@ -46,7 +46,7 @@ def test_candidates_can_be_launched(out: int, in_features: int, gated: bool, row
         blocks, defines = _blocks(launch.grid[0]), dict(launch.kernel.defines)
         assert blocks % config.cluster == 0
         assert in_features % (64 * config.splits) == 0
-        if config.splits > 1:  # a cluster has one tile then
+        if config.splits > 1:  # a cluster then has one tile
             width = config.columns // (1 + gated)
             assert blocks // config.cluster >= ceil(rows / (config.rows * config.row_blocks)) * ceil(
                 out / (width * config.column_blocks)

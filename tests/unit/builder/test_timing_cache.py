@@ -1,4 +1,4 @@
-"""Timing caches choose algorithms, and say why; what a GPU would measure is written down here."""
+"""Timing caches choose algorithms and give reasons; the timings are made up here."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_algorithms_that_gain_are_in_the_plan() -> None:
     plan = _plan(CACHE)
     found = _algorithms(plan)
     assert found.pop((64, 96)) == (TimedAlgorithm(8, f"{8:0128x}"), TimedAlgorithm(64, f"{64:0128x}"))
-    assert set(found.values()) == {()}  # the head gains less than measurements differ, the others were not measured
+    assert set(found.values()) == {()}  # the head gains too little, the others were not measured
     assert plan.cuda.cublaslt_version == 130100
 
 
@@ -106,7 +106,7 @@ def test_a_cache_survives_its_file(tmp_path: Path) -> None:
     first = path.read_bytes()
     load_timing_cache(path).save(path)
     assert path.read_bytes() == first
-    assert len(first.splitlines()) == 10 + 3 + 6  # a timing a line
+    assert len(first.splitlines()) == 10 + 3 + 6  # one timing per line
 
 
 def test_formats_and_experts_are_kept_apart(tmp_path: Path) -> None:

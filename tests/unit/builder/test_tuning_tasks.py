@@ -1,4 +1,4 @@
-"""Tuning tasks: what all candidates of a product read stays as it was made up."""
+"""Autotuning: the shared operands of a product's candidates keep the values that they were filled with."""
 
 from itertools import pairwise
 from math import prod
@@ -23,7 +23,7 @@ from trtllm_lite.quantize.network import Recipe, quantize_network
 from trtllm_lite.quantize.schemes import FULL_PRECISION
 
 (H200,) = parse_targets(["sm_90"])
-Place = tuple[int, int]  # first byte of the arena, and one past the last
+Place = tuple[int, int]  # first byte in the arena, and one past the last
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The window is recognised whichever way the comparison is written."""
+"""The window mask is recognised in every form of its comparison."""
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +16,7 @@ def _constant(model: ir.Model, name: str, value: int) -> ir.Value:
 
 
 def _rewritten(op_type: str, left: tuple[str, str, int], right: tuple[str, str, int]) -> ir.Model:
-    """A mistral whose mask is ``op_type``(left, right), each side (value, Add or Sub, constant)."""
+    """A mistral whose mask is ``op_type``(left, right); each side is (value, Add or Sub, constant)."""
     model = network("mistral")
     old = find(model, "window_5")
     sides = []
