@@ -21,7 +21,7 @@ LIMITS = ["--max_seq_len", 64, "--max_batch_size", 1]
 
 @pytest.fixture
 def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of a model, one layer of which int8 hurts: single weights that stick out set the steps of its rows."""
+    """The checkpoint of a model with one layer that int8 hurts: outlier weights make the steps of its rows coarse."""
     monkeypatch.setattr(accuracy, "_WINDOW", 64)
     monkeypatch.setattr(accuracy, "_MAX_TOKENS", 256)
     model = save_tiny_model("llama", tmp_path / "model")
@@ -39,7 +39,7 @@ def build(checkpoint: Path, *arguments: object) -> Result:
 
 
 def test_the_manifest_has_what_eval_measures(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the weights that the engine has, which are computed once although two engines are built of them."""
+    """The figures are those of the engine's weights, which are computed once although two engines are built."""
     packed: list[object] = []
     pack = Int8.pack
     monkeypatch.setattr(Int8, "pack", lambda self, matrix: packed.append(len(matrix)) or pack(self, matrix))

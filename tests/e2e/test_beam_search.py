@@ -17,11 +17,11 @@ from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.errors import LimitError
 
-FAMILIES = ("llama", "mistral")  # the second one with a sliding window
+FAMILIES = ("llama", "mistral")  # mistral has a sliding window
 BLOCK = 16
 LIMITS = {"max_batch_size": 8, "max_input_len": 64, "max_seq_len": 96, "max_num_tokens": 24}
-MAX_TOKENS = 18  # crosses a block boundary or two from wherever it starts
-PROMPT_LENGTHS = (1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5)  # some computed in chunks
+MAX_TOKENS = 18  # crosses a block boundary or two from any start
+PROMPT_LENGTHS = (1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5)  # some prompts are computed in chunks
 END_IDS = list(range(5, VOCAB_SIZE, 9))
 SETTINGS = [
     {"num_beams": 2},
@@ -41,7 +41,7 @@ Hypotheses = list[tuple[list[int], float]]
 
 @dataclass
 class Outcome:
-    """What the loop delivered of one request."""
+    """What the loop delivered for one request."""
 
     tokens: list[int] = field(default_factory=list)
     hypotheses: Hypotheses = field(default_factory=list)
@@ -50,7 +50,7 @@ class Outcome:
 
 
 class Loop:
-    """An event loop over an engine's own executor, with what it delivered so far."""
+    """An event loop over an engine's executor, with the outcomes that it has delivered so far."""
 
     def __init__(self, engine_dir: Path, *, num_blocks: int = 0, **options: Any) -> None:
         self.executor = _core.CpuExecutor(_core.Engine(str(engine_dir / "rank0.engine")), num_blocks=num_blocks)
@@ -76,7 +76,7 @@ class Loop:
         return request
 
     def hear(self) -> bool:
-        """Take what has been delivered; False when the loop is closed."""
+        """Take the events delivered so far; returns False when the loop is closed."""
         events = self.loop.poll(10.0)
         for event in events[0] if events else []:
             outcome = self.outcomes[event.request_id]
@@ -90,7 +90,7 @@ class Loop:
         return events is not None
 
     def finish(self) -> dict[int, Outcome]:
-        """The outcome of every request; then every block is back."""
+        """Return the outcome of every request, after checking that every block is free again."""
         self.loop.shut_down()
         while self.hear():
             pass
@@ -105,7 +105,7 @@ def model(
 ) -> Iterator[tuple[PreTrainedModel, Path]]:
     """A random model and the directory of its engine."""
     num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # matrices this small cost more to share out than to multiply
+    torch.set_num_threads(1)  # with more threads, sharing out matrices this small would cost more than multiplying
     folder = tmp_path_factory.mktemp(request.param)
     reference = save_tiny_model(request.param, folder / "model")
     convert_checkpoint(str(folder / "model"), folder / "checkpoint", "float32")
@@ -149,7 +149,7 @@ def assert_same(actual: Hypotheses, expected: Hypotheses) -> None:
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_equals_transformers(model, settings):
-    """All prompts at once, so that searches and their prompts' chunks share steps."""
+    """All prompts run at once, so that searches share steps with chunks of other prompts."""
     reference, engine = model
     loop = Loop(engine)
     cases = [(prompt_of(length), END_IDS) for length in PROMPT_LENGTHS] + [(prompt_of(10), [])]
@@ -196,7 +196,7 @@ def test_searches_and_other_requests_do_not_change_each_other(model, options):
     for i in range(24):
         search = {"num_beams": int(rng.integers(1, 4))} if i % 3 == 0 else {}
         sampled = {} if search else {"temperature": 0.8, "seed": i}
-        # Every fourth prompt begins as the one before.
+        # Every fourth prompt begins like the one before.
         prompt = prompt_of(20, i - i % 4)[: 3 * (i % 4)] + prompt_of(int(rng.integers(1, 40)), i)
         cases.append((prompt, {"end_ids": END_IDS, **search, **sampled}))
 
@@ -219,7 +219,7 @@ def test_searches_and_other_requests_do_not_change_each_other(model, options):
             continue
         expected = alone(prompt, case)
         assert outcomes[request].tokens == expected.tokens
-        assert outcomes[request].hypotheses == expected.hypotheses  # to the last bit
+        assert outcomes[request].hypotheses == expected.hypotheses  # equal to the last bit
         assert outcomes[request].end.timings.num_generated_tokens > 0
 
 

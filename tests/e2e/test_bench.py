@@ -1,4 +1,4 @@
-"""The benchmarks on a real, tiny engine: what they count and write. How fast it was is nobody's business here."""
+"""The benchmarks on a real, tiny engine: the counts and files they produce. How fast it was is not checked here."""
 
 import json
 import shutil
@@ -119,7 +119,7 @@ def test_latency_reports_every_shape(engine_dir: Path, tmp_path: Path) -> None:
 def test_a_busy_machine_does_not_make_tokens_take_less_than_nothing(
     engine_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs of one token were slowed down, those of all tokens were not."""
+    """A busy machine has slowed down the one-token runs only; the difference of the two must not become negative."""
     shape, longest = LatencyShape(batch_size=2, input_len=8, output_len=5, repeats=1), []
 
     def slowed(*arguments: Any) -> Run:
@@ -140,7 +140,7 @@ def test_a_step_reads_weights_and_the_cache_so_far(engine_dir: Path) -> None:
     cache = engine.manifest.kv_cache
     shape = LatencyShape(batch_size=3, input_len=10, output_len=5)
     per_token = 2 * cache.num_layers * cache.num_kv_heads * cache.head_dim * 4
-    contexts = [10 + step for step in range(1, 5)]  # what steps 1 to 4 attend to, themselves included
+    contexts = [10 + step for step in range(1, 5)]  # positions that steps 1 to 4 attend to, including their own
     assert kv_bytes_per_step(engine, shape) == pytest.approx(3 * np.mean(contexts) * per_token)
     assert 0 < weight_bytes_per_step(engine) <= engine.manifest.memory.weights
 

@@ -1,4 +1,4 @@
-"""A build file of configs/builds, built as it stands: the pinned model becomes an engine that answers."""
+"""A build file of configs/builds, built as it is: the pinned model becomes an engine that answers."""
 
 import hashlib
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_a_build_file_becomes_an_engine_that_answers(tmp_path: Path, monkeypatch
     model = tmp_path / ".cache" / FILES["smollm2-135m"]
     model.parent.mkdir()
     model.symlink_to(find_smollm2())
-    monkeypatch.chdir(tmp_path)  # from where the path in the file counts
+    monkeypatch.chdir(tmp_path)  # the path in the file is relative to here
     _run("build", "--config", str(CONFIG), "--output_dir", "engine", "--provenance")
     provenance = verify_engine(Path("engine"))
     digests = {item.name: item.digest.get("sha256") for item in provenance.materials}

@@ -1,4 +1,4 @@
-"""Models with attention windows, several windows long: what is left behind is given back, and nothing else changes."""
+"""Models with attention windows, on sequences of several windows: blocks left behind are freed, results unchanged."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from trtllm_lite.runtime import ModelRunner
 
 LIMITS = {"max_batch_size": 16, "max_input_len": 96, "max_seq_len": 128, "max_num_tokens": 40, "tokens_per_block": 16}
 NUM_NEW_TOKENS = 24
-WINDOW = 19  # more than a block
+WINDOW = 19  # longer than a block
 LAYERS = ["sliding_attention", "full_attention", *["sliding_attention"] * 3, "full_attention"]
 FAMILIES: dict[str, dict[str, Any]] = {
     "gemma2": {"num_hidden_layers": 6, "layer_types": LAYERS},
@@ -30,7 +30,7 @@ GROUPS = {
 
 
 class Case:
-    """A tiny model of one family, its engine, and prompts that begin alike."""
+    """A tiny model of one family, its engine, and prompts with common beginnings."""
 
     def __init__(self, family: str, directory: Path) -> None:
         self.family, self.directory = family, directory
@@ -49,7 +49,7 @@ class Case:
         return ModelRunner.from_dir(self.directory / "engine", kv_cache_enable_block_reuse=True, **options)
 
     def check(self, runner: ModelRunner) -> None:
-        """All prompts at once, in steps of chunks and decode tokens, against transformers."""
+        """Compare all prompts at once, in steps that mix chunks and decode tokens, with transformers."""
         outputs = generate(runner, self.prompts, NUM_NEW_TOKENS)
         for prompt, (tokens, logits) in zip(self.prompts, outputs, strict=True):
             check_greedy(self.model, prompt, tokens, logits)
@@ -71,7 +71,7 @@ def test_layers_of_one_window_share_tables_and_places(case: Case) -> None:
 def test_sequences_of_several_windows_are_those_of_transformers(case: Case) -> None:
     runner = case.runner()
     case.check(runner)
-    case.check(runner)  # what they have in common is found again, up to a length whose windows are still there
+    case.check(runner)  # common prefixes are reused, up to a length whose windows are still cached
     assert runner.session.stats().prefix_hit_rate > 0.2
 
 
@@ -83,5 +83,5 @@ def test_a_cache_for_few_sequences(case: Case, policy: str) -> None:
     runner = case.runner(max_tokens_in_paged_kv_cache=max_tokens, capacity_scheduler_policy=policy)
     case.check(runner)
     preemptions = runner.session.stats().num_recompute_preemptions
-    grows = case.family != "mistral"  # where every layer has a window, sequences soon give back what they take
+    grows = case.family != "mistral"  # if every layer has a window, sequences soon free their blocks
     assert (preemptions > 0) == (grows and policy == "MAX_UTILIZATION")

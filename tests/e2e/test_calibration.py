@@ -1,4 +1,4 @@
-"""Calibration on tiny models: statistics are those of what transformers' linear layers are given."""
+"""Calibration on tiny models: its statistics are those of the inputs of transformers' linear layers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -60,7 +60,7 @@ def observe(checkpoint: Checkpoint, calibration: Calibration, gram: bool = True)
 
 
 def what_linear_layers_read(model: PreTrainedModel) -> list[np.ndarray]:
-    """Rows [tokens, features] of each linear layer, in the order of their first use."""
+    """The inputs [tokens, features] of each linear layer, in the order of their first use."""
     found: dict[torch.nn.Module, list[np.ndarray]] = {}
 
     def note(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
@@ -118,7 +118,7 @@ def _are_equal(left: Mapping[str, Statistics], right: Mapping[str, Statistics]) 
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second run observes what the first did not, in other passes, and finds the same."""
+    """The second run observes what the first did not, in other passes; the statistics are the same."""
     _, checkpoint = converted("llama", tmp_path)
     whole = observe(checkpoint, settings(tmp_path))
     kept = settings(tmp_path, kept=tmp_path / "statistics")
@@ -174,7 +174,7 @@ def test_a_run_that_failed_before_it_had_statistics_leaves_the_directory_free(tm
 
 
 class MadeUpRows:
-    """Rows as an engine would show them."""
+    """Made-up rows in the form in which an engine shows its activations."""
 
     def __init__(self, rows: Sequence[Sequence[float]]) -> None:
         self._rows = np.array(rows, np.float32)
@@ -251,7 +251,7 @@ def test_sequences_are_drawn_by_the_seed(tmp_path: Path) -> None:
 
 
 def test_lines_of_jsonl_end_at_newlines_alone(tmp_path: Path) -> None:
-    """JSON lets other separators stand in a string as they are."""
+    """In JSON, other line separators may stand unescaped in a string."""
     path = text_file(tmp_path, '"one\u2028text"\r\n{"text": "another\x85"}\n', "text.jsonl")
     assert CalibrationText(path).texts() == ["one\u2028text", "another\x85"]
 

@@ -1,4 +1,4 @@
-"""Attention of chunks, and late positions of another temperature (Llama 4), in engines against transformers."""
+"""Llama 4's chunked attention and the temperature of its late positions, in engines against transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyEngine:
 
 
 def test_tokens_are_those_of_transformers(tiny: TinyEngine) -> None:
-    """Prompts of one chunk and of several, and answers that cross borders; blocks have 16 positions."""
+    """Prompts have one chunk or several, and answers cross chunk borders; blocks have 16 positions."""
     prompts = random_prompts(0, 6)
     for prompt, (tokens, logits) in zip(prompts, generate(tiny.runner(), prompts, 32), strict=True):
         check_greedy(tiny.model, prompt, tokens, logits)

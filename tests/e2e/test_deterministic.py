@@ -1,4 +1,4 @@
-"""CPU engines: what a request gets alone it gets in any company, bit for bit, whatever the format of the weights."""
+"""CPU engines give a request the same bits alone and in any batch, whatever the format of the weights."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ KINDS = (
 
 
 def requests() -> list[Request]:
-    """Prompts of 1 to 43 tokens, every other one with a prefix that others have, and a text that repeats itself."""
+    """Prompts of 1 to 43 tokens: every second one shares a prefix with others, and one text repeats itself."""
     generator = np.random.default_rng(0)
     shared = np.tile(generator.integers(0, VOCAB_SIZE, 8), 8)
     made = []

@@ -1,4 +1,4 @@
-"""A second engine that drafts, on tiny models: the same is generated, and models that agree keep all drafts."""
+"""A draft model, on tiny models: the output is unchanged, and if the models agree all draft tokens are accepted."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ OPTIONS: dict[str, Any] = {**LIMITS, "gather_context_logits": True, "kv_cache_co
 
 
 def drafting(engine_dir: Path) -> dict[str, Any]:
-    """Every draft is tried: how many would pay depends on times, and these are never the same twice."""
+    """Every draft is tried: the number that would pay depends on times, which differ between runs."""
     return {
         "method": "draft_model",
         "model": engine_dir,
@@ -31,7 +31,7 @@ def drafting(engine_dir: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Callable[..., Path]:
-    """Builds an engine of the model, or of another seed's or family's, with other options."""
+    """Build an engine of the model, of another seed or of another family, with other options."""
 
     def build(seed: int = 0, family: str = "llama", shape: dict[str, Any] | None = None, **options: Any) -> Path:
         directory = tmp_path_factory.mktemp("draft")
@@ -53,7 +53,7 @@ def same(engine: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def other(engine: Callable[..., Path]) -> Path:
-    """Half as deep, with other weights."""
+    """A model with other weights, half as deep."""
     return engine(seed=1, shape={"num_hidden_layers": 1})
 
 
@@ -93,7 +93,7 @@ def test_a_draft_model_drafts_for_requests_with_adapters(model_dir: Path, same: 
             acceptance = llm.get_stats().speculation.acceptance
     assert found[0] == found[1]
     assert found[0][0] != found[0][1]
-    assert acceptance[0] < 1  # of the requests with adapters
+    assert acceptance[0] < 1  # the rate of the requests with adapters
 
 
 def test_drafts_are_made_without_adapters(model_dir: Path, engine: Callable[..., Path]) -> None:
@@ -118,7 +118,7 @@ def test_sequences_of_one_prompt_and_searches(model_dir: Path, same: Path) -> No
 
 
 def test_a_draft_model_keeps_to_grammars(model_dir: Path, same: Path) -> None:
-    """It guesses without the grammars of requests, so some guesses break them, and none of these is kept."""
+    """The draft model does not know the grammars of requests; drafts that break them are never accepted."""
     outputs = []
     for config in (None, drafting(same)):
         with LLM(model_dir, speculative_config=config, **OPTIONS) as llm:

@@ -1,4 +1,4 @@
-"""EAGLE-3 on tiny models: a head computes what its paper says, and guesses change nothing but when tokens come."""
+"""EAGLE-3 on tiny models: a head computes what the paper says, and drafts change only when tokens come."""
 
 import copy
 from collections.abc import Callable
@@ -31,7 +31,7 @@ BUILT: dict[str, Any] = {
 
 
 class Models:
-    """A model and its head, converted for each other and built, in ``root``."""
+    """A model and its head, converted for each other and built in ``root``."""
 
     def __init__(self, root: Path, norm_before_residual: bool = False) -> None:
         self.root = root
@@ -42,11 +42,11 @@ class Models:
         convert_checkpoint(str(root / "head"), root / "head-checkpoint", target_model_dir=str(root / "model"))
         self.engine, self.head_engine = root / "engine", root / "head-engine"
         build_engine(root / "checkpoint", self.engine, **BUILT)
-        # Longer steps than the model's, so that a head has caught up with a prompt when the first drafts are due.
+        # Steps are longer than the model's, so that a head has processed a prompt when its first drafts are due.
         build_engine(root / "head-checkpoint", self.head_engine, **{**BUILT, "max_num_tokens": 64})
 
     def drafting(self, **options: Any) -> dict[str, Any]:
-        """Every draft is tried: how many would pay depends on times, and these are never the same twice."""
+        """Every draft is tried: the number that would pay depends on times, which differ between runs."""
         return {
             "method": "eagle3",
             "model": self.head_engine,
@@ -62,7 +62,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 def stepper(models: Models) -> Callable[..., np.ndarray]:
-    """Runs tokens of one sequence through the model or its head, over one paged cache; logits of the last ones."""
+    """Runs tokens of one sequence through the model or its head over a paged cache; returns the last logits."""
     native = core()
     engines = [native.Engine(str(path / "rank0.engine")) for path in (models.engine, models.head_engine)]
     target = native.open_executor([engines[0]], num_blocks=8)
@@ -84,7 +84,7 @@ def test_a_head_computes_what_the_paper_says(norm_before_residual: bool, tmp_pat
     models = Models(tmp_path, norm_before_residual)
     run, head = stepper(models), models.head
     tokens = np.random.default_rng(0).integers(3, VOCAB_SIZE, 37).tolist()
-    for first, end in ((0, 21), (21, 36)):  # the newest token is not computed when a head guesses what follows it
+    for first, end in ((0, 21), (21, 36)):  # the newest token is not computed when a head drafts its successor
         run(tokens[first:end], first)
     features, follow = head.features(tokens)[:-1], tokens[1:]
     run(tokens[:18], 0, of_head=True)
@@ -131,7 +131,7 @@ def test_networks_compute_what_the_paper_says(models: Models) -> None:
 
 
 def test_features_are_of_the_stream_that_the_model_was_trained_with(tmp_path: Path) -> None:
-    """The network of Granite holds it divided by a factor."""
+    """Granite's network scales the residual stream by a factor, which must not be in the features."""
     model = save_tiny_model("granite", tmp_path / "model", num_hidden_layers=NUM_LAYERS)
     head = TorchHead(save_tiny_head(tmp_path / "head"), model)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", draft_model_dir=str(tmp_path / "head"))
@@ -165,11 +165,11 @@ def test_a_head_changes_nothing(models: Models, policy: str) -> None:
 
 
 def test_the_drafts_of_a_head_are_those_of_the_paper(models: Models) -> None:
-    """Few tokens are allowed, so that a head that is right about half of them shows what it reads.
+    """Few tokens are allowed, so that a head that is right about half the time shows what it reads.
 
     Prompts come in chunks, share prefixes and blocks, and end within blocks and at their ends.
     """
-    allowed = [*models.head.known[20:22].tolist(), 390]  # the head does not know the last one
+    allowed = [*models.head.known[20:22].tolist(), 390]  # the head does not know the last token
     assert 390 not in models.head.known
     prompt = np.random.default_rng(0).integers(3, VOCAB_SIZE, 47).tolist()
     params = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True, allowed_token_ids=allowed)
@@ -216,7 +216,7 @@ def test_sequences_of_one_prompt(models: Models) -> None:
 
 
 def test_the_cache_holds_features(models: Models) -> None:
-    """A block of the model has them, that of the head does not, and both come out of the same memory."""
+    """A block of the model holds features and a block of the head does not; both are counted in the memory limit."""
     plans = [plan_memory(models.root / name, **BUILT) for name in ("checkpoint", "head-checkpoint")]
     with LLM(models.engine) as llm:
         own = llm.session.manifest.kv_cache

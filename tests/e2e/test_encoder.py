@@ -32,7 +32,7 @@ from trtllm_lite.runtime.sequence_runner import SequenceRunner
 from trtllm_lite.triton.repository import write_repository
 
 LIMITS = {"max_batch_size": 5, "max_input_len": 64, "max_seq_len": 64, "max_num_tokens": 100}
-# Without padding tokens, which transformers gives no positions of their own.
+# There are no padding tokens, for which transformers has no positions.
 TEXTS = [[3 if token in (1, 2) else token for token in text] for text in random_prompts(seed=0, count=23)]
 POOLINGS: dict[str, dict[str, bool]] = {
     "mean": {},
@@ -52,7 +52,7 @@ def _save(family: str, directory: Path, pooling: dict[str, bool], **arguments: A
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("family", ENCODER_FAMILIES)
 def test_network_on_onnxruntime(family: str, pooling: str, tmp_path: Path) -> None:
-    """Pads are a real token, so that whatever reads one shows."""
+    """Padding is a real token, so that a result that depends on padding shows."""
     model = _save(family, tmp_path / "model", POOLINGS[pooling])
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
     session = onnxruntime.InferenceSession(str(tmp_path / "checkpoint" / "network.onnx"))
@@ -84,7 +84,7 @@ def test_engine(family: str, pooling: str, dtype: str, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def encoder_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random encoder with a mean over tokens that is normalised."""
+    """A random encoder with normalised mean pooling."""
     directory = tmp_path_factory.mktemp("encoder") / "model"
     _save("bert", directory, {"normalize": True})
     return directory
@@ -225,7 +225,7 @@ def test_quantized_weights(encoder_dir: Path, tmp_path: Path, encoder: LLM) -> N
 
 @pytest.mark.parametrize("family", ["roberta", "mpnet", "modernbert"])
 def test_models_with_an_lm_head(family: str, tmp_path: Path) -> None:
-    """Published checkpoints are of this class, where names have a prefix and the head has tensors of its own."""
+    """Published checkpoints have this class, whose names have a prefix and whose head has tensors of its own."""
     model = AutoModelForMaskedLM.from_config(tiny_config(family), attn_implementation="eager").eval()
     model.save_pretrained(tmp_path / "model")
     with LLM(tmp_path / "model", dtype="float32", **LIMITS) as llm:
@@ -235,7 +235,7 @@ def test_models_with_an_lm_head(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("half", [0, 1, 7])
 def test_windows_of_modernbert(half: int, tmp_path: Path) -> None:
-    """Of texts longer than several windows, and with kinds of layers that old configs give by numbers."""
+    """Texts are longer than several windows, and old configs give the kinds of layers as numbers."""
     biases = {"attention_bias": True, "mlp_bias": True}
     model = _save("modernbert", tmp_path / "model", {}, local_attention=2 * half + 2, **biases)
     path = tmp_path / "model" / "config.json"
@@ -251,11 +251,11 @@ def test_windows_of_modernbert(half: int, tmp_path: Path) -> None:
 
 
 def test_distances_of_mpnet() -> None:
-    """Buckets of all distances, whose logarithms are rounded."""
+    """The buckets of all distances are compared; their logarithms are rounded."""
     distances = torch.arange(-600, 601)
     expected = MPNetEncoder.relative_position_bucket(distances).tolist()
     assert [mpnet.bucket(int(distance)) for distance in distances] == expected
-    assert len({mpnet.bucket(distance) for distance in (128, 129, 600)}) == 1  # the table ends there
+    assert len({mpnet.bucket(distance) for distance in (128, 129, 600)}) == 1  # the table ends at 128
 
 
 def test_heads_that_draft_are_for_decoders(encoder_dir: Path, tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_minilm() -> None:
     with LLM(directory, dtype="float32") as llm:
         rows = np.array(llm.embed(texts), np.float32)
         with pytest.raises(LimitError, match="302 tokens, which exceeds max_input_len 256"):
-            llm.embed("The weather is lovely today. " * 50)  # the model has positions for 512
+            llm.embed("The weather is lovely today. " * 50)  # the model has 512 positions
     assert_close(rows, expected, what="embeddings")
 
 
@@ -290,7 +290,7 @@ def test_positions_that_old_files_hold_are_dropped(encoder_dir: Path, tmp_path: 
 
 
 def test_the_default_prompt_comes_before_texts(tmp_path: Path) -> None:
-    """As sentence-transformers has it; token ids are the whole text."""
+    """sentence-transformers does the same; token ids, in contrast, are taken as the whole text."""
     model = _save("bert", tmp_path / "model", {"normalize": True})
     said = {"prompts": {"query": "the other dogs: ", "document": ""}, "default_prompt_name": "query"}
     (tmp_path / "model" / "config_sentence_transformers.json").write_text(json.dumps(said))

@@ -1,4 +1,4 @@
-"""``eval`` on tiny models: perplexity and divergence are those that transformers' logits give."""
+"""``eval`` on tiny models: perplexity and divergence equal those computed from transformers' logits."""
 
 import copy
 import json
@@ -29,7 +29,7 @@ WINDOW = LIMITS["max_seq_len"]
 
 @dataclass
 class Built:
-    """Engines of a tiny model, whole and with weights of bytes, and what transformers computes."""
+    """Engines of a tiny model in full precision and in int8, and the results of transformers."""
 
     directory: Path
     model: PreTrainedModel
@@ -48,7 +48,7 @@ def build(family: str, directory: Path) -> Built:
     model = save_tiny_model(family, directory / "model")
     convert_checkpoint(str(directory / "model"), directory / "checkpoint")
     build_engine(directory / "checkpoint", directory / "engine", **LIMITS)
-    # One computes all rows of logits at once, the other a few, in smaller steps.
+    # One engine computes all rows of logits at once, the other a few at a time, in smaller steps.
     limits = {**LIMITS, "gather_context_logits": True}
     build_engine(directory / "checkpoint", directory / "quantized", qformat="int8_wo", **limits)
     (directory / "text.txt").write_text(TEXT, encoding="utf-8")
@@ -66,7 +66,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 def expected_log_probs(model: PreTrainedModel, window: int = WINDOW) -> tuple[np.ndarray, np.ndarray]:
-    """Log probabilities [tokens, vocabulary] that transformers gives, and the tokens that come."""
+    """transformers' log probabilities [tokens, vocabulary], and the tokens that follow."""
     ids = tiny_tokenizer().encode(TEXT).ids
     windows = torch.tensor(ids[: len(ids) // window * window]).reshape(-1, window)
     with torch.inference_mode():

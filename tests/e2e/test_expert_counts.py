@@ -1,4 +1,4 @@
-"""What routers choose is counted: as transformers chooses, on every rank and stage, and for reports of benchmarks."""
+"""Choices of routers are counted: as transformers chooses, on every rank and stage, and for benchmark reports."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 
 def _counts(checkpoint: Checkpoint, directory: Path, **mapping: int) -> tuple[Any, list[ExpertCounts]]:
-    """An executor, and what its routers chose in two steps of 27 and 24 tokens."""
+    """An executor, and its routers' choices in two steps of 27 and 24 tokens."""
     build_engine(checkpoint, directory, **mapping, **LIMITS)
     executor = opened(directory)
     two_steps(executor)
@@ -43,7 +43,7 @@ def _counts(checkpoint: Checkpoint, directory: Path, **mapping: int) -> tuple[An
 def test_the_choices_of_a_prompt_are_those_of_transformers(tmp_path: Path) -> None:
     model = save_tiny_model("mixtral", tmp_path / "model", num_local_experts=EXPERTS)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "float32")
-    # In the last layer only rows with logits are routed: all of a prompt whose logits are wanted.
+    # In the last layer only rows whose logits are wanted are routed: all rows of a prompt with prompt logits.
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", gather_context_logits=True, **LIMITS)
     prompt = np.random.default_rng(0).integers(0, VOCAB_SIZE, 23).tolist()
     with torch.no_grad():
@@ -73,7 +73,7 @@ def test_ranks_count_what_one_rank_counts(checkpoint: Checkpoint, tp_size: int, 
         assert sum(shared.experts_read) == whole.experts_read[0]
         assert (shared.steps, whole.steps) == (2, 2)
     before = expert_counts(executor)
-    two_steps(executor)  # the same two steps: what was counted doubles
+    two_steps(executor)  # the same two steps double all counts
     for first, after in zip(before, expert_counts(executor), strict=True):
         np.testing.assert_array_equal(after.since(first).choices, first.choices)
         assert after.busiest_choices == 2 * first.busiest_choices
@@ -117,7 +117,7 @@ def test_reports_have_floors_of_the_experts_that_were_read(checkpoint: Checkpoin
     assert figures["weight_bytes_per_step"] == pytest.approx(expected, abs=1)
     assert "rank_imbalance" not in figures
     ranks = _bench(many, "latency", tmp_path / "r.json", *shape)
-    # About 2 * TOP_K / 3. On a busy machine one request may have ended before the other comes: steps then have one row.
+    # The count is about 2 * TOP_K / 3, or less if on a busy machine one request ends before the other comes.
     assert TOP_K / 3 - 1e-9 <= ranks["rank_rows"] < TOP_K
     assert ranks["rank_rows"] <= ranks["busiest_rank_rows"] < 3 * TOP_K
     assert ranks["rank_imbalance"] == pytest.approx(ranks["busiest_rank_rows"] / ranks["rank_rows"])

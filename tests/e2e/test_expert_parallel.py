@@ -1,4 +1,4 @@
-"""Expert parallelism on CPUs: ranks that have some of the experts compute what one rank computes."""
+"""Expert parallelism on CPUs: ranks with some of the experts each compute what one rank computes."""
 
 import json
 from dataclasses import replace
@@ -22,7 +22,7 @@ from trtllm_lite.engine.reader import read_engine
 from trtllm_lite.errors import ArgumentError, BuildError
 
 SIZES = [(2, 2), (4, 2), (3, 3)]  # tp_size, moe_ep_size
-EXPERTS = 12  # of every family here, which all of SIZES divide
+EXPERTS = 12  # number of experts in every family, divisible by all of SIZES
 
 
 def _mixture(family: str, directory: Path, **overrides: Any) -> Checkpoint:
@@ -31,7 +31,7 @@ def _mixture(family: str, directory: Path, **overrides: Any) -> Checkpoint:
 
 
 def _choosing(checkpoint: Checkpoint, pair: tuple[int, int]) -> Checkpoint:
-    """``checkpoint`` whose tokens choose one of two experts: of opposite scores one is above all others, 0."""
+    """``checkpoint`` whose router sends every token to one of two experts: their scores are opposite, the others 0."""
     model = ir.Model(checkpoint.model.graph.clone(), ir_version=checkpoint.model.ir_version)
     routers = [value for name, value in model.graph.initializers.items() if ".router." in name]
     for value in routers:
@@ -61,7 +61,7 @@ def test_ranks_compute_what_one_computes(family: str, tp_size: int, moe_ep_size:
 
 @pytest.mark.parametrize("pair", [(0, 3), (8, 11), (2, 9)], ids=["first rank", "last rank", "two ranks"])
 def test_experts_that_all_tokens_choose_may_be_anywhere(pair: tuple[int, int], tmp_path: Path) -> None:
-    """The other ranks have nothing to compute then, and most experts have no tokens."""
+    """The other ranks then have nothing to compute, and most experts have no tokens."""
     checkpoint = _mixture("mixtral", tmp_path, num_experts_per_tok=1)
     _check(_choosing(checkpoint, pair), tmp_path, 3, 3)
 
@@ -99,7 +99,7 @@ def test_plan_says_what_each_rank_takes(tmp_path: Path) -> None:
     checkpoint = _mixture("qwen3_moe", tmp_path)
     sizes = ({}, {"tp_size": 2}, {"tp_size": 2, "moe_ep_size": 2})
     one, features, experts = (plan_memory(checkpoint, num_threads=1, **size, **LIMITS).weights for size in sizes)
-    # Ranks that share out the features of experts pad these to a multiple of eight.
+    # Ranks that split the features of experts pad them to a multiple of eight.
     assert experts < features < one
     limits = [f"--{name}={value}" for name, value in LIMITS.items()]
     command = ["plan", "--checkpoint_dir", str(tmp_path / "checkpoint"), *limits, "--moe_ep_size", "2", "--tp_size"]

@@ -1,4 +1,4 @@
-"""A fork of the process has no engine: using it there is an error at once, and ending there is quiet."""
+"""An engine does not survive a fork: using it in the child is an error at once, and the child exits quietly."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The whole way, checkpoint to tokens, against transformers in float32."""
+"""From checkpoint to tokens, against transformers in float32."""
 
 import sys
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ def smollm2(smollm2_engine: Path) -> ModelRunner:
 
 @pytest.fixture(scope="module")
 def smollm2_prompts(smollm2: ModelRunner) -> list[list[int]]:
-    """Twenty prompts, plain and through the chat template."""
+    """Twenty prompts, with and without the chat template."""
     assert smollm2.tokenizer is not None
     template = smollm2.tokenizer.chat_template
     assert template is not None
@@ -93,7 +93,7 @@ def smollm2_expected(
     smollm2_prompts: list[list[int]],
     smollm2_outputs: list[tuple[list[int], np.ndarray]],
 ) -> list[np.ndarray]:
-    """transformers' logits at the places of ``smollm2_outputs``."""
+    """transformers' logits at the positions of ``smollm2_outputs``."""
     return [
         expected_logits(smollm2_reference, prompt, tokens)
         for prompt, (tokens, _) in zip(smollm2_prompts, smollm2_outputs, strict=True)
@@ -103,7 +103,7 @@ def smollm2_expected(
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_a_cache_of_16_bits_is_half_as_large_and_bit_stable(family: str, dtype: str, tmp_path: Path) -> None:
-    """Against transformers with the keys and values of every layer rounded alike; the same alone and in company."""
+    """transformers rounds the keys and values of every layer alike; results are the same alone and in a batch."""
     model = save_tiny_model(family, tmp_path / "model")
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
     how = {"tokens_per_block": 16, **TINY_LIMITS}
@@ -125,7 +125,7 @@ def test_a_cache_of_16_bits_is_half_as_large_and_bit_stable(family: str, dtype: 
 
 
 def register_rounding(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Let ``model`` attend to keys (rotated) and values as a cache of ``dtype`` returns them."""
+    """Let ``model`` attend to rotated keys and to values rounded as a cache of ``dtype`` rounds them."""
 
     def rounded(
         module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *more: Any, **how: Any
@@ -140,7 +140,7 @@ def register_rounding(model: PreTrainedModel, dtype: torch.dtype) -> None:
 
 
 class TinyEngine:
-    """A random model of one family with its engine, which gathers the logits of whole prompts."""
+    """A random model of one family, and its engine, which outputs the logits of whole prompts."""
 
     def __init__(self, family: str, directory: Path, **overrides: Any) -> None:
         self.directory = directory
@@ -173,13 +173,13 @@ def generate(runner: ModelRunner, prompts: list[list[int]], count: int) -> list[
 
 
 def reference_logits(model: PreTrainedModel, tokens: list[int]) -> np.ndarray:
-    """float32[len(tokens), vocab] of transformers, in one pass over the whole sequence."""
+    """transformers' logits float32[len(tokens), vocab], from one pass over the whole sequence."""
     with torch.inference_mode():
         return model(torch.tensor([tokens])).logits[0].float().numpy()
 
 
 def expected_logits(model: PreTrainedModel, prompt: list[int], tokens: list[int]) -> np.ndarray:
-    """float32[len(tokens), vocab] of transformers at the places where ``tokens`` were chosen."""
+    """transformers' logits float32[len(tokens), vocab] at the positions from which ``tokens`` were chosen."""
     return reference_logits(model, prompt + tokens[:-1])[len(prompt) - 1 :]
 
 
@@ -202,7 +202,7 @@ def check_greedy(
 
 
 def round_inputs_of_products(model: PreTrainedModel) -> None:
-    """Let ``model`` round what it multiplies to bfloat16, as CPUs with a unit for such products do."""
+    """Let ``model`` round the operands of products to bfloat16, like CPUs with a bfloat16 unit do."""
     for module in model.modules():
         if isinstance(module, torch.nn.Linear):
             module.register_forward_pre_hook(lambda _, args: (args[0].bfloat16().float(), *args[1:]))
@@ -215,7 +215,7 @@ def random_prompts(seed: int, count: int, longest: int = 96) -> list[list[int]]:
 
 
 def assert_identical(actual: list[tuple[list[int], np.ndarray]], expected: list[tuple[list[int], np.ndarray]]) -> None:
-    """Tokens and logits, bit by bit."""
+    """Compare tokens and logits bit by bit."""
     assert [tokens for tokens, _ in actual] == [tokens for tokens, _ in expected]
     for (_, left), (_, right) in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(left, right)
@@ -224,7 +224,7 @@ def assert_identical(actual: list[tuple[list[int], np.ndarray]], expected: list[
 def test_smollm2_gives_the_tokens_of_transformers(
     smollm2_outputs: list[tuple[list[int], np.ndarray]], smollm2_expected: list[np.ndarray]
 ) -> None:
-    """As in ``check_greedy``."""
+    """:func:`check_greedy` compares the logits and the tokens."""
     assert len(smollm2_outputs) == 20
     for (tokens, logits), expected in zip(smollm2_outputs, smollm2_expected, strict=True):
         assert_close(logits, expected)
@@ -252,7 +252,7 @@ def test_smollm2_gives_the_tokens_of_transformers_own_loop(
 def test_smollm2_network_gives_the_logits_of_transformers(
     smollm2_reference: PreTrainedModel, smollm2_checkpoint: Path
 ) -> None:
-    """On onnxruntime; here, and not in test_network.py, so that one process alone reads transformers' SmolLM2."""
+    """onnxruntime runs here, not in test_network.py, so that only one process loads transformers' SmolLM2."""
     random = np.random.default_rng(2)
     sequences = [random.integers(0, 49152, length) for length in (41, 7)]
     with torch.no_grad():
@@ -305,7 +305,7 @@ def test_smollm2_log_probabilities_are_those_of_transformers(
     smollm2_outputs: list[tuple[list[int], np.ndarray]],
     smollm2_expected: list[np.ndarray],
 ) -> None:
-    """All prompts at once through LLM, which batches them in flight; the likeliest five at each position."""
+    """LLM batches all prompts in flight; the five likeliest tokens at each position are compared."""
     params = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0, logprobs=5)
     with LLM(smollm2_engine) as llm:
         outputs = llm.generate(smollm2_prompts, params)
@@ -371,7 +371,7 @@ def test_families_are_bit_identical_for_any_split_and_company(tiny: TinyEngine) 
 def test_a_small_cache_changes_no_token(tiny: TinyEngine) -> None:
     prompts = random_prompts(4, 8, longest=40)
     expected = generate(tiny.runner(), prompts, 12)
-    # 64 tokens: one or two requests at a time, in blocks that others used before.
+    # The cache has 64 tokens: one or two requests run at a time, in blocks that earlier ones used.
     assert_identical(generate(tiny.runner(max_tokens_in_paged_kv_cache=64), prompts, 12), expected)
 
 
@@ -389,7 +389,7 @@ def test_same_seed_same_tokens_in_any_company(tiny: TinyEngine) -> None:
 
 
 def check_plan(checkpoint: Path, engine: Path, limits: dict[str, int]) -> None:
-    """The prediction must be within 5% of what the executor reserves, kind by kind."""
+    """The prediction must be within 5% of what the executor reserves, for each kind of memory."""
     predicted = plan_memory(checkpoint, **limits)
     executor = ModelRunner.from_dir(engine).session.executor
     assert executor.num_threads == predicted.num_threads

@@ -1,4 +1,4 @@
-"""Tokens that grammars leave no choice about are drafts: they change when tokens come, and nothing of what comes."""
+"""Tokens that a grammar forces are drafted: they come sooner, and the output is unchanged."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +18,7 @@ from trtllm_lite.runtime.session.request import Request
 DRAFTS: dict[str, Any] = {"num_speculative_tokens": 5, "enable_adaptive_verification": False}
 NGRAM = {"method": "ngram", "prompt_lookup_min": 1, **DRAFTS}
 SUFFIX = {"method": "suffix", "suffix_decoding_max_spec_factor": 4.0, **DRAFTS}
-# Guesses nothing of prompts that are new, so that only grammars draft.
+# This drafter finds nothing in new prompts, so that only grammars draft.
 NOTHING = {"method": "synthetic", "synthetic_acceptance_rates": (1.0,) * 5, **DRAFTS}
 RECORD = GuidedDecodingParams(
     json={
@@ -69,7 +69,7 @@ def test_forced_tokens_change_nothing(config: dict[str, Any], policy: str, model
 
 @pytest.fixture(scope="module")
 def drafting(model_dir: Path) -> Iterator[LLM]:
-    """An engine that takes drafts, without any speculative_config."""
+    """An engine built for drafts, used without a speculative_config."""
     with LLM(model_dir, speculative_config=NOTHING, **LIMITS) as built, LLM(built.engine_dir) as llm:
         yield llm
 
@@ -78,7 +78,7 @@ def test_engines_that_take_drafts_have_those_of_grammars(drafting: LLM, model_di
     params = SamplingParams(temperature=1.0, max_tokens=60, n=3, best_of=4, seed=1, guided_decoding=RECORD)
     with LLM(model_dir, **LIMITS) as plain:
         expected = plain.generate("the quick", params).outputs
-    drafting.generate("the quick", params)  # which has drafts once its grammar is compiled for them
+    drafting.generate("the quick", params)  # compiles the grammar, whose drafts need it
     before = drafting.get_stats().speculation
     drafting.generate("the quick", replace(params, guided_decoding=None))
     assert drafting.get_stats().speculation == before

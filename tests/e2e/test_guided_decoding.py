@@ -1,4 +1,4 @@
-"""Guided decoding on tiny models, whose texts are noise but for their form, and on SmolLM2."""
+"""Guided decoding on tiny models, whose texts are noise apart from their form, and on SmolLM2."""
 
 import json
 from collections.abc import Iterator
@@ -27,9 +27,9 @@ KINDS = (
     SamplingParams(temperature=1.0, seed=5, logprobs=2),
     SamplingParams(temperature=0.0, return_generation_logits=True, repetition_penalty=1.2),
     SamplingParams(temperature=0.7, seed=6, top_k=20, frequency_penalty=0.5, min_tokens=4),
-    SamplingParams(temperature=0.0, ignore_eos=True, allowed_token_ids=[20, 21]),  # unguided, and repeats itself
+    SamplingParams(temperature=0.0, ignore_eos=True, allowed_token_ids=[20, 21]),  # no grammar; repeats itself
 )
-# More rules than the parser follows at once, but only behind the first letter: it compiles.
+# This has more rules than the parser follows at once, but only after the first letter: it compiles.
 TOO_WIDE = GuidedDecodingParams(
     grammar="\n".join(
         [f'start: "x" ({" | ".join(f"r{n}" for n in range(2100))})', *(f'r{n}: "{n}" "y"' for n in range(2100))]
@@ -49,7 +49,7 @@ def requests() -> list[Request]:
 
 
 def described(responses: list[Response]) -> list[tuple[Any, ...]]:
-    """Everything about each token, to be compared bit for bit."""
+    """All data of each token, for comparison bit by bit."""
     return [
         (
             response.token_id,
@@ -85,7 +85,7 @@ def test_company_preemption_and_drafts_change_nothing(tmp_path: Path) -> None:
     assert stats.num_recompute_preemptions + stats.num_swap_preemptions > 0
     assert stats.speculation.num_accepted[1] > 5
     ends = [rows[-1][1] for rows in alone]
-    assert ends.count("end_id") > 3  # grammars that came to their ends
+    assert ends.count("end_id") > 3  # grammars that were completed
     assert ends.count("length") > 3
 
 
@@ -109,7 +109,7 @@ def test_a_stream_is_the_same_text(llm: LLM) -> None:
 def test_a_form_can_be_cancelled_or_stopped(llm: LLM) -> None:
     endless = GuidedDecodingParams(regex="(ab)*")
     params = SamplingParams(temperature=0.0, max_tokens=64, min_tokens=60, guided_decoding=endless)
-    many = replace(params, temperature=1.0, n=64)  # which take far longer than to cancel them
+    many = replace(params, temperature=1.0, n=64)  # generating these takes far longer than cancelling them
     generation = llm.generate_async("fox", many, streaming=True)
     next(iter(generation))
     generation.cancel()
@@ -165,7 +165,7 @@ PROPERTIES: tuple[dict[str, Any], ...] = (
 
 
 def schemas() -> Iterator[dict[str, Any]]:
-    """Objects with two properties of all kinds."""
+    """Schemas of objects with two properties, of all kinds."""
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "additionalProperties": False}
     for number, first in enumerate(PROPERTIES):
         for second in (PROPERTIES[(number + 1) % 11], PROPERTIES[(number + 4) % 11]):
@@ -188,6 +188,6 @@ def test_what_a_real_model_writes_is_valid(smollm2_gguf: Path) -> None:
         outputs = llm.generate(["An example of a record as JSON:\n"] * len(made), params)
     written = [(schema, output.outputs[0]) for schema, output in zip(made, outputs, strict=True)]
     finished = [(schema, output.text) for schema, output in written if output.finish_reason == "stop"]
-    assert len(finished) > len(made) // 2  # others came to max_tokens
+    assert len(finished) > len(made) // 2  # the other requests reached max_tokens
     for schema, text in finished:
         jsonschema.validate(json.loads(text), schema, format_checker=jsonschema.FormatChecker())

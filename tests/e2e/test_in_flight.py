@@ -1,4 +1,4 @@
-"""In-flight batching on SmolLM2: many different requests at once, each with exactly the tokens that it gets alone."""
+"""In-flight batching on SmolLM2: many different requests at once get exactly the tokens that each gets alone."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from trtllm_lite.runtime.session.session import Session
 
 NUM_REQUESTS = 64
 LIMITS = {"max_batch_size": NUM_REQUESTS, "max_input_len": 128, "max_seq_len": 192, "max_num_tokens": 256}
-# Requests of many kinds: every one is continued by the next, over and over.
+# Requests of many kinds, repeated in turn.
 KINDS = (
     SamplingParams(temperature=0.0, ignore_eos=True),
     SamplingParams(temperature=0.9, seed=7, ignore_eos=True),
@@ -51,7 +51,7 @@ def token_ids(handle: RequestHandle) -> list[int | None]:
 
 
 def demand(requests: Sequence[PlannedRequest], tokens_per_block: int) -> int:
-    """Tokens of whole KV cache blocks that all requests need side by side; a last token is never stored."""
+    """Tokens in whole KV cache blocks that all requests need at the same time; a last token is never stored."""
     lengths = [request.prompt_len + request.output_len - 1 for request in requests]
     return sum(-(-length // tokens_per_block) * tokens_per_block for length in lengths)
 
@@ -78,7 +78,7 @@ def requests(session: Session) -> list[PlannedRequest]:
 
 @pytest.fixture(scope="module")
 def uncapped(session: Session, requests: list[PlannedRequest]) -> Run:
-    """``requests`` with all of the cache."""
+    """The results of ``requests`` when the whole cache is available."""
     return serve(session, requests)
 
 
@@ -95,6 +95,6 @@ def test_a_quarter_of_the_cache_changes_neither_tokens_nor_order(
         for record, request in zip(capped.records, requests, strict=True)
     ]
     for place, (instant, length) in enumerate(begun):
-        # Only where a step's time is short, as on a slow machine, is one passed: by shorter prompts.
+        # A request is overtaken by shorter prompts only if the step time is limited, as on a slow machine.
         assert all(later >= instant or shorter < length for later, shorter in begun[place + 1 :])
     assert capped.steps > uncapped.steps

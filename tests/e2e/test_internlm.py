@@ -1,4 +1,4 @@
-"""InternLM 2 and 3 as their makers publish them, which transformers lacks: Llama under other names and switches."""
+"""InternLM 2 and 3 as published, which transformers lacks: Llama with other names and options."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def _published(model: Path, architecture: str, config: dict[str, Any], *absent: 
 
 
 def _as_internlm2(tensors: dict[str, torch.Tensor], head_dim: int) -> dict[str, torch.Tensor]:
-    """The tensors of a Llama model as InternLM 2 has them: each group is its query heads, its key and its value."""
+    """A Llama model's tensors in InternLM 2's layout: each group has its query heads, then its key and value heads."""
     found = {}
     for name, tensor in tensors.items():
         if any(part in name for part in ("q_proj", "k_proj", "v_proj")):
@@ -84,14 +84,14 @@ def test_internlm3_equals_llama(biases: dict[str, bool], tmp_path: Path) -> None
 
 
 def test_internlm3_as_transformers_writes_it(tmp_path: Path) -> None:
-    """Its class is Llama's then, and so is the family."""
+    """transformers writes the class of Llama, and so the family is Llama."""
     model = save_tiny_model("llama", tmp_path / "model", head_dim=14, attention_bias=True, mlp_bias=True)
     _published(tmp_path / "model", "LlamaForCausalLM", {"model_type": "internlm3"})
     _check(model, tmp_path, "llama")
 
 
 def test_gguf_files_of_internlm2_are_those_of_llama(tmp_path: Path) -> None:
-    """llama.cpp takes the groups apart, so that nothing is left of them (conversion/internlm.py)."""
+    """llama.cpp splits the groups, so that the file cannot be told from Llama's (conversion/internlm.py)."""
     model = tiny_model("llama", tie_word_embeddings=False)
     write_gguf(model, tmp_path / "model.gguf", architecture="internlm2")
     _check(model, tmp_path, "llama", "model.gguf")

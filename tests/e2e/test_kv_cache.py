@@ -1,4 +1,4 @@
-"""KV caches of eight bits on tiny models: scales by calibration, in the network, and engines that store the same."""
+"""8-bit KV caches on tiny models: calibrated scales, the network's rounding, and engines that store the same."""
 
 from dataclasses import replace
 from math import e, log2
@@ -44,7 +44,7 @@ SIZES_OF_GPUS = {
 @pytest.mark.parametrize("dtype", KV_CACHE_DTYPES)
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "gpt2"])
 def test_engines_store_what_the_network_says(family: str, dtype: str, tmp_path: Path) -> None:
-    """The engine's logits are onnxruntime's of the quantized network, and the same however a prompt is cut."""
+    """The engine's logits are onnxruntime's for the quantized network, and do not depend on how a prompt is chunked."""
     original = open_checkpoint(converted(tmp_path, family))
     recipe = Recipe(kv_cache_dtype=dtype)
     quantize_checkpoint(tmp_path / "checkpoint", tmp_path / "quantized", recipe, settings(tmp_path), lambda *_: None)
@@ -60,13 +60,13 @@ def test_engines_store_what_the_network_says(family: str, dtype: str, tmp_path: 
     tokens = feeds["input_ids"].astype(np.int32)
     parts, whole = (np.stack([np.concatenate(list(runner.logits(row, n))) for row in tokens]) for n in (7, 20))
     np.testing.assert_array_equal(parts, whole)
-    # A sum in another order may round a key to the next number, once in a while.
+    # Another order of summation occasionally rounds a key to the next number.
     assert np.std(whole - after) < 0.1 * np.std(before - after)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_scales_are_those_of_what_transformers_caches(family: str, tmp_path: Path) -> None:
-    """The largest key and value of each layer over the text, in layers with a window, too."""
+    """The scales follow from the largest key and value of each layer over the text, also in layers with a window."""
     model = save_tiny_model(family, tmp_path / "model")
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint")
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
@@ -74,7 +74,7 @@ def test_scales_are_those_of_what_transformers_caches(family: str, tmp_path: Pat
     quantize_checkpoint(tmp_path / "checkpoint", out, Recipe(kv_cache_dtype="fp8"), settings(tmp_path), lambda *_: None)
     ids, caches = tiny_tokenizer().encode(TEXT).ids, []
     for first in range(0, len(ids), 48):
-        caches.append(DynamicCache())  # of full length in every layer
+        caches.append(DynamicCache())  # a cache of full length in every layer
         with torch.inference_mode():
             model(torch.tensor([ids[first : first + 48]]), past_key_values=caches[-1], use_cache=True)
     for layer, attention in enumerate(find_attentions(open_checkpoint(out).model.graph)):
@@ -85,7 +85,7 @@ def test_scales_are_those_of_what_transformers_caches(family: str, tmp_path: Pat
 
 
 def test_scales_are_those_of_values_that_smoothing_divides(tmp_path: Path) -> None:
-    """The largest value of the network whose products are quantized alone, which rounding moves a little."""
+    """The scales follow from the largest value of the network with quantized products, whose rounding changes it."""
     original = open_checkpoint(converted(tmp_path))
     found = {}
     for cache in (None, "fp8"):

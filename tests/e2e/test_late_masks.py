@@ -1,4 +1,4 @@
-"""Grammars whose masks take long, on a CPU: their rows sit steps out, and the requests beside them go on."""
+"""Grammars whose masks take long to compute, on a CPU: their rows skip steps, and other requests go on."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from trtllm_lite.runtime.session.request import Request, Response
 from trtllm_lite.runtime.session.request_handle import RequestHandle
 
 FORM = GuidedDecodingParams(regex="[0-9]{3}(-[a-c]{2}){2,9}")
-SLOW = GuidedDecodingParams(regex="[a-f]{2}(x|yz){4,30}")  # that is held up
+SLOW = GuidedDecodingParams(regex="[a-f]{2}(x|yz){4,30}")  # the grammar that is delayed
 DRAFTS: dict[str, Any] = {
     "method": "ngram",
     "num_speculative_tokens": 3,
@@ -48,7 +48,7 @@ def held(num_free: int) -> Iterator[list[Any]]:
 
 
 def requests(**extras: Any) -> list[Request]:
-    """Under SLOW with ``extras``, under FORM, and without a grammar."""
+    """Requests under SLOW with ``extras``, under FORM, and without a grammar."""
     base = SamplingParams(temperature=1.0, seed=3, max_tokens=20, logprobs=1, detokenize=False)
     kinds = [replace(base, guided_decoding=SLOW, **extras), replace(base, guided_decoding=FORM), base]
     return [
@@ -69,7 +69,7 @@ def num_late(llm: LLM) -> int:
 
 
 def check(llm: LLM, num_free: int, **extras: Any) -> RequestHandle:
-    """Returns the late request's handle."""
+    """Compare all results; returns the handle of the delayed request."""
     alone = [described(llm.session.submit(request).result()) for request in requests(**extras)]
     before = num_late(llm)
     with held(num_free) as grammars:

@@ -1,4 +1,4 @@
-"""LLM on small random models: from a model directory to text, each output held against transformers."""
+"""LLM on small random models: from a model directory to text, with every output compared with transformers."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from trtllm_lite.errors import ArgumentError, BuildError, ConvertError, LimitErr
 
 
 def log_softmax(model: PreTrainedModel, tokens: list[int]) -> np.ndarray:
-    """float64[len(tokens), vocab]: what follows each token."""
+    """Log probabilities of the token after each position, float64[len(tokens), vocab]."""
     with torch.inference_mode():
         return torch.log_softmax(model(torch.tensor([tokens])).logits[0].double(), dim=-1).numpy()
 
@@ -53,13 +53,13 @@ def test_the_second_time_the_engine_is_found(model_dir: Path, llm: LLM, cache: P
         assert again.engine_dir == llm.engine_dir
     assert sorted(cache.iterdir()) == before
     assert capfd.readouterr().err == ""
-    with LLM(model_dir, deterministic=True, **arguments) as again:  # as every engine for CPUs is
+    with LLM(model_dir, deterministic=True, **arguments) as again:  # every CPU engine is deterministic
         assert again.engine_dir == llm.engine_dir
     with LLM(llm.engine_dir, deterministic=True) as again:
         assert again.engine_dir == llm.engine_dir
     with LLM(model_dir, max_batch_size=2) as other:
         assert other.engine_dir != llm.engine_dir
-        # The model's positions bound the default limits.
+        # The model's number of positions bounds the default limits.
         assert other.session.limits.max_seq_len == 128
     assert "made " in capfd.readouterr().err
 
@@ -108,7 +108,7 @@ def test_a_damaged_engine_is_made_again(model_dir: Path, capfd: pytest.CaptureFi
     engine = directory / "rank0.engine"
     data = bytearray(engine.read_bytes())
     data[-100] ^= 1
-    engine.unlink()  # the mapped file of the first stays as it is
+    engine.unlink()  # the file that the first engine has mapped stays valid
     engine.write_bytes(data)
     with LLM(model_dir, max_batch_size=3) as second:
         assert second.generate([5, 6, 7], GREEDY).outputs[0].token_ids == expected
@@ -361,7 +361,7 @@ def test_logits(llm: LLM, reference: PreTrainedModel) -> None:
 def penalized(
     scores: np.ndarray, prompt: list[int], generated: list[int], repetition: float, presence: float, frequency: float
 ) -> np.ndarray:
-    """transformers' repetition penalty, then OpenAI's formula for the others (of generated tokens alone)."""
+    """transformers' repetition penalty, then OpenAI's formula for the other penalties (over generated tokens only)."""
     history = torch.tensor([prompt + generated])
     processor = RepetitionPenaltyLogitsProcessor(repetition)
     result = processor(history, torch.tensor(scores[None])).numpy()[0]

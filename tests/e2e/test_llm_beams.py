@@ -17,7 +17,7 @@ END_IDS = list(range(5, 397, 9))
 
 
 def expected(model: PreTrainedModel, prompt: list[int], num_beams: int, **settings: Any) -> tuple[Any, Any]:
-    """The generated tokens of transformers' sequences, cut after their end tokens, and their scores."""
+    """The tokens that transformers generates, cut after end tokens, and the scores of the sequences."""
     output = model.generate(
         torch.tensor([prompt]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.long),

@@ -1,4 +1,4 @@
-"""LLM with many requests: stops, ends, isolation, order of service, preemption and prefix reuse change no token."""
+"""LLM with many requests: stops, ends, failures, order of service, preemption and prefix reuse change no token."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ def tokens_of(llm: LLM, prompts: list[list[int]], params: SamplingParams = LONG)
 
 
 def multi_byte_params() -> SamplingParams:
-    """Parameters under which the model writes a's and two-byte characters, each byte of them a token of its own."""
+    """Parameters under which the model writes a's and two-byte characters, whose bytes are separate tokens."""
     leads, continuations, letter = (
         [tiny_tokenizer().token_to_id(name) for name in names] for names in ("ÃÄ", "±¡", "a")
     )
@@ -35,7 +35,7 @@ def multi_byte_params() -> SamplingParams:
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("include", [False, True])
 def test_a_stop_string_across_tokens(llm: LLM, streaming: bool, include: bool) -> None:
-    """Every string of three characters within a text whose characters are spread over tokens."""
+    """Stop strings are all strings of three characters in a text whose characters consist of several tokens."""
     assert llm.tokenizer is not None
     params = multi_byte_params()
     text = llm.generate("the", params).outputs[0].text.rstrip("\N{REPLACEMENT CHARACTER}")

@@ -40,7 +40,7 @@ def test_an_engine_has_the_factors_of_its_longest_sequence(
 
 
 def _logits(directory: Path, tp_size: int, ids: np.ndarray) -> np.ndarray:
-    """Of the last token, computed in a step for all tokens but that one, and a step for that one."""
+    """Logits of the last token, computed in two steps: one for all other tokens, and one for the last."""
     ranks = [_core.Engine(str(directory / f"rank{rank}.engine")) for rank in range(tp_size)]
     executor, table = _core.open_executor(ranks), np.arange(4, dtype=np.int32)[None]
     found = np.empty(0)

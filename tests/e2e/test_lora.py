@@ -1,4 +1,4 @@
-"""Adapters of requests, against PEFT's merged models in transformers."""
+"""LoRA adapters of requests, against PEFT's merged models in transformers."""
 
 import json
 import subprocess
@@ -24,9 +24,9 @@ from trtllm_lite.runtime import ModelRunner
 MAX_RANK = 16
 ALL = "all-linear"
 IN_GROUPS = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
-LEAST_CHANGE = 0.1  # of a logit by an adapter
-LEARNED_LOSS = 0.05  # of a text whose every token is then likelier than all others together
-# Ranks that are no multiple of anything, one above the others in some modules, few modules, rsLoRA.
+LEAST_CHANGE = 0.1  # in some logit, by an adapter
+LEARNED_LOSS = 0.05  # for a text whose every token is then likelier than all others together
+# Ranks are odd sizes; some modules have a higher rank, some adapters have few modules, one uses rsLoRA.
 ADAPTERS = {
     "all": {"r": 5, "lora_alpha": 7, "target_modules": ALL},
     "attention": {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"]},
@@ -56,7 +56,7 @@ def with_adapter(model: PreTrainedModel, seed: int, **config) -> PreTrainedModel
 
 @pytest.fixture(scope="module")
 def merged(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[LoRARequest, PreTrainedModel]]:
-    """Each adapter, and the model that it makes."""
+    """Each adapter, and the model with the adapter merged."""
     found = {}
     for number, (name, config) in enumerate(ADAPTERS.items(), 1):
         model, directory = adapted(model_dir, number, **config), tmp_path_factory.mktemp("adapters") / name
@@ -67,7 +67,7 @@ def merged(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 @pytest.fixture(scope="module")
 def lora_llm(model_dir: Path) -> Iterator[LLM]:
-    """The model, with room for two adapters in use and three in memory."""
+    """The model with room for two adapters in use and three in memory."""
     cache = KvCacheConfig(tokens_per_block=16)
     sizes = {"max_lora_rank": MAX_RANK, "max_loras": 2, "max_cpu_loras": 3}
     with LLM(model_dir, gather_context_logits=True, kv_cache_config=cache, **sizes, **LIMITS) as llm:
@@ -165,7 +165,7 @@ def test_a_refused_adapter_is_one_line_on_the_command_line(lora_llm: LLM, tmp_pa
     )
     assert done.returncode == 1
     assert done.stderr.startswith("Error: there is no directory")
-    assert done.stderr.count("\n") == 1  # not, too, what an engine that is never freed prints
+    assert done.stderr.count("\n") == 1  # there is no second message about an engine that is never freed
 
 
 def test_model_runner_numbers_the_adapters_of_lora_dir(lora_llm: LLM, merged, reference: PreTrainedModel) -> None:
@@ -215,7 +215,7 @@ def test_families_and_quantized_weights(family: str, qformat: str, tmp_path: Pat
     assert_equals_peft(model, ALL, tmp_path, qformat=qformat, group_size=GROUP_SIZE)
 
 
-# Modules of which a projection is a part, or whose rows it has in another order, by the last part of their names.
+# Modules that contain a projection, or that have its rows in another order, by the last part of their names.
 MODULES = {
     "phi3": ["qkv_proj", "gate_up_proj", "down_proj"],
     "gpt2": ["c_attn", "c_proj", "c_fc"],  # c_proj is in attention and in the MLP

@@ -47,7 +47,7 @@ def test_formats_are_chosen_and_recorded(tmp_path: Path) -> None:
 
 
 def _stored(product: ir.Node) -> str:
-    """The type of a product's matrix."""
+    """The type of a product's weight."""
     transpose = product.inputs[1].producer()
     value = transpose.inputs[0]
     while value.producer() is not None:

@@ -1,4 +1,4 @@
-"""Mixtures of experts in CPU engines against transformers, whatever runs beside a request, and what is refused."""
+"""Mixtures of experts in CPU engines against transformers, in any batch, and what is refused."""
 
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ def test_latents_are_not_rounded_to_eight_bits(tmp_path: Path) -> None:
 
 
 def test_latents_of_a_checkpoint_in_fp8(tmp_path: Path) -> None:
-    """As DeepSeek-V3 is published: what multiplies latents is expanded, the other matrices keep their tiles."""
+    """DeepSeek-V3 is published so: matrices that multiply latents are expanded, the others keep their tiles."""
     model = write_quantized(tiny_model("deepseek_v3"), tmp_path / "model", LAYOUTS["fp8 in tiles"])
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "float32")
     manifest = build_engine(tmp_path / "checkpoint", tmp_path / "engine", **TINY_LIMITS)

@@ -1,4 +1,4 @@
-"""The layer of a tiny MiMo that predicts a further token (MTP): what it guesses, and that it changes nothing."""
+"""The MTP layer of a tiny MiMo, which predicts a further token: its drafts, and that they do not change the output."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from trtllm_lite.errors import ArgumentError, ConvertError
 
 
 class Models:
-    """A MiMo and its layer, converted and built as two engines in ``root``."""
+    """A MiMo and its MTP layer, converted and built as two engines in ``root``."""
 
     def __init__(self, root: Path) -> None:
         self.root, model = root, str(root / "model")
@@ -31,7 +31,7 @@ class Models:
         build_engine(root / "layer-checkpoint", self.head_engine, **{**BUILT, "max_num_tokens": 64})
 
     def drafting(self, **options: Any) -> dict[str, Any]:
-        """Every draft is tried: how many would pay depends on times, and these are never the same twice."""
+        """Every draft is tried: the number that would pay depends on times, which differ between runs."""
         how = {"num_speculative_tokens": DRAFTS, "enable_adaptive_verification": False}
         return {"method": "mtp", "model": self.head_engine, **how, **options}
 
@@ -42,12 +42,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 def test_the_layer_computes_what_its_code_says(models: Models) -> None:
-    """First over the model's states, then over its own, which it leaves where logits are wanted."""
+    """The layer runs on the model's states first, then on its own, which it stores where logits are wanted."""
     run, head = stepper(models), models.head
     tokens = np.random.default_rng(0).integers(3, VOCAB_SIZE, 37).tolist()
     found = np.concatenate([run(tokens[first:end], first, end - first) for first, end in ((0, 21), (21, 36))])
     features, follow = head.features(tokens)[:-1], tokens[1:]
-    np.testing.assert_allclose(found, head.logits(features).numpy(), rtol=1e-4, atol=1e-4)  # those of the model
+    np.testing.assert_allclose(found, head.logits(features).numpy(), rtol=1e-4, atol=1e-4)  # the model's states
     run(tokens[:18], 0, of_head=True)
     found = run(tokens[18:], 18, len(tokens) - 18, of_head=True)
     expected = head.logits(head.hidden(features, follow)).numpy()[17:]
@@ -74,7 +74,7 @@ def test_the_layer_changes_nothing(models: Models) -> None:
 
 
 def test_the_drafts_are_those_of_the_published_code(models: Models) -> None:
-    """Few tokens are allowed, so that a layer that is right about half of them shows what it reads."""
+    """Few tokens are allowed, so that a layer that is right about half the time shows what it reads."""
     allowed, counts = [20, 21, 390], np.zeros((2, DRAFTS), int)
     prompt = np.random.default_rng(0).integers(3, VOCAB_SIZE, 47).tolist()
     params = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True, allowed_token_ids=allowed)
@@ -90,7 +90,7 @@ def test_the_drafts_are_those_of_the_published_code(models: Models) -> None:
 
 
 def test_a_model_that_does_not_draft_is_as_usual(models: Models, tmp_path: Path) -> None:
-    """The layer is left out of its network."""
+    """The model's network leaves the MTP layer out."""
     convert_checkpoint(str(models.root / "model"), tmp_path / "checkpoint")
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", **BUILT)
     params = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)

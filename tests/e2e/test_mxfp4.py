@@ -1,4 +1,4 @@
-"""Mixtures whose experts are published in MXFP4: kept in 4 bits or expanded, on one rank and on several."""
+"""Mixtures with experts published in MXFP4: kept in 4 bits or expanded, on one rank and on several."""
 
 from pathlib import Path
 from typing import Any
@@ -56,14 +56,14 @@ def test_engines_compute_what_the_blocks_mean(mapping: dict[str, int], tmp_path:
 
 
 def test_a_shape_says_how_its_experts_are_stored(tmp_path: Path) -> None:
-    """As the checkpoint does: `inspect` shows it of engines that are built of either."""
+    """An engine built from a preset, like one built from the checkpoint, has MXFP4 experts, as `inspect` shows."""
     _written(tmp_path)
     network = open_model_config(tmp_path / "model" / "config.json").network
     assert quantized_as(network) == "mxfp4, weights only"
 
 
 def test_gguf_files_stay_in_4_bits(tmp_path: Path) -> None:
-    """Whose blocks llama.cpp cuts and orders in another way."""
+    """llama.cpp divides a row into blocks and orders their elements in another way."""
     kinds = {f"ffn_{name}_exps": "MXFP4" for name in ("gate", "up", "down")}
     model = tiny_model("gpt_oss", **SIZES)
     path = write_gguf(model, tmp_path / "model.gguf", kinds)

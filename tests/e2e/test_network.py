@@ -29,7 +29,7 @@ DECODE_STEPS = 4
 
 
 def _rope(kind: str, **parameters: Any) -> dict[str, Any]:
-    """RoPE whose stretching matters within a few tokens: short wavelengths, short original context."""
+    """RoPE settings that matter within a few tokens: short wavelengths, a short original context."""
     return {"head_dim": 16, "rope_parameters": {"rope_type": kind, "rope_theta": 50.0, **parameters}}
 
 
@@ -214,8 +214,8 @@ CASES |= {
 
 
 def test_every_family_has_cases() -> None:
-    # Those that transformers lacks are in test_mtp.py and test_internlm.py; heads are in test_eagle3.py, encoders in
-    # test_encoder.py.
+    # Families that transformers lacks are in test_mtp.py and test_internlm.py, draft heads in test_eagle3.py, encoders
+    # in test_encoder.py.
     others = {"mimo", "internlm2", "internlm3", *ENCODER_FAMILIES}
     models = {name for name, family in all_families().items() if not family.drafts} - others
     assert {family for family, _ in CASES.values()} == {*NETWORK_FAMILIES, *MOE_FAMILIES} == models

@@ -1,4 +1,4 @@
-"""The commands one after the other on a tiny model, and what users see when something is wrong."""
+"""The commands in sequence on a tiny model, and the errors that users see."""
 
 import json
 import os
@@ -102,7 +102,7 @@ def test_bench_latency(built: Path, tmp_path: Path) -> None:
     written: dict[str, Any]
     (written,) = json.loads((tmp_path / "latency.json").read_text())
     figures = written["figures"]
-    # The time of a token is the difference of two runs, which may be negative for a few tokens on a busy machine.
+    # A token's time is the difference of two runs, which may be negative on a busy machine if tokens are few.
     differences = {"inter_token_latency_s", "decode_tokens_per_s", "fraction_of_floor", "memory_overhead_bytes"}
     assert differences <= figures.keys()
     assert not {name: value for name, value in figures.items() if value <= 0 and name not in differences}
@@ -200,7 +200,7 @@ def test_ctrl_c_ends_a_stream_quietly(built: Path) -> None:
         [*command, "--prompt", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
     assert process.stdin is not None
-    process.stdin.write(b"x" * (1 << 17))  # more than a pipe holds: it reads its prompt by then
+    process.stdin.write(b"x" * (1 << 17))  # more than a pipe holds, so that the process must be reading its prompt
     process.stdin.flush()
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=30)

@@ -1,4 +1,4 @@
-"""``quantize`` on tiny models: what it writes builds, onnxruntime runs it, and schemes do what their papers say."""
+"""``quantize`` on tiny models: its output builds, onnxruntime runs it, and schemes follow their papers."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,7 +37,7 @@ LEAST_CORRELATION = {
     **{"int8_sq": 0.99, "fp8": 0.95, "fp8_gptq": 0.95, "fp8_rowwise_gptq": 0.95},
     **{"int4_awq": 0.9, "int4_gptq": 0.9, "w4a8_awq": 0.9},
 }
-EVEN = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}  # sizes that are whole blocks of 16
+EVEN = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}  # whole blocks of 16
 LIMITS = {"max_batch_size": 2, "max_seq_len": 64, "gather_context_logits": True}
 
 
@@ -53,10 +53,10 @@ def settings(directory: Path) -> Calibration:
 
 
 def logits(network: ir.Model, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
-    """What onnxruntime computes of a checkpoint's network."""
+    """onnxruntime's logits for a checkpoint's network."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    # Products with dequantized matrices are computed in float32, as the network says, not in int8.
+    # onnxruntime multiplies dequantized matrices in float32, as the network says, and not in int8.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     session = onnxruntime.InferenceSession(ir.to_proto(network).SerializeToString(), options)
     (found,) = session.run(["logits"], {value.name: feeds[value.name] for value in session.get_inputs()})
@@ -78,7 +78,7 @@ def feeds_of(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("qformat", CALIBRATED)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_is_written_builds_and_is_standard_onnx(qformat: str, dtype: str, tmp_path: Path) -> None:
-    """The engine computes what onnxruntime does with the quantized network, near what the model did before."""
+    """The engine computes what onnxruntime does with the quantized network, which is close to the original model."""
     original = open_checkpoint(converted(tmp_path, "qwen2", dtype, **EVEN))
     done: list[str] = []
     quantize_checkpoint(
@@ -103,7 +103,7 @@ def test_what_is_written_builds_and_is_standard_onnx(qformat: str, dtype: str, t
 
 
 def test_build_quantizes_as_quantize_does(tmp_path: Path) -> None:
-    """`build --qformat` has the bytes of `quantize` and `build`, and plan predicts its memory without calibration."""
+    """`build --qformat` gives the bytes of `quantize` and `build`; plan predicts its memory without calibration."""
     converted(tmp_path)
     common = ["--qformat", "int8_sq", "--calib_dataset", tmp_path / "text.txt", "--calib_max_seq_length", 48]
     source, engine = ["--checkpoint_dir", tmp_path / "checkpoint"], ["--max_seq_len", 64]
@@ -125,7 +125,7 @@ def test_build_quantizes_as_quantize_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 @pytest.mark.parametrize("qformat", ["int8_wo", "fp8_rowwise", "int4_wo"])
 def test_weights_that_are_not_finite_are_not_rounded(qformat: str, number: float, tmp_path: Path) -> None:
-    """Where nothing is calibrated, nothing else would find them."""
+    """Without calibration nothing else would find them."""
     model = tiny_model("llama", **EVEN)
     with torch.no_grad():
         model.model.layers[1].mlp.down_proj.weight[3, 5] = number
@@ -190,9 +190,9 @@ def test_the_command_says_what_was_not_smoothed(tmp_path: Path) -> None:
 
 
 def foldable(family: str) -> set[str]:
-    """Where channels can be scaled, of the first layer."""
+    """The inputs of the first layer whose channels can be scaled."""
     plain = {family: {"q_proj", "up_proj", "o_proj"} for family in ("gpt2", "starcoder2", "gpt_neox")}
-    plain |= {key: {"o_proj", "down_proj"} for key in ("olmo2", "olmo3")}  # no norm before
+    plain |= {key: {"o_proj", "down_proj"} for key in ("olmo2", "olmo3")}  # there is no norm before these
     behind_one_norm = {"cohere": {"q_proj", "o_proj", "down_proj"}}
     no_norm_before = {"exaone4": {"o_proj", "down_proj"}}
     return {**plain, **behind_one_norm, **no_norm_before}.get(family, {"q_proj", "gate_proj", "o_proj", "down_proj"})
@@ -200,7 +200,7 @@ def foldable(family: str) -> set[str]:
 
 @pytest.mark.parametrize("family", [*NETWORK_FAMILIES, "one_to_one"])
 def test_folding_changes_nothing(family: str, tmp_path: Path) -> None:
-    """Channels of every input that takes factors are scaled by large random ones, and the logits stay."""
+    """Every input that takes factors gets large random ones for its channels, and the logits stay the same."""
     fields = {"num_key_value_heads": 6} if family == "one_to_one" else {}
     family = "qwen2" if fields else family
     checkpoint = open_checkpoint(converted(tmp_path, family, **fields))
@@ -246,7 +246,7 @@ def test_factors_follow_the_measure_that_tells_more() -> None:
 
 
 def test_some_rows_of_a_large_matrix_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its largest weights, which equation 4 takes, are those of all rows."""
+    """The maximum in equation 4 is still taken over all rows."""
     shapes, pack = list[tuple[int, ...]](), Int8.pack
     monkeypatch.setattr(Int8, "pack", lambda self, matrix: shapes.append(matrix.shape) or pack(self, matrix))
     rng = np.random.default_rng(0)
@@ -260,12 +260,12 @@ def test_some_rows_of_a_large_matrix_are_searched(monkeypatch: pytest.MonkeyPatc
 
 
 def spread(largest: np.ndarray) -> np.ndarray:
-    """Rows whose channels reach ``largest``."""
+    """Rows whose channels have the maxima ``largest``."""
     return np.random.default_rng(0).uniform(-1, 1, (64, len(largest))).astype(np.float32) * largest
 
 
 def test_smoothing_helps_where_a_channel_sticks_out(tmp_path: Path) -> None:
-    """Rounding tokens to int8 hurts less once outliers are in the weights."""
+    """Rounding tokens to int8 hurts less once outliers have moved to the weights."""
     save_tiny_model("llama", tmp_path / "model")
     checkpoint = open_checkpoint(converted(tmp_path))
     for node in checkpoint.model.graph:

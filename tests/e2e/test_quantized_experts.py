@@ -1,4 +1,4 @@
-"""Schemes round the weights of experts, one scale for each row or group, and leave what these multiply as it is."""
+"""Schemes round the weights of experts, with one scale for each row or group, and do not round their inputs."""
 
 import json
 from dataclasses import replace
@@ -60,7 +60,7 @@ def quantized(checkpoint: Checkpoint, recipe: Recipe) -> Checkpoint:
     ],
 )
 def test_engines_compute_with_rounded_experts(family: str, qformat: str, sizes: dict[str, Any], tmp_path: Path) -> None:
-    """What transformers computes when the matrices of its experts, and no others, are rounded so."""
+    """transformers gives the same if only the matrices of its experts are rounded alike."""
     model = save_tiny_model(family, tmp_path / "model", **sizes)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "float32")
     source = quantized(open_checkpoint(tmp_path / "checkpoint"), experts_alone(qformat))
@@ -74,7 +74,7 @@ def test_engines_compute_with_rounded_experts(family: str, qformat: str, sizes: 
 
 @pytest.mark.parametrize("qformat", ["fp8_wo", "int8_wo", "int4_wo"])
 def test_engines_of_16_bits(qformat: str, tmp_path: Path) -> None:
-    """Whose products round activations to 16 bits, too, on CPUs that have a unit for such, as GPUs do."""
+    """CPUs with a bfloat16 unit, like GPUs, also round the inputs of products to 16 bits."""
     model = save_tiny_model("qwen2_moe", tmp_path / "model", **EVEN)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
     source = quantized(open_checkpoint(tmp_path / "checkpoint"), experts_alone(qformat))
@@ -88,7 +88,7 @@ def test_engines_of_16_bits(qformat: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("qformat", sorted(SCHEMES))
 def test_every_scheme_reaches_experts(qformat: str, tmp_path: Path) -> None:
-    """In standard ONNX, which onnxruntime runs as engines do; experts, unlike others, multiply what they did before."""
+    """The network is standard ONNX, which onnxruntime runs like engines do; the inputs of experts are never rounded."""
     source = even(tmp_path)
     wanted = Recipe(qformat, group_size=GROUP_SIZE)
     after = quantized(source, wanted)
@@ -103,7 +103,7 @@ def test_every_scheme_reaches_experts(qformat: str, tmp_path: Path) -> None:
     runner = SequenceRunner(tmp_path / "engine")
     tokens = feeds["input_ids"].astype(np.int32)
     computed = np.stack([np.concatenate(list(runner.logits(row, 7))) for row in tokens])
-    # A sum in another order may round activations to another number.
+    # Another order of summation may round activations to another number.
     assert np.std(computed - expected) < 0.2 * np.std(logits(source.model, feeds) - expected)
 
 
@@ -129,7 +129,7 @@ def test_rows_that_are_no_whole_groups_are_refused(tmp_path: Path) -> None:
 
 
 def test_some_rows_are_rounded_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many experts there are: of all rows together only what is stored is held."""
+    """Memory must not grow with the number of experts: for all rows only the stored result is held."""
     rows: list[int] = []
     pack = Scaled._pack_rows
 
@@ -169,7 +169,7 @@ def run(*arguments: object) -> str:
 
 
 def test_commands_say_what_becomes_of_experts(tmp_path: Path) -> None:
-    """After a calibration, which the inputs of experts have no part in."""
+    """The commands calibrate first, and the inputs of experts have no part in that."""
     even(tmp_path)
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     source = ["--checkpoint_dir", tmp_path / "checkpoint", "--qformat", "int8_sq"]

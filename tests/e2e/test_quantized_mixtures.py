@@ -1,4 +1,4 @@
-"""Quantized Hugging Face checkpoints of mixtures: experts keep their very elements and scales."""
+"""Quantized Hugging Face checkpoints of mixtures: experts keep their stored elements and scales."""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ DTYPES = {"fp8": "FLOAT8E4M3FN", "fp4": "FLOAT4E2M1", "int8": "INT8", "8 bits": 
 
 
 def written(directory: Path, layout: str, family: str = "qwen3_moe", **sizes: Any) -> PreTrainedModel:
-    """Write a checkpoint and convert it; returns the model that it means."""
+    """Write a checkpoint and convert it; returns the model with dequantized weights."""
     model = write_quantized(tiny_model(family, **(sizes or SIZES)), directory / "model", LAYOUTS[layout])
     convert_checkpoint(str(directory / "model"), directory / "checkpoint")
     return model
@@ -52,7 +52,7 @@ def check_engine(model: PreTrainedModel, engine: Path) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_experts_are_those_of_the_checkpoint(layout: str, tmp_path: Path) -> None:
-    """Exactly, in as many bits, and what they multiply is not rounded, also where that of other layers is."""
+    """Elements and scales are equal, and the inputs of experts are not rounded, even if those of other layers are."""
     model = written(tmp_path, layout)
     network = load_network(tmp_path / "checkpoint")
     for node in network.graph:
@@ -108,7 +108,7 @@ def test_ranks_have_parts_of_the_blocks(layout: str, mapping: dict[str, int], tm
     ],
 )
 def test_gguf_files_keep_their_blocks(family: str, kind: str, dtype: str, tmp_path: Path) -> None:
-    """Of experts, also where Hugging Face has gate and up of all of them as one tensor."""
+    """The blocks are those of experts, even if Hugging Face has gate and up of all experts in one tensor."""
     kinds = {f"ffn_{name}_{which}": kind for name in ("gate", "up", "down") for which in ("exps", "shexp")}
     shared = {"shared_intermediate_size": 96} if family == "granitemoe" else {}
     model = tiny_model(family, **{**OF_MIXTRAL, "num_hidden_layers": 1, **shared})
@@ -126,7 +126,7 @@ def test_gguf_files_keep_their_blocks(family: str, kind: str, dtype: str, tmp_pa
 
 
 def test_fp8_in_tiles_is_what_transformers_expands(tmp_path: Path) -> None:
-    """As Qwen3-30B-A3B-FP8 is published; transformers takes whole tiles alone."""
+    """Qwen3-30B-A3B-FP8 is published in this format; transformers supports whole tiles only."""
     sizes = {**SIZES, "intermediate_size": 256, "moe_intermediate_size": 256, "num_key_value_heads": 8}
     written(tmp_path, "fp8 in tiles", **sizes)
     expand = FineGrainedFP8Config(dequantize=True)

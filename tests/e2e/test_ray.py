@@ -1,4 +1,4 @@
-"""Stages in actors of Ray, on two nodes: they give the tokens of an undivided engine, and none dies unnoticed."""
+"""Stages in Ray actors on two nodes: they give the tokens of an undivided engine, and a dead actor is noticed."""
 
 import os
 import signal
@@ -22,16 +22,16 @@ from trtllm_lite.runtime.remote.engine_files import header_digest
 
 MAX_SEQ_LEN = 8192
 LIMITS: dict[str, Any] = {"max_batch_size": 4, "max_input_len": 64, "max_seq_len": MAX_SEQ_LEN, "max_num_tokens": 16}
-TIGHT: dict[str, Any] = {  # requests are swapped out
+TIGHT: dict[str, Any] = {  # so that requests are swapped out
     "kv_cache_config": KvCacheConfig(max_tokens=128, host_cache_size=1 << 20),
     "scheduler_config": SchedulerConfig(capacity_scheduler_policy="MAX_UTILIZATION"),
 }
-ENDLESS = SamplingParams(max_tokens=MAX_SEQ_LEN - 64, ignore_eos=True)  # far more tokens than are waited for
+ENDLESS = SamplingParams(max_tokens=MAX_SEQ_LEN - 64, ignore_eos=True)  # far more tokens than the test waits for
 
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of one model: ``one``, undivided, and ``two``, of two stages."""
+    """Engines of one model: ``one``, undivided, and ``two``, with two stages."""
     directory = tmp_path_factory.mktemp("ray")
     checkpoint = checkpoint_of("llama", directory, max_position_embeddings=MAX_SEQ_LEN)
     build_engine(checkpoint, directory / "one", **LIMITS)
@@ -47,7 +47,7 @@ def nodes() -> Iterator[TwoNodes]:
 
 @pytest.fixture
 def cluster(nodes: TwoNodes) -> TwoNodes:
-    """Both nodes, also where a test before killed one."""
+    """Both nodes; a node that an earlier test killed is started again."""
     nodes.complete()
     return nodes
 
@@ -59,7 +59,7 @@ def llm(engines: Path, cluster: TwoNodes) -> Iterator[LLM]:  # noqa: ARG001
 
 
 def requests() -> tuple[list[list[int]], list[SamplingParams]]:
-    """Prompts of one chunk and of several, some alike; greedy, drawn, searched with beams that part."""
+    """Prompts of one chunk and of several, some alike; greedy, sampled, and beam searches that fork."""
     prompts = [[1 + (7 * row + i) % 90 for i in range(length)] for row, length in enumerate((3, 40, 17, 5, 33, 64))]
     prompts.append(prompts[1])
     params = [SamplingParams(max_tokens=40, ignore_eos=True) for _ in prompts]

@@ -1,4 +1,4 @@
-"""Real weights of other families than SmolLM2's, against transformers in float32 on the same dequantized weights.
+"""Real weights of families other than SmolLM2's, against transformers in float32 on the same dequantized weights.
 
 The files are fetched by hand (scripts/fetch_model.sh): tests of absent ones are skipped.
 """
@@ -50,7 +50,7 @@ def _their_prompts(file: Path) -> list[list[int]]:
 
 @lru_cache(maxsize=1)
 class _Reference:
-    """transformers on the dequantized file; the last file stays loaded, which takes longer than its use."""
+    """transformers on the dequantized file; the last file stays loaded, because loading takes longer than using it."""
 
     def __init__(self, file: Path) -> None:
         self._model = AutoModelForCausalLM.from_pretrained(
@@ -64,7 +64,7 @@ class _Reference:
 
 
 def _check_engine(checkpoint: Path, directory: Path, file: Path, num_new_tokens: int, texts: int) -> None:
-    """Hold an engine's logits and greedy tokens against transformers, for the first ``texts`` prompts together."""
+    """Compare an engine's logits and greedy tokens with transformers for the first ``texts`` prompts, run together."""
     build_engine(checkpoint, directory, **LIMITS)
     runner = ModelRunner.from_dir(directory)
     prompts = _encode(Tokenizer.from_files(directory), file)[:texts]
@@ -93,7 +93,7 @@ def test_an_engine_of_qwen2_gives_the_tokens_of_transformers(tmp_path: Path) -> 
 
 @pytest.fixture(scope="module")
 def gemma_3(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Gemma 3 270M, the file and its checkpoint in float32."""
+    """Gemma 3 270M: the GGUF file, and its checkpoint in float32."""
     file = _find("gemma-3-270m")
     checkpoint = tmp_path_factory.mktemp("gemma3") / "checkpoint"
     convert_checkpoint(str(file), checkpoint, "float32")
@@ -106,7 +106,7 @@ def test_an_engine_of_gemma_3_gives_the_tokens_of_transformers(gemma_3: tuple[Pa
 
 
 def test_the_network_of_gemma_3_gives_the_logits_of_transformers(gemma_3: tuple[Path, Path]) -> None:
-    """A long prompt, too, which leaves the windows of 512 tokens."""
+    """One prompt is longer than the windows of 512 tokens."""
     file, checkpoint = gemma_3
     prompts = _encode(Tokenizer.from_files(checkpoint), file)
     long = [token for _ in range(15) for prompt in prompts for token in prompt][:600]

@@ -1,4 +1,4 @@
-"""Speculative decoding on tiny models: guesses change when tokens come, and nothing of what comes."""
+"""Speculative decoding on tiny models: drafts change only when tokens come."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from trtllm_lite.runtime.session.config import SpeculativeConfig
 from trtllm_lite.runtime.session.request import Request, Response
 
 LIMITS = {"max_batch_size": 6, "max_input_len": 48, "max_seq_len": 128, "max_num_tokens": 40}
-# Every guess is tried: how many would pay depends on times, and these are never the same twice.
+# Every draft is tried: the number that would pay depends on times, which differ between runs.
 NGRAM = {
     "method": "ngram",
     "num_speculative_tokens": 5,
@@ -53,7 +53,7 @@ def requests() -> list[Request]:
 
 
 def described(responses: list[Response]) -> list[tuple[Any, ...]]:
-    """Everything about each token, to be compared bit for bit."""
+    """All data of each token, for comparison bit by bit."""
     return [
         (
             response.token_id,
@@ -65,7 +65,7 @@ def described(responses: list[Response]) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2"])  # the second has windows, which give blocks back
+@pytest.mark.parametrize("family", ["llama", "gemma2"])  # gemma2 has windows, whose blocks are freed
 @pytest.mark.parametrize("policy", ["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"])
 def test_drafts_change_nothing(family: str, policy: str, tmp_path: Path) -> None:
     save_tiny_model(family, tmp_path / "model")

@@ -1,4 +1,4 @@
-"""Engines of several ranks compute what the engine of one rank computes, on CPUs with a thread for each rank."""
+"""Engines of several ranks, on CPUs with a thread for each rank, compute what an engine of one rank computes."""
 
 import json
 from dataclasses import replace
@@ -32,7 +32,7 @@ LIMITS: dict[str, Any] = {"max_batch_size": 4, "max_input_len": 32, "max_seq_len
 
 
 def checkpoint_of(family: str, directory: Path, **shape: Any) -> Checkpoint:
-    """A tiny model of float32, of which no instruction set rounds activations."""
+    """A tiny model in float32, whose activations no instruction set rounds."""
     save_tiny_model(family, directory / "model", **shape)
     convert_checkpoint(str(directory / "model"), directory / "checkpoint", "float32")
     return open_checkpoint(directory / "checkpoint")
@@ -45,7 +45,7 @@ def opened(directory: Path, **options: Any) -> Any:
 
 
 def two_steps(executor: Any, num_groups: int = 1) -> list[np.ndarray]:
-    """The logits of a step of three prompts, and of one that continues them."""
+    """The logits of a step with three prompts, and of a step that continues them."""
     generator = np.random.default_rng(0)
     lens, found = np.array([7, 19, 1], np.int32), []
     tables = np.arange(9 * num_groups, dtype=np.int32).reshape(3 * num_groups, 3)
@@ -60,7 +60,7 @@ def two_steps(executor: Any, num_groups: int = 1) -> list[np.ndarray]:
 def of_one_rank(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Checkpoint, int, list[np.ndarray]]:
-    """A checkpoint of each family, the groups of its cache, and what an engine of one rank computes in two steps."""
+    """A checkpoint of each family, its cache groups, and the results of a one-rank engine in two steps."""
     directory = tmp_path_factory.mktemp(request.param)
     checkpoint = checkpoint_of(request.param, directory)
     manifest = build_engine(checkpoint, directory / "engine", **LIMITS)
@@ -85,7 +85,7 @@ def test_quantized_weights_are_shared_out_with_their_scales(qformat: str, tmp_pa
     quantized = replace(checkpoint, model=model)
     build_engine(quantized, tmp_path / "one", **LIMITS)
     manifest = build_engine(quantized, tmp_path / "many", tp_size=2, **LIMITS)
-    # Where each row of activations has a scale of its own, ranks round their parts by their own.
+    # If each row of activations has its own scale, each rank rounds its part of a row by a scale of its own.
     rounds_rows = any(fusion.pass_name == "quantize_rows" and fusion.fused for fusion in manifest.fusions)
     table = BYTE_TOLERANCES if rounds_rows else TOLERANCES
     for expected, found in zip(two_steps(opened(tmp_path / "one")), two_steps(opened(tmp_path / "many")), strict=True):

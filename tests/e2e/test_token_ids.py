@@ -1,4 +1,4 @@
-"""A model without a tokenizer: token ids in, token ids out, and text is an error that says what to do."""
+"""A model without a tokenizer takes and gives token ids; text is an error that says what to do."""
 
 from pathlib import Path
 

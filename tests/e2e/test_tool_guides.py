@@ -1,4 +1,4 @@
-"""Calls that begin with special tokens, which a tiny model is made to write."""
+"""Tool calls that begin with special tokens, which a tiny model is forced to write."""
 
 import json
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ TOOLS = [Tool("get_it", SCHEMA, strict=True)]
 
 @pytest.fixture(scope="module", params=sorted(SPECIAL))
 def named_llm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, LLM]]:
-    """A parser's name, and a model whose tokenizer has the special tokens of its form."""
+    """A parser's name, and a model whose tokenizer has the special tokens of that parser."""
     directory = tmp_path_factory.mktemp("model")
     save_tiny_model("llama", directory, max_position_embeddings=256)
     _add_special_tokens(directory / "tokenizer.json", SPECIAL[request.param])

@@ -1,4 +1,4 @@
-"""Engines with weights of bytes on CPUs: the tokens of transformers with weights rounded alike, in half the memory."""
+"""Engines with 8-bit weights on CPUs: the tokens of transformers with weights rounded alike, in half the memory."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ LENGTHS = (1, 70, 3, 17)
 
 
 class Engine:
-    """A tiny model built with ``qformat``, and what it should compute."""
+    """A tiny model built with ``qformat``, and the reference for its results."""
 
     def __init__(self, family: str, qformat: str, directory: Path) -> None:
         sizes = IN_GROUPS if qformat == "int4_wo" else {}
@@ -39,7 +39,7 @@ class Engine:
         self.runner = ModelRunner.from_dir(directory / "engine")
 
     def generate(self, prompts: list[list[int]]) -> list[tuple[list[int], np.ndarray]]:
-        """Greedy tokens of each prompt, and the logits that they were chosen from."""
+        """Greedy tokens of each prompt, and the logits from which they were chosen."""
         result = self.runner.generate(
             prompts,
             max_new_tokens=NUM_NEW_TOKENS,

@@ -1,4 +1,4 @@
-"""Configs are read strictly: typed, complete, and nothing that could matter passes unread."""
+"""Configs are read strictly: typed and complete, and no key that could matter is ignored."""
 
 import math
 from typing import Any
@@ -74,7 +74,7 @@ def test_what_changes_the_mathematics_is_an_error(changes: dict[str, Any], messa
 
 
 def test_yarns_attn_factor_multiplies_its_temperature() -> None:
-    """As in vLLM; DeepSeek-R1-0528-Qwen3-8B has one that makes it 1. transformers does not read the key."""
+    """vLLM multiplies, too; the key makes DeepSeek-R1-0528-Qwen3-8B's temperature 1. transformers does not read it."""
     stretched = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 
     def factor(**more: float) -> float:

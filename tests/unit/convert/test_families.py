@@ -1,4 +1,4 @@
-"""Tests of single families: tensors that a family stores in its own way, and keys that it refuses."""
+"""Single families: tensors that a family stores in its own way, and config keys that it refuses."""
 
 import json
 import tracemalloc
@@ -36,7 +36,7 @@ def _edit_config(model: Path, **changes: Any) -> None:
 
 
 def test_gpt2_saved_without_its_head_has_names_without_a_prefix(tmp_path: Path) -> None:
-    """The published files are such, and hold the causal mask as well."""
+    """The published files have such names, and hold the causal mask as well."""
     save_tiny_model("gpt2", tmp_path / "model")
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "new")
     tensors = load_file(tmp_path / "model" / "model.safetensors")
@@ -65,7 +65,7 @@ def test_gpt2_saved_without_its_head_has_names_without_a_prefix(tmp_path: Path) 
 def test_masks_and_positions_that_old_files_hold_are_dropped(
     family: str, buffers: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
-    """Published Pythias hold masks of bytes, and RoBERTas 64-bit positions."""
+    """Published Pythias hold masks of bytes, and RoBERTas hold 64-bit positions."""
     save_tiny_model(family, tmp_path / "model")
     weights = tmp_path / "model" / "model.safetensors"
     tensors = {name: tensor.half() for name, tensor in load_file(weights).items()}
@@ -133,7 +133,7 @@ def test_keys_of_published_configs(
 
 
 def test_a_scale_of_zero_switches_off(tmp_path: Path) -> None:
-    """Devstral 2 has no temperature of late queries, and YaRN's usual one."""
+    """Devstral 2 does not change the temperature of late queries, and has YaRN's usual temperature."""
     save_tiny_model("ministral3", tmp_path / "model")
     rope = json.loads((tmp_path / "model" / "config.json").read_text())["rope_parameters"]
     _edit_config(tmp_path / "model", rope_parameters={**rope, "llama_4_scaling_beta": 0.0, "mscale_all_dim": 0.0})
@@ -164,7 +164,7 @@ def test_parts_of_fused_tensors_are_reported_by_the_tensor(tmp_path: Path) -> No
 
 
 def test_a_fused_tensor_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading may mean expanding quantized blocks: three parts must not triple that."""
+    """Reading may expand quantized blocks: splitting a tensor in three must not triple that work."""
     save_tiny_model("phi3", tmp_path / "model")
     reads: Counter[str] = Counter()
 
@@ -193,7 +193,7 @@ def test_a_family_is_a_file_of_at_most_100_lines() -> None:
 
 def test_memory_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
     save_tiny_model("phi3", tmp_path / "model", hidden_size=264, intermediate_size=1000, num_hidden_layers=6)
-    convert_checkpoint(str(tmp_path / "model"), tmp_path / "first", "bfloat16")  # what is imported late, and caches
+    convert_checkpoint(str(tmp_path / "model"), tmp_path / "first", "bfloat16")  # warms up imports and caches
     tracemalloc.start()
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
     peak = tracemalloc.get_traced_memory()[1]
@@ -235,7 +235,7 @@ _JUNK += [10**400, 1e300, 1e-300, 0.3, 2.5, ["sliding_attention"] * 3, [[]]]
     changes=st.dictionaries(st.sampled_from(_KEYS), st.sampled_from(_JUNK), max_size=4),
 )
 def test_any_config_can_be_read_as_any_family(family: str, other: str, changes: dict[str, Any]) -> None:
-    """What does not fit becomes a problem of the config, so that the family nearest to an unknown model can be told."""
+    """A mismatch becomes a problem of the config, so that the family closest to an unknown model can be named."""
     model = all_families()[family].read_model(ConfigFields({**_CONFIGS[other], **changes}))
     assert network_of(model, ir.DataType.FLOAT).weights
 

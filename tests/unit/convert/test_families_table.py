@@ -1,4 +1,4 @@
-"""The documents' table of model families has all that there are."""
+"""The documents' table of model families is complete."""
 
 import sys
 from pathlib import Path

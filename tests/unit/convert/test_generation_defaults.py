@@ -1,4 +1,4 @@
-"""Generation defaults of published models are those that transformers reads; what is not followed is an error."""
+"""Generation defaults of published models are those that transformers reads; an unsupported default is an error."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ _QWEN = {"bos_token_id": 151643, "pad_token_id": 151643, "do_sample": True, "eos
 _LLAMA3 = {"bos_token_id": 128000, "do_sample": True, "temperature": 0.6, "top_p": 0.9}
 _LLAMA3_ENDS = {"eos_token_id": [128001, 128008, 128009]}
 _WRITTEN = {"transformers_version": "4.42.3", "_from_model_config": True}
-# The facts of generation_config.json on huggingface.co, by model.
+# The contents of generation_config.json on huggingface.co, by model.
 _PUBLISHED: dict[str, dict[str, Any]] = {
     "openai-community/gpt2": {**_WRITTEN, "bos_token_id": 50256, "eos_token_id": 50256},
     "Qwen/Qwen2.5-7B-Instruct": {**_QWEN, "repetition_penalty": 1.05, "temperature": 0.7, "top_p": 0.8, "top_k": 20},
@@ -144,7 +144,7 @@ def test_temperature_zero_is_greedy() -> None:
 
 @pytest.mark.parametrize("key", ["num_beams", "generation_config.num_beams"])
 def test_defaults_of_config_json_count_without_the_other_file(key: str, tmp_path: Path) -> None:
-    """As in transformers; beside a generation_config.json nothing reads them."""
+    """transformers reads these defaults only if there is no generation_config.json."""
     save_tiny_model("llama", tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     ours = {"do_sample": True, "temperature": 0.5, "repetition_penalty": 1.25, "num_beams": 3}

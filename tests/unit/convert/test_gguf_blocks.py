@@ -1,4 +1,4 @@
-"""Blocks of GGUF files: the parts mean what the gguf package makes of the same bytes, bit for bit."""
+"""Blocks of GGUF files: their parts mean what the gguf package reads from the same bytes, bit for bit."""
 
 import io
 from pathlib import Path
@@ -41,7 +41,7 @@ FILES = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_parts_are_exact(name: str) -> None:
-    """Of random bytes, too, as long as the scales are finite."""
+    """Blocks are random bytes with finite scales."""
     kind_id = gguf.GGMLQuantizationType[name]
     size, num_bytes = gguf.GGML_QUANT_SIZES[kind_id]
     rng = np.random.default_rng(0)
@@ -64,7 +64,7 @@ def test_parts_are_exact(name: str) -> None:
 
 @pytest.mark.parametrize("file", FILES)
 def test_the_network_is_standard_onnx(file: str, tmp_path: Path) -> None:
-    """onnxruntime computes what transformers does with the file's numbers, with rows of q and k in another order."""
+    """onnxruntime gives what transformers computes with the file's numbers, after rows of q and k are reordered."""
     model = tiny_model("llama", **WIDE)
     write_gguf(model, tmp_path / "m.gguf", kinds=FILES[file])
     config = convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32").config
@@ -76,7 +76,7 @@ def test_the_network_is_standard_onnx(file: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", FILES)
 def test_engines_compute_with_the_blocks(file: str, tmp_path: Path) -> None:
-    """A prompt of many rows, then steps of one; the weights of the engine are those of the file, and no others."""
+    """A prompt of many rows, then steps of one row; the engine's weights are those of the file, and no others."""
     model = tiny_model("llama", **WIDE)
     write_gguf(model, tmp_path / "m.gguf", kinds=FILES[file])
     convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32")
@@ -99,7 +99,7 @@ def test_engines_compute_with_the_blocks(file: str, tmp_path: Path) -> None:
 
 
 def test_parts_follow_a_fused_matrix(tmp_path: Path) -> None:
-    """Phi-3's query, key and value are rows of one matrix; GPT-2's matrices, which lie transposed, are expanded."""
+    """Phi-3's query, key and value are rows of one matrix; GPT-2's matrices are stored transposed, and are expanded."""
     kinds = {"attn_qkv": "Q4_1", "ffn_up": "Q8_0"}
     model = tiny_model("phi3", **{**WIDE, "num_key_value_heads": 4})
     write_gguf(model, tmp_path / "m.gguf", kinds=kinds)
@@ -127,7 +127,7 @@ def test_convert_says_how_matrices_are_stored(options: tuple[str, ...], matrices
 
 
 def test_a_file_that_is_quantized_in_part_is_not_quantized_further(tmp_path: Path) -> None:
-    """Nor is the rest of it: as of any quantized checkpoint, the error says what there is, and what to do."""
+    """Its other tensors are not quantized either: the error says what the file has, and what to do."""
     write_gguf(tiny_model("llama", **WIDE), tmp_path / "m.gguf", kinds={"ffn_up": "Q4_0", "token_embd": "Q8_0"})
     convert_checkpoint(str(tmp_path / "m.gguf"), tmp_path / "checkpoint", "float32")
     assert quantized_as(load_network(tmp_path / "checkpoint")) == "gguf Q4_0, Q8_0"
@@ -166,7 +166,7 @@ def test_inspect_says_as_what_experts_of_several_types_are_stored(kinds: str, st
 
 
 def test_types_of_tensors_that_are_expanded_are_not_named(tmp_path: Path) -> None:
-    """DeepSeek's keys and values of latents are one tensor, of which files have two."""
+    """DeepSeek's keys and values of latents are one tensor in the network and two in files."""
     kinds = {"attn_k_b": "Q4_0", "attn_v_b": "Q5_0", "token_embd": "Q8_0"}
     sizes = {"hidden_size": 96, "qk_nope_head_dim": 32, "kv_lora_rank": 32}
     write_gguf(tiny_model("deepseek_v2", **sizes), tmp_path / "m.gguf", kinds=kinds)

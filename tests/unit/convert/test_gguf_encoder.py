@@ -1,4 +1,4 @@
-"""GGUF files of encoders: tensors, pooling and word pieces come back as Hugging Face has them."""
+"""GGUF files of encoders: tensors, pooling and word pieces are restored to those of Hugging Face."""
 
 import io
 import json
@@ -29,7 +29,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = range(1, 6)
 
 
 def _vocabulary(pieces: list[str], size: int) -> dict[str, Any]:
-    """As llama.cpp's converter writes word pieces, with unused ones up to ``size``."""
+    """Word pieces in the form of llama.cpp's converter, padded with unused ones up to ``size``."""
     spelled = [
         piece if piece.startswith("[") and piece.endswith("]") else piece[2:] if piece.startswith("##") else f"▁{piece}"
         for piece in pieces
@@ -70,7 +70,7 @@ TEXTS = ["The FOX jumped.", "unfox  jumps", "café foxes", "fox]", "the [SEP] fo
 
 @pytest.mark.parametrize("is_new", [False, True])
 def test_word_pieces(is_new: bool, tmp_path: Path) -> None:
-    """Newer files say where a text begins and ends by other names."""
+    """Newer files name the tokens at the begin and end of a text by other keys."""
     model = tiny_model("bert")
     metadata = _vocabulary(_PIECES, model.config.vocab_size)
     if is_new:
@@ -116,7 +116,7 @@ def test_tensors_and_embeddings_of_bert(tmp_path: Path) -> None:
 
 
 def _assert_embeds_as(model: PreTrainedModel, path: Path, texts: dict[str, list[int]]) -> None:
-    """Tensors, config and pooling: of the first token, normalised as llama.cpp does; ``texts`` with their token ids."""
+    """Compare tensors, config and normalised embeddings with CLS pooling; ``texts`` are given with their token ids."""
     ids = [[5, 6, 7, 200], [9], [30] * 40]
     limits = {"max_batch_size": 4, "max_input_len": 64, "max_seq_len": 64}
     with LLM(path, dtype="float32", **limits) as llm:
@@ -125,7 +125,7 @@ def _assert_embeds_as(model: PreTrainedModel, path: Path, texts: dict[str, list[
 
 
 def test_word_pieces_around_embeddings_of_xlm_r(sentencepiece_model: ModelProto, tmp_path: Path) -> None:
-    """A BERT without the positions that no token has, and with a vocabulary of Unigram's kind."""
+    """A BERT that lacks the unused positions, with a Unigram vocabulary."""
     metadata = _fairseq_vocabulary(sentencepiece_model)
     model = tiny_model("roberta", vocab_size=len(metadata["tokenizer.ggml.tokens"]), type_vocab_size=1, pad_token_id=1)
     path = write_gguf(model, tmp_path / "m.gguf", metadata=metadata)
@@ -137,7 +137,7 @@ def test_word_pieces_around_embeddings_of_xlm_r(sentencepiece_model: ModelProto,
 
 
 def test_embeddings_of_modern_bert(tmp_path: Path) -> None:
-    """Quantized, as such files mostly are."""
+    """The file is quantized, like most such files."""
     shape = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_hidden_layers": 5}
     model = tiny_model("modernbert", norm_bias=False, hidden_activation="silu", pad_token_id=1, **shape)
     kinds = {"token_embd": "Q8_0", "attn_qkv": "Q8_0", "attn_output": "Q4_0", "ffn_up": "Q5_1", "ffn_down": "F16"}
@@ -167,7 +167,7 @@ def test_what_modern_bert_does_not_do_is_an_error(key: str, value: Any, message:
 
 
 def test_norms_of_old_and_new_files(tmp_path: Path) -> None:
-    """Those of first ModernBERTs have one epsilon by two names, others one by either."""
+    """The first ModernBERT files give one epsilon under two keys; other files give it under either key."""
     model = tiny_model("modernbert", norm_bias=False, norm_eps=0.25)
     names = [f"modern-bert.attention.layer_norm_{kind}epsilon" for kind in ("", "rms_")]
     for number, missing in enumerate(names):
@@ -177,7 +177,7 @@ def test_norms_of_old_and_new_files(tmp_path: Path) -> None:
 
 
 def _byte_level(pre: str, special: list[str], size: int) -> dict[str, Any]:
-    """A byte-level vocabulary that begins with the tokens for begin, padding, end and mask."""
+    """A byte-level vocabulary that begins with the begin, padding, end and mask tokens."""
     normal = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "he", "Ġt", "Ġthe", "Ã©", "  "]
     unused = [f"[PAD{number}]" for number in range(size - len(special) - len(normal))]
     types = [_CONTROL] * len(special) + [_NORMAL] * (len(normal) - 1) + [_USER_DEFINED] + [_UNUSED] * len(unused)
@@ -195,7 +195,7 @@ def _byte_level(pre: str, special: list[str], size: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("pre", ["modern-bert", "roberta-bpe"])
 def test_byte_level_vocabularies(pre: str) -> None:
-    """ModernBERT's tokenizer.json has NFC and GPT-2's parts; that of RoBERTa transformers makes."""
+    """ModernBERT's tokenizer.json uses NFC and GPT-2's pre-tokenizer; transformers makes RoBERTa's tokenizer."""
     special = {"modern-bert": ["[CLS]", "[PAD]", "[SEP]", "[MASK]"], "roberta-bpe": ["<s>", "<pad>", "</s>", "<mask>"]}
     metadata = _byte_level(pre, special[pre], 397)
     tokenizer = Tokenizer.from_str(str(read_tokenizer({"tokenizer.ggml.model": "gpt2", **metadata})[0]))
@@ -219,7 +219,7 @@ def test_byte_level_vocabularies(pre: str) -> None:
         assert tokenizer.encode(text).ids == reference.encode(text).ids, text
 
 
-# Some of the replacements of XLM-R's table, nmt_nfkc, of which gguf takes seconds to read all.
+# A part of the replacements of XLM-R's table, nmt_nfkc, which gguf takes seconds to read in whole.
 _REPLACED = {"\t": " ", "\n": " ", "\u3000": " ", "ﬁ": "fi", "①": "1", "½": "1\u20442", "e\u0301": "é", "\uff21": "A"}
 
 
@@ -264,7 +264,7 @@ def _fairseq_ids(processor: SentencePieceProcessor, text: str) -> list[int]:
 
 
 def test_vocabulary_of_xlm_r(sentencepiece_model: ModelProto, tmp_path: Path) -> None:
-    """SentencePiece's ids, which transformers gives, too; what stands for <mask> is spelled by no text."""
+    """Ids are those of SentencePiece and of transformers; no text produces the token that replaces <mask>."""
     metadata = _fairseq_vocabulary(sentencepiece_model)
     size = len(metadata["tokenizer.ggml.tokens"])
     path = write_gguf(tiny_model("roberta", vocab_size=size, type_vocab_size=1), tmp_path / "m.gguf", metadata=metadata)
@@ -288,7 +288,7 @@ def test_vocabulary_of_xlm_r(sentencepiece_model: ModelProto, tmp_path: Path) ->
 
 
 def test_signed_bytes_and_files_that_say_little(sentencepiece_model: ModelProto) -> None:
-    """The table of replacements may be of signed bytes; where a file says nothing, </s> is 1 and ends every text."""
+    """The table of replacements may have signed bytes; where a file is silent, </s> is 1 and ends every text."""
     metadata = _fairseq_vocabulary(sentencepiece_model)
     signed = np.frombuffer(metadata["tokenizer.ggml.precompiled_charsmap"], np.int8).tolist()
     tokens = ["<pad>", "</s>", "<unk>", "▁fi", "▁", "x"]

@@ -44,8 +44,8 @@ _KINDS = {
 
 
 _WRITTEN = {family for family in (*NETWORK_FAMILIES, *MOE_FAMILIES) if all_families()[family].gguf}  # by llama.cpp
-_WRITTEN.add("olmo2")  # as OLMo 3's
-# The settings of each family's tiny model without which a GGUF file could not describe it.
+_WRITTEN.add("olmo2")  # written like OLMo 3
+# Settings without which a family's tiny model could not be described by a GGUF file.
 _SAID: dict[str, dict[str, Any]] = {
     "deepseek_v3": {
         "rope_parameters": {
@@ -71,7 +71,7 @@ _SAID: dict[str, dict[str, Any]] = {
 }
 
 
-_APART = {"gpt_oss", "granitemoe", "llama4"}  # whose experts are apart in GGUF files
+_APART = {"gpt_oss", "granitemoe", "llama4"}  # families with separate tensors for the parts of experts in GGUF files
 
 
 @pytest.mark.parametrize("family", sorted(_WRITTEN - _APART))
@@ -83,7 +83,7 @@ def test_plain_tensors_come_back_exactly(family: str, tmp_path: Path) -> None:
     assert source.tensors.keys() == expected.keys()
     for name, tensor in expected.items():
         assert source.tensors[name] == TensorInfo("float32", tuple(tensor.shape))
-        # llama.cpp has added 1 to Gemma's norms, and so lost what is far below 1.
+        # llama.cpp has added 1 to Gemma's norms, which rounds away values far below 1.
         rounding = 1e-7 if family.startswith("gemma") and name.endswith("norm.weight") else 0
         np.testing.assert_allclose(source.read(name), tensor.numpy(), rtol=0, atol=rounding, err_msg=name)
 
@@ -133,12 +133,12 @@ def test_fused_tensors_of_another_size_are_named(tmp_path: Path) -> None:
         convert_checkpoint(str(path), tmp_path / "checkpoint")
 
 
-USUAL = 1.138629436  # YaRN's temperature of a factor of 4
+USUAL = 1.138629436  # YaRN's temperature for a factor of 4
 
 
 @pytest.mark.parametrize(("given", "expected"), [(USUAL, USUAL), (0.8782488562869419, 1.0), (1.0, 1.0), (0.9, 0.9)])
 def test_yarns_factor_in_files_of_llama_cpp(given: float, expected: float, tmp_path: Path) -> None:
-    """The converter writes transformers' attention_factor, which is all of it, and YaRN's own attn_factor alike."""
+    """The converter writes transformers' attention_factor (the whole temperature) and YaRN's attn_factor to one key."""
     metadata = {
         "qwen3.rope.scaling.type": "yarn",
         "qwen3.rope.scaling.factor": 4.0,
@@ -196,7 +196,7 @@ OF_GROUPS = {"n_routed_experts": 9, "n_group": 3, "topk_group": 2}
 def test_deepseek_in_files_of_all_years(
     family: str, shape: dict[str, Any], metadata: dict[str, Any], whole_heads: bool, tmp_path: Path
 ) -> None:
-    """Those of 2024 have sizes of heads as they are, and no groups of experts."""
+    """Files of 2024 have the unpadded sizes of heads, and no groups of experts."""
     model = tiny_model(family, **_SAID.get(family, {}), **shape)
     names = {"expert_gating_func": "expert_gating_func", "group_count": "expert_group_count"}
     names |= {"group_used": "expert_group_used_count"}
@@ -211,7 +211,7 @@ def test_deepseek_in_files_of_all_years(
 
 
 def test_scores_of_the_largest_gemma_are_scaled_by_another_size(tmp_path: Path) -> None:
-    """llama.cpp tells it by its number of layers, and so do we."""
+    """llama.cpp recognises it by its number of layers, and so does this project."""
     metadata = {"gemma2.block_count": 46}
     assert open_gguf(write_gguf(tiny_model("gemma2"), tmp_path / "a.gguf")).config["query_pre_attn_scalar"] == 14
     path = write_gguf(tiny_model("gemma2"), tmp_path / "b.gguf", metadata=metadata)
@@ -219,7 +219,7 @@ def test_scores_of_the_largest_gemma_are_scaled_by_another_size(tmp_path: Path) 
 
 
 def test_longrope(tmp_path: Path) -> None:
-    """Phi-3's factors are tensors, and the model's pretraining was shorter than its context."""
+    """Phi-3's factors are tensors, and its pretraining length is shorter than its context."""
     factors = {f"rope_factors_{length}.weight": np.array([1, 2, 4], np.float32) for length in ("short", "long")}
     metadata = {"phi3.rope.scaling.original_context_length": 32, "phi3.rope.scaling.attn_factor": 1.25}
     source = open_gguf(write_gguf(tiny_model("phi3"), tmp_path / "m.gguf", extra=factors, metadata=metadata))
@@ -245,11 +245,11 @@ def test_quantized_models_equal_transformers_with_the_same_rounding(family: str,
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
 def test_blocks_expand_as_in_transformers(kind: str) -> None:
-    """Random bits, but for the float16 scales, which must be finite."""
+    """Bits are random, except for the float16 scales, which must be finite."""
     quantization = gguf.GGMLQuantizationType[kind]
     num_values, num_bytes = gguf.GGML_QUANT_SIZES[quantization]
     raw = np.random.default_rng(0).integers(0, 256, (6, 2, num_bytes), np.uint8)
-    raw[..., 1::2] &= 0xBF  # clears the top exponent bit of whatever is read as a float16
+    raw[..., 1::2] &= 0xBF  # clears the top exponent bit of every byte that may belong to a float16
     raw = raw.reshape(6, -1)
     tensor = SimpleNamespace(data=raw, tensor_type=quantization, shape=(2 * num_values, 6))
     expected = dequantize(torch.from_numpy(raw.copy()), int(quantization)).reshape(6, -1).numpy()
@@ -261,7 +261,7 @@ def test_other_blocks_are_close_to_what_was_quantized(kind: str) -> None:
     values = np.random.default_rng(0).uniform(-1, 1, (4, 64)).astype(np.float32)
     quantization = gguf.GGMLQuantizationType[kind]
     tensor = SimpleNamespace(data=gguf.quants.quantize(values, quantization), tensor_type=quantization, shape=(64, 4))
-    # 32 levels between -1 and 1; Q5_0 has none for one of the two ends.
+    # There are 32 levels between -1 and 1; Q5_0 cannot represent one of the two ends.
     np.testing.assert_allclose(expand(tensor), values, atol=2 / 31)
 
 
@@ -287,7 +287,7 @@ def test_an_expert_is_read_without_the_others(tmp_path: Path) -> None:
         source.read(f"model.layers.0.block_sparse_moe.experts.{number}.w1.weight")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 8 * 4 * 96 * 64  # what the blocks of eight experts expand to
+    assert peak < 8 * 4 * 96 * 64  # the size of eight expanded experts
 
 
 def test_more_experts_than_models_have_are_an_error(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_more_experts_than_models_have_are_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("family", "suffix"), [("llama", ""), ("mixtral", "_exps")])
 def test_auto_is_float16_for_quantized_files(family: str, suffix: str, tmp_path: Path) -> None:
-    """Whatever type the router of experts has."""
+    """The type of the router's weights does not matter."""
     mlp = [f"ffn_{name}{suffix}" for name in ("gate", "up", "down")]
     kinds = dict.fromkeys(["token_embd", "output", "attn_q", "attn_k", "attn_v", "attn_output", *mlp], "Q8_0")
     path = write_gguf(tiny_model(family, **_WIDE), tmp_path / "m.gguf", kinds)
@@ -454,7 +454,7 @@ def test_every_end_token_ends_a_text(tmp_path: Path) -> None:
 
 
 def test_calls_of_gpt_oss_end_a_text(tmp_path: Path) -> None:
-    """Its files name one end token, and the model's generation_config that of calls as well."""
+    """The file names one end token, and the model's generation_config names the end token of calls as well."""
     model, path = tiny_model("gpt_oss"), tmp_path / "m.gguf"
     tokens = gguf.GGUFReader(write_gguf(model, path)).fields["tokenizer.ggml.tokens"].contents()
     write_gguf(model, path, metadata={"tokenizer.ggml.tokens": [*tokens[:-1], "<|call|>"]})
@@ -469,7 +469,7 @@ def small_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _refusal_of_cut(whole: Path, num_bytes: int) -> str:
-    """What is said of the first ``num_bytes`` of the file."""
+    """The error message for the first ``num_bytes`` of the file."""
     cut = whole.with_name("cut.gguf")
     cut.write_bytes(whole.read_bytes()[:num_bytes])
     with pytest.raises(ConvertError) as caught:
@@ -487,14 +487,14 @@ def test_a_cut_file_says_which_tensor_it_ends_in(small_file: Path) -> None:
                 f"expected cut.gguf to be a complete GGUF file of {end} bytes, found {found}: the tensor {tensor.name} "
                 f"has {left} of its {tensor.n_bytes} bytes: download it again"
             )
-    assert size - end < 32  # and what is cut of the padding behind the last is nothing
+    assert size - end < 32  # only padding after the last tensor may be cut off
     assert map_model(open_source(str(small_file)), "auto").network.weights
 
 
 @settings(max_examples=rounds(60), deadline=None)
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_a_file_cut_anywhere_before_its_data_says_what_to_do(share: float, small_file: Path) -> None:
-    """In the words of no library: how many bytes of what there should be."""
+    """Errors do not use a library's words, but say how many bytes there are and should be."""
     first = min(tensor.data_offset for tensor in gguf.GGUFReader(small_file).tensors)
     refusal = _refusal_of_cut(small_file, int(share * first))
     assert re.fullmatch(

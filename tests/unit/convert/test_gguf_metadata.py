@@ -1,4 +1,4 @@
-"""What GGUF files say beside their architecture and tokenizer: sampling is followed, authorship is not read."""
+"""GGUF metadata other than architecture and tokenizer: sampling defaults are used, authorship is ignored."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A model that gguf-split has cut into several files is read as one."""
+"""A model that gguf-split has split into several files is read as one."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ COUNT = 3
 
 
 def write_parts(whole: Path, directory: Path, most: int = 14) -> list[Path]:
-    """``whole`` in files of ``most`` tensors, as gguf-split cuts it."""
+    """Write ``whole`` as files of at most ``most`` tensors, like gguf-split."""
     reader = gguf.GGUFReader(whole)
     architecture = reader.fields["general.architecture"].contents()
     writer = gguf.GGUFWriter(directory / "m.gguf", architecture, split_max_tensors=most)
@@ -45,7 +45,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def parts(whole: Path, tmp_path: Path) -> list[Path]:
-    """The same in files of its own directory."""
+    """The same mixture, split into files in a directory of its own."""
     found = write_parts(whole, tmp_path)
     assert [path.name for path in found] == [f"m-0000{number}-of-0000{COUNT}.gguf" for number in range(1, COUNT + 1)]
     return found

@@ -42,7 +42,7 @@ def test_smollm2_equals_transformers(metadata: dict[str, Any], smollm2_gguf: Pat
     theirs = AutoTokenizer.from_pretrained(smollm2_gguf.parent, gguf_file=smollm2_gguf.name)
     for sample in TEXTS:
         ids = ours.encode(sample).ids
-        # transformers does not know this file's pre-tokenizer, which cuts at every numeral, not only at 0-9.
+        # The file's pre-tokenizer is unknown to transformers: it splits at every Unicode numeral, not only at 0-9.
         if "½" not in sample:
             assert ids == theirs(sample).input_ids, sample
         assert ours.decode(ids, skip_special_tokens=False) == sample
@@ -71,7 +71,7 @@ def test_smollm2_cuts_at_every_digit(metadata: dict[str, Any]) -> None:
     ],
 )
 def test_other_byte_level_kinds_equal_transformers(pre: str, metadata: dict[str, Any]) -> None:
-    """The same vocabulary, cut as other models do."""
+    """The same vocabulary is combined with the pre-tokenizers of other models."""
     ours = Tokenizer.from_str(
         read_tokenizer({**metadata, "tokenizer.ggml.pre": pre, "tokenizer.ggml.add_bos_token": False})[0]
     )
@@ -81,18 +81,18 @@ def test_other_byte_level_kinds_equal_transformers(pre: str, metadata: dict[str,
     theirs, _ = convert_gguf_tokenizer("llama", fields)
     for sample in TEXTS:
         if pre in ("qwen2", "deepseek-r1-qwen") and "e\u0301" in sample:
-            continue  # Qwen's own tokenizer normalises to NFC, which transformers' reading of GGUF leaves out
+            continue  # Qwen's own tokenizer normalises to NFC, which transformers omits for GGUF files
         assert ours.encode(sample).ids == theirs.encode(sample, add_special_tokens=False).ids, sample
 
 
 @pytest.mark.parametrize("pre", ["mpt", "olmo"])
 def test_olmo_and_mpt_equal_gpt_neox_of_transformers(pre: str, metadata: dict[str, Any]) -> None:
-    """Their tokenizers are GPT-NeoX's, OLMo's with other tokens."""
+    """Their pre-tokenizers are GPT-NeoX's; OLMo has other special tokens."""
     ours = Tokenizer.from_str(read_tokenizer({**metadata, "tokenizer.ggml.pre": pre})[0])
     vocab = {token: number for number, token in enumerate(metadata["tokenizer.ggml.tokens"])}
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
     theirs = GPTNeoXTokenizer(vocab=vocab, merges=merges)
-    for sample in TEXTS[:-2]:  # those without special tokens
+    for sample in TEXTS[:-2]:  # texts without special tokens
         assert ours.encode(sample).ids == theirs(sample).input_ids, sample
 
 
@@ -109,7 +109,7 @@ def test_llama_cpp_cuts_these_alike(pre: str, other: str, metadata: dict[str, An
 
 
 def test_glm4_takes_words_whole(metadata: dict[str, Any]) -> None:
-    """Of two that cut alike."""
+    """glm4 has the pre-tokenizer of chatglm-bpe, but looks a whole word up first."""
     names = ("chatglm-bpe", "glm4")
     models = [json.loads(read_tokenizer({**metadata, "tokenizer.ggml.pre": name})[0]) for name in names]
     assert [model["model"].pop("ignore_merges") for model in models] == [False, True]
@@ -117,7 +117,7 @@ def test_glm4_takes_words_whole(metadata: dict[str, Any]) -> None:
 
 
 def test_deepseek_v3_equals_its_tokenizer() -> None:
-    """The file that litellm ships."""
+    """The reference is the file that litellm ships."""
     path = Path(find_spec("litellm").origin).parent / "litellm_core_utils/tokenizers/deepseek_tokenizer.json"
     stored = json.loads(path.read_text())
     tokens = {number: token for token, number in stored["model"]["vocab"].items()}
@@ -137,7 +137,7 @@ def test_deepseek_v3_equals_its_tokenizer() -> None:
 
 
 def test_deepseek_llm_cuts_as_llama_cpp(metadata: dict[str, Any]) -> None:
-    """Its third pattern has ASCII's letters and so cuts words at others; Georgian's small letters are not listed."""
+    """Its third pattern lists ASCII letters, so words are split at other letters; Georgian lowercase is not listed."""
     tokenizer = Tokenizer.from_str(read_tokenizer({**metadata, "tokenizer.ggml.pre": "deepseek-llm"})[0])
     for text, cuts in {
         "It's über 12½ km,\n ok": ["It", "'", "s", " ü", "ber", " ", "1", "2", "½", " km", ",", "\n", " ok"],
@@ -180,7 +180,7 @@ def _sentencepiece_metadata(**changes: Any) -> dict[str, Any]:
     fields = {
         "model": "llama",
         "tokens": tokens,
-        # Pieces that join others score better the earlier they come; some of them tie.
+        # Joined pieces that come earlier have better scores; some scores tie.
         "scores": [0.0] * normal + [-float(number // 2) for number in range(len(_PIECES))] + [0.0],
         "token_type": [2, 3, 3] + [6] * 256 + [1] * len(_PIECES) + [4],
         "bos_token_id": 1,
@@ -192,7 +192,7 @@ def _sentencepiece_metadata(**changes: Any) -> dict[str, Any]:
 
 
 def _sentencepiece_reference(text: str, metadata: dict[str, Any]) -> list[str]:
-    """SentencePiece BPE as defined: join the best-scoring neighbours (leftmost of equals) until none is a piece."""
+    """SentencePiece BPE by definition: join the best-scoring neighbours (leftmost of equals) until none is a piece."""
     tokens, scores = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.scores"]
     score = {token: scores[number] for number, token in enumerate(tokens) if token in _PIECES}
     parts = list("▁" + text.replace(" ", "▁"))

@@ -1,4 +1,4 @@
-"""Model directories: what is read from where, and clear errors for what cannot be."""
+"""Model directories: which files are read, and clear errors for files that cannot be."""
 
 import json
 import os
@@ -120,7 +120,7 @@ def test_a_model_without_a_tokenizer(model: Path, tmp_path: Path) -> None:
     [("tiktoken.model", "tiktoken"), ("vocab.txt", "transformers")],
 )
 def test_tokenizers_of_other_files_are_named(model: Path, name: str, maker: str) -> None:
-    """A model with such a file alone is not one without a tokenizer."""
+    """A model with only such a file must not be reported as one without a tokenizer."""
     (model / name).write_text("{}")
     assert open_directory(model).tokenizer is not None
     (model / "tokenizer.json").unlink()
@@ -146,7 +146,7 @@ def test_a_vocabulary_and_merges_cut_texts_as_their_class_does(model: Path, kind
     (model / "tokenizer_config.json").write_text(json.dumps(settings))
     text = open_directory(model).tokenizer
     assert text is not None
-    # Auto classes go by the model's config, too, and cut the digits of some Llamas apart.
+    # Auto classes also use the model's config, and split the digits of some Llamas.
     ours, theirs = Tokenizer.from_str(text), getattr(transformers, kind).from_pretrained(model)
     for each in TEXTS:
         assert ours.encode(each).ids == theirs(each).input_ids
@@ -267,7 +267,7 @@ def test_shards_convert_like_one_file(tmp_path: Path) -> None:
     assert len(list((tmp_path / "sharded").glob("model-*.safetensors"))) > 2
     save_model(tiny_model("llama"), tmp_path / "whole")
     config = json.loads((tmp_path / "whole" / "config.json").read_text())
-    config["torch_dtype"] = config.pop("dtype")  # its old name
+    config["torch_dtype"] = config.pop("dtype")  # the key's old name
     (tmp_path / "whole" / "config.json").write_text(json.dumps(config))
     for name in ("sharded", "whole"):
         convert_checkpoint(str(tmp_path / name), tmp_path / f"{name}-checkpoint")
@@ -316,7 +316,7 @@ def test_a_hub_id_downloads_no_code_and_no_pickles(model: Path, monkeypatch: pyt
     def download(hub_id: str, revision: str | None, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
         asked[hub_id, revision] = allow_patterns
         found = filter_repo_objects(files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns)
-        assert list(found) == files[:2]  # each weight once
+        assert list(found) == files[:2]  # each weight is read once
         return str(model)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)

@@ -1,4 +1,4 @@
-"""A model that does not fit is refused before anything is written, by one error that lists all differences."""
+"""A model that does not match its family is refused before anything is written, by one error with all differences."""
 
 import json
 import os
@@ -111,7 +111,7 @@ def test_the_model_type_stands_for_an_absent_architecture(model: Path, architect
         convert_checkpoint(str(model), model.parent / "b")
 
 
-UNKNOWN = ("mimo", "internlm2")  # to transformers
+UNKNOWN = ("mimo", "internlm2")  # transformers lacks these
 
 
 def test_every_family_is_found_by_its_model_type() -> None:

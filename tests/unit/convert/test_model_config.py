@@ -1,4 +1,4 @@
-"""What a config.json alone does not tell is refused with the way that there is."""
+"""A config.json that says too little is refused with the remedy."""
 
 import json
 from pathlib import Path

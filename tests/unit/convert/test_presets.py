@@ -1,4 +1,4 @@
-"""The shapes in configs/models are the published ones: each maps, and has the published number of parameters."""
+"""The shapes in configs/models are the published ones: each converts, and has the published number of parameters."""
 
 import json
 import math
@@ -29,9 +29,9 @@ PARAMETERS = {
     "phi-3-mini-4k": 3_821_079_552,
     "gemma-2-2b": 2_614_341_888,
     "gemma-3-270m": 268_098_176,
-    "gemma-3-4b": 3_880_263_168,  # of the 4,300,079,472 without the vision model and its projector
+    "gemma-3-4b": 3_880_263_168,  # 4,300,079,472 with the vision model and its projector
     "ministral-3-8b": 8_489_553_920,  # without the vision model
-    "mistral-small-3.1-24b": 23_572_403_200,  # those of Mistral Small 3, which has no vision model
+    "mistral-small-3.1-24b": 23_572_403_200,  # equal to Mistral Small 3, which has no vision model
     "command-r-v01": 34_980_831_232,
     "starcoder2-3b": 3_030_371_328,
     "smollm3-3b": 3_075_098_624,
@@ -55,11 +55,11 @@ PARAMETERS = {
     "granite-3.0-1b-a400m": 1_334_628_352,
     "gpt-oss-20b": 20_914_757_184,
     "deepseek-v2-lite": 15_706_484_224,
-    "deepseek-v3": 671_026_419_200,  # without the layer that drafts
+    "deepseek-v3": 671_026_419_200,  # without the draft layer
     "llama-4-scout": 107_769_861_248,  # with a norm of ones
-    "mimo-7b": 7_622_619_136,  # without the layer that drafts
-    "all-minilm-l6-v2": 22_564_992,  # without the pooler, and with one type of tokens
-    "bge-base-en-v1.5": 108_890_880,  # likewise
+    "mimo-7b": 7_622_619_136,  # without the draft layer
+    "all-minilm-l6-v2": 22_564_992,  # without the pooler, and with one token type
+    "bge-base-en-v1.5": 108_890_880,  # without the pooler, and with one token type
     "all-mpnet-base-v2": 108_897_036,  # without the pooler and two positions; biases by distance, not by bucket
     "multi-qa-mpnet-base-dot-v1": 108_897_036,
     "all-distilroberta-v1": 81_526_272,  # without the pooler and two positions
@@ -72,9 +72,9 @@ PARAMETERS = {
 
 
 def _source(name: str) -> Source:
-    """Of the shape alone; of multimodal models that of the text model."""
+    """The config of a preset without weights; for multimodal models, that of the text model."""
     config = json.loads((PRESETS / f"{name}.json").read_text())
-    config.pop(SETTINGS, None)  # of how weights are stored
+    config.pop(SETTINGS, None)  # how weights are stored does not matter here
     return as_text_model(Source(name, config, {}, {}, np.zeros, None, {}))
 
 

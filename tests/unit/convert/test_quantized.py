@@ -1,4 +1,4 @@
-"""Quantized Hugging Face checkpoints: the network has their very weights, and engines compute with them."""
+"""Quantized Hugging Face checkpoints: the network has exactly their weights, and engines compute with them."""
 
 import copy
 import json
@@ -37,7 +37,7 @@ SIZES = {
 
 
 def written(directory: Path, layout: Layout) -> torch.nn.Module:
-    """Write a checkpoint and convert it; returns the model that it means."""
+    """Write a checkpoint and convert it; returns the model with dequantized weights."""
     model = write_quantized(tiny_model("llama", **SIZES), directory / "model", layout)
     convert_checkpoint(str(directory / "model"), directory / "checkpoint")
     return model
@@ -50,7 +50,9 @@ def source_name(node: str) -> str:
 
 
 def matrices_of_network(checkpoint: Path) -> dict[str, np.ndarray]:
-    """What the network multiplies, by the names of layers: the part of it that depends on no input.
+    """The matrices of the network, by layer name: the part of the network that depends on no input.
+
+    onnxruntime computes them, or onnx's own evaluator if they have a type that onnxruntime lacks.
 
     onnxruntime computes it, or, of numbers that it does not know, onnx's own evaluator.
     """
@@ -76,7 +78,7 @@ def has_fp4(model: onnx.ModelProto) -> bool:
 
 
 def matrices_of_formats(checkpoint: Path) -> dict[str, np.ndarray]:
-    """What the builder makes of the network's matrices, by the names of layers."""
+    """The builder's matrices, dequantized, by layer name."""
     found = {}
     for node in load_network(checkpoint).graph:
         if node.op_type == "Transpose" and list(node.attributes["perm"].as_ints()) == [1, 0]:
@@ -88,7 +90,7 @@ def matrices_of_formats(checkpoint: Path) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_matrices_are_exact(name: str, tmp_path: Path) -> None:
-    """The network's, the builder's, and those of a checkpoint that is expanded."""
+    """The matrices of the network, of the builder, and of an expanded checkpoint are equal."""
     layout = LAYOUTS[name]
     expected = matrices(written(tmp_path, layout))
     source = open_source(str(tmp_path / "model"))
@@ -110,7 +112,7 @@ def test_matrices_are_exact(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_engines_compute_what_the_checkpoint_means(name: str, tmp_path: Path) -> None:
-    """A prompt, then steps of one token, as transformers with the dequantized weights and rounded activations."""
+    """A prompt, then steps of one token, compared with transformers on dequantized weights and rounded activations."""
     layout = LAYOUTS[name]
     model = written(tmp_path, layout)
     build_engine(tmp_path / "checkpoint", tmp_path / "engine", max_batch_size=2, max_input_len=64, max_seq_len=96)
@@ -127,7 +129,7 @@ def test_engines_compute_what_the_checkpoint_means(name: str, tmp_path: Path) ->
     for found, wanted in found_and_wanted:
         if layout.round is None:
             assert_close(found, wanted)
-        else:  # a sum in another order may round to another step, which is little beside the rounding itself
+        else:  # another order of summation may round to another step, a small error beside the rounding itself
             assert np.std(found - wanted) < 0.3 * np.std(wanted - without_rounding(model, ids)[-len(wanted) :])
 
 
@@ -182,7 +184,7 @@ def test_engines_keep_integers_whose_groups_lie_apart(name: str, tmp_path: Path)
 
 
 def test_queries_and_keys_of_different_orders(tmp_path: Path) -> None:
-    """Tools give matrices that read the same features one order; an engine multiplies them at once."""
+    """Tools permute matrices that read the same features alike; an engine merges these into one product."""
     layout = LAYOUTS["gptq with act-order"]
     by_rows = with_act_order(gptq(4, 64, True, 1), 64, "qweight", "g_idx", 0, seed_axis=0)
     written(tmp_path, replace(layout, quantize=by_rows))
@@ -193,7 +195,7 @@ def test_queries_and_keys_of_different_orders(tmp_path: Path) -> None:
 
 
 def test_settings_may_be_in_a_file_of_their_own(tmp_path: Path) -> None:
-    """As in older checkpoints of ModelOpt."""
+    """Older checkpoints of ModelOpt have such a file."""
     write_quantized(tiny_model("llama", **SIZES), tmp_path / "model", LAYOUTS["modelopt fp8"])
     edit(tmp_path, lambda settings: settings.clear())
     settings = {"quant_algo": "FP8", "kv_cache_quant_algo": None, "exclude_modules": ["lm_head"]}
@@ -286,7 +288,7 @@ def test_orders_may_be_said_by_booleans(name: str, ordered: bool, tmp_path: Path
 
 
 def test_zero_points_of_symmetric_weights_may_be_stored_as_they_are(tmp_path: Path) -> None:
-    """GPTQModel's second format has them so, and some files do not say which format they have."""
+    """GPTQModel's second format stores them so, and some files do not name their format."""
     layout = Layout(LAYOUTS["gptq"].settings, gptq(4, 64, True, 0))
     expected = matrices(written(tmp_path, layout))
     for layer, matrix in matrices_of_network(tmp_path / "checkpoint").items():
@@ -294,7 +296,7 @@ def test_zero_points_of_symmetric_weights_may_be_stored_as_they_are(tmp_path: Pa
 
 
 def test_biases_that_are_zero_may_be_there(tmp_path: Path) -> None:
-    """GPTQ's tools store them for layers that have none."""
+    """GPTQ's tools store zero biases for layers without a bias."""
     write_quantized(tiny_model("llama", **SIZES), tmp_path / "model", LAYOUTS["gptq"])
     path = tmp_path / "model" / "model.safetensors"
     tensors = load_file(path)

@@ -1,4 +1,4 @@
-"""KV caches whose scales a checkpoint has: the network rounds keys and values so, and engines store them so."""
+"""KV caches with scales in the checkpoint: the network rounds keys and values by them, and engines store them so."""
 
 import json
 from collections.abc import Callable
@@ -31,12 +31,12 @@ def scheme(kind: str = "float", **others: Any) -> dict[str, Any]:
 
 
 def compressed_tensors(cache: Any) -> dict[str, Any]:
-    """Settings of a model whose KV cache alone is quantized, as llm-compressor 0.14 writes them."""
+    """Settings in the form of llm-compressor 0.14, for a model of which only the KV cache is quantized."""
     return {"quant_method": "compressed-tensors", "format": "dense", "config_groups": {}, "kv_cache_scheme": cache}
 
 
 def write(directory: Path, settings: dict[str, Any], names: tuple[str, str] = ("k_scale", "v_scale")) -> Any:
-    """A tiny model, with scales of bfloat16 under these names in its attentions."""
+    """Write a tiny model with bfloat16 scales, under these names, in its attentions."""
     model = save_tiny_model("llama", directory / "model", num_hidden_layers=2)
     config = json.loads((directory / "model" / "config.json").read_text())
     (directory / "model" / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
@@ -60,7 +60,7 @@ def change(directory: Path, edit: Callable[[dict[str, torch.Tensor]], Any]) -> N
 
 
 class RoundedCache(DynamicCache):
-    """Rounds what it is given."""
+    """A cache that rounds keys and values."""
 
     def __init__(self, dtype: str) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def test_engines_keep_the_caches_that_the_checkpoint_means(
     in_onnx = OnnxRunner(tmp_path / "checkpoint", 1, 64).step([TOKENS])[0]
     in_engine = np.concatenate(list(SequenceRunner(tmp_path / "engine").logits(TOKENS, 16)))
     for found in (in_onnx, in_engine):
-        # A sum in another order may round a key to the next number, once in a while.
+        # Another order of summation occasionally rounds a key to the next number.
         assert np.std(found - expected) < 0.1 * np.std(expected - plain)
 
 

@@ -1,4 +1,4 @@
-"""scripts/random_model.py writes models of the families that shapes are of."""
+"""scripts/random_model.py writes models of the families that have a preset."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What the files of sentence-transformers say of an encoder, and what is refused."""
+"""The files of sentence-transformers: which settings of an encoder are read, and which are refused."""
 
 import json
 from pathlib import Path

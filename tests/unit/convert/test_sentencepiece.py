@@ -1,4 +1,4 @@
-"""tokenizer.model becomes a tokenizer that gives SentencePiece's own ids and text."""
+"""tokenizer.model becomes a tokenizer that gives the same ids and text as SentencePiece."""
 
 import io
 import json
@@ -62,10 +62,11 @@ def test_ids_and_text_are_those_of_sentencepiece(kind: str, tmp_path: Path) -> N
     ours = build_tokenizer(read_sentencepiece(tmp_path / "tokenizer.model").vocabulary)
     for text in _texts():
         ids, found = theirs.encode(text), ours.encode(text).ids
-        # Two orders of the same pieces are equally likely but for rounding, which differs: sums in float32 and float64.
+        # Two orders of the same pieces are equally likely; rounding decides, and sums are float32 on one side, float64
+        # on the other.
         tied = _KINDS[kind]["model_type"] == "unigram" and sorted(found) == sorted(ids)
         assert found == ids or tied, text
-        if theirs.unk_id() not in ids:  # which SentencePiece prints as a question mark
+        if theirs.unk_id() not in ids:  # SentencePiece prints the unknown token as a question mark
             assert ours.decode(ids) == theirs.decode(ids), text
 
 
@@ -169,7 +170,7 @@ def test_wrong_settings_are_errors(llama: bytes, tmp_path: Path, settings: dict[
 
 
 def test_overlapping_joins_go_to_the_left() -> None:
-    """Of a run of four, the three on the left become one piece, whichever two of them were joined before."""
+    """In a run of four, the three on the left become one piece, whichever two of them were joined first."""
     pieces = ["<unk>", "ab", "aba", "ababa", "a", "b"]
     scores, types = [0.0, -1.0, -2.0, -3.0, -4.0, -4.0], [2, 1, 1, 1, 1, 1]
     model = ModelProto()

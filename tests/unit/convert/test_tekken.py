@@ -1,4 +1,4 @@
-"""tekken.json becomes a tokenizer that gives the ids and texts of tiktoken, which mistral-common reads it by."""
+"""tekken.json becomes a tokenizer that gives the ids and texts of tiktoken, which mistral-common uses for the file."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ from trtllm_lite.convert.tokenizer_files import read_tokenizer
 from trtllm_lite.errors import ConvertError
 
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_PATTERN = (  # of all files that Mistral published
+_PATTERN = (  # the pattern of all files that Mistral has published
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -45,7 +45,7 @@ _TEXTS = (
 
 @cache
 def _tokens() -> list[bytes]:
-    """The single bytes, then what is trained on this project's sources, in the order in which it was learnt."""
+    """The single bytes, then tokens trained on this project's sources, in the order of training."""
     trained = Tokenizer(models.BPE())
     cuts = [pre_tokenizers.Split(Regex(_PATTERN), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
     trained.pre_tokenizer = pre_tokenizers.Sequence(cuts)
@@ -60,7 +60,7 @@ def _tokens() -> list[bytes]:
 
 
 def _content(tokens: list[bytes], **config: Any) -> dict[str, Any]:
-    """What a file of version 11 holds."""
+    """The content of a file of version 11."""
     settings = {"pattern": _PATTERN, "num_vocab_tokens": len(tokens), "default_vocab_size": _SPECIAL + _KEPT}
     settings |= {"default_num_special_tokens": _SPECIAL, "version": "v11", **config}
     entries = [
@@ -128,7 +128,7 @@ def test_files_without_a_list_have_the_special_tokens_of_the_first_version(tmp_p
     del content["special_tokens"]
     _write(tmp_path, content)
     ours = _read(tmp_path)
-    # As mistral-common 1.13 has them (Tekkenizer.DEPRECATED_SPECIAL_TOKENS).
+    # Copied from mistral-common 1.13 (Tekkenizer.DEPRECATED_SPECIAL_TOKENS).
     expected = {3: "[INST]", 9: "[TOOL_CALLS]", 11: "<pad>", 17: "[SYSTEM_PROMPT]", 19: "[TOOL_CONTENT]"}
     assert {number: ours.id_to_token(number) for number in expected} == expected
     assert [ours.id_to_token(number) for number in (20, 23)] == ["<SPECIAL_20>", "<SPECIAL_23>"]
@@ -136,7 +136,7 @@ def test_files_without_a_list_have_the_special_tokens_of_the_first_version(tmp_p
 
 @pytest.mark.parametrize("seed", range(4))
 def test_tokens_in_any_order_of_ranks(seed: int, tmp_path: Path) -> None:
-    """Here, longer tokens have lower ranks than their parts, and many are reached by no join."""
+    """Longer tokens have lower ranks here than their parts, and many tokens cannot be reached by joins."""
     choose = random.Random(seed)
     letters = b"ab " if seed % 2 else b"abcd"
     words = {bytes(choose.choices(letters, k=choose.randrange(2, 7))) for _ in range(120)}
@@ -206,7 +206,7 @@ def test_keys_that_are_not_known_may_be_ignored(tmp_path: Path) -> None:
         read_tokenizer(tmp_path, IgnoredKeys(["tekken.config.version"]))
     ignored = IgnoredKeys(["tekken.config.version", "tekken.vocab.score"])
     assert read_tokenizer(tmp_path, ignored)[0] is not None
-    ignored.check("the model")  # all were there
+    ignored.check("the model")  # all keys were present
 
 
 _BAD: list[tuple[str, Any, str]] = [

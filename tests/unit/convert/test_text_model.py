@@ -1,4 +1,4 @@
-"""Multimodal checkpoints are converted as the text models that they hold."""
+"""Multimodal checkpoints are converted to the text models that they contain."""
 
 import json
 import re
@@ -33,7 +33,7 @@ _VISION = {
 }
 _LLAMA4_VISION = {**_VISION, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
 _SIGLIP = {**_VISION, "model_type": "siglip_vision_model"}
-# Class and config class of the whole, and what its config says besides the text model.
+# Classes of model and config, and config keys outside of the text model.
 _WHOLES: dict[str, tuple[type[PreTrainedModel], Any, dict[str, Any]]] = {
     "llama4": (Llama4ForConditionalGeneration, Llama4Config, {"vision_config": _LLAMA4_VISION}),
     "gemma3": (
@@ -53,7 +53,7 @@ _LATER_NAMES |= {part: f"model.{part}" for part in ("vision_tower.", "multi_moda
 
 
 def _whole(family: str) -> PreTrainedModel:
-    """A tiny model of ``family`` that sees as well; its text model is that of :func:`tiny_model`."""
+    """A tiny multimodal model of ``family``, whose text model is that of :func:`tiny_model`."""
     make, make_config, others = _WHOLES[family]
     torch.manual_seed(0)
     whole = make(make_config(text_config=tiny_config(family).to_dict(), **others)).eval()
@@ -65,7 +65,7 @@ def _whole(family: str) -> PreTrainedModel:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Llama 4 with its vision model, as transformers saves it; its text model is saved beside it as ``text``."""
+    """Llama 4 with its vision model, saved by transformers; ``text`` has its text model."""
     torch.manual_seed(0)
     config = Llama4Config(text_config=tiny_config("llama4").to_dict(), vision_config=_LLAMA4_VISION)
     whole = Llama4ForConditionalGeneration(config)
@@ -82,7 +82,7 @@ def _edit(model: Path, **changes: Any) -> None:
 @pytest.mark.parametrize("family", ["gemma3", "mistral", "ministral3"])
 @pytest.mark.parametrize("later_names", [False, True])
 def test_logits_equal_transformers(family: str, later_names: bool, tmp_path: Path) -> None:
-    """Of both namings of tensors: transformers 4.52 renamed them."""
+    """Tensors have the names of either convention: transformers 4.52 renamed them."""
     whole = _whole(family)
     whole.save_pretrained(tmp_path / "model")
     if later_names:
@@ -98,7 +98,7 @@ def test_logits_equal_transformers(family: str, later_names: bool, tmp_path: Pat
 
 
 def _later_name(name: str) -> str:
-    """The name of a tensor in files of later releases; all names of these models are other ones there."""
+    """The name of a tensor in files of later releases, which renamed all tensors of these models."""
     [(old, new)] = [(old, new) for old, new in _LATER_NAMES.items() if name.startswith(old)]
     return new + name.removeprefix(old)
 
@@ -114,8 +114,8 @@ def test_defaults_are_those_of_transformers(name: str) -> None:
 
 @pytest.mark.parametrize("says", [False, True])
 def test_the_head_is_tied_if_there_is_none_where_the_config_contradicts_itself(says: bool, tmp_path: Path) -> None:
-    """As what transformers 5 saves does: it goes by the whole's config, where older releases went by the text's."""
-    _whole("mistral").save_pretrained(tmp_path / "model")  # a head of its own
+    """transformers 5 saves such a config: it follows the whole config; older releases followed the text config."""
+    _whole("mistral").save_pretrained(tmp_path / "model")  # with a separate LM head
     file = tmp_path / "model" / "model.safetensors"
     text = tiny_config("mistral").to_dict()
     _edit(tmp_path / "model", text_config={**text, "tie_word_embeddings": says}, tie_word_embeddings=not says)
@@ -156,7 +156,7 @@ def test_network_and_weights_are_those_of_the_text_model(model: Path) -> None:
 
 
 def test_quantized_layers_are_those_of_the_text_model(tmp_path: Path) -> None:
-    """The whole model's config says how they are quantized."""
+    """The config of the whole model says how they are quantized."""
     model = tiny_model("ministral3", hidden_size=64, intermediate_size=96)
     write_quantized(model, tmp_path / "text", LAYOUTS["fp8 static of transformers"])
     text = json.loads((tmp_path / "text" / "config.json").read_text())
@@ -200,7 +200,7 @@ def test_what_is_no_text_model_is_an_error(model: Path) -> None:
 
 def test_tensors_of_unknown_parts_are_an_error(model: Path) -> None:
     tensors = load_file(model / "model.safetensors")
-    repeated = {"model.norm.weight": torch.ones(60)}  # as the text model's own is named behind its prefix
+    repeated = {"model.norm.weight": torch.ones(60)}  # the name of the text model's norm without its prefix
     save_file({**tensors, "audio_model.weight": torch.ones(3), **repeated}, model / "model.safetensors")
     with pytest.raises(ConvertError, match=r"unused \(2\): audio_model\.weight, language_model\.model\.norm\.weight"):
         convert_checkpoint(str(model), model.parent / "found")

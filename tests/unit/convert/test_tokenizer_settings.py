@@ -1,4 +1,4 @@
-"""What stands beside tokenizer.json counts as in transformers, or is an error that names it."""
+"""Settings beside tokenizer.json have the effect that they have in transformers, or are an error that names them."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ _TEXTS = (
 
 
 def _write(name: str, directory: Path, files: dict[str, dict[str, Any]]) -> None:
-    """The files of a published model with these keys besides."""
+    """Write the files of a published model, with these keys added."""
     _MODELS[name].write(directory)
     for file, changes in files.items():
         path = directory / file
@@ -97,7 +97,7 @@ def test_declared_tokens_count_before_those_of_tokenizer_json(
 
 
 def test_a_space_before_texts_of_sentencepiece(tmp_path: Path) -> None:
-    """As Yi has it: nothing puts the space in tokenizer.json, and tokenizer_config.json asks for it; or the reverse."""
+    """Yi's tokenizer.json adds no space, and its tokenizer_config.json asks for one; the other case is the reverse."""
     (tmp_path / "with").mkdir()
     (tmp_path / "without").mkdir()
     off, on = {"add_prefix_space": False, "legacy": True}, {"add_prefix_space": True, "legacy": True}
@@ -123,7 +123,7 @@ def test_declared_ends_count(name: str, wanted: tuple[bool, bool], tmp_path: Pat
 
 
 def test_nothing_changes_without_a_reason(tmp_path: Path) -> None:
-    """The file itself is kept where the others say the same."""
+    """tokenizer.json is copied unchanged where the other files agree with it."""
     _write("Qwen2.5-7B-Instruct", tmp_path, {})
     assert read_tokenizer(tmp_path)[0] == (tmp_path / "tokenizer.json").read_text()
 
