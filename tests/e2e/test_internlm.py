@@ -29,7 +29,7 @@ _INTERNLM2_NAMES = {
 
 
 def _published(model: Path, architecture: str, config: dict[str, Any], *absent: str) -> None:
-    """Edit the config of ``model``: the class is ``architecture``, ``config`` replaces keys, ``absent`` ones go."""
+    """Edit the config of ``model``: set the class to ``architecture``, replace ``config``, remove ``absent`` keys."""
     path = model / "config.json"
     changed = {**json.loads(path.read_text()), "architectures": [architecture], **config}
     path.write_text(json.dumps({key: value for key, value in changed.items() if key not in absent}))

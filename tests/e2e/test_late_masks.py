@@ -27,7 +27,7 @@ DRAFTS: dict[str, Any] = {
 
 @contextmanager
 def held(num_free: int) -> Iterator[list[Any]]:
-    """Texts under SLOW get masks for their first ``num_free`` tokens, and others when the grammars are released."""
+    """Masks of texts under SLOW come for their first ``num_free`` tokens, and others once the grammars are released."""
     grammars: list[Any] = []
     compiled = Grammars.of
 

@@ -1,4 +1,4 @@
-"""LongRoPE: an engine has the factors of its longest sequence, those of transformers for sequences of that length."""
+"""LongRoPE: an engine has the factors for its longest sequence, like transformers for sequences of that length."""
 
 from pathlib import Path
 from typing import Any

@@ -234,7 +234,7 @@ def test_modules_are_those_of_the_family(family: str, tmp_path: Path) -> None:
 
 
 def assert_equals_peft(model: PreTrainedModel, modules: str | list[str], directory: Path, **built: object) -> None:
-    """Logits of the model that is in ``directory`` as well, with a random adapter of ``modules``, and without."""
+    """Compare logits of the model in ``directory`` with PEFT's, with a random adapter of ``modules`` and without."""
     convert_checkpoint(str(directory / "model"), directory / "checkpoint", "float32")
     options = {"max_lora_rank": 8, "gather_context_logits": True, **built}
     build_engine(directory / "checkpoint", directory / "engine", **options, **LIMITS)

@@ -1,4 +1,4 @@
-"""``quantize --autoq_format`` on a tiny model: measured on engines, chosen under a budget, recorded, resumable."""
+"""``quantize --autoq_format`` on a tiny model: formats are chosen by measured loss and a budget, and recorded."""
 
 import json
 from pathlib import Path

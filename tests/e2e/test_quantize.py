@@ -99,7 +99,7 @@ def test_what_is_written_builds_and_is_standard_onnx(qformat: str, dtype: str, t
     runner = SequenceRunner(tmp_path / "engine")
     tokens = feeds["input_ids"].astype(np.int32)
     computed = np.stack([np.concatenate(list(runner.logits(row, 7))) for row in tokens])
-    assert np.std(computed - after) < 0.2 * np.std(before - after)  # a sum in another order may round to another step
+    assert np.std(computed - after) < 0.2 * np.std(before - after)  # another order of sums may round to another step
 
 
 def test_build_quantizes_as_quantize_does(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_folding_changes_nothing(family: str, tmp_path: Path) -> None:
 
 
 def test_factors_are_those_of_the_paper() -> None:
-    """Equation 4 for one of ten alphas: where outliers of x are strong, for a large one; 1 where there is nothing."""
+    """Equation 4 for the best of ten alphas, which is large where outliers of x are strong; 1 where there are none."""
     rng = np.random.default_rng(0)
     weight, flat = rng.standard_normal((2, 50, 40)).astype(np.float32)
     x_max = np.exp(rng.uniform(0, 5, 40)).astype(np.float32)

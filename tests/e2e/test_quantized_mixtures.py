@@ -91,7 +91,7 @@ def test_engines_compute_what_the_checkpoint_means(
 @pytest.mark.parametrize("mapping", [{"tp_size": 2}, {"tp_size": 2, "moe_ep_size": 2}], ids=["features", "experts"])
 @pytest.mark.parametrize("layout", ["fp8 in tiles", "awq", "modelopt mxfp4"])
 def test_ranks_have_parts_of_the_blocks(layout: str, mapping: dict[str, int], tmp_path: Path) -> None:
-    """Of rows of 192 features in blocks of 64, or of 32, of which halves are no whole blocks or are some."""
+    """Rows have 192 features in blocks of 64 or of 32; a half of a row is whole blocks only in the second case."""
     written(tmp_path, layout)
     build_engine(tmp_path / "checkpoint", tmp_path / "one", **LIMITS)
     build_engine(tmp_path / "checkpoint", tmp_path / "many", **mapping, **LIMITS)

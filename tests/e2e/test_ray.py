@@ -127,7 +127,7 @@ def test_a_stage_that_ends_ends_all_requests(
 ) -> None:
     if harm is stop_process:
         monkeypatch.setattr(stages, "STEP_SECONDS", 2.0)
-    running = [llm.generate_async([row + 1, 2, 3], ENDLESS, streaming=True) for row in range(6)]  # two of them wait
+    running = [llm.generate_async([row + 1, 2, 3], ENDLESS, streaming=True) for row in range(6)]  # two must wait
     for generation in running[:4]:
         next(iter(generation))
     harm(llm, cluster)

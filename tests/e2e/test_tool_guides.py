@@ -44,7 +44,7 @@ def named_llm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def _add_special_tokens(path: Path, names: tuple[str, ...]) -> None:
-    """As published tokenizers have them: Mistral's among the first ids, which are those of bytes elsewhere."""
+    """Add special tokens like published tokenizers: Mistral's are the first ids, which elsewhere stand for bytes."""
     tokenizer = Tokenizer.from_str(path.read_text().replace(USER, "[TOOL_CALLS]"))
     tokenizer.add_special_tokens(list(names))
     tokenizer.save(str(path))

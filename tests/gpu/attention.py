@@ -1,4 +1,4 @@
-"""How the attention kernels are specialised and launched."""
+"""Specialises and launches the attention kernels."""
 
 import ctypes
 from dataclasses import replace
@@ -51,7 +51,7 @@ def _scores(
     chunked: bool,
     temperature: tuple[int, int, float] | None,
 ) -> Scores:
-    """Of any window."""
+    """The macros and arguments of scores, for any window."""
     key_scale, value_scale = (1.0, 1.0) if cache_dtype is None else CACHE_SCALES[cache_dtype]
     scores = Buffer("sinks", "float32", (shape.heads,)) if sinks is not None else None
     more = (value_scale, first_position, scores, chunked, *(temperature or (0, 0, 0.0)))
@@ -71,7 +71,7 @@ def _factor(y_scales: RowScales | None) -> float:
 
 
 class DecodeAttention:
-    """Attention of one new token per sequence over the paged cache, which holds that token's key and value already."""
+    """Attention of one new token per sequence over the paged cache, which already holds that token's key and value."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class DecodeAttention:
         num_new_tokens: int = 1,
         machine: Machine = GPU,
     ) -> None:
-        """``sinks``: float32 [heads]; ``cache_dtype``: that of a cache of bytes.
+        """Sinks are float32 [heads]; ``cache_dtype`` is the type of an 8-bit cache.
 
         ``chunked``: windows are chunks; ``temperature``: floor_scale, floor_offset and attn_scale.
         """
@@ -137,7 +137,7 @@ class DecodeAttention:
 
 
 class PrefillAttention:
-    """Causal attention of packed new tokens over the paged cache, which holds their keys and values already."""
+    """Causal attention of packed new tokens over the paged cache, which already holds their keys and values."""
 
     WGMMA_DIMS = (64, 80, 96, 128, 256)
 
@@ -157,9 +157,9 @@ class PrefillAttention:
         cache_dtype: torch.dtype | None = None,
         machine: Machine = GPU,
     ) -> None:
-        """``wgmma``: use it where the GPU and the head_dim allow; ``mma_step``: keys at a time without it, 64 or 32.
+        """With ``wgmma``, use it where the GPU and head_dim allow; else ``mma_step`` keys at a time, 64 or 32.
 
-        ``sinks``: float32 [heads]; ``cache_dtype``: that of a cache of bytes, which wgmma reads. ``chunked``: windows
+        ``sinks``: float32 [heads]; ``cache_dtype``: the type of an 8-bit cache, which wgmma reads. ``chunked``: windows
         are chunks; ``temperature``: floor_scale, floor_offset and attn_scale.
         """
         self.sinks, self.y_scales = sinks, y_scales

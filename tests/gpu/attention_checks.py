@@ -1,4 +1,4 @@
-"""Checks kernels around the paged cache against float64: RoPE and cache write, decode and prefill attention."""
+"""Compares kernels around the paged cache with float64: RoPE and cache write, decode and prefill attention."""
 
 from collections.abc import Callable
 
@@ -23,12 +23,12 @@ def attention_shape(heads: int, kv_heads: int, head_dim: int, page: int) -> Mode
 
 
 def _query(rows: int, shape: ModelShape, dtype: torch.dtype, softcap: float, device: str) -> torch.Tensor:
-    """Random queries; with a cap, scores are about as large as it is."""
+    """Random queries; with a cap, scores are about as large as the cap."""
     return (torch.randn(rows, shape.heads, shape.head_dim, device=device) * (softcap or 1.0)).to(dtype)
 
 
 def _sinks(wanted: bool, shape: ModelShape, device: str) -> torch.Tensor | None:
-    """Random scores, some of which are larger than all others, and one is beyond all that a sum could hold."""
+    """Random sinks, some of which are larger than all scores; one exceeds what a sum could hold."""
     if not wanted:
         return None
     scores = 4 * torch.randn(shape.heads, device=device)
@@ -59,7 +59,7 @@ def check_decode(
 ) -> None:
     """``lengths`` of the sequences with their new tokens; ``options`` of :class:`DecodeAttention`.
 
-    ``cache_dtype``: that of a cache of bytes.
+    ``cache_dtype``: the type of an 8-bit cache.
     """
     _skip_unless_read(cache_dtype, machine)
     cache = PagedCache(shape, lengths, cache_dtype or dtype, machine.device)
@@ -75,7 +75,7 @@ def check_decode(
     )
     tables = cache.give_back([length - 1 for length in lengths], window, chunked)
     results = []
-    for _ in range(2):  # the second launch finds the counters as the first left them
+    for _ in range(2):  # the second launch finds the counters that the first left
         output = torch.full_like(query, POISON, dtype=dtype)
         tensors = (query, cache.key_cache, cache.value_cache, past_lens, tables, cache.last_slots())
         attention(output, *tensors, window=window)
@@ -105,7 +105,7 @@ def check_prefill(
     cache_dtype: torch.dtype | None = None,
     machine: Machine = GPU,
 ) -> None:
-    """``batch``: past and new tokens of each sequence; ``cache_dtype``: that of a cache of bytes."""
+    """``batch``: past and new tokens of each sequence; ``cache_dtype``: the type of an 8-bit cache."""
     _skip_unless_read(cache_dtype, machine)
     mask = {"softcap": softcap, "first_position": first_position, "sinks": _sinks(sinks, shape, machine.device)}
     mask |= {"chunked": chunked, "temperature": temperature}
@@ -122,7 +122,7 @@ def check_prefill(
     expected = torch.cat([cache.attend(part, seq, batch[seq][0], window, **mask) for seq, part in enumerate(parts)])
     tables = cache.give_back([past for past, _ in batch], window, chunked)
     results = []
-    for _ in range(2):  # the second launch finds the counter as the first left it
+    for _ in range(2):  # the second launch finds the counter that the first left
         output = torch.full_like(query, POISON, dtype=dtype)
         tensors = (output, query, cache.key_cache, cache.value_cache, cu_seqlens, past_lens, tables)
         attention(*tensors, window=window)
@@ -169,7 +169,7 @@ def check_rows_alone(
 
 
 def _check_bytes(rows: torch.Tensor, scales: RowScales, attend: Callable[[torch.Tensor], None]) -> None:
-    """Bytes are exactly what the same attention's 16-bit ``rows`` make."""
+    """Check that bytes are exactly the rounded 16-bit ``rows`` of the same attention."""
     kind = next(dtype for dtype, name in NAMES.items() if name == scales.dtype)
     output = torch.full_like(rows, POISON, dtype=torch.float32).to(kind)
     attend(output)
@@ -184,7 +184,7 @@ def assert_stored(
     scale: float = 1.0,
     coarsest: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """What ``cache`` holds in ``slots``, which is ``expected`` [rows, kv_heads, dim]; elsewhere it holds poison.
+    """Check that ``cache`` has ``expected`` [rows, kv_heads, dim] in ``slots`` and poison elsewhere.
 
     ``scale``: that of bytes. ``coarsest``: the type that 16-bit elements were rounded to, if not theirs.
     """
@@ -216,7 +216,7 @@ def check_rope_cache(
 ) -> None:
     """``rows`` tokens of a QKV product, bfloat16, into queries and random slots of a poisoned cache.
 
-    ``rotary_dim`` elements of a head are rotated (default: all). ``cache_dtype``: that of a cache of bytes.
+    ``rotary_dim`` elements of a head are rotated (default: all). ``cache_dtype``: the type of an 8-bit cache.
     """
     heads, kv_heads, dim, page = shape.heads, shape.kv_heads, shape.head_dim, shape.page
     dtype, device, blocks = torch.bfloat16, machine.device, -(-rows // page) + 1
@@ -246,7 +246,7 @@ def check_rope_cache(
     assert_stored(keys, slots, turned[:, heads : heads + kv_heads], scales[0])
     unturned = qkv[:, heads + kv_heads :]
     found = assert_stored(values, slots, unturned.double(), scales[1])
-    if cache_dtype:  # numbers in the middle of two, and beyond the last, are among them
+    if cache_dtype:  # the numbers include midpoints between two bytes, and numbers beyond the largest
         expected = rounded(unturned.flatten(1), torch.full((rows, 1), scales[1], device=device), cache_dtype)
         assert torch.equal(bits(found.flatten(1)), bits(expected))
     if norm:
@@ -278,7 +278,7 @@ def check_qkv_linear(
 ) -> None:
     """``rows`` tokens by a kernel for ``tokens`` of them, into random slots of a poisoned cache.
 
-    ``cache_dtype``: that of a cache of bytes.
+    ``cache_dtype``: the type of an 8-bit cache.
     """
     device, num_blocks = machine.device, 5
     x = torch.randn(rows, shape.hidden, device=device).to(dtype)

@@ -56,7 +56,7 @@ def _queries(rows: int, cache_dtype: torch.dtype | None) -> torch.Tensor:
 
 
 def report(name: str, body: Callable[[], None], floor: float, count: int = 1) -> None:
-    """``floor``: microseconds of each of the ``count`` launches of ``body``."""
+    """Print a line; ``floor`` is the least microseconds for each of the ``count`` launches of ``body``."""
     cold, hot = timed(body, 7) / count, sustained(body, 0.6) / count
     print(f"{name:40s} {cold:9.2f} us, sustained {hot:9.2f}, floor {floor:9.2f}, {floor / cold:6.1%}", flush=True)
 
@@ -69,7 +69,7 @@ def decode(batch: int, lengths: list[int], name: str, cache_dtype: torch.dtype |
 
 
 def prefill(batch: int, length: int, cache_dtype: torch.dtype | None) -> None:
-    """``batch`` prompts of ``length`` tokens, nothing cached before them."""
+    """Prefill ``batch`` prompts of ``length`` tokens with an empty cache."""
     shape = LLAMA_8B
     layers = Layers(batch, [length] * batch, cache_dtype)
     query = _queries(batch * length, cache_dtype)

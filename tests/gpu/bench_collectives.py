@@ -21,7 +21,7 @@ IN_GRAPH = 32
 
 
 def timed(ranks: AllReduce, cards: Gpus, launch: Callable[[Rank], None], repeats: int = 15) -> float:
-    """Median microseconds of one of ``IN_GRAPH`` launches of a graph that all cards run."""
+    """Median microseconds of one of ``IN_GRAPH`` launches in a graph that all cards run."""
     graphs = []
     ranks.run(launch)
     for rank, stream in zip(ranks.ranks, cards.streams, strict=True):
@@ -29,7 +29,7 @@ def timed(ranks: AllReduce, cards: Gpus, launch: Callable[[Rank], None], repeats
         with cards.on(rank.number), torch.cuda.graph(graphs[-1], stream=stream, capture_error_mode="thread_local"):
             for _ in range(IN_GRAPH):
                 launch(rank)
-    last, times = ranks.ranks[-1], []  # the last one begins last
+    last, times = ranks.ranks[-1], []  # the last rank begins last
     for _ in range(repeats):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         for rank, graph in zip(ranks.ranks, graphs, strict=True):
@@ -46,7 +46,7 @@ def timed(ranks: AllReduce, cards: Gpus, launch: Callable[[Rank], None], repeats
 
 
 def read_rate(cards: Gpus) -> float:
-    """GB/s that each card copies from the next one's memory while all do."""
+    """GB/s at which each card copies from the next one's memory while all cards do."""
     num_bytes, repeats, events = 256 << 20, 16, []
     buffers = [torch.empty(2, num_bytes, device=f"cuda:{number}", dtype=torch.uint8) for number in range(cards.count)]
     cards.synchronize()
@@ -63,7 +63,7 @@ def read_rate(cards: Gpus) -> float:
 
 
 def all_reduce(ranks: AllReduce, cards: Gpus, rows: int) -> dict[str, int | float | str]:
-    """The time of AllReduce as engines compute it; what products store on owners before is not in it."""
+    """The time of AllReduce as engines run it, without the products that store rows on their owners before."""
     name = PUSH if rows <= ranks.inbox_rows else STORED
     microseconds = timed(ranks, cards, lambda rank: ranks.launch(name, rank, rows))
     sent = 2 * rows * ranks.hidden * (cards.count - 1) / (1 if name == PUSH else cards.count)

@@ -41,15 +41,15 @@ FORMS = {
 
 @dataclass(frozen=True)
 class Layer:
-    """The launches of one layer by name, and what they run on."""
+    """The launches of one layer by name, and their tensors."""
 
     memory: Memory
     launches: dict[str, list[Launch]]
-    read: dict[str, int]  # bytes of the experts that some row has chosen, by launch
+    read: dict[str, int]  # by launch, the bytes of the experts that some row has chosen
 
 
 def random_bytes(form: Form, memory: Memory, name: str, *shape: int) -> WeightBuffers:
-    """A weight whose elements and scales are any: what they mean does not matter, nor does how they lie."""
+    """A weight with random elements and scales: neither their values nor their layout matters here."""
     if form.dtype == "bfloat16":
         return WeightBuffers(memory(name, torch.empty(shape, device="cuda", dtype=DTYPE).normal_(std=0.02)))
     weight = Buffer(name, form.dtype, shape)
@@ -63,7 +63,7 @@ def random_bytes(form: Form, memory: Memory, name: str, *shape: int) -> WeightBu
 
 
 def tiling(choice: ExpertChoice, weight: WeightBuffers, max_rows: int, columns: int | None) -> GroupTiling:
-    """How rows that are sorted by expert are multiplied with ``weight``."""
+    """The tiles for multiplying rows sorted by expert with ``weight``."""
     group_rows = choice.group_rows(max_rows)
     configs = {config.columns: config for config in group_configs(weight, group_rows)}
     config = configs[columns or next(iter(configs))]
@@ -129,7 +129,7 @@ def body_of(layers: Sequence[Layer], names: Sequence[str], rows: int) -> Callabl
 
 
 def measure(shape: str, name: str, rows: int, count: int, columns: int | None) -> None:
-    """Print a line for each kernel of ``count`` layers, and one for all."""
+    """Print a line for each kernel of ``count`` layers, and one for all kernels."""
     layers = [layer(shape, FORMS[name], rows, rows, columns) for _ in range(count)]
     kernels = list(layers[0].launches)
     body_of(layers, kernels, rows)()
@@ -137,7 +137,7 @@ def measure(shape: str, name: str, rows: int, count: int, columns: int | None) -
     sizes = {kernel: sum(one.read.get(kernel, 0) for one in layers) for kernel in kernels}
     for kernel in kernels:
         report(f"{name}, {rows} rows: {kernel}", timed(body_of(layers, [kernel], rows)), sizes[kernel], count)
-    together = [kernel for kernel in kernels if kernel != "combine"]  # the norm behind experts is part of the sum
+    together = [kernel for kernel in kernels if kernel != "combine"]  # the norm after experts is part of the sum
     report(f"{name}, {rows} rows: all", timed(body_of(layers, together, rows)), sum(sizes.values()), count)
 
 

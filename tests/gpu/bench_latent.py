@@ -16,11 +16,11 @@ from tests.gpu.latent_checks import Attention, Layer, Step
 from tests.gpu.timing import PEAK_BYTES_PER_US, PEAK_FLOPS_PER_US, timed
 
 DTYPE = torch.bfloat16
-_CACHE_BYTES = 400_000_000  # of all layers: several times the L2 cache
+_CACHE_BYTES = 400_000_000  # in all layers together: several times the L2 cache
 
 
 def _layer(layer: Layer, batch: list[tuple[int, int]], split: bool) -> Attention:
-    """One whose caches hold any numbers."""
+    """A layer whose caches hold random numbers."""
     step = Step(layer, batch, DTYPE, "cuda")
     shape = (step.num_blocks, 1, layer.page)
     keys, latents = (torch.randn(*shape, dim, device="cuda", dtype=DTYPE) for dim in step.dims)

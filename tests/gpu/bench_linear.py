@@ -16,7 +16,7 @@ OPS = ("qkv", "o", "gate_up", "down")
 
 
 class Layers:
-    """Weights of every layer and the buffers of a step of ``rows`` tokens."""
+    """The weights of every layer, and the buffers of a step of ``rows`` tokens."""
 
     def __init__(self, layers: int) -> None:
         def random(*shape: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ from tests.gpu.sampling import Sampling
 from tests.gpu.timing import report, timed
 
 ROWS = (256, 8192)
-COPIES = 8  # so many buffers in turn
+COPIES = 8  # number of buffers used in turn
 SHAPE = LLAMA_8B
 
 

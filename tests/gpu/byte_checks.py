@@ -1,4 +1,4 @@
-"""Kernels that multiply or make rows of bytes against float64 on the bytes that they read, on a GPU or emulated."""
+"""Compares kernels that multiply or produce 8-bit rows with float64 on the same bytes, on a GPU or emulated."""
 
 from dataclasses import dataclass, replace
 
@@ -22,12 +22,12 @@ from trtllm_lite.plugins.rms_norm.cuda import rms_norm
 
 LEAST = 1e-30
 LARGEST = {torch.float8_e4m3fn: 448, torch.int8: 127}
-# Half a step between numbers of a type: relative to a number, and to the scale.
+# Half a step between numbers of a type, relative to a number and relative to the scale.
 HALF_STEPS = {torch.float8_e4m3fn: (2**-4, 2**-10), torch.int8: (0.0, 0.5)}
 
 
 def rounded(x: torch.Tensor, scales: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-    """x [rows, n] as ``kind`` under ``scales`` [rows, 1], with the arithmetic of the kernels."""
+    """x [rows, n] rounded to ``kind`` under ``scales`` [rows, 1], with the arithmetic of the kernels."""
     scaled = x.float() * (1 / scales)
     if kind == torch.int8:
         return scaled.round().clamp(-128, 127).to(kind)
@@ -35,7 +35,7 @@ def rounded(x: torch.Tensor, scales: torch.Tensor, kind: torch.dtype) -> torch.T
 
 
 def scales_of(x: torch.Tensor, static: float | None, kind: torch.dtype) -> torch.Tensor:
-    """float32 [rows, 1]."""
+    """The scales of rows, float32 [rows, 1]."""
     if static is not None:
         return torch.full((x.shape[0], 1), static, device=x.device)
     return (x.float().abs().amax(-1, keepdim=True) * torch.tensor(1 / LARGEST[kind], device=x.device)).clamp_min(LEAST)
@@ -43,7 +43,7 @@ def scales_of(x: torch.Tensor, static: float | None, kind: torch.dtype) -> torch
 
 @dataclass(frozen=True)
 class Weight:
-    """Bytes [..., out, in], a scale [..., out] each, and what they mean in float64."""
+    """Bytes [..., out, in], scales [..., out], and the dequantized float64 weight."""
 
     values: torch.Tensor
     scale: torch.Tensor
@@ -58,7 +58,7 @@ class Weight:
 
 
 def random_weight(kind: torch.dtype, *shape: int, device: str = "cuda") -> Weight:
-    """Elements of every size; those that are meant are about 1 / sqrt(in)."""
+    """A weight with elements of every magnitude; dequantized elements are about 1 / sqrt(in)."""
     largest = LARGEST[kind]
     values = (torch.randn(*shape, device=device) * largest / 4.5).clamp(-largest, largest).to(kind)
     scale = (0.5 + torch.rand(shape[:-1], device=device)) * 4.5 / largest / shape[-1] ** 0.5
@@ -66,7 +66,7 @@ def random_weight(kind: torch.dtype, *shape: int, device: str = "cuda") -> Weigh
 
 
 def random_rows(rows: int, features: int, dtype: torch.dtype, device: str = "cuda") -> torch.Tensor:
-    """Rows of different size."""
+    """Rows of different magnitude."""
     return (torch.randn(rows, features, device=device) * torch.rand(rows, 1, device=device).mul_(3).exp2()).to(dtype)
 
 
@@ -88,7 +88,7 @@ def check_streamed(
     device: Device = H200,
     machine: Machine = GPU,
 ) -> None:
-    """A product of a few rows, which it rounds, by so many ``blocks``; with ``y_scale`` y is bytes."""
+    """Check a GEMV kernel, which rounds its rows, on ``blocks`` blocks; with ``y_scale`` y is bytes."""
     at = machine.device
     memory, weight = Memory(), random_weight(kind, *((2,) if gated else ()), out, in_features, device=at)
     x = random_rows(rows, in_features, dtype, at)
@@ -128,7 +128,7 @@ def check_streamed(
 def _assert_bytes_close(y: torch.Tensor, expected: torch.Tensor, y_scale: float) -> None:
     largest, (of_number, of_scale) = LARGEST[y.dtype] * y_scale, HALF_STEPS[y.dtype]
     off = (y.double() * y_scale - expected.clamp(-largest, largest)).abs()
-    # The last number of int8 is -128; other errors are those of the sums.
+    # int8 ends at -128; other errors are those of the sums.
     of_sums = expected.square().mean().sqrt() * 0.1
     allowed = expected.abs() * (of_number + 0.01) + y_scale * (of_scale + 0.5) + of_sums
     assert (off <= allowed).all(), (off / allowed).max()
@@ -149,7 +149,7 @@ def check_tiled(
     y_scale: float | None = None,
     machine: Machine = GPU,
 ) -> None:
-    """A product of ``rows`` of ``capacity`` rows of bytes; y is 16-bit or, with ``y_scale``, bytes."""
+    """Check a product of ``rows`` of ``capacity`` rows of bytes; y is 16-bit or, with ``y_scale``, bytes."""
     memory, weight = Memory(), random_weight(kind, *((2,) if gated else ()), out, in_features, device=machine.device)
     source = random_rows(capacity, in_features, dtype, machine.device)
     scales = scales_of(source, static, kind)
@@ -184,7 +184,7 @@ def check_tiled(
 def check_quantize(
     kind: torch.dtype, features: int, rows: int, dtype: torch.dtype, static: float | None, machine: Machine = GPU
 ) -> None:
-    """Bytes and scales are those of torch, bit for bit."""
+    """Check that bytes and scales equal torch's, bit for bit."""
     memory, at = Memory(), machine.device
     x = random_rows(rows, features, dtype, at)
     x[rows // 2] = 0

@@ -1,4 +1,4 @@
-"""Several GPUs as one machine: kernels of all run at the same time, and wait for each other."""
+"""Several GPUs as one machine: kernels of all GPUs run at the same time, and wait for each other."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -10,12 +10,12 @@ from tests.gpu.device import Gpu, Machine
 
 
 class Cards(Machine, Protocol):
-    """A machine of ``count`` cards that reach each other's memory."""
+    """A machine of ``count`` cards that can reach each other's memory."""
 
     @property
     def count(self) -> int: ...
     def on(self, number: int) -> AbstractContextManager[None]:
-        """What is made, loaded and launched inside is so on that card, launches in a stream of its own."""
+        """Make, load and launch everything inside on that card; launches go to a stream of its own."""
         ...
 
     def synchronize(self) -> None:

@@ -1,4 +1,4 @@
-"""Checks of AllReduce and AllGather: exact sums, norms against float64, turns in a row, a rank that is missing."""
+"""Checks of AllReduce and AllGather: exact sums, norms against float64, several launches in a row, a missing rank."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ _LARGE = {torch.float16: 2.0**13, torch.bfloat16: 2.0**20, torch.float32: 2.0**3
 
 
 def check_all_reduce(reduce: AllReduce, way: str, rows: int) -> None:
-    """One launch; all ranks have the same bits, and nothing else is written."""
+    """Check one launch: all ranks have the same bits, and nothing else is written."""
     parts = _random_parts(reduce, rows, reduce.hidden, dtype=reduce.dtype)
     for rank, part in zip(reduce.ranks, parts, strict=True):
         rank.arena.fill_(_UNWRITTEN)
@@ -36,7 +36,7 @@ def check_all_reduce(reduce: AllReduce, way: str, rows: int) -> None:
 
 
 def check_turns(reduce: AllReduce, ways: Sequence[str], turns: int) -> None:
-    """Launches of any of ``ways`` and any number of rows behind each other, before all of which x is written anew."""
+    """Check consecutive launches of any of ``ways`` and any number of rows; x is written anew before each launch."""
     parts = _random_parts(reduce, turns, reduce.max_rows, reduce.hidden, dtype=reduce.dtype)
     copies = _Copies(reduce, reduce.hidden * reduce.dtype.itemsize)
     inputs = [part.to(rank.arena.device) for part, rank in zip(parts, reduce.ranks, strict=True)]
@@ -64,7 +64,7 @@ def check_turns(reduce: AllReduce, ways: Sequence[str], turns: int) -> None:
 
 
 def check_all_gather(gather: AllGather, turns: int) -> None:
-    """Launches of any number of rows behind each other, before all of which x is written anew."""
+    """Check consecutive launches of any number of rows; x is written anew before each launch."""
     parts = _random_parts(gather, turns, gather.max_rows, gather.part, dtype=torch.float32)
     copies = _Copies(gather, gather.part * parts[0].itemsize)
     inputs = [part.to(rank.arena.device) for part, rank in zip(parts, gather.ranks, strict=True)]
@@ -101,7 +101,7 @@ def check_missing(reduce: AllReduce, ways: Sequence[str], turns: int) -> None:
 
 
 class _Copies:
-    """A kernel of each rank that copies rows of ``row_bytes`` when its turn comes."""
+    """A kernel on each rank that copies rows of ``row_bytes`` when it runs."""
 
     def __init__(self, ranks: Ranks, row_bytes: int) -> None:
         defines: dict[str, int | str] = {"TL_HIDDEN": row_bytes // 2}
@@ -111,7 +111,7 @@ class _Copies:
         self._orders = [{key: order.to(rank.arena.device) for key, order in orders.items()} for rank in ranks.ranks]
 
     def __call__(self, rank: Rank, to: torch.Tensor, source: torch.Tensor, own: slice) -> None:
-        """The rows ``own`` of ``source``."""
+        """Copy the rows ``own`` of ``source``."""
         order = self._orders[rank.number][own.start, own.step or 1]
         rows = len(range(len(source))[own])
         if rows > 0:
@@ -127,7 +127,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _random_parts(ranks: Ranks, *shape: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    """The x of each rank: with words of -0, and with large numbers, so that sums in another order are others."""
+    """The x of each rank: some words are -0, and large numbers make sums depend on their order."""
     parts = [torch.randn(shape).to(dtype) for _ in ranks.ranks]
     first, last = (part.view(-1, 8) for part in (parts[0], parts[-1]))
     first[:, :3] = -0.0
@@ -138,7 +138,7 @@ def _random_parts(ranks: Ranks, *shape: int, dtype: torch.dtype) -> list[torch.T
 
 
 def _sums(reduce: AllReduce, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Sums in float32, in the order of the ranks, in 16 bits, and with a norm those with the residual."""
+    """Sums in float32 in the order of ranks, rounded to 16 bits; with a norm, sums include the residual."""
     total = parts[0].float()
     for part in parts[1:]:
         total = total + part.float()
@@ -149,7 +149,7 @@ def _sums(reduce: AllReduce, parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _places(reduce: AllReduce, way: str, rank: Rank, rows: int) -> list[tuple[torch.Tensor, slice]]:
-    """Where the ``rows`` of a rank go, and which go there."""
+    """The destination of each of the ``rows`` of a rank, and the rows that come to it."""
     if way != STORED:
         return [(rank["x"], slice(0, rows))]
     count = len(reduce.ranks)
@@ -157,7 +157,7 @@ def _places(reduce: AllReduce, way: str, rank: Rank, rows: int) -> list[tuple[to
 
 
 def _owned(reduce: AllReduce, rank: Rank, rows: int) -> torch.Tensor:
-    """Which rows a rank owns."""
+    """The rows that a rank owns."""
     return torch.arange(rows) % len(reduce.ranks) == rank.number
 
 

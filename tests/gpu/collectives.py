@@ -1,4 +1,4 @@
-"""How AllReduce and AllGather are specialised and launched on ranks."""
+"""Specialises AllReduce and AllGather and launches them on ranks."""
 
 from functools import cache
 
@@ -14,8 +14,8 @@ from trtllm_lite.plugins.cuda.row_scales import RowScales, row_type
 
 EPSILON = 1e-5
 SITE = 5  # the number of the collective
-# Ways of AllReduce: rows are sent; read where they are, by all ranks or by the one that owns them; or stored on that by
-# the product before, for which a copy stands here.
+# Ways of AllReduce: rows are sent; or all ranks read them remotely, or only the owner of a row does; or the product
+# before stores them on the owner, for which a copy stands here.
 PUSH, PULL, OWNED, STORED = "push", "pull", "owned", "stored"
 THREADS = 512
 
@@ -55,7 +55,7 @@ class AllReduce(Ranks):
 
     @property
     def results(self) -> tuple[str, ...]:
-        """The rows that it computes, sums last."""
+        """The rows that the rank computes; sums come last."""
         return ("y", "sum") if self.norm else ("y",)
 
     @property
@@ -79,7 +79,7 @@ class AllReduce(Ranks):
         return self.kernels("all_reduce/pull.cuh", "all_reduce_pull", self.threads, defines)
 
     def launch(self, way: str, rank: Rank, rows: int) -> None:
-        """On the card of ``rank``: y, the sum and scales of rows, where they are computed, of x or what is stored."""
+        """Launch on the card of ``rank``; returns y, and the sums and scales of rows if they are computed."""
         total, weight, residual = (rank[name] if self.norm else None for name in ("sum", "weight", "residual"))
         row_scales = rank["row_scales"] if self.has_row_scales else None
         y_scale = 0.0 if self.y_scales is None else self.y_scales.value
@@ -112,6 +112,6 @@ class AllGather(Ranks):
         self._kernels = self.kernels("all_gather/cuda.cuh", "all_gather", threads, defines)
 
     def launch(self, y: torch.Tensor, rank: Rank, rows: int) -> None:
-        """On the card of ``rank``: y of the x of all."""
+        """Launch on the card of ``rank``; returns y, gathered from the x of all ranks."""
         operands = (y, rank["x"], rank["ranks"], rank["flags"], SITE, rows, self.part, self.features)
         self._kernels[rank.number](*operands, grid=self.blocks, programmatic=True, memory=self.memory)

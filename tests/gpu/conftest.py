@@ -1,4 +1,4 @@
-"""Everything here needs an NVIDIA GPU, torch built for CUDA, and the ``cuda`` extra; whole engines, the package."""
+"""All tests here need an NVIDIA GPU, torch built for CUDA, and the ``cuda`` extra; engine tests need the package."""
 
 import importlib.util
 import secrets
@@ -22,7 +22,7 @@ def _reason() -> str | None:
 
 REASON = _reason()
 
-# Kernels are tested from the sources alone; engines need the package with its extension for tests, too.
+# Kernels are tested from sources alone; engines need the package with its extension for tests.
 HAS_PACKAGE = importlib.util.find_spec("trtllm_lite._testing") is not None
 OF_ENGINES = [
     "test_byte_engines.py",
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def smollm2_gguf() -> Path:
-    """The GGUF file; a machine that has a GPU but neither the file nor a network skips the tests that need it."""
+    """The GGUF file; tests that need it are skipped on a GPU machine with neither the file nor a network."""
     try:
         return find_smollm2()
     except subprocess.CalledProcessError:
@@ -71,7 +71,7 @@ def smollm2_gguf() -> Path:
 
 @pytest.fixture(autouse=True)
 def _fresh_inputs() -> None:
-    """New random inputs in every run; pytest shows the seed of a test that fails."""
+    """Make new random inputs in every run; pytest shows the seed of a failed test."""
     import torch
 
     seed = secrets.randbits(31)

@@ -13,7 +13,7 @@ from tests.gpu.sampling import Sampling
 
 @dataclass(frozen=True)
 class StepOptions:
-    """Free choices of a step; the configurations by kernel name override the defaults."""
+    """Options of a step; configurations by kernel name override the defaults."""
 
     configs: dict[str, StreamConfig] = field(default_factory=dict)
     attention: dict[str, int] = field(default_factory=dict)
@@ -88,11 +88,11 @@ class DecodeStep:
 
     @property
     def num_bytes(self) -> int:
-        """What a step must read: the weights and the cache."""
+        """Bytes that a step must read: the weights and the cache."""
         return sum(tensor.numel() * 2 for tensor in (*self.weights.values(), self.key_cache, self.value_cache))
 
     def run(self, programmatic: bool = True) -> None:
-        """``programmatic``: every kernel may start before its predecessor has finished."""
+        """Run the step; with ``programmatic`` every kernel may start before its predecessor has finished."""
         batch, linked = self.batch, {"programmatic": programmatic}
         token_slots = self.sampling["sample_slots"]
         step = (self.past_lens, token_slots, self.cu_seqlens, self.block_tables, self.last_tokens)

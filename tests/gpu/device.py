@@ -73,7 +73,7 @@ def nvrtc() -> ModuleType:
 
 @cache
 def arch() -> str:
-    """The target of the GPU here; the ``a`` targets have the instructions of that chip alone."""
+    """The target of the GPU here; ``a`` targets have instructions that only that chip supports."""
     major, minor = torch.cuda.get_device_capability()
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
@@ -107,7 +107,7 @@ class Kernel:
         return blocks.value
 
     def resident_clusters(self, cluster: int) -> int:
-        """How many clusters of so many blocks, which the kernel is compiled for, the card holds at a time."""
+        """The number of clusters of so many blocks that the card can hold at the same time."""
         clusters, grid = ctypes.c_int(), (cluster * num_sms(), 1, 1)
         config = _LaunchConfig(grid=grid, block=(self.threads, 1, 1), shared_bytes=self.shared_bytes)
         status = driver().cuOccupancyMaxActiveClusters(ctypes.byref(clusters), self._function, ctypes.byref(config))
@@ -142,7 +142,7 @@ class Kernel:
 
 
 def argument_value(value: Argument) -> Any:
-    """What a kernel gets for it, as ctypes has it."""
+    """The ctypes value that a kernel gets for the argument."""
     if isinstance(value, ctypes.Structure):
         return value
     if value is None:
@@ -179,7 +179,7 @@ def _encoded(tensor: torch.Tensor, rows: int, columns: int, box: tuple[int, int]
 
 
 def check_map(tensor: torch.Tensor, rows: int, columns: int) -> None:
-    """A matrix for the copy engine must be just this memory."""
+    """Check that a matrix for the copy engine covers exactly this memory."""
     assert tensor.numel() == rows * columns, (tensor.shape, rows, columns)
     assert tensor.is_contiguous()
 
@@ -197,7 +197,7 @@ class Launchable(Protocol):
 
 
 class Machine(Protocol):
-    """What kernels run on; ``device`` is where torch has its tensors."""
+    """A machine that kernels run on; ``device`` is where torch has its tensors."""
 
     @property
     def device(self) -> str: ...

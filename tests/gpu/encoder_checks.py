@@ -1,4 +1,4 @@
-"""Checks of the kernels of encoders against float64, on a GPU or emulated: attention in both directions, pooling."""
+"""Compares the kernels of encoders with float64, on a GPU or emulated: bidirectional attention, pooling."""
 
 from itertools import pairwise
 
@@ -19,7 +19,7 @@ def _ends(lengths: list[int], device: str) -> torch.Tensor:
 
 
 class _Problem:
-    """Random queries, keys and values of texts of ``lengths`` tokens, and what goes with them."""
+    """Random queries, keys and values of texts of ``lengths`` tokens, with the attributes of attention."""
 
     def __init__(
         self, lengths: list[int], how: Attention, most_distance: int, dtype: torch.dtype, machine: Machine
@@ -32,7 +32,7 @@ class _Problem:
         self.bias = torch.randn(how.num_heads, 2 * most_distance + 1, device=device) if how.num_distances else None
 
     def expected(self) -> torch.Tensor:
-        """float64, from the elements as they are stored; rotated queries and keys are not rounded."""
+        """The float64 result from the stored elements; rotated queries and keys are not rounded."""
         tables = [table.cpu().double().numpy() if self.how.half_dim else None for table in self.tables]
         bias = None if self.bias is None else self.bias.cpu().numpy()
         inputs = [self.qkv.cpu().double().numpy(), *tables, self.ends.cpu().numpy(), bias]
@@ -40,7 +40,7 @@ class _Problem:
         return torch.from_numpy(y).double().to(self.machine.device)
 
     def run(self, qkv: torch.Tensor, tables: list[torch.Tensor], ends: torch.Tensor, device: Device) -> torch.Tensor:
-        """What the kernels make of these rows."""
+        """The kernels' result for these rows."""
         how, name = self.how, how_dtype(self.dtype)
         tokens = len(qkv)
         buffers = {
@@ -73,7 +73,7 @@ class _Problem:
 
 
 def how_dtype(dtype: torch.dtype) -> str:
-    """Its name in plans."""
+    """The name of a type in plans."""
     return NAMES[dtype]
 
 
@@ -110,7 +110,7 @@ def check_ragged_attention(
 def check_pooling(
     lengths: list[int], hidden: int, dtype: torch.dtype, *, takes_mean: bool, divides_by_norm: bool, machine: Machine
 ) -> None:
-    """Random rows that are far from centred; of the last text they are zeros."""
+    """Check random rows that are far from centred; the last text's rows are zeros."""
     x = 1 + torch.randn(sum(lengths), hidden, device=machine.device)
     x[-lengths[-1] :] = 0
     x, ends = x.to(dtype), _ends(lengths, machine.device)

@@ -1,4 +1,4 @@
-"""Routers and products with experts against float64, on a GPU or emulated."""
+"""Compares routers and expert products with float64, on a GPU or emulated."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,7 +30,7 @@ from trtllm_lite.plugins.router import cuda as router
 from trtllm_lite.plugins.router.reference import reference
 
 EPSILON = 1e-5
-TALLY_PLACES = 3  # of router/tally.cuh
+TALLY_PLACES = 3  # TALLY_PLACES of router/tally.cuh
 SPARE = 48
 _MOE_TP_SIZE = 2
 _MOST_FIXED_ROWS = 4  # kMostFixedTokens of cuda/fixed_rows.cuh
@@ -62,7 +62,7 @@ class Mixture:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Those of the weights of GroupedGatedLinear and of GroupedLinear."""
+        """The shapes of the weights of GroupedGatedLinear and of GroupedLinear."""
         return (self.local, 2, self.inner, self.hidden), (self.local, self.hidden, self.inner)
 
     @property
@@ -71,7 +71,7 @@ class Mixture:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Those of Router."""
+        """The attributes of Router."""
         groups = dict(zip(("num_groups", "top_groups", "num_best"), self.groups, strict=True))
         local = {"local_experts": self.experts, "moe_tp_size": 1}
         return {"top_k": self.top_k, "scoring": self.scoring, "scale": self.scale, **groups, **local}
@@ -81,19 +81,19 @@ class Mixture:
         return ExpertChoice(self.experts, self.top_k, self.local, _MOE_TP_SIZE)
 
     def here(self, ids: torch.Tensor) -> torch.Tensor:
-        """The numbers of experts among those of the rank; -1 of another rank's."""
+        """Indices of the experts within the rank; -1 for experts of other ranks."""
         local = ids - self.rank // _MOE_TP_SIZE * self.local
         return torch.where((local >= 0) & (local < self.local), local, -1) if self.of_rank else ids
 
     def ranks(self, device: str) -> torch.Tensor | None:
-        """What the rank's kernels know of all."""
+        """The values that the rank's kernels know about all ranks."""
         count = _MOE_TP_SIZE * self.experts // self.local
         table = rank_table(self.rank, 0, 0, [0] * count, [0] * count, 0, 1.0)
         return table.to(device) if self.of_rank else None
 
 
 class Lists:
-    """What Router leaves in memory for products, poisoned at first."""
+    """The memory that Router fills for products, poisoned at first."""
 
     def __init__(self, mixture: Mixture, memory: Memory, device: str) -> None:
         rows, top_k, experts = mixture.max_rows, mixture.top_k, mixture.local
@@ -109,7 +109,7 @@ class Lists:
 
 
 def random_scores(mixture: Mixture, rows: int, device: str) -> torch.Tensor:
-    """Two terms of each score, of a few values only, so that many are equal, and experts that nobody picks."""
+    """The two terms of each score, with few distinct values so that many are equal, and some experts nobody picks."""
     scores = torch.randint(-4, 5, (rows, mixture.choice.scores), device=device) / 2
     scores[:, 1 : mixture.experts : mixture.experts // 2] -= 100
     return scores
@@ -118,7 +118,7 @@ def random_scores(mixture: Mixture, rows: int, device: str) -> torch.Tensor:
 def expected_choice(
     mixture: Mixture, scores: torch.Tensor, bias: torch.Tensor | None = None, correction: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and shares of the best experts, of equal ones those of the lowest numbers."""
+    """Ids and shares of the best experts; of equal scores, the lowest ids."""
     terms = scores[:, : 2 * mixture.experts].double()
     both = terms.reshape(len(scores), 2, mixture.experts).sum(1)
     identity = np.eye(mixture.experts)
@@ -154,7 +154,7 @@ def check_router(
 
 
 def _expected_tally(mixture: Mixture, ids: torch.Tensor) -> torch.Tensor:
-    """What a step of such choices adds to the rank's tally."""
+    """The counts that a step with such choices adds to the rank's tally."""
     of_all = torch.bincount(ids.flatten(), minlength=mixture.experts)
     runs = of_all.reshape(-1, mixture.local)
     own = runs[mixture.rank // _MOE_TP_SIZE if mixture.of_rank else 0]
@@ -172,7 +172,7 @@ def choose(
     correction: torch.Tensor | None = None,
     padding: torch.Tensor | None = None,
 ) -> None:
-    """Launch the kernels that choose; rows whose ``padding`` is SPARE or more are none."""
+    """Launch the kernels that choose; rows whose ``padding`` is SPARE or more are padding."""
     added = (memory.optional("bias", bias), memory.optional("correction", correction))
     ranks, rows = memory.optional("ranks", mixture.ranks(machine.device)), symbol("rows")
     of_rows = (memory("scores", scores), rows, mixture.max_rows, mixture.choice, mixture.routing)
@@ -278,7 +278,7 @@ def check_experts(
     expected = expected if stream is None else expected + stream[:good].double()
     result = memory.tensors[y]
     assert torch.isnan(result[rows:]).all(), "a row past the last is written"
-    # Rows that become whole numbers, a few beside weights of 4 bits with scales alone, have no NaN.
+    # Steps of few rows multiply 4-bit weights without offsets as integers, which have no NaN.
     is_integer = form is not None and form.dtype in ("int4", "uint4")
     has_nan = not is_integer or form.offsets or mixture.max_rows > _MOST_FIXED_ROWS
     if has_nan and good < rows and bool((mixture.here(expected_choice(mixture, scores)[0])[-1] >= 0).any()):
@@ -288,7 +288,7 @@ def check_experts(
 
 
 def streaming(mixture: Mixture, dtype: torch.dtype, device: Device, form: WeightForm) -> tuple[Streaming, Streaming]:
-    """How both products of a mixture are streamed."""
+    """The GEMV configurations of both products of a mixture."""
     of_gated, of_summed = mixture.shapes
     first = gated_stream_config(of_gated, form, mixture.max_rows, device)
     second = summed_stream_config(of_summed, form, mixture.max_rows, device)
@@ -333,7 +333,7 @@ def _run_sorted(
 def check_summed_norm(
     mixture: Mixture, rows: int, dtype: torch.dtype, *, residual: bool, shares: bool, machine: Machine
 ) -> None:
-    """The sum over slots, some of which are other ranks', and its norm; the rows of no slot are not numbers."""
+    """Check the sum over slots, some of other ranks, and its norm; rows without slots are NaN."""
     at, memory, slots = machine.device, Memory(), mixture.max_rows * mixture.top_k
     shape = mixture.max_rows, mixture.hidden
     places = torch.randperm(slots, device=at).reshape(mixture.max_rows, -1).int()
@@ -416,7 +416,7 @@ def check_groups_alike(hidden: int, inner: int, form: Form, width: int, machine:
 
 
 def check_even_groups(choice: ExpertChoice, max_rows: int, rows: int, machine: Machine) -> None:
-    """Each of a rank's experts has its share of the rank's, or one row more, in groups that follow each other."""
+    """Check that each expert of a rank has its share of the rows, or one row more, in consecutive groups."""
     memory, most = Memory(), choice.group_rows(max_rows)
     room = torch.full((choice.groups_ints(max_rows),), -7, device=machine.device, dtype=torch.int32)
     memory.run(even_groups(memory("groups", room), symbol("rows"), choice, most), rows, machine)

@@ -36,14 +36,14 @@ def submit(loop: _core.EventLoop) -> int:
 
 
 def end(rank: int) -> None:
-    """An index that a kernel refuses ends the context of the rank's GPU."""
+    """Pass an index that a kernel refuses, which ends the context of the rank's GPU."""
     numbers = torch.zeros(1, device=f"cuda:{rank}")
     with suppress(RuntimeError):
         numbers[torch.tensor([5], device=f"cuda:{rank}")] += 1
 
 
 def stall(rank: int) -> None:
-    """Blocks that fill all multiprocessors of a GPU leave its rank none."""
+    """Fill all multiprocessors of a GPU with blocks, so that its rank gets none."""
     with torch.cuda.device(rank), tempfile.TemporaryDirectory() as directory:
         source = Path(directory) / "spin.cuh"
         source.write_text(SPIN)
@@ -57,7 +57,7 @@ def main() -> None:
     executor = _core.open_executor(ranks, library_directories=library_directories(), rank_timeout=TIMEOUT)
     loop = _core.EventLoop(executor, max_batch_size=4, max_input_len=32, max_seq_len=64, max_num_tokens=64)
     waiting = {submit(loop) for _ in range(9)}
-    loop.poll(60.0)  # a step has ended
+    loop.poll(60.0)  # returns when a step has ended
     {"end": end, "stall": stall}[sys.argv[2]](int(sys.argv[3]))
     failed = False
     while waiting:
@@ -68,7 +68,7 @@ def main() -> None:
                 print(ended.message)
             elif failed:
                 raise AssertionError("expected no request to end well behind one that failed")
-            if not failed:  # others follow, the last of them behind the failure
+            if not failed:  # further requests follow, the last of them after the failure
                 waiting.add(submit(loop))
             failed = failed or ended.reason == _core.FinishReason.ERROR
     loop.shut_down()

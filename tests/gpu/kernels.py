@@ -1,4 +1,4 @@
-"""How each kernel is specialised and launched: macros, shared memory and grid for a problem's shape."""
+"""Specialises and launches each kernel: macros, shared memory and grid for a problem's shape."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ def dtype_flag(dtype: torch.dtype) -> int:
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """Free choices of a streaming matrix product; ``stage_k`` is the depth of a stage in elements."""
+    """Options of a GEMV kernel; ``stage_k`` is the depth of a stage in elements."""
 
     stage_k: int = 1024
     tiles_per_stage: int = 1
@@ -27,12 +27,12 @@ class StreamConfig:
 
     @property
     def threads(self) -> int:
-        """Two warps copy rows of less than 1 KB, and four where x travels, too."""
+        """One warp copies rows of weights, two copy rows of less than 1 KB, and four copy if x streams, too."""
         return 384 if self.stream_x else 320 if self.stage_k * 2 < 1024 else 288
 
 
 def stream_config(in_features: int, tokens: int) -> StreamConfig:
-    """x stays in shared memory if that leaves the ring 80 KB; else it travels with the weights."""
+    """Keep x in shared memory if that leaves 80 KB for the ring; else x streams with the weights."""
     if tokens * (in_features * 2 + 16) <= WHOLE_SM_BYTES - 80 * 1024:
         return StreamConfig()
     return StreamConfig(stage_k=512, tiles_per_stage=2, stream_x=True, in_flight_bytes=WHOLE_SM_BYTES)
@@ -181,7 +181,7 @@ class QkvLinear:
         config: StreamConfig | None = None,
         machine: Machine = GPU,
     ) -> None:
-        """``cache_dtype``: that of a cache of bytes, under ``cache_scales`` of keys and of values."""
+        """Options of the cache: ``cache_dtype`` is an 8-bit type, with ``cache_scales`` of keys and of values."""
         self.factors = [1 / scale for scale in cache_scales]
         config = config or stream_config(shape.hidden, tokens)
         defines = _stream_defines(shape.qkv_features, shape.hidden, tokens, dtype, config)

@@ -18,7 +18,7 @@ from trtllm_lite.plugins.launch import Buffer, Launch
 from trtllm_lite.plugins.paged_attention.launches import Cache
 
 EPSILON = 1e-6
-GROUPS, GROUP = 2, 1  # cache groups, and the layer's
+GROUPS, GROUP = 2, 1  # number of cache groups, and the layer's group
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Step:
 
     @cached_property
     def caches(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and latents, [blocks, 1, page, dim]."""
+        """The caches of keys and of latents, [blocks, 1, page, dim]."""
         page, dtype = self.layer.page, self.dtype
         keys, latents = (poisoned(self.num_blocks, 1, page, dim, dtype=dtype, device="cpu") for dim in self.dims)
         for table, (past, _) in zip(self.tables[:, GROUP].long(), self.batch, strict=True):
@@ -87,7 +87,7 @@ class Step:
         return keys, latents
 
     def referred(self) -> tuple[torch.Tensor, ...]:
-        """``y``, and both caches, in float64, by the operator's reference, which takes its time."""
+        """``y`` and both caches in float64, by the operator's reference, which is slow."""
         rows = (self.query, self.latent, self.norm, self.cos, self.sin, self.key_up, self.value_up)
         arrays = [tensor.double().numpy() for tensor in (*rows, *self.caches)]
         places = (self.cu_seqlens.numpy(), self.past_lens.numpy(), self.tables.flatten(0, 1).numpy())
@@ -96,7 +96,7 @@ class Step:
         return y, *caches
 
     def expected(self) -> tuple[torch.Tensor, ...]:
-        """The same, of all heads and tokens of a sequence at a time."""
+        """The same as ``referred``, computed for all heads and tokens of a sequence at a time."""
         layer, at = self.layer, {"device": self.device, "dtype": torch.float64}
         latent, shared = self.latent.to(**at).split([layer.latent_dim, layer.rotary_dim], 1)
         inverse = torch.rsqrt(latent.square().mean(1, keepdim=True) + EPSILON)
@@ -128,10 +128,10 @@ class Step:
 
 
 class Attention:
-    """The launches of a step of a layer by name, and what they run on."""
+    """The launches of a layer's step by name, and their tensors."""
 
     def __init__(self, step: Step, machine: Machine, max_rows: int, *, split: bool) -> None:
-        """``split``: the kernel for sequences of one new token each."""
+        """Prepare the launches; ``split`` selects the kernel for sequences of one new token each."""
         self.step, self.machine, self.memory = step, machine, Memory()
         layer, rows, dtype = step.layer, len(step.query), step.dtype
         heads = layer.extents(dtype)
@@ -172,7 +172,7 @@ class Attention:
         return self.memory(name, tensor.to(self.machine.device).contiguous())
 
     def _add_shared(self, attend: Launch, layer: Layer) -> None:
-        """The memory by which blocks share rows."""
+        """Add the memory through which blocks share rows."""
         partials, arrivals = (buffer for buffer in attend.arguments[-2:] if isinstance(buffer, Buffer))
         row, count = partials.shape[1], len(self.step.batch) * -(-layer.heads // 64)
         assert isinstance(row, int)
@@ -189,7 +189,7 @@ class Attention:
         return Prepared(self.launches[name], self.memory.tensors, symbols, self.machine)
 
     def run(self) -> torch.Tensor:
-        """y."""
+        """Run all launches; returns y."""
         for name in self.launches:
             self.prepared(name)()
         return self.memory.tensors[self.y].cpu()
@@ -227,7 +227,7 @@ def check_latents(
 
 
 def check_rows_alone(layer: Layer, past: int, new: int, dtype: torch.dtype, *, machine: Machine) -> None:
-    """New tokens of a sequence get the same bits together and one after the other."""
+    """Check that new tokens of a sequence get the same bits together and one after the other."""
     whole = Step(layer, [(past, new)], dtype, machine.device)
     together = Attention(whole, machine, 64, split=False)
     expected = together.run()
@@ -238,7 +238,7 @@ def check_rows_alone(layer: Layer, past: int, new: int, dtype: torch.dtype, *, m
 
 
 def _rows_of(whole: Step, done: Attention, past: int, row: int) -> Step:
-    """The step of one row, when all before are in the caches."""
+    """The step of one row, with all rows before it in the caches."""
     part = object.__new__(Step)
     part.__dict__.update(whole.__dict__)
     part.batch = [(past + row, 1)]

@@ -1,4 +1,4 @@
-"""Runs what ``plugins/<op>/cuda.py`` says on tensors of torch: its macros, grid and arguments are what is tested."""
+"""Runs the launches of ``plugins/<op>/cuda.py`` on tensors of torch, and so tests their macros, grid and arguments."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ H200 = Device("sm_90a", 227 * 1024)
 
 
 class Prepared:
-    """``launch`` with ``tensors`` for its buffers and ``symbols`` for its extents."""
+    """The ``launch``, with ``tensors`` for its buffers and ``symbols`` for its extents."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class Prepared:
         machine: Machine = GPU,
         others: Sequence[torch.Tensor] = (),
     ) -> None:
-        """``others``: what kernels reach besides, in the memory of other ranks."""
+        """Prepare the launch; ``others`` is memory of other ranks that kernels reach besides."""
         specialised, self._machine = launch.kernel, machine
         defines: dict[str, int | str] = dict(specialised.defines)
         self._symbols = {"num_sms": machine.num_sms, **symbols}

@@ -1,4 +1,4 @@
-"""Checks of the kernels of LowRank, on a GPU or emulated, launched as plugins/low_rank/cuda.py says."""
+"""Checks of the LoRA kernels, on a GPU or emulated, launched as plugins/low_rank/cuda.py says."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Problem:
 
 
 def check_low_rank(problem: Problem, dtype: torch.dtype, machine: Machine, *, residual: bool) -> None:
-    """Random adapters; what lies beyond a rank, in slots that no row has and in unused parts, are NaNs."""
+    """Check random adapters; elements beyond a rank, in unused slots and in unused parts are NaN."""
     device, rows = machine.device, len(problem.adapters)
     pairs = [_pairs(problem, ranks, dtype, device) for ranks in problem.ranks]
     memory = _memory(problem, pairs, dtype, device)
@@ -62,7 +62,7 @@ def _pairs(problem: Problem, ranks: Sequence[int], dtype: torch.dtype, device: s
 
 
 def _memory(problem: Problem, pairs: list[dict[int, Pair]], dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
-    """The slots as the executor fills them, and the rows in their order."""
+    """The slots, filled like the executor does, and the rows in their order."""
     slots, rank = len(pairs), problem.max_rank
     a = torch.full((slots, problem.parts * rank, problem.in_features), POISON, device=device, dtype=dtype)
     b = torch.full((slots, sum(problem.widths), rank), POISON, device=device, dtype=dtype)

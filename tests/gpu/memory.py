@@ -22,19 +22,19 @@ DTYPES = {name: dtype for dtype, name in NAMES.items()}
 
 
 class Memory:
-    """Tensors behind the buffers of one launch."""
+    """Tensors that stand for the buffers of one launch."""
 
     def __init__(self, tensors: Mapping[Buffer, torch.Tensor] | None = None) -> None:
         self.tensors = dict(tensors or {})
 
     def __call__(self, name: str, tensor: torch.Tensor) -> Buffer:
-        """A buffer of ``tensor``."""
+        """A buffer that stands for ``tensor``."""
         buffer = Buffer(name, NAMES[tensor.dtype], tuple(tensor.shape))
         self.tensors[buffer] = tensor
         return buffer
 
     def optional(self, name: str, tensor: torch.Tensor | None) -> Buffer | None:
-        """A buffer of ``tensor``, if there is one."""
+        """A buffer that stands for ``tensor``, or None without one."""
         return None if tensor is None else self(name, tensor)
 
     def run(self, launch: Launch, rows: int, machine: Machine = GPU) -> None:

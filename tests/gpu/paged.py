@@ -7,7 +7,7 @@ from tests.gpu.kernels import ModelShape
 
 
 def _places(page: int, head_dim: int, item_bytes: int) -> torch.Tensor:
-    """[page, head_dim]: where cache.cuh puts each element of a KV head's part of a block."""
+    """Offsets [page, head_dim] at which cache.cuh stores the elements of a KV head's part of a block."""
     token, element = torch.arange(page)[:, None], torch.arange(head_dim)[None]
     group, row, piece = token // 8 * 8 * head_dim, token % 8, 16 // item_bytes
     if head_dim * item_bytes % 128 != 0:
@@ -17,12 +17,12 @@ def _places(page: int, head_dim: int, item_bytes: int) -> torch.Tensor:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """A view as integers, which are equal if they are the same, and which torch writes by index whatever the type."""
+    """A view as integers: equal bits compare equal, and torch can write such views by index for any type."""
     return tensor.view({1: torch.int8, 2: torch.int16}[tensor.itemsize])
 
 
 def packed(tokens: torch.Tensor) -> torch.Tensor:
-    """[blocks, kv_heads, page, head_dim] as cache.cuh lays it out, in the same shape."""
+    """Reorder [blocks, kv_heads, page, head_dim] to the layout of cache.cuh, in the same shape."""
     places = _places(*tokens.shape[2:], tokens.itemsize).to(tokens.device)
     flat = torch.empty_like(tokens).flatten(2)
     bits(flat)[:, :, places.flatten()] = bits(tokens).flatten(2)
@@ -34,17 +34,17 @@ def unpacked(cache: torch.Tensor) -> torch.Tensor:
     return cache.flatten(2)[:, :, _places(*cache.shape[2:], cache.itemsize).to(cache.device)]
 
 
-# What elements of keys and of values are multiplied with, by the type of a cache of bytes.
+# The scales of keys and of values, by the type of an 8-bit cache.
 CACHE_SCALES = {torch.float8_e4m3fn: (2.0**-3, 2.0**-4), torch.int8: (2.0**-5, 2.0**-6)}
 
 
 def poisoned(*shape: int, dtype: torch.dtype, device: str) -> torch.Tensor:
-    """A cache that holds no token: NaNs, or the largest number of int8."""
+    """A cache without tokens: filled with NaN, or with the largest int8."""
     return torch.full(shape, 127 if dtype == torch.int8 else POISON, device=device).to(dtype)
 
 
 def in_range(tokens: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """``tokens``, but numbers beyond those of ``dtype`` as the last of these."""
+    """Clamp ``tokens`` to the range of ``dtype``."""
     info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     return tokens.clamp(info.min, info.max)
 

@@ -1,4 +1,4 @@
-"""Products that store their rows in the memory of other ranks, and what waits for them there."""
+"""Products that store their rows in the memory of other ranks, and the kernels that wait for these rows."""
 
 from dataclasses import dataclass, field
 
@@ -45,7 +45,7 @@ class _Products(Ranks):
             rank.tensors["x"] = rank["weight"].new_zeros(shape.capacity, shape.in_features)
 
     def product(self, rank: Rank, y: torch.Tensor, peers: PeerRows, memory: Memory, rows: int) -> Prepared:
-        """y of the rank's x."""
+        """The product y of the rank's x."""
         shape, dtype = self.shape, NAMES[self.shape.dtype]
         operands = (memory("y", y), memory("x", rank["x"]), WeightBuffers(memory("weight", rank["weight"])))
         if shape.tiles is not None:
@@ -60,7 +60,7 @@ class _Products(Ranks):
         return Prepared(launch, memory.tensors, {"rows": rows}, self.cards, self.memory)
 
     def renew(self, rows: int) -> list[torch.Tensor]:
-        """Other values of x on each rank; the products of these in float64."""
+        """Put other values into x on each rank; returns the float64 products."""
         products = []
         for rank in self.ranks:
             x = torch.randn(rows, self.shape.in_features).to(self.shape.dtype)
@@ -74,7 +74,7 @@ class _Products(Ranks):
 
 
 def check_stored_on_owners(cards: Cards, shape: Shape, rows: int) -> None:
-    """Row r of all ranks is on rank r % ranks, and nothing else is written."""
+    """Check that row r of all ranks is on rank r % ranks, and that nothing else is written."""
     count = cards.count
     rank_rows = -(-shape.capacity // count)
     sums: Layout = {"sums": (shape.dtype, (count, rank_rows, shape.out))}

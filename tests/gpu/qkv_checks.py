@@ -1,4 +1,4 @@
-"""Checks QKV products of tiles and of clusters, with RoPE and the write of the paged cache, against float64."""
+"""Compares tiled and clustered QKV products, with RoPE and the write of the paged cache, with float64."""
 
 from dataclasses import dataclass, replace
 
@@ -22,12 +22,12 @@ from trtllm_lite.plugins.launch import Buffer, Extent, WeightBuffers, symbol
 from trtllm_lite.plugins.paged_attention.launches import Cache, Heads
 from trtllm_lite.plugins.paged_attention.new_tokens import NewTokens
 
-WeightKind = torch.dtype | Form  # elements of 16 bits or, of rows of bytes, of 8; or those that are widened
+WeightKind = torch.dtype | Form  # 16-bit elements, or the form of weights for 8-bit rows or for dequantization
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """``rows`` rows of ``features`` elements of ``dtype``, and garbage behind them up to ``capacity``."""
+    """``rows`` rows of ``features`` elements of ``dtype``, followed by garbage up to ``capacity``."""
 
     rows: int
     capacity: int
@@ -43,7 +43,7 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Product:
-    """``x`` by ``weight``, which lie in the memory of a launch; what it is in float64."""
+    """A product of ``x`` and ``weight`` in the memory of a launch, and its float64 value."""
 
     x: Buffer
     weight: WeightBuffers
@@ -89,7 +89,7 @@ def check_qkv(
 ) -> None:
     """``rows`` of ``capacity`` rows into queries and random slots of a poisoned cache, by tiles or by one cluster.
 
-    ``cache_dtype``: that of a cache of bytes. ``rotary_dim`` elements of a head are rotated (default: all). There is a
+    ``cache_dtype``: the type of an 8-bit cache. ``rotary_dim`` elements of a head are rotated (default: all). There is a
     bias if the shape has one.
     """
     device, num_blocks, memory = machine.device, -(-rows // shape.page) + 1, Memory()
@@ -131,7 +131,7 @@ def check_qkv(
 
 
 def _coarsest(kind: WeightKind, dtype: torch.dtype) -> torch.dtype | None:
-    """The entry of the table of tolerances."""
+    """The entry in the table of tolerances."""
     if isinstance(kind, Form):
         return torch.uint8 if dtype == torch.bfloat16 or kind.number == "bfloat16" else dtype
     return kind if kind == torch.float8_e4m3fn else dtype

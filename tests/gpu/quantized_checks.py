@@ -1,4 +1,4 @@
-"""Products of 16-bit rows by int8 and 4-bit weights against float64, on a GPU or emulated."""
+"""Compares products of 16-bit rows and 8-bit or 4-bit weights with float64, on a GPU or emulated."""
 
 from dataclasses import replace
 
@@ -66,7 +66,7 @@ def check_streamed(
     seen = x.double()
     if norm_weight is not None:
         seen = seen * torch.rsqrt(seen.square().mean(-1, keepdim=True) + EPSILON) * norm_weight.double()
-        seen = seen.to(dtype).double()  # the kernel, too, rounds what it feeds to the tensor cores
+        seen = seen.to(dtype).double()  # the kernel also rounds the operands of the tensor cores
     assert_close(y, _product(seen, weight.meant, vector, stream))
 
 
@@ -83,7 +83,7 @@ def check_tiled(
     residual: bool = False,
     machine: Machine = GPU,
 ) -> None:
-    """As :func:`check_streamed`, of ``rows`` of ``capacity`` rows, without a norm and a bias."""
+    """Check like :func:`check_streamed`, with ``rows`` of ``capacity`` rows in tiles, without a norm and a bias."""
     weight = random_weight(form, *((2,) if gated else ()), out, in_features, device=machine.device)
     memory, x = Memory(weight.tensors), torch.randn(capacity, in_features, device=machine.device).to(dtype)
     stream = torch.randn(capacity, (1 + gated) * out, device=machine.device).to(dtype) if residual else None
@@ -102,7 +102,7 @@ def check_tiled(
 
 
 def check_dequantize(form: Form, rows: int, in_features: int, dtype: torch.dtype, machine: Machine = GPU) -> None:
-    """Every element is what is meant, rounded once."""
+    """Check that every element is the exact value, rounded once."""
     weight = random_weight(form, rows, in_features, device=machine.device)
     memory, to = Memory(weight.tensors), torch.full((rows, in_features), POISON, device=machine.device, dtype=dtype)
     memory.run(linear.dequantize(memory("to", to), weight.buffers), rows, machine)
@@ -110,7 +110,7 @@ def check_dequantize(form: Form, rows: int, in_features: int, dtype: torch.dtype
 
 
 def check_codes(name: str, dtype: torch.dtype, machine: Machine = GPU) -> None:
-    """Kernels make of every number of a floating-point type, each in every place of a word, what ml_dtypes does."""
+    """Check that kernels decode every code of a floating-point type, in every position of a word, like ml_dtypes."""
     kind, form = np.dtype(getattr(ml_dtypes, name)), BLOCK_FORMS[name]
     codes = np.arange(1 << form.weight_bits, dtype=np.uint8).view(kind)
     values = np.where(np.isnan(codes.astype(np.float32)), 0, codes.astype(np.float32)).astype(kind)

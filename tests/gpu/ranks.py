@@ -1,4 +1,4 @@
-"""Ranks of an engine, each with an arena and a state on a card of its own."""
+"""Ranks of an engine, each with an arena and a state on its own card."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from tests.gpu.device import Launchable
 from trtllm_lite.plugins.cuda.ranks import FLAG_WORDS, RANKS_WORDS
 
 TIMEOUT = 10.0
-FIRST = 3  # the number of the first rank: there are those of other stages before it
+FIRST = 3  # index of the first rank; ranks of other stages come before it
 _MAX_RANKS = (RANKS_WORDS - 7) // 2
 _ALIGNMENT = 256
 
-Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]  # of tensors, by name
+Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]  # type and shape of tensors, by name
 _TABLE: Layout = {"ranks": (torch.int64, (RANKS_WORDS,)), "flags": (torch.int32, (FLAG_WORDS,))}
 
 
 @dataclass(frozen=True)
 class Rank:
-    """What a rank has: ``tensors`` in its arena and its state, where others find them, and of its own."""
+    """The memory of a rank: ``tensors`` in its arena and its state, which other ranks reach, and private tensors."""
 
     number: int
     arena: torch.Tensor
@@ -32,7 +32,7 @@ class Rank:
 
 
 def _laid_out(layout: Layout, device: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Zeros, and the tensors in them."""
+    """Zeroed memory, and the tensors in it."""
     places, end = {}, 0
     for name, (dtype, shape) in layout.items():
         places[name] = slice(end, end + torch.Size(shape).numel() * dtype.itemsize)
@@ -63,7 +63,7 @@ class Ranks:
         cards.synchronize()
         for rank in self.ranks:
             for other in self.ranks:
-                rank.arena[:1].copy_(other.arena[:1])  # torch then lets one card reach the other's memory
+                rank.arena[:1].copy_(other.arena[:1])  # makes torch enable access from one card to the other's memory
         self.alarm = torch.zeros(1, dtype=torch.int64, pin_memory=cards.device != "cpu")
         for rank in self.ranks:
             rank["ranks"].copy_(self._table(rank.number, timeout))
@@ -75,7 +75,7 @@ class Ranks:
         return rank_table(number, FIRST, states[0], arenas, states, self.alarm.data_ptr(), timeout)
 
     def kernels(self, source: str, name: str, threads: int, defines: dict[str, int | str]) -> list[Launchable]:
-        """One for each rank; a GPU loads none while a kernel waits on another."""
+        """Load one kernel for each rank; a GPU can load none while a kernel waits for another rank."""
         found = []
         for rank in self.ranks:
             with self.cards.on(rank.number):
@@ -83,13 +83,13 @@ class Ranks:
         return found
 
     def run(self, launch: Callable[[Rank], None]) -> None:
-        """``launch`` on all cards, whose kernels wait for each other."""
+        """Run ``launch`` on all cards, whose kernels wait for each other."""
         for rank in self.ranks:
             with self.cards.on(rank.number):
                 launch(rank)
         self.finish()
 
     def finish(self) -> None:
-        """Return when all launches have ended, none of which gave a rank up."""
+        """Return when all launches have ended; fails if a rank was given up."""
         self.cards.synchronize()
         assert int(self.alarm[0]) == 0, "a rank has waited for another too long"

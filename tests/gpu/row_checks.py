@@ -1,4 +1,4 @@
-"""Checks of the kernels that touch each row once, on a GPU or emulated."""
+"""Checks of the row-wise kernels, on a GPU or emulated."""
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from trtllm_lite.plugins.paged_store.reference import reference as store_referen
 from trtllm_lite.plugins.rowwise.cuda import expression
 
 _EPSILON = 1e-5
-_THREADS = 256  # of gate_mul and side_by_side
+_THREADS = 256  # threads of gate_mul and side_by_side
 _ACTIVATIONS = {
     "silu": torch.nn.functional.silu,
     "gelu": torch.nn.functional.gelu,
@@ -76,7 +76,7 @@ def check_position_embedding(rows: int, hidden: int, dtype: torch.dtype, machine
 
 
 def check_gather_columns(rows: int, features: int, machine: Machine) -> None:
-    """A random order, and columns of float32 that are taken several times or not at all."""
+    """Check a random order, in which some float32 columns are taken several times and others never."""
     device, threads = machine.device, 256
     permutation, some = torch.randperm(features).int(), torch.randint(features, (3 * features + 5,)).int()
     for order, dtype in ((permutation, torch.bfloat16), (some, torch.float32)):
@@ -90,7 +90,7 @@ def check_gather_columns(rows: int, features: int, machine: Machine) -> None:
 
 
 def check_side_by_side(rows: int, ranks: int, part: int, features: int, machine: Machine) -> None:
-    """Rows of ranks that lie one behind the other; the last of ``features`` may be of any rank."""
+    """Check rows of several ranks, stored one after the other; the last of ``features`` may belong to any rank."""
     parts = torch.randn(ranks, rows, part, device=machine.device)
     y = torch.full((rows + 1, features), POISON, device=machine.device)
     kernel = machine.kernel("all_gather/side_by_side.cuh", "side_by_side", _THREADS, 0, {})
@@ -100,7 +100,7 @@ def check_side_by_side(rows: int, ranks: int, part: int, features: int, machine:
 
 
 def check_channel_magnitudes(rows: int, features: int, dtype: torch.dtype, machine: Machine) -> None:
-    """Random rows, in which a NaN is not lost."""
+    """Check random rows, whose NaN must not be lost."""
     device = machine.device
     x = torch.randn(rows, features, device=device).to(dtype)
     defines: dict[str, int | str] = {"TL_FEATURES": features, "TL_FP16": dtype_flag(dtype)}
@@ -117,7 +117,7 @@ def check_channel_magnitudes(rows: int, features: int, dtype: torch.dtype, machi
 
 
 def check_cache_slots(lengths: list[int], past: list[int], page: int, groups: int, machine: Machine) -> None:
-    """Sequences of so many new and past tokens; of those with one new token, the second has ended."""
+    """Check sequences of so many new and past tokens; of those with one new token, the second has ended."""
     device, count, num_tokens = machine.device, len(lengths), sum(lengths)
     columns = max(p + n for p, n in zip(past, lengths, strict=True)) // page + 1
     positions = torch.cat([torch.arange(p, p + n) for p, n in zip(past, lengths, strict=True)])
@@ -132,7 +132,7 @@ def check_cache_slots(lengths: list[int], past: list[int], page: int, groups: in
     expected, expected_lens = reference(inputs, {"tokens_per_block": page})
     assert expected_lens.tolist() == [0 if sequence == decoding[1] else p for sequence, p in enumerate(past)]
     past_lens, *others, drawn = (tensor.int().to(device) for tensor in step)
-    own = torch.zeros_like(drawn)  # of a rank that draws none
+    own = torch.zeros_like(drawn)  # tokens of a rank that draws none
     table = rank_table(0, 0, drawn.data_ptr(), [0], [own.data_ptr()], 0, 0.0).to(device)
     for last_tokens, ranks in ((drawn, None), (own, table)):
         slots = torch.full((groups, num_tokens), -1, device=device, dtype=torch.int32)
@@ -143,7 +143,7 @@ def check_cache_slots(lengths: list[int], past: list[int], page: int, groups: in
 
 
 def check_paged_rows(batch: list[tuple[int, int]], page: int, features: int, machine: Machine) -> None:
-    """Sequences of so many past and new tokens: of each, a row is stored, and the one before it is read."""
+    """Check sequences of so many past and new tokens: a row of each is stored, and the one before is read."""
     device, lengths = machine.device, [new for _, new in batch]
     columns = max(past + new for past, new in batch) // page + 2
     positions = torch.cat([torch.arange(past, past + new) for past, new in batch]).int()
@@ -174,7 +174,7 @@ def check_paged_rows(batch: list[tuple[int, int]], page: int, features: int, mac
 
 
 def check_rotary_table(positions: torch.Tensor, half_dim: int, scale: float, machine: Machine) -> None:
-    """The angle is a float32 product, as in the reference implementations of RoPE."""
+    """Check the table; the angle is a float32 product, as in the reference implementations of RoPE."""
     inv_freq = 500000.0 ** -(torch.arange(half_dim, device=machine.device) / half_dim)
     cos, sin = (torch.full((len(positions), half_dim), POISON, device=machine.device) for _ in range(2))
     kernel = machine.kernel("rotary_table/cuda.cuh", "rotary_table", half_dim, 0, {"TL_HALF_DIM": half_dim})
@@ -187,7 +187,7 @@ def check_rotary_table(positions: torch.Tensor, half_dim: int, scale: float, mac
 def check_rowwise(
     program: str, expected: torch.Tensor, operands: list[torch.Tensor | None], dtype: torch.dtype, machine: Machine
 ) -> None:
-    """``operands`` as the kernel takes them: four rows, four vectors, constants; ``expected`` is float64."""
+    """Check ``operands`` in the kernel's order: four rows, four vectors, constants; ``expected`` is float64."""
     rows, features = expected.shape
     y = torch.full((rows, features), POISON, device=machine.device, dtype=dtype)
     is_float = [x is not None and x.dtype == torch.float32 for x in operands[:4]]
@@ -205,7 +205,7 @@ def check_rowwise(
 
 
 def check_gate_mul(rows: int, out: int, activation: str, dtype: torch.dtype, machine: Machine) -> None:
-    """Gates of both signs, large and tiny ones among them."""
+    """Check gates of both signs, large and tiny."""
     x = (torch.randn(rows, 2 * out, device=machine.device) * 4).to(dtype)
     x[0, :8] = torch.tensor([0.0, -0.0, 100, -100, 1e3, -1e3, 1e-4, -1e-4]).to(dtype)
     y = torch.full((rows, out), POISON, device=machine.device, dtype=dtype)

@@ -1,4 +1,4 @@
-"""How the kernels that touch each row once are specialised and launched, where that takes more than a line."""
+"""Specialises and launches row-wise kernels that need more than a line for it."""
 
 import ctypes
 from collections import Counter
@@ -29,7 +29,7 @@ class _SamplingInputs(ctypes.Structure):
 
 
 def _edits(row: Sampling) -> list[tuple[int, int, float, float]]:
-    """Each token that the row changes once: with its flags, how often it was generated, and its bias."""
+    """Each token that the row edits, once: with its flags, how often it was generated, and its bias."""
     bias, counts = dict(row.logit_bias), Counter(row.generated)
     seen = {*row.prompt, *row.generated} if row.counts_tokens else set()
     flags: dict[int, int] = dict.fromkeys((*bias, *seen), 0)
@@ -56,7 +56,7 @@ def _record(row: Sampling) -> bytes:
 
 
 class Sample:
-    """Draws a token for each row of float32 logits [rows, vocab], several blocks a row."""
+    """Samples a token from each row of float32 logits [rows, vocab], with several blocks per row."""
 
     THREADS = 512
     SHARED_BYTES = 64 * 1024
@@ -81,7 +81,7 @@ class Sample:
         self.logprobs = torch.full((rows, 2 + 2 * self.MAX_TOP), -7, device=self.device, dtype=torch.int32)
 
     def inputs(self, slots: list[int], rows: list[Sampling]) -> dict[str, torch.Tensor]:
-        """The step inputs of the rows and the records of their slots, on the card."""
+        """The step inputs of the rows, and the records of their slots, on the card."""
         records = np.zeros((max(slots) + 1, record(self.max_edits).itemsize), np.uint8)
         for slot, row in zip(slots, rows, strict=True):
             made = np.frombuffer(_record(row), np.uint8)
@@ -128,7 +128,7 @@ class Sample:
     def inputs_with_drafts(
         self, slots: list[int], rows: list[Sampling], drafts: list[list[int]]
     ) -> dict[str, torch.Tensor]:
-        """As :meth:`inputs`, with a row more behind a slot's own for each of its drafts."""
+        """Like :meth:`inputs`, with one more row after a slot's own for each of its draft tokens."""
         inputs = self.inputs(slots, rows)
         counters = inputs["sample_counter"].tolist()
         columns: dict[str, list[int]] = {name: [] for name in _SAMPLING_POINTERS}

@@ -1,4 +1,4 @@
-"""Checks sampling, on any machine: it must draw the tokens of a float64 reference with the same random number."""
+"""Checks sampling on any machine: it must draw the tokens of a float64 reference with the same random number."""
 
 from dataclasses import replace
 from typing import Any
@@ -40,12 +40,12 @@ def draw_all(
     machine: Machine = GPU,
     allowed: list[torch.Tensor | None] | None = None,
 ) -> list[int]:
-    """The tokens of all rows, drawn twice, with what else the kernel leaves behind compared with the reference."""
+    """The tokens of all rows, drawn twice; the kernel's other outputs are compared with the reference."""
     rows = len(logits)
     sample = Sample(logits.shape[1], rows, blocks=blocks, cluster=cluster, machine=machine)
     slots = torch.randperm(rows + 3)[:rows].tolist()
     given = logits.clone()
-    for _ in range(2):  # the second finds what the first left of the arrival counts
+    for _ in range(2):  # the second launch finds the arrival counts that the first left
         tokens = torch.full((rows,), -7, device=logits.device, dtype=torch.int32)
         last_tokens = torch.full((rows + 3,), -7, device=logits.device, dtype=torch.int32)
         inputs = sample.inputs(slots, ways)
@@ -76,7 +76,7 @@ def _reference(
 
 
 def ways_of(rows: int) -> list[Sampling]:
-    """Every way in turn, each row with its own random number."""
+    """Every kind of sampling in turn; each row has its own random number."""
     seeds = torch.randint(1 << 62, (rows,)).tolist()
     return [
         replace(WAYS[row % len(WAYS)], seed=seed * 2 + 1, token_index=row, sequence_index=row % 3)
@@ -100,7 +100,7 @@ def with_edits(way: Sampling, vocab: int, number: int) -> Sampling:
 
 
 def peaks_of(rows: int, vocab: int, device: str = "cuda") -> torch.Tensor:
-    """Logits that leave the seven tokens of each row's edits likely, and a tie among them."""
+    """Logits that make the seven tokens of each row's edits likely, with a tie among them."""
     logits = torch.randn(rows, vocab, device=device)
     for row in range(rows):
         for i in range(7):
@@ -110,7 +110,7 @@ def peaks_of(rows: int, vocab: int, device: str = "cuda") -> torch.Tensor:
 
 
 def check_logprobs(rows: int, vocab: int, spread: float, machine: Machine = GPU) -> None:
-    """Tokens, and what is reported of them, for rows with ties and rows of a few tokens."""
+    """Check tokens and their log probabilities, for rows with ties and for rows of a few tokens."""
     ways = [
         replace(with_edits(way, vocab, row), logprobs=(None, 0, 1, 5, min(20, vocab))[row % 5])
         for row, way in enumerate(ways_of(rows))
@@ -137,7 +137,7 @@ def check_logprobs(rows: int, vocab: int, spread: float, machine: Machine = GPU)
 
 
 def masks_of(logits: torch.Tensor) -> list[torch.Tensor | None]:
-    """Masks of all kinds for rows in turn: none, some tokens, a few, all but the likeliest, one, all, and no token."""
+    """Masks of all kinds in turn: none, some tokens, a few, all but the likeliest, one, all, and no token."""
     rows, vocab = logits.shape
     masks: list[torch.Tensor | None] = []
     for row in range(rows):
@@ -160,7 +160,7 @@ def masks_of(logits: torch.Tensor) -> list[torch.Tensor | None]:
 
 
 def check_masks(vocab: int, spread: float, blocks: int = 8, cluster: int = 8, machine: Machine = GPU) -> None:
-    """Of rows with masks and without, side by side: what is forbidden is not drawn, the rest is as it would be."""
+    """Check rows with and without masks side by side: no forbidden token is drawn, and other rows are unaffected."""
     ways = [with_edits(way, vocab, row) for row, way in enumerate(ways_of(4 * len(WAYS)))]
     logits = (peaks_of(len(ways), vocab, machine.device) * spread).round(decimals=1)  # ties
     allowed = masks_of(logits)
@@ -188,7 +188,7 @@ def check_drafts(
         _run(logits[start:end], way, allowed[start:end])
         for start, end, way in zip(starts[:-1], starts[1:], ways, strict=True)
     ]
-    # Of the drafts the first few are right; wrong ones may be what a later row gives.
+    # The first few draft tokens are right; a wrong one may be what a later row draws.
     drafts = [
         [token if place < row % 7 else (token + 1) % vocab for place, token in enumerate(run[:-1])]
         for row, run in enumerate(runs)
@@ -209,7 +209,7 @@ def check_drafts(
         words.view(records.LOGPROBS)[:, 0] for words in (sample.logprobs.cpu().numpy(), expected["logprobs"])
     )
     for row, (start, run) in enumerate(zip(starts[:-1], runs, strict=True)):
-        kept = min(row % 7, lengths[row], [*run, -1].index(-1))  # nothing follows a row without a token
+        kept = min(row % 7, lengths[row], [*run, -1].index(-1))  # no token follows a row without a token
         assert tokens[start : start + 1 + kept].tolist() == run[: 1 + kept]
         assert (tokens[start + 1 + kept : starts[row + 1]] == -7).all()
         if ways[row].logprobs is not None:
@@ -219,7 +219,7 @@ def check_drafts(
 
 
 def _run(logits: torch.Tensor, way: Sampling, allowed: list[torch.Tensor | None]) -> list[int]:
-    """The token of each row, were those before it drawn one after the other."""
+    """The token of each row, if the tokens before it were drawn one after the other."""
     tokens: list[int] = []
     for row, mask in zip(logits, allowed, strict=True):
         tokens.append(draw(row, way, mask))

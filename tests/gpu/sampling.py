@@ -1,4 +1,4 @@
-"""What a row of sampling asks for, in terms of the sequence's history, and the token that it should get."""
+"""The parameters of a sampled row, applied to the history of its sequence, and the token that it must get."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ class Sampling:
 
     @property
     def counts_tokens(self) -> bool:
-        """Does it penalise tokens that it has seen?"""
+        """Whether the row penalises tokens that it has seen."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
 def edited(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """The float32 row [vocab] on the CPU, after bias, penalties and bans."""
+    """The float32 row [vocab] on the CPU after bias, penalties and bans."""
     row = logits.cpu().clone()
     for token, bias in sampling.logit_bias:
         row[token] += bias
@@ -55,7 +55,7 @@ def edited(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 
 def draw(logits: torch.Tensor, sampling: Sampling, allowed: torch.Tensor | None = None) -> int:
-    """The token for a row [vocab], of those that are ``allowed``; -1 where none can be drawn."""
+    """The token sampled from a row [vocab] among those ``allowed``; -1 if there is none."""
     seed = (sampling.seed & 0xFFFFFFFF, sampling.seed >> 32)
     number = reference.uniform(seed, sampling.token_index, sampling.sequence_index)
     row = edited(logits, sampling)

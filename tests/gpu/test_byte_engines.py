@@ -1,4 +1,4 @@
-"""Engines of bytes on the card: logits of transformers whose weights, activations and caches are rounded alike."""
+"""FP8 and INT8 engines on the card: logits of transformers with weights, activations and caches rounded alike."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ CACHES = [("llama", 64), ("llama", 128), ("qwen3", 96), ("gemma2", 256)]
 
 
 class RoundingCache(DynamicCache):
-    """Keys and values become ``rounded_to`` under SCALE before anything reads them."""
+    """A cache whose keys and values are rounded to ``rounded_to`` under SCALE."""
 
     rounded_to: str
 
@@ -38,7 +38,7 @@ class RoundingCache(DynamicCache):
 
 @dataclass
 class CachedCase(Case):
-    """A case whose reference reads such a cache."""
+    """A case whose reference reads a :class:`RoundingCache`."""
 
     rounded_to: str
 
@@ -83,7 +83,7 @@ def test_products_in_eight_bits(family: str, dtype: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", ["fp8", "fp8 by row", "int8", "int8 static"])
 def test_quantized_checkpoints(kind: str, tmp_path: Path) -> None:
-    """The activations of their layers are rounded by one scale, or by one for each token."""
+    """Activations are rounded with one scale per layer, or with one per token."""
     layout = LAYOUTS[f"compressed-tensors {kind}"]
     model = write_quantized(tiny_model("llama", **SHAPE, head_dim=16), tmp_path / "model", layout)
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")
@@ -96,7 +96,7 @@ def test_quantized_checkpoints(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("layout", ["fp8 in tiles", "modelopt mxfp4", "gptq 8 bits", "mxfp4 of gpt-oss"])
 def test_experts_stay_as_they_are_stored(layout: str, dtype: str, tmp_path: Path) -> None:
-    """And so do other matrices whose activations are not rounded."""
+    """Other matrices whose activations are not rounded also keep their stored form."""
     if layout in LAYOUTS:
         sizes = {**SHAPE, "hidden_size": 128, "moe_intermediate_size": 256, "head_dim": 32}
         model = write_quantized(tiny_model("qwen3_moe", **sizes), tmp_path / "model", LAYOUTS[layout])

@@ -1,4 +1,4 @@
-"""Kernels of rows of bytes: odd sizes, every epilogue, one scale or one for each row, poisoned outputs."""
+"""Kernels for 8-bit rows: odd sizes, every epilogue, one scale or one per row, poisoned outputs."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def test_streamed(
 @pytest.mark.parametrize("static", STATIC)
 @pytest.mark.parametrize(("tokens", "rows"), [(1, 1), (8, 7), (16, 13)])
 def test_streamed_deep_rows(kind: torch.dtype, tokens: int, rows: int, static: float | None) -> None:
-    """Blocks of a cluster share them."""
+    """The blocks of a cluster share a row."""
     check_streamed(kind, 4096, 14336, tokens, rows, torch.bfloat16, static=static, residual=True)
     check_streamed(kind, 520, 28672, tokens, rows, torch.float16, static=static)
 

@@ -1,4 +1,4 @@
-"""Calibration on the card finds what it finds on the CPU, but for the rounding of activations to 16 bits."""
+"""Calibration on the card gives the CPU's results, apart from rounding of activations to 16 bits."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_statistics_are_those_of_the_cpu(family: str, dtype: str, tmp_path: Path
 
 
 def test_the_loss_is_measured_on_the_card(tmp_path: Path) -> None:
-    """Beside what the CPU finds: small random models lose much, which rounding activations changes little."""
+    """The loss is close to the CPU's: small random models lose much, and rounded activations change that little."""
     checkpoint, losses = _converted("llama", "bfloat16", tmp_path), []
     devices: tuple[Device, ...] = ("cpu", "cuda")
     for device in devices:

@@ -1,4 +1,4 @@
-"""AllReduce and AllGather on several GPUs, alone."""
+"""AllReduce and AllGather on several GPUs, without an engine."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def test_all_reduce(hidden: int, norm: bool, dtype: torch.dtype) -> None:
     for rows in (1, 3, 8, 127, 129, 700):
         for way in (PULL, OWNED, STORED):
             check_all_reduce(reduce, way, rows)
-    # Each row of an inbox has its own turn, and grids differ.
+    # Each row of an inbox has its own turn number, and grids differ.
     for rows in [1, 2, reduce.inbox_rows, 1, 1, 1]:
         check_all_reduce(reduce, PUSH, rows)
 

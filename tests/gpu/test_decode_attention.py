@@ -80,7 +80,7 @@ def test_chunks_at_temperatures(
 @pytest.mark.parametrize("cache_dtype", CACHE_SCALES, ids=NAMES.get)
 @pytest.mark.parametrize("window", [0, 64, 8192])
 def test_chunks_over_caches_of_bytes(window: int, cache_dtype: torch.dtype) -> None:
-    """Of Llama 4's size, with sequences that end in its first chunk, with that, behind it, and in the third."""
+    """The size is Llama 4's; sequences end in the first chunk, at its end, after it, and in the third chunk."""
     shape, late = attention_shape(40, 8, 128, 32), {"chunked": True, "temperature": (8192, 1, 0.1)}
     for lengths in (LENGTHS["ragged"], [8191, 8192, 8193, 16400, 5]):
         check_decode(shape, lengths, torch.bfloat16, window, cache_dtype=cache_dtype, **late)
@@ -99,7 +99,7 @@ def test_launch_choices(lengths: list[int], options: dict[str, int]) -> None:
 @pytest.mark.parametrize("seqs", [16, 31, 64, 130])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (9, 3, 64), (16, 8, 80), (4, 4, 256)])
 def test_pairs_that_stay_whole(heads: int, kv_heads: int, head_dim: int, seqs: int) -> None:
-    """Many sequences of similar length, where split.cuh gives teams of warps a pair each."""
+    """Many sequences have similar lengths, so that split.cuh assigns a team of warps to each pair."""
     lengths = [150 + 7 * i % 50 for i in range(seqs)]
     check_decode(attention_shape(heads, kv_heads, head_dim, 32), lengths, torch.bfloat16)
     check_decode(attention_shape(heads, kv_heads, head_dim, 64), lengths, torch.bfloat16, window=100)
@@ -119,7 +119,7 @@ def test_caches_of_bytes(head_dim: int, cache_dtype: torch.dtype) -> None:
 
 
 def test_sequences_of_guesses() -> None:
-    """A step that has nine tokens of each sequence copies the last ones late."""
+    """A step with nine draft tokens per sequence copies the last of them late."""
     shape = attention_shape(32, 8, 128, 32)
     for lengths in LENGTHS.values():
         check_decode(shape, lengths, torch.bfloat16, num_new_tokens=9)

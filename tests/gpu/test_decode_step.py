@@ -1,4 +1,4 @@
-"""Chained launches that overlap must compute what the same launches compute one after another."""
+"""Overlapping launches of a chain must compute the same as consecutive launches."""
 
 import pytest
 import torch

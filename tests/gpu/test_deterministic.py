@@ -1,4 +1,4 @@
-"""Deterministic engines on the card: what a request gets alone it gets in any company, bit for bit."""
+"""Deterministic engines on the card: a request gets the same bits alone and in any batch."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from trtllm_lite.builder import build_engine
 from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.runtime.session.request import Request, Response
 
-# Large enough for products to cut their depth, and for prompts that take several steps and tiles of keys.
+# The model is large enough for split-K, and prompts for several steps and several tiles of keys.
 MODEL: dict[str, Any] = {
     "vocab_size": 400,
     "hidden_size": 1024,
@@ -59,7 +59,7 @@ def requests() -> list[Request]:
 
 
 def described(responses: Sequence[Response]) -> list[tuple[Any, ...]]:
-    """Tokens and their log probabilities, to be compared exactly."""
+    """Tokens and their log probabilities, for exact comparison."""
     return [
         (one.token_id, one.logprobs and (one.logprobs.logprob, one.logprobs.rank, one.logprobs.top))
         for one in responses

@@ -1,4 +1,4 @@
-"""A second engine that drafts, on the same card: tokens are those of the model, and models that agree keep all."""
+"""A draft model on the same card: the tokens are the target model's, and equal models accept all drafts."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from trtllm_lite.runtime.session.request import Request
 
 
 class Pair:
-    """A model, its engine, and the engine of a smaller one with other weights."""
+    """A model, its engine, and the engine of a smaller model with other weights."""
 
     def __init__(self, root: Path) -> None:
         how: dict[str, Any] = {"dtype": torch.bfloat16, **SHAPE, "head_dim": 16}
@@ -37,7 +37,7 @@ class Pair:
         save_tiny_model("llama", root / "small", seed=1, num_hidden_layers=1, **how)
         self.small = root / "small-engine"
         convert_checkpoint(str(root / "small"), root / "small-checkpoint")
-        # One more row for each sequence, so that what follows kept guesses is a captured step, too.
+        # The batch has one more row per sequence, so that steps after accepted drafts are captured, too.
         build_engine(root / "small-checkpoint", self.small, target="sm_90", max_draft_len=1, **LIMITS)
 
 
@@ -48,7 +48,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 @pytest.mark.parametrize("kept", ["some", "nearly all"])
 def test_greedy_tokens_are_those_of_the_reference(pair: Pair, kept: str) -> None:
-    """The device draws, with and without edits and log probabilities, or the host does."""
+    """The device samples, with and without edits and log probabilities, or the host does."""
     draft = MODEL | {"model": pair.same if kept == "nearly all" else pair.small}
     requests = [Request(prompt, SamplingParams(**GREEDY, **KINDS[row % 4])) for row, prompt in enumerate(prompts())]
     with LLM(pair.directory, target="sm_90", speculative_config=draft, **LIMITS) as llm:
@@ -56,7 +56,7 @@ def test_greedy_tokens_are_those_of_the_reference(pair: Pair, kept: str) -> None
         guessed = llm.get_stats().speculation
     assert guessed.num_drafts > 400
     if kept == "nearly all":
-        assert min(guessed.acceptance[:4]) > 0.8  # rows of several tokens round otherwise than rows of one
+        assert min(guessed.acceptance[:4]) > 0.8  # rows of several tokens round differently from rows of one
     else:
         assert 0 < guessed.acceptance[0] < 0.6
     for request, response, kind in zip(requests, responses, KINDS * 15, strict=True):
@@ -64,7 +64,7 @@ def test_greedy_tokens_are_those_of_the_reference(pair: Pair, kept: str) -> None
 
 
 def test_one_sequence_alone(pair: Pair) -> None:
-    """Its guesses are captured steps of one row or two."""
+    """Its drafts are captured steps of one row or two."""
     draft, [prompt, *_] = MODEL | {"model": pair.same}, prompts()
     request = Request(prompt, SamplingParams(**GREEDY))
     with LLM(pair.directory, target="sm_90", speculative_config=draft, **LIMITS) as llm:
@@ -76,7 +76,7 @@ def test_one_sequence_alone(pair: Pair) -> None:
 
 
 def test_preempted_sequences_draft_on(pair: Pair) -> None:
-    """Blocks go to the host and back, in either cache."""
+    """Blocks of both caches go to the host and back."""
     requests = [Request(prompt, SamplingParams(**GREEDY)) for prompt in prompts_of_a_block()]
     draft = MODEL | {"model": pair.same}
     with LLM(pair.directory, target="sm_90", speculative_config=draft, **FEW_BLOCKS, **LIMITS) as llm:

@@ -1,4 +1,4 @@
-"""EAGLE-3 heads and MTP layers on the card: what they compute, how often they are right, that they change nothing."""
+"""EAGLE-3 heads and MTP layers on the card: their results, their acceptance rate, and unchanged output."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ BUILT: dict[str, Any] = {**LIMITS, "tokens_per_block": PAGE, "max_draft_len": DR
 
 
 class Models:
-    """A model and its head, or the layer of a model that drafts, converted for each other and built, in ``root``."""
+    """A model and its head, or its MTP layer, converted for each other and built in ``root``."""
 
     head: TorchHead | TorchPredictor
 
@@ -53,7 +53,7 @@ class Models:
         build_engine(root / "head-checkpoint", self.head_engine, target="sm_90", **BUILT)
 
     def drafting(self, **options: Any) -> dict[str, Any]:
-        """Every draft is tried: how many would pay depends on times, and these are never the same twice."""
+        """Every draft is tried: the number that would pay depends on times, which differ between runs."""
         how = {"num_speculative_tokens": DRAFTS, "enable_adaptive_verification": False}
         return {"method": self.method, "model": self.head_engine, **how, **options}
 
@@ -68,7 +68,7 @@ def test_a_head_whose_residual_stream_is_normed(tmp_path: Path) -> None:
 
 
 def test_a_head_computes_what_its_reference_does(models: Models) -> None:
-    """Steps of many tokens, of two (a draft was kept) and of one, over features that the other engine has left."""
+    """Steps have many tokens, two (a draft was accepted) or one, over features that the model's engine has stored."""
     native, head = core(), models.head
     tolerances = HEAD_TOLERANCES if models.method == "eagle3" else GPU_TOLERANCES
     engines = [native.Engine(str(path / "rank0.engine")) for path in (models.engine, models.head_engine)]
@@ -83,7 +83,7 @@ def test_a_head_computes_what_its_reference_does(models: Models) -> None:
         return logits
 
     tokens = np.random.default_rng(0).integers(3, VOCAB_SIZE, 77).tolist()
-    for first, end in ((0, 33), (33, 75), (75, 76)):  # the newest token is not computed when a head guesses
+    for first, end in ((0, 33), (33, 75), (75, 76)):  # the newest token is not computed when a head drafts
         run(target, tokens[first:end], first)
     features, follow = head.features(tokens)[:-1], tokens[1:]
     run(draft, tokens[:64], 0, 0)  # the next tokens are the first of a block
@@ -98,7 +98,7 @@ def test_a_head_computes_what_its_reference_does(models: Models) -> None:
 
 
 def test_greedy_tokens_are_those_of_the_reference(models: Models) -> None:
-    """The device draws, with and without edits and log probabilities, or the host does; some prompts are cached."""
+    """The device samples, with and without edits and log probabilities, or the host does; some prompts are cached."""
     wanted = [Request(prompt, SamplingParams(**GREEDY, **KINDS[row % 4])) for row, prompt in enumerate(prompts())]
     with LLM(models.engine, speculative_config=models.drafting()) as llm:
         for _ in range(2):
@@ -115,7 +115,7 @@ def test_heads_are_right_as_often_as_their_references(models: Models) -> None:
 
     Roundings turn some guesses.
     """
-    allowed = [*models.head.known[20:22].tolist(), 390]  # the head does not know the last one
+    allowed = [*models.head.known[20:22].tolist(), 390]  # the head does not know the last token
     banned = [[token] for token in range(VOCAB_SIZE) if token not in allowed]
     params = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True, bad=banned)
     expected = np.zeros((2, DRAFTS), int)
@@ -131,7 +131,7 @@ def test_heads_are_right_as_often_as_their_references(models: Models) -> None:
 
 
 def test_preempted_sequences_draft_on(models: Models) -> None:
-    """Blocks go to the host and back, with their features."""
+    """Blocks go to the host and back with their features."""
     wanted = [Request(prompt, SamplingParams(**GREEDY)) for prompt in prompts_of_a_block()]
     with LLM(models.engine, speculative_config=models.drafting(), **FEW_BLOCKS) as llm:
         responses = [handle.result() for handle in llm.session.submit_all(wanted)]

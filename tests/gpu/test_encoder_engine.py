@@ -42,7 +42,7 @@ def test_embeddings(family: str, dtype: str, first: bool, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("family", ["roberta", "mpnet", "modernbert"])
 def test_long_texts(family: str, tmp_path: Path) -> None:
-    """Longer than the table of distances, and than several windows; blocks of 128 queries."""
+    """Texts exceed the table of distances and several windows; blocks have 128 queries."""
     changes: dict[str, Any] = {**SHAPE, "max_position_embeddings": 2050}
     model = round_matrices(save_tiny_model(family, tmp_path / "model", **changes), "bfloat16")
     texts = [[3 + token % 300 for token in range(length)] for length in (1500, 3, 700, 129)]

@@ -1,4 +1,4 @@
-"""Attention in both directions and pooling on a GPU."""
+"""Bidirectional attention and pooling on a GPU."""
 
 import pytest
 import torch

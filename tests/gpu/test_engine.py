@@ -1,4 +1,4 @@
-"""Engines built for the GPU here, checkpoint to tokens, against transformers in float32."""
+"""Engines built for the GPU here, from checkpoint to tokens, against transformers in float32."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ NUM_NEW_TOKENS = 24
 
 @dataclass
 class Case:
-    """An engine, and the model that it was made of."""
+    """An engine and its reference model."""
 
     dtype: str
     runner: ModelRunner
@@ -62,17 +62,17 @@ class Case:
 
     @property
     def tolerances(self) -> Mapping[str, Tolerance]:
-        """What every prompt is held to."""
+        """The tolerances for every prompt."""
         return OTHER_EXPERTS_TOLERANCES if self.is_mixture else OUTLIER_TOLERANCES
 
     @property
     def shares(self) -> Shares:
-        """What the prompts are held to together."""
+        """The share of prompts that must be within the tolerances."""
         return MIXTURE_SHARES if self.is_mixture else SHARES
 
     @property
     def is_mixture(self) -> bool:
-        """Whether rounding may change which experts compute."""
+        """Whether rounding may change which experts are chosen."""
         return hasattr(self.reference.config, "num_experts_per_tok")
 
     def reference_logits(self, tokens: np.ndarray) -> np.ndarray:
@@ -82,7 +82,7 @@ class Case:
 
 
 def in_words_of(family: str, shape: dict[str, Any]) -> dict[str, Any]:
-    """``shape`` with the names that the family's config has for its fields, without those it has none for."""
+    """``shape`` in the field names of the family's config, without the fields that the config lacks."""
     if family == "gpt2":
         names = {"hidden_size": "n_embd", "intermediate_size": "n_inner", "num_attention_heads": "n_head"}
         return {names[name]: value for name, value in shape.items() if name in names}
@@ -101,7 +101,7 @@ def make_case(
     kv_cache: tuple[str, float] | None = None,
     **overrides: Any,
 ) -> Case:
-    """A small model of ``family`` as an engine below ``directory``; ``overrides`` are fields of its HF config.
+    """Build a small model of ``family`` below ``directory``; ``overrides`` are fields of its HF config.
 
     ``tiled``: with tiled products wherever they can be. ``kv_cache``: its type, fp8 or int8, and its scale.
     """
@@ -145,7 +145,7 @@ def test_logits_are_those_of_the_reference(case: Case) -> None:
 
 
 def check_logits(case: Case, batch: list[list[int]], table: Mapping[str, Tolerance] | None = None) -> None:
-    """Hold greedy continuations of ``batch`` against the reference, teacher-forced.
+    """Compare greedy continuations of ``batch`` with the reference, teacher-forced.
 
     All are held to ``table``; without one, as many as usual to GPU_TOLERANCES, and the others to what a position, or
     another expert, can make of rounding.
@@ -173,7 +173,7 @@ def test_biases_of_every_projection(tmp_path: Path) -> None:
 @pytest.mark.parametrize("chunk", [24, 40])
 @pytest.mark.parametrize("head_dim", [16, 64])  # prefill attention without wgmma, and with it
 def test_chunks_at_temperatures(head_dim: int, chunk: int, dtype: str, tmp_path: Path) -> None:
-    """Llama 4 without experts, whose prompts have up to five chunks, and whose answers begin more."""
+    """Llama 4 without experts: prompts have up to five chunks, and answers begin further ones."""
     late = {"attention_chunk_size": chunk, "floor_scale": 5, "attn_scale": 0.7, "moe_layers": []}
     case = make_case("llama4", dtype, tmp_path, head_dim=head_dim, **late)
     for batch_size in (20, 9, 1):
@@ -186,7 +186,7 @@ Continuations = Sequence[np.ndarray]
 def assert_same_until_near_ties(
     case: Case, batch: Sequence[list[int]], some: Continuations, others: Continuations
 ) -> None:
-    """Where two greedy continuations of a prompt part, the reference finds the two tokens about equally likely.
+    """Check that two greedy continuations of a prompt differ only from a near-tie of the reference on.
 
     Of mixtures that is so for as many prompts as usual.
     """
@@ -196,7 +196,7 @@ def assert_same_until_near_ties(
 
 
 def parting_margin(case: Case, prompt: list[int], tokens: np.ndarray, others: np.ndarray) -> float:
-    """By how much the reference prefers one of two tokens where continuations part, over its largest logit there."""
+    """By how much the reference prefers one token where continuations part, relative to its largest logit there."""
     different = np.flatnonzero(tokens != others)
     if not len(different):
         return 0.0
@@ -214,7 +214,7 @@ def test_tokens_do_not_depend_on_the_batch(case: Case) -> None:
 
 
 def test_sequences_end_in_company(case: Case) -> None:
-    """Each in another step. The card finds out by itself, and the step that is under way goes on without it."""
+    """Sequences end in different steps. The card detects an end by itself, and the next step is under way already."""
     batch = prompts()
     endless = generate(case.runner, batch, temperature=0)
     ends = [int(tokens[2 + row % 20]) for row, tokens in enumerate(endless)]
@@ -257,7 +257,7 @@ def test_tokens_are_those_of_the_host_sampler(case: Case, arguments: dict[str, A
         np.array_equal(tokens, row[0, len(prompt) : len(prompt) + NUM_NEW_TOKENS])
         for tokens, row, prompt in zip(on_device, on_host, batch, strict=True)
     )
-    # Prompts meet in other steps, so that logits round differently: a draw may fall on the border of two tokens.
+    # Prompts share steps with others, so logits round differently: a random number may fall between two tokens.
     assert same >= 0.8 * len(batch)
 
 
@@ -273,7 +273,7 @@ def test_log_probabilities_are_those_of_the_reference(case: Case) -> None:
         chosen = torch.from_numpy(tokens[len(prompt) :]).long()[:, None]
         expected = logits.log_softmax(-1).gather(1, chosen)[:, 0].numpy()
         errors.append(np.abs(result["log_probs"][row][0] - expected).max() / float(logits.abs().max()))
-    # A logit's own error, and that of the sum of all.
+    # The error of a logit, and that of the sum over all.
     assert np.max(errors) <= 2 * case.tolerances[case.dtype].relative
     num_close = sum(error <= 2 * GPU_TOLERANCES[case.dtype].relative for error in errors)
     assert num_close >= case.shares.close * len(batch), errors

@@ -1,4 +1,4 @@
-"""What routers have chosen is counted on a GPU: every row that requests have, and none that only fills a step up."""
+"""Routers' choices are counted on a GPU for every row of a request, and not for rows of padding."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.gpu.test_engine import NUM_NEW_TOKENS, generate, make_case
 from tests.models import VOCAB_SIZE
 from trtllm_lite.runtime.session.experts import counted_since
 
-NUM_PROMPTS, LENGTH = 11, 7  # decode steps of so many rows are padded to 16
+NUM_PROMPTS, LENGTH = 11, 7  # decode steps of 11 rows are padded to 16
 
 
 def test_rows_of_requests_are_counted(tmp_path: Path) -> None:
@@ -20,8 +20,8 @@ def test_rows_of_requests_are_counted(tmp_path: Path) -> None:
     counts = counted_since(case.runner.expert_counts(), before)
     assert len(counts) == config.num_hidden_layers
     rows = NUM_PROMPTS * (LENGTH + NUM_NEW_TOKENS - 1)
-    ahead = 2 * NUM_PROMPTS  # of steps that go on while the host hears of the last tokens
-    for layer in counts[:-1]:  # in the last one prompts have one row each
+    ahead = 2 * NUM_PROMPTS  # steps that run while the host still receives the last tokens
+    for layer in counts[:-1]:  # in the last layer prompts have one row each
         choices = int(layer.choices.sum())
         assert choices % config.num_experts_per_tok == 0
         assert rows <= choices // config.num_experts_per_tok <= rows + ahead

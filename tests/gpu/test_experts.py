@@ -1,4 +1,4 @@
-"""Routers and products with experts on a GPU."""
+"""Routers and expert products on a GPU."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from tests.gpu.expert_checks import (
 from tests.gpu.weights import Form
 from trtllm_lite.plugins.cuda.grouped import ExpertChoice
 
-# Qwen3-30B-A3B, Mixtral 8x7B, and OLMoE with fewer features.
+# Shapes of Qwen3-30B-A3B, Mixtral 8x7B, and OLMoE with fewer features.
 SHAPES = {"qwen3": (128, 8, 2048, 768), "mixtral": (8, 2, 4096, 14336), "olmoe": (64, 8, 1024, 512)}
 
 
@@ -43,7 +43,7 @@ def test_sums_are_normed(shape: str, dtype: torch.dtype, residual: bool) -> None
     check_summed_norm(Mixture(*SHAPES[shape], 128), 101, dtype, **how)
 
 
-# DeepSeek-V2 and V3, Llama 4 Scout.
+# Shapes of DeepSeek-V2 and V3 and Llama 4 Scout.
 ROUTERS = {
     "deepseek_v2": Mixture(160, 6, 0, 0, 16, "softmax", groups=(8, 3, 1), scale=16.0),
     "deepseek_v3": Mixture(256, 8, 0, 0, 16, "normalized_sigmoid", groups=(8, 4, 2), scale=2.5),
@@ -69,7 +69,7 @@ def test_streamed(shape: str, dtype: torch.dtype, max_rows: int, rows: int) -> N
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("max_rows", "rows"), [(2, 2), (8, 5), (16, 16), (64, 37), (1000, 513)])
 def test_biases(max_rows: int, rows: int, dtype: torch.dtype) -> None:
-    """gpt-oss-20b."""
+    """The shape is that of gpt-oss-20b."""
     mixture, how = Mixture(32, 4, 2880, 2880, max_rows, "softmax_of_chosen"), {"streamed": max_rows <= 16}
     check_router(mixture, rows, biased=True, machine=GPU, **how)
     check_experts(mixture, rows, dtype, biased=True, residual=rows % 2 == 0, machine=GPU, **how)
@@ -77,7 +77,7 @@ def test_biases(max_rows: int, rows: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(("max_rows", "rows"), [(8, 5), (1000, 513)])
 def test_shares_of_inputs(max_rows: int, rows: int) -> None:
-    """Llama 4 Scout, with fewer features."""
+    """The shape is that of Llama 4 Scout, with fewer features."""
     mixture = Mixture(16, 1, 1280, 2048, max_rows, "sigmoid_of_chosen", scales_inputs=True)
     check_experts(mixture, rows, torch.bfloat16, streamed=max_rows <= 16, machine=GPU)
 
@@ -126,7 +126,7 @@ ALIKE = {**FLOATS, "bfloat16": (SHAPES["qwen3"], Form("bfloat16")), "int4": (SHA
 @pytest.mark.parametrize("name", ["fp8", "mxfp4", "gpt-oss", "q8_0", "bfloat16", "int4"])
 @pytest.mark.parametrize("width", [0, 1, 2])
 def test_rows_get_the_same_bits_in_groups_and_tiles_of_any_size(name: str, width: int) -> None:
-    """Engines with ``--deterministic`` have programs for groups of several sizes, with tiles of several widths."""
+    """Deterministic engines have programs for groups of several sizes, with tiles of several widths."""
     (_, _, hidden, inner), form = ALIKE[name]
     check_groups_alike(hidden, inner, form, width, GPU)
 

@@ -22,12 +22,12 @@ SHAPE = Path(__file__).parents[2] / "configs" / "models" / "llama-3.1-8b.json"
 LIMITS = {"max_batch_size": 72, "max_input_len": 512, "max_seq_len": 512, "max_num_tokens": 512}
 NUM_BLOCKS = 120
 
-# How many new tokens each sequence has in each step; blocks hold 32.
+# The number of new tokens of each sequence in each step; blocks hold 32.
 SCHEDULE: tuple[dict[int, int], ...] = (
     {0: 32, 1: 1, 2: 65},  # prompts that fill a block, or end within the first or the third
     {0: 1, 1: 1, 3: 129},
-    {1: 1, 3: 1, 2: 63, 4: 300},  # the next chunk of a prompt, to the end of a block
-    *(dict.fromkeys(range(size), 1) for size in (1, 2, 3, 4, *[5] * 33)),  # everybody enters another block
+    {1: 1, 3: 1, 2: 63, 4: 300},  # the next chunk of a prompt, up to the end of a block
+    *(dict.fromkeys(range(size), 1) for size in (1, 2, 3, 4, *[5] * 33)),  # every sequence enters another block
     {0: 40, 1: 1, 4: 7},  # further prompts after generation
     {sequence: 1 + sequence % 4 for sequence in range(5, 71)},
     *[dict.fromkeys(range(71), 1)] * 3,
@@ -35,7 +35,7 @@ SCHEDULE: tuple[dict[int, int], ...] = (
 
 
 class Run:
-    """Sequences of random tokens, taken through the schedule by an executor."""
+    """Sequences of random tokens, run through the schedule by an executor."""
 
     def __init__(self, executor: _core.CudaExecutor, kv_cache: KvCache, vocab_size: int) -> None:
         self.executor, self.kv_cache, self.vocab_size = executor, kv_cache, vocab_size
@@ -53,7 +53,7 @@ class Run:
         self.logits = [np.empty((length, vocab_size), np.float32) for length in lengths]
 
     def step(self, num_tokens: dict[int, int]) -> None:
-        """Runs one step of so many tokens of each sequence, and keeps the logits of all of them."""
+        """Run one step with so many tokens of each sequence, and keep all their logits."""
         rows = np.array(list(num_tokens), np.int32)
         seq_lens = np.array(list(num_tokens.values()), np.int32)
         spans = [slice(self.past_lens[row], self.past_lens[row] + count) for row, count in num_tokens.items()]
@@ -65,7 +65,7 @@ class Run:
         self.past_lens[rows] += seq_lens
 
     def blocks(self, numbers: np.ndarray) -> torch.Tensor:
-        """[layers, keys or values, num_kv_heads, positions, head_dim] of these blocks, one after the other."""
+        """[layers, keys or values, num_kv_heads, positions, head_dim] of the given blocks, in order."""
         geometry = self.kv_cache
         shape = (geometry.num_layers, 2, geometry.num_kv_heads, geometry.tokens_per_block, geometry.head_dim)
         data = torch.from_numpy(np.stack([_testing.read_block(self.executor, int(number)) for number in numbers]))
@@ -76,7 +76,7 @@ class Run:
 
 @dataclass
 class Case:
-    """A schedule that has been run, and the model that the engine was made of."""
+    """A finished schedule, and the engine's model."""
 
     dtype: str
     run: Run

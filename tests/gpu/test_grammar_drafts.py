@@ -1,4 +1,4 @@
-"""Grammars draft on the card: texts have their form, and are what would come without drafts, up to near-ties."""
+"""Grammar drafts on the card: texts follow their grammar, and equal those without drafts up to near-ties."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ PATTERNS = (FORMS[0].regex, "|".join(FORMS[1].choice or ()), "[^a]*a(.|\n)*(ab|c
 def test_texts_under_grammars_do_not_depend_on_drafts(config: dict[str, object], tmp_path: Path) -> None:
     save_tiny_model("llama", tmp_path / "model", dtype=torch.bfloat16, **SHAPE, head_dim=16)
     prompts = [f"{row} + {row} is the fox " * 2 for row in range(30)]
-    # Thoughts are short then: tokens with more behind the "a" begin no answer of this form, and end no thoughts.
+    # Thoughts are short: longer tokens that start with "a" begin no answer of this form, and end no thoughts.
     likely = {tiny_tokenizer().token_to_id("a"): 3.0}
     params = [
         SamplingParams(

@@ -1,4 +1,4 @@
-"""Guided requests on the card beside others: what they write has its form, and is what a CPU engine writes."""
+"""Guided and other requests on the card: texts follow their grammar, and equal those of a CPU engine."""
 
 import json
 from collections.abc import Sequence
@@ -34,12 +34,12 @@ FORMS = (
     GuidedDecodingParams(json=INTEGERS),
     None,
 )
-# Of equal prompts of two blocks and an answer that the form never ends. Where there are five blocks, one of them that
-# has three lets nobody in, and what two have beside each other does not do for a third block each: when one ends, the
-# next two of those that wait begin together, and the earlier preempts the later.
+# All prompts have two blocks, and the grammar never ends an answer. With five blocks, a request that has three admits
+# no other, and two requests of two blocks cannot both get a third: when one ends, the next two in the queue start
+# together, and the earlier preempts the later.
 PAGE, NUM_LONG, LONG_PROMPT = 32, 8, 60
 LONG = GuidedDecodingParams(regex="[0-9a-f]{999}")
-# The device draws, with and without log probabilities and edits, or the host does.
+# The device samples, with and without log probabilities and edits, or the host does.
 BIAS = {5: 1.0}
 KINDS: tuple[dict[str, Any], ...] = ({}, {"logprobs": 2}, {"logit_bias": BIAS}, {"return_generation_logits": True})
 NGRAM = {
@@ -67,7 +67,7 @@ ALONE_AND_DIVIDED = [
 
 
 def questions(temperature: float) -> tuple[list[list[int]], list[SamplingParams]]:
-    """Prompts, whose pieces are said several times, and parameters of all kinds under all forms."""
+    """Prompts with repeated pieces, and parameters of all kinds under all grammars."""
     generator = np.random.default_rng(0)
     prompts, params = [], []
     for row in range(NUM_LONG + 60):
@@ -82,7 +82,7 @@ def questions(temperature: float) -> tuple[list[list[int]], list[SamplingParams]
 
 
 def check_form(output: RequestOutput, form: GuidedDecodingParams | None) -> bool:
-    """Whether the text came to its end by itself; then it has its form."""
+    """Return whether the text ended by itself; if so, check that it follows its grammar."""
     assert output.error is None, output.error
     [written] = output.outputs
     if form is None or written.finish_reason != "stop":
@@ -106,7 +106,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PreTrainedMod
 
 @pytest.fixture(scope="module")
 def of_cpu(model: tuple[Path, PreTrainedModel]) -> list[RequestOutput]:
-    """What a CPU engine writes greedily."""
+    """Greedy answers of a CPU engine."""
     with LLM(model[0], target="cpu", **LIMITS) as llm:
         outputs: list[RequestOutput] = llm.generate(*questions(0.0), use_tqdm=False)
     return outputs
@@ -169,7 +169,7 @@ def test_sampled_texts_have_their_forms_while_others_are_cancelled(
 
 
 def test_what_a_real_model_writes_is_valid(smollm2_gguf: Path) -> None:
-    """Texts of many schemas at once, beside requests that have none."""
+    """Requests with many schemas run at once, next to requests without one."""
     made = [*schemas()]
     params = [
         SamplingParams(temperature=1.0, seed=number, max_tokens=64, guided_decoding=GuidedDecodingParams(json=schema))
@@ -182,7 +182,7 @@ def test_what_a_real_model_writes_is_valid(smollm2_gguf: Path) -> None:
         outputs = llm.generate([prompt] * len(wants), wants, use_tqdm=False)
     written = [(schema, output.outputs[0]) for schema, output in zip(made, outputs[::2], strict=True)]
     finished = [(schema, output.text) for schema, output in written if output.finish_reason == "stop"]
-    assert len(finished) > len(made) // 2  # others came to max_tokens
+    assert len(finished) > len(made) // 2  # the other requests reached max_tokens
     for schema, text in finished:
         jsonschema.validate(json.loads(text), schema, format_checker=jsonschema.FormatChecker())
     assert all(len(output.outputs[0].token_ids) == free.max_tokens for output in outputs[1::2])

@@ -1,4 +1,4 @@
-"""Requests that leave the GPU for want of KV cache and come back, and requests that share what others computed."""
+"""Requests that are swapped out for lack of KV cache and return, and requests that share cached blocks."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ TARGET = "sm_90"
 NUM_NEW_TOKENS = 90  # three blocks
 LONGEST_PROMPT = 33
 PAGE = 32
-# Steps of few tokens, so that computing a block again takes longer than copying it.
+# Steps have few tokens, so that recomputing a block takes longer than copying it.
 SMALL = {"max_batch_size": 8, "max_num_tokens": 24, "max_tokens_in_paged_kv_cache": 3 * LIMITS["max_seq_len"]}
 
 
@@ -42,7 +42,7 @@ def continuations(runner: ModelRunner, batch: list[list[int]]) -> list[np.ndarra
 
 @pytest.fixture(scope="module")
 def sharing(model: tuple[Path, Case]) -> ModelRunner:
-    """The same engine; its requests use blocks of those that ended before."""
+    """The same engine; its requests reuse blocks of earlier requests."""
     return ModelRunner.from_dir(model[0], kv_cache_enable_block_reuse=True)
 
 
@@ -61,14 +61,14 @@ def test_preempted_requests_go_on_where_they_were(model: tuple[Path, Case], host
 
 
 def ask(runner: ModelRunner, prompt: list[int], **options: Any) -> tuple[list[Response], int]:
-    """What the prompt is answered with, and how many of its tokens the KV cache held."""
+    """The answer to the prompt, and how many of its tokens were in the KV cache."""
     params = SamplingParams(repetition_penalty=1.0, detokenize=False, **options)
     handle = runner.session.submit(Request(np.array(prompt, np.int32), params))
     return handle.result(), handle.timings.num_cached_tokens
 
 
 def turn_that_ends_at_an_edge(case: Case, prompt: list[int]) -> tuple[list[int], dict[str, Any]]:
-    """Tokens that fill a block, the last of them for the first time, and the parameters that draw them."""
+    """Tokens that fill a block and end with one that occurs nowhere before, and the parameters that sample them."""
     for seed in range(100):
         draw = {"max_tokens": 2 * PAGE, "temperature": 1.5, "seed": seed, "ignore_eos": True}
         tokens = [response.token_id for response in ask(case.runner, prompt, **draw)[0]]
@@ -82,7 +82,7 @@ def turn_that_ends_at_an_edge(case: Case, prompt: list[int]) -> tuple[list[int],
 def test_a_turn_that_follows_an_end_at_the_edge_of_a_block(
     model: tuple[Path, Case], sharing: ModelRunner, prompt_len: int
 ) -> None:
-    """The device knew of the end before the host did: what the last token then wrote is nothing for others to share."""
+    """The device knows of the end before the host: what it then writes for the last token must not be shared."""
     _, case = model
     prompt = np.random.default_rng(prompt_len).integers(3, VOCAB_SIZE, prompt_len).tolist()
     tokens, draw = turn_that_ends_at_an_edge(case, prompt)

@@ -1,4 +1,4 @@
-"""Streaming matrix products against float64: every prologue and epilogue, odd sizes, poisoned outputs."""
+"""GEMV kernels against float64: every prologue and epilogue, odd sizes, poisoned outputs."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def _randn(*shape: int, dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
 def _norm(x: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     wide = x.double()
     scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON) * weight.double()
-    return scaled.to(dtype).double()  # the kernel, too, rounds what it feeds to the tensor cores
+    return scaled.to(dtype).double()  # the kernel also rounds the operands of the tensor cores
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

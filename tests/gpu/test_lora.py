@@ -1,4 +1,4 @@
-"""Adapters on the card: each row is that of the model with its adapter merged, others are those of the model alone."""
+"""LoRA on the card: a row equals the model with its adapter merged; a row without one equals the plain model."""
 
 import copy
 import json
@@ -21,12 +21,12 @@ from trtllm_lite.convert import convert_checkpoint
 from trtllm_lite.runtime import ModelRunner
 
 MAX_RANK, MAX_LORAS, MAX_CPU_LORAS = 16, 3, 4
-RANKS = (16, 5, 8, 1, 11)  # of more adapters than there are slots, and than are kept in memory
+RANKS = (16, 5, 8, 1, 11)  # more adapters than slots, and than fit in memory
 
 
 @dataclass
 class Case:
-    """An engine with room for adapters; ``models`` has the one without, then those with each adapter merged."""
+    """An engine with room for adapters; ``models`` has the plain model, then one with each adapter merged."""
 
     dtype: str
     runner: ModelRunner
@@ -34,7 +34,7 @@ class Case:
     directories: list[Path]
 
     def logits(self, which: int, tokens: np.ndarray) -> np.ndarray:
-        """float32[len(tokens), vocabulary], with adapter number ``which``, -1 for none."""
+        """float32[len(tokens), vocabulary], with adapter ``which``, or -1 for none."""
         with torch.no_grad():
             return self.models[which + 1](torch.from_numpy(tokens).long()[None]).logits[0].numpy()
 
@@ -104,7 +104,7 @@ def check(case: Case, which: list[int]) -> None:
 def test_rows_have_the_weights_of_their_adapters(family: str, dtype: str, tiled: bool, tmp_path: Path) -> None:
     case = make_case(family, dtype, tmp_path, tiled=tiled)
     check(case, [row % 4 - 1 for row in range(20)])
-    check(case, [2, 3, 4, -1, 2])  # others come into the slots
+    check(case, [2, 3, 4, -1, 2])  # other adapters take the slots
     check(case, [-1] * 5)
 
 
@@ -114,7 +114,7 @@ def test_weights_may_be_quantized(qformat: str, tmp_path: Path) -> None:
 
 
 def test_rows_without_adapters_are_as_in_plain_steps(tmp_path: Path) -> None:
-    """Up to rounding: their logits beside a row with an adapter, and alone."""
+    """The logits of a row next to a row with an adapter equal those of the row alone, up to rounding."""
     case = make_case("llama", "bfloat16", tmp_path)
     batch, how = prompts()[:5], {"max_new_tokens": 4, "end_id": -1, "temperature": 0, "return_dict": True}
     found = [
@@ -127,7 +127,7 @@ def test_rows_without_adapters_are_as_in_plain_steps(tmp_path: Path) -> None:
 
 
 def test_guesses_of_rows_with_adapters(tmp_path: Path) -> None:
-    """Greedy tokens are those without guesses, up to near-ties of the merged model."""
+    """Greedy tokens equal those without drafts, up to near-ties of the merged model."""
     case = make_case("llama", "bfloat16", tmp_path, max_draft_len=3)
     speculative = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
     guessing = ModelRunner.from_dir(tmp_path / "engine", lora_dir=case.directories[:2], speculative_config=speculative)

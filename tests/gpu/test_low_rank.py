@@ -1,4 +1,4 @@
-"""The kernels of adapters at the sizes of real models, and their launches at once."""
+"""The LoRA kernels at the sizes of real models, and their simultaneous launches."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A build that measures this machine's GPU finds what computes each product, and uses it."""
+"""Autotuning on this machine's GPU finds a kernel for each product, which the engine then uses."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def test_what_was_measured_is_kept_and_used(tmp_path: Path, qformat: str) -> Non
 
 @pytest.mark.parametrize("qformat", [FULL_PRECISION, "fp8_rowwise", "int4_wo"])
 def test_tiles_of_experts_are_measured(tmp_path: Path, qformat: str) -> None:
-    """A build that reads what another has measured makes the same choices."""
+    """A build that reads the timings of another makes the same choices."""
     sizes = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "head_dim": 16}
     save_tiny_model("qwen3_moe", tmp_path / "model", **{**SHAPE, **sizes})
     convert_checkpoint(str(tmp_path / "model"), tmp_path / "checkpoint", "bfloat16")

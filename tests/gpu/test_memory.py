@@ -1,4 +1,4 @@
-"""The memory that `plan` predicts is the memory that the driver says is taken."""
+"""The memory that `plan` predicts is what the driver reports as taken."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ LIMITS = {"max_batch_size": 64, "max_input_len": 2048, "max_seq_len": 4096}
 
 
 def test_device_memory_is_as_planned(tmp_path: Path) -> None:
-    """Within 5 %, after steps of both kinds and with all graphs; nobody else may use the GPU meanwhile."""
+    """The tolerance is 5 % after steps of both kinds with all graphs; nothing else may use the GPU meanwhile."""
     config = tmp_path / "config.json"
     config.write_text(json.dumps(json.loads(SHAPE.read_text()) | {"num_hidden_layers": 4}))
     model = open_model_config(config)

@@ -8,7 +8,7 @@ from tests.gpu.memory import NAMES
 from tests.gpu.paged import CACHE_SCALES
 from trtllm_lite.plugins.cuda.row_scales import RowScales
 
-# past and new tokens of each sequence
+# Past and new tokens of each sequence, by name of the batch.
 BATCHES = {
     "one token": [(0, 1)],
     "odd sizes": [(0, 1), (0, 3), (0, 17), (0, 65), (0, 129)],
@@ -69,7 +69,7 @@ def test_chunks_at_temperatures(
 
 @pytest.mark.parametrize("cache_dtype", [None, *CACHE_SCALES], ids=lambda dtype: NAMES.get(dtype, "16 bits"))
 def test_chunks_of_llama_4(cache_dtype: torch.dtype | None) -> None:
-    """Steps that end with the first chunk, begin behind it, and begin in one and end in the next."""
+    """Steps end with the first chunk, begin after it, or begin in one chunk and end in the next."""
     shape, late = attention_shape(10, 2, 128, 32), {"chunked": True, "temperature": (8192, 1, 0.1)}
     batch = [(8192 - 64, 64), (8192, 200), (8192 - 100, 300), (3, 5)]
     for window in (0, 8192):
@@ -109,7 +109,7 @@ def test_sinks(
 @pytest.mark.parametrize("page", [16, 32, 64, 128])
 @pytest.mark.parametrize("head_dim", [128, 176, 256])
 def test_little_shared_memory(head_dim: int, page: int) -> None:
-    """As GPUs with 99 KB of it run large heads: 32 keys at a time."""
+    """GPUs with 99 KB of shared memory run large heads with 32 keys at a time."""
     batch = BATCHES["mixed with decoding"] + BATCHES["long"]
     check_prefill(attention_shape(8, 2, head_dim, page), batch, torch.bfloat16, wgmma=False, mma_step=32)
     check_prefill(

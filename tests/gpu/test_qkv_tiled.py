@@ -1,4 +1,4 @@
-"""The tiled QKV product with RoPE and the cache's write in its epilogue, as models have it."""
+"""The tiled QKV product with RoPE and the cache write in its epilogue, in the shapes of models."""
 
 import pytest
 import torch

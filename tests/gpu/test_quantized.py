@@ -1,4 +1,4 @@
-"""Kernels of 8-bit and 4-bit weights: odd sizes, every epilogue, blocks and their numbers, poisoned outputs."""
+"""Kernels for 8-bit and 4-bit weights: odd sizes, every epilogue, blocks with scales and offsets, poisoned outputs."""
 
 import pytest
 import torch

@@ -30,7 +30,7 @@ TWO, THREE, FOUR = {"pp_size": 2}, {"pp_size": 3}, {"pp_size": 2, "tp_size": 2}
 
 
 def needs(mapping: dict[str, int]) -> Any:
-    """The mapping as a parameter, for machines that have a GPU for each of its ranks."""
+    """The mapping as a parameter, skipped on machines without a GPU for each rank."""
     count = mapping["pp_size"] * mapping.get("tp_size", 1)
     too_few = torch.cuda.device_count() < count
     return pytest.param(mapping, id=str(mapping), marks=pytest.mark.skipif(too_few, reason=f"needs {count} GPUs"))
@@ -38,7 +38,7 @@ def needs(mapping: dict[str, int]) -> Any:
 
 @pytest.fixture(autouse=True)
 def processes(monkeypatch: pytest.MonkeyPatch) -> list[StageChildren]:
-    """Those that were started: a child for each stage but the last, which sees the GPUs behind those before it."""
+    """The started processes: a child for each stage but the last, which sees the GPUs after those of earlier stages."""
     try:
         _core.nccl_ids(1, library_directories())
     except DeviceError as error:
@@ -69,7 +69,7 @@ def test_stages_compute_what_one_gpu_computes(
             on_card = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
         assert list(map(tokens, on_card)) == list(map(tokens, found[-1]))
     for expected, actual in zip(*found, strict=True):
-        alike = np.cumprod(np.equal(tokens(expected), tokens(actual))).sum() + 1  # then texts differ
+        alike = np.cumprod(np.equal(tokens(expected), tokens(actual))).sum() + 1  # texts differ from there on
         pairs = [(actual.context_logits, expected.context_logits)]
         pairs.append([output.outputs[0].generation_logits[:alike] for output in (actual, expected)])
         for logits, logits_of_one in pairs:
@@ -127,5 +127,5 @@ def test_requests_end_with_the_name_of_a_stage_that_ends(
                 generation.result()
         with pytest.raises(EngineError, match="load the engine again"):
             llm.generate(PROMPTS[0], PARAMS, use_tqdm=False)
-    with LLM(directory, **REMOTE) as again:  # on the same GPUs, of which nothing is lost
+    with LLM(directory, **REMOTE) as again:  # the same GPUs, whose memory has been released
         assert tokens(again.generate(PROMPTS[0], PARAMS, use_tqdm=False)) == expected

@@ -1,4 +1,4 @@
-"""Kernels that touch each row once: embedding, gather, norms, SwiGLU, cache slots, rotary table, cache writes."""
+"""Row-wise kernels: embedding, gather, norms, SwiGLU, cache slots, rotary table, cache writes."""
 
 import pytest
 import torch
@@ -65,7 +65,7 @@ def test_embedding(rows: int, hidden: int, dtype: torch.dtype, scale: float) -> 
     table = _randn(200, hidden, dtype=dtype)
     token_ids, last_tokens = (torch.randint(200, (n,), device="cuda", dtype=torch.int32) for n in (rows, 9))
     slots = torch.randint(-9, 9, (rows,), device="cuda", dtype=torch.int32)
-    token_ids[slots >= 0] = 1 << 30  # not to be read
+    token_ids[slots >= 0] = 1 << 30  # these ids must not be read
     last_tokens[::2] = ~last_tokens[::2]
     y = torch.full((rows, hidden), POISON, device="cuda", dtype=dtype)
     macros = {"TL_HIDDEN": hidden, "TL_FP16": dtype_flag(dtype)}

@@ -1,4 +1,4 @@
-"""Sampling on the card: the tokens of a float64 reference with the same random number, whatever the launch."""
+"""Sampling on the card gives the tokens of a float64 reference with the same random number, in any launch."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def test_draws(vocab: int, spread: float) -> None:
     ways = ways_of(3 * len(WAYS))
     logits = torch.randn(len(ways), vocab, device="cuda") * spread
     logits[:, ::5] = float("-inf")
-    logits[:, vocab // 2] = 0.5 * spread  # something finite
+    logits[:, vocab // 2] = 0.5 * spread  # at least one finite logit
     assert draw_all(logits, ways) == [draw(row, way) for row, way in zip(logits, ways, strict=True)]
 
 
@@ -41,13 +41,13 @@ def test_the_launch_changes_nothing(blocks: int, cluster: int) -> None:
 def test_ties_at_the_borders(vocab: int) -> None:
     ways = ways_of(4 * len(WAYS))
     logits = torch.randint(-4, 5, (len(ways), vocab), device="cuda").float()
-    logits[::2] = 1.25  # all alike
+    logits[::2] = 1.25  # all of them are equal
     assert draw_all(logits, ways) == [draw(row, way) for row, way in zip(logits, ways, strict=True)]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 3e38])
 def test_rows_that_cannot_be_sampled(value: float) -> None:
-    """A bad row gives -1 and its neighbours their tokens."""
+    """A bad row gives -1, and its neighbours get their tokens."""
     logits = torch.randn(3, 1000, device="cuda")
     if value == float("-inf"):
         logits[1] = value
@@ -67,7 +67,7 @@ def testwith_edits(vocab: int) -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_tokens_that_end_their_sequence(temperature: float) -> None:
-    """Are told to the next step by their complement; the step itself gives them as they are."""
+    """The next step gets the complement of a token that ends its sequence; the step itself outputs the token."""
     vocab = 1000
     logits = torch.randn(40, vocab, device="cuda") * 5
     likely = logits.topk(3).indices.tolist()
@@ -88,7 +88,7 @@ def test_edits_leave_nothing_to_draw() -> None:
 
 
 def test_drawn_tokens_are_counted() -> None:
-    """A sequence of steps with new logits each: the kernel keeps the counts, the reference is told the history."""
+    """Steps have new logits each: the kernel counts tokens itself, and the reference gets the history."""
     vocab, rows, steps = 1000, 24, 30
     ways = [with_edits(way, vocab, row) for row, way in enumerate(ways_of(rows))]
     sample = Sample(vocab, rows)
@@ -127,7 +127,7 @@ def test_masks(vocab: int, blocks: int, cluster: int, spread: float) -> None:
 
 
 def test_rows_without_a_slot() -> None:
-    """Nothing is drawn, whatever the logits."""
+    """No token is drawn, whatever the logits."""
     sample = Sample(1000, 3)
     tokens, last_tokens = (torch.full((3,), -7, device="cuda", dtype=torch.int32) for _ in range(2))
     logits = torch.randn(3, 1000, device="cuda")
@@ -139,7 +139,7 @@ def test_rows_without_a_slot() -> None:
 
 
 def test_frequencies() -> None:
-    """Thousands of draws of one row by index alone follow the distribution."""
+    """Thousands of draws from one row, which differ only in their index, follow the distribution."""
     way = Sampling(temperature=0.7, top_k=20, top_p=0.95)
     row = torch.randn(1000)
     count = 16384

@@ -53,7 +53,7 @@ def smollm2(
     chats = [template.render([{"role": "user", "content": message}]) for message in MESSAGES]
     reference = copy.deepcopy(smollm2_reference).to("cuda")
     for parameter in reference.parameters():
-        if parameter.ndim == 2:  # the engine keeps the others in float32, too
+        if parameter.ndim == 2:  # the engine also keeps the other parameters in float32
             parameter.data = parameter.data.to(getattr(torch, request.param)).float()
     rounded = copy.deepcopy(reference)
     for parameter in rounded.parameters():
@@ -68,7 +68,8 @@ def test_greedy_tokens_are_those_of_the_reference_up_to_a_near_tie(smollm2: Smol
     num_equal = 0
     for number, (prompt, row) in enumerate(zip(smollm2.prompts, ids, strict=True)):
         tokens = row[0, len(prompt) : len(prompt) + NUM_NEW_TOKENS]
-        # In one pass over our tokens: its greedy run is ours as long as its best token is our next.
+        # One pass over our tokens suffices: the reference's greedy tokens are ours if its best token is always our
+        # next.
         logits = logits_of(smollm2.reference, [*prompt, *tokens[:-1].tolist()])[len(prompt) - 1 :]
         parted = np.flatnonzero(logits.argmax(1) != tokens)
         if not len(parted):
@@ -91,7 +92,7 @@ def test_logits_of_every_new_token(smollm2: SmolLM2) -> None:
         return_dict=True,
         output_generation_logits=True,
     )
-    squares, worst = np.zeros(2), np.zeros(2)  # of the errors: ours, and those of transformers in the engine's dtype
+    squares, worst = np.zeros(2), np.zeros(2)  # errors of the engine, and of transformers in the engine's dtype
     for number, prompt in enumerate(smollm2.prompts):
         tokens = result["output_ids"][number, 0, len(prompt) : len(prompt) + NUM_NEW_TOKENS].tolist()
         exact, rounded = (

@@ -1,4 +1,4 @@
-"""Speculative decoding on the card: what comes with drafts is what would come without, up to near-ties."""
+"""Speculative decoding on the card: the output equals that without drafts, up to near-ties."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ NGRAM = {
 }
 MODEL = {"method": "draft_model", "num_speculative_tokens": 4, "enable_adaptive_verification": False}
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 40, "detokenize": False}
-# The device draws, with and without its edits and log probabilities, or the host does.
+# The device samples, with and without edits and log probabilities, or the host does.
 KINDS: tuple[dict[str, Any], ...] = (
     {},
     {"logprobs": 2},
@@ -33,9 +33,9 @@ KINDS: tuple[dict[str, Any], ...] = (
 
 
 PAGE = 32
-# Answers of 40 tokens to prompts of one block take three, and the scheduler keeps one block free for each request that
-# runs. It lets two run in four blocks: the earlier wants its third when the later has its second, and preempts it,
-# however many guesses are kept and whenever the two came.
+# A prompt of one block and an answer of 40 tokens take three blocks, and the scheduler keeps one block free per running
+# request. So two requests run in four blocks, and the earlier preempts the later when it needs its third block while
+# the later has its second, whatever drafts are accepted and whenever the requests came.
 FEW_BLOCKS: dict[str, Any] = {
     "kv_cache_config": {"max_tokens": 4 * PAGE, "host_cache_size": 1 << 24},
     "scheduler_config": {"capacity_scheduler_policy": "MAX_UTILIZATION"},
@@ -43,18 +43,18 @@ FEW_BLOCKS: dict[str, Any] = {
 
 
 def prompts_of_a_block() -> list[np.ndarray]:
-    """Prompts that are each preempted, or preempt another, where there are few blocks."""
+    """Prompts that each get preempted, or preempt another, if there are few blocks."""
     return [prompt[:PAGE] for prompt in prompts()[30:]]
 
 
 def prompts() -> list[np.ndarray]:
-    """Random pieces, each said several times."""
+    """Random pieces, each repeated several times."""
     generator = np.random.default_rng(0)
     pieces = [generator.integers(3, VOCAB_SIZE, length) for length in generator.integers(2, 12, 60)]
     return [np.tile(piece, 9)[: 20 + row].astype(np.int32) for row, piece in enumerate(pieces)]
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])  # the second has windows, the third no RoPE
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])  # gemma2 has windows, gpt2 no RoPE
 def test_greedy_tokens_are_those_of_the_reference(family: str, tmp_path: Path) -> None:
     model = save_tiny_model(
         family, tmp_path / "model", dtype=torch.bfloat16, **in_words_of(family, SHAPE | {"head_dim": 16})
@@ -70,7 +70,7 @@ def test_greedy_tokens_are_those_of_the_reference(family: str, tmp_path: Path) -
 
 
 def check_greedy(model: PreTrainedModel, request: Request, response: list[Response], kind: dict[str, Any]) -> None:
-    """Hold a greedy answer against what the reference finds likeliest after each token, up to near-ties."""
+    """Compare a greedy answer with the reference's likeliest token at each position, up to near-ties."""
     tokens = np.array([one.token_id for one in response])
     with torch.no_grad():
         ids = torch.from_numpy(np.concatenate([request.prompt_ids, tokens])).long()
@@ -85,14 +85,14 @@ def check_greedy(model: PreTrainedModel, request: Request, response: list[Respon
 
 
 def check_logprobs(responses: list[Response], logits: np.ndarray, margin: float) -> None:
-    """Hold log probabilities, where there are any, against the reference's logits."""
+    """Compare log probabilities, if there are any, with the reference's logits."""
     logprobs = torch.from_numpy(logits).log_softmax(-1).numpy()
     for one, row in zip(responses, logprobs, strict=True):
         assert one.logprobs is None or abs(one.logprobs.logprob - row[one.token_id]) <= margin
 
 
 def save_engine(model_dir: Path) -> Path:
-    """An engine of the model, beside it."""
+    """An engine of the model, saved beside it."""
     engine_dir = model_dir.with_name(f"{model_dir.name}_engine")
     with LLM(model_dir, target="sm_90", **LIMITS) as llm:
         llm.save(engine_dir)
@@ -101,7 +101,7 @@ def save_engine(model_dir: Path) -> Path:
 
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])
 def test_sampled_tokens_do_not_depend_on_drafts(method: str, tmp_path: Path) -> None:
-    """In nearly all requests: a number of a draw may fall between two sums that differ by a rounding."""
+    """A few requests may differ: a random number may fall between two sums that differ by a rounding."""
     save_tiny_model("llama", tmp_path / "model", dtype=torch.bfloat16, **SHAPE, head_dim=16)
     kinds: list[dict[str, Any]] = [{"top_p": 0.9}, {"top_k": 8, "frequency_penalty": 0.2}, {"repetition_penalty": 1.1}]
     how: dict[str, Any] = {"temperature": 0.4}
@@ -124,5 +124,5 @@ def test_sampled_tokens_do_not_depend_on_drafts(method: str, tmp_path: Path) -> 
         (row % 3, next(place for place, (one, other) in enumerate(zip(*pair, strict=True)) if one != other))
         for row, pair in enumerate(zip(*found, strict=True))
         if pair[0] != pair[1]
-    ]  # the kind of the request, and where it goes another way
+    ]  # the kind of request, and where its tokens part
     assert len(different) <= 0.2 * len(requests), different

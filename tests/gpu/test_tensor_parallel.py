@@ -1,4 +1,4 @@
-"""Engines of two ranks on two GPUs, which share out each layer or are stages, compute what one GPU computes."""
+"""Engines on two GPUs, by tensor or pipeline parallelism, compute what one GPU computes."""
 
 import re
 import subprocess
@@ -78,7 +78,7 @@ def test_two_gpus_compute_what_one_computes(family: str, dtype: str, two: dict[s
         assert list(map(tokens, on_card)) == list(map(tokens, found[-1]))
     for one, two in zip(*found, strict=True):
         pairs = [(two.context_logits, one.context_logits)]
-        alike = np.cumprod(np.equal(tokens(one), tokens(two))).sum() + 1  # then texts differ
+        alike = np.cumprod(np.equal(tokens(one), tokens(two))).sum() + 1  # texts differ from there on
         pairs.append([output.outputs[0].generation_logits[:alike] for output in (two, one)])
         for actual, expected in pairs:
             assert_close(np.asarray(actual), np.asarray(expected), dtype, table=GPU_TOLERANCES)
@@ -86,7 +86,7 @@ def test_two_gpus_compute_what_one_computes(family: str, dtype: str, two: dict[s
 
 @pytest.mark.parametrize("moe_ep_size", [1, 2])
 def test_two_gpus_share_out_experts(moe_ep_size: int, tmp_path: Path) -> None:
-    """Scores that nearly tie may fall to either side, and a text parts from there on: half of them must not."""
+    """Scores that nearly tie may fall to either side, and the text differs from there on: more than half must not."""
     texts = []
     for directory in made(tmp_path, "qwen3_moe", "float16", {}, {"tp_size": 2, "moe_ep_size": moe_ep_size}):
         with LLM(directory) as llm:
@@ -96,7 +96,7 @@ def test_two_gpus_share_out_experts(moe_ep_size: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [{}, {"qformat": "fp8_rowwise"}, {"qformat": "int8_wo"}], ids=str)
 def test_long_prompts_are_what_one_gpu_makes_of_them(how: dict[str, Any], tmp_path: Path) -> None:
-    """Ranks store rows of large steps on those that own them, beside steps that send them."""
+    """In large steps ranks store rows on the owners of these; other steps send rows."""
     limits = {"max_input_len": 1500, "max_seq_len": 1600, "max_num_tokens": 2048, "gather_context_logits": True}
     prompts, found = [[(7 * i + k) % 60 for i in range(1337 + k)] for k in range(3)] + PROMPTS, []
     for directory in made(tmp_path, "llama", "bfloat16", {}, {"tp_size": 2}, **limits, **how):
@@ -119,7 +119,7 @@ def test_draws_repeat_alone_and_no_request_is_lost_under_load(two: dict[str, Any
 
 
 def errors_of(directory: Path, failure: str, rank: int) -> list[str]:
-    """What nine requests hear, and one behind them."""
+    """The errors of nine requests, and of one after them."""
     command = [sys.executable, "-m", "tests.gpu.failing_rank", str(directory), failure, str(rank)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     errors = done.stdout.splitlines()
@@ -157,7 +157,7 @@ def test_requests_end_with_the_step_of_which_a_rank_stalls_in_nccl(
 
 
 def test_stages_take_guesses_and_beams_and_swapped_requests(tmp_path: Path) -> None:
-    """What sampling on the host, drafts and copies of blocks need of several steps in flight."""
+    """Sampling on the host, drafts and block copies constrain several steps in flight."""
     prompts, found = [[5, 6, 7] * (1 + number % 4) for number in range(12)], []
     guessing = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
     swapping = {

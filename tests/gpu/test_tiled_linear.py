@@ -36,14 +36,14 @@ def _randn(*shape: int, dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
 
 
 def _garbage(rows: int, capacity: int, features: int, dtype: torch.dtype) -> torch.Tensor:
-    """Random rows, and NaN in those that the buffer has room for besides."""
+    """Random rows, and NaN in the rest of the buffer."""
     x = torch.full((capacity, features), float("nan"), device="cuda", dtype=dtype)
     x[:rows] = _randn(rows, features, dtype=dtype)
     return x
 
 
 def _check(config: TileConfig, rows: int, capacity: int, weight: torch.Tensor) -> None:
-    """The product of ``rows`` rows in a buffer for ``capacity``; nothing else may be written."""
+    """Check the product of ``rows`` rows in a buffer for ``capacity``; nothing else may be written."""
     x = _garbage(rows, capacity, weight.shape[-1], weight.dtype)
     y = torch.full((capacity, weight.shape[-2]), POISON, device="cuda", dtype=weight.dtype)
     prepare(config, rows, y, x, weight)()

@@ -1,4 +1,4 @@
-"""Tiled products on tensors of torch, through the launches of their plugins."""
+"""Tiled products on tensors of torch, by their plugins' launches."""
 
 import torch
 
@@ -19,7 +19,7 @@ def prepare(
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
 ) -> Prepared:
-    """The product for ``rows`` of the rows that x and y have room for; gated if ``weight`` is [2, out, in]."""
+    """Prepare a product of ``rows`` rows in the buffers x and y; it is gated if ``weight`` is [2, out, in]."""
     memory = Memory()
     operands = (memory("y", y), memory("x", x), WeightBuffers(memory("weight", weight)), symbol("rows"))
     tiling = Tiling(NAMES[x.dtype], H200, config, x.shape[0])

@@ -10,7 +10,7 @@ PEAK_FLOPS_PER_US = 789e6  # cuBLAS, bf16 8192^3, measured there
 
 
 def _captured(body: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    body()  # what is prepared at a first call is not captured
+    body()  # work of the first call is not captured
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

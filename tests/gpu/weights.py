@@ -1,4 +1,4 @@
-"""Random quantized weights as kernels read them, and what they mean."""
+"""Random quantized weights in the kernels' layout, and their dequantized values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from trtllm_lite.plugins.launch import Buffer, WeightBuffers
 from trtllm_lite.plugins.packing import pack
 
 _RANGES = {"int8": (-127, 127), "int4": (-8, 7), "uint4": (0, 15)}
-_FLOATS = {"float8_e4m3fn": (448.0, 8), "float4_e2m1fn": (6.0, 4)}  # the largest, and bits
+_FLOATS = {"float8_e4m3fn": (448.0, 8), "float4_e2m1fn": (6.0, 4)}  # largest number, and bits
 _NUMPY = {
     "int8": np.int8,
     "int4": ml_dtypes.int4,
@@ -40,7 +40,7 @@ class Form:
 
 @dataclass(frozen=True)
 class RandomWeight:
-    """``buffers`` of ``tensors``, and the elements that they mean: float64 [..., out, in]."""
+    """The ``tensors`` of ``buffers``, and their dequantized elements: float64 [..., out, in]."""
 
     buffers: WeightBuffers
     tensors: Mapping[Buffer, torch.Tensor]
@@ -48,7 +48,7 @@ class RandomWeight:
 
 
 def random_weight(form: Form, *shape: int, device: str) -> RandomWeight:
-    """Elements of every size; those that are meant are about 1 / sqrt(in)."""
+    """A weight with elements of every magnitude; dequantized elements are about 1 / sqrt(in)."""
     if form.dtype in ("bfloat16", "float16"):
         matrix = (torch.randn(shape) * shape[-1] ** -0.5).to(_NUMBERS[form.dtype]).to(device)
         buffer = Buffer("weight", form.dtype, shape)
@@ -75,7 +75,7 @@ def random_weight(form: Form, *shape: int, device: str) -> RandomWeight:
 
 
 def _random_values(form: Form, shape: tuple[int, ...]) -> tuple[torch.Tensor, float, float]:
-    """Numbers of a form, and bounds of about three times what they mostly are: of floats every code but NaN."""
+    """Random numbers of a form, and bounds of about three times their usual size: for floats every code but NaN."""
     if form.dtype not in _FLOATS:
         low, high = _RANGES[form.dtype]
         return torch.randint(low, high + 1, shape, dtype=torch.int32), low, high

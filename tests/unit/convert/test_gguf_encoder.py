@@ -239,7 +239,7 @@ def sentencepiece_model(tmp_path_factory: pytest.TempPathFactory) -> ModelProto:
 
 
 def _fairseq_vocabulary(model: ModelProto) -> dict[str, Any]:
-    """As llama.cpp's converter writes XLM-R's: one token more than SentencePiece in front, and none called <mask>."""
+    """XLM-R's vocabulary in the form of llama.cpp's converter: one token more than SentencePiece's, and no <mask>."""
     tokens = ["<s>", "<pad>", "</s>", "<unk>", *(piece.piece for piece in model.pieces[3:])]
     mask = len(tokens)
     ids = {"bos": 0, "eos": 2, "unknown": 3, "seperator": 2, "padding": 1, "mask": mask}

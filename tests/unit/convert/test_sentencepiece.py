@@ -71,7 +71,7 @@ def test_ids_and_text_are_those_of_sentencepiece(kind: str, tmp_path: Path) -> N
 
 
 def test_unused_pieces_are_spelled_by_no_text(tmp_path: Path) -> None:
-    """Those that a text would be cut into come first; SentencePiece passes over them."""
+    """The test finds the pieces that a text is split into, then marks them unused, so that SentencePiece skips them."""
     model = ModelProto.FromString(_train(**_KINDS["t5"]))
     plain = sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
     for number in set(plain.encode("def test the of and import self the_text")):
