@@ -18,7 +18,7 @@ _ARGUMENTS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe"),
 )
-_LIMIT = 120  # seconds without a word, after which the browser is taken to hang
+_LIMIT = 120  # seconds without a message, after which the browser counts as hung
 
 
 def find_browser() -> str | None:
@@ -27,7 +27,7 @@ def find_browser() -> str | None:
 
 
 class Page:
-    """A page, and what its console complained of."""
+    """A page, and the messages that its console printed."""
 
     def __init__(self, commands: int, answers: int) -> None:
         self.complaints: list[str] = []
@@ -45,7 +45,7 @@ class Page:
 
     @property
     def requests(self) -> set[str]:
-        """The addresses that pages asked for, but for those that their content security policy refused."""
+        """The addresses that pages requested, except for those that their content security policy refused."""
         return set(self._requests.values())
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -60,11 +60,11 @@ class Page:
                 return message["result"]
 
     def open(self, path: Path) -> None:
-        """Show a file, and wait until it is there."""
+        """Show a file, and wait until it has loaded."""
         self.open_url(path.as_uri())
 
     def open_url(self, url: str) -> None:
-        """Show what is at an address, and wait until it is there."""
+        """Show the page at an address, and wait until it has loaded."""
         self._loaded = False
         self.call("Page.navigate", url=url)
         while not self._loaded:
@@ -77,7 +77,7 @@ class Page:
         return found["result"].get("value")
 
     def wait_for(self, condition: str) -> None:
-        """Wait until a JavaScript expression is true, which is looked at again and again."""
+        """Poll a JavaScript expression until it is true."""
         look = f"new Promise(done => (function look() {{ ({condition}) ? done() : setTimeout(look, 10); }})())"
         found = self.call("Runtime.evaluate", expression=look, awaitPromise=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
@@ -148,6 +148,6 @@ def browsing(browser: str) -> Iterator[Page]:
         try:
             yield Page(commands, answers)
         finally:
-            os.close(commands)  # at the end of its commands the browser ends
+            os.close(commands)  # the browser exits when its commands end
             process.wait(timeout=_LIMIT)
             os.close(answers)

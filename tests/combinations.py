@@ -1,4 +1,4 @@
-"""Which combinations of parameters are tried where a test has several parameters to combine."""
+"""Chooses combinations of parameters for tests that have several parameters."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
@@ -53,11 +53,11 @@ def pairwise(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pyte
 
 
 def _taken(params: dict[str, object], mark: pytest.Mark) -> Hashable:
-    """Which of the mark's values a test has; takes them out of ``params``."""
+    """The mark's values that a test has; removes them from ``params``."""
     names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
     return _identities([params.pop(name.strip()) for name in names])
 
 
 def _identities(values: Iterable[object]) -> tuple[int, ...]:
-    """Arrays and lists have no hash; all tests have the objects that the marks say."""
+    """Identities, because arrays and lists have no hash; all tests share the objects of the marks."""
     return tuple(map(id, values))

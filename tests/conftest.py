@@ -16,9 +16,9 @@ from tests.rounds import configure, rounds
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # References of workers side by side have a core each: with all cores each, their threads spin while they wait.
+    # Each worker's reference has one core: with all cores, the threads of parallel workers would spin while they wait.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-gc.disable()  # while tests are collected: what is made then stays
+gc.disable()  # while tests are collected: objects made then stay anyway
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     configure(config)
-    # Machines of tests may be busy: no example fails for being slow.
+    # Test machines may be busy: no example fails for being slow.
     too_slow = HealthCheck.too_slow
     settings.register_profile("tests", deadline=None, suppress_health_check=[too_slow], max_examples=rounds(100))
     settings.load_profile("tests")
@@ -54,7 +54,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _disks_are_not_waited_for() -> Iterator[None]:
-    """Files of tests need not survive a loss of power."""
+    """Skip fsync: test files need not survive a loss of power."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)  # noqa: ARG005 (the signature of os.fsync)
         yield
@@ -68,7 +68,7 @@ def smollm2_gguf() -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2_reference(smollm2_gguf: Path):
-    """transformers' own reading of the GGUF file, in float32."""
+    """transformers' model of the GGUF file, in float32."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -90,7 +90,7 @@ def smollm2_checkpoint(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """SIGINT interrupts, here and in child processes, also where this process was started with the signal ignored."""
+    """SIGINT interrupts this process and its children, even if the process was started with the signal ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""A tiny random EAGLE-3 head in the published layout, and the same in torch as the paper has it (arXiv 2503.01840)."""
+"""A tiny random EAGLE-3 head in the published layout, and the head in torch as in the paper (arXiv 2503.01840)."""
 
 import json
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ class HeadShape:
     head_dim: int
 
     def of_model(self) -> dict[str, int]:
-        """The config of a model that it may draft for."""
+        """The config of the model that the head drafts for."""
         sizes = {"hidden_size": self.hidden, "intermediate_size": self.wide, "head_dim": self.head_dim}
         return {**sizes, "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads}
 
 
 ODD, FOR_GPU = HeadShape(60, 91, 6, 2, 10), HeadShape(64, 96, 4, 2, 16)
-NUM_LAYERS, LAYERS = 6, (1, 3, 5)  # of the model, and before which of them it has features
+NUM_LAYERS, LAYERS = 6, (1, 3, 5)  # number of the model's layers, and those whose inputs are features
 NUM_KNOWN = 101  # tokens
 EPSILON, THETA = 1e-5, 10000.0
 
@@ -90,7 +90,7 @@ def save_tiny_head(
 
 @dataclass(frozen=True)
 class TorchHead:
-    """The head of ``tensors`` for ``model``, on whole sequences and without a cache."""
+    """The head of ``tensors`` for ``model``, on whole sequences without a cache."""
 
     tensors: dict[str, torch.Tensor]
     model: PreTrainedModel
@@ -99,17 +99,17 @@ class TorchHead:
 
     @property
     def known(self) -> torch.Tensor:
-        """The tokens that its logits are of."""
+        """The tokens that the head has logits for."""
         return self.tensors["d2t"] + torch.arange(NUM_KNOWN)
 
     def features(self, tokens: list[int]) -> torch.Tensor:
-        """[tokens, hidden]: what the model computes of each token."""
+        """The model's features of each token, [tokens, hidden]."""
         with torch.no_grad():
             states = self.model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
         return linear(torch.cat([states[layer][0] for layer in LAYERS], -1), self.tensors["fc.weight"])
 
     def hidden(self, features: torch.Tensor, next_tokens: list[int]) -> torch.Tensor:
-        """[tokens, hidden]: the states before the last norm, of the features of each token and the token after it."""
+        """The states before the last norm, from each token's features and the token after it, [tokens, hidden]."""
         embedded = self.model.get_input_embeddings().weight.detach()[next_tokens]
         normed = self._norm(features, "midlayer.hidden_norm")
         mixed = self._attend(torch.cat([self._norm(embedded, "midlayer.input_layernorm"), normed], -1))
@@ -119,7 +119,7 @@ class TorchHead:
         return hidden + self._linear(gated, "mlp.down_proj")
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[tokens, known]."""
+        """Logits, [tokens, known]."""
         return linear(self._norm(hidden, "norm"), self.tensors["lm_head.weight"])
 
     def drafts(self, features: torch.Tensor, tokens: list[int], most: int, allowed: set[int]) -> list[int]:
@@ -162,7 +162,7 @@ class DraftingReference(Protocol):
     """A head in torch."""
 
     def features(self, tokens: list[int]) -> torch.Tensor:
-        """[tokens, hidden]: what the model computes of each token."""
+        """The model's features of each token, [tokens, hidden]."""
 
     def drafts(self, features: torch.Tensor, tokens: list[int], most: int, allowed: set[int]) -> list[int]:
         """The likeliest of the ``allowed`` tokens behind ``tokens``, and behind those; the last has no features yet."""
@@ -171,7 +171,7 @@ class DraftingReference(Protocol):
 def expected_counts(
     head: DraftingReference, prompt: list[int], generated: list[int], allowed: set[int], num_places: int
 ) -> np.ndarray:
-    """How many drafts there were for each place and how many were kept, by torch and the published head."""
+    """Numbers of draft tokens and of accepted ones by position, computed with torch and the published head."""
     counts, features = np.zeros((2, num_places), int), head.features([*prompt, *generated])
     done = 1  # the first token comes without drafts
     while done < len(generated):

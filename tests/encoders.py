@@ -1,4 +1,4 @@
-"""Encoders for tests: the files by which sentence-transformers says what stands for a text, and its reference."""
+"""Encoders for tests: the files in which sentence-transformers stores pooling, and its results as reference."""
 
 import json
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def write_pooling(directory: Path, normalize: bool = True, **modes: Any) -> None
 def expected_rows(
     model: PreTrainedModel, texts: Sequence[Sequence[int]], *, first: bool = False, normalize: bool = False
 ) -> np.ndarray:
-    """What sentence-transformers makes of the last hidden states of each text alone."""
+    """The pooled embeddings that sentence-transformers computes from the last hidden states, one text at a time."""
     rows = []
     for text in texts:
         with torch.no_grad():

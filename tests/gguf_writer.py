@@ -1,4 +1,4 @@
-"""Writes tiny models as GGUF files, as llama.cpp's converter does (names, metadata, order of query and key rows)."""
+"""Writes tiny models as GGUF files, like llama.cpp's converter (names, metadata, order of query and key rows)."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -146,7 +146,7 @@ _ARCHITECTURES = {
     **dict.fromkeys(("roberta", "xlm-roberta"), "bert"),
 }
 _INTERLEAVED = ("llama", "internlm2", "mistral3", "smollm3", "granite", "granitemoe")
-_TRANSPOSED = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # of GPT-2
+_TRANSPOSED = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")  # in GPT-2
 
 
 def write_gguf(
@@ -173,7 +173,7 @@ def write_gguf(
             _add(writer, key, value)
     fused: dict[str, list[np.ndarray]] = {}
     for name, tensor in _by_head(_apart(model.state_dict().items()), model.config, whole_heads):
-        if name.startswith("pooler."):  # which llama.cpp leaves out
+        if name.startswith("pooler."):  # llama.cpp leaves the pooler out
             continue
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
@@ -211,7 +211,7 @@ def write_gguf(
 
 
 def dequantized(model: PreTrainedModel, kinds: dict[str, str]) -> PreTrainedModel:
-    """``model`` with the matrices in ``kinds`` rounded as the file stores them, in place."""
+    """``model`` with the matrices in ``kinds`` rounded, in place, as the file stores them."""
     with torch.no_grad():
         for name, parameter in _apart(model.named_parameters()):
             architecture = _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
@@ -275,7 +275,7 @@ def _apart_by_turns(tensors: dict[str, torch.Tensor]) -> Iterator[tuple[str, tor
 
 
 def _unused_positions(config: Any) -> int:
-    """Those of RoBERTa's positions that come before the first token's."""
+    """The number of RoBERTa's positions before the first token's."""
     return config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta") else 0
 
 
@@ -320,7 +320,7 @@ _EXPERTS = {
 
 
 def _grouped_metadata(config: Any) -> dict[str, Any]:
-    """What all but GPT-2 have."""
+    """Metadata of all families except GPT-2."""
     return {
         "feed_forward_length": config.intermediate_size,
         "attention.head_count_kv": config.num_key_value_heads,
@@ -352,7 +352,7 @@ def _phi3_metadata(config: Any, head_dim: int) -> dict[str, Any]:
 
 
 def _deepseek2_metadata(config: Any, _: int) -> dict[str, Any]:
-    """Heads as caches of latents have them: one, of a latent and one rotated key."""
+    """Metadata of heads as caches of latents see them: one head with a latent and a rotated key."""
     rope, latent = config.rope_parameters, config.kv_lora_rank
     is_v3 = config.model_type == "deepseek_v3"
     groups = {"expert_group_count": config.n_group, "expert_group_used_count": config.topk_group} if is_v3 else {}
@@ -475,7 +475,7 @@ def _granite_metadata(config: Any, head_dim: int) -> dict[str, Any]:
 
 
 def _olmo2_metadata(config: Any, head_dim: int) -> dict[str, Any]:
-    """Of OLMo 3, too."""
+    """Metadata of OLMo 2 and OLMo 3."""
     if config.model_type == "olmo2":
         return _llama_metadata(config, head_dim)
     return {
@@ -497,7 +497,7 @@ def _bert_metadata(config: Any, _: int) -> dict[str, Any]:
 
 
 def _modern_bert_metadata(config: Any, _: int) -> dict[str, Any]:
-    """As of a config of the first ModernBERT, which also has BERT's name of ``norm_eps``."""
+    """Metadata of a first ModernBERT config, which also gives ``norm_eps`` under BERT's name."""
     ropes = config.rope_parameters
     return {
         "feed_forward_length": config.intermediate_size,
@@ -511,7 +511,7 @@ def _modern_bert_metadata(config: Any, _: int) -> dict[str, Any]:
 
 
 def _mistral3_metadata(config: Any, head_dim: int) -> dict[str, Any]:
-    """Of Mistral, too, whose files have no windows."""
+    """Metadata of Mistral 3 and of Mistral, whose files have no windows."""
     rope, usual = config.rope_parameters, _llama_metadata(config, head_dim)
     if config.model_type == "mistral":
         return usual

@@ -14,19 +14,19 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # of every source, and on GPUs
-NETWORK_FAMILIES = (  # of Hugging Face
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # available from every source, and on GPUs
+NETWORK_FAMILIES = (  # read from Hugging Face
     *FAMILIES,
     *("gpt2", "phi3", "gemma2", "gemma3", "cohere", "starcoder2"),
     *("gpt_neox", "glm", "glm4", "exaone", "exaone4"),
     *("smollm3", "ministral", "ministral3", "granite", "olmo2", "olmo3"),
 )
-MOE_FAMILIES = (  # of Hugging Face
+MOE_FAMILIES = (  # read from Hugging Face
     *("deepseek_v2", "deepseek_v3"),
     *("gpt_oss", "granitemoe", "llama4", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
 )
 ENCODER_FAMILIES = ("bert", "roberta", "mpnet", "modernbert")  # which embed texts
-GROUP_SIZE = 16  # of weights of 4 bits in engines of tiny models
+GROUP_SIZE = 16  # group size of 4-bit weights in engines of tiny models
 VOCAB_SIZE = 397
 BOS, EOS, PAD, USER = "<|begin|>", "<|end|>", "<|pad|>", "<|user|>"
 BOS_ID, EOS_ID, PAD_ID = 0, 1, 2
@@ -49,7 +49,7 @@ _SHAPE: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "tie_word_embeddings": False,
 }
-# The config keys of each family besides _SHAPE, or instead of its keys where the family has other names.
+# The config keys of each family besides _SHAPE, or in place of its keys if the family has other names.
 _FAMILY: dict[str, dict[str, Any]] = {
     "llama": {"tie_word_embeddings": True},
     "mistral": {"sliding_window": 7, "head_dim": 14},
@@ -187,7 +187,7 @@ def tiny_model(
     auto_class = AutoModel if family in ENCODER_FAMILIES else AutoModelForCausalLM
     with torch.device(device):
         model = auto_class.from_config(config, dtype=torch.float32, attn_implementation="eager")
-    model.config._experts_implementation = "eager"  # the others want multiples of four features
+    model.config._experts_implementation = "eager"  # other implementations want multiples of four features
     generator = torch.Generator(device).manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
@@ -208,24 +208,24 @@ def tiny_model(
 
 
 def is_router(parameter: str) -> bool:
-    """Whether it says how much an expert counts; checkpoints store such matrices in float32."""
+    """Whether the matrix is a router's or a gate's, which checkpoints store in float32."""
     return parameter.endswith(("mlp.gate.weight", "shared_expert_gate.weight", "router.weight"))
 
 
 def round_matrices(model: PreTrainedModel, dtype: str) -> PreTrainedModel:
-    """``model``, in float32, with everything rounded that a checkpoint stores in ``dtype``."""
+    """``model`` in float32, with every tensor rounded that a checkpoint stores in ``dtype``."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim >= 2 and not is_router(name) and not name.endswith("bias"):
                 parameter.copy_(parameter.to(getattr(torch, dtype)).float())
         for module in model.modules():
-            if isinstance(scale := getattr(module, "embed_scale", None), torch.Tensor):  # of Gemma
+            if isinstance(scale := getattr(module, "embed_scale", None), torch.Tensor):  # Gemma has one
                 scale.copy_(scale.to(getattr(torch, dtype)).float())
     return model
 
 
 def quantize_experts(model: PreTrainedModel, qformat: str) -> PreTrainedModel:
-    """``model`` with the matrices of experts, and no others, as engines of that qformat have them."""
+    """``model`` with only the matrices of experts rounded, like in engines of that qformat."""
     inputs = 0 if model.config.model_type in ("gpt_oss", "llama4_text") else 1  # the axis of [in, out], or [out, in]
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -236,7 +236,7 @@ def quantize_experts(model: PreTrainedModel, qformat: str) -> PreTrainedModel:
 
 
 def quantize_linear_layers(model: PreTrainedModel, qformat: str) -> PreTrainedModel:
-    """``model`` with linear layers, but for the LM head, as engines of that qformat have them."""
+    """``model`` with linear layers, except the LM head, rounded like in engines of that qformat."""
     rounded = _ROUNDED[qformat]
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear | Conv1D)}
     with torch.no_grad():
@@ -256,7 +256,7 @@ def _as_int8(weight: torch.Tensor, inputs: int) -> torch.Tensor:
 
 def _as_int4(weight: torch.Tensor, inputs: int) -> torch.Tensor:
     groups = weight.movedim(inputs, -1).reshape(-1, GROUP_SIZE)
-    scale = (groups.abs().amax(-1) / 7).half().float()  # as it is stored
+    scale = (groups.abs().amax(-1) / 7).half().float()  # rounded to the stored type
     zeros = torch.zeros(scale.numel(), dtype=torch.int32)
     rounded = torch.fake_quantize_per_channel_affine(groups, scale, zeros, 0, -7, 7)
     return rounded.reshape(weight.movedim(inputs, -1).shape).movedim(-1, inputs)

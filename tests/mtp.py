@@ -1,4 +1,4 @@
-"""A tiny random MiMo, a layer of which predicts a further token, and that layer in torch as its code has it."""
+"""A tiny random MiMo with an MTP layer, which predicts a further token, and that layer in torch, after its code."""
 
 import json
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ EPSILON = 1e-5
 def save_tiny_mimo(
     directory: Path, shape: HeadShape = ODD, dtype: torch.dtype = torch.float32, **config: Any
 ) -> "TorchPredictor":
-    """Write a MiMo; returns its layer, with the model in float32 that it is of: a Qwen2."""
+    """Write a MiMo; returns its MTP layer and, in float32, its model without the layer: a Qwen2."""
     model = save_tiny_model("qwen2", directory, dtype=dtype, **shape.of_model()).float()
     generator, hidden, dim = torch.Generator().manual_seed(1), shape.hidden, shape.head_dim
 
@@ -52,7 +52,7 @@ def save_tiny_mimo(
 
 @dataclass(frozen=True)
 class TorchPredictor:
-    """The layer of ``tensors``, on whole sequences and without a cache."""
+    """The MTP layer of ``tensors``, on whole sequences without a cache."""
 
     tensors: dict[str, torch.Tensor]
     model: PreTrainedModel
@@ -60,16 +60,16 @@ class TorchPredictor:
 
     @property
     def known(self) -> torch.Tensor:
-        """The tokens that its logits are of: all."""
+        """The tokens that the layer has logits for: all."""
         return torch.arange(self.model.config.vocab_size)
 
     def features(self, tokens: list[int]) -> torch.Tensor:
-        """[tokens, hidden]: the model's last state of each token."""
+        """The model's last state of each token, [tokens, hidden]."""
         with torch.no_grad():
             return self.model.model(torch.tensor([tokens])).last_hidden_state[0]
 
     def hidden(self, features: torch.Tensor, next_tokens: list[int]) -> torch.Tensor:
-        """[tokens, hidden]: the states behind the last norm, of those of each token and the token after it."""
+        """The states after the last norm, from each token's feature and the token after it, [tokens, hidden]."""
         embedded = self._norm(self.model.get_input_embeddings().weight.detach()[next_tokens], "token_layernorm")
         x = self._linear(torch.cat([self._norm(features, "hidden_layernorm"), embedded], -1), "input_proj")
         x = x + self._attend(self._norm(x, "input_layernorm"))
@@ -78,7 +78,7 @@ class TorchPredictor:
         return self._norm(x, "final_layernorm")
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[tokens, vocabulary]."""
+        """Logits, [tokens, vocabulary]."""
         return linear(hidden, self.model.get_output_embeddings().weight.detach())
 
     def drafts(self, features: torch.Tensor, tokens: list[int], most: int, allowed: set[int]) -> list[int]:

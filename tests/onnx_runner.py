@@ -8,7 +8,7 @@ import onnxruntime
 
 from trtllm_lite.network.config import ModelConfig
 
-_POISON = 1e3  # in cache slots and for pad tokens: whatever attends to them shows
+_POISON = 1e3  # for cache slots and pad tokens: a result that depends on them shows
 
 
 class OnnxRunner:
@@ -18,7 +18,7 @@ class OnnxRunner:
         config = ModelConfig.from_dir(checkpoint_dir)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
-        # Products with dequantized matrices are computed in float32, as the network says, not in int8.
+        # onnxruntime multiplies dequantized matrices in float32, as the network says, and not in int8.
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
         path = str(checkpoint_dir / "network.onnx")
         self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -33,7 +33,7 @@ class OnnxRunner:
     def step(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Append ``rows[b]`` to sequence b; returns the logits [len(rows[b]), vocab] of each."""
         width = max(len(row) for row in rows)
-        # Pads are a real token that is not the row's, so that attending to one changes the result.
+        # The pad token is a real token that the row does not have, so that attending to it changes the result.
         ids = np.full((len(rows), width), self._vocab - 1, np.int64)
         for index, row in enumerate(rows):
             ids[index, : len(row)] = row

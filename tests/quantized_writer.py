@@ -44,7 +44,7 @@ class Layout:
 
 
 def write_quantized(model: PreTrainedModel, directory: Path, layout: Layout) -> PreTrainedModel:
-    """Write ``model`` in ``layout``, and give it the weights and the activations that the checkpoint means."""
+    """Write ``model`` in ``layout``, and give it the weights and activations that the checkpoint means."""
     model.save_pretrained(directory)
     save_tokenizer(directory)
     tensors = load_file(directory / "model.safetensors")
@@ -116,20 +116,20 @@ def _hook(rounded: Round) -> Callable[[nn.Module, tuple[torch.Tensor]], torch.Te
 
 
 def _to(x: torch.Tensor, dtype: str) -> torch.Tensor:
-    """The nearest numbers of a type, as float32."""
+    """Numbers rounded to a type, as float32."""
     if dtype == "int8":
         return x.round().clamp(-128, 127)
     return x.clamp(-448, 448).to(torch.float8_e4m3fn).float()
 
 
 def static(dtype: str) -> Round:
-    """Activations rounded with one scale."""
+    """Round activations with one scale."""
     scale = _INPUT_SCALES[dtype]
     return lambda x: _to(x / scale, dtype) * scale
 
 
 def by_token(dtype: str) -> Round:
-    """Activations rounded with a scale for each token."""
+    """Round activations with a scale for each token."""
 
     def rounded(x: torch.Tensor) -> torch.Tensor:
         scale = x.abs().amax(-1, keepdim=True) / _LARGEST[dtype]
@@ -141,7 +141,7 @@ def by_token(dtype: str) -> Round:
 def in_bytes(
     dtype: str, by_row: bool, scale_dtype: torch.dtype, shape: tuple[int, ...], scales: str = "weight_scale"
 ) -> Quantize:
-    """A byte for each element; the scales are stored in ``shape``, under the name ``scales``."""
+    """Store a byte for each element; the scales have ``shape``, and the name ``scales``."""
 
     def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
         largest = weight.abs().amax(1, keepdim=True) if by_row else weight.abs().max().reshape(1, 1)
@@ -156,7 +156,7 @@ def in_bytes(
 def in_groups(
     weight: torch.Tensor, bits: int, size: int, symmetric: bool, scale_dtype: torch.dtype
 ) -> list[torch.Tensor]:
-    """Unsigned elements [out, in], scales and zero points [out, groups], and the matrix that they mean."""
+    """Unsigned elements [out, in], scales and zero points [out, groups], and the dequantized matrix."""
     groups = weight.reshape(len(weight), -1, size)
     top = 2**bits - 1
     if symmetric:
@@ -171,7 +171,7 @@ def in_groups(
 
 
 def in_words(elements: torch.Tensor, bits: int, order: tuple[int, ...] | None = None) -> torch.Tensor:
-    """int32 words of neighbours of the last axis; nibble i of a word has neighbour order[i]."""
+    """Pack neighbours along the last axis in int32 words; nibble i of a word has neighbour order[i]."""
     per_word = 32 // bits
     words = elements.long().reshape(*elements.shape[:-1], -1, per_word)[..., list(order or range(per_word))]
     summed = sum(words[..., place] << (bits * place) for place in range(per_word))
@@ -179,7 +179,7 @@ def in_words(elements: torch.Tensor, bits: int, order: tuple[int, ...] | None = 
 
 
 def gptq(bits: int, size: int, symmetric: bool, less: int) -> Quantize:
-    """Words of neighbours of a column; zero points less by ``less``."""
+    """Pack neighbours in a column; zero points are stored minus ``less``."""
 
     def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
         length = size if size > 0 else weight.shape[1]
@@ -216,7 +216,7 @@ def with_act_order(
 
 
 def awq(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
-    """Words of eight output features in AutoAWQ's order."""
+    """Pack eight output features per word, in AutoAWQ's order."""
     order = (0, 2, 4, 6, 1, 3, 5, 7)
     elements, scale, zeros, matrix = in_groups(weight, 4, 64, False, torch.float16)
     stored = {"qweight": in_words(elements.T, 4, order), "qzeros": in_words(zeros.T, 4, order), "scales": scale.T}
@@ -224,7 +224,7 @@ def awq(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
 
 
 def packed(bits: int, size: int, symmetric: bool) -> Quantize:
-    """Words of neighbours of a row; those of zero points along the output features."""
+    """Pack neighbours in a row; zero points are packed along the output features."""
 
     def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
         length = size if size > 0 else weight.shape[1]
@@ -268,7 +268,7 @@ def _in_e2m1(groups: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, t
 
 
 def mxfp4(name: str) -> Quantize:
-    """Groups of 32 with powers of two, 127 more than their exponents."""
+    """Groups of 32 with power-of-two scales, stored as exponent + 127."""
 
     def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
         groups = weight.reshape(len(weight), -1, 32)
@@ -280,7 +280,7 @@ def mxfp4(name: str) -> Quantize:
 
 
 def nvfp4(name: str, whole: str, divides: bool) -> Quantize:
-    """Groups of 16 with scales in FP8, which the number ``whole`` divides or multiplies."""
+    """Groups of 16 with FP8 scales, which the number ``whole`` divides or multiplies."""
 
     def quantized(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
         groups = weight.reshape(len(weight), -1, 16)
@@ -294,12 +294,12 @@ def nvfp4(name: str, whole: str, divides: bool) -> Quantize:
 
 
 def some_factors(features: int) -> torch.Tensor:
-    """Factors of activations, which bfloat16 can hold."""
+    """Factors of activations that are exact in bfloat16."""
     return torch.linspace(0.5, 2, features).bfloat16().float()
 
 
 def modelopt_awq(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
-    """Bytes of two output features, behind activations with factors."""
+    """Bytes with two output features each; activations are multiplied with factors."""
     factors = some_factors(weight.shape[1])
     elements, scale, _, matrix = in_groups(weight / factors, 4, 64, True, torch.float32)
     signed = (elements - 8) & 15
@@ -367,7 +367,7 @@ LAYOUTS = {
         static(_FP8),
         _input_scale(_FP8, (1,)),
     ),
-    "fp8 static of transformers": Layout(  # as of Ministral 3
+    "fp8 static of transformers": Layout(  # like Ministral 3
         {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None, "dequantize": False},
         in_bytes(_FP8, False, torch.bfloat16, (), "weight_scale_inv"),
         static(_FP8),
@@ -457,6 +457,6 @@ LAYOUTS = {
 
 
 def matrices(model: PreTrainedModel) -> dict[str, np.ndarray]:
-    """The matrices of quantized layers as the model has them, by the names of layers."""
+    """The dequantized matrices of quantized layers, by layer name."""
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
     return {name: layer.weight.detach().float().numpy() for name, layer in layers.items()}

@@ -14,7 +14,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 HEAD, WORKER = "127.0.0.2", "127.0.0.3"
 _ONLY_WHAT_COMPUTES: dict[str, Any] = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
-_CONFIG = {"health_check_period_ms": 100}  # Ray takes a node for dead once five looks in a row found it so
+_CONFIG = {"health_check_period_ms": 100}  # Ray takes a node for dead after five failed checks in a row
 
 
 class TwoNodes:
@@ -47,7 +47,7 @@ class TwoNodes:
                 os.kill(worker, signal.SIGKILL)
 
     def wait_until_free(self) -> None:
-        """Wait until no actor has anything of any node that lives."""
+        """Wait until no actor holds a resource of any living node."""
         all_of_node = {"CPU": self._has["num_cpus"], "GPU": self._has["num_gpus"]}
         needs = {name: count for name, count in all_of_node.items() if count > 0}
         group = placement_group([needs] * (1 if self._node is None else 2), strategy="STRICT_SPREAD")
@@ -66,11 +66,11 @@ def _children(pid: int) -> list[int]:
 
 @contextmanager
 def two_nodes(num_cpus: int, num_gpus: int = 0) -> Iterator[TwoNodes]:
-    """A cluster of such nodes until the block ends."""
+    """A cluster of two such nodes until the block ends."""
     cluster = Cluster()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        # On a busy machine a proxy is late, and not to be replaced by another.
+        # On a busy machine a proxy is late, and must not be replaced.
         patch.setenv("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
         patch.setenv("RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S", "60")
         try:

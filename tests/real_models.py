@@ -1,4 +1,4 @@
-"""Where the tests find real models, which scripts/fetch_model.sh puts there."""
+"""Locations of real models, which scripts/fetch_model.sh downloads."""
 
 import os
 import subprocess

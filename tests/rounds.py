@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-_ALL_ROUNDS = "TRTLLM_LITE_ALL_ROUNDS"  # C++ programs of tests read it, too
+_ALL_ROUNDS = "TRTLLM_LITE_ALL_ROUNDS"  # also read by C++ test programs
 _SHARE = 4
 
 
 def configure(config: pytest.Config) -> None:
-    """Tell this process and its children whether all rounds run; before tests are imported."""
+    """Tell this process and its children whether all rounds run; must be called before tests are imported."""
     if config.getoption("all_combinations"):
         os.environ[_ALL_ROUNDS] = "1"
 

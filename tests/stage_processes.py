@@ -1,4 +1,4 @@
-"""Processes of stages without a cluster: each is a child of this one, which it hears and answers through a pipe."""
+"""Processes of stages without a cluster: children of this process, which it talks to through pipes."""
 
 import os
 import threading
@@ -15,7 +15,7 @@ from trtllm_lite.runtime.remote.engine_files import Digests
 from trtllm_lite.runtime.remote.gpu_stage import GpuStage
 from trtllm_lite.runtime.remote.processes import StageFailed
 
-# Children are forks of a process that has imported what each of them needs, and has opened no GPU.
+# Children are forks of a process that has imported the modules they need, and has opened no GPU.
 _FORKED = get_context("forkserver")
 _FORKED.set_forkserver_preload(["pytest", GpuStage.__module__])
 
@@ -55,7 +55,7 @@ class _Child:
         self.process = _FORKED.Process(target=_serve, args=(theirs, digests, everything), daemon=True)
         self.process.start()
         theirs.close()
-        self._lock = threading.Lock()  # of what follows, and of sending
+        self._lock = threading.Lock()  # guards the attributes below, and sending
         self._numbers = count()
         self._calls: dict[int, Future[Any]] = {}
         self._is_gone = False

@@ -1,4 +1,4 @@
-"""Timing caches that say what a test wants to be chosen."""
+"""Timing caches that make a build choose what a test needs."""
 
 from pathlib import Path
 

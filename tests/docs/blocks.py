@@ -1,4 +1,4 @@
-"""The fenced blocks of README.md and docs/, and the commands of those that are shell scripts."""
+"""The fenced blocks of README.md and docs/, and the commands in their shell scripts."""
 
 import re
 import shlex
@@ -35,7 +35,7 @@ class Block:
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
-    """The blocks of a page, in order. Raises AssertionError for a fence that says nothing, or nothing known."""
+    """The blocks of a page, in order. Raises AssertionError for a fence without a language or with an unknown one."""
     start, info, indent, lines = 0, "", "", []
     for number, line in enumerate(page.read_text().splitlines(), 1):
         fence = _FENCE.match(line)

@@ -1,4 +1,4 @@
-"""Where the blocks of documents run: stand-ins of what they name, in a directory, and a server."""
+"""Stand-ins for the files that documents name, in a directory, and a server, so that their blocks can run."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -28,7 +28,7 @@ from trtllm_lite.serve.routes import ROUTES
 CHART = ROOT / "configs" / "deploy" / "helm" / "trtllm-lite"
 ADDRESS = "http://localhost:8000"
 STAND_INS = {"HuggingFaceTB/SmolLM2-135M-Instruct": "model", "sentence-transformers/all-MiniLM-L6-v2": "encoder"}
-# Programs of others, whose arguments are theirs to check.
+# Third-party programs, whose arguments are not checked.
 OTHERS = {"docker", "helm", "kubectl", "ray", "serve", "scp", "ssh", "tritonserver", "zensical", "lm_eval"}
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
@@ -62,7 +62,7 @@ def check(words: Sequence[str]) -> None:
 
 
 def parse(arguments: Sequence[str]) -> None:
-    """Let the command of ``trtllm-lite`` parse its arguments, as if its input files were there."""
+    """Let ``trtllm-lite`` parse the command's arguments, pretending that its input files exist."""
     command: click.Command | None = cli
     name: str | None = "trtllm-lite"
     while isinstance(command, click.Group):
@@ -72,7 +72,7 @@ def parse(arguments: Sequence[str]) -> None:
 
 
 def request_of(words: Sequence[str]) -> tuple[str, dict[str, Any] | None]:
-    """The path and the body of a request that curl sends. Raises AssertionError for another than documents have."""
+    """The path and body of a curl request. Raises AssertionError if its form is not one that documents use."""
     _, url, *rest = words
     options = dict(zip(rest[::2], rest[1::2], strict=True))
     assert options.keys() <= {"-H", "-d"}, words
@@ -95,7 +95,7 @@ def test_a_server_takes_the_requests(block: Block, server: Server) -> None:
     "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.stem
 )
 def test_programs_run(page: Path, world: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All blocks of a page in one namespace; those that cannot run are Python at least."""
+    """All blocks of a page run in one namespace; blocks that cannot run must at least parse."""
     replaced = {f'"{name}"': f'"{stand_in}"' for name, stand_in in STAND_INS.items()}
     if ADDRESS in page.read_text():
         replaced[ADDRESS] = request.getfixturevalue("server").address

@@ -1,4 +1,4 @@
-"""The messages that the page of troubleshooting quotes stand in the sources."""
+"""Messages quoted on the troubleshooting page exist in the sources."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from tests.docs.blocks import ROOT
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 COLUMN = "the message says"
-# Between two literals that are one text, in Python or in C++; of f-strings the letter belongs to it.
+# Whitespace between two adjacent string literals in Python or C++, including the prefix of an f-string.
 _JOINED = re.compile(r"""["']\s*\n\s*[fr]?["']""")
 
 
@@ -31,13 +31,13 @@ def quoted() -> Iterator[str]:
 
 
 def parts_of(message: str) -> list[str]:
-    """What is the same in each case."""
+    """The fixed parts of a message."""
     return [part.strip() for part in message.split("…") if part.strip(" :;,.()")]
 
 
 @cache
 def sources() -> tuple[str, ...]:
-    """The texts of all sources of the package, with literals that follow each other as one."""
+    """The texts of all sources of the package, with adjacent literals joined."""
     files = [path for kind in ("*.py", "*.cc", "*.h") for path in (ROOT / "trtllm_lite").rglob(kind)]
     return tuple(_JOINED.sub("", path.read_text()) for path in sorted(files))
 

@@ -1,4 +1,4 @@
-"""The site of docs/: it builds without a broken link, and shows in a browser without another host."""
+"""The site of docs/ builds without a broken link, and a browser shows it without requests to other hosts."""
 
 import re
 import shutil
@@ -30,7 +30,7 @@ def build_site(directory: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of docs/, where what a build leaves hurts nobody."""
+    """A copy of docs/, so that the build leaves no files in the project."""
     directory = tmp_path_factory.mktemp("site") / "docs"
     shutil.copytree(ROOT / "docs", directory, ignore=shutil.ignore_patterns("site", ".cache"))
     return directory

@@ -8,7 +8,7 @@ from tests.fuzz.targets import NAMES
 
 
 def main() -> int:
-    """Print every input that fails, and go on behind it; returns 1 if any did."""
+    """Print every failing input and continue after it; returns 1 if any failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", default=NAMES, choices=[*NAMES, []], metavar="TARGET")
     parser.add_argument("--first", type=int, default=0, help="the first seed")

@@ -15,8 +15,8 @@ from pathlib import Path
 from tests.fuzz.targets import load_target
 from trtllm_lite.errors import TrtllmLiteError
 
-SECONDS = 60  # for one input; most take milliseconds
-MEMORY = 1 << 30  # bytes of address space beyond what the process has when it starts
+SECONDS = 60  # per input; most take milliseconds
+MEMORY = 1 << 30  # address space in bytes that an input may add to the process
 MAX_MESSAGE = 10_000  # characters
 
 

@@ -1,4 +1,4 @@
-"""Damages bytes without regard to what they mean."""
+"""Damages bytes without regard to their meaning."""
 
 import random
 import struct

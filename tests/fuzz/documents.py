@@ -1,4 +1,4 @@
-"""Changes JSON documents in one place at a time: values of other types and sizes, things missing, moved or repeated."""
+"""Changes JSON documents in one place at a time: values of other types and sizes, removed, moved or repeated ones."""
 
 import copy
 import json
@@ -44,7 +44,7 @@ def mutate(rng: random.Random, document: Any) -> None:
         case 2:
             other = rng.choice(paths)
             holder = parent_of(document, other)
-            if path[: len(other)] != other and other[: len(path)] != path:  # neither contains the other
+            if path[: len(other)] != other and other[: len(path)] != path:  # neither path contains the other
                 parent[key], holder[other[-1]] = holder[other[-1]], value
         case 3 if isinstance(value, int):
             parent[key] = value + rng.choice((-64, -1, 1, 64))
@@ -55,7 +55,7 @@ def mutate(rng: random.Random, document: Any) -> None:
         case 6 if isinstance(parent, dict):
             parent[rng.choice(("", "extra", f"{key}_"))] = copy.deepcopy(value)
         case _:
-            parent[key] = json.loads(json.dumps(rng.choice(paths)))  # a list of keys: of the wrong type nearly anywhere
+            parent[key] = json.loads(json.dumps(rng.choice(paths)))  # a list of keys: the wrong type almost anywhere
 
 
 def mutated(rng: random.Random, document: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Takes an engine of the builder apart, so that its parts can be changed and its checksums made right again."""
+"""Takes an engine apart, so that its parts can be changed and its checksums corrected."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""Forms that are hard on a compiler of grammars: deep, wide, ambiguous, exponential, or damaged."""
+"""Guided decoding parameters that are hard to compile: deep, wide, ambiguous, exponential, or damaged grammars."""
 
 import json
 import random
@@ -44,7 +44,7 @@ _REGEXES = (
 
 
 def hostile_form(rng: random.Random) -> Form:
-    """One of them."""
+    """A random hostile grammar."""
     makers = (_schema_chain, _nested_schema, _chain, _wide, _ambiguous, _regex, _tags, _odd_text, _damaged, _damaged)
     return rng.choice(makers)(rng)
 

@@ -1,4 +1,4 @@
-"""A tiny Llama as Hugging Face stores it, made of numpy alone: fuzzers run in processes that do without torch."""
+"""A tiny Llama in the Hugging Face layout, made with numpy alone, because fuzzing processes do not load torch."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def tensors() -> dict[str, np.ndarray]:
-    """Random weights by the names of Hugging Face."""
+    """Random weights by Hugging Face name."""
     rng = np.random.default_rng(0)
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCAB, HIDDEN), "model.norm.weight": (HIDDEN,)}
     for layer in range(LAYERS):

@@ -1,4 +1,4 @@
-"""Starts processes that read fuzzed inputs, and says which input ended one."""
+"""Starts processes that read fuzzed inputs, and reports the input that ended one."""
 
 import re
 import subprocess

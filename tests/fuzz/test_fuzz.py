@@ -1,4 +1,4 @@
-"""Whatever is in a file or a request, it is read or refused by one of our errors, in bounded memory and time."""
+"""Any content of a file or a request is read or refused by one of our errors, in bounded memory and time."""
 
 import pytest
 

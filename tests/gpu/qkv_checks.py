@@ -89,7 +89,7 @@ def check_qkv(
 ) -> None:
     """``rows`` of ``capacity`` rows into queries and random slots of a poisoned cache, by tiles or by one cluster.
 
-    ``cache_dtype``: the type of an 8-bit cache. ``rotary_dim`` elements of a head are rotated (default: all). There is a
+    ``cache_dtype``: type of an 8-bit cache. ``rotary_dim`` elements of a head are rotated (default: all). There is a
     bias if the shape has one.
     """
     device, num_blocks, memory = machine.device, -(-rows // shape.page) + 1, Memory()

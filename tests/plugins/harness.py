@@ -13,10 +13,10 @@ from trtllm_lite.plugins.packing import pack
 from trtllm_lite.plugins.schema import all_schemas
 
 ISAS = ("amx", "avx512", "avx2", "portable")
-# Those that have a unit for products of bfloat16, and the weights that it takes: those that are exact in bfloat16.
+# Instruction sets with a unit for bfloat16 products, and the weights for which it is used: those exact in bfloat16.
 ISAS_OF_BFLOAT16 = ("amx",)
 NOT_BFLOAT16 = (np.float32, np.float16)
-# These weights in blocks of so many elements or less are multiplied with activations in fixed point there.
+# Blocks of these weights with at most so many elements are multiplied with activations in fixed point there.
 OF_FIXED_POINT, MAX_FIXED_BLOCK = (ml_dtypes.int4, ml_dtypes.uint4), 128
 _FIRST_VALUES = {"float32": (np.nan, np.float32), "int32": (-1, np.int32), "int64": (0, np.int64)}
 WEIGHT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -24,20 +24,20 @@ WEIGHT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dt
 
 @pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest) -> str:
-    """Every instruction set; those this machine lacks are skipped."""
+    """Every instruction set; tests of those that this machine lacks are skipped."""
     if request.param not in _testing.supported_isas():
         pytest.skip(f"this machine does not support {request.param}")
     return request.param
 
 
 def raw(array: np.ndarray | None) -> np.ndarray | None:
-    """The bits of types that numpy lacks, as ``run_kernel`` takes them."""
+    """Types that numpy lacks, as bits for ``run_kernel``."""
     foreign = array is not None and array.dtype in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn)
     return array.view(f"u{array.dtype.itemsize}") if array is not None and foreign else array
 
 
 def dtypes_of(arrays: Sequence[np.ndarray | None]) -> list[str]:
-    """What ``run_kernel`` is told about types of equal bits; nothing about absent operands."""
+    """The dtypes that ``run_kernel`` must be told because their bits are ambiguous; absent operands have none."""
     return ["" if array is None else array.dtype.name for array in arrays]
 
 
@@ -94,12 +94,12 @@ def run(
 
 
 def product_dtype(isa: str) -> str:
-    """What tests let an instruction set round activations to: bfloat16 where it has a unit for that."""
+    """The type to which an instruction set may round activations: bfloat16 if it has a unit for that."""
     return "bfloat16" if isa in ISAS_OF_BFLOAT16 else "float32"
 
 
 def as_multiplied(inputs: Sequence[np.ndarray | None], isa: str) -> list[np.ndarray | None]:
-    """The operands of a product, x rounded as the kernels of ``isa`` round it."""
+    """The operands of a product, with x rounded like the kernels of ``isa`` round it."""
     x, weight, *others = inputs
     assert x is not None
     assert weight is not None
@@ -114,7 +114,7 @@ def as_multiplied(inputs: Sequence[np.ndarray | None], isa: str) -> list[np.ndar
 
 
 def in_fixed_point(x: np.ndarray, block: int) -> np.ndarray:
-    """Each ``block`` elements of x as whole numbers times a power of two, the least that keeps them in range."""
+    """Each ``block`` elements of x as integers times the least power of two that keeps them in range."""
     blocks = x.reshape(-1, block).astype(np.float64)
     largest = min(127 * 256 + 127, 2**24 // (15 * block) - 128)
     scale = 2.0 ** np.ceil(np.log2(np.abs(blocks).max(1, keepdims=True) / largest))
@@ -122,7 +122,7 @@ def in_fixed_point(x: np.ndarray, block: int) -> np.ndarray:
 
 
 def padded(op: str, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-    """``inputs`` with the optional ones that are left out at the end."""
+    """``inputs``, padded with the omitted optional ones at the end."""
     return [*inputs, *[None] * (len(all_schemas()[op].inputs) - len(inputs))]
 
 
@@ -157,11 +157,11 @@ def reference(op: str, inputs: Sequence[np.ndarray | None], attributes: Mapping[
 
 
 def assert_close(actual: np.ndarray, expected: np.ndarray, dtype: str = "float32") -> None:
-    """Both gates of ``tests/tolerances.py`` for a kernel; anything that is not finite fails."""
+    """Check a kernel's result by both gates of ``tests/tolerances.py``; non-finite values fail."""
     assert actual.dtype == expected.dtype
     tolerances.assert_close(actual, expected, dtype, what="output", table=tolerances.KERNEL_TOLERANCES)
 
 
 def assert_same_bits(actual: np.ndarray, expected: np.ndarray) -> None:
-    """Bit for bit."""
+    """Compare bit for bit."""
     np.testing.assert_array_equal(actual.view(np.uint32), expected.view(np.uint32))

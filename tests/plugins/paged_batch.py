@@ -33,7 +33,7 @@ class AttentionShape:
 
     @property
     def attributes(self) -> dict[str, float]:
-        """In schema terms."""
+        """The attributes by their names in the schema."""
         return {
             "num_heads": self.num_heads,
             "scale": self.head_dim**-0.5,
@@ -52,7 +52,7 @@ class AttentionShape:
 
     @property
     def qkv_features(self) -> int:
-        """Queries, keys and values of one token."""
+        """Number of features of one token's queries, keys and values."""
         return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
 
 
@@ -91,7 +91,7 @@ class PagedCache:
         return [cu_seqlens, past_lens, of_groups.reshape(-1, tables.shape[1])]
 
     def append(self, new_tokens: Sequence[tuple[int, int]], outputs: Mapping[str, np.ndarray]) -> None:
-        """Take the caches that a step returned."""
+        """Store the caches that a step returned."""
         self.keys, self.values = outputs["key_cache_out"], outputs["value_cache_out"]
         for sequence, count in new_tokens:
             self.lengths[sequence] = self.lengths.get(sequence, 0) + count
@@ -116,7 +116,7 @@ class Tokens:
         self.qkv = [rng.standard_normal((length, shape.qkv_features), np.float32) for length in lengths]
         norms = rng.uniform(0.5, 1.5, (2, shape.head_dim)).astype(np.float32)
         self.norms = list(norms) if shape.with_norm else [None, None]
-        # As large as scores, larger and smaller.
+        # The biases are as large as scores, larger and smaller.
         self.sinks = 4 * rng.standard_normal(shape.num_heads, np.float32) if shape.with_sinks else None
 
     def inputs(self, cache: PagedCache, new_tokens: Sequence[tuple[int, int]]) -> list[np.ndarray | None]:

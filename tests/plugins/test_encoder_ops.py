@@ -1,4 +1,4 @@
-"""RaggedAttention and Pooling: what encoders have instead of caches and logits."""
+"""RaggedAttention and Pooling, the operators that only encoders have."""
 
 from itertools import pairwise
 
@@ -54,7 +54,7 @@ def test_rope_windows_and_biases(isa: str, half_dim: int, window: int, most_dist
 
 
 def test_large_scores(isa: str) -> None:
-    """The largest score comes in the last chunk: what was summed before is scaled down."""
+    """The largest score comes in the last chunk, so that earlier partial sums are scaled down."""
     qkv = np.zeros((130, 3), np.float32)
     qkv[:, 0], qkv[:, 1], qkv[:, 2] = 1, np.linspace(-300, 300, 130), np.arange(130)
     attributes = _attributes(1, 1, 1.0)

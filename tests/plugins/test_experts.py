@@ -1,4 +1,4 @@
-"""Router, GroupedGatedLinear, GroupedLinear and SigmoidGate: values, ties, and that rows know nothing of each other."""
+"""Router, GroupedGatedLinear, GroupedLinear and SigmoidGate: values, ties, and independence of rows."""
 
 import ml_dtypes
 import numpy as np
@@ -20,12 +20,12 @@ ROUTINGS = ((1, 1, 1), (1, 7, 3), (17, 5, 5), (33, 130, 8))
 
 
 def _own(experts: int) -> dict[str, int]:
-    """Attributes of Router where the rank has all experts."""
+    """Attributes of a Router whose rank has all experts."""
     return {"local_experts": experts, "moe_tp_size": 1}
 
 
 def _choices(rows: int, experts: int, top_k: int) -> np.ndarray:
-    """Experts of each row, each at most once."""
+    """Distinct random experts for each row."""
     rng = np.random.default_rng([rows, experts])
     return np.array([rng.permutation(experts)[:top_k] for _ in range(rows)], np.int32)
 
@@ -112,7 +112,7 @@ def test_attributes_that_do_not_fit_are_refused(wrong: dict[str, int], message: 
 
 @pytest.mark.parametrize("local", [130, 65, 40, 1])
 def test_choices_are_counted(isa: str, local: int) -> None:
-    """Those of the rank's experts; the last of four ranks of 40 has ten."""
+    """Choices of the rank's own experts are counted; the last of four ranks has ten of 40 experts."""
     rng = np.random.default_rng(local)
     x, weight = rng.standard_normal((33, 67), np.float32), rng.standard_normal((67, 130), np.float32) / 4
     attributes = {"top_k": 8, "scoring": "softmax", **NO_GROUPS, "local_experts": local, "moe_tp_size": 1}
@@ -206,7 +206,7 @@ def test_weights_in_blocks_match_reference(isa: str, rows: int, experts: int, to
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "swiglu_oai"])
 def test_activations_and_biases(isa: str, activation: str) -> None:
-    """Gates and up projections reach beyond the bounds of swiglu_oai on all sides."""
+    """Gate and up projections exceed the bounds of swiglu_oai on all sides."""
     rng, ids = np.random.default_rng(6), _choices(9, 5, 3)
     x, weight = 8 * rng.standard_normal((9, 70), np.float32), _weight((5, 2, 37, 70), "float32")
     inputs = [x, ids, weight, None, rng.standard_normal((5, 2, 37), np.float32)]
@@ -225,7 +225,7 @@ def _mixture(x: np.ndarray, ids: np.ndarray, shares: np.ndarray, isa: str, num_t
 
 
 def test_experts_of_few_rows_have_the_bits_of_those_of_many(isa: str) -> None:
-    """Weights of 4 bits with offsets: 65 rows have more experts of a few rows than are multiplied at once."""
+    """4-bit weights with offsets: 65 rows have more experts with a few rows than are multiplied at once."""
     rng, experts = np.random.default_rng(8), 40
     ids = np.where(np.arange(65)[:, None] % 2, 1 + _choices(65, experts - 1, 2), [0, 7]).astype(np.int32)
     x, (weight, scale, offset) = rng.standard_normal((65, 64), np.float32), _blocks((experts, 2, 37, 64), "int4")
@@ -270,7 +270,7 @@ def test_a_row_of_nan_stays_in_its_row(isa: str) -> None:
 
 
 def test_ids_that_are_no_experts_are_skipped(isa: str) -> None:
-    """An engine's plan may give any numbers as ids; kernels read and write nothing outside of their operands."""
+    """A plan may contain any numbers as ids; kernels must not access memory outside of their operands."""
     x, weight = np.ones((3, 1, 5), np.float32), np.ones((2, 4, 5), ml_dtypes.bfloat16)
     ids = np.array([[7], [1], [-(2**31)]], np.int32)
     y = run("GroupedLinear", [x, ids, np.ones((3, 1), np.float32), weight], ONE_RANK, isa=isa, layout="panel64")["y"]

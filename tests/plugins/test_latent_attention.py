@@ -1,4 +1,4 @@
-"""LatentAttention: values, caches that are NaN where no token lives, and that rows know nothing of each other."""
+"""LatentAttention: values, NaN in unused cache slots, and independence of rows."""
 
 from collections.abc import Sequence
 
@@ -64,7 +64,7 @@ def test_matches_the_reference(isa: str, latent_dim: int, rotary_dim: int, dtype
 
 @pytest.mark.parametrize("cache", [np.float16, ml_dtypes.bfloat16])
 def test_caches_may_be_of_16_bits(isa: str, cache: type) -> None:
-    """Numbers halfway between two may be rounded another way than in the reference, which has more digits."""
+    """Values halfway between two numbers may be rounded differently from the reference, which has more digits."""
     tokens = _Tokens(64, 16, cache=cache)
     for new_tokens in STEPS:
         expected = reference("LatentAttention", tokens.inputs(new_tokens), ATTRIBUTES)

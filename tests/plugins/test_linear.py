@@ -52,12 +52,12 @@ def test_activations(isa: str, op: str, layout: str, activation: str) -> None:
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
 def test_an_activation_is_precise_everywhere(isa: str, activation: str) -> None:
-    """To a few ulps of each value, also in the tails, where a difference with 1 would cancel."""
+    """Each value is precise to a few ulps, also in the tails, where a difference with 1 would cancel."""
     x = np.concatenate([np.linspace(-5, 5, 2001), np.linspace(-80, 80, 321), [1e-20, -1e-20, 0]]).astype(np.float32)
     inputs = [x[:, None], np.ones((1, 1), np.float32), None, None]
     actual = run("Linear", inputs, {"activation": activation}, isa=isa, layout="panel64")["y"]
     expected = reference("Linear", as_multiplied(inputs, isa), {"activation": activation})["y"]
-    # gelu_tanh's own formula cancels in float64 below -6, where it is 1e-13 and less.
+    # In float64 gelu_tanh's own formula cancels below -6, where its value is 1e-13 or less.
     np.testing.assert_allclose(actual, expected, rtol=4e-6, atol=1e-14)
 
 
@@ -129,7 +129,7 @@ def test_non_finite_row_of_blocks_stays_in_its_row(isa: str) -> None:
 
 
 def test_every_byte_of_float8_widens_exactly(isa: str) -> None:
-    """All patterns but those of NaN, subnormals and both zeros among them."""
+    """All bit patterns except NaN are tested, including subnormals and both zeros."""
     bits = np.array([byte for byte in range(256) if byte & 0x7F != 0x7F], np.uint8)
     weight = bits.view(ml_dtypes.float8_e4m3fn)[:, None]
     inputs = [np.ones((1, 1), np.float32), weight, np.ones((len(bits), 1), np.float32), None]
@@ -138,12 +138,12 @@ def test_every_byte_of_float8_widens_exactly(isa: str) -> None:
 
 
 NIBBLES = {"int4": (ml_dtypes.int4, -8), "uint4": (ml_dtypes.uint4, 0)}
-# (features, depth, block): one block to a row, blocks that are parts of a chunk of 128, a chunk, and several chunks.
+# (features, depth, block): one block per row, blocks smaller than a chunk of 128, of a chunk, and of several chunks.
 BLOCKED = ((64, 64, 64), (3, 8, 8), (33, 96, 32), (130, 576, 32), (100, 384, 48), (70, 1024, 128), (70, 640, 320))
 
 
 def blocked(rows: int, shape: tuple[int, ...], block: int, dtype: str, scale: str, offset: str | None) -> list:
-    """As :func:`operands`, of 4 bits or int8, with a scale, and perhaps an offset, for each block."""
+    """Like :func:`operands`, with 4-bit or int8 weights, and a scale, perhaps an offset, for each block."""
     rng = np.random.default_rng([rows, *shape])
     x = rng.standard_normal((rows, shape[-1]), np.float32)
     kind, least = NIBBLES.get(dtype, (np.int8, -127))
@@ -190,7 +190,7 @@ def test_row_of_blocks_does_not_depend_on_batch_or_threads(isa: str, dtype: str,
         assert_same_bits(part, whole[first : first + rows])
 
 
-# E2M1 in the order of their bits, as the OCP's Microscaling Formats list them.
+# E2M1 in the order of its bits, as in the OCP Microscaling Formats specification.
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
 

@@ -1,4 +1,4 @@
-"""LowRank, and the products that add what it made: values, and independence of a row from all other rows."""
+"""LowRank, and the products that add its result: values, and independence of a row from all other rows."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from trtllm_lite.plugins.low_rank.reference import low_rank
 from trtllm_lite.plugins.packing import pack
 
 IN, MAX_RANK = 45, 16
-WIDTHS = (70, 530, 33)  # one reaches over a task's columns
+WIDTHS = (70, 530, 33)  # the second width spans several tasks
 ENDS = np.cumsum(WIDTHS)
 ATTRIBUTES = {
     **{"first_part": 1, "num_parts": 3, "max_rank": MAX_RANK},
@@ -25,7 +25,7 @@ def normal(seed: int, *shape: int) -> np.ndarray:
 
 
 def adapter(seed: int, ranks: Sequence[int]) -> list:
-    """A and B of projections 0, which another product has, to 3; None where the rank is 0."""
+    """A and B of projections 0 (which belongs to another product) to 3; None where the rank is 0."""
     pairs = [(normal(seed, rank, IN), normal(seed + 1, rank, width)) for rank, width in zip(ranks, WIDTHS, strict=True)]
     return [None, *(pair if rank else None for pair, rank in zip(pairs, ranks, strict=True))]
 

@@ -129,7 +129,7 @@ def test_nibbles_that_fill_no_word(shape: tuple[int, int], layout: str) -> None:
 
 
 def bit_places(layout: str) -> list[list[int]]:
-    """Of each element of a word, where README.md and ``cuda/small_floats.cuh`` have its bits, the lowest first."""
+    """The places of each element's bits in a word, lowest first, from README.md and ``cuda/small_floats.cuh``."""
     if layout == "spread_e4m3":
         first, second = [4, 5, 6, 7, 8, 9, 10, 15], [0, 1, 2, 3, 12, 13, 14, 11]
         return [[bit + 16 * half for bit in bits] for bits in (first, second) for half in (0, 1)]
@@ -166,7 +166,7 @@ def test_bits_are_spread(layout: str, dtype: type, order: list[int]) -> None:
 
 
 def test_made_up_words_of_e4m3_are_moderate_numbers() -> None:
-    """Engines without weights have words in the kernels' layout whose fixed bits random_values.cc says."""
+    """Engines without weights fill the kernels' layout with words whose fixed bits random_values.cc defines."""
     source = (Path(__file__).parents[2] / "trtllm_lite" / "csrc" / "cuda" / "random_values.cc").read_text()
     ones, zeros = (
         int(re.search(rf"{name} = (0x[0-9a-f]{{8}})", source)[1], 16) for name in ("kSpreadHighest", "kSpreadSecond")

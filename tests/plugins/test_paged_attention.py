@@ -13,7 +13,7 @@ from tests.plugins.harness import assert_close, assert_same_bits, reference, run
 from tests.plugins.paged_batch import AttentionShape, PagedCache, Tokens, step
 from trtllm_lite.errors import EngineError
 
-# Of an element of a cache, relative: half a step of its type.
+# Relative rounding error of a cache's element: half a step of its type.
 ROUNDING = {"float32": 1e-5, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 EIGHT_BITS = [np.int8, ml_dtypes.float8_e4m3fn]
 SHAPES = {
@@ -52,7 +52,7 @@ SHAPES = {
 
 
 def assert_step(y: list[np.ndarray], cache: PagedCache, expected: dict[str, np.ndarray]) -> None:
-    """What one step did: y, the appended tokens, and every other cache slot untouched, NaN included."""
+    """Check one step: y, the appended tokens, and every other cache slot untouched, NaN included."""
     assert_close(np.concatenate(y), expected["y"])
     for actual, name in ((cache.keys, "key_cache_out"), (cache.values, "value_cache_out")):
         wide, wanted = actual.astype(np.float32), expected[name].astype(np.float32)
@@ -61,7 +61,7 @@ def assert_step(y: list[np.ndarray], cache: PagedCache, expected: dict[str, np.n
 
 
 def test_what_is_stored_is_shown(isa: str) -> None:
-    """Keys behind their norm and RoPE, and values, before a cache rounds them."""
+    """The outputs are keys after their norm and RoPE, and values, before the cache rounds them."""
     shape = SHAPES["partial"]
     tokens, cache = Tokens(shape, [30]), PagedCache(shape, num_blocks=2, dtype=np.int8)
     inputs = tokens.inputs(cache, [(0, 30)])
@@ -79,7 +79,7 @@ def ragged(name: str) -> tuple[Tokens, PagedCache, list[list[tuple[int, int]]]]:
 
 @computed_once
 def expected_of_ragged(name: str) -> list[dict[str, np.ndarray]]:
-    """What the reference makes of each step, for all instruction sets and numbers of threads."""
+    """The reference's result for each step, for all instruction sets and numbers of threads."""
     tokens, cache, steps = ragged(name)
     expected = []
     for new_tokens in steps:
@@ -135,7 +135,7 @@ def test_values_are_rounded_to_the_nearest(isa: str, dtype: type) -> None:
 @pytest.mark.parametrize("dtype", EIGHT_BITS)
 @pytest.mark.parametrize("name", ["gqa3", "gqa4", "tail10", "widest", "window"])
 def test_caches_of_eight_bits_match_the_reference(isa: str, name: str, dtype: type) -> None:
-    """Keys rotate in float32 here and in float64 there, so that a few are rounded to the next number of the type."""
+    """Keys rotate in float32 in the kernel and in float64 in the reference, so a few are rounded to a neighbour."""
     shape = SHAPES[name]
     tokens, cache = Tokens(shape, [150, 90]), PagedCache(shape, num_blocks=32, dtype=dtype)
     step_size = {"int8": shape.key_scale, "float8_e4m3fn": 2.0**-3}[np.dtype(dtype).name]
@@ -151,7 +151,7 @@ def test_caches_of_eight_bits_match_the_reference(isa: str, name: str, dtype: ty
 
 @pytest.mark.parametrize("dtype", EIGHT_BITS)
 def test_eight_bits_are_rounded_as_onnxruntime_does(isa: str, dtype: type) -> None:
-    """Values of every size, halfway cases, infinities and NaN, as QuantizeLinear rounds them; then read again."""
+    """All magnitudes, midpoints, infinities and NaN are rounded like QuantizeLinear does, and then read again."""
     shape = AttentionShape(num_heads=2, num_kv_heads=1, head_dim=256, tokens_per_block=64, value_scale=0.3)
     tokens, cache = Tokens(shape, [60]), PagedCache(shape, num_blocks=2, dtype=dtype)
     random = np.random.default_rng(0)
@@ -195,7 +195,7 @@ def results(
     seed: int,
     dtype: type = np.float32,
 ) -> list:
-    """y, keys and values of each sequence after running a schedule of steps."""
+    """y, keys and values of each sequence after a schedule of steps."""
     lengths: dict[int, int] = {}
     for new_tokens in schedule:
         for sequence, count in new_tokens:
@@ -211,7 +211,7 @@ def results(
 
 
 def assert_same_results(actual: list, expected: list) -> None:
-    """Bit for bit, sequence by sequence."""
+    """Compare sequence by sequence, bit for bit."""
     for sequence in zip(actual, expected, strict=True):
         for a, b in zip(*sequence, strict=True):
             np.testing.assert_array_equal(
@@ -221,7 +221,7 @@ def assert_same_results(actual: list, expected: list) -> None:
 
 @pytest.mark.parametrize("dtype", EIGHT_BITS)
 def test_same_bits_with_caches_of_eight_bits(isa: str, dtype: type) -> None:
-    """A prompt that is cut reads its own keys and values as they are stored, and so does one read at once."""
+    """A prompt reads its own keys and values as stored, whether it is chunked or not."""
     shape = SHAPES["gqa3"]
     at_once = results(shape, [[(0, 100)], [(1, 75)]], isa, num_threads=1, seed=1, dtype=dtype)
     together = [[(0, 1), (1, 15)], [(1, 33), (0, 16)], [(0, 82)], [(1, 26), (0, 1)], [(1, 1)]]

@@ -1,4 +1,4 @@
-"""The operators without a product: norms, embeddings, rows of caches, GatherRows, GatherColumns, RotaryTable."""
+"""The operators without a product: norms, embeddings, cache rows, GatherRows, GatherColumns, RotaryTable."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_query_key_norm(isa: str, rows: int, queries: int, keys: int, values: in
 
 
 def test_layer_norm_of_a_large_mean(isa: str) -> None:
-    """The variance is that of the centred row: the mean of squares minus the squared mean would be noise."""
+    """The variance is computed from centred rows: the mean of squares minus the squared mean would be noise."""
     x = 1000 + np.random.default_rng(0).standard_normal((3, 129), np.float32)
     inputs = [x, np.ones(129, np.float32), None, None]
     actual = run("LayerNorm", inputs, {"epsilon": 1e-5}, isa=isa)["y"]
@@ -127,7 +127,7 @@ def test_rotary_table(isa: str, half: int, scale: float) -> None:
 
 
 def paged_rows(features: int) -> tuple[np.ndarray, list[np.ndarray]]:
-    """A cache of random rows, and the places of packed tokens: sequences of 3, 1 and 20 of them, in shuffled blocks."""
+    """A cache of random rows, and the places of packed tokens: sequences of 3, 1 and 20 tokens, in shuffled blocks."""
     rng = np.random.default_rng(features)
     lengths, past_lens = np.array([3, 1, 20]), np.array([15, 0, 30])
     positions = np.concatenate([past + np.arange(n) for n, past in zip(lengths, past_lens, strict=True)])

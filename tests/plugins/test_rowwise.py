@@ -1,4 +1,4 @@
-"""Rowwise: every operation, sizes around its pieces, and programs that are refused."""
+"""Rowwise: every operation, sizes around its vector width, and programs that are refused."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ DEEPEST = "x0 x1 x0 x1 x0 x1 x0 x1 " + "add " * 6 + "add"
 
 
 def inputs_of(rows: int, features: int) -> list[np.ndarray | None]:
-    """x0 and x1, v0, and two constants; positive, as a square root wants them."""
+    """x0 and x1, v0, and two constants; all are positive, so that square roots exist."""
     rng = np.random.default_rng([rows, features])
     x = rng.uniform(0.1, 3, (2, rows, features)).astype(np.float32)
     vector = rng.uniform(0.1, 3, features).astype(np.float32)

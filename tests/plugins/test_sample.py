@@ -33,7 +33,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 def _record(setting: dict[str, Any]) -> np.ndarray:
-    """The one slot [1, slot_words] of a sequence, before its first token."""
+    """The single slot [1, slot_words] of a sequence, before its first token."""
     row = np.zeros((), record(MAX_EDITS))
     slot, counts = row["slot"], any(name.endswith("penalty") for name in setting)
     slot["counts_tokens"] = counts
@@ -84,7 +84,7 @@ def test_draws_what_the_host_draws(setting: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("num_right", range(4))
 def test_rows_behind_drafts_that_are_drawn_are_drawn(num_right: int) -> None:
-    """Of three drafts the first ``num_right`` are right. Penalties count what is drawn, and nothing else."""
+    """The first ``num_right`` of three draft tokens are right. Penalties count sampled tokens only."""
     setting = SETTINGS[6]
     host, again, slots = _host(setting), _host(setting), _record(setting)
     rows = (3 * np.random.default_rng(1).standard_normal((5, VOCAB))).astype(np.float32)
@@ -124,7 +124,7 @@ def test_draws_what_the_host_draws_of_the_tokens_that_a_mask_allows(setting: dic
         assert tokens.tolist() == [expected.token], f"step {step}"
         generated.append(expected.token)
         assert allowed[expected.token]
-        if expected.logprobs is not None:  # what the model's own logits make of the token
+        if expected.logprobs is not None:  # the log probability from the model's unmodified logits
             found = logprobs.view(LOGPROBS)[0, 0]
             assert found["rank"] == expected.logprobs.rank
             assert found["logprob"] == pytest.approx(expected.logprobs.logprob)
@@ -132,7 +132,7 @@ def test_draws_what_the_host_draws_of_the_tokens_that_a_mask_allows(setting: dic
 
 @pytest.mark.parametrize("counter", [LARGEST, 0])
 def test_a_mask_leaves_nothing_or_hides_no_damage(counter: int) -> None:
-    """Of three rows the mask forbids all tokens, all but the one that is not finite, and that one."""
+    """The masks of three rows forbid all tokens, all but the one that is not finite, and that one."""
     logits = np.zeros((3, VOCAB), np.float32)
     logits[1, 9], logits[2, 9] = -np.inf, np.nan
     masks = np.zeros((3, 320), bool)

@@ -1,4 +1,4 @@
-"""Tiny engines, for tests of what goes on around them."""
+"""Tiny engines, for tests of the code around engines."""
 
 from pathlib import Path
 from typing import Any

@@ -15,33 +15,33 @@ from ray.util import placement_group_table
 from tests.ray_cluster import TwoNodes, two_nodes
 from trtllm_lite.serve.ray import app
 
-SECONDS = 120  # after which what does not come is taken never to come
+SECONDS = 120  # timeout of every wait
 _REPLICA = b"ray::ServeReplica"
 
 
 class Service:
-    """What Ray Serve serves on ``nodes``, of two CPUs each, behind one proxy at ``address``."""
+    """A Ray Serve application on ``nodes`` of two CPUs each, behind one proxy at ``address``."""
 
     def __init__(self, nodes: TwoNodes, address: str) -> None:
         self.nodes = nodes
         self.address = address
 
     def run(self, engine: Path, **arguments: Any) -> None:
-        """Serve an engine, in place of what was served before."""
+        """Serve an engine in place of the previous one."""
         serve.delete("default")
         serve.run(app({"engine": str(engine), **arguments}))
 
     def replicas(self) -> set[int]:
-        """Processes of the replicas."""
+        """The processes of the replicas."""
         return {int(path.name) for path in Path("/proc").glob("[0-9]*") if _command(path).startswith(_REPLICA)}
 
     def num_stages(self) -> list[int]:
-        """How many stages each engine has that computes in actors of its own."""
+        """The number of stages of each engine that run in actors of their own."""
         groups = placement_group_table().values()
         return [len(group["bundles"]) for group in groups if group["state"] == "CREATED"]
 
     def wait_until_whole(self) -> None:
-        """Wait until two replicas run that are both alive."""
+        """Wait until two replicas run and both are alive."""
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             if len(self.replicas()) == 2:
@@ -58,7 +58,7 @@ class Service:
 def _command(process: Path) -> bytes:
     try:
         return (process / "cmdline").read_bytes()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return b""
 
 
@@ -66,7 +66,7 @@ def _command(process: Path) -> bytes:
 def replicated(engine: Path, **arguments: Any) -> Iterator[Service]:
     """Serve an engine by two replicas, each of which takes one of two nodes, until the block ends."""
     with two_nodes(num_cpus=2) as nodes:
-        with socket.create_server(("127.0.0.1", 0)) as probe:  # once the nodes have theirs
+        with socket.create_server(("127.0.0.1", 0)) as probe:  # after the nodes have chosen their ports
             port = probe.getsockname()[1]
         serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
         service = Service(nodes, f"http://127.0.0.1:{port}")

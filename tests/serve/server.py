@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-_SECONDS = 60  # after which a server that says nothing is taken to hang
+_SECONDS = 60  # seconds without output, after which the server counts as hung
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Server:
     log: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._reader = Thread(target=self._read_log, daemon=True)  # a full pipe would hold the server up
+        self._reader = Thread(target=self._read_log, daemon=True)  # a full pipe would block the server
         self._reader.start()
 
     def signal(self) -> None:
@@ -44,7 +44,7 @@ class Server:
         return self.wait()
 
     def wait_until_idle(self, **headers: str) -> None:
-        """Wait until no sequence is generated any more, nor waits for it."""
+        """Wait until no sequence is being generated or queued."""
         with httpx.Client(base_url=self.address, headers=headers) as client:
             end = time.monotonic() + _SECONDS
             while time.monotonic() < end:
@@ -56,7 +56,7 @@ class Server:
         raise AssertionError(f"the server is still at work: {load}")
 
     def exchange(self, sent: bytes) -> bytes:
-        """What the server answers to these bytes, until it closes the connection."""
+        """The server's answer to these bytes, until it closes the connection."""
         address = urlsplit(self.address)
         received = b""
         with socket.create_connection((address.hostname, address.port), timeout=_SECONDS) as connection:
@@ -71,7 +71,7 @@ class Server:
 
 @contextmanager
 def serving(*arguments: object) -> Iterator[Server]:
-    """A server of these arguments, which listens at a free port of this machine until the block ends."""
+    """A server with these arguments, listening at a free port of this machine until the block ends."""
     command = [sys.executable, "-m", "trtllm_lite", "serve", *map(str, arguments), "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     lines = []

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from tests.real_models import find_smollm2
 from tests.serve.server import serving
 
-HIDDEN, HEADS = 576, 576  # of SmolLM2-135M: what its query projections read and make
+HIDDEN, HEADS = 576, 576  # input and output features of SmolLM2-135M's query projections
 MODEL = f"smollm2={find_smollm2()}"
 LIMITS = ("--dtype", "bfloat16", "--max_batch_size", 2, "--max_seq_len", 256, "--max_lora_rank", 8)
 ASKED = {"prompt": "Water boils at", "max_tokens": 8, "temperature": 0}

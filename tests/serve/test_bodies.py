@@ -20,7 +20,7 @@ REQUESTS = [
     for path in FILES
     for number, request in enumerate(json.loads(path.read_text())["requests"])
 ]
-FORMS = {  # of a whole answer, and of an event
+FORMS = {  # forms of a whole answer, and of an event
     "/v1/chat/completions": (openai.types.chat.ChatCompletion, openai.types.chat.ChatCompletionChunk),
     "/v1/completions": (openai.types.Completion, openai.types.Completion),
     "/v1/responses": (openai.types.responses.Response, openai.types.responses.ResponseStreamEvent),
@@ -49,7 +49,7 @@ def test_what_clients_send_is_answered_in_a_form_that_they_read(connection, path
     assert response.status_code == 200, response.text
     whole, event = map(TypeAdapter, FORMS[place])
     if not body.get("stream"):
-        # A prompt's first token has no log probability, which OpenAI's types leave out.
+        # A prompt's first token has no log probability, although OpenAI's types require one.
         content = response.content.replace(b'"token_logprobs":[null,', b'"token_logprobs":[0,')
         whole.validate_json(content.replace(b'"top_logprobs":[null,', b'"top_logprobs":[{},'))
         return

@@ -1,4 +1,4 @@
-"""/v1/embeddings of an encoder beside a decoder, by OpenAI's own client and by bodies that it would not send."""
+"""/v1/embeddings of an encoder next to a decoder, by OpenAI's own client and by bodies that it would not send."""
 
 import asyncio
 import base64
@@ -88,7 +88,7 @@ def test_all_forms_of_input(client, ids, expected):
 
 
 def test_requests_side_by_side_are_answered_apart(server, ids, expected):
-    """More texts than a step takes, of requests of one and of several."""
+    """The requests, of one text or several, have more texts than fit into a step."""
 
     async def ask() -> list[np.ndarray]:
         async with openai.AsyncOpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as client:

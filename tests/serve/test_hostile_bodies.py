@@ -1,4 +1,4 @@
-"""Bodies that no client of good will sends: each is answered, and the server goes on."""
+"""Malicious bodies: each is answered, and the server continues."""
 
 import pytest
 import requests
@@ -26,7 +26,7 @@ SCHEMAS = ("[]", '{"type": "x"}', '{"$ref": "http://x/y"}', '{"multipleOf": 0, "
 
 @pytest.fixture(scope="module")
 def send(server):
-    """Sends a body; the answer must be one, and no failure of the server's."""
+    """Send a body; there must be an answer, and not a server error."""
     with requests.Session() as session:
 
         def send(path, body, content_type="application/json"):

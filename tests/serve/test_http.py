@@ -1,4 +1,4 @@
-"""The server speaks HTTP: with clients that pipeline, are old, ask first, send nonsense, or go away."""
+"""The server speaks HTTP with clients that pipeline, are old, send Expect, send garbage, or disconnect."""
 
 import http.client
 import re
@@ -144,7 +144,7 @@ def test_other_machines_need_a_key():
 
 
 def test_a_port_in_use_is_one_error(server):
-    """Nothing of the engine is left when the interpreter ends: nanobind would list it."""
+    """No object of the engine may be left when the interpreter exits: nanobind would report it."""
     address, port = server.address.removeprefix("http://").split(":")
     ended = subprocess.run([*server.process.args[:-1], port], capture_output=True, text=True)
     assert ended.returncode == 1

@@ -1,4 +1,4 @@
-"""A server that is full refuses, one with keys wants them, and one that is told to end lets its streams end first."""
+"""A full server refuses requests, one with keys requires them, and one that shuts down lets its streams end first."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""The metrics of a real server add up to what its clients were told."""
+"""The metrics of a real server agree with the answers that its clients got."""
 
 import urllib.request
 
@@ -48,7 +48,7 @@ def test_counters_add_up(server, client):
         == grown["vllm:e2e_request_latency_seconds_bucket", "+Inf"]
         == 6
     )
-    most = grown["vllm:generation_tokens_total",] - 6  # steps that are delivered together have one gap
+    most = grown["vllm:generation_tokens_total",] - 6  # steps whose tokens are delivered together have one gap
     assert 0 < grown["vllm:inter_token_latency_seconds_count",] <= most
     assert 0 <= grown["vllm:prefix_cache_hits_total",] <= grown["vllm:prefix_cache_queries_total",]
     assert grown["vllm:prefix_cache_queries_total",] > 0

@@ -105,7 +105,7 @@ def test_log_probabilities_are_those_of_the_model(client):
     known = first.choices[0].logprobs
     assert known.tokens == [max(row, key=row.get) for row in known.top_logprobs]
     assert known.token_logprobs == [max(row.values()) for row in known.top_logprobs]
-    # As a prompt, the text has the log probabilities that it was drawn with.
+    # As a prompt, the text gets the log probabilities with which it was sampled.
     text = "Water boils at" + first.choices[0].text
     echoed = client.completions.create(**{**asked, "max_tokens": 1}, prompt=text, echo=True).choices[0].logprobs
     assert echoed.tokens[-5:-1] == known.tokens

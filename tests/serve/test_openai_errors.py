@@ -1,4 +1,4 @@
-"""OpenAI's own client raises what the server's errors mean."""
+"""OpenAI's own client raises the exceptions that the server's errors stand for."""
 
 import httpx
 import openai

@@ -1,4 +1,4 @@
-"""OpenAI's own client asks for structures, and has functions called."""
+"""OpenAI's own client asks for structured outputs and function calls."""
 
 import json
 from enum import Enum
@@ -23,13 +23,13 @@ def tool(name: str, **properties: object) -> dict[str, object]:
 TOOLS = [tool("weather", city={"enum": CITIES}), tool("clock", zone={"enum": ZONES})]
 NAMED = {"type": "function", "function": {"name": "weather"}}
 ASKED = {"model": "smollm2", "messages": QUESTION, "temperature": 0, "max_tokens": 300, "tools": TOOLS}
-# An answer of two calls, whatever the model would like to say.
+# An answer with two calls, whatever the model would prefer.
 CALL = '<tool_call>\n{"name": "clock", "arguments": {"zone": "UTC"}}\n</tool_call>'
 TWO_CALLS = {**ASKED, "extra_body": {"guided_choice": [f"{CALL}\n{CALL} and some more"]}}
 
 
 def streamed_calls(chunks):
-    """The calls that deltas add up to, by index, and the reason of the end."""
+    """The calls that deltas add up to, by index, and the finish reason."""
     calls, reason = {}, None
     for chunk in chunks:
         choice = chunk.choices[0]

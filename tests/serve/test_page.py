@@ -1,4 +1,4 @@
-"""The built-in page in a real browser, before the real server, or before answers that a server could give."""
+"""The built-in page in a real browser, on the real server or on made-up answers."""
 
 import json
 import re

@@ -21,8 +21,8 @@ pytest.importorskip("ray.serve", reason="needs the serve-ray extra")
 
 from tests.serve.replicas import SECONDS, Service, replicated
 
-LONG = 5_000  # tokens, of which the tests wait for all
-ENDLESS = 60_000  # and for few
+LONG = 5_000  # tokens; the tests wait for all of them
+ENDLESS = 60_000  # tokens; the tests wait for a few of them
 OPTIONS = {"max_batch_size": 1, "max_queue_size": 0, "max_body_size": 10_000}
 WITH_USAGE = {"stream_options": {"include_usage": True}}
 HELLO = {"prompt": "the dog", "temperature": 0, "ignore_eos": True}
@@ -30,7 +30,7 @@ HELLO = {"prompt": "the dog", "temperature": 0, "ignore_eos": True}
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An engine whose requests may be long."""
+    """An engine that takes long requests."""
     return make_tiny_engine(tmp_path_factory.mktemp("ray"), max_seq_len=2 * ENDLESS)
 
 
@@ -44,13 +44,13 @@ def plain(engine: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def service(engine: Path) -> Iterator[Service]:
-    """Two replicas of the same."""
+    """Two replicas of the same engine."""
     with replicated(engine, allow_no_api_key=True, **OPTIONS) as running:
         yield running
 
 
 def told(response: httpx.Response) -> tuple[int, str, str]:
-    """What a response says, but for names and times that are its own."""
+    """The content of a response without its names and times."""
     body = re.sub(r'("id":"cmpl-[^"]+"|"created":\d+)', "", response.text)
     return response.status_code, response.headers["content-type"], body
 
@@ -82,7 +82,7 @@ def test_the_replicas_answer_as_the_server_does(
 
 
 def whole_stream(response: httpx.Response) -> tuple[str, Any]:
-    """The text of a stream's events, and the usage that its last one says."""
+    """The text of a stream's events, and the usage in the last event."""
     *events, done = re.findall(r"data: (.*)\n\n", response.text)
     assert done == "[DONE]"
     chunks = [json.loads(event) for event in events]
@@ -95,7 +95,7 @@ def test_the_request_is_called_what_the_client_calls_it(service: Service) -> Non
 
 
 def num_running(service: Service) -> dict[str, float]:
-    """How many requests each replica computes, by the replica's name in the metrics."""
+    """The number of running requests of each replica, by the replica's name in the metrics."""
     response = httpx.get(f"{service.address}/metrics", timeout=60)
     (running,) = [
         family for family in text_string_to_metric_families(response.text) if family.name == "vllm:num_requests_running"
@@ -110,7 +110,7 @@ def test_the_metrics_are_those_of_both_replicas(service: Service) -> None:
 
 
 def whole(service: Service, max_tokens: int) -> httpx.Response:
-    """The response to a request that comes whole, of a replica that has time for it."""
+    """The response to a request, from a replica that is not busy."""
     return taken(
         lambda: httpx.post(f"{service.address}/v1/completions", json={**HELLO, "max_tokens": max_tokens}, timeout=300)
     )
@@ -118,7 +118,7 @@ def whole(service: Service, max_tokens: int) -> httpx.Response:
 
 @contextmanager
 def begun(service: Service, max_tokens: int) -> Iterator[Iterator[str]]:
-    """The lines of a stream behind its first, of a replica that has time for it."""
+    """The lines of a stream after its first, from a replica that is not busy."""
     body = {**HELLO, "max_tokens": max_tokens, "stream": True}
     with httpx.Client(base_url=service.address, timeout=300) as client:
         request = client.build_request("POST", "/v1/completions", json=body)
@@ -130,7 +130,7 @@ def begun(service: Service, max_tokens: int) -> Iterator[Iterator[str]]:
 
 
 def taken(ask: Callable[[], httpx.Response]) -> httpx.Response:
-    """The first response that does not say that the replica is busy."""
+    """The first response that does not report a busy replica."""
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         response = ask()
@@ -141,7 +141,7 @@ def taken(ask: Callable[[], httpx.Response]) -> httpx.Response:
 
 
 def wait_until_busy(service: Service) -> None:
-    """Wait until both replicas compute."""
+    """Wait until both replicas are computing."""
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         if sorted(num_running(service).values()) == [1, 1]:
@@ -150,7 +150,7 @@ def wait_until_busy(service: Service) -> None:
 
 
 def is_whole(lines: Iterator[str]) -> bool:
-    """Whether a stream ends as it should, and not with its connection."""
+    """Whether a stream has its proper end, and was not cut with its connection."""
     try:
         *_, last = filter(None, lines)
     except httpx.RemoteProtocolError:
@@ -188,7 +188,7 @@ def test_what_a_dead_replica_was_answering_fails_and_the_rest_goes_on(service: S
 def test_the_stages_of_a_replica_compute_in_actors_of_their_own(
     plain: Server, service: Service, tmp_path: Path
 ) -> None:
-    """This comes last: no replica of the tests above is left."""
+    """The test comes last, when no replica of the tests above is left."""
     staged = make_tiny_engine(tmp_path, max_seq_len=2 * ENDLESS, pipeline_parallel_size=2)
     service.run(staged, num_threads=1, distributed_executor_backend="ray", allow_no_api_key=True, **OPTIONS)
     body = {**HELLO, "max_tokens": 9}

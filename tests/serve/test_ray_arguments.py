@@ -44,7 +44,7 @@ def test_arguments_that_cannot_be_served_by_are_refused(engine: Path, arguments:
 
 @pytest.mark.parametrize("flag", [True, "true"])
 def test_arguments_are_read_from_files_and_from_command_lines(flag: Any) -> None:
-    """Files give them types; ``serve run`` knows text alone."""
+    """Files give arguments with types; ``serve run`` passes text only."""
     name, num_replicas, options = parsed(
         {
             **{"engine": "llm=/engine", "num_replicas": "2", "allow_no_api_key": flag, "no_access_log": "false"},

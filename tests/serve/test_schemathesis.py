@@ -1,4 +1,4 @@
-"""The server's description of itself, and requests of all kinds that schemathesis makes from it."""
+"""The server's OpenAPI description, and requests of all kinds that schemathesis makes from it."""
 
 import msgspec
 import pytest
@@ -55,7 +55,7 @@ def test_requests_of_all_kinds_are_answered_as_described(case, server, client):
 
 
 def _workable(path, body):
-    """The same body, but that few tokens are generated, of an input, and mostly by the model that there is."""
+    """The same body with few tokens to generate, an input, and mostly the name of the existing model."""
     if path not in BODIES or not isinstance(body, dict):
         return body
     names = {field.name for field in msgspec.structs.fields(BODIES[path])}.intersection(LIMITS)

@@ -1,4 +1,4 @@
-"""Thoughts before forms, calls and stop words, of a model that does not think by itself."""
+"""Reasoning before structured output, calls and stop words, with a model that does not reason by itself."""
 
 import json
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ FORM = {"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """A server that takes its model for one that thinks as Qwen3 does."""
+    """A server that treats its model as one that reasons like Qwen3."""
     limits = ("--max_batch_size", 8, "--max_seq_len", 1024, "--max_input_len", 512)
     parsers = ("--tool_call_parser", "hermes", "--reasoning_parser", "qwen3")
     ways = ("--dtype", "bfloat16", "--gather_context_logits")
@@ -39,7 +39,7 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 
 
 def behind(text: str, **fields: object) -> dict[str, object]:
-    """What asks for an answer that goes on behind ``text``."""
+    """The body of a request whose answer continues ``text``."""
     messages = [*ASKED["messages"], {"role": "assistant", "content": text}]
     extra = {"continue_final_message": True, "add_generation_prompt": False}
     return {**ASKED, "messages": messages, "extra_body": extra, **fields}
@@ -69,7 +69,7 @@ def test_calls_are_made_without_thoughts(client: openai.OpenAI, tool_choice: obj
 
 @pytest.mark.parametrize("form", [{}, {"response_format": FORM}])
 def test_thoughts_that_do_not_end_are_told(server: Server, client: openai.OpenAI, form: dict[str, object]) -> None:
-    """Stop words do not end them: the answer's are meant."""
+    """Stop words do not end the reasoning, because they apply to the answer."""
 
     def num_empty() -> float:
         return samples(httpx.get(f"{server.address}/metrics").text)["trtllm_empty_answers_total", "length"]

@@ -1,4 +1,4 @@
-"""What is fuzzed: a module for each kind of input, with a class Target and the number of inputs the suite tries."""
+"""Fuzz targets: a module for each kind of input, with a class Target and the number of inputs that the suite tries."""
 
 import pkgutil
 import random
@@ -10,13 +10,13 @@ NAMES = tuple(module.name for module in pkgutil.iter_modules(__path__))
 
 
 class Target(Protocol):
-    """A kind of input and what reads it. ``__init__`` takes a scratch directory, where it may make valid inputs."""
+    """A kind of input and the code that reads it. ``__init__`` gets a scratch directory for valid inputs."""
 
     def write(self, rng: random.Random, directory: Path) -> None:
         """Write an input into the empty ``directory``: the same one for an ``rng`` of the same seed."""
 
     def read(self, directory: Path) -> None:
-        """Read the input as the product does. Of exceptions only TrtllmLiteError is right."""
+        """Read the input like the product does; only TrtllmLiteError may be raised."""
 
 
 def load_target(name: str) -> Any:

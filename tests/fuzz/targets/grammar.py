@@ -16,7 +16,7 @@ from trtllm_lite.runtime.session.grammars import MAX_KEPT_BYTES, Grammars
 from trtllm_lite.runtime.text.tokenizer import Tokenizer
 
 COUNT = 40
-_TOKENS = 200  # of a text
+_TOKENS = 200  # tokens in a text
 _MOST_RESIDENT = 4 * MAX_KEPT_BYTES  # beyond that at the start: kept grammars, the latest, its text, what malloc keeps
 
 
@@ -52,7 +52,7 @@ class Target:
 
 
 def _write_text(grammar: Any, rng: random.Random) -> None:
-    """Write random tokens, and take some back; a limit may end the text, as it ends its request."""
+    """Write random tokens, and roll some back; a limit may end the text, as it would end a request."""
     matcher, guesser = _testing.start_grammar(grammar), _testing.start_guesser(grammar)
     tokens: list[int] = []
     try:
@@ -63,7 +63,7 @@ def _write_text(grammar: Any, rng: random.Random) -> None:
             tokens.append(rng.choice(allowed))
             matcher.accept(tokens[-1:])
             guesser.guess(8)
-            guesser.num_allowed(tokens[-1:])  # 0 where its own lexer came to a limit first
+            guesser.num_allowed(tokens[-1:])  # 0 if its own lexer reached a limit first
             guesser.accept(tokens[-1:])
             if rng.random() < 0.1:
                 count = rng.randint(1, min(9, len(tokens)))

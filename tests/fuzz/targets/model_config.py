@@ -13,7 +13,7 @@ COUNT = 80
 
 
 class Target:
-    """The rest of the model is right."""
+    """The other files of the model are valid."""
 
     def __init__(self, scratch: Path) -> None:
         del scratch

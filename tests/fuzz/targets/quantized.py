@@ -79,7 +79,7 @@ METHODS: tuple[tuple[dict[str, Any], Any], ...] = (
 
 
 class Target:
-    """The rest of the model is right."""
+    """The other files of the model are valid."""
 
     def __init__(self, scratch: Path) -> None:
         del scratch

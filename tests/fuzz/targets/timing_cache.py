@@ -1,4 +1,4 @@
-"""A timing cache: what was measured on a GPU, as JSON."""
+"""A timing cache: measurements from a GPU, as JSON."""
 
 import json
 import random
@@ -10,11 +10,11 @@ from trtllm_lite.builder.cuda.products.timing_cache import load_timing_cache
 
 COUNT = 400
 _CACHE = Path(__file__).parents[3] / "configs/timing_caches/nvidia-h200.json"
-_KEPT = 3  # entries of each list
+_KEPT = 3  # number of entries kept of each list
 
 
 class Target:
-    """The start of the H200's."""
+    """The start of the H200's timing cache."""
 
     def __init__(self, scratch: Path) -> None:
         del scratch

@@ -22,7 +22,7 @@ _MESSAGES = [{"role": "user", "content": "ab"}]
 
 
 class Target:
-    """One file changed, the others right."""
+    """One file is changed, the others are valid."""
 
     def __init__(self, scratch: Path) -> None:
         write_tokenizer(scratch)
@@ -36,7 +36,7 @@ class Target:
             if name == changed and rng.random() < 0.2:
                 data = rng.choice((damaged, damaged_text))(rng, data)
             (directory / name).write_bytes(data)
-        self._renders = rng.random() < 0.02  # which takes a process each time
+        self._renders = rng.random() < 0.02  # rendering starts a process each time
 
     def read(self, directory: Path) -> None:
         text, settings = read_tokenizer(directory)
